@@ -1,0 +1,93 @@
+"""Traces out of what people and programs have saved: the output of curl, or a trace record with its body."""
+
+import re
+from typing import Any
+
+from welldone.rules.trace import Trace
+
+_HEAD = re.compile(rb"HTTP/\d(?:\.\d)? (\d{3})[^\n]*(?:\n|\Z)")
+_HEAD_END = re.compile(rb"\r?\n\r?\n")
+_CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;[^\n]*)?\r?\n")
+_STATUS = re.compile(r"HTTP/\S+ (\d{3})")
+_COMPLETION = re.compile(rb'(?<!\\)"object"\s{0,4}:\s{0,4}"text_completion')
+
+
+def read_capture(data: bytes) -> Trace:
+    """The trace in a saved reply: its body alone, or with its head as `curl -i` or `curl -i --raw` prints it.
+
+    Of several heads (100 Continue, redirects) the last one counts. Chunks of completions name themselves; all else
+    is taken for chat.
+    """
+    status: int | None = None
+    headers: tuple[tuple[str, str], ...] | None = None
+    start = 0
+    while head := _HEAD.match(data, start):
+        end = _HEAD_END.search(data, head.end() - 2)
+        status = int(head[1])
+        headers = _headers(data[head.end() : end.start() if end else len(data)])
+        start = end.end() if end else len(data)
+    body, complete, pieces = _unframe(data[start:], headers or ())
+    endpoint = "completions" if _COMPLETION.search(body) else "chat"
+    return Trace(body=body, endpoint=endpoint, status=status, headers=headers, complete=complete, pieces=pieces)
+
+
+def _headers(head: bytes) -> tuple[tuple[str, str], ...]:
+    pairs = (line.partition(":") for line in head.decode("latin-1").splitlines())
+    return tuple((name.strip(), value.strip()) for name, colon, value in pairs if colon)
+
+
+def _unframe(body: bytes, headers: tuple[tuple[str, str], ...]) -> tuple[bytes, bool | None, tuple[int, ...] | None]:
+    """The body without its HTTP framing, whether it ended as it should, and the sizes of its chunks."""
+    names = {name.lower(): value.lower() for name, value in headers}
+    if "chunked" in names.get("transfer-encoding", "") and _CHUNK_SIZE.match(body):
+        return _dechunk(body)
+    length = names.get("content-length", "")
+    if len(length) < 19 and length.isascii() and length.isdigit():
+        return body, len(body) >= int(length), None
+    return body, None, None
+
+
+def _dechunk(framed: bytes) -> tuple[bytes, bool, tuple[int, ...]]:
+    pieces: list[bytes] = []
+    at = 0
+    complete = False
+    while size := _CHUNK_SIZE.match(framed, at):
+        count = int(size[1], 16)
+        if count == 0:
+            complete = True
+            break
+        piece = framed[size.end() : size.end() + count]
+        pieces.append(piece)
+        at = size.end() + len(piece)
+        at += 2 if framed.startswith(b"\r\n", at) else 1
+    return b"".join(pieces), complete, tuple(len(piece) for piece in pieces)
+
+
+def read_trace(record: dict[str, Any], body: bytes) -> Trace:
+    """The trace of a record: request, status line, headers and HTTP chunk sizes as a recorder wrote them."""
+    request, complete = record.get("request"), record.get("body_complete")
+    found = _STATUS.match(str(record.get("status")))
+    path = str(record.get("endpoint")).rstrip("/")
+    is_chat = path.endswith("/chat/completions") or not path.endswith("completions")
+    return Trace(
+        body=body,
+        endpoint="chat" if is_chat else "completions",
+        request=request if isinstance(request, dict) else None,
+        status=int(found[1]) if found else None,
+        headers=_pairs(record.get("headers")),
+        complete=complete if isinstance(complete, bool) else None,
+        pieces=_sizes(record.get("http_chunk_sizes")),
+    )
+
+
+def _pairs(headers: object) -> tuple[tuple[str, str], ...] | None:
+    if not isinstance(headers, list):
+        return None
+    pairs = [pair for pair in headers if isinstance(pair, list) and len(pair) == 2]
+    return tuple((str(name), str(value)) for name, value in pairs)
+
+
+def _sizes(sizes: object) -> tuple[int, ...] | None:
+    if not isinstance(sizes, list):
+        return None
+    return tuple(size for size in sizes if isinstance(size, int) and size >= 0)

@@ -1,0 +1,235 @@
+"""The choices of a stream, each as the list of what the chunks said of it, and their tool calls put together."""
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any, TypeGuard
+
+import msgspec
+
+from welldone.rules.messages import Message
+
+KNOWN_FIELDS = frozenset(
+    ("role", "content", "refusal", "tool_calls", "function_call", "reasoning_content", "reasoning")
+)
+"""The members of a delta that have a meaning of their own; all others are extras of a server."""
+REASONING_FIELDS = ("reasoning_content", "reasoning")
+
+
+def is_int(value: object) -> TypeGuard[int]:
+    """Whether it is an integer; to Python, but not to JSON, a bool is one too."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_nothing(value: object) -> bool:
+    """Whether a member says nothing: null or empty."""
+    return value is None or value == "" or value == [] or value == {}
+
+
+def as_object(value: object) -> dict[str, Any]:
+    """The value where it is an object, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def as_list(value: object) -> list[Any]:
+    """The value where it is a list, else an empty one."""
+    return value if isinstance(value, list) else []
+
+
+def as_text(value: object) -> str:
+    """The value where it is a string, else an empty one."""
+    return value if isinstance(value, str) else ""
+
+
+def as_index(value: object) -> int | None:
+    """An index as a lenient client reads it: "1" counts as 1."""
+    if is_int(value):
+        return value
+    if isinstance(value, str) and len(value) < 9 and value.isascii() and value.isdigit():
+        return int(value)
+    return None
+
+
+class Part(msgspec.Struct, frozen=True):
+    """What one chunk says of one choice."""
+
+    message: Message
+    key: int
+    """The choice's index; where that is missing, its place in the list."""
+    choice: dict[str, Any]
+    delta: dict[str, Any]
+    text: str
+    """The new text; empty where there is none."""
+
+    @property
+    def finish(self) -> object:
+        """The reason that ends the choice; None for null and for what servers send in its place."""
+        reason = self.choice.get("finish_reason")
+        return None if reason == "" or reason == "null" else reason
+
+    @property
+    def role(self) -> object:
+        return self.delta.get("role")
+
+    @property
+    def reasoning(self) -> str:
+        return as_text(self.delta.get("reasoning_content")) or as_text(self.delta.get("reasoning"))
+
+    @property
+    def entries(self) -> list[Any]:
+        """The entries of its `tool_calls`."""
+        return as_list(self.delta.get("tool_calls"))
+
+    @property
+    def is_noop(self) -> bool:
+        """Whether it changes nothing for a client."""
+        if self.text or self.finish is not None or self.choice.get("logprobs") is not None:
+            return False
+        return all(is_nothing(value) for value in self.delta.values())
+
+    @property
+    def texts(self) -> list[str]:
+        """All text of the delta that a person or a tool may see."""
+        entries = [as_object(as_object(entry).get("function")) for entry in self.entries]
+        said = [self.text, *(as_text(self.delta.get(key)) for key in ("refusal", *REASONING_FIELDS))]
+        return said + [as_text(entry.get("arguments")) for entry in entries]
+
+
+class Call:
+    """A tool call as a client puts it together."""
+
+    def __init__(self, number: int, index: int | None) -> None:
+        self.number = number
+        """Which one of the choice it is, by first appearance."""
+        self.index = index
+        self.pieces: list[Piece] = []
+        self.id = ""
+        self.name = ""
+
+    @cached_property
+    def arguments(self) -> str | None:
+        """The arguments joined; None where a piece of them is no string."""
+        pieces = [piece.function["arguments"] for piece in self.pieces if "arguments" in piece.function]
+        return "".join(pieces) if all(isinstance(piece, str) for piece in pieces) else None
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """One entry of a delta's `tool_calls`."""
+
+    part: Part
+    entry: dict[str, Any]
+    call: Call
+    is_first: bool
+    clashes: bool
+    """Whether it begins a new call on an index that another call has."""
+    is_late: bool
+    """Whether a later call had begun before it."""
+    known_id: str
+    """The id that the call had before this piece."""
+
+    @property
+    def function(self) -> dict[str, Any]:
+        return as_object(self.entry.get("function"))
+
+    @property
+    def id(self) -> str:
+        return as_text(self.entry.get("id"))
+
+    @property
+    def name(self) -> str:
+        return as_text(self.function.get("name"))
+
+
+class _Gatherer:
+    """Sorts the entries of one choice into calls: by index, or by order where the index is missing."""
+
+    def __init__(self) -> None:
+        self.pieces: list[Piece] = []
+        self._by_index: dict[int, Call] = {}
+        self._last: Call | None = None
+        self._count = 0
+
+    def add(self, part: Part, entry: dict[str, Any]) -> None:
+        index = as_index(entry.get("index"))
+        identity, name = as_text(entry.get("id")), as_text(as_object(entry.get("function")).get("name"))
+        call = self._last if index is None else self._by_index.get(index)
+        has_new_id = call is not None and identity != "" and call.id not in ("", identity)
+        has_new_name = call is not None and index is None and not identity and name != "" and call.name != ""
+        clashes = index is not None and has_new_id and name != ""
+        begins = call is None or clashes or (index is None and (has_new_id or has_new_name))
+        if call is None or begins:
+            call = self._open(index)
+        known_id = call.id
+        call.id, call.name = call.id or identity, call.name or name
+        is_late = call.number < self._count - 1
+        piece = Piece(part, entry, call, begins, clashes, is_late, known_id)
+        call.pieces.append(piece)
+        self.pieces.append(piece)
+        self._last = call
+
+    def _open(self, index: int | None) -> Call:
+        call = Call(self._count, index)
+        self._count += 1
+        if index is not None:
+            self._by_index[index] = call
+        return call
+
+
+class Choice:
+    """One answer of a stream."""
+
+    def __init__(self, key: int) -> None:
+        self.key = key
+        self.parts: list[Part] = []
+
+    @cached_property
+    def finish(self) -> Part | None:
+        """Its first chunk with a finish reason."""
+        return next((part for part in self.parts if part.finish is not None), None)
+
+    @cached_property
+    def after_finish(self) -> list[Part]:
+        """What was said of it after that chunk."""
+        for place, part in enumerate(self.parts):
+            if part.finish is not None:
+                return self.parts[place + 1 :]
+        return []
+
+    @cached_property
+    def pieces(self) -> list[Piece]:
+        """The pieces of its tool calls, in the order heard."""
+        gatherer = _Gatherer()
+        for part in self.parts:
+            for entry in part.entries:
+                gatherer.add(part, as_object(entry))
+        return gatherer.pieces
+
+    @cached_property
+    def calls(self) -> list[Call]:
+        return [piece.call for piece in self.pieces if piece.is_first]
+
+    @cached_property
+    def text(self) -> str:
+        return "".join(part.text for part in self.parts)
+
+
+def read_parts(message: Message, *, is_chat: bool) -> list[Part]:
+    """What a chunk says, choice by choice."""
+    parts = []
+    for place, entry in enumerate(as_list(message.json.get("choices"))):
+        choice = as_object(entry)
+        index = as_index(choice.get("index"))
+        # A `message` where the delta should be still says what the server meant.
+        said: dict[str, Any] = next(
+            (choice[key] for key in ("delta", "message") if isinstance(choice.get(key), dict)), {}
+        )
+        text = as_text(said.get("content") if is_chat else choice.get("text"))
+        parts.append(Part(message, place if index is None else index, choice, said if is_chat else {}, text))
+    return parts
+
+
+def sort_choices(parts: Iterable[Part]) -> list[Choice]:
+    """The choices, in the order of their first appearance."""
+    choices: dict[int, Choice] = {}
+    for part in parts:
+        choices.setdefault(part.key, Choice(part.key)).parts.append(part)
+    return list(choices.values())

@@ -1,0 +1,206 @@
+"""What each frame of a stream says: chunks, errors, the end, or something that no client can read.
+
+A judge must see past one fault to name the others, so reading is lenient here: a missing `data:`, several values in
+one frame, or NaN in the JSON are noted on the message and the value is still read.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from enum import Enum, auto
+from typing import Any, NoReturn
+
+import msgspec
+
+from welldone.wire import sse
+
+
+class Kind(Enum):
+    """What a message is."""
+
+    CHUNK = auto()
+    ERROR = auto()
+    """An object with a non-null `error`."""
+    FLAT_ERROR = auto()
+    """An error in some other shape."""
+    ERROR_FIELD = auto()
+    """A line whose field name is `error`."""
+    DONE = auto()
+    """The sentinel, in whatever spelling."""
+    EMPTY = auto()
+    COMMENT = auto()
+    """A comment inside data."""
+    FOREIGN = auto()
+    """JSON that belongs to no chat stream."""
+    BROKEN = auto()
+    """Text that is no JSON."""
+
+
+FAILURES = (Kind.ERROR, Kind.FLAT_ERROR, Kind.ERROR_FIELD)
+CHUNK_KEYS = ("choices", "id", "object", "created", "model", "usage", "error")
+
+
+class Value(msgspec.Struct, frozen=True):
+    """One thing that stood in the data of a frame."""
+
+    source: str
+    """Its text as heard."""
+    kind: Kind | None = None
+    """None for JSON: what that means depends on the value."""
+    json: Any = None
+    is_strict: bool = True
+    """False where it holds NaN or Infinity."""
+    has_controls: bool = False
+    """Whether a string holds a raw control character."""
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One value of a stream and the frame it came in. `number` counts frames from 1."""
+
+    number: int
+    frame: sse.Frame
+    kind: Kind
+    value: Value
+    is_bare: bool = False
+    """Whether it stood on a line without `data:`."""
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """Its JSON object; an empty one where it is something else."""
+        return self.value.json if isinstance(self.value.json, dict) else {}
+
+
+def _integer(digits: str) -> int | float:
+    # Python refuses to read very long integers, and reading them costs more than linear time.
+    return int(digits) if len(digits) < 400 else float(digits)
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(constant)
+
+
+_STRICT = json.JSONDecoder(parse_int=_integer, parse_constant=_refuse)
+_LENIENT = json.JSONDecoder(strict=False, parse_int=_integer)
+_CONTROLS_PASS = json.JSONDecoder(strict=False, parse_int=_integer, parse_constant=_refuse)
+_CONSTANTS_PASS = json.JSONDecoder(parse_int=_integer)
+
+_SPACE = re.compile(r"[ \t\r\n]*")
+_DONE = re.compile(r"""(["']?)\[? {0,4}done {0,4}\]?\1(?=\s|$)""", re.IGNORECASE)
+_FIELDS = (b"", b"data", b"event", b"id", b"retry", b"error")
+
+
+def _decodes(decoder: json.JSONDecoder, text: str) -> bool:
+    try:
+        decoder.decode(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def read_value(text: str, start: int) -> tuple[Value, int]:
+    """The value that begins at `start`, and where it ends; what cannot be read goes on to the end of the text."""
+    if done := _DONE.match(text, start):
+        return Value(done[0], Kind.DONE), done.end()
+    try:
+        value, end = _LENIENT.raw_decode(text, start)
+    except (ValueError, RecursionError):
+        kind = Kind.COMMENT if text.startswith(":", start) else Kind.BROKEN
+        return Value(text[start:], kind), len(text)
+    source = text[start:end]
+    if _decodes(_STRICT, source):
+        return Value(source, json=value), end
+    is_strict = _decodes(_CONTROLS_PASS, source)
+    has_controls = not _decodes(_CONSTANTS_PASS, source)
+    return Value(source, json=value, is_strict=is_strict, has_controls=has_controls), end
+
+
+def skip_space(text: str, start: int) -> int:
+    """The place of the next character that is no JSON white space."""
+    found = _SPACE.match(text, start)
+    return found.end() if found else start
+
+
+def read_values(text: str) -> list[Value]:
+    """All that stands in the data of one frame."""
+    if text.startswith("{"):
+        try:
+            return [Value(text, json=_STRICT.decode(text))]
+        except (ValueError, RecursionError):
+            pass  # Something is odd; the long way says what.
+    values: list[Value] = []
+    at = skip_space(text, 0)
+    while at < len(text):
+        value, end = read_value(text, at)
+        values.append(value)
+        at = skip_space(text, end)
+    return values or [Value(text, Kind.EMPTY)]
+
+
+def error_kind(value: object, event: str = "") -> Kind | None:
+    """Which kind of error a JSON value is; None where it is none."""
+    if not isinstance(value, dict):
+        return None
+    if value.get("error") is not None:
+        return Kind.ERROR
+    if value.get("object") == "error" or value.keys() == {"detail"}:
+        return Kind.FLAT_ERROR
+    if "choices" in value:
+        return None
+    has_message = isinstance(value.get("message"), str)
+    if event == "error" or (has_message and any(key in value for key in ("code", "type", "status"))):
+        return Kind.FLAT_ERROR
+    return None
+
+
+def _kind(value: Value, event: str) -> Kind:
+    if value.kind is not None:
+        return value.kind
+    if error := error_kind(value.json, event):
+        return error
+    if isinstance(value.json, dict) and any(key in value.json for key in CHUNK_KEYS):
+        return Kind.CHUNK
+    return Kind.FOREIGN
+
+
+def _is_readable(values: list[Value]) -> bool:
+    return all(value.kind is not Kind.BROKEN for value in values)
+
+
+def _bare(strays: list[bytes]) -> list[bytes]:
+    """The lines from the first that is plainly data without its `data:`."""
+    for place, line in enumerate(strays):
+        if line.startswith((b"{", b"[DONE]")):
+            return strays[place:]
+    return []
+
+
+def _text(lines: list[bytes]) -> str:
+    return b"\n".join(lines).decode("utf-8", "replace")
+
+
+def _frame_values(frame: sse.Frame) -> Iterator[tuple[Value, bool]]:
+    """The values of a frame, each with whether its `data:` was missing."""
+    lines = sse.lines(frame.raw)
+    strays = [line for line in lines if sse.field(line)[0] not in _FIELDS]
+    if frame.data is not None:
+        values = read_values(frame.data.decode("utf-8", "replace"))
+        if strays and not _is_readable(values):
+            # A line break inside the JSON leaves its later lines without `data:`.
+            whole = [value if name == b"data" else line for line in lines for name, value in [sse.field(line)]]
+            if _is_readable(together := read_values(_text(whole))):
+                values, strays = together, []
+        yield from ((value, False) for value in values)
+    if bare := _bare(strays):
+        yield from ((value, True) for value in read_values(_text(bare)))
+    for line in lines:
+        if sse.field(line)[0] == b"error":
+            yield Value(_text([line]), Kind.ERROR_FIELD), False
+
+
+def read_messages(frames: list[sse.Frame]) -> list[Message]:
+    """What the frames say, in order. Comments and empty lines say nothing."""
+    return [
+        Message(number, frame, _kind(value, frame.event), value, is_bare)
+        for number, frame in enumerate(frames, start=1)
+        for value, is_bare in _frame_values(frame)
+    ]

@@ -1,0 +1,47 @@
+"""What a rule is: a fault, and the check that hears it."""
+
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+import msgspec
+
+from welldone.rules.choices import Part
+from welldone.rules.heard import Form, Heard
+from welldone.rules.messages import Message
+from welldone.wire.faults import Fault
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a fault was heard."""
+
+    at: Message | Part | int | None
+    """The message, the part of a chunk or the number of the frame; None where it is the reply as a whole."""
+    heard: object
+    """The piece at fault: text as it is, anything else to be shown as JSON."""
+    wanted: str
+
+    @property
+    def number(self) -> int | None:
+        """The number of the frame."""
+        if isinstance(self.at, Part):
+            return self.at.message.number
+        return self.at.number if isinstance(self.at, Message) else self.at
+
+
+Check: TypeAlias = Callable[[Heard], Iterator[Place]]
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """A fault and its check."""
+
+    fault: Fault
+    check: Check
+    forms: tuple[Form, ...] = (Form.STREAM,)
+    """The kinds of reply that it speaks about."""
+    endpoints: tuple[str, ...] = ()
+    """Where it is judged, if elsewhere than its fault says."""
+
+    def applies(self, heard: Heard) -> bool:
+        """Whether it speaks about this kind of reply."""
+        endpoint = "chat" if heard.is_chat else "completions"
+        return heard.form in self.forms and endpoint in (self.endpoints or self.fault.endpoints)

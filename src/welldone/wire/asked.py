@@ -1,0 +1,47 @@
+"""What the request asked for, as far as it changes the stream. None: not known."""
+
+import msgspec
+
+from welldone.wire.events import Json
+
+CHAT_CHOICES_LIMIT = 128
+"""OpenAI's own limit for `n`."""
+COMPLETIONS_CHOICES_LIMIT = 4096
+"""A list of prompts times `n`; more than any server we know takes in one request."""
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """The facts of a request that repair and the writers need."""
+
+    usage: bool | None = None
+    """Whether `stream_options.include_usage` was true."""
+    continuous_usage: bool = False
+    """Whether counts were asked for on each chunk (vLLM's `continuous_usage_stats`)."""
+    obfuscation: bool | None = None
+    """Whether padding against traffic analysis may be sent."""
+    choices: int | None = None
+    """How many choices were asked for, over all prompts."""
+    functions: bool = False
+    """Whether the deprecated `functions` were used, so that calls go out as `function_call`."""
+    named_tool: bool = False
+    """Whether one tool was demanded by name: then OpenAI itself finishes with `stop`."""
+    model: str | None = None
+
+
+def read_request(body: Json) -> Asked:
+    """What a request's JSON asks for; what it has wrong is taken as not said."""
+    options = body.get("stream_options")
+    options = options if isinstance(options, dict) else {}
+    n = body.get("n")
+    prompts = body.get("prompt")
+    count = len(prompts) if isinstance(prompts, list) and prompts and isinstance(prompts[0], str | list) else 1
+    model = body.get("model")
+    return Asked(
+        usage=options.get("include_usage") is True,
+        continuous_usage=options.get("continuous_usage_stats") is True,
+        obfuscation=options.get("include_obfuscation") is not False,
+        choices=count * n if type(n) is int and n > 0 else count,
+        functions=bool(body.get("functions")) and not body.get("tools"),
+        named_tool=isinstance(body.get("tool_choice"), dict),
+        model=model if isinstance(model, str) and model else None,
+    )

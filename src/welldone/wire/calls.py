@@ -1,0 +1,245 @@
+"""The tool calls of one choice: which call a piece belongs to, and when it may be said.
+
+Servers number calls wrongly, not at all, or all alike; they repeat ids and names, split names, and mix the arguments
+of two calls. What comes out is one call after the other, numbered from 0, each with one id and one whole name.
+"""
+
+import re
+from collections.abc import Callable
+
+from welldone.wire import faults
+from welldone.wire.events import Event, Failure, Json, ToolArguments, ToolCall
+from welldone.wire.failures import cut_off, garbage
+from welldone.wire.notes import Notes
+
+CALLS_LIMIT = 1024
+"""Calls in one choice; OpenAI's clients allow 128."""
+_HELD_LIMIT = 16 * 1024 * 1024
+_PLACEHOLDER = "{}"
+_SIGNIFICANT = re.compile(r'[{}\[\]"\\]')
+
+
+class JsonEnd:
+    """Tells when the pieces of a JSON object or list make a whole one. Each character is looked at once."""
+
+    def __init__(self) -> None:
+        self.is_whole = False
+        """Whether an object, list or string has been closed."""
+        self._depth = 0
+        self._in_string = False
+        self._skip = 0  # characters to pass over: one behind a backslash
+
+    def feed(self, text: str) -> None:
+        """Read on."""
+        place = self._skip
+        self._skip = 0
+        while found := _SIGNIFICANT.search(text, place):
+            sign, place = found[0], found.end()
+            if sign == '"':
+                self._in_string = not self._in_string
+                self.is_whole = self._depth == 0 and not self._in_string
+            elif self._in_string:
+                place += sign == "\\"
+            elif sign in "{[":
+                self._depth += 1
+                self.is_whole = False
+            elif sign in "}]":
+                self._depth -= 1
+                self.is_whole = self._depth == 0
+        self._skip = max(0, place - len(text))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether something has begun and not ended."""
+        return self._depth != 0 or self._in_string
+
+
+class _Call:
+    """One call as far as it was heard."""
+
+    def __init__(self) -> None:
+        self.id = ""
+        self.name = ""
+        self.more: Json = {}
+        self.waiting: list[ToolArguments] = []  # pieces that were not said yet
+        self.end = JsonEnd()
+        self.has_begun = False  # it was said: its id and name are fixed
+        self.has_arguments = False
+        self.has_placeholder = False  # its arguments so far are a `{}` that may be no more than a place-holder
+        self.is_over = False
+        self.is_doubtful = False  # perhaps only a name that was repeated
+
+    @property
+    def is_mere_repeat(self) -> bool:
+        """Whether nothing but a repeated name stands behind it."""
+        return self.is_doubtful and not self.id and not self.has_arguments
+
+
+class Calls:
+    """The calls of one choice. `mint` makes an id where the server gave none."""
+
+    def __init__(self, index: int, notes: Notes, mint: Callable[[], str], *, is_legacy: bool = False) -> None:
+        self.failure: Failure | None = None
+        """Set when the calls cannot be told any more."""
+        self._index = index
+        self._notes = notes
+        self._mint = mint
+        self._is_legacy = is_legacy  # a deprecated `function_call` has no id
+        self._calls: list[_Call] = []
+        self._by_number: dict[int, _Call] = {}
+        self._by_id: dict[str, _Call] = {}
+        self._open = 0  # the place of the call that is being said
+        self._said = 0  # how many calls were begun
+        self._held_bytes = 0
+
+    def __len__(self) -> int:
+        return self._said
+
+    def are_whole(self) -> bool:
+        """Whether the arguments of each call may be a whole JSON value."""
+        return not any(call.end.is_open for call in self._calls)
+
+    def begin(self, event: ToolCall, out: list[Event]) -> None:
+        """A piece that names a call: a new one, or one that we know."""
+        call = self._find(event)
+        if call is None:
+            call = self._new(event.call)
+            call.id, call.name = event.id, event.name
+            self._by_id.setdefault(event.id, call)
+        else:
+            self._again(call, event)
+        call.more = call.more | event.more
+        self._say(out)
+
+    def add(self, event: ToolArguments, out: list[Event]) -> None:
+        """A piece of a call's arguments."""
+        if event.call >= 0:
+            call = self._by_number.get(event.call) or self._new(event.call)
+        else:
+            call = self._calls[-1] if self._calls else self._new(event.call)
+        if call.is_over:
+            # The next call has begun, since this one was whole: more would make it wrong.
+            self._notes.note(faults.tool.ONE_AT_A_TIME, event.text)
+            return
+        if call.has_placeholder and event.text:
+            self._notes.note(faults.tool.ARGS_FIRST_EMPTY)
+            self._held_bytes -= len(_PLACEHOLDER)
+            call.waiting.clear()
+            call.end = JsonEnd()
+        call.has_placeholder = event.text == _PLACEHOLDER and not call.has_arguments
+        if event.text:
+            call.has_arguments = True
+            call.end.feed(event.text)
+        call.waiting.append(event)
+        self._held_bytes += len(event.text)
+        if self._calls[self._open] is not call:
+            self._notes.note(faults.tool.ONE_AT_A_TIME, event.text)
+        self._say(out)
+
+    def close(self, out: list[Event]) -> None:
+        """Say what was held back: no more pieces will come."""
+        if self._calls and self._calls[-1].is_mere_repeat:
+            self._calls.pop()
+        self._say(out, is_final=True)
+
+    def _find(self, event: ToolCall) -> _Call | None:
+        """The call that a named piece belongs to; None for a new one."""
+        call = self._by_number.get(event.call) if event.call >= 0 else self._unnumbered(event)
+        if call is None:
+            return None
+        if event.id and call.id and event.id != call.id:
+            return None if event.name else call
+        if event.name and not event.id and call.has_arguments and call.end.is_whole:
+            return None
+        return call
+
+    def _unnumbered(self, event: ToolCall) -> _Call | None:
+        """Where no number was given: the call with the same id, or the last if this piece completes it."""
+        if not self._calls:
+            return None
+        last = self._calls[-1]
+        if event.id:
+            known = self._by_id.get(event.id)
+            return last if known is None and not last.id and not event.name else known
+        return last
+
+    def _new(self, number: int) -> _Call:
+        if self._calls and self._calls[-1].is_mere_repeat:
+            self._calls.pop()
+        call = _Call()
+        if number in self._by_number:
+            self._notes.note(faults.tool.INDEX_DISTINCT)
+            call.is_doubtful = True
+        elif number >= 0 and number != len(self._calls):
+            self._notes.note(faults.tool.INDEX_CONTIGUOUS, str(number))
+        if number >= 0:
+            self._by_number[number] = call
+        else:
+            call.is_doubtful = bool(self._calls)
+        self._calls.append(call)
+        if len(self._calls) > CALLS_LIMIT:
+            self.failure = garbage(f"more than {CALLS_LIMIT} tool calls in one choice")
+        return call
+
+    def _again(self, call: _Call, event: ToolCall) -> None:
+        """A piece for a call that we know: what it repeats is dropped, what was missing is filled in."""
+        note = self._notes.note
+        if event.id and not call.id and not call.has_begun:
+            note(faults.tool.ID_FIRST, event.id)
+            call.id = event.id
+            self._by_id.setdefault(event.id, call)
+        elif event.id:
+            note(faults.tool.ID_ONCE if event.id == call.id else faults.tool.ID_STABLE, event.id)
+        if not event.name:
+            return
+        if call.has_begun or event.name == call.name:
+            note(faults.tool.NAME_ONCE, event.name)
+        else:
+            note(faults.tool.NAME_WHOLE, event.name)
+            call.name += event.name
+
+    def _say(self, out: list[Event], *, is_final: bool = False) -> None:
+        """Say all that may be said now: the open call, and the next ones once it is whole."""
+        if self._held_bytes > _HELD_LIMIT:
+            self.failure = garbage("tool calls that are mixed beyond what can be kept")
+        while self._open < len(self._calls) and self.failure is None:
+            call = self._calls[self._open]
+            is_followed = len(self._calls) - self._calls[-1].is_mere_repeat > self._open + 1
+            is_settled = is_final or is_followed
+            if not call.has_begun and not self._begin(call, out, is_settled=is_settled, is_final=is_final):
+                return
+            self._flush(call, out, is_settled=is_settled)
+            if not (is_final or (is_followed and call.end.is_whole)):
+                return
+            if not call.has_arguments:
+                self._notes.note(faults.tool.ARGS_NO_ARG_CALL)
+                out.append(ToolArguments(self._index, self._said - 1, _PLACEHOLDER))
+            call.is_over = True
+            self._open += 1
+
+    def _begin(self, call: _Call, out: list[Event], *, is_settled: bool, is_final: bool) -> bool:
+        """Say that a call begins, if its name is whole: when its arguments come, or something after it."""
+        if not call.name:
+            if is_final:
+                self.failure = cut_off("the server called a tool without naming it")
+            return False
+        if not (is_settled or call.has_arguments):
+            return False
+        if not call.id or self._by_id[call.id] is not call:
+            if not self._is_legacy:
+                self._notes.note(faults.tool.ID_STABLE if call.id else faults.tool.ID_FIRST, call.id)
+            call.id = self._mint()
+            self._by_id[call.id] = call
+        call.has_begun = True
+        out.append(ToolCall(self._index, self._said, call.id, call.name, call.more))
+        self._said += 1
+        return True
+
+    def _flush(self, call: _Call, out: list[Event], *, is_settled: bool) -> None:
+        if call.has_placeholder and not is_settled:
+            return
+        for piece in call.waiting:
+            self._held_bytes -= len(piece.text)
+            out.append(ToolArguments(self._index, self._said - 1, piece.text, piece.more))
+        call.waiting.clear()
+        call.has_placeholder = False

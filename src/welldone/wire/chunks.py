@@ -1,0 +1,269 @@
+"""One chunk of a stream, as events: each field is read as it should be, or as it can be and noted."""
+
+from typing import Any
+
+import msgspec
+
+from welldone.wire import faults, logprobs
+from welldone.wire.asked import CHAT_CHOICES_LIMIT, COMPLETIONS_CHOICES_LIMIT, Asked
+from welldone.wire.counts import is_zero, read_usage, usage_object
+from welldone.wire.deltas import DeltaReader, whole_number
+from welldone.wire.events import Event, Extra, Failure, Finish, Json, KeepAlive, Logprobs, Place, Text
+from welldone.wire.extras import CHOICE_NAMES, CHUNK_NAMES, PROTOCOL_NAMES
+from welldone.wire.failures import cut_off, garbage
+from welldone.wire.head import OBJECT, WHOLE_OBJECT, Endpoint, Head, note_envelope, read_head
+from welldone.wire.notes import Notes
+from welldone.wire.reasons import FAILED, REASONS, in_our_words
+from welldone.wire.unicode import scrub
+
+_ABSENT = object()
+_TIERS = frozenset({"auto", "default", "flex", "scale", "priority"})
+
+
+class ChunkReader:
+    """Events out of chunks. It keeps what one chunk says about the next: the envelope and halves of characters."""
+
+    def __init__(self, endpoint: Endpoint, *, fallback: Head, asked: Asked, notes: Notes) -> None:
+        self.head: Head | None = None
+        self._endpoint = endpoint
+        self._fallback = fallback
+        self._asked = asked
+        self._notes = notes
+        self._deltas = DeltaReader(asked, notes)
+        self._limit = CHAT_CHOICES_LIMIT if endpoint is Endpoint.CHAT else COMPLETIONS_CHOICES_LIMIT
+        self._offsets: dict[int, int] = {}  # how much text each choice of a completion has given
+        self._is_counted = False  # a usage that is no placeholder was heard
+        self.has_usage_chunk = False
+        """Whether usage came as it should: on a chunk without choices."""
+
+    def read(self, chunk: Json, events: list[Event]) -> Failure | None:
+        """Add the events of `chunk`; a failure where it tells that the answer is broken."""
+        head = self.head
+        choices = chunk.get("choices")
+        if head is None or (
+            chunk.get("id") != head.id
+            or chunk.get("created") != head.created
+            or chunk.get("model") != head.model
+            or chunk.get("object") != OBJECT[self._endpoint]
+            or chunk.get("system_fingerprint") != head.fingerprint
+        ):
+            self._envelope(chunk, choices)
+        before = len(events)
+        if not CHUNK_NAMES.issuperset(chunk) or chunk.get("service_tier") is not None or self._asked.continuous_usage:
+            self._extras(chunk, events)
+        extras = len(events) - before
+        if type(choices) is not list:
+            self._notes.note(faults.env.CHOICES_ARRAY, choices)
+            choices = []
+        elif len(choices) > 1 and self._endpoint is Endpoint.CHAT:
+            self._notes.note(faults.n.ONE_CHOICE_PER_CHUNK)
+        if choices and self.has_usage_chunk:
+            self._notes.note(faults.use.LAST, chunk)
+        for place, choice in enumerate(choices):
+            failure = self._choice(choice, place, events)
+            if failure is not None:
+                return failure
+        if chunk.get("usage") is not None:
+            self._usage(chunk, choices, events)
+        if len(events) == before + extras and choices:
+            if extras:
+                events[before] = _alone(events[before])
+            else:
+                events.append(KeepAlive(is_chunk=True))
+        return None
+
+    def be_careful(self) -> None:
+        """From here on strings may hold halves of characters."""
+        self._deltas.be_careful()
+
+    def close(self) -> list[Event]:
+        """What was held back."""
+        return self._deltas.close()
+
+    def _envelope(self, chunk: Json, choices: Any) -> None:
+        if self.head is None:
+            if not choices and not (chunk.get("id") and chunk.get("object")):
+                self._notes.note(faults.env.PLACEHOLDER_CHUNK, chunk)
+                return
+            self.head = read_head(scrub(chunk), self._endpoint, self._fallback)
+        is_whole_reply = chunk.get("object") == WHOLE_OBJECT[self._endpoint]
+        note_envelope(chunk, self.head, self._endpoint, self._notes)
+        if not choices and isinstance(chunk.get("usage"), dict) and not is_whole_reply:
+            if any(key not in chunk for key in ("id", "object", "created", "model")):
+                self._notes.note(faults.env.METADATA_ON_USAGE_CHUNK, chunk)
+
+    def _extras(self, chunk: Json, events: list[Event]) -> None:
+        fields = {key: scrub(value) for key, value in chunk.items() if key not in CHUNK_NAMES}
+        for name in PROTOCOL_NAMES & fields.keys():
+            self._notes.note(faults.env.EXTRA_FIELDS, {name: fields.pop(name)})
+        tier = chunk.get("service_tier")
+        if isinstance(tier, str) and tier in _TIERS:
+            fields["service_tier"] = tier
+        elif tier is not None:
+            self._notes.note(faults.env.SERVICE_TIER, tier)
+        if "obfuscation" in fields and not self._is_obfuscation_fine(fields["obfuscation"]):
+            self._notes.note(faults.env.OBFUSCATION, fields.pop("obfuscation"))
+        if self._asked.continuous_usage and chunk.get("choices") and isinstance(chunk.get("usage"), dict):
+            usage = read_usage(scrub(chunk["usage"]), self._notes)
+            fields |= {} if usage is None else {"usage": usage_object(usage)}
+        if fields:
+            events.append(Extra(0, Place.CHUNK, fields))
+
+    def _is_obfuscation_fine(self, value: Any) -> bool:
+        return isinstance(value, str) and self._asked.obfuscation is not False
+
+    def _choice(self, choice: Any, place: int, events: list[Event]) -> Failure | None:
+        if type(choice) is not dict:
+            self._notes.note(faults.delta.OBJECT_PRESENT, choice)
+            return None
+        index = choice.get("index")
+        if type(index) is not int or index < 0:
+            index = self._odd_index(index, place)
+        if index >= self._limit:
+            return garbage(f"a choice with the index {index}")
+        if self._endpoint is Endpoint.COMPLETIONS:
+            return self._completions_choice(choice, index, events)
+        delta = choice.get("delta")
+        if (
+            type(delta) is dict
+            and len(delta) == 1
+            and type(text := delta.get("content")) is str
+            and text
+            and choice.get("finish_reason", _ABSENT) is None
+            and choice.get("logprobs") is None
+            and CHOICE_NAMES.issuperset(choice)
+            and "message" not in choice
+            and self._deltas.is_plain
+        ):
+            # The common case: nothing but text.
+            events.append(Text(index, text))
+            return None
+        return self._chat_choice(choice, index, events)
+
+    def _odd_index(self, index: Any, place: int) -> int:
+        """A choice's index that is no number, or none at all: what it says, or its place in the chunk."""
+        fault = faults.n.INDEX_INT if self._endpoint is Endpoint.CHAT else faults.cmpl.INDEX
+        self._notes.note(fault, index)
+        number = whole_number(index)
+        return place if number is None else number
+
+    def _chat_choice(self, choice: Json, index: int, events: list[Event]) -> Failure | None:
+        notes = self._notes
+        start = len(events)
+        self._choice_extras(choice, index, events)
+        delta, message = choice.get("delta"), choice.get("message")
+        if isinstance(message, dict):
+            notes.note(faults.delta.NOT_MESSAGE, message)
+            if not delta or not isinstance(delta, dict):
+                delta = self._deltas.new_in(message, index)
+        if not isinstance(delta, dict):
+            notes.note(faults.delta.OBJECT_PRESENT, choice)
+            delta = {"content": choice["text"]} if isinstance(choice.get("text"), str) else {}
+        value = choice.get("logprobs")
+        value = None if value is None else logprobs.read_chat(scrub(value), notes)
+        riders: list[Event] = [] if value is None else [Logprobs(index, value)]
+        self._deltas.read(delta, index, riders, events)
+        said = events[start:]
+        reason = self._reason(choice)
+        if reason in FAILED:
+            return cut_off(f"the server ended the answer with finish_reason {reason!r}")
+        if reason is not None:
+            if any(not isinstance(event, Extra | Logprobs) for event in said):
+                notes.note(faults.fin.OWN_CHUNK, choice)
+            elif delta:
+                notes.note(faults.delta.FINAL_EMPTY, choice)
+            events += self._deltas.close_choice(index)
+            events.append(Finish(index, reason))
+        elif said and all(isinstance(event, Extra) for event in said):
+            events[-1] = _alone(events[-1])
+        return None
+
+    def _completions_choice(self, choice: Json, index: int, events: list[Event]) -> Failure | None:
+        notes = self._notes
+        start = len(events)
+        self._choice_extras(choice, index, events)
+        text = choice.get("text")
+        for shape in ("delta", "message"):
+            if isinstance(choice.get(shape), dict):
+                notes.note(faults.cmpl.NO_DELTA, choice)
+                text = text if isinstance(text, str) and text else choice[shape].get("content")
+        if not isinstance(text, str):
+            notes.note(faults.cmpl.TEXT_STRING, choice)
+            text = ""
+        offset = self._offsets.get(index, 0)
+        value = choice.get("logprobs")
+        value = None if value is None else logprobs.read_completions(scrub(value), offset, notes)
+        riders: list[Event] = [] if value is None else [Logprobs(index, value)]
+        self._offsets[index] = offset + len(text)
+        self._deltas.text(text, index, riders, events)
+        reason = self._reason(choice)
+        if reason in FAILED:
+            return cut_off(f"the server ended the answer with finish_reason {reason!r}")
+        if reason is not None:
+            events += self._deltas.close_choice(index)
+            events.append(Finish(index, reason))
+        elif (said := events[start:]) and all(isinstance(event, Extra) for event in said):
+            events[-1] = _alone(events[-1])
+        return None
+
+    def _choice_extras(self, choice: Json, index: int, events: list[Event]) -> None:
+        if not CHOICE_NAMES.issuperset(choice):
+            fields = {key: scrub(value) for key, value in choice.items() if key not in CHOICE_NAMES}
+            events.append(Extra(index, Place.CHOICE, fields))
+
+    def _reason(self, choice: Json) -> str | None:
+        """Why the choice ended, in OpenAI's words or one of FAILED; None while it goes on."""
+        is_chat = self._endpoint is Endpoint.CHAT
+        note = self._notes.note
+        reason = choice.get("finish_reason", _ABSENT)
+        if reason is None:
+            return None
+        if reason is _ABSENT:
+            note(faults.fin.KEY_PRESENT if is_chat else faults.cmpl.FINISH, choice)
+            return None
+        if reason == "":
+            note(faults.fin.NULL_NOT_EMPTY if is_chat else faults.cmpl.FINISH, choice)
+            return None
+        if reason == "null":
+            note(faults.fin.NULL_NOT_STRING if is_chat else faults.cmpl.FINISH, choice)
+            return None
+        if reason in REASONS[self._endpoint]:
+            if reason == "function_call":
+                if not self._asked.functions:
+                    note(faults.fin.FUNCTION_CALL_LEGACY, choice)
+                return "tool_calls"
+            return str(reason)
+        note(faults.fin.CLOSED_ENUM if is_chat else faults.cmpl.FINISH, reason)
+        if not isinstance(reason, str):
+            return "stop" if reason else None
+        return reason.lower() if reason.lower() in FAILED else in_our_words(reason, self._endpoint)
+
+    def _usage(self, chunk: Json, choices: list[Any], events: list[Event]) -> None:
+        """The counts, wherever they stood. A placeholder of zeros never hides a real count."""
+        notes = self._notes
+        if self._asked.usage is False:
+            notes.note(faults.use.ONLY_IF_ASKED, chunk["usage"])
+        elif choices and not self._asked.continuous_usage:
+            notes.note(faults.use.NULL_ELSEWHERE, chunk["usage"])
+        elif "choices" not in chunk or chunk["choices"] is None:
+            notes.note(faults.use.CHOICES_EMPTY_ARRAY, chunk)
+        if not isinstance(chunk["usage"], dict):
+            notes.note(faults.use.INTS, chunk["usage"])
+            return
+        usage = read_usage(scrub(chunk["usage"]), notes)
+        if usage is None:
+            return
+        if not choices:
+            if self.has_usage_chunk:
+                notes.note(faults.use.LAST, chunk["usage"])
+            self.has_usage_chunk = True
+        if is_zero(usage) and choices:
+            notes.note(faults.use.NOT_ZERO, chunk["usage"])
+        if is_zero(usage) and self._is_counted:
+            return
+        self._is_counted = not is_zero(usage)
+        events.append(usage)
+
+
+def _alone(event: Event) -> Event:
+    return msgspec.structs.replace(event, alone=True) if isinstance(event, Extra) else event

@@ -1,0 +1,66 @@
+"""Usage as servers send it, made whole or left out; never invented."""
+
+from typing import Any
+
+from welldone.wire import faults
+from welldone.wire.events import Json, Usage
+from welldone.wire.notes import Notes
+
+_NAMES = ("prompt_tokens", "completion_tokens", "total_tokens")
+
+
+def read_usage(usage: Json, notes: Notes) -> Usage | None:
+    """The counts of a usage object; None where they cannot be known."""
+    prompt, completion, total = (_count(usage.get(name)) for name in _NAMES)
+    if prompt is None and completion is not None and total is not None:
+        prompt = total - completion
+    if completion is None and prompt is not None and total is not None:
+        completion = total - prompt
+    if any(type(usage.get(name)) is not int for name in _NAMES):
+        notes.note(faults.use.INTS, usage)
+    if prompt is None or completion is None or prompt < 0 or completion < 0:
+        return None
+    if total is not None and total != prompt + completion:
+        notes.note(faults.use.TOTAL_SUM, usage)
+    more = {key: value for key, value in usage.items() if key not in _NAMES}
+    for key in [key for key in more if key.endswith("_details")]:
+        details = _details(more.pop(key))
+        if details is None:
+            notes.note(faults.use.DETAILS, {key: usage[key]})
+        else:
+            if details != usage[key]:
+                notes.note(faults.use.DETAILS, {key: usage[key]})
+            more[key] = details
+    return Usage(prompt, completion, prompt + completion, more)
+
+
+def usage_object(usage: Usage) -> Json:
+    """Usage as OpenAI writes it."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.total_tokens,
+        **usage.more,
+    }
+
+
+def is_zero(usage: Usage) -> bool:
+    """Whether it is a placeholder: no real request counts nothing."""
+    return usage.prompt_tokens == usage.completion_tokens == 0
+
+
+def _count(value: Any) -> int | None:
+    if type(value) is int:
+        return value if value >= 0 else None
+    if isinstance(value, float) and value.is_integer() and value >= 0:
+        return int(value)
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19:
+        return int(value)
+    return None
+
+
+def _details(value: Any) -> Json | None:
+    """The integers of a details object; None where it is no object."""
+    if not isinstance(value, dict):
+        return None
+    return {key: item for key, item in value.items() if type(item) is int}

@@ -1,0 +1,239 @@
+"""What one delta says: role, text, reasoning, refusal and tool calls, in whatever shape they came."""
+
+from typing import Any, TypeAlias
+
+import msgspec
+
+from welldone.wire import faults
+from welldone.wire.asked import Asked
+from welldone.wire.events import (
+    Event,
+    Extra,
+    Json,
+    Opening,
+    Place,
+    Reasoning,
+    Refusal,
+    Text,
+    ToolArguments,
+    ToolCall,
+)
+from welldone.wire.notes import Notes, show
+from welldone.wire.unicode import Joiner, clean, scrub
+
+_DELTA = frozenset({"role", "content", "refusal", "reasoning_content", "reasoning", "tool_calls", "function_call"})
+_ENTRY = frozenset({"index", "id", "type", "function"})
+_Spoken: TypeAlias = type[Text] | type[Reasoning] | type[Refusal]
+NO_NUMBER = -1
+"""The number of a tool call whose server did not say which it is."""
+
+
+class DeltaReader:
+    """Events out of deltas. It keeps halves of characters, and what a server that repeats itself has said."""
+
+    def __init__(self, asked: Asked, notes: Notes) -> None:
+        self.is_plain = True
+        """Whether a delta with nothing but text needs no look: no half of a character, no role without content."""
+        self._is_careful = False  # strings may hold halves of characters
+        self._asked = asked
+        self._notes = notes
+        self._joiners: dict[tuple[int, _Spoken | None, int], Joiner] = {}  # by choice, kind of text (or None) and call
+        self._said: dict[tuple[int, str], str] = {}  # whole texts of `message`, by choice and field
+        self._with_calls: set[int] = set()  # choices whose `message` gave its calls
+        self._without_content: set[int] = set()  # choices whose role came without content
+
+    def be_careful(self) -> None:
+        """From here on strings may hold halves of characters: a frame was not strict JSON in UTF-8."""
+        self._is_careful = True
+        self.is_plain = False
+
+    def read(self, delta: Json, index: int, riders: list[Event], events: list[Event]) -> None:
+        """Add the events of `delta`; `riders` go before the first that makes a chunk with something in it."""
+        fields = {clean(key): scrub(value) for key, value in delta.items() if _is_unknown(key, value)}
+        if fields:
+            events.append(Extra(index, Place.DELTA, fields))
+        content = self._content(delta.get("content"))
+        if "role" in delta:
+            self._role(delta, index, content, events)
+        events += riders
+        self._say(Reasoning, self._reasoning(delta), index, events)
+        if content and index in self._without_content:
+            self._notes.note(faults.delta.ROLE_CONTENT_EMPTY)
+            self._without_content.discard(index)
+            self.is_plain = not self._is_careful and not self._without_content
+        self._say(Text, content, index, events)
+        refusal = delta.get("refusal") or ""
+        if not isinstance(refusal, str):
+            self._notes.note(faults.ext.REFUSAL, refusal)
+            refusal = show(refusal)
+        self._say(Refusal, refusal, index, events)
+        if "tool_calls" in delta:
+            self._tool_calls(delta["tool_calls"], index, events)
+            if content and delta["tool_calls"]:
+                self._notes.note(faults.tool.NO_CONTENT_IN_SAME_DELTA, delta)
+        if isinstance(delta.get("function_call"), dict):
+            self._function_call(delta["function_call"], index, events)
+
+    def text(self, text: str, index: int, riders: list[Event], events: list[Event]) -> None:
+        """Add plain text, behind its riders."""
+        events += riders
+        self._say(Text, text, index, events)
+
+    def new_in(self, message: Json, index: int) -> Json:
+        """What a whole `message` adds to the ones before it: some servers repeat all they have said in each event."""
+        delta = {key: value for key, value in message.items() if key != "tool_calls"}
+        for key in ("content", "reasoning_content", "reasoning", "refusal"):
+            if isinstance(message.get(key), str):
+                said = self._said.get((index, key), "")
+                self._said[index, key] = message[key]
+                delta[key] = message[key].removeprefix(said)
+        if message.get("tool_calls") and index not in self._with_calls:
+            self._with_calls.add(index)
+            delta["tool_calls"] = message["tool_calls"]
+        return delta
+
+    def close_choice(self, index: int) -> list[Event]:
+        """What was held back of one choice."""
+        events: list[Event] = []
+        for (choice, kind, call), joiner in self._joiners.items():
+            if choice == index and (rest := joiner.close()):
+                events.append(ToolArguments(index, call, rest) if kind is None else kind(index, rest))
+        return events
+
+    def close(self) -> list[Event]:
+        """What was held back of all choices."""
+        events: list[Event] = []
+        for index in sorted({index for index, *_ in self._joiners}):
+            events += self.close_choice(index)
+        return events
+
+    def _say(self, kind: _Spoken, text: str, index: int, events: list[Event]) -> None:
+        text = self._whole(text, index, kind)
+        if text:
+            events.append(kind(index, text))
+
+    def _whole(self, text: str, index: int, kind: _Spoken | None, call: int = 0) -> str:
+        """The text without the half of a character at its end, and with the one from before."""
+        if not self._is_careful or not text:
+            return text
+        joiner = self._joiners.get((index, kind, call))
+        if joiner is None:
+            joiner = self._joiners[index, kind, call] = Joiner()
+        return joiner.feed(text)
+
+    def _content(self, content: Any) -> str:
+        if content is None:
+            return ""
+        if isinstance(content, str):
+            if "\ufffd" in content:
+                self._notes.note(faults.enc.NO_REPLACEMENT_CHAR, content)
+            return content
+        self._notes.note(faults.delta.CONTENT_STRING, content)
+        if isinstance(content, list):
+            parts = [part.get("text") for part in content if isinstance(part, dict)]
+            return "".join(part for part in parts if isinstance(part, str))
+        return show(content)
+
+    def _role(self, delta: Json, index: int, content: str, events: list[Event]) -> None:
+        role = delta["role"]
+        if role is None or role == "":
+            self._notes.note(faults.delta.ROLE_ABSENT_LATER, delta)
+            return
+        if role != "assistant":
+            self._notes.note(faults.delta.ROLE_ASSISTANT, role)
+        if content:
+            self._notes.note(faults.delta.ROLE_CONTENT_EMPTY, delta)
+        elif delta.get("content") is None:
+            self._without_content.add(index)
+            self.is_plain = False
+        events.append(Opening(index))
+
+    def _reasoning(self, delta: Json) -> str:
+        ours, other = delta.get("reasoning_content"), delta.get("reasoning")
+        if isinstance(other, str) and other:
+            self._notes.note(faults.ext.REASONING_FIELD, delta)
+        for text in (ours, other):
+            if isinstance(text, str) and text:
+                return text
+        return ""
+
+    def _tool_calls(self, entries: Any, index: int, events: list[Event]) -> None:
+        if not entries or not isinstance(entries, list):
+            self._notes.note(faults.tool.CALLS_NULL, entries)
+            return
+        if len(entries) > 1:
+            self._notes.note(faults.tool.ONE_AT_A_TIME, entries)
+        for entry in entries:
+            if isinstance(entry, dict):
+                self._tool_call(entry, index, events)
+            else:
+                self._notes.note(faults.tool.FUNCTION_PRESENT, entry)
+
+    def _tool_call(self, entry: Json, index: int, events: list[Event]) -> None:
+        note = self._notes.note
+        function = entry.get("function")
+        if not isinstance(function, dict):
+            note(faults.tool.FUNCTION_PRESENT, entry)
+            function = {}
+        if any(key in part and part[key] is None for part, key in ((entry, "id"), (entry, "type"), (function, "name"))):
+            note(faults.tool.LATER_FIELDS_ABSENT, entry)
+        number = self._call_number(entry)
+        id, name = _string(entry.get("id")), _string(function.get("name"))
+        more = {clean(key): scrub(value) for key, value in entry.items() if key not in _ENTRY}
+        arguments = self._arguments(function.get("arguments"), index, number)
+        if id or name:
+            if entry.get("type") != "function":
+                note(faults.tool.TYPE_FIRST, entry)
+            events.append(ToolCall(index, number, id, name, more))
+            more = {}
+        if arguments or more:
+            events.append(ToolArguments(index, number, arguments, more))
+
+    def _call_number(self, entry: Json) -> int:
+        number = entry.get("index")
+        if type(number) is int and number >= 0:
+            return number
+        if number is None:
+            self._notes.note(faults.tool.INDEX_REQUIRED, entry)
+            return NO_NUMBER
+        self._notes.note(faults.tool.INDEX_INT, entry)
+        number = whole_number(number)
+        return NO_NUMBER if number is None else number
+
+    def _function_call(self, call: Json, index: int, events: list[Event]) -> None:
+        """The deprecated form of a call: there is only one, and it has no id."""
+        if not self._asked.functions:
+            self._notes.note(faults.tool.LEGACY_FUNCTION_CALL, call)
+        name = _string(call.get("name"))
+        arguments = self._arguments(call.get("arguments"), index, 0)
+        if name:
+            events.append(ToolCall(index, 0, "", name))
+        if arguments:
+            events.append(ToolArguments(index, 0, arguments))
+
+    def _arguments(self, arguments: Any, index: int, call: int) -> str:
+        if arguments is None:
+            return ""
+        if isinstance(arguments, str):
+            return self._whole(arguments, index, None, call)
+        self._notes.note(faults.tool.ARGS_STRING, arguments)
+        return msgspec.json.encode(scrub(arguments)).decode()
+
+
+def whole_number(value: Any) -> int | None:
+    """The number that a JSON value means where an index belongs."""
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
+        return int(value)
+    if isinstance(value, float) and value.is_integer() and 0 <= value < 10**9:
+        return int(value)
+    return None
+
+
+def _is_unknown(key: str, value: Any) -> bool:
+    return key not in _DELTA or (key.startswith("reasoning") and not isinstance(value, str | None))
+
+
+def _string(value: Any) -> str:
+    if isinstance(value, str):
+        return clean(value)
+    return str(value) if type(value) is int else ""

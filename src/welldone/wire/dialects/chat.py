@@ -1,0 +1,120 @@
+"""The dialect of /v1/chat/completions: events as its stream, and as its whole reply."""
+
+from typing import ClassVar
+
+import msgspec
+
+from welldone.wire import automaton
+from welldone.wire.automaton import ChoiceTable
+from welldone.wire.collect import Answer, Reply
+from welldone.wire.counts import usage_object
+from welldone.wire.dialects.stream import StreamWriter, escape
+from welldone.wire.events import Event, Finish, Json, Opening, Reasoning, Refusal, Text, ToolArguments, ToolCall
+from welldone.wire.head import WHOLE_OBJECT, Endpoint, Head
+
+
+class ChatWriter(StreamWriter):
+    """A right chat stream.
+
+    `functions`: the client used the deprecated `functions`, so a call goes out as `function_call`.
+    """
+
+    ENDPOINT: ClassVar[Endpoint] = Endpoint.CHAT
+    TABLE: ClassVar[ChoiceTable] = automaton.CHAT
+    IS_ORDERED: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        head: Head,
+        *,
+        usage_is_null: bool = False,
+        functions: bool = False,
+        reasoning_field: str = "reasoning_content",
+    ) -> None:
+        super().__init__(head, usage_is_null=usage_is_null)
+        self._functions = functions
+        self._reasoning_field = reasoning_field
+
+    def _said(self, event: Event) -> Json | None:
+        match event:
+            case Opening():
+                return {"role": "assistant", "content": ""}
+            case Text(text=text):
+                return {"content": text}
+            case Reasoning(text=text):
+                return {self._reasoning_field: text}
+            case Refusal(text=text):
+                return {"refusal": text}
+            case ToolCall(call=0, name=name) if self._functions:
+                return {"function_call": {"name": name, "arguments": ""}}
+            case ToolArguments(call=0, text=text) if self._functions:
+                return {"function_call": {"arguments": text}}
+            case ToolCall():
+                return {"tool_calls": [{"index": event.call, **call_object(event.id, event.name, "", event.more)}]}
+            case ToolArguments():
+                return {"tool_calls": [{"index": event.call, "function": {"arguments": event.text}, **event.more}]}
+            case _:
+                return {}
+
+    def _choice(self, said: Json, fields: Json) -> Json:
+        return {"delta": said | fields}
+
+    def _reason(self, event: Event) -> str | None:
+        return finish_reason(event.reason, functions=self._functions) if isinstance(event, Finish) else None
+
+
+def whole(head: Head, reply: Reply, *, functions: bool = False, reasoning_field: str = "reasoning_content") -> bytes:
+    """The reply to a request that did not ask for a stream."""
+    choices = []
+    for index, answer in sorted(reply.answers.items()):
+        message = _message(answer, functions=functions, reasoning_field=reasoning_field)
+        choice = {
+            "index": index,
+            "message": message | answer.delta_fields,
+            "logprobs": answer.logprobs,
+            "finish_reason": finish_reason(answer.reason, functions=functions),
+        }
+        choices.append(choice | answer.choice_fields)
+    return escape(msgspec.json.encode(whole_object(head, Endpoint.CHAT, choices, reply)))
+
+
+def whole_object(head: Head, endpoint: Endpoint, choices: list[Json], reply: Reply) -> Json:
+    """The envelope of a whole reply."""
+    body: Json = {
+        "id": head.id,
+        "object": WHOLE_OBJECT[endpoint],
+        "created": head.created,
+        "model": head.model,
+        "choices": choices,
+    }
+    if reply.usage is not None:
+        body["usage"] = usage_object(reply.usage)
+    if head.fingerprint is not None:
+        body["system_fingerprint"] = head.fingerprint
+    return body | reply.fields
+
+
+def finish_reason(reason: str, *, functions: bool) -> str:
+    """The event's reason, as the client knows it."""
+    return "function_call" if functions and reason == "tool_calls" else reason
+
+
+def call_object(id: str, name: str, arguments: str, more: Json) -> Json:
+    """A tool call as OpenAI writes it."""
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}, **more}
+
+
+def _message(answer: Answer, *, functions: bool, reasoning_field: str) -> Json:
+    is_spoken = answer.text != "" or not (answer.calls or answer.refusal)
+    message: Json = {
+        "role": "assistant",
+        "content": answer.text if is_spoken else None,
+        "refusal": answer.refusal or None,
+    }
+    if answer.reasoning:
+        message[reasoning_field] = answer.reasoning
+    if answer.calls and functions:
+        message["function_call"] = {"name": answer.calls[0].name, "arguments": answer.calls[0].arguments}
+    elif answer.calls:
+        message["tool_calls"] = [call_object(call.id, call.name, call.arguments, call.more) for call in answer.calls]
+    return message

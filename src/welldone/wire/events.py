@@ -1,0 +1,126 @@
+"""What can happen in an answer: a closed union of small frozen values.
+
+The same events are read and written. After `repair` they are legal: texts are not empty, tool calls are numbered from
+zero and have an id and a name. Before it, as the reader gives them, a tool call may have the number -1 (the server did
+not say) and an empty id or name.
+"""
+
+from enum import Enum
+from typing import Any, TypeAlias
+
+import msgspec
+
+Json: TypeAlias = dict[str, Any]
+"""A JSON object as it came in."""
+
+
+class Opening(msgspec.Struct, frozen=True, gc=False):
+    """A choice begins; the assistant speaks."""
+
+    index: int
+
+
+class Text(msgspec.Struct, frozen=True, gc=False):
+    """More of the visible answer. Never empty."""
+
+    index: int
+    text: str
+
+
+class Reasoning(msgspec.Struct, frozen=True, gc=False):
+    """More of what the model thinks before it answers. Never empty."""
+
+    index: int
+    text: str
+
+
+class Refusal(msgspec.Struct, frozen=True, gc=False):
+    """More of why the model will not answer. Never empty."""
+
+    index: int
+    text: str
+
+
+class ToolCall(msgspec.Struct, frozen=True):
+    """A call of a tool begins."""
+
+    index: int
+    call: int
+    """Its number within the choice, from 0."""
+    id: str
+    name: str
+    more: Json = {}
+    """Members of the call that OpenAI's does not have, such as a signature to be sent back."""
+
+
+class ToolArguments(msgspec.Struct, frozen=True):
+    """More of a call's arguments, as JSON text. Empty only where `more` is not."""
+
+    index: int
+    call: int
+    text: str
+    more: Json = {}
+
+
+class Logprobs(msgspec.Struct, frozen=True):
+    """Log probabilities in the dialect's own shape. They ride on the next chunk of their choice."""
+
+    index: int
+    value: Json
+
+
+class Finish(msgspec.Struct, frozen=True, gc=False):
+    """A choice ends, with OpenAI's word for why."""
+
+    index: int
+    reason: str
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """The tokens of the whole request."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    more: Json
+    """Details and whatever else the server counts."""
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """The answer broke off. Nothing follows."""
+
+    message: str
+    type: str = "server_error"
+    param: str | None = None
+    code: str | None = None
+    more: Json = {}
+    """Members of the server's error object that OpenAI's does not have."""
+
+
+class KeepAlive(msgspec.Struct, frozen=True, gc=False):
+    """Nothing happened yet, but the line is alive."""
+
+    is_chunk: bool = False
+    """Said as a chunk that changes nothing, for clients whose clock counts events and not bytes."""
+
+
+class Place(Enum):
+    """Where in a chunk an unknown field stood."""
+
+    CHUNK = "chunk"
+    CHOICE = "choice"
+    DELTA = "delta"
+
+
+class Extra(msgspec.Struct, frozen=True):
+    """Fields that we do not know. They are carried on, on the next chunk or, if `alone`, on one of their own."""
+
+    index: int
+    """The choice; of no meaning where they stood at the top of the chunk."""
+    place: Place
+    fields: Json
+    alone: bool = False
+
+
+ChoiceEvent: TypeAlias = Opening | Text | Reasoning | Refusal | ToolCall | ToolArguments | Logprobs | Finish | Extra
+Event: TypeAlias = ChoiceEvent | Usage | Failure | KeepAlive

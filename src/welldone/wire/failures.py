@@ -1,0 +1,69 @@
+"""Errors in the shapes that servers give them, as one `Failure`."""
+
+from typing import Any
+
+from welldone.wire import faults
+from welldone.wire.events import Failure, Json
+from welldone.wire.notes import Notes, show
+from welldone.wire.unicode import clean, scrub
+
+_OURS = ("message", "type", "param", "code")
+
+
+def read_error(chunk: Json, data: bytes, notes: Notes) -> Failure | None:
+    """The failure that a JSON object tells of, nested or flat; None where it tells of none."""
+    error = chunk.get("error")
+    if error is not None:
+        _note_nested(chunk, error, data, notes)
+        return _failure(error if isinstance(error, dict) else {"message": error})
+    if "choices" in chunk or not _is_flat_error(chunk):
+        return None
+    notes.note(faults.err.NOT_OBJECT_ERROR, chunk)
+    if "detail" in chunk and "message" not in chunk:
+        return _failure({"message": chunk["detail"]})
+    return _failure({key: value for key, value in chunk.items() if key != "object"})
+
+
+def garbage(what: str) -> Failure:
+    """The failure of a server that sent what nobody can read."""
+    return Failure(f"the server sent {what}", type="upstream_error", code="bad_upstream_stream")
+
+
+def cut_off(message: str) -> Failure:
+    """The failure of a server that stopped before its answer was whole."""
+    return Failure(message, type="upstream_error", code="incomplete_stream")
+
+
+def _note_nested(chunk: Json, error: Any, data: bytes, notes: Notes) -> None:
+    if "choices" in chunk:
+        notes.note(faults.err.NOT_WITH_CHOICES, chunk)
+    if not isinstance(error, dict) or not data.startswith(b'{"error":'):
+        notes.note(faults.err.MIDSTREAM_EVENT, chunk)
+    if isinstance(error, dict):
+        if any(key not in error for key in _OURS):
+            notes.note(faults.err.BODY_SHAPE, error)
+        if not isinstance(error.get("code"), str | None):
+            notes.note(faults.err.CODE_STRING, error.get("code"))
+
+
+def _is_flat_error(chunk: Json) -> bool:
+    if chunk.get("object") == "error" or chunk.keys() == {"detail"}:
+        return True
+    return isinstance(chunk.get("message"), str) and any(key in chunk for key in ("code", "type", "status"))
+
+
+def _text(value: Any) -> str | None:
+    if value is None:
+        return None
+    return clean(value) if isinstance(value, str) else show(value)
+
+
+def _failure(error: Json) -> Failure:
+    message, kind, param, code = (error.get(key) for key in _OURS)
+    return Failure(
+        _text(message) or "unknown error",
+        _text(kind) or "server_error",
+        _text(param),
+        _text(code),
+        {clean(key): scrub(value) for key, value in error.items() if key not in _OURS},
+    )

@@ -1,0 +1,39 @@
+"""Every way to be wrong, one module per family; `faults.delta.ROLE_ONCE` is the fault `delta-role-once`."""
+
+from welldone.wire.faults import (
+    cmpl,
+    delta,
+    enc,
+    end,
+    env,
+    err,
+    ext,
+    fin,
+    http,
+    n,
+    ns,
+    sse,
+    tool,
+    use,
+)
+from welldone.wire.faults.fault import Fault, Mend, Severity
+
+__all__ = [
+    "Fault",
+    "Mend",
+    "Severity",
+    "cmpl",
+    "delta",
+    "enc",
+    "end",
+    "env",
+    "err",
+    "ext",
+    "fin",
+    "http",
+    "n",
+    "ns",
+    "sse",
+    "tool",
+    "use",
+]

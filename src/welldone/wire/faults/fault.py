@@ -1,0 +1,42 @@
+"""What a fault is: one way for a stream to be wrong, under an id that never changes."""
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Severity(StrEnum):
+    """How much a fault costs, by what real clients did with it."""
+
+    BREAKS = "breaks"
+    """At least one real client fails, loses data or hangs."""
+    TOLERATED = "tolerated"
+    """Usually survived; some clients degrade."""
+    STYLE = "style"
+    """Not what OpenAI sends; nothing is known to break."""
+
+
+class Mend(StrEnum):
+    """How far a proxy can undo a fault."""
+
+    LOSSLESS = "lossless"
+    """Repair undoes it and nothing is lost."""
+    PARTIAL = "partial"
+    """Repair undoes it in the cases that `how` names; otherwise it is reported."""
+    REPORT = "report"
+    """Nothing can be done but to say so."""
+
+
+class Fault(msgspec.Struct, frozen=True, kw_only=True):
+    """One rule of the stream, seen from the side of who breaks it."""
+
+    id: str
+    severity: Severity
+    endpoints: tuple[str, ...]
+    rule: str
+    """What a right stream does, as one sentence."""
+    hurts: tuple[str, ...]
+    """Whom it hurts and how, each as `client: what happens`; measured or read in the client's code."""
+    mend: Mend
+    how: str
+    """What repair does about it, or why it can do nothing."""

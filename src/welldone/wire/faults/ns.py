@@ -1,0 +1,117 @@
+"""Faults of replies that are not streamed; each id begins with `ns-`."""
+
+from welldone.wire.faults.fault import Fault, Mend, Severity
+
+CONTENT_TYPE_JSON = Fault(
+    id="ns-content-type-json",
+    severity=Severity.BREAKS,
+    endpoints=("chat", "completions"),
+    rule="A JSON reply has Content-Type application/json.",
+    hurts=("openai-node: hands back the body as a string, so choices is undefined",),
+    mend=Mend.LOSSLESS,
+    how="set the header",
+)
+NO_SSE_TAIL = Fault(
+    id="ns-no-sse-tail",
+    severity=Severity.BREAKS,
+    endpoints=("chat", "completions"),
+    rule="Nothing follows the JSON object.",
+    hurts=(
+        "openai-python, LangChain: JSONDecodeError, extra data",
+        "openai-node: SyntaxError from JSON.parse",
+        "pydantic-ai: cannot decode the reply",
+        "AI SDK openai-compatible, AI SDK openai: 'Invalid JSON response'",
+    ),
+    mend=Mend.LOSSLESS,
+    how="cut what follows",
+)
+ROLE = Fault(
+    id="ns-role",
+    severity=Severity.BREAKS,
+    endpoints=("chat",),
+    rule="message.role is assistant.",
+    hurts=(
+        "LangChain: raises ValidationError",
+        "pydantic-ai: rejects the reply",
+    ),
+    mend=Mend.LOSSLESS,
+    how="write it",
+)
+CHOICES = Fault(
+    id="ns-choices",
+    severity=Severity.BREAKS,
+    endpoints=("chat",),
+    rule="choices is a non-empty array.",
+    hurts=(
+        "LangChain: IndexError for [], TypeError for null",
+        "pydantic-ai: IndexError for [], rejects null",
+        "AI SDK openai-compatible, AI SDK openai: throw 'Response did not contain any choices'",
+    ),
+    mend=Mend.REPORT,
+    how="report; there is no answer to give",
+)
+FINISH = Fault(
+    id="ns-finish",
+    severity=Severity.BREAKS,
+    endpoints=("chat",),
+    rule="finish_reason is a non-null enum value.",
+    hurts=(
+        "openai-dotnet: throws on null",
+        "AI SDK openai-compatible, AI SDK openai: the finish reason is 'other'",
+    ),
+    mend=Mend.LOSSLESS,
+    how="write stop, or tool_calls where tools were called",
+)
+CONTENT_KEY = Fault(
+    id="ns-content-key",
+    severity=Severity.TOLERATED,
+    endpoints=("chat",),
+    rule="message.content is present, string or null.",
+    hurts=(),
+    mend=Mend.LOSSLESS,
+    how="write null",
+)
+USAGE = Fault(
+    id="ns-usage",
+    severity=Severity.TOLERATED,
+    endpoints=("chat",),
+    rule="usage is present with its three integers.",
+    hurts=(),
+    mend=Mend.REPORT,
+    how="report; the numbers cannot be known",
+)
+TOOL_CALLS = Fault(
+    id="ns-tool-calls",
+    severity=Severity.BREAKS,
+    endpoints=("chat",),
+    rule="tool_calls entries have id, type function, name and arguments as a string, and no index.",
+    hurts=(
+        "pydantic-ai: rejects the reply without id or type, or with arguments as an object",
+        "AI SDK openai: rejects the reply without type, or with arguments as an object",
+        "AI SDK openai-compatible: rejects the reply with arguments as an object",
+        "LangChain: ValidationError when arguments is an object",
+    ),
+    mend=Mend.LOSSLESS,
+    how="encode the arguments, fill in id and type, drop the index",
+)
+ERROR_STATUS = Fault(
+    id="ns-error-status",
+    severity=Severity.BREAKS,
+    endpoints=("chat", "completions"),
+    rule="An error is never a 200.",
+    hurts=(
+        "openai-python: returns an object whose choices is None",
+        "openai-node: returns an object without choices",
+    ),
+    mend=Mend.LOSSLESS,
+    how="set a 4xx or 5xx status by the code of the error",
+)
+OBJECT = Fault(
+    id="ns-object",
+    severity=Severity.STYLE,
+    endpoints=("chat",),
+    rule="object is chat.completion (text_completion for completions).",
+    hurts=(),
+    mend=Mend.LOSSLESS,
+    how="set it",
+)

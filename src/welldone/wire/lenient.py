@@ -1,0 +1,87 @@
+"""JSON as servers really send it: strict where it can be, and else what a careful person would read in it.
+
+Each step is linear in the length of the text and ends by itself on hostile nesting.
+"""
+
+import json
+import re
+from typing import Any
+
+import msgspec
+
+_WORDS = {"None": "null", "True": "true", "False": "false"}
+# A string that never closes is taken to the end: else each quote in it would be tried anew.
+_PYTHON_TOKEN = re.compile(
+    r"""'(?:[^'\\]|\\.)*(?:'|\\?\Z)|"(?:[^"\\]|\\.)*(?:"|\\?\Z)|\bNone\b|\bTrue\b|\bFalse\b""", re.DOTALL
+)
+_BYTES_REPR = re.compile(r"""\s*b(['"])(.*)\1\s*""", re.DOTALL)
+_PYTHON_ESCAPE = re.compile(r"\\x([0-9a-fA-F]{2})|\\'", re.DOTALL)
+
+# What the decoders raise on text that is not theirs; RecursionError on hostile nesting.
+_NOT_JSON = (ValueError, RecursionError, msgspec.DecodeError)
+
+_strict = msgspec.json.Decoder().decode
+_scan = json.JSONDecoder(strict=False).raw_decode
+
+
+class NotJson:
+    """The text is no JSON, however kindly it is read."""
+
+
+NOT_JSON = NotJson()
+
+
+def strict(data: bytes) -> Any:
+    """The value of strict JSON, or NOT_JSON."""
+    try:
+        return _strict(data)
+    except _NOT_JSON:
+        return NOT_JSON
+
+
+def lenient(data: bytes) -> list[Any]:
+    """The values in text that is nearly JSON: several in a row, NaN, raw line breaks, Python's repr. [] for none.
+
+    Bytes that are not UTF-8 come back as lone surrogates (U+DC80 and up), so that halves of a character can be joined.
+    """
+    text = data.decode("utf-8", "surrogateescape").removeprefix("\ufeff").strip()
+    values = _values(text)
+    if values or not text:
+        return values
+    quoted = _BYTES_REPR.fullmatch(text)
+    if quoted:
+        text = _undo_bytes_repr(quoted[2])
+        values = _values(text)
+    return values or _values(_PYTHON_TOKEN.sub(_as_json, text))
+
+
+def _values(text: str) -> list[Any]:
+    """All JSON values of `text`, one after the other; [] if there is anything else in it."""
+    values = []
+    place = 0
+    while place < len(text):
+        try:
+            value, place = _scan(text, place)
+        except _NOT_JSON:
+            return []
+        values.append(value)
+        while place < len(text) and text[place] in " \t\r\n,":
+            place += 1
+    return values
+
+
+def _undo_bytes_repr(text: str) -> str:
+    """What `repr` did to bytes, undone as far as JSON needs it."""
+    plain = _PYTHON_ESCAPE.sub(lambda found: "'" if found[1] is None else chr(int(found[1], 16)), text)
+    plain = plain.replace("\\\\", "\\")
+    try:
+        return plain.encode("latin-1").decode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return plain
+
+
+def _as_json(found: re.Match[str]) -> str:
+    token = found[0]
+    if token.startswith("'"):
+        return json.dumps(token[1:-1].replace("\\'", "'").replace('\\"', '"').replace("\\n", "\n"), ensure_ascii=False)
+    return _WORDS.get(token, token)

@@ -1,0 +1,52 @@
+"""What was mended, by rule: bounded, however long the stream."""
+
+import msgspec
+
+from welldone.wire.faults import Fault
+
+_HEARD_CHARACTERS = 200  # enough to see what was wrong, little enough for a log line
+
+
+class Note(msgspec.Struct):
+    """One fault that was met in a stream: how often, and where first."""
+
+    rule: str
+    count: int
+    frame: int
+    """The number of the frame that first showed it, from 1; 0 where it showed only at the end."""
+    byte: int
+    heard: str
+
+
+class Notes:
+    """All notes on one stream. The reader keeps `frame` and `byte` at the place that is being read."""
+
+    def __init__(self) -> None:
+        self.frame = 0
+        self.byte = 0
+        self._notes: dict[str, Note] = {}
+
+    def note(self, fault: Fault, heard: object = "") -> None:
+        """Count `fault`; keep what was heard the first time."""
+        note = self._notes.get(fault.id)
+        if note is None:
+            self._notes[fault.id] = Note(fault.id, 1, self.frame, self.byte, _shorten(heard))
+        else:
+            note.count += 1
+
+    def all(self) -> list[Note]:
+        """The notes, in the order in which the faults were first met."""
+        return list(self._notes.values())
+
+
+def _shorten(heard: object) -> str:
+    text = heard if isinstance(heard, str) else show(heard)
+    return text if len(text) <= _HEARD_CHARACTERS else text[: _HEARD_CHARACTERS - 1] + "…"
+
+
+def show(value: object) -> str:
+    """A JSON value as a person would write it; hostile nesting is only named."""
+    try:
+        return msgspec.json.encode(value).decode()
+    except (RecursionError, UnicodeEncodeError):
+        return "(something that cannot be shown)"

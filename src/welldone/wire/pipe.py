@@ -1,0 +1,101 @@
+"""Any server's bytes in, the bytes of a right stream out: reader, repair and writer in a row."""
+
+from collections.abc import Callable
+
+from welldone.wire import faults, sse
+from welldone.wire.asked import Asked
+from welldone.wire.dialects.chat import ChatWriter
+from welldone.wire.dialects.completions import CompletionsWriter
+from welldone.wire.dialects.stream import KEEP_ALIVE, StreamWriter
+from welldone.wire.events import Event, KeepAlive, Usage
+from welldone.wire.head import Endpoint, Head
+from welldone.wire.notes import Notes
+from welldone.wire.reader import Reader
+from welldone.wire.repair import Repair
+
+
+class Pipe:
+    """Repairs one stream as it comes.
+
+    `fallback` is the envelope for what the server does not say; ids that have to be made are made of its id, so that the
+    same input gives the same bytes.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        fallback: Head,
+        asked: Asked | None = None,
+        limit_bytes: int = sse.LIMIT_BYTES,
+    ) -> None:
+        self.notes = Notes()
+        self._endpoint = endpoint
+        self._fallback = fallback
+        self._asked = asked or Asked()
+        self._reader = Reader(endpoint, fallback=fallback, asked=self._asked, notes=self.notes, limit_bytes=limit_bytes)
+        self._repair = Repair(endpoint, asked=self._asked, notes=self.notes, mint=_minter(fallback.id))
+        self._writer: StreamWriter | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the server said `[DONE]`, or failed: nothing that matters can follow."""
+        return self._reader.is_done or self._repair.has_failed
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the stream ends with an error event."""
+        return self._repair.has_failed
+
+    @property
+    def usage(self) -> Usage | None:
+        """What the server counted, also where the client did not ask for it."""
+        return self._repair.usage
+
+    def feed(self, data: bytes) -> bytes:
+        """The bytes to send on."""
+        return self._write(self._repair.feed(self._reader.feed(data)))
+
+    def close(self) -> bytes:
+        """The bytes to send when the server's stream has ended, however it did."""
+        events = self._repair.feed(self._reader.close())
+        events += self._repair.close(is_done=self._reader.is_done)
+        if self._asked.usage and not self._reader.has_usage_chunk and not self.has_failed:
+            self.notes.note(faults.use.FINAL_CHUNK)
+            if self._endpoint is Endpoint.COMPLETIONS:
+                self.notes.note(faults.cmpl.USAGE_CHUNK)
+        written = self._write(events)
+        return written + (self._writer or self._make_writer()).end()
+
+    def _write(self, events: list[Event]) -> bytes:
+        if not events:
+            return b""
+        writer = self._writer
+        if writer is None:
+            if all(isinstance(event, KeepAlive) for event in events):
+                return KEEP_ALIVE * len(events)
+            writer = self._make_writer()
+        if len(events) == 1:
+            return writer.send(events[0])
+        return b"".join([writer.send(event) for event in events])
+
+    def _make_writer(self) -> StreamWriter:
+        head = self._reader.head or self._fallback
+        is_null = self._asked.usage is True
+        if self._endpoint is Endpoint.CHAT:
+            self._writer = ChatWriter(head, usage_is_null=is_null, functions=self._asked.functions)
+        else:
+            self._writer = CompletionsWriter(head, usage_is_null=is_null)
+        return self._writer
+
+
+def _minter(stream_id: str) -> Callable[[], str]:
+    count = 0
+    stem = stream_id.rpartition("-")[2]
+
+    def mint() -> str:
+        nonlocal count
+        count += 1
+        return f"call_{stem}{count}"
+
+    return mint

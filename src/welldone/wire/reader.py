@@ -1,0 +1,266 @@
+"""Any server's bytes, as events. Nothing that a peer sends raises; what is odd is read as well as it can be and noted.
+
+The reader knows frames, JSON and the shapes of chunks. What may follow what is not its business: see `repair`.
+"""
+
+import re
+from typing import Any
+
+from welldone.wire import faults, sse
+from welldone.wire.asked import Asked
+from welldone.wire.chunks import ChunkReader
+from welldone.wire.events import Event, Failure, Json, KeepAlive
+from welldone.wire.failures import garbage, read_error
+from welldone.wire.head import Endpoint, Head
+from welldone.wire.lenient import NOT_JSON, lenient, strict
+from welldone.wire.notes import Notes, show
+
+_CHUNK_KEYS = frozenset({"choices", "id", "object", "created", "model", "usage"})
+_INVALID_BYTES = re.compile("[\udc80-\udcff]")
+_SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
+_CONTROL = re.compile(rb"[\x00-\x1f]")
+_FIELDS = frozenset({b"data", b"event", b"id", b"retry", b"error", b""})
+
+
+class Reader:
+    """Events out of a stream's bytes, however they are cut."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        fallback: Head,
+        asked: Asked,
+        notes: Notes,
+        limit_bytes: int = sse.LIMIT_BYTES,
+    ) -> None:
+        self.is_done = False
+        """Whether the server said `[DONE]`."""
+        self._notes = notes
+        self._chunks = ChunkReader(endpoint, fallback=fallback, asked=asked, notes=notes)
+        self._decoder = sse.Decoder(eager=True, limit_bytes=limit_bytes)
+        self._limit = limit_bytes
+        self._pieces: list[bytes] = []  # lines of one frame that are no JSON each by itself
+        self._is_inside = False  # in a frame whose earlier lines have been read
+        self._has_failed = False
+
+    @property
+    def head(self) -> Head | None:
+        """The envelope of the stream, once a chunk came."""
+        return self._chunks.head
+
+    @property
+    def has_usage_chunk(self) -> bool:
+        """Whether usage came as it should: on a chunk without choices."""
+        return self._chunks.has_usage_chunk
+
+    def feed(self, data: bytes) -> list[Event]:
+        """The events that `data` completes."""
+        events: list[Event] = []
+        for frame in self._decoder.feed(data):
+            self._frame(frame, events, is_last=False)
+        self._check_length(events)
+        return events
+
+    def close(self) -> list[Event]:
+        """The events of what was left when the stream ended."""
+        events: list[Event] = []
+        frames = self._decoder.close()
+        for place, frame in enumerate(frames, 1):
+            self._frame(frame, events, is_last=place == len(frames))
+        self._check_length(events)
+        if not self._has_failed:
+            events += self._chunks.close()
+        elif not self.is_done:
+            self._notes.note(faults.err.THEN_DONE)
+        return events
+
+    def _frame(self, frame: sse.Frame, events: list[Event], *, is_last: bool) -> None:
+        if self._has_failed:
+            self.is_done = self.is_done or frame.data == b"[DONE]"
+            return
+        if not self._is_inside:
+            self._notes.frame += 1
+            self._notes.byte = frame.byte
+        raw, data = frame.raw, frame.data
+        if data is not None and not self._is_inside and len(raw) == len(data) + 8 and raw.endswith(b"\n\n"):
+            # The common case: one data line, rightly framed, with strict JSON in it.
+            value = strict(data)
+            if type(value) is dict:
+                self._object(value, data, events)
+                return
+        self._is_inside = not frame.ended
+        self._odd_frame(frame, events, is_whole=frame.ended or is_last)
+        if is_last and not frame.ended:
+            self._notes.note(faults.end.LAST_EVENT_TERMINATED)
+
+    def _odd_frame(self, frame: sse.Frame, events: list[Event], *, is_whole: bool) -> None:
+        """A frame that is more than one plain line of JSON: note its form, and find what it says."""
+        self._note_framing(frame)
+        fields = [sse.field(line) for line in sse.lines(frame.raw)]
+        if all(name == b"" for name, _ in fields):
+            events.append(KeepAlive())
+            return
+        for name, value in fields:
+            if name == b"error":
+                self._error_field(value, events)
+                return
+        text = frame.data if frame.data is not None and type(strict(frame.data)) is dict else _salvage(frame.raw)
+        if self._pieces or not (is_whole or _is_whole(text)):
+            self._pieces.append(text)
+            if not is_whole:
+                return
+            text = b"\n".join(self._pieces)
+            self._pieces.clear()
+        elif not is_whole:
+            self._notes.note(faults.sse.EVENT_BLANK_LINE, text.decode("utf-8", "replace"))
+        self._text(text, events, event=frame.event)
+
+    def _note_framing(self, frame: sse.Frame) -> None:
+        notes = self._notes
+        if self._decoder.has_bom and notes.frame == 1:
+            notes.note(faults.sse.NO_BOM)
+        if b"\r" in frame.raw:
+            notes.note(faults.sse.LF_ONLY)
+        data_lines = 0
+        for line in sse.lines(frame.raw):
+            name, _ = sse.field(line)
+            heard = line.decode("utf-8", "replace")
+            if name == b"data":
+                data_lines += 1
+                if not line.startswith(sse.DATA) or line.startswith(b"data:  "):
+                    notes.note(faults.sse.DATA_SPACE, heard)
+            elif name == b"event":
+                notes.note(faults.sse.NO_EVENT_NAME, heard)
+            elif name == b"id":
+                notes.note(faults.sse.NO_ID_FIELD, heard)
+            elif name == b"retry":
+                notes.note(faults.sse.NO_RETRY_FRAME, heard)
+            elif name not in _FIELDS:
+                notes.note(
+                    faults.sse.DATA_SPACE if line.startswith((b"{", b"[")) else faults.sse.JSON_ON_ONE_LINE, heard
+                )
+        if data_lines > 1:
+            notes.note(faults.sse.JSON_ON_ONE_LINE)
+
+    def _error_field(self, value: bytes, events: list[Event]) -> None:
+        """Older servers say `error: {...}` where a field name belongs."""
+        self._notes.note(faults.err.NOT_ERROR_FIELD, value.decode("utf-8", "replace"))
+        found = strict(value)
+        error = found if isinstance(found, dict) else {"message": value.decode("utf-8", "replace")}
+        self._object(error if "error" in error else {"error": error}, b'{"error":', events)
+
+    def _text(self, text: bytes, events: list[Event], *, event: str = "") -> None:
+        """What a frame says, which may be anything."""
+        stripped = text.strip()
+        if not stripped:
+            self._notes.note(faults.sse.NO_EMPTY_DATA)
+        elif _is_done(stripped):
+            self._done(text)
+        elif stripped.startswith(b":"):
+            self._notes.note(faults.sse.KEEPALIVE_FORM, stripped.decode("utf-8", "replace"))
+            events.append(KeepAlive())
+        else:
+            rest, _, last = stripped.rpartition(b"\n")
+            if rest and _is_done(last):
+                stripped = rest
+            self._values(stripped, events, event)
+            if rest and _is_done(last):
+                self._done(last)
+
+    def _done(self, text: bytes) -> None:
+        if self.is_done:
+            self._notes.note(faults.end.DONE_LAST, "[DONE] again")
+        if text != b"[DONE]":
+            self._notes.note(faults.end.DONE_EXACT, text.decode("utf-8", "replace"))
+        self.is_done = True
+
+    def _values(self, text: bytes, events: list[Event], event: str) -> None:
+        value = strict(text)
+        values = [value]
+        if value is NOT_JSON:
+            values = lenient(text)
+            self._chunks.be_careful()
+            self._note_encoding(text, values)
+        if not values:
+            self._fail(garbage(f"a frame that is no JSON (frame {self._notes.frame})"), events)
+        for value in values:
+            if self._has_failed:
+                return
+            self._value(value, text, events, event)
+
+    def _value(self, value: Any, text: bytes, events: list[Event], event: str) -> None:
+        if isinstance(value, dict):
+            self._object(value, text, events, event)
+        elif isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
+            # Some servers answer a list of prompts with a list of replies.
+            self._notes.note(faults.sse.ONE_OBJECT_PER_EVENT)
+            for item in value:
+                if not self._has_failed:
+                    self._object(item, text, events, event)
+        else:
+            self._notes.note(faults.sse.NO_FOREIGN_JSON, show(value))
+
+    def _note_encoding(self, text: bytes, values: list[Any]) -> None:
+        note, heard = self._notes.note, text.decode("utf-8", "replace")
+        if _INVALID_BYTES.search(text.decode("utf-8", "surrogateescape")):
+            note(faults.enc.VALID_UTF8, heard)
+        elif _SURROGATE_ESCAPE.search(text):
+            note(faults.enc.NO_LONE_SURROGATE, heard)
+        elif len(values) > 1:
+            note(faults.sse.ONE_OBJECT_PER_EVENT, heard)
+        elif _CONTROL.search(text) and values:
+            note(faults.enc.ESCAPE_LINE_BREAKS, heard)
+        else:
+            note(faults.enc.STRICT_JSON, heard)
+
+    def _object(self, value: Json, data: bytes, events: list[Event], event: str = "") -> None:
+        if self.is_done:
+            self._notes.note(faults.end.DONE_LAST, value)
+        if "error" in value or "choices" not in value:
+            failure = read_error(value, data, self._notes)
+            if failure is not None:
+                if event:
+                    self._notes.note(faults.err.EVENT_NAME, event)
+                self._fail(failure, events)
+                return
+            if not _CHUNK_KEYS & value.keys():
+                self._notes.note(faults.sse.NO_FOREIGN_JSON, value)
+                return
+            if "error" in value:
+                self._notes.note(faults.env.NO_ERROR_KEY, value)
+        failure = self._chunks.read(value, events)
+        if failure is not None:
+            self._fail(failure, events)
+
+    def _fail(self, failure: Failure, events: list[Event]) -> None:
+        events += self._chunks.close()
+        events.append(failure)
+        self._has_failed = True
+
+    def _check_length(self, events: list[Event]) -> None:
+        if self._decoder.overlong is not None and not self._has_failed:
+            self._notes.byte = self._decoder.overlong
+            self._notes.note(faults.enc.STRICT_JSON, f"a frame of more than {self._limit} bytes")
+            self._fail(garbage(f"a frame of more than {self._limit} bytes"), events)
+
+
+def _salvage(raw: bytes) -> bytes:
+    """What a frame says, with the lines that lack `data:`; the lines of other fields are left out."""
+    said = []
+    for line in sse.lines(raw):
+        name, value = sse.field(line)
+        if name == b"data":
+            said.append(value)
+        elif name not in _FIELDS:
+            said.append(line)
+    return b"\n".join(said)
+
+
+def _is_whole(text: bytes) -> bool:
+    """Whether a piece of a frame says something by itself."""
+    return not text.strip() or _is_done(text.strip()) or type(strict(text)) is dict
+
+
+def _is_done(text: bytes) -> bool:
+    return len(text) < 20 and text.strip(b"\"' ").upper() == b"[DONE]"

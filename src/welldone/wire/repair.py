@@ -1,0 +1,284 @@
+"""Any events, as a legal sequence: what is out of turn is moved, what is missing is filled in, what is twice goes.
+
+Nothing is invented that the server did not mean: where an answer is not whole, the sequence ends with a `Failure`.
+Each mend is noted by the id of the rule that was broken.
+"""
+
+from collections.abc import Callable
+from typing import assert_never
+
+import msgspec
+
+from welldone.wire import faults
+from welldone.wire.asked import Asked
+from welldone.wire.calls import Calls
+from welldone.wire.events import (
+    ChoiceEvent,
+    Event,
+    Extra,
+    Failure,
+    Finish,
+    KeepAlive,
+    Logprobs,
+    Opening,
+    Place,
+    Reasoning,
+    Refusal,
+    Text,
+    ToolArguments,
+    ToolCall,
+    Usage,
+)
+from welldone.wire.extras import DeltaFields
+from welldone.wire.failures import cut_off
+from welldone.wire.head import Endpoint
+from welldone.wire.notes import Notes
+from welldone.wire.texts import Increments, Thoughts
+
+_QUIET_CHUNKS = 8  # chunks without content in a row; the judge allows 16
+_QUIET_COMMENTS = 24  # comments in a row; two lines each, and clients give up at some hundred lines
+
+
+class _Choice:
+    """What is known of one choice."""
+
+    def __init__(self, index: int, calls: Calls, notes: Notes) -> None:
+        self.index = index
+        self.calls = calls
+        self.increments = Increments(notes)
+        self.thoughts: Thoughts | None = None
+        self.fields = DeltaFields(notes)
+        self.is_open = False
+        self.is_greeted = False  # something was heard of it: it was not opened only for its place in the order
+        self.reason: str | None = None  # why it finished, held back until it really has
+        self.has_spoken = False
+        self.has_thought = False
+        self.is_plain = False  # text may pass as it is
+
+    def pause(self, out: list[Event]) -> None:
+        """Something else than text comes: what was held back of the text comes first."""
+        out += [Text(self.index, text) for text in self.increments.close()]
+
+    def settle(self, out: list[Event]) -> None:
+        """Say what was held back of its text."""
+        if self.thoughts is not None:
+            self._words(self.thoughts.close(), out)
+        self.pause(out)
+
+    def speak(self, text: str, notes: Notes, out: list[Event]) -> None:
+        """More text, new or not."""
+        if not self.has_spoken:
+            self.has_spoken = True
+            self.thoughts = Thoughts(self.index, notes) if self.has_thought else None
+        self._words([Text(self.index, text)] if self.thoughts is None else self.thoughts.feed(text), out)
+        self.is_plain = (
+            self.increments.is_plain and self.reason is None and (self.thoughts is None or self.thoughts.is_plain)
+        )
+
+    def _words(self, events: list[Event], out: list[Event]) -> None:
+        for event in events:
+            if isinstance(event, Text):
+                out += [Text(self.index, text) for text in self.increments.feed(event.text)]
+            else:
+                out.append(event)
+
+
+class Repair:
+    """A legal sequence of events out of any. `mint` makes ids for tool calls that have none."""
+
+    def __init__(self, endpoint: Endpoint, *, asked: Asked, notes: Notes, mint: Callable[[], str]) -> None:
+        self.usage: Usage | None = None
+        """The last count that was heard, sent or not."""
+        self.has_failed = False
+        self._is_chat = endpoint is Endpoint.CHAT
+        self._asked = asked
+        self._notes = notes
+        self._mint = mint
+        self._choices: dict[int, _Choice] = {}
+        self._only: int | None = None  # the index that a server gives to the one choice, if not 0
+        self._quiet = 0  # how often in a row nothing was said
+
+    def feed(self, events: list[Event]) -> list[Event]:
+        """What may be said after `events`."""
+        out: list[Event] = []
+        for event in events:
+            if self.has_failed:
+                break
+            if type(event) is Text:
+                choice = self._choices.get(event.index)
+                if choice is not None and choice.is_plain and self._only is None:
+                    # The common case: text in the middle of an answer.
+                    self._quiet = 0
+                    out.append(event)
+                    continue
+            self._event(event, out)
+        return out
+
+    def close(self, *, is_done: bool) -> list[Event]:
+        """The end: each choice is finished, or the answer has failed. `is_done`: the server said `[DONE]`."""
+        out: list[Event] = []
+        if self.has_failed:
+            return out
+        choices = [choice for choice in self._choices.values() if choice.is_open]
+        if not choices:
+            self._notes.note(faults.err.EMPTY_STREAM)
+            self._fail(cut_off("the server sent no answer"), out)
+            return out
+        failures = []
+        for choice in sorted(choices, key=lambda one: one.index):
+            choice.settle(out)
+            choice.calls.close(out)
+            failures += self._finish(choice, out, is_done=is_done)
+        if failures:
+            self._fail(failures[0], out)
+        else:
+            self._end(out, is_done=is_done)
+        return out
+
+    def _event(self, event: Event, out: list[Event]) -> None:
+        match event:
+            case KeepAlive():
+                self._keep_alive(event, out)
+            case Usage():
+                self.usage = event
+            case Failure():
+                for choice in self._choices.values():
+                    choice.settle(out)
+                self._fail(event, out)
+            case Extra(place=Place.CHUNK):
+                is_alone = event.alone and any(choice.is_open for choice in self._choices.values())
+                out.append(msgspec.structs.replace(event, alone=is_alone))
+            case _:
+                self._choice_event(event, out)
+
+    def _choice_event(self, event: ChoiceEvent, out: list[Event]) -> None:
+        choice = self._state(self._index(event.index))
+        is_rider = isinstance(event, Logprobs) or (isinstance(event, Extra) and not event.alone)
+        if is_rider:
+            self._say(choice, event, out)
+            return
+        self._quiet = 0
+        if isinstance(event, Opening) and choice.is_open:
+            if choice.is_greeted:
+                self._notes.note(faults.delta.ROLE_ONCE)
+        elif not choice.is_open:
+            if self._is_chat and not isinstance(event, Opening):
+                self._notes.note(faults.delta.ROLE_FIRST)
+            self._open(choice, out)
+        choice.is_greeted = True
+        if choice.reason is not None and not isinstance(event, Finish):
+            self._notes.note(faults.fin.LAST_OF_CHOICE)
+            choice.is_plain = False
+        self._say(choice, event, out)
+        if choice.calls.failure is not None:
+            self._fail(choice.calls.failure, out)
+
+    def _say(self, choice: _Choice, event: ChoiceEvent, out: list[Event]) -> None:
+        """Hand on what happens in an open choice."""
+        index = choice.index
+        match event:
+            case Opening():
+                pass
+            case Text(text=text):
+                choice.speak(text, self._notes, out)
+            case Logprobs(value=value):
+                out.append(Logprobs(index, value))
+            case Extra(place=Place.DELTA):
+                out += choice.fields.fit(msgspec.structs.replace(event, index=index))
+            case Extra():
+                out.append(msgspec.structs.replace(event, index=index))
+            case Finish(reason=reason):
+                self._hold(choice, reason)
+            case Reasoning() | Refusal() | ToolCall() | ToolArguments() if not self._is_chat:
+                pass  # a completion has no place for them, and its reader never gives them
+            case Reasoning(text=text):
+                choice.pause(out)
+                choice.has_thought = True
+                out.append(Reasoning(index, text))
+            case Refusal(text=text):
+                choice.pause(out)
+                out.append(Refusal(index, text))
+            case ToolCall():
+                choice.pause(out)
+                choice.calls.begin(event, out)
+            case ToolArguments():
+                choice.calls.add(event, out)
+            case _:
+                assert_never(event)
+
+    def _state(self, index: int) -> _Choice:
+        choice = self._choices.get(index)
+        if choice is None:
+            calls = Calls(index, self._notes, self._mint, is_legacy=self._asked.functions)
+            choice = self._choices[index] = _Choice(index, calls, self._notes)
+        return choice
+
+    def _index(self, index: int) -> int:
+        """The index of a choice; where only one was asked for, it is 0 whatever the server calls it."""
+        if self._asked.choices == 1 and index != 0 and (index == self._only or not self._choices):
+            self._notes.note(faults.n.INDEX_INT if self._is_chat else faults.cmpl.INDEX, index)
+            self._only = index
+            return 0
+        return index
+
+    def _open(self, choice: _Choice, out: list[Event]) -> None:
+        """Open a choice, and before it those with a lower index: clients keep choices in a list."""
+        if self._is_chat:
+            for index in range(choice.index):
+                if index not in self._choices or not self._choices[index].is_open:
+                    self._notes.note(faults.n.FIRST_ORDER, choice.index)
+                    self._open(self._state(index), out)
+        choice.is_open = True
+        out.append(Opening(choice.index))
+
+    def _hold(self, choice: _Choice, reason: str) -> None:
+        """Keep why a choice finished until nothing can follow; a call outweighs a stop."""
+        choice.is_plain = False
+        if choice.reason is None:
+            choice.reason = reason
+            return
+        self._notes.note(faults.fin.EXACTLY_ONCE, reason)
+        if reason == "tool_calls":
+            choice.reason = reason
+
+    def _finish(self, choice: _Choice, out: list[Event], *, is_done: bool) -> list[Failure]:
+        """Say why a choice finished; a failure where nobody can know."""
+        if choice.calls.failure is not None:
+            return [choice.calls.failure]
+        reason = choice.reason
+        is_called = len(choice.calls) > 0
+        is_whole = choice.calls.are_whole()
+        if reason is None:
+            self._notes.note(faults.fin.ALWAYS_SENT if is_done else faults.end.NO_EARLY_EOF)
+            self._notes.note(faults.err.NOT_SILENT)
+            if is_called:
+                self._notes.note(faults.tool.FINISH_FOLLOWS)
+            if not (is_done and is_whole):
+                return [cut_off("the server's stream ended before the answer was whole")]
+            reason = "tool_calls" if is_called else "stop"
+        elif reason == "stop" and is_called and is_whole and not self._asked.named_tool:
+            self._notes.note(faults.fin.TOOL_CALLS)
+            reason = "tool_calls"
+        out.append(Finish(choice.index, reason))
+        return []
+
+    def _end(self, out: list[Event], *, is_done: bool) -> None:
+        if not is_done:
+            self._notes.note(faults.end.DONE_SENT)
+            if not self._is_chat:
+                self._notes.note(faults.cmpl.DONE)
+        if self.usage is not None and self._asked.usage is not False:
+            out.append(self.usage)
+
+    def _keep_alive(self, event: KeepAlive, out: list[Event]) -> None:
+        """Thin out what says nothing: the longer the silence, the rarer."""
+        self._quiet += 1
+        is_chunk = event.is_chunk and self._quiet <= _QUIET_CHUNKS
+        if is_chunk or self._quiet <= _QUIET_COMMENTS or self._quiet.bit_count() == 1:
+            out.append(KeepAlive(is_chunk))
+        else:
+            self._notes.note(faults.delta.NO_NOOP_FLOOD if event.is_chunk else faults.sse.KEEPALIVE_RUN_LIMIT)
+
+    def _fail(self, failure: Failure, out: list[Event]) -> None:
+        out.append(failure)
+        self.has_failed = True

@@ -1,0 +1,239 @@
+"""Server-sent events as bytes: frames out of a stream, and a stream out of frames.
+
+The law of this file: where the bytes are cut never matters. `feed` may be called with any pieces; the frames are
+the same, and no byte is searched twice. The rules of the format are those of
+https://html.spec.whatwg.org/multipage/server-sent-events.html.
+"""
+
+import re
+
+import msgspec
+
+LIMIT_BYTES = 16 * 1024 * 1024
+"""The longest frame kept. Real chunks stay under 1 MB; 16 MB leaves room for audio and images in one delta."""
+
+BOM = b"\xef\xbb\xbf"
+DATA = b"data: "
+END = b"\n\n"
+
+# "Lines must be separated by either a U+000D CARRIAGE RETURN U+000A LINE FEED (CRLF) character pair, a single
+# U+000A LINE FEED (LF) character, or a single U+000D CARRIAGE RETURN (CR) character."
+_BLANK_LINE = re.compile(rb"(?>\r\n|\r|\n)(?>\r\n|\r|\n)")
+_LINE_BREAK = re.compile(rb"\r\n|\r|\n")
+_BREAKS = re.compile(rb"[\r\n]*")
+_NEW_DATA = re.compile(rb"(?>\r\n|\r|\n)(?=data:|\{)")
+_HAS_DATA = re.compile(rb"(?<![^\r\n])(?:data:|\{)")
+_LOOK_AHEAD = 8  # bytes after a frame that may be needed to see that it has ended
+_COLON = ord(":")
+_CR = ord("\r")
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """One message of a stream: the lines up to an empty one."""
+
+    byte: int
+    """Where its first byte stands in the stream."""
+    raw: bytes
+    """Its bytes as heard, with the line breaks that end it."""
+    data: bytes | None
+    """Its `data` lines, joined by LF; None where it has none."""
+    event: str = ""
+    ended: bool = True
+    """Whether its empty line came: not so for the last one of a cut stream, or for a piece of a frame."""
+
+
+class Decoder:
+    """Frames out of a stream's bytes, however they are cut.
+
+    An `eager` decoder also ends a frame where the next line begins a new `data:` field or a bare `{`, and gives a
+    leading comment as a frame of its own, so that a reader answers at once to servers that forget the empty line.
+    Each piece of such a frame but its last has `ended` False.
+    """
+
+    def __init__(self, *, eager: bool = False, limit_bytes: int = LIMIT_BYTES) -> None:
+        self.overlong: int | None = None
+        """Where a frame began that outgrew the limit; from there on nothing more is read."""
+        self.has_bom = False
+        self._eager = eager
+        self._limit = limit_bytes
+        self._buffer = bytearray()
+        self._offset = 0  # where the buffer's first byte stands in the stream
+        self._looked = 0  # no empty line begins before this place in the buffer
+        self._split_looked = 0  # nor, for an eager decoder, a new data line
+        self._has_cr = False
+        self._started = False
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """The frames that `data` completes."""
+        if self.overlong is not None:
+            return []
+        self._buffer += data
+        if not self._has_cr and b"\r" in data:
+            self._has_cr = True
+        if not self._started and not self._start():
+            return []
+        return self._take(closing=False)
+
+    def close(self) -> list[Frame]:
+        """What is left when the stream has ended; its last frame is not `ended` unless its empty line came."""
+        if self.overlong is not None:
+            return []
+        return self._take(closing=True)
+
+    def _start(self) -> bool:
+        """Pass over a byte order mark. False while the first bytes may still become one."""
+        if len(self._buffer) < len(BOM) and BOM.startswith(self._buffer):
+            return False
+        self._started = True
+        # "One leading U+FEFF BYTE ORDER MARK character must be ignored if any are present."
+        if self._buffer.startswith(BOM):
+            self.has_bom = True
+            self._drop(len(BOM))
+        return True
+
+    def _take(self, *, closing: bool) -> list[Frame]:
+        buffer = self._buffer
+        frames: list[Frame] = []
+        start = 0
+        while True:
+            start = self._skip(start)
+            if self._eager and start < len(buffer) and buffer[start] == _COLON:
+                end, is_ended = self._comment_end(start, closing=closing), False
+            else:
+                end, is_ended = self._blank_line_end(start, closing=closing), True
+            if end < 0:
+                break
+            frames += self._frames(start, end, ended=is_ended)
+            start = end
+        if self._eager:
+            start = self._split_pending(start, frames)
+        if closing and start < len(buffer):
+            frames += self._frames(start, len(buffer), ended=False)
+            start = len(buffer)
+        self._drop(start)
+        return self._within_limit(frames)
+
+    def _within_limit(self, frames: list[Frame]) -> list[Frame]:
+        """The frames before the first that is too long."""
+        for place, one in enumerate(frames):
+            if len(one.raw) > self._limit:
+                self.overlong = one.byte
+                self._buffer.clear()
+                return frames[:place]
+        if len(self._buffer) > self._limit + _LOOK_AHEAD:
+            self.overlong = self._offset
+            self._buffer.clear()
+        return frames
+
+    def _skip(self, start: int) -> int:
+        """The place of the next byte that is no line break."""
+        buffer = self._buffer
+        if start < len(buffer) and buffer[start] in b"\r\n":
+            found = _BREAKS.match(buffer, start)
+            start = found.end() if found else start
+        self._looked = max(self._looked, start)
+        self._split_looked = max(self._split_looked, start)
+        return start
+
+    def _blank_line_end(self, start: int, *, closing: bool) -> int:
+        """Where the frame at `start` ends, or -1 while its empty line has not come."""
+        buffer = self._buffer
+        if not self._has_cr:
+            found = buffer.find(END, self._looked)
+            if found >= 0:
+                self._looked = found + 2
+                return found + 2
+            self._looked = max(start, len(buffer) - 1)
+            return -1
+        match = _BLANK_LINE.search(buffer, self._looked)
+        # A CR at the very end may be the first half of a CRLF: its other half would belong to this frame.
+        if match and (closing or match.end() < len(buffer) or buffer[-1] != _CR):
+            self._looked = match.end()
+            return match.end()
+        self._looked = max(start, match.start() if match else len(buffer) - 3)
+        return -1
+
+    def _comment_end(self, start: int, *, closing: bool) -> int:
+        """Where the comment line at `start` ends, or -1 while it has not."""
+        buffer = self._buffer
+        match = _LINE_BREAK.search(buffer, max(start, self._split_looked - 1))
+        if match and (closing or match.end() < len(buffer) or buffer[-1] != _CR):
+            self._looked = self._split_looked = match.end()
+            return match.end()
+        self._split_looked = max(start, match.start() if match else len(buffer))
+        return -1
+
+    def _split_pending(self, start: int, frames: list[Frame]) -> int:
+        """Hand out the pieces of an unfinished frame that are whole data fields; where the rest begins."""
+        buffer = self._buffer
+        while match := _NEW_DATA.search(buffer, max(start, self._split_looked)):
+            end = match.end()
+            self._split_looked = end
+            if _HAS_DATA.search(buffer, start, end):
+                frames += self._frames(start, end, ended=False)
+                start = end
+                self._looked = max(self._looked, start)
+        # A break and "data:" are at most 7 bytes; look again from where one may have begun.
+        self._split_looked = max(start, len(buffer) - 6)
+        return start
+
+    def _frames(self, start: int, end: int, *, ended: bool) -> list[Frame]:
+        raw = bytes(self._buffer[start:end])
+        byte = self._offset + start
+        # The common case, worth a short way: one data line and its empty line.
+        if ended and not self._has_cr and raw.startswith(DATA) and raw.find(b"\n") == len(raw) - 2:
+            return [Frame(byte, raw, raw[6:-2])]
+        if not self._eager:
+            return [_parse(byte, raw, ended=ended)]
+        frames: list[Frame] = []
+        piece = 0
+        for match in _NEW_DATA.finditer(raw):
+            if _HAS_DATA.search(raw, piece, match.end()):
+                frames.append(_parse(byte + piece, raw[piece : match.end()], ended=False))
+                piece = match.end()
+        frames.append(_parse(byte + piece, raw[piece:], ended=ended))
+        return frames
+
+    def _drop(self, count: int) -> None:
+        del self._buffer[:count]
+        self._offset += count
+        self._looked = max(0, self._looked - count)
+        self._split_looked = max(0, self._split_looked - count)
+
+
+def lines(raw: bytes) -> list[bytes]:
+    """The lines of a frame, without their breaks and without the empty ones."""
+    return [line for line in _LINE_BREAK.split(raw) if line]
+
+
+def field(line: bytes) -> tuple[bytes, bytes]:
+    """A line's field name and value; a comment has the name b""."""
+    name, _, value = line.partition(b":")
+    # "If value starts with a U+0020 SPACE character, remove it from value."
+    return name, value.removeprefix(b" ")
+
+
+def frame(payload: bytes) -> bytes:
+    """One frame that carries `payload`, a single line."""
+    return DATA + payload + END
+
+
+def comment(text: bytes) -> bytes:
+    """A comment: bytes on the wire that no client sees."""
+    return b": " + text + END
+
+
+DONE = frame(b"[DONE]")
+
+
+def _parse(byte: int, raw: bytes, *, ended: bool) -> Frame:
+    data: list[bytes] = []
+    event = b""
+    for line in lines(raw):
+        name, value = field(line)
+        if name == b"data":
+            data.append(value)
+        elif name == b"event":
+            event = value
+    joined = b"\n".join(data) if data else None
+    return Frame(byte, raw, joined, event.decode("utf-8", "replace"), ended)

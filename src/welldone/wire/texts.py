@@ -1,0 +1,134 @@
+"""Text that is not what it should be: all of it again in each delta, or thoughts among the words."""
+
+from welldone.wire import faults
+from welldone.wire.events import Event, Reasoning, Text
+from welldone.wire.notes import Notes
+
+_CLEARLY_REPEATED = 4  # characters: a second and last delta that begins with so many of the first repeats it
+_OPEN, _CLOSE = "<think>", "</think>"
+
+
+class Increments:
+    """Only the new text, also from a server that sends the text so far in each delta.
+
+    A stream is taken as cumulative when its first three texts each extend the one before, or its only two do and the
+    first has four characters or more. To know that, the second text is held back if it extends the first, and only
+    then. What goes out is cut so that no client (and no judge) can take it for cumulative.
+    """
+
+    def __init__(self, notes: Notes) -> None:
+        self.is_plain = False
+        """Whether there is nothing more to watch."""
+        self._notes = notes
+        self._first = ""
+        self._held = ""
+        self._so_far = ""  # the last text of a server that is known to repeat itself
+
+    def feed(self, text: str) -> list[str]:
+        """The new texts."""
+        if self.is_plain:
+            return [text]
+        if self._so_far:
+            return self._next_of_cumulative(text)
+        if not self._first:
+            self._first = text
+            return [text]
+        if not self._held:
+            if _extends(text, self._first):
+                self._held = text
+                return []
+            self.is_plain = True
+            return [text]
+        if _extends(text, self._held):
+            self._notes.note(faults.delta.CONTENT_INCREMENTAL, text)
+            self._so_far = text
+            return _broken(text[len(self._first) :])
+        self.is_plain = True
+        return [*_broken(self._held), text]
+
+    def close(self) -> list[str]:
+        """What was held back."""
+        held, self._held = self._held, ""
+        if self.is_plain or self._so_far or not held:
+            return []
+        self.is_plain = True
+        if len(self._first) >= _CLEARLY_REPEATED:
+            self._notes.note(faults.delta.CONTENT_INCREMENTAL, held)
+            held = held[len(self._first) :]
+        return _broken(held)
+
+    def _next_of_cumulative(self, text: str) -> list[str]:
+        if text == self._so_far:
+            return []
+        if _extends(text, self._so_far):
+            new = text[len(self._so_far) :]
+            self._so_far = text
+            return [new]
+        self.is_plain = True
+        return [text]
+
+
+class Thoughts:
+    """Moves leading `<think>…</think>` to where reasoning belongs."""
+
+    def __init__(self, index: int, notes: Notes) -> None:
+        self.is_plain = False
+        """Whether words came: from there on nothing is moved."""
+        self._index = index
+        self._notes = notes
+        self._is_inside = False
+        self._held = ""
+
+    def feed(self, text: str) -> list[Event]:
+        """The text, as words and thoughts."""
+        events: list[Event] = []
+        self._held += text
+        while not self.is_plain and (self._inside(events) if self._is_inside else self._outside()):
+            pass
+        if self.is_plain and self._held:
+            events.append(Text(self._index, self._held))
+            self._held = ""
+        return events
+
+    def close(self) -> list[Event]:
+        """What was held back."""
+        held, self._held = self._held, ""
+        self.is_plain = True
+        if not held:
+            return []
+        return [Reasoning(self._index, held) if self._is_inside else Text(self._index, held)]
+
+    def _outside(self) -> bool:
+        """Look for the opening tag; True if there is more to look at."""
+        text = self._held.lstrip()
+        if text.startswith(_OPEN):
+            self._notes.note(faults.ext.NO_THINK_TAGS, text)
+            self._held = text[len(_OPEN) :]
+            self._is_inside = True
+            return True
+        self.is_plain = not _OPEN.startswith(text)
+        return False
+
+    def _inside(self, events: list[Event]) -> bool:
+        """Look for the closing tag, and hand on the thoughts before it."""
+        thought, tag, rest = self._held.partition(_CLOSE)
+        keep = 0 if tag else _overlap(thought)
+        if len(thought) > keep:
+            events.append(Reasoning(self._index, thought[: len(thought) - keep]))
+        self._held = rest if tag else thought[len(thought) - keep :]
+        self._is_inside = not tag
+        return bool(tag)
+
+
+def _extends(text: str, before: str) -> bool:
+    return len(text) > len(before) and text.startswith(before)
+
+
+def _broken(text: str) -> list[str]:
+    """The text in two pieces, of which the first is too short to extend anything."""
+    return [text[:1], text[1:]] if len(text) > 1 else [text]
+
+
+def _overlap(text: str) -> int:
+    """How many characters at the end may be the beginning of the closing tag."""
+    return next((count for count in range(len(_CLOSE) - 1, 0, -1) if text.endswith(_CLOSE[:count])), 0)

@@ -1,0 +1,158 @@
+// JavaScript clients as outside judges: what each makes of a stream.
+//
+// Reads JSON lines {"base_url", "endpoint", "client", "tools"} and answers each with one JSON line: the reply in the
+// form of tests/oracle/reply.py, or {"crash": why} where the client raised anything but an error that the server told.
+
+import { createInterface } from "node:readline";
+
+import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
+import { jsonSchema, streamText, tool } from "ai";
+import OpenAI from "openai";
+
+const LIMIT_MS = 20_000;
+const MESSAGES = [{ role: "user", content: "Hello" }];
+
+const newReply = () => ({ choices: {}, usage: null, error: null });
+const newChoice = () => ({ role: "", text: "", reasoning: "", refusal: "", tools: [], finish: null });
+const usageOf = (usage) => (usage ? [usage.prompt_tokens, usage.completion_tokens, usage.total_tokens] : null);
+const openaiAt = (base_url) => new OpenAI({ apiKey: "none", baseURL: base_url, maxRetries: 0, timeout: LIMIT_MS });
+
+// An error that the server told has no HTTP status: the reply had begun as a success.
+function told(error) {
+  if (error instanceof OpenAI.APIError && error.status === undefined && error.error) return error.message;
+  throw error;
+}
+
+function addDelta(mine, delta) {
+  // Every string is added up, the role and the ids too: one that is sent twice must show.
+  mine.role += delta.role ?? "";
+  mine.text += delta.content ?? "";
+  mine.reasoning += delta.reasoning_content ?? "";
+  mine.refusal += delta.refusal ?? "";
+  for (const call of delta.tool_calls ?? []) {
+    mine.tools[call.index] ??= ["", "", ""];
+    const pieces = [call.id, call.function?.name, call.function?.arguments];
+    pieces.forEach((piece, at) => (mine.tools[call.index][at] += piece ?? ""));
+  }
+}
+
+async function openai({ base_url, endpoint }) {
+  const heard = newReply();
+  const client = openaiAt(base_url);
+  const stream =
+    endpoint === "chat"
+      ? await client.chat.completions.create({ model: "m", messages: MESSAGES, stream: true })
+      : await client.completions.create({ model: "m", prompt: "Hello", stream: true });
+  try {
+    for await (const chunk of stream) {
+      for (const part of chunk.choices) {
+        const mine = (heard.choices[part.index] ??= newChoice());
+        if (endpoint === "chat") addDelta(mine, part.delta);
+        else mine.text += part.text;
+        mine.finish = part.finish_reason ?? mine.finish;
+      }
+      heard.usage = usageOf(chunk.usage) ?? heard.usage;
+    }
+  } catch (error) {
+    heard.error = told(error);
+  }
+  return heard;
+}
+
+async function openaiHelper({ base_url }) {
+  const heard = newReply();
+  const runner = openaiAt(base_url).chat.completions.stream({ model: "m", messages: MESSAGES });
+  let answer;
+  try {
+    answer = await runner.finalChatCompletion();
+  } catch (error) {
+    heard.error = told(error);
+    answer = runner.currentChatCompletionSnapshot;
+  }
+  for (const { index, message, finish_reason } of answer?.choices ?? []) {
+    heard.choices[index] = {
+      ...newChoice(),
+      role: message.role ?? "",
+      text: message.content ?? "",
+      refusal: message.refusal ?? "",
+      tools: (message.tool_calls ?? []).map((call) => [call.id, call.function.name, call.function.arguments]),
+      finish: finish_reason ?? null,
+    };
+  }
+  heard.usage = usageOf(answer?.usage);
+  return heard;
+}
+
+async function aiSdk({ base_url, endpoint, tools = [] }) {
+  const provider = createOpenAICompatible({ name: "judge", baseURL: base_url, includeUsage: true });
+  const anything = tool({ inputSchema: jsonSchema({ type: "object" }) });
+  const stream = streamText({
+    model: endpoint === "chat" ? provider.chatModel("m") : provider.completionModel("m"),
+    prompt: "Hello",
+    tools: Object.fromEntries(tools.map((name) => [name, anything])),
+    maxRetries: 0,
+    onError: () => {}, // it comes as a part too
+  });
+  const heard = newReply();
+  const mine = newChoice();
+  const written = new Map(); // the arguments of each call, as they were streamed
+  for await (const part of stream.fullStream) addPart(heard, mine, written, part);
+  heard.choices[0] = mine;
+  return heard;
+}
+
+function addPart(heard, mine, written, part) {
+  switch (part.type) {
+    case "text-delta":
+      mine.text += part.text;
+      break;
+    case "reasoning-delta":
+      mine.reasoning += part.text;
+      break;
+    case "tool-input-start":
+      written.set(part.id, "");
+      break;
+    case "tool-input-delta":
+      written.set(part.id, written.get(part.id) + part.delta);
+      break;
+    case "tool-call":
+      mine.tools.push([part.toolCallId, part.toolName, written.get(part.toolCallId)]);
+      break;
+    case "finish-step": {
+      const { inputTokens, outputTokens, totalTokens } = part.usage;
+      mine.finish = part.rawFinishReason ?? null;
+      heard.usage = inputTokens === undefined ? null : [inputTokens, outputTokens, totalTokens];
+      break;
+    }
+    case "error":
+      // The SDK hands on what the server told as it came, and its own complaints as Errors.
+      if (part.error instanceof Error || typeof part.error?.message !== "string") throw part.error;
+      heard.error = part.error.message;
+      break;
+  }
+}
+
+const CLIENTS = { openai, "openai.stream": openaiHelper, "ai-sdk": aiSdk };
+
+async function answer(line) {
+  const job = JSON.parse(line);
+  loose = null;
+  const late = AbortSignal.timeout(LIMIT_MS);
+  const tooLate = new Promise((_, reject) => late.addEventListener("abort", () => reject(new Error("no end in time"))));
+  try {
+    const heard = await Promise.race([CLIENTS[job.client](job), tooLate]);
+    if (loose) throw loose;
+    return heard;
+  } catch (error) {
+    return { crash: String(error?.stack ?? error) };
+  }
+}
+
+// An error that nobody waits for must not end the process: it belongs to the stream that is being read.
+let loose = null;
+process.on("unhandledRejection", (error) => (loose = error));
+
+for await (const line of createInterface({ input: process.stdin })) {
+  process.stdout.write(`${JSON.stringify(await answer(line))}\n`);
+}
+process.exit(0); // open keep-alive connections would hold it

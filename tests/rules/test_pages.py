@@ -1,0 +1,26 @@
+"""Each page's blocks, run: a wrong one breaks the page's rule, a right one breaks none."""
+
+import pytest
+
+from tests.rules.pages import PAGES, Block, read_page
+from welldone.rules.judge import Verdict, judge
+from welldone.wire.faults.catalogue import ALL
+
+BLOCKS = [block for path in sorted(PAGES.glob("*-*.md")) for block in read_page(path)]
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if not block.is_right], ids=lambda block: block.name)
+def test_a_wrong_block_breaks_the_rule_of_its_page(block: Block) -> None:
+    assert block.rule in judge(block.trace).counts
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.is_right], ids=lambda block: block.name)
+def test_a_right_block_breaks_no_rule(block: Block) -> None:
+    judgement = judge(block.trace)
+    assert judgement.findings == ()
+    assert judgement.verdict is Verdict.RIGHT
+
+
+@pytest.mark.parametrize("rule", [fault.id for fault in ALL])
+def test_every_rule_has_a_page_with_both_kinds_of_blocks(rule: str) -> None:
+    assert {block.is_right for block in BLOCKS if block.rule == rule} == {True, False}
