@@ -10,13 +10,14 @@ _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;[^\n]*)?\r?\n")
 _STATUS = re.compile(r"HTTP/\S+ (\d{3})")
 _COMPLETION = re.compile(rb'(?<!\\)"object"\s{0,4}:\s{0,4}"text_completion')
+_TEXT_CHOICE = re.compile(rb'"choices"\s{0,4}:\s{0,4}\[\s{0,4}\{[^{}]{0,200}"text"\s{0,4}:')
+_LOOK_BYTES = 65536  # far beyond any first chunk
 
 
 def read_capture(data: bytes) -> Trace:
     """The trace in a saved reply: its body alone, or with its head as `curl -i` or `curl -i --raw` prints it.
 
-    Of several heads (100 Continue, redirects) the last one counts. Chunks of completions name themselves; all else
-    is taken for chat.
+    Of several heads (100 Continue, redirects) the last one counts.
     """
     status: int | None = None
     headers: tuple[tuple[str, str], ...] | None = None
@@ -27,7 +28,7 @@ def read_capture(data: bytes) -> Trace:
         headers = _headers(data[head.end() : end.start() if end else len(data)])
         start = end.end() if end else len(data)
     body, complete, pieces = _unframe(data[start:], headers or ())
-    endpoint = "completions" if _COMPLETION.search(body) else "chat"
+    endpoint = guess_endpoint(body)
     return Trace(body=body, endpoint=endpoint, status=status, headers=headers, complete=complete, pieces=pieces)
 
 
@@ -91,3 +92,10 @@ def _sizes(sizes: object) -> tuple[int, ...] | None:
     if not isinstance(sizes, list):
         return None
     return tuple(size for size in sizes if isinstance(size, int) and size >= 0)
+
+
+def guess_endpoint(body: bytes) -> str:
+    """Which endpoint a reply comes from: chunks of completions name themselves, or have `text` and no `delta`."""
+    start = body[:_LOOK_BYTES]
+    is_completion = _COMPLETION.search(start) or (_TEXT_CHOICE.search(start) and b'"delta"' not in start)
+    return "completions" if is_completion else "chat"

@@ -1,5 +1,6 @@
 """The choices of a stream, each as the list of what the chunks said of it, and their tool calls put together."""
 
+import json
 from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, TypeGuard
@@ -47,6 +48,14 @@ def as_index(value: object) -> int | None:
     if isinstance(value, str) and len(value) < 9 and value.isascii() and value.isdigit():
         return int(value)
     return None
+
+
+def is_json(text: str, kind: type[object]) -> bool:
+    """Whether the text is JSON of that kind."""
+    try:
+        return isinstance(json.loads(text, parse_int=str), kind)
+    except (ValueError, RecursionError):
+        return False
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -110,6 +119,11 @@ class Call:
         """The arguments joined; None where a piece of them is no string."""
         pieces = [piece.function["arguments"] for piece in self.pieces if "arguments" in piece.function]
         return "".join(pieces) if all(isinstance(piece, str) for piece in pieces) else None
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether its arguments, if it has any, are JSON."""
+        return not self.arguments or is_json(self.arguments, object)
 
 
 class Piece(msgspec.Struct, frozen=True):

@@ -56,15 +56,20 @@ class Judgement(msgspec.Struct, frozen=True):
     """By place; at most `LISTED` of each rule."""
     counts: dict[str, int]
     """How often each rule was broken."""
+    rules: int = 0
+    """How many rules were judged."""
+    unheard: int = 0
+    """How many speak about such replies but need what is not known: the request, the headers."""
 
 
 def judge(trace: Trace, rules: Collection[str] | None = None) -> Judgement:
     """Which rules the reply breaks; only the `rules` with these ids are asked, where given."""
     heard = Heard(trace)
     asked = [rule for rule in RULES if rule.applies(heard) and (rules is None or rule.fault.id in rules)]
+    judged = [rule for rule in asked if rule.can_be_judged(heard)]
     findings: list[Finding] = []
     counts: dict[str, int] = {}
-    for rule in asked:
+    for rule in judged:
         places = rule.check(heard)
         listed = [_finding(heard, rule, place) for place in islice(places, LISTED)]
         if listed:
@@ -72,7 +77,8 @@ def judge(trace: Trace, rules: Collection[str] | None = None) -> Judgement:
             counts[rule.fault.id] = len(listed) + sum(1 for _ in places)
     # The sort is stable: findings at one place stay in the order of the rules.
     findings.sort(key=lambda finding: -1 if finding.byte is None else finding.byte)
-    return Judgement(_verdict(findings), len(heard.frames), tuple(findings), counts)
+    unheard = len(asked) - len(judged)
+    return Judgement(_verdict(findings), len(heard.frames), tuple(findings), counts, len(judged), unheard)
 
 
 def has_something(trace: Trace) -> bool:
@@ -91,7 +97,8 @@ def _finding(heard: Heard, rule: Rule, place: Place) -> Finding:
     number = place.number
     byte = None if number is None else heard.frames[number - 1].byte
     fault = rule.fault
-    return Finding(fault.id, fault.severity.value, number, byte, _show(place.heard), _show(place.wanted), fault.hurts)
+    severity = place.severity or fault.severity
+    return Finding(fault.id, severity.value, number, byte, _show(place.heard), _show(place.wanted), fault.hurts)
 
 
 def _show(piece: object) -> str:

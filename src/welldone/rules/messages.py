@@ -61,13 +61,10 @@ class Message(msgspec.Struct, frozen=True):
     frame: sse.Frame
     kind: Kind
     value: Value
+    json: dict[str, Any]
+    """Its JSON object; an empty one where it is something else."""
     is_bare: bool = False
     """Whether it stood on a line without `data:`."""
-
-    @property
-    def json(self) -> dict[str, Any]:
-        """Its JSON object; an empty one where it is something else."""
-        return self.value.json if isinstance(self.value.json, dict) else {}
 
 
 def _integer(digits: str) -> int | float:
@@ -162,6 +159,10 @@ def _kind(value: Value, event: str) -> Kind:
     return Kind.FOREIGN
 
 
+def _object(value: Value) -> dict[str, Any]:
+    return value.json if isinstance(value.json, dict) else {}
+
+
 def _is_readable(values: list[Value]) -> bool:
     return all(value.kind is not Kind.BROKEN for value in values)
 
@@ -178,17 +179,28 @@ def _text(lines: list[bytes]) -> str:
     return b"\n".join(lines).decode("utf-8", "replace")
 
 
+def _payload(line: bytes) -> bytes:
+    """What a line adds to the JSON of its frame, be it a data line or a stray one."""
+    name, value = sse.field(line)
+    if name == b"data":
+        return value
+    return b"" if name in _FIELDS else line
+
+
 def _frame_values(frame: sse.Frame) -> Iterator[tuple[Value, bool]]:
     """The values of a frame, each with whether its `data:` was missing."""
+    if frame.data is not None and frame.raw == sse.frame(frame.data):
+        # The common case: one data line and nothing else.
+        yield from ((value, False) for value in read_values(frame.data.decode("utf-8", "replace")))
+        return
     lines = sse.lines(frame.raw)
     strays = [line for line in lines if sse.field(line)[0] not in _FIELDS]
     if frame.data is not None:
         values = read_values(frame.data.decode("utf-8", "replace"))
-        if strays and not _is_readable(values):
-            # A line break inside the JSON leaves its later lines without `data:`.
-            whole = [value if name == b"data" else line for line in lines for name, value in [sse.field(line)]]
-            if _is_readable(together := read_values(_text(whole))):
-                values, strays = together, []
+        # A line break inside the JSON leaves its later lines without `data:`.
+        needs_strays = bool(strays) and not _is_readable(values)
+        if needs_strays and _is_readable(together := read_values(_text([_payload(line) for line in lines]))):
+            values, strays = together, []
         yield from ((value, False) for value in values)
     if bare := _bare(strays):
         yield from ((value, True) for value in read_values(_text(bare)))
@@ -200,7 +212,7 @@ def _frame_values(frame: sse.Frame) -> Iterator[tuple[Value, bool]]:
 def read_messages(frames: list[sse.Frame]) -> list[Message]:
     """What the frames say, in order. Comments and empty lines say nothing."""
     return [
-        Message(number, frame, _kind(value, frame.event), value, is_bare)
+        Message(number, frame, _kind(value, frame.event), value, _object(value), is_bare)
         for number, frame in enumerate(frames, start=1)
         for value, is_bare in _frame_values(frame)
     ]

@@ -8,7 +8,7 @@ import msgspec
 from welldone.rules.choices import Part
 from welldone.rules.heard import Form, Heard
 from welldone.rules.messages import Message
-from welldone.wire.faults import Fault
+from welldone.wire.faults import Fault, Severity
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -19,6 +19,8 @@ class Place(msgspec.Struct, frozen=True):
     heard: object
     """The piece at fault: text as it is, anything else to be shown as JSON."""
     wanted: str
+    severity: Severity | None = None
+    """Where this one costs less than the rule's severity says."""
 
     @property
     def number(self) -> int | None:
@@ -40,8 +42,14 @@ class Rule(msgspec.Struct, frozen=True):
     """The kinds of reply that it speaks about."""
     endpoints: tuple[str, ...] = ()
     """Where it is judged, if elsewhere than its fault says."""
+    needs: tuple[str, ...] = ()
+    """What has to be known of the trace."""
 
     def applies(self, heard: Heard) -> bool:
         """Whether it speaks about this kind of reply."""
         endpoint = "chat" if heard.is_chat else "completions"
         return heard.form in self.forms and endpoint in (self.endpoints or self.fault.endpoints)
+
+    def can_be_judged(self, heard: Heard) -> bool:
+        """Whether what it needs is known."""
+        return all(getattr(heard.trace, need) is not None for need in self.needs)

@@ -46,8 +46,8 @@ class Stage(Enum):
 ChoiceTable: TypeAlias = Mapping[Phase, Mapping[type[Event], Phase]]
 
 CHAT: ChoiceTable = {
-    # What rides on the next chunk may come before the first one.
-    Phase.FRESH: {Opening: Phase.SPEAKING, Logprobs: Phase.FRESH, Extra: Phase.FRESH},
+    # Unknown fields that ride on the first chunk come before it.
+    Phase.FRESH: {Opening: Phase.SPEAKING, Extra: Phase.FRESH},
     Phase.SPEAKING: {
         Text: Phase.SPEAKING,
         Reasoning: Phase.SPEAKING,
@@ -71,8 +71,8 @@ CHAT: ChoiceTable = {
 }
 
 COMPLETIONS: ChoiceTable = {
-    # What rides on the next chunk may come before the first one.
-    Phase.FRESH: {Opening: Phase.SPEAKING, Logprobs: Phase.FRESH, Extra: Phase.FRESH},
+    # Unknown fields that ride on the first chunk come before it.
+    Phase.FRESH: {Opening: Phase.SPEAKING, Extra: Phase.FRESH},
     Phase.SPEAKING: {
         Text: Phase.SPEAKING,
         Logprobs: Phase.SPEAKING,
@@ -163,6 +163,8 @@ class Automaton:
                 return True
             case ToolArguments(index=index, call=call, text=text, more=more):
                 return call == self._calls[index] - 1 and bool(text or more)
+            case Extra(index=index, alone=True):
+                return index in self.phases
             case _:
                 return True
 

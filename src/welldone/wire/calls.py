@@ -76,14 +76,17 @@ class _Call:
 
 
 class Calls:
-    """The calls of one choice. `mint` makes an id where the server gave none."""
+    """The calls of one choice. `mint` makes an id where the server gave none; `ids` has those of the whole reply."""
 
-    def __init__(self, index: int, notes: Notes, mint: Callable[[], str], *, is_legacy: bool = False) -> None:
+    def __init__(
+        self, index: int, notes: Notes, mint: Callable[[], str], ids: set[str], *, is_legacy: bool = False
+    ) -> None:
         self.failure: Failure | None = None
         """Set when the calls cannot be told any more."""
         self._index = index
         self._notes = notes
         self._mint = mint
+        self._ids = ids
         self._is_legacy = is_legacy  # a deprecated `function_call` has no id
         self._calls: list[_Call] = []
         self._by_number: dict[int, _Call] = {}
@@ -91,6 +94,7 @@ class Calls:
         self._open = 0  # the place of the call that is being said
         self._said = 0  # how many calls were begun
         self._held_bytes = 0
+        self._is_cut = False
 
     def __len__(self) -> int:
         return self._said
@@ -136,10 +140,11 @@ class Calls:
             self._notes.note(faults.tool.ONE_AT_A_TIME, event.text)
         self._say(out)
 
-    def close(self, out: list[Event]) -> None:
-        """Say what was held back: no more pieces will come."""
+    def close(self, out: list[Event], *, is_cut: bool = False) -> None:
+        """Say what was held back: no more pieces will come. `is_cut`: the answer broke off, so they may be missing."""
         if self._calls and self._calls[-1].is_mere_repeat:
             self._calls.pop()
+        self._is_cut = is_cut
         self._say(out, is_final=True)
 
     def _find(self, event: ToolCall) -> _Call | None:
@@ -211,7 +216,7 @@ class Calls:
             self._flush(call, out, is_settled=is_settled)
             if not (is_final or (is_followed and call.end.is_whole)):
                 return
-            if not call.has_arguments:
+            if not call.has_arguments and not self._is_cut:
                 self._notes.note(faults.tool.ARGS_NO_ARG_CALL)
                 out.append(ToolArguments(self._index, self._said - 1, _PLACEHOLDER))
             call.is_over = True
@@ -225,11 +230,11 @@ class Calls:
             return False
         if not (is_settled or call.has_arguments):
             return False
-        if not call.id or self._by_id[call.id] is not call:
+        if not call.id or call.id in self._ids:
             if not self._is_legacy:
                 self._notes.note(faults.tool.ID_STABLE if call.id else faults.tool.ID_FIRST, call.id)
             call.id = self._mint()
-            self._by_id[call.id] = call
+        self._ids.add(call.id)
         call.has_begun = True
         out.append(ToolCall(self._index, self._said, call.id, call.name, call.more))
         self._said += 1

@@ -1,7 +1,5 @@
 """One chunk of a stream, as events: each field is read as it should be, or as it can be and noted."""
 
-from typing import Any
-
 import msgspec
 
 from welldone.wire import faults, logprobs
@@ -14,7 +12,7 @@ from welldone.wire.failures import cut_off, garbage
 from welldone.wire.head import OBJECT, WHOLE_OBJECT, Endpoint, Head, note_envelope, read_head
 from welldone.wire.notes import Notes
 from welldone.wire.reasons import FAILED, REASONS, in_our_words
-from welldone.wire.unicode import scrub
+from welldone.wire.unicode import scrub, scrub_object
 
 _ABSENT = object()
 _TIERS = frozenset({"auto", "default", "flex", "scale", "priority"})
@@ -26,51 +24,66 @@ class ChunkReader:
     def __init__(self, endpoint: Endpoint, *, fallback: Head, asked: Asked, notes: Notes) -> None:
         self.head: Head | None = None
         self._endpoint = endpoint
+        self._object = OBJECT[endpoint]
         self._fallback = fallback
         self._asked = asked
         self._notes = notes
         self._deltas = DeltaReader(asked, notes)
         self._limit = CHAT_CHOICES_LIMIT if endpoint is Endpoint.CHAT else COMPLETIONS_CHOICES_LIMIT
         self._offsets: dict[int, int] = {}  # how much text each choice of a completion has given
+        self._finished: set[int] = set()
         self._is_counted = False  # a usage that is no placeholder was heard
         self.has_usage_chunk = False
         """Whether usage came as it should: on a chunk without choices."""
 
     def read(self, chunk: Json, events: list[Event]) -> Failure | None:
         """Add the events of `chunk`; a failure where it tells that the answer is broken."""
-        head = self.head
         choices = chunk.get("choices")
-        if head is None or (
-            chunk.get("id") != head.id
-            or chunk.get("created") != head.created
-            or chunk.get("model") != head.model
-            or chunk.get("object") != OBJECT[self._endpoint]
-            or chunk.get("system_fingerprint") != head.fingerprint
-        ):
+        if not self._is_same_envelope(chunk):
             self._envelope(chunk, choices)
         before = len(events)
         if not CHUNK_NAMES.issuperset(chunk) or chunk.get("service_tier") is not None or self._asked.continuous_usage:
             self._extras(chunk, events)
         extras = len(events) - before
-        if type(choices) is not list:
-            self._notes.note(faults.env.CHOICES_ARRAY, choices)
-            choices = []
-        elif len(choices) > 1 and self._endpoint is Endpoint.CHAT:
-            self._notes.note(faults.n.ONE_CHOICE_PER_CHUNK)
-        if choices and self.has_usage_chunk:
-            self._notes.note(faults.use.LAST, chunk)
+        choices = self._choices(chunk)
         for place, choice in enumerate(choices):
             failure = self._choice(choice, place, events)
             if failure is not None:
                 return failure
         if chunk.get("usage") is not None:
-            self._usage(chunk, choices, events)
-        if len(events) == before + extras and choices:
+            self._usage(chunk, choices, events, is_dummy=len(events) == before + extras)
+        if choices and len(events) == before + extras:
             if extras:
-                events[before] = _alone(events[before])
+                events[before] = _alone(events[before], self._lowest_index(choices))
             else:
                 events.append(KeepAlive(is_chunk=True))
         return None
+
+    def _is_same_envelope(self, chunk: Json) -> bool:
+        head = self.head
+        return (
+            head is not None
+            and chunk.get("id") == head.id
+            and chunk.get("created") == head.created
+            and chunk.get("model") == head.model
+            and chunk.get("object") == self._object
+            and chunk.get("system_fingerprint") == head.fingerprint
+        )
+
+    def _lowest_index(self, choices: list[object]) -> int:
+        indexes = [choice.get("index") for choice in choices if isinstance(choice, dict)]
+        return min((index for index in indexes if type(index) is int and index >= 0), default=0)
+
+    def _choices(self, chunk: Json) -> list[object]:
+        choices = chunk.get("choices")
+        if type(choices) is not list:
+            self._notes.note(faults.env.CHOICES_ARRAY, choices)
+            return []
+        if len(choices) > 1 and self._endpoint is Endpoint.CHAT:
+            self._notes.note(faults.n.ONE_CHOICE_PER_CHUNK)
+        if choices and self.has_usage_chunk:
+            self._notes.note(faults.use.LAST, chunk)
+        return choices
 
     def be_careful(self) -> None:
         """From here on strings may hold halves of characters."""
@@ -80,20 +93,20 @@ class ChunkReader:
         """What was held back."""
         return self._deltas.close()
 
-    def _envelope(self, chunk: Json, choices: Any) -> None:
+    def _envelope(self, chunk: Json, choices: object) -> None:
         if self.head is None:
             if not choices and not (chunk.get("id") and chunk.get("object")):
                 self._notes.note(faults.env.PLACEHOLDER_CHUNK, chunk)
                 return
-            self.head = read_head(scrub(chunk), self._endpoint, self._fallback)
+            self.head = read_head(scrub_object(chunk), self._endpoint, self._fallback)
         is_whole_reply = chunk.get("object") == WHOLE_OBJECT[self._endpoint]
         note_envelope(chunk, self.head, self._endpoint, self._notes)
-        if not choices and isinstance(chunk.get("usage"), dict) and not is_whole_reply:
-            if any(key not in chunk for key in ("id", "object", "created", "model")):
-                self._notes.note(faults.env.METADATA_ON_USAGE_CHUNK, chunk)
+        is_usage_chunk = not choices and isinstance(chunk.get("usage"), dict) and not is_whole_reply
+        if is_usage_chunk and not chunk.keys() >= {"id", "object", "created", "model"}:
+            self._notes.note(faults.env.METADATA_ON_USAGE_CHUNK, chunk)
 
     def _extras(self, chunk: Json, events: list[Event]) -> None:
-        fields = {key: scrub(value) for key, value in chunk.items() if key not in CHUNK_NAMES}
+        fields = scrub_object({key: value for key, value in chunk.items() if key not in CHUNK_NAMES})
         for name in PROTOCOL_NAMES & fields.keys():
             self._notes.note(faults.env.EXTRA_FIELDS, {name: fields.pop(name)})
         tier = chunk.get("service_tier")
@@ -104,21 +117,23 @@ class ChunkReader:
         if "obfuscation" in fields and not self._is_obfuscation_fine(fields["obfuscation"]):
             self._notes.note(faults.env.OBFUSCATION, fields.pop("obfuscation"))
         if self._asked.continuous_usage and chunk.get("choices") and isinstance(chunk.get("usage"), dict):
-            usage = read_usage(scrub(chunk["usage"]), self._notes)
+            usage = read_usage(scrub_object(chunk["usage"]), self._notes)
             fields |= {} if usage is None else {"usage": usage_object(usage)}
         if fields:
             events.append(Extra(0, Place.CHUNK, fields))
 
-    def _is_obfuscation_fine(self, value: Any) -> bool:
+    def _is_obfuscation_fine(self, value: object) -> bool:
         return isinstance(value, str) and self._asked.obfuscation is not False
 
-    def _choice(self, choice: Any, place: int, events: list[Event]) -> Failure | None:
+    def _choice(self, choice: object, place: int, events: list[Event]) -> Failure | None:
         if type(choice) is not dict:
             self._notes.note(faults.delta.OBJECT_PRESENT, choice)
             return None
         index = choice.get("index")
         if type(index) is not int or index < 0:
             index = self._odd_index(index, place)
+        if index in self._finished:
+            self._notes.note(faults.fin.LAST_OF_CHOICE, choice)
         if index >= self._limit:
             return garbage(f"a choice with the index {index}")
         if self._endpoint is Endpoint.COMPLETIONS:
@@ -140,7 +155,7 @@ class ChunkReader:
             return None
         return self._chat_choice(choice, index, events)
 
-    def _odd_index(self, index: Any, place: int) -> int:
+    def _odd_index(self, index: object, place: int) -> int:
         """A choice's index that is no number, or none at all: what it says, or its place in the chunk."""
         fault = faults.n.INDEX_INT if self._endpoint is Endpoint.CHAT else faults.cmpl.INDEX
         self._notes.note(fault, index)
@@ -174,8 +189,9 @@ class ChunkReader:
                 notes.note(faults.delta.FINAL_EMPTY, choice)
             events += self._deltas.close_choice(index)
             events.append(Finish(index, reason))
+            self._finished.add(index)
         elif said and all(isinstance(event, Extra) for event in said):
-            events[-1] = _alone(events[-1])
+            events[-1] = _alone(events[-1], index)
         return None
 
     def _completions_choice(self, choice: Json, index: int, events: list[Event]) -> Failure | None:
@@ -202,13 +218,14 @@ class ChunkReader:
         if reason is not None:
             events += self._deltas.close_choice(index)
             events.append(Finish(index, reason))
+            self._finished.add(index)
         elif (said := events[start:]) and all(isinstance(event, Extra) for event in said):
-            events[-1] = _alone(events[-1])
+            events[-1] = _alone(events[-1], index)
         return None
 
     def _choice_extras(self, choice: Json, index: int, events: list[Event]) -> None:
         if not CHOICE_NAMES.issuperset(choice):
-            fields = {key: scrub(value) for key, value in choice.items() if key not in CHOICE_NAMES}
+            fields = scrub_object({key: value for key, value in choice.items() if key not in CHOICE_NAMES})
             events.append(Extra(index, Place.CHOICE, fields))
 
     def _reason(self, choice: Json) -> str | None:
@@ -238,19 +255,19 @@ class ChunkReader:
             return "stop" if reason else None
         return reason.lower() if reason.lower() in FAILED else in_our_words(reason, self._endpoint)
 
-    def _usage(self, chunk: Json, choices: list[Any], events: list[Event]) -> None:
+    def _usage(self, chunk: Json, choices: list[object], events: list[Event], *, is_dummy: bool) -> None:
         """The counts, wherever they stood. A placeholder of zeros never hides a real count."""
         notes = self._notes
         if self._asked.usage is False:
             notes.note(faults.use.ONLY_IF_ASKED, chunk["usage"])
         elif choices and not self._asked.continuous_usage:
             notes.note(faults.use.NULL_ELSEWHERE, chunk["usage"])
-        elif "choices" not in chunk or chunk["choices"] is None:
+        if not isinstance(chunk.get("choices"), list) or (choices and is_dummy and self._finished):
             notes.note(faults.use.CHOICES_EMPTY_ARRAY, chunk)
         if not isinstance(chunk["usage"], dict):
             notes.note(faults.use.INTS, chunk["usage"])
             return
-        usage = read_usage(scrub(chunk["usage"]), notes)
+        usage = read_usage(scrub_object(chunk["usage"]), notes)
         if usage is None:
             return
         if not choices:
@@ -265,5 +282,5 @@ class ChunkReader:
         events.append(usage)
 
 
-def _alone(event: Event) -> Event:
-    return msgspec.structs.replace(event, alone=True) if isinstance(event, Extra) else event
+def _alone(event: Event, index: int) -> Event:
+    return msgspec.structs.replace(event, index=index, alone=True) if isinstance(event, Extra) else event

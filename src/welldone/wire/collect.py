@@ -1,7 +1,7 @@
 """The whole answer as a fold of its events: what a client gets that did not ask for a stream."""
 
 from collections.abc import Iterable
-from typing import Any, assert_never
+from typing import assert_never
 
 import msgspec
 
@@ -113,7 +113,7 @@ def _joined(before: Json, after: Json) -> Json:
     return joined
 
 
-def _both(before: Any, after: Any) -> Any:
+def _both(before: object, after: object) -> object:
     if isinstance(before, list) and isinstance(after, list):
         return before + after
     return before if after is None else after

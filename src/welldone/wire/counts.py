@@ -1,7 +1,5 @@
 """Usage as servers send it, made whole or left out; never invented."""
 
-from typing import Any
-
 from welldone.wire import faults
 from welldone.wire.events import Json, Usage
 from welldone.wire.notes import Notes
@@ -49,7 +47,7 @@ def is_zero(usage: Usage) -> bool:
     return usage.prompt_tokens == usage.completion_tokens == 0
 
 
-def _count(value: Any) -> int | None:
+def _count(value: object) -> int | None:
     if type(value) is int:
         return value if value >= 0 else None
     if isinstance(value, float) and value.is_integer() and value >= 0:
@@ -59,7 +57,7 @@ def _count(value: Any) -> int | None:
     return None
 
 
-def _details(value: Any) -> Json | None:
+def _details(value: object) -> Json | None:
     """The integers of a details object; None where it is no object."""
     if not isinstance(value, dict):
         return None

@@ -1,6 +1,6 @@
 """What one delta says: role, text, reasoning, refusal and tool calls, in whatever shape they came."""
 
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -19,7 +19,7 @@ from welldone.wire.events import (
     ToolCall,
 )
 from welldone.wire.notes import Notes, show
-from welldone.wire.unicode import Joiner, clean, scrub
+from welldone.wire.unicode import Joiner, clean, scrub, scrub_object
 
 _DELTA = frozenset({"role", "content", "refusal", "reasoning_content", "reasoning", "tool_calls", "function_call"})
 _ENTRY = frozenset({"index", "id", "type", "function"})
@@ -49,7 +49,7 @@ class DeltaReader:
 
     def read(self, delta: Json, index: int, riders: list[Event], events: list[Event]) -> None:
         """Add the events of `delta`; `riders` go before the first that makes a chunk with something in it."""
-        fields = {clean(key): scrub(value) for key, value in delta.items() if _is_unknown(key, value)}
+        fields = scrub_object({key: value for key, value in delta.items() if _is_unknown(key, value)})
         if fields:
             events.append(Extra(index, Place.DELTA, fields))
         content = self._content(delta.get("content"))
@@ -121,7 +121,7 @@ class DeltaReader:
             joiner = self._joiners[index, kind, call] = Joiner()
         return joiner.feed(text)
 
-    def _content(self, content: Any) -> str:
+    def _content(self, content: object) -> str:
         if content is None:
             return ""
         if isinstance(content, str):
@@ -157,7 +157,7 @@ class DeltaReader:
                 return text
         return ""
 
-    def _tool_calls(self, entries: Any, index: int, events: list[Event]) -> None:
+    def _tool_calls(self, entries: object, index: int, events: list[Event]) -> None:
         if not entries or not isinstance(entries, list):
             self._notes.note(faults.tool.CALLS_NULL, entries)
             return
@@ -179,7 +179,7 @@ class DeltaReader:
             note(faults.tool.LATER_FIELDS_ABSENT, entry)
         number = self._call_number(entry)
         id, name = _string(entry.get("id")), _string(function.get("name"))
-        more = {clean(key): scrub(value) for key, value in entry.items() if key not in _ENTRY}
+        more = scrub_object({key: value for key, value in entry.items() if key not in _ENTRY})
         arguments = self._arguments(function.get("arguments"), index, number)
         if id or name:
             if entry.get("type") != "function":
@@ -211,7 +211,7 @@ class DeltaReader:
         if arguments:
             events.append(ToolArguments(index, 0, arguments))
 
-    def _arguments(self, arguments: Any, index: int, call: int) -> str:
+    def _arguments(self, arguments: object, index: int, call: int) -> str:
         if arguments is None:
             return ""
         if isinstance(arguments, str):
@@ -220,7 +220,7 @@ class DeltaReader:
         return msgspec.json.encode(scrub(arguments)).decode()
 
 
-def whole_number(value: Any) -> int | None:
+def whole_number(value: object) -> int | None:
     """The number that a JSON value means where an index belongs."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
         return int(value)
@@ -229,11 +229,11 @@ def whole_number(value: Any) -> int | None:
     return None
 
 
-def _is_unknown(key: str, value: Any) -> bool:
+def _is_unknown(key: str, value: object) -> bool:
     return key not in _DELTA or (key.startswith("reasoning") and not isinstance(value, str | None))
 
 
-def _string(value: Any) -> str:
+def _string(value: object) -> str:
     if isinstance(value, str):
         return clean(value)
     return str(value) if type(value) is int else ""

@@ -116,7 +116,7 @@ class Extra(msgspec.Struct, frozen=True):
     """Fields that we do not know. They are carried on, on the next chunk or, if `alone`, on one of their own."""
 
     index: int
-    """The choice; of no meaning where they stood at the top of the chunk."""
+    """The choice; where they stood at the top of a chunk, one that the chunk had."""
     place: Place
     fields: Json
     alone: bool = False

@@ -1,7 +1,5 @@
 """Unknown fields of a delta, in a form that clients which add deltas up can stand."""
 
-from typing import Any
-
 from welldone.wire import faults
 from welldone.wire.events import Event, Extra, Json, Place
 from welldone.wire.notes import Notes
@@ -43,7 +41,7 @@ class DeltaFields:
             events.append(Extra(event.index, Place.DELTA, fields, event.alone))
         return events
 
-    def _numbered(self, name: str, value: Any) -> Any:
+    def _numbered(self, name: str, value: object) -> object:
         if not isinstance(value, list) or not any(isinstance(item, dict) for item in value):
             return value
         before = self._counts.get(name, 0)

@@ -1,11 +1,9 @@
 """Errors in the shapes that servers give them, as one `Failure`."""
 
-from typing import Any
-
 from welldone.wire import faults
 from welldone.wire.events import Failure, Json
 from welldone.wire.notes import Notes, show
-from welldone.wire.unicode import clean, scrub
+from welldone.wire.unicode import clean, scrub_object
 
 _OURS = ("message", "type", "param", "code")
 
@@ -34,7 +32,7 @@ def cut_off(message: str) -> Failure:
     return Failure(message, type="upstream_error", code="incomplete_stream")
 
 
-def _note_nested(chunk: Json, error: Any, data: bytes, notes: Notes) -> None:
+def _note_nested(chunk: Json, error: object, data: bytes, notes: Notes) -> None:
     if "choices" in chunk:
         notes.note(faults.err.NOT_WITH_CHOICES, chunk)
     if not isinstance(error, dict) or not data.startswith(b'{"error":'):
@@ -52,7 +50,7 @@ def _is_flat_error(chunk: Json) -> bool:
     return isinstance(chunk.get("message"), str) and any(key in chunk for key in ("code", "type", "status"))
 
 
-def _text(value: Any) -> str | None:
+def _text(value: object) -> str | None:
     if value is None:
         return None
     return clean(value) if isinstance(value, str) else show(value)
@@ -65,5 +63,5 @@ def _failure(error: Json) -> Failure:
         _text(kind) or "server_error",
         _text(param),
         _text(code),
-        {clean(key): scrub(value) for key, value in error.items() if key not in _OURS},
+        scrub_object({key: value for key, value in error.items() if key not in _OURS}),
     )

@@ -1,7 +1,6 @@
 """The envelope of a stream: the fields that are the same on each of its chunks."""
 
 from enum import StrEnum
-from typing import Any
 
 import msgspec
 
@@ -73,18 +72,18 @@ def _note_completions(chunk: Json, head: Head, notes: Notes) -> None:
         notes.note(faults.cmpl.ID_CONSTANT, chunk.get("id"))
 
 
-def _is_name(value: Any) -> bool:
+def _is_name(value: object) -> bool:
     return isinstance(value, str) and value != ""
 
 
-def _id(value: Any, endpoint: Endpoint) -> str:
+def _id(value: object, endpoint: Endpoint) -> str:
     text = value if isinstance(value, str) else str(value) if type(value) is int else ""
     if endpoint is Endpoint.CHAT or not text or text.startswith(_COMPLETIONS_ID):
         return text
     return _COMPLETIONS_ID + text.removeprefix("chat").removeprefix(_COMPLETIONS_ID)
 
 
-def _seconds(value: Any, fallback: int) -> int:
+def _seconds(value: object, fallback: int) -> int:
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 10**18:

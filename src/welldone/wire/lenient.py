@@ -5,7 +5,6 @@ Each step is linear in the length of the text and ends by itself on hostile nest
 
 import json
 import re
-from typing import Any
 
 import msgspec
 
@@ -31,7 +30,7 @@ class NotJson:
 NOT_JSON = NotJson()
 
 
-def strict(data: bytes) -> Any:
+def strict(data: bytes) -> object:
     """The value of strict JSON, or NOT_JSON."""
     try:
         return _strict(data)
@@ -39,7 +38,7 @@ def strict(data: bytes) -> Any:
         return NOT_JSON
 
 
-def lenient(data: bytes) -> list[Any]:
+def lenient(data: bytes) -> list[object]:
     """The values in text that is nearly JSON: several in a row, NaN, raw line breaks, Python's repr. [] for none.
 
     Bytes that are not UTF-8 come back as lone surrogates (U+DC80 and up), so that halves of a character can be joined.
@@ -55,7 +54,17 @@ def lenient(data: bytes) -> list[Any]:
     return values or _values(_PYTHON_TOKEN.sub(_as_json, text))
 
 
-def _values(text: str) -> list[Any]:
+def first(data: bytes) -> tuple[object, bool]:
+    """The JSON value that text begins with, or NOT_JSON; and whether something follows it."""
+    text = data.decode("utf-8", "surrogateescape").removeprefix("\ufeff").strip()
+    try:
+        value, end = _scan(text)
+    except _NOT_JSON:
+        return NOT_JSON, False
+    return value, end < len(text)
+
+
+def _values(text: str) -> list[object]:
     """All JSON values of `text`, one after the other; [] if there is anything else in it."""
     values = []
     place = 0

@@ -1,8 +1,6 @@
 """Log probabilities in the two shapes that clients know: chat's entries and completions' four lists."""
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 from welldone.wire import faults
 from welldone.wire.events import Json
@@ -11,10 +9,8 @@ from welldone.wire.notes import Notes
 UNLIKELY = -9999.0
 """OpenAI's own number for "very unlikely", where JSON has no minus infinity."""
 
-_LISTS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
 
-
-def read_chat(value: Any, notes: Notes) -> Json | None:
+def read_chat(value: object, notes: Notes) -> Json | None:
     """`{content, refusal}` with whole entries; None where it is nothing of the kind."""
     if not isinstance(value, dict):
         notes.note(faults.ext.LOGPROBS_SHAPE, value)
@@ -30,25 +26,26 @@ def read_chat(value: Any, notes: Notes) -> Json | None:
     return lists | others
 
 
-def _entries(entries: list[Any], notes: Notes) -> list[Json]:
+def _entries(entries: list[object], notes: Notes) -> list[Json]:
+    """The entries that are tokens, each with all its members."""
     whole = []
     for entry in entries:
         fixed = _entry(entry, notes)
         if fixed is None:
-            notes.note(faults.ext.LOGPROBS_ENTRY, entry)
             continue
-        if "top_logprobs" not in entry or not isinstance(entry["top_logprobs"], list):
+        tops = fixed.get("top_logprobs")
+        if not isinstance(tops, list):
             notes.note(faults.ext.LOGPROBS_ENTRY, entry)
-        tops = entry.get("top_logprobs")
-        tops = tops if isinstance(tops, list) else []
+            tops = []
         fixed["top_logprobs"] = [top for top in (_entry(item, notes) for item in tops) if top is not None]
         whole.append(fixed)
     return whole
 
 
-def _entry(entry: Any, notes: Notes) -> Json | None:
-    """One token with its probability and bytes; what else it has stays."""
+def _entry(entry: object, notes: Notes) -> Json | None:
+    """One token with its probability and bytes; what else it has stays. None where it is no token."""
     if not isinstance(entry, dict) or not isinstance(entry.get("token"), str):
+        notes.note(faults.ext.LOGPROBS_ENTRY, entry)
         return None
     fixed = dict(entry)
     fixed["logprob"] = _finite(entry.get("logprob"), notes)
@@ -59,14 +56,14 @@ def _entry(entry: Any, notes: Notes) -> Json | None:
     return fixed
 
 
-def _finite(value: Any, notes: Notes) -> float:
+def _finite(value: object, notes: Notes) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return value
     notes.note(faults.ext.LOGPROBS_FINITE, value)
     return UNLIKELY
 
 
-def read_completions(value: Any, offset: int, notes: Notes) -> Json | None:
+def read_completions(value: object, offset: int, notes: Notes) -> Json | None:
     """The four lists, of one length; chat's shape is turned into them. `offset` is where the chunk's text begins."""
     if not isinstance(value, dict):
         notes.note(faults.cmpl.LOGPROBS, value)
@@ -78,17 +75,13 @@ def read_completions(value: Any, offset: int, notes: Notes) -> Json | None:
     if not isinstance(tokens, list) or not tokens or not all(isinstance(token, str) for token in tokens):
         notes.note(faults.cmpl.LOGPROBS, value)
         return None
-    fill: dict[str, Callable[[], list[Any]]] = {
-        "token_logprobs": lambda: [None] * len(tokens),
-        "top_logprobs": lambda: [None] * len(tokens),
-        "text_offset": lambda: _offsets(tokens, offset),
-    }
     fixed = dict(value)
-    for key, make in fill.items():
+    empty = [None] * len(tokens)
+    for key, fill in (("token_logprobs", empty), ("top_logprobs", empty), ("text_offset", _offsets(tokens, offset))):
         items = value.get(key)
         if not isinstance(items, list) or len(items) != len(tokens):
             notes.note(faults.cmpl.LOGPROBS, value)
-            fixed[key] = make()
+            fixed[key] = fill
     fixed["token_logprobs"] = [None if item is None else _finite(item, notes) for item in fixed["token_logprobs"]]
     fixed["top_logprobs"] = [
         {key: _finite(number, notes) for key, number in item.items()} if isinstance(item, dict) else None

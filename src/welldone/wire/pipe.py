@@ -7,7 +7,7 @@ from welldone.wire.asked import Asked
 from welldone.wire.dialects.chat import ChatWriter
 from welldone.wire.dialects.completions import CompletionsWriter
 from welldone.wire.dialects.stream import KEEP_ALIVE, StreamWriter
-from welldone.wire.events import Event, KeepAlive, Usage
+from welldone.wire.events import Event, Failure, KeepAlive, Usage
 from welldone.wire.head import Endpoint, Head
 from welldone.wire.notes import Notes
 from welldone.wire.reader import Reader
@@ -17,8 +17,8 @@ from welldone.wire.repair import Repair
 class Pipe:
     """Repairs one stream as it comes.
 
-    `fallback` is the envelope for what the server does not say; ids that have to be made are made of its id, so that the
-    same input gives the same bytes.
+    `fallback` is the envelope for what the server does not say; ids that have to be made are made of its id, so that
+    the same input gives the same bytes.
     """
 
     def __init__(
@@ -34,18 +34,18 @@ class Pipe:
         self._fallback = fallback
         self._asked = asked or Asked()
         self._reader = Reader(endpoint, fallback=fallback, asked=self._asked, notes=self.notes, limit_bytes=limit_bytes)
-        self._repair = Repair(endpoint, asked=self._asked, notes=self.notes, mint=_minter(fallback.id))
+        self._repair = Repair(endpoint, asked=self._asked, notes=self.notes, mint=minter(fallback.id))
         self._writer: StreamWriter | None = None
 
     @property
     def is_done(self) -> bool:
         """Whether the server said `[DONE]`, or failed: nothing that matters can follow."""
-        return self._reader.is_done or self._repair.has_failed
+        return self._reader.is_done or self.failure is not None
 
     @property
-    def has_failed(self) -> bool:
-        """Whether the stream ends with an error event."""
-        return self._repair.has_failed
+    def failure(self) -> Failure | None:
+        """The error that the stream ends with, if it does."""
+        return self._repair.failure
 
     @property
     def usage(self) -> Usage | None:
@@ -54,18 +54,23 @@ class Pipe:
 
     def feed(self, data: bytes) -> bytes:
         """The bytes to send on."""
-        return self._write(self._repair.feed(self._reader.feed(data)))
+        # Frame by frame, so that each note knows its place.
+        written = [self._write(self._repair.feed(self._reader.read(frame))) for frame in self._reader.frames(data)]
+        written.append(self._write(self._repair.feed(self._reader.check())))
+        return b"".join(written)
 
     def close(self) -> bytes:
         """The bytes to send when the server's stream has ended, however it did."""
-        events = self._repair.feed(self._reader.close())
+        written = [self._write(self._repair.feed(self._reader.read(frame))) for frame in self._reader.last_frames()]
+        events = self._repair.feed(self._reader.check() + self._reader.end())
         events += self._repair.close(is_done=self._reader.is_done)
-        if self._asked.usage and not self._reader.has_usage_chunk and not self.has_failed:
+        if self._asked.usage and not self._reader.has_usage_chunk and self.failure is None:
             self.notes.note(faults.use.FINAL_CHUNK)
             if self._endpoint is Endpoint.COMPLETIONS:
                 self.notes.note(faults.cmpl.USAGE_CHUNK)
-        written = self._write(events)
-        return written + (self._writer or self._make_writer()).end()
+        written.append(self._write(events))
+        written.append((self._writer or self._make_writer()).end())
+        return b"".join(written)
 
     def _write(self, events: list[Event]) -> bytes:
         if not events:
@@ -89,7 +94,8 @@ class Pipe:
         return self._writer
 
 
-def _minter(stream_id: str) -> Callable[[], str]:
+def minter(stream_id: str) -> Callable[[], str]:
+    """Makes ids of tool calls out of a stream's id, so that the same input gives the same bytes."""
     count = 0
     stem = stream_id.rpartition("-")[2]
 

@@ -4,7 +4,6 @@ The reader knows frames, JSON and the shapes of chunks. What may follow what is 
 """
 
 import re
-from typing import Any
 
 from welldone.wire import faults, sse
 from welldone.wire.asked import Asked
@@ -18,8 +17,15 @@ from welldone.wire.notes import Notes, show
 _CHUNK_KEYS = frozenset({"choices", "id", "object", "created", "model", "usage"})
 _INVALID_BYTES = re.compile("[\udc80-\udcff]")
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
+_LINE_BREAKS = re.compile(rb"\xe2\x80[\xa8\xa9]|\xc2\x85")
 _CONTROL = re.compile(rb"[\x00-\x1f]")
 _FIELDS = frozenset({b"data", b"event", b"id", b"retry", b"error", b""})
+_FIELD_FAULTS = {
+    b"data": faults.sse.DATA_SPACE,
+    b"event": faults.sse.NO_EVENT_NAME,
+    b"id": faults.sse.NO_ID_FIELD,
+    b"retry": faults.sse.NO_RETRY_FRAME,
+}
 
 
 class Reader:
@@ -41,6 +47,7 @@ class Reader:
         self._decoder = sse.Decoder(eager=True, limit_bytes=limit_bytes)
         self._limit = limit_bytes
         self._pieces: list[bytes] = []  # lines of one frame that are no JSON each by itself
+        self._last: sse.Frame | None = None  # the last frame of the stream, which need not be ended
         self._is_inside = False  # in a frame whose earlier lines have been read
         self._has_failed = False
 
@@ -56,29 +63,33 @@ class Reader:
 
     def feed(self, data: bytes) -> list[Event]:
         """The events that `data` completes."""
-        events: list[Event] = []
-        for frame in self._decoder.feed(data):
-            self._frame(frame, events, is_last=False)
-        self._check_length(events)
-        return events
+        return [event for frame in self.frames(data) for event in self.read(frame)] + self.check()
 
     def close(self) -> list[Event]:
         """The events of what was left when the stream ended."""
-        events: list[Event] = []
-        frames = self._decoder.close()
-        for place, frame in enumerate(frames, 1):
-            self._frame(frame, events, is_last=place == len(frames))
-        self._check_length(events)
-        if not self._has_failed:
-            events += self._chunks.close()
-        elif not self.is_done:
-            self._notes.note(faults.err.THEN_DONE)
-        return events
+        return [event for frame in self.last_frames() for event in self.read(frame)] + self.check() + self.end()
 
-    def _frame(self, frame: sse.Frame, events: list[Event], *, is_last: bool) -> None:
+    # What `feed` and `close` do, step by step, for a caller who wants to act between two frames.
+
+    def frames(self, data: bytes) -> list[sse.Frame]:
+        """The frames that `data` completes."""
+        frames = self._decoder.feed(data)
+        if frames and self._notes.frame == 0 and self._decoder.has_bom:
+            self._notes.note(faults.sse.NO_BOM)
+        return frames
+
+    def last_frames(self) -> list[sse.Frame]:
+        """The frames that were left when the stream ended."""
+        frames = self._decoder.close()
+        self._last = frames[-1] if frames else None
+        return frames
+
+    def read(self, frame: sse.Frame) -> list[Event]:
+        """The events of one frame."""
+        events: list[Event] = []
         if self._has_failed:
-            self.is_done = self.is_done or frame.data == b"[DONE]"
-            return
+            self._after_failure(frame)
+            return events
         if not self._is_inside:
             self._notes.frame += 1
             self._notes.byte = frame.byte
@@ -87,12 +98,38 @@ class Reader:
             # The common case: one data line, rightly framed, with strict JSON in it.
             value = strict(data)
             if type(value) is dict:
+                if not data.isascii() and _LINE_BREAKS.search(data):
+                    self._notes.note(faults.enc.ESCAPE_LINE_BREAKS, data.decode())
                 self._object(value, data, events)
-                return
+                return events
         self._is_inside = not frame.ended
-        self._odd_frame(frame, events, is_whole=frame.ended or is_last)
-        if is_last and not frame.ended:
+        self._odd_frame(frame, events, is_whole=frame.ended or frame is self._last)
+        if frame is self._last and not frame.ended:
             self._notes.note(faults.end.LAST_EVENT_TERMINATED)
+        return events
+
+    def check(self) -> list[Event]:
+        """A failure, if a frame has grown too long to be read."""
+        events: list[Event] = []
+        if self._decoder.overlong is not None and not self._has_failed:
+            self._notes.byte = self._decoder.overlong
+            self._notes.note(faults.enc.STRICT_JSON, f"a frame of more than {self._limit} bytes")
+            self._fail(garbage(f"a frame of more than {self._limit} bytes"), events)
+        return events
+
+    def end(self) -> list[Event]:
+        """The events that were held back until the end."""
+        if not self._has_failed:
+            return self._chunks.close()
+        if not self.is_done:
+            self._notes.note(faults.err.THEN_DONE)
+        return []
+
+    def _after_failure(self, frame: sse.Frame) -> None:
+        if frame.data == b"[DONE]":
+            self.is_done = True
+        elif frame.data is not None:
+            self._notes.note(faults.err.THEN_DONE)
 
     def _odd_frame(self, frame: sse.Frame, events: list[Event], *, is_whole: bool) -> None:
         """A frame that is more than one plain line of JSON: note its form, and find what it says."""
@@ -110,6 +147,7 @@ class Reader:
             self._pieces.append(text)
             if not is_whole:
                 return
+            self._notes.note(faults.sse.JSON_ON_ONE_LINE)
             text = b"\n".join(self._pieces)
             self._pieces.clear()
         elif not is_whole:
@@ -118,28 +156,17 @@ class Reader:
 
     def _note_framing(self, frame: sse.Frame) -> None:
         notes = self._notes
-        if self._decoder.has_bom and notes.frame == 1:
-            notes.note(faults.sse.NO_BOM)
         if b"\r" in frame.raw:
             notes.note(faults.sse.LF_ONLY)
         data_lines = 0
         for line in sse.lines(frame.raw):
             name, _ = sse.field(line)
-            heard = line.decode("utf-8", "replace")
-            if name == b"data":
-                data_lines += 1
-                if not line.startswith(sse.DATA) or line.startswith(b"data:  "):
-                    notes.note(faults.sse.DATA_SPACE, heard)
-            elif name == b"event":
-                notes.note(faults.sse.NO_EVENT_NAME, heard)
-            elif name == b"id":
-                notes.note(faults.sse.NO_ID_FIELD, heard)
-            elif name == b"retry":
-                notes.note(faults.sse.NO_RETRY_FRAME, heard)
-            elif name not in _FIELDS:
-                notes.note(
-                    faults.sse.DATA_SPACE if line.startswith((b"{", b"[")) else faults.sse.JSON_ON_ONE_LINE, heard
-                )
+            data_lines += name == b"data"
+            fault = _FIELD_FAULTS.get(name) if name in _FIELDS else _stray_fault(line)
+            if name == b"data" and line.startswith(sse.DATA) and not line.startswith(b"data:  "):
+                fault = None
+            if fault is not None:
+                notes.note(fault, line.decode("utf-8", "replace"))
         if data_lines > 1:
             notes.note(faults.sse.JSON_ON_ONE_LINE)
 
@@ -189,7 +216,7 @@ class Reader:
                 return
             self._value(value, text, events, event)
 
-    def _value(self, value: Any, text: bytes, events: list[Event], event: str) -> None:
+    def _value(self, value: object, text: bytes, events: list[Event], event: str) -> None:
         if isinstance(value, dict):
             self._object(value, text, events, event)
         elif isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
@@ -201,7 +228,7 @@ class Reader:
         else:
             self._notes.note(faults.sse.NO_FOREIGN_JSON, show(value))
 
-    def _note_encoding(self, text: bytes, values: list[Any]) -> None:
+    def _note_encoding(self, text: bytes, values: list[object]) -> None:
         note, heard = self._notes.note, text.decode("utf-8", "replace")
         if _INVALID_BYTES.search(text.decode("utf-8", "surrogateescape")):
             note(faults.enc.VALID_UTF8, heard)
@@ -238,11 +265,10 @@ class Reader:
         events.append(failure)
         self._has_failed = True
 
-    def _check_length(self, events: list[Event]) -> None:
-        if self._decoder.overlong is not None and not self._has_failed:
-            self._notes.byte = self._decoder.overlong
-            self._notes.note(faults.enc.STRICT_JSON, f"a frame of more than {self._limit} bytes")
-            self._fail(garbage(f"a frame of more than {self._limit} bytes"), events)
+
+def _stray_fault(line: bytes) -> faults.Fault:
+    """What is wrong with a line that has no field name we know: its `data:` is missing, or it goes on from before."""
+    return faults.sse.DATA_SPACE if line.startswith((b"{", b"[")) else faults.sse.JSON_ON_ONE_LINE
 
 
 def _salvage(raw: bytes) -> bytes:

@@ -35,7 +35,8 @@ from welldone.wire.head import Endpoint
 from welldone.wire.notes import Notes
 from welldone.wire.texts import Increments, Thoughts
 
-_QUIET_CHUNKS = 8  # chunks without content in a row; the judge allows 16
+_QUIET_CHUNKS = 8  # chunks without content in a row; half of what is a flood
+_NOOP_LIMIT = 16  # from here on the judge calls it a flood
 _QUIET_COMMENTS = 24  # comments in a row; two lines each, and clients give up at some hundred lines
 
 
@@ -89,12 +90,14 @@ class Repair:
     def __init__(self, endpoint: Endpoint, *, asked: Asked, notes: Notes, mint: Callable[[], str]) -> None:
         self.usage: Usage | None = None
         """The last count that was heard, sent or not."""
-        self.has_failed = False
+        self.failure: Failure | None = None
+        """Why the answer broke off, if it did."""
         self._is_chat = endpoint is Endpoint.CHAT
         self._asked = asked
         self._notes = notes
         self._mint = mint
         self._choices: dict[int, _Choice] = {}
+        self._ids: set[str] = set()  # of all tool calls
         self._only: int | None = None  # the index that a server gives to the one choice, if not 0
         self._quiet = 0  # how often in a row nothing was said
 
@@ -102,7 +105,7 @@ class Repair:
         """What may be said after `events`."""
         out: list[Event] = []
         for event in events:
-            if self.has_failed:
+            if self.failure is not None:
                 break
             if type(event) is Text:
                 choice = self._choices.get(event.index)
@@ -117,15 +120,15 @@ class Repair:
     def close(self, *, is_done: bool) -> list[Event]:
         """The end: each choice is finished, or the answer has failed. `is_done`: the server said `[DONE]`."""
         out: list[Event] = []
-        if self.has_failed:
+        if self.failure is not None:
             return out
-        choices = [choice for choice in self._choices.values() if choice.is_open]
+        choices = self._open_choices()
         if not choices:
             self._notes.note(faults.err.EMPTY_STREAM)
             self._fail(cut_off("the server sent no answer"), out)
             return out
         failures = []
-        for choice in sorted(choices, key=lambda one: one.index):
+        for choice in choices:
             choice.settle(out)
             choice.calls.close(out)
             failures += self._finish(choice, out, is_done=is_done)
@@ -142,19 +145,22 @@ class Repair:
             case Usage():
                 self.usage = event
             case Failure():
-                for choice in self._choices.values():
+                for choice in self._open_choices():
                     choice.settle(out)
+                    choice.calls.close(out, is_cut=choice.reason is None)
+                    if choice.reason is not None:
+                        self._finish(choice, out, is_done=True)
                 self._fail(event, out)
             case Extra(place=Place.CHUNK):
-                is_alone = event.alone and any(choice.is_open for choice in self._choices.values())
-                out.append(msgspec.structs.replace(event, alone=is_alone))
+                if event.alone and not self._open_choices():
+                    self._open(self._state(self._index(event.index)), out)
+                out.append(event)
             case _:
                 self._choice_event(event, out)
 
     def _choice_event(self, event: ChoiceEvent, out: list[Event]) -> None:
         choice = self._state(self._index(event.index))
-        is_rider = isinstance(event, Logprobs) or (isinstance(event, Extra) and not event.alone)
-        if is_rider:
+        if isinstance(event, Extra) and not event.alone:
             self._say(choice, event, out)
             return
         self._quiet = 0
@@ -166,14 +172,11 @@ class Repair:
                 self._notes.note(faults.delta.ROLE_FIRST)
             self._open(choice, out)
         choice.is_greeted = True
-        if choice.reason is not None and not isinstance(event, Finish):
-            self._notes.note(faults.fin.LAST_OF_CHOICE)
-            choice.is_plain = False
         self._say(choice, event, out)
         if choice.calls.failure is not None:
             self._fail(choice.calls.failure, out)
 
-    def _say(self, choice: _Choice, event: ChoiceEvent, out: list[Event]) -> None:
+    def _say(self, choice: _Choice, event: ChoiceEvent, out: list[Event]) -> None:  # noqa: C901, PLR0912 - a case per event
         """Hand on what happens in an open choice."""
         index = choice.index
         match event:
@@ -206,10 +209,13 @@ class Repair:
             case _:
                 assert_never(event)
 
+    def _open_choices(self) -> list[_Choice]:
+        return sorted((choice for choice in self._choices.values() if choice.is_open), key=lambda one: one.index)
+
     def _state(self, index: int) -> _Choice:
         choice = self._choices.get(index)
         if choice is None:
-            calls = Calls(index, self._notes, self._mint, is_legacy=self._asked.functions)
+            calls = Calls(index, self._notes, self._mint, self._ids, is_legacy=self._asked.functions)
             choice = self._choices[index] = _Choice(index, calls, self._notes)
         return choice
 
@@ -276,9 +282,11 @@ class Repair:
         is_chunk = event.is_chunk and self._quiet <= _QUIET_CHUNKS
         if is_chunk or self._quiet <= _QUIET_COMMENTS or self._quiet.bit_count() == 1:
             out.append(KeepAlive(is_chunk))
-        else:
-            self._notes.note(faults.delta.NO_NOOP_FLOOD if event.is_chunk else faults.sse.KEEPALIVE_RUN_LIMIT)
+        elif not event.is_chunk:
+            self._notes.note(faults.sse.KEEPALIVE_RUN_LIMIT)
+        if event.is_chunk and self._quiet > _NOOP_LIMIT:
+            self._notes.note(faults.delta.NO_NOOP_FLOOD)
 
     def _fail(self, failure: Failure, out: list[Event]) -> None:
         out.append(failure)
-        self.has_failed = True
+        self.failure = failure

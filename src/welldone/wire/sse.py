@@ -12,6 +12,14 @@ import msgspec
 LIMIT_BYTES = 16 * 1024 * 1024
 """The longest frame kept. Real chunks stay under 1 MB; 16 MB leaves room for audio and images in one delta."""
 
+HEADERS = (
+    ("Content-Type", "text/event-stream; charset=utf-8"),
+    # Caches keep no stream, and proxies neither transform nor hold it back.
+    ("Cache-Control", "no-cache, no-transform"),
+    ("X-Accel-Buffering", "no"),
+)
+"""The headers of each stream that we send."""
+
 BOM = b"\xef\xbb\xbf"
 DATA = b"data: "
 END = b"\n\n"

@@ -1,7 +1,8 @@
 """Text that arrives in halves: bytes of a character, or of a surrogate pair, split over two deltas."""
 
 import re
-from typing import Any
+
+from welldone.wire.events import Json
 
 # Bytes that are no UTF-8 were read as U+DC80 to U+DCFF, as the codec error handler "surrogateescape" does.
 _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
@@ -41,7 +42,12 @@ def clean(text: str) -> str:
     return text
 
 
-def scrub(value: Any, depth: int = 0) -> Any:
+def scrub_object(value: Json) -> Json:
+    """A JSON object, scrubbed."""
+    return {clean(key): scrub(item, 1) for key, item in value.items()}
+
+
+def scrub(value: object, depth: int = 0) -> object:
     """A JSON value with every string clean and no nesting beyond what an encoder takes."""
     match value:
         case str():

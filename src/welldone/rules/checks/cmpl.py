@@ -40,8 +40,7 @@ def _finish(heard: Heard) -> Iterator[Place]:
             yield Place(part, part.choice, f"null, then one of {', '.join(REASONS)}")
     for choice in heard.choices:
         for part in choice.after_finish:
-            if part.finish is not None:
-                yield Place(part, {"finish_reason": part.finish}, "one finish_reason for each choice")
+            yield Place(part, part.choice, f"nothing for choice {choice.key} after its finish_reason")
     for choice in heard.unfinished if heard.dones else []:
         yield Place(choice.parts[-1], f"no finish_reason for choice {choice.key}", '"finish_reason":"stop"')
 
@@ -82,6 +81,6 @@ RULES = (
     Rule(faults.FINISH, _finish),
     Rule(faults.LOGPROBS, _logprobs),
     Rule(faults.DONE, done_missing),
-    Rule(faults.USAGE_CHUNK, _usage_chunk),
+    Rule(faults.USAGE_CHUNK, _usage_chunk, needs=("request",)),
     Rule(faults.ID_CONSTANT, _id_constant),
 )

@@ -111,7 +111,7 @@ def _event_name(heard: Heard) -> Iterator[Place]:
 
 def _retry_after(heard: Heard) -> Iterator[Place]:
     trace = heard.trace
-    if trace.status in (429, 503) and trace.headers is not None and trace.header("retry-after") is None:
+    if trace.status in (429, 503) and trace.header("retry-after") is None:
         yield Place(None, f"{trace.status} without Retry-After", "Retry-After: <seconds>")
 
 
@@ -125,7 +125,7 @@ def _empty_stream(heard: Heard) -> Iterator[Place]:
 
 
 RULES = (
-    Rule(faults.STATUS_BEFORE_STREAM, _status_before, (Form.STREAM, Form.INSTEAD)),
+    Rule(faults.STATUS_BEFORE_STREAM, _status_before, (Form.STREAM, Form.INSTEAD), needs=("status",)),
     Rule(faults.BODY_SHAPE, _body_shape, _ANYWHERE),
     Rule(faults.CODE_STRING, _code_string, _ANYWHERE),
     Rule(faults.MIDSTREAM_EVENT, _midstream_event),
@@ -136,6 +136,6 @@ RULES = (
     Rule(faults.NOT_SILENT, _not_silent),
     Rule(faults.NOT_WITH_CHOICES, _not_with_choices),
     Rule(faults.EVENT_NAME, _event_name),
-    Rule(faults.RETRY_AFTER, _retry_after, (Form.FAILURE,)),
+    Rule(faults.RETRY_AFTER, _retry_after, (Form.FAILURE,), needs=("headers",)),
     Rule(faults.EMPTY_STREAM, _empty_stream, (Form.STREAM, Form.INSTEAD)),
 )

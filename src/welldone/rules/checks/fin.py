@@ -67,13 +67,14 @@ def _tool_calls(heard: Heard) -> Iterator[Place]:
     if isinstance(request.get("tool_choice"), dict):
         return  # with a named tool OpenAI itself says stop
     for choice in heard.choices:
-        if choice.finish and choice.finish.finish == "stop" and choice.calls:
+        # Calls that were cut are no calls: their arguments say so under a rule of their own.
+        is_called = bool(choice.calls) and all(call.is_readable for call in choice.calls)
+        if choice.finish and choice.finish.finish == "stop" and is_called:
             yield Place(choice.finish, {"finish_reason": "stop"}, '"finish_reason":"tool_calls"')
 
 
 def _function_call(heard: Heard) -> Iterator[Place]:
-    request = heard.trace.request
-    if request is not None and not request.get("functions"):
+    if not (heard.trace.request or {}).get("functions"):
         for part in heard.parts:
             if part.finish == "function_call":
                 yield Place(part, {"finish_reason": "function_call"}, '"finish_reason":"tool_calls"')
@@ -89,5 +90,5 @@ RULES = (
     Rule(faults.LAST_OF_CHOICE, _last_of_choice),
     Rule(faults.OWN_CHUNK, _own_chunk),
     Rule(faults.TOOL_CALLS, _tool_calls),
-    Rule(faults.FUNCTION_CALL_LEGACY, _function_call),
+    Rule(faults.FUNCTION_CALL_LEGACY, _function_call, needs=("request",)),
 )

@@ -16,7 +16,7 @@ _BOTH = ("chat", "completions")
 
 def _content_type(heard: Heard) -> Iterator[Place]:
     trace = heard.trace
-    if heard.looks_like_json and trace.headers is not None and trace.media_type != "application/json":
+    if heard.looks_like_json and trace.media_type != "application/json":
         shown = trace.header("content-type")
         yield Place(None, f"content-type: {shown}" if shown else "no content-type header", "application/json")
 
@@ -85,7 +85,7 @@ def _is_call(call: dict[str, Any]) -> bool:
 
 
 def _error_status(heard: Heard) -> Iterator[Place]:
-    if heard.trace.status is not None and heard.reply_fails:
+    if heard.reply_fails:
         yield Place(None, heard.value.source, "a status of 400 or more")
 
 
@@ -97,7 +97,7 @@ def _object(heard: Heard) -> Iterator[Place]:
 
 
 RULES = (
-    Rule(faults.CONTENT_TYPE_JSON, _content_type, (Form.WHOLE, Form.FAILURE)),
+    Rule(faults.CONTENT_TYPE_JSON, _content_type, (Form.WHOLE, Form.FAILURE), needs=("headers",)),
     Rule(faults.NO_SSE_TAIL, _no_tail, _WHOLE),
     Rule(faults.ROLE, _role, _WHOLE),
     Rule(faults.CHOICES, _has_choices, _WHOLE, _BOTH),
@@ -105,6 +105,6 @@ RULES = (
     Rule(faults.CONTENT_KEY, _content_key, _WHOLE),
     Rule(faults.USAGE, _usage, _WHOLE, _BOTH),
     Rule(faults.TOOL_CALLS, _tool_calls, _WHOLE),
-    Rule(faults.ERROR_STATUS, _error_status, _WHOLE),
+    Rule(faults.ERROR_STATUS, _error_status, _WHOLE, needs=("status",)),
     Rule(faults.OBJECT, _object, _WHOLE, _BOTH),
 )

@@ -166,9 +166,7 @@ def _lines_around(frame: sse.Frame) -> tuple[int, int]:
 
 
 def _whole_writes(heard: Heard) -> Iterator[Place]:
-    if heard.trace.pieces is None:
-        return
-    cuts = iter(_cuts(heard.trace.pieces))
+    cuts = iter(_cuts(heard.trace.pieces or ()))
     cut = next(cuts, None)
     for number, frame in enumerate(heard.frames, start=1):
         while cut is not None and cut <= frame.byte:
@@ -201,5 +199,5 @@ RULES = (
     Rule(faults.NO_EVENT_NAME, _event_name),
     Rule(faults.KEEPALIVE_FORM, _keepalive_form),
     Rule(faults.KEEPALIVE_RUN_LIMIT, _run_limit),
-    Rule(faults.WHOLE_EVENT_WRITES, _whole_writes),
+    Rule(faults.WHOLE_EVENT_WRITES, _whole_writes, needs=("pieces",)),
 )

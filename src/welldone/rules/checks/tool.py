@@ -1,11 +1,11 @@
 """Checks of tool calls, on the deltas as a client puts them together: by index, or by order where it is missing."""
 
-import json
 from collections.abc import Iterator
 
-from welldone.rules.choices import Call, Choice, Piece, is_int
+from welldone.rules.choices import Call, Choice, Piece, is_int, is_json
 from welldone.rules.heard import Heard
 from welldone.rules.rule import Place, Rule
+from welldone.wire.faults import Severity
 from welldone.wire.faults import tool as faults
 
 CUT_SHORT = ("length", "content_filter")
@@ -130,15 +130,11 @@ def _ended_calls(heard: Heard) -> Iterator[Call]:
 def _args_json_object(heard: Heard) -> Iterator[Place]:
     for call in _ended_calls(heard):
         # Arguments that are no strings, and a {} before the rest, have rules of their own.
-        if call.arguments and _late_arguments(call) is None and not _is_json_object(call.arguments):
-            yield Place(call.pieces[-1].part, {"arguments": call.arguments}, "one JSON object when joined")
-
-
-def _is_json_object(text: str) -> bool:
-    try:
-        return isinstance(json.loads(text, parse_int=str), dict)
-    except (ValueError, RecursionError):
-        return False
+        if not call.arguments or _late_arguments(call) is not None or is_json(call.arguments, dict):
+            continue
+        # Other JSON can at least be read: the model's choice more than the server's fault.
+        severity = Severity.TOLERATED if call.is_readable else None
+        yield Place(call.pieces[-1].part, {"arguments": call.arguments}, "one JSON object when joined", severity)
 
 
 def _args_first_empty(heard: Heard) -> Iterator[Place]:
@@ -199,8 +195,7 @@ def _unfinished(choice: Choice) -> str:
 
 
 def _legacy(heard: Heard) -> Iterator[Place]:
-    request = heard.trace.request
-    if request is not None and not request.get("functions"):
+    if not (heard.trace.request or {}).get("functions"):
         for part in heard.parts:
             if part.delta.get("function_call") is not None:
                 yield Place(part, {"function_call": part.delta["function_call"]}, "tool_calls")
@@ -227,5 +222,5 @@ RULES = (
     Rule(faults.NO_CONTENT_IN_SAME_DELTA, _no_content),
     Rule(faults.CALLS_NULL, _calls_null),
     Rule(faults.FINISH_FOLLOWS, _finish_follows),
-    Rule(faults.LEGACY_FUNCTION_CALL, _legacy),
+    Rule(faults.LEGACY_FUNCTION_CALL, _legacy, needs=("request",)),
 )

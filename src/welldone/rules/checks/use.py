@@ -43,7 +43,7 @@ def _brief(chunk: Message) -> object:
 
 
 def _only_if_asked(heard: Heard) -> Iterator[Place]:
-    if heard.trace.wants_usage is False:
+    if not heard.trace.wants_usage:
         for chunk in heard.envelopes:
             if has_usage(chunk) or chunk.json.get("choices") == []:
                 yield Place(chunk, _brief(chunk), "no usage and no chunk without choices: the request did not ask")
@@ -99,8 +99,8 @@ def _details(heard: Heard) -> Iterator[Place]:
 
 
 RULES = (
-    Rule(faults.FINAL_CHUNK, usage_missing),
-    Rule(faults.ONLY_IF_ASKED, _only_if_asked),
+    Rule(faults.FINAL_CHUNK, usage_missing, needs=("request",)),
+    Rule(faults.ONLY_IF_ASKED, _only_if_asked, needs=("request",)),
     Rule(faults.NULL_ELSEWHERE, _null_elsewhere),
     Rule(faults.NOT_ZERO, _not_zero),
     Rule(faults.INTS, _ints),

@@ -59,8 +59,8 @@ class ChatWriter(StreamWriter):
     def _choice(self, said: Json, fields: Json) -> Json:
         return {"delta": said | fields}
 
-    def _reason(self, event: Event) -> str | None:
-        return finish_reason(event.reason, functions=self._functions) if isinstance(event, Finish) else None
+    def _reason(self, event: Finish) -> str:
+        return finish_reason(event.reason, functions=self._functions)
 
 
 def whole(head: Head, reply: Reply, *, functions: bool = False, reasoning_field: str = "reasoning_content") -> bytes:

@@ -32,8 +32,8 @@ class CompletionsWriter(StreamWriter):
     def _choice(self, said: Json, fields: Json) -> Json:
         return {"text": said.get("text", ""), **fields}
 
-    def _reason(self, event: Event) -> str | None:
-        return event.reason if isinstance(event, Finish) else None
+    def _reason(self, event: Finish) -> str:
+        return event.reason
 
 
 def whole(head: Head, reply: Reply) -> bytes:

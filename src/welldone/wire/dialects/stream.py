@@ -11,7 +11,7 @@ import msgspec
 from welldone.wire import sse
 from welldone.wire.automaton import Automaton, ChoiceTable, Phase
 from welldone.wire.counts import usage_object
-from welldone.wire.events import Event, Extra, Failure, Json, KeepAlive, Logprobs, Place, Text, Usage
+from welldone.wire.events import Event, Extra, Failure, Finish, Json, KeepAlive, Logprobs, Place, Text, Usage
 from welldone.wire.head import OBJECT, Endpoint, Head
 
 KEEP_ALIVE = sse.comment(b"keep-alive")
@@ -84,7 +84,8 @@ class StreamWriter(ABC):
         """The members of a choice that carry what was said; `fields` are unknown ones of the delta."""
 
     @abstractmethod
-    def _reason(self, event: Event) -> str | None: ...
+    def _reason(self, event: Finish) -> str:
+        """Why a choice finished, in the dialect's words."""
 
     def _send(self, event: Event) -> bytes:
         match event:
@@ -99,9 +100,11 @@ class StreamWriter(ABC):
                 return self._carry_on_top(event)
             case Extra() | Logprobs():
                 return self._carry(event)
+            case Finish(index=index):
+                return self._flush_delta(index) + self._say(index, {}, self._reason(event))
             case _:
                 said = self._said(event)
-                return b"" if said is None else self._say(event.index, said, self._reason(event))
+                return b"" if said is None else self._say(event.index, said)
 
     def _say(self, index: int, said: Json, reason: str | None = None) -> bytes:
         """A chunk of one choice, with what rides on it."""
@@ -131,7 +134,7 @@ class StreamWriter(ABC):
         index = event.index
         riders = self._riders.get(index)
         flushed = b""
-        if riders is not None and _collides(riders, event):
+        if riders is not None and index in self._automaton.phases and _collides(riders, event):
             flushed = self._say(index, {})
             riders = None
         if riders is None:
@@ -155,6 +158,16 @@ class StreamWriter(ABC):
         self._fields = self._fields | event.fields
         if event.alone and index is not None:
             return flushed + self._say(index, {})
+        return flushed
+
+    def _flush_delta(self, index: int) -> bytes:
+        """Unknown fields of the delta, on a chunk of their own: a finish chunk has none."""
+        riders = self._riders.get(index)
+        if riders is None or not riders.delta:
+            return b""
+        self._riders[index] = _Riders(delta=riders.delta)
+        flushed = self._say(index, {})
+        self._riders[index] = _Riders(riders.choice, {}, riders.logprobs)
         return flushed
 
     def _flush(self) -> bytes:

@@ -1,0 +1,1 @@
+"""The commands: one file each. `show` is the only printer."""

@@ -1,0 +1,112 @@
+"""Captured replies: from a file or a pipe to a trace."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from welldone.cli import show
+from welldone.cli.exits import UsageError
+from welldone.cli.options import Parser
+from welldone.rules.capture import guess_endpoint, read_capture, read_trace
+from welldone.rules.trace import Trace
+
+LIMIT_BYTES = 512 * 1024 * 1024
+"""The largest capture that is read into memory."""
+ENDPOINTS = ("chat", "completions")
+STDIN = "-"
+
+
+def read_bytes(name: str) -> bytes:
+    """All bytes of a file, or of standard input for `-`."""
+    if name == STDIN:
+        warn_on_terminal()
+        data = sys.stdin.buffer.read(LIMIT_BYTES + 1)
+    else:
+        try:
+            with Path(name).open("rb") as file:
+                data = file.read(LIMIT_BYTES + 1)
+        except OSError as error:
+            raise unreadable(name, error) from None
+    if len(data) > LIMIT_BYTES:
+        raise UsageError(f"{name} is larger than {LIMIT_BYTES // 2**20} MB; cut it, for example with head -c")
+    return data
+
+
+def unreadable(name: str, error: OSError) -> UsageError:
+    """The error of a file that cannot be read."""
+    return UsageError(f"cannot read {name}: {(error.strerror or str(error)).lower()}")
+
+
+def add_arguments(parser: Parser) -> None:
+    """The options of a command that looks at one captured reply."""
+    parser.add_argument(
+        "file",
+        nargs="?",
+        default=STDIN,
+        metavar="FILE",
+        help="a reply: its body, what curl -i or curl -i --raw printed, or a trace; - or none: standard input",
+    )
+    parser.add_argument("--request", metavar="FILE", help="the JSON of the request, for the rules that depend on it")
+    parser.add_argument("--endpoint", choices=ENDPOINTS, help="which endpoint answered (otherwise seen in the reply)")
+
+
+def warn_on_terminal() -> None:
+    """Say what is awaited when a person forgot to name a file."""
+    if sys.stdin.isatty():
+        show.note("reading a stream from the terminal; end it with Ctrl-D, or name a file")
+
+
+def read_reply(data: bytes, name: str, *, endpoint: str | None, request: dict[str, Any] | None) -> Trace:
+    """The trace that captured bytes hold; what the user says counts more than what they say."""
+    record = _record(data)
+    if record is None:
+        trace = read_capture(data)
+        endpoint = endpoint or guess_endpoint(trace.body)
+    else:
+        trace = read_trace(record, _body_beside(name, record))
+        endpoint = endpoint or trace.endpoint
+    return Trace(
+        body=trace.body,
+        endpoint=endpoint,
+        request=trace.request if request is None else request,
+        status=trace.status,
+        headers=trace.headers,
+        complete=trace.complete,
+        pieces=trace.pieces,
+    )
+
+
+def read_request(name: str | None) -> dict[str, Any] | None:
+    """The JSON request in a file; None where no file was named."""
+    if name is None:
+        return None
+    try:
+        request = json.loads(read_bytes(name))
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{name} is no JSON: {error}; it should hold the body of the request") from None
+    if isinstance(request, dict) and isinstance(request.get("request"), dict):
+        request = request["request"]  # a whole trace does as well
+    if not isinstance(request, dict):
+        raise UsageError(f"{name} holds no JSON object; it should hold the body of the request")
+    return request
+
+
+def _record(data: bytes) -> dict[str, Any] | None:
+    """The record of a trace, where that is what the bytes are: JSON that names the file of its body."""
+    if not data.lstrip().startswith(b"{") or b'"body"' not in data:
+        return None
+    try:
+        record = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    is_record = isinstance(record, dict) and isinstance(record.get("body"), str) and "choices" not in record
+    return record if is_record else None
+
+
+def _body_beside(name: str, record: dict[str, Any]) -> bytes:
+    body = record["body"]
+    if "/" in body or "\\" in body or body in ("", ".", ".."):
+        raise UsageError(f"the trace names its body {body!r}; it should be a file beside it")
+    folder = Path() if name == STDIN else Path(name).parent
+    return read_bytes(str(folder / body))

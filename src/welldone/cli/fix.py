@@ -1,0 +1,151 @@
+"""`welldone fix`: a stream repaired as it passes through."""
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from itertools import chain
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from welldone.cli import captures, show
+from welldone.cli.exits import Exit, UsageError
+from welldone.cli.options import Parser
+from welldone.rules.capture import guess_endpoint
+from welldone.wire.asked import Asked, read_request
+from welldone.wire.counts import usage_object
+from welldone.wire.dialects.stream import error_object
+from welldone.wire.events import Failure, Usage
+from welldone.wire.faults.catalogue import BY_ID
+from welldone.wire.head import Endpoint, Head
+from welldone.wire.notes import Note, Notes
+from welldone.wire.pipe import Pipe
+from welldone.wire.whole import fix_whole
+
+EXAMPLES = """
+curl -sN http://127.0.0.1:8000/v1/chat/completions -d @request.json | welldone fix
+welldone fix capture.txt > right.txt
+welldone fix capture.txt --report mended.json > right.txt
+"""
+_PIECE_BYTES = 65536
+_LOOK_BYTES = 65536  # how far the first chunk may be when the endpoint has to be seen in it
+
+
+def run(arguments: list[str]) -> Exit:
+    """Repair what comes in."""
+    options = _parser().read(arguments)
+    request = captures.read_request(options.request)
+    with _report(options.report) as report:
+        pieces = _pieces(options.file)
+        start = _start(pieces, is_endpoint_known=options.endpoint is not None)
+        endpoint = options.endpoint or guess_endpoint(start)
+        if start.lstrip().startswith((b"{", b"[", b"HTTP/")):
+            # No stream as it comes: a capture with its head, a trace, or a reply that was not streamed.
+            data = b"".join([start, *pieces])
+            trace = captures.read_reply(data, options.file, endpoint=options.endpoint, request=request)
+            start, endpoint, request = trace.body, trace.endpoint, trace.request
+        if not start.strip():
+            show.note("nothing to fix: the capture is empty")
+            return Exit.NOTHING
+        done = _fix(start, pieces, Endpoint(endpoint), request)
+        _tell(done)
+        if report is not None:
+            report.write(msgspec.json.encode(_as_json(done)) + b"\n")
+    return Exit.RIGHT if done.failure is None else Exit.FOUND
+
+
+class _Done(msgspec.Struct):
+    """What was done."""
+
+    notes: list[Note]
+    failure: Failure | None
+    usage: Usage | None = None
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        "fix",
+        "Repair a stream as it passes through. The right stream goes to standard output, what was mended to standard\n"
+        "error. The exit code is 1 where the answer could not be made whole: then it ends with an error event.",
+        EXAMPLES,
+    )
+    captures.add_arguments(parser)
+    parser.add_argument("--report", metavar="FILE", help="write what was mended to this file, as JSON")
+    return parser
+
+
+def _fix(start: bytes, pieces: Iterator[bytes], endpoint: Endpoint, request: dict[str, Any] | None) -> _Done:
+    asked = Asked() if request is None else read_request(request)
+    prefix = "chatcmpl-" if endpoint is Endpoint.CHAT else "cmpl-"
+    fallback = Head(prefix + os.urandom(12).hex(), int(time.time()), asked.model or "unknown")
+    is_stream_wanted = request is not None and request.get("stream") is True
+    if start.lstrip().startswith((b"{", b"[")) and not is_stream_wanted:
+        notes = Notes()
+        whole = fix_whole(start, endpoint, fallback=fallback, asked=asked, notes=notes)
+        show.write(whole.body + b"\n")
+        return _Done(notes.all(), whole.failure)
+    pipe = Pipe(endpoint, fallback=fallback, asked=asked)
+    for piece in chain([start], pieces):
+        show.write(pipe.feed(piece))
+    show.write(pipe.close())
+    return _Done(pipe.notes.all(), pipe.failure, pipe.usage)
+
+
+def _pieces(name: str) -> Iterator[bytes]:
+    """The bytes of a file or of standard input, as they come."""
+    if name == captures.STDIN:
+        captures.warn_on_terminal()
+        while piece := os.read(sys.stdin.fileno(), _PIECE_BYTES):
+            yield piece
+        return
+    try:
+        with Path(name).open("rb") as file:
+            while piece := file.read(_PIECE_BYTES):
+                yield piece
+    except OSError as error:
+        raise captures.unreadable(name, error) from None
+
+
+def _start(pieces: Iterator[bytes], *, is_endpoint_known: bool) -> bytes:
+    """The first bytes: enough to tell what they are, and which endpoint they come from."""
+    start = b""
+    for piece in pieces:
+        start += piece
+        is_told = start.strip() and (is_endpoint_known or b'"choices"' in start or b'"error"' in start)
+        if is_told or len(start) > _LOOK_BYTES:
+            break
+    return start
+
+
+def _report(name: str | None) -> AbstractContextManager[BinaryIO | None]:
+    """The report's file, opened before anything is done, so that a wrong name costs nothing."""
+    if name is None:
+        return nullcontext()
+    try:
+        return Path(name).open("wb")
+    except OSError as error:
+        raise UsageError(f"cannot write {name}: {(error.strerror or str(error)).lower()}") from None
+
+
+def _tell(done: _Done) -> None:
+    """What was mended, for a person."""
+    if not done.notes:
+        show.note("fix: nothing to mend")
+    for note in done.notes:
+        times = "once" if note.count == 1 else f"{note.count:,} times"
+        place = f", first in frame {note.frame}" if note.frame else ""
+        show.note(f"fix: {note.rule} ({times}{place}): {BY_ID[note.rule].how}")
+    if done.failure is not None:
+        show.note(f"fix: the answer is not whole and ends with an error: {done.failure.message}")
+
+
+def _as_json(done: _Done) -> dict[str, object]:
+    return {
+        "version": 1,
+        "error": None if done.failure is None else error_object(done.failure)["error"],
+        "usage": None if done.usage is None else usage_object(done.usage),
+        "mended": done.notes,
+    }

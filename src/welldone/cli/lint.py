@@ -1,0 +1,98 @@
+"""`welldone lint`: the verdict on a captured stream."""
+
+from argparse import Namespace
+
+import msgspec
+
+from welldone.cli import captures, show
+from welldone.cli.exits import Exit, UsageError
+from welldone.cli.options import Parser, nearest
+from welldone.rules.judge import Finding, Judgement, Verdict, has_something, judge
+from welldone.wire.faults.catalogue import BY_ID
+
+EXAMPLES = """
+curl -sN http://127.0.0.1:8000/v1/chat/completions -d @request.json | welldone lint --request request.json
+curl -siN --raw http://127.0.0.1:8000/v1/chat/completions -d @request.json | welldone lint
+welldone lint capture.txt --json
+welldone lint capture.txt --rule delta-role-once
+"""
+
+
+def run(arguments: list[str]) -> Exit:
+    """Judge what was captured."""
+    options = _parser().read(arguments)
+    for rule in options.rule:
+        if rule not in BY_ID:
+            raise UsageError(f"there is no rule {rule!r}{nearest(rule, BY_ID)}; welldone rules lists them")
+    request = captures.read_request(options.request)
+    data = captures.read_bytes(options.file)
+    trace = captures.read_reply(data, options.file, endpoint=options.endpoint, request=request)
+    if not has_something(trace):
+        show.note("nothing to judge: the capture is empty")
+        return Exit.NOTHING
+    judgement = judge(trace, options.rule or None)
+    if judgement.rules == 0:
+        show.note(f"nothing to judge: {' and '.join(options.rule)} cannot be judged on this capture alone")
+        return Exit.NOTHING
+    if options.json:
+        show.line(msgspec.json.encode(report(judgement)).decode())
+    else:
+        _show(judgement, options)
+    return Exit.FOUND if judgement.verdict is Verdict.WRONG else Exit.RIGHT
+
+
+def report(judgement: Judgement) -> dict[str, object]:
+    """The verdict for programs."""
+    return {
+        "version": 1,
+        "verdict": judgement.verdict,
+        "frames": judgement.frames,
+        "findings": judgement.findings,
+    }
+
+
+def _parser() -> Parser:
+    parser = Parser("lint", "Judge a captured stream: which rules it breaks, where, and whom that hurts.", EXAMPLES)
+    captures.add_arguments(parser)
+    parser.add_argument(
+        "--rule", metavar="ID", action="append", default=[], help="judge only this rule (may be repeated)"
+    )
+    parser.add_argument("--json", action="store_true", help="the verdict as JSON")
+    return parser
+
+
+def _show(judgement: Judgement, options: Namespace) -> None:
+    by_rule: dict[str, list[Finding]] = {}
+    for finding in judgement.findings:
+        by_rule.setdefault(finding.rule, []).append(finding)
+    for rule, findings in by_rule.items():
+        _show_rule(rule, findings, judgement.counts[rule])
+    verdict = show.paint(judgement.verdict, judgement.verdict)
+    broken = f"{_count(len(by_rule), 'rule')} broken" if by_rule else "no rule broken"
+    show.line(f"{verdict}: {_count(judgement.frames, 'frame')}, {_count(judgement.rules, 'rule')} judged, {broken}")
+    if judgement.unheard and not options.rule:
+        show.line(f"  {_count(judgement.unheard, 'rule')} not judged: {_hint(options)}")
+
+
+def _hint(options: Namespace) -> str:
+    if options.request is None:
+        return "they need the request (--request FILE) or the headers (curl -i)"
+    return "they need the status and the headers (curl -i)"
+
+
+def _show_rule(rule: str, findings: list[Finding], count: int) -> None:
+    first = findings[0]
+    place = "the whole reply" if first.frame is None else f"frame {first.frame}, byte {first.byte}"
+    again = f", and {count - 1} more" if count > 1 else ""
+    show.line(f"x {rule}  {show.paint(first.severity, first.severity)}  {place}{again}")
+    show.line(f"  {BY_ID[rule].rule}")
+    show.line(f"  heard   {first.heard}")
+    show.line(f"  wanted  {first.wanted}")
+    for label, who in zip(["hurts", *[""] * len(first.hurts)], first.hurts, strict=False):
+        show.line(f"  {label:<6}  {who}")
+    show.line(f"  more    welldone rules {rule}")
+    show.line()
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

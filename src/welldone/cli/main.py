@@ -1,0 +1,61 @@
+"""The `welldone` command. It loads only the command that was asked for."""
+
+import importlib
+import os
+import sys
+
+from welldone import __version__
+from welldone.cli import show
+from welldone.cli.exits import Exit, UsageError
+from welldone.cli.options import nearest
+
+COMMANDS = {
+    "lint": "judge a captured stream: which rules it breaks, where, and whom that hurts",
+    "fix": "repair a stream as it passes through",
+    "rules": "list the rules of the stream, or show the page of one",
+}
+
+USAGE = """\
+welldone: OpenAI-compatible streaming, well [DONE]
+
+usage: welldone COMMAND [OPTIONS]
+
+{commands}
+
+welldone COMMAND --help shows a command's options and examples; welldone --version the version."""
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run the command that `arguments` name; its exit code."""
+    try:
+        return _run(sys.argv[1:] if arguments is None else arguments)
+    except UsageError as error:
+        show.note(str(error))
+        return Exit.USAGE
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Who read our output has left; the rest would only raise again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.RIGHT
+
+
+def _run(arguments: list[str]) -> int:
+    word, *rest = arguments or [""]
+    if word in ("-V", "--version", "version"):
+        show.line(f"welldone {__version__}")
+        return Exit.RIGHT
+    if word in ("-h", "--help", "help"):
+        show.line(_usage())
+        return Exit.RIGHT
+    if not word:
+        show.note(_usage())
+        return Exit.USAGE
+    if word not in COMMANDS:
+        raise UsageError(f"welldone has no command {word!r}{nearest(word, COMMANDS)}; see welldone --help")
+    command = importlib.import_module(f"welldone.cli.{word}")
+    return int(command.run(rest))
+
+
+def _usage() -> str:
+    return USAGE.format(commands="\n".join(f"  {name:<7} {text}" for name, text in COMMANDS.items()))

@@ -1,0 +1,220 @@
+"""What the laws are tried on: legal events, odd events, recorded streams spoiled, and plain bytes."""
+
+import json
+from pathlib import Path
+
+from hypothesis import strategies as st
+
+from welldone.wire.events import (
+    Event,
+    Extra,
+    Failure,
+    Finish,
+    Json,
+    KeepAlive,
+    Logprobs,
+    Opening,
+    Place,
+    Reasoning,
+    Refusal,
+    Text,
+    ToolArguments,
+    ToolCall,
+    Usage,
+)
+from welldone.wire.head import Endpoint, Head
+
+RECORDED = Path(__file__).parent.parent / "recorded"
+HEAD = {
+    Endpoint.CHAT: Head("chatcmpl-1", 1700000000, "m"),
+    Endpoint.COMPLETIONS: Head("cmpl-1", 1700000000, "m", "fp"),
+}
+
+# Characters that have hurt someone: line breaks of all kinds, quotes, halves of nothing, other planes.
+ODD = "\n\r\t\"\\{}<>:\u0085\u2028\u2029\ufeff\x00\x7fé漢😀"
+texts = st.text(alphabet=st.one_of(st.sampled_from(ODD), st.characters(exclude_categories=["Cs"])), min_size=1, max_size=9)
+names = st.text(alphabet="abcxyz_", min_size=1, max_size=6)
+arguments = st.dictionaries(names, st.one_of(st.integers(), texts), max_size=2).map(json.dumps)
+counts = st.integers(0, 10**6)
+usages = st.builds(
+    lambda prompt, completion, more: Usage(prompt + 1, completion, prompt + 1 + completion, more),
+    counts,
+    counts,
+    st.sampled_from([{}, {"prompt_tokens_details": {"cached_tokens": 3}}, {"cost": 0.5}]),
+)
+failures = st.builds(Failure, texts, names, st.none(), st.one_of(st.none(), names), st.just({}))
+extra_values = st.one_of(st.none(), texts, st.booleans(), st.lists(st.integers(), max_size=2))
+extra_names = names.map(lambda name: f"x_{name}")
+
+
+def _fields(prefix: str) -> st.SearchStrategy[Json]:
+    return st.dictionaries(extra_names.map(lambda name: prefix + name), extra_values, min_size=1, max_size=2)
+
+
+def _logprobs(endpoint: Endpoint, text: str) -> Json:
+    if endpoint is Endpoint.CHAT:
+        entry = {"token": text, "logprob": -0.5, "bytes": list(text.encode()), "top_logprobs": []}
+        return {"content": [entry], "refusal": None}
+    return {"tokens": [text], "token_logprobs": [-0.5], "top_logprobs": [{text: -0.5}], "text_offset": [0]}
+
+
+@st.composite
+def _answers(draw: st.DrawFn, endpoint: Endpoint, index: int) -> list[Event]:
+    """One choice from its opening to its end."""
+    events: list[Event] = [Opening(index)]
+    is_chat = endpoint is Endpoint.CHAT
+    if is_chat:
+        events += [Reasoning(index, text) for text in draw(st.lists(texts, max_size=2))]
+    said = draw(st.lists(texts.filter(lambda text: "\ufffd" not in text), max_size=4))
+    with_logprobs = bool(said) and draw(st.booleans())
+    for text in said:
+        if with_logprobs:
+            events.append(Logprobs(index, _logprobs(endpoint, text)))
+        if draw(st.integers(0, 5)) == 0:
+            place = draw(st.sampled_from([Place.CHUNK, Place.CHOICE]))
+            events.append(Extra(index, place, draw(_fields("")), draw(st.booleans()) and not with_logprobs))
+        events.append(Text(index, text))
+        if draw(st.integers(0, 9)) == 0:
+            events.append(KeepAlive(draw(st.booleans())))
+    reason = draw(st.sampled_from(["stop", "length", "content_filter"]))
+    if is_chat:
+        events += [Refusal(index, text) for text in draw(st.lists(texts, max_size=1))]
+        calls = draw(st.lists(st.tuples(names, arguments), max_size=3))
+        for number, (name, whole) in enumerate(calls):
+            events.append(ToolCall(index, number, f"call_{index}_{number}", name))
+            cut = draw(st.integers(0, len(whole)))
+            events += [ToolArguments(index, number, piece) for piece in (whole[:cut], whole[cut:]) if piece]
+        reason = "tool_calls" if calls else reason
+    events.append(Finish(index, reason))
+    return events
+
+
+@st.composite
+def legal(draw: st.DrawFn, endpoint: Endpoint) -> list[Event]:
+    """A legal sequence: choices that open in order and then mix, and perhaps usage, or a failure at any place."""
+    queues = [draw(_answers(endpoint, index)) for index in range(draw(st.integers(1, 3)))]
+    events: list[Event] = [queue.pop(0) for queue in queues]
+    while any(queues):
+        queue = draw(st.sampled_from([queue for queue in queues if queue]))
+        events.append(queue.pop(0))
+    if draw(st.integers(0, 4)) == 0:
+        return [*events[: draw(st.integers(0, len(events)))], draw(failures)]
+    return events + ([draw(usages)] if draw(st.booleans()) else [])
+
+
+_indexes = st.integers(0, 2)
+_numbers = st.integers(-1, 3)
+_maybe_names = st.one_of(st.just(""), names)
+_odd_texts = st.one_of(texts, st.sampled_from(["<think>", "</think>", "<thi", "nk>", "{}", "{", "}", '{"a":', "ab", "abc"]))
+
+odd_events: st.SearchStrategy[list[Event]] = st.lists(
+    st.one_of(
+        st.builds(Opening, _indexes),
+        st.builds(Text, _indexes, _odd_texts),
+        st.builds(Reasoning, _indexes, _odd_texts),
+        st.builds(Refusal, _indexes, texts),
+        st.builds(ToolCall, _indexes, _numbers, st.sampled_from(["", "a", "b"]), _maybe_names),
+        st.builds(ToolArguments, _indexes, _numbers, _odd_texts),
+        st.builds(lambda index: Logprobs(index, _logprobs(Endpoint.CHAT, "x")), _indexes),
+        st.builds(Finish, _indexes, st.sampled_from(["stop", "length", "tool_calls"])),
+        usages,
+        failures,
+        st.builds(KeepAlive, st.booleans()),
+        st.builds(Extra, _indexes, st.sampled_from(Place), _fields(""), st.booleans()),
+    ),
+    max_size=25,
+)
+"""Events in any order, as a reader may give them."""
+
+
+def recorded_streams() -> list[tuple[Endpoint, bytes]]:
+    """Each recorded stream, with its endpoint."""
+    streams = []
+    for path in sorted(RECORDED.glob("*/*.json")):
+        record = json.loads(path.read_text())
+        body = path.with_suffix(".body").read_bytes()
+        endpoint = Endpoint.CHAT if "chat" in record["endpoint"] else Endpoint.COMPLETIONS
+        if body.startswith((b"data", b"event", b"error", b":")) and len(body) < 20_000:
+            streams.append((endpoint, body))
+    return streams
+
+
+_SPOILS = [
+    (b'"role":"assistant"', b'"role":null'),
+    (b'"finish_reason":null', b'"finish_reason":""'),
+    (b'"finish_reason":"stop"', b'"finish_reason":"eos"'),
+    (b'"finish_reason":"length"', b'"finish_reason":"abort"'),
+    (b'"index":0', b'"index":1'),
+    (b'"index":0', b'"index":"0"'),
+    (b'"index":0,', b""),
+    (b'"delta":{}', b'"delta":null'),
+    (b'"delta"', b'"message"'),
+    (b'"content"', b'"reasoning_content"'),
+    (b'"content"', b'"reasoning"'),
+    (b'"content":"', b'"content":"<think>'),
+    (b'"content":"', b'"content":"\\ud83d'),
+    (b'"content":"', b'"content":"\xf0\x9f'),
+    (b'"content":"', b'"text":"'),
+    (b'"choices"', b'"error":null,"choices"'),
+    (b'"choices"', b'"usage":{"prompt_tokens":1},"choices"'),
+    (b'"choices":[', b'"choices":null,"x":['),
+    (b'"created":', b'"created":1.5e3,"x":'),
+    (b'"id":"', b'"id":null,"x":"'),
+    (b'"arguments":"', b'"arguments":"{}'),
+    (b'"name":"', b'"name":"","x":"'),
+    (b'"tool_calls"', b'"function_call"'),
+    (b'"type":"function"', b'"type":null'),
+    (b"\n\n", b"\n"),
+    (b"\n\n", b"\r\n\r\n"),
+    (b"\n\n", b"\n\n: ping\n\n"),
+    (b"data: ", b"data:"),
+    (b"data: ", b"event: x\nid: 7\nretry: 3\ndata: "),
+    (b"data: [DONE]\n\n", b""),
+    (b"data: [DONE]", b"data: [DONE] "),
+    (b"data: {", b"{"),
+    (b"data: {", b"error: {"),
+    (b"null", b"NaN"),
+    (b"true", b"True"),
+    (b'{"', b'{ "'),
+    (b"}", b"}}"),
+]
+
+
+@st.composite
+def spoiled(draw: st.DrawFn) -> tuple[Endpoint, bytes]:
+    """A recorded stream in which frames were moved, lost or doubled, words exchanged, and bytes changed."""
+    endpoint, body = draw(st.sampled_from(recorded_streams()))
+    frames = body.split(b"\n\n")[:12] + body.split(b"\n\n")[-4:]
+    for _ in range(draw(st.integers(0, 3))):
+        place = draw(st.integers(0, len(frames) - 1))
+        other = draw(st.integers(0, len(frames) - 1))
+        action = draw(st.sampled_from(["drop", "double", "swap"]))
+        if action == "drop" and len(frames) > 1:
+            frames.pop(place)
+        elif action == "double":
+            frames.insert(place, frames[other])
+        else:
+            frames[place], frames[other % len(frames)] = frames[other % len(frames)], frames[place]
+        place = other = 0
+    body = b"\n\n".join(frames)
+    for old, new in draw(st.lists(st.sampled_from(_SPOILS), max_size=4)):
+        body = body.replace(old, new, draw(st.sampled_from([1, 2, -1])))
+    for _ in range(draw(st.integers(0, 2))):
+        place = draw(st.integers(0, len(body)))
+        body = body[:place] + draw(st.binary(max_size=2)) + body[place + draw(st.integers(0, 2)) :]
+    return endpoint, body
+
+
+_pieces = st.sampled_from(
+    [
+        *(old for old, _ in _SPOILS),
+        *(new for _, new in _SPOILS),
+        *[b"\n", b"\r", b"\r\n", b"data: ", b"{", b"}", b'{"choices":[{', b"}]}", b": x", b"[", b"]", b"\xef\xbb\xbf"],
+        *[b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n', b"data: [DONE]\n\n"],
+        *[b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n', b'data: {"error":"x"}\n\n'],
+    ]
+)
+any_bytes: st.SearchStrategy[bytes] = st.one_of(
+    st.binary(max_size=60),
+    st.lists(st.one_of(_pieces, st.binary(max_size=3)), max_size=20).map(b"".join),
+)

@@ -1,0 +1,132 @@
+"""The four laws, tried on whatever hypothesis can think of."""
+
+from typing import Any
+
+import pytest
+from hypothesis import assume, event, example, given
+from hypothesis import strategies as st
+
+from tests.laws.strategies import HEAD, any_bytes, legal, odd_events, spoiled
+from welldone.rules.judge import judge
+from welldone.rules.trace import Trace
+from welldone.wire.asked import Asked, read_request
+from welldone.wire.automaton import Automaton
+from welldone.wire.collect import Reply, collect
+from welldone.wire.dialects.chat import ChatWriter
+from welldone.wire.dialects.completions import CompletionsWriter
+from welldone.wire.dialects.stream import StreamWriter
+from welldone.wire.events import Event, Failure, Text, Usage
+from welldone.wire.faults import Mend
+from welldone.wire.faults.catalogue import BY_ID
+from welldone.wire.head import Endpoint
+from welldone.wire.notes import Notes
+from welldone.wire.pipe import Pipe
+from welldone.wire.reader import Reader
+from welldone.wire.repair import Repair
+
+WRITERS: dict[Endpoint, type[StreamWriter]] = {Endpoint.CHAT: ChatWriter, Endpoint.COMPLETIONS: CompletionsWriter}
+ASKED: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}, "tools": [{}], "n": 3}
+NOT_ASKED: dict[str, Any] = {"stream": True, "tools": [{}], "n": 3}
+requests = st.sampled_from([None, ASKED, NOT_ASKED, {"stream": True}, {"stream": True, "functions": [{}]}])
+endpoints = pytest.mark.parametrize("endpoint", list(Endpoint))
+
+
+def write(events: list[Event], endpoint: Endpoint, *, usage_is_null: bool = False) -> bytes:
+    """The stream that `events` make."""
+    writer = WRITERS[endpoint](HEAD[endpoint], usage_is_null=usage_is_null)
+    return b"".join([*(writer.send(event) for event in events), writer.end()])
+
+
+def fix(data: bytes, endpoint: Endpoint, request: dict[str, Any] | None = None, cuts: list[int] | None = None) -> bytes:
+    """The stream that repair makes of `data`, fed in pieces."""
+    pipe = Pipe(endpoint, fallback=HEAD[endpoint], asked=None if request is None else read_request(request))
+    ends = [*sorted(cut for cut in cuts or [] if cut < len(data)), len(data)]
+    pieces = [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    return b"".join([*(pipe.feed(piece) for piece in pieces), pipe.close()])
+
+
+def read(data: bytes, endpoint: Endpoint) -> Reply:
+    """What a stream says."""
+    reader = Reader(endpoint, fallback=HEAD[endpoint], asked=Asked(), notes=Notes())
+    return collect(reader.feed(data) + reader.close())
+
+
+def is_cumulative(events: list[Event], index: int) -> bool:
+    """Whether a choice's texts each repeat the one before: nobody can tell them from a server that repeats itself."""
+    said = [event.text for event in events if isinstance(event, Text) and event.index == index]
+    grows = all(len(after) > len(before) and after.startswith(before) for before, after in zip(said, said[1:], strict=False))
+    return grows and (len(said) > 2 or (len(said) == 2 and len(said[0]) >= 4))
+
+
+def broken(data: bytes, endpoint: Endpoint, request: dict[str, Any] | None) -> set[str]:
+    """The rules that a stream breaks, less those that repair can only report."""
+    judged = judge(Trace(body=data, endpoint=endpoint.value, request=request))
+    return {rule for rule in judged.counts if BY_ID[rule].mend is not Mend.REPORT}
+
+
+@endpoints
+@given(data=st.data())
+def test_law_1_what_is_written_is_right(endpoint: Endpoint, data: st.DataObject) -> None:
+    events = data.draw(legal(endpoint))
+    assume(not any(is_cumulative(events, index) for index in range(3)))
+    is_counted = any(isinstance(event, Usage) for event in events)
+    is_asked = is_counted or isinstance(events[-1], Failure)
+    written = write(events, endpoint, usage_is_null=is_asked)
+    for request in (None, ASKED if is_asked else NOT_ASKED):
+        judgement = judge(Trace(body=written, endpoint=endpoint.value, request=request))
+        allowed = {"ext-reasoning-before-content", "ext-logprobs-align"}
+        assert {finding.rule for finding in judgement.findings} <= allowed
+
+
+@endpoints
+@given(data=any_bytes, request=requests)
+def test_law_2_whatever_the_bytes_what_is_repaired_is_right(
+    endpoint: Endpoint, data: bytes, request: dict[str, Any] | None
+) -> None:
+    assert broken(fix(data, endpoint, request), endpoint, request) <= UNKNOWABLE
+
+
+@given(stream=spoiled(), request=requests)
+def test_law_2_whatever_a_server_got_wrong_what_is_repaired_is_right(
+    stream: tuple[Endpoint, bytes], request: dict[str, Any] | None
+) -> None:
+    endpoint, data = stream
+    fixed = fix(data, endpoint, request)
+    event("failed" if b'data: {"error"' in fixed else "whole")
+    assert broken(fixed, endpoint, request) <= UNKNOWABLE
+
+
+UNKNOWABLE = {"use-final-chunk", "cmpl-usage-chunk"}
+"""Counts that the server never gave are not invented."""
+
+
+@given(events=odd_events, is_done=st.booleans())
+def test_law_2_whatever_the_events_their_repair_is_legal(events: list[Event], is_done: bool) -> None:
+    repair = Repair(Endpoint.CHAT, asked=Asked(), notes=Notes(), mint=iter(f"call_{n}" for n in range(99)).__next__)
+    repaired = repair.feed(events) + repair.close(is_done=is_done)
+    assert broken(write(repaired, Endpoint.CHAT), Endpoint.CHAT, None) == set()
+
+
+@endpoints
+@given(data=st.data())
+def test_law_3_repair_keeps_all_that_a_right_stream_says(endpoint: Endpoint, data: st.DataObject) -> None:
+    events = data.draw(legal(endpoint))
+    assume(not any(is_cumulative(events, index) for index in range(3)))
+    written = write(events, endpoint)
+    fixed = fix(written, endpoint)
+    assert read(fixed, endpoint) == read(written, endpoint)
+
+
+@given(stream=st.one_of(spoiled(), any_bytes.map(lambda data: (Endpoint.CHAT, data))), request=requests)
+def test_law_3_repairing_twice_is_repairing_once(
+    stream: tuple[Endpoint, bytes], request: dict[str, Any] | None
+) -> None:
+    endpoint, data = stream
+    once = fix(data, endpoint, request)
+    assert fix(once, endpoint, request) == once
+
+
+@given(stream=st.one_of(spoiled(), any_bytes.map(lambda data: (Endpoint.CHAT, data))), cuts=st.lists(st.integers(1, 3000)))
+def test_law_4_where_the_bytes_are_cut_never_matters(stream: tuple[Endpoint, bytes], cuts: list[int]) -> None:
+    endpoint, data = stream
+    assert fix(data, endpoint, cuts=cuts) == fix(data, endpoint)

@@ -1,0 +1,131 @@
+"""What people and programs have saved, read back as traces."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from welldone.rules.capture import read_capture, read_trace
+from welldone.rules.trace import Trace
+
+BODY = b"data: [DONE]\n\n"
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+HEADERS = (("Content-Type", "text/event-stream"), ("Transfer-Encoding", "chunked"))
+
+
+def test_a_body_alone_is_taken_as_it_is() -> None:
+    assert read_capture(BODY) == Trace(body=BODY)
+
+
+def test_a_head_gives_status_and_headers() -> None:
+    assert read_capture(HEAD + BODY) == Trace(body=BODY, status=200, headers=HEADERS)
+    assert read_capture(HEAD.replace(b"\r", b"") + BODY) == Trace(body=BODY, status=200, headers=HEADERS)
+
+
+@pytest.mark.parametrize(
+    "head", [b"HTTP/2 204", b"HTTP/1.1 204 No Content\n", b"HTTP/2 204 \r\n\r\n", b"HTTP/2 204\n\n"]
+)
+def test_a_head_may_stand_alone(head: bytes) -> None:
+    assert read_capture(head) == Trace(body=b"", status=204, headers=())
+
+
+@pytest.mark.parametrize(
+    "before", [b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 302 Found\r\nLocation: /x\r\nContent-Length: 0\r\n\r\n"]
+)
+def test_of_several_heads_the_last_one_counts(before: bytes) -> None:
+    assert read_capture(before + HEAD + BODY) == read_capture(HEAD + BODY)
+
+
+def test_lines_of_a_head_without_a_colon_are_passed_over() -> None:
+    trace = read_capture(b"HTTP/2 200\nx-a: 1\nnonsense\nX-A: 2\n\n" + BODY)
+    assert trace.headers == (("x-a", "1"), ("X-A", "2"))
+    assert trace.header("x-a") == "1, 2"
+    assert trace.header("x-b") is None
+
+
+@pytest.mark.parametrize("line_end", [b"\r\n", b"\n"])
+@pytest.mark.parametrize("end", [b"0%b%b", b"0;x=y%bTrailer: 1%b"])
+def test_chunked_framing_is_undone(line_end: bytes, end: bytes) -> None:
+    framed = b"6%bdata: %b8;a=b%b[DONE]\n\n%b" % ((line_end,) * 4) + end % (line_end, line_end)
+    trace = read_capture(HEAD + framed)
+    assert (trace.body, trace.complete, trace.pieces) == (BODY, True, (6, 8))
+
+
+@pytest.mark.parametrize("cut", range(1, 30))
+def test_chunked_framing_that_breaks_off_is_not_complete(cut: int) -> None:
+    framed = (b"6\r\ndata: \r\n8\r\n[DONE]\n\n\r\n0\r\n\r\n")[: -cut - 4]
+    trace = read_capture(HEAD + framed)
+    assert trace.complete is not True
+    assert BODY.startswith(trace.body) or trace.pieces is None
+
+
+@pytest.mark.parametrize(("length", "complete"), [(b"14", True), (b"15", False), (b"x", None), (b"9" * 30, None)])
+def test_a_content_length_says_whether_the_body_is_complete(length: bytes, complete: bool | None) -> None:
+    trace = read_capture(b"HTTP/1.1 200 OK\r\nContent-Length: " + length + b"\r\n\r\n" + BODY)
+    assert (trace.body, trace.complete) == (BODY, complete)
+
+
+@pytest.mark.parametrize(
+    ("body", "endpoint"),
+    [
+        (b'data: {"object": "text_completion","choices":[]}\n\n', "completions"),
+        (b'data: {"choices":[{"delta":{"content":"{\\"object\\":\\"text_completion\\"}"}}]}\n\n', "chat"),
+    ],
+)
+def test_chunks_of_completions_name_themselves(body: bytes, endpoint: str) -> None:
+    assert read_capture(body).endpoint == endpoint
+
+
+@given(st.binary() | st.binary().map(HEAD.__add__))
+def test_no_bytes_make_it_raise(data: bytes) -> None:
+    read_capture(data)
+
+
+RECORD = {
+    "server": "x",
+    "endpoint": "/v1/chat/completions",
+    "method": "POST",
+    "request": {"stream": True},
+    "status": "HTTP/1.1 200 OK",
+    "headers": [["Content-Type", "text/event-stream"]],
+    "http_chunk_sizes": [6, 8],
+    "body_complete": True,
+}
+
+
+def test_a_record_gives_all_that_was_heard() -> None:
+    assert read_trace(RECORD, BODY) == Trace(
+        body=BODY,
+        endpoint="chat",
+        request={"stream": True},
+        status=200,
+        headers=(("Content-Type", "text/event-stream"),),
+        complete=True,
+        pieces=(6, 8),
+    )
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "wanted"),
+    [("/v1/completions", "completions"), ("/v1/chat/completions/", "chat"), ("/v1/models", "chat"), (None, "chat")],
+)
+def test_the_path_names_the_endpoint(endpoint: object, wanted: str) -> None:
+    assert read_trace({"endpoint": endpoint}, BODY).endpoint == wanted
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {},
+        {"request": "x", "status": 200, "headers": None, "http_chunk_sizes": None, "body_complete": None},
+        {"request": [], "status": "ok", "headers": {}, "http_chunk_sizes": 5, "body_complete": "yes"},
+    ],
+)
+def test_what_a_record_does_not_know_stays_unknown(record: dict[str, Any]) -> None:
+    assert read_trace(record, BODY) == Trace(body=BODY)
+
+
+def test_odd_headers_and_sizes_of_a_record_are_passed_over() -> None:
+    trace = read_trace({"headers": [["a", 1], "b", ["c"]], "http_chunk_sizes": [1, "2", -3]}, BODY)
+    assert (trace.headers, trace.pieces) == ((("a", "1"),), (1,))

@@ -1,0 +1,428 @@
+"""The judge: what it says of right streams, of junk, and of the faults that pages have no room for."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.rules.streams import (
+    ASKS_USAGE,
+    DONE,
+    USAGE,
+    call,
+    chat,
+    choice,
+    completion,
+    envelope,
+    frame,
+    odd_streams,
+    reference_streams,
+)
+from welldone.rules.checks import RULES
+from welldone.rules.judge import LISTED, SHOWN, Verdict, has_something, judge
+from welldone.rules.trace import Trace
+from welldone.wire.faults import Severity
+from welldone.wire.faults.catalogue import ALL
+
+STREAM = {"model": "m", "stream": True}
+REPLY = {
+    "id": "chatcmpl-1",
+    "object": "chat.completion",
+    "created": 1700000000,
+    "model": "m",
+    "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}],
+    "usage": USAGE,
+}
+ERROR = {"error": {"message": "no", "type": "server_error", "param": None, "code": None}}
+HEADERS = (
+    ("Content-Type", "text/event-stream"),
+    ("Cache-Control", "no-cache"),
+    ("X-Accel-Buffering", "no"),
+    ("Transfer-Encoding", "chunked"),
+)
+
+
+def rules_of(body: bytes, endpoint: str = "chat", **known: Any) -> set[str]:  # noqa: ANN401  # any field of a trace
+    return set(judge(Trace(body=body, endpoint=endpoint, **known)).counts)
+
+
+def whole(value: object) -> bytes:
+    return json.dumps(value).encode()
+
+
+# ---- the laws
+
+
+def test_every_fault_has_one_rule_in_the_order_of_the_catalogue() -> None:
+    assert [rule.fault.id for rule in RULES] == [fault.id for fault in ALL]
+
+
+@given(reference_streams())
+def test_a_reference_stream_is_right(stream: tuple[bytes, dict[str, Any] | None]) -> None:
+    body, request = stream
+    judgement = judge(Trace(body=body, request=request, status=200, headers=HEADERS, complete=True))
+    assert judgement.findings == ()
+
+
+def _judge_every_way(body: bytes) -> None:
+    for endpoint in ("chat", "completions"):
+        judge(Trace(body=body, endpoint=endpoint))
+        judge(Trace(body=body, endpoint=endpoint, request=ASKS_USAGE, status=200, headers=HEADERS, complete=False))
+        judge(Trace(body=body, endpoint=endpoint, request={}, status=429, headers=(), pieces=(1, 2, 0, 50)))
+
+
+@given(st.binary())
+def test_no_bytes_make_it_raise(body: bytes) -> None:
+    _judge_every_way(body)
+
+
+@given(odd_streams)
+def test_no_stream_makes_it_raise(body: bytes) -> None:
+    _judge_every_way(body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{" * 100_000,
+        b"[" * 100_000,
+        b"data: " + b"[" * 100_000,
+        b'data: {"id":' + b"[" * 900 + b"]" * 900 + b"}\n\n",
+        b'data: {"created":' + b"9" * 10_000 + b"}\n\n",
+        b"data: " + b"x" * 1_000_000,
+        b"data: " + b" " * 1_000_000,
+        b'data: {"a":"\x01"} ' * 2_000,
+        b"\n\n" * 50_000,
+        b"data: [DONE]\n" * 5_000,
+        frame(envelope([choice({"content": "\ufffd"})] * 5_000)),
+        frame(envelope([choice({"tool_calls": [{"index": 0}] * 5_000})])),
+        frame({"id": "x" * 1_000_000, "choices": []}) + frame({"id": "y", "choices": []}) * 2_000,
+    ],
+    ids=lambda body: f"{body[:20]!r} of {len(body)}",
+)
+def test_large_and_deep_input_is_judged(body: bytes) -> None:
+    # A cost that grew with the square of these sizes would take minutes.
+    _judge_every_way(body)
+
+
+# ---- what it says
+
+
+def test_a_finding_tells_where_what_and_whom_it_hurts() -> None:
+    body = b": hello\n\n" + chat({"content": "Hi"}, {"role": "assistant", "content": " you"})
+    (finding,) = judge(Trace(body=body)).findings
+    assert finding.rule == "delta-role-once"
+    assert finding.severity == "breaks"
+    assert finding.frame == 4
+    assert finding.byte is not None
+    assert body[finding.byte :].startswith(b'data: {"id"')
+    assert finding.heard == '{"delta":{"role":"assistant","content":" you"}}'
+    assert finding.wanted == "the delta without role"
+    assert finding.hurts
+
+
+def test_the_verdict_follows_the_gravest_finding() -> None:
+    lax = judge(Trace(body=chat({"content": "Hi"}).replace(b'"content":""', b'"content":null')))
+    assert (lax.verdict, lax.counts) == (Verdict.LAX, {"delta-role-content-empty": 1})
+    wrong = judge(Trace(body=chat({"content": "Hi"}, end=b"")))
+    assert (wrong.verdict, wrong.counts) == (Verdict.WRONG, {"end-done-sent": 1})
+    right = judge(Trace(body=chat({"content": "Hi"})))
+    assert (right.verdict, right.frames, right.findings, right.counts) == (Verdict.RIGHT, 4, (), {})
+
+
+def test_findings_are_listed_by_place_and_no_more_than_a_hundred_of_a_rule() -> None:
+    body = chat(*[{"role": "assistant", "content": str(number)} for number in range(300)], end=b"")
+    judgement = judge(Trace(body=body, headers=()))
+    assert judgement.counts["delta-role-once"] == 300
+    listed = [finding for finding in judgement.findings if finding.rule == "delta-role-once"]
+    assert len(listed) == LISTED
+    places = [-1 if finding.byte is None else finding.byte for finding in judgement.findings]
+    assert places == sorted(places)
+
+
+def test_what_was_heard_is_shown_short_and_printable() -> None:
+    body = chat({"content": ["@" + "x" * 1000]}).replace(b"@", b"\xe2\x80\xa8\\ud800\\u0007")
+    (shown,) = [one for one in judge(Trace(body=body)).findings if one.rule == "delta-content-string"]
+    assert shown.heard.isprintable()
+    assert len(shown.heard) == SHOWN + 1
+    assert shown.heard.startswith('{"content":["\\u2028\\ud800\\u0007xxx')
+
+
+def test_only_the_rules_asked_for_are_judged() -> None:
+    body = chat({"role": "assistant", "content": "Hi"}, end=b"")
+    judgement = judge(Trace(body=body), rules={"end-done-sent", "no-such-rule"})
+    assert set(judgement.counts) == {"end-done-sent"}
+    assert judge(Trace(body=body), rules=()).verdict is Verdict.RIGHT
+
+
+def test_the_severity_of_a_finding_is_that_of_its_fault() -> None:
+    assert {rule.fault.severity for rule in RULES} == set(Severity)
+
+
+@pytest.mark.parametrize(("body", "has"), [(b"", False), (b" \r\n\t", False), (b":", True), (DONE, True)])
+def test_white_space_is_nothing_to_judge(body: bytes, has: bool) -> None:
+    assert has_something(Trace(body=body)) is has
+
+
+# ---- which kind of reply it is
+
+
+@pytest.mark.parametrize(
+    ("body", "known", "rules"),
+    [
+        (whole(REPLY), {}, set()),
+        (b" \n" + whole(REPLY), {"request": {"model": "m"}, "status": 200}, set()),
+        (whole(REPLY), {"request": STREAM}, {"err-empty-stream"}),
+        (whole(ERROR), {"request": STREAM, "status": 200, "headers": ()}, {"err-status-before-stream"}),
+        (whole(ERROR), {"request": STREAM, "status": 201}, set()),
+        (whole(ERROR), {"status": 200}, {"ns-error-status"}),
+        (whole(ERROR), {}, set()),
+        (whole({"detail": "no"}), {"status": 400}, {"err-body-shape"}),
+        (b"<html>", {"status": 502, "headers": ()}, {"err-body-shape"}),
+        (
+            whole(ERROR),
+            {"status": 503, "headers": (("content-type", "text/plain"),)},
+            {"err-retry-after", "ns-content-type-json"},
+        ),
+        (whole(REPLY) + b"\n\ndata: [DONE]\n\n", {}, {"ns-no-sse-tail"}),
+        (b"[DONE]", {}, {"sse-data-space", "end-done-exact", "end-last-event-terminated", "err-empty-stream"}),
+        (b"{oops", {}, {"enc-strict-json", "ns-choices", "ns-usage", "ns-object"}),
+        (b'{"a":NaN}', {"rules": {"enc-strict-json"}}, {"enc-strict-json"}),
+        (b'{"a":"\xff"}', {"rules": {"enc-valid-utf8"}}, {"enc-valid-utf8"}),
+        (b"{oops\n\n" + chat({"content": "Hi"}), {}, {"enc-strict-json", "sse-data-space"}),
+        (b"{oops", {"request": STREAM, "rules": {"err-empty-stream"}}, {"err-empty-stream"}),
+        (chat({"content": "Hi"}).replace(b"data: {", b"{"), {}, {"sse-data-space"}),
+        (b'{"choices":[{"delta":{}}]}', {"rules": {"sse-data-space"}}, {"sse-data-space"}),
+        (b"", {}, {"err-empty-stream"}),
+        (b"\xef\xbb\xbf" + whole(REPLY), {}, set()),
+    ],
+)
+def test_each_kind_of_reply_has_its_rules(body: bytes, known: dict[str, Any], rules: set[str]) -> None:
+    asked = known.pop("rules", None)
+    assert set(judge(Trace(body=body, **known), asked).counts) == rules
+
+
+# ---- faults that the pages do not show
+
+GET = {"id": "call_1", "type": "function", "function": {"name": "get", "arguments": ""}}
+ARGS = {"function": {"arguments": '{"x":1}'}}
+
+
+@pytest.mark.parametrize(
+    ("body", "rules"),
+    [
+        # Tool calls without an index are put together by order.
+        (
+            chat(
+                {"tool_calls": [{**GET, "function": {"name": "get", "arguments": "{}"}}]},
+                {"tool_calls": [{**GET, "id": "call_2", "function": {"name": "get", "arguments": "{}"}}]},
+                finish="tool_calls",
+            ),
+            {"tool-index-required"},
+        ),
+        (
+            chat(
+                {"tool_calls": [{"type": "function", "function": {"name": "get", "arguments": '{"x"'}}]},
+                {"tool_calls": [{"function": {"arguments": ":1}"}}]},
+                {"tool_calls": [{"type": "function", "function": {"name": "get", "arguments": "{}"}}]},
+                finish="tool_calls",
+            ),
+            {"tool-index-required", "tool-id-first"},
+        ),
+        (chat(call(0, **GET), call(0, id="call_2", **ARGS), finish="tool_calls"), {"tool-id-stable"}),
+        (
+            chat(call(0, **GET), call(0, **ARGS), call(1, **GET), call(1, **ARGS), finish="tool_calls"),
+            {"tool-id-stable"},
+        ),
+        (
+            chat(call(0, **GET), call(0, function={"name": "_it", "arguments": "{}"}), finish="tool_calls"),
+            {"tool-name-whole"},
+        ),
+        (chat(call(0, **GET), finish="length"), set()),
+        (
+            chat({"tool_calls": [None]}, finish="length"),
+            {"tool-index-required", "tool-id-first", "tool-type-first", "tool-function-present"},
+        ),
+        (
+            chat({**call(0, **GET), "tool_calls": [{"index": True, **GET}]}, finish="length"),
+            {"tool-index-int"},
+        ),
+        (chat(call(-1, **GET), finish="length"), {"tool-index-contiguous"}),
+        # Several values, and none, in one frame.
+        (chat({"content": "Hi"}, end=b"data: [DONE]\ndata:\n\n"), set()),
+        (chat({"content": "Hi"}).replace(b"}\n\ndata: [DONE]", b"}\ndata: [DONE]"), {"sse-event-blank-line"}),
+        (b"retry: 5\n" + chat({"content": "Hi"}), set()),
+        (b"ready: go\n" + chat({"content": "Hi"}), set()),
+        (b"data: 1 2\n\n" + chat({"content": "Hi"}), {"sse-one-object-per-event", "sse-no-foreign-json"}),
+        (chat({"content": "Hi"}) + b": bye\n", set()),
+        (chat({"content": "Hi"}) + b": bye\n" * 120, {"sse-keepalive-run-limit"}),
+        (chat({"content": "Hi"}).replace(b'"Hi"', b'"H\ni"'), {"sse-json-on-one-line", "enc-escape-line-breaks"}),
+        (chat({"content": "Hi"}).replace(b'"Hi"', b'"H\x01i"'), {"enc-escape-line-breaks"}),
+        (
+            b"event: x\ndata: [1,\n2]\n\n" + chat({"content": "Hi"}),
+            {"sse-no-event-name", "sse-json-on-one-line", "sse-no-foreign-json"},
+        ),
+        (b"data: {oops\nand more\n\n" + chat({"content": "Hi"}), {"enc-strict-json"}),
+        # U+FFFD: only in text, and not where the bytes themselves are at fault.
+        (chat({"content": "Hi"}).replace(b'"Hi"', b'"H\xff"'), {"enc-valid-utf8"}),
+        (chat({"content": "Hi"}).replace(b'"Hi"', b'"H\\uFFFD"'), {"enc-no-replacement-char"}),
+        (frame(envelope([], x="\ufffd", id="")) + chat({"content": "Hi"}), {"env-placeholder-chunk"}),
+        (chat({"content": "Hi"}).replace(b'"Hi"', b'"\\ud83d\\ude00"'), set()),
+        # Errors.
+        (
+            b"event: error\n" + frame({"message": "no"}) + DONE,
+            {"sse-no-event-name", "err-not-object-error", "err-event-name"},
+        ),
+        (frame(ERROR) + DONE, set()),
+        (chat({"content": "Hi"}, finish=None, end=frame(ERROR)), {"err-then-done"}),
+        (
+            chat({"content": "Hi"}, finish=None, end=frame(ERROR) + chat({"content": "Hi"})),
+            {"err-then-done", "delta-role-once"},
+        ),
+        (frame(envelope([choice({}, None)])) + DONE, {"delta-role-first", "fin-always-sent"}),
+        # Extras.
+        (chat({"reasoning_content": "Hm"}, {"content": "Hi"}, {"refusal": "no"}), set()),
+        (chat({"annotations": "x"}), {"ext-annotations"}),
+        (chat({"annotations": []}, {"annotations": []}), set()),
+        (chat({"parts": [{"a": 1}]}, {"parts": [{"index": 0}]}, {"parts": ["b"]}), set()),
+        (chat({"audio": "x"}, finish=None, end=frame(ERROR) + DONE), {"ext-audio"}),
+        (chat({"role": "assistant"}), {"delta-role-once"}),
+        (chat({"content": "Hi"}, {"content": "Hi "}), set()),
+        (chat({"content": "Hi, "}, {"content": "Hi, you"}), {"delta-content-incremental"}),
+    ],
+)
+def test_rare_faults_of_chat(body: bytes, rules: set[str]) -> None:
+    assert rules_of(body) == rules
+
+
+LOGPROBS: dict[str, Any] = {
+    "content": [{"token": "Hi", "logprob": -1, "bytes": None, "top_logprobs": []}],
+    "refusal": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("logprobs", "rules"),
+    [
+        (LOGPROBS, set()),
+        ([], {"ext-logprobs-shape"}),
+        ({"content": ["Hi"], "refusal": None}, {"ext-logprobs-entry", "ext-logprobs-align"}),
+        ({"content": [{"token": "Hi"}], "refusal": None}, {"ext-logprobs-entry"}),
+        ({**LOGPROBS, "content": [{**LOGPROBS["content"][0], "bytes": [72, 300]}]}, set()),
+        (
+            {**LOGPROBS, "content": [{**LOGPROBS["content"][0], "top_logprobs": [{}]}]},
+            {"ext-logprobs-entry"},
+        ),
+        (
+            {**LOGPROBS, "content": [{**LOGPROBS["content"][0], "top_logprobs": [{"logprob": float("inf")}]}]},
+            {"ext-logprobs-entry", "ext-logprobs-finite", "enc-strict-json"},
+        ),
+    ],
+)
+def test_logprobs_of_chat(logprobs: object, rules: set[str]) -> None:
+    said = [
+        choice({"role": "assistant", "content": ""}),
+        choice({"content": "Hi"}, logprobs=logprobs),
+        choice({}, "stop"),
+    ]
+    assert rules_of(b"".join(frame(envelope([one])) for one in said) + DONE) == rules
+
+
+@pytest.mark.parametrize(
+    ("body", "rules"),
+    [
+        (completion("Hi"), set()),
+        (completion("Hi", finish=None), {"cmpl-finish", "err-not-silent"}),
+        (completion("Hi", finish="eos"), {"cmpl-finish"}),
+        (completion("Hi", end=completion()), {"cmpl-finish"}),
+        (completion("Hi", end=b""), {"end-done-sent", "cmpl-done"}),
+        (completion("Error: no"), {"err-not-content"}),
+        (b"", {"err-empty-stream"}),
+        (whole({**REPLY, "object": "text_completion"}), set()),
+        (whole({**REPLY, "choices": [{}]}), {"ns-finish", "ns-object"}),
+    ],
+)
+def test_completions_have_rules_of_their_own(body: bytes, rules: set[str]) -> None:
+    assert rules_of(body, "completions") == rules
+
+
+@pytest.mark.parametrize(
+    ("request_", "rules"),
+    [(None, set()), (STREAM, set()), (ASKS_USAGE, {"use-final-chunk", "cmpl-usage-chunk"})],
+)
+def test_completions_owe_usage_to_who_asks(request_: dict[str, Any] | None, rules: set[str]) -> None:
+    assert rules_of(completion("Hi"), "completions", request=request_) == rules
+
+
+def test_log_probabilities_of_completions_are_finite() -> None:
+    logprobs = {"tokens": ["Hi"], "token_logprobs": [-1.0], "top_logprobs": [{"Hi": float("-inf")}], "text_offset": [0]}
+    body = completion("Hi").replace(b'"logprobs":null', b'"logprobs":' + whole(logprobs), 1)
+    assert rules_of(body, "completions") == {"enc-strict-json", "ext-logprobs-finite"}
+
+
+NAMED = {**STREAM, "tool_choice": {"type": "function", "function": {"name": "get"}}}
+CALLS = chat(call(0, **GET), call(0, **ARGS), finish="stop")
+USED = chat({"content": "Hi"}, end=frame(envelope([], usage=USAGE)) + DONE)
+LEGACY = chat({"function_call": {"name": "get"}}, finish="function_call")
+EVERYWHERE = {**STREAM, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+
+
+@pytest.mark.parametrize(
+    ("body", "request_", "rules"),
+    [
+        (CALLS, None, {"fin-tool-calls"}),
+        (CALLS, NAMED, set()),
+        (USED, ASKS_USAGE, set()),
+        (USED, None, set()),
+        (USED, {**STREAM, "stream_options": "x"}, {"use-only-if-asked"}),
+        (USED.replace(b'"stop"}]', b'"stop"}],"usage":' + whole(USAGE)), EVERYWHERE, set()),
+        (USED.replace(b'"stop"}]', b'"stop"}],"usage":' + whole(USAGE)), ASKS_USAGE, {"use-null-elsewhere"}),
+        (USED.replace(b'"choices":[],', b""), ASKS_USAGE, {"use-choices-empty-array", "env-choices-array"}),
+        (USED.replace(whole(USAGE).replace(b" ", b""), b"[]"), None, {"use-ints"}),
+        (LEGACY, None, set()),
+        (LEGACY, STREAM, {"fin-function-call-legacy", "tool-legacy-function-call"}),
+        (LEGACY, {**STREAM, "functions": [{}]}, set()),
+    ],
+)
+def test_what_the_request_asked_for_counts(body: bytes, request_: dict[str, Any] | None, rules: set[str]) -> None:
+    assert rules_of(body, request=request_) == rules
+
+
+FIRST = chat().index(b"\n\n") + 2
+"""Where the second frame begins."""
+
+
+@pytest.mark.parametrize(
+    ("change", "rules"),
+    [
+        ({}, set()),
+        ({"headers": None}, set()),
+        ({"headers": ()}, {"http-content-type", "http-no-proxy-buffering", "http-cache-control"}),
+        ({"headers": (*HEADERS, ("Content-Encoding", "identity"))}, set()),
+        ({"headers": (*HEADERS[1:], ("content-type", "Text/Event-Stream; Charset=UTF-8; x=y"))}, set()),
+        ({"complete": False}, {"http-chunked-terminated", "http-body-ends-after-done"}),
+        ({"pieces": (3, 5)}, {"sse-whole-event-writes"}),
+        ({"pieces": (FIRST, 10_000)}, set()),
+        ({"pieces": (FIRST,)}, set()),
+    ],
+)
+def test_the_http_reply_counts_where_it_is_known(change: dict[str, Any], rules: set[str]) -> None:
+    body = chat({"content": "Hi"})
+    assert rules_of(body, **{"headers": HEADERS, "status": 200, "complete": True, **change}) == rules
+
+
+@pytest.mark.parametrize(
+    ("message", "rules"),
+    [
+        ({"role": "assistant", "content": None, "tool_calls": [{**GET, "index": 0}]}, {"ns-tool-calls"}),
+        ({"role": "assistant", "content": None, "tool_calls": [GET]}, set()),
+        ({"role": "assistant", "content": None, "tool_calls": {}}, {"ns-tool-calls"}),
+        ({"content": []}, {"ns-role", "ns-content-key"}),
+        (None, {"ns-role", "ns-content-key"}),
+    ],
+)
+def test_the_message_of_a_whole_reply(message: object, rules: set[str]) -> None:
+    choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
+    assert rules_of(whole({**REPLY, "choices": choices})) == rules

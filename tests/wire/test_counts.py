@@ -1,0 +1,80 @@
+"""Usage, made whole or left out."""
+
+from typing import Any
+
+import pytest
+
+from tests.wire.build import count, rules
+from welldone.wire.counts import is_zero, read_usage, usage_object
+from welldone.wire.events import Usage
+from welldone.wire.notes import Notes
+
+
+def read(usage: dict[str, Any]) -> tuple[Usage | None, list[str]]:
+    notes = Notes()
+    return read_usage(usage, notes), rules(notes)
+
+
+def test_right_counts_are_taken_as_they_are() -> None:
+    more = {"prompt_tokens_details": {"cached_tokens": 2}, "cost": 0.5}
+    assert read(count(5, 3, **more)) == (Usage(5, 3, 8, more), [])
+
+
+@pytest.mark.parametrize(
+    ("counts", "usage"),
+    [
+        ({"prompt_tokens": 5, "completion_tokens": 3}, Usage(5, 3, 8, {})),
+        ({"prompt_tokens": 5, "total_tokens": 8}, Usage(5, 3, 8, {})),
+        ({"completion_tokens": 3, "total_tokens": 8}, Usage(5, 3, 8, {})),
+        ({"prompt_tokens": "5", "completion_tokens": 3.0, "total_tokens": None}, Usage(5, 3, 8, {})),
+        ({"prompt_tokens": True, "completion_tokens": 3, "total_tokens": 8}, Usage(5, 3, 8, {})),
+        ({}, None),
+        ({"total_tokens": 8}, None),
+        ({"prompt_tokens": 5}, None),
+        ({"prompt_tokens": 5, "completion_tokens": 2.5}, None),
+        ({"prompt_tokens": 5, "completion_tokens": -2.0}, None),
+        ({"prompt_tokens": 5, "completion_tokens": "many"}, None),
+        ({"prompt_tokens": 5, "completion_tokens": "9" * 30}, None),
+        ({"prompt_tokens": 9, "total_tokens": 8}, None),
+        ({"completion_tokens": 9, "total_tokens": 8}, None),
+        ({"prompt_tokens": float("nan"), "completion_tokens": float("inf")}, None),
+    ],
+)
+def test_counts_that_are_no_integers_are_mended_or_left_out(counts: dict[str, Any], usage: Usage | None) -> None:
+    assert read(counts) == (usage, ["use-ints"])
+
+
+def test_a_negative_count_is_none() -> None:
+    assert read({"prompt_tokens": -5, "completion_tokens": 3, "total_tokens": 8})[0] == Usage(5, 3, 8, {})
+    assert read({"prompt_tokens": -5, "completion_tokens": -3, "total_tokens": -8})[0] is None
+
+
+def test_a_total_is_the_sum() -> None:
+    assert read(count(5, 3) | {"total_tokens": 9}) == (Usage(5, 3, 8, {}), ["use-total-sum"])
+
+
+@pytest.mark.parametrize(
+    ("details", "more"),
+    [
+        (None, {}),
+        (7, {}),
+        ({"a": 1, "b": None, "c": 2.5, "d": True}, {"prompt_tokens_details": {"a": 1}}),
+    ],
+)
+def test_details_are_objects_of_integers(details: object, more: dict[str, Any]) -> None:
+    assert read(count(5, 3, prompt_tokens_details=details)) == (Usage(5, 3, 8, more), ["use-details"])
+
+
+def test_usage_is_written_as_openai_does() -> None:
+    assert list(usage_object(Usage(5, 3, 8, {"cost": 0.5})).items()) == [
+        ("prompt_tokens", 5),
+        ("completion_tokens", 3),
+        ("total_tokens", 8),
+        ("cost", 0.5),
+    ]
+
+
+def test_a_count_of_nothing_is_a_placeholder() -> None:
+    assert is_zero(Usage(0, 0, 0, {})) is True
+    assert is_zero(Usage(5, 0, 5, {})) is False
+    assert is_zero(Usage(0, 3, 3, {})) is False

@@ -1,0 +1,134 @@
+"""Log probabilities in the two shapes that clients know."""
+
+from typing import Any
+
+import pytest
+
+from tests.wire.build import GONE, entry, rules, top
+from welldone.wire.logprobs import read_chat, read_completions
+from welldone.wire.notes import Notes
+
+NAN, INFINITE = float("nan"), float("inf")
+SHAPE, ENTRY, FINITE, LISTS = "ext-logprobs-shape", "ext-logprobs-entry", "ext-logprobs-finite", "cmpl-logprobs"
+
+
+def chat(value: object) -> tuple[Any, list[str]]:
+    notes = Notes()
+    return read_chat(value, notes), rules(notes)
+
+
+def completions(value: object, offset: int = 0) -> tuple[Any, list[str]]:
+    notes = Notes()
+    return read_completions(value, offset, notes), rules(notes)
+
+
+def test_right_chat_logprobs_are_taken_as_they_are() -> None:
+    right = {"content": [entry("é", -0.5, top("e"), top("a", 0))], "refusal": None}
+    assert chat(right) == (right, [])
+    assert chat({"content": None, "refusal": [entry("no")]}) == ({"content": None, "refusal": [entry("no")]}, [])
+
+
+@pytest.mark.parametrize(
+    ("value", "fixed"),
+    [
+        ({"content": [entry("a")]}, {"content": [entry("a")], "refusal": None}),
+        ({"refusal": None}, {"content": None, "refusal": None}),
+        ({"content": 7, "refusal": []}, {"content": None, "refusal": []}),
+        ({}, {"content": None, "refusal": None}),
+        ([], None),
+        ("x", None),
+        (7, None),
+    ],
+)
+def test_chat_logprobs_have_two_lists(value: object, fixed: object) -> None:
+    assert chat(value) == (fixed, [SHAPE])
+
+
+def test_members_that_nobody_knows_stay() -> None:
+    value = {"content": [entry("a", x=1)], "refusal": None, "y": [2]}
+    assert chat(value) == (value, [])
+
+
+@pytest.mark.parametrize(
+    ("given", "fixed"),
+    [
+        (entry("é", bytes=GONE), [entry("é")]),
+        (entry("é", bytes="é"), [entry("é")]),
+        (entry("a", top_logprobs=GONE), [entry("a")]),
+        (entry("a", top_logprobs=None), [entry("a")]),
+        (entry("a", -0.5, {"token": "b", "logprob": -1}), [entry("a", -0.5, top("b", -1))]),
+        (entry("a", -0.5, "b", {"token": 7}, top("c")), [entry("a", -0.5, top("c"))]),
+        ("a", []),
+        ({"logprob": -0.5}, []),
+        ({"token": 7, "logprob": -0.5}, []),
+    ],
+)
+def test_each_entry_has_all_its_members_or_goes(given: object, fixed: list[object]) -> None:
+    assert chat({"content": [given], "refusal": None}) == ({"content": fixed, "refusal": None}, [ENTRY])
+
+
+def test_bytes_may_be_null() -> None:
+    value = {"content": [entry("a", bytes=None)], "refusal": None}
+    assert chat(value) == (value, [])
+
+
+@pytest.mark.parametrize("number", [NAN, INFINITE, -INFINITE, None, "x", True])
+def test_a_log_probability_is_a_finite_number(number: object) -> None:
+    given = {"content": [entry("a", number, top("b", number))], "refusal": None}
+    fixed = {"content": [entry("a", -9999.0, top("b", -9999.0))], "refusal": None}
+    assert chat(given) == (fixed, [FINITE])
+
+
+def lists(*tokens: str, **members: object) -> dict[str, Any]:
+    offsets = [len("".join(tokens[:place])) for place in range(len(tokens))]
+    right = {
+        "tokens": list(tokens),
+        "token_logprobs": [-0.5 for _ in tokens],
+        "top_logprobs": [{token: -0.5} for token in tokens],
+        "text_offset": offsets,
+    }
+    return {key: value for key, value in (right | members).items() if value is not GONE}
+
+
+def test_right_completions_logprobs_are_taken_as_they_are() -> None:
+    assert completions(lists("Hel", "lo")) == (lists("Hel", "lo"), [])
+    first_of_an_echo = lists("a", token_logprobs=[None], top_logprobs=[None], x=1)
+    assert completions(first_of_an_echo) == (first_of_an_echo, [])
+
+
+@pytest.mark.parametrize(
+    ("members", "fixed"),
+    [
+        ({"token_logprobs": GONE}, {"token_logprobs": [None, None]}),
+        ({"token_logprobs": [-1]}, {"token_logprobs": [None, None]}),
+        ({"top_logprobs": None}, {"top_logprobs": [None, None]}),
+        ({"top_logprobs": [{}]}, {"top_logprobs": [None, None]}),
+        ({"text_offset": GONE}, {"text_offset": [7, 10]}),
+        ({"text_offset": [0, 3, 5]}, {"text_offset": [7, 10]}),
+    ],
+)
+def test_the_four_lists_are_of_one_length(members: dict[str, Any], fixed: dict[str, Any]) -> None:
+    assert completions(lists("Hel", "lo", **members), 7) == (lists("Hel", "lo", **fixed), [LISTS])
+
+
+def test_completions_numbers_are_finite_too() -> None:
+    given = lists("a", "b", token_logprobs=[NAN, -1], top_logprobs=[{"a": -INFINITE}, 7])
+    fixed = lists("a", "b", token_logprobs=[-9999.0, -1], top_logprobs=[{"a": -9999.0}, None])
+    assert completions(given)[0] == fixed
+    assert FINITE in completions(given)[1]
+
+
+@pytest.mark.parametrize("value", [[], "x", {}, {"tokens": []}, {"tokens": "ab"}, {"tokens": ["a", 7]}, {"content": []}])
+def test_what_is_nothing_of_the_kind_is_left_out(value: object) -> None:
+    assert completions(value) == (None, [LISTS])
+
+
+def test_chat_s_shape_is_turned_into_the_four_lists() -> None:
+    given = {"content": [entry("Hel", -0.5, top("Hel"), top("He", -2)), entry("lo", -1, bytes=GONE)]}
+    fixed = {
+        "tokens": ["Hel", "lo"],
+        "token_logprobs": [-0.5, -1],
+        "top_logprobs": [{"Hel": -0.5, "He": -2}, {}],
+        "text_offset": [7, 10],
+    }
+    assert completions(given, 7) == (fixed, [LISTS])

@@ -1,0 +1,57 @@
+"""What was mended, by rule."""
+
+import pytest
+
+from welldone.wire import faults
+from welldone.wire.notes import Note, Notes, show
+
+
+def test_a_fault_is_noted_once_and_counted() -> None:
+    notes = Notes()
+    notes.frame, notes.byte = 3, 120
+    notes.note(faults.delta.ROLE_ONCE, "first")
+    notes.note(faults.fin.KEY_PRESENT)
+    notes.frame, notes.byte = 4, 150
+    notes.note(faults.delta.ROLE_ONCE, "second")
+    assert notes.all() == [Note("delta-role-once", 2, 3, 120, "first"), Note("fin-key-present", 1, 3, 120, "")]
+
+
+def test_nothing_noted_is_an_empty_list() -> None:
+    assert Notes().all() == []
+
+
+def test_what_was_heard_is_cut_to_what_a_log_line_holds() -> None:
+    notes = Notes()
+    notes.note(faults.enc.STRICT_JSON, "x" * 200)
+    notes.note(faults.enc.VALID_UTF8, "x" * 201)
+    notes.note(faults.env.ID_PRESENT, {"id": None})
+    assert [note.heard for note in notes.all()] == ["x" * 200, "x" * 199 + "…", '{"id":null}']
+
+
+def test_notes_stay_as_few_as_the_rules_however_often_they_are_made() -> None:
+    notes = Notes()
+    for number in range(100_000):
+        notes.note(faults.fin.KEY_PRESENT, number)
+    assert notes.all() == [Note("fin-key-present", 100_000, 0, 0, "0")]
+
+
+def nested(depth: int) -> object:
+    value: object = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, "null"),
+        ("é", '"é"'),
+        ([1, {"a": 2.5}], '[1,{"a":2.5}]'),
+        ("\ud83d", "(something that cannot be shown)"),
+        (nested(100_000), "(something that cannot be shown)"),
+    ],
+    ids=["null", "string", "nested", "half", "deep"],
+)
+def test_a_value_is_shown_as_json(value: object, shown: str) -> None:
+    assert show(value) == shown

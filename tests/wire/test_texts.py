@@ -1,0 +1,111 @@
+"""Text that repeats itself, and thoughts among the words."""
+
+import pytest
+
+from tests.wire.build import rules
+from welldone.wire.events import Event, Reasoning, Text
+from welldone.wire.notes import Notes
+from welldone.wire.texts import Increments, Thoughts
+
+INCREMENTAL, TAGS = "delta-content-incremental", "ext-no-think-tags"
+
+
+def increments(*texts: str) -> tuple[list[list[str]], list[str]]:
+    """What comes of each text and of the end, and what was noted."""
+    notes = Notes()
+    given = Increments(notes)
+    said = [given.feed(text) for text in texts]
+    return [*said, given.close()], rules(notes)
+
+
+@pytest.mark.parametrize(
+    ("texts", "said", "noted"),
+    [
+        (["Hello", " world"], [["Hello"], [" world"], []], []),
+        (["a", "b", "bc"], [["a"], ["b"], ["bc"], []], []),
+        (["Hello"], [["Hello"], []], []),
+        ([], [[]], []),
+        # two that grow: repeated if the first is long enough to tell
+        (["Hello", "Hello world"], [["Hello"], [], [" ", "world"]], [INCREMENTAL]),
+        (["Hell", "Hello"], [["Hell"], [], ["o"]], [INCREMENTAL]),
+        (["ha", "haha"], [["ha"], [], ["h", "aha"]], []),
+        (["Hello", "Hello"], [["Hello"], ["Hello"], []], []),
+        # three that grow: repeated, whatever their length
+        (["a", "ab", "abc", "abcd"], [["a"], [], ["b", "c"], ["d"], []], [INCREMENTAL]),
+        (["a", "ab", "abc", "abc", "abcd"], [["a"], [], ["b", "c"], [], ["d"], []], [INCREMENTAL]),
+        (["a", "ab", "abc", "x", "xy"], [["a"], [], ["b", "c"], ["x"], ["xy"], []], [INCREMENTAL]),
+        # two that grow by chance
+        (["a", "ab", "x", "xy"], [["a"], [], ["a", "b", "x"], ["xy"], []], []),
+    ],
+)
+def test_only_new_text_goes_out(texts: list[str], said: list[list[str]], noted: list[str]) -> None:
+    assert increments(*texts) == (said, noted)
+
+
+def test_what_was_held_back_is_given_once() -> None:
+    given = Increments(Notes())
+    given.feed("Hello")
+    given.feed("Hello you")
+    assert given.close() == [" ", "you"]
+    assert given.close() == []
+    assert given.feed("Hello you there") == ["Hello you there"]
+
+
+def test_a_server_that_is_known_to_repeat_holds_nothing_back_at_the_end() -> None:
+    given = Increments(Notes())
+    for text in ("a", "ab", "abc"):
+        given.feed(text)
+    assert given.close() == []
+
+
+def test_only_as_much_as_one_text_is_held() -> None:
+    given = Increments(Notes())
+    said = [piece for length in range(1, 2001) for piece in given.feed("x" * length)]
+    assert "".join(said) == "x" * 2000
+
+
+def thoughts(*texts: str) -> tuple[list[Event], list[str]]:
+    notes = Notes()
+    given = Thoughts(0, notes)
+    events = [event for text in texts for event in given.feed(text)]
+    return events + given.close(), rules(notes)
+
+
+def words(text: str) -> Text:
+    return Text(0, text)
+
+
+def thought(text: str) -> Reasoning:
+    return Reasoning(0, text)
+
+
+@pytest.mark.parametrize(
+    ("texts", "events", "noted"),
+    [
+        (["Hello", "<think>"], [words("Hello"), words("<think>")], []),
+        (["<think>why</think>so"], [thought("why"), words("so")], [TAGS]),
+        (["<thi", "nk>wh", "y</th", "ink>s", "o"], [thought("wh"), thought("y"), words("s"), words("o")], [TAGS]),
+        ([" \n<think>why</think>so"], [thought("why"), words("so")], [TAGS]),
+        (["<think>why"], [thought("why")], [TAGS]),
+        (["<think>why</thi"], [thought("why"), thought("</thi")], [TAGS]),
+        (["<think>a</x</think>"], [thought("a</x")], [TAGS]),
+        (["<think></think>so"], [words("so")], [TAGS]),
+        (["<think>a</think><think>b</think>so"], [thought("a"), thought("b"), words("so")], [TAGS]),
+        (["<think>a</think>so<think>b"], [thought("a"), words("so<think>b")], [TAGS]),
+        (["<thought>"], [words("<thought>")], []),
+        (["<thi"], [words("<thi")], []),
+        (["", ""], [], []),
+        (["  ", "x"], [words("  x")], []),
+    ],
+)
+def test_leading_thoughts_are_moved_to_where_they_belong(
+    texts: list[str], events: list[Event], noted: list[str]
+) -> None:
+    assert thoughts(*texts) == (events, noted)
+
+
+def test_a_long_thought_is_not_held_back() -> None:
+    given = Thoughts(0, Notes())
+    given.feed("<think>")
+    assert sum(len(given.feed("</")) for _ in range(1000)) == 999
+    assert given.close() == [thought("</")]

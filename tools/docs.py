@@ -1,0 +1,151 @@
+"""Writes the documents that are made from the code: rule pages' rows and their index, the protocol, the commands.
+
+With --check nothing is written: it fails if a document is not what it would be.
+"""
+
+import contextlib
+import io
+import os
+import sys
+from pathlib import Path
+
+from welldone.cli.exits import MEANINGS
+from welldone.cli.main import COMMANDS, run
+from welldone.wire import automaton
+from welldone.wire.automaton import ChoiceTable
+from welldone.wire.faults import Fault, Severity
+from welldone.wire.faults.catalogue import ALL
+
+DOCS = Path(__file__).parent.parent / "docs"
+ROW, END_OF_ROW = "<!-- row -->", "<!-- /row -->"
+FAMILIES = {
+    "http": "HTTP transport",
+    "sse": "SSE framing",
+    "enc": "Encoding and JSON",
+    "end": "The end of a stream",
+    "env": "The chunk envelope",
+    "delta": "Role and content deltas",
+    "fin": "finish_reason",
+    "use": "Usage",
+    "tool": "Tool calls",
+    "ext": "Reasoning, refusal, logprobs and extras",
+    "err": "Errors",
+    "n": "Several choices",
+    "cmpl": "/v1/completions",
+    "ns": "Replies that are not streamed",
+}
+
+
+def main() -> int:
+    """Write the documents, or say which are stale."""
+    documents = _documents()
+    stale = [path for path, text in documents.items() if not path.exists() or path.read_text("utf-8") != text]
+    if "--check" in sys.argv[1:]:
+        for path in stale:
+            print(f"{path.relative_to(DOCS.parent)} is stale: run make docs")
+        return 1 if stale else 0
+    for path in stale:
+        path.write_text(documents[path], "utf-8")
+        print(f"wrote {path.relative_to(DOCS.parent)}")
+    return 0
+
+
+def _documents() -> dict[Path, str]:
+    documents = {DOCS / "rules" / f"{fault.id}.md": _page(fault) for fault in ALL}
+    documents[DOCS / "rules" / "README.md"] = _index()
+    documents[DOCS / "protocol.md"] = _protocol()
+    documents[DOCS / "cli.md"] = _commands()
+    return documents
+
+
+def _page(fault: Fault) -> str:
+    page = (DOCS / "rules" / f"{fault.id}.md").read_text("utf-8")
+    before, _, rest = page.partition(ROW)
+    _, _, after = rest.partition(END_OF_ROW)
+    return before + ROW + "\n" + _row(fault) + END_OF_ROW + after
+
+
+def _row(fault: Fault) -> str:
+    hurts = "".join(f"- {who}\n" for who in fault.hurts) or "- nobody that we know of\n"
+    return (
+        f"{fault.rule}\n\n"
+        f"| severity | endpoint | repair |\n|---|---|---|\n"
+        f"| {fault.severity} | {', '.join(fault.endpoints)} | {fault.mend}: {fault.how} |\n\n"
+        f"**Hurts.**\n\n{hurts}"
+    )
+
+
+def _index() -> str:
+    counts = ", ".join(f"{sum(fault.severity is kind for fault in ALL)} {kind}" for kind in Severity)
+    lines = [
+        "# The rules of the stream",
+        "",
+        f"{len(ALL)} rules ({counts}). Each page has a wrong and a right example, which are run as tests.",
+        "*breaks*: a real client fails, loses data or hangs. *tolerated*: usually survived. *style*: not what OpenAI does.",
+    ]
+    for family, title in FAMILIES.items():
+        lines += ["", f"## {title}", "", "| rule | severity | repair | a right stream |", "|---|---|---|---|"]
+        lines += [
+            f"| [{fault.id}]({fault.id}.md) | {fault.severity} | {fault.mend} | {_cell(fault.rule)} |"
+            for fault in ALL
+            if fault.id.partition("-")[0] == family
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _protocol() -> str:
+    return (
+        "# What may follow what\n\n"
+        "A writer takes events in these orders only; anything else is an `OutOfTurnError`. Repair makes such an order out\n"
+        "of any events. The tables are those of `src/welldone/wire/automaton.py`.\n\n"
+        "## A choice of a chat\n\n" + _table(automaton.CHAT) + "\n"
+        "Choices open in the order of their index. A call's arguments come before the next call begins. An `Extra` that\n"
+        "is not `alone`, and `Logprobs`, ride on the next chunk of their choice.\n\n"
+        "## A choice of a completion\n\n" + _table(automaton.COMPLETIONS) + "\n"
+        "## The stream\n\n" + _stream_table() + "\n"
+        "`Usage` comes when all choices have finished. After `Failure`, or when all have finished, the stream ends with\n"
+        "`data: [DONE]`.\n"
+    )
+
+
+def _table(table: ChoiceTable) -> str:
+    lines = ["| while a choice is | may come | and then it is |", "|---|---|---|"]
+    for phase, moves in table.items():
+        lines += [f"| {phase.value} | {event.__name__} | {after.value} |" for event, after in moves.items()]
+        if not moves:
+            lines.append(f"| {phase.value} | nothing | |")
+    return "\n".join(lines) + "\n"
+
+
+def _stream_table() -> str:
+    lines = ["| while the stream is | may come | and then it is |", "|---|---|---|"]
+    for stage, moves in automaton.STREAM.items():
+        lines += [f"| {stage.value} | {event.__name__} | {after.value} |" for event, after in moves.items()]
+        if not moves:
+            lines.append(f"| {stage.value} | nothing | |")
+    return "\n".join(lines) + "\n"
+
+
+def _commands() -> str:
+    parts = ["# The commands", "", "```", _output(["--help"]), "```"]
+    for command in COMMANDS:
+        parts += ["", f"## welldone {command}", "", "```", _output([command, "--help"]), "```"]
+    parts += ["", "## Exit codes", "", "| code | means |", "|--:|---|"]
+    parts += [f"| {exit.value} | {text} |" for exit, text in MEANINGS.items()]
+    return "\n".join(parts) + "\n"
+
+
+def _output(arguments: list[str]) -> str:
+    os.environ |= {"COLUMNS": "100", "NO_COLOR": "1"}
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.suppress(SystemExit):
+        run(arguments)
+    return output.getvalue().rstrip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
