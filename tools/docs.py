@@ -81,7 +81,8 @@ def _index() -> str:
         "# The rules of the stream",
         "",
         f"{len(ALL)} rules ({counts}). Each page has a wrong and a right example, which are run as tests.",
-        "*breaks*: a real client fails, loses data or hangs. *tolerated*: usually survived. *style*: not what OpenAI does.",
+        "*breaks*: a real client fails, loses data or hangs. *tolerated*: usually survived. *style*: not what OpenAI",
+        "does.",
     ]
     for family, title in FAMILIES.items():
         lines += ["", f"## {title}", "", "| rule | severity | repair | a right stream |", "|---|---|---|---|"]
@@ -100,15 +101,15 @@ def _cell(text: str) -> str:
 def _protocol() -> str:
     return (
         "# What may follow what\n\n"
-        "A writer takes events in these orders only; anything else is an `OutOfTurnError`. Repair makes such an order out\n"
-        "of any events. The tables are those of `src/welldone/wire/automaton.py`.\n\n"
+        "A writer takes events in these orders only; anything else is an `OutOfTurnError`. Repair makes such an\n"
+        "order out of any events. The tables are those of `src/welldone/wire/automaton.py`.\n\n"
         "## A choice of a chat\n\n" + _table(automaton.CHAT) + "\n"
-        "Choices open in the order of their index. A call's arguments come before the next call begins. An `Extra` that\n"
-        "is not `alone`, and `Logprobs`, ride on the next chunk of their choice.\n\n"
+        "Choices open in the order of their index. A call's arguments come before the next call begins. An `Extra`\n"
+        "that is not `alone`, and `Logprobs`, ride on the next chunk of their choice.\n\n"
         "## A choice of a completion\n\n" + _table(automaton.COMPLETIONS) + "\n"
         "## The stream\n\n" + _stream_table() + "\n"
-        "`Usage` comes when all choices have finished. After `Failure`, or when all have finished, the stream ends with\n"
-        "`data: [DONE]`.\n"
+        "`Usage` comes when all choices have finished. After `Failure`, or when all have finished, the stream ends\n"
+        "with `data: [DONE]`.\n"
     )
 
 

@@ -31,8 +31,10 @@ HEAD = {
 }
 
 # Characters that have hurt someone: line breaks of all kinds, quotes, halves of nothing, other planes.
-ODD = "\n\r\t\"\\{}<>:\u0085\u2028\u2029\ufeff\x00\x7fé漢😀"
-texts = st.text(alphabet=st.one_of(st.sampled_from(ODD), st.characters(exclude_categories=["Cs"])), min_size=1, max_size=9)
+ODD = '\n\r\t"\\{}<>:\u0085\u2028\u2029\ufeff\x00\x7fé漢😀'
+texts = st.text(
+    alphabet=st.one_of(st.sampled_from(ODD), st.characters(exclude_categories=["Cs"])), min_size=1, max_size=9
+)
 names = st.text(alphabet="abcxyz_", min_size=1, max_size=6)
 arguments = st.dictionaries(names, st.one_of(st.integers(), texts), max_size=2).map(json.dumps)
 counts = st.integers(0, 10**6)
@@ -90,9 +92,9 @@ def _answers(draw: st.DrawFn, endpoint: Endpoint, index: int) -> list[Event]:
 
 
 @st.composite
-def legal(draw: st.DrawFn, endpoint: Endpoint) -> list[Event]:
+def legal(draw: st.DrawFn, endpoint: Endpoint, choices: int = 3) -> list[Event]:
     """A legal sequence: choices that open in order and then mix, and perhaps usage, or a failure at any place."""
-    queues = [draw(_answers(endpoint, index)) for index in range(draw(st.integers(1, 3)))]
+    queues = [draw(_answers(endpoint, index)) for index in range(draw(st.integers(1, choices)))]
     events: list[Event] = [queue.pop(0) for queue in queues]
     while any(queues):
         queue = draw(st.sampled_from([queue for queue in queues if queue]))
@@ -105,7 +107,9 @@ def legal(draw: st.DrawFn, endpoint: Endpoint) -> list[Event]:
 _indexes = st.integers(0, 2)
 _numbers = st.integers(-1, 3)
 _maybe_names = st.one_of(st.just(""), names)
-_odd_texts = st.one_of(texts, st.sampled_from(["<think>", "</think>", "<thi", "nk>", "{}", "{", "}", '{"a":', "ab", "abc"]))
+_odd_texts = st.one_of(
+    texts, st.sampled_from(["<think>", "</think>", "<thi", "nk>", "{}", "{", "}", '{"a":', "ab", "abc"])
+)
 
 odd_events: st.SearchStrategy[list[Event]] = st.lists(
     st.one_of(

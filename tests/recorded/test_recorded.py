@@ -37,7 +37,9 @@ def _findings(server: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-@pytest.mark.parametrize("server", sorted(path for path in RECORDED.iterdir() if path.is_dir()), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "server", sorted(path for path in RECORDED.iterdir() if path.is_dir()), ids=lambda path: path.name
+)
 def test_the_findings_are_those_of_the_snapshot(server: Path) -> None:
     snapshot = server / "FINDINGS.txt"
     found = _findings(server)
@@ -87,7 +89,7 @@ def test_a_repaired_stream_breaks_no_client(reply: Recorded, is_request_known: b
 
 @pytest.mark.parametrize("reply", STREAMS, ids=_name)
 def test_a_repaired_stream_says_what_the_server_said(reply: Recorded) -> None:
-    pipe, fixed = _fix(reply, is_request_known=False)
+    _, fixed = _fix(reply, is_request_known=False)
     sent, kept = said(reply.trace.body), said(fixed)
     assert kept.texts == sent.texts
     assert kept.arguments == sent.arguments

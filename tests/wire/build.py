@@ -1,11 +1,11 @@
-"""Small builders: chunks, frames and streams as OpenAI writes them, made by hand so that they owe the writers nothing."""
+"""Small builders: chunks, frames and streams as OpenAI writes them, made without the writers that they test."""
 
 import json
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 from welldone.wire.asked import Asked
-from welldone.wire.events import Event
+from welldone.wire.events import Event, Extra
 from welldone.wire.head import Endpoint, Head
 from welldone.wire.notes import Notes
 from welldone.wire.pipe import Pipe
@@ -17,6 +17,7 @@ Json: TypeAlias = dict[str, Any]
 CHAT, COMPLETIONS = Endpoint.CHAT, Endpoint.COMPLETIONS
 HEAD = Head("chatcmpl-1", 1700000000, "m")
 FALLBACK = Head("chatcmpl-ours", 1600000000, "ours")
+FALLBACKS = {CHAT: FALLBACK, COMPLETIONS: Head("cmpl-ours", 1600000000, "ours")}
 DONE = b"data: [DONE]\n\n"
 GONE: Any = object()
 """The value of a member that is not there."""
@@ -48,10 +49,9 @@ def chunk(*choices: object, **members: object) -> Json:
     return without({**envelope, "choices": list(choices), **members})
 
 
-def choice(delta: object = GONE, finish: object = None, index: object = 0, **members: object) -> Json:
+def choice(delta: object, finish: object = None, index: object = 0, **members: object) -> Json:
     """A choice of a chat chunk."""
-    common = {"index": index, "delta": {} if delta is GONE else delta, "logprobs": None, "finish_reason": finish}
-    return without({**common, **members})
+    return without({"index": index, "delta": delta, "logprobs": None, "finish_reason": finish, **members})
 
 
 def say(delta: object, index: object = 0, **members: object) -> Json:
@@ -153,7 +153,13 @@ class Read:
         limit_bytes: int = 1 << 24,
     ) -> None:
         self.notes = Notes()
-        reader = Reader(endpoint, fallback=FALLBACK, asked=asked or Asked(), notes=self.notes, limit_bytes=limit_bytes)
+        reader = Reader(
+            endpoint,
+            fallback=FALLBACKS[endpoint],
+            asked=asked or Asked(),
+            notes=self.notes,
+            limit_bytes=limit_bytes,
+        )
         self.events: list[Event] = []
         for part in cuts(data, size or max(1, len(data))):
             self.events += reader.feed(part)
@@ -175,14 +181,14 @@ class Fixed:
         size: int | None = None,
         limit_bytes: int = 1 << 24,
     ) -> None:
-        self.pipe = Pipe(endpoint, fallback=FALLBACK, asked=asked, limit_bytes=limit_bytes)
+        self.pipe = Pipe(endpoint, fallback=FALLBACKS[endpoint], asked=asked, limit_bytes=limit_bytes)
         parts = [self.pipe.feed(part) for part in cuts(data, size or max(1, len(data)))]
         self.body = b"".join([*parts, self.pipe.close()])
         self.rules = rules(self.pipe.notes)
 
 
 class Mended:
-    """What repair makes of events."""
+    """What repair makes of events; `events` are those that say something."""
 
     def __init__(
         self,
@@ -194,8 +200,14 @@ class Mended:
     ) -> None:
         self.notes = Notes()
         self.repair = Repair(endpoint, asked=asked or Asked(), notes=self.notes, mint=numbered("call_new"))
-        self.events = self.repair.feed(list(events)) + self.repair.close(is_done=is_done)
+        self.all = self.repair.feed(list(events)) + self.repair.close(is_done=is_done)
+        self.events = [event for event in self.all if not is_nudge(event)]
         self.rules = rules(self.notes)
+
+
+def is_nudge(event: Event) -> bool:
+    """Whether an event says nothing itself, but lets out what waits for the next chunk."""
+    return isinstance(event, Extra) and event.alone and not event.fields
 
 
 def rules(notes: Notes) -> list[str]:

@@ -1,5 +1,7 @@
 """The tool calls of one choice: which call a piece belongs to, and when it may be said."""
 
+from typing import TypeAlias
+
 import pytest
 
 from tests.wire.build import numbered, rules
@@ -7,7 +9,7 @@ from welldone.wire.calls import CALLS_LIMIT, Calls, JsonEnd
 from welldone.wire.events import Event, Failure, Json, ToolArguments, ToolCall
 from welldone.wire.notes import Notes
 
-Piece = ToolCall | ToolArguments
+Piece: TypeAlias = ToolCall | ToolArguments
 
 
 def begin(number: int, id: str = "", name: str = "", more: Json | None = None) -> ToolCall:
@@ -21,7 +23,9 @@ def more(number: int, text: str, extra: Json | None = None) -> ToolArguments:
 class Said:
     """What comes of pieces: as they come, and at the end."""
 
-    def __init__(self, *pieces: Piece, ids: set[str] | None = None, is_legacy: bool = False, is_cut: bool = False) -> None:
+    def __init__(
+        self, *pieces: Piece, ids: set[str] | None = None, is_legacy: bool = False, is_cut: bool = False
+    ) -> None:
         notes = Notes()
         self.calls = Calls(0, notes, numbered("new"), set() if ids is None else ids, is_legacy=is_legacy)
         self.first: list[Event] = []
@@ -47,7 +51,7 @@ def test_a_right_call_goes_out_as_it_comes() -> None:
 
 
 def test_calls_one_after_the_other_go_out_as_they_come() -> None:
-    pieces = [begin(0, "a", "get"), more(0, "{}"), begin(1, "b", "put"), more(1, '{"x":1}')]
+    pieces: list[Piece] = [begin(0, "a", "get"), more(0, "{}"), begin(1, "b", "put"), more(1, '{"x":1}')]
     said = Said(*pieces)
     assert said.first == pieces
     assert said.rules == []
@@ -60,8 +64,8 @@ def test_no_call_says_nothing() -> None:
     assert said.calls.are_whole() is True
 
 
-A = [begin(0, "a", "get"), more(0, '{"x":1}')]
-B = [begin(1, "b", "put"), more(1, '{"y":2}')]
+A: list[Piece] = [begin(0, "a", "get"), more(0, '{"x":1}')]
+B: list[Piece] = [begin(1, "b", "put"), more(1, '{"y":2}')]
 
 
 @pytest.mark.parametrize(
@@ -173,7 +177,9 @@ def test_a_name_repeated_before_the_next_call_is_no_new_call() -> None:
 
 def test_a_name_behind_whole_arguments_is_a_new_call_if_arguments_follow() -> None:
     for number in (0, -1):
-        said = Said(begin(number, "", "get"), more(number, '{"x":1}'), begin(number, "", "put"), more(number, '{"y":2}'))
+        said = Said(
+            begin(number, "", "get"), more(number, '{"x":1}'), begin(number, "", "put"), more(number, '{"y":2}')
+        )
         assert said.all == [begin(0, "new1", "get"), A[1], begin(1, "new2", "put"), B[1]]
 
 
@@ -201,8 +207,15 @@ def test_a_name_may_come_behind_its_arguments() -> None:
 
 
 def test_unknown_members_of_a_call_are_kept() -> None:
-    said = Said(begin(0, "a", "get", {"s": 1}), begin(0, "a", "", {"t": 2}), more(0, "{}", {"u": 3}), more(0, "", {"v": 4}))
+    said = Said(
+        begin(0, "a", "get", {"s": 1}), begin(0, "a", "", {"t": 2}), more(0, "{}", {"u": 3}), more(0, "", {"v": 4})
+    )
     assert said.all == [begin(0, "a", "get", {"s": 1, "t": 2}), more(0, "{}", {"u": 3}), more(0, "", {"v": 4})]
+
+
+def test_members_that_come_late_are_not_lost() -> None:
+    said = Said(begin(0, "a", "get"), more(0, '{"x"'), begin(0, "a", "", {"s": 1}), more(0, ":1}"))
+    assert said.all == [begin(0, "a", "get"), more(0, '{"x"'), more(0, "", {"s": 1}), more(0, ":1}")]
 
 
 @pytest.mark.parametrize(

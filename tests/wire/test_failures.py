@@ -25,9 +25,9 @@ def test_a_right_error_is_read_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("error", "failure", "noted"),
     [
-        ("boom", Failure("boom"), ["err-midstream-event"]),
-        ("", Failure("unknown error"), ["err-midstream-event"]),
-        (["a"], Failure('["a"]'), ["err-midstream-event"]),
+        ("boom", Failure("boom"), ["err-body-shape", "err-midstream-event"]),
+        ("", Failure("unknown error"), ["err-body-shape", "err-midstream-event"]),
+        (["a"], Failure('["a"]'), ["err-body-shape", "err-midstream-event"]),
         ({}, Failure("unknown error"), ["err-body-shape"]),
         ({"message": "m"}, Failure("m"), ["err-body-shape"]),
         (RIGHT | {"code": 500}, Failure("m", "t", "p", "500"), ["err-code-string"]),

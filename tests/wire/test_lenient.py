@@ -63,7 +63,7 @@ def test_not_a_number_is_read_as_such() -> None:
         (b'{"None": None, "b": "True"}', [{"None": None, "b": "True"}]),
         (b"{'a': 'b", []),
         (b"{'a': 'b\\", []),
-        (b'{\'a\': "b', []),
+        (b"{'a': \"b", []),
     ],
 )
 def test_the_repr_of_a_dict_is_read_as_json(text: bytes, values: list[object]) -> None:

@@ -118,7 +118,9 @@ def test_completions_numbers_are_finite_too() -> None:
     assert FINITE in completions(given)[1]
 
 
-@pytest.mark.parametrize("value", [[], "x", {}, {"tokens": []}, {"tokens": "ab"}, {"tokens": ["a", 7]}, {"content": []}])
+@pytest.mark.parametrize(
+    "value", [[], "x", {}, {"tokens": []}, {"tokens": "ab"}, {"tokens": ["a", 7]}, {"content": []}]
+)
 def test_what_is_nothing_of_the_kind_is_left_out(value: object) -> None:
     assert completions(value) == (None, [LISTS])
 

@@ -20,22 +20,23 @@ STDIN = "-"
 def read_bytes(name: str) -> bytes:
     """All bytes of a file, or of standard input for `-`."""
     if name == STDIN:
-        warn_on_terminal()
+        check_stdin()
         data = sys.stdin.buffer.read(LIMIT_BYTES + 1)
     else:
         try:
             with Path(name).open("rb") as file:
                 data = file.read(LIMIT_BYTES + 1)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise unreadable(name, error) from None
     if len(data) > LIMIT_BYTES:
         raise UsageError(f"{name} is larger than {LIMIT_BYTES // 2**20} MB; cut it, for example with head -c")
     return data
 
 
-def unreadable(name: str, error: OSError) -> UsageError:
-    """The error of a file that cannot be read."""
-    return UsageError(f"cannot read {name}: {(error.strerror or str(error)).lower()}")
+def unreadable(name: str, error: OSError | ValueError) -> UsageError:
+    """The error of a file that cannot be read, or whose name cannot be one."""
+    why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return UsageError(f"cannot read {show.name(name)}: {why.lower()}")
 
 
 def add_arguments(parser: Parser) -> None:
@@ -51,8 +52,10 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--endpoint", choices=ENDPOINTS, help="which endpoint answered (otherwise seen in the reply)")
 
 
-def warn_on_terminal() -> None:
+def check_stdin() -> None:
     """Say what is awaited when a person forgot to name a file."""
+    if sys.stdin is None:
+        raise UsageError("standard input is closed; name a file")
     if sys.stdin.isatty():
         show.note("reading a stream from the terminal; end it with Ctrl-D, or name a file")
 
@@ -77,10 +80,12 @@ def read_reply(data: bytes, name: str, *, endpoint: str | None, request: dict[st
     )
 
 
-def read_request(name: str | None) -> dict[str, Any] | None:
-    """The JSON request in a file; None where no file was named."""
+def read_request(name: str | None, beside: str) -> dict[str, Any] | None:
+    """The JSON request in a file; None where no file was named. `beside` is where the capture is read from."""
     if name is None:
         return None
+    if name == beside == STDIN:
+        raise UsageError("standard input cannot be both the capture and the request; name a file for one of them")
     try:
         request = json.loads(read_bytes(name))
     except (ValueError, RecursionError) as error:

@@ -1,6 +1,7 @@
 """`welldone fix`: a stream repaired as it passes through."""
 
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -14,7 +15,8 @@ import msgspec
 from welldone.cli import captures, show
 from welldone.cli.exits import Exit, UsageError
 from welldone.cli.options import Parser
-from welldone.rules.capture import guess_endpoint
+from welldone.rules.capture import guess_endpoint, read_capture
+from welldone.wire import sse
 from welldone.wire.asked import Asked, read_request
 from welldone.wire.counts import usage_object
 from welldone.wire.dialects.stream import error_object
@@ -32,25 +34,28 @@ welldone fix capture.txt --report mended.json > right.txt
 """
 _PIECE_BYTES = 65536
 _LOOK_BYTES = 65536  # how far the first chunk may be when the endpoint has to be seen in it
+_HTTP = b"HTTP/"
+_FIRST_CHUNK = re.compile(rb'"(?:choices|error)"[^\r\n]*[\r\n]')
 
 
 def run(arguments: list[str]) -> Exit:
     """Repair what comes in."""
     options = _parser().read(arguments)
-    request = captures.read_request(options.request)
-    with _report(options.report) as report:
+    request = captures.read_request(options.request, options.file)
+    with _report(options.report, options.file) as report:
         pieces = _pieces(options.file)
         start = _start(pieces, is_endpoint_known=options.endpoint is not None)
-        endpoint = options.endpoint or guess_endpoint(start)
-        if start.lstrip().startswith((b"{", b"[", b"HTTP/")):
-            # No stream as it comes: a capture with its head, a trace, or a reply that was not streamed.
-            data = b"".join([start, *pieces])
-            trace = captures.read_reply(data, options.file, endpoint=options.endpoint, request=request)
+        endpoint = options.endpoint
+        if _is_capture(start):
+            # A capture with its head, a trace, or a reply that was not streamed: more than a body as it comes.
+            if not _has_live_body(start):
+                start, pieces = b"".join([start, *pieces]), iter(())
+            trace = captures.read_reply(start, options.file, endpoint=endpoint, request=request)
             start, endpoint, request = trace.body, trace.endpoint, trace.request
         if not start.strip():
             show.note("nothing to fix: the capture is empty")
             return Exit.NOTHING
-        done = _fix(start, pieces, Endpoint(endpoint), request)
+        done = _fix(start, pieces, Endpoint(endpoint or guess_endpoint(start)), request)
         _tell(done)
         if report is not None:
             report.write(msgspec.json.encode(_as_json(done)) + b"\n")
@@ -82,11 +87,11 @@ def _fix(start: bytes, pieces: Iterator[bytes], endpoint: Endpoint, request: dic
     prefix = "chatcmpl-" if endpoint is Endpoint.CHAT else "cmpl-"
     fallback = Head(prefix + os.urandom(12).hex(), int(time.time()), asked.model or "unknown")
     is_stream_wanted = request is not None and request.get("stream") is True
-    if start.lstrip().startswith((b"{", b"[")) and not is_stream_wanted:
+    if _bare(start).startswith((b"{", b"[")) and not is_stream_wanted:
         notes = Notes()
-        whole = fix_whole(start, endpoint, fallback=fallback, asked=asked, notes=notes)
+        whole = fix_whole(b"".join([start, *pieces]), endpoint, fallback=fallback, asked=asked, notes=notes)
         show.write(whole.body + b"\n")
-        return _Done(notes.all(), whole.failure)
+        return _Done(notes.all(), whole.failure, whole.usage)
     pipe = Pipe(endpoint, fallback=fallback, asked=asked)
     for piece in chain([start], pieces):
         show.write(pipe.feed(piece))
@@ -97,7 +102,7 @@ def _fix(start: bytes, pieces: Iterator[bytes], endpoint: Endpoint, request: dic
 def _pieces(name: str) -> Iterator[bytes]:
     """The bytes of a file or of standard input, as they come."""
     if name == captures.STDIN:
-        captures.warn_on_terminal()
+        captures.check_stdin()
         while piece := os.read(sys.stdin.fileno(), _PIECE_BYTES):
             yield piece
         return
@@ -105,7 +110,7 @@ def _pieces(name: str) -> Iterator[bytes]:
         with Path(name).open("rb") as file:
             while piece := file.read(_PIECE_BYTES):
                 yield piece
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise captures.unreadable(name, error) from None
 
 
@@ -114,20 +119,46 @@ def _start(pieces: Iterator[bytes], *, is_endpoint_known: bool) -> bytes:
     start = b""
     for piece in pieces:
         start += piece
-        is_told = start.strip() and (is_endpoint_known or b'"choices"' in start or b'"error"' in start)
-        if is_told or len(start) > _LOOK_BYTES:
+        if len(start) > _LOOK_BYTES or _is_told(_bare(start), is_endpoint_known=is_endpoint_known):
             break
     return start
 
 
-def _report(name: str | None) -> AbstractContextManager[BinaryIO | None]:
+def _is_told(start: bytes, *, is_endpoint_known: bool) -> bool:
+    if len(start) < len(_HTTP):
+        return False
+    if start.startswith(_HTTP):
+        return b"\n" in read_capture(start).body  # by its first line a body shows whether HTTP's framing is in it
+    return is_endpoint_known or start.startswith((b"{", b"[")) or _FIRST_CHUNK.search(start) is not None
+
+
+def _is_capture(start: bytes) -> bool:
+    return _bare(start).startswith((b"{", b"[", _HTTP))
+
+
+def _has_live_body(start: bytes) -> bool:
+    """Whether a head is followed by a stream as it comes: not a whole reply, and without the framing of HTTP."""
+    capture = read_capture(start)
+    is_stream = not _bare(capture.body).startswith((b"{", b"["))
+    return start.startswith(_HTTP) and capture.pieces is None and is_stream
+
+
+def _bare(data: bytes) -> bytes:
+    """The bytes without what may stand before a reply and means nothing."""
+    return data.removeprefix(sse.BOM).lstrip()
+
+
+def _report(name: str | None, capture: str) -> AbstractContextManager[BinaryIO | None]:
     """The report's file, opened before anything is done, so that a wrong name costs nothing."""
     if name is None:
         return nullcontext()
     try:
+        if capture != captures.STDIN and Path(name).exists() and Path(name).samefile(capture):
+            raise UsageError(f"the report would overwrite the capture {capture}; name another file")
         return Path(name).open("wb")
-    except OSError as error:
-        raise UsageError(f"cannot write {name}: {(error.strerror or str(error)).lower()}") from None
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise UsageError(f"cannot write {show.name(name)}: {why.lower()}") from None
 
 
 def _tell(done: _Done) -> None:

@@ -24,7 +24,7 @@ def run(arguments: list[str]) -> Exit:
     for rule in options.rule:
         if rule not in BY_ID:
             raise UsageError(f"there is no rule {rule!r}{nearest(rule, BY_ID)}; welldone rules lists them")
-    request = captures.read_request(options.request)
+    request = captures.read_request(options.request, options.file)
     data = captures.read_bytes(options.file)
     trace = captures.read_reply(data, options.file, endpoint=options.endpoint, request=request)
     if not has_something(trace):
@@ -70,14 +70,19 @@ def _show(judgement: Judgement, options: Namespace) -> None:
     verdict = show.paint(judgement.verdict, judgement.verdict)
     broken = f"{_count(len(by_rule), 'rule')} broken" if by_rule else "no rule broken"
     show.line(f"{verdict}: {_count(judgement.frames, 'frame')}, {_count(judgement.rules, 'rule')} judged, {broken}")
-    if judgement.unheard and not options.rule:
-        show.line(f"  {_count(judgement.unheard, 'rule')} not judged: {_hint(options)}")
+    if judgement.missing and not options.rule:
+        unjudged = f"{_count(judgement.unheard, 'rule')} not judged"
+        show.line(f"  {unjudged}; judged with {' and '.join(sorted({HINTS[need] for need in judgement.missing}))}")
 
 
-def _hint(options: Namespace) -> str:
-    if options.request is None:
-        return "they need the request (--request FILE) or the headers (curl -i)"
-    return "they need the status and the headers (curl -i)"
+HINTS = {
+    "request": "--request FILE",
+    "status": "the head (curl -i)",
+    "headers": "the head (curl -i)",
+    "complete": "the HTTP framing (curl -i --raw)",
+    "pieces": "the HTTP framing (curl -i --raw)",
+}
+"""How a user lets the judge know what it needs."""
 
 
 def _show_rule(rule: str, findings: list[Finding], count: int) -> None:

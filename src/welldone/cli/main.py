@@ -1,13 +1,16 @@
 """The `welldone` command. It loads only the command that was asked for."""
 
 import importlib
-import os
+import signal
 import sys
 
 from welldone import __version__
 from welldone.cli import show
 from welldone.cli.exits import Exit, UsageError
 from welldone.cli.options import nearest
+
+_SIGNALLED = 128  # what shells add to the number of the signal that ended a process
+_SIGPIPE = 13
 
 COMMANDS = {
     "lint": "judge a captured stream: which rules it breaks, where, and whom that hurts",
@@ -27,17 +30,24 @@ welldone COMMAND --help shows a command's options and examples; welldone --versi
 
 def run(arguments: list[str] | None = None) -> int:
     """Run the command that `arguments` name; its exit code."""
+    show.open_missing()
     try:
-        return _run(sys.argv[1:] if arguments is None else arguments)
+        code = _run(sys.argv[1:] if arguments is None else arguments)
+        show.flush()
     except UsageError as error:
         show.note(str(error))
         return Exit.USAGE
     except KeyboardInterrupt:
-        return 130
+        return _SIGNALLED + signal.SIGINT
     except BrokenPipeError:
-        # Who read our output has left; the rest would only raise again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return Exit.RIGHT
+        # Who read our output has left. That is no error, but no verdict either: end as a shell shows it.
+        show.close()
+        return _SIGNALLED + _SIGPIPE
+    except OSError as error:
+        show.close()
+        show.note(f"cannot write the output: {(error.strerror or str(error)).lower()}")
+        return Exit.UNREACHABLE
+    return code
 
 
 def _run(arguments: list[str]) -> int:

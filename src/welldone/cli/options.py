@@ -36,5 +36,5 @@ class Parser(argparse.ArgumentParser):
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """A hint at what was meant, or nothing."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    close = difflib.get_close_matches(word, list(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from pathlib import Path
 
 _COLOURS = {"breaks": "31", "tolerated": "33", "style": "36", "right": "32", "lax": "33", "wrong": "31", "dim": "2"}
 
@@ -20,6 +21,29 @@ def write(data: bytes) -> None:
     """Bytes of the answer, at once."""
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
+
+
+def name(text: str) -> str:
+    """A file's name as it is, in quotes only where it could not be seen otherwise."""
+    return text if text and text.isprintable() else ascii(text)
+
+
+def flush() -> None:
+    """Let out all that was printed, so that what goes wrong with it is known before the end."""
+    sys.stdout.flush()
+
+
+def close() -> None:
+    """Give up on standard output: nobody reads it, or it takes no more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def open_missing() -> None:
+    """Stand in for an output that the caller has closed."""
+    if sys.stdout is None:
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - it stays open as long as the program
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - as above
 
 
 def paint(text: str, kind: str) -> str:

@@ -59,7 +59,9 @@ class Judgement(msgspec.Struct, frozen=True):
     rules: int = 0
     """How many rules were judged."""
     unheard: int = 0
-    """How many speak about such replies but need what is not known: the request, the headers."""
+    """How many speak about such replies but need what is not known."""
+    missing: tuple[str, ...] = ()
+    """What that is: fields of the trace."""
 
 
 def judge(trace: Trace, rules: Collection[str] | None = None) -> Judgement:
@@ -77,8 +79,17 @@ def judge(trace: Trace, rules: Collection[str] | None = None) -> Judgement:
             counts[rule.fault.id] = len(listed) + sum(1 for _ in places)
     # The sort is stable: findings at one place stay in the order of the rules.
     findings.sort(key=lambda finding: -1 if finding.byte is None else finding.byte)
-    unheard = len(asked) - len(judged)
-    return Judgement(_verdict(findings), len(heard.frames), tuple(findings), counts, len(judged), unheard)
+    unheard = [rule for rule in asked if not rule.can_be_judged(heard)]
+    missing = {need for rule in unheard for need in rule.missing(heard)}
+    return Judgement(
+        _verdict(findings),
+        len(heard.frames),
+        tuple(findings),
+        counts,
+        rules=len(judged),
+        unheard=len(unheard),
+        missing=tuple(sorted(missing)),
+    )
 
 
 def has_something(trace: Trace) -> bool:

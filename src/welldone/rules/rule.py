@@ -52,4 +52,8 @@ class Rule(msgspec.Struct, frozen=True):
 
     def can_be_judged(self, heard: Heard) -> bool:
         """Whether what it needs is known."""
-        return all(getattr(heard.trace, need) is not None for need in self.needs)
+        return not self.missing(heard)
+
+    def missing(self, heard: Heard) -> list[str]:
+        """What it needs and is not known."""
+        return [need for need in self.needs if getattr(heard.trace, need) is None]

@@ -112,6 +112,10 @@ class Automaton:
         Raises:
             OutOfTurnError: it may not come now.
         """
+        if type(event) is Text and event.text and self.stage is Stage.RUNNING:
+            phase = self.phases.get(event.index)
+            if phase is Phase.SPEAKING or phase is Phase.CALLING:
+                return  # the common case: by all tables more text may come, and nothing changes
         match event:
             case Usage() | Failure() | KeepAlive() | Extra(place=Place.CHUNK):
                 self._accept_for_stream(event)
@@ -134,7 +138,8 @@ class Automaton:
         is_too_soon = isinstance(event, Usage) and not self._is_whole()
         is_too_late = isinstance(event, Extra) and self._is_whole()
         if after is None or is_too_soon or is_too_late:
-            raise OutOfTurnError(repr(event), f"the stream is {self.stage.value}", _names(STREAM[self.stage]))
+            legal = {kind: stage for kind, stage in STREAM[self.stage].items() if kind is not type(event)}
+            raise OutOfTurnError(repr(event), f"the stream is {self.stage.value}", _names(legal))
         self.stage = after
 
     def _accept_for_choice(self, event: ChoiceEvent) -> None:

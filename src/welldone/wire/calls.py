@@ -57,7 +57,9 @@ class JsonEnd:
 class _Call:
     """One call as far as it was heard."""
 
-    def __init__(self) -> None:
+    def __init__(self, number: int, before: "_Call | None") -> None:
+        self.number = number
+        self.before = before  # the call that had the number before this one
         self.id = ""
         self.name = ""
         self.more: Json = {}
@@ -99,6 +101,11 @@ class Calls:
     def __len__(self) -> int:
         return self._said
 
+    @property
+    def has_nameless(self) -> bool:
+        """Whether some call has no name yet."""
+        return any(not call.name for call in self._calls)
+
     def are_whole(self) -> bool:
         """Whether the arguments of each call may be a whole JSON value."""
         return not any(call.end.is_open for call in self._calls)
@@ -107,12 +114,17 @@ class Calls:
         """A piece that names a call: a new one, or one that we know."""
         call = self._find(event)
         if call is None:
+            before = self._calls[-1].name if self._calls else ""
             call = self._new(event.call)
             call.id, call.name = event.id, event.name
+            call.is_doubtful = call.is_doubtful and event.name == before
             self._by_id.setdefault(event.id, call)
         else:
             self._again(call, event)
-        call.more = call.more | event.more
+        if call.has_begun and event.more:
+            call.waiting.append(ToolArguments(event.index, event.call, "", event.more))
+        else:
+            call.more = call.more | event.more
         self._say(out)
 
     def add(self, event: ToolArguments, out: list[Event]) -> None:
@@ -136,14 +148,13 @@ class Calls:
             call.end.feed(event.text)
         call.waiting.append(event)
         self._held_bytes += len(event.text)
-        if self._calls[self._open] is not call:
+        if call is not self._calls[-1] and not self._calls[-1].is_mere_repeat:
             self._notes.note(faults.tool.ONE_AT_A_TIME, event.text)
         self._say(out)
 
     def close(self, out: list[Event], *, is_cut: bool = False) -> None:
         """Say what was held back: no more pieces will come. `is_cut`: the answer broke off, so they may be missing."""
-        if self._calls and self._calls[-1].is_mere_repeat:
-            self._calls.pop()
+        self._drop_mere_repeat()
         self._is_cut = is_cut
         self._say(out, is_final=True)
 
@@ -169,10 +180,9 @@ class Calls:
         return last
 
     def _new(self, number: int) -> _Call:
-        if self._calls and self._calls[-1].is_mere_repeat:
-            self._calls.pop()
-        call = _Call()
-        if number in self._by_number:
+        self._drop_mere_repeat()
+        call = _Call(number, self._by_number.get(number))
+        if call.before is not None:
             self._notes.note(faults.tool.INDEX_DISTINCT)
             call.is_doubtful = True
         elif number >= 0 and number != len(self._calls):
@@ -185,6 +195,13 @@ class Calls:
         if len(self._calls) > CALLS_LIMIT:
             self.failure = garbage(f"more than {CALLS_LIMIT} tool calls in one choice")
         return call
+
+    def _drop_mere_repeat(self) -> None:
+        """What looked like a new call was only a repeated name."""
+        if self._calls and self._calls[-1].is_mere_repeat:
+            call = self._calls.pop()
+            if call.before is not None:
+                self._by_number[call.number] = call.before
 
     def _again(self, call: _Call, event: ToolCall) -> None:
         """A piece for a call that we know: what it repeats is dropped, what was missing is filled in."""
@@ -228,7 +245,7 @@ class Calls:
             if is_final:
                 self.failure = cut_off("the server called a tool without naming it")
             return False
-        if not (is_settled or call.has_arguments):
+        if not is_settled and (call.has_placeholder or not call.has_arguments):
             return False
         if not call.id or call.id in self._ids:
             if not self._is_legacy:

@@ -32,6 +32,7 @@ class ChunkReader:
         self._limit = CHAT_CHOICES_LIMIT if endpoint is Endpoint.CHAT else COMPLETIONS_CHOICES_LIMIT
         self._offsets: dict[int, int] = {}  # how much text each choice of a completion has given
         self._finished: set[int] = set()
+        self._is_zero = False  # the last usage was a placeholder
         self._is_counted = False  # a usage that is no placeholder was heard
         self.has_usage_chunk = False
         """Whether usage came as it should: on a chunk without choices."""
@@ -51,7 +52,8 @@ class ChunkReader:
             if failure is not None:
                 return failure
         if chunk.get("usage") is not None:
-            self._usage(chunk, choices, events, is_dummy=len(events) == before + extras)
+            is_dummy = bool(choices and self._finished) and len(events) == before + extras
+            self._usage(chunk, choices, events, is_dummy=is_dummy)
         if choices and len(events) == before + extras:
             if extras:
                 events[before] = _alone(events[before], self._lowest_index(choices))
@@ -102,7 +104,7 @@ class ChunkReader:
         is_whole_reply = chunk.get("object") == WHOLE_OBJECT[self._endpoint]
         note_envelope(chunk, self.head, self._endpoint, self._notes)
         is_usage_chunk = not choices and isinstance(chunk.get("usage"), dict) and not is_whole_reply
-        if is_usage_chunk and not chunk.keys() >= {"id", "object", "created", "model"}:
+        if is_usage_chunk and not all(chunk.get(key) for key in ("id", "object", "created", "model")):
             self._notes.note(faults.env.METADATA_ON_USAGE_CHUNK, chunk)
 
     def _extras(self, chunk: Json, events: list[Event]) -> None:
@@ -185,7 +187,7 @@ class ChunkReader:
         if reason is not None:
             if any(not isinstance(event, Extra | Logprobs) for event in said):
                 notes.note(faults.fin.OWN_CHUNK, choice)
-            elif delta:
+            elif choice.get("delta"):
                 notes.note(faults.delta.FINAL_EMPTY, choice)
             events += self._deltas.close_choice(index)
             events.append(Finish(index, reason))
@@ -244,38 +246,34 @@ class ChunkReader:
         if reason == "null":
             note(faults.fin.NULL_NOT_STRING if is_chat else faults.cmpl.FINISH, choice)
             return None
-        if reason in REASONS[self._endpoint]:
-            if reason == "function_call":
-                if not self._asked.functions:
-                    note(faults.fin.FUNCTION_CALL_LEGACY, choice)
-                return "tool_calls"
-            return str(reason)
-        note(faults.fin.CLOSED_ENUM if is_chat else faults.cmpl.FINISH, reason)
-        if not isinstance(reason, str):
-            return "stop" if reason else None
-        return reason.lower() if reason.lower() in FAILED else in_our_words(reason, self._endpoint)
+        if reason == "function_call" and not self._asked.functions:
+            note(faults.fin.FUNCTION_CALL_LEGACY, choice)
+        if not isinstance(reason, str) or reason not in REASONS[self._endpoint]:
+            note(faults.fin.CLOSED_ENUM if is_chat else faults.cmpl.FINISH, reason)
+        return in_our_words(reason, self._endpoint) if isinstance(reason, str) else None
 
     def _usage(self, chunk: Json, choices: list[object], events: list[Event], *, is_dummy: bool) -> None:
         """The counts, wherever they stood. A placeholder of zeros never hides a real count."""
         notes = self._notes
         if self._asked.usage is False:
             notes.note(faults.use.ONLY_IF_ASKED, chunk["usage"])
-        elif choices and not self._asked.continuous_usage:
+        elif choices and not is_dummy and not self._asked.continuous_usage:
             notes.note(faults.use.NULL_ELSEWHERE, chunk["usage"])
-        if not isinstance(chunk.get("choices"), list) or (choices and is_dummy and self._finished):
+        if not isinstance(chunk.get("choices"), list) or is_dummy:
             notes.note(faults.use.CHOICES_EMPTY_ARRAY, chunk)
+        if not choices or is_dummy:
+            if self.has_usage_chunk:
+                notes.note(faults.use.LAST, chunk["usage"])
+            self.has_usage_chunk = True
         if not isinstance(chunk["usage"], dict):
             notes.note(faults.use.INTS, chunk["usage"])
             return
         usage = read_usage(scrub_object(chunk["usage"]), notes)
         if usage is None:
             return
-        if not choices:
-            if self.has_usage_chunk:
-                notes.note(faults.use.LAST, chunk["usage"])
-            self.has_usage_chunk = True
-        if is_zero(usage) and choices:
+        if self._is_zero:
             notes.note(faults.use.NOT_ZERO, chunk["usage"])
+        self._is_zero = is_zero(usage)
         if is_zero(usage) and self._is_counted:
             return
         self._is_counted = not is_zero(usage)

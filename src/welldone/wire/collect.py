@@ -31,6 +31,8 @@ class Call(msgspec.Struct):
     name: str
     arguments: str = ""
     more: Json = {}
+    pieces: list[str] = []
+    """Arguments that are still being collected."""
 
 
 class Answer(msgspec.Struct):
@@ -59,7 +61,7 @@ class Reply(msgspec.Struct):
 def collect(events: Iterable[Event]) -> Reply:
     """The reply that `events` make."""
     reply = Reply()
-    texts: dict[tuple[int, str], list[str]] = {}
+    pieces: dict[tuple[int, str], list[str]] = {}  # texts by choice and field; arguments by choice and number
     for event in events:
         match event:
             case Usage():
@@ -69,19 +71,21 @@ def collect(events: Iterable[Event]) -> Reply:
             case KeepAlive():
                 pass
             case Extra(place=Place.CHUNK, fields=fields):
-                reply.fields = _joined(reply.fields, fields)
-            case Text(text=text):
-                texts.setdefault((event.index, "text"), []).append(text)
-            case Reasoning(text=text):
-                texts.setdefault((event.index, "reasoning"), []).append(text)
-            case Refusal(text=text):
-                texts.setdefault((event.index, "refusal"), []).append(text)
+                _join(reply.fields, fields)
+            case Text() | Reasoning() | Refusal():
+                pieces.setdefault((event.index, _FIELDS[type(event)]), []).append(event.text)
             case _:
                 _add(reply.answers.setdefault(event.index, Answer()), event)
-    for (index, name), pieces in texts.items():
-        answer = reply.answers.setdefault(index, Answer())
-        setattr(answer, name, "".join(pieces))
+    for (index, name), texts in pieces.items():
+        setattr(reply.answers.setdefault(index, Answer()), name, "".join(texts))
+    for answer in reply.answers.values():
+        for call in answer.calls:
+            call.arguments = "".join(call.pieces)
+            call.pieces.clear()
     return reply
+
+
+_FIELDS: dict[type[Event], str] = {Text: "text", Reasoning: "reasoning", Refusal: "refusal"}
 
 
 def _add(answer: Answer, event: Opening | ToolCall | ToolArguments | Logprobs | Finish | Extra) -> None:
@@ -91,29 +95,31 @@ def _add(answer: Answer, event: Opening | ToolCall | ToolArguments | Logprobs | 
         case ToolCall():
             answer.calls.append(Call(event.id, event.name, "", event.more))
         case ToolArguments():
-            answer.calls[-1].arguments += event.text
+            answer.calls[-1].pieces.append(event.text)
             answer.calls[-1].more = answer.calls[-1].more | event.more
         case Logprobs(value=value):
-            answer.logprobs = value if answer.logprobs is None else _joined(answer.logprobs, value)
+            answer.logprobs = {} if answer.logprobs is None else answer.logprobs
+            _join(answer.logprobs, value)
         case Finish(reason=reason):
             answer.reason = reason
         case Extra(place=Place.DELTA, fields=fields):
-            answer.delta_fields = _joined(answer.delta_fields, fields)
+            _join(answer.delta_fields, fields, is_text=True)
         case Extra(fields=fields):
-            answer.choice_fields = _joined(answer.choice_fields, fields)
+            _join(answer.choice_fields, fields)
         case _:
             assert_never(event)
 
 
-def _joined(before: Json, after: Json) -> Json:
-    """Fields of several chunks as one: lists go on, all else is replaced."""
-    joined = dict(before)
-    for key, value in after.items():
-        joined[key] = _both(joined.get(key), value)
-    return joined
-
-
-def _both(before: object, after: object) -> object:
-    if isinstance(before, list) and isinstance(after, list):
-        return before + after
-    return before if after is None else after
+def _join(into: Json, fields: Json, *, is_text: bool = False) -> None:
+    """Add the fields of one more chunk: lists go on, and texts of deltas; all else is replaced, but not by null."""
+    for key, value in fields.items():
+        before = into.get(key)
+        if isinstance(value, list):
+            # A list of our own, so that adding to it costs no more than what is added.
+            into[key] = [*value] if not isinstance(before, list) else before
+            if isinstance(before, list):
+                before.extend(value)
+        elif is_text and isinstance(before, str) and isinstance(value, str):
+            into[key] = before + value
+        elif value is not None or key not in into:
+            into[key] = value

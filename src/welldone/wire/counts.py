@@ -4,17 +4,19 @@ from welldone.wire import faults
 from welldone.wire.events import Json, Usage
 from welldone.wire.notes import Notes
 
+_MOST = 2**53  # what every client can hold in a number
 _NAMES = ("prompt_tokens", "completion_tokens", "total_tokens")
 
 
 def read_usage(usage: Json, notes: Notes) -> Usage | None:
     """The counts of a usage object; None where they cannot be known."""
-    prompt, completion, total = (_count(usage.get(name)) for name in _NAMES)
+    counts = [_count(usage.get(name)) for name in _NAMES]
+    prompt, completion, total = counts
     if prompt is None and completion is not None and total is not None:
         prompt = total - completion
     if completion is None and prompt is not None and total is not None:
         completion = total - prompt
-    if any(type(usage.get(name)) is not int for name in _NAMES):
+    if any(type(usage.get(name)) is not int or count is None for name, count in zip(_NAMES, counts, strict=True)):
         notes.note(faults.use.INTS, usage)
     if prompt is None or completion is None or prompt < 0 or completion < 0:
         return None
@@ -48,10 +50,8 @@ def is_zero(usage: Usage) -> bool:
 
 
 def _count(value: object) -> int | None:
-    if type(value) is int:
-        return value if value >= 0 else None
-    if isinstance(value, float) and value.is_integer() and value >= 0:
-        return int(value)
+    if type(value) is int or (isinstance(value, float) and value.is_integer()):
+        return int(value) if 0 <= value < _MOST else None
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19:
         return int(value)
     return None
@@ -61,4 +61,4 @@ def _details(value: object) -> Json | None:
     """The integers of a details object; None where it is no object."""
     if not isinstance(value, dict):
         return None
-    return {key: item for key, item in value.items() if type(item) is int}
+    return {key: item for key, item in value.items() if type(item) is int and abs(item) < _MOST}

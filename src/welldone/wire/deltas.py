@@ -22,8 +22,10 @@ from welldone.wire.notes import Notes, show
 from welldone.wire.unicode import Joiner, clean, scrub, scrub_object
 
 _DELTA = frozenset({"role", "content", "refusal", "reasoning_content", "reasoning", "tool_calls", "function_call"})
+_INSTEAD = ("tool_calls", "function_call", "reasoning_content", "reasoning", "refusal")
 _ENTRY = frozenset({"index", "id", "type", "function"})
 _Spoken: TypeAlias = type[Text] | type[Reasoning] | type[Refusal]
+_CLEARLY_REPEATED = 4  # characters: so long a text, twice the same, is one that is repeated
 NO_NUMBER = -1
 """The number of a tool call whose server did not say which it is."""
 
@@ -37,10 +39,13 @@ class DeltaReader:
         self._is_careful = False  # strings may hold halves of characters
         self._asked = asked
         self._notes = notes
-        self._joiners: dict[tuple[int, _Spoken | None, int], Joiner] = {}  # by choice, kind of text (or None) and call
-        self._said: dict[tuple[int, str], str] = {}  # whole texts of `message`, by choice and field
+        self._joiners: dict[int, dict[tuple[_Spoken | None, int], Joiner]] = {}  # by choice; by kind of text and call
+        # Whole texts of `message`, by choice and field; None where they turned out to be pieces.
+        self._said: dict[tuple[int, str], str | None] = {}
         self._with_calls: set[int] = set()  # choices whose `message` gave its calls
         self._without_content: set[int] = set()  # choices whose role came without content
+        self._greeted: set[int] = set()  # choices whose role came
+        self._called: set[tuple[int, int | str]] = set()  # calls of which something came, by number or id
 
     def be_careful(self) -> None:
         """From here on strings may hold halves of characters: a frame was not strict JSON in UTF-8."""
@@ -57,8 +62,9 @@ class DeltaReader:
             self._role(delta, index, content, events)
         events += riders
         self._say(Reasoning, self._reasoning(delta), index, events)
-        if content and index in self._without_content:
-            self._notes.note(faults.delta.ROLE_CONTENT_EMPTY)
+        if index in self._without_content and (content or any(delta.get(key) for key in _INSTEAD)):
+            if content and not any(delta.get(key) for key in _INSTEAD):
+                self._notes.note(faults.delta.ROLE_CONTENT_EMPTY)
             self._without_content.discard(index)
             self.is_plain = not self._is_careful and not self._without_content
         self._say(Text, content, index, events)
@@ -84,26 +90,37 @@ class DeltaReader:
         delta = {key: value for key, value in message.items() if key != "tool_calls"}
         for key in ("content", "reasoning_content", "reasoning", "refusal"):
             if isinstance(message.get(key), str):
-                said = self._said.get((index, key), "")
-                self._said[index, key] = message[key]
-                delta[key] = message[key].removeprefix(said)
+                delta[key] = self._new_text(message[key], index, key)
         if message.get("tool_calls") and index not in self._with_calls:
             self._with_calls.add(index)
             delta["tool_calls"] = message["tool_calls"]
         return delta
 
+    def _new_text(self, text: str, index: int, key: str) -> str:
+        """What is new in a text that may be all so far, or only the next piece."""
+        said = self._said.get((index, key), "")
+        if said is None:
+            return text
+        if len(text) > len(said) and text.startswith(said):
+            self._said[index, key] = text
+            return text[len(said) :]
+        if text == said and len(text) >= _CLEARLY_REPEATED:
+            return ""
+        self._said[index, key] = None
+        return text
+
     def close_choice(self, index: int) -> list[Event]:
         """What was held back of one choice."""
         events: list[Event] = []
-        for (choice, kind, call), joiner in self._joiners.items():
-            if choice == index and (rest := joiner.close()):
+        for (kind, call), joiner in self._joiners.pop(index, {}).items():
+            if rest := joiner.close():
                 events.append(ToolArguments(index, call, rest) if kind is None else kind(index, rest))
         return events
 
     def close(self) -> list[Event]:
         """What was held back of all choices."""
         events: list[Event] = []
-        for index in sorted({index for index, *_ in self._joiners}):
+        for index in sorted(self._joiners):
             events += self.close_choice(index)
         return events
 
@@ -116,21 +133,17 @@ class DeltaReader:
         """The text without the half of a character at its end, and with the one from before."""
         if not self._is_careful or not text:
             return text
-        joiner = self._joiners.get((index, kind, call))
-        if joiner is None:
-            joiner = self._joiners[index, kind, call] = Joiner()
-        return joiner.feed(text)
+        joiners = self._joiners.setdefault(index, {})
+        return joiners.setdefault((kind, call), Joiner()).feed(text)
 
     def _content(self, content: object) -> str:
         if content is None:
             return ""
         if isinstance(content, str):
-            if "\ufffd" in content:
-                self._notes.note(faults.enc.NO_REPLACEMENT_CHAR, content)
             return content
         self._notes.note(faults.delta.CONTENT_STRING, content)
         if isinstance(content, list):
-            parts = [part.get("text") for part in content if isinstance(part, dict)]
+            parts = [part.get("text") if isinstance(part, dict) else part for part in content]
             return "".join(part for part in parts if isinstance(part, str))
         return show(content)
 
@@ -141,12 +154,18 @@ class DeltaReader:
             return
         if role != "assistant":
             self._notes.note(faults.delta.ROLE_ASSISTANT, role)
+        if index not in self._greeted:
+            self._greeted.add(index)
+            self._note_role_content(delta, index, content)
+        events.append(Opening(index))
+
+    def _note_role_content(self, delta: Json, index: int, content: str) -> None:
+        """The role comes with an empty content, unless a call, a thought or a refusal comes first."""
         if content:
             self._notes.note(faults.delta.ROLE_CONTENT_EMPTY, delta)
         elif delta.get("content") is None:
             self._without_content.add(index)
             self.is_plain = False
-        events.append(Opening(index))
 
     def _reasoning(self, delta: Json) -> str:
         ours, other = delta.get("reasoning_content"), delta.get("reasoning")
@@ -175,14 +194,20 @@ class DeltaReader:
         if not isinstance(function, dict):
             note(faults.tool.FUNCTION_PRESENT, entry)
             function = {}
-        if any(key in part and part[key] is None for part, key in ((entry, "id"), (entry, "type"), (function, "name"))):
-            note(faults.tool.LATER_FIELDS_ABSENT, entry)
         number = self._call_number(entry)
         id, name = _string(entry.get("id")), _string(function.get("name"))
+        key = index, number if number >= 0 else id
+        is_first = key not in self._called
+        self._called.add(key)
+        fields = ((entry, "id"), (entry, "type"), (function, "name"))
+        if not is_first and any(key in part and part[key] is None for part, key in fields):
+            note(faults.tool.LATER_FIELDS_ABSENT, entry)
         more = scrub_object({key: value for key, value in entry.items() if key not in _ENTRY})
+        if "arguments" in function and function["arguments"] is None:
+            note(faults.tool.ARGS_STRING, entry)
         arguments = self._arguments(function.get("arguments"), index, number)
         if id or name:
-            if entry.get("type") != "function":
+            if is_first and entry.get("type") != "function":
                 note(faults.tool.TYPE_FIRST, entry)
             events.append(ToolCall(index, number, id, name, more))
             more = {}

@@ -113,7 +113,10 @@ class Place(Enum):
 
 
 class Extra(msgspec.Struct, frozen=True):
-    """Fields that we do not know. They are carried on, on the next chunk or, if `alone`, on one of their own."""
+    """Fields that we do not know. They are carried on, on the next chunk or, if `alone`, on one of their own.
+
+    One that is `alone` and has no fields lets out what waits for the next chunk, if anything does.
+    """
 
     index: int
     """The choice; where they stood at the top of a chunk, one that the chunk had."""

@@ -35,13 +35,13 @@ def cut_off(message: str) -> Failure:
 def _note_nested(chunk: Json, error: object, data: bytes, notes: Notes) -> None:
     if "choices" in chunk:
         notes.note(faults.err.NOT_WITH_CHOICES, chunk)
-    if not isinstance(error, dict) or not data.startswith(b'{"error":'):
+    is_told = isinstance(error, dict) and isinstance(error.get("message"), str)
+    if not is_told or not data.startswith(b'{"error":'):
         notes.note(faults.err.MIDSTREAM_EVENT, chunk)
-    if isinstance(error, dict):
-        if any(key not in error for key in _OURS):
-            notes.note(faults.err.BODY_SHAPE, error)
-        if not isinstance(error.get("code"), str | None):
-            notes.note(faults.err.CODE_STRING, error.get("code"))
+    if not isinstance(error, dict) or any(key not in error for key in _OURS):
+        notes.note(faults.err.BODY_SHAPE, error)
+    if isinstance(error, dict) and not isinstance(error.get("code"), str | None):
+        notes.note(faults.err.CODE_STRING, error.get("code"))
 
 
 def _is_flat_error(chunk: Json) -> bool:

@@ -88,4 +88,6 @@ def _seconds(value: object, fallback: int) -> int:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 10**18:
         return fallback
-    return int(value / 1000 if value >= _MILLISECONDS else value)
+    while value >= _MILLISECONDS:  # milliseconds, or even less
+        value /= 1000
+    return int(value)

@@ -14,7 +14,8 @@ _PYTHON_TOKEN = re.compile(
     r"""'(?:[^'\\]|\\.)*(?:'|\\?\Z)|"(?:[^"\\]|\\.)*(?:"|\\?\Z)|\bNone\b|\bTrue\b|\bFalse\b""", re.DOTALL
 )
 _BYTES_REPR = re.compile(r"""\s*b(['"])(.*)\1\s*""", re.DOTALL)
-_PYTHON_ESCAPE = re.compile(r"\\x([0-9a-fA-F]{2})|\\'", re.DOTALL)
+_PYTHON_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|(.))", re.DOTALL)
+_LETTERS = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
 
 # What the decoders raise on text that is not theirs; RecursionError on hostile nesting.
 _NOT_JSON = (ValueError, RecursionError, msgspec.DecodeError)
@@ -80,9 +81,8 @@ def _values(text: str) -> list[object]:
 
 
 def _undo_bytes_repr(text: str) -> str:
-    """What `repr` did to bytes, undone as far as JSON needs it."""
-    plain = _PYTHON_ESCAPE.sub(lambda found: "'" if found[1] is None else chr(int(found[1], 16)), text)
-    plain = plain.replace("\\\\", "\\")
+    """What `repr` did to bytes, undone."""
+    plain = _unescape(text)
     try:
         return plain.encode("latin-1").decode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -92,5 +92,17 @@ def _undo_bytes_repr(text: str) -> str:
 def _as_json(found: re.Match[str]) -> str:
     token = found[0]
     if token.startswith("'"):
-        return json.dumps(token[1:-1].replace("\\'", "'").replace('\\"', '"').replace("\\n", "\n"), ensure_ascii=False)
+        return json.dumps(_unescape(token[1:-1]), ensure_ascii=False)
     return _WORDS.get(token, token)
+
+
+def _unescape(text: str) -> str:
+    """Python's escapes, undone; one that it does not know stays as it is."""
+    return _PYTHON_ESCAPE.sub(_meaning, text)
+
+
+def _meaning(found: re.Match[str]) -> str:
+    code = found[1] or found[2]
+    if code is not None:
+        return chr(int(code, 16))
+    return _LETTERS.get(found[3], found[0])

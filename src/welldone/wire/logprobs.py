@@ -57,8 +57,10 @@ def _entry(entry: object, notes: Notes) -> Json | None:
 
 
 def _finite(value: object, notes: Notes) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return value
+    # An integer too large for a float is as little a probability as infinity is.
+    is_number = isinstance(value, float) or (type(value) is int and abs(value) < 2**63)
+    if is_number and math.isfinite(value):  # type: ignore[arg-type]  # is_number told
+        return value  # type: ignore[return-value]  # as above
     notes.note(faults.ext.LOGPROBS_FINITE, value)
     return UNLIKELY
 

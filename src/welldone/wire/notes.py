@@ -21,13 +21,16 @@ class Note(msgspec.Struct):
 class Notes:
     """All notes on one stream. The reader keeps `frame` and `byte` at the place that is being read."""
 
-    def __init__(self) -> None:
+    def __init__(self, endpoint: str | None = None) -> None:
+        self._endpoint = endpoint  # only rules of this endpoint are noted
         self.frame = 0
         self.byte = 0
         self._notes: dict[str, Note] = {}
 
     def note(self, fault: Fault, heard: object = "") -> None:
         """Count `fault`; keep what was heard the first time."""
+        if self._endpoint is not None and self._endpoint not in fault.endpoints:
+            return
         note = self._notes.get(fault.id)
         if note is None:
             self._notes[fault.id] = Note(fault.id, 1, self.frame, self.byte, _shorten(heard))

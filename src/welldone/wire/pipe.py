@@ -29,13 +29,14 @@ class Pipe:
         asked: Asked | None = None,
         limit_bytes: int = sse.LIMIT_BYTES,
     ) -> None:
-        self.notes = Notes()
+        self.notes = Notes(endpoint)
         self._endpoint = endpoint
         self._fallback = fallback
         self._asked = asked or Asked()
         self._reader = Reader(endpoint, fallback=fallback, asked=self._asked, notes=self.notes, limit_bytes=limit_bytes)
         self._repair = Repair(endpoint, asked=self._asked, notes=self.notes, mint=minter(fallback.id))
         self._writer: StreamWriter | None = None
+        self._early: list[Event] = []  # fields that came before there was an envelope
 
     @property
     def is_done(self) -> bool:
@@ -54,14 +55,14 @@ class Pipe:
 
     def feed(self, data: bytes) -> bytes:
         """The bytes to send on."""
-        # Frame by frame, so that each note knows its place.
-        written = [self._write(self._repair.feed(self._reader.read(frame))) for frame in self._reader.frames(data)]
-        written.append(self._write(self._repair.feed(self._reader.check())))
-        return b"".join(written)
+        written = self._read(self._reader.frames(data))
+        if self._reader.is_overrun:
+            written.append(self._write(self._repair.feed(self._reader.check())))
+        return written[0] if len(written) == 1 else b"".join(written)
 
     def close(self) -> bytes:
         """The bytes to send when the server's stream has ended, however it did."""
-        written = [self._write(self._repair.feed(self._reader.read(frame))) for frame in self._reader.last_frames()]
+        written = self._read(self._reader.last_frames())
         events = self._repair.feed(self._reader.check() + self._reader.end())
         events += self._repair.close(is_done=self._reader.is_done)
         if self._asked.usage and not self._reader.has_usage_chunk and self.failure is None:
@@ -72,17 +73,32 @@ class Pipe:
         written.append((self._writer or self._make_writer()).end())
         return b"".join(written)
 
+    def _read(self, frames: list[sse.Frame]) -> list[bytes]:
+        """What is to be said for each frame: one at a time, so that each note knows its place."""
+        written = []
+        for frame in frames:
+            if self._repair.failure is not None and not self._reader.has_failed:
+                break  # what follows would only be kept, and never sent
+            written.append(self._write(self._repair.feed(self._reader.read(frame))))
+        return written
+
     def _write(self, events: list[Event]) -> bytes:
         if not events:
             return b""
         writer = self._writer
         if writer is None:
-            if all(isinstance(event, KeepAlive) for event in events):
-                return KEEP_ALIVE * len(events)
+            if self._reader.head is None and not isinstance(events[-1], Failure):
+                return self._keep(events)
             writer = self._make_writer()
+            events = self._early + events
         if len(events) == 1:
             return writer.send(events[0])
         return b"".join([writer.send(event) for event in events])
+
+    def _keep(self, events: list[Event]) -> bytes:
+        """Before the first real chunk: signs of life go out, and fields that came alone wait for its envelope."""
+        self._early += [event for event in events if not isinstance(event, KeepAlive)]
+        return KEEP_ALIVE * sum(isinstance(event, KeepAlive) for event in events)
 
     def _make_writer(self) -> StreamWriter:
         head = self._reader.head or self._fallback

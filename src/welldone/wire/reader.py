@@ -18,6 +18,7 @@ _CHUNK_KEYS = frozenset({"choices", "id", "object", "created", "model", "usage"}
 _INVALID_BYTES = re.compile("[\udc80-\udcff]")
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 _LINE_BREAKS = re.compile(rb"\xe2\x80[\xa8\xa9]|\xc2\x85")
+_REPLACEMENT = "\ufffd".encode()
 _CONTROL = re.compile(rb"[\x00-\x1f]")
 _FIELDS = frozenset({b"data", b"event", b"id", b"retry", b"error", b""})
 _FIELD_FAULTS = {
@@ -42,14 +43,17 @@ class Reader:
     ) -> None:
         self.is_done = False
         """Whether the server said `[DONE]`."""
+        self.has_failed = False
+        """Whether it said, or showed, that its answer is broken."""
         self._notes = notes
         self._chunks = ChunkReader(endpoint, fallback=fallback, asked=asked, notes=notes)
         self._decoder = sse.Decoder(eager=True, limit_bytes=limit_bytes)
         self._limit = limit_bytes
         self._pieces: list[bytes] = []  # lines of one frame that are no JSON each by itself
+        self._pieces_bytes = 0
+        self._was_told = False  # the failure is the server's own word
         self._last: sse.Frame | None = None  # the last frame of the stream, which need not be ended
         self._is_inside = False  # in a frame whose earlier lines have been read
-        self._has_failed = False
 
     @property
     def head(self) -> Head | None:
@@ -87,19 +91,25 @@ class Reader:
     def read(self, frame: sse.Frame) -> list[Event]:
         """The events of one frame."""
         events: list[Event] = []
-        if self._has_failed:
+        if self.has_failed:
             self._after_failure(frame)
             return events
         if not self._is_inside:
             self._notes.frame += 1
             self._notes.byte = frame.byte
         raw, data = frame.raw, frame.data
-        if data is not None and not self._is_inside and len(raw) == len(data) + 8 and raw.endswith(b"\n\n"):
+        if (
+            data is not None
+            and not self._is_inside
+            and len(raw) == len(data) + 8
+            and raw.endswith(b"\n\n")
+            and data[:1] != b" "
+        ):
             # The common case: one data line, rightly framed, with strict JSON in it.
             value = strict(data)
             if type(value) is dict:
-                if not data.isascii() and _LINE_BREAKS.search(data):
-                    self._notes.note(faults.enc.ESCAPE_LINE_BREAKS, data.decode())
+                if not data.isascii():
+                    self._note_characters(data)
                 self._object(value, data, events)
                 return events
         self._is_inside = not frame.ended
@@ -108,27 +118,42 @@ class Reader:
             self._notes.note(faults.end.LAST_EVENT_TERMINATED)
         return events
 
+    @property
+    def is_overrun(self) -> bool:
+        """Whether a frame has grown too long to be read."""
+        return self._decoder.overlong is not None
+
     def check(self) -> list[Event]:
         """A failure, if a frame has grown too long to be read."""
         events: list[Event] = []
-        if self._decoder.overlong is not None and not self._has_failed:
+        if self._decoder.overlong is not None and not self.has_failed:
             self._notes.byte = self._decoder.overlong
-            self._notes.note(faults.enc.STRICT_JSON, f"a frame of more than {self._limit} bytes")
-            self._fail(garbage(f"a frame of more than {self._limit} bytes"), events)
+            self._overrun(events)
         return events
+
+    def _overrun(self, events: list[Event]) -> None:
+        what = f"a frame of more than {self._limit} bytes"
+        self._notes.note(faults.enc.STRICT_JSON, what)
+        self._fail(garbage(what), events)
 
     def end(self) -> list[Event]:
         """The events that were held back until the end."""
-        if not self._has_failed:
+        if not self.has_failed:
             return self._chunks.close()
-        if not self.is_done:
+        if self._was_told and not self.is_done:
             self._notes.note(faults.err.THEN_DONE)
         return []
+
+    def _note_characters(self, data: bytes) -> None:
+        if _LINE_BREAKS.search(data):
+            self._notes.note(faults.enc.ESCAPE_LINE_BREAKS, data.decode())
+        if _REPLACEMENT in data:
+            self._notes.note(faults.enc.NO_REPLACEMENT_CHAR, data.decode())
 
     def _after_failure(self, frame: sse.Frame) -> None:
         if frame.data == b"[DONE]":
             self.is_done = True
-        elif frame.data is not None:
+        elif self._was_told and frame.data is not None:
             self._notes.note(faults.err.THEN_DONE)
 
     def _odd_frame(self, frame: sse.Frame, events: list[Event], *, is_whole: bool) -> None:
@@ -142,29 +167,41 @@ class Reader:
             if name == b"error":
                 self._error_field(value, events)
                 return
-        text = frame.data if frame.data is not None and type(strict(frame.data)) is dict else _salvage(frame.raw)
+        said = _salvage(frame.raw)
+        text = frame.data if frame.data is not None and type(strict(frame.data)) is dict else said
         if self._pieces or not (is_whole or _is_whole(text)):
             self._pieces.append(text)
+            self._pieces_bytes += len(text)
+            if self._pieces_bytes > self._limit:
+                self._overrun(events)
             if not is_whole:
                 return
+            self._pieces_bytes = 0
             self._notes.note(faults.sse.JSON_ON_ONE_LINE)
             text = b"\n".join(self._pieces)
             self._pieces.clear()
         elif not is_whole:
             self._notes.note(faults.sse.EVENT_BLANK_LINE, text.decode("utf-8", "replace"))
-        self._text(text, events, event=frame.event)
+            self._notes.note(faults.sse.ONE_OBJECT_PER_EVENT)
+        if frame.data is None and not frame.event and not _may_be_json(text):
+            return  # an id, a time to wait, a field that nobody knows: "The field is ignored."
+        self._text(text, frame, events)
+        if text is not said and _is_done(said.rpartition(b"\n")[2]):
+            self._done(said, frame)
 
     def _note_framing(self, frame: sse.Frame) -> None:
         notes = self._notes
         if b"\r" in frame.raw:
             notes.note(faults.sse.LF_ONLY)
-        data_lines = 0
+        data_lines = len(self._pieces)
         for line in sse.lines(frame.raw):
             name, _ = sse.field(line)
-            data_lines += name == b"data"
             fault = _FIELD_FAULTS.get(name) if name in _FIELDS else _stray_fault(line)
-            if name == b"data" and line.startswith(sse.DATA) and not line.startswith(b"data:  "):
-                fault = None
+            if name == b"data":
+                data_lines += 1
+                # JSON that goes on may well begin with white space.
+                is_spaced = line.startswith(sse.DATA) and (data_lines > 1 or not line.startswith(b"data:  "))
+                fault = None if is_spaced else fault
             if fault is not None:
                 notes.note(fault, line.decode("utf-8", "replace"))
         if data_lines > 1:
@@ -175,15 +212,17 @@ class Reader:
         self._notes.note(faults.err.NOT_ERROR_FIELD, value.decode("utf-8", "replace"))
         found = strict(value)
         error = found if isinstance(found, dict) else {"message": value.decode("utf-8", "replace")}
-        self._object(error if "error" in error else {"error": error}, b'{"error":', events)
+        failure = read_error(error if "error" in error else {"error": error}, value, Notes())
+        self._was_told = True
+        self._fail(failure or garbage("an error field"), events)
 
-    def _text(self, text: bytes, events: list[Event], *, event: str = "") -> None:
+    def _text(self, text: bytes, frame: sse.Frame, events: list[Event]) -> None:
         """What a frame says, which may be anything."""
         stripped = text.strip()
         if not stripped:
             self._notes.note(faults.sse.NO_EMPTY_DATA)
         elif _is_done(stripped):
-            self._done(text)
+            self._done(text, frame)
         elif stripped.startswith(b":"):
             self._notes.note(faults.sse.KEEPALIVE_FORM, stripped.decode("utf-8", "replace"))
             events.append(KeepAlive())
@@ -191,30 +230,32 @@ class Reader:
             rest, _, last = stripped.rpartition(b"\n")
             if rest and _is_done(last):
                 stripped = rest
-            self._values(stripped, events, event)
+            self._values(stripped, frame, events)
             if rest and _is_done(last):
-                self._done(last)
+                self._done(last, frame)
 
-    def _done(self, text: bytes) -> None:
+    def _done(self, text: bytes, frame: sse.Frame) -> None:
         if self.is_done:
             self._notes.note(faults.end.DONE_LAST, "[DONE] again")
-        if text != b"[DONE]":
+        if text != b"[DONE]" or b"data: [DONE]" not in frame.raw:
             self._notes.note(faults.end.DONE_EXACT, text.decode("utf-8", "replace"))
         self.is_done = True
 
-    def _values(self, text: bytes, events: list[Event], event: str) -> None:
+    def _values(self, text: bytes, frame: sse.Frame, events: list[Event]) -> None:
         value = strict(text)
         values = [value]
         if value is NOT_JSON:
             values = lenient(text)
+            if not values and not frame.ended:
+                return  # the stream was cut inside its last frame; what came before it tells whether that matters
             self._chunks.be_careful()
             self._note_encoding(text, values)
         if not values:
             self._fail(garbage(f"a frame that is no JSON (frame {self._notes.frame})"), events)
         for value in values:
-            if self._has_failed:
+            if self.has_failed:
                 return
-            self._value(value, text, events, event)
+            self._value(value, text, events, frame.event)
 
     def _value(self, value: object, text: bytes, events: list[Event], event: str) -> None:
         if isinstance(value, dict):
@@ -223,7 +264,7 @@ class Reader:
             # Some servers answer a list of prompts with a list of replies.
             self._notes.note(faults.sse.ONE_OBJECT_PER_EVENT)
             for item in value:
-                if not self._has_failed:
+                if not self.has_failed:
                     self._object(item, text, events, event)
         else:
             self._notes.note(faults.sse.NO_FOREIGN_JSON, show(value))
@@ -249,6 +290,7 @@ class Reader:
             if failure is not None:
                 if event:
                     self._notes.note(faults.err.EVENT_NAME, event)
+                self._was_told = True
                 self._fail(failure, events)
                 return
             if not _CHUNK_KEYS & value.keys():
@@ -263,7 +305,7 @@ class Reader:
     def _fail(self, failure: Failure, events: list[Event]) -> None:
         events += self._chunks.close()
         events.append(failure)
-        self._has_failed = True
+        self.has_failed = True
 
 
 def _stray_fault(line: bytes) -> faults.Fault:
@@ -281,6 +323,10 @@ def _salvage(raw: bytes) -> bytes:
         elif name not in _FIELDS:
             said.append(line)
     return b"\n".join(said)
+
+
+def _may_be_json(text: bytes) -> bool:
+    return text.lstrip().startswith((b"{", b"[", b'"', b":"))
 
 
 def _is_whole(text: bytes) -> bool:

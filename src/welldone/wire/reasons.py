@@ -19,6 +19,7 @@ _WORDS = {
     "max_tokens": "length",
     "model_length": "length",
     "max_length": "length",
+    "function_call": "tool_calls",  # one thing, two forms: the writer knows which of them the client reads
     "tool_use": "tool_calls",
     "tool_call": "tool_calls",
     "safety": "content_filter",
@@ -27,7 +28,9 @@ _WORDS = {
 
 
 def in_our_words(reason: str, endpoint: Endpoint) -> str:
-    """OpenAI's word for `reason`; a word that nobody knows means that the model stopped."""
+    """The event's word for `reason`, or one of FAILED; a word that nobody knows means that the model stopped."""
     word = reason.lower()
     word = _WORDS.get(word, word)
-    return word if word in REASONS[endpoint] else "stop"
+    if word in FAILED:
+        return word
+    return word if word in REASONS[endpoint] and word != "function_call" else "stop"

@@ -35,9 +35,8 @@ from welldone.wire.head import Endpoint
 from welldone.wire.notes import Notes
 from welldone.wire.texts import Increments, Thoughts
 
-_QUIET_CHUNKS = 8  # chunks without content in a row; half of what is a flood
-_NOOP_LIMIT = 16  # from here on the judge calls it a flood
-_QUIET_COMMENTS = 24  # comments in a row; two lines each, and clients give up at some hundred lines
+_COMMENTS_LIMIT = 40  # in a row; two lines each, and clients give up at some hundred lines without data
+_NOOPS_LIMIT = 16  # chunks without content in a row; more is a flood
 
 
 class _Choice:
@@ -87,19 +86,23 @@ class _Choice:
 class Repair:
     """A legal sequence of events out of any. `mint` makes ids for tool calls that have none."""
 
-    def __init__(self, endpoint: Endpoint, *, asked: Asked, notes: Notes, mint: Callable[[], str]) -> None:
+    def __init__(
+        self, endpoint: Endpoint, *, asked: Asked, notes: Notes, mint: Callable[[], str], is_stream: bool = True
+    ) -> None:
         self.usage: Usage | None = None
         """The last count that was heard, sent or not."""
         self.failure: Failure | None = None
         """Why the answer broke off, if it did."""
         self._is_chat = endpoint is Endpoint.CHAT
+        self._is_stream = is_stream
         self._asked = asked
         self._notes = notes
         self._mint = mint
         self._choices: dict[int, _Choice] = {}
         self._ids: set[str] = set()  # of all tool calls
         self._only: int | None = None  # the index that a server gives to the one choice, if not 0
-        self._quiet = 0  # how often in a row nothing was said
+        self._comments = 0  # since something went out as a chunk
+        self._noops = 0  # chunks since something was said
 
     def feed(self, events: list[Event]) -> list[Event]:
         """What may be said after `events`."""
@@ -111,7 +114,7 @@ class Repair:
                 choice = self._choices.get(event.index)
                 if choice is not None and choice.is_plain and self._only is None:
                     # The common case: text in the middle of an answer.
-                    self._quiet = 0
+                    self._comments = self._noops = 0
                     out.append(event)
                     continue
             self._event(event, out)
@@ -128,6 +131,7 @@ class Repair:
             self._fail(cut_off("the server sent no answer"), out)
             return out
         failures = []
+        self._flush([choice for choice in choices if choice.reason is None or choice.calls.has_nameless], out)
         for choice in choices:
             choice.settle(out)
             choice.calls.close(out)
@@ -145,25 +149,36 @@ class Repair:
             case Usage():
                 self.usage = event
             case Failure():
-                for choice in self._open_choices():
-                    choice.settle(out)
-                    choice.calls.close(out, is_cut=choice.reason is None)
-                    if choice.reason is not None:
-                        self._finish(choice, out, is_done=True)
-                self._fail(event, out)
+                self._break_off(event, out)
             case Extra(place=Place.CHUNK):
-                if event.alone and not self._open_choices():
-                    self._open(self._state(self._index(event.index)), out)
-                out.append(event)
+                index = self._index(event.index) if event.alone else event.index
+                if event.alone and not self._state(index).is_open:
+                    self._open(self._state(index), out)
+                out.append(msgspec.structs.replace(event, index=index))
             case _:
                 self._choice_event(event, out)
+
+    def _break_off(self, failure: Failure, out: list[Event]) -> None:
+        """Say what can still be said of the answer, and why there is no more of it."""
+        choices = self._open_choices()
+        self._flush(choices, out)
+        for choice in choices:
+            choice.settle(out)
+            choice.calls.close(out, is_cut=choice.reason is None)
+            if choice.reason is not None:
+                self._finish(choice, out, is_done=True)
+        self._fail(failure, out)
+
+    def _flush(self, choices: list[_Choice], out: list[Event]) -> None:
+        """Let out what rides on the next chunk, before what was held back: there may be no next chunk."""
+        out += [Extra(choice.index, Place.CHOICE, {}, alone=True) for choice in choices]
 
     def _choice_event(self, event: ChoiceEvent, out: list[Event]) -> None:
         choice = self._state(self._index(event.index))
         if isinstance(event, Extra) and not event.alone:
             self._say(choice, event, out)
             return
-        self._quiet = 0
+        self._comments = self._noops = 0
         if isinstance(event, Opening) and choice.is_open:
             if choice.is_greeted:
                 self._notes.note(faults.delta.ROLE_ONCE)
@@ -186,7 +201,7 @@ class Repair:
                 choice.speak(text, self._notes, out)
             case Logprobs(value=value):
                 out.append(Logprobs(index, value))
-            case Extra(place=Place.DELTA):
+            case Extra(place=Place.DELTA) if self._is_stream:
                 out += choice.fields.fit(msgspec.structs.replace(event, index=index))
             case Extra():
                 out.append(msgspec.structs.replace(event, index=index))
@@ -277,15 +292,22 @@ class Repair:
             out.append(self.usage)
 
     def _keep_alive(self, event: KeepAlive, out: list[Event]) -> None:
-        """Thin out what says nothing: the longer the silence, the rarer."""
-        self._quiet += 1
-        is_chunk = event.is_chunk and self._quiet <= _QUIET_CHUNKS
-        if is_chunk or self._quiet <= _QUIET_COMMENTS or self._quiet.bit_count() == 1:
-            out.append(KeepAlive(is_chunk))
-        elif not event.is_chunk:
+        """Let out signs of life, in runs that clients stand: after some comments one goes out as a chunk."""
+        is_full = self._comments >= _COMMENTS_LIMIT
+        if is_full and not event.is_chunk:
             self._notes.note(faults.sse.KEEPALIVE_RUN_LIMIT)
-        if event.is_chunk and self._quiet > _NOOP_LIMIT:
+        if (event.is_chunk or is_full) and self._noops < _NOOPS_LIMIT:
+            if is_full and not self._open_choices():
+                self._open(self._state(0), out)
+            self._noops += 1
+            self._comments = 0
+            out.append(KeepAlive(is_chunk=True))
+            return
+        if event.is_chunk:
             self._notes.note(faults.delta.NO_NOOP_FLOOD)
+        if not is_full:
+            self._comments += 1
+            out.append(KeepAlive())
 
     def _fail(self, failure: Failure, out: list[Event]) -> None:
         out.append(failure)

@@ -28,7 +28,7 @@ END = b"\n\n"
 # U+000A LINE FEED (LF) character, or a single U+000D CARRIAGE RETURN (CR) character."
 _BLANK_LINE = re.compile(rb"(?>\r\n|\r|\n)(?>\r\n|\r|\n)")
 _LINE_BREAK = re.compile(rb"\r\n|\r|\n")
-_BREAKS = re.compile(rb"[\r\n]*")
+_NO_BREAK = re.compile(rb"[^\r\n]")
 _NEW_DATA = re.compile(rb"(?>\r\n|\r|\n)(?=data:|\{)")
 _HAS_DATA = re.compile(rb"(?<![^\r\n])(?:data:|\{)")
 _LOOK_AHEAD = 8  # bytes after a frame that may be needed to see that it has ended
@@ -75,6 +75,20 @@ class Decoder:
         """The frames that `data` completes."""
         if self.overlong is not None:
             return []
+        if (
+            not self._buffer
+            and self._started
+            and not self._has_cr
+            and data.find(b"\n") == len(data) - 2
+            and data.startswith(DATA)
+            and data.endswith(END)
+            and b"\r" not in data
+            and len(data) <= self._limit
+        ):
+            # The common case, worth a short way: one data line and its empty line, and nothing else.
+            byte = self._offset
+            self._offset += len(data)
+            return [Frame(byte, data, data[6:-2])]
         self._buffer += data
         if not self._has_cr and b"\r" in data:
             self._has_cr = True
@@ -137,8 +151,8 @@ class Decoder:
         """The place of the next byte that is no line break."""
         buffer = self._buffer
         if start < len(buffer) and buffer[start] in b"\r\n":
-            found = _BREAKS.match(buffer, start)
-            start = found.end() if found else start
+            found = _NO_BREAK.search(buffer, start)
+            start = found.start() if found else len(buffer)
         self._looked = max(self._looked, start)
         self._split_looked = max(self._split_looked, start)
         return start
@@ -188,7 +202,6 @@ class Decoder:
     def _frames(self, start: int, end: int, *, ended: bool) -> list[Frame]:
         raw = bytes(self._buffer[start:end])
         byte = self._offset + start
-        # The common case, worth a short way: one data line and its empty line.
         if ended and not self._has_cr and raw.startswith(DATA) and raw.find(b"\n") == len(raw) - 2:
             return [Frame(byte, raw, raw[6:-2])]
         if not self._eager:

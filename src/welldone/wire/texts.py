@@ -5,6 +5,7 @@ from welldone.wire.events import Event, Reasoning, Text
 from welldone.wire.notes import Notes
 
 _CLEARLY_REPEATED = 4  # characters: a second and last delta that begins with so many of the first repeats it
+_LEAD_LIMIT = 256  # characters of white space before a tag that are waited for
 _OPEN, _CLOSE = "<think>", "</think>"
 
 
@@ -106,7 +107,7 @@ class Thoughts:
             self._held = text[len(_OPEN) :]
             self._is_inside = True
             return True
-        self.is_plain = not _OPEN.startswith(text)
+        self.is_plain = not _OPEN.startswith(text) or len(self._held) > _LEAD_LIMIT
         return False
 
     def _inside(self, events: list[Event]) -> bool:

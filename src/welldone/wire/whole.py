@@ -8,7 +8,7 @@ from welldone.wire.chunks import ChunkReader
 from welldone.wire.collect import collect
 from welldone.wire.dialects import chat, completions
 from welldone.wire.dialects.stream import error_object, escape
-from welldone.wire.events import Event, Failure, Json
+from welldone.wire.events import Event, Failure, Json, Usage
 from welldone.wire.failures import cut_off, garbage, read_error
 from welldone.wire.head import WHOLE_OBJECT, Endpoint, Head
 from welldone.wire.lenient import first
@@ -23,6 +23,7 @@ class Whole(msgspec.Struct, frozen=True):
 
     body: bytes
     failure: Failure | None = None
+    usage: Usage | None = None
 
 
 def fix_whole(body: bytes, endpoint: Endpoint, *, fallback: Head, asked: Asked, notes: Notes) -> Whole:
@@ -61,7 +62,8 @@ def _fold(chunk: Json, endpoint: Endpoint, fallback: Head, asked: Asked) -> Whol
     # The notes of a stream do not hold for a reply that is none.
     unheard = Notes()
     reader = ChunkReader(endpoint, fallback=fallback, asked=asked, notes=unheard)
-    repair = Repair(endpoint, asked=asked, notes=unheard, mint=minter(fallback.id))
+    reader.be_careful()
+    repair = Repair(endpoint, asked=asked, notes=unheard, mint=minter(fallback.id), is_stream=False)
     read: list[Event] = []
     failure = reader.read(chunk, read)
     if failure is not None:
@@ -74,8 +76,8 @@ def _fold(chunk: Json, endpoint: Endpoint, fallback: Head, asked: Asked) -> Whol
     reply.usage = repair.usage
     head = reader.head or fallback
     if endpoint is Endpoint.CHAT:
-        return Whole(chat.whole(head, reply, functions=asked.functions))
-    return Whole(completions.whole(head, reply))
+        return Whole(chat.whole(head, reply, functions=asked.functions), usage=reply.usage)
+    return Whole(completions.whole(head, reply), usage=reply.usage)
 
 
 def _as_chunk(reply: Json, endpoint: Endpoint) -> Json:
@@ -105,7 +107,8 @@ def _note(reply: Json, endpoint: Endpoint, notes: Notes) -> None:
     for choice in reply["choices"]:
         if not isinstance(choice, dict):
             continue
-        if choice.get("finish_reason") not in REASONS[endpoint]:
+        reason = choice.get("finish_reason")
+        if not isinstance(reason, str) or reason not in REASONS[endpoint]:
             notes.note(faults.ns.FINISH, choice)
         if endpoint is Endpoint.CHAT:
             message = choice.get("message")

@@ -1,6 +1,6 @@
 """The dialect of /v1/chat/completions: events as its stream, and as its whole reply."""
 
-from typing import ClassVar
+from typing import ClassVar, assert_never
 
 import msgspec
 
@@ -8,8 +8,8 @@ from welldone.wire import automaton
 from welldone.wire.automaton import ChoiceTable
 from welldone.wire.collect import Answer, Reply
 from welldone.wire.counts import usage_object
-from welldone.wire.dialects.stream import StreamWriter, escape
-from welldone.wire.events import Event, Finish, Json, Opening, Reasoning, Refusal, Text, ToolArguments, ToolCall
+from welldone.wire.dialects.stream import Spoken, StreamWriter, escape
+from welldone.wire.events import Finish, Json, Opening, Reasoning, Refusal, Text, ToolArguments, ToolCall
 from welldone.wire.head import WHOLE_OBJECT, Endpoint, Head
 
 
@@ -35,7 +35,7 @@ class ChatWriter(StreamWriter):
         self._functions = functions
         self._reasoning_field = reasoning_field
 
-    def _said(self, event: Event) -> Json | None:
+    def _said(self, event: Spoken) -> Json:
         match event:
             case Opening():
                 return {"role": "assistant", "content": ""}
@@ -54,7 +54,7 @@ class ChatWriter(StreamWriter):
             case ToolArguments():
                 return {"tool_calls": [{"index": event.call, "function": {"arguments": event.text}, **event.more}]}
             case _:
-                return {}
+                assert_never(event)
 
     def _choice(self, said: Json, fields: Json) -> Json:
         return {"delta": said | fields}

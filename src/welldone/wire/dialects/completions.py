@@ -8,8 +8,8 @@ from welldone.wire import automaton
 from welldone.wire.automaton import ChoiceTable
 from welldone.wire.collect import Reply
 from welldone.wire.dialects.chat import whole_object
-from welldone.wire.dialects.stream import StreamWriter, escape
-from welldone.wire.events import Event, Finish, Json, Opening, Text
+from welldone.wire.dialects.stream import Spoken, StreamWriter, escape
+from welldone.wire.events import Finish, Json, Text
 from welldone.wire.head import Endpoint, Head
 
 
@@ -20,14 +20,9 @@ class CompletionsWriter(StreamWriter):
     TABLE: ClassVar[ChoiceTable] = automaton.COMPLETIONS
     IS_ORDERED: ClassVar[bool] = False
 
-    def _said(self, event: Event) -> Json | None:
-        match event:
-            case Opening():
-                return None
-            case Text(text=text):
-                return {"text": text}
-            case _:
-                return {}
+    def _said(self, event: Spoken) -> Json | None:
+        # The automaton of completions lets nothing else pass.
+        return {"text": event.text} if isinstance(event, Text) else None
 
     def _choice(self, said: Json, fields: Json) -> Json:
         return {"text": said.get("text", ""), **fields}

@@ -4,14 +4,30 @@ The same events always make the same bytes. A text costs one string encode: all 
 """
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import msgspec
 
 from welldone.wire import sse
 from welldone.wire.automaton import Automaton, ChoiceTable, Phase
 from welldone.wire.counts import usage_object
-from welldone.wire.events import Event, Extra, Failure, Finish, Json, KeepAlive, Logprobs, Place, Text, Usage
+from welldone.wire.events import (
+    Event,
+    Extra,
+    Failure,
+    Finish,
+    Json,
+    KeepAlive,
+    Logprobs,
+    Opening,
+    Place,
+    Reasoning,
+    Refusal,
+    Text,
+    ToolArguments,
+    ToolCall,
+    Usage,
+)
 from welldone.wire.head import OBJECT, Endpoint, Head
 
 KEEP_ALIVE = sse.comment(b"keep-alive")
@@ -21,6 +37,10 @@ _MARK = "\x00text\x00"
 _MARK_BYTES = _encode(_MARK)
 # Legal in JSON, but readers that split text into lines take them for line breaks.
 _LINE_BREAKS = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"), (b"\xc2\x85", b"\\u0085"))
+
+
+Spoken: TypeAlias = Opening | Text | Reasoning | Refusal | ToolCall | ToolArguments
+"""Events that say something in a choice."""
 
 
 class _Riders(msgspec.Struct):
@@ -76,8 +96,8 @@ class StreamWriter(ABC):
         return sse.DONE
 
     @abstractmethod
-    def _said(self, event: Event) -> Json | None:
-        """What a choice's event says, in the dialect's words; None where it needs no chunk."""
+    def _said(self, event: Spoken) -> Json | None:
+        """What a choice says, in the dialect's words; None where it needs no chunk."""
 
     @abstractmethod
     def _choice(self, said: Json, fields: Json) -> Json:
@@ -133,25 +153,26 @@ class StreamWriter(ABC):
         """Keep what rides on the choice's next chunk; the bytes of one of its own where it cannot wait."""
         index = event.index
         riders = self._riders.get(index)
+        if isinstance(event, Extra) and not event.fields and riders is None and not self._fields:
+            return b""
         flushed = b""
         if riders is not None and index in self._automaton.phases and _collides(riders, event):
             flushed = self._say(index, {})
             riders = None
         if riders is None:
             riders = self._riders[index] = _Riders()
-        match event:
-            case Logprobs(value=value):
-                riders.logprobs = value
-            case Extra(place=Place.CHOICE, fields=fields):
-                riders.choice = riders.choice | fields
-            case Extra(fields=fields):
-                riders.delta = riders.delta | fields
+        if isinstance(event, Logprobs):
+            riders.logprobs = event.value
+        elif event.place is Place.CHOICE:
+            riders.choice = riders.choice | event.fields
+        else:
+            riders.delta = riders.delta | event.fields
         if isinstance(event, Extra) and event.alone:
             return flushed + self._say(index, {})
         return flushed
 
     def _carry_on_top(self, event: Extra) -> bytes:
-        index = self._carrier()
+        index = event.index if self._is_open(event.index) else self._carrier()
         flushed = b""
         if index is not None and not self._fields.keys().isdisjoint(event.fields):
             flushed = self._say(index, {})
@@ -172,21 +193,16 @@ class StreamWriter(ABC):
 
     def _flush(self) -> bytes:
         """What still rides, on chunks of its own."""
-        phases = self._automaton.phases
-        flushed = b"".join(
-            self._say(index, {})
-            for index in sorted(self._riders)
-            if phases.get(index, Phase.FINISHED) is not Phase.FINISHED
-        )
+        flushed = b"".join(self._say(index, {}) for index in sorted(self._riders) if self._is_open(index))
         index = self._carrier()
         return flushed + (self._say(index, {}) if self._fields and index is not None else b"")
 
     def _carrier(self) -> int | None:
         """A choice that may still have a chunk."""
-        for index, phase in self._automaton.phases.items():
-            if phase is not Phase.FINISHED:
-                return index
-        return None
+        return next((index for index in self._automaton.phases if self._is_open(index)), None)
+
+    def _is_open(self, index: int) -> bool:
+        return self._automaton.phases.get(index, Phase.FINISHED) is not Phase.FINISHED
 
 
 def error_object(failure: Failure) -> Json:
@@ -204,10 +220,7 @@ def escape(payload: bytes) -> bytes:
 
 
 def _collides(riders: _Riders, event: Extra | Logprobs) -> bool:
-    match event:
-        case Logprobs():
-            return riders.logprobs is not None
-        case Extra(place=Place.CHOICE, fields=fields):
-            return not riders.choice.keys().isdisjoint(fields)
-        case Extra(fields=fields):
-            return not riders.delta.keys().isdisjoint(fields)
+    if isinstance(event, Logprobs):
+        return riders.logprobs is not None
+    fields = riders.choice if event.place is Place.CHOICE else riders.delta
+    return not fields.keys().isdisjoint(event.fields)

@@ -135,7 +135,7 @@ EXTRA_FIELDS = Fault(
     rule="Extra top-level fields (timings, obfuscation, provider) are allowed but must not reuse protocol names.",
     hurts=("open-webui: acts on a top-level event key",),
     mend=Mend.LOSSLESS,
-    how="optionally strip them",
+    how="strip those that reuse a name of the protocol; hand on all others",
 )
 OBFUSCATION = Fault(
     id="env-obfuscation",

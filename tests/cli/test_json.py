@@ -1,0 +1,125 @@
+"""What programs read: the JSON of lint, of rules and of the report of fix."""
+
+import json
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.captures import FILES, HEAD, QUOTED, ROLES
+from tests.cli.run import Ran, Run, run
+from welldone.wire.faults.catalogue import ALL
+
+
+def _verdict(ran: Ran) -> dict[str, Any]:
+    assert ran.err == b""
+    verdict: dict[str, Any] = json.loads(ran.out)
+    assert ran.code == (1 if verdict["verdict"] == "wrong" else 0)
+    return verdict
+
+
+@pytest.mark.parametrize("name", [*(f"{name}.json" for name in QUOTED), "right.txt", "curl-raw.txt", "error-i.txt"])
+def test_the_verdict_has_these_members_and_no_others(name: str, here: Run) -> None:
+    verdict = _verdict(here("lint", "--json", name))
+    assert list(verdict) == ["version", "verdict", "frames", "findings"]
+    assert verdict["version"] == 1
+    assert verdict["verdict"] in {"right", "lax", "wrong"}
+    for finding in verdict["findings"]:
+        assert list(finding) == ["rule", "severity", "frame", "byte", "heard", "wanted", "hurts"]
+        assert all(isinstance(finding[name], str) for name in ("rule", "severity", "heard", "wanted"))
+        assert all(isinstance(who, str) for who in finding["hurts"])
+        assert (finding["frame"] is None) == (finding["byte"] is None)
+
+
+def test_the_verdict_is_one_line(here: Run) -> None:
+    ran = here("lint", "--json", "roles.txt")
+    assert ran.out.count(b"\n") == 1
+    assert ran.out.endswith(b"}\n")
+
+
+GAPS = {
+    "LF": ROLES,
+    "CRLF": ROLES.replace(b"\n", b"\r\n"),
+    "comments": ROLES.replace(b"data:", b": wait\n\ndata:"),
+    "a byte-order mark": b"\xef\xbb\xbf" + ROLES,
+    "wide characters": ROLES.replace(b"Hello", "Grüße 🌍".encode()),
+}
+
+
+@pytest.mark.parametrize("gap", GAPS)
+def test_byte_is_where_the_frame_begins_in_the_body(gap: str, folder: Path) -> None:
+    body = GAPS[gap]
+    findings = _verdict(run("lint", "--json", "--rule", "delta-role-once", stdin=body, cwd=folder))["findings"]
+    second, third = (_frame_start(body, finding["byte"]) for finding in findings)
+    assert b'" world"' in second
+    assert b'"stop"' in third
+
+
+def _frame_start(body: bytes, byte: int) -> bytes:
+    """The first line with data from `byte` on; fails where that is no start of a frame."""
+    assert byte == 0 or body[:byte].endswith((b"\n\n", b"\r\n\r\n"))
+    return next(line for line in body[byte:].splitlines() if line.startswith(b"data:"))
+
+
+def test_byte_counts_from_the_body_and_not_from_the_head(here: Run) -> None:
+    starts = [0, *accumulate(len(piece) + 2 for piece in ROLES.split(b"\n\n"))]
+    wanted = [(2, starts[1]), (3, starts[2])]
+    for name in ("roles.txt", "curl-i.txt", "curl-raw.txt"):
+        findings = _verdict(here("lint", "--json", name, "--rule", "delta-role-once"))["findings"]
+        assert [(finding["frame"], finding["byte"]) for finding in findings] == wanted
+    assert FILES["curl-i.txt"] == HEAD + ROLES
+
+
+@pytest.mark.parametrize("name", QUOTED)
+def test_byte_is_a_start_of_a_frame_in_every_quoted_stream(name: str, here: Run, folder: Path) -> None:
+    body = (folder / f"{name}.body").read_bytes()
+    places = {finding["byte"] for finding in _verdict(here("lint", "--json", f"{name}.json"))["findings"]} - {None, 0}
+    for place in places:
+        before, after = body[:place], body[place:]
+        assert before.endswith(b"\n\n")
+        assert after.startswith((b"data:", b"event:", b"\n"))
+
+
+def test_the_rules_as_json_are_all_rules(here: Run) -> None:
+    ran = here("rules", "--json")
+    assert (ran.code, ran.err) == (0, b"")
+    listed = json.loads(ran.out)
+    assert list(listed) == ["version", "rules"]
+    assert listed["version"] == 1
+    assert len(listed["rules"]) == len(ALL) == 143
+    for rule in listed["rules"]:
+        assert list(rule) == ["id", "severity", "endpoints", "rule", "hurts", "mend", "how"]
+        assert rule["severity"] in {"breaks", "tolerated", "style"}
+        assert rule["mend"] in {"lossless", "partial", "report"}
+    assert [rule["id"] for rule in listed["rules"]] == [fault.id for fault in ALL]
+
+
+@pytest.mark.parametrize(("word", "ids"), [("n", 3), ("delta-role-once", 1)])
+def test_some_rules_as_json_are_only_those(word: str, ids: int, here: Run) -> None:
+    rules = json.loads(here("rules", word, "--json").out)["rules"]
+    assert len(rules) == ids
+    assert all(rule["id"].startswith(word) for rule in rules)
+
+
+@pytest.mark.parametrize("name", [*(f"{name}.json" for name in QUOTED), "right.txt", "cut.txt", "error.json"])
+def test_a_report_has_these_members_and_no_others(name: str, here: Run, tmp_path: Path) -> None:
+    ran = here("fix", name, "--report", str(tmp_path / "report.json"))
+    report = json.loads((tmp_path / "report.json").read_bytes())
+    assert list(report) == ["version", "error", "usage", "mended"]
+    assert report["version"] == 1
+    assert (report["error"] is None) == (ran.code == 0)
+    for note in report["mended"]:
+        assert list(note) == ["rule", "count", "frame", "byte", "heard"]
+        assert f"fix: {note['rule']} (" in ran.notes
+
+
+def test_a_report_has_the_usage_of_a_reply_that_is_not_streamed(here: Run, tmp_path: Path) -> None:
+    here("fix", "whole.json", "--report", str(tmp_path / "report.json"))
+    usage = {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}
+    assert json.loads((tmp_path / "report.json").read_bytes())["usage"] == usage
+
+
+def test_a_report_changes_nothing_else(here: Run, tmp_path: Path) -> None:
+    plain = here("fix", "roles.txt")
+    assert here("fix", "roles.txt", "--report", str(tmp_path / "report.json")) == plain

@@ -1,0 +1,147 @@
+"""Mistakes of the user: one line that says what to do, exit 2, and nothing on standard output."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.run import Run, run
+
+MISTAKES = {
+    "lnit": "welldone has no command 'lnit' (did you mean 'lint'?); see welldone --help",
+    "xyzzy": "welldone has no command 'xyzzy'; see welldone --help",
+    "--versoin": "welldone has no command '--versoin'; see welldone --help",
+    "lint --jsn": "welldone lint does not know '--jsn' (did you mean '--json'?); see welldone lint --help",
+    "lint --js": "welldone lint does not know '--js' (did you mean '--json'?); see welldone lint --help",
+    "fix --reprot=x": "welldone fix does not know '--reprot' (did you mean '--report'?); see welldone fix --help",
+    "fix --json": "welldone fix does not know '--json'; see welldone fix --help",
+    "rules --quux": "welldone rules does not know '--quux'; see welldone rules --help",
+    "lint right.txt cut.txt": "welldone lint does not know 'cut.txt'; see welldone lint --help",
+    "fix right.txt cut.txt": "welldone fix does not know 'cut.txt'; see welldone fix --help",
+    "rules tool use": "welldone rules does not know 'use'; see welldone rules --help",
+    "lint --rule delta-role-onc right.txt": (
+        "there is no rule 'delta-role-onc' (did you mean 'delta-role-once'?); welldone rules lists them"
+    ),
+    "lint --rule end-done-sent --rule 12345 right.txt": "there is no rule '12345'; welldone rules lists them",
+    "rules delta-role-onec": (
+        "there is no rule 'delta-role-onec' (did you mean 'delta-role-once'?); welldone rules lists them"
+    ),
+    "rules tol": "there is no rule 'tol' (did you mean 'tool'?); welldone rules lists them",
+    "rules tol --json": "there is no rule 'tol' (did you mean 'tool'?); welldone rules lists them",
+    "lint gone.txt": "cannot read gone.txt: no such file or directory",
+    "fix gone.txt": "cannot read gone.txt: no such file or directory",
+    "lint .": "cannot read .: is a directory",
+    "fix .": "cannot read .: is a directory",
+    "lint right.txt --request gone.json": "cannot read gone.json: no such file or directory",
+    "fix right.txt --request gone.json": "cannot read gone.json: no such file or directory",
+    "lint right.txt --request .": "cannot read .: is a directory",
+    "lint right.txt --request request-list.json": (
+        "request-list.json holds no JSON object; it should hold the body of the request"
+    ),
+    "fix right.txt --request request-list.json": (
+        "request-list.json holds no JSON object; it should hold the body of the request"
+    ),
+    "lint trace-gone.json": "cannot read gone.body: no such file or directory",
+    "fix trace-gone.json": "cannot read gone.body: no such file or directory",
+    "lint trace-path.json": "the trace names its body '../right.txt'; it should be a file beside it",
+    "fix trace-path.json": "the trace names its body '../right.txt'; it should be a file beside it",
+    "fix right.txt --report .": "cannot write .: is a directory",
+    "fix right.txt --report gone/report.json": "cannot write gone/report.json: no such file or directory",
+}
+
+
+@pytest.mark.parametrize("words", MISTAKES)
+def test_a_mistake_is_answered_with_one_line_that_says_what_to_do(words: str, here: Run) -> None:
+    ran = here(*words.split())
+    assert (ran.code, ran.out, ran.notes) == (2, b"", MISTAKES[words] + "\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("lint right.txt --endpoint caht", ["--endpoint", "'caht'", "chat", "completions", "welldone lint --help"]),
+        ("fix right.txt --endpoint caht", ["--endpoint", "'caht'", "chat", "completions", "welldone fix --help"]),
+        ("lint right.txt --rule", ["--rule", "expected one argument", "welldone lint --help"]),
+        ("fix right.txt --report", ["--report", "expected one argument", "welldone fix --help"]),
+        ("lint right.txt --json=yes", ["--json", "'yes'", "welldone lint --help"]),
+        ("lint right.txt --request request-broken.json", ["request-broken.json is no JSON", "the body of the request"]),
+        ("fix right.txt --request request-broken.json", ["request-broken.json is no JSON", "the body of the request"]),
+        ("lint right.txt --request empty.txt", ["empty.txt is no JSON", "the body of the request"]),
+        ("lint right.txt --request roles.txt", ["roles.txt is no JSON", "the body of the request"]),
+    ],
+)
+def test_a_mistake_that_python_words_is_one_line_too(words: str, said: list[str], here: Run) -> None:
+    ran = here(*words.split())
+    assert (ran.code, ran.out) == (2, b"")
+    assert ran.notes.count("\n") == 1
+    assert [word for word in said if word not in ran.notes] == []
+
+
+@pytest.mark.parametrize("command", ["lint", "fix"])
+@pytest.mark.parametrize("body", ["", ".", "..", "a\\b", "/etc/hosts"])
+def test_a_trace_names_a_file_beside_it_and_no_other(command: str, body: str, tmp_path: Path) -> None:
+    (tmp_path / "trace.json").write_text(json.dumps({"body": body}), "utf-8")
+    ran = run(command, "trace.json", cwd=tmp_path)
+    assert (ran.code, ran.out) == (2, b"")
+    assert ran.notes == f"the trace names its body {body!r}; it should be a file beside it\n"
+
+
+@pytest.mark.parametrize("body", ["a\0b", "\ud800"], ids=["zero byte", "half a character"])
+def test_a_trace_with_an_impossible_file_name_is_a_mistake_like_others(body: str, tmp_path: Path) -> None:
+    (tmp_path / "trace.json").write_text(json.dumps({"body": body}), "utf-8")
+    ran = run("lint", "trace.json", cwd=tmp_path)
+    assert (ran.code, ran.out) == (2, b"")
+    assert ran.notes.count("\n") == 1
+
+
+def test_a_report_does_not_destroy_the_capture(tmp_path: Path, folder: Path) -> None:
+    capture = (folder / "roles.txt").read_bytes()
+    (tmp_path / "roles.txt").write_bytes(capture)
+    ran = run("fix", "roles.txt", "--report", "roles.txt", cwd=tmp_path)
+    assert ran.code == 2
+    assert (tmp_path / "roles.txt").read_bytes() == capture
+
+
+@pytest.mark.parametrize("words", ["lnit", "lint --jsn", "rules tol", "fix gone.txt", "lint trace-path.json"])
+def test_a_mistake_ends_the_process_with_code_2(words: str, folder: Path) -> None:
+    ran = run(*words.split(), cwd=folder)
+    assert (ran.code, ran.out, ran.notes) == (2, b"", MISTAKES[words] + "\n")
+
+
+NOTHING = {
+    "lint empty.txt": "nothing to judge: the capture is empty",
+    "lint white.txt": "nothing to judge: the capture is empty",
+    "lint empty.txt --json": "nothing to judge: the capture is empty",
+    "lint head-only.txt": "nothing to judge: the capture is empty",
+    "fix empty.txt": "nothing to fix: the capture is empty",
+    "fix white.txt": "nothing to fix: the capture is empty",
+    "fix head-only.txt": "nothing to fix: the capture is empty",
+    "lint used.txt --rule use-only-if-asked": (
+        "nothing to judge: use-only-if-asked cannot be judged on this capture alone"
+    ),
+    "lint used.txt --json --rule use-only-if-asked": (
+        "nothing to judge: use-only-if-asked cannot be judged on this capture alone"
+    ),
+    "lint used.txt --rule use-only-if-asked --rule http-cache-control": (
+        "nothing to judge: use-only-if-asked and http-cache-control cannot be judged on this capture alone"
+    ),
+    "lint right.txt --rule cmpl-done": "nothing to judge: cmpl-done cannot be judged on this capture alone",
+}
+
+
+@pytest.mark.parametrize("words", NOTHING)
+def test_where_nothing_can_be_looked_at_the_exit_code_is_no_pass(words: str, here: Run) -> None:
+    ran = here(*words.split())
+    assert (ran.code, ran.out, ran.notes) == (4, b"", NOTHING[words] + "\n")
+
+
+@pytest.mark.parametrize(("command", "job"), [("lint", "judge"), ("fix", "fix")])
+@pytest.mark.parametrize("stdin", [b"", b" \n\n"], ids=["empty", "white space"])
+def test_an_empty_pipe_is_no_pass_either(command: str, job: str, stdin: bytes, folder: Path) -> None:
+    ran = run(command, stdin=stdin, cwd=folder)
+    assert (ran.code, ran.out, ran.notes) == (4, b"", f"nothing to {job}: the capture is empty\n")
+
+
+def test_a_rule_that_can_be_judged_beside_one_that_cannot_is_judged(here: Run) -> None:
+    ran = here("lint", "used.txt", "--rule", "use-only-if-asked", "--rule", "end-done-sent")
+    assert (ran.code, ran.out) == (0, b"right: 5 frames, 1 rule judged, no rule broken\n")

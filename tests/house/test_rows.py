@@ -1,0 +1,79 @@
+"""Each rule has a row, a check, a page, and a mend or a stated reason why there is none."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.rules.pages import PAGES, Block, read_page
+from welldone.rules.checks import RULES
+from welldone.rules.heard import Form, Heard
+from welldone.rules.judge import judge
+from welldone.rules.trace import Trace
+from welldone.wire import sse
+from welldone.wire.asked import Asked, read_request
+from welldone.wire.faults import Fault, Mend
+from welldone.wire.faults.catalogue import ALL, BY_ID
+from welldone.wire.head import Endpoint, Head
+from welldone.wire.notes import Notes
+from welldone.wire.pipe import Pipe
+from welldone.wire.whole import fix_whole
+
+ROOT = Path(__file__).parents[2]
+BLOCKS = [block for path in sorted(PAGES.glob("*-*.md")) for block in read_page(path)]
+WRONG = [block for block in BLOCKS if not block.is_right]
+
+OF_THE_REPLY = {
+    *("http-content-type", "http-charset-utf8", "http-no-proxy-buffering", "http-cache-control"),
+    *("http-no-buffering-compression", "http-chunked-terminated", "http-body-ends-after-done"),
+    *("sse-whole-event-writes", "err-status-before-stream", "ns-content-type-json", "ns-error-status"),
+}
+"""Rules of the HTTP reply around a body: who sends it keeps them (`sse.HEADERS`), not who repairs the body."""
+NEVER_SAID = {"use-final-chunk", "cmpl-usage-chunk"}
+"""Their mend needs a count that the server gave somewhere; it is not invented."""
+
+
+def _fix(block: Block) -> tuple[bytes, Notes]:
+    trace = block.trace
+    endpoint = Endpoint(trace.endpoint)
+    fallback = Head("chatcmpl-1" if endpoint is Endpoint.CHAT else "cmpl-1", 1700000000, "m")
+    asked = Asked() if trace.request is None else read_request(trace.request)
+    if Heard(trace).form in (Form.WHOLE, Form.FAILURE):
+        notes = Notes()
+        return fix_whole(trace.body, endpoint, fallback=fallback, asked=asked, notes=notes).body, notes
+    pipe = Pipe(endpoint, fallback=fallback, asked=asked)
+    return pipe.feed(trace.body) + pipe.close(), pipe.notes
+
+
+def test_every_rule_has_one_check() -> None:
+    assert sorted(rule.fault.id for rule in RULES) == sorted(BY_ID)
+
+
+@pytest.mark.parametrize("fault", ALL, ids=lambda fault: fault.id)
+def test_every_row_says_what_is_right_whom_it_hurts_and_what_repair_does(fault: Fault) -> None:
+    assert fault.rule
+    assert fault.rule[-1] == "."
+    assert fault.how
+    assert all(re.match(r"[^:]+: .", who) for who in fault.hurts)
+
+
+@pytest.mark.parametrize("block", WRONG, ids=lambda block: block.name)
+def test_repair_mends_the_wrong_example_of_every_page(block: Block) -> None:
+    fixed, notes = _fix(block)
+    judgement = judge(Trace(body=fixed, endpoint=block.trace.endpoint, request=block.trace.request))
+    left = {rule for rule in judgement.counts if BY_ID[rule].mend is not Mend.REPORT}
+    assert left <= (NEVER_SAID if block.rule in NEVER_SAID else set())
+    noted = {note.rule for note in notes.all()}
+    assert block.rule in noted or block.rule in OF_THE_REPLY or BY_ID[block.rule].mend is Mend.REPORT
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.is_right], ids=lambda block: block.name)
+def test_repair_notes_nothing_on_a_right_example(block: Block) -> None:
+    _, notes = _fix(block)
+    assert notes.all() == []
+
+
+def test_the_headers_that_we_send_are_right() -> None:
+    body = b"".join(block.trace.body for block in BLOCKS if block.rule == "delta-role-once" and block.is_right)
+    judgement = judge(Trace(body=body, headers=sse.HEADERS, status=200, complete=True))
+    assert judgement.findings == ()

@@ -1,0 +1,24 @@
+"""The matrix, repaired, for real clients to read."""
+
+from collections.abc import Iterable
+
+from tests.matrix.cases import CASES, GIVEN, request
+from tests.oracle.cases import Case
+from tests.oracle.repaired import plain
+from welldone.wire.asked import read_request
+from welldone.wire.head import Endpoint, Head
+from welldone.wire.pipe import Pipe
+
+FALLBACK = Head(**GIVEN)
+
+
+def matrix_cases() -> list[Case]:
+    """Every stream of the matrix as repair sends it on."""
+    bodies = {name: fix(name, [body]) for name, body in CASES.items()}
+    return [Case(f"matrix {name}", "chat", body, plain(body)) for name, body in bodies.items()]
+
+
+def fix(name: str, pieces: Iterable[bytes]) -> bytes:
+    """What repair makes of a case that comes in these pieces."""
+    pipe = Pipe(Endpoint.CHAT, fallback=FALLBACK, asked=read_request(request(name)))
+    return b"".join([pipe.feed(piece) for piece in pieces]) + pipe.close()

@@ -1,0 +1,71 @@
+"""All that we repair, as cases: every recorded stream, and every wrong example of the rule pages.
+
+What a client must make of a repaired stream is read from its bytes as plainly as possible, by none of our code.
+"""
+
+import json
+from typing import Any
+
+from tests.oracle.cases import Case
+from tests.oracle.reply import Choice, Reply, choice
+from tests.recorded.traces import recorded
+from tests.rules.pages import PAGES, read_page
+from welldone.rules.trace import Trace
+from welldone.wire.asked import Asked, read_request
+from welldone.wire.head import Endpoint, Head
+from welldone.wire.pipe import Pipe
+
+
+def repaired_cases() -> list[Case]:
+    """Every stream that repair was tried on elsewhere."""
+    streams = [(reply.name, reply.trace) for reply in recorded() if reply.is_stream]
+    blocks = [block for path in sorted(PAGES.glob("*-*.md")) for block in read_page(path)]
+    streams += [(block.name, block.trace) for block in blocks if _is_stream(block.trace)]
+    return [_case(name, trace) for name, trace in streams]
+
+
+def _is_stream(trace: Trace) -> bool:
+    return (trace.status or 200) == 200 and not trace.body.lstrip().startswith(b"{")
+
+
+def _case(name: str, trace: Trace) -> Case:
+    endpoint = Endpoint(trace.endpoint)
+    head = Head("chatcmpl-1" if endpoint is Endpoint.CHAT else "cmpl-1", 1700000000, "m")
+    # Not the deprecated form of calls: clients of today ignore it.
+    request = {key: value for key, value in (trace.request or {}).items() if key != "functions"}
+    asked = Asked() if trace.request is None else read_request(request)
+    pipe = Pipe(endpoint, fallback=head, asked=asked)
+    body = pipe.feed(trace.body) + pipe.close()
+    return Case(f"repaired {name}", trace.endpoint, body, plain(body))
+
+
+def plain(body: bytes) -> Reply:
+    """What a right stream says."""
+    reply = Reply(choices={}, usage=None, error=None)
+    for line in body.decode().split("\n"):
+        if line.startswith("data: {"):
+            _add(reply, json.loads(line.removeprefix("data: ")))
+    return reply
+
+
+def _add(reply: Reply, chunk: dict[str, Any]) -> None:
+    if "error" in chunk:
+        reply["error"] = chunk["error"]["message"]
+    if chunk.get("usage"):
+        reply["usage"] = [chunk["usage"][f"{name}_tokens"] for name in ("prompt", "completion", "total")]
+    for part in chunk.get("choices", []):
+        into = reply["choices"].setdefault(part["index"], choice())
+        delta = part.get("delta", {})
+        into["role"] += delta.get("role", "")
+        into["text"] += delta.get("content", "") + part.get("text", "")
+        into["reasoning"] += delta.get("reasoning_content", "")
+        into["refusal"] += delta.get("refusal", "")
+        into["finish"] = into["finish"] or part["finish_reason"]
+        for call in delta.get("tool_calls", []):
+            _add_call(into, call)
+
+
+def _add_call(into: Choice, call: dict[str, Any]) -> None:
+    if "id" in call:
+        into["tools"].append([call["id"], call["function"]["name"], ""])
+    into["tools"][call["index"]][2] += call["function"]["arguments"]

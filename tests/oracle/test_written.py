@@ -1,0 +1,92 @@
+"""Real clients read what our writers write, whatever the events."""
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.laws.strategies import HEAD, legal
+from tests.oracle import python_client
+from tests.oracle.node_client import NodeClients, why_missing
+from tests.oracle.repaired import plain
+from tests.oracle.reply import Reply
+from tests.oracle.serve import CannedServer
+from tests.oracle.test_readers import without
+from welldone.wire.dialects.chat import ChatWriter
+from welldone.wire.dialects.completions import CompletionsWriter
+from welldone.wire.events import Event
+from welldone.wire.head import Endpoint
+
+# The server and the node process live as long as the module: they keep nothing from one example to the next.
+few = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[CannedServer]:
+    with CannedServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[NodeClients]:
+    if reason := why_missing():
+        pytest.skip(reason)
+    with NodeClients() as clients:
+        yield clients
+
+
+def _write(events: list[Event], endpoint: Endpoint) -> tuple[bytes, Reply]:
+    writer = (ChatWriter if endpoint is Endpoint.CHAT else CompletionsWriter)(HEAD[endpoint], usage_is_null=True)
+    body = b"".join([*(writer.send(event) for event in events), writer.end()])
+    return body, plain(body)
+
+
+def _offered(expected: Reply) -> list[str]:
+    return sorted({name for choice in expected["choices"].values() for _, name, _ in choice["tools"]})
+
+
+@few
+@given(events=legal(Endpoint.CHAT))
+def test_openai_python_reads_chat(server: CannedServer, events: list[Event]) -> None:
+    body, expected = _write(events, Endpoint.CHAT)
+    assert python_client.read_chat(server.add(body)) == expected
+
+
+@few
+@given(events=legal(Endpoint.CHAT))
+def test_openai_python_helper_reads_chat(server: CannedServer, events: list[Event]) -> None:
+    body, expected = _write(events, Endpoint.CHAT)
+    assert python_client.read_chat_helper(server.add(body)) == expected
+
+
+@few
+@given(events=legal(Endpoint.COMPLETIONS))
+def test_openai_python_reads_completions(server: CannedServer, events: list[Event]) -> None:
+    body, expected = _write(events, Endpoint.COMPLETIONS)
+    assert python_client.read_completions(server.add(body)) == expected
+
+
+@few
+@given(data=st.data(), endpoint=st.sampled_from(Endpoint))
+def test_openai_node_reads_all(
+    server: CannedServer, node: NodeClients, data: st.DataObject, endpoint: Endpoint
+) -> None:
+    body, expected = _write(data.draw(legal(endpoint)), endpoint)
+    assert node.read("openai", server.add(body), endpoint.value, _offered(expected)) == expected
+
+
+@few
+@given(events=legal(Endpoint.CHAT))
+def test_openai_node_helper_reads_chat(server: CannedServer, node: NodeClients, events: list[Event]) -> None:
+    body, expected = _write(events, Endpoint.CHAT)
+    heard = node.read("openai.stream", server.add(body), "chat", _offered(expected))
+    assert without(heard, "reasoning") == without(expected, "reasoning")
+
+
+@few
+@given(data=st.data(), endpoint=st.sampled_from(Endpoint))
+def test_ai_sdk_reads_all(server: CannedServer, node: NodeClients, data: st.DataObject, endpoint: Endpoint) -> None:
+    body, expected = _write(data.draw(legal(endpoint, choices=1)), endpoint)
+    heard = node.read("ai-sdk", server.add(body), endpoint.value, _offered(expected))
+    assert without(heard, "role", "refusal") == without(expected, "role", "refusal")

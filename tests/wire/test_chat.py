@@ -1,0 +1,149 @@
+"""The dialect of /v1/chat/completions."""
+
+import pytest
+
+from tests.wire.build import DONE, HEAD, call, choice, chunk, count, entry, frame, named, pack, piece, role, say
+from welldone.wire.collect import Answer, Call, Reply
+from welldone.wire.dialects.chat import ChatWriter, call_object, finish_reason, whole
+from welldone.wire.events import Event, Finish, Json, Opening, Reasoning, Refusal, Text, ToolArguments, ToolCall, Usage
+from welldone.wire.head import Head
+
+OPEN = Opening(0)
+
+
+def write(*events: Event, functions: bool = False, reasoning_field: str = "reasoning_content") -> list[bytes]:
+    writer = ChatWriter(HEAD, functions=functions, reasoning_field=reasoning_field)
+    return [*(writer.send(event) for event in events), writer.end()]
+
+
+@pytest.mark.parametrize(
+    ("event", "delta"),
+    [
+        (Text(0, "a"), {"content": "a"}),
+        (Reasoning(0, "a"), {"reasoning_content": "a"}),
+        (Refusal(0, "a"), {"refusal": "a"}),
+        (ToolCall(0, 0, "call_a", "get"), named()),
+        (ToolCall(0, 0, "call_a", "get", {"x": 1}), named(x=1)),
+    ],
+)
+def test_each_event_has_its_delta(event: Event, delta: Json) -> None:
+    assert write(OPEN, event, Finish(0, "stop"))[:2] == [frame(role()), frame(say(delta))]
+
+
+def test_reasoning_may_go_by_another_name() -> None:
+    assert write(OPEN, Reasoning(0, "a"), Finish(0, "stop"), reasoning_field="reasoning")[1] == frame(
+        say({"reasoning": "a"})
+    )
+
+
+def test_a_call_is_named_once_and_its_arguments_follow() -> None:
+    written = write(
+        OPEN,
+        ToolCall(0, 0, "call_a", "get"),
+        ToolArguments(0, 0, "{}", {"x": 1}),
+        ToolCall(0, 1, "call_b", "put"),
+        ToolArguments(0, 1, "[]"),
+        Finish(0, "tool_calls"),
+    )
+    assert written[1:] == [
+        frame(say(named())),
+        frame(say(call(0, function={"arguments": "{}"}, x=1))),
+        frame(say(named(1, "call_b", "put"))),
+        frame(say(piece("[]", 1))),
+        frame(chunk(choice({}, "tool_calls"))),
+        DONE,
+    ]
+
+
+def test_a_client_that_used_functions_gets_a_function_call() -> None:
+    events: list[Event] = [OPEN, ToolCall(0, 0, "a", "get"), ToolArguments(0, 0, "{}"), Finish(0, "tool_calls")]
+    assert write(*events, functions=True)[1:4] == [
+        frame(say({"function_call": {"name": "get", "arguments": ""}})),
+        frame(say({"function_call": {"arguments": "{}"}})),
+        frame(chunk(choice({}, "function_call"))),
+    ]
+
+
+def test_only_the_first_call_goes_out_as_a_function_call() -> None:
+    events: list[Event] = [OPEN, ToolCall(0, 0, "a", "get"), ToolCall(0, 1, "call_b", "put"), ToolArguments(0, 1, "{}")]
+    written = write(*events, Finish(0, "tool_calls"), functions=True)
+    assert written[2:4] == [frame(say(named(1, "call_b", "put"))), frame(say(piece("{}", 1)))]
+
+
+def test_the_reason_is_said_as_the_client_knows_it() -> None:
+    assert finish_reason("tool_calls", functions=True) == "function_call"
+    assert finish_reason("tool_calls", functions=False) == "tool_calls"
+    assert finish_reason("stop", functions=True) == "stop"
+
+
+def test_a_call_is_written_as_openai_does() -> None:
+    assert call_object("a", "get", "{}", {"x": 1}) == {
+        "id": "a",
+        "type": "function",
+        "function": {"name": "get", "arguments": "{}"},
+        "x": 1,
+    }
+
+
+def body(*choices: Json, **members: object) -> bytes:
+    return pack(
+        {"id": "chatcmpl-1", "object": "chat.completion", "created": 1700000000, "model": "m", "choices": choices}
+        | members
+    )
+
+
+def answered(message: Json, reason: str = "stop", **members: object) -> Json:
+    common = {"role": "assistant", "content": None, "refusal": None}
+    return {"index": 0, "message": common | message, "logprobs": None, "finish_reason": reason} | members
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (Answer("Hello", reason="stop"), answered({"content": "Hello"})),
+        (Answer(reason="length"), answered({"content": ""}, "length")),
+        (Answer(refusal="no", reason="stop"), answered({"refusal": "no"})),
+        (Answer("a", "why", reason="stop"), answered({"content": "a", "reasoning_content": "why"})),
+        (
+            Answer(calls=[Call("a", "get", "{}")], reason="tool_calls"),
+            answered({"tool_calls": [call_object("a", "get", "{}", {})]}, "tool_calls"),
+        ),
+        (
+            Answer("a", calls=[Call("a", "get", "{}", {"x": 1})], reason="tool_calls"),
+            answered({"content": "a", "tool_calls": [call_object("a", "get", "{}", {"x": 1})]}, "tool_calls"),
+        ),
+        (
+            Answer(
+                "a", reason="stop", logprobs={"content": [entry("a")]}, choice_fields={"x": 1}, delta_fields={"y": 2}
+            ),
+            answered({"content": "a", "y": 2}, logprobs={"content": [entry("a")]}, x=1),
+        ),
+    ],
+)
+def test_a_whole_reply_has_messages(answer: Answer, expected: Json) -> None:
+    assert whole(HEAD, Reply({0: answer})) == body(expected)
+
+
+def test_a_whole_reply_may_have_a_function_call() -> None:
+    reply = Reply({0: Answer(calls=[Call("a", "get", "{}"), Call("b", "put", "[]")], reason="tool_calls")})
+    message = {"function_call": {"name": "get", "arguments": "{}"}}
+    assert whole(HEAD, reply, functions=True) == body(answered(message, "function_call"))
+
+
+def test_reasoning_of_a_whole_reply_may_go_by_another_name() -> None:
+    reply = Reply({0: Answer("a", "why", reason="stop")})
+    assert whole(HEAD, reply, reasoning_field="reasoning") == body(answered({"content": "a", "reasoning": "why"}))
+
+
+def test_a_whole_reply_has_its_choices_in_order_and_what_was_said_of_all() -> None:
+    answers = {1: Answer("b", reason="stop"), 0: Answer("\u2028", reason="stop")}
+    reply = Reply(answers, Usage(5, 3, 8, {"cost": 1}), fields={"x": 1})
+    expected = body(
+        answered({"content": "@"}),
+        answered({"content": "b"}) | {"index": 1},
+        usage=count(5, 3, cost=1),
+        system_fingerprint="fp",
+        x=1,
+    )
+    written = whole(Head("chatcmpl-1", 1700000000, "m", "fp"), reply)
+    assert written == expected.replace(b'"@"', b'"\\u2028"')

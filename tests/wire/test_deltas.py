@@ -1,0 +1,275 @@
+"""What one delta says, in whatever shape it came."""
+
+import pytest
+
+from tests.wire.build import GONE, call, named, piece, rules
+from welldone.wire.asked import Asked
+from welldone.wire.deltas import NO_NUMBER, DeltaReader, whole_number
+from welldone.wire.events import (
+    Event,
+    Extra,
+    Json,
+    Logprobs,
+    Opening,
+    Place,
+    Reasoning,
+    Refusal,
+    Text,
+    ToolArguments,
+    ToolCall,
+)
+from welldone.wire.notes import Notes
+
+OPEN = Opening(0)
+
+
+class Read:
+    """What a reader makes of deltas of one choice."""
+
+    def __init__(self, *deltas: Json, asked: Asked | None = None, is_careful: bool = False) -> None:
+        notes = Notes()
+        self.reader = DeltaReader(asked or Asked(), notes)
+        if is_careful:
+            self.reader.be_careful()
+        self.events: list[Event] = []
+        for delta in deltas:
+            self.reader.read(delta, 0, [], self.events)
+        self.events += self.reader.close()
+        self.rules = rules(notes)
+
+
+@pytest.mark.parametrize(
+    ("delta", "events"),
+    [
+        ({}, []),
+        ({"content": "a"}, [Text(0, "a")]),
+        ({"content": ""}, []),
+        ({"content": None}, []),
+        ({"role": "assistant", "content": ""}, [OPEN]),
+        ({"reasoning_content": "a"}, [Reasoning(0, "a")]),
+        ({"reasoning_content": None, "reasoning": None}, []),
+        ({"refusal": "a"}, [Refusal(0, "a")]),
+        ({"refusal": None}, []),
+        (
+            {"reasoning_content": "a", "content": "b", "refusal": "c"},
+            [Reasoning(0, "a"), Text(0, "b"), Refusal(0, "c")],
+        ),
+        ({"x": 1, "content": "a"}, [Extra(0, Place.DELTA, {"x": 1}), Text(0, "a")]),
+        (named(arguments="{}"), [ToolCall(0, 0, "call_a", "get"), ToolArguments(0, 0, "{}")]),
+        (named(), [ToolCall(0, 0, "call_a", "get")]),
+        (piece('{"a":', 2), [ToolArguments(0, 2, '{"a":')]),
+        (named(x=1), [ToolCall(0, 0, "call_a", "get", {"x": 1})]),
+        (call(0, function={"arguments": ""}, x=1), [ToolArguments(0, 0, "", {"x": 1})]),
+        (piece(""), []),
+        ({"function_call": None}, []),
+    ],
+)
+def test_a_right_delta_is_read_as_it_is(delta: Json, events: list[Event]) -> None:
+    read = Read(delta)
+    assert read.events == events
+    assert read.rules == []
+
+
+@pytest.mark.parametrize(
+    ("delta", "events", "noted"),
+    [
+        # role
+        ({"role": None}, [], ["delta-role-absent-later"]),
+        ({"role": "", "content": "a"}, [Text(0, "a")], ["delta-role-absent-later"]),
+        ({"role": "user", "content": ""}, [OPEN], ["delta-role-assistant"]),
+        ({"role": 7, "content": ""}, [OPEN], ["delta-role-assistant"]),
+        ({"role": "assistant", "content": "a"}, [OPEN, Text(0, "a")], ["delta-role-content-empty"]),
+        # content
+        (
+            {"content": [{"type": "text", "text": "a"}, {"text": "b"}, {"text": 7}]},
+            [Text(0, "ab")],
+            ["delta-content-string"],
+        ),
+        ({"content": []}, [], ["delta-content-string"]),
+        ({"content": 7}, [Text(0, "7")], ["delta-content-string"]),
+        ({"content": {"a": 1}}, [Text(0, '{"a":1}')], ["delta-content-string"]),
+        ({"content": "a\ufffd"}, [Text(0, "a\ufffd")], ["enc-no-replacement-char"]),
+        # reasoning and refusal
+        ({"reasoning": "a"}, [Reasoning(0, "a")], ["ext-reasoning-field"]),
+        ({"reasoning": "a", "reasoning_content": "a"}, [Reasoning(0, "a")], ["ext-reasoning-field"]),
+        ({"reasoning": {"a": "b"}}, [Extra(0, Place.DELTA, {"reasoning": {"a": "b"}})], []),
+        ({"refusal": {"a": 1}}, [Refusal(0, '{"a":1}')], ["ext-refusal"]),
+        # tool calls
+        ({"tool_calls": None}, [], ["tool-calls-null"]),
+        ({"tool_calls": []}, [], ["tool-calls-null"]),
+        ({"tool_calls": {"a": 1}}, [], ["tool-calls-null"]),
+        ({"tool_calls": ["a"]}, [], ["tool-function-present"]),
+        (call(0), [], ["tool-function-present"]),
+        (call(0, function=None), [], ["tool-function-present"]),
+        (piece("a", GONE), [ToolArguments(0, NO_NUMBER, "a")], ["tool-index-required"]),
+        (piece("a", None), [ToolArguments(0, NO_NUMBER, "a")], ["tool-index-required"]),
+        (piece("a", "1"), [ToolArguments(0, 1, "a")], ["tool-index-int"]),
+        (piece("a", 1.0), [ToolArguments(0, 1, "a")], ["tool-index-int"]),
+        (piece("a", "x"), [ToolArguments(0, NO_NUMBER, "a")], ["tool-index-int"]),
+        (piece("a", -1), [ToolArguments(0, NO_NUMBER, "a")], ["tool-index-int"]),
+        (piece("a", True), [ToolArguments(0, NO_NUMBER, "a")], ["tool-index-int"]),
+        (named(id=GONE), [ToolCall(0, 0, "", "get")], []),
+        (named(id=7), [ToolCall(0, 0, "7", "get")], []),
+        (named(id=[]), [ToolCall(0, 0, "", "get")], []),
+        (named(type=GONE), [ToolCall(0, 0, "call_a", "get")], ["tool-type-first"]),
+        (named(type="tool"), [ToolCall(0, 0, "call_a", "get")], ["tool-type-first"]),
+        (call(0, id=None, type=None, function={"name": None, "arguments": "a"}), [ToolArguments(0, 0, "a")], []),
+        (piece(None), [], ["tool-args-string"]),
+        (piece({"a": [1]}), [ToolArguments(0, 0, '{"a":[1]}')], ["tool-args-string"]),
+        (piece({}), [ToolArguments(0, 0, "{}")], ["tool-args-string"]),
+        (
+            {"tool_calls": [*named(arguments="{}")["tool_calls"], *named(1, "call_b", "put")["tool_calls"]]},
+            [ToolCall(0, 0, "call_a", "get"), ToolArguments(0, 0, "{}"), ToolCall(0, 1, "call_b", "put")],
+            ["tool-one-at-a-time"],
+        ),
+        (
+            {"content": "a", **named()},
+            [Text(0, "a"), ToolCall(0, 0, "call_a", "get")],
+            ["tool-no-content-in-same-delta"],
+        ),
+        (
+            {"function_call": {"name": "get", "arguments": "{}"}},
+            [ToolCall(0, 0, "", "get"), ToolArguments(0, 0, "{}")],
+            ["tool-legacy-function-call"],
+        ),
+        ({"function_call": {}}, [], ["tool-legacy-function-call"]),
+        ({"function_call": "get"}, [], []),
+    ],
+)
+def test_an_odd_delta_is_read_as_it_was_meant(delta: Json, events: list[Event], noted: list[str]) -> None:
+    read = Read(delta)
+    assert read.events == events
+    assert read.rules == noted
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        call(0, id=None, function={"arguments": "a"}),
+        call(0, type=None, function={"arguments": "a"}),
+        call(0, function={"name": None, "arguments": "a"}),
+    ],
+)
+@pytest.mark.parametrize("first", [named(), piece("b")])
+def test_what_a_later_piece_need_not_say_is_absent_and_not_null(first: Json, later: Json) -> None:
+    read = Read(first, later)
+    assert read.events[-1] == ToolArguments(0, 0, "a")
+    assert read.rules == ["tool-later-fields-absent"]
+
+
+def test_a_type_is_missed_once_in_the_first_piece() -> None:
+    assert Read(named(type=GONE), named(type=GONE)).rules == ["tool-type-first"]
+    assert Read(named(), named(type=GONE)).rules == []
+    assert Read(named(GONE), named(GONE, type=GONE)).rules == ["tool-index-required"]
+    assert Read(named(GONE), named(GONE, "call_b", type=GONE)).rules == ["tool-index-required", "tool-type-first"]
+
+
+def test_a_function_call_is_right_where_functions_were_asked_for() -> None:
+    read = Read({"function_call": {"name": "get"}}, asked=Asked(functions=True))
+    assert (read.events, read.rules) == ([ToolCall(0, 0, "", "get")], [])
+
+
+@pytest.mark.parametrize("content", [{}, {"content": None}])
+def test_a_role_without_content_is_odd_only_if_text_follows(content: Json) -> None:
+    opening: Json = {"role": "assistant", **content}
+    assert Read(opening, {"content": "a"}).rules == ["delta-role-content-empty"]
+    assert Read(opening, named()).rules == []
+    assert Read(opening, {"reasoning_content": "a"}).rules == []
+
+
+def test_a_delta_with_nothing_but_text_needs_a_look_only_where_something_waits() -> None:
+    assert Read({"role": "assistant", "content": ""}).reader.is_plain is True
+    assert Read({"role": "assistant"}).reader.is_plain is False
+    assert Read({"role": "assistant"}, {"content": "a"}).reader.is_plain is True
+    assert Read({"role": "assistant"}, {"content": "a"}, is_careful=True).reader.is_plain is False
+
+
+def test_riders_go_behind_the_role_and_before_what_they_ride_on() -> None:
+    events: list[Event] = []
+    rider = Logprobs(0, {})
+    DeltaReader(Asked(), Notes()).read({"role": "assistant", "content": "a"}, 0, [rider], events)
+    assert events == [OPEN, rider, Text(0, "a")]
+
+
+def test_a_completion_s_text_comes_behind_its_riders() -> None:
+    events: list[Event] = []
+    reader = DeltaReader(Asked(), Notes())
+    reader.text("a", 2, [Logprobs(2, {})], events)
+    reader.text("", 2, [], events)
+    assert events == [Logprobs(2, {}), Text(2, "a")]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "event"),
+    [
+        ({"content": "\ud83d"}, {"content": "\ude00"}, Text(0, "😀")),
+        ({"content": "\udcc3"}, {"content": "\udca9"}, Text(0, "é")),
+        ({"reasoning_content": "\ud83d"}, {"reasoning_content": "\ude00"}, Reasoning(0, "😀")),
+        ({"refusal": "\ud83d"}, {"refusal": "\ude00"}, Refusal(0, "😀")),
+        (piece("\ud83d"), piece("\ude00"), ToolArguments(0, 0, "😀")),
+        ({"content": "\ud83d"}, {}, Text(0, "\ufffd")),
+        (piece("\ud83d", 3), {}, ToolArguments(0, 3, "\ufffd")),
+    ],
+)
+def test_halves_of_characters_are_joined_within_their_own_text(first: Json, second: Json, event: Event) -> None:
+    assert Read(first, second, is_careful=True).events == [event]
+
+
+def test_halves_of_two_choices_are_not_joined() -> None:
+    reader = DeltaReader(Asked(), Notes())
+    reader.be_careful()
+    events: list[Event] = []
+    reader.read({"content": "\ud83d"}, 1, [], events)
+    reader.read({"content": "\ude00"}, 0, [], events)
+    assert events == [Text(0, "\ufffd")]
+    assert reader.close_choice(0) == []
+    assert reader.close() == [Text(1, "\ufffd")]
+    assert reader.close() == []
+
+
+def test_names_and_unknown_fields_are_clean() -> None:
+    read = Read(named(id="\ud83d", name="\ud83d", arguments={"a": "\ud83d"}, x=["\ud83d"]), {"y": "\ud83d"})
+    assert read.events == [
+        ToolCall(0, 0, "\ufffd", "\ufffd", {"x": ["\ufffd"]}),
+        ToolArguments(0, 0, '{"a":"\ufffd"}'),
+        Extra(0, Place.DELTA, {"y": "\ufffd"}),
+    ]
+
+
+def test_only_what_is_new_in_a_message_is_said() -> None:
+    reader = DeltaReader(Asked(), Notes())
+    calls = [{"id": "a"}]
+    first = {"role": "assistant", "content": "Hel", "reasoning": "so", "tool_calls": calls}
+    assert reader.new_in(first, 0) == first
+    assert reader.new_in({"content": "Hello", "reasoning": "so", "tool_calls": calls}, 0) == {
+        "content": "lo",
+        "reasoning": "",
+    }
+    assert reader.new_in({"content": None, "tool_calls": None}, 0) == {"content": None}
+    assert reader.new_in({"content": "Hello"}, 1) == {"content": "Hello"}
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [
+        ("0", 0),
+        ("12", 12),
+        (3.0, 3),
+        (0.0, 0),
+        ("", None),
+        ("-1", None),
+        ("1.0", None),
+        ("²", None),
+        ("1" * 10, None),
+        (2.5, None),
+        (-1.0, None),
+        (1e9, None),
+        (float("nan"), None),
+        (float("inf"), None),
+        (True, None),
+        (None, None),
+        ([], None),
+    ],
+)
+def test_a_number_is_read_where_an_index_belongs(value: object, number: int | None) -> None:
+    assert whole_number(value) == number

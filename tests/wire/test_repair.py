@@ -1,0 +1,328 @@
+"""Any events, as a legal sequence."""
+
+import pytest
+
+from tests.wire.build import CHAT, COMPLETIONS, Mended, numbered
+from welldone.wire.asked import Asked
+from welldone.wire.calls import CALLS_LIMIT
+from welldone.wire.events import (
+    Event,
+    Extra,
+    Failure,
+    Finish,
+    KeepAlive,
+    Logprobs,
+    Opening,
+    Place,
+    Reasoning,
+    Refusal,
+    Text,
+    ToolArguments,
+    ToolCall,
+    Usage,
+)
+from welldone.wire.head import Endpoint
+from welldone.wire.notes import Notes
+from welldone.wire.repair import Repair
+
+OPEN, STOP = Opening(0), Finish(0, "stop")
+HELLO = Text(0, "Hello")
+GET, NO_ARGUMENTS = ToolCall(0, 0, "a", "get"), ToolArguments(0, 0, "{}")
+USAGE = Usage(5, 3, 8, {})
+CUT = Failure("the server's stream ended before the answer was whole", "upstream_error", None, "incomplete_stream")
+EMPTY = Failure("the server sent no answer", "upstream_error", None, "incomplete_stream")
+BOOM = Failure("boom")
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [OPEN, STOP],
+        [OPEN, HELLO, Text(0, " world"), STOP],
+        [OPEN, Reasoning(0, "why"), HELLO, Finish(0, "length"), USAGE],
+        [OPEN, Refusal(0, "no"), Finish(0, "content_filter")],
+        [OPEN, HELLO, GET, ToolArguments(0, 0, '{"x":1}'), Finish(0, "tool_calls")],
+        [OPEN, Logprobs(0, {"content": []}), HELLO, STOP],
+        [Extra(0, Place.DELTA, {"x": "a"}), OPEN, Extra(0, Place.CHOICE, {"y": 1}), HELLO, STOP],
+        [OPEN, Extra(0, Place.CHUNK, {"z": 1}), HELLO, Extra(0, Place.DELTA, {"x": "a"}, alone=True), STOP],
+        [OPEN, Opening(1), Text(1, "b"), Text(0, "a"), STOP, Finish(1, "stop")],
+        [OPEN, KeepAlive(), HELLO, KeepAlive(is_chunk=True), STOP],
+        [OPEN, HELLO, BOOM],
+        [BOOM],
+    ],
+)
+def test_a_right_sequence_stays_as_it_is(events: list[Event]) -> None:
+    mended = Mended(events)
+    assert mended.events == events
+    assert mended.rules == []
+
+
+@pytest.mark.parametrize(
+    ("events", "legal", "noted"),
+    [
+        ([HELLO, STOP], [OPEN, HELLO, STOP], ["delta-role-first"]),
+        ([STOP], [OPEN, STOP], ["delta-role-first"]),
+        ([OPEN, HELLO, OPEN, STOP], [OPEN, HELLO, STOP], ["delta-role-once"]),
+        ([OPEN, STOP, HELLO], [OPEN, HELLO, STOP], []),
+        ([OPEN, STOP, STOP], [OPEN, STOP], ["fin-exactly-once"]),
+        ([OPEN, Finish(0, "length"), STOP], [OPEN, Finish(0, "length")], ["fin-exactly-once"]),
+        ([OPEN, HELLO], [OPEN, HELLO, STOP], ["err-not-silent", "fin-always-sent"]),
+        ([USAGE, OPEN, STOP], [OPEN, STOP, USAGE], []),
+        ([OPEN, Usage(0, 0, 0, {}), STOP, USAGE], [OPEN, STOP, USAGE], []),
+        ([OPEN, HELLO, BOOM, HELLO, STOP], [OPEN, HELLO, BOOM], []),
+        ([], [EMPTY], ["err-empty-stream"]),
+        ([USAGE], [EMPTY], ["err-empty-stream"]),
+        ([KeepAlive()], [KeepAlive(), EMPTY], ["err-empty-stream"]),
+        # a server that repeats itself
+        (
+            [OPEN, HELLO, Text(0, "Hello you"), STOP],
+            [OPEN, HELLO, Text(0, " "), Text(0, "you"), STOP],
+            ["delta-content-incremental"],
+        ),
+        # thoughts among the words, where thoughts have their own place
+        (
+            [OPEN, Reasoning(0, "a"), Text(0, "<think>b</think>c"), STOP],
+            [OPEN, Reasoning(0, "a"), Reasoning(0, "b"), Text(0, "c"), STOP],
+            ["ext-no-think-tags"],
+        ),
+        ([OPEN, Text(0, "<think>b</think>c"), STOP], [OPEN, Text(0, "<think>b</think>c"), STOP], []),
+        # calls
+        ([OPEN, GET, NO_ARGUMENTS, STOP], [OPEN, GET, NO_ARGUMENTS, Finish(0, "tool_calls")], ["fin-tool-calls"]),
+        (
+            [OPEN, GET, NO_ARGUMENTS, STOP, Finish(0, "tool_calls")],
+            [OPEN, GET, NO_ARGUMENTS, Finish(0, "tool_calls")],
+            ["fin-exactly-once"],
+        ),
+        (
+            [OPEN, GET, NO_ARGUMENTS],
+            [OPEN, GET, NO_ARGUMENTS, Finish(0, "tool_calls")],
+            ["err-not-silent", "fin-always-sent", "tool-finish-follows"],
+        ),
+        ([OPEN, GET, ToolArguments(0, 0, "{"), STOP], [OPEN, GET, ToolArguments(0, 0, "{"), STOP], []),
+        (
+            [OPEN, GET, ToolArguments(0, 0, "{")],
+            [OPEN, GET, ToolArguments(0, 0, "{"), CUT],
+            ["err-not-silent", "fin-always-sent", "tool-finish-follows"],
+        ),
+        # unknown fields
+        (
+            [OPEN, Extra(0, Place.DELTA, {"x": 7}), HELLO, STOP],
+            [OPEN, Extra(0, Place.CHUNK, {"x": 7}), HELLO, STOP],
+            ["ext-number-fields"],
+        ),
+        (
+            [Extra(0, Place.CHOICE, {"x": 7}, alone=True), STOP],
+            [OPEN, Extra(0, Place.CHOICE, {"x": 7}, alone=True), STOP],
+            ["delta-role-first"],
+        ),
+        # several choices
+        (
+            [Text(1, "b"), OPEN, STOP, Finish(1, "stop")],
+            [OPEN, Opening(1), Text(1, "b"), STOP, Finish(1, "stop")],
+            ["delta-role-first", "n-first-order"],
+        ),
+        (
+            [Opening(1), Finish(1, "stop"), OPEN, HELLO, STOP],
+            [OPEN, Opening(1), HELLO, STOP, Finish(1, "stop")],
+            ["n-first-order"],
+        ),
+        (
+            [OPEN, Opening(1), HELLO, Finish(1, "stop")],
+            [OPEN, Opening(1), HELLO, STOP, Finish(1, "stop")],
+            ["err-not-silent", "fin-always-sent"],
+        ),
+    ],
+)
+def test_an_odd_sequence_is_made_legal(events: list[Event], legal: list[Event], noted: list[str]) -> None:
+    mended = Mended(events)
+    assert mended.events == legal
+    assert mended.rules == noted
+
+
+@pytest.mark.parametrize(
+    ("events", "legal", "noted"),
+    [
+        ([OPEN, HELLO, STOP], [OPEN, HELLO, STOP], ["end-done-sent"]),
+        ([OPEN, HELLO], [OPEN, HELLO, CUT], ["end-no-early-eof", "err-not-silent"]),
+        (
+            [OPEN, GET, NO_ARGUMENTS],
+            [OPEN, GET, NO_ARGUMENTS, CUT],
+            ["end-no-early-eof", "err-not-silent", "tool-finish-follows"],
+        ),
+        (
+            [OPEN, Opening(1), STOP],
+            [OPEN, Opening(1), STOP, CUT],
+            ["end-no-early-eof", "err-not-silent"],
+        ),
+        ([], [EMPTY], ["err-empty-stream"]),
+        ([OPEN, BOOM], [OPEN, BOOM], []),
+    ],
+)
+def test_a_stream_that_was_not_done_is_whole_only_if_each_choice_is(
+    events: list[Event], legal: list[Event], noted: list[str]
+) -> None:
+    mended = Mended(events, is_done=False)
+    assert mended.events == legal
+    assert mended.rules == noted
+
+
+def test_the_end_of_a_completion_has_a_rule_of_its_own() -> None:
+    assert Mended([HELLO, STOP], COMPLETIONS, is_done=False).rules == ["cmpl-done", "end-done-sent"]
+
+
+def test_text_that_was_held_back_comes_before_what_is_no_text() -> None:
+    held: list[Event] = [OPEN, Text(0, "ab"), Text(0, "abc")]
+    for event in (Reasoning(0, "r"), Refusal(0, "r"), GET, BOOM):
+        said = Mended([*held, event]).events
+        assert said[:5] == [OPEN, Text(0, "ab"), Text(0, "a"), Text(0, "bc"), event]
+
+
+def test_thoughts_that_were_held_back_come_before_a_failure() -> None:
+    events: list[Event] = [OPEN, Reasoning(0, "a"), Text(0, "<think>b</th"), BOOM]
+    assert Mended(events).events == [OPEN, Reasoning(0, "a"), Reasoning(0, "b"), Reasoning(0, "</th"), BOOM]
+
+
+def test_words_behind_thoughts_pass_as_they_are() -> None:
+    said = [Text(0, text) for text in ("a", "b", "c")]
+    assert Mended([OPEN, Reasoning(0, "r"), *said, STOP]).events == [OPEN, Reasoning(0, "r"), *said, STOP]
+
+
+def test_what_waits_is_let_out_before_what_was_held_back() -> None:
+    rider, nudge = Extra(0, Place.CHOICE, {"x": 1}), Extra(0, Place.CHOICE, {}, alone=True)
+    held: list[Event] = [Text(0, "h"), Text(0, "aha")]
+    assert Mended([OPEN, Text(0, "ha"), Text(0, "haha"), rider, BOOM]).all == [
+        OPEN,
+        Text(0, "ha"),
+        rider,
+        nudge,
+        *held,
+        BOOM,
+    ]
+
+
+def test_a_choice_that_had_finished_is_finished_before_a_failure() -> None:
+    assert Mended([OPEN, Opening(1), HELLO, STOP, BOOM]).events == [OPEN, Opening(1), HELLO, STOP, BOOM]
+
+
+def test_a_call_that_was_cut_gets_no_arguments() -> None:
+    assert Mended([OPEN, GET, BOOM]).events == [OPEN, GET, BOOM]
+
+
+def test_a_named_tool_may_finish_with_stop() -> None:
+    mended = Mended([OPEN, GET, NO_ARGUMENTS, STOP], asked=Asked(named_tool=True))
+    assert mended.events == [OPEN, GET, NO_ARGUMENTS, STOP]
+    assert mended.rules == []
+
+
+def test_usage_is_sent_unless_it_was_not_asked_for_and_known_in_any_case() -> None:
+    for asked, sent in ((Asked(), [USAGE]), (Asked(usage=True), [USAGE]), (Asked(usage=False), [])):
+        mended = Mended([OPEN, STOP, USAGE], asked=asked)
+        assert mended.events == [OPEN, STOP, *sent]
+        assert mended.repair.usage == USAGE
+
+
+def test_the_only_choice_has_the_number_zero() -> None:
+    events: list[Event] = [Opening(3), Text(3, "a"), Text(3, "b"), Text(3, "c"), Finish(3, "stop")]
+    legal: list[Event] = [OPEN, Text(0, "a"), Text(0, "b"), Text(0, "c"), STOP]
+    chat = Mended(events, asked=Asked(choices=1))
+    assert (chat.events, chat.rules) == (legal, ["n-index-int"])
+    completions = Mended(events, COMPLETIONS, asked=Asked(choices=1))
+    assert (completions.events, completions.rules) == (legal, ["cmpl-index"])
+
+
+def test_riders_of_the_only_choice_get_its_number_too() -> None:
+    riders: list[Event] = [
+        Logprobs(3, {"content": []}),
+        Extra(3, Place.CHOICE, {"x": 1}),
+        Extra(3, Place.DELTA, {"y": "a"}),
+    ]
+    said = Mended([Opening(3), *riders, Text(3, "a"), Finish(3, "stop")], asked=Asked(choices=1)).events
+    assert said[1:4] == [
+        Logprobs(0, {"content": []}),
+        Extra(0, Place.CHOICE, {"x": 1}),
+        Extra(0, Place.DELTA, {"y": "a"}),
+    ]
+
+
+def test_a_second_choice_that_was_not_asked_for_is_kept() -> None:
+    events: list[Event] = [OPEN, Opening(1), STOP, Finish(1, "stop")]
+    assert Mended(events, asked=Asked(choices=1)).events == events
+
+
+def test_a_completion_has_text_and_nothing_else() -> None:
+    events: list[Event] = [Reasoning(0, "r"), Refusal(0, "r"), GET, NO_ARGUMENTS, HELLO, STOP]
+    mended = Mended(events, COMPLETIONS)
+    assert mended.events == [OPEN, HELLO, STOP]
+    assert mended.rules == []
+
+
+def test_the_choices_of_a_completion_come_in_any_order() -> None:
+    mended = Mended([Text(2, "c"), Text(0, "a"), STOP, Finish(2, "stop")], COMPLETIONS)
+    assert mended.events == [Opening(2), Text(2, "c"), OPEN, Text(0, "a"), STOP, Finish(2, "stop")]
+    assert mended.rules == []
+
+
+@pytest.mark.parametrize("endpoint", [CHAT, COMPLETIONS])
+def test_fields_of_a_chunk_that_stand_alone_need_a_choice_to_ride_on(endpoint: Endpoint) -> None:
+    extra = Extra(0, Place.CHUNK, {"x": 1}, alone=True)
+    assert Mended([extra, OPEN, STOP], endpoint).events == [OPEN, extra, STOP]
+
+
+def test_too_many_calls_end_the_answer() -> None:
+    calls = [ToolCall(0, number, f"id{number}", "get") for number in range(CALLS_LIMIT + 5)]
+    events = Mended([OPEN, *calls]).events
+    failure = Failure(
+        "the server sent more than 1024 tool calls in one choice", "upstream_error", None, "bad_upstream_stream"
+    )
+    assert events == [OPEN, calls[0], failure]
+
+
+def test_a_call_without_a_name_ends_the_answer() -> None:
+    events = Mended([OPEN, NO_ARGUMENTS, Finish(0, "tool_calls")]).events
+    failure = Failure("the server called a tool without naming it", "upstream_error", None, "incomplete_stream")
+    assert events == [OPEN, failure]
+
+
+def test_ids_of_calls_are_unique_in_the_reply() -> None:
+    events: list[Event] = [
+        OPEN,
+        Opening(1),
+        GET,
+        ToolArguments(0, 0, '{"x":1}'),
+        ToolCall(1, 0, "a", "get"),
+        ToolArguments(1, 0, "[]"),
+    ]
+    mended = Mended(events)
+    assert [event.id for event in mended.events if isinstance(event, ToolCall)] == ["a", "call_new1"]
+    assert "tool-id-stable" in mended.rules
+
+
+def test_comments_grow_rarer_the_longer_the_silence() -> None:
+    mended = Mended([OPEN, *[KeepAlive()] * 200, HELLO, KeepAlive(), STOP])
+    assert mended.events == [OPEN, *[KeepAlive()] * 27, HELLO, KeepAlive(), STOP]
+    assert mended.rules == ["sse-keepalive-run-limit"]
+
+
+def test_empty_chunks_become_comments_and_then_grow_rarer() -> None:
+    mended = Mended([OPEN, *[KeepAlive(is_chunk=True)] * 200, STOP])
+    assert mended.events == [OPEN, *[KeepAlive(is_chunk=True)] * 8, *[KeepAlive()] * 19, STOP]
+    assert mended.rules == ["delta-no-noop-flood"]
+
+
+def test_a_hundred_thousand_comments_are_a_few() -> None:
+    mended = Mended([OPEN, *[KeepAlive()] * 100_000, STOP])
+    assert mended.events == [OPEN, *[KeepAlive()] * 36, STOP]
+
+
+def test_plain_text_resets_the_silence() -> None:
+    repair = Repair(CHAT, asked=Asked(), notes=Notes(), mint=numbered("x"))
+    repair.feed([OPEN, Text(0, "a"), Text(0, "b")])
+    for _ in range(50):
+        assert repair.feed([KeepAlive(), Text(0, "c")]) == [KeepAlive(), Text(0, "c")]
+
+
+def test_nothing_follows_a_failure() -> None:
+    repair = Repair(CHAT, asked=Asked(), notes=Notes(), mint=numbered("x"))
+    assert repair.feed([OPEN, BOOM])[-1] == BOOM
+    assert repair.feed([HELLO, USAGE, KeepAlive()]) == []
+    assert repair.close(is_done=True) == []
