@@ -53,6 +53,7 @@ class Reader:
         self._pieces_bytes = 0
         self._was_told = False  # the failure is the server's own word
         self._last: sse.Frame | None = None  # the last frame of the stream, which need not be ended
+        self._end = 0  # where the last odd frame ended
         self._is_inside = False  # in a frame whose earlier lines have been read
 
     @property
@@ -94,6 +95,8 @@ class Reader:
         if self.has_failed:
             self._after_failure(frame)
             return events
+        if self._is_inside and frame.byte > self._end:
+            self._is_inside = False  # an empty line stood between: what came before was a frame of comments
         if not self._is_inside:
             self._notes.frame += 1
             self._notes.byte = frame.byte
@@ -113,6 +116,7 @@ class Reader:
                 self._object(value, data, events)
                 return events
         self._is_inside = not frame.ended
+        self._end = frame.byte + len(raw)
         self._odd_frame(frame, events, is_whole=frame.ended or frame is self._last)
         if frame is self._last and not frame.ended:
             self._notes.note(faults.end.LAST_EVENT_TERMINATED)

@@ -34,7 +34,7 @@ OBJECT = Fault(
     rule="object is text_completion in chunks too.",
     hurts=(),
     mend=Mend.LOSSLESS,
-    how="set it",
+    how="set it to text_completion",
 )
 INDEX = Fault(
     id="cmpl-index",
@@ -61,7 +61,7 @@ LOGPROBS = Fault(
     rule="logprobs is null or {tokens, token_logprobs, top_logprobs, text_offset} of equal lengths.",
     hurts=("evaluation harnesses: find no token_logprobs to add up",),
     mend=Mend.PARTIAL,
-    how="write null when it is empty; otherwise report",
+    how="write null when it is empty; turn the shape of chat into lists; otherwise report",
 )
 DONE = Fault(
     id="cmpl-done",
@@ -88,5 +88,5 @@ ID_CONSTANT = Fault(
     rule="All chunks have one id, which begins with cmpl-.",
     hurts=(),
     mend=Mend.LOSSLESS,
-    how="rewrite it",
+    how="rewrite it to one id that begins with cmpl-",
 )

@@ -127,5 +127,5 @@ NO_NOOP_FLOOD = Fault(
     rule="Avoid long runs of chunks with nothing in them.",
     hurts=("autogen: warns past a limit of empty chunks in a row; older versions raised an error",),
     mend=Mend.LOSSLESS,
-    how="drop the superfluous ones",
+    how="send at most 16 in a row, the rest as comments",
 )

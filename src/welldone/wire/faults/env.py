@@ -117,7 +117,7 @@ FINGERPRINT = Fault(
     rule="system_fingerprint is optional; if sent, send it on every chunk with one value.",
     hurts=("openai-python .stream(): keeps the last chunk's value, so one sent only at the start is lost",),
     mend=Mend.LOSSLESS,
-    how="copy the first value to every chunk",
+    how="copy the first chunk's value to every chunk; drop one that comes later",
 )
 SERVICE_TIER = Fault(
     id="env-service-tier",
@@ -147,7 +147,7 @@ OBFUSCATION = Fault(
     ),
     hurts=(),
     mend=Mend.LOSSLESS,
-    how="pass it on, or strip it",
+    how="pass it on; strip it where the request turned it off",
 )
 PLACEHOLDER_CHUNK = Fault(
     id="env-placeholder-chunk",
@@ -156,5 +156,5 @@ PLACEHOLDER_CHUNK = Fault(
     rule="Avoid a first placeholder chunk with empty id/object and choices [].",
     hurts=("AI SDK openai-compatible: the model id of the reply became '' (vercel/ai#20829)",),
     mend=Mend.LOSSLESS,
-    how="drop it or fill in its fields",
+    how="drop it; unknown fields ride on the next chunk",
 )

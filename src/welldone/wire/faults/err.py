@@ -96,7 +96,7 @@ NOT_SILENT = Fault(
         "AI SDK openai: takes half an answer for a whole one, finish reason 'other'",
     ),
     mend=Mend.LOSSLESS,
-    how="insert an error event when finish_reason never came",
+    how="send an error event; where [DONE] came, finish as fin-always-sent does",
 )
 NOT_WITH_CHOICES = Fault(
     id="err-not-with-choices",

@@ -12,7 +12,7 @@ REASONING_FIELD = Fault(
         "Zed: shows both fields when both are sent, so the text is doubled",
     ),
     mend=Mend.LOSSLESS,
-    how="rename it; an option sends either name or both",
+    how="rename it to reasoning_content",
 )
 NO_THINK_TAGS = Fault(
     id="ext-no-think-tags",
@@ -90,7 +90,7 @@ LIST_FIELDS_INDEXED = Fault(
     rule="Extra list-of-object fields in delta (annotations, reasoning_details) appear once, or carry index.",
     hurts=("openai-python .stream(): RuntimeError 'Expected list delta entry to have an `index` key'",),
     mend=Mend.LOSSLESS,
-    how="add an index, or send the list once at the end",
+    how="add an index to the entries of later chunks",
 )
 NUMBER_FIELDS = Fault(
     id="ext-number-fields",

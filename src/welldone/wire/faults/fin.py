@@ -128,5 +128,5 @@ FUNCTION_CALL_LEGACY = Fault(
     rule="function_call appears only when the request used functions.",
     hurts=("AI SDK: says 'tool-calls', but ignores delta.function_call, so there is no call",),
     mend=Mend.LOSSLESS,
-    how="translate it to tool_calls if the request used tools",
+    how="translate it to tool_calls",
 )

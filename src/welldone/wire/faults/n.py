@@ -23,7 +23,7 @@ FIRST_ORDER = Fault(
     rule="Choices first appear in the order 0, 1, 2 and so on.",
     hurts=("openai-python .stream(): IndexError when index 1 comes first",),
     mend=Mend.LOSSLESS,
-    how="hold the others until 0 was seen, or send a role chunk for 0",
+    how="send a role chunk for the choices before it",
 )
 ONE_CHOICE_PER_CHUNK = Fault(
     id="n-one-choice-per-chunk",

@@ -131,7 +131,7 @@ NO_FOREIGN_JSON = Fault(
         "AI SDK openai-compatible, AI SDK openai: AI_TypeValidationError",
     ),
     mend=Mend.LOSSLESS,
-    how="drop it or turn it into a comment",
+    how="drop it",
 )
 NO_EVENT_NAME = Fault(
     id="sse-no-event-name",
@@ -160,7 +160,7 @@ KEEPALIVE_FORM = Fault(
         "pydantic-ai, litellm: the request fails with an API error",
     ),
     mend=Mend.LOSSLESS,
-    how="turn a comment inside data: into a real comment; choose the form per client",
+    how="turn it into a real comment",
 )
 KEEPALIVE_RUN_LIMIT = Fault(
     id="sse-keepalive-run-limit",
@@ -169,7 +169,7 @@ KEEPALIVE_RUN_LIMIT = Fault(
     rule="Keep runs of non-data lines short (under ~100 lines between data events).",
     hurts=("go-openai: 'stream has sent too many empty messages' after 300 lines without data",),
     mend=Mend.LOSSLESS,
-    how="thin out comments",
+    how="after 40 comments send one chunk that changes nothing",
 )
 WHOLE_EVENT_WRITES = Fault(
     id="sse-whole-event-writes",

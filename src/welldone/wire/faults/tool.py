@@ -64,7 +64,7 @@ ID_FIRST = Fault(
         "openai-python .stream(), LangChain: the call has the id None, so its result cannot be sent back",
     ),
     mend=Mend.LOSSLESS,
-    how="make an id, call_<random>",
+    how="make an id",
 )
 ID_ONCE = Fault(
     id="tool-id-once",

@@ -23,7 +23,7 @@ ONLY_IF_ASKED = Fault(
     rule="Without include_usage no chunk with empty choices is sent.",
     hurts=("inference-benchmarker: reads choices[0] of every chunk and panics",),
     mend=Mend.LOSSLESS,
-    how="drop it; the numbers may go to a header or a log",
+    how="drop it from the stream; the report keeps the numbers",
 )
 NULL_ELSEWHERE = Fault(
     id="use-null-elsewhere",
