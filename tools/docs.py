@@ -135,9 +135,38 @@ def _commands() -> str:
     parts = ["# The commands", "", "```", _output(["--help"]), "```"]
     for command in COMMANDS:
         parts += ["", f"## welldone {command}", "", "```", _output([command, "--help"]), "```"]
+    parts += ["", "## JSON", "", JSON_FORMS.strip()]
     parts += ["", "## Exit codes", "", "| code | means |", "|--:|---|"]
     parts += [f"| {exit.value} | {text} |" for exit, text in MEANINGS.items()]
     return "\n".join(parts) + "\n"
+
+
+JSON_FORMS = """
+Each has a `version`, which changes only when something that is there now changes its meaning or goes.
+
+`welldone lint --json`:
+
+| member | is |
+|---|---|
+| `verdict` | `right`, `lax` (only findings that are not known to break a client) or `wrong` |
+| `frames` | how many frames were heard |
+| `findings` | by place; at most 100 of each rule |
+| `findings[].rule`, `.severity` | the rule's id; `breaks`, `tolerated` or `style` |
+| `findings[].frame`, `.byte` | the frame's number, from 1, and where it begins in the body; null: the whole reply |
+| `findings[].heard`, `.wanted` | what was there (cut after 200 characters), and what should have been |
+| `findings[].hurts` | whom it hurts and how, each as `client: what happens` |
+
+`welldone fix --report FILE`:
+
+| member | is |
+|---|---|
+| `error` | the error that the stream ends with, in OpenAI's shape; null for a whole answer |
+| `usage` | what the server counted, also where the client did not ask for it; null if nothing |
+| `mended[].rule`, `.count` | the rule's id, and how often it was mended |
+| `mended[].frame`, `.byte`, `.heard` | where it was first met, and what was there |
+
+`welldone rules --json`: `rules[]` with `id`, `severity`, `endpoints`, `rule`, `hurts`, `mend` and `how`.
+"""
 
 
 def _output(arguments: list[str]) -> str:

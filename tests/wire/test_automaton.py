@@ -123,7 +123,7 @@ def test_each_event_of_the_stream_is_legal_in_its_stages_and_in_no_other(stage: 
         error = refused(watcher, event)
         assert error.event == repr(event)
         assert error.phase == f"the stream is {stage.value}"
-        assert set(error.legal.split(", ")) - {""} == LEGAL_IN_STAGE[stage]
+        assert set(error.legal.split(", ")) - {""} == LEGAL_IN_STAGE[stage] - {name}
         assert watcher.stage is stage
 
 
@@ -141,6 +141,11 @@ def test_usage_comes_when_each_choice_has_finished() -> None:
     assert refused(watch(CHAT), usage).phase == "the stream is running"
     assert refused(watch(CHAT, OPEN, Opening(1), STOP), usage).phase == "the stream is running"
     assert watch(CHAT, OPEN, STOP, usage).stage is Stage.COUNTED
+
+
+def test_what_comes_too_soon_or_too_late_is_not_named_as_legal() -> None:
+    assert refused(watch(CHAT, OPEN), SAMPLES["Usage"]).legal == "Failure, KeepAlive, Extra"
+    assert refused(watch(CHAT, OPEN, STOP), FIELDS).legal == "Usage, Failure, KeepAlive"
 
 
 def test_fields_of_a_chunk_come_while_there_is_a_chunk_to_ride_on() -> None:

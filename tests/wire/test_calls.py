@@ -157,11 +157,18 @@ def test_where_the_answer_was_cut_no_arguments_are_made_up() -> None:
 
 def test_an_empty_object_may_be_all_there_is() -> None:
     said = Said(begin(0, "a", "get"), more(0, "{}"))
-    assert said.first == [begin(0, "a", "get")]
-    assert said.rest == [more(0, "{}")]
+    assert said.first == []
+    assert said.rest == [begin(0, "a", "get"), more(0, "{}")]
     followed = Said(begin(0, "a", "get"), more(0, "{}"), begin(1, "b", "put"), more(1, "{}"))
-    assert followed.first == [begin(0, "a", "get"), more(0, "{}"), begin(1, "b", "put")]
+    assert followed.first == [begin(0, "a", "get"), more(0, "{}")]
+    assert followed.rest == [begin(1, "b", "put"), more(1, "{}")]
     assert followed.rules == []
+
+
+def test_the_head_waits_for_what_it_may_still_learn_behind_a_placeholder() -> None:
+    said = Said(begin(0, "", "get"), more(0, "{}"), begin(0, "a", "", {"s": 1}), more(0, '{"x":1}'))
+    assert said.all == [begin(0, "a", "get", {"s": 1}), more(0, '{"x":1}')]
+    assert said.rules == ["tool-args-first-empty", "tool-id-first"]
 
 
 def test_a_name_repeated_behind_whole_arguments_is_no_new_call() -> None:
@@ -173,6 +180,19 @@ def test_a_name_repeated_behind_whole_arguments_is_no_new_call() -> None:
 def test_a_name_repeated_before_the_next_call_is_no_new_call() -> None:
     said = Said(begin(0, "a", "get"), more(0, '{"x":1}'), begin(0, "", "get"), begin(1, "b", "put"), more(1, '{"y":2}'))
     assert said.all == A + B
+
+
+def test_another_name_behind_whole_arguments_is_a_call_without_arguments() -> None:
+    for number, noted in ((0, ["tool-args-no-arg-call", "tool-id-first", "tool-index-distinct"]), (-1, [])):
+        said = Said(begin(number, "a", "get"), more(number, '{"x":1}'), begin(number, "", "put"))
+        assert said.first == A
+        assert said.rest == [begin(1, "new1", "put"), more(1, "{}")]
+        assert set(noted) <= set(said.rules)
+
+
+def test_a_repeated_name_gives_its_number_back() -> None:
+    said = Said(*A, begin(0, "", "get"), begin(1, "b", "put"), begin(0, "", "", {"s": 1}), more(1, '{"y":2}'))
+    assert said.all == [*A, more(0, "", {"s": 1}), *B]
 
 
 def test_a_name_behind_whole_arguments_is_a_new_call_if_arguments_follow() -> None:
@@ -187,6 +207,20 @@ def test_more_of_a_call_that_is_over_is_dropped() -> None:
     said = Said(*A, *B, more(0, "{}"))
     assert said.all == A + B
     assert said.rules == ["tool-one-at-a-time"]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "noted"),
+    [
+        ([*A, *B], []),
+        ([A[0], B[0], B[1]], ["tool-args-no-arg-call"]),
+        ([A[0], B[0], A[1], B[1]], ["tool-one-at-a-time"]),
+        ([A[0], more(0, '{"x":'), B[0], B[1], more(0, "1}")], ["tool-one-at-a-time"]),
+        ([*A, begin(0, "", "get"), *B], ["tool-index-distinct"]),
+    ],
+)
+def test_only_pieces_of_a_call_before_the_last_are_out_of_turn(pieces: list[Piece], noted: list[str]) -> None:
+    assert Said(*pieces).rules == noted
 
 
 def test_arguments_without_a_call_have_no_name() -> None:
@@ -216,6 +250,9 @@ def test_unknown_members_of_a_call_are_kept() -> None:
 def test_members_that_come_late_are_not_lost() -> None:
     said = Said(begin(0, "a", "get"), more(0, '{"x"'), begin(0, "a", "", {"s": 1}), more(0, ":1}"))
     assert said.all == [begin(0, "a", "get"), more(0, '{"x"'), more(0, "", {"s": 1}), more(0, ":1}")]
+    behind = Said(*A, begin(0, "a", "get", {"s": 1}))
+    assert behind.first == [*A, more(0, "", {"s": 1})]
+    assert behind.rules == ["tool-id-once", "tool-name-once"]
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,30 @@ def test_unknown_fields_are_kept_where_they_stood() -> None:
     )
 
 
+def test_unknown_texts_of_deltas_are_joined_and_those_of_other_places_replaced() -> None:
+    events: list[Event] = [
+        Extra(0, place, fields)
+        for place in Place
+        for fields in ({"x": "a", "y": "a"}, {"x": "b", "y": None}, {"x": "c", "y": 7})
+    ]
+    last = {"x": "c", "y": 7}
+    assert collect(events) == Reply({0: Answer(choice_fields=last, delta_fields={"x": "abc", "y": 7})}, fields=last)
+
+
+def test_the_lists_of_events_are_not_added_to() -> None:
+    first = Extra(0, Place.DELTA, {"x": [1]})
+    assert collect([first, first, first]).answers[0].delta_fields == {"x": [1, 1, 1]}
+    assert first.fields == {"x": [1]}
+
+
+def test_a_hundred_thousand_pieces_are_joined() -> None:
+    pieces: list[Event] = [ToolArguments(0, 0, "x")] * 100_000
+    lists: list[Event] = [Logprobs(0, {"content": [1]})] * 100_000
+    answer = collect([ToolCall(0, 0, "a", "get"), *pieces, *lists]).answers[0]
+    assert answer.calls == [Call("a", "get", "x" * 100_000)]
+    assert answer.logprobs == {"content": [1] * 100_000}
+
+
 def test_counts_and_failures_are_of_the_whole_reply() -> None:
     assert collect([Usage(0, 0, 0, {}), Usage(5, 3, 8, {})]) == Reply(usage=Usage(5, 3, 8, {}))
     assert collect([Failure("boom")]) == Reply(failure=Failure("boom"))

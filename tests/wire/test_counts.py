@@ -44,9 +44,15 @@ def test_counts_that_are_no_integers_are_mended_or_left_out(counts: dict[str, An
     assert read(counts) == (usage, ["use-ints"])
 
 
-def test_a_negative_count_is_none() -> None:
-    assert read({"prompt_tokens": -5, "completion_tokens": 3, "total_tokens": 8})[0] == Usage(5, 3, 8, {})
-    assert read({"prompt_tokens": -5, "completion_tokens": -3, "total_tokens": -8})[0] is None
+@pytest.mark.parametrize("odd", [-5, -5.0, 2**53, -(2**60), 10**400, 1e300])
+def test_a_count_that_is_negative_or_beyond_all_reason_is_none(odd: object) -> None:
+    assert read(count() | {"prompt_tokens": odd}) == (Usage(5, 3, 8, {}), ["use-ints"])
+    assert read(count() | {"total_tokens": odd}) == (Usage(5, 3, 8, {}), ["use-ints"])
+    assert read(dict.fromkeys(count(), odd)) == (None, ["use-ints"])
+    assert read(count(prompt_tokens_details={"a": odd, "b": 2})) == (
+        Usage(5, 3, 8, {"prompt_tokens_details": {"a": odd, "b": 2} if odd == -5 else {"b": 2}}),
+        [] if odd == -5 else ["use-details"],
+    )
 
 
 def test_a_total_is_the_sum() -> None:

@@ -85,10 +85,10 @@ def test_a_right_delta_is_read_as_it_is(delta: Json, events: list[Event]) -> Non
             [Text(0, "ab")],
             ["delta-content-string"],
         ),
+        ({"content": ["a", {"text": "b"}, "c", 7, None]}, [Text(0, "abc")], ["delta-content-string"]),
         ({"content": []}, [], ["delta-content-string"]),
         ({"content": 7}, [Text(0, "7")], ["delta-content-string"]),
         ({"content": {"a": 1}}, [Text(0, '{"a":1}')], ["delta-content-string"]),
-        ({"content": "a\ufffd"}, [Text(0, "a\ufffd")], ["enc-no-replacement-char"]),
         # reasoning and refusal
         ({"reasoning": "a"}, [Reasoning(0, "a")], ["ext-reasoning-field"]),
         ({"reasoning": "a", "reasoning_content": "a"}, [Reasoning(0, "a")], ["ext-reasoning-field"]),
@@ -243,10 +243,28 @@ def test_only_what_is_new_in_a_message_is_said() -> None:
     assert reader.new_in(first, 0) == first
     assert reader.new_in({"content": "Hello", "reasoning": "so", "tool_calls": calls}, 0) == {
         "content": "lo",
-        "reasoning": "",
+        "reasoning": "so",
     }
     assert reader.new_in({"content": None, "tool_calls": None}, 0) == {"content": None}
     assert reader.new_in({"content": "Hello"}, 1) == {"content": "Hello"}
+
+
+@pytest.mark.parametrize(
+    ("texts", "new"),
+    [
+        # each extends the last: they are all that was said so far
+        (["a", "ab", "abc"], ["a", "b", "c"]),
+        (["Hello", "Hello", "Hello you"], ["Hello", "", " you"]),
+        # others are pieces
+        (["Hel", "lo", "lo you"], ["Hel", "lo", "lo you"]),
+        (["ha", "ha", "haha"], ["ha", "ha", "haha"]),
+        (["a", "ab", "b", "bc"], ["a", "b", "b", "bc"]),
+    ],
+)
+@pytest.mark.parametrize("key", ["content", "reasoning_content", "reasoning", "refusal"])
+def test_texts_of_messages_are_all_so_far_or_pieces(key: str, texts: list[str], new: list[str]) -> None:
+    reader = DeltaReader(Asked(), Notes())
+    assert [reader.new_in({key: text}, 0)[key] for text in texts] == new
 
 
 @pytest.mark.parametrize(

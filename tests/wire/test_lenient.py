@@ -1,5 +1,6 @@
 """JSON as servers really send it."""
 
+import json
 import math
 
 import pytest
@@ -59,7 +60,9 @@ def test_not_a_number_is_read_as_such() -> None:
         (b"{'a': None, 'b': [True, False]}", [{"a": None, "b": [True, False]}]),
         (b"{'a': \"it's\"}", [{"a": "it's"}]),
         (b"{'a': 'it\\'s \"so\"'}", [{"a": 'it\'s "so"'}]),
-        (b"{'a': 'x\\ny'}", [{"a": "x\ny"}]),
+        (rb"""{'a': 'x\n\t\r\\\'\"y'}""", [{"a": "x\n\t\r\\'\"y"}]),
+        (rb"{'a': '\x01\xe9\u2028'}", [{"a": "\x01é\u2028"}]),
+        (rb"{'a': '\q\xz'}", [{"a": "\\q\\xz"}]),
         (b'{"None": None, "b": "True"}', [{"None": None, "b": "True"}]),
         (b"{'a': 'b", []),
         (b"{'a': 'b\\", []),
@@ -78,6 +81,9 @@ def test_the_repr_of_a_dict_is_read_as_json(text: bytes, values: list[object]) -
         (b'{"a":"it\'s"}', [{"a": "it's"}]),
         (b'{"a":"x\\ny"}', [{"a": "x\ny"}]),
         (b'{"a":"x\\\\y"}', [{"a": "x\\y"}]),
+        (b'{"a":"\\t\\r\\"\\u00e9"}', [{"a": '\t\r"é'}]),
+        (b'{"a":1}\n', [{"a": 1}]),
+        (b'{"a":1}\r\n\r\n', [{"a": 1}]),
         (b'{"a":"\xff"}', [{"a": "\udcff"}]),
         (b"{'a': 1}", [{"a": 1}]),
         (b"hello", []),
@@ -85,6 +91,13 @@ def test_the_repr_of_a_dict_is_read_as_json(text: bytes, values: list[object]) -
 )
 def test_the_repr_of_bytes_is_read_as_their_json(said: bytes, values: list[object]) -> None:
     assert lenient(repr(said).encode()) == values
+
+
+@pytest.mark.parametrize("said", ["\n\t\r\\'\"", "\x00\x1f\x7f\xa0", "é漢😀\u2028"])
+def test_what_repr_escapes_is_undone(said: str) -> None:
+    for pair in ({"a": said}, {"a": [said, "'"]}):
+        assert lenient(repr(pair).encode()) == [pair]
+        assert lenient(repr(json.dumps(pair, ensure_ascii=False).encode() + b"\n").encode()) == [pair]
 
 
 def test_a_repr_of_bytes_that_holds_other_characters_is_read_too() -> None:

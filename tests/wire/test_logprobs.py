@@ -72,7 +72,7 @@ def test_bytes_may_be_null() -> None:
     assert chat(value) == (value, [])
 
 
-@pytest.mark.parametrize("number", [NAN, INFINITE, -INFINITE, None, "x", True])
+@pytest.mark.parametrize("number", [NAN, INFINITE, -INFINITE, None, "x", True, 10**400, -(2**63)])
 def test_a_log_probability_is_a_finite_number(number: object) -> None:
     given = {"content": [entry("a", number, top("b", number))], "refusal": None}
     fixed = {"content": [entry("a", -9999.0, top("b", -9999.0))], "refusal": None}

@@ -16,6 +16,15 @@ def test_a_fault_is_noted_once_and_counted() -> None:
     assert notes.all() == [Note("delta-role-once", 2, 3, 120, "first"), Note("fin-key-present", 1, 3, 120, "")]
 
 
+def test_rules_of_the_other_endpoint_are_not_noted() -> None:
+    for endpoint, noted in (("chat", "fin-key-present"), ("completions", "cmpl-finish")):
+        notes = Notes(endpoint)
+        notes.note(faults.fin.KEY_PRESENT)
+        notes.note(faults.cmpl.FINISH)
+        notes.note(faults.end.DONE_SENT)
+        assert [note.rule for note in notes.all()] == [noted, "end-done-sent"]
+
+
 def test_nothing_noted_is_an_empty_list() -> None:
     assert Notes().all() == []
 

@@ -75,6 +75,7 @@ def test_events_come_as_soon_as_their_frame_is_whole() -> None:
 FRAMES: list[tuple[bytes, list[Event], list[str]]] = [
     # framing
     (b"data:" + A + b"\n\n", [SAID_A], ["sse-data-space"]),
+    (b"data:  " + A + b"\n\n", [SAID_A], ["sse-data-space"]),
     (A + b"\n\n" + B + b"\n\n", [SAID_A, SAID_B], ["sse-data-space"]),
     (b"data: " + A + b"\r\n\r\n", [SAID_A], ["sse-lf-only"]),
     (b"data: " + A + b"\r\r", [SAID_A], ["sse-lf-only"]),
@@ -111,6 +112,7 @@ FRAMES: list[tuple[bytes, list[Event], list[str]]] = [
     (frame(say({"content": "\u2028"})), [Text(0, "\u2028")], ["enc-escape-line-breaks"]),
     (frame(say({"content": "\u0085"})), [Text(0, "\u0085")], ["enc-escape-line-breaks"]),
     (frame(say({"content": "é"})), [Text(0, "é")], []),
+    (frame(say({"content": "a\ufffd"})), [Text(0, "a\ufffd")], ["enc-no-replacement-char"]),
     (b"data: " + A.replace(b'"a"', b'"x\ty"') + b"\n\n", [Text(0, "x\ty")], ["enc-escape-line-breaks"]),
     (b"data: " + A.replace(b"1700000000", b"NaN") + b"\n\n", [SAID_A], ["enc-strict-json", "env-created-int"]),
     (b"data: " + repr(say({"content": "a"})).encode() + b"\n\n", [SAID_A], ["enc-strict-json"]),
@@ -130,6 +132,7 @@ FRAMES: list[tuple[bytes, list[Event], list[str]]] = [
     (DONE + frame(say({"content": "a"})), [SAID_A], ["end-done-last"]),
     (b"data: " + A, [SAID_A], ["end-last-event-terminated"]),
     (b"data: " + repr(A).encode() + b"\n[DONE]\n\n", [SAID_A], ["enc-strict-json", "end-done-exact", "sse-data-space"]),
+    (b"data: " + A + b"\n[DONE]\n\n", [SAID_A], ["end-done-exact", "sse-data-space"]),
     (b"data: " + A + b"\ndata: [DONE]\n\n", [SAID_A], ["sse-event-blank-line", "sse-one-object-per-event"]),
     # errors
     (frame({"error": ERROR}) + DONE, [Failure("m", "t")], []),
@@ -140,6 +143,10 @@ FRAMES: list[tuple[bytes, list[Event], list[str]]] = [
     (b"error: " + pack({"error": ERROR}) + b"\n\n" + DONE, [Failure("m", "t")], ["err-not-error-field"]),
     (b"error: " + pack(ERROR) + b"\n\n" + DONE, [Failure("m", "t")], ["err-not-error-field"]),
     (b"error: boom\n\n" + DONE, [Failure("boom")], ["err-not-error-field"]),
+    (b"error: boom\n\n", [Failure("boom")], ["err-not-error-field", "err-then-done"]),
+    (frame({"error": ERROR | {"message": 7}}) + DONE, [Failure("7", "t")], ["err-midstream-event"]),
+    # only a server that tells of its failure owes an end behind it
+    (b"data: {\n\n" + frame(say({})), [garbage("a frame that is no JSON (frame 1)")], ["enc-strict-json"]),
     (frame({"detail": "d"}) + DONE, [Failure("d")], ["err-not-object-error"]),
     (frame(chunk(error=None)), [], ["env-no-error-key"]),
     (frame(chunk(choices=GONE)), [], ["env-choices-array"]),
@@ -166,6 +173,7 @@ def test_odd_frames_are_read_as_they_were_meant(
 def test_the_end_is_known_in_all_its_forms(end: bytes) -> None:
     assert Read(stream(role(), finish(), end=end)).is_done is True
     assert Read(b"data: " + repr(A).encode() + b"\n[DONE]\n\n").is_done is True
+    assert Read(b"data: " + A + b"\n[DONE]\n\n").is_done is True
 
 
 def test_after_an_error_only_the_exact_end_counts() -> None:
@@ -186,12 +194,23 @@ def test_a_character_that_was_cut_in_two_is_joined(first: bytes, second: bytes, 
     assert Read(b"".join(halves)).events == [QUIET, Text(0, joined)]
 
 
-@pytest.mark.parametrize(
-    "data", [b"data: hello\n\n", b"data: {\n\n", b"hello\n\n", b"data: [DONE]x\n\n", b"\xff\xfe\n\n"]
-)
+@pytest.mark.parametrize("data", [b"data: hello\n\n", b"data: {\n\n", b"data: [DONE]x\n\n", b"{\n\n"])
 def test_what_nobody_can_read_is_a_failure(data: bytes) -> None:
     read = Read(frame(say({"content": "a"})) + data + frame(say({"content": "b"})))
     assert read.events == [SAID_A, garbage("a frame that is no JSON (frame 2)")]
+
+
+@pytest.mark.parametrize("data", [b"hello\n\n", b"x: 7\ny\n\n", b"\xff\xfe\n\n", b"id: 7\nx: 7\n\n"])
+def test_a_field_that_nobody_knows_is_ignored(data: bytes) -> None:
+    read = Read(frame(say({"content": "a"})) + data + frame(say({"content": "b"})))
+    assert read.events == [SAID_A, SAID_B]
+
+
+@pytest.mark.parametrize("cut", [b"data: {", b"data: hello", b"data: " + A[:-1], b"data: " + A[:-1] + b"\n"])
+def test_a_last_frame_that_was_cut_is_dropped(cut: bytes) -> None:
+    read = Read(stream(role(), finish(), end=cut))
+    assert read.events == [Opening(0), Finish(0, "stop")]
+    assert read.rules == ["end-last-event-terminated"]
 
 
 def test_a_reason_that_is_an_error_ends_the_reading() -> None:
@@ -231,6 +250,15 @@ def test_a_frame_without_end_is_a_failure(size: int | None) -> None:
 def test_a_frame_that_turns_out_too_long_at_the_end_is_a_failure() -> None:
     read = Read(b"data: " + b"x" * 10_000, limit_bytes=10_000)
     assert read.events == [garbage("a frame of more than 10000 bytes")]
+
+
+@pytest.mark.parametrize("size", [None, 1, 64])
+def test_lines_that_wait_for_the_end_of_their_frame_are_bounded(size: int | None) -> None:
+    lines = (b"data: {" + b"x" * 50 + b"\n") * 3
+    assert Read(lines + b"\n", size=size, limit_bytes=200).events == [garbage("a frame that is no JSON (frame 1)")]
+    read = Read(lines + b"data: }\n\n", size=size, limit_bytes=100)
+    assert read.events == [garbage("a frame of more than 100 bytes")]
+    assert read.rules == ["enc-strict-json", "sse-json-on-one-line"]
 
 
 NO_JSON = "a frame that is no JSON (frame 1)"

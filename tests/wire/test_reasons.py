@@ -26,7 +26,8 @@ from welldone.wire.reasons import FAILED, in_our_words
         ("tool_use", "tool_calls", "stop"),
         ("tool_call", "tool_calls", "stop"),
         ("tool_calls", "tool_calls", "stop"),
-        ("function_call", "function_call", "stop"),
+        ("function_call", "tool_calls", "stop"),
+        ("FUNCTION_CALL", "tool_calls", "stop"),
         ("because", "stop", "stop"),
     ],
 )

@@ -297,21 +297,45 @@ def test_ids_of_calls_are_unique_in_the_reply() -> None:
     assert "tool-id-stable" in mended.rules
 
 
-def test_comments_grow_rarer_the_longer_the_silence() -> None:
-    mended = Mended([OPEN, *[KeepAlive()] * 200, HELLO, KeepAlive(), STOP])
-    assert mended.events == [OPEN, *[KeepAlive()] * 27, HELLO, KeepAlive(), STOP]
+QUIET = KeepAlive(is_chunk=True)
+COMMENTS = [KeepAlive()] * 40
+
+
+def test_after_some_comments_one_goes_out_as_a_chunk() -> None:
+    right: list[Event] = [OPEN, *COMMENTS, HELLO, *COMMENTS, STOP]
+    assert (Mended(right).events, Mended(right).rules) == (right, [])
+    mended = Mended([OPEN, *[KeepAlive()] * 90, HELLO, KeepAlive(), STOP])
+    assert mended.events == [OPEN, *COMMENTS, QUIET, *COMMENTS, QUIET, *[KeepAlive()] * 8, HELLO, KeepAlive(), STOP]
     assert mended.rules == ["sse-keepalive-run-limit"]
 
 
-def test_empty_chunks_become_comments_and_then_grow_rarer() -> None:
-    mended = Mended([OPEN, *[KeepAlive(is_chunk=True)] * 200, STOP])
-    assert mended.events == [OPEN, *[KeepAlive(is_chunk=True)] * 8, *[KeepAlive()] * 19, STOP]
+def test_a_sign_of_life_that_must_be_a_chunk_opens_the_first_choice() -> None:
+    mended = Mended([*[KeepAlive()] * 41, OPEN, HELLO, STOP])
+    assert mended.events == [*COMMENTS, OPEN, QUIET, HELLO, STOP]
+    assert mended.rules == ["sse-keepalive-run-limit"]
+    assert Mended([QUIET, OPEN, HELLO, STOP]).events == [QUIET, OPEN, HELLO, STOP]
+
+
+def test_chunks_that_say_nothing_become_comments_when_they_are_too_many() -> None:
+    right: list[Event] = [OPEN, *[QUIET] * 16, HELLO, *[QUIET] * 16, STOP]
+    assert (Mended(right).events, Mended(right).rules) == (right, [])
+    mended = Mended([OPEN, *[QUIET] * 100, STOP])
+    assert mended.events == [OPEN, *[QUIET] * 16, *COMMENTS, STOP]
     assert mended.rules == ["delta-no-noop-flood"]
+
+
+@pytest.mark.parametrize(
+    "silence", [[KeepAlive()] * 100_000, [KeepAlive(), QUIET] * 500, [QUIET, KeepAlive()] * 20, [QUIET] * 17]
+)
+def test_signs_of_life_come_to_an_end_and_need_no_second_mend(silence: list[Event]) -> None:
+    events = Mended([OPEN, *silence, STOP]).events
+    assert len(events) <= 2 + 16 * (40 + 1) + 40
+    assert Mended(events).events == events
 
 
 def test_a_hundred_thousand_comments_are_a_few() -> None:
     mended = Mended([OPEN, *[KeepAlive()] * 100_000, STOP])
-    assert mended.events == [OPEN, *[KeepAlive()] * 36, STOP]
+    assert mended.events == [OPEN, *[*COMMENTS, QUIET] * 16, *COMMENTS, STOP]
 
 
 def test_plain_text_resets_the_silence() -> None:

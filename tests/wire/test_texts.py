@@ -104,6 +104,15 @@ def test_leading_thoughts_are_moved_to_where_they_belong(
     assert thoughts(*texts) == (events, noted)
 
 
+def test_white_space_before_a_tag_is_waited_for_only_so_long() -> None:
+    assert thoughts(" " * 256, "<think>a</think>b") == ([thought("a"), words("b")], [TAGS])
+    assert thoughts(" " * 257, "<think>a") == ([words(" " * 257), words("<think>a")], [])
+    given = Thoughts(0, Notes())
+    assert given.feed(" " * 256) == []
+    assert given.feed(" ") == [words(" " * 257)]
+    assert given.is_plain is True
+
+
 def test_a_long_thought_is_not_held_back() -> None:
     given = Thoughts(0, Notes())
     given.feed("<think>")

@@ -152,6 +152,24 @@ def test_more_odd_replies_are_mended(endpoint: Endpoint, odd: Json, right: Json,
     assert set(noted) <= set(found)
 
 
+@pytest.mark.parametrize("half", [b"\\ud83d", b"\\ude00", b"\xff", b"\xf0\x9f"])
+def test_what_is_no_character_is_u_fffd(half: bytes) -> None:
+    odd = reply(message("a@", x=["@"], tool_calls=[call(id="@")]), model="@", y={"@": "@"})
+    right = reply(message("a@", "tool_calls", tool_calls=[call(id="@")], x=["@"]), model="@", y={"@": "@"})
+    assert fix(pack(odd).replace(b"@", half))[0] == Reply(pack(right).replace(b"@", b"\xef\xbf\xbd"))
+    error = pack({"error": {"message": "@", "type": "t", "param": None, "code": None}})
+    assert fix(error.replace(b"@", half))[0] == failed(Failure("\ufffd", "t"))
+
+
+def test_a_pair_of_halves_is_a_character() -> None:
+    assert fix(pack(reply(message("@"))).replace(b"@", b"\\ud83d\\ude00"))[0] == Reply(pack(reply(message("😀"))))
+
+
+def test_numbers_of_a_message_stay_where_they_are() -> None:
+    right = reply(message(score=7, rate=2.5, parts=[{"n": 1}]))
+    assert fix(pack(right)) == (Reply(pack(right)), [])
+
+
 def test_what_the_server_counted_is_known() -> None:
     for value, usage in ((RIGHT, Usage(5, 3, 8, {})), (reply(message(), usage=None), None)):
         whole = fix_whole(pack(value), CHAT, fallback=FALLBACKS[CHAT], asked=Asked(usage=False), notes=Notes())

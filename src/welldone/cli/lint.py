@@ -18,6 +18,9 @@ welldone lint capture.txt --rule delta-role-once
 """
 
 
+_LONG_BYTES = 4 * 2**20  # what may take longer than two seconds to judge
+
+
 def run(arguments: list[str]) -> Exit:
     """Judge what was captured."""
     options = _parser().read(arguments)
@@ -30,6 +33,8 @@ def run(arguments: list[str]) -> Exit:
     if not has_something(trace):
         show.note("nothing to judge: the capture is empty")
         return Exit.NOTHING
+    if len(trace.body) > _LONG_BYTES:
+        show.hint(f"judging {len(trace.body) // 2**20} MB, which takes some seconds …")
     judgement = judge(trace, options.rule or None)
     if judgement.rules == 0:
         show.note(f"nothing to judge: {' and '.join(options.rule)} cannot be judged on this capture alone")

@@ -17,6 +17,12 @@ def note(text: str) -> None:
     print(text, file=sys.stderr)
 
 
+def hint(text: str) -> None:
+    """A line for a person who waits; programs do not get it."""
+    if sys.stderr.isatty():
+        note(text)
+
+
 def write(data: bytes) -> None:
     """Bytes of the answer, at once."""
     sys.stdout.buffer.write(data)
