@@ -33,7 +33,9 @@ HEAD = {
 # Characters that have hurt someone: line breaks of all kinds, quotes, halves of nothing, other planes.
 ODD = '\n\r\t"\\{}<>:\u0085\u2028\u2029\ufeff\x00\x7fé漢😀'
 texts = st.text(
-    alphabet=st.one_of(st.sampled_from(ODD), st.characters(exclude_categories=["Cs"])), min_size=1, max_size=9
+    alphabet=st.one_of(st.sampled_from(ODD), st.characters(exclude_categories=["Cs"], exclude_characters="\ufffd")),
+    min_size=1,
+    max_size=9,
 )
 names = st.text(alphabet="abcxyz_", min_size=1, max_size=6)
 arguments = st.dictionaries(names, st.one_of(st.integers(), texts), max_size=2).map(json.dumps)
@@ -67,7 +69,7 @@ def _answers(draw: st.DrawFn, endpoint: Endpoint, index: int) -> list[Event]:
     is_chat = endpoint is Endpoint.CHAT
     if is_chat:
         events += [Reasoning(index, text) for text in draw(st.lists(texts, max_size=2))]
-    said = draw(st.lists(texts.filter(lambda text: "\ufffd" not in text), max_size=4))
+    said = draw(st.lists(texts, max_size=4))
     with_logprobs = bool(said) and draw(st.booleans())
     for text in said:
         if with_logprobs:
@@ -218,7 +220,13 @@ _pieces = st.sampled_from(
         *[b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n', b'data: {"error":"x"}\n\n'],
     ]
 )
+_runs = st.builds(
+    lambda sign, count: sign * count,
+    st.sampled_from([b": ping\n\n", b": ping\n", b"data: : x\n\n", b'data: {"choices":[{"index":0,"delta":{}}]}\n\n']),
+    st.integers(1, 120),
+)
+"""The same sign of life, again and again."""
 any_bytes: st.SearchStrategy[bytes] = st.one_of(
     st.binary(max_size=60),
-    st.lists(st.one_of(_pieces, st.binary(max_size=3)), max_size=20).map(b"".join),
+    st.lists(st.one_of(_pieces, _runs, st.binary(max_size=3)), max_size=20).map(b"".join),
 )

@@ -191,8 +191,11 @@ def test_another_name_behind_whole_arguments_is_a_call_without_arguments() -> No
 
 
 def test_a_repeated_name_gives_its_number_back() -> None:
-    said = Said(*A, begin(0, "", "get"), begin(1, "b", "put"), begin(0, "", "", {"s": 1}), more(1, '{"y":2}'))
-    assert said.all == [*A, more(0, "", {"s": 1}), *B]
+    repeated: list[Piece] = [*A, begin(0, "", "get"), *B]
+    again = Said(*repeated, begin(0, "a"))
+    assert (again.all, again.rules) == (A + B, ["tool-id-once", "tool-index-distinct"])
+    third = Said(*repeated, begin(0, "c", "sum"), more(0, "[3]"))
+    assert third.all == [*A, *B, begin(2, "c", "sum"), more(2, "[3]")]
 
 
 def test_a_name_behind_whole_arguments_is_a_new_call_if_arguments_follow() -> None:

@@ -49,10 +49,6 @@ def test_a_count_that_is_negative_or_beyond_all_reason_is_none(odd: object) -> N
     assert read(count() | {"prompt_tokens": odd}) == (Usage(5, 3, 8, {}), ["use-ints"])
     assert read(count() | {"total_tokens": odd}) == (Usage(5, 3, 8, {}), ["use-ints"])
     assert read(dict.fromkeys(count(), odd)) == (None, ["use-ints"])
-    assert read(count(prompt_tokens_details={"a": odd, "b": 2})) == (
-        Usage(5, 3, 8, {"prompt_tokens_details": {"a": odd, "b": 2} if odd == -5 else {"b": 2}}),
-        [] if odd == -5 else ["use-details"],
-    )
 
 
 def test_a_total_is_the_sum() -> None:
@@ -64,7 +60,7 @@ def test_a_total_is_the_sum() -> None:
     [
         (None, {}),
         (7, {}),
-        ({"a": 1, "b": None, "c": 2.5, "d": True}, {"prompt_tokens_details": {"a": 1}}),
+        ({"a": 1, "b": None, "c": 2.5, "d": True, "e": 2**53, "f": 10**400}, {"prompt_tokens_details": {"a": 1}}),
     ],
 )
 def test_details_are_objects_of_integers(details: object, more: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from tests.wire.build import (
     DONE,
     FALLBACK,
     Fixed,
+    Json,
     choice,
     chunk,
     count,
@@ -152,6 +153,32 @@ def test_fields_that_come_before_the_envelope_ride_on_the_first_chunk() -> None:
     assert fixed.rules == ["env-placeholder-chunk"]
 
 
+BOOM = {"error": {"message": "boom", "type": "t", "param": None, "code": None}}
+
+
+@pytest.mark.parametrize(
+    ("held", "said"),
+    [
+        (words("ab", "abc"), words("ab", "a", "bc")),
+        ([*words("ab"), say(named())], [*words("ab"), say(named())]),
+        ([*words("ab"), say(named(arguments="{}"))], [*words("ab"), say(named()), say(piece("{}"))]),
+    ],
+    ids=["text", "call", "placeholder"],
+)
+def test_what_rides_goes_out_before_what_was_held_back_when_the_answer_fails(
+    held: list[Json], said: list[Json]
+) -> None:
+    rider = say({}, logprobs={"content": [], "refusal": None}, x=1)
+    fixed = Fixed(stream(role(), *held, rider, BOOM))
+    assert fixed.body == stream(role(), said[0], rider, *said[1:], BOOM)
+    assert fixed.rules == []
+
+
+def test_a_choice_that_had_finished_is_finished_when_another_fails() -> None:
+    fixed = Fixed(stream(role(), role(1), finish(), *words("b", index=1), BOOM))
+    assert fixed.body == stream(role(), role(1), *words("b", index=1), finish(), BOOM)
+
+
 def test_nothing_is_read_after_our_own_failure() -> None:
     pipe = Pipe(CHAT, fallback=FALLBACK)
     pipe.feed(stream(*(say(named(number, f"id{number}")) for number in range(2000)), end=b""))
@@ -222,3 +249,12 @@ def test_hostile_bytes_end_in_an_error_and_leave_few_notes(make: Callable[[], by
     assert fixed.body.endswith(b"}}\n\n" + DONE)
     assert fixed.body.count(b'data: {"error":{"message":"the server') == 1
     assert len(fixed.pipe.notes.all()) <= len(ALL)
+
+
+@pytest.mark.parametrize("end", [b"", b"data: [DONE]\n\n"], ids=["cut", "done"])
+def test_comments_and_nothing_else_are_no_answer(end: bytes) -> None:
+    pipe = Pipe(Endpoint.CHAT, fallback=FALLBACK)
+    fixed = pipe.feed(b": c\n\n" * 100 + end) + pipe.close()
+    assert fixed.startswith(KEEP_ALIVE * 40 + b'data: {"error":{"message":"the server sent no answer"')
+    assert fixed.count(KEEP_ALIVE) == 40
+    assert {note.rule for note in pipe.notes.all()} == {"sse-keepalive-run-limit", "err-empty-stream"}

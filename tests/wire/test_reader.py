@@ -119,6 +119,7 @@ FRAMES: list[tuple[bytes, list[Event], list[str]]] = [
     (b"data: " + repr(A).encode() + b"\n\n", [SAID_A], ["enc-strict-json"]),
     (b"data: " + A.replace(b'"a"', b'"\xf0\x9f"') + b"\n\n", [QUIET, Text(0, "\ufffd")], ["enc-valid-utf8"]),
     (b"data: " + A.replace(b'"a"', b'"\\ud83d"') + b"\n\n", [QUIET, Text(0, "\ufffd")], ["enc-no-lone-surrogate"]),
+    (frame(finish(7)).replace(b":7}", b":NaN}"), [QUIET], ["enc-strict-json", "fin-closed-enum"]),
     # the end
     (DONE, [], []),
     (b"data: [DONE] \n\n", [], ["end-done-exact"]),

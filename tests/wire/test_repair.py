@@ -309,11 +309,11 @@ def test_after_some_comments_one_goes_out_as_a_chunk() -> None:
     assert mended.rules == ["sse-keepalive-run-limit"]
 
 
-def test_a_sign_of_life_that_must_be_a_chunk_opens_the_first_choice() -> None:
-    mended = Mended([*[KeepAlive()] * 41, OPEN, HELLO, STOP])
-    assert mended.events == [*COMMENTS, OPEN, QUIET, HELLO, STOP]
+def test_before_the_first_chunk_there_are_only_comments_and_not_too_many() -> None:
+    mended = Mended([*[KeepAlive()] * 90, OPEN, HELLO, STOP])
+    assert mended.events == [*COMMENTS, OPEN, HELLO, STOP]
     assert mended.rules == ["sse-keepalive-run-limit"]
-    assert Mended([QUIET, OPEN, HELLO, STOP]).events == [QUIET, OPEN, HELLO, STOP]
+    assert Mended([QUIET, OPEN, HELLO, STOP]).events == [KeepAlive(), OPEN, HELLO, STOP]
 
 
 def test_chunks_that_say_nothing_become_comments_when_they_are_too_many() -> None:

@@ -88,6 +88,8 @@ CASES: list[tuple[str, Json, Json]] = [
     ("ns-finish", reply(message(finish=None)), RIGHT),
     ("ns-finish", reply(message(finish="eos")), RIGHT),
     ("ns-finish", reply(message(finish=GONE)), RIGHT),
+    ("ns-finish", reply(message(finish=[])), RIGHT),
+    ("ns-finish", reply(message(finish=7)), RIGHT),
     ("ns-content-key", reply(message(GONE, "tool_calls", tool_calls=[call()])), CALLED),
     ("ns-content-key", reply(message([{"type": "text", "text": "Hello"}])), RIGHT),
     ("ns-tool-calls", reply(message(None, "tool_calls", tool_calls=[call(index=0)])), CALLED),

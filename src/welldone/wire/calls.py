@@ -7,6 +7,8 @@ of two calls. What comes out is one call after the other, numbered from 0, each 
 import re
 from collections.abc import Callable
 
+import msgspec
+
 from welldone.wire import faults
 from welldone.wire.events import Event, Failure, Json, ToolArguments, ToolCall
 from welldone.wire.failures import cut_off, garbage
@@ -140,10 +142,11 @@ class Calls:
         if call.has_placeholder and event.text:
             self._notes.note(faults.tool.ARGS_FIRST_EMPTY)
             self._held_bytes -= len(_PLACEHOLDER)
-            call.waiting.clear()
+            # What else came with it stays.
+            call.waiting = [msgspec.structs.replace(piece, text="") for piece in call.waiting if piece.more]
             call.end = JsonEnd()
-        call.has_placeholder = event.text == _PLACEHOLDER and not call.has_arguments
         if event.text:
+            call.has_placeholder = event.text == _PLACEHOLDER and not call.has_arguments
             call.has_arguments = True
             call.end.feed(event.text)
         call.waiting.append(event)
@@ -230,7 +233,7 @@ class Calls:
             is_settled = is_final or is_followed
             if not call.has_begun and not self._begin(call, out, is_settled=is_settled, is_final=is_final):
                 return
-            self._flush(call, out, is_settled=is_settled)
+            self._flush(call, out)
             if not (is_final or (is_followed and call.end.is_whole)):
                 return
             if not call.has_arguments and not self._is_cut:
@@ -257,9 +260,7 @@ class Calls:
         self._said += 1
         return True
 
-    def _flush(self, call: _Call, out: list[Event], *, is_settled: bool) -> None:
-        if call.has_placeholder and not is_settled:
-            return
+    def _flush(self, call: _Call, out: list[Event]) -> None:
         for piece in call.waiting:
             self._held_bytes -= len(piece.text)
             out.append(ToolArguments(self._index, self._said - 1, piece.text, piece.more))

@@ -61,7 +61,9 @@ class Reply(msgspec.Struct):
 def collect(events: Iterable[Event]) -> Reply:
     """The reply that `events` make."""
     reply = Reply()
-    pieces: dict[tuple[int, str], list[str]] = {}  # texts by choice and field; arguments by choice and number
+    # Texts by choice and field, those of unknown fields of deltas too: joined at the end, at no more than their cost.
+    texts: dict[tuple[int, str], list[str]] = {}
+    unknown: dict[tuple[int, str], list[str]] = {}
     for event in events:
         match event:
             case Usage():
@@ -73,16 +75,33 @@ def collect(events: Iterable[Event]) -> Reply:
             case Extra(place=Place.CHUNK, fields=fields):
                 _join(reply.fields, fields)
             case Text() | Reasoning() | Refusal():
-                pieces.setdefault((event.index, _FIELDS[type(event)]), []).append(event.text)
+                texts.setdefault((event.index, _FIELDS[type(event)]), []).append(event.text)
+            case Extra(place=Place.DELTA, index=index, fields=fields):
+                _add_fields(reply.answers.setdefault(index, Answer()), index, fields, unknown)
             case _:
                 _add(reply.answers.setdefault(event.index, Answer()), event)
-    for (index, name), texts in pieces.items():
-        setattr(reply.answers.setdefault(index, Answer()), name, "".join(texts))
+    _finish(reply, texts, unknown)
+    return reply
+
+
+def _finish(reply: Reply, texts: dict[tuple[int, str], list[str]], unknown: dict[tuple[int, str], list[str]]) -> None:
+    for (index, name), pieces in texts.items():
+        setattr(reply.answers.setdefault(index, Answer()), name, "".join(pieces))
+    for (index, name), pieces in unknown.items():
+        reply.answers[index].delta_fields[name] = "".join(pieces)
     for answer in reply.answers.values():
         for call in answer.calls:
             call.arguments = "".join(call.pieces)
             call.pieces.clear()
-    return reply
+
+
+def _add_fields(answer: Answer, index: int, fields: Json, unknown: dict[tuple[int, str], list[str]]) -> None:
+    for key, value in fields.items():
+        if isinstance(value, str):
+            unknown.setdefault((index, key), []).append(value)
+        elif value is not None:
+            unknown.pop((index, key), None)
+    _join(answer.delta_fields, fields)
 
 
 _FIELDS: dict[type[Event], str] = {Text: "text", Reasoning: "reasoning", Refusal: "refusal"}
@@ -102,16 +121,14 @@ def _add(answer: Answer, event: Opening | ToolCall | ToolArguments | Logprobs | 
             _join(answer.logprobs, value)
         case Finish(reason=reason):
             answer.reason = reason
-        case Extra(place=Place.DELTA, fields=fields):
-            _join(answer.delta_fields, fields, is_text=True)
         case Extra(fields=fields):
             _join(answer.choice_fields, fields)
         case _:
             assert_never(event)
 
 
-def _join(into: Json, fields: Json, *, is_text: bool = False) -> None:
-    """Add the fields of one more chunk: lists go on, and texts of deltas; all else is replaced, but not by null."""
+def _join(into: Json, fields: Json) -> None:
+    """Add the fields of one more chunk: lists go on; all else is replaced, but not by null."""
     for key, value in fields.items():
         before = into.get(key)
         if isinstance(value, list):
@@ -119,7 +136,5 @@ def _join(into: Json, fields: Json, *, is_text: bool = False) -> None:
             into[key] = [*value] if not isinstance(before, list) else before
             if isinstance(before, list):
                 before.extend(value)
-        elif is_text and isinstance(before, str) and isinstance(value, str):
-            into[key] = before + value
         elif value is not None or key not in into:
             into[key] = value

@@ -52,7 +52,7 @@ def is_zero(usage: Usage) -> bool:
 def _count(value: object) -> int | None:
     if type(value) is int or (isinstance(value, float) and value.is_integer()):
         return int(value) if 0 <= value < _MOST else None
-    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19:
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < len(str(_MOST)):
         return int(value)
     return None
 

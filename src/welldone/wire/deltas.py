@@ -99,7 +99,7 @@ class DeltaReader:
     def _new_text(self, text: str, index: int, key: str) -> str:
         """What is new in a text that may be all so far, or only the next piece."""
         said = self._said.get((index, key), "")
-        if said is None:
+        if said is None or not text:
             return text
         if len(text) > len(said) and text.startswith(said):
             self._said[index, key] = text

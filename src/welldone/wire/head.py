@@ -84,9 +84,9 @@ def _id(value: object, endpoint: Endpoint) -> str:
 
 
 def _seconds(value: object, fallback: int) -> int:
-    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19:
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 22:
         value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 10**18:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 10**21:
         return fallback
     while value >= _MILLISECONDS:  # milliseconds, or even less
         value /= 1000

@@ -14,7 +14,7 @@ _PYTHON_TOKEN = re.compile(
     r"""'(?:[^'\\]|\\.)*(?:'|\\?\Z)|"(?:[^"\\]|\\.)*(?:"|\\?\Z)|\bNone\b|\bTrue\b|\bFalse\b""", re.DOTALL
 )
 _BYTES_REPR = re.compile(r"""\s*b(['"])(.*)\1\s*""", re.DOTALL)
-_PYTHON_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|(.))", re.DOTALL)
+_PYTHON_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U000([0-9a-fA-F]{5})|(.))", re.DOTALL)
 _LETTERS = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
 
 # What the decoders raise on text that is not theirs; RecursionError on hostile nesting.
@@ -102,7 +102,7 @@ def _unescape(text: str) -> str:
 
 
 def _meaning(found: re.Match[str]) -> str:
-    code = found[1] or found[2]
+    code = found[1] or found[2] or found[3]
     if code is not None:
         return chr(int(code, 16))
-    return _LETTERS.get(found[3], found[0])
+    return _LETTERS.get(found[4], found[0])

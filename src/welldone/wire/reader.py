@@ -150,9 +150,9 @@ class Reader:
 
     def _note_characters(self, data: bytes) -> None:
         if _LINE_BREAKS.search(data):
-            self._notes.note(faults.enc.ESCAPE_LINE_BREAKS, data.decode())
+            self._notes.note(faults.enc.ESCAPE_LINE_BREAKS, data.decode("utf-8", "replace"))
         if _REPLACEMENT in data:
-            self._notes.note(faults.enc.NO_REPLACEMENT_CHAR, data.decode())
+            self._notes.note(faults.enc.NO_REPLACEMENT_CHAR, data.decode("utf-8", "replace"))
 
     def _after_failure(self, frame: sse.Frame) -> None:
         if frame.data == b"[DONE]":
@@ -174,24 +174,34 @@ class Reader:
         said = _salvage(frame.raw)
         text = frame.data if frame.data is not None and type(strict(frame.data)) is dict else said
         if self._pieces or not (is_whole or _is_whole(text)):
-            self._pieces.append(text)
-            self._pieces_bytes += len(text)
-            if self._pieces_bytes > self._limit:
-                self._overrun(events)
-            if not is_whole:
+            self._keep_piece(text, events)
+            if not is_whole or self.has_failed:
                 return
-            self._pieces_bytes = 0
-            self._notes.note(faults.sse.JSON_ON_ONE_LINE)
-            text = b"\n".join(self._pieces)
-            self._pieces.clear()
+            text = self._take_pieces()
         elif not is_whole:
             self._notes.note(faults.sse.EVENT_BLANK_LINE, text.decode("utf-8", "replace"))
             self._notes.note(faults.sse.ONE_OBJECT_PER_EVENT)
-        if frame.data is None and not frame.event and not _may_be_json(text):
-            return  # an id, a time to wait, a field that nobody knows: "The field is ignored."
+        if frame.data is None and not _may_be_json(text):
+            # An id, a time to wait, a field that nobody knows ("The field is ignored."), or only a name.
+            if frame.event:
+                self._notes.note(faults.sse.NO_EMPTY_DATA)
+            return
         self._text(text, frame, events)
         if text is not said and _is_done(said.rpartition(b"\n")[2]):
             self._done(said, frame)
+
+    def _keep_piece(self, text: bytes, events: list[Event]) -> None:
+        self._pieces.append(text)
+        self._pieces_bytes += len(text)
+        if self._pieces_bytes > self._limit:
+            self._overrun(events)
+
+    def _take_pieces(self) -> bytes:
+        self._notes.note(faults.sse.JSON_ON_ONE_LINE)
+        text = b"\n".join(self._pieces)
+        self._pieces.clear()
+        self._pieces_bytes = 0
+        return text
 
     def _note_framing(self, frame: sse.Frame) -> None:
         notes = self._notes
@@ -246,6 +256,8 @@ class Reader:
         self.is_done = True
 
     def _values(self, text: bytes, frame: sse.Frame, events: list[Event]) -> None:
+        if not text.isascii():
+            self._note_characters(text)
         value = strict(text)
         values = [value]
         if value is NOT_JSON:

@@ -296,14 +296,13 @@ class Repair:
         is_full = self._comments >= _COMMENTS_LIMIT
         if is_full and not event.is_chunk:
             self._notes.note(faults.sse.KEEPALIVE_RUN_LIMIT)
-        if (event.is_chunk or is_full) and self._noops < _NOOPS_LIMIT:
-            if is_full and not self._open_choices():
-                self._open(self._state(0), out)
+        # A chunk needs a choice that is open: before the first one there are only comments.
+        if (event.is_chunk or is_full) and self._noops < _NOOPS_LIMIT and self._open_choices():
             self._noops += 1
             self._comments = 0
             out.append(KeepAlive(is_chunk=True))
             return
-        if event.is_chunk:
+        if event.is_chunk and self._noops >= _NOOPS_LIMIT:
             self._notes.note(faults.delta.NO_NOOP_FLOOD)
         if not is_full:
             self._comments += 1
