@@ -47,6 +47,8 @@ QUIET = KeepAlive(is_chunk=True)
 USAGE = Usage(5, 3, 8, {})
 LOGPROBS = {"content": [entry("a")], "refusal": None}
 
+NOW = Extra(0, Place.CHOICE, {}, alone=True)
+
 
 class Read:
     """What a reader makes of chunks; it stops at a failure."""
@@ -81,18 +83,18 @@ def test_right_completions_are_read_as_they_are() -> None:
         (say({}), [QUIET]),
         (say({"content": ""}), [QUIET]),
         (chunk(), []),
-        (chunk(choice({}), x=1), [Extra(0, Place.CHUNK, {"x": 1}, alone=True)]),
-        (chunk(choice({}, None, 2), x=1), [Extra(2, Place.CHUNK, {"x": 1}, alone=True)]),
+        (chunk(choice({}), x=1), [Extra(0, Place.CHUNK, {"x": 1}), NOW]),
+        (chunk(choice({}, None, 2), x=1), [Extra(0, Place.CHUNK, {"x": 1}), Extra(2, Place.CHOICE, {}, alone=True)]),
         (chunk(choice({"content": "a"}), x=1), [Extra(0, Place.CHUNK, {"x": 1}), Text(0, "a")]),
         (chunk(x=1), [Extra(0, Place.CHUNK, {"x": 1})]),
-        (chunk(choice({}), service_tier="flex"), [Extra(0, Place.CHUNK, {"service_tier": "flex"}, alone=True)]),
+        (chunk(choice({}), service_tier="flex"), [Extra(0, Place.CHUNK, {"service_tier": "flex"}), NOW]),
         (chunk(choice({}), service_tier=None), [QUIET]),
-        (chunk(choice({}), obfuscation="xx"), [Extra(0, Place.CHUNK, {"obfuscation": "xx"}, alone=True)]),
-        (say({}, x=1), [Extra(0, Place.CHOICE, {"x": 1}, alone=True)]),
+        (chunk(choice({}), obfuscation="xx"), [Extra(0, Place.CHUNK, {"obfuscation": "xx"}), NOW]),
+        (say({}, x=1), [Extra(0, Place.CHOICE, {"x": 1}), NOW]),
         (say({"content": "a"}, x=1), [Extra(0, Place.CHOICE, {"x": 1}), Text(0, "a")]),
-        (say({"x": 1}), [Extra(0, Place.DELTA, {"x": 1}, alone=True)]),
-        (say({"x": 1}, y=2), [Extra(0, Place.CHOICE, {"y": 2}), Extra(0, Place.DELTA, {"x": 1}, alone=True)]),
-        (say({}, logprobs=LOGPROBS), [Logprobs(0, LOGPROBS)]),
+        (say({"x": 1}), [Extra(0, Place.DELTA, {"x": 1}), NOW]),
+        (say({"x": 1}, y=2), [Extra(0, Place.CHOICE, {"y": 2}), Extra(0, Place.DELTA, {"x": 1}), NOW]),
+        (say({}, logprobs=LOGPROBS), [Logprobs(0, LOGPROBS), NOW]),
         (say({"content": "a"}, logprobs=LOGPROBS), [Logprobs(0, LOGPROBS), Text(0, "a")]),
         (say({"content": "a"}, logprobs=GONE), [Text(0, "a")]),
     ],
@@ -113,7 +115,7 @@ def test_what_stands_beside_the_text_is_carried_on(given: Json, events: list[Eve
         (chunk(id="", object=""), [], ["env-placeholder-chunk"]),
         (chunk(choice({}), service_tier="gold"), [QUIET], ["env-service-tier"]),
         (chunk(choice({}), service_tier=7), [QUIET], ["env-service-tier"]),
-        (chunk(choice({}), role="assistant", x=1), [Extra(0, Place.CHUNK, {"x": 1}, alone=True)], ["env-extra-fields"]),
+        (chunk(choice({}), role="assistant", x=1), [Extra(0, Place.CHUNK, {"x": 1}), NOW], ["env-extra-fields"]),
         (chunk(choice({}), obfuscation=7), [QUIET], ["env-obfuscation"]),
         # choices
         (chunk(7), [QUIET], ["delta-object-present"]),
@@ -202,7 +204,7 @@ def test_an_odd_chunk_is_read_as_it_was_meant(given: Json, events: list[Event], 
         (text(""), [QUIET], []),
         (text_chunk(text_choice("a", "stop")), [Text(0, "a"), STOP], []),
         (text_chunk(text_choice("a"), text_choice("b", None, 1)), [Text(0, "a"), Text(1, "b")], []),
-        (text("", x=1), [Extra(0, Place.CHOICE, {"x": 1}, alone=True)], []),
+        (text("", x=1), [Extra(0, Place.CHOICE, {"x": 1}), NOW], []),
         (text("a", x=1), [Extra(0, Place.CHOICE, {"x": 1}), Text(0, "a")], []),
     ],
 )

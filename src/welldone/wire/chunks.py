@@ -1,7 +1,5 @@
 """One chunk of a stream, as events: each field is read as it should be, or as it can be and noted."""
 
-import msgspec
-
 from welldone.wire import faults, logprobs
 from welldone.wire.asked import CHAT_CHOICES_LIMIT, COMPLETIONS_CHOICES_LIMIT, Asked
 from welldone.wire.counts import is_zero, read_usage, usage_object
@@ -55,10 +53,7 @@ class ChunkReader:
             is_dummy = bool(choices and self._finished) and len(events) == before + extras
             self._usage(chunk, choices, events, is_dummy=is_dummy)
         if choices and len(events) == before + extras:
-            if extras:
-                events[before] = _alone(events[before], self._lowest_index(choices))
-            else:
-                events.append(KeepAlive(is_chunk=True))
+            events.append(_now(self._lowest_index(choices)) if extras else KeepAlive(is_chunk=True))
         return None
 
     def _is_same_envelope(self, chunk: Json) -> bool:
@@ -192,8 +187,8 @@ class ChunkReader:
             events += self._deltas.close_choice(index)
             events.append(Finish(index, reason))
             self._finished.add(index)
-        elif said and all(isinstance(event, Extra) for event in said):
-            events[-1] = _alone(events[-1], index)
+        elif said and isinstance(said[-1], Extra | Logprobs):
+            events.append(_now(index))
         return None
 
     def _completions_choice(self, choice: Json, index: int, events: list[Event]) -> Failure | None:
@@ -221,8 +216,8 @@ class ChunkReader:
             events += self._deltas.close_choice(index)
             events.append(Finish(index, reason))
             self._finished.add(index)
-        elif (said := events[start:]) and all(isinstance(event, Extra) for event in said):
-            events[-1] = _alone(events[-1], index)
+        elif len(events) > start and isinstance(events[-1], Extra | Logprobs):
+            events.append(_now(index))
         return None
 
     def _choice_extras(self, choice: Json, index: int, events: list[Event]) -> None:
@@ -280,5 +275,6 @@ class ChunkReader:
         events.append(usage)
 
 
-def _alone(event: Event, index: int) -> Event:
-    return msgspec.structs.replace(event, index=index, alone=True) if isinstance(event, Extra) else event
+def _now(index: int) -> Extra:
+    """What came in a chunk that says nothing else goes out with it, not with a later one."""
+    return Extra(index, Place.CHOICE, {}, alone=True)
