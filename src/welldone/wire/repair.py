@@ -38,6 +38,9 @@ from welldone.wire.texts import Increments, Thoughts
 _COMMENTS_LIMIT = 40  # in a row; two lines each, and clients give up at some hundred lines without data
 _NOOPS_LIMIT = 16  # chunks without content in a row; more is a flood
 
+_SPOKEN = (Text, Reasoning, Refusal, ToolCall, ToolArguments)
+_SPOKEN_IN_CHAT = (*_SPOKEN, Opening)
+
 
 class _Choice:
     """What is known of one choice."""
@@ -95,6 +98,7 @@ class Repair:
         """Why the answer broke off, if it did."""
         self._is_chat = endpoint is Endpoint.CHAT
         self._is_stream = is_stream
+        self._spoken = _SPOKEN_IN_CHAT if self._is_chat else _SPOKEN  # what always goes out as a chunk
         self._asked = asked
         self._notes = notes
         self._mint = mint
@@ -117,7 +121,10 @@ class Repair:
                     self._comments = self._noops = 0
                     out.append(event)
                     continue
+            before = len(out)
             self._event(event, out)
+            if any(isinstance(said, self._spoken) for said in out[before:]):
+                self._comments = self._noops = 0
         return out
 
     def close(self, *, is_done: bool) -> list[Event]:
@@ -178,7 +185,6 @@ class Repair:
         if isinstance(event, Extra) and not event.alone:
             self._say(choice, event, out)
             return
-        self._comments = self._noops = 0
         if isinstance(event, Opening) and choice.is_open:
             if choice.is_greeted:
                 self._notes.note(faults.delta.ROLE_ONCE)
