@@ -112,7 +112,6 @@ NOTHING = {
     "lint empty.txt": "nothing to judge: the capture is empty",
     "lint white.txt": "nothing to judge: the capture is empty",
     "lint empty.txt --json": "nothing to judge: the capture is empty",
-    "lint head-only.txt": "nothing to judge: the capture is empty",
     "fix empty.txt": "nothing to fix: the capture is empty",
     "fix white.txt": "nothing to fix: the capture is empty",
     "fix head-only.txt": "nothing to fix: the capture is empty",
@@ -133,6 +132,26 @@ NOTHING = {
 def test_where_nothing_can_be_looked_at_the_exit_code_is_no_pass(words: str, here: Run) -> None:
     ran = here(*words.split())
     assert (ran.code, ran.out, ran.notes) == (4, b"", NOTHING[words] + "\n")
+
+
+def test_a_head_without_a_body_is_judged(here: Run) -> None:
+    assert here("lint", "head-only.txt", "--rule", "err-empty-stream").code == 1
+
+
+@pytest.mark.parametrize(
+    ("stdin", "line"),
+    [
+        (b"\x1f\x8b\x08\0", "the capture is compressed; capture it again with curl --compressed\n"),
+        (b"\xff\xfed\0a\0", "the capture is UTF-16, as some shells write it; save it as UTF-8\n"),
+    ],
+    ids=["gzip", "UTF-16"],
+)
+@pytest.mark.parametrize("command", ["lint", "fix"])
+def test_what_a_tool_made_of_a_stream_is_no_fault_of_the_server(
+    command: str, stdin: bytes, line: str, folder: Path
+) -> None:
+    ran = run(command, stdin=stdin, cwd=folder)
+    assert (ran.code, ran.out, ran.notes) == (2, b"", line)
 
 
 @pytest.mark.parametrize(("command", "job"), [("lint", "judge"), ("fix", "fix")])

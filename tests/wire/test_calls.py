@@ -5,7 +5,7 @@ from typing import TypeAlias
 import pytest
 
 from tests.wire.build import numbered, rules
-from welldone.wire.calls import CALLS_LIMIT, Calls, JsonEnd
+from welldone.wire.calls import CALLS_LIMIT, Calls, Held, JsonEnd
 from welldone.wire.events import Event, Failure, Json, ToolArguments, ToolCall
 from welldone.wire.notes import Notes
 
@@ -27,7 +27,7 @@ class Said:
         self, *pieces: Piece, ids: set[str] | None = None, is_legacy: bool = False, is_cut: bool = False
     ) -> None:
         notes = Notes()
-        self.calls = Calls(0, notes, numbered("new"), set() if ids is None else ids, is_legacy=is_legacy)
+        self.calls = Calls(0, notes, numbered("new"), set() if ids is None else ids, Held(), is_legacy=is_legacy)
         self.first: list[Event] = []
         for piece in pieces:
             if isinstance(piece, ToolCall):
@@ -312,7 +312,7 @@ def test_too_many_calls_are_a_failure() -> None:
 
 
 def test_what_is_held_back_of_mixed_calls_is_bounded() -> None:
-    calls = Calls(0, Notes(), numbered("new"), set())
+    calls = Calls(0, Notes(), numbered("new"), set(), Held())
     out: list[Event] = []
     calls.begin(begin(0, "a", "get"), out)
     calls.begin(begin(1, "b", "put"), out)

@@ -258,3 +258,31 @@ def test_comments_and_nothing_else_are_no_answer(end: bytes) -> None:
     assert fixed.startswith(KEEP_ALIVE * 40 + b'data: {"error":{"message":"the server sent no answer"')
     assert fixed.count(KEEP_ALIVE) == 40
     assert {note.rule for note in pipe.notes.all()} == {"sse-keepalive-run-limit", "err-empty-stream"}
+
+
+@pytest.mark.parametrize("stray", [b"foo: bar\n", b"x\n"])
+def test_a_stray_line_beside_done_changes_nothing(stray: bytes) -> None:
+    right = stream(role(), *words("Hi"), finish())
+    assert Fixed(right.removesuffix(DONE) + stray + DONE).body == right
+
+
+def test_what_follows_done_and_is_no_json_is_only_noted() -> None:
+    right = stream(role(), *words("Hi"), finish())
+    fixed = Fixed(right + b"data: bye\n\n")
+    assert (fixed.body, fixed.rules) == (right, ["end-done-last"])
+
+
+def test_white_space_after_empty_arguments_is_kept() -> None:
+    right = stream(role(), say(named()), say(piece("{}")), say(piece("\n")), finish("tool_calls"))
+    assert Fixed(right).body == right
+
+
+def test_the_last_words_beside_an_error_go_out_before_it() -> None:
+    fixed = Fixed(stream(role(), {**say({"content": "bye"}), "error": {"message": "boom"}})).body
+    assert 0 < fixed.index(b'"content":"bye"') < fixed.index(b'"message":"boom"')
+
+
+def test_unknown_fields_that_wait_are_let_out_in_time() -> None:
+    held = [{**say(piece("[", 1)), f"x{number}": "a"} for number in range(600)]
+    fixed = Fixed(stream(role(), say(named()), say(named(1, "call_b")), *held, finish("tool_calls"))).body
+    assert all(fixed.count(b'"x%d"' % number) == 1 for number in range(600))

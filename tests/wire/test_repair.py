@@ -98,7 +98,16 @@ def test_a_right_sequence_stays_as_it_is(events: list[Event]) -> None:
             [OPEN, GET, NO_ARGUMENTS, Finish(0, "tool_calls")],
             ["err-not-silent", "fin-always-sent", "tool-finish-follows"],
         ),
-        ([OPEN, GET, ToolArguments(0, 0, "{"), STOP], [OPEN, GET, ToolArguments(0, 0, "{"), STOP], []),
+        (
+            [OPEN, GET, ToolArguments(0, 0, "{"), STOP],
+            [OPEN, GET, ToolArguments(0, 0, "{"), STOP],
+            ["tool-args-json-object"],
+        ),
+        (
+            [OPEN, GET, ToolArguments(0, 0, "{"), Finish(0, "length")],
+            [OPEN, GET, ToolArguments(0, 0, "{"), Finish(0, "length")],
+            [],
+        ),
         (
             [OPEN, GET, ToolArguments(0, 0, "{")],
             [OPEN, GET, ToolArguments(0, 0, "{"), CUT],

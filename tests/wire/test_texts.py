@@ -30,10 +30,20 @@ def increments(*texts: str) -> tuple[list[list[str]], list[str]]:
         (["Hell", "Hello"], [["Hell"], [], ["o"]], [INCREMENTAL]),
         (["ha", "haha"], [["ha"], [], ["h", "aha"]], []),
         (["Hello", "Hello"], [["Hello"], ["Hello"], []], []),
-        # three that grow: repeated, whatever their length
-        (["a", "ab", "abc", "abcd"], [["a"], [], ["b", "c"], ["d"], []], [INCREMENTAL]),
-        (["a", "ab", "abc", "abc", "abcd"], [["a"], [], ["b", "c"], [], ["d"], []], [INCREMENTAL]),
-        (["a", "ab", "abc", "x", "xy"], [["a"], [], ["b", "c"], ["x"], ["xy"], []], [INCREMENTAL]),
+        # three or more that grow: repeated once they are long, or at the end
+        (["a", "ab", "abc", "abcd"], [["a"], [], [], [], ["b", "cd"]], [INCREMENTAL]),
+        (
+            ["Hello", "Hello w", "Hello world", "Hello world!"],
+            [["Hello"], [], [" ", "world"], ["!"], []],
+            [INCREMENTAL],
+        ),
+        (
+            ["a", "ab", "abcdefgh", "abcdefgh", "abcdefghi", "x"],
+            [["a"], [], ["b", "cdefgh"], [], ["i"], ["x"], []],
+            [INCREMENTAL],
+        ),
+        (["ha", "haha", "hahaha", " lol"], [["ha"], [], [], ["h", "aha", "hahaha", " lol"], []], []),
+        (["a", "ab", "abc", "x", "xy"], [["a"], [], [], ["a", "b", "abc", "x"], ["xy"], []], []),
         # two that grow by chance
         (["a", "ab", "x", "xy"], [["a"], [], ["a", "b", "x"], ["xy"], []], []),
     ],
@@ -53,7 +63,7 @@ def test_what_was_held_back_is_given_once() -> None:
 
 def test_a_server_that_is_known_to_repeat_holds_nothing_back_at_the_end() -> None:
     given = Increments(Notes())
-    for text in ("a", "ab", "abc"):
+    for text in ("a", "ab", "abcdefgh"):
         given.feed(text)
     assert given.close() == []
 

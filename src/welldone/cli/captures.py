@@ -69,6 +69,7 @@ def read_reply(data: bytes, name: str, *, endpoint: str | None, request: dict[st
     else:
         trace = read_trace(record, _body_beside(name, record))
         endpoint = endpoint or trace.endpoint
+    check_readable(trace.body)
     return Trace(
         body=trace.body,
         endpoint=endpoint,
@@ -78,6 +79,14 @@ def read_reply(data: bytes, name: str, *, endpoint: str | None, request: dict[st
         complete=trace.complete,
         pieces=trace.pieces,
     )
+
+
+def check_readable(body: bytes) -> None:
+    """Bytes that are no text of a server, but what a tool made of it: say so before anybody is blamed."""
+    if body.startswith(b"\x1f\x8b"):
+        raise UsageError("the capture is compressed; capture it again with curl --compressed")
+    if body.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise UsageError("the capture is UTF-16, as some shells write it; save it as UTF-8")
 
 
 def read_request(name: str | None, beside: str) -> dict[str, Any] | None:

@@ -2,13 +2,13 @@
 
 import os
 import re
+import select
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import msgspec
 
@@ -16,6 +16,8 @@ from welldone.cli import captures, show
 from welldone.cli.exits import Exit, UsageError
 from welldone.cli.options import Parser
 from welldone.rules.capture import guess_endpoint, read_capture
+from welldone.rules.heard import Form, Heard
+from welldone.rules.trace import Trace
 from welldone.wire import sse
 from welldone.wire.asked import Asked, read_request
 from welldone.wire.counts import usage_object
@@ -34,6 +36,7 @@ welldone fix capture.txt --report mended.json > right.txt
 """
 _PIECE_BYTES = 65536
 _LOOK_BYTES = 65536  # how far the first chunk may be when the endpoint has to be seen in it
+_GRACE_S = 0.5  # how long late chunks are awaited after [DONE]
 _HTTP = b"HTTP/"
 _FIRST_CHUNK = re.compile(rb'"(?:choices|error)"[^\r\n]*[\r\n]')
 
@@ -45,17 +48,20 @@ def run(arguments: list[str]) -> Exit:
     with _report(options.report, options.file) as report:
         pieces = _pieces(options.file)
         start = _start(pieces, is_endpoint_known=options.endpoint is not None)
-        endpoint = options.endpoint
+        trace = Trace(body=start, endpoint=options.endpoint or guess_endpoint(start), request=request)
+        is_stream = True
         if _is_capture(start):
             # A capture with its head, a trace, or a reply that was not streamed: more than a body as it comes.
-            if not _has_live_body(start):
+            is_stream = _has_live_body(start)
+            if not is_stream:
                 start, pieces = b"".join([start, *pieces]), iter(())
-            trace = captures.read_reply(start, options.file, endpoint=endpoint, request=request)
-            start, endpoint, request = trace.body, trace.endpoint, trace.request
-        if not start.strip():
+            trace = captures.read_reply(start, options.file, endpoint=options.endpoint, request=request)
+            is_stream = is_stream or Heard(trace).form in (Form.STREAM, Form.INSTEAD)
+        captures.check_readable(trace.body)
+        if not trace.body.strip():
             show.note("nothing to fix: the capture is empty")
             return Exit.NOTHING
-        done = _fix(start, pieces, Endpoint(endpoint or guess_endpoint(start)), request)
+        done = _fix(trace, pieces, is_stream=is_stream, is_live=options.file == captures.STDIN)
         _tell(done)
         if report is not None:
             report.write(msgspec.json.encode(_as_json(done)) + b"\n")
@@ -82,21 +88,27 @@ def _parser() -> Parser:
     return parser
 
 
-def _fix(start: bytes, pieces: Iterator[bytes], endpoint: Endpoint, request: dict[str, Any] | None) -> _Done:
-    asked = Asked() if request is None else read_request(request)
+def _fix(trace: Trace, pieces: Iterator[bytes], *, is_stream: bool, is_live: bool) -> _Done:
+    endpoint = Endpoint(trace.endpoint)
+    asked = Asked() if trace.request is None else read_request(trace.request)
     prefix = "chatcmpl-" if endpoint is Endpoint.CHAT else "cmpl-"
     fallback = Head(prefix + os.urandom(12).hex(), int(time.time()), asked.model or "unknown")
-    is_stream_wanted = request is not None and request.get("stream") is True
-    if _bare(start).startswith((b"{", b"[")) and not is_stream_wanted:
-        notes = Notes()
-        whole = fix_whole(b"".join([start, *pieces]), endpoint, fallback=fallback, asked=asked, notes=notes)
+    if not is_stream:
+        notes = Notes(endpoint)
+        whole = fix_whole(trace.body, endpoint, fallback=fallback, asked=asked, notes=notes)
         show.write(whole.body + b"\n")
         return _Done(notes.all(), whole.failure, whole.usage)
     pipe = Pipe(endpoint, fallback=fallback, asked=asked)
-    for piece in chain([start], pieces):
+    show.write(pipe.feed(trace.body))
+    while not (is_live and pipe.is_done and _is_silent()) and (piece := next(pieces, b"")):
         show.write(pipe.feed(piece))
     show.write(pipe.close())
     return _Done(pipe.notes.all(), pipe.failure, pipe.usage)
+
+
+def _is_silent() -> bool:
+    """Whether standard input has no more to say, though it is open: some servers leave the body open after [DONE]."""
+    return not select.select([sys.stdin.fileno()], [], [], _GRACE_S)[0]
 
 
 def _pieces(name: str) -> Iterator[bytes]:

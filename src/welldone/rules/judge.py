@@ -93,8 +93,8 @@ def judge(trace: Trace, rules: Collection[str] | None = None) -> Judgement:
 
 
 def has_something(trace: Trace) -> bool:
-    """Whether there is anything to judge: some byte that is no white space."""
-    return bool(trace.body.strip())
+    """Whether there is anything to judge: some byte that is no white space, or at least a status."""
+    return bool(trace.body.strip()) or trace.status is not None
 
 
 def _verdict(findings: list[Finding]) -> Verdict:

@@ -16,7 +16,7 @@ from welldone.wire.notes import Notes
 
 CALLS_LIMIT = 1024
 """Calls in one choice; OpenAI's clients allow 128."""
-_HELD_LIMIT = 16 * 1024 * 1024
+_NAME_LIMIT = 1024  # characters; OpenAI allows 64
 _PLACEHOLDER = "{}"
 _SIGNIFICANT = re.compile(r'[{}\[\]"\\]')
 
@@ -56,6 +56,33 @@ class JsonEnd:
         return self._depth != 0 or self._in_string
 
 
+class Held:
+    """How much of a reply waits to be said. A piece is charged for what it costs in memory, not only for its text."""
+
+    LIMIT_BYTES = 16 * 1024 * 1024
+    _PIECE_BYTES = 256
+
+    def __init__(self) -> None:
+        self._bytes = 0
+
+    @property
+    def is_too_much(self) -> bool:
+        """Whether more waits than may be kept."""
+        return self._bytes > self.LIMIT_BYTES
+
+    def take(self, piece: ToolArguments) -> None:
+        """Something waits."""
+        self._bytes += self._cost(piece)
+
+    def give_back(self, piece: ToolArguments) -> None:
+        """It does not wait any more."""
+        self._bytes -= self._cost(piece)
+
+    def _cost(self, piece: ToolArguments) -> int:
+        more = len(msgspec.json.encode(piece.more)) if piece.more else 0
+        return self._PIECE_BYTES + len(piece.text) + more
+
+
 class _Call:
     """One call as far as it was heard."""
 
@@ -80,10 +107,20 @@ class _Call:
 
 
 class Calls:
-    """The calls of one choice. `mint` makes an id where the server gave none; `ids` has those of the whole reply."""
+    """The calls of one choice.
+
+    `mint` makes an id where the server gave none; `ids` has those of the whole reply, `held` what waits in all of it.
+    """
 
     def __init__(
-        self, index: int, notes: Notes, mint: Callable[[], str], ids: set[str], *, is_legacy: bool = False
+        self,
+        index: int,
+        notes: Notes,
+        mint: Callable[[], str],
+        ids: set[str],
+        held: Held,
+        *,
+        is_legacy: bool = False,
     ) -> None:
         self.failure: Failure | None = None
         """Set when the calls cannot be told any more."""
@@ -91,13 +128,13 @@ class Calls:
         self._notes = notes
         self._mint = mint
         self._ids = ids
+        self._held = held
         self._is_legacy = is_legacy  # a deprecated `function_call` has no id
         self._calls: list[_Call] = []
         self._by_number: dict[int, _Call] = {}
         self._by_id: dict[str, _Call] = {}
         self._open = 0  # the place of the call that is being said
         self._said = 0  # how many calls were begun
-        self._held_bytes = 0
         self._is_cut = False
 
     def __len__(self) -> int:
@@ -124,9 +161,11 @@ class Calls:
         else:
             self._again(call, event)
         if call.has_begun and event.more:
-            call.waiting.append(ToolArguments(event.index, event.call, "", event.more))
+            late = ToolArguments(event.index, event.call, "", event.more)
+            call.waiting.append(late)
+            self._held.take(late)
         else:
-            call.more = call.more | event.more
+            call.more.update(event.more)
         self._say(out)
 
     def add(self, event: ToolArguments, out: list[Event]) -> None:
@@ -139,18 +178,23 @@ class Calls:
             # The next call has begun, since this one was whole: more would make it wrong.
             self._notes.note(faults.tool.ONE_AT_A_TIME, event.text)
             return
-        if call.has_placeholder and event.text:
+        if call.has_placeholder and event.text.lstrip().startswith("{"):
             self._notes.note(faults.tool.ARGS_FIRST_EMPTY)
-            self._held_bytes -= len(_PLACEHOLDER)
             # What else came with it stays.
-            call.waiting = [msgspec.structs.replace(piece, text="") for piece in call.waiting if piece.more]
+            waiting = [msgspec.structs.replace(piece, text="") for piece in call.waiting if piece.more]
+            for piece in call.waiting:
+                self._held.give_back(piece)
+            for piece in waiting:
+                self._held.take(piece)
+            call.waiting = waiting
             call.end = JsonEnd()
-        if event.text:
+        if event.text.strip():
             call.has_placeholder = event.text == _PLACEHOLDER and not call.has_arguments
+        if event.text:
             call.has_arguments = True
             call.end.feed(event.text)
         call.waiting.append(event)
-        self._held_bytes += len(event.text)
+        self._held.take(event)
         if call is not self._calls[-1] and not self._calls[-1].is_mere_repeat:
             self._notes.note(faults.tool.ONE_AT_A_TIME, event.text)
         self._say(out)
@@ -222,10 +266,12 @@ class Calls:
         else:
             note(faults.tool.NAME_WHOLE, event.name)
             call.name += event.name
+            if len(call.name) > _NAME_LIMIT:
+                self.failure = garbage(f"a tool's name of more than {_NAME_LIMIT} characters")
 
     def _say(self, out: list[Event], *, is_final: bool = False) -> None:
         """Say all that may be said now: the open call, and the next ones once it is whole."""
-        if self._held_bytes > _HELD_LIMIT:
+        if self._held.is_too_much:
             self.failure = garbage("tool calls that are mixed beyond what can be kept")
         while self._open < len(self._calls) and self.failure is None:
             call = self._calls[self._open]
@@ -262,7 +308,7 @@ class Calls:
 
     def _flush(self, call: _Call, out: list[Event]) -> None:
         for piece in call.waiting:
-            self._held_bytes -= len(piece.text)
+            self._held.give_back(piece)
             out.append(ToolArguments(self._index, self._said - 1, piece.text, piece.more))
         call.waiting.clear()
         call.has_placeholder = False

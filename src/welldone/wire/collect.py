@@ -112,10 +112,10 @@ def _add(answer: Answer, event: Opening | ToolCall | ToolArguments | Logprobs | 
         case Opening():
             pass
         case ToolCall():
-            answer.calls.append(Call(event.id, event.name, "", event.more))
+            answer.calls.append(Call(event.id, event.name, "", dict(event.more)))
         case ToolArguments():
             answer.calls[-1].pieces.append(event.text)
-            answer.calls[-1].more = answer.calls[-1].more | event.more
+            answer.calls[-1].more.update(event.more)
         case Logprobs(value=value):
             answer.logprobs = {} if answer.logprobs is None else answer.logprobs
             _join(answer.logprobs, value)

@@ -26,6 +26,7 @@ _INSTEAD = ("tool_calls", "function_call", "reasoning_content", "reasoning", "re
 _ENTRY = frozenset({"index", "id", "type", "function"})
 _Spoken: TypeAlias = type[Text] | type[Reasoning] | type[Refusal]
 _CLEARLY_REPEATED = 4  # characters: so long a text, twice the same, is one that is repeated
+_CALLED_LIMIT = 4096  # calls that are told apart for notes and half characters; beyond, none is right anyway
 NO_NUMBER = -1
 """The number of a tool call whose server did not say which it is."""
 
@@ -134,6 +135,8 @@ class DeltaReader:
         if not self._is_careful or not text:
             return text
         joiners = self._joiners.setdefault(index, {})
+        if len(joiners) > _CALLED_LIMIT:
+            return clean(text)
         return joiners.setdefault((kind, call), Joiner()).feed(text)
 
     def _content(self, content: object) -> str:
@@ -198,7 +201,8 @@ class DeltaReader:
         id, name = _string(entry.get("id")), _string(function.get("name"))
         key = index, number if number >= 0 else id
         is_first = key not in self._called
-        self._called.add(key)
+        if len(self._called) < _CALLED_LIMIT:
+            self._called.add(key)
         fields = ((entry, "id"), (entry, "type"), (function, "name"))
         if not is_first and any(key in part and part[key] is None for part, key in fields):
             note(faults.tool.LATER_FIELDS_ABSENT, entry)

@@ -4,6 +4,7 @@ from welldone.wire import faults
 from welldone.wire.events import Event, Extra, Json, Place
 from welldone.wire.notes import Notes
 
+_NAMES_LIMIT = 1024  # list fields of one choice that are counted
 CHUNK_NAMES = frozenset(
     {"id", "object", "created", "model", "choices", "usage", "system_fingerprint", "service_tier", "error"}
 )
@@ -45,7 +46,8 @@ class DeltaFields:
         if not isinstance(value, list) or not any(isinstance(item, dict) for item in value):
             return value
         before = self._counts.get(name, 0)
-        self._counts[name] = before + len(value)
+        if before or len(self._counts) < _NAMES_LIMIT:
+            self._counts[name] = before + len(value)
         if before == 0 or all(isinstance(item, dict) and type(item.get("index")) is int for item in value):
             return value
         self._notes.note(faults.ext.LIST_FIELDS_INDEXED, {name: value})

@@ -13,6 +13,8 @@ from welldone.wire.notes import Notes
 from welldone.wire.reader import Reader
 from welldone.wire.repair import Repair
 
+_EARLY_LIMIT = 64  # chunks without an envelope whose fields are kept; real servers send one
+
 
 class Pipe:
     """Repairs one stream as it comes.
@@ -97,7 +99,8 @@ class Pipe:
 
     def _keep(self, events: list[Event]) -> bytes:
         """Before the first real chunk: signs of life go out, and fields that came alone wait for its envelope."""
-        self._early += [event for event in events if not isinstance(event, KeepAlive)]
+        if len(self._early) < _EARLY_LIMIT:
+            self._early += [event for event in events if not isinstance(event, KeepAlive)]
         return KEEP_ALIVE * sum(isinstance(event, KeepAlive) for event in events)
 
     def _make_writer(self) -> StreamWriter:

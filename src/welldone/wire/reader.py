@@ -106,6 +106,7 @@ class Reader:
             and not self._is_inside
             and len(raw) == len(data) + 8
             and raw.endswith(b"\n\n")
+            and raw.startswith(sse.DATA)
             and data[:1] != b" "
         ):
             # The common case: one data line, rightly framed, with strict JSON in it.
@@ -172,7 +173,7 @@ class Reader:
                 self._error_field(value, events)
                 return
         said = _salvage(frame.raw)
-        text = frame.data if frame.data is not None and type(strict(frame.data)) is dict else said
+        text = frame.data if frame.data is not None and frame.data.strip() and _is_whole(frame.data) else said
         if self._pieces or not (is_whole or _is_whole(text)):
             self._keep_piece(text, events)
             if not is_whole or self.has_failed:
@@ -187,8 +188,9 @@ class Reader:
                 self._notes.note(faults.sse.NO_EMPTY_DATA)
             return
         self._text(text, frame, events)
-        if text is not said and _is_done(said.rpartition(b"\n")[2]):
-            self._done(said, frame)
+        rest = said.removeprefix(text).strip()
+        if rest and _is_done(rest):
+            self._done(rest, frame)
 
     def _keep_piece(self, text: bytes, events: list[Event]) -> None:
         self._pieces.append(text)
@@ -262,6 +264,9 @@ class Reader:
         values = [value]
         if value is NOT_JSON:
             values = lenient(text)
+            if not values and self.is_done:
+                self._notes.note(faults.end.DONE_LAST, text.decode("utf-8", "replace"))
+                return  # who reads the stream has stopped by now
             if not values and not frame.ended:
                 return  # the stream was cut inside its last frame; what came before it tells whether that matters
             self._chunks.be_careful()
@@ -306,6 +311,8 @@ class Reader:
             if failure is not None:
                 if event:
                     self._notes.note(faults.err.EVENT_NAME, event)
+                if isinstance(value.get("choices"), list):
+                    self._chunks.read(value, events)  # its last words
                 self._was_told = True
                 self._fail(failure, events)
                 return

@@ -11,7 +11,7 @@ import msgspec
 
 from welldone.wire import faults
 from welldone.wire.asked import Asked
-from welldone.wire.calls import Calls
+from welldone.wire.calls import Calls, Held
 from welldone.wire.events import (
     ChoiceEvent,
     Event,
@@ -104,6 +104,7 @@ class Repair:
         self._mint = mint
         self._choices: dict[int, _Choice] = {}
         self._ids: set[str] = set()  # of all tool calls
+        self._held = Held()
         self._only: int | None = None  # the index that a server gives to the one choice, if not 0
         self._comments = 0  # since something went out as a chunk
         self._noops = 0  # chunks since something was said
@@ -236,7 +237,7 @@ class Repair:
     def _state(self, index: int) -> _Choice:
         choice = self._choices.get(index)
         if choice is None:
-            calls = Calls(index, self._notes, self._mint, self._ids, is_legacy=self._asked.functions)
+            calls = Calls(index, self._notes, self._mint, self._ids, self._held, is_legacy=self._asked.functions)
             choice = self._choices[index] = _Choice(index, calls, self._notes)
         return choice
 
@@ -286,6 +287,8 @@ class Repair:
         elif reason == "stop" and is_called and is_whole and not self._asked.named_tool:
             self._notes.note(faults.fin.TOOL_CALLS)
             reason = "tool_calls"
+        if not is_whole and reason != "length":
+            self._notes.note(faults.tool.ARGS_JSON_OBJECT)
         out.append(Finish(choice.index, reason))
         return []
 

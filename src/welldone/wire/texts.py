@@ -5,6 +5,7 @@ from welldone.wire.events import Event, Reasoning, Text
 from welldone.wire.notes import Notes
 
 _CLEARLY_REPEATED = 4  # characters: a second and last delta that begins with so many of the first repeats it
+_LONG_ENOUGH = 8  # characters of the third text: a shorter one may well be laughter or indentation
 _LEAD_LIMIT = 256  # characters of white space before a tag that are waited for
 _OPEN, _CLOSE = "<think>", "</think>"
 
@@ -12,9 +13,10 @@ _OPEN, _CLOSE = "<think>", "</think>"
 class Increments:
     """Only the new text, also from a server that sends the text so far in each delta.
 
-    A stream is taken as cumulative when its first three texts each extend the one before, or its only two do and the
-    first has four characters or more. To know that, the second text is held back if it extends the first, and only
-    then. What goes out is cut so that no client (and no judge) can take it for cumulative.
+    A stream is taken as cumulative when each text extends the one before, from the first up to a third or later one of
+    eight characters, or up to the end (of only two, if the first has four characters). To know that, texts are held
+    back as long as they extend the first, and only then. What goes out is cut so that no client, and no judge, can take
+    it for cumulative.
     """
 
     def __init__(self, notes: Notes) -> None:
@@ -22,7 +24,7 @@ class Increments:
         """Whether there is nothing more to watch."""
         self._notes = notes
         self._first = ""
-        self._held = ""
+        self._held: list[str] = []
         self._so_far = ""  # the last text of a server that is known to repeat itself
 
     def feed(self, text: str) -> list[str]:
@@ -34,29 +36,35 @@ class Increments:
         if not self._first:
             self._first = text
             return [text]
-        if not self._held:
-            if _extends(text, self._first):
-                self._held = text
-                return []
+        if not _extends(text, self._held[-1] if self._held else self._first):
             self.is_plain = True
-            return [text]
-        if _extends(text, self._held):
-            self._notes.note(faults.delta.CONTENT_INCREMENTAL, text)
-            self._so_far = text
-            return _broken(text[len(self._first) :])
-        self.is_plain = True
-        return [*_broken(self._held), text]
+            return [*self._take_held(), text]
+        self._held.append(text)
+        if len(self._held) < 2 or len(text) < _LONG_ENOUGH:
+            return []
+        self._so_far = text
+        return self._new()
 
     def close(self) -> list[str]:
         """What was held back."""
-        held, self._held = self._held, ""
-        if self.is_plain or self._so_far or not held:
+        if not self._held:
             return []
         self.is_plain = True
-        if len(self._first) >= _CLEARLY_REPEATED:
-            self._notes.note(faults.delta.CONTENT_INCREMENTAL, held)
-            held = held[len(self._first) :]
-        return _broken(held)
+        is_repeated = len(self._held) > 1 or len(self._first) >= _CLEARLY_REPEATED
+        return self._new() if is_repeated else self._take_held()
+
+    def _new(self) -> list[str]:
+        """What the last text that was held back adds to the first."""
+        text = self._held[-1]
+        self._held.clear()
+        self._notes.note(faults.delta.CONTENT_INCREMENTAL, text)
+        return _broken(text[len(self._first) :])
+
+    def _take_held(self) -> list[str]:
+        """What was held back, as the texts of their own that they are."""
+        texts = [*_broken(self._held[0]), *self._held[1:]] if self._held else []
+        self._held.clear()
+        return texts
 
     def _next_of_cumulative(self, text: str) -> list[str]:
         if text == self._so_far:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from welldone.rules.choices import Call, Choice, Piece, is_int, is_json
+from welldone.rules.choices import Call, Choice, Piece, as_text, is_int, is_json
 from welldone.rules.heard import Heard
 from welldone.rules.rule import Place, Rule
 from welldone.wire.faults import Severity
@@ -145,10 +145,11 @@ def _args_first_empty(heard: Heard) -> Iterator[Place]:
 
 
 def _late_arguments(call: Call) -> Piece | None:
-    """The piece that goes on after arguments that began with a whole {}."""
-    pieces = [piece for piece in call.pieces if piece.function.get("arguments")]
-    is_placeholder = len(pieces) > 1 and pieces[0].function["arguments"] == "{}"
-    return pieces[1] if is_placeholder else None
+    """The piece that begins anew after arguments that began with a whole {}."""
+    pieces = [piece for piece in call.pieces if as_text(piece.function.get("arguments")).strip()]
+    if len(pieces) < 2 or pieces[0].function["arguments"] != "{}":
+        return None
+    return pieces[1] if pieces[1].function["arguments"].lstrip().startswith("{") else None
 
 
 def _args_no_arg_call(heard: Heard) -> Iterator[Place]:

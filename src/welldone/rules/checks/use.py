@@ -29,9 +29,9 @@ def usage_missing(heard: Heard) -> Iterator[Place]:
 def misshapen(heard: Heard) -> Iterator[Place]:
     """The usage chunks, after every choice has ended, whose `choices` is not []."""
     begun: set[int] = set()
-    ended: set[int] = set()
+    ended: set[int] = set()  # always some of those that have begun, so that their numbers tell all
     for chunk, parts in heard.by_chunk:
-        is_over = bool(ended) and begun == ended
+        is_over = bool(ended) and len(begun) == len(ended)
         if is_over and has_usage(chunk) and not is_usage_chunk(chunk) and all(part.is_noop for part in parts):
             yield Place(chunk, _brief(chunk), '"choices":[]')
         begun.update(part.key for part in parts)

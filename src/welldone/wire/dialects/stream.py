@@ -33,6 +33,7 @@ from welldone.wire.head import OBJECT, Endpoint, Head
 KEEP_ALIVE = sse.comment(b"keep-alive")
 
 _encode = msgspec.json.Encoder().encode
+_FIELDS_LIMIT = 256  # unknown fields that wait for the next chunk; more get one of their own
 _MARK = "\x00text\x00"
 _MARK_BYTES = _encode(_MARK)
 # Legal in JSON, but readers that split text into lines take them for line breaks.
@@ -156,7 +157,8 @@ class StreamWriter(ABC):
         if isinstance(event, Extra) and not event.fields and riders is None and not self._fields:
             return b""
         flushed = b""
-        if riders is not None and index in self._automaton.phases and _collides(riders, event):
+        is_full = riders is not None and len(riders.choice) + len(riders.delta) > _FIELDS_LIMIT
+        if riders is not None and index in self._automaton.phases and (is_full or _collides(riders, event)):
             flushed = self._say(index, {})
             riders = None
         if riders is None:
@@ -164,9 +166,9 @@ class StreamWriter(ABC):
         if isinstance(event, Logprobs):
             riders.logprobs = event.value
         elif event.place is Place.CHOICE:
-            riders.choice = riders.choice | event.fields
+            riders.choice.update(event.fields)
         else:
-            riders.delta = riders.delta | event.fields
+            riders.delta.update(event.fields)
         if isinstance(event, Extra) and event.alone:
             return flushed + self._say(index, {})
         return flushed
@@ -174,9 +176,10 @@ class StreamWriter(ABC):
     def _carry_on_top(self, event: Extra) -> bytes:
         index = event.index if self._is_open(event.index) else self._carrier()
         flushed = b""
-        if index is not None and not self._fields.keys().isdisjoint(event.fields):
+        is_full = len(self._fields) > _FIELDS_LIMIT
+        if index is not None and (is_full or not self._fields.keys().isdisjoint(event.fields)):
             flushed = self._say(index, {})
-        self._fields = self._fields | event.fields
+        self._fields.update(event.fields)
         if event.alone and index is not None:
             return flushed + self._say(index, {})
         return flushed
