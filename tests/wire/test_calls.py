@@ -330,3 +330,14 @@ def test_what_is_held_back_of_mixed_calls_is_bounded() -> None:
 def test_a_hundred_thousand_pieces_are_as_many_events() -> None:
     said = Said(begin(0, "a", "get"), *(more(0, "x") for _ in range(100_000)))
     assert len(said.all) == 100_001
+
+
+def test_a_name_without_end_is_a_failure() -> None:
+    assert Said(begin(0, "a", "g"), *[begin(0, "", "et" * 300)] * 2).calls.failure == Failure(
+        "the server sent a tool's name of more than 1024 characters", "upstream_error", None, "bad_upstream_stream"
+    )
+
+
+def test_what_came_beside_a_placeholder_stays() -> None:
+    said = Said(begin(0, "a", "get"), ToolArguments(0, 0, "{}", {"x": 1}), more(0, '{"y":2}'))
+    assert said.first == [begin(0, "a", "get"), ToolArguments(0, 0, "", {"x": 1}), more(0, '{"y":2}')]

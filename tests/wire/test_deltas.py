@@ -291,3 +291,9 @@ def test_texts_of_messages_are_all_so_far_or_pieces(key: str, texts: list[str], 
 )
 def test_a_number_is_read_where_an_index_belongs(value: object, number: int | None) -> None:
     assert whole_number(value) == number
+
+
+def test_halves_of_characters_are_awaited_in_so_many_calls_only() -> None:
+    read = Read(*(piece("\ud83d", number) for number in range(5000)), is_careful=True)
+    at_once = [event for event in read.events if event == ToolArguments(0, 4999, "\ufffd")]
+    assert (len(read.events), at_once) == (5000, [ToolArguments(0, 4999, "\ufffd")])

@@ -286,3 +286,13 @@ def test_unknown_fields_that_wait_are_let_out_in_time() -> None:
     held = [{**say(piece("[", 1)), f"x{number}": "a"} for number in range(600)]
     fixed = Fixed(stream(role(), say(named()), say(named(1, "call_b")), *held, finish("tool_calls"))).body
     assert all(fixed.count(b'"x%d"' % number) == 1 for number in range(600))
+
+
+def test_nothing_that_waits_or_is_told_apart_is_without_a_bound() -> None:
+    placeholders = [{"id": "", "object": "", "choices": [], f"x{number}": 1} for number in range(100)]
+    kept = Fixed(stream(*placeholders, role(), *words("Hi"), finish())).body
+    assert (b'"x63"' in kept, b'"x64"' in kept) == (True, False)
+    lists = [say({f"x{number}": [{}]}) for number in range(1100)]
+    assert b'"x1099":[{}]' in Fixed(stream(role(), *lists, finish())).body
+    many = [say(piece(None, number)) for number in range(4200)]
+    assert Fixed(stream(role(), *many, *words("Hi"), finish())).pipe.failure is None
