@@ -28,9 +28,14 @@ def read_bytes(name: str) -> bytes:
                 data = file.read(LIMIT_BYTES + 1)
         except (OSError, ValueError) as error:
             raise unreadable(name, error) from None
-    if len(data) > LIMIT_BYTES:
-        raise UsageError(f"{name} is larger than {LIMIT_BYTES // 2**20} MB; cut it, for example with head -c")
+    check_length(len(data))
     return data
+
+
+def check_length(length: int) -> None:
+    """Refuse a capture that is too large to be kept."""
+    if length > LIMIT_BYTES:
+        raise UsageError(f"the capture is larger than {LIMIT_BYTES // 2**20} MB; cut it, for example with head -c")
 
 
 def unreadable(name: str, error: OSError | ValueError) -> UsageError:

@@ -54,7 +54,7 @@ def run(arguments: list[str]) -> Exit:
             # A capture with its head, a trace, or a reply that was not streamed: more than a body as it comes.
             is_stream = _has_live_body(start)
             if not is_stream:
-                start, pieces = b"".join([start, *pieces]), iter(())
+                start, pieces = _all(start, pieces), iter(())
             trace = captures.read_reply(start, options.file, endpoint=options.endpoint, request=request)
             is_stream = is_stream or Heard(trace).form in (Form.STREAM, Form.INSTEAD)
         captures.check_readable(trace.body)
@@ -134,6 +134,15 @@ def _start(pieces: Iterator[bytes], *, is_endpoint_known: bool) -> bytes:
         if len(start) > _LOOK_BYTES or _is_told(_bare(start), is_endpoint_known=is_endpoint_known):
             break
     return start
+
+
+def _all(start: bytes, pieces: Iterator[bytes]) -> bytes:
+    """The whole of a capture that has to be seen at once."""
+    whole = bytearray(start)
+    for piece in pieces:
+        whole += piece
+        captures.check_length(len(whole))
+    return bytes(whole)
 
 
 def _is_told(start: bytes, *, is_endpoint_known: bool) -> bool:
