@@ -5,10 +5,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from welldone.cli import show
 from welldone.cli.exits import UsageError
 from welldone.cli.options import Parser
-from welldone.rules.capture import guess_endpoint, read_capture, read_trace
+from welldone.rules.capture import read_capture, read_trace
 from welldone.rules.trace import Trace
 
 LIMIT_BYTES = 512 * 1024 * 1024
@@ -40,8 +42,7 @@ def check_length(length: int) -> None:
 
 def unreadable(name: str, error: OSError | ValueError) -> UsageError:
     """The error of a file that cannot be read, or whose name cannot be one."""
-    why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return UsageError(f"cannot read {show.name(name)}: {why.lower()}")
+    return UsageError(f"cannot read {show.name(name)}: {show.why(error)}")
 
 
 def add_arguments(parser: Parser) -> None:
@@ -68,22 +69,10 @@ def check_stdin() -> None:
 def read_reply(data: bytes, name: str, *, endpoint: str | None, request: dict[str, Any] | None) -> Trace:
     """The trace that captured bytes hold; what the user says counts more than what they say."""
     record = _record(data)
-    if record is None:
-        trace = read_capture(data)
-        endpoint = endpoint or guess_endpoint(trace.body)
-    else:
-        trace = read_trace(record, _body_beside(name, record))
-        endpoint = endpoint or trace.endpoint
+    trace = read_capture(data) if record is None else read_trace(record, _body_beside(name, record))
     check_readable(trace.body)
-    return Trace(
-        body=trace.body,
-        endpoint=endpoint,
-        request=trace.request if request is None else request,
-        status=trace.status,
-        headers=trace.headers,
-        complete=trace.complete,
-        pieces=trace.pieces,
-    )
+    request = trace.request if request is None else request
+    return msgspec.structs.replace(trace, endpoint=endpoint or trace.endpoint, request=request)
 
 
 def check_readable(body: bytes) -> None:

@@ -48,8 +48,6 @@ def run(arguments: list[str]) -> Exit:
     with _report(options.report, options.file) as report:
         pieces = _pieces(options.file)
         start = _start(pieces, is_endpoint_known=options.endpoint is not None)
-        trace = Trace(body=start, endpoint=options.endpoint or guess_endpoint(start), request=request)
-        is_stream = True
         if _is_capture(start):
             # A capture with its head, a trace, or a reply that was not streamed: more than a body as it comes.
             is_stream = _has_live_body(start)
@@ -57,7 +55,10 @@ def run(arguments: list[str]) -> Exit:
                 start, pieces = _all(start, pieces), iter(())
             trace = captures.read_reply(start, options.file, endpoint=options.endpoint, request=request)
             is_stream = is_stream or Heard(trace).form in (Form.STREAM, Form.INSTEAD)
-        captures.check_readable(trace.body)
+        else:
+            captures.check_readable(start)
+            trace = Trace(body=start, endpoint=options.endpoint or guess_endpoint(start), request=request)
+            is_stream = True
         if not trace.body.strip():
             show.note("nothing to fix: the capture is empty")
             return Exit.NOTHING
@@ -178,8 +179,7 @@ def _report(name: str | None, capture: str) -> AbstractContextManager[BinaryIO |
             raise UsageError(f"the report would overwrite the capture {capture}; name another file")
         return Path(name).open("wb")
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise UsageError(f"cannot write {show.name(name)}: {why.lower()}") from None
+        raise UsageError(f"cannot write {show.name(name)}: {show.why(error)}") from None
 
 
 def _tell(done: _Done) -> None:

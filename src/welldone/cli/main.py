@@ -45,7 +45,7 @@ def run(arguments: list[str] | None = None) -> int:
         return _SIGNALLED + _SIGPIPE
     except OSError as error:
         show.close()
-        show.note(f"cannot write the output: {(error.strerror or str(error)).lower()}")
+        show.note(f"cannot write the output: {show.why(error)}")
         return Exit.UNREACHABLE
     return code
 

@@ -34,6 +34,12 @@ def name(text: str) -> str:
     return text if text and text.isprintable() else ascii(text)
 
 
+def why(error: Exception) -> str:
+    """What the system says is wrong, as part of a sentence."""
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return text.lower()
+
+
 def flush() -> None:
     """Let out all that was printed, so that what goes wrong with it is known before the end."""
     sys.stdout.flush()

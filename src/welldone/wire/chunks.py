@@ -37,9 +37,8 @@ class ChunkReader:
 
     def read(self, chunk: Json, events: list[Event]) -> Failure | None:
         """Add the events of `chunk`; a failure where it tells that the answer is broken."""
-        choices = chunk.get("choices")
         if not self._is_same_envelope(chunk):
-            self._envelope(chunk, choices)
+            self._envelope(chunk)
         before = len(events)
         if not CHUNK_NAMES.issuperset(chunk) or chunk.get("service_tier") is not None or self._asked.continuous_usage:
             self._extras(chunk, events)
@@ -90,7 +89,8 @@ class ChunkReader:
         """What was held back."""
         return self._deltas.close()
 
-    def _envelope(self, chunk: Json, choices: object) -> None:
+    def _envelope(self, chunk: Json) -> None:
+        choices = chunk.get("choices")
         if self.head is None:
             if not choices and not (chunk.get("id") and chunk.get("object")):
                 self._notes.note(faults.env.PLACEHOLDER_CHUNK, chunk)
@@ -175,21 +175,7 @@ class ChunkReader:
         value = None if value is None else logprobs.read_chat(scrub(value), notes)
         riders: list[Event] = [] if value is None else [Logprobs(index, value)]
         self._deltas.read(delta, index, riders, events)
-        said = events[start:]
-        reason = self._reason(choice)
-        if reason in FAILED:
-            return cut_off(f"the server ended the answer with finish_reason {reason!r}")
-        if reason is not None:
-            if any(not isinstance(event, Extra | Logprobs) for event in said):
-                notes.note(faults.fin.OWN_CHUNK, choice)
-            elif choice.get("delta"):
-                notes.note(faults.delta.FINAL_EMPTY, choice)
-            events += self._deltas.close_choice(index)
-            events.append(Finish(index, reason))
-            self._finished.add(index)
-        elif said and isinstance(said[-1], Extra | Logprobs):
-            events.append(_now(index))
-        return None
+        return self._end_choice(choice, index, events, start)
 
     def _completions_choice(self, choice: Json, index: int, events: list[Event]) -> Failure | None:
         notes = self._notes
@@ -209,16 +195,29 @@ class ChunkReader:
         riders: list[Event] = [] if value is None else [Logprobs(index, value)]
         self._offsets[index] = offset + len(text)
         self._deltas.text(text, index, riders, events)
+        return self._end_choice(choice, index, events, start)
+
+    def _end_choice(self, choice: Json, index: int, events: list[Event], start: int) -> Failure | None:
+        """Add why the choice ended, if it did; what it said in this chunk begins at `start`."""
+        said = events[start:]
         reason = self._reason(choice)
         if reason in FAILED:
             return cut_off(f"the server ended the answer with finish_reason {reason!r}")
         if reason is not None:
+            if self._endpoint is Endpoint.CHAT:
+                self._note_finish(choice, said)
             events += self._deltas.close_choice(index)
             events.append(Finish(index, reason))
             self._finished.add(index)
-        elif len(events) > start and isinstance(events[-1], Extra | Logprobs):
+        elif said and isinstance(said[-1], Extra | Logprobs):
             events.append(_now(index))
         return None
+
+    def _note_finish(self, choice: Json, said: list[Event]) -> None:
+        if any(not isinstance(event, Extra | Logprobs) for event in said):
+            self._notes.note(faults.fin.OWN_CHUNK, choice)
+        elif choice.get("delta"):
+            self._notes.note(faults.delta.FINAL_EMPTY, choice)
 
     def _choice_extras(self, choice: Json, index: int, events: list[Event]) -> None:
         if not CHOICE_NAMES.issuperset(choice):

@@ -38,6 +38,11 @@ def _note_nested(chunk: Json, error: object, data: bytes, notes: Notes) -> None:
     is_told = isinstance(error, dict) and isinstance(error.get("message"), str)
     if not is_told or not data.startswith(b'{"error":'):
         notes.note(faults.err.MIDSTREAM_EVENT, chunk)
+    note_shape(error, notes)
+
+
+def note_shape(error: object, notes: Notes) -> None:
+    """Note in what an error object is not of OpenAI's shape."""
     if not isinstance(error, dict) or any(key not in error for key in _OURS):
         notes.note(faults.err.BODY_SHAPE, error)
     if isinstance(error, dict) and not isinstance(error.get("code"), str | None):

@@ -163,8 +163,9 @@ class Reader:
 
     def _odd_frame(self, frame: sse.Frame, events: list[Event], *, is_whole: bool) -> None:
         """A frame that is more than one plain line of JSON: note its form, and find what it says."""
-        self._note_framing(frame)
-        fields = [sse.field(line) for line in sse.lines(frame.raw)]
+        lines = sse.lines(frame.raw)
+        self._note_framing(lines, has_cr=b"\r" in frame.raw)
+        fields = [sse.field(line) for line in lines]
         if all(name == b"" for name, _ in fields):
             events.append(KeepAlive())
             return
@@ -172,7 +173,7 @@ class Reader:
             if name == b"error":
                 self._error_field(value, events)
                 return
-        said = _salvage(frame.raw)
+        said = _salvage(lines)
         text = frame.data if frame.data is not None and frame.data.strip() and _is_whole(frame.data) else said
         if self._pieces or not (is_whole or _is_whole(text)):
             self._keep_piece(text, events)
@@ -205,12 +206,12 @@ class Reader:
         self._pieces_bytes = 0
         return text
 
-    def _note_framing(self, frame: sse.Frame) -> None:
+    def _note_framing(self, lines: list[bytes], *, has_cr: bool) -> None:
         notes = self._notes
-        if b"\r" in frame.raw:
+        if has_cr:
             notes.note(faults.sse.LF_ONLY)
         data_lines = len(self._pieces)
-        for line in sse.lines(frame.raw):
+        for line in lines:
             name, _ = sse.field(line)
             fault = _FIELD_FAULTS.get(name) if name in _FIELDS else _stray_fault(line)
             if name == b"data":
@@ -336,10 +337,10 @@ def _stray_fault(line: bytes) -> faults.Fault:
     return faults.sse.DATA_SPACE if line.startswith((b"{", b"[")) else faults.sse.JSON_ON_ONE_LINE
 
 
-def _salvage(raw: bytes) -> bytes:
+def _salvage(lines: list[bytes]) -> bytes:
     """What a frame says, with the lines that lack `data:`; the lines of other fields are left out."""
     said = []
-    for line in sse.lines(raw):
+    for line in lines:
         name, value = sse.field(line)
         if name == b"data":
             said.append(value)

@@ -9,7 +9,7 @@ from welldone.wire.collect import collect
 from welldone.wire.dialects import chat, completions
 from welldone.wire.dialects.stream import error_object, escape
 from welldone.wire.events import Event, Failure, Json, Usage
-from welldone.wire.failures import cut_off, garbage, read_error
+from welldone.wire.failures import cut_off, garbage, note_shape, read_error
 from welldone.wire.head import WHOLE_OBJECT, Endpoint, Head
 from welldone.wire.lenient import first
 from welldone.wire.notes import Notes
@@ -38,7 +38,7 @@ def fix_whole(body: bytes, endpoint: Endpoint, *, fallback: Head, asked: Asked, 
         return _failed(garbage("a reply that is no JSON object"))
     failure = read_error(reply, body.lstrip(), Notes())
     if failure is not None:
-        _note_error(reply.get("error"), notes)
+        note_shape(reply.get("error"), notes)
         return _failed(failure)
     if not isinstance(reply.get("choices"), list) or not reply["choices"]:
         notes.note(faults.ns.CHOICES, reply.get("choices"))
@@ -123,13 +123,6 @@ def _note_message(message: Json, notes: Notes) -> None:
     calls = message.get("tool_calls")
     if isinstance(calls, list) and not all(_is_right_call(call) for call in calls):
         notes.note(faults.ns.TOOL_CALLS, message)
-
-
-def _note_error(error: object, notes: Notes) -> None:
-    if not isinstance(error, dict) or not error.keys() >= {"message", "type", "param", "code"}:
-        notes.note(faults.err.BODY_SHAPE, error)
-    if isinstance(error, dict) and not isinstance(error.get("code"), str | None):
-        notes.note(faults.err.CODE_STRING, error.get("code"))
 
 
 def _is_right_call(call: object) -> bool:
