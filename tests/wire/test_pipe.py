@@ -34,7 +34,8 @@ from welldone.wire.events import Failure, Usage
 from welldone.wire.faults import Mend
 from welldone.wire.faults.catalogue import ALL
 from welldone.wire.head import Endpoint
-from welldone.wire.pipe import Pipe, minter
+from welldone.wire.merge import minter
+from welldone.wire.pipe import Pipe
 
 KEEP_ALIVE = b": keep-alive\n\n"
 NOT_IN_THE_BYTES = {"sse-whole-event-writes", "err-status-before-stream"}

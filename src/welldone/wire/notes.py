@@ -37,9 +37,26 @@ class Notes:
         else:
             note.count += 1
 
+    def add(self, note: Note) -> None:
+        """Count what was noted elsewhere."""
+        known = self._notes.setdefault(note.rule, note)
+        if known is not note:
+            self._notes[note.rule] = msgspec.structs.replace(known, count=known.count + note.count)
+
     def all(self) -> list[Note]:
         """The notes, in the order in which the faults were first met."""
         return list(self._notes.values())
+
+
+def join_notes(parts: list[Notes]) -> Notes:
+    """The notes on streams that make one answer."""
+    if len(parts) == 1:
+        return parts[0]
+    joined = Notes()
+    for part in parts:
+        for note in part.all():
+            joined.add(note)
+    return joined
 
 
 def _shorten(heard: object) -> str:

@@ -1,23 +1,19 @@
 """Any server's bytes in, the bytes of a right stream out: reader, repair and writer in a row."""
 
-from collections.abc import Callable
-
-from welldone.wire import faults, sse
+from welldone.wire import sse
 from welldone.wire.asked import Asked
 from welldone.wire.dialects.chat import ChatWriter
 from welldone.wire.dialects.completions import CompletionsWriter
 from welldone.wire.dialects.stream import KEEP_ALIVE, StreamWriter
 from welldone.wire.events import Event, Failure, KeepAlive, Usage
+from welldone.wire.forced import Forced
 from welldone.wire.head import Endpoint, Head
+from welldone.wire.merge import Merge, Parts
 from welldone.wire.notes import Notes
-from welldone.wire.reader import Reader
-from welldone.wire.repair import Repair
-
-_EARLY_LIMIT = 64  # chunks without an envelope whose fields are kept; real servers send one
 
 
 class Pipe:
-    """Repairs one stream as it comes.
+    """Repairs one stream as it comes, or several that make one answer.
 
     `fallback` is the envelope for what the server does not say; ids that have to be made are made of its id, so that
     the same input gives the same bytes.
@@ -29,98 +25,77 @@ class Pipe:
         *,
         fallback: Head,
         asked: Asked | None = None,
+        parts: Parts | None = None,
+        forced: Forced | None = None,
         limit_bytes: int = sse.LIMIT_BYTES,
     ) -> None:
-        self.notes = Notes(endpoint)
         self._endpoint = endpoint
         self._fallback = fallback
         self._asked = asked or Asked()
-        self._reader = Reader(endpoint, fallback=fallback, asked=self._asked, notes=self.notes, limit_bytes=limit_bytes)
-        self._repair = Repair(endpoint, asked=self._asked, notes=self.notes, mint=minter(fallback.id))
+        self._merge = Merge(
+            endpoint, fallback=fallback, asked=self._asked, parts=parts, forced=forced, limit_bytes=limit_bytes
+        )
         self._writer: StreamWriter | None = None
-        self._early: list[Event] = []  # fields that came before there was an envelope
+        self._is_ended = False
+
+    @property
+    def notes(self) -> Notes:
+        """What was mended."""
+        return self._merge.notes
 
     @property
     def is_done(self) -> bool:
-        """Whether the server said `[DONE]`, or failed: nothing that matters can follow."""
-        return self._reader.is_done or self.failure is not None
+        """Whether the server said `[DONE]` on each part, or failed: nothing that matters can follow."""
+        return self._merge.is_done
 
     @property
     def failure(self) -> Failure | None:
         """The error that the stream ends with, if it does."""
-        return self._repair.failure
+        return self._merge.failure
 
     @property
     def usage(self) -> Usage | None:
         """What the server counted, also where the client did not ask for it."""
-        return self._repair.usage
+        return self._merge.usage
 
-    def feed(self, data: bytes) -> bytes:
+    def feed(self, data: bytes, part: int = 0) -> bytes:
         """The bytes to send on."""
-        written = self._read(self._reader.frames(data))
-        if self._reader.is_overrun:
-            written.append(self._write(self._repair.feed(self._reader.check())))
-        return written[0] if len(written) == 1 else b"".join(written)
+        return self._write(self._merge.feed(data, part))
 
-    def close(self) -> bytes:
+    def close(self, part: int = 0) -> bytes:
         """The bytes to send when the server's stream has ended, however it did."""
-        written = self._read(self._reader.last_frames())
-        events = self._repair.feed(self._reader.check() + self._reader.end())
-        events += self._repair.close(is_done=self._reader.is_done)
-        if self._asked.usage and not self._reader.has_usage_chunk and self.failure is None:
-            self.notes.note(faults.use.FINAL_CHUNK)
-            if self._endpoint is Endpoint.COMPLETIONS:
-                self.notes.note(faults.cmpl.USAGE_CHUNK)
-        written.append(self._write(events))
-        written.append((self._writer or self._make_writer()).end())
-        return b"".join(written)
+        return self._write(self._merge.close(part)) + self._end()
 
-    def _read(self, frames: list[sse.Frame]) -> list[bytes]:
-        """What is to be said for each frame: one at a time, so that each note knows its place."""
-        written = []
-        for frame in frames:
-            if self._repair.failure is not None and not self._reader.has_failed:
-                break  # what follows would only be kept, and never sent
-            written.append(self._write(self._repair.feed(self._reader.read(frame))))
-        return written
+    def fail(self, failure: Failure) -> bytes:
+        """The bytes to send when the answer breaks off for a reason that the server did not tell."""
+        return self._write(self._merge.fail(failure)) + self._end()
+
+    def _end(self) -> bytes:
+        """What ends the stream, once."""
+        if self._is_ended or not self._merge.is_over:
+            return b""
+        self._is_ended = True
+        return (self._writer or self._make_writer()).end()
 
     def _write(self, events: list[Event]) -> bytes:
-        if not events:
-            return b""
         writer = self._writer
-        if writer is None:
-            if self._reader.head is None and not isinstance(events[-1], Failure):
-                return self._keep(events)
-            writer = self._make_writer()
-            events = self._early + events
-        if len(events) == 1:
+        if len(events) == 1 and writer is not None:
             return writer.send(events[0])
-        return b"".join([writer.send(event) for event in events])
-
-    def _keep(self, events: list[Event]) -> bytes:
-        """Before the first real chunk: signs of life go out, and fields that came alone wait for its envelope."""
-        if len(self._early) < _EARLY_LIMIT:
-            self._early += [event for event in events if not isinstance(event, KeepAlive)]
-        return KEEP_ALIVE * sum(isinstance(event, KeepAlive) for event in events)
+        written = []
+        for event in events:
+            if writer is None:
+                if type(event) is KeepAlive:
+                    written.append(KEEP_ALIVE)
+                    continue
+                writer = self._make_writer()
+            written.append(writer.send(event))
+        return b"".join(written)
 
     def _make_writer(self) -> StreamWriter:
-        head = self._reader.head or self._fallback
+        head = self._merge.head or self._fallback
         is_null = self._asked.usage is True
         if self._endpoint is Endpoint.CHAT:
             self._writer = ChatWriter(head, usage_is_null=is_null, functions=self._asked.functions)
         else:
             self._writer = CompletionsWriter(head, usage_is_null=is_null)
         return self._writer
-
-
-def minter(stream_id: str) -> Callable[[], str]:
-    """Makes ids of tool calls out of a stream's id, so that the same input gives the same bytes."""
-    count = 0
-    stem = stream_id.rpartition("-")[2]
-
-    def mint() -> str:
-        nonlocal count
-        count += 1
-        return f"call_{stem}{count}"
-
-    return mint

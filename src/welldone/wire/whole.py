@@ -12,8 +12,8 @@ from welldone.wire.events import Event, Failure, Json, Usage
 from welldone.wire.failures import cut_off, garbage, note_shape, read_error
 from welldone.wire.head import WHOLE_OBJECT, Endpoint, Head
 from welldone.wire.lenient import first
+from welldone.wire.merge import minter
 from welldone.wire.notes import Notes
-from welldone.wire.pipe import minter
 from welldone.wire.reasons import REASONS
 from welldone.wire.repair import Repair
 

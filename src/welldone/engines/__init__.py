@@ -1,0 +1,1 @@
+"""Where answers come from: engines that we start, watch and stop, and the models they serve."""

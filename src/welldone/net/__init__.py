@@ -1,0 +1,1 @@
+"""Bytes over sockets, and settings: what knows nothing of models and answers."""

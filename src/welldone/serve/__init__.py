@@ -1,0 +1,1 @@
+"""The server: routes, keys, limits, queues, metrics, and the way of one answer."""

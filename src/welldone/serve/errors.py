@@ -1,0 +1,59 @@
+"""What a client is told when its request cannot be answered: a status, and OpenAI's error body."""
+
+import msgspec
+
+from welldone.wire.dialects.stream import error_object
+from welldone.wire.events import Failure
+
+TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "invalid_request_error",
+    405: "invalid_request_error",
+    408: "invalid_request_error",
+    413: "invalid_request_error",
+    415: "invalid_request_error",
+    429: "rate_limit_error",
+    500: "server_error",
+    501: "invalid_request_error",
+    502: "server_error",
+    503: "server_error",
+    504: "server_error",
+}
+"""OpenAI's `type` for each status that we send."""
+
+
+class ApiError(Exception):
+    """A request that gets an error. The message is shown to the client: it holds no secret, no path, no traceback."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_s: float | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+        self.retry_after_s = retry_after_s
+        self.headers = headers or {}
+
+    def failure(self) -> Failure:
+        """The same, as the event that ends a stream which has begun."""
+        return Failure(self.message, TYPES[self.status], self.param, self.code)
+
+    def body(self) -> bytes:
+        """The body of the reply."""
+        return msgspec.json.encode(error_object(self.failure()))
+
+
+def invalid(message: str, *, param: str | None = None, code: str | None = None) -> ApiError:
+    """The client's fault: 400."""
+    return ApiError(400, message, param=param, code=code)

@@ -1,0 +1,104 @@
+"""One server's bytes, as the legal events of an answer: reader and repair in a row."""
+
+from collections.abc import Callable
+
+from welldone.wire import faults, sse
+from welldone.wire.asked import Asked
+from welldone.wire.events import Event, Failure, KeepAlive, Usage
+from welldone.wire.forced import Forced, ForcedCalls
+from welldone.wire.head import Endpoint, Head
+from welldone.wire.notes import Notes
+from welldone.wire.reader import Reader
+from welldone.wire.repair import Repair
+
+_EARLY_LIMIT = 64  # chunks without an envelope whose fields are kept; real servers send one
+
+
+class Mender:
+    """Mends one stream as it comes. Before the first real chunk only signs of life, or a failure, come out."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        fallback: Head,
+        asked: Asked,
+        mint: Callable[[], str],
+        forced: Forced | None = None,
+        limit_bytes: int = sse.LIMIT_BYTES,
+    ) -> None:
+        self.notes = Notes(endpoint)
+        self._endpoint = endpoint
+        self._asked = asked
+        self._reader = Reader(endpoint, fallback=fallback, asked=asked, notes=self.notes, limit_bytes=limit_bytes)
+        self._repair = Repair(endpoint, asked=asked, notes=self.notes, mint=mint)
+        self._calls = None if forced is None else ForcedCalls(forced, mint)
+        self._early: list[Event] | None = []  # fields that came before there was an envelope
+
+    @property
+    def head(self) -> Head | None:
+        """The envelope, once a chunk came."""
+        return self._reader.head
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the server said `[DONE]`, or failed: nothing that matters can follow."""
+        return self._reader.is_done or self.failure is not None
+
+    @property
+    def failure(self) -> Failure | None:
+        """The error that the stream ends with, if it does."""
+        return self._repair.failure
+
+    @property
+    def usage(self) -> Usage | None:
+        """What the server counted, also where the client did not ask for it."""
+        return self._repair.usage
+
+    def feed(self, data: bytes) -> list[Event]:
+        """The events that `data` completes."""
+        events = self._read(self._reader.frames(data))
+        if self._reader.is_overrun:
+            events += self._hold(self._repair.feed(self._reader.check()))
+        return events
+
+    def close(self) -> list[Event]:
+        """The last events, when the server's stream has ended, however it did."""
+        events = self._read(self._reader.last_frames())
+        last = self._repair.feed(self._force(self._reader.check() + self._reader.end()))
+        last += self._repair.close(is_done=self._reader.is_done)
+        if self._asked.usage and not self._reader.has_usage_chunk and self.failure is None:
+            self.notes.note(faults.use.FINAL_CHUNK)
+            if self._endpoint is Endpoint.COMPLETIONS:
+                self.notes.note(faults.cmpl.USAGE_CHUNK)
+        return events + self._hold(last)
+
+    def fail(self, failure: Failure) -> list[Event]:
+        """The last events where the answer breaks off for a reason that the server did not tell."""
+        return self._hold(self._repair.feed([failure]))
+
+    def _read(self, frames: list[sse.Frame]) -> list[Event]:
+        """What is to be said for each frame: one at a time, so that each note knows its place."""
+        if len(frames) == 1 and self._early is None and self._calls is None and self._repair.failure is None:
+            return self._repair.feed(self._reader.read(frames[0]))
+        events: list[Event] = []
+        for frame in frames:
+            if self._repair.failure is not None and not self._reader.has_failed:
+                break  # what follows would only be kept, and never sent
+            events += self._hold(self._repair.feed(self._force(self._reader.read(frame))))
+        return events
+
+    def _force(self, events: list[Event]) -> list[Event]:
+        return events if self._calls is None else self._calls.feed(events)
+
+    def _hold(self, events: list[Event]) -> list[Event]:
+        """Before the first real chunk: signs of life go out, and fields that came alone wait for its envelope."""
+        if self._early is None or not events:
+            return events
+        if self._reader.head is not None or isinstance(events[-1], Failure):
+            events = self._early + events
+            self._early = None
+            return events
+        if len(self._early) < _EARLY_LIMIT:
+            self._early += [event for event in events if not isinstance(event, KeepAlive)]
+        return [event for event in events if isinstance(event, KeepAlive)]

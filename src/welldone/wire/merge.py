@@ -1,0 +1,180 @@
+"""One answer out of several streams: a choice each, where an engine is asked part by part.
+
+Engines differ in what they do with `n` and with lists of prompts: some refuse, some count usage per choice, some send
+frames that say nothing. Asked for one choice at a time they are all alike.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from welldone.wire import sse
+from welldone.wire.asked import Asked
+from welldone.wire.events import ChoiceEvent, Event, Failure, KeepAlive, Opening, Text, Usage
+from welldone.wire.forced import Forced
+from welldone.wire.head import Endpoint, Head
+from welldone.wire.mender import Mender
+from welldone.wire.notes import Notes, join_notes
+
+
+class Parts(msgspec.Struct, frozen=True):
+    """What each of the streams answers: prompt by prompt, choice by choice."""
+
+    count: int = 1
+    prompts: int = 1
+    echo: tuple[str, ...] = ()
+    """Where the prompts are to be repeated: the text of each."""
+
+    def prompt(self, part: int) -> int:
+        """The prompt that a part answers."""
+        return part * self.prompts // self.count
+
+
+class Merge:
+    """The legal events of an answer, whatever part they come from."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        fallback: Head,
+        asked: Asked,
+        parts: Parts | None = None,
+        forced: Forced | None = None,
+        limit_bytes: int = sse.LIMIT_BYTES,
+    ) -> None:
+        self.failure: Failure | None = None
+        """The error that the answer ends with, if it does."""
+        self._parts = parts or Parts()
+        self._is_single = self._parts.count == 1 and not self._parts.echo
+        self._is_chat = endpoint is Endpoint.CHAT
+        self._asked = asked
+        mint = minter(fallback.id)
+        one = asked if self._is_single else msgspec.structs.replace(asked, choices=1)
+        self._menders = [
+            Mender(endpoint, fallback=fallback, asked=one, mint=mint, forced=forced, limit_bytes=limit_bytes)
+            for _ in range(self._parts.count)
+        ]
+        self._open: set[int] = set()
+        self._ended: set[int] = set()
+
+    @property
+    def head(self) -> Head | None:
+        """The envelope, once a chunk came."""
+        return next((mender.head for mender in self._menders if mender.head is not None), None)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all parts have ended, or one has failed."""
+        return self.failure is not None or len(self._ended) == len(self._menders)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the server said `[DONE]` on each part, or failed: nothing that matters can follow."""
+        return self.failure is not None or all(mender.is_done for mender in self._menders)
+
+    @property
+    def usage(self) -> Usage | None:
+        """What was counted, also where the client did not ask for it."""
+        usages = [mender.usage for mender in self._menders]
+        if self._is_single:
+            return usages[0]
+        known = [usage for usage in usages if usage is not None]
+        return _sum(known, self._parts) if len(known) == len(usages) else None
+
+    @property
+    def notes(self) -> Notes:
+        """What was mended, in all parts."""
+        return join_notes([mender.notes for mender in self._menders])
+
+    def feed(self, data: bytes, part: int = 0) -> list[Event]:
+        """The events that `data` of a part completes."""
+        return self._joined(self._menders[part].feed(data), part)
+
+    def close(self, part: int = 0) -> list[Event]:
+        """The events to say when a part has ended, however it did."""
+        events = self._joined(self._menders[part].close(), part)
+        self._ended.add(part)
+        is_last = len(self._ended) == len(self._menders) and self.failure is None
+        if is_last and not self._is_single and self._asked.usage and (usage := self.usage) is not None:
+            events.append(usage)
+        return events
+
+    def fail(self, failure: Failure) -> list[Event]:
+        """The events to say when the answer breaks off for a reason that the server did not tell."""
+        if self.is_over:
+            return []
+        part = next(part for part in range(len(self._menders)) if part not in self._ended)
+        return self._joined(self._menders[part].fail(failure), part)
+
+    def _joined(self, events: list[Event], part: int) -> list[Event]:
+        if self._is_single:
+            self.failure = self._menders[0].failure
+            return events
+        out: list[Event] = []
+        for event in events:
+            if self.failure is not None:
+                break
+            match event:
+                case Usage():
+                    pass  # one sum is said at the end
+                case KeepAlive():
+                    out.append(event)
+                case Failure():
+                    self.failure = event
+                    out.append(event)
+                case Opening():
+                    self._begin(part, out)
+                case _:
+                    out.append(_of(event, part))
+        return out
+
+    def _begin(self, part: int, out: list[Event]) -> None:
+        """Open a choice; in chat all of them at once: clients keep choices in a list, and want them in order."""
+        for index in range(self._parts.count) if self._is_chat else (part,):
+            if index in self._open:
+                continue
+            self._open.add(index)
+            out.append(Opening(index))
+            if self._parts.echo and (echo := self._parts.echo[self._parts.prompt(index)]):
+                out.append(Text(index, echo))
+
+
+def minter(stream_id: str) -> Callable[[], str]:
+    """Makes ids of tool calls out of a stream's id, so that the same input gives the same bytes."""
+    count = 0
+    stem = stream_id.rpartition("-")[2]
+
+    def mint() -> str:
+        nonlocal count
+        count += 1
+        return f"call_{stem}{count}"
+
+    return mint
+
+
+def _of(event: ChoiceEvent, part: int) -> ChoiceEvent:
+    """The same event, of the choice that the part is."""
+    if type(event) is Text:
+        return Text(part, event.text)
+    return msgspec.structs.replace(event, index=part)
+
+
+def _sum(usages: list[Usage], parts: Parts) -> Usage:
+    """The tokens of the whole request: a prompt counts once, however many choices it has."""
+    firsts = {parts.prompt(part): usage for part, usage in reversed(list(enumerate(usages)))}
+    prompt = sum(usage.prompt_tokens for usage in firsts.values())
+    completion = sum(usage.completion_tokens for usage in usages)
+    more = dict(usages[0].more)
+    for name, counted in (("prompt_tokens_details", list(firsts.values())), ("completion_tokens_details", usages)):
+        if isinstance(more.get(name), dict):
+            more[name] = _sum_details([usage.more.get(name, {}) for usage in counted])
+    return Usage(prompt, completion, prompt + completion, more)
+
+
+def _sum_details(details: list[dict[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for one in details:
+        for key, value in one.items():
+            total[key] = total.get(key, 0) + value
+    return total
