@@ -15,7 +15,7 @@ from welldone.wire.events import Event, Finish, Logprobs, Text, ToolArguments, T
 from welldone.wire.failures import garbage
 
 _HEAD_LIMIT = 8192  # characters between two calls: a name has 64, the rest is white space and brackets
-_HEAD = re.compile(r'[\s\[\],}]*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"arguments"\s*:\s*')
+_HEAD = re.compile(r'[\s\[\],}]*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"arguments"\s*:\s*(?=\S)')
 _UP_TO_BRACE = re.compile(r"[^}]*\}|[^}]+")
 
 

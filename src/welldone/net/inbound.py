@@ -1,0 +1,247 @@
+"""The HTTP server. It knows sockets and HTTP/1.1 and nothing of what is asked: one function answers every request.
+
+A handler is cancelled when its client leaves. A stream is written by whoever has its bytes, without a task switch.
+"""
+
+import asyncio
+import http
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol, TypeAlias, cast
+
+import msgspec
+from aiohttp import web
+from aiohttp.web_exceptions import HTTPException
+
+KEEP_ALIVE_S = 10.0
+"""How long an idle connection stays open; it also bounds how long the head of a request may take."""
+_LINE_LIMIT_BYTES = 8190  # of the request line and of each header, as most servers have it
+_HEADERS_LIMIT = 128
+_PLAIN = "text/plain; charset=utf-8"
+
+
+class BodyError(Exception):
+    """A body that was not read: too long, too slow, or cut off."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+class Reply(msgspec.Struct):
+    """A whole reply."""
+
+    status: int
+    body: bytes = b""
+    content_type: str = "application/json"
+    headers: dict[str, str] = {}
+    is_last: bool = False
+    """Whether the connection is closed after it."""
+
+
+class Stream:
+    """A reply that goes out as it comes to be."""
+
+    def __init__(self, request: web.BaseRequest, response: web.StreamResponse) -> None:
+        self._request = request
+        self._response = response
+        self._transport = cast("asyncio.Transport", request.transport)
+        self._is_chunked = response.chunked
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether the client takes less than it is given."""
+        return self._request.protocol.writing_paused
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the client is still there."""
+        return self._request.protocol.connected
+
+    def write(self, data: bytes) -> None:
+        """Send bytes now; what the socket does not take waits in its buffer."""
+        if self._request.protocol.connected:
+            self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
+
+    async def drain(self) -> None:
+        """Wait until the client has taken what waits."""
+        await self._request.writer.drain()
+
+    async def end(self) -> None:
+        """Say that the reply is whole."""
+        if self._request.protocol.connected:
+            await self._response.write_eof()
+
+    def abort(self) -> None:
+        """Cut the connection, so that nobody takes what was sent for a whole reply."""
+        self._transport.abort()
+
+
+class Call:
+    """One request as it came in."""
+
+    def __init__(self, request: web.BaseRequest) -> None:
+        self._request = request
+        self.method: str = request.method
+        self.path: str = request.path
+        self.headers: Mapping[str, str] = request.headers
+        self.peer: str = request.remote or ""
+        self.stream: Stream | None = None
+        """The reply, once it is streamed."""
+
+    def header_values(self, name: str) -> list[str]:
+        """All values of a header."""
+        return self._request.headers.getall(name, [])
+
+    async def body(self, *, limit_bytes: int, within_s: float) -> bytes:
+        """The whole body.
+
+        Raises:
+            BodyError: it is too long, too slow, or cut off.
+        """
+        too_long = BodyError(413, f"The body is longer than {limit_bytes:,} bytes, which is the limit here.")
+        if (self._request.content_length or 0) > limit_bytes:
+            raise too_long
+        body = bytearray()
+        try:
+            async with asyncio.timeout(within_s):
+                async for piece in self._request.content.iter_any():
+                    body += piece
+                    if len(body) > limit_bytes:
+                        raise too_long
+        except TimeoutError:
+            raise BodyError(408, f"The body did not come within {within_s:g} seconds.") from None
+        except (web.RequestPayloadError, ConnectionError):
+            raise BodyError(400, "The body is not whole.") from None
+        return bytes(body)
+
+    async def open(self, headers: Mapping[str, str]) -> Stream:
+        """Begin a reply that is streamed; its head goes out at once."""
+        response = web.StreamResponse(status=200, headers=headers)
+        if self._request.version >= (1, 1):
+            response.enable_chunked_encoding()
+        await response.prepare(self._request)
+        self.stream = Stream(self._request, response)
+        self._response = response
+        return self.stream
+
+    @property
+    def streamed(self) -> web.StreamResponse:
+        """The reply that was streamed."""
+        return self._response
+
+
+Handler: TypeAlias = Callable[[Call], Awaitable[Reply | None]]
+"""Answers a request; None where it has streamed the answer."""
+
+
+class ErrorPage(Protocol):
+    """The body for a request that HTTP itself forbids."""
+
+    def __call__(self, status: int, message: str) -> Reply:
+        """The reply."""
+
+
+class Listener:
+    """A listening server."""
+
+    def __init__(self, handler: Handler, *, error_page: ErrorPage, connections: int) -> None:
+        self._handler = handler
+        self._error_page = error_page
+        self._connections = connections
+        self._server = _Server(self._handle, error_page)
+        self._runner = web.ServerRunner(self._server, handle_signals=False, shutdown_timeout=1.0)
+        self._site: web.TCPSite | None = None
+        self.active = 0
+        """Requests that are being answered."""
+
+    async def start(self, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> int:
+        """Listen; the port, which the system chooses where it is 0.
+
+        Raises:
+            OSError: the address cannot be had.
+        """
+        await self._runner.setup()
+        self._site = web.TCPSite(self._runner, host, port, ssl_context=tls, backlog=1024)
+        await self._site.start()
+        return int(self._runner.addresses[0][1])
+
+    async def stop_accepting(self) -> None:
+        """Take no new connections, and close those that wait for a request."""
+        if self._site is not None:
+            await self._site.stop()
+            self._site = None
+        self._server.pre_shutdown()
+
+    async def close(self) -> None:
+        """End all connections."""
+        await self._runner.cleanup()
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        if self.active >= self._connections:
+            return _response(self._error_page(503, "The server has as many requests as it can hold."))
+        call = Call(request)
+        self.active += 1
+        try:
+            reply = await self._handler(call)
+        finally:
+            self.active -= 1
+        if reply is None:
+            return call.streamed
+        return _response(reply)
+
+
+class _Server(web.Server):
+    """aiohttp's server, with replies in our own words where HTTP itself is broken."""
+
+    def __init__(self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], page: ErrorPage) -> None:
+        super().__init__(handler, handler_cancellation=True)
+        self._page = page
+
+    def __call__(self) -> web.RequestHandler:
+        return _Protocol(self, self._page)
+
+
+class _Protocol(web.RequestHandler):
+    __slots__ = ("_page",)
+
+    def __init__(self, server: _Server, page: ErrorPage) -> None:
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            keepalive_timeout=KEEP_ALIVE_S,
+            access_log=None,  # type: ignore[arg-type]  # none at all: we write our own
+            max_line_size=_LINE_LIMIT_BYTES,
+            max_field_size=_LINE_LIMIT_BYTES,
+            max_headers=_HEADERS_LIMIT,
+            lingering_time=1.0,
+            read_bufsize=65536,
+            auto_decompress=False,
+        )
+        self._page = page
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """The reply to a request that could not be read, or whose handler failed: never the exception's own words."""
+        if isinstance(exc, HTTPException):
+            status = exc.status
+        if status == 500 and exc is not None:
+            self.log_exception("a request failed", exc_info=exc)
+        response = _response(self._page(status, http.HTTPStatus(status).phrase))
+        response.force_close()
+        return response
+
+
+def _response(reply: Reply) -> web.Response:
+    response = web.Response(
+        status=reply.status, body=reply.body, headers={**reply.headers, "Content-Type": reply.content_type}
+    )
+    if reply.is_last:
+        response.force_close()
+    return response

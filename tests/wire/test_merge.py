@@ -1,0 +1,186 @@
+"""One answer out of several streams."""
+
+import json
+
+import pytest
+
+from tests.wire.build import (
+    CHAT,
+    COMPLETIONS,
+    DONE,
+    FALLBACK,
+    FALLBACKS,
+    Json,
+    call,
+    chunk,
+    count,
+    counted,
+    cuts,
+    finish,
+    named,
+    role,
+    say,
+    stream,
+    text,
+    text_chunk,
+    text_end,
+    words,
+)
+from welldone.rules.judge import judge
+from welldone.rules.trace import Trace
+from welldone.wire.asked import Asked
+from welldone.wire.events import Failure
+from welldone.wire.fold import Fold
+from welldone.wire.merge import Parts
+from welldone.wire.pipe import Pipe
+
+ASKED = Asked(usage=True, choices=2)
+REQUEST: Json = {"messages": [], "stream": True, "n": 2, "stream_options": {"include_usage": True}}
+FAILURE = Failure("the engine is gone", code="engine_died")
+
+
+def answer(*texts: str, usage: Json | None = None) -> bytes:
+    return stream(role(), *words(*texts), finish(), *([] if usage is None else [counted(usage)]))
+
+
+def chunks(body: bytes) -> list[Json]:
+    return [json.loads(line[6:]) for line in body.decode().splitlines() if line.startswith("data: {")]
+
+
+def said(body: bytes) -> dict[int, str]:
+    texts: dict[int, str] = {}
+    for one in chunks(body):
+        for part in one["choices"]:
+            texts[part["index"]] = texts.get(part["index"], "") + (part["delta"].get("content") or "")
+    return texts
+
+
+@pytest.mark.parametrize("size", [1, 50, 100_000])
+def test_two_streams_make_two_choices_of_one_right_stream(size: int) -> None:
+    pipe = Pipe(CHAT, fallback=FALLBACK, asked=ASKED, parts=Parts(2))
+    first = cuts(answer("a", "b", usage=count(5, 2)), size)
+    second = cuts(answer("x", "y", "z", usage=count(5, 3)), size)
+    body = b""
+    # The second one is heard first: clients must see the choices in their order all the same.
+    for place in range(max(len(first), len(second))):
+        body += pipe.feed(second[place], 1) if place < len(second) else b""
+        body += pipe.feed(first[place], 0) if place < len(first) else b""
+    assert not body.endswith(DONE)
+    body += pipe.close(1)
+    assert pipe.is_done
+    body += pipe.close(0)
+    assert judge(Trace(body=body, endpoint="chat", request=REQUEST)).findings == ()
+    assert said(body) == {0: "ab", 1: "xyz"}
+    assert chunks(body)[-1]["usage"] == {"prompt_tokens": 5, "completion_tokens": 5, "total_tokens": 10}
+    assert len({one["id"] for one in chunks(body)}) == 1
+
+
+def test_a_prompt_counts_once_and_details_are_summed() -> None:
+    details = {"prompt_tokens_details": {"cached_tokens": 2}, "completion_tokens_details": {"reasoning_tokens": 1}}
+    fold = Fold(COMPLETIONS, fallback=FALLBACKS[COMPLETIONS], asked=Asked(choices=4), parts=Parts(4, 2))
+    for part, prompt in enumerate((5, 5, 7, 7)):
+        usage = count(prompt, 1, **details)
+        fold.feed(stream(text("w"), text_end(), text_chunk(usage=usage)), part)
+        fold.close(part)
+    assert json.loads(fold.body())["usage"] == {
+        "prompt_tokens": 12,
+        "completion_tokens": 4,
+        "total_tokens": 16,
+        "prompt_tokens_details": {"cached_tokens": 4},
+        "completion_tokens_details": {"reasoning_tokens": 4},
+    }
+
+
+def test_a_count_that_is_missing_in_one_part_is_not_invented_for_all() -> None:
+    pipe = Pipe(CHAT, fallback=FALLBACK, asked=ASKED, parts=Parts(2))
+    body = pipe.feed(answer("a", usage=count()), 0) + pipe.close(0) + pipe.feed(answer("b"), 1) + pipe.close(1)
+    assert pipe.usage is None
+    assert body.endswith(DONE)
+    assert b'"usage":{' not in body
+
+
+def test_each_call_of_a_tool_has_an_id_of_its_own() -> None:
+    fold = Fold(CHAT, fallback=FALLBACK, asked=Asked(choices=2), parts=Parts(2))
+    for part in (0, 1):
+        fold.feed(
+            stream(role(), say(named(id="")), say(call(function={"arguments": "{}"})), finish("tool_calls")), part
+        )
+        fold.close(part)
+    ids = [one["message"]["tool_calls"][0]["id"] for one in json.loads(fold.body())["choices"]]
+    assert ids == ["call_ours1", "call_ours2"]
+    assert [(note.rule, note.count) for note in fold.notes.all()] == [("tool-id-first", 2)]
+
+
+def test_one_part_that_fails_ends_the_whole_answer() -> None:
+    pipe = Pipe(CHAT, fallback=FALLBACK, asked=ASKED, parts=Parts(2))
+    body = pipe.feed(stream(role(), *words("a"), end=b""), 0)
+    body += pipe.feed(stream({"error": {"message": "broken"}}, end=b"") + answer("more"), 1)
+    assert pipe.failure is not None
+    body += pipe.feed(stream(*words("b"), end=b""), 0) + pipe.close(0) + pipe.close(1) + pipe.fail(FAILURE)
+    assert judge(Trace(body=body, endpoint="chat", request=REQUEST)).findings == ()
+    assert said(body.partition(b'data: {"error"')[0]) == {0: "a", 1: ""}
+    assert body.endswith(DONE)
+    assert body.count(b'"error"') == 1
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("before", [b"", stream(role(), *words("a"), end=b""), b": hello\n\n"])
+def test_an_answer_that_is_broken_off_ends_with_the_error(parts: int, before: bytes) -> None:
+    pipe = Pipe(CHAT, fallback=FALLBACK, asked=Asked(choices=parts), parts=Parts(parts))
+    body = pipe.feed(before) + pipe.fail(FAILURE) + pipe.close()
+    assert judge(Trace(body=body, endpoint="chat")).findings == ()
+    assert body.endswith(DONE)
+    assert b'{"error":{"message":"the engine is gone"' in body
+    assert pipe.failure == FAILURE
+
+
+def test_the_part_that_is_still_open_tells_of_the_failure() -> None:
+    pipe = Pipe(CHAT, fallback=FALLBACK, asked=ASKED, parts=Parts(2))
+    body = pipe.feed(answer("a"), 0) + pipe.close(0) + pipe.fail(FAILURE)
+    assert judge(Trace(body=body, endpoint="chat", request=REQUEST)).findings == ()
+    assert pipe.failure == FAILURE
+
+
+def test_signs_of_life_pass() -> None:
+    pipe = Pipe(CHAT, fallback=FALLBACK, asked=ASKED, parts=Parts(2))
+    assert pipe.feed(b": one\n\n", 1) == b": keep-alive\n\n"
+    fold = Fold(CHAT, fallback=FALLBACK, asked=Asked())
+    fold.feed(b": one\n\n" + answer("a"))
+    fold.close()
+    assert json.loads(fold.body())["choices"][0]["message"]["content"] == "a"
+
+
+def test_prompts_are_repeated_where_that_was_asked_for() -> None:
+    request = {"prompt": ["p", "q"], "echo": True, "stream": True}
+    pipe = Pipe(
+        COMPLETIONS,
+        fallback=FALLBACKS[COMPLETIONS],
+        asked=Asked(usage=False, choices=3),
+        parts=Parts(3, 3, ("p", "", "r")),
+    )
+    body = b""
+    for part in (2, 0, 1):
+        body += pipe.feed(stream(text(f" {part}"), text_end()), part) + pipe.close(part)
+    texts: dict[int, str] = {}
+    for one in chunks(body):
+        texts[one["choices"][0]["index"]] = texts.get(one["choices"][0]["index"], "") + one["choices"][0]["text"]
+    assert texts == {0: "p 0", 1: " 1", 2: "r 2"}
+    assert judge(Trace(body=body, endpoint="completions", request=request)).findings == ()
+
+
+def test_unknown_fields_stay_with_their_choice() -> None:
+    pipe = Pipe(CHAT, fallback=FALLBACK, asked=ASKED, parts=Parts(2))
+    body = pipe.feed(answer("a"), 0) + pipe.close(0)
+    body += pipe.feed(
+        stream(role(), say({"content": "b"}, mood="calm"), chunk(timings={"n": 1}), finish()), 1
+    ) + pipe.close(1)
+    fields = [part for one in chunks(body) for part in one["choices"] if "mood" in part]
+    assert [part["index"] for part in fields] == [1]
+    assert b'"timings":{"n":1}' in body
+
+
+def test_a_fold_that_failed_says_why() -> None:
+    fold = Fold(CHAT, fallback=FALLBACK, asked=Asked())
+    fold.feed(stream(role(), end=b""))
+    fold.fail(FAILURE)
+    assert fold.failure == FAILURE
