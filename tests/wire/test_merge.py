@@ -184,3 +184,11 @@ def test_a_fold_that_failed_says_why() -> None:
     fold.feed(stream(role(), end=b""))
     fold.fail(FAILURE)
     assert fold.failure == FAILURE
+
+
+def test_usage_that_we_asked_for_ourselves_is_no_fault_and_not_shown() -> None:
+    pipe = Pipe(CHAT, fallback=FALLBACK, asked=Asked(usage=False, choices=1, is_usage_ours=True))
+    body = pipe.feed(answer("a", usage=count())) + pipe.close()
+    assert b"usage" not in body
+    assert pipe.usage is not None
+    assert pipe.notes.all() == []

@@ -249,7 +249,7 @@ class ChunkReader:
     def _usage(self, chunk: Json, choices: list[object], events: list[Event], *, is_dummy: bool) -> None:
         """The counts, wherever they stood. A placeholder of zeros never hides a real count."""
         notes = self._notes
-        if self._asked.usage is False:
+        if self._asked.usage is False and not self._asked.is_usage_ours:
             notes.note(faults.use.ONLY_IF_ASKED, chunk["usage"])
         elif choices and not is_dummy and not self._asked.continuous_usage:
             notes.note(faults.use.NULL_ELSEWHERE, chunk["usage"])
