@@ -7,6 +7,8 @@ from typing import TypeVar
 import pytest
 from hypothesis import settings
 
+pytest_plugins = ["tests.models.fixtures", "tests.live.server"]
+
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
 

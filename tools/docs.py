@@ -1,4 +1,5 @@
-"""Writes the documents that are made from the code: rule pages' rows and their index, the protocol, the commands.
+"""Writes the documents that are made from the code: rule pages' rows and their index, the protocol, the commands,
+the settings.
 
 With --check nothing is written: it fails if a document is not what it would be.
 """
@@ -9,8 +10,12 @@ import os
 import sys
 from pathlib import Path
 
+from welldone.cli import flags
 from welldone.cli.exits import MEANINGS
+from welldone.cli.foreign import ACCEPTED, REFUSED, Foreign
 from welldone.cli.main import COMMANDS, run
+from welldone.net.settings import Field
+from welldone.serve.config import ALL_FIELDS, DEFAULT_FIELDS, MODEL_FIELDS
 from welldone.wire import automaton
 from welldone.wire.automaton import ChoiceTable
 from welldone.wire.faults import Fault, Severity
@@ -55,6 +60,7 @@ def _documents() -> dict[Path, str]:
     documents[DOCS / "rules" / "README.md"] = _index()
     documents[DOCS / "protocol.md"] = _protocol()
     documents[DOCS / "cli.md"] = _commands()
+    documents[DOCS / "settings.md"] = _settings()
     return documents
 
 
@@ -167,6 +173,65 @@ Each has a `version`, which changes only when something that is there now change
 
 `welldone rules --json`: `rules[]` with `id`, `severity`, `endpoints`, `rule`, `hurts`, `mend` and `how`.
 """
+
+
+SETTINGS = """
+# Settings of `welldone serve`
+
+Each setting has a flag, an environment variable and a key in TOML, all with one meaning. A flag wins over the
+environment, the environment over the file, the file over the default. Where ours is not set, llama-server's variable
+(`LLAMA_ARG_…`) is read.
+
+The file is `welldone.toml` in the folder that the server is started in, or what `--config` names.
+[examples/welldone.toml](examples/welldone.toml) shows one. Its tables:
+
+| table | holds |
+|---|---|
+| `[server]` | the settings of the server |
+| `[models.NAME]` | one model; clients ask for it by `NAME` |
+| `[models.NAME.defaults]` | what is used where a request is silent (*Answers* below) |
+| `[defaults]`, `[defaults.defaults]` | the same for all models |
+
+Keys may be written with `-` for `_`. Relative paths are counted from the file, `~` is the user's home. What is a secret
+(keys, commands and their environment) may be written `"env:NAME"`: it is then taken from that variable.
+
+With `-m FILE` one model is served. The models of the file are left aside, but one of the same name gives its settings.
+`-m NAME` serves that model of the file alone. Without `-m`, all models of the file are served, and flags and variables
+of models count for all of them.
+"""
+
+
+def _settings() -> str:
+    parts = [SETTINGS.strip()]
+    for group in flags.GROUPS:
+        parts += ["", f"## {group}", "", "| flag | environment | TOML | default | |", "|---|---|---|---|---|"]
+        parts += [_setting(field) for field in ALL_FIELDS if field.setting.group == group]
+    parts += ["", "## Flags of llama-server that are no settings", ""]
+    parts += [
+        "Accepted, with a note:",
+        "",
+        *_foreign(ACCEPTED),
+        "",
+        "Refused, with the reason:",
+        "",
+        *_foreign(REFUSED),
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _setting(field: Field) -> str:
+    setting = field.setting
+    names = [*setting.flags, *setting.off.split()]
+    variables = ", ".join(f"`{name}`" for name in field.variables[:1])
+    table = "models.NAME.defaults" if field in DEFAULT_FIELDS else "models.NAME" if field in MODEL_FIELDS else "server"
+    key = "" if field.name == "config" else f"`{table}.{field.name}`"
+    said = setting.help + (f" ({', '.join(setting.choices.split())})" if setting.choices else "")
+    cells = [", ".join(f"`{name}`" for name in names), variables, key, flags.default_of(field), said]
+    return f"| {' | '.join(_cell(cell) for cell in cells)} |"
+
+
+def _foreign(rows: tuple[Foreign, ...]) -> list[str]:
+    return [f"- {', '.join(f'`{flag}`' for flag in row.flags)}: {row.reason}" for row in rows]
 
 
 def _output(arguments: list[str]) -> str:

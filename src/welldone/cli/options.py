@@ -1,11 +1,12 @@
 """Command lines: argparse, with errors that are one line and say what to do next."""
 
 import argparse
-import difflib
-from collections.abc import Iterable
 from typing import NoReturn
 
 from welldone.cli.exits import UsageError
+from welldone.net.hints import nearest
+
+__all__ = ["Parser", "nearest"]
 
 
 class Parser(argparse.ArgumentParser):
@@ -23,18 +24,21 @@ class Parser(argparse.ArgumentParser):
     def read(self, arguments: list[str]) -> argparse.Namespace:
         """The options that `arguments` set."""
         options, unknown = self.parse_known_args(arguments)
-        flags = [flag for action in self._actions for flag in action.option_strings]
         for word in unknown:
-            name = word.partition("=")[0]
-            raise UsageError(f"{self.prog} does not know {name!r}{nearest(name, flags)}; see {self.prog} --help")
+            raise self.unknown(word)
         return options
+
+    def flags(self, *, is_shown: bool = False) -> list[str]:
+        """All that it knows, or those that its help shows."""
+        actions = [action for action in self._actions if not is_shown or action.help != argparse.SUPPRESS]
+        return [flag for action in actions for flag in action.option_strings]
+
+    def unknown(self, word: str) -> UsageError:
+        """What to say of a word that means nothing here. What follows `=` may be a secret."""
+        name = word.partition("=")[0]
+        hint = nearest(name, self.flags(is_shown=True))
+        return UsageError(f"{self.prog} does not know {name!r}{hint}; see {self.prog} --help")
 
     def error(self, message: str) -> NoReturn:
         """What argparse found wrong."""
         raise UsageError(f"{self.prog}: {message}; see {self.prog} --help")
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """A hint at what was meant, or nothing."""
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""

@@ -17,7 +17,7 @@ KEEP_ALIVE_S = 10.0
 """How long an idle connection stays open; it also bounds how long the head of a request may take."""
 _LINE_LIMIT_BYTES = 8190  # of the request line and of each header, as most servers have it
 _HEADERS_LIMIT = 128
-_PLAIN = "text/plain; charset=utf-8"
+_SERVER = {"Server": "welldone"}  # which version of which library this is helps nobody but an attacker
 
 
 class BodyError(Exception):
@@ -118,7 +118,7 @@ class Call:
 
     async def open(self, headers: Mapping[str, str]) -> Stream:
         """Begin a reply that is streamed; its head goes out at once."""
-        response = web.StreamResponse(status=200, headers=headers)
+        response = web.StreamResponse(status=200, headers={**headers, **_SERVER})
         if self._request.version >= (1, 1):
             response.enable_chunked_encoding()
         await response.prepare(self._request)
@@ -155,6 +155,8 @@ class Listener:
         self._site: web.TCPSite | None = None
         self.active = 0
         """Requests that are being answered."""
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     async def start(self, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> int:
         """Listen; the port, which the system chooses where it is 0.
@@ -174,6 +176,15 @@ class Listener:
             self._site = None
         self._server.pre_shutdown()
 
+    async def idle(self, within_s: float) -> bool:
+        """Wait until no request is being answered; whether that came in time."""
+        try:
+            async with asyncio.timeout(within_s):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
     async def close(self) -> None:
         """End all connections."""
         await self._runner.cleanup()
@@ -183,10 +194,13 @@ class Listener:
             return _response(self._error_page(503, "The server has as many requests as it can hold."))
         call = Call(request)
         self.active += 1
+        self._idle.clear()
         try:
             reply = await self._handler(call)
         finally:
             self.active -= 1
+            if self.active == 0:
+                self._idle.set()
         if reply is None:
             return call.streamed
         return _response(reply)
@@ -240,7 +254,7 @@ class _Protocol(web.RequestHandler):
 
 def _response(reply: Reply) -> web.Response:
     response = web.Response(
-        status=reply.status, body=reply.body, headers={**reply.headers, "Content-Type": reply.content_type}
+        status=reply.status, body=reply.body, headers={**reply.headers, **_SERVER, "Content-Type": reply.content_type}
     )
     if reply.is_last:
         response.force_close()

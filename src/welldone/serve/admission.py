@@ -1,0 +1,142 @@
+"""A model's door: so many requests run at once, so many wait in order, and the rest is told when to come again.
+
+The law: while anyone waits, every place is taken. So a place that becomes free goes to the first in the queue at once,
+and who comes while one is free need not look at the queue.
+"""
+
+import asyncio
+import math
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from welldone.serve.errors import ApiError
+
+_WEIGHT = 0.2
+"""How much the latest request counts in the mean: the last ten make up nine tenths of it."""
+
+_LONGEST_S = 120
+"""Of Retry-After: a guess about a later time is worth nothing (the official client heeds 60 s at most)."""
+
+
+class Gate:
+    """Admits requests to one model. All methods belong to one event loop."""
+
+    def __init__(self, slots: int, queue: int, wait_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.running = 0
+        self.admitted = 0
+        self.refused = 0
+        """Those who found the queue full."""
+        self.expired = 0
+        """Those who waited too long."""
+        self._slots = max(1, slots)
+        self._queue = queue
+        self._wait_s = wait_s
+        self._clock = clock
+        self._turns: OrderedDict[asyncio.Future[None], None] = OrderedDict()  # both ends and any member in O(1)
+        self._waited_s = 0.0
+        self._took_s: float | None = None
+
+    @property
+    def slots(self) -> int:
+        """How many may run at once."""
+        return self._slots
+
+    @property
+    def waiting(self) -> int:
+        """How many are in the queue."""
+        return len(self._turns)
+
+    @property
+    def mean_wait_s(self) -> float:
+        """How long those who were admitted waited, on average."""
+        return self._waited_s / self.admitted if self.admitted else 0.0
+
+    async def enter(self) -> float:
+        """Wait for a place, and tell how long that took. Who has entered must leave.
+
+        Raises:
+            ApiError: 429 where the queue is full, 503 where the wait became too long.
+        """
+        waited_s = 0.0
+        if self.running < self._slots:
+            self.running += 1
+        elif len(self._turns) >= self._queue:
+            self.refused += 1
+            raise self._busy(429, "Too many requests wait for this model already.", "queue_full")
+        else:
+            began = self._clock()
+            await self._wait()
+            waited_s = self._clock() - began
+        self.admitted += 1
+        self._waited_s += waited_s
+        return waited_s
+
+    @asynccontextmanager
+    async def place(self) -> AsyncIterator[float]:
+        """A place for as long as it is needed; how long it was waited for.
+
+        Raises:
+            ApiError: as `enter` does.
+        """
+        waited_s = await self.enter()
+        began = self._clock()
+        try:
+            yield waited_s
+        finally:
+            self.leave(self._clock() - began)
+
+    def leave(self, took_s: float) -> None:
+        """Free the place of a request that ran so long, and let the next one in."""
+        if self.running < 1:
+            raise RuntimeError("left without having entered")
+        self._took_s = took_s if self._took_s is None else self._took_s + _WEIGHT * (took_s - self._took_s)
+        self._free()
+
+    def resize(self, slots: int) -> None:
+        """Let so many run at once from now on. Who runs already goes on."""
+        self._slots = max(1, slots)
+        self._let_in()
+
+    def retry_after_s(self) -> int:
+        """In how many whole seconds a place should be free for one who comes then, by how long requests take."""
+        ahead = (self._took_s or 0.0) * (self.waiting + 1) / self._slots
+        return math.ceil(min(max(ahead, 1.0), _LONGEST_S))
+
+    async def _wait(self) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._turns[turn] = None
+        try:
+            async with asyncio.timeout(self._wait_s):
+                await turn
+        except TimeoutError:
+            # The turn may have come in the same moment: then the place is ours.
+            if not _has_come(turn):
+                self.expired += 1
+                raise self._busy(503, "No place became free in time for this request.", "queue_timeout") from None
+        except asyncio.CancelledError:
+            # The client left just as its turn came: the place goes on to the next.
+            if _has_come(turn):
+                self._free()
+            raise
+        finally:
+            self._turns.pop(turn, None)
+
+    def _free(self) -> None:
+        self.running -= 1
+        self._let_in()
+
+    def _let_in(self) -> None:
+        while self._turns and self.running < self._slots:
+            turn, _ = self._turns.popitem(last=False)
+            if not turn.done():  # else it was cancelled, and its task has not yet run
+                self.running += 1
+                turn.set_result(None)
+
+    def _busy(self, status: int, message: str, code: str) -> ApiError:
+        return ApiError(status, f"{message} Try again later.", code=code, retry_after_s=self.retry_after_s())
+
+
+def _has_come(turn: asyncio.Future[None]) -> bool:
+    return turn.done() and not turn.cancelled()

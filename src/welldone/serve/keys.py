@@ -1,0 +1,161 @@
+"""Who asks: API keys, read by one function from whichever header they come in, and never shown.
+
+Only digests are kept and compared: `hmac.compare_digest` takes the same time for a key that is nearly right, and the
+loop never ends early, so that time tells nothing about any key.
+"""
+
+import hashlib
+import hmac
+import secrets
+import stat
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from welldone.serve.errors import ApiError, invalid
+
+ANONYMOUS = "anonymous"
+"""The name of everyone, on a server without keys."""
+
+SHORTEST = 8
+"""Characters of a key at least: what is shorter is soon guessed over a network."""
+
+MOST_KEYS = 1_000
+"""Every request is compared with every key, at some 0.07 microseconds each: a tenth of a millisecond at most."""
+
+_FILE_BYTES = 256 * 2**10
+"""Of a key file: `MOST_KEYS` lines of 256 characters."""
+
+_PLAIN = ("x-api-key", "api-key")
+"""Headers that hold nothing but the key: those of Anthropic's and of Azure's clients."""
+
+
+class KeyFile(NamedTuple):
+    """What a file of keys holds, and what its owner should know about it."""
+
+    keys: list[str]
+    note: str | None
+
+
+class Keys:
+    """The keys that open this server."""
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        """Take the keys. `ValueError` for one that could never be sent, or that would open to everyone."""
+        known = dict.fromkeys(keys)
+        if len(known) > MOST_KEYS:
+            raise ValueError(f"{len(known)} keys are too many: {MOST_KEYS} at most")
+        for number, key in enumerate(known, 1):
+            if problem := _problem(key):
+                raise ValueError(f"API key {number} {problem}")
+        self._known = [(_digest(key), _name(key)) for key in known]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there are no keys, so that everyone may ask."""
+        return not self._known
+
+    def principal(self, headers: Mapping[str, str]) -> str:
+        """The short name of the key that came, for limits and logs; it does not tell the key.
+
+        Raises:
+            ApiError: 401 where no key or an unknown one came, 400 where two different ones came.
+        """
+        if self.is_open:
+            return ANONYMOUS
+        given = _given(headers)
+        if not given:
+            raise _refused("No API key came with this request. Send it as 'Authorization: Bearer YOUR_API_KEY'.")
+        if len(given) > 1:
+            raise invalid("This request carries different API keys in its headers. Send one.", code="invalid_api_key")
+        asked = _digest(given.pop())
+        found = ""
+        for digest, name in self._known:
+            if hmac.compare_digest(digest, asked):
+                found = name
+        if not found:
+            raise _refused("The API key of this request is not one that this server knows.")
+        return found
+
+
+def make_key() -> str:
+    """A new key: 192 bits of chance."""
+    return f"wd-{secrets.token_urlsafe(24)}"
+
+
+def is_weak(key: str) -> bool:
+    """Whether the key is so short that it could be guessed."""
+    return len(key) < SHORTEST
+
+
+def read_key_file(path: Path) -> KeyFile:
+    """The keys in a file, one a line; empty lines and those that begin with `#` do not count.
+
+    Raises:
+        ValueError: with a text for the user. It names lines, and never what is in them.
+    """
+    keys = []
+    text, is_for_all = _read(path)
+    for number, line in enumerate(text.splitlines(), 1):
+        key = line.strip()
+        if not key or key.startswith("#"):
+            continue
+        problem = _problem(key) or (f"is shorter than {SHORTEST} characters" if is_weak(key) else None)
+        if problem:
+            raise ValueError(f"the API key in line {number} of {path} {problem}")
+        keys.append(key)
+    if not keys:
+        raise ValueError(f"there is no API key in {path}: write one a line")
+    note = f"every user of this machine can read the keys in {path}: chmod 600 {path}" if is_for_all else None
+    return KeyFile(keys, note)
+
+
+def _read(path: Path) -> tuple[str, bool]:
+    """What the file says, and whether all users may read it."""
+    try:
+        with path.open("rb") as file:
+            mode = path.stat().st_mode
+            data = file.read(_FILE_BYTES + 1)
+    except OSError as error:
+        raise ValueError(f"cannot read the API keys in {path}: {error.strerror}") from error
+    if len(data) > _FILE_BYTES:
+        raise ValueError(f"{path} has more than {_FILE_BYTES // 2**10} KiB: is it a file of API keys?")
+    try:
+        return data.decode("utf-8-sig"), stat.S_ISREG(mode) and bool(mode & stat.S_IROTH)
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not text: is it a file of API keys?") from None
+
+
+def _problem(key: str) -> str | None:
+    """Why a key cannot be one."""
+    if not key:
+        return "is empty"
+    if not all("!" <= letter <= "~" for letter in key):
+        return "has a blank or a character that an HTTP header cannot carry"
+    return None
+
+
+def _given(headers: Mapping[str, str]) -> set[str]:
+    """The different keys in the headers. A mapping that holds a name twice gives both among its items."""
+    found = set()
+    for name, value in headers.items():
+        lower = name.lower()
+        if lower in _PLAIN:
+            found.add(value.strip())
+        elif lower == "authorization":
+            scheme, _, rest = value.strip().partition(" ")
+            found.add(rest.strip() if scheme.lower() == "bearer" else "")
+    return found - {""}
+
+
+def _digest(key: str) -> bytes:
+    # A header may hold any byte, which arrives as half a surrogate pair.
+    return hashlib.sha256(key.encode(errors="surrogatepass")).digest()
+
+
+def _name(key: str) -> str:
+    return f"key-{hashlib.sha256(b'welldone principal: ' + key.encode()).hexdigest()[:8]}"
+
+
+def _refused(message: str) -> ApiError:
+    return ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})

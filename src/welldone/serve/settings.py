@@ -1,0 +1,149 @@
+"""What can be set for the server, and all settings together."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from welldone.engines.settings import LIMITS, ModelSettings
+from welldone.net.settings import Setting, as_public
+
+SERVER, SECURITY, LOGS = "Server", "Security", "Logs"
+FILE_NAME = "welldone.toml"
+
+_HOUR_S, _DAY_S = 3_600.0, 86_400.0  # who waits longer has forgotten it
+_NEVER = {"-1": _DAY_S, "0": _DAY_S}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeSettings:
+    """The server around the models."""
+
+    config: Annotated[
+        Path | None,
+        Setting("--config FILE", "a TOML file with settings and models", SERVER, unset=f"./{FILE_NAME} if it is there"),
+    ] = None
+    host: Annotated[
+        str, Setting("--host HOST", "address to listen on; off this machine clients need a key", SERVER)
+    ] = "127.0.0.1"
+    port: Annotated[
+        int, Setting("--port PORT", "port to listen on; 0: any that is free", SERVER, limits=(0, 65_535))
+    ] = 8000
+    ssl_cert_file: Annotated[Path | None, Setting("--ssl-cert-file FILE", "certificate for TLS, as PEM", SERVER)] = None
+    ssl_key_file: Annotated[Path | None, Setting("--ssl-key-file FILE", "its private key, as PEM", SERVER)] = None
+    max_loaded: Annotated[
+        int,
+        Setting("--max-loaded --models-max N", "models in memory at once; 0: no limit", SERVER, limits=(0, 10_000)),
+    ] = 0
+    keep_alive_s: Annotated[
+        float,
+        Setting(
+            "--keep-alive --sse-ping-interval SECONDS",
+            "seconds of silence after which a stream gets a comment; 0: never",
+            SERVER,
+            limits=(0.1, _DAY_S),
+            words=_NEVER,
+        ),
+    ] = 10.0  # proxies give up after 60 s of silence, some clients after 15 s
+    early_s: Annotated[
+        float,
+        Setting(
+            "--early SECONDS",
+            "seconds that a stream's status waits for the engine, so that an error can still be one",
+            SERVER,
+            limits=(0, 60),
+        ),
+    ] = 1.0
+    drain_s: Annotated[
+        float, Setting("--drain SECONDS", "seconds that running requests get at the end", SERVER, limits=(0, _HOUR_S))
+    ] = 30.0  # what Kubernetes gives
+    slots: Annotated[
+        bool,
+        Setting(
+            "--slots", "offer /slots, which shows what runs", SERVER, off="--no-slots", llama="LLAMA_ARG_ENDPOINT_SLOTS"
+        ),
+    ] = False
+    no_page: Annotated[
+        bool, Setting("--no-page --no-webui --no-ui", "do not offer the page", SERVER, off="--page --webui --ui")
+    ] = False
+
+    api_keys: Annotated[
+        tuple[str, ...],
+        Setting(
+            "--api-key KEYS",
+            "keys that clients must send one of, separated by commas; env:NAME takes it from the environment",
+            SECURITY,
+            llama="LLAMA_API_KEY",
+            is_secret=True,
+        ),
+    ] = field(default=(), repr=False)
+    api_key_file: Annotated[Path | None, Setting("--api-key-file FILE", "a file with a key on each line", SECURITY)] = (
+        None
+    )
+    no_api_key: Annotated[
+        bool, Setting("--no-api-key", "let everybody in, also on an address that others can reach", SECURITY)
+    ] = False
+    allowed_hosts: Annotated[
+        tuple[str, ...],
+        Setting("--allowed-hosts NAMES", "names that clients may call this server by, besides its own", SECURITY),
+    ] = ()
+    cors_origins: Annotated[
+        tuple[str, ...],
+        Setting(
+            "--cors-origins ORIGINS",
+            "pages that may ask from a browser, such as https://chat.example; *: all",
+            SECURITY,
+        ),
+    ] = ()
+
+    body_limit_bytes: Annotated[
+        int, Setting("--body-limit BYTES", "longest request body", LIMITS, limits=(1_024, 2**30))
+    ] = 4 * 2**20  # 16 MB took the engine 4.5 s and 700 MB before it said no
+    connections: Annotated[
+        int, Setting("--connections N", "open connections at once", LIMITS, limits=(1, 1_000_000))
+    ] = 1024
+    body_s: Annotated[
+        float, Setting("--body-time SECONDS", "seconds to send the body of a request", LIMITS, limits=(1, _HOUR_S))
+    ] = 30.0
+    first_byte_s: Annotated[
+        float,
+        Setting(
+            "--first-byte SECONDS", "seconds to the first token; long prompts are slow", LIMITS, limits=(1, _DAY_S)
+        ),
+    ] = 600.0
+    idle_s: Annotated[
+        float, Setting("--idle SECONDS", "seconds from one token to the next", LIMITS, limits=(1, _DAY_S))
+    ] = 120.0
+    write_s: Annotated[
+        float,
+        Setting("--write SECONDS", "seconds that a client may leave its stream unread", LIMITS, limits=(1, _DAY_S)),
+    ] = 30.0
+    requests_per_minute: Annotated[
+        int, Setting("--requests-per-minute N", "requests of each key; 0: no limit", LIMITS, limits=(0, 10**9))
+    ] = 0
+    tokens_per_minute: Annotated[
+        int, Setting("--tokens-per-minute N", "tokens of each key; 0: no limit", LIMITS, limits=(0, 10**12))
+    ] = 0
+
+    log_format: Annotated[
+        str, Setting("--log-format FORMAT", "lines for people or for programs", LOGS, choices="text json")
+    ] = "text"
+    log_level: Annotated[
+        str, Setting("--log-level LEVEL", "the least that is logged", LOGS, choices="debug info warning error")
+    ] = "info"
+    verbose: Annotated[bool, Setting("-v --verbose --log-verbose", "show the engines' own log too", LOGS)] = False
+    quiet: Annotated[bool, Setting("-q --quiet --log-disable", "log errors only", LOGS)] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """All that the user wants."""
+
+    server: ServeSettings
+    models: tuple[ModelSettings, ...]
+    notes: tuple[str, ...] = ()
+    """What the user should know about it, a line each."""
+
+    def as_public(self) -> dict[str, object]:
+        """All settings without secrets, as JSON has them."""
+        models = [{"name": model.name, **as_public(model), "defaults": model.defaults} for model in self.models]
+        return {"server": as_public(self.server), "models": models}

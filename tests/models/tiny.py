@@ -1,0 +1,156 @@
+"""Tiny language models of random weights: real GGUF files that llama.cpp reads, made in a fraction of a second.
+
+They answer nonsense, and that is their use: thousands of tokens a second of control characters, quotes, tags and
+characters that are cut over several tokens, of one model also broken ones. Nothing about them is left to chance: the
+same code makes the same bytes.
+
+How the nonsense is steered. Six numbers of each token's vector say what the token leaves open (`Need`). No layer
+writes to these, so that the last step sees them and can make likely what fits, and a chosen token a bit more or less
+so. The other numbers are random, and layers mix all of the text so far into them.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.models.gguf_writer import Array, Gguf, Kind, Value
+from tests.models.vocabulary import (
+    ADDED,
+    CALL,
+    CALL_END,
+    CONTROLS,
+    END,
+    END_OF_TEXT,
+    Need,
+    Token,
+    Vocabulary,
+    vocabulary,
+)
+from tests.models.weights import Weights
+
+SEED = 20240229
+HERE = Path(__file__).parent
+
+CONTEXT = 2048
+WIDTH = 64
+LAYERS = 2
+HEADS, KEY_HEADS = 4, 2
+HEAD_WIDTH = WIDTH // HEADS
+HIDDEN = 128  # of the feed-forward part: twice the width
+NEEDS = len(Need)
+
+# Chosen by trying: with these nearly every character is whole, and a text at temperature 0 does not soon fall into a
+# circle.
+NEED_SIZE = 2.0
+SPREAD = 0.14  # of the last step's random part: makes logits of about 1
+REPEAT = -0.12  # how much of a token's own vector stands against it: it does not follow itself
+MISFIT = -4.5  # for what does not fit to what is open
+BREAKING = -2.0  # the same, where characters are to be broken
+NEVER = -6.0
+
+# How much likelier than others a token is; 1 here adds about 1.7 to its logit. Quotes and brackets close what a grammar
+# forces to be JSON; without this a string would run on until the last token.
+CLOSERS = dict.fromkeys(('"', "}", "]", '"}'), 1.2)
+SILENT = dict.fromkeys((*CONTROLS, *ADDED), NEVER)
+# These end by themselves, within some hundred tokens. A call that is closed by its own token ends the answer; one that
+# is closed letter by letter, which a grammar also allows, may be followed by another.
+THINKING = {END: 0.2, "</think>": 1.4}
+CALLING = {END: 0.4, CALL: 1.0, CALL_END: 0.6}
+
+
+def chat_model() -> Gguf:
+    """A chat model whose template knows tools. It ends its answer only where a grammar makes it."""
+    return _model("tiny", (HERE / "chat.jinja").read_text(), {})
+
+
+def thinking_model() -> Gguf:
+    """A chat model that thinks first: its template opens `<think>`. It ends its thoughts and its answer by itself."""
+    return _model("tiny-thinking", (HERE / "thinking.jinja").read_text(), THINKING)
+
+
+def calling_model() -> Gguf:
+    """The chat model, but it begins calls in the midst of its text and ends by itself."""
+    return _model("tiny-calling", (HERE / "chat.jinja").read_text(), CALLING)
+
+
+def broken_model() -> Gguf:
+    """The chat model, but many of its characters lack their end."""
+    return _model("tiny-broken", (HERE / "chat.jinja").read_text(), {}, misfit=BREAKING)
+
+
+def _model(name: str, template: str, leanings: Mapping[str, float], misfit: float = MISFIT) -> Gguf:
+    words = vocabulary()
+    metadata: dict[str, Value] = {
+        "general.architecture": "llama",
+        "general.name": name,
+        "general.file_type": 0,  # all in single precision
+        "llama.vocab_size": len(words.tokens),
+        "llama.context_length": CONTEXT,
+        "llama.embedding_length": WIDTH,
+        "llama.block_count": LAYERS,
+        "llama.feed_forward_length": HIDDEN,
+        "llama.attention.head_count": HEADS,
+        "llama.attention.head_count_kv": KEY_HEADS,
+        "llama.attention.layer_norm_rms_epsilon": 1e-5,
+        "llama.rope.dimension_count": HEAD_WIDTH,
+        **_tokenizer(words),
+        "tokenizer.chat_template": template,
+    }
+    weights = Weights(SEED)
+    _add_layers(weights)
+    _add_ends(weights, words, {**CLOSERS, **SILENT, **leanings}, misfit)
+    return Gguf(metadata, weights.tensors)
+
+
+def _tokenizer(words: Vocabulary) -> dict[str, Value]:
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.tokens": Array(Kind.STRING, [token.text for token in words.tokens]),
+        "tokenizer.ggml.token_type": Array(Kind.INT32, [token.mark for token in words.tokens]),
+        "tokenizer.ggml.merges": Array(Kind.STRING, words.merges),
+        "tokenizer.ggml.bos_token_id": words.number(END_OF_TEXT),
+        "tokenizer.ggml.eos_token_id": words.number(END),
+        "tokenizer.ggml.padding_token_id": words.number(END_OF_TEXT),
+        "tokenizer.ggml.add_bos_token": False,
+    }
+
+
+def _add_layers(weights: Weights) -> None:
+    for layer in range(LAYERS):
+        at = f"blk.{layer}"
+        weights.add_same(f"{at}.attn_norm.weight", WIDTH, 1.0)
+        weights.add_matrix(f"{at}.attn_q.weight", WIDTH, HEADS * HEAD_WIDTH, gain=1.5)
+        weights.add_matrix(f"{at}.attn_k.weight", WIDTH, KEY_HEADS * HEAD_WIDTH, gain=1.5)
+        weights.add_matrix(f"{at}.attn_v.weight", WIDTH, KEY_HEADS * HEAD_WIDTH)
+        _add_writer(weights, f"{at}.attn_output.weight", HEADS * HEAD_WIDTH)
+        weights.add_same(f"{at}.ffn_norm.weight", WIDTH, 1.0)
+        weights.add_matrix(f"{at}.ffn_gate.weight", WIDTH, HIDDEN)
+        weights.add_matrix(f"{at}.ffn_up.weight", WIDTH, HIDDEN)
+        _add_writer(weights, f"{at}.ffn_down.weight", HIDDEN)
+
+
+def _add_writer(weights: Weights, name: str, width: int) -> None:
+    """A matrix whose result is added to the vector: it leaves alone what says what is open."""
+    rows = [[0.0] * width] * NEEDS + weights.rows(WIDTH - NEEDS, width, width**-0.5)
+    weights.add_rows(name, rows)
+
+
+def _add_ends(weights: Weights, words: Vocabulary, leanings: Mapping[str, float], misfit: float) -> None:
+    """The first step and the last: what a token says, and which token comes next."""
+    by_data = {text.encode(): leaning for text, leaning in leanings.items()}
+    first, last = [], []
+    for token in words.tokens:
+        own, noise = weights.numbers(WIDTH - NEEDS, 0.7), weights.numbers(WIDTH - NEEDS, SPREAD)
+        first.append([NEED_SIZE * (need is token.after) for need in Need] + own)
+        leaning = by_data.get(token.data, 0.0) + _validity(token)
+        fits = [leaning + misfit * (not token.fits(need)) for need in Need]
+        last.append(fits + [REPEAT * a + b for a, b in zip(own, noise, strict=True)])
+    weights.add_rows("token_embd.weight", first)
+    weights.add_same("output_norm.weight", WIDTH, 1.0)
+    weights.add_rows("output.weight", last)
+
+
+def _validity(token: Token) -> float:
+    """Bytes that stand in no right text are possible, but rare. (0xE0 and 0xF1 on could, but not before every byte.)"""
+    is_broken = len(token.data) == 1 and token.data[0] in {0xC0, 0xC1, 0xE0, *range(0xF1, 0x100)}
+    return NEVER / 2 if is_broken else 0.0

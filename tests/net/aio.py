@@ -1,0 +1,43 @@
+"""Small parts for tests of sockets: a limit on every wait, a server that says given bytes, a client that says them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+Value = TypeVar("Value")
+
+LIMIT_S = 30.0
+"""No wait here takes a second; a hang is a failure and not a wait."""
+
+
+def run(work: Coroutine[Any, Any, Value]) -> Value:
+    """What a coroutine gives; a hang is a failure."""
+
+    async def bounded() -> Value:
+        async with asyncio.timeout(LIMIT_S):
+            return await work
+
+    return asyncio.run(bounded())
+
+
+@asynccontextmanager
+async def serving(
+    answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+) -> AsyncIterator[int]:
+    """A server on a port that the system chose; each connection is answered by `answer`, and then closed."""
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await answer(reader, writer)
+            await writer.drain()
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()

@@ -1,0 +1,222 @@
+"""The HTTP client: what comes is pushed on, and what goes wrong is said once."""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.net.aio import run, serving
+from welldone.net.outbound import Address, OutboundError, fetch, send
+
+REPLY = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n\r\nhello"
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n6\r\n there\r\n0\r\n\r\n"
+
+
+class Heard:
+    """A receiver that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.headers: Mapping[str, str] = {}
+        self.pieces: list[bytes] = []
+        self.ends: list[OutboundError | None] = []
+        self.over = asyncio.Event()
+        self.some = asyncio.Event()
+
+    def head(self, status: int, headers: Mapping[str, str]) -> None:
+        assert not self.status
+        self.status, self.headers = status, headers
+
+    def data(self, data: bytes) -> None:
+        self.pieces.append(data)
+        self.some.set()
+
+    def end(self, error: OutboundError | None) -> None:
+        self.ends.append(error)
+        self.over.set()
+
+
+async def ask(reply: bytes, *, size: int | None = None) -> Heard:
+    """What is heard of a server that says `reply`, in pieces of a size, and then hangs up."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        for start in range(0, len(reply), size or len(reply) or 1):
+            writer.write(reply[start : start + (size or len(reply))])
+            await writer.drain()
+
+    heard = Heard()
+    async with serving(answer) as port:
+        await send(Address(port=port), "GET", "/x", heard)
+        await heard.over.wait()
+    return heard
+
+
+@pytest.mark.parametrize("size", [None, 1, 7])
+@pytest.mark.parametrize(("reply", "body"), [(REPLY, b"hello"), (CHUNKED, b"hello there")])
+def test_a_reply_is_heard_however_it_is_cut(reply: bytes, body: bytes, size: int | None) -> None:
+    heard = run(ask(reply, size=size))
+    assert heard.status == 200
+    assert b"".join(heard.pieces) == body
+    assert heard.ends == [None]
+
+
+def test_chunks_that_come_together_are_handed_on_together() -> None:
+    assert run(ask(CHUNKED)).pieces == [b"hello there"]
+
+
+def test_a_reply_without_a_length_ends_with_its_connection() -> None:
+    heard = run(ask(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhello"))
+    assert heard.pieces == [b"hello"]
+    assert heard.ends == [None]
+
+
+def test_an_early_hint_is_not_the_reply() -> None:
+    heard = run(ask(b"HTTP/1.1 100 Continue\r\nX-Odd: 1\r\n\r\n" + REPLY))
+    assert heard.status == 200
+    assert "x-odd" not in heard.headers
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"",
+        b"HTTP/1.1 200 OK\r\nContent-Le",
+        REPLY[:-1],
+        CHUNKED[:-5],
+        b"SSH-2.0-OpenSSH\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nX: " + b"a" * 100_000,
+    ],
+    ids=["nothing", "half a head", "short", "no last chunk", "not HTTP", "endless head"],
+)
+def test_what_is_no_whole_reply_is_an_error_said_once(reply: bytes) -> None:
+    heard = run(ask(reply))
+    assert len(heard.ends) == 1
+    assert isinstance(heard.ends[0], OutboundError)
+
+
+def test_the_request_has_what_it_needs_and_the_key_only_in_its_header() -> None:
+    heard: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        heard.append(head + await reader.readexactly(2))
+        writer.write(REPLY)
+
+    async def work() -> None:
+        async with serving(answer) as port:
+            address = Address(port=port, key="secret-key", prefix="/v1")
+            assert "secret" not in repr(address)
+            reply = await fetch(address, "POST", "/x", body=b"{}", within_s=10)
+            assert (reply.status, reply.body) == (200, b"hello")
+
+    run(work())
+    head = heard[0].decode().split("\r\n")
+    assert head[0] == "POST /v1/x HTTP/1.1"
+    assert "Authorization: Bearer secret-key" in head
+    assert "Accept-Encoding: identity" in head
+    assert "Content-Length: 2" in head
+
+
+def test_a_unix_socket_is_reached_too(tmp_path: Path) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(REPLY)
+        writer.close()
+
+    async def work() -> None:
+        path = str(tmp_path / "s")
+        server = await asyncio.start_unix_server(answer, path)
+        assert (await fetch(Address(socket=path), "GET", "/", within_s=10)).body == b"hello"
+        server.close()
+        with pytest.raises(OutboundError, match="no connection"):
+            await fetch(Address(socket=str(tmp_path / "none")), "GET", "/", within_s=10)
+
+    run(work())
+
+
+def test_a_reply_that_is_too_long_or_too_slow_is_given_up() -> None:
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async def work() -> None:
+        async with serving(silent) as port:
+            with pytest.raises(OutboundError, match="within"):
+                await fetch(Address(port=port), "GET", "/", within_s=0.01)
+
+    run(work())
+    with pytest.raises(OutboundError, match="more than 4 bytes"):
+        run(_fetch_with_limit(4))
+
+
+async def _fetch_with_limit(limit_bytes: int) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(REPLY)
+
+    async with serving(answer) as port:
+        await fetch(Address(port=port), "GET", "/", within_s=10, limit_bytes=limit_bytes)
+
+
+def test_who_leaves_hears_no_more_and_the_server_sees_it() -> None:
+    async def work() -> None:
+        left = asyncio.Event()
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(CHUNKED[:60])
+            await writer.drain()
+            try:
+                await reader.read()
+            finally:
+                left.set()
+
+        heard = Heard()
+        async with serving(answer) as port:
+            exchange = await send(Address(port=port), "GET", "/", heard)
+            await heard.some.wait()
+            exchange.close()
+            await left.wait()
+        assert heard.ends == []
+
+    run(work())
+
+
+def test_a_server_is_held_back_while_nobody_takes_what_it_says() -> None:
+    async def work() -> None:
+        offered = 64 * 2**20
+        sent = 0
+        stuck = asyncio.Event()
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal sent
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % offered)
+            for _ in range(offered // 65536):
+                writer.write(bytes(65536))
+                sent += 65536
+                drained = asyncio.ensure_future(writer.drain())
+                done, _ = await asyncio.wait({drained}, timeout=0.2)
+                if not done:
+                    stuck.set()
+                await drained
+
+        class Slow(Heard):
+            def data(self, data: bytes) -> None:
+                super().data(data)
+                if len(self.pieces) == 1:
+                    exchange.pause()
+
+        heard = Slow()
+        async with serving(answer) as port:
+            exchange = await send(Address(port=port), "GET", "/", heard)
+            await stuck.wait()
+            assert sum(map(len, heard.pieces)) <= 262144
+            assert sent < offered / 2
+            exchange.resume()
+            await heard.over.wait()
+        assert sum(map(len, heard.pieces)) == offered
+        assert heard.ends == [None]
+
+    run(work())

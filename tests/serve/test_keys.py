@@ -1,0 +1,177 @@
+"""Keys: whoever has one gets in by any header, and nobody ever sees it."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from multidict import CIMultiDict
+
+from welldone.serve.errors import ApiError
+from welldone.serve.keys import ANONYMOUS, MOST_KEYS, Keys, is_weak, make_key, read_key_file
+
+KEY = "wd-canary-0123456789"
+OTHER = "wd-another-987654321"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Authorization": f"Bearer {KEY}"},
+        {"authorization": f"bearer {KEY}"},
+        {"AUTHORIZATION": f"BEARER   {KEY} "},
+        {"x-api-key": KEY},
+        {"X-Api-Key": f" {KEY} "},
+        {"api-key": KEY},
+        {"Authorization": f"Bearer {KEY}", "x-api-key": KEY, "api-key": KEY},
+        {"Authorization": "Basic dXNlcjpwYXNz", "x-api-key": KEY},
+        {"Authorization": "Bearer ", "x-api-key": KEY},
+    ],
+)
+def test_every_header_that_may_carry_a_key_gives_the_same_principal(headers: dict[str, str]) -> None:
+    keys = Keys([OTHER, KEY])
+    assert keys.principal(headers) == keys.principal({"authorization": f"Bearer {KEY}"})
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"authorization": ""},
+        {"authorization": "Bearer"},
+        {"authorization": "Bearer "},
+        {"authorization": KEY},
+        {"authorization": f"Basic {KEY}"},
+        {"authorization": f"Bearer {KEY}x"},
+        {"authorization": f"Bearer {KEY[:-1]}"},
+        {"authorization": f"Bearer {KEY.upper()}"},
+        {"authorization": f"Bearer {OTHER}"},
+        {"x-api-key": ""},
+        {"x-api-key": f"Bearer {KEY}"},
+        {"x-api-key": "\udcff\udc80"},
+        {"x-api-key": "ключ"},
+        {"cookie": KEY},
+    ],
+)
+def test_no_key_or_a_wrong_one_gets_401_which_shows_no_part_of_it(headers: dict[str, str]) -> None:
+    with pytest.raises(ApiError) as caught:
+        Keys([KEY]).principal(headers)
+    error = caught.value
+    assert (error.status, error.code) == (401, "invalid_api_key")
+    assert error.headers == {"WWW-Authenticate": "Bearer"}
+    shown = error.body().decode()
+    assert "canary" not in shown
+    assert "another" not in shown
+    assert error.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"authorization": f"Bearer {KEY}", "x-api-key": OTHER},
+        {"authorization": f"Bearer {OTHER}", "api-key": KEY},
+        {"x-api-key": KEY, "api-key": "nonsense"},
+        CIMultiDict([("Authorization", f"Bearer {KEY}"), ("Authorization", f"Bearer {OTHER}")]),
+        CIMultiDict([("x-api-key", KEY), ("X-API-KEY", OTHER)]),
+    ],
+)
+def test_two_keys_that_differ_get_400_even_if_one_is_right(headers: dict[str, str]) -> None:
+    with pytest.raises(ApiError) as caught:
+        Keys([KEY, OTHER]).principal(headers)
+    assert caught.value.status == 400
+    assert "canary" not in caught.value.message
+
+
+def test_without_keys_everyone_is_anonymous_whatever_they_send() -> None:
+    keys = Keys([])
+    assert keys.is_open
+    assert keys.principal({}) == ANONYMOUS
+    assert keys.principal({"authorization": "Bearer none", "x-api-key": "other"}) == ANONYMOUS
+
+
+def test_a_principal_is_a_short_stable_name_that_holds_nothing_of_the_key() -> None:
+    names = {Keys([KEY]).principal({"api-key": KEY}), Keys([OTHER, KEY]).principal({"api-key": KEY})}
+    assert names == {"key-4bd282be"}
+    assert Keys([OTHER]).principal({"api-key": OTHER}) not in names
+
+
+@given(st.dictionaries(st.sampled_from(["authorization", "x-api-key", "api-key", "host"]), st.text()))
+def test_no_header_whatever_opens_or_breaks_a_closed_server(headers: dict[str, str]) -> None:
+    with pytest.raises(ApiError):
+        Keys([KEY]).principal(headers)
+
+
+@pytest.mark.parametrize("key", ["", "two words", "tab\tbed", "line\nbreak", "schlüssel", "\x7f" * 8])
+def test_a_key_that_no_header_can_carry_is_refused_at_the_start(key: str) -> None:
+    with pytest.raises(ValueError, match="API key 2") as caught:
+        Keys([KEY, key])
+    assert not key or key not in str(caught.value)
+
+
+def test_too_many_keys_are_refused_at_the_start() -> None:
+    Keys(f"wd-key-{number}" for number in range(MOST_KEYS))
+    with pytest.raises(ValueError, match="too many"):
+        Keys(f"wd-key-{number}" for number in range(MOST_KEYS + 1))
+
+
+def test_a_made_key_is_new_each_time_and_strong_and_can_be_used() -> None:
+    made = {make_key() for _ in range(100)}
+    assert len(made) == 100
+    assert all(key.startswith("wd-") and len(key) == 35 and not is_weak(key) for key in made)
+    Keys(made)
+
+
+def _file(folder: Path, data: str | bytes, mode: int = 0o600) -> Path:
+    path = folder / "keys.txt"
+    path.write_bytes(data if isinstance(data, bytes) else data.encode())
+    path.chmod(mode)
+    return path
+
+
+def test_a_key_file_has_one_key_a_line_and_comments(tmp_path: Path) -> None:
+    path = _file(tmp_path, f"\ufeff# people\n\n{KEY}\r\n  {OTHER}  \n#wd-old-key-here\n")
+    assert read_key_file(path) == ([KEY, OTHER], None)
+
+
+def test_a_key_file_that_all_may_read_comes_with_a_note(tmp_path: Path) -> None:
+    keys, note = read_key_file(_file(tmp_path, KEY, 0o644))
+    assert keys == [KEY]
+    assert note is not None
+    assert "chmod 600" in note
+    assert "canary" not in note
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ("", "no API key"),
+        ("# nothing\n\n", "no API key"),
+        (f"{KEY}\nshort\n", "line 2"),
+        (f"{KEY} # mine\n", "line 1"),
+        (b"\xff\xfe\x00", "not text"),
+        ("x" * 300_000, "KiB"),
+    ],
+)
+def test_a_key_file_that_is_none_says_why_and_shows_no_key(tmp_path: Path, data: str | bytes, said: str) -> None:
+    with pytest.raises(ValueError, match=said) as caught:
+        read_key_file(_file(tmp_path, data))
+    assert "canary" not in str(caught.value)
+    assert "short\n" not in str(caught.value)
+
+
+def test_a_key_file_that_cannot_be_read_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"cannot read the API keys in .*: No such file"):
+        read_key_file(tmp_path / "gone")
+    with pytest.raises(ValueError, match=r"cannot read the API keys in .*: Is a directory"):
+        read_key_file(tmp_path)
+
+
+def test_keys_may_come_from_a_pipe(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, KEY.encode())
+    os.close(writing)
+    try:
+        assert read_key_file(Path(f"/dev/fd/{reading}")) == ([KEY], None)
+    finally:
+        os.close(reading)

@@ -1,0 +1,164 @@
+"""Limits: each key its own, paid by a clock that the test holds."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from welldone.serve.errors import ApiError
+from welldone.serve.limits import MOST_PRINCIPALS, Limits, duration
+
+
+class Clock:
+    """Time that stands until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def _refused(subject: Limits, principal: str = "a") -> ApiError:
+    with pytest.raises(ApiError) as caught:
+        subject.take(principal)
+    assert (caught.value.status, caught.value.code) == (429, "rate_limit_exceeded")
+    return caught.value
+
+
+def test_without_limits_there_are_no_headers_and_no_refusals() -> None:
+    subject = Limits(requests_per_minute=0, tokens_per_minute=0)
+    subject.spend("a", 10**9)
+    assert [subject.take("a") for _ in range(1000)] == [{}] * 1000
+
+
+def test_a_minutes_requests_may_come_at_once_and_the_next_one_waits() -> None:
+    clock = Clock()
+    subject = Limits(requests_per_minute=3, tokens_per_minute=0, clock=clock)
+    assert subject.take("a") == {
+        "x-ratelimit-limit-requests": "3",
+        "x-ratelimit-remaining-requests": "2",
+        "x-ratelimit-reset-requests": "20s",
+    }
+    subject.take("a")
+    assert subject.take("a")["x-ratelimit-remaining-requests"] == "0"
+    error = _refused(subject)
+    assert error.retry_after_s == 20.0
+    assert error.headers["x-ratelimit-reset-requests"] == "1m0s"
+    assert "3 requests a minute" in error.message
+    clock.now += 19.9
+    _refused(subject)
+    clock.now += 0.1
+    subject.take("a")
+    _refused(subject)
+
+
+def test_each_principal_has_its_own_limits() -> None:
+    subject = Limits(requests_per_minute=1, tokens_per_minute=0, clock=Clock())
+    subject.take("a")
+    _refused(subject, "a")
+    subject.take("b")
+
+
+def test_tokens_are_paid_after_the_answer_and_a_debt_is_waited_for() -> None:
+    clock = Clock()
+    subject = Limits(requests_per_minute=0, tokens_per_minute=600, clock=clock)
+    assert subject.take("a")["x-ratelimit-remaining-tokens"] == "600"
+    subject.spend("a", 100)
+    headers = subject.take("a")
+    assert headers["x-ratelimit-remaining-tokens"] == "500"
+    assert headers["x-ratelimit-reset-tokens"] == "10s"
+    assert "x-ratelimit-limit-requests" not in headers
+    subject.spend("a", 599)
+    error = _refused(subject)
+    assert error.retry_after_s == pytest.approx(10.0)
+    assert error.headers["x-ratelimit-remaining-tokens"] == "0"
+    assert "600 tokens a minute" in error.message
+    clock.now += 10.0
+    subject.take("a")
+
+
+def test_a_request_that_the_tokens_refuse_is_not_counted() -> None:
+    clock = Clock()
+    subject = Limits(requests_per_minute=2, tokens_per_minute=60, clock=clock)
+    subject.take("a")
+    subject.spend("a", 60)
+    for _ in range(5):
+        assert _refused(subject).headers["x-ratelimit-remaining-requests"] == "1"
+    clock.now += 1.0
+    assert subject.take("a")["x-ratelimit-remaining-requests"] == "0"
+
+
+def test_an_unused_bucket_does_not_grow_and_a_clock_that_goes_back_takes_nothing() -> None:
+    clock = Clock()
+    subject = Limits(requests_per_minute=2, tokens_per_minute=0, clock=clock)
+    subject.take("a")
+    clock.now += 10_000.0
+    assert subject.take("a")["x-ratelimit-remaining-requests"] == "1"
+    clock.now -= 500.0
+    assert subject.take("a")["x-ratelimit-remaining-requests"] == "0"
+
+
+def test_of_too_many_principals_the_one_not_seen_for_longest_is_forgotten() -> None:
+    subject = Limits(requests_per_minute=1, tokens_per_minute=0, clock=Clock())
+    for number in range(MOST_PRINCIPALS):
+        subject.take(str(number))
+    _refused(subject, "0")
+    subject.take("one more")
+    _refused(subject, "0")
+    subject.take("1")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "0s"),
+        (-1.0, "0s"),
+        (0.0001, "1ms"),
+        (0.02, "20ms"),
+        (0.9999, "1s"),
+        (1.0, "1s"),
+        (8.64, "8.64s"),
+        (59.9999, "1m0s"),
+        (60.0, "1m0s"),
+        (360.0, "6m0s"),
+        (432.2, "7m13s"),
+        (3603.0, "1h0m3s"),
+        (1e6, "277h46m40s"),
+    ],
+)
+def test_durations_are_written_as_openai_does(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@given(
+    st.integers(1, 10_000),
+    st.integers(1, 10_000),
+    st.lists(st.tuples(st.floats(0, 100), st.integers(0, 1000)), max_size=30),
+)
+def test_who_comes_when_told_is_let_in(requests: int, tokens: int, steps: list[tuple[float, int]]) -> None:
+    clock = Clock()
+    subject = Limits(requests_per_minute=requests, tokens_per_minute=tokens, clock=clock)
+    for pause_s, spent in steps:
+        clock.now += pause_s
+        try:
+            subject.take("a")
+        except ApiError as error:
+            assert error.retry_after_s is not None  # noqa: PT017  # both ways of the try are right
+            clock.now += error.retry_after_s
+            subject.take("a")
+        subject.spend("a", spent)
+
+
+@given(st.integers(1, 100), st.lists(st.floats(0, 2), max_size=200))
+def test_no_minute_and_a_bucket_lets_more_through_than_twice_the_limit(per_minute: int, pauses: list[float]) -> None:
+    clock = Clock()
+    subject = Limits(requests_per_minute=per_minute, tokens_per_minute=0, clock=clock)
+    passed: list[float] = []
+    for pause_s in pauses:
+        clock.now += pause_s
+        try:
+            subject.take("a")
+        except ApiError:
+            continue
+        passed.append(clock.now)
+        assert sum(at > clock.now - 60 for at in passed) <= 2 * per_minute

@@ -1,0 +1,232 @@
+"""Metrics: names that dashboards know, numbers that add up, and labels that nobody outside can multiply."""
+
+import math
+import random
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from welldone.serve.metrics import OTHER, Metrics, StreamTimes
+
+
+class Clock:
+    """Time that stands until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Gate:
+    """So many run and wait."""
+
+    running = 3
+    waiting = 2
+
+
+def _read(metrics: Metrics) -> dict[str, dict[str, dict[tuple[str, ...], float]]]:
+    """What a scrape gives: by family, then by sample, then by the values of the labels in their names' order."""
+    kind, body = metrics.render()
+    assert kind.startswith("text/plain")
+    families: dict[str, dict[str, dict[tuple[str, ...], float]]] = {}
+    for family in text_string_to_metric_families(body.decode()):
+        for sample in family.samples:
+            labels = tuple(sample.labels[name] for name in sorted(sample.labels))
+            families.setdefault(family.name, {}).setdefault(sample.name, {})[labels] = sample.value
+    return families
+
+
+def _values(metrics: Metrics, sample: str) -> Mapping[tuple[str, ...], float]:
+    return next(family[sample] for family in _read(metrics).values() if sample in family)
+
+
+NAMES = [
+    "llamacpp:prompt_tokens_total",
+    "llamacpp:prompt_seconds_total",
+    "llamacpp:tokens_predicted_total",
+    "llamacpp:tokens_predicted_seconds_total",
+    "llamacpp:n_decode_total",
+    "llamacpp:prompt_tokens_seconds",
+    "llamacpp:predicted_tokens_seconds",
+    "llamacpp:requests_processing",
+    "llamacpp:requests_deferred",
+    "welldone_requests_total",
+    "welldone_time_to_first_token_seconds_bucket",
+    "welldone_inter_token_seconds_bucket",
+    "welldone_request_seconds_bucket",
+    "welldone_queue_seconds_bucket",
+    "welldone_active_streams",
+    "welldone_queue_depth",
+    "welldone_findings_total",
+    "welldone_stream_failures_total",
+    "welldone_client_disconnects_total",
+    "welldone_engine_restarts_total",
+    "welldone_engine_up",
+    "welldone_prompt_tokens_total",
+    "welldone_completion_tokens_total",
+    "welldone_build_info",
+    "python_info",
+]
+
+
+def _used() -> Metrics:
+    clock = Clock()
+    metrics = Metrics(["m"], clock=clock)
+    metrics.watch("m", Gate())
+    metrics.request("chat", "m", 200, 1.5)
+    metrics.tokens("m", 100, 50, prompt_s=0.5, completion_s=2.0)
+    metrics.findings(["delta-role-once", "delta-role-once"])
+    metrics.failure("engine_died")
+    metrics.disconnect()
+    metrics.engine("m", is_up=True, restarts=2)
+    metrics.engine_report("m", "# HELP x\nllamacpp:n_decode_total 17\nllamacpp:prompt_tokens_total 1\n")
+    return metrics
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_scrape_has_every_name(name: str) -> None:
+    assert _values(_used(), name)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("welldone_requests_total", {("chat", "m", "200"): 1}),
+        ("welldone_findings_total", {("delta-role-once",): 2}),
+        ("welldone_stream_failures_total", {("engine_died",): 1}),
+        ("welldone_client_disconnects_total", {(): 1}),
+        ("welldone_engine_up", {("m",): 1}),
+        ("welldone_engine_restarts_total", {("m",): 2}),
+        ("welldone_prompt_tokens_total", {("m",): 100}),
+        ("llamacpp:tokens_predicted_seconds_total", {("m",): 2}),
+        ("llamacpp:predicted_tokens_seconds", {("m",): 25, (OTHER,): 0}),
+        ("llamacpp:prompt_tokens_seconds", {("m",): 200, (OTHER,): 0}),
+        ("llamacpp:requests_processing", {("m",): 3}),
+        ("llamacpp:requests_deferred", {("m",): 2}),
+        ("llamacpp:n_decode_total", {("m",): 17}),
+        ("welldone_request_seconds_sum", {("m",): 1.5, (OTHER,): 0}),
+    ],
+)
+def test_what_was_counted_is_what_is_shown(name: str, value: dict[tuple[str, ...], float]) -> None:
+    assert _values(_used(), name) == value
+
+
+def test_two_servers_in_one_process_share_nothing() -> None:
+    one, other = Metrics(["m"]), Metrics(["m"])
+    one.disconnect()
+    assert _values(other, "welldone_client_disconnects_total") == {(): 0}
+
+
+def test_a_scrape_changes_nothing() -> None:
+    metrics = _used()
+    assert [_values(metrics, name) for name in NAMES] == [_values(metrics, name) for name in NAMES]
+
+
+def test_series_of_configured_models_are_there_before_the_first_request() -> None:
+    metrics = Metrics(["m"])
+    assert _values(metrics, "welldone_completion_tokens_total") == {("m",): 0}
+    assert _values(metrics, "welldone_engine_up") == {("m",): 0}
+    assert "_created" not in metrics.render()[1].decode()
+
+
+def test_labels_that_clients_could_multiply_are_counted_as_other() -> None:
+    metrics = Metrics(["m"])
+    for number in range(1000):
+        metrics.request(f"/path/{number}", f"model-{number}", 1000 + number, 1.0)
+        metrics.tokens(f"model-{number}", 1, 1)
+        metrics.findings([f"rule-{number}"])
+        metrics.failure(f"reason-{number}")
+        metrics.end(metrics.begin(), f"model-{number}")
+        metrics.engine(f"model-{number}", is_up=False, restarts=number)
+    assert _values(metrics, "welldone_requests_total") == {(OTHER, OTHER, OTHER): 1000}
+    assert _values(metrics, "welldone_findings_total") == {(OTHER,): 1000}
+    assert len(_values(metrics, "welldone_stream_failures_total")) == 33
+    assert sum(_values(metrics, "welldone_stream_failures_total").values()) == 1000
+    assert len(_values(metrics, "welldone_prompt_tokens_total")) == 2
+
+
+def test_a_stream_hands_its_times_over_once_at_its_end() -> None:
+    clock = Clock()
+    metrics = Metrics(["m"], clock=clock)
+    times = metrics.begin()
+    assert _values(metrics, "welldone_active_streams") == {(): 1}
+    times.queued(0.2)
+    times.queued(0.1)
+    clock.now = 0.25
+    times.first()
+    for _ in range(10):
+        clock.now += 0.02
+        times.more()
+    clock.now += 0.6
+    times.more(3)
+    assert (times.ttft_s, times.queued_s) == (0.25, 0.2)
+    assert times.took_s == pytest.approx(1.05)
+    for _ in range(2):
+        metrics.end(times, "m")
+    assert _values(metrics, "welldone_active_streams") == {(): 0}
+    first = _values(metrics, "welldone_time_to_first_token_seconds_bucket")
+    assert (first["0.1", "m"], first["0.25", "m"], first["+Inf", "m"]) == (0, 1, 1)
+    between = _values(metrics, "welldone_inter_token_seconds_bucket")
+    assert (between["0.015", "m"], between["0.03", "m"], between["0.15", "m"]) == (0, 10, 10)
+    assert (between["0.25", "m"], between["+Inf", "m"]) == (13, 13)
+    assert _values(metrics, "welldone_inter_token_seconds_sum")["m",] == pytest.approx(0.8)
+    assert _values(metrics, "welldone_queue_seconds_count")["m",] == 1
+
+
+def test_the_first_of_the_pieces_is_the_first_also_where_nobody_says_so() -> None:
+    clock = Clock()
+    times = StreamTimes(clock)
+    clock.now = 2.0
+    assert not times.has_begun
+    times.more()
+    assert times.has_begun
+    assert (times.ttft_s, sum(times.gaps)) == (2.0, 0)
+
+
+def test_a_stream_that_never_began_has_no_first_token() -> None:
+    metrics = Metrics(["m"])
+    metrics.end(metrics.begin(), "m")
+    assert _values(metrics, "welldone_time_to_first_token_seconds_count")["m",] == 0
+    assert _values(metrics, "welldone_active_streams") == {(): 0}
+
+
+@given(st.lists(st.tuples(st.floats(0, 20), st.integers(1, 9)), max_size=40), st.randoms(use_true_random=False))
+def test_histograms_add_up(gaps: list[tuple[float, int]], chance: random.Random) -> None:
+    clock = Clock()
+    metrics = Metrics(["m", "n"], clock=clock)
+    open_streams = [metrics.begin() for _ in range(3)]
+    for times in open_streams:
+        times.first()
+    counted = 0
+    for gap_s, pieces in gaps:
+        clock.now += gap_s
+        chance.choice(open_streams).more(pieces)
+        counted += pieces
+    for times in open_streams:
+        metrics.end(times, "m")
+    buckets = [
+        value for (_, model), value in _values(metrics, "welldone_inter_token_seconds_bucket").items() if model == "m"
+    ]
+    assert buckets == sorted(buckets)
+    assert buckets[-1] == counted == _values(metrics, "welldone_inter_token_seconds_count")["m",]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "nonsense", "llamacpp:n_decode_total", "llamacpp:n_decode_total ..", "llamacpp:n_decode_total e9e9"]
+)
+def test_an_engine_that_reports_nonsense_changes_nothing(text: str) -> None:
+    metrics = Metrics(["m"])
+    metrics.engine_report("m", text)
+    assert "n_decode" not in metrics.render()[1].decode()
+
+
+def test_the_speed_is_that_of_the_last_requests() -> None:
+    metrics = Metrics(["m"])
+    for speed in [10] * 50 + [100] * 50:
+        metrics.tokens("m", 0, speed, completion_s=1.0)
+    assert math.isclose(_values(metrics, "llamacpp:predicted_tokens_seconds")["m",], 100, rel_tol=0.01)
