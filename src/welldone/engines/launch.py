@@ -1,0 +1,80 @@
+"""The child program around a user's command: `python -m welldone.engines.launch PARENT COMMAND…`.
+
+The command runs in a process group of its own. SIGTERM is handed on to the group. When standard input ends (the parent
+has had enough, or is gone) the group is killed; also when the command itself is done, so that no worker of it is left.
+There is one thread here, so that a fork is safe.
+"""
+
+import os
+import select
+import signal
+import sys
+
+from welldone.engines.tether import signal_at_parents_death
+
+CANNOT_RUN = 127
+"""The exit code with which shells say the same."""
+
+
+def run(parent: int, command: list[str]) -> int:
+    """The command's exit code; 128 and the signal's number if a signal ended it."""
+    news = _listen_to_signals()
+    signal_at_parents_death(signal.SIGTERM, parent)
+    pid = _spawn(command)
+    code = _wait(pid, news)
+    _signal_group(pid, signal.SIGKILL)
+    if code is None:
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return code if code >= 0 else 128 - code
+
+
+def _listen_to_signals() -> int:
+    """A pipe in which a byte comes for each signal."""
+    news, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+    for number in (signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(number, lambda *_: None)  # without a handler no byte comes
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which lets running requests finish
+    return news
+
+
+def _spawn(command: list[str]) -> int:
+    own = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    os.setsid()
+    for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGINT, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_DFL)
+    signal_at_parents_death(signal.SIGKILL, own)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        os.write(2, f"{command[0]}: {error.strerror}\n".encode())
+    os._exit(CANNOT_RUN)
+
+
+def _wait(pid: int, news: int) -> int | None:
+    """The command's exit code when it is done; None when standard input ended first."""
+    while True:
+        readable, _, _ = select.select([0, news], [], [])
+        if 0 in readable and not os.read(0, 4096):
+            return None
+        if news in readable and signal.SIGTERM in os.read(news, 4096):
+            _signal_group(pid, signal.SIGTERM)
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+
+
+def _signal_group(pid: int, number: signal.Signals) -> None:
+    try:
+        os.killpg(pid, number)
+    except (ProcessLookupError, PermissionError):  # nobody is left; macOS says the second where only zombies are
+        return
+
+
+if __name__ == "__main__":
+    sys.exit(run(int(sys.argv[1]), sys.argv[2:]))

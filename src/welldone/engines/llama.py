@@ -1,0 +1,177 @@
+"""The child program around llama.cpp: `python -m welldone.engines.llama`. The only file that knows xllamacpp.
+
+A native crash ends this process and nothing else. It reads its orders from the first line of standard input and says on
+standard output, once, that it is ready or why it cannot be. Its log goes to standard error.
+"""
+
+import enum
+import os
+import signal
+import sys
+import time
+
+import msgspec
+
+from welldone.engines.orders import ORDERS_LIMIT_BYTES, Failed, Orders, Ready
+from welldone.engines.tether import exit_at_end_of_input, signal_at_parents_death
+
+try:
+    import xllamacpp  # type: ignore[import-untyped]
+except ImportError:  # the parent then gets a sentence instead of a traceback
+    xllamacpp = None
+
+READ_LIMIT_S = 60
+"""A request comes whole from our own server over a local socket; llama.cpp would wait an hour for it."""
+
+WRITE_LIMIT_S = 600
+"""Our own server reads as slowly as its client does, and has a shorter limit for that."""
+
+ALARM_GRACE_S = 10
+"""The parent ends a slow start first and says why. The alarm is for a parent that is gone."""
+
+NO_ORDERS = "no orders on standard input: this program is started by welldone"
+
+FLASH_ATTENTION = {"on": "ENABLED", "off": "DISABLED", "auto": "AUTO"}
+
+
+def parameters(orders: Orders) -> "xllamacpp.CommonParams":
+    """llama.cpp's parameters for these orders. What its server would offer to the world is closed."""
+    params = xllamacpp.CommonParams()
+    for step in (_set_model, _set_devices, _set_work, _set_cache, _set_chat, _close):
+        step(params, orders)
+    return params
+
+
+def _set_model(params: "xllamacpp.CommonParams", orders: Orders) -> None:
+    params.model.path = orders.file
+    params.model_alias = {orders.name}
+    params.load_mode = _load_mode(orders)
+    params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(path, 1.0) for path in orders.lora]
+    if orders.mmproj is not None:
+        params.mmproj.path = orders.mmproj
+    params.offline = True  # nothing is fetched here
+    params.warmup = orders.warmup
+
+
+def _load_mode(orders: Orders) -> "xllamacpp.llama_load_mode":
+    modes = xllamacpp.llama_load_mode
+    if orders.mlock:
+        return modes.LLAMA_LOAD_MODE_MMAP_MLOCK if orders.mmap else modes.LLAMA_LOAD_MODE_MLOCK
+    return modes.LLAMA_LOAD_MODE_AUTO if orders.mmap else modes.LLAMA_LOAD_MODE_NONE
+
+
+def _set_devices(params: "xllamacpp.CommonParams", orders: Orders) -> None:
+    params.n_gpu_layers = orders.gpu_layers
+    params.main_gpu = orders.main_gpu
+    params.split_mode = _named("llama_split_mode", "LLAMA_SPLIT_MODE", orders.split_mode)
+    if orders.tensor_split:
+        room = len(params.tensor_split)
+        params.tensor_split = [*orders.tensor_split, *[0.0] * room][:room]
+    params.no_kv_offload = not orders.kv_offload
+
+
+def _set_work(params: "xllamacpp.CommonParams", orders: Orders) -> None:
+    params.n_ctx = orders.ctx_size
+    params.n_predict = orders.ctx_size  # no answer is longer than its context
+    params.n_parallel = orders.parallel
+    params.n_batch = orders.batch_size
+    params.n_ubatch = orders.ubatch_size
+    params.cont_batching = orders.cont_batching
+    params.swa_full = orders.swa_full
+    flash_attention = FLASH_ATTENTION[orders.flash_attn]
+    params.flash_attn_type = _named("llama_flash_attn_type", "LLAMA_FLASH_ATTN_TYPE", flash_attention)
+    if orders.threads:
+        params.cpuparams.n_threads = orders.threads
+    if orders.threads_batch:
+        params.cpuparams_batch.n_threads = orders.threads_batch
+
+
+def _set_cache(params: "xllamacpp.CommonParams", orders: Orders) -> None:
+    params.kv_unified = orders.kv_unified
+    params.cache_type_k = _named("ggml_type", "GGML_TYPE", orders.cache_type_k)
+    params.cache_type_v = _named("ggml_type", "GGML_TYPE", orders.cache_type_v)
+    params.cache_ram_mib = orders.cache_ram_mib
+    params.n_cache_reuse = orders.cache_reuse
+
+
+def _set_chat(params: "xllamacpp.CommonParams", orders: Orders) -> None:
+    params.use_jinja = orders.jinja
+    if orders.chat_template is not None:
+        params.chat_template = orders.chat_template
+    reasoning = orders.reasoning_format.replace("-", "_")
+    params.reasoning_format = _named("common_reasoning_format", "COMMON_REASONING_FORMAT", reasoning)
+    params.embedding = orders.embeddings
+    if orders.pooling is not None:
+        params.pooling_type = _named("llama_pooling_type", "LLAMA_POOLING_TYPE", orders.pooling)
+
+
+def _close(params: "xllamacpp.CommonParams", orders: Orders) -> None:
+    params.hostnames = [orders.socket]
+    params.api_keys = [orders.key]
+    params.cors_origins = ""
+    params.cors_credentials = False
+    params.endpoint_slots = False
+    params.endpoint_props = False
+    params.endpoint_metrics = True
+    params.ui = False
+    params.media_path = ""
+    params.slot_save_path = ""
+    params.sse_ping_interval = -1  # the server makes its own keep-alives
+    params.timeout_read = READ_LIMIT_S
+    params.timeout_write = WRITE_LIMIT_S
+
+
+def _named(kind: str, prefix: str, word: str) -> "enum.IntEnum":
+    """A member of one of llama.cpp's enums. Settings hold only words that it knows."""
+    member: enum.IntEnum = getattr(xllamacpp, kind)[f"{prefix}_{word.upper()}"]
+    return member
+
+
+def load(orders: Orders) -> "tuple[xllamacpp.Server | None, Ready | Failed]":
+    """The running server and what to report. Blocks until the model is loaded."""
+    if xllamacpp is None:
+        return None, Failed("llama.cpp is not installed (pip install xllamacpp)")
+    began = time.monotonic()
+    try:
+        server = xllamacpp.Server(parameters(orders))
+    except RuntimeError:  # the reason is in the log: this exception never has it
+        return None, Failed("llama.cpp could not load it")
+    return server, Ready(time.monotonic() - began)
+
+
+def read_orders() -> Orders:
+    """The first line of standard input. Nothing follows it."""
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        piece = os.read(0, 65536)
+        line += piece
+        if not piece or len(line) > ORDERS_LIMIT_BYTES:
+            sys.exit(NO_ORDERS)
+    try:
+        return msgspec.json.decode(bytes(line), type=Orders)
+    except msgspec.MsgspecError:
+        sys.exit(NO_ORDERS)
+
+
+def main() -> None:
+    """Runs until the parent is gone or ends it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which lets running requests finish
+    reports = os.dup(1)
+    os.dup2(2, 1)  # whatever native code prints is log
+    os.set_blocking(2, False)  # a parent that does not read costs log lines, never time
+    orders = read_orders()
+    signal_at_parents_death(signal.SIGKILL, orders.parent)
+    exit_at_end_of_input()
+    # llama.cpp holds the interpreter while it loads, and nobody sees the input's end. An alarm needs no interpreter.
+    signal.alarm(int(orders.start_limit_s) + ALARM_GRACE_S)
+    server, report = load(orders)
+    signal.alarm(0)
+    os.write(reports, msgspec.json.encode(report) + b"\n")
+    if server is None:
+        os._exit(1)
+    while True:
+        signal.pause()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,204 @@
+"""How a model's engine is to be started: the program, what it is told, and where it will listen."""
+
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+
+import msgspec
+
+from welldone.engines import default, store
+from welldone.engines.address import Address
+from welldone.engines.errors import EngineError
+from welldone.engines.gguf import Facts, GgufError, read_facts
+from welldone.engines.orders import Orders
+from welldone.engines.settings import ModelSettings
+
+CONTEXT_CAP = 8192
+"""Tokens of context where nobody asked for more. Models claim up to a million, and each token costs memory at once."""
+
+TEMPLATE_LIMIT = 2**20
+"""Characters of a chat template that are read; those that we know have less than 50,000."""
+
+SOCKET_LIMIT_BYTES = 103
+"""The longest path of a socket: macOS has 104 bytes for it, with the zero at its end."""
+
+PYTHON = (sys.executable, "-P", "-m")
+"""-P: a file that happens to lie in the current folder is never taken for a module."""
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """All that `Process` needs. With `orders`, the program says itself when it is ready; else it is asked."""
+
+    arguments: tuple[str, ...]
+    environment: dict[str, str]
+    address: Address
+    orders: bytes = b""
+    facts: Facts | None = None
+    """What the model's file says of itself; of a command nothing is known."""
+
+    def __repr__(self) -> str:
+        """Without orders and environment: a repr may get into a log, and there are keys in both."""
+        return f"Plan({self.address})"
+
+
+def make_plan(settings: ModelSettings, *, models: Path, sockets: Path, environment: Mapping[str, str]) -> Plan:
+    """How to start this model now. Reads its file's header, so it takes some milliseconds; `EngineError` if it cannot.
+
+    Each start has a socket of its own: llama.cpp cannot listen where the one before it has left its socket.
+    """
+    path = sockets / f"{secrets.token_hex(4)}.sock"
+    if len(os.fsencode(path)) > SOCKET_LIMIT_BYTES:
+        raise EngineError("the folder for sockets has too long a path; set TMPDIR to a shorter one", is_permanent=True)
+    if settings.command:
+        return _plan_command(settings, path, environment)
+    return _plan_llama(settings, _find_file(settings, models), path, environment)
+
+
+def has_room_for_sockets(folder: str) -> bool:
+    """Whether the path of a socket in a new folder in this one would not be too long."""
+    name = Path(folder) / "welldone-12345678" / "12345678.sock"
+    return Path(folder).is_absolute() and len(os.fsencode(name)) <= SOCKET_LIMIT_BYTES
+
+
+def _find_file(settings: ModelSettings, models: Path) -> Path:
+    """The model's file: a path, or one of the names that `welldone models` shows."""
+    file = settings.file
+    if file is not None and file.is_file():
+        return file
+    name = default.DEFAULT.name if file is None else str(file)
+    if (found := store.find(models, name)) is not None:
+        return found
+    if default.is_meant(name):
+        raise EngineError("it is not here yet; fetch it with `welldone pull default`", is_permanent=True)
+    raise EngineError(f"there is no file {Path(name).name}", is_permanent=True)
+
+
+def _plan_llama(settings: ModelSettings, file: Path, path: Path, environment: Mapping[str, str]) -> Plan:
+    try:
+        facts = read_facts(file)
+    except GgufError as error:
+        raise EngineError(f"its file {file.name} {error}", is_permanent=True) from error
+    key = secrets.token_urlsafe(32)
+    orders = _orders(settings, file, facts, str(path), key)
+    return Plan(
+        arguments=(*PYTHON, "welldone.engines.llama"),
+        # Threads that spin while they wait made decoding 5 to 10 times slower on a busy machine.
+        environment={"OMP_WAIT_POLICY": "passive"} | dict(environment),
+        address=Address(socket=str(path), key=key),
+        orders=msgspec.json.encode(orders) + b"\n",
+        facts=facts,
+    )
+
+
+def _orders(settings: ModelSettings, file: Path, facts: Facts, path: str, key: str) -> Orders:
+    context = settings.ctx_size or min(facts.context_length or CONTEXT_CAP, CONTEXT_CAP)
+    is_reranker = settings.reranking or facts.is_reranker
+    is_embedder = settings.embeddings or facts.is_embedder or is_reranker
+    whole_text = min(context, settings.batch_size)  # a model for embeddings reads a text in one go or not at all
+    return Orders(
+        name=settings.name,
+        file=str(file),
+        socket=path,
+        key=key,
+        parent=os.getpid(),
+        start_limit_s=settings.start_limit_s,
+        ctx_size=context,
+        parallel=settings.parallel,
+        kv_unified=settings.kv_unified,
+        gpu_layers=-1 if settings.gpu_layers is None else settings.gpu_layers,
+        main_gpu=settings.main_gpu,
+        split_mode=settings.split_mode,
+        tensor_split=_shares(settings.tensor_split),
+        kv_offload=settings.kv_offload,
+        threads=settings.threads or 0,
+        threads_batch=settings.threads_batch or 0,
+        batch_size=settings.batch_size,
+        ubatch_size=max(settings.ubatch_size, whole_text if is_embedder else 0),
+        flash_attn=settings.flash_attn,
+        cont_batching=settings.cont_batching,
+        swa_full=settings.swa_full,
+        mlock=settings.mlock,
+        mmap=settings.mmap,
+        warmup=settings.warmup,
+        embeddings=is_embedder,
+        pooling="rank" if is_reranker else _pooling(settings, facts),
+        lora=settings.lora,
+        mmproj=None if settings.mmproj is None else str(settings.mmproj),
+        jinja=settings.jinja,
+        chat_template=_template(settings, file, facts),
+        reasoning_format=settings.reasoning_format,
+        cache_type_k=settings.cache_type_k,
+        cache_type_v=settings.cache_type_v,
+        cache_ram_mib=settings.cache_ram_mib,
+        cache_reuse=settings.cache_reuse,
+    )
+
+
+def _pooling(settings: ModelSettings, facts: Facts) -> str | None:
+    """A model for chat says nothing about pooling, and llama.cpp would then give no embedding that OpenAI's API has."""
+    if settings.pooling is None and settings.embeddings and facts.pooling in (None, "none"):
+        return "mean"
+    return settings.pooling
+
+
+def _shares(words: tuple[str, ...]) -> tuple[float, ...]:
+    try:
+        return tuple(float(word) for word in words)
+    except ValueError:
+        raise EngineError("its tensor_split should be numbers, such as 3,1", is_permanent=True) from None
+
+
+def _template(settings: ModelSettings, file: Path, facts: Facts) -> str | None:
+    """The chat template to use instead of the model's own."""
+    if settings.chat_template is not None:
+        return settings.chat_template
+    if settings.chat_template_file is not None:
+        return _read_template(settings.chat_template_file)
+    is_builtin = file.name == default.DEFAULT.file_name and facts.size_bytes == default.DEFAULT.size_bytes
+    if is_builtin and default.DEFAULT.template is not None:
+        return (files("welldone.engines") / "templates" / default.DEFAULT.template).read_text(encoding="utf-8")
+    return None
+
+
+def _read_template(path: Path) -> str:
+    try:
+        with path.open(encoding="utf-8") as file:
+            return file.read(TEMPLATE_LIMIT)
+    except (OSError, UnicodeDecodeError) as error:
+        raise EngineError(f"its chat template {path.name} cannot be read", is_permanent=True) from error
+
+
+def _plan_command(settings: ModelSettings, path: Path, environment: Mapping[str, str]) -> Plan:
+    """A user's command, with its place filled in: a socket if it names one, else a free port."""
+    words = " ".join([*settings.command, *settings.environment.values()])
+    if "{socket}" in words:
+        address = Address(socket=str(path), key=settings.key)
+    elif "{port}" in words:
+        address = Address(port=_free_port(), key=settings.key)
+    else:
+        raise EngineError("its command names neither {port} nor {socket}", is_permanent=True)
+    places = {"{socket}": str(path), "{port}": str(address.port)}
+    command = [_fill(word, places) for word in settings.command]
+    return Plan(
+        arguments=(*PYTHON, "welldone.engines.launch", str(os.getpid()), *command),
+        environment=dict(environment) | {name: _fill(word, places) for name, word in settings.environment.items()},
+        address=address,
+    )
+
+
+def _fill(word: str, places: Mapping[str, str]) -> str:
+    for mark, place in places.items():
+        word = word.replace(mark, place)
+    return word
+
+
+def _free_port() -> int:
+    """A port that was free a moment ago. If another program is faster, the engine dies and is started anew."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

