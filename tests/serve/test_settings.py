@@ -247,7 +247,8 @@ def test_a_name_given_by_flag_wins_over_that_of_the_table(read: Read) -> None:
         ),
         (
             "--cors-origins https://a.example/path",
-            "--cors-origins: 'https://a.example/path' should be * or like https://chat.example, without a path",
+            "--allowed-hosts, --cors-origins: 'https://a.example/path' is not an origin: write it as https://app.example.org,"
+            " or * for all",
         ),
         ("-v -q", "--verbose and --quiet are set: keep one"),
         ("--config gone.toml", re.compile(r"cannot read .*/gone\.toml: no such file or directory")),

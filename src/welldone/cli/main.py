@@ -13,9 +13,12 @@ _SIGNALLED = 128  # what shells add to the number of the signal that ended a pro
 _SIGPIPE = 13
 
 COMMANDS = {
+    "serve": "serve models to clients of OpenAI's API",
     "lint": "judge a captured stream: which rules it breaks, where, and whom that hurts",
     "fix": "repair a stream as it passes through",
     "rules": "list the rules of the stream, or show the page of one",
+    "models": "list the models that can be served, and their state where a server runs",
+    "pull": "fetch a model, with a checked hash",
 }
 
 USAGE = """\
@@ -63,7 +66,12 @@ def _run(arguments: list[str]) -> int:
         return Exit.USAGE
     if word not in COMMANDS:
         raise UsageError(f"welldone has no command {word!r}{nearest(word, COMMANDS)}; see welldone --help")
-    command = importlib.import_module(f"welldone.cli.{word}")
+    try:
+        command = importlib.import_module(f"welldone.cli.{word}")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("welldone"):
+            raise
+        raise UsageError(f"welldone {word} needs {error.name}; pip install 'welldone[serve]'") from None
     return int(command.run(rest))
 
 

@@ -34,6 +34,13 @@ def name(text: str) -> str:
     return text if text and text.isprintable() else ascii(text)
 
 
+def short(count: int) -> str:
+    """A large number, as models are called by it: 135M, 7.2B."""
+    if count >= 1e9:
+        return f"{count / 1e9:.1f}B"
+    return f"{count / 1e6:.0f}M" if count >= 1e6 else f"{count:,}"
+
+
 def why(error: Exception) -> str:
     """What the system says is wrong, as part of a sentence."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

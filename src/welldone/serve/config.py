@@ -22,12 +22,12 @@ from welldone.net.settings import (
     table_of,
 )
 from welldone.serve.keys import SHORTEST, Keys, is_weak
+from welldone.serve.origins import Origins
 from welldone.serve.settings import FILE_NAME, Config, ServeSettings
 
 _FILE_LIMIT_BYTES = 2**20  # a thousand models with ten lines each have a quarter of this
 _NAME_LIMIT = 128  # characters; names stand in addresses, logs and labels of metrics
 _PART = re.compile(r"-\d{5}-of-\d{5}$")  # how llama.cpp names the files of a split model
-_ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s,]+")
 
 SERVE_FIELDS, MODEL_FIELDS, DEFAULT_FIELDS = fields_of(ServeSettings), fields_of(ModelSettings), fields_of(Defaults)
 ALL_FIELDS = (*MODEL_FIELDS, *DEFAULT_FIELDS, *SERVE_FIELDS)
@@ -212,9 +212,16 @@ def _check_server(server: ServeSettings) -> None:
         raise SettingsError("--no-api-key is set, and there are keys too: keep one")
     if server.verbose and server.quiet:
         raise SettingsError("--verbose and --quiet are set: keep one")
-    for origin in server.cors_origins:
-        if not _ORIGIN.fullmatch(origin):
-            raise SettingsError(f"--cors-origins: {origin!r} should be * or like https://chat.example, without a path")
+    try:
+        Origins(
+            host=server.host,
+            port=server.port,
+            allowed_hosts=server.allowed_hosts,
+            cors_origins=server.cors_origins,
+            is_tls=False,
+        )
+    except ValueError as error:
+        raise SettingsError(f"--allowed-hosts, --cors-origins: {error}") from error
     try:
         Keys(server.api_keys)
     except ValueError as error:
