@@ -7,25 +7,26 @@ COVER ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
+SERVE_READY := $(VENV)/.serve-ready
 TEST_READY := $(VENV)/.test-ready
 DEV_READY := $(VENV)/.dev-ready
+CLIENTS := .venv-clients
 COVERED := --include='*/welldone/wire/*,*/welldone/rules/*'
 LOCK := $(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --python-version 3.11 \
 	--exclude-newer "7 days"
-NO_SERVER := welldone serve comes with the server; today: lint, fix, rules
 
-.PHONY: help serve test coverage check lint types contracts docs docs-check format bench lock clean
+.PHONY: help serve test clients coverage check lint types contracts docs docs-check format bench lock clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-serve: ## serve a model (comes with the server)
-	@if [ -x $(BIN)/welldone ] && $(BIN)/welldone serve --help >/dev/null 2>&1; \
-	then exec $(BIN)/welldone serve $(ARGS); \
-	else echo "$(NO_SERVER)"; fi
+serve: $(SERVE_READY) ## serve a model; ARGS="-m model.gguf --port 8080" goes to welldone serve
+	@exec $(BIN)/welldone serve $(ARGS)
 
 test: $(TEST_READY) ## run the tests; ARGS="-k name" goes to pytest, COVER=1 notes which branches ran
 	$(BIN)/python -m pytest $(if $(COVER),--cov --cov-report=) $(ARGS)
+
+clients: $(CLIENTS)/clients/.ready $(CLIENTS)/litellm/.ready ## install the Python clients that tests/clients starts
 
 coverage: $(TEST_READY) ## after `make test COVER=1`: every branch of wire and rules has run
 	$(BIN)/python -m coverage report --fail-under=100 $(COVERED)
@@ -58,21 +59,34 @@ bench: $(TEST_READY) ## how fast the core is
 	$(BIN)/python benchmarks/wire.py $(ARGS)
 
 lock: ## compile requirements/*.in anew (needs uv)
+	$(LOCK) --output-file requirements/serve.txt requirements/serve.in
 	$(LOCK) --output-file requirements/test.txt requirements/test.in
 	$(LOCK) --output-file requirements/dev.txt requirements/dev.in
+	$(LOCK) --output-file requirements/clients.txt requirements/clients.in
+	$(LOCK) --output-file requirements/litellm.txt requirements/litellm.in
 
 clean: ## remove what these commands made
-	rm -rf $(VENV) build dist htmlcov .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(CLIENTS) build dist htmlcov .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	rm -rf .import_linter_cache tests/oracle/node/node_modules
 	find src tests tools benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # The package is linked, not copied, so that an edit under src needs no new installation.
-$(TEST_READY): requirements/test.txt pyproject.toml src/welldone/__init__.py
+$(SERVE_READY): requirements/serve.txt pyproject.toml src/welldone/__init__.py
+	@echo "making $(VENV), once"
 	[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/test.txt
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/serve.txt
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $@
+
+$(TEST_READY): requirements/test.txt $(SERVE_READY)
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/test.txt
 	touch $@
 
 $(DEV_READY): requirements/dev.txt $(TEST_READY)
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.txt
+	touch $@
+
+$(CLIENTS)/%/.ready: requirements/%.txt
+	[ -x $(@D)/bin/python ] || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --require-hashes -r $<
 	touch $@

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from tests.wire.build import GONE, entry, rules, top
-from welldone.wire.logprobs import read_chat, read_completions
+from tests.wire.build import GONE, Fixed, entry, finish, role, rules, say, stream, top
+from welldone.wire.asked import Asked
+from welldone.wire.logprobs import fewer, read_chat, read_completions
 from welldone.wire.notes import Notes
 
 NAN, INFINITE = float("nan"), float("inf")
@@ -134,3 +135,19 @@ def test_chat_s_shape_is_turned_into_the_four_lists() -> None:
         "text_offset": [7, 10],
     }
     assert completions(given, 7) == (fixed, [LISTS])
+
+
+def test_no_more_alternatives_are_shown_than_were_asked_for() -> None:
+    value = {"content": [entry("a", -0.5, top("a"), top("b"))], "refusal": None}
+    assert fewer(value, 1)["content"][0]["top_logprobs"] == [top("a")]
+    assert fewer(value, 0) == {"content": [entry("a", -0.5)], "refusal": None}
+    lists = {"tokens": ["a", "b"], "token_logprobs": [-1.0, -2.0], "top_logprobs": [{"a": -1.0, "x": -3.0}, None]}
+    assert fewer(lists, 1)["top_logprobs"] == [{"a": -1.0}, None]
+    assert fewer(lists, 0)["top_logprobs"] == [None, None]
+    assert fewer({"tokens": ["a"], "top_logprobs": None}, 0)["top_logprobs"] == []
+
+
+def test_alternatives_that_nobody_asked_for_are_left_out_of_the_stream() -> None:
+    said = say({"content": "a"}, logprobs={"content": [entry("a", -0.5, top("b"))], "refusal": None})
+    fixed = Fixed(stream(role(), said, finish()), asked=Asked(top_logprobs=0))
+    assert b'"top_logprobs":[]' in fixed.body

@@ -27,6 +27,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the deprecated `functions` were used, so that calls go out as `function_call`."""
     named_tool: bool = False
     """Whether one tool was demanded by name: then OpenAI itself finishes with `stop`."""
+    top_logprobs: int | None = None
+    """How many alternatives to each token were asked for, where a server may send more."""
     model: str | None = None
 
 

@@ -105,6 +105,19 @@ def _from_chat(entries: list[Json], offset: int) -> Json | None:
     }
 
 
+def fewer(value: Json, most: int) -> Json:
+    """The same, with at most so many alternatives to each token; in either shape."""
+    if "tokens" in value:
+        tops = value.get("top_logprobs") or []
+        likely = [None if not top or most == 0 else dict(list(top.items())[:most]) for top in tops]
+        return value | {"top_logprobs": likely}
+    lists = {key: value[key] for key in ("content", "refusal") if value.get(key)}
+    return value | {
+        key: [entry | {"top_logprobs": entry["top_logprobs"][:most]} for entry in entries]
+        for key, entries in lists.items()
+    }
+
+
 def _offsets(tokens: list[str], offset: int) -> list[int]:
     offsets = []
     for token in tokens:

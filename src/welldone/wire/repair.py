@@ -32,6 +32,7 @@ from welldone.wire.events import (
 from welldone.wire.extras import DeltaFields
 from welldone.wire.failures import cut_off
 from welldone.wire.head import Endpoint
+from welldone.wire.logprobs import fewer
 from welldone.wire.notes import Notes
 from welldone.wire.texts import Increments, Thoughts
 
@@ -207,7 +208,8 @@ class Repair:
             case Text(text=text):
                 choice.speak(text, self._notes, out)
             case Logprobs(value=value):
-                out.append(Logprobs(index, value))
+                most = self._asked.top_logprobs
+                out.append(Logprobs(index, value if most is None else fewer(value, most)))
             case Extra(place=Place.DELTA) if self._is_stream:
                 out += choice.fields.fit(msgspec.structs.replace(event, index=index))
             case Extra():

@@ -1,0 +1,7 @@
+"""`python -m welldone`."""
+
+import sys
+
+from welldone.cli.main import run
+
+sys.exit(run())

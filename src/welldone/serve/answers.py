@@ -1,0 +1,329 @@
+"""The way of one answer: from the queue to the engine, and from the engine's bytes to the client's.
+
+The handler's task sleeps until something happens; the bytes of the answer pass by it, from socket to socket. It wakes
+to open the stream, to keep a silent line alive, to wait for a slow client, and at the end.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from welldone.engines.errors import EngineError
+from welldone.engines.fleet import Model
+from welldone.net import outbound
+from welldone.net.inbound import Call, Reply, Stream
+from welldone.net.outbound import Exchange, OutboundError
+from welldone.serve.admission import Gate
+from welldone.serve.errors import ApiError
+from welldone.serve.metrics import StreamTimes
+from welldone.serve.refusals import from_engine, from_reply
+from welldone.serve.requests import Request
+from welldone.serve.settings import ServeSettings
+from welldone.wire import sse
+from welldone.wire.dialects.stream import KEEP_ALIVE
+from welldone.wire.fold import Fold
+from welldone.wire.head import Endpoint, Head
+from welldone.wire.merge import Parts
+from welldone.wire.pipe import Pipe
+
+_ATTEMPTS = 2  # of which the second is for an engine that died before it said a word
+_ERROR_LIMIT_BYTES = 65536  # of an engine's error; theirs have some hundred bytes
+_COMMENTS_LIMIT = 45  # in a row: clients give up at some hundred lines without data, and a comment has two
+_SSE = "text/event-stream"
+_PATHS = {Endpoint.CHAT: "/v1/chat/completions", Endpoint.COMPLETIONS: "/v1/completions"}
+
+
+class Answer:
+    """One answer that is being given."""
+
+    def __init__(
+        self,
+        call: Call,
+        request: Request,
+        model: Model,
+        gate: Gate,
+        *,
+        again: Callable[[], Request] | None = None,
+        head: Head,
+        settings: ServeSettings,
+        times: StreamTimes,
+        headers: Callable[[], Mapping[str, str]],
+    ) -> None:
+        self._call = call
+        self._request = request
+        self._model = model
+        self._gate = gate
+        self._settings = settings
+        self.times = times
+        self._headers = headers
+        self._again = again  # reads the request once more, when the model is loaded and its abilities are known
+        self._loop = asyncio.get_running_loop()
+        endpoint = Endpoint(request.endpoint)
+        self._path = _PATHS[endpoint]
+        kind = Pipe if request.is_stream else Fold
+        self.pipe: Pipe | Fold = kind(
+            endpoint,
+            fallback=head,
+            asked=msgspec.structs.replace(request.asked, is_usage_ours=True, top_logprobs=request.top_logprobs),
+            parts=Parts(len(request.parts), request.prompts, tuple(request.echo or ())),
+            forced=request.forced,
+        )
+        self.error: ApiError | None = None
+        """Why there is no answer, if there is none."""
+        self._stream: Stream | None = None
+        self._pending: list[bytes] = []  # what came before the stream was open
+        self._parts = [_Part(self, number) for number in range(len(request.parts))]
+        self._ended = 0
+        self._is_accepted = False  # the engine has begun
+        self._is_over = False
+        self._is_paused = False
+        self._changed = asyncio.Event()
+        self._heard_at = self._loop.time()
+        self._comments = 0
+
+    async def run(self) -> Reply | None:
+        """Give the answer; None where it was streamed.
+
+        Raises:
+            ApiError: there is none, and nothing was sent.
+        """
+        tasks = [asyncio.create_task(part.run()) for part in self._parts]
+        try:
+            if isinstance(self.pipe, Fold):
+                return await self._give_whole(self.pipe)
+            await self._give_stream()
+            return None
+        finally:
+            self._is_over = True
+            for part in self._parts:
+                part.close()
+            for task in tasks:
+                task.cancel()
+
+    def break_off(self, error: ApiError) -> None:
+        """End the answer with an error, wherever it is."""
+        if self._is_over or self.error is not None:
+            return
+        self.error = error
+        self._say(self.pipe.fail(error.failure()))
+        self._end()
+
+    # What the parts call.
+
+    async def send(self, part: "_Part") -> None:
+        """Ask the engine for a part, and wait until all of it was heard."""
+        await self._model.ready()  # who waits for a model to be loaded needs no place yet
+        async with self._gate.place() as waited_s:
+            self.times.queued(waited_s)
+            for attempt in range(1, _ATTEMPTS + 1):
+                address = await self._model.ready()
+                body = self._body(part.number)
+                try:
+                    part.exchange = await outbound.send(address, "POST", self._path, part, body=body, accept=_SSE)
+                    await part.wait()
+                except OutboundError:
+                    if attempt == _ATTEMPTS or part.status:
+                        raise
+                    await self._model.check()
+                else:
+                    return
+
+    def _body(self, part: int) -> bytes:
+        if self._again is not None:
+            self._request = self._again()
+            self._again = None
+        return msgspec.json.encode({**self._request.parts[part], "model": self._model.name})
+
+    def accepted(self) -> None:
+        """The engine has begun with a part."""
+        if not self._is_accepted:
+            self._is_accepted = True
+            self._changed.set()
+
+    def heard(self, data: bytes, part: int) -> None:
+        """More of a part's stream: the hot path."""
+        if self._is_over:
+            return
+        self._heard_at = self._loop.time()
+        self.times.more()
+        self._say(self.pipe.feed(data, part))
+        if self.pipe.failure is not None:
+            self._end()
+
+    def ended(self, part: int) -> None:
+        """A part's stream has ended."""
+        if self._is_over:
+            return
+        self._say(self.pipe.close(part))
+        self._ended += 1
+        if self._ended == len(self._parts) or self.pipe.failure is not None:
+            self._end()
+
+    # What the handler's task does.
+
+    async def _give_whole(self, fold: Fold) -> Reply:
+        while not self._is_over:
+            await self._sleep(self._settings.keep_alive_s)
+        if self.error is not None:
+            raise self.error
+        failure = fold.failure
+        if failure is not None:
+            raise ApiError(502, failure.message, param=failure.param, code=failure.code)
+        return Reply(200, fold.body(), headers=dict(self._headers()))
+
+    async def _give_stream(self) -> None:
+        # A refusal that comes at once gets its status; who waits longer gets the head of the stream, and signs of life.
+        if not (self._is_accepted or self._is_over):
+            await self._sleep(self._settings.early_s)
+        if self.error is not None:
+            raise self.error
+        stream = await self._call.open({**dict(sse.HEADERS), **self._headers()})
+        for data in self._pending:
+            stream.write(data)
+        self._pending.clear()
+        self._stream = stream
+        while not self._is_over:
+            if stream.is_congested:
+                await self._let_drain(stream)
+            elif not await self._sleep(self._settings.keep_alive_s):
+                self._keep_alive(stream)
+        await stream.end()
+
+    async def _sleep(self, limit_s: float) -> bool:
+        """Wait until something has changed; whether it has. Who has heard nothing for too long breaks off."""
+        self._changed.clear()
+        if self._is_over:
+            return True
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._changed.wait()
+        except TimeoutError:
+            self._check_silence()
+            return self._is_over
+        return True
+
+    def _check_silence(self) -> None:
+        silent_s = self._loop.time() - self._heard_at
+        limit_s = self._settings.idle_s if self.times.has_begun else self._settings.first_byte_s
+        if self._is_accepted and silent_s >= limit_s and not self._is_paused:
+            self.break_off(ApiError(504, f"The engine has said nothing for {limit_s:g} seconds.", code="timeout"))
+
+    def _keep_alive(self, stream: Stream) -> None:
+        if self._comments < _COMMENTS_LIMIT:
+            self._comments += 1
+            stream.write(KEEP_ALIVE)
+
+    async def _let_drain(self, stream: Stream) -> None:
+        """Wait for a client that reads more slowly than the engine writes; one that does not read at all is left."""
+        self._is_paused = True
+        for part in self._parts:
+            part.pause()
+        try:
+            async with asyncio.timeout(self._settings.write_s):
+                await stream.drain()
+        except TimeoutError:
+            self.error = ApiError(408, "The client does not read.", code="client_too_slow")
+            self._is_over = True
+            stream.abort()
+        self._heard_at = self._loop.time()
+        self._is_paused = False
+        for part in self._parts:
+            part.resume()
+
+    def _say(self, data: bytes | None) -> None:
+        """Send bytes on, or keep them until the stream is open."""
+        if not data:
+            return
+        self._comments = 0
+        stream = self._stream
+        if stream is None:
+            self._pending.append(data)
+            return
+        stream.write(data)
+        if stream.is_congested:
+            self._changed.set()
+
+    def _end(self) -> None:
+        self._is_over = True
+        self._changed.set()
+
+
+class _Part:
+    """One exchange with the engine."""
+
+    def __init__(self, answer: Answer, number: int) -> None:
+        self.number = number
+        self.status = 0
+        self.exchange: Exchange | None = None
+        self._answer = answer
+        self._refusal = bytearray()
+        self._whole: asyncio.Future[None] | None = None
+
+    async def run(self) -> None:
+        """Ask, and hear all of the answer; what goes wrong ends the whole answer."""
+        try:
+            await self._answer.send(self)
+        except ApiError as error:
+            self._answer.break_off(error)
+        except EngineError as error:
+            self._answer.break_off(from_engine(error))
+        except OutboundError:
+            self._answer.break_off(ApiError(502, "The engine stopped before its answer was whole.", code="engine_died"))
+
+    async def wait(self) -> None:
+        """Wait for the end.
+
+        Raises:
+            OutboundError: the connection was lost before.
+        """
+        self._whole = self._whole or asyncio.get_running_loop().create_future()
+        try:
+            await self._whole
+        finally:
+            self._whole = None
+
+    def close(self) -> None:
+        """Leave the engine."""
+        if self.exchange is not None:
+            self.exchange.close()
+
+    def pause(self) -> None:
+        """Hear no more for now."""
+        if self.exchange is not None:
+            self.exchange.pause()
+
+    def resume(self) -> None:
+        """Hear on."""
+        if self.exchange is not None:
+            self.exchange.resume()
+
+    # What the exchange calls.
+
+    def head(self, status: int, headers: Mapping[str, str]) -> None:
+        """The engine's reply begins."""
+        self.status = status
+        if status == 200:
+            self._answer.accepted()
+
+    def data(self, data: bytes) -> None:
+        """More of it."""
+        if self.status == 200:
+            self._answer.heard(data, self.number)
+        elif len(self._refusal) < _ERROR_LIMIT_BYTES:
+            self._refusal += data
+
+    def end(self, error: OutboundError | None) -> None:
+        """It has ended."""
+        if self._whole is None:
+            self._whole = asyncio.get_running_loop().create_future()
+        if self._whole.done():
+            return
+        if error is not None:
+            self._whole.set_exception(error)
+            return
+        if self.status == 200:
+            self._answer.ended(self.number)
+        else:
+            self._answer.break_off(from_reply(self.status, bytes(self._refusal)))
+        self._whole.set_result(None)

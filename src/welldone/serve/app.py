@@ -1,0 +1,184 @@
+"""Every request passes here: who asks, from where, for what; then its route; then what is counted and logged of it."""
+
+import asyncio
+import logging
+import math
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeAlias
+
+import msgspec
+
+from welldone.net.inbound import BodyError, Call, Reply
+from welldone.serve import log
+from welldone.serve.errors import ApiError
+from welldone.serve.keys import ANONYMOUS, Keys
+from welldone.serve.limits import Limits
+from welldone.serve.log import Answered
+from welldone.serve.metrics import Metrics
+from welldone.serve.origins import Origins
+
+GONE = 499
+"""The status of an answer whose client left before it had one, as nginx counts it."""
+_ID_LIMIT = 128  # characters of a client's own request id
+_SECONDS_LIMIT = 120  # of Retry-After
+
+
+class Ask(msgspec.Struct):
+    """One request on its way, and what is known of it so far."""
+
+    call: Call
+    id: str
+    began: float
+    headers: dict[str, str]
+    """What its reply carries besides its own."""
+    principal: str = ANONYMOUS
+    endpoint: str = "other"
+    model: str = ""
+    facts: dict[str, Any] = {}
+    """What else the log says of it: fields of `log.Answered`."""
+
+
+Action: TypeAlias = Callable[[Ask], Awaitable[Reply | None]]
+
+
+class Route(msgspec.Struct, frozen=True):
+    """What answers on a path."""
+
+    endpoint: str
+    actions: Mapping[str, Action]
+    """By method."""
+    is_open: bool = False
+    """Whether it needs no key."""
+    is_limited: bool = False
+    """Whether it counts against the limits of a key."""
+
+
+class App:
+    """The server's front. `find` gives the route of a path."""
+
+    def __init__(
+        self,
+        find: Callable[[str], Route | None],
+        *,
+        keys: Keys,
+        origins: Origins,
+        limits: Limits,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.is_draining = False
+        self._find = find
+        self._keys = keys
+        self._origins = origins
+        self._limits = limits
+        self._metrics = metrics
+        self._clock = clock
+
+    async def handle(self, call: Call) -> Reply | None:
+        """Answer a request; None where the answer was streamed."""
+        ask = Ask(call, _request_id(call), self._clock(), {})
+        ask.headers["x-request-id"] = ask.id
+        status = GONE
+        try:
+            reply = await self._answer(ask)
+            status = 200 if reply is None else reply.status
+        except asyncio.CancelledError:
+            self._metrics.disconnect()
+            raise
+        finally:
+            self._note(ask, status)
+        if reply is not None:
+            reply.headers = {**self.head(ask), **reply.headers}
+            reply.is_last = reply.is_last or self.is_draining
+        return reply
+
+    def head(self, ask: Ask) -> dict[str, str]:
+        """The headers of each reply."""
+        return {
+            **ask.headers,
+            "openai-processing-ms": str(round((self._clock() - ask.began) * 1000)),
+            "X-Content-Type-Options": "nosniff",
+        }
+
+    async def _answer(self, ask: Ask) -> Reply | None:
+        try:
+            return await self._route(ask)
+        except ApiError as error:
+            ask.facts["error"] = error.code or error.message
+            return error_reply(error)
+        except BodyError as error:
+            ask.facts["error"] = error.message
+            reply = error_reply(ApiError(error.status, error.message))
+            reply.is_last = True  # the rest of the body is not waited for
+            return reply
+        except Exception as error:  # noqa: BLE001 - the shell's edge: it logs, and the client gets an honest 500
+            log.event(logging.ERROR, "a request failed", {"request_id": ask.id}, error=error)
+            ask.facts["error"] = "internal_error"
+            return error_reply(ApiError(500, "The server failed. Its log says why.", code="internal_error"))
+
+    async def _route(self, ask: Ask) -> Reply | None:
+        call = ask.call
+        preflight = self._origins.preflight(call.method, call.headers)
+        if preflight is not None:
+            return Reply(204, headers=preflight)
+        ask.headers |= self._origins.check(call.method, call.headers)
+        route = self._find(call.path)
+        if route is None or not route.is_open:
+            self._origins.check_page(call.headers)
+            ask.principal = self._keys.principal(call.headers)
+        if route is None:
+            raise ApiError(404, f"There is no {call.path[:100]} here. See /v1/models for a start.", code="not_found")
+        ask.endpoint = route.endpoint
+        action = route.actions.get("GET" if call.method == "HEAD" else call.method)
+        if action is None:
+            allowed = ", ".join(route.actions)
+            raise ApiError(405, f"This path takes {allowed}.", code="method_not_allowed", headers={"Allow": allowed})
+        if self.is_draining and not route.is_open:
+            raise ApiError(503, "The server is shutting down.", code="shutting_down", retry_after_s=1.0)
+        if route.is_limited:
+            ask.headers |= self._limits.take(ask.principal)
+        return await action(ask)
+
+    def _note(self, ask: Ask, status: int) -> None:
+        took_s = self._clock() - ask.began
+        self._metrics.request(ask.endpoint, ask.model, status, took_s)
+        if ask.endpoint in ("health", "metrics") and status < 500:
+            return  # they come every few seconds, and say nothing
+        log.answered(
+            Answered(
+                request_id=ask.id,
+                principal=ask.principal,
+                method=ask.call.method,
+                path=ask.call.path,
+                status=status,
+                duration_ms=round(took_s * 1000, 1),
+                model=ask.model or None,
+                has_left=status == GONE,
+                **ask.facts,
+            )
+        )
+
+
+def error_reply(error: ApiError) -> Reply:
+    """An error as a reply."""
+    headers = dict(error.headers)
+    if error.retry_after_s is not None:
+        headers["Retry-After"] = str(max(1, min(_SECONDS_LIMIT, math.ceil(error.retry_after_s))))
+    return Reply(error.status, error.body(), headers=headers)
+
+
+def error_page(status: int, message: str) -> Reply:
+    """The reply where HTTP itself was broken, or the server is full."""
+    known = status if status in (400, 408, 413, 503) else 500 if status >= 500 else 400
+    return error_reply(ApiError(known, message, retry_after_s=1.0 if status == 503 else None))
+
+
+def _request_id(call: Call) -> str:
+    """The client's own id where it is harmless, else a new one."""
+    for name in ("x-request-id", "x-client-request-id"):
+        given = call.headers.get(name, "")
+        if 0 < len(given) <= _ID_LIMIT and given.isascii() and given.replace("-", "").replace("_", "").isalnum():
+            return given
+    return f"req_{secrets.token_hex(16)}"

@@ -1,0 +1,74 @@
+"""The models as clients list them: OpenAI's fields, and the context length under each name that some client reads."""
+
+from welldone.engines.fleet import Model, State
+from welldone.wire.events import Json
+
+# llama.cpp's router and LM Studio each have words of their own for the state of a model.
+_LLAMA = {
+    State.UNLOADED: "unloaded",
+    State.LOADING: "loading",
+    State.READY: "loaded",
+    State.RESTARTING: "loading",
+    State.FAILED: "failed",
+    State.STOPPED: "unloaded",
+}
+
+
+def model_object(model: Model, created: int) -> Json:
+    """One model. What is known only of a loaded model is left out of others."""
+    listed: Json = {
+        "id": model.name,
+        "object": "model",
+        "created": created,
+        "owned_by": "welldone",
+        "aliases": list(model.settings.aliases),
+        "root": model.name,
+        "parent": None,
+        "status": {"value": _LLAMA[model.state]},
+        "state": "loaded" if model.state is State.READY else "not-loaded",
+    }
+    abilities = model.abilities
+    if abilities is None:
+        return listed
+    inputs = ["text", *(["image"] if abilities.images else []), *(["audio"] if abilities.audio else [])]
+    listed |= {
+        "type": "embeddings" if not abilities.chat else "vlm" if abilities.images else "llm",
+        "capabilities": _capabilities(model),
+        "architecture": {"input_modalities": inputs, "output_modalities": ["text"]},
+    }
+    if abilities.context:
+        listed |= {
+            "context_length": abilities.context,  # OpenRouter's clients
+            "context_window": abilities.context,
+            "max_model_len": abilities.context,  # vLLM's
+            "max_context_length": abilities.context_train or abilities.context,  # LM Studio's
+            "loaded_context_length": abilities.context,
+        }
+    listed["meta"] = {  # llama.cpp's
+        "n_ctx": abilities.context,
+        "n_ctx_train": abilities.context_train,
+        "n_vocab": abilities.vocabulary,
+        "n_embd": abilities.embedding,
+        "n_params": abilities.parameters,
+        "size": abilities.size_bytes,
+    }
+    return listed
+
+
+def models_list(models: tuple[Model, ...], created: int) -> Json:
+    """All of them."""
+    return {"object": "list", "data": [model_object(model, created) for model in models]}
+
+
+def _capabilities(model: Model) -> list[str]:
+    abilities = model.abilities
+    assert abilities is not None
+    offered = {
+        "completion": abilities.chat,
+        "tools": abilities.chat and abilities.tools,
+        "vision": abilities.images,
+        "audio": abilities.audio,
+        "embedding": abilities.embeddings,
+        "rerank": abilities.reranking,
+    }
+    return [name for name, is_offered in offered.items() if is_offered]

@@ -1,0 +1,22 @@
+"""Bodies of requests: checked by a closed list of fields, and turned into what the engine gets. No I/O, no clock."""
+
+from welldone.serve.requests.body import read_body
+from welldone.serve.requests.chat import read_chat
+from welldone.serve.requests.completions import read_completions
+from welldone.serve.requests.embeddings import read_embeddings
+from welldone.serve.requests.request import Request
+from welldone.serve.requests.rerank import read_rerank
+from welldone.serve.requests.table import FIELDS
+from welldone.serve.requests.tokens import read_detokenize, read_tokenize
+
+__all__ = [
+    "FIELDS",
+    "Request",
+    "read_body",
+    "read_chat",
+    "read_completions",
+    "read_detokenize",
+    "read_embeddings",
+    "read_rerank",
+    "read_tokenize",
+]

@@ -1,0 +1,61 @@
+"""The bytes of a body as a JSON object, or an error that says why not.
+
+What comes out is finite numbers, whole characters and at most `DEPTH_LIMIT` levels; what goes on to an engine is
+encoded from it anew. So bytes that two parsers may read differently (a key twice, odd numbers) never reach the second.
+"""
+
+from itertools import accumulate
+
+import msgspec
+
+from welldone.serve.errors import ApiError, invalid
+from welldone.wire.events import Json
+
+DEPTH_LIMIT = 64
+"""Levels of a body. OpenAI's deepest field, a schema of 10 levels, has about 30."""
+
+_FORM = "application/x-www-form-urlencoded"
+_ALL_BUT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # one level up; as a signed byte, one level down
+_decode = msgspec.json.Decoder().decode
+
+
+def read_body(data: bytes, content_type: str | None, *, is_browser: bool = False) -> Json:
+    """The JSON object that a request's body is. `is_browser`: whether it came with an Origin."""
+    _check_type(content_type, is_browser)
+    if not data.strip():
+        raise invalid("The body is empty: it must be a JSON object.")
+    if is_deep(data):
+        raise invalid(f"The body is nested more than {DEPTH_LIMIT} levels deep.")
+    value = decode(data)
+    if not isinstance(value, dict):
+        raise invalid("The body must be a JSON object.")
+    return value
+
+
+def decode(data: bytes | str) -> object:
+    """The value of strict JSON that is not deep. ApiError where it is none."""
+    try:
+        return _decode(data)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        raise invalid("This is not valid JSON (UTF-8, finite numbers, no lone surrogates).") from None
+
+
+def is_deep(data: bytes) -> bool:
+    """Whether JSON has more levels than it may. No recursion, and no loop over bytes in Python."""
+    if data.count(b"[") + data.count(b"{") <= DEPTH_LIMIT:
+        return False
+    # Without its escapes, every second piece between quotes is a string.
+    outside = b"".join(data.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2])
+    steps = memoryview(outside.translate(_STEPS, _ALL_BUT_BRACKETS)).cast("b")
+    return max(accumulate(steps), default=0) > DEPTH_LIMIT
+
+
+def _check_type(content_type: str | None, is_browser: bool) -> None:
+    """A page can send any site a form, but JSON only with that site's leave: so a browser must say that it is JSON."""
+    kind = (content_type or "").partition(";")[0].strip().lower()
+    if kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json")):
+        return
+    if kind in ("", _FORM) and not is_browser:  # `curl -d` says form unless told otherwise
+        return
+    raise ApiError(415, "The body must be JSON: send the header 'Content-Type: application/json'.")

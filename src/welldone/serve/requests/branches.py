@@ -1,0 +1,124 @@
+"""How many ways a schema leaves open at once: an engine that follows a grammar keeps every one of them in memory.
+
+At the start of a value there are its alternatives. Inside a value there are all the ways that led to it: where two
+alternatives begin alike, both are open until they differ, and each level of such a choice doubles them. 128 ways stop
+other streams for 0.3 s at each token; 2,000 for some seconds.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from welldone.serve.errors import ApiError
+from welldone.wire.events import Json
+
+WAYS_LIMIT = 128
+CHAIN_LIMIT = 32
+"""References or choices from one to the next; people write two or three."""
+
+TABLES = ("properties", "$defs", "definitions")
+LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
+SINGLES = ("items", "additionalProperties")
+_CHOICES = ("anyOf", "oneOf")
+_PLAIN = frozenset(("string", "number", "integer", "boolean", "null"))
+_ANY = ""  # the first property says nothing of which alternative it is
+
+
+def inner(schema: Json) -> Iterator[Json]:
+    """The schemas that stand directly in a schema."""
+    for key in TABLES:
+        yield from schema.get(key, {}).values()
+    for key in (*LISTS, *SINGLES):
+        found = schema.get(key)
+        if isinstance(found, dict):
+            yield found
+        elif isinstance(found, list):
+            yield from found
+
+
+class Branches:
+    """Judges one schema. `targets` has what each reference names."""
+
+    def __init__(self, targets: dict[str, Json], refuse: Callable[[str], ApiError]) -> None:
+        self._targets = targets
+        self._refuse = refuse
+        self._starts: dict[int, int] = {}
+
+    def check(self, root: Json) -> None:
+        """ApiError where too many ways are open at once. References are followed: a ring of choices has ever more."""
+        most: dict[int, int] = {}
+        todo = [(root, 1)]
+        while todo:
+            schema, ways = todo.pop()
+            if ways <= most.get(id(schema), 0):
+                continue
+            most[id(schema)] = ways
+            self._start(schema)
+            ways *= self._alike(schema)
+            if ways > WAYS_LIMIT:
+                raise self._refuse(f"alternatives in alternatives leave more than {WAYS_LIMIT} ways open at once")
+            todo += [(item, ways) for item in inner(schema)]
+            if "$ref" in schema:
+                todo.append((self._targets[schema["$ref"]], ways))
+
+    def _start(self, schema: Json, chain: int = 0) -> int:
+        """How many alternatives a value begins with."""
+        known = self._starts.get(id(schema))
+        if known is not None:
+            return known
+        if chain > CHAIN_LIMIT:
+            raise self._refuse(f"more than {CHAIN_LIMIT} references or choices follow one another")
+        count = max(1, len(schema.get("enum", ())))
+        if "$ref" in schema:
+            count = max(count, self._start(self._targets[schema["$ref"]], chain + 1))
+        for key in _CHOICES:
+            count = max(count, sum(self._start(item, chain + 1) for item in schema.get(key, ())))
+        if count > WAYS_LIMIT:
+            raise self._refuse(f"there are more than {WAYS_LIMIT} alternatives at one place")
+        self._starts[id(schema)] = count
+        return count
+
+    def _alike(self, schema: Json) -> int:
+        """How many alternatives may still be open when the inside of one is reached."""
+        loose = arrays = 0
+        leads: dict[str, Counter[str]] = {}
+        for item in (item for key in _CHOICES for item in schema.get(key, ())):
+            found = self._resolve(item)
+            kinds = _kinds(found)
+            if "enum" in found or "const" in found or kinds <= _PLAIN:
+                continue
+            if kinds == {"array"}:
+                arrays += 1
+            elif (lead := self._lead(found)) is None:
+                loose += 1
+            else:
+                leads.setdefault(lead[0], Counter())[lead[1]] += 1
+        objects = max((_most_alike(values) for values in leads.values()), default=0)
+        return max(1, loose + max(arrays, objects))
+
+    def _lead(self, schema: Json) -> tuple[str, str] | None:
+        """The first property that must come, and the value by which it tells which alternative this is."""
+        required = schema.get("required", ())
+        for name, item in schema.get("properties", {}).items():
+            if name in required:
+                found = self._resolve(item)
+                return name, msgspec.json.encode(found["const"]).decode() if "const" in found else _ANY
+        return None
+
+    def _resolve(self, schema: Json) -> Json:
+        for _ in range(CHAIN_LIMIT):
+            if "$ref" not in schema:
+                break
+            schema = self._targets[schema["$ref"]]
+        return schema
+
+
+def _kinds(schema: Json) -> set[str]:
+    """The types that a schema names; "object" too where it names none, for it may be one."""
+    kind = schema.get("type", "object")
+    return set(kind) if isinstance(kind, list) else {kind}
+
+
+def _most_alike(values: Counter[str]) -> int:
+    return values[_ANY] + max((count for value, count in values.items() if value != _ANY), default=0)

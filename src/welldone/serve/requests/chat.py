@@ -1,0 +1,124 @@
+"""`/v1/chat/completions`: the body checked, and what the engine gets for each choice."""
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from welldone.engines.abilities import Abilities
+from welldone.engines.settings import ModelSettings
+from welldone.serve.errors import invalid
+from welldone.serve.requests import fields
+from welldone.serve.requests.formats import ANY_OBJECT, read_schema
+from welldone.serve.requests.messages import put_first, read_messages
+from welldone.serve.requests.request import Request
+from welldone.serve.requests.sampling import (
+    TOP_LIMIT,
+    UNKNOWN,
+    cannot,
+    check_length,
+    is_stream,
+    model_name,
+    read_asked,
+    read_sampling,
+    spread,
+    with_defaults,
+)
+from welldone.serve.requests.schema import Budget
+from welldone.serve.requests.tools import Tools, read_tools
+from welldone.wire.events import Json
+
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
+_KWARG = re.compile(r"[a-z_]{1,64}")
+_KWARGS_LIMIT = 32
+_KWARG_LENGTH = 4_096
+# What the engine itself gives the template: a client that gave it could say what others said.
+_RESERVED = frozenset(("tools", "messages", "add_generation_prompt", "tokenize", "bos_token", "eos_token"))
+
+
+def read_chat(body: Json, model: ModelSettings, abilities: Abilities | None) -> Request:
+    """A request for a chat, checked."""
+    able = abilities or UNKNOWN
+    if not able.chat:
+        raise cannot("chat: it makes embeddings or ranks")
+    asked = body
+    body = with_defaults(body, model.defaults)
+    stream = is_stream(body)
+    engine = read_sampling(body, "chat", able)
+    top = _logprobs(body, engine)
+    _check_modalities(body)
+    messages = read_messages(body, able)
+    budget = Budget()
+    tools = read_tools(body, able, budget)
+    _add_form(body, engine, tools, budget, able.kind == "command")
+    listed = len(msgspec.json.encode(tools.body.get("tools") or tools.template)) + len(tools.system or "")
+    check_length(messages.text_bytes + listed, able.context, "messages")
+    kwargs = _template_kwargs(asked, model.defaults, able, tools)
+    if kwargs:
+        engine["chat_template_kwargs"] = kwargs
+    items = messages.items if tools.system is None else put_first(messages.items, tools.system)
+    parts = spread([{**engine, **tools.body, "messages": items}], body)
+    return Request(
+        endpoint="chat",
+        model=model_name(body),
+        is_stream=stream,
+        asked=read_asked(asked, len(parts), tools.choice),
+        parts=parts,
+        forced=tools.forced,
+        top_logprobs=top,
+    )
+
+
+def _add_form(body: Json, engine: Json, tools: Tools, budget: Budget, is_foreign: bool) -> None:
+    """A forced call is stronger than the form that was asked for: OpenAI applies that to texts only."""
+    schema = read_schema(body, budget)
+    schema = schema if tools.schema is None else tools.schema
+    if schema == ANY_OBJECT and is_foreign:
+        engine["response_format"] = {"type": "json_object"}  # every server knows it, and not every one schemas
+    elif schema is not None:
+        named = {"name": "answer", "schema": schema, "strict": True}
+        engine["response_format"] = {"type": "json_schema", "json_schema": named}
+
+
+def _logprobs(body: Json, engine: Json) -> int | None:
+    """How many alternatives to show. The engine gives none at all where 0 are asked for: so 1 is."""
+    wanted = fields.boolean(body, "logprobs")
+    top = fields.integer(body, "top_logprobs", 0, TOP_LIMIT)
+    if not wanted:
+        if top:
+            message = "'top_logprobs' is only allowed when 'logprobs' is true."
+            raise invalid(message, param="top_logprobs", code="invalid_value")
+        return None
+    engine["logprobs"] = True
+    engine["top_logprobs"] = max(top or 0, 1)
+    return top or 0
+
+
+def _check_modalities(body: Json) -> None:
+    for place, value in enumerate(fields.array(body, "modalities", 8) or ()):
+        if value != "text":
+            shown = value if isinstance(value, str) else fields.kind_of(value)
+            raise fields.wrong_value(f"modalities[{place}]", shown, ("text",))
+
+
+def _template_kwargs(body: Json, defaults: Mapping[str, object], abilities: Abilities, tools: Tools) -> Json:
+    """Values for the chat template: the operator's as they are, the client's if they are plain."""
+    given = fields.table(body, "chat_template_kwargs") or {}
+    if len(given) > _KWARGS_LIMIT:
+        raise fields.too_many("chat_template_kwargs", _KWARGS_LIMIT, len(given))
+    out: Json = dict(fields.table(defaults, "chat_template_kwargs") or {})
+    effort = fields.choice(body, "reasoning_effort", _EFFORTS)
+    if effort is not None and abilities.kind == "llama":
+        out |= {"enable_thinking": False} if effort == "none" else {"reasoning_effort": effort}
+    for name, value in given.items():
+        param = f"chat_template_kwargs.{fields.shown(name)}"
+        if not _KWARG.fullmatch(name) or name in _RESERVED:
+            raise fields.unsupported(param, "cannot be given to the chat template.")
+        if isinstance(value, list | dict):
+            raise fields.wrong_type(param, "a plain value", value)
+        if isinstance(value, str):
+            fields.string(given, name, _KWARG_LENGTH, "chat_template_kwargs.")
+        out[name] = value
+    if tools.template is not None:
+        out["tools"] = tools.template
+    return out

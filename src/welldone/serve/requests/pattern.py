@@ -1,0 +1,106 @@
+"""Regular expressions of schemas: whether an engine can follow one, and how a list of texts becomes one.
+
+llama.cpp turns a pattern into a grammar. What can be empty and is repeated makes it try the same place in very many
+ways: `((a?){1000}){1000}` stops it for minutes. A pattern that it cannot read it ignores, so only the cost is judged.
+"""
+
+import re
+
+import msgspec
+
+from welldone.wire.events import Json
+
+CHOICES_LIMIT = 64
+"""Places where a pattern can go on in more than one way. A version number by semver.org has 22."""
+REPEAT_LIMIT = 2_000
+"""Repetitions, multiplied where one is inside another: llama.cpp's own limit for one."""
+
+_TOKEN = re.compile(r"\\.|\[\^?\]?(?:[^\]\\]|\\.)*\]?|\((?:\?[:=!]|\?<[=!])?|[)|]|[^\\\[()|]", re.DOTALL)
+_QUANTIFIER = re.compile(r"([?*+])|\{(\d{1,9})?(,)?(\d{1,9})?\}")
+_SPECIAL = frozenset('\\^$.[]()|{}*+?"')
+_END = ""
+
+
+class _Group:
+    """What was read of a group."""
+
+    def __init__(self) -> None:
+        self.can_be_empty = False  # by one of its branches that is whole
+        self.is_empty_so_far = True
+        self.repeats = 0
+
+    def branch(self) -> None:
+        self.can_be_empty = self.can_be_empty or self.is_empty_so_far
+        self.is_empty_so_far = True
+
+
+def trouble(text: str) -> str | None:
+    """Why a pattern cannot be followed, or None where it can."""
+    groups = [_Group()]
+    choices = place = 0
+    while place < len(text) and (found := _TOKEN.match(text, place)):
+        token, place = found[0], found.end()
+        if token[0] == "(":
+            groups.append(_Group())
+            continue
+        if token == "|":
+            groups[-1].branch()
+            choices += 1
+            continue
+        atom = _Group()
+        if token == ")" and len(groups) > 1:
+            atom = groups.pop()
+            atom.branch()
+        low, high, place = _quantifier(text, place)
+        if atom.can_be_empty and high > 1:
+            return "repeats what can be empty"
+        choices += low != high
+        group = groups[-1]
+        group.repeats += max(atom.repeats, 1) * high if high > 1 else atom.repeats
+        group.is_empty_so_far = group.is_empty_so_far and (low == 0 or atom.can_be_empty or token in ("^", "$"))
+        if choices > CHOICES_LIMIT or group.repeats > REPEAT_LIMIT:
+            return f"has more than {CHOICES_LIMIT} choices or {REPEAT_LIMIT} repetitions"
+    return None
+
+
+def of_values(values: list[str]) -> str:
+    """A pattern for exactly these texts, as they stand in JSON."""
+    root: Json = {}
+    for value in values:
+        node = root
+        for letter in msgspec.json.encode(value).decode()[1:-1]:
+            node = node.setdefault(letter, {})
+        node[_END] = {}
+    return f"^{_write(root)}$"
+
+
+def _write(root: Json) -> str:
+    """A tree of letters as nested groups, without recursion: a text may be long."""
+    out: list[str] = []
+    todo: list[Json | str] = [root]
+    while todo:
+        item = todo.pop()
+        if isinstance(item, str):
+            out.append(item)
+            continue
+        branches = [(letter, node) for letter, node in item.items() if letter != _END]
+        is_plain = len(branches) == 1 and _END not in item
+        close = "" if is_plain or not branches else ")?" if _END in item else ")"
+        steps: list[Json | str] = ["(" if close else ""]
+        for number, (letter, node) in enumerate(branches):
+            steps += ["|" if number else "", "\\" + letter if letter in _SPECIAL else letter, node]
+        todo += reversed([*steps, close])
+    return "".join(out)
+
+
+def _quantifier(text: str, place: int) -> tuple[int, int, int]:
+    """The least and most times of what was just read, and where the pattern goes on."""
+    found = _QUANTIFIER.match(text, place)
+    if found is None:
+        return 1, 1, place
+    sign, low, comma, high = found.groups()
+    if sign:
+        return {"?": (0, 1), "*": (0, 2), "+": (1, 2)}[sign] + (found.end(),)
+    least = int(low or 0)
+    most = int(high) if high else least + 1 if comma else least
+    return least, max(most, least), found.end()

@@ -1,0 +1,50 @@
+"""`/v1/rerank`, in the form that Jina and Cohere gave it: the body checked."""
+
+from welldone.engines.abilities import Abilities
+from welldone.engines.settings import ModelSettings
+from welldone.serve.errors import invalid
+from welldone.serve.requests import fields
+from welldone.serve.requests.request import Request
+from welldone.serve.requests.sampling import UNKNOWN, cannot, check_length, model_name
+from welldone.wire.asked import Asked
+from welldone.wire.events import Json
+
+DOCUMENTS_LIMIT = 1_000
+"""Cohere's."""
+
+
+def read_rerank(body: Json, model: ModelSettings, abilities: Abilities | None) -> Request:
+    """A request to rank documents, checked."""
+    able = abilities or UNKNOWN
+    if not able.reranking:
+        raise cannot("reranking; it would have to be started with --reranking")
+    query = body.get("query")
+    if not isinstance(query, str):
+        raise fields.missing("query") if query is None else fields.wrong_type("query", "a string", query)
+    documents = _documents(body)
+    for document in documents:
+        check_length(len(query.encode()) + len(document.encode()), able.context, "documents")
+    top = fields.integer(body, "top_n", 1, 2**31 - 1)
+    name = model_name(body)
+    return Request(
+        endpoint="rerank",
+        model=name,
+        asked=Asked(model=name),
+        parts=[{"query": query, "documents": documents, "top_n": min(top or len(documents), len(documents))}],
+        documents=documents if fields.boolean(body, "return_documents") else None,
+    )
+
+
+def _documents(body: Json) -> list[str]:
+    values = fields.array(body, "documents", DOCUMENTS_LIMIT)
+    if values is None:
+        raise fields.missing("documents")
+    if not values:
+        raise invalid("Invalid 'documents': empty array.", param="documents", code="empty_array")
+    texts = []
+    for place, value in enumerate(values):
+        text = value.get("text") if isinstance(value, dict) else value
+        if not isinstance(text, str):
+            raise fields.wrong_type(f"documents[{place}]", "a string or an object with text", value)
+        texts.append(text)
+    return texts

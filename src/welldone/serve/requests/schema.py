@@ -1,0 +1,265 @@
+"""JSON schemas: what an engine can turn into a grammar without harm to the others that it serves.
+
+Grammars are built and followed in the engine's one loop: a schema that takes it a second stops every other stream for
+that second. So besides OpenAI's own limits there are some that were measured with llama.cpp (49,152 tokens, two cores):
+alternatives (`branches.py`), patterns (`pattern.py`), and properties that may be left out. The cost of these grows with
+their square: 128 stop the others for 0.3 s, 1,000 for 5 s.
+
+What comes out is a copy with the keywords that a grammar or a reader of the schema can use; others are dropped.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from welldone.serve.errors import ApiError, invalid
+from welldone.serve.requests import pattern
+from welldone.serve.requests.branches import LISTS, SINGLES, TABLES, WAYS_LIMIT, Branches, inner
+from welldone.serve.requests.fields import kind_of, shown
+from welldone.wire.events import Json
+
+# https://platform.openai.com/docs/guides/structured-outputs, "Supported schemas"
+DEPTH_LIMIT = 10
+PROPERTIES_LIMIT = 5_000
+VALUES_LIMIT = 1_000
+CHARACTERS_LIMIT = 120_000
+
+OPTIONAL_LIMIT = 128
+REPEAT_LIMIT = 2_000
+"""llama.cpp's own limit for repetitions: beyond it a grammar is refused."""
+PATTERN_LIMIT = 512
+
+_TYPES = ("string", "number", "integer", "boolean", "object", "array", "null")
+_INT64 = 2**63 - 1
+_NESTS = ("properties", "prefixItems", *SINGLES)  # what makes the data deeper; a choice of schemas does not
+_TEXTS = ("title", "description", "format")
+_LEAST = ("minLength", "minItems")
+_MOST = ("maxLength", "maxItems")
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+_VALUES = ("default", "examples", "const")
+
+
+class Budget:
+    """What all schemas of one request may have together."""
+
+    def __init__(self) -> None:
+        self._left = {"properties": PROPERTIES_LIMIT, "values": VALUES_LIMIT, "characters": CHARACTERS_LIMIT}
+        self._limits = dict(self._left)
+
+    def spend(self, what: str, amount: int, param: str) -> None:
+        """Take so many. ApiError where there are not so many left."""
+        self._left[what] -= amount
+        if self._left[what] < 0:
+            raise _refused(param, f"the schemas of a request may have at most {self._limits[what]} {what} in all")
+
+
+def check_schema(schema: object, param: str, budget: Budget) -> Json:
+    """The schema for the engine."""
+    if not isinstance(schema, dict):
+        raise _refused(param, f"expected an object, but got {kind_of(schema)}")
+    reader = _Reader(param, budget)
+    copy = reader.read(schema, 0)
+    reader.check_references(copy)
+    if reader.refers_to_root:  # llama.cpp knows only references that name a place
+        return {"$defs": {"root": reroot(copy, "#/$defs/root")}, "$ref": "#/$defs/root"}
+    return copy
+
+
+def reroot(schema: Json, root: str) -> Json:
+    """A checked schema that can stand at `root` of another: its references are led there."""
+    copy = dict(schema)
+    for key in TABLES:
+        if key in copy:
+            copy[key] = {name: reroot(item, root) for name, item in copy[key].items()}
+    for key in (*LISTS, *SINGLES):
+        found = copy.get(key)
+        if isinstance(found, dict):
+            copy[key] = reroot(found, root)
+        elif isinstance(found, list):
+            copy[key] = [reroot(item, root) for item in found]
+    if "$ref" in copy:
+        copy["$ref"] = root + copy["$ref"][1:]
+    return copy
+
+
+class _Reader:
+    def __init__(self, param: str, budget: Budget) -> None:
+        self._param = param
+        self._budget = budget
+        self._optional = 0
+        self._references: set[str] = set()
+        self.refers_to_root = False
+        self._keywords: dict[str, Callable[[str, object], object]] = {
+            **dict.fromkeys(_TEXTS, self._text),
+            **dict.fromkeys(_LEAST + _MOST, self._count),
+            **dict.fromkeys(_BOUNDS, self._bound),
+            **dict.fromkeys(_VALUES, self._value),
+            "type": self._type,
+            "enum": self._enum,
+            "required": self._required,
+            "pattern": self._pattern,
+            "$ref": self._ref,
+        }
+
+    def refuse(self, why: str) -> ApiError:
+        return _refused(self._param, why)
+
+    def read(self, schema: object, depth: int) -> Json:
+        if schema is True:
+            return {}
+        if not isinstance(schema, dict):
+            raise self.refuse(f"a schema must be an object, but one is {kind_of(schema)}")
+        if depth > DEPTH_LIMIT:
+            raise self.refuse(f"it is nested more than {DEPTH_LIMIT} levels deep")
+        copy: Json = {}
+        for key, value in schema.items():
+            kept = self._keyword(key, value, depth + (key in _NESTS))
+            if kept is not None:
+                copy[key] = kept
+        self._count_optional(copy)
+        return _without_long_enum(copy)
+
+    def _keyword(self, key: str, value: object, depth: int) -> object:
+        if value is None:
+            return None
+        if key in self._keywords:
+            return self._keywords[key](key, value)
+        if key in TABLES:
+            return self._table(key, value, depth)
+        if key in LISTS or (key == "items" and isinstance(value, list)):
+            return self._list(key, value, depth)
+        if key in SINGLES:
+            return value if key == "additionalProperties" and isinstance(value, bool) else self.read(value, depth)
+        return None
+
+    def _table(self, key: str, value: object, depth: int) -> Json:
+        if not isinstance(value, dict):
+            raise self._odd(key, "an object", value)
+        self._spend("properties", len(value))
+        self._spend("characters", sum(map(len, value)))
+        return {name: self.read(item, depth) for name, item in value.items()}
+
+    def _list(self, key: str, value: object, depth: int) -> list[Json]:
+        if not isinstance(value, list) or not value:
+            raise self._odd(key, "an array that is not empty", value)
+        if len(value) > WAYS_LIMIT:
+            raise self.refuse(f"'{key}' may have at most {WAYS_LIMIT} elements")
+        self._spend("properties", len(value))
+        return [self.read(item, depth) for item in value]
+
+    def _type(self, key: str, value: object) -> object:
+        for name in value if isinstance(value, list) and value else [value]:
+            if name not in _TYPES:
+                raise self.refuse(f"'type' is none of {', '.join(_TYPES)}")
+        return value
+
+    def _enum(self, key: str, value: object) -> object:
+        if not isinstance(value, list) or not value:
+            raise self._odd(key, "an array that is not empty", value)
+        self._spend("values", len(value))
+        self._spend("characters", len(msgspec.json.encode(value)))
+        return value
+
+    def _required(self, key: str, value: object) -> object:
+        if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+            raise self._odd(key, "an array of strings", value)
+        self._spend("characters", sum(map(len, value)))
+        return value
+
+    def _pattern(self, key: str, value: object) -> object:
+        text = self._text(key, value)
+        if len(text) > PATTERN_LIMIT:
+            raise self.refuse(f"a pattern may have at most {PATTERN_LIMIT} characters")
+        trouble = pattern.trouble(text)
+        if trouble:
+            raise self.refuse(f"the pattern '{shown(text)}' {trouble}")
+        return text
+
+    def _ref(self, key: str, value: object) -> object:
+        text = self._text(key, value)
+        if not (text == "#" or text.startswith("#/")) or "~" in text or "%" in text:
+            raise self.refuse(f"the reference '{shown(text)}' does not name a place in the same schema")
+        self.refers_to_root = self.refers_to_root or text == "#"
+        self._references.add(text)
+        return text
+
+    def _text(self, key: str, value: object) -> str:
+        if not isinstance(value, str):
+            raise self._odd(key, "a string", value)
+        return value
+
+    def _count(self, key: str, value: object) -> object:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise self._odd(key, "an integer of at least 0", value)
+        if value <= REPEAT_LIMIT:
+            return value
+        if key in _LEAST:
+            raise self.refuse(f"'{key}' may be at most {REPEAT_LIMIT}")
+        return None  # a longer answer than this is not ended by a count but by the model
+
+    def _bound(self, key: str, value: object) -> object:
+        if isinstance(value, bool):
+            return None  # as in draft 4, where it said how `minimum` is meant
+        if not isinstance(value, int | float):
+            raise self._odd(key, "a number", value)
+        return value if abs(value) <= _INT64 else None  # the engine's integers have 64 bits
+
+    def _value(self, key: str, value: object) -> object:
+        self._spend("characters", len(msgspec.json.encode(value)))
+        return value
+
+    def _odd(self, key: str, wanted: str, value: object) -> ApiError:
+        return self.refuse(f"'{key}' must be {wanted}, but is {kind_of(value)}")
+
+    def _spend(self, what: str, amount: int) -> None:
+        self._budget.spend(what, amount, self._param)
+
+    def _count_optional(self, copy: Json) -> None:
+        self._add_optional(len(copy.get("properties", {}).keys() - set(copy.get("required", ()))))
+
+    def _add_optional(self, count: int) -> None:
+        self._optional += count
+        if self._optional > OPTIONAL_LIMIT:
+            raise self.refuse(f"at most {OPTIONAL_LIMIT} properties may be ones that are not required")
+
+    def check_references(self, copy: Json) -> None:
+        """Each reference names a schema; choices are counted through them; `allOf` pays for what it takes in."""
+        places = {name: _find(copy, name) for name in self._references}
+        for name, found in places.items():
+            if not isinstance(found, dict):
+                raise self.refuse(f"the reference '{shown(name)}' names no schema")
+        targets = {name: found for name, found in places.items() if isinstance(found, dict)}
+        todo = [copy]
+        while todo:
+            schema = todo.pop()
+            todo += inner(schema)
+            for part in schema.get("allOf", ()):
+                for item in (part, *part.get("anyOf", ())):
+                    if "$ref" in item:
+                        self._count_optional(targets[item["$ref"]])
+        Branches(targets, self.refuse).check(copy)
+
+
+def _without_long_enum(schema: Json) -> Json:
+    """A long list of texts as a pattern that shares what they begin with: it costs a grammar next to nothing."""
+    values = schema.get("enum", ())
+    if len(values) <= WAYS_LIMIT or not all(isinstance(value, str) for value in values):
+        return schema
+    rest = {key: value for key, value in schema.items() if key != "enum"}
+    return {**rest, "type": "string", "pattern": pattern.of_values(values)}
+
+
+def _find(schema: Json, reference: str) -> object:
+    place: object = schema
+    for name in reference.split("/")[1:]:
+        if isinstance(place, list) and name.isascii() and name.isdigit() and len(name) < 5 and int(name) < len(place):
+            place = place[int(name)]
+        elif isinstance(place, dict):
+            place = place.get(name)
+        else:
+            return None
+    return place
+
+
+def _refused(param: str, why: str) -> ApiError:
+    return invalid(f"Invalid schema for '{param}': {why}.", param=param, code="invalid_json_schema")

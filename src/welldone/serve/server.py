@@ -1,0 +1,112 @@
+"""The server's life: it listens, its engines start, it drains, it ends."""
+
+import os
+import ssl
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from welldone.engines.fleet import Fleet, Model
+from welldone.net.inbound import Call, Listener, Reply
+from welldone.serve.app import App, error_page
+from welldone.serve.errors import ApiError
+from welldone.serve.keys import Keys
+from welldone.serve.limits import Limits
+from welldone.serve.metrics import Metrics
+from welldone.serve.origins import Origins
+from welldone.serve.routes import Routes
+from welldone.serve.settings import Config
+
+_LAST_WORDS_S = 2.0  # for the error events of what did not finish in time
+_ENGINES_S = 15.0  # for engines to end; theirs is 5 s between asking and killing
+
+
+class Server:
+    """All of it, put together."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        keys: Iterable[str],
+        folder: Path,
+        environment: Mapping[str, str] = os.environ,
+        on_change: Callable[[Model], None] = lambda _: None,
+        on_line: Callable[[Model, str], None] = lambda *_: None,
+    ) -> None:
+        self._config = config
+        self._on_change = on_change
+        settings = config.server
+        self._keys = Keys(keys)
+        self._limits = Limits(
+            requests_per_minute=settings.requests_per_minute, tokens_per_minute=settings.tokens_per_minute
+        )
+        self._metrics = Metrics(model.name for model in config.models)
+        self.fleet = Fleet(
+            config.models,
+            folder=folder,
+            environment=environment,
+            on_change=self._changed,
+            on_line=on_line,
+            max_loaded=settings.max_loaded,
+        )
+        self._routes = Routes(settings, self.fleet, self._metrics, self._limits, head=lambda ask: self._app.head(ask))
+        self._app = self._make_app(settings.port)
+        self._listener = Listener(self._handle, error_page=error_page, connections=settings.connections)
+        self.port = settings.port
+
+    async def start(self) -> None:
+        """Listen, and begin to load the models.
+
+        Raises:
+            OSError: the address cannot be had, or a file of TLS cannot be read.
+        """
+        settings = self._config.server
+        self.port = await self._listener.start(settings.host, settings.port, tls=_tls(self._config))
+        self._app = self._make_app(self.port)
+        await self.fleet.start()
+
+    async def stop(self) -> bool:
+        """Let what runs finish, up to the limit; then end it with an error. Whether all of it finished."""
+        self._app.is_draining = True
+        await self._listener.stop_accepting()
+        is_finished = await self._listener.idle(self._config.server.drain_s)
+        if not is_finished:
+            self.hurry()
+            await self._listener.idle(_LAST_WORDS_S)
+        await self._listener.close()
+        await self.fleet.stop(_ENGINES_S)
+        return is_finished
+
+    def hurry(self) -> None:
+        """End what runs with an error, now."""
+        for answer in tuple(self._routes.answers):
+            answer.break_off(ApiError(503, "The server is shutting down.", code="shutting_down"))
+
+    async def _handle(self, call: Call) -> Reply | None:
+        return await self._app.handle(call)
+
+    def _changed(self, model: Model) -> None:
+        self._routes.changed(model)
+        self._on_change(model)
+
+    def _make_app(self, port: int) -> App:
+        settings = self._config.server
+        origins = Origins(
+            host=settings.host,
+            port=port,
+            allowed_hosts=settings.allowed_hosts,
+            cors_origins=settings.cors_origins,
+            is_tls=settings.ssl_cert_file is not None,
+            has_keys=not self._keys.is_open,
+        )
+        return App(self._routes.find, keys=self._keys, origins=origins, limits=self._limits, metrics=self._metrics)
+
+
+def _tls(config: Config) -> ssl.SSLContext | None:
+    settings = config.server
+    if settings.ssl_cert_file is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(settings.ssl_cert_file, settings.ssl_key_file)
+    return context
