@@ -149,6 +149,7 @@ class Answer:
         self.times.more()
         self._say(self.pipe.feed(data, part))
         if self.pipe.failure is not None:
+            self._say(self.pipe.close(part))
             self._end()
 
     def ended(self, part: int) -> None:

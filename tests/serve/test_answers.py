@@ -1,0 +1,239 @@
+"""The way of one answer: what the engine does, and what the client gets of it."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.net.aio import run
+from tests.serve.scripts import CHAT, DONE, HELLO, ROLE, STOP, USAGE, Heard, Serving, refusal, scripted
+from welldone.engines.scripted import Piece, Reply
+
+STREAM = {**CHAT, "stream": True}
+WHOLE = Reply((ROLE, HELLO, STOP, USAGE, DONE))
+
+HAS_HEAD = ["err-status-before-stream"]
+"""Who waits longer than `early_s` has the head of a stream and signs of life: an error has no other status any more."""
+
+
+def ask(folder: Path, *posts: Reply, request: dict[str, Any] = STREAM, **settings: Any) -> Heard:  # noqa: ANN401 - each its own
+    async def work() -> Heard:
+        async with scripted(folder, *posts, **settings) as serving:
+            return await serving.ask(request)
+
+    return run(work())
+
+
+@pytest.mark.parametrize("request_body", [STREAM, CHAT], ids=["stream", "whole"])
+def test_an_answer_is_right(tmp_path: Path, request_body: dict[str, Any]) -> None:
+    heard = ask(tmp_path, WHOLE, request=request_body)
+    assert heard.status == 200
+    assert heard.findings() == []
+    assert b"Hello" in heard.body
+
+
+TOO_LONG = {
+    "error": {"code": 400, "type": "exceed_context_size_error", "n_prompt_tokens": 9, "n_ctx": 8, "message": "x"}
+}
+
+
+@pytest.mark.parametrize("request_body", [STREAM, CHAT], ids=["stream", "whole"])
+@pytest.mark.parametrize(
+    ("reply", "status", "code"),
+    [
+        (refusal(400, TOO_LONG), 400, "context_length_exceeded"),
+        (refusal(400, {"error": {"message": "no such thing"}}), 400, "invalid_request"),
+        (refusal(422, {"detail": "no"}), 400, "invalid_request"),
+        (refusal(501, {"error": {"message": "cannot"}}), 400, "unsupported_by_model"),
+        (refusal(503, {"error": {"message": "Loading model"}}), 503, "model_loading"),
+        (refusal(500, {"error": {"message": "at /home/me/x.cpp 0x7fffdeadbeef"}}), 502, "engine_error"),
+        (refusal(401, {"error": {"message": "Invalid API Key"}}), 502, "engine_error"),
+        (refusal(500, ["what"]), 502, "engine_error"),
+        (Reply((Piece("<html>"),), 500), 502, "engine_error"),
+        (Reply((Piece("x"),), 302), 502, "engine_error"),
+    ],
+)
+def test_what_the_engine_refuses_gets_the_right_status(
+    tmp_path: Path, reply: Reply, status: int, code: str, request_body: dict[str, Any]
+) -> None:
+    heard = ask(tmp_path, reply, request=request_body)
+    assert (heard.status, heard.error["code"]) == (status, code)
+    assert "/home" not in heard.body.decode()
+    assert "0x7f" not in heard.body.decode()
+    assert ("Retry-After: 1" in heard.head) == (status == 503)
+
+
+def test_a_prompt_that_does_not_fit_is_told_both_numbers(tmp_path: Path) -> None:
+    message = ask(tmp_path, refusal(400, TOO_LONG)).error["message"]
+    assert "8 tokens" in message
+    assert "9 tokens" in message
+
+
+@pytest.mark.parametrize(
+    ("reply", "code"),
+    [
+        (Reply((ROLE, HELLO), end="cut"), "engine_died"),
+        (Reply((ROLE, HELLO)), "incomplete_stream"),
+        (Reply((ROLE, Piece('data: {"error":{"message":"broken","code":500}}\n\n'))), "500"),
+        (Reply((ROLE, Piece("data: " + "x" * 100 + "\n\n"))), "bad_upstream_stream"),
+        (Reply((ROLE, HELLO), end="hang"), "timeout"),
+    ],
+    ids=["cut", "without an end", "an error of its own", "garbage", "silence"],
+)
+def test_an_answer_that_breaks_off_is_never_taken_for_a_whole_one(tmp_path: Path, reply: Reply, code: str) -> None:
+    heard = ask(tmp_path, reply, idle_s=0.2, keep_alive_s=0.05)
+    assert heard.findings() == []
+    assert heard.error["code"] == code
+    assert heard.body.endswith(b"data: [DONE]\n\n")
+    assert heard.raw.endswith(b"0\r\n\r\n")
+
+
+@pytest.mark.parametrize("reply", [Reply((ROLE, HELLO), end="cut"), Reply((ROLE, HELLO)), Reply((ROLE,), end="hang")])
+def test_a_whole_reply_that_cannot_be_had_is_an_error_of_the_engine(tmp_path: Path, reply: Reply) -> None:
+    heard = ask(tmp_path, reply, request=CHAT, idle_s=0.2, keep_alive_s=0.05)
+    assert heard.status in (502, 504)
+    assert heard.findings() == []
+
+
+def test_an_engine_that_never_begins_is_given_up(tmp_path: Path) -> None:
+    heard = ask(tmp_path, Reply((), end="hang"), first_byte_s=0.2, keep_alive_s=0.05, early_s=0.05)
+    assert heard.error["code"] == "timeout"
+    assert b": keep-alive" in heard.body
+    assert heard.findings() == HAS_HEAD
+
+
+def test_a_refusal_after_the_head_is_an_error_event(tmp_path: Path) -> None:
+    late = Reply((Piece('{"error":{"message":"late"}}', after_s=0.3),), 400, {"Content-Type": "application/json"})
+    heard = ask(tmp_path, late, early_s=0.05, keep_alive_s=0.1)
+    assert heard.status == 200
+    assert heard.error["message"] == "late"
+    assert heard.findings() == HAS_HEAD
+
+
+def test_silence_is_filled_with_comments_up_to_a_number(tmp_path: Path) -> None:
+    slow = Reply((ROLE, Piece(HELLO.text, after_s=1.0), STOP, DONE))
+    heard = ask(tmp_path, slow, keep_alive_s=0.01, idle_s=60.0)
+    assert heard.findings() == []
+    assert 10 < heard.body.count(b": keep-alive\n\n") <= 45
+
+
+def test_each_choice_is_asked_for_by_itself(tmp_path: Path) -> None:
+    async def work() -> tuple[Heard, list[dict[str, Any]]]:
+        async with scripted(tmp_path, WHOLE) as serving:
+            heard = await serving.ask({**STREAM, "n": 3, "seed": 7, "stream_options": {"include_usage": True}})
+            return heard, await serving.seen()
+
+    heard, seen = run(work())
+    assert {json.loads(one["body"])["seed"] for one in seen} == {7, 8, 9}
+    assert all("n" not in json.loads(one["body"]) for one in seen)
+    indices = {choice["index"] for line in _data(heard) for choice in line["choices"]}
+    assert indices == {0, 1, 2}
+    assert heard.findings() == []
+    assert _data(heard)[-1]["usage"] == {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6}
+
+
+def test_one_part_that_fails_ends_them_all(tmp_path: Path) -> None:
+    async def work() -> tuple[Heard, list[dict[str, Any]]]:
+        async with scripted(tmp_path, Reply((ROLE, HELLO), end="hang"), Reply((ROLE,), end="cut")) as serving:
+            heard = await serving.ask({**STREAM, "n": 2})
+            seen = await serving.seen()
+            while any(one["end"] == "running" for one in seen):
+                seen = await serving.seen()
+            return heard, seen
+
+    heard, seen = run(work())
+    assert heard.error["code"] == "engine_died"
+    assert heard.findings() == []
+    assert sorted(one["end"] for one in seen) == ["cut", "left"]
+
+
+@pytest.mark.parametrize("request_body", [STREAM, CHAT], ids=["stream", "whole"])
+@pytest.mark.parametrize("reply", [Reply((), end="hang"), Reply((ROLE, HELLO), end="hang")], ids=["before", "midway"])
+def test_a_client_that_leaves_takes_its_engine_along(
+    tmp_path: Path, reply: Reply, request_body: dict[str, Any]
+) -> None:
+    async def work() -> None:
+        async with scripted(tmp_path, reply) as serving:
+            _, writer = await serving.send(request_body)
+            while not await serving.seen():
+                pass
+            writer.transport.abort()
+            while (await serving.seen())[0]["end"] != "left":
+                pass
+
+    run(work())
+
+
+def test_a_client_that_does_not_read_is_left(tmp_path: Path) -> None:
+    flood = Reply((ROLE, *[Piece(HELLO.text.replace("Hello", "x" * 100_000))] * 400, STOP, DONE))
+
+    async def work() -> None:
+        async with scripted(tmp_path, flood, write_s=0.2) as serving:
+            _, writer = await serving.send(STREAM)
+            while not (seen := await serving.seen()) or seen[0]["end"] == "running":
+                pass
+            assert seen[0]["end"] == "left"
+            writer.close()
+
+    run(work())
+
+
+def test_a_slow_client_gets_all_of_it(tmp_path: Path) -> None:
+    flood = Reply((ROLE, *[Piece(HELLO.text.replace("Hello", "x" * 100_000))] * 100, STOP, DONE))
+
+    async def work() -> bytes:
+        async with scripted(tmp_path, flood) as serving:
+            reader, writer = await serving.send(STREAM)
+            while not await serving.seen():
+                pass
+            raw = bytearray()
+            while piece := await reader.read(65536):
+                raw += piece
+                await asyncio.sleep(0)
+            writer.close()
+            return bytes(raw)
+
+    heard = Heard(run(work()), STREAM)
+    assert heard.findings() == []
+    assert heard.body.count(b"x" * 100_000) == 100
+
+
+def test_what_runs_when_the_server_ends_is_told_so(tmp_path: Path) -> None:
+    async def work() -> list[Heard]:
+        async with scripted(tmp_path, Reply((ROLE, HELLO), end="hang"), drain_s=0.1) as serving:
+            asks = [asyncio.create_task(serving.ask(request)) for request in (STREAM, CHAT)]
+            while len(await serving.seen()) < 2:
+                pass
+            assert not await serving.server.stop()
+            return list(await asyncio.gather(*asks))
+
+    streamed, whole = run(work())
+    assert streamed.error["code"] == "shutting_down"
+    assert streamed.findings() == []
+    assert (whole.status, whole.error["code"]) == (503, "shutting_down")
+
+
+def test_a_full_queue_is_told_when_to_come_again(tmp_path: Path) -> None:
+    async def work(serving: Serving) -> Heard:
+        _, writer = await serving.send(STREAM)
+        while not await serving.seen():
+            pass
+        heard = await serving.ask()
+        writer.close()
+        return heard
+
+    async def all_of_it() -> Heard:
+        hanging = Reply((ROLE, HELLO), end="hang")
+        async with scripted(tmp_path, hanging, model={"parallel": 1, "queue": 0}, drain_s=0.1) as serving:
+            return await work(serving)
+
+    heard = run(all_of_it())
+    assert (heard.status, heard.error["code"]) == (429, "queue_full")
+    assert "Retry-After: " in heard.head
+    assert heard.findings() == []
+
+
+def _data(heard: Heard) -> list[dict[str, Any]]:
+    return [json.loads(line[6:]) for line in heard.body.decode().splitlines() if line.startswith("data: {")]
