@@ -16,6 +16,7 @@ from welldone.cli.foreign import ACCEPTED, REFUSED, Foreign
 from welldone.cli.main import COMMANDS, run
 from welldone.net.settings import Field
 from welldone.serve.config import ALL_FIELDS, DEFAULT_FIELDS, MODEL_FIELDS
+from welldone.serve.requests.table import FIELDS, Use
 from welldone.wire import automaton
 from welldone.wire.automaton import ChoiceTable
 from welldone.wire.faults import Fault, Severity
@@ -61,7 +62,28 @@ def _documents() -> dict[Path, str]:
     documents[DOCS / "protocol.md"] = _protocol()
     documents[DOCS / "cli.md"] = _commands()
     documents[DOCS / "settings.md"] = _settings()
+    documents[DOCS / "requests.md"] = _requests()
     return documents
+
+
+def _requests() -> str:
+    lines = [
+        "# The fields of a request",
+        "",
+        "What becomes of each field of a request to `/v1/chat/completions` or `/v1/completions`. A field that is not",
+        "here is dropped without a word. A value that is wrong is a 400 that names the field and the limit.",
+        "The table is that of `src/welldone/serve/requests/table.py`.",
+    ]
+    for use in Use:
+        lines += [
+            "",
+            f"## {use.value[0].upper()}{use.value[1:]}",
+            "",
+            "| field | where | what it may be |",
+            "|---|---|---|",
+        ]
+        lines += [f"| `{row.name}` | {row.only or 'both'} | {_cell(row.note)} |" for row in FIELDS if row.use is use]
+    return "\n".join(lines) + "\n"
 
 
 def _page(fault: Fault) -> str:
@@ -172,6 +194,9 @@ Each has a `version`, which changes only when something that is there now change
 | `mended[].frame`, `.byte`, `.heard` | where it was first met, and what was there |
 
 `welldone rules --json`: `rules[]` with `id`, `severity`, `endpoints`, `rule`, `hurts`, `mend` and `how`.
+
+`welldone models --json`: `folder`, `server` (its address, or null), and `models[]` with `name`, `aliases`, `state`,
+`source`, `size_bytes`, `quantisation`, `parameters`, `context_length`, `path` and `problem`.
 """
 
 
