@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 Value = TypeVar("Value")
 
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 """No wait here takes a second; a hang is a failure and not a wait."""
 
 

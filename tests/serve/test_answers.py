@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +119,37 @@ def test_silence_is_filled_with_comments_up_to_a_number(tmp_path: Path) -> None:
     heard = ask(tmp_path, slow, keep_alive_s=0.01, idle_s=60.0)
     assert heard.findings() == []
     assert 10 < heard.body.count(b": keep-alive\n\n") <= 45
+
+
+def test_a_stream_that_flows_needs_no_comments(tmp_path: Path) -> None:
+    flowing = Reply((ROLE, *[Piece(HELLO.text, after_s=0.02)] * 30, STOP, DONE))
+    heard = ask(tmp_path, flowing, keep_alive_s=0.3, idle_s=60.0)
+    assert heard.body.count(b": keep-alive\n\n") <= 1  # one where the machine itself was asleep
+    assert heard.body.count(b"Hello") == 30
+
+
+@pytest.mark.parametrize("request_body", [STREAM, CHAT], ids=["stream", "whole"])
+def test_a_server_that_leaves_its_body_open_is_not_waited_for(tmp_path: Path, request_body: dict[str, Any]) -> None:
+    heard = ask(tmp_path, Reply((ROLE, HELLO, STOP, USAGE, DONE), end="hang"), request=request_body)
+    assert heard.status == 200
+    assert heard.findings() == []
+
+
+def test_an_engine_that_does_not_even_begin_its_reply_is_given_up(tmp_path: Path) -> None:
+    async def work() -> Heard:
+        async with scripted(tmp_path, first_byte_s=0.3) as serving:
+            process = serving.server.fleet.models[0].process
+            assert process is not None
+            engines = await asyncio.create_subprocess_exec("pgrep", "-P", str(process.pid), stdout=-1)
+            child = int((await engines.communicate())[0].split()[0])
+            os.kill(child, signal.SIGSTOP)
+            try:
+                return await serving.ask(CHAT)
+            finally:
+                os.kill(child, signal.SIGCONT)
+
+    heard = run(work())
+    assert (heard.status, heard.error["code"]) == (504, "timeout")
 
 
 def test_each_choice_is_asked_for_by_itself(tmp_path: Path) -> None:

@@ -5,7 +5,9 @@ to open the stream, to keep a silent line alive, to wait for a slow client, and 
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 import msgspec
 
@@ -14,6 +16,7 @@ from welldone.engines.fleet import Model
 from welldone.net import outbound
 from welldone.net.inbound import Call, Reply, Stream
 from welldone.net.outbound import Exchange, OutboundError
+from welldone.serve import log
 from welldone.serve.admission import Gate
 from welldone.serve.errors import ApiError
 from welldone.serve.metrics import StreamTimes
@@ -30,6 +33,8 @@ from welldone.wire.pipe import Pipe
 _ATTEMPTS = 2  # of which the second is for an engine that died before it said a word
 _ERROR_LIMIT_BYTES = 65536  # of an engine's error; theirs have some hundred bytes
 _COMMENTS_LIMIT = 45  # in a row: clients give up at some hundred lines without data, and a comment has two
+_GRACE_S = 0.5  # for what a server says after [DONE], which is nothing that counts
+_NEVER_S = 86_400.0
 _SSE = "text/event-stream"
 _PATHS = {Endpoint.CHAT: "/v1/chat/completions", Endpoint.COMPLETIONS: "/v1/completions"}
 
@@ -77,9 +82,11 @@ class Answer:
         self._ended = 0
         self._is_accepted = False  # the engine has begun
         self._is_over = False
-        self._is_paused = False
+        self._is_asked = False  # the engine has a part of the request, and it is its turn to say something
+        self._is_ending = False
         self._changed = asyncio.Event()
         self._heard_at = self._loop.time()
+        self._kept_at = self._heard_at  # when the last sign of life was sent
         self._comments = 0
 
     async def run(self) -> Reply | None:
@@ -119,6 +126,10 @@ class Answer:
             for attempt in range(1, _ATTEMPTS + 1):
                 address = await self._model.ready()
                 body = self._body(part.number)
+                if not self._is_asked:
+                    self._is_asked = True
+                    self._heard_at = self._loop.time()
+                    self._changed.set()  # from now on there is a limit to the silence
                 try:
                     part.exchange = await outbound.send(address, "POST", self._path, part, body=body, accept=_SSE)
                     await part.wait()
@@ -151,6 +162,16 @@ class Answer:
         if self.pipe.failure is not None:
             self._say(self.pipe.close(part))
             self._end()
+        elif data.endswith(sse.DONE) and not self._is_ending and self.pipe.is_done:
+            # Some servers leave the body open after this: nobody waits for them.
+            self._is_ending = True
+            self._loop.call_later(_GRACE_S, self._end_all)
+
+    def _end_all(self) -> None:
+        for part in self._parts:
+            if not part.has_ended:
+                part.close()
+                part.end(None)
 
     def ended(self, part: int) -> None:
         """A part's stream has ended."""
@@ -165,7 +186,7 @@ class Answer:
 
     async def _give_whole(self, fold: Fold) -> Reply:
         while not self._is_over:
-            await self._sleep(self._settings.keep_alive_s)
+            await self._sleep(_NEVER_S)
         if self.error is not None:
             raise self.error
         failure = fold.failure
@@ -175,8 +196,9 @@ class Answer:
 
     async def _give_stream(self) -> None:
         # A refusal that comes at once gets its status; who waits longer gets the head of the stream, and signs of life.
-        if not (self._is_accepted or self._is_over):
-            await self._sleep(self._settings.early_s)
+        late = self._loop.time() + self._settings.early_s
+        while not (self._is_accepted or self._is_over) and (left_s := late - self._loop.time()) > 0:
+            await self._sleep(left_s)
         if self.error is not None:
             raise self.error
         stream = await self._call.open({**dict(sse.HEADERS), **self._headers()})
@@ -187,37 +209,39 @@ class Answer:
         while not self._is_over:
             if stream.is_congested:
                 await self._let_drain(stream)
-            elif not await self._sleep(self._settings.keep_alive_s):
-                self._keep_alive(stream)
+            else:
+                await self._sleep(self._keep_alive(stream))
         await stream.end()
 
-    async def _sleep(self, limit_s: float) -> bool:
-        """Wait until something has changed; whether it has. Who has heard nothing for too long breaks off."""
+    async def _sleep(self, limit_s: float) -> None:
+        """Wait until something has changed, or the time is over. An engine that is silent for too long is given up."""
         self._changed.clear()
         if self._is_over:
-            return True
-        try:
-            async with asyncio.timeout(limit_s):
+            return
+        patience_s = self._settings.idle_s if self.times.has_begun else self._settings.first_byte_s
+        left_s = self._heard_at + patience_s - self._loop.time() if self._is_asked else _NEVER_S
+        if left_s <= 0:
+            message = f"The engine has said nothing for {patience_s:g} seconds."
+            self.break_off(ApiError(504, message, code="timeout"))
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(limit_s, left_s)):
                 await self._changed.wait()
-        except TimeoutError:
-            self._check_silence()
-            return self._is_over
-        return True
 
-    def _check_silence(self) -> None:
-        silent_s = self._loop.time() - self._heard_at
-        limit_s = self._settings.idle_s if self.times.has_begun else self._settings.first_byte_s
-        if self._is_accepted and silent_s >= limit_s and not self._is_paused:
-            self.break_off(ApiError(504, f"The engine has said nothing for {limit_s:g} seconds.", code="timeout"))
-
-    def _keep_alive(self, stream: Stream) -> None:
+    def _keep_alive(self, stream: Stream) -> float:
+        """Send a sign of life if the line has been silent for so long; how long until the next is due."""
+        now = self._loop.time()
+        due_s = max(self._heard_at, self._kept_at) + self._settings.keep_alive_s - now
+        if due_s > 0:
+            return due_s
+        self._kept_at = now
         if self._comments < _COMMENTS_LIMIT:
             self._comments += 1
             stream.write(KEEP_ALIVE)
+        return self._settings.keep_alive_s
 
     async def _let_drain(self, stream: Stream) -> None:
         """Wait for a client that reads more slowly than the engine writes; one that does not read at all is left."""
-        self._is_paused = True
         for part in self._parts:
             part.pause()
         try:
@@ -227,8 +251,7 @@ class Answer:
             self.error = ApiError(408, "The client does not read.", code="client_too_slow")
             self._is_over = True
             stream.abort()
-        self._heard_at = self._loop.time()
-        self._is_paused = False
+        self._heard_at = self._loop.time()  # the silence was not the engine's
         for part in self._parts:
             part.resume()
 
@@ -258,6 +281,7 @@ class _Part:
         self.status = 0
         self.exchange: Exchange | None = None
         self._answer = answer
+        self.has_ended = False
         self._refusal = bytearray()
         self._whole: asyncio.Future[None] | None = None
 
@@ -271,6 +295,9 @@ class _Part:
             self._answer.break_off(from_engine(error))
         except OutboundError:
             self._answer.break_off(ApiError(502, "The engine stopped before its answer was whole.", code="engine_died"))
+        except Exception as error:  # noqa: BLE001 - the edge of a task: it logs, and the client gets an honest error
+            log.event(logging.ERROR, "an answer failed", error=error)
+            self._answer.break_off(ApiError(500, "The server failed. Its log says why.", code="internal_error"))
 
     async def wait(self) -> None:
         """Wait for the end.
@@ -323,6 +350,7 @@ class _Part:
         if error is not None:
             self._whole.set_exception(error)
             return
+        self.has_ended = True
         if self.status == 200:
             self._answer.ended(self.number)
         else:

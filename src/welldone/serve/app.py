@@ -144,7 +144,7 @@ class App:
     def _note(self, ask: Ask, status: int) -> None:
         took_s = self._clock() - ask.began
         self._metrics.request(ask.endpoint, ask.model, status, took_s)
-        if ask.endpoint in ("health", "metrics") and status < 500:
+        if ask.endpoint in ("health", "metrics") and status != 500:
             return  # they come every few seconds, and say nothing
         log.answered(
             Answered(

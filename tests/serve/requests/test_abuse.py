@@ -1,0 +1,52 @@
+"""Requests that do harm elsewhere are refused here, or made harmless, before an engine sees them."""
+
+import pytest
+
+from tests.serve.abuse import ABUSES, BODY_LIMIT_BYTES, CHAT, TEXT, Abuse
+from tests.serve.requests.build import ABLE, MODEL
+from welldone.serve.errors import ApiError
+from welldone.serve.requests import (
+    read_body,
+    read_chat,
+    read_completions,
+    read_detokenize,
+    read_embeddings,
+    read_rerank,
+    read_tokenize,
+)
+
+READERS = {
+    CHAT: read_chat,
+    TEXT: read_completions,
+    "/detokenize": read_detokenize,
+    "/tokenize": read_tokenize,
+    "/v1/embeddings": read_embeddings,
+    "/v1/rerank": read_rerank,
+}
+ELSEWHERE = {"a path for a model": "names are looked up by the routes"}
+
+
+def refused(abuse: Abuse) -> ApiError | None:
+    """Why the readers refuse a request; None where they let it pass."""
+    try:
+        READERS[abuse.path](read_body(abuse.body, abuse.headers["Content-Type"]), MODEL, ABLE)
+    except ApiError as error:
+        return error
+    return None
+
+
+def test_there_are_more_than_sixty_and_each_has_a_name() -> None:
+    assert len({abuse.name for abuse in ABUSES}) == len(ABUSES) > 60
+
+
+@pytest.mark.parametrize("abuse", ABUSES, ids=lambda abuse: abuse.name)
+def test_it_is_refused_or_made_harmless(abuse: Abuse) -> None:
+    if len(abuse.body) > BODY_LIMIT_BYTES:
+        assert abuse.statuses == {413}  # by the server, which counts bytes as they come
+        return
+    error = refused(abuse)
+    if error is None:
+        assert 200 in abuse.statuses or abuse.name in ELSEWHERE
+        return
+    assert error.status in abuse.statuses
+    assert len(error.message) < 400

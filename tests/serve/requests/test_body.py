@@ -1,0 +1,108 @@
+"""Bytes of a body as a JSON object."""
+
+import pytest
+
+from welldone.serve.errors import ApiError
+from welldone.serve.requests.body import DEPTH_LIMIT, LISTS_LIMIT, is_deep, read_body
+
+JSON = "application/json"
+
+
+def nested(levels: int) -> bytes:
+    """An object with so many levels."""
+    return b'{"a":' + b"[" * (levels - 1) + b"]" * (levels - 1) + b"}"
+
+
+def test_a_json_object_is_read() -> None:
+    assert read_body(b' {"a": [1, "\xc3\xa9", null]} ', JSON) == {"a": [1, "é", None]}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"  \n",
+        b"{",
+        b"[]",
+        b"1",
+        b"null",
+        b'"text"',
+        b'{"a":NaN}',
+        b'{"a":Infinity}',
+        b'{"a":1e999}',
+        b'{"a":-1e999}',
+        b'{"a":"\\ud800"}',
+        b'{"a":"\\udc00x"}',
+        b'{"a":"\xed\xa0\x80"}',
+        b'{"a":"\xff"}',
+        b"\xff\xfe{\x00}\x00",
+        b"\xef\xbb\xbf{}",
+        b"{} {}",
+        b"{'a':1}",
+        b'{"a":1,}',
+        b'{"a":' + b"1" * 5000 + b"}",
+        b"model=x&messages=y",
+    ],
+)
+def test_what_is_no_json_object_is_refused(data: bytes) -> None:
+    with pytest.raises(ApiError) as caught:
+        read_body(data, JSON)
+    assert caught.value.status == 400
+
+
+def test_of_a_key_that_comes_twice_the_last_counts() -> None:
+    assert read_body(b'{"a":1,"a":2}', JSON) == {"a": 2}
+
+
+def test_as_many_levels_as_allowed_are_read_and_one_more_is_refused() -> None:
+    assert read_body(nested(DEPTH_LIMIT), JSON)
+    with pytest.raises(ApiError, match="64 levels"):
+        read_body(nested(DEPTH_LIMIT + 1), JSON)
+
+
+@pytest.mark.parametrize(
+    ("data", "deep"),
+    [
+        (b'["' + b"[" * 100 + b'"]', False),
+        (b'["\\"' + b"[" * 100 + b'"]', False),
+        (b'["\\\\",' + b"[" * 64 + b"]" * 65, True),
+        (b"[]," * 1000, False),
+        (b"[" * 65, True),
+        (b'{"a":' * 65, True),
+        (b"]" * 1000 + b"[" * 65, False),  # no JSON at all: the decoder ends at the first byte
+    ],
+)
+def test_only_brackets_outside_of_strings_make_levels(data: bytes, deep: bool) -> None:
+    assert is_deep(data) is deep
+
+
+@pytest.mark.parametrize(
+    ("content_type", "is_browser", "fine"),
+    [
+        ("application/json", True, True),
+        ("Application/JSON; charset=utf-8", True, True),
+        ("application/vnd.api+json", True, True),
+        (None, False, True),
+        ("", False, True),
+        ("application/x-www-form-urlencoded", False, True),
+        (None, True, False),
+        ("application/x-www-form-urlencoded", True, False),
+        ("text/plain", True, False),
+        ("text/plain", False, False),
+        ("multipart/form-data; boundary=x", False, False),
+        ("text/json", False, False),
+    ],
+)
+def test_a_browser_must_say_that_it_sends_json(content_type: str | None, is_browser: bool, fine: bool) -> None:
+    if fine:
+        assert read_body(b"{}", content_type, is_browser=is_browser) == {}
+        return
+    with pytest.raises(ApiError) as caught:
+        read_body(b"{}", content_type, is_browser=is_browser)
+    assert caught.value.status == 415
+
+
+def test_as_many_lists_as_allowed_are_read_and_one_more_is_refused() -> None:
+    assert len(read_body(b'{"a":[' + b"[]," * (LISTS_LIMIT - 3) + b"[]]}", JSON)["a"]) == LISTS_LIMIT - 2
+    with pytest.raises(ApiError, match="100000 arrays"):
+        read_body(b'{"a":[' + b"[]," * (LISTS_LIMIT - 2) + b"[]]}", JSON)

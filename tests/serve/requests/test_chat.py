@@ -1,0 +1,299 @@
+"""Chats: each field with its right and wrong values, and what the engine gets."""
+
+import msgspec
+import pytest
+
+from tests.serve.requests.build import ABLE, HELLO, MODEL, Body, able, chat, engine, refusal
+from welldone.engines.settings import ModelSettings
+from welldone.serve.errors import ApiError
+from welldone.serve.requests import FIELDS, read_chat
+from welldone.serve.requests.table import ROWS, Field, Use
+from welldone.wire.asked import Asked
+
+PLAIN: Body = {"messages": HELLO, "stream": True, "stream_options": {"include_usage": True}}
+
+
+def sent_for(body: Body) -> Body:
+    """What the engine gets for a chat with these."""
+    return read_chat({"messages": HELLO, **body}, MODEL, ABLE).parts[0]
+
+
+def test_a_plain_chat_is_asked_as_a_stream_with_usage() -> None:
+    request = chat()
+    assert request.parts == [PLAIN]
+    assert (request.endpoint, request.model, request.is_stream, request.prompts) == ("chat", None, False, 1)
+    assert request.asked == Asked(usage=False, obfuscation=True, choices=1)
+
+
+def test_what_is_asked_of_the_stream_is_read() -> None:
+    request = chat(model="x", stream=True, stream_options={"include_usage": True, "include_obfuscation": False})
+    assert (request.is_stream, request.model) == (True, "x")
+    assert (request.asked.usage, request.asked.obfuscation, request.asked.model) == (True, False, "x")
+
+
+@pytest.mark.parametrize(
+    ("body", "sent"),
+    [
+        ({"temperature": 0}, {"temperature": 0}),
+        ({"temperature": 5}, {"temperature": 5}),
+        ({"temperature": None}, {}),
+        ({"top_p": 1}, {"top_p": 1}),
+        ({"presence_penalty": -2, "frequency_penalty": 2.0}, {"presence_penalty": -2, "frequency_penalty": 2.0}),
+        ({"top_k": 40, "min_p": 0.1}, {"top_k": 40, "min_p": 0.1}),
+        ({"repetition_penalty": 1.1}, {"repeat_penalty": 1.1}),
+        ({"repeat_last_n": 64}, {"repeat_last_n": 64}),
+        ({"repeat_last_n": -1}, {"repeat_last_n": 4096}),
+        ({"repeat_last_n": 2**31 - 1}, {"repeat_last_n": 4096}),
+        ({"dry_penalty_last_n": 2**31 - 1}, {"dry_penalty_last_n": 4096}),
+        ({"dry_sequence_breakers": ["\n", ":"]}, {"dry_sequence_breakers": ["\n", ":"]}),
+        ({"samplers": ["top_k", "made up", "temperature"]}, {"samplers": ["top_k", "temperature"]}),
+        ({"cache_prompt": False, "ignore_eos": True}, {"cache_prompt": False, "ignore_eos": True}),
+        ({"reasoning_format": "none"}, {"reasoning_format": "none"}),
+        ({"max_tokens": 5}, {"max_tokens": 5}),
+        ({"max_tokens": 5.0}, {"max_tokens": 5}),
+        ({"max_tokens": 10**18}, {"max_tokens": 4096}),
+        ({"max_tokens": -1}, {}),
+        ({"max_completion_tokens": 3, "max_tokens": 5}, {"max_tokens": 3}),
+        ({"n_predict": 7}, {"max_tokens": 7}),
+        ({"stop": "x"}, {"stop": ["x"]}),
+        ({"stop": ["x"] * 16}, {"stop": ["x"] * 16}),
+        ({"stop": "x" * 256}, {"stop": ["x" * 256]}),
+        ({"stop": []}, {}),
+        ({"stop": None}, {}),
+        ({"logit_bias": {"5": -100, "49151": 1.5}}, {"logit_bias": {"5": -100, "49151": 1.5}}),
+        ({"logit_bias": {"007": 1}}, {"logit_bias": {"7": 1}}),
+        ({"logit_bias": {}}, {}),
+        ({"seed": 42}, {"seed": 42}),
+        ({"seed": -1}, {}),
+        ({"seed": 2**32 - 1}, {"seed": 0}),
+        ({"seed": -(2**63)}, {"seed": -(2**63) % (2**32 - 1)}),
+        ({"logprobs": True}, {"logprobs": True, "top_logprobs": 1}),
+        ({"logprobs": True, "top_logprobs": 20}, {"logprobs": True, "top_logprobs": 20}),
+        ({"logprobs": False, "top_logprobs": 0}, {}),
+        ({"modalities": ["text"]}, {}),
+        ({"reasoning_effort": "low"}, {"chat_template_kwargs": {"reasoning_effort": "low"}}),
+        ({"reasoning_effort": "none"}, {"chat_template_kwargs": {"enable_thinking": False}}),
+        ({"chat_template_kwargs": {"enable_thinking": True}}, {"chat_template_kwargs": {"enable_thinking": True}}),
+        ({"audio": None, "web_search_options": None}, {}),
+    ],
+)
+def test_a_right_value_reaches_the_engine_in_its_form(body: Body, sent: Body) -> None:
+    assert engine(**body) == PLAIN | sent
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "code"),
+    [
+        ({"temperature": -0.1}, "temperature", "decimal_below_min_value"),
+        ({"temperature": 5.1}, "temperature", "decimal_above_max_value"),
+        ({"temperature": "hot"}, "temperature", "invalid_type"),
+        ({"temperature": True}, "temperature", "invalid_type"),
+        ({"temperature": [1]}, "temperature", "invalid_type"),
+        ({"top_p": 1.01}, "top_p", "decimal_above_max_value"),
+        ({"presence_penalty": -2.1}, "presence_penalty", "decimal_below_min_value"),
+        ({"frequency_penalty": 2.1}, "frequency_penalty", "decimal_above_max_value"),
+        ({"top_k": 1.5}, "top_k", "invalid_type"),
+        ({"top_k": 2**31}, "top_k", "integer_above_max_value"),
+        ({"min_p": 2}, "min_p", "decimal_above_max_value"),
+        ({"repeat_penalty": 0}, "repeat_penalty", "decimal_below_min_value"),
+        ({"repeat_last_n": -2}, "repeat_last_n", "integer_below_min_value"),
+        ({"repeat_last_n": 2**40}, "repeat_last_n", "integer_above_max_value"),
+        ({"mirostat": 3}, "mirostat", "integer_above_max_value"),
+        ({"cache_prompt": "yes"}, "cache_prompt", "invalid_type"),
+        ({"reasoning_format": "x"}, "reasoning_format", "invalid_value"),
+        ({"reasoning_effort": "huge"}, "reasoning_effort", "invalid_value"),
+        ({"dry_sequence_breakers": [""]}, "dry_sequence_breakers[0]", "invalid_value"),
+        ({"max_tokens": 0}, "max_tokens", "integer_below_min_value"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens", "integer_below_min_value"),
+        ({"max_tokens": -2}, "max_tokens", "integer_below_min_value"),
+        ({"max_tokens": "five"}, "max_tokens", "invalid_type"),
+        ({"max_tokens": 10**30}, "max_tokens", "integer_above_max_value"),
+        ({"n": 0}, "n", "integer_below_min_value"),
+        ({"n": 9}, "n", "integer_above_max_value"),
+        ({"n": True}, "n", "invalid_type"),
+        ({"stop": ""}, "stop[0]", "invalid_value"),
+        ({"stop": [""]}, "stop[0]", "invalid_value"),
+        ({"stop": ["x", 1]}, "stop[1]", "invalid_type"),
+        ({"stop": ["x"] * 17}, "stop", "array_above_max_length"),
+        ({"stop": "x" * 257}, "stop[0]", "invalid_value"),
+        ({"stop": 7}, "stop", "invalid_type"),
+        ({"logit_bias": [[5, 1]]}, "logit_bias", "invalid_type"),
+        ({"logit_bias": {"hello": 1}}, "logit_bias", "invalid_value"),
+        ({"logit_bias": {"-1": 1}}, "logit_bias", "invalid_value"),
+        ({"logit_bias": {"49152": 1}}, "logit_bias", "invalid_value"),
+        ({"logit_bias": {"²": 1}}, "logit_bias", "invalid_value"),
+        ({"logit_bias": {"5": 101}}, "logit_bias.5", "decimal_above_max_value"),
+        ({"logit_bias": {"5": False}}, "logit_bias.5", "invalid_type"),
+        ({"logit_bias": {str(i): 0 for i in range(1025)}}, "logit_bias", "array_above_max_length"),
+        ({"seed": 1.5}, "seed", "invalid_type"),
+        ({"seed": 2**70}, "seed", "integer_above_max_value"),
+        ({"logprobs": 1}, "logprobs", "invalid_type"),
+        ({"top_logprobs": 2}, "top_logprobs", "invalid_value"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "integer_above_max_value"),
+        ({"stream": "yes"}, "stream", "invalid_type"),
+        ({"stream_options": {"include_usage": True}}, "stream_options", "invalid_value"),
+        ({"stream": True, "stream_options": True}, "stream_options", "invalid_type"),
+        ({"stream": True, "stream_options": {"include_usage": 1}}, "stream_options.include_usage", "invalid_type"),
+        ({"model": 7}, "model", "invalid_type"),
+        ({"model": "x" * 300}, "model", "string_above_max_length"),
+        ({"modalities": ["text", "audio"]}, "modalities[1]", "invalid_value"),
+        ({"modalities": [1]}, "modalities[0]", "invalid_value"),
+        ({"audio": {"voice": "x"}}, "audio", "unsupported_parameter"),
+        ({"web_search_options": {"a": 1}}, "web_search_options", "unsupported_parameter"),
+        ({"grammar": 'root ::= "a"'}, "grammar", "unsupported_parameter"),
+        ({"chat_template_kwargs": {"tools": 1}}, "chat_template_kwargs.tools", "unsupported_parameter"),
+        ({"chat_template_kwargs": {"tokenize": True}}, "chat_template_kwargs.tokenize", "unsupported_parameter"),
+        ({"chat_template_kwargs": {"A": 1}}, "chat_template_kwargs.A", "unsupported_parameter"),
+        ({"chat_template_kwargs": {"a": []}}, "chat_template_kwargs.a", "invalid_type"),
+        (
+            {"chat_template_kwargs": {"a" * i: 1 for i in range(1, 40)}},
+            "chat_template_kwargs",
+            "array_above_max_length",
+        ),
+    ],
+)
+def test_a_wrong_value_is_named(body: Body, param: str, code: str) -> None:
+    error = refusal(**body)
+    assert (error.param, error.code) == (param, code)
+
+
+def test_an_error_repeats_little_of_what_came() -> None:
+    assert len(refusal(reasoning_format="secret " * 1000).message) < 250
+    assert len(refusal(max_tokens=10**3000).message) < 250
+
+
+@pytest.mark.parametrize("row", [row for row in FIELDS if row.use is Use.IGNORED], ids=lambda row: row.name)
+@pytest.mark.parametrize("value", ["x", 7, {"a": [1]}, []])
+def test_a_field_without_effect_may_be_anything(row: Field, value: object) -> None:
+    assert sent_for({row.name: value}) == PLAIN
+
+
+@pytest.mark.parametrize("name", ["id_slot", "lora", "n_discard", "t_max_predict_ms", "__class__", "api_base", "slots"])
+def test_a_field_that_is_not_in_the_table_never_reaches_the_engine(name: str) -> None:
+    assert name not in ROWS
+    assert sent_for({name: 1}) == PLAIN
+
+
+def test_each_field_has_one_row() -> None:
+    assert len(ROWS) == len(FIELDS)
+
+
+@pytest.mark.parametrize("row", [row for row in FIELDS if row.use is Use.PASSED], ids=lambda row: row.name)
+def test_a_passed_field_refuses_an_object(row: Field) -> None:
+    with pytest.raises(ApiError) as caught:
+        sent_for({row.name: {}})
+    assert caught.value.param == row.name
+
+
+def test_several_answers_are_asked_one_by_one_with_seeds_that_differ() -> None:
+    request = chat(n=3, seed=2**32 - 2)
+    assert [part["seed"] for part in request.parts] == [2**32 - 2, 0, 1]
+    assert all("n" not in part for part in request.parts)
+    assert (request.asked.choices, request.prompts) == (3, 1)
+    assert all("seed" not in part for part in chat(n=2).parts)
+
+
+def test_a_number_with_a_decimal_point_counts_like_one_without() -> None:
+    request = chat(n=2.0)
+    assert (len(request.parts), request.asked.choices) == (2, 2)
+
+
+@pytest.mark.parametrize(("top", "shown"), [(None, 0), (0, 0), (1, 1), (20, 20)])
+def test_the_reply_knows_how_many_alternatives_to_show(top: int | None, shown: int) -> None:
+    assert chat(logprobs=True, top_logprobs=top).top_logprobs == shown
+
+
+def test_the_models_defaults_count_where_a_request_is_silent() -> None:
+    defaults = {"temperature": 0.3, "max_tokens": 9, "chat_template_kwargs": {"a": [1], "b": 1}}
+    model = ModelSettings(name="m", defaults=defaults)
+    silent = read_chat({"messages": HELLO, "temperature": None}, model, ABLE).parts[0]
+    assert (silent["temperature"], silent["max_tokens"]) == (0.3, 9)
+    said = {"messages": HELLO, "temperature": 0, "max_completion_tokens": 4, "chat_template_kwargs": {"b": 2}}
+    spoken = read_chat(said, model, ABLE).parts[0]
+    assert (spoken["temperature"], spoken["max_tokens"]) == (0, 4)
+    assert spoken["chat_template_kwargs"] == {"a": [1], "b": 2}
+
+
+def test_text_that_cannot_fit_is_refused_before_it_is_tokenised() -> None:
+    fits = [{"role": "user", "content": "x" * (16 * 4096 - 4)}]  # 4 bytes: the tools, which are null
+    assert chat(messages=fits).parts
+    error = refusal(messages=[{"role": "user", "content": "x" * (16 * 4096 + 1)}])
+    assert error.code == "context_length_exceeded"
+    assert "4096 tokens" in error.message
+    assert "65541 bytes" in error.message
+
+
+def test_a_model_that_says_nothing_of_itself_gets_the_benefit_of_the_doubt() -> None:
+    long = [{"role": "user", "content": "x" * 10**6}]
+    part = chat(None, messages=long, max_tokens=10**9, repeat_last_n=10**9, logit_bias={"2000000000": 1}).parts[0]
+    assert (part["max_tokens"], part["repeat_last_n"]) == (10**9, 8192)
+
+
+def test_a_model_that_only_embeds_does_not_chat() -> None:
+    with pytest.raises(ApiError, match="does not offer chat"):
+        chat(able(chat=False))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "schema"),
+    [
+        ({"type": "json_object"}, {"type": "object"}),
+        ({"type": "json_object", "schema": {"type": "integer"}}, {"type": "integer"}),
+        ({"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "null"}}}, {"type": "null"}),
+        ({"type": "json_schema", "json_schema": {"name": "a", "strict": True, "schema": {}}}, {}),
+        ({"type": "json_schema", "json_schema": {}}, {"type": "object"}),
+    ],
+)
+def test_a_form_becomes_a_schema(wanted: Body, schema: Body) -> None:
+    assert engine(response_format=wanted)["response_format"] == {
+        "type": "json_schema",
+        "json_schema": {"name": "answer", "schema": schema, "strict": True},
+    }
+
+
+def test_llama_cpps_own_field_for_a_schema_is_known() -> None:
+    assert engine(json_schema={"type": "null"})["response_format"]["json_schema"]["schema"] == {"type": "null"}
+
+
+def test_another_server_gets_the_form_that_every_server_knows() -> None:
+    sent = engine(able(kind="command"), response_format={"type": "json_object"})
+    assert sent["response_format"] == {"type": "json_object"}
+
+
+def test_plain_text_needs_no_form() -> None:
+    assert engine(response_format={"type": "text"}) == PLAIN
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"response_format": "json"}, "response_format"),
+        ({"response_format": {}}, "response_format.type"),
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        ({"response_format": {"type": "json_schema", "json_schema": 1}}, "response_format.json_schema"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a b"}}},
+            "response_format.json_schema.name",
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "strict": 1}}},
+            "response_format.json_schema.strict",
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": []}}},
+            "response_format.json_schema.schema",
+        ),
+        ({"json_schema": 1}, "json_schema"),
+        ({"json_schema": {}, "response_format": {"type": "json_object"}}, "json_schema"),
+    ],
+)
+def test_a_wrong_form_is_named(body: Body, param: str) -> None:
+    assert refusal(**body).param == param
+
+
+def test_the_body_of_the_client_is_left_as_it_was() -> None:
+    body = {"messages": [{"role": "developer", "content": "x"}], "n": 2, "stop": "a"}
+    before = msgspec.json.encode(body)
+    read_chat(body, MODEL, ABLE)
+    assert msgspec.json.encode(body) == before

@@ -1,0 +1,78 @@
+"""Patterns: their cost is judged, and lists of texts become one."""
+
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from welldone.serve.requests.pattern import of_values, trouble
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "abc",
+        "^[a-z]{1,20}$",
+        r"^\d{3}-\d{3}-\d{4}$",
+        r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$",
+        r"^(\w+\.)*\w+@(\w+\.)+[a-z]{2,}$",
+        "^([a-z]+,?)*$",
+        "^(a|b)+$",
+        "^a{2000}$",
+        "^(a{40}){50}$",
+        "^[(?*]+$",
+        r"^(\()*$",
+        "^[]]*$",
+        "(((",
+        ")))",
+        "[",
+        "{",
+        "\\",
+        "a{,5}b{3,}",
+    ],
+)
+def test_patterns_that_people_write_are_fine(text: str) -> None:
+    assert trouble(text) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "^(a?)*$",
+        "^(a*)+$",
+        "^(a*){2}$",
+        "^(|a)*$",
+        "^(a|b*)*$",
+        "^((a?)(b?))*$",
+        "^(()){5}$",
+        "^a{2001}$",
+        "^(a{45}){45}$",
+        "^((a{13}){13}){13}$",
+        "^" + "a?" * 65 + "$",
+        "^(" + "|".join("ab" * 33) + ")$",
+    ],
+)
+def test_patterns_that_cost_too_much_are_not(text: str) -> None:
+    assert trouble(text)
+
+
+@given(st.text(alphabet="ab()[]{}|?*+\\^$,0123:=!<", max_size=512))
+def test_any_text_gets_a_verdict(text: str) -> None:
+    trouble(text)
+
+
+@given(
+    st.lists(st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=8), min_size=1), st.text(max_size=8)
+)
+def test_a_pattern_of_texts_matches_them_as_they_stand_in_json(values: list[str], other: str) -> None:
+    pattern = re.compile(of_values(values))
+    for value in [*values, other]:
+        written = json.dumps(value, ensure_ascii=False)[1:-1].replace("\\u007f", "\x7f")
+        assert bool(pattern.fullmatch(written)) == (value in values)
+
+
+def test_texts_of_any_length_become_a_pattern() -> None:
+    assert len(of_values(["x" * 100_000, "y"])) > 100_000
