@@ -43,6 +43,10 @@ def test_what_is_null_or_unknown_in_a_tool_does_not_reach_the_engine() -> None:
     assert engine(tools=[tool("f", strict=True, parameters={})])["tools"] == [tool("f", parameters=NOTHING)]
 
 
+def test_a_type_that_is_null_is_the_one_that_there_is() -> None:
+    assert engine(tools=[{"type": None, "function": {"name": "f"}}])["tools"] == [tool("f", parameters=NOTHING)]
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -192,6 +196,10 @@ def test_functions_of_the_older_form_are_tools() -> None:
         ({"tools": ONE, "tool_choice": NAMED}, "tool_choice"),
         ({"tools": ONE, "tool_choice": allowed("auto", "clock")}, "tool_choice"),
         ({"tools": ONE, "tool_choice": allowed("none", "weather")}, "tool_choice.allowed_tools.mode"),
+        (
+            {"tools": ONE, "tool_choice": {"type": "allowed_tools", "allowed_tools": {"tools": [1]}}},
+            "tool_choice.allowed_tools.tools[0]",
+        ),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": NAMED}, "tool_choice"),
         ({"function_call": {"name": "f"}}, "function_call"),

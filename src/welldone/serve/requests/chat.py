@@ -51,8 +51,8 @@ def read_chat(body: Json, model: ModelSettings, abilities: Abilities | None) -> 
     budget = Budget()
     tools = read_tools(body, able, budget)
     _add_form(body, engine, tools, budget, able.kind == "command")
-    listed = len(msgspec.json.encode(tools.body.get("tools") or tools.template)) + len(tools.system or "")
-    check_length(messages.text_bytes + listed, able.context, "messages")
+    listed = msgspec.json.encode(tools.body.get("tools") or tools.template or ())
+    check_length(messages.text_bytes + len(listed) - len("[]"), able.context, "messages")
     kwargs = _template_kwargs(asked, model.defaults, able, tools)
     if kwargs:
         engine["chat_template_kwargs"] = kwargs

@@ -150,7 +150,7 @@ class _Reader:
         return calls
 
     def _call(self, call: Json, param: str, inner: str) -> Json:
-        if call.get("type", "function") != "function":
+        if (call.get("type") or "function") != "function":
             raise fields.wrong_value(f"{param}.type", str(call["type"]), ("function",))
         function = fields.table(call, "function", f"{param}.")
         if function is None:

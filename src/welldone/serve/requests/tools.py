@@ -112,7 +112,7 @@ def _read_list(body: Json, field: str, budget: Budget) -> list[Json]:
             raise fields.wrong_type(param, "an object", item)
         function: Json | None = item
         if field == "tools":
-            if item.get("type", "function") != "function":
+            if (item.get("type") or "function") != "function":
                 raise fields.wrong_value(f"{param}.type", str(item["type"]), ("function",))
             param += ".function"
             function = fields.table(item, "function", f"tools[{place}].")
@@ -164,7 +164,7 @@ def _plain_choice(value: object, param: str) -> _Choice:
         return _Choice("required", check_name(value.get("name"), "function_call.name"))
     if value.get("type") == "allowed_tools":
         return _allowed(fields.table(value, "allowed_tools", f"{param}.") or value, f"{param}.allowed_tools")
-    if value.get("type", "function") != "function":
+    if (value.get("type") or "function") != "function":
         raise fields.wrong_value(f"{param}.type", str(value["type"]), ("function", "allowed_tools"))
     function = fields.table(value, "function", f"{param}.") or value
     return _Choice("required", check_name(function.get("name"), f"{param}.function.name"))
