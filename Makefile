@@ -15,7 +15,7 @@ COVERED := --include='*/welldone/wire/*,*/welldone/rules/*'
 LOCK := $(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --python-version 3.11 \
 	--exclude-newer "7 days"
 
-.PHONY: help serve test clients coverage check lint types contracts docs docs-check format bench lock clean
+.PHONY: help serve test clients coverage check lint types contracts docs docs-check format bench bench-serve lock clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -57,6 +57,9 @@ format: $(DEV_READY) ## format, and mend what lint can mend
 
 bench: $(TEST_READY) ## how fast the core is
 	$(BIN)/python benchmarks/wire.py $(ARGS)
+
+bench-serve: $(SERVE_READY) ## what the server costs on top of its engine; ARGS="--quick -m model.gguf"
+	$(BIN)/python benchmarks/serve.py $(ARGS)
 
 lock: ## compile requirements/*.in anew (needs uv)
 	$(LOCK) --output-file requirements/serve.txt requirements/serve.in

@@ -46,10 +46,11 @@ class Lines:
         return "\n".join(self.all)
 
     def _read(self, stream: Any) -> None:
-        for line in stream:
-            with self._news:
-                self.all.append(line.rstrip("\n"))
-                self._news.notify_all()
+        with stream:
+            for line in stream:
+                with self._news:
+                    self.all.append(line.rstrip("\n"))
+                    self._news.notify_all()
         with self._news:
             self._is_open = False
             self._news.notify_all()

@@ -308,7 +308,7 @@ class Defaults:
     ] = None
     repeat_penalty: Annotated[
         float | None,
-        Setting("--repeat-penalty X", "llama.cpp's penalty on repetition; 1: none", ANSWERS, limits=(0, 10)),
+        Setting("--repeat-penalty X", "llama.cpp's penalty on repetition; 1: none", ANSWERS, limits=(0.01, 10)),
     ] = None
     repeat_last_n: Annotated[
         int | None,

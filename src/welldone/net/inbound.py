@@ -70,7 +70,7 @@ class Stream:
 
     async def end(self) -> None:
         """Say that the reply is whole."""
-        if self._request.protocol.connected:
+        if self._request.protocol.connected and not self._transport.is_closing():
             await self._response.write_eof()
 
     def abort(self) -> None:

@@ -249,6 +249,7 @@ class Answer:
                 await stream.drain()
         except TimeoutError:
             self.error = ApiError(408, "The client does not read.", code="client_too_slow")
+            self.pipe.fail(self.error.failure())  # nobody hears it, but it is counted and logged
             self._is_over = True
             stream.abort()
         self._heard_at = self._loop.time()  # the silence was not the engine's

@@ -1,0 +1,86 @@
+"""What each program here is asked to do, and how it answers: a JSON line for a JSON line.
+
+Only the standard library: this file is read in the environment of the tests and in those of the clients.
+"""
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, get_args
+
+City: TypeAlias = Literal["Paris", "Oslo"]
+Days: TypeAlias = Literal[1, 2, 3]
+
+
+# Everything that a small model can choose is on a list, so that a forced call always ends.
+def _function(name: str, description: str, properties: dict[str, Any]) -> dict[str, Any]:
+    schema = {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}
+
+
+CITY = {"type": "string", "enum": list(get_args(City))}
+WEATHER = _function(
+    "get_weather", "The weather of the next days.", {"city": CITY, "days": {"enum": list(get_args(Days))}}
+)
+CLOCK = _function("get_time", "The time of day.", {"city": CITY})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One thing to try. All clients ask the same, so that their answers can be compared."""
+
+    scenario: str
+    base_url: str
+    model: str
+    key: str
+    prompt: str = "Name three colours."
+    max_tokens: int = 24
+    # Long enough to be cut off in the middle.
+    story: str = "Tell me a very long story about a ship and its crew."
+    story_tokens: int = 600
+    question: str = "What is the weather in Oslo tomorrow?"
+    # Room for the longest legal arguments, however the model cuts them into tokens.
+    call_tokens: int = 128
+    tools: list[dict[str, Any]] = field(default_factory=lambda: [WEATHER, CLOCK])
+    # What a tool says, whichever it is.
+    tool_result: str = "12 degrees and rain"
+    missing_model: str = "no-such-model"
+    # No server takes it: OpenAI's limit is 2, llama.cpp's users go up to 5.
+    bad_temperature: float = 99.0
+
+
+# A value of a client's own library, or one that it takes: the types of most live in another environment.
+Theirs: TypeAlias = Any
+Saw: TypeAlias = dict[str, Any]
+Scenario: TypeAlias = Callable[[Job], Saw]
+
+
+def answer_jobs(scenarios: dict[str, Scenario]) -> None:
+    """Answer each line of standard input with one line, until there are no more."""
+    # Some clients print; what they print goes where no answer is awaited.
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
+        os.dup2(2, 1)
+        for line in sys.stdin:
+            job = Job(**json.loads(line))
+            answers.write(json.dumps(_try(scenarios[job.scenario], job)) + "\n")
+            answers.flush()
+
+
+def _try(scenario: Scenario, job: Job) -> Saw:
+    try:
+        return scenario(job)
+    except Exception:  # noqa: BLE001 - whatever a client raises is what the test wants to show
+        return {"crash": traceback.format_exc()}
+
+
+def told(error: Exception, status: int | None) -> Saw:
+    """An error as the client gave it to its user."""
+    return {"error": type(error).__name__, "status": status, "message": str(error)}

@@ -1,0 +1,103 @@
+"""`llm`, the command: what a person sees in a terminal."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.clients.programs.job import Job, Saw, answer_jobs
+
+LIMIT_S = 60.0
+COMMAND = (sys.executable, "-m", "tests.clients.programs.loopback", "llm")
+USAGE = re.compile(r"Token usage: ([\d,]+) input, ([\d,]+) output")
+STATUS = re.compile(r"Error code: (\d+)")
+
+
+def _prepare(job: Job) -> None:
+    """Its settings, in the folder that LLM_USER_PATH names. YAML takes JSON as it is."""
+    folder = Path(os.environ["LLM_USER_PATH"])
+    folder.mkdir(exist_ok=True)
+    models = [
+        {
+            "model_id": name,
+            "model_name": name,
+            "api_base": job.base_url,
+            "api_key_name": "ours",
+            "supports_schema": True,
+        }
+        for name in (job.model, job.missing_model)
+    ]
+    (folder / "extra-openai-models.yaml").write_text(json.dumps(models))
+    (folder / "keys.json").write_text(json.dumps({"ours": job.key}))
+
+
+def _arguments(job: Job, model: str, tokens: int, *more: str) -> list[str]:
+    _prepare(job)
+    options = ["-o", "temperature", "0", "-o", "max_tokens", str(tokens), "--no-log"]
+    return [*COMMAND, "prompt", "-m", model, *options, *more]
+
+
+def _run(arguments: list[str]) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        arguments, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+
+
+def text(job: Job) -> Saw:
+    asked = _arguments(job, job.model, job.max_tokens)
+    pieces = []
+    with subprocess.Popen([*asked, job.prompt], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as streaming:
+        assert streaming.stdout is not None
+        while piece := os.read(streaming.stdout.fileno(), 65536):
+            pieces.append(piece)
+    whole = _run([*asked, "--no-stream", job.prompt])
+    return {
+        "streamed": b"".join(pieces).decode(),
+        "pieces": len(pieces),
+        "whole": whole.stdout,
+        "finish": [streaming.returncode, whole.returncode],
+    }
+
+
+def usage(job: Job) -> Saw:
+    asked = _arguments(job, job.model, job.max_tokens, "--usage")
+    streamed, whole = _run([*asked, job.prompt]), _run([*asked, "--no-stream", job.prompt])
+    return {"streamed": [_counts(streamed.stderr)], "whole": _counts(whole.stderr)}
+
+
+def _counts(said: str) -> list[int]:
+    found = USAGE.search(said)
+    assert found is not None, said
+    prompt, completion = (int(count.replace(",", "")) for count in found.groups())
+    return [prompt, completion, prompt + completion]
+
+
+def structured(job: Job) -> Saw:
+    schema = json.dumps(job.tools[0]["function"]["parameters"])
+    asked = _arguments(job, job.model, job.call_tokens, "--schema", schema)
+    runs = [_run([*asked, job.question]), _run([*asked, "--no-stream", job.question])]
+    return {"places": [json.loads(run.stdout) for run in runs]}
+
+
+def unknown_model(job: Job) -> Saw:
+    run = _run([*_arguments(job, job.missing_model, job.max_tokens), job.prompt])
+    found = STATUS.search(run.stderr)
+    return {"error": f"exit {run.returncode}", "status": int(found[1]) if found else None, "message": run.stderr}
+
+
+def cancel(job: Job) -> Saw:
+    """Control-C after the second piece."""
+    asked = [*_arguments(job, job.model, job.story_tokens), job.story]
+    with subprocess.Popen(asked, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as run:
+        assert run.stdout is not None
+        pieces = [os.read(run.stdout.fileno(), 65536) for _ in range(2)]
+        run.send_signal(signal.SIGINT)
+    return {"pieces": len([piece for piece in pieces if piece])}
+
+
+if __name__ == "__main__":
+    scenarios = (text, usage, structured, unknown_model, cancel)
+    answer_jobs({scenario.__name__: scenario for scenario in scenarios})

@@ -1,0 +1,39 @@
+"""A server with many small models, each loaded when a test first asks for it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.live.server import Running, serving
+from tests.models.fixtures import Seeing
+
+_SMALL = "threads = 1\nctx_size = 2048\nparallel = 2"
+
+
+@pytest.fixture(scope="session")
+def zoo(
+    tiny_thinking_model: Path,
+    tiny_calling_model: Path,
+    tiny_broken_model: Path,
+    tiny_embedding_model: Path,
+    tiny_rerank_model: Path,
+    tiny_vision: Seeing,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Running]:
+    """The tiny models that think, call, break, see, embed and rank, out of one config file."""
+    folder = tmp_path_factory.mktemp("zoo")
+    tables = {
+        "thinking": f'file = "{tiny_thinking_model}"',
+        "calling": f'file = "{tiny_calling_model}"',
+        "broken": f'file = "{tiny_broken_model}"',
+        "seeing": f'file = "{tiny_vision.model}"\nmmproj = "{tiny_vision.projector}"',
+        "embedding": f'file = "{tiny_embedding_model}"',
+        "ranking": f'file = "{tiny_rerank_model}"',
+        "both": f'file = "{tiny_vision.model}"\nembeddings = true',
+    }
+    text = f"[defaults]\n{_SMALL}\n" + "".join(f"[models.{name}]\n{table}\n" for name, table in tables.items())
+    (folder / "welldone.toml").write_text(text)
+    with serving([], folder=folder, is_awaited=False) as running:
+        yield running
+        assert running.end() == 0

@@ -1,0 +1,102 @@
+"""What the server says around its answers: headers, health, metrics."""
+
+import re
+import time
+
+import pytest
+
+from tests.live.raw import CHAT, LIMIT_S, STREAM, Json, ask, chat
+from tests.live.server import Running
+
+HELLO: Json = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
+
+
+@STREAM
+def test_an_answer_has_openais_headers(tiny_server: Running, stream: bool) -> None:
+    reply = ask(tiny_server, CHAT, HELLO | {"stream": stream})
+    assert re.fullmatch(r"req_[0-9a-f]{32}", reply.header("x-request-id") or "")
+    assert (reply.header("openai-processing-ms") or "").isdigit()
+    assert reply.trace.media_type == ("text/event-stream" if stream else "application/json")
+    assert reply.header("x-content-type-options") == "nosniff"
+    assert reply.header("server") == "welldone"
+    assert reply.header("x-ratelimit-limit-requests") is None
+    assert reply.header("access-control-allow-origin") is None
+
+
+def test_a_stream_is_not_kept_and_not_held_back(tiny_server: Running) -> None:
+    reply = ask(tiny_server, CHAT, HELLO | {"stream": True})
+    assert reply.header("cache-control") == "no-cache, no-transform"
+    assert reply.header("x-accel-buffering") == "no"
+    assert reply.header("transfer-encoding") == "chunked"
+
+
+@STREAM
+@pytest.mark.parametrize("name", ["x-request-id", "x-client-request-id"])
+def test_a_clients_own_id_comes_back(tiny_server: Running, stream: bool, name: str) -> None:
+    reply = ask(tiny_server, CHAT, HELLO | {"stream": stream}, headers={name: "my-own_id-1"})
+    assert reply.header("x-request-id") == "my-own_id-1"
+
+
+@pytest.mark.parametrize("id", ["a b", "x" * 129, "a\tb", "<script>"])
+def test_an_id_that_may_do_harm_is_replaced(tiny_server: Running, id: str) -> None:
+    assert (ask(tiny_server, CHAT, HELLO, headers={"x-request-id": id}).header("x-request-id") or "")[:4] == "req_"
+
+
+@STREAM
+def test_an_error_has_the_headers_too(tiny_server: Running, stream: bool) -> None:
+    reply = ask(tiny_server, CHAT, HELLO | {"stream": stream, "temperature": -1})
+    assert reply.status == 400
+    assert reply.header("x-request-id")
+    assert (reply.header("openai-processing-ms") or "").isdigit()
+    assert reply.error()["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("path", ["/health", "/v1/health", "/livez", "/readyz", "/v1/readyz"])
+def test_a_server_that_is_well_says_so(tiny_server: Running, path: str) -> None:
+    assert ask(tiny_server, path).ok() == {"status": "ok"}
+
+
+def test_health_needs_no_key(tiny_server: Running) -> None:
+    assert ask(tiny_server, "/health", headers={"Authorization": ""}).ok() == {"status": "ok"}
+
+
+def test_the_front_page_says_what_this_is(tiny_server: Running) -> None:
+    reply = ask(tiny_server, "/")
+    assert reply.status == 200
+    assert reply.trace.media_type == "text/html"
+    assert b"/v1/chat/completions" in reply.trace.body
+
+
+def metrics(server: Running) -> dict[str, float]:
+    """All numbers, by name and labels."""
+    reply = ask(server, "/metrics")
+    assert reply.status == 200
+    assert reply.trace.media_type == "text/plain"
+    lines = (line for line in reply.trace.body.decode().splitlines() if line and not line.startswith("#"))
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+
+def total(numbers: dict[str, float], name: str) -> float:
+    """The sum over all labels."""
+    return sum(value for key, value in numbers.items() if key.partition("{")[0] == name)
+
+
+def test_a_slot_is_free_again_after_an_answer(tiny_server: Running) -> None:
+    chat(tiny_server, "Hello", stream=True, max_tokens=5)
+    deadline = time.monotonic() + LIMIT_S
+    while total(metrics(tiny_server), "llamacpp:requests_processing"):
+        assert time.monotonic() < deadline
+
+
+def test_answers_are_counted_under_the_names_of_llama_cpp(tiny_server: Running) -> None:
+    before = metrics(tiny_server)
+    said = chat(tiny_server, "Hello", stream=True, max_tokens=5)
+    after = metrics(tiny_server)
+
+    def more(name: str) -> float:
+        return total(after, name) - total(before, name)
+
+    assert more("llamacpp:prompt_tokens_total") == said.counts[0]
+    assert more("llamacpp:tokens_predicted_total") == 5
+    assert total(after, "llamacpp:requests_deferred") == 0
+    assert more("welldone_time_to_first_token_seconds_count") == 1

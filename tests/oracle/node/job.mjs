@@ -1,0 +1,41 @@
+// How a JavaScript client of tests/clients gets its jobs and answers them: a JSON line for a JSON line.
+// What a job holds is said in tests/clients/programs/job.py.
+
+import dns from "node:dns";
+import { createInterface } from "node:readline";
+
+// The server has a number for an address. Whoever asks for a name wants to reach something else, and no client may.
+dns.lookup = (name) => {
+  console.error(`wanted to reach ${name}`);
+  process.exit(70);
+};
+
+export const LIMIT_MS = 100_000;
+
+export async function answerJobs(scenarios) {
+  for await (const line of createInterface({ input: process.stdin })) {
+    const job = JSON.parse(line);
+    const saw = await attempt(scenarios[job.scenario], job);
+    process.stdout.write(JSON.stringify(saw) + "\n");
+  }
+  process.exit(0); // open keep-alive connections would hold it
+}
+
+async function attempt(scenario, job) {
+  try {
+    return await scenario(job);
+  } catch (error) {
+    return { crash: String(error?.stack ?? error) };
+  }
+}
+
+// Runs `ask`, which must be refused; `isTheirs` says whether the error is one of the client's own.
+export async function refused(ask, isTheirs, nameOf, statusOf) {
+  try {
+    await ask();
+  } catch (error) {
+    if (!isTheirs(error)) throw error;
+    return { error: nameOf(error), status: statusOf(error), message: String(error.message) };
+  }
+  return { error: null };
+}

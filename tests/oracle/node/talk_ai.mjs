@@ -1,0 +1,137 @@
+// The AI SDK with its provider for OpenAI-compatible servers.
+
+import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
+import { APICallError, Output, generateText, jsonSchema, stepCountIs, streamText, tool } from "ai";
+
+import { answerJobs, refused } from "./job.mjs";
+
+const countsOf = (usage) => [usage.inputTokens, usage.outputTokens, usage.totalTokens];
+
+function request(job, { model = job.model, ...more } = {}) {
+  const provider = createOpenAICompatible({
+    name: "ours",
+    baseURL: job.base_url,
+    apiKey: job.key,
+    includeUsage: true,
+    supportsStructuredOutputs: true,
+  });
+  return {
+    model: provider.chatModel(model),
+    prompt: job.prompt,
+    temperature: 0,
+    maxOutputTokens: job.max_tokens,
+    maxRetries: 0,
+    ...more,
+  };
+}
+
+// Its streams say nothing of an error unless someone listens.
+function stream(job, more) {
+  const failures = [];
+  const answer = streamText(request(job, { ...more, onError: ({ error }) => failures.push(error) }));
+  const check = () => {
+    if (failures.length) throw failures[0];
+  };
+  return { answer, check };
+}
+
+async function text(job) {
+  const pieces = [];
+  const { answer, check } = stream(job);
+  for await (const piece of answer.textStream) pieces.push(piece);
+  check();
+  const whole = await generateText(request(job));
+  return {
+    streamed: pieces.join(""),
+    pieces: pieces.length,
+    whole: whole.text,
+    finish: [await answer.finishReason, whole.finishReason],
+  };
+}
+
+async function usage(job) {
+  const { answer, check } = stream(job);
+  await answer.consumeStream();
+  check();
+  const whole = await generateText(request(job));
+  return { streamed: [countsOf(await answer.usage)], whole: countsOf(whole.usage) };
+}
+
+// `calls` gets what the SDK hands to each tool.
+function toolsOf(job, calls) {
+  const entries = job.tools.map(({ function: { name, description, parameters } }) => {
+    const execute = (given) => {
+      calls.push([name, given]);
+      return job.tool_result;
+    };
+    return [name, tool({ description, inputSchema: jsonSchema(parameters), execute })];
+  });
+  return Object.fromEntries(entries);
+}
+
+// The SDK goes round by itself: the first step must call, the second must speak.
+async function callAndAnswer(job, toolChoice) {
+  const calls = [];
+  const prepareStep = ({ stepNumber }) => ({ toolChoice: stepNumber === 0 ? toolChoice : "none" });
+  const tools = toolsOf(job, calls);
+  const more = { prompt: job.question, maxOutputTokens: job.call_tokens, stopWhen: stepCountIs(2) };
+  const answer = await generateText(request(job, { ...more, tools, prepareStep }));
+  return { calls, answer: answer.text };
+}
+
+const tool_required = (job) => callAndAnswer(job, "required");
+const tool_named = (job) => callAndAnswer(job, { type: "tool", toolName: job.tools[0].function.name });
+
+async function tool_stream(job) {
+  const calls = [];
+  const more = { prompt: job.question, maxOutputTokens: job.call_tokens, toolChoice: "required" };
+  const { answer, check } = stream(job, { ...more, tools: toolsOf(job, calls) });
+  await answer.consumeStream();
+  check();
+  return { calls };
+}
+
+async function structured(job) {
+  const output = Output.object({ schema: jsonSchema(job.tools[0].function.parameters) });
+  const more = { prompt: job.question, maxOutputTokens: job.call_tokens, output };
+  const whole = await generateText(request(job, more));
+  const { answer, check } = stream(job, more);
+  await answer.consumeStream();
+  check();
+  return { places: [whole.output, await answer.output] };
+}
+
+const refusal = (job, more) =>
+  refused(
+    () => generateText(request(job, more)),
+    APICallError.isInstance,
+    (error) => error.name,
+    (error) => error.statusCode,
+  );
+const unknown_model = (job) => refusal(job, { model: job.missing_model });
+const bad_request = (job) => refusal(job, { temperature: job.bad_temperature });
+
+async function cancel(job) {
+  let pieces = 0;
+  const leaving = new AbortController();
+  const more = { prompt: job.story, maxOutputTokens: job.story_tokens, abortSignal: leaving.signal };
+  const { answer } = stream(job, more);
+  for await (const _ of answer.textStream) {
+    pieces += 1;
+    if (pieces === 2) break;
+  }
+  leaving.abort();
+  return { pieces };
+}
+
+await answerJobs({
+  text,
+  usage,
+  tool_named,
+  tool_required,
+  tool_stream,
+  structured,
+  unknown_model,
+  bad_request,
+  cancel,
+});
