@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from tests.wire.build import GONE, Fixed, entry, finish, role, rules, say, stream, top
+from tests.wire.build import GONE, Fixed, Json, entry, finish, role, rules, say, stream, top
 from welldone.wire.asked import Asked
-from welldone.wire.logprobs import fewer, read_chat, read_completions
+from welldone.wire.logprobs import fewer, read_chat, read_completions, without_lead
 from welldone.wire.notes import Notes
 
 NAN, INFINITE = float("nan"), float("inf")
@@ -151,3 +151,33 @@ def test_alternatives_that_nobody_asked_for_are_left_out_of_the_stream() -> None
     said = say({"content": "a"}, logprobs={"content": [entry("a", -0.5, top("b"))], "refusal": None})
     fixed = Fixed(stream(role(), said, finish()), asked=Asked(top_logprobs=0))
     assert b'"top_logprobs":[]' in fixed.body
+
+
+@pytest.mark.parametrize(
+    ("tokens", "text", "wanted"),
+    [
+        (["{", "a"], "{a", ["{", "a"]),
+        (["```", "json", "\n", "{", "a"], "{a", ["{", "a"]),
+        ([" {"], "{", ["{"]),
+        ([" é", "x"], "éx", ["é", "x"]),
+        (["a"], "b", ["a"]),
+        (["xa"], "b", ["xa"]),
+        (["a"], "", []),
+        ([], "a", []),
+    ],
+)
+def test_tokens_before_the_text_are_left_out(tokens: list[str], text: str, wanted: list[str]) -> None:
+    value = without_lead({"content": [entry(token) for token in tokens], "refusal": None}, text)
+    assert value["content"] == [entry(token) for token in wanted]
+    assert without_lead({"content": None}, text) == {"content": None}
+
+
+def test_our_own_engine_cuts_what_stands_before_json_and_so_do_we() -> None:
+    def chunk(text: str, *tokens: str) -> Json:
+        return say({"content": text}, logprobs={"content": [entry(token) for token in tokens], "refusal": None})
+
+    heard = stream(role(), chunk("{", " ", "{"), chunk("x", " ", "x"), finish())
+    ours = Fixed(heard, asked=Asked(top_logprobs=0)).body
+    theirs = Fixed(heard, asked=Asked()).body
+    assert ours.count(b'"token":" "') == 1  # later ones are not ours to judge
+    assert theirs.count(b'"token":" "') == 2

@@ -179,6 +179,12 @@ def test_unknown_fields_stay_with_their_choice() -> None:
     assert b'"timings":{"n":1}' in body
 
 
+def test_the_model_has_the_name_that_the_client_knows() -> None:
+    pipe = Pipe(CHAT, fallback=FALLBACK, asked=Asked(), model="theirs")
+    body = pipe.feed(answer("a")) + pipe.close()
+    assert {one["model"] for one in chunks(body)} == {"theirs"}
+
+
 def test_a_fold_that_failed_says_why() -> None:
     fold = Fold(CHAT, fallback=FALLBACK, asked=Asked())
     fold.feed(stream(role(), end=b""))

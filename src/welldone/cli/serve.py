@@ -120,7 +120,7 @@ class _Service:
     def _show_banner(self) -> None:
         settings = self._config.server
         scheme = "http" if settings.ssl_cert_file is None else "https"
-        is_any = settings.host in ("0.0.0.0", "::", "")  # noqa: S104 - it is only shown
+        is_any = settings.host in ("0.0.0.0", "::", "")
         host = "127.0.0.1" if is_any else f"[{settings.host}]" if ":" in settings.host else settings.host
         url = f"{scheme}://{host}:{self._server.port}"
         names = [model.name for model in self._config.models]
@@ -165,6 +165,9 @@ def _keys(config: Config) -> tuple[list[str], str | None]:
 
 def _check_files(config: Config, folder: Path) -> None:
     """A file that is not there is a mistake in the command, and is said at once."""
+    for file in (config.server.ssl_cert_file, config.server.ssl_key_file):
+        if file is not None and not (file.is_file() and os.access(file, os.R_OK)):
+            raise UsageError(f"cannot read {show.name(str(file))}, which TLS needs")
     for model in config.models:
         if model.file is None or model.file.is_file() or default.is_meant(str(model.file)):
             continue

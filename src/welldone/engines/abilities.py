@@ -36,6 +36,8 @@ class Abilities(msgspec.Struct, frozen=True, kw_only=True):
     chat: bool
     embeddings: bool
     reranking: bool
+    name: str = ""
+    """What the engine calls its model; a command may know it by no other name."""
 
 
 async def read_abilities(address: Address, settings: ModelSettings, facts: Facts | None) -> Abilities:
@@ -86,6 +88,7 @@ def abilities_of(
         chat=not (is_reranker or is_embedder),
         embeddings=is_embedder or settings.embeddings or facts is None,
         reranking=is_reranker,
+        name=name if isinstance(name := first.get("id"), str) else "",
     )
 
 

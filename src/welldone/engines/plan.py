@@ -17,8 +17,9 @@ from welldone.engines.gguf import Facts, GgufError, read_facts
 from welldone.engines.orders import Orders
 from welldone.engines.settings import ModelSettings
 
-CONTEXT_CAP = 8192
-"""Tokens of context where nobody asked for more. Models claim up to a million, and each token costs memory at once."""
+CONTEXT_CAP = 16384
+"""Tokens of context in all slots where nobody asked for more: 4,096 for each of four. Models claim up to a million, and
+each token costs memory at once: 130 KB with a model of 8 billion parameters, so 2 GB."""
 
 TEMPLATE_LIMIT = 2**20
 """Characters of a chat template that are read; those that we know have less than 50,000."""
@@ -95,7 +96,7 @@ def _plan_llama(settings: ModelSettings, file: Path, path: Path, environment: Ma
 
 
 def _orders(settings: ModelSettings, file: Path, facts: Facts, path: str, key: str) -> Orders:
-    context = settings.ctx_size or min(facts.context_length or CONTEXT_CAP, CONTEXT_CAP)
+    context = settings.ctx_size or min((facts.context_length or CONTEXT_CAP) * settings.parallel, CONTEXT_CAP)
     is_reranker = settings.reranking or facts.is_reranker
     is_embedder = settings.embeddings or facts.is_embedder or is_reranker
     whole_text = min(context, settings.batch_size)  # a model for embeddings reads a text in one go or not at all

@@ -121,7 +121,12 @@ class ModelSettings:
     ] = 0.0
     ctx_size: Annotated[
         int,
-        Setting("-c --ctx-size N", "tokens of context; 0: the model's own, at most 8192", ENGINE, limits=(0, _MOST)),
+        Setting(
+            "-c --ctx-size N",
+            "tokens of context, shared out among the slots; 0: the model's own for each, at most 16384 in all",
+            ENGINE,
+            limits=(0, _MOST),
+        ),
     ] = 0
     parallel: Annotated[
         int,
@@ -205,11 +210,11 @@ class ModelSettings:
         bool,
         Setting(
             "-kvu --kv-unified",
-            "let the slots share one cache, so that one request may fill it",
+            "let the slots share one context: a request may fill it, and then ends the others with an error",
             ENGINE,
             off="-no-kvu --no-kv-unified",
         ),
-    ] = True
+    ] = False  # one client must not be able to end the answer of another
     cache_type_k: Annotated[
         str, Setting("-ctk --cache-type-k TYPE", "type of the cache's keys", ENGINE, choices=_CACHE_TYPES)
     ] = "f16"

@@ -73,6 +73,7 @@ class Answer:
             asked=msgspec.structs.replace(request.asked, is_usage_ours=True, top_logprobs=request.top_logprobs),
             parts=Parts(len(request.parts), request.prompts, tuple(request.echo or ())),
             forced=request.forced,
+            model=model.name,
         )
         self.error: ApiError | None = None
         """Why there is no answer, if there is none."""
@@ -144,7 +145,9 @@ class Answer:
         if self._again is not None:
             self._request = self._again()
             self._again = None
-        return msgspec.json.encode({**self._request.parts[part], "model": self._model.name})
+        abilities = self._model.abilities
+        name = abilities.name if abilities is not None and abilities.kind == "command" else ""
+        return msgspec.json.encode({**self._request.parts[part], "model": name or self._model.name})
 
     def accepted(self) -> None:
         """The engine has begun with a part."""

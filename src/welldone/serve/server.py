@@ -36,6 +36,7 @@ class Server:
         self._config = config
         self._on_change = on_change
         settings = config.server
+        keys = tuple(keys)
         self._keys = Keys(keys)
         self._limits = Limits(
             requests_per_minute=settings.requests_per_minute, tokens_per_minute=settings.tokens_per_minute
@@ -44,7 +45,7 @@ class Server:
         self.fleet = Fleet(
             config.models,
             folder=folder,
-            environment=environment,
+            environment=_without(keys, environment),
             on_change=self._changed,
             on_line=on_line,
             max_loaded=settings.max_loaded,
@@ -100,6 +101,11 @@ class Server:
             has_keys=not self._keys.is_open,
         )
         return App(self._routes.find, keys=self._keys, origins=origins, limits=self._limits, metrics=self._metrics)
+
+
+def _without(keys: Iterable[str], environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment for engines: they need no client's key, and what they do not have they cannot show."""
+    return {name: value for name, value in environment.items() if not any(key in value for key in keys)}
 
 
 def _tls(config: Config) -> ssl.SSLContext | None:

@@ -30,6 +30,7 @@ class ChunkReader:
         self._limit = CHAT_CHOICES_LIMIT if endpoint is Endpoint.CHAT else COMPLETIONS_CHOICES_LIMIT
         self._offsets: dict[int, int] = {}  # how much text each choice of a completion has given
         self._finished: set[int] = set()
+        self._begun: set[int] = set()  # choices whose first text with log probabilities has come
         self._is_zero = False  # the last usage was a placeholder
         self._is_counted = False  # a usage that is no placeholder was heard
         self.has_usage_chunk = False
@@ -173,6 +174,10 @@ class ChunkReader:
             delta = {"content": choice["text"]} if isinstance(choice.get("text"), str) else {}
         value = choice.get("logprobs")
         value = None if value is None else logprobs.read_chat(scrub(value), notes)
+        if value is not None and isinstance(text := delta.get("content"), str) and index not in self._begun:
+            self._begun.add(index)
+            # Our own engine cuts what stands before JSON, but not its tokens. Of others it is not known.
+            value = value if self._asked.top_logprobs is None else logprobs.without_lead(value, text)
         riders: list[Event] = [] if value is None else [Logprobs(index, value)]
         self._deltas.read(delta, index, riders, events)
         return self._end_choice(choice, index, events, start)

@@ -22,13 +22,20 @@ class Fold:
         asked: Asked,
         parts: Parts | None = None,
         forced: Forced | None = None,
+        model: str | None = None,
         limit_bytes: int = sse.LIMIT_BYTES,
     ) -> None:
         self._endpoint = endpoint
         self._fallback = fallback
         self._asked = asked
         self._merge = Merge(
-            endpoint, fallback=fallback, asked=asked, parts=parts, forced=forced, limit_bytes=limit_bytes
+            endpoint,
+            fallback=fallback,
+            asked=asked,
+            parts=parts,
+            forced=forced,
+            model=model,
+            limit_bytes=limit_bytes,
         )
         self._events: list[Event] = []
 

@@ -118,6 +118,24 @@ def fewer(value: Json, most: int) -> Json:
     }
 
 
+def without_lead(value: Json, text: str) -> Json:
+    """The same without the tokens before `text`, where a server has left out white space or a fence at the start."""
+    entries = value.get("content") or []
+    joined = "".join(entry["token"] for entry in entries)
+    extra = len(joined) - len(text)
+    if extra <= 0 or not joined.endswith(text):
+        return value
+    kept = []
+    for entry in entries:
+        token = entry["token"]
+        if extra >= len(token):
+            extra -= len(token)
+            continue
+        kept.append(entry | {"token": token[extra:], "bytes": list(token[extra:].encode())} if extra else entry)
+        extra = 0
+    return value | {"content": kept}
+
+
 def _offsets(tokens: list[str], offset: int) -> list[int]:
     offsets = []
     for token in tokens:

@@ -41,6 +41,7 @@ class Merge:
         asked: Asked,
         parts: Parts | None = None,
         forced: Forced | None = None,
+        model: str | None = None,
         limit_bytes: int = sse.LIMIT_BYTES,
     ) -> None:
         self.failure: Failure | None = None
@@ -49,6 +50,7 @@ class Merge:
         self._is_single = self._parts.count == 1 and not self._parts.echo
         self._is_chat = endpoint is Endpoint.CHAT
         self._asked = asked
+        self._model = model
         mint = minter(fallback.id)
         one = asked if self._is_single else msgspec.structs.replace(asked, choices=1)
         self._menders = [
@@ -61,7 +63,8 @@ class Merge:
     @property
     def head(self) -> Head | None:
         """The envelope, once a chunk came."""
-        return next((mender.head for mender in self._menders if mender.head is not None), None)
+        head = next((mender.head for mender in self._menders if mender.head is not None), None)
+        return head if head is None or self._model is None else msgspec.structs.replace(head, model=self._model)
 
     @property
     def is_over(self) -> bool:

@@ -16,7 +16,7 @@ class Pipe:
     """Repairs one stream as it comes, or several that make one answer.
 
     `fallback` is the envelope for what the server does not say; ids that have to be made are made of its id, so that
-    the same input gives the same bytes.
+    the same input gives the same bytes. `model` is the name that the client knows, where the server may say another.
     """
 
     def __init__(
@@ -27,13 +27,20 @@ class Pipe:
         asked: Asked | None = None,
         parts: Parts | None = None,
         forced: Forced | None = None,
+        model: str | None = None,
         limit_bytes: int = sse.LIMIT_BYTES,
     ) -> None:
         self._endpoint = endpoint
         self._fallback = fallback
         self._asked = asked or Asked()
         self._merge = Merge(
-            endpoint, fallback=fallback, asked=self._asked, parts=parts, forced=forced, limit_bytes=limit_bytes
+            endpoint,
+            fallback=fallback,
+            asked=self._asked,
+            parts=parts,
+            forced=forced,
+            model=model,
+            limit_bytes=limit_bytes,
         )
         self._writer: StreamWriter | None = None
         self._is_ended = False

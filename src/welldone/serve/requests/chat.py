@@ -50,6 +50,8 @@ def read_chat(body: Json, model: ModelSettings, abilities: Abilities | None) -> 
     messages = read_messages(body, able)
     budget = Budget()
     tools = read_tools(body, able, budget)
+    if top is not None and tools.body and able.kind == "llama":
+        raise fields.unsupported("logprobs", "cannot be had together with tools.")
     _add_form(body, engine, tools, budget, able.kind == "command")
     listed = msgspec.json.encode(tools.body.get("tools") or tools.template or ())
     check_length(messages.text_bytes + len(listed) - len("[]"), able.context, "messages")

@@ -91,6 +91,8 @@ def _echo(body: Json, prompts: list[str | list[int]]) -> list[str] | None:
     texts = [prompt for prompt in prompts if isinstance(prompt, str)]
     if len(texts) < len(prompts):
         raise fields.unsupported("echo", "needs prompts of text, not of token ids.")
+    if fields.integer(body, "logprobs", 0, TOP_LIMIT) is not None:
+        raise fields.unsupported("echo", "cannot be had with 'logprobs': those of a prompt are not known here.")
     return texts
 
 

@@ -58,7 +58,7 @@ def read_tools(body: Json, abilities: Abilities, budget: Budget) -> Tools:
     field = "tools" if body.get("tools") else "functions"
     tools = _read_list(body, field, budget)
     choice = _read_choice(body, field, {tool["function"]["name"] for tool in tools})
-    is_parallel = fields.boolean(body, "parallel_tool_calls")
+    is_parallel = fields.boolean(body, "parallel_tool_calls") if field == "tools" else False
     if choice.allowed is not None:
         tools = [tool for tool in tools if tool["function"]["name"] in choice.allowed]
     if not tools or choice.mode == "none":

@@ -35,7 +35,7 @@ class ChatWriter(StreamWriter):
         self._functions = functions
         self._reasoning_field = reasoning_field
 
-    def _said(self, event: Spoken) -> Json:
+    def _said(self, event: Spoken) -> Json | None:
         match event:
             case Opening():
                 return {"role": "assistant", "content": ""}
@@ -45,9 +45,11 @@ class ChatWriter(StreamWriter):
                 return {self._reasoning_field: text}
             case Refusal(text=text):
                 return {"refusal": text}
-            case ToolCall(call=0, name=name) if self._functions:
+            case ToolCall(call=call) | ToolArguments(call=call) if self._functions and call > 0:
+                return None  # of old there was one call, and no place for another
+            case ToolCall(name=name) if self._functions:
                 return {"function_call": {"name": name, "arguments": ""}}
-            case ToolArguments(call=0, text=text) if self._functions:
+            case ToolArguments(text=text) if self._functions:
                 return {"function_call": {"arguments": text}}
             case ToolCall():
                 return {"tool_calls": [{"index": event.call, **call_object(event.id, event.name, "", event.more)}]}
