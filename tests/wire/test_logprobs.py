@@ -176,8 +176,10 @@ def test_our_own_engine_cuts_what_stands_before_json_and_so_do_we() -> None:
     def chunk(text: str, *tokens: str) -> Json:
         return say({"content": text}, logprobs={"content": [entry(token) for token in tokens], "refusal": None})
 
-    heard = stream(role(), chunk("{", " ", "{"), chunk("x", " ", "x"), finish())
+    heard = stream(role(), chunk("", "```"), chunk("{", " ", "{"), chunk("x", " ", "x"), finish())
     ours = Fixed(heard, asked=Asked(top_logprobs=0)).body
     theirs = Fixed(heard, asked=Asked()).body
+    assert b"```" not in ours
     assert ours.count(b'"token":" "') == 1  # later ones are not ours to judge
+    assert b"```" in theirs
     assert theirs.count(b'"token":" "') == 2

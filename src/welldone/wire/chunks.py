@@ -174,13 +174,18 @@ class ChunkReader:
             delta = {"content": choice["text"]} if isinstance(choice.get("text"), str) else {}
         value = choice.get("logprobs")
         value = None if value is None else logprobs.read_chat(scrub(value), notes)
-        if value is not None and isinstance(text := delta.get("content"), str) and index not in self._begun:
-            self._begun.add(index)
-            # Our own engine cuts what stands before JSON, but not its tokens. Of others it is not known.
-            value = value if self._asked.top_logprobs is None else logprobs.without_lead(value, text)
+        if value is not None and self._asked.top_logprobs is not None and index not in self._begun:
+            value = self._of_text(value, delta.get("content"), index)
         riders: list[Event] = [] if value is None else [Logprobs(index, value)]
         self._deltas.read(delta, index, riders, events)
         return self._end_choice(choice, index, events, start)
+
+    def _of_text(self, value: Json, text: object, index: int) -> Json | None:
+        """The tokens of the text alone: our own engine cuts what stands before JSON, but not its tokens."""
+        if not isinstance(text, str) or not text:
+            return None
+        self._begun.add(index)
+        return logprobs.without_lead(value, text)
 
     def _completions_choice(self, choice: Json, index: int, events: list[Event]) -> Failure | None:
         notes = self._notes
