@@ -99,3 +99,13 @@ def test_a_form_that_is_none_is_refused(tiny_server: Running, wanted: dict[str, 
     reply = ask(tiny_server, "/v1/chat/completions", {"messages": messages, "response_format": wanted})
     assert reply.status == 400
     assert reply.error()["param"].startswith("response_format")
+
+
+@STREAM
+@pytest.mark.parametrize("number", range(3))
+def test_log_probabilities_are_of_the_json_alone(server: Running, number: int, stream: bool) -> None:
+    # This model likes to begin with a fence, which is cut from the text.
+    form = {"type": "json_object"}
+    prompt = f"Give me JSON of a cat {number}"
+    said = chat(server, prompt, stream=stream, response_format=form, logprobs=True, temperature=0, max_tokens=16)
+    assert "".join(entry["token"] for entry in said.one.tokens) == said.text

@@ -87,7 +87,7 @@ def test_the_server_alone_serves_the_built_in_model_with_tools(default_model: Pa
         assert said.model == DEFAULT.name
         model = listed(alone, DEFAULT.name)
         assert "tools" in model["capabilities"]
-        assert model["context_length"] == 8192
+        assert model["context_length"] == 4096
         # The model writes the call by itself, as its template asks it to, or answers in words; it is never torn.
         tool = {"type": "function", "function": {"name": "get_time", "description": "Tells the time."}}
         free = chat(alone, "What time is it?", model="default", tools=[tool], stream=True, temperature=0, max_tokens=24)
@@ -202,6 +202,7 @@ def test_what_a_command_says_is_mended(commands: Running, name: str, stream: boo
     assert said.text == "Hello"
     assert said.one.finish == "stop"
     assert said.usage == USAGE
+    assert said.model == name
 
 
 def test_what_was_mended_is_counted_and_logged(commands: Running) -> None:

@@ -91,3 +91,16 @@ def test_sixteen_streams_of_the_default_model_each_go_on_with_their_own_words(se
     with ThreadPoolExecutor(CLIENTS) as pool:
         answers = list(pool.map(client, WORDS, timeout=LIMIT_S))
     assert [[other for other in WORDS if other in said.text] for said in answers] == [[word] for word in WORDS]
+
+
+def test_one_client_cannot_end_the_answer_of_another(tiny_server: Running) -> None:
+    # Four answers that fill their slots to the last token: together they are as long as all of the context.
+    with ThreadPoolExecutor(4) as pool:
+        asks = [
+            pool.submit(chat, tiny_server, f"{number} " * 100, stream=True, max_tokens=100_000, ignore_eos=True)
+            for number in range(4)
+        ]
+        for one in asks:
+            said = one.result(LIMIT_S)
+            assert said.one.finish == "length"
+            assert sum(said.counts) >= 2048 - 8

@@ -109,6 +109,11 @@ class Answer:
             for task in tasks:
                 task.cancel()
 
+    @property
+    def is_foreign(self) -> bool:
+        """Whether the engine is not our own."""
+        return bool(self._model.settings.command)
+
     def break_off(self, error: ApiError) -> None:
         """End the answer with an error, wherever it is."""
         if self._is_over or self.error is not None:

@@ -147,7 +147,9 @@ class Routes:
         usage = pipe.usage
         mended = tuple(note.rule for note in pipe.notes.all())
         self._metrics.findings(mended)
-        ask.facts |= {"mended": mended, "ttft_ms": _ms(times.ttft_s), "queued_ms": _ms(times.queued_s)}
+        if answer.is_foreign:  # what our own engine does is always the same
+            ask.facts["mended"] = mended
+        ask.facts |= {"ttft_ms": _ms(times.ttft_s), "queued_ms": _ms(times.queued_s)}
         if usage is not None:
             prompt_s = max(0.0, (times.ttft_s or 0.0) - (times.queued_s or 0.0))
             self._limits.spend(ask.principal, usage.total_tokens)

@@ -128,6 +128,7 @@ def test_a_right_value_reaches_the_engine_in_its_form(body: Body, sent: Body) ->
         ({"seed": 1.5}, "seed", "invalid_type"),
         ({"seed": 2**70}, "seed", "integer_above_max_value"),
         ({"logprobs": 1}, "logprobs", "invalid_type"),
+        ({"logprobs": True, "tools": [{"function": {"name": "get"}}]}, "logprobs", "unsupported_parameter"),
         ({"top_logprobs": 2}, "top_logprobs", "invalid_value"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "integer_above_max_value"),
         ({"stream": "yes"}, "stream", "invalid_type"),

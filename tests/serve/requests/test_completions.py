@@ -88,6 +88,7 @@ def test_echo_gives_back_the_texts() -> None:
         ({"prompt": ["x"] * 33, "n": 2}, "n", "integer_above_max_value"),
         ({"max_tokens": 0}, "max_tokens", "integer_below_min_value"),
         ({"logprobs": 21}, "logprobs", "integer_above_max_value"),
+        ({"logprobs": 0, "echo": True}, "echo", "unsupported_parameter"),
         ({"logprobs": True}, "logprobs", "invalid_type"),
         ({"suffix": "end"}, "suffix", "unsupported_parameter"),
         ({"best_of": 2}, "best_of", "unsupported_parameter"),
