@@ -7,16 +7,20 @@ import select
 import signal
 import socket
 import struct
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
+
+import pytest
 
 from tests.live.raw import CHAT, LIMIT_S, Json, Line, Reply, Said, ask, judged
-from tests.live.server import Running, serving
+from tests.live.server import KEY, Running, serving
 from welldone.rules.judge import judge
 
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="processes are looked at as Linux shows them")
 PROCESSING = "llamacpp:requests_processing"
 WAITING = "llamacpp:requests_deferred"
 RESTARTS = "welldone_engine_restarts_total"
@@ -26,29 +30,34 @@ ENGINE = "welldone.engines.llama"
 
 
 @contextmanager
-def small(model: Path, *options: str, **rest: Any) -> Iterator[Running]:
+def small(
+    model: Path,
+    *options: str,
+    key: str | None = KEY,
+    environment: Mapping[str, str] | None = None,
+    is_awaited: bool = True,
+) -> Iterator[Running]:
     """A server of its own for a test, with one slot unless it asks for more."""
-    with serving(
-        ["-m", str(model), "--alias", "tiny", "-t", "1", "-np", "1", *options], model="tiny", **rest
-    ) as running:
+    words = ["-m", str(model), "--alias", "tiny", "-t", "1", "-np", "1", *options]
+    with serving(words, model="tiny", key=key, environment=environment, is_awaited=is_awaited) as running:
         yield running
 
 
-def request(server: Running, content: str = "Hello", **fields: Any) -> Json:
-    """The body of a chat request. Nothing is left to chance: by chance the tiny model breaks a character now and then."""
+def request(server: Running, content: str = "Hello", **fields: object) -> Json:
+    """The body of a chat request. Nothing is left to chance: else the tiny model breaks a character now and then."""
     messages = [{"role": "user", "content": content}]
     return {"model": server.model, "messages": messages, "temperature": 0, **fields}
 
 
-def begin(server: Running, content: str = "Hello", *, name: str | None = None, **fields: Any) -> Line:
+def begin(server: Running, content: str = "Hello", *, name: str | None = None, **fields: object) -> Line:
     """A chat request that was sent, and whose reply nobody has read yet. By its name the log knows it."""
     body = request(server, content, **{"max_tokens": 16, "stream": True, **fields})
     return Line(server, CHAT, body, headers={} if name is None else {"x-request-id": name})
 
 
-def answer(server: Running, content: str = "Hello", **fields: Any) -> Said:
+def answer(server: Running, content: str = "Hello", **fields: object) -> Said:
     """A judged answer, short unless asked otherwise."""
-    with begin(server, content, **fields) as line:
+    with begin(server, content, name=None, **fields) as line:
         return judged(line.reply())
 
 

@@ -1,20 +1,17 @@
 """Requests that do harm to servers that trust them: none does any here, and a stream beside them does not notice."""
 
 import logging
-import sys
 import threading
 import time
 from pathlib import Path
 
-import pytest
-
-from tests.live.faults import LONG, RESTARTS, answer, begin, engine_of, metric, small, speak
+from tests.live.faults import LINUX, LONG, RESTARTS, answer, begin, engine_of, metric, small, speak
 from tests.live.raw import LIMIT_S, Reply, judged
 from tests.live.server import Running
 from tests.serve.abuse import ABUSES, Abuse
 from welldone.rules.capture import read_capture
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are looked at as Linux shows them")
+pytestmark = LINUX
 LOGGER = logging.getLogger(__name__)
 
 

@@ -6,12 +6,26 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.faults import LONG, PROCESSING, RESTARTS, WAITING, Child, answer, begin, broken_off, children, engine_of, metric
-from tests.live.faults import small, until
+from tests.live.faults import (
+    LINUX,
+    LONG,
+    PROCESSING,
+    RESTARTS,
+    WAITING,
+    Child,
+    answer,
+    begin,
+    broken_off,
+    children,
+    engine_of,
+    metric,
+    small,
+    until,
+)
 from tests.live.raw import STREAM, judged
 from tests.live.server import Running, serving
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are looked at as Linux shows them")
+pytestmark = LINUX
 
 
 @pytest.fixture

@@ -2,21 +2,19 @@
 
 import signal
 import socket
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
-from tests.live.faults import LONG, begin, broken_off, engine_of, queued, small, until_refused
-from tests.live.raw import STREAM, judged
+from tests.live.faults import LINUX, LONG, begin, broken_off, engine_of, queued, small, until_refused
+from tests.live.raw import judged
 from tests.live.server import LIMIT_S
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are looked at as Linux shows them")
+pytestmark = LINUX
 
 
-@STREAM
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(("stream", "number"), [(True, signal.SIGTERM), (False, signal.SIGINT)])
 def test_what_runs_and_what_waits_may_finish(tiny_model: Path, stream: bool, number: signal.Signals) -> None:
     with small(tiny_model, "--early", "0.1") as server, engine_of(server) as engine:
         engine.hold()
@@ -64,13 +62,15 @@ def test_a_second_signal_ends_it_at_once(tiny_model: Path) -> None:
 
 
 def test_a_connection_that_waits_for_its_next_request_does_not_hold_the_end_up(tiny_model: Path) -> None:
-    with small(tiny_model, "--drain", "3600") as server:
-        with socket.create_connection(("127.0.0.1", server.port), LIMIT_S) as connection:
-            connection.sendall(f"GET /health HTTP/1.1\r\nHost: localhost:{server.port}\r\n\r\n".encode())
-            assert connection.recv(15) == b"HTTP/1.1 200 OK"
-            assert server.end() == 0
-            while connection.recv(65536):
-                pass
+    with (
+        small(tiny_model, "--drain", "3600") as server,
+        socket.create_connection(("127.0.0.1", server.port), LIMIT_S) as connection,
+    ):
+        connection.sendall(f"GET /health HTTP/1.1\r\nHost: localhost:{server.port}\r\n\r\n".encode())
+        assert connection.recv(15) == b"HTTP/1.1 200 OK"
+        assert server.end() == 0
+        while connection.recv(65536):
+            pass
 
 
 def test_nothing_is_left_in_the_folder_for_temporary_files(tiny_model: Path) -> None:

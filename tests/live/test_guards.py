@@ -102,9 +102,7 @@ def test_what_is_not_there_is_not_told_to_strangers(guarded: Running) -> None:
         ([f"Cookie: key={KEY}"], 401),
     ],
 )
-def test_a_key_counts_in_any_of_its_headers_and_nowhere_else(
-    guarded: Running, headers: list[str], status: int
-) -> None:
+def test_a_key_counts_in_any_of_its_headers_and_nowhere_else(guarded: Running, headers: list[str], status: int) -> None:
     assert say(guarded, "GET /v1/models HTTP/1.1", *headers).status == status
 
 

@@ -8,15 +8,36 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.live.faults import LONG, PROCESSING, WAITING, answer, begin, engine_of, files_of, leave, memory_of, metric, post
-from tests.live.faults import queued, request, small, until
-from tests.live.raw import STREAM, Reply, judged
+from tests.live.faults import (
+    LINUX,
+    LONG,
+    PROCESSING,
+    WAITING,
+    answer,
+    begin,
+    engine_of,
+    files_of,
+    leave,
+    memory_of,
+    metric,
+    post,
+    queued,
+    request,
+    small,
+    until,
+)
+from tests.live.raw import Reply, judged
 from tests.live.server import LIMIT_S, Running, serving
 from welldone.engines import scripted
 from welldone.engines.scripted import CHUNK, Piece
 from welldone.rules.capture import read_capture
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are looked at as Linux shows them")
+pytestmark = LINUX
+WAYS = pytest.mark.parametrize(
+    ("stream", "is_rude"),
+    [(True, False), (True, True), (False, False)],
+    ids=["a stream, politely", "a stream, rudely", "a whole answer"],
+)
 RUDE = pytest.mark.parametrize("is_rude", [False, True], ids=["politely", "rudely"])
 DISCONNECTS = "welldone_client_disconnects_total"
 GONE = r"status=499 .*has_left=yes"
@@ -38,8 +59,7 @@ def assert_free(server: Running) -> None:
     assert answer(server, "Is it free?").one.finish == "length"
 
 
-@RUDE
-@STREAM
+@WAYS
 def test_a_client_that_leaves_before_the_first_byte_frees_its_slot(
     single: Running, stream: bool, is_rude: bool
 ) -> None:
@@ -53,8 +73,7 @@ def test_a_client_that_leaves_before_the_first_byte_frees_its_slot(
     assert_free(single)
 
 
-@RUDE
-@STREAM
+@WAYS
 def test_a_client_that_leaves_the_queue_gives_up_its_turn(single: Running, stream: bool, is_rude: bool) -> None:
     seen = len(single.log.all)
     with engine_of(single) as engine:
@@ -142,7 +161,9 @@ def test_what_nobody_reads_does_not_pile_up(tmp_path: Path) -> None:
     """An engine that says 64 MB at once to a client that reads none of it."""
     words = CHUNK % (msgspec.json.encode({"content": "w" * 65536}).decode(), "null")
     pieces = (Piece(CHUNK % ('{"role":"assistant","content":""}', "null")), *[Piece(words)] * 1024)
-    (tmp_path / "script.json").write_bytes(msgspec.json.encode(scripted.Script(posts=(scripted.Reply(pieces, end="hang"),))))
+    (tmp_path / "script.json").write_bytes(
+        msgspec.json.encode(scripted.Script(posts=(scripted.Reply(pieces, end="hang"),)))
+    )
     command = [sys.executable, "-m", "welldone.engines.scripted", "--port", "{port}"]
     command += ["--script", str(tmp_path / "script.json")]
     (tmp_path / "welldone.toml").write_text(f"[models.flood]\ncommand = {command}\npreload = true\n")

@@ -1,18 +1,28 @@
 """More requests than slots: they wait in order, hear that they wait, and the rest is told when to come again."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.live.faults import PROCESSING, Child, answer, begin, broken_off, engine_of, metric, queued, small
-from tests.live.faults import until
-from tests.live.raw import STREAM, judged
+from tests.live.faults import (
+    LINUX,
+    PROCESSING,
+    Child,
+    answer,
+    begin,
+    broken_off,
+    engine_of,
+    metric,
+    queued,
+    small,
+    until,
+)
+from tests.live.raw import STREAM, ask, judged
 from tests.live.server import Running
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are looked at as Linux shows them")
+pytestmark = LINUX
 COMMENT = b": keep-alive\\n\\n"
 
 
@@ -123,3 +133,16 @@ def test_an_engine_that_says_nothing_is_given_up(tiny_model: Path) -> None:
         engine.go()
         assert answer(server).one.finish == "length"
         assert metric(server, PROCESSING) == 0
+
+
+def test_a_server_that_is_full_says_so(tiny_model: Path) -> None:
+    with small(tiny_model, "--connections", "1", "--early", "0.1") as server, engine_of(server) as engine:
+        engine.hold()
+        with begin(server) as line:
+            queued(server, line)
+            reply = ask(server, "/health")
+            assert reply.status == 503
+            assert int(reply.header("retry-after") or 0) >= 1
+            engine.go()
+            assert judged(line.reply()).one.finish == "length"
+        assert ask(server, "/health").status == 200

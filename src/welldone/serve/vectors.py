@@ -11,7 +11,7 @@ import msgspec
 from welldone.engines.errors import EngineError
 from welldone.engines.fleet import Model
 from welldone.net.inbound import Reply
-from welldone.net.outbound import OutboundError, fetch
+from welldone.net.outbound import Fetched, OutboundError, fetch
 from welldone.serve.admission import Gate
 from welldone.serve.app import Ask
 from welldone.serve.errors import ApiError
@@ -20,6 +20,7 @@ from welldone.serve.requests import Request, read_detokenize, read_embeddings, r
 from welldone.serve.settings import ServeSettings
 from welldone.wire.events import Json
 
+_ATTEMPTS = 2
 _REPLY_LIMIT_BYTES = 256 * 2**20  # 2,048 vectors of 8,192 numbers as JSON text
 
 
@@ -108,20 +109,7 @@ class Vectors:
 
     async def _fetch(self, model: Model, path: str, request: Request) -> Json:
         body = msgspec.json.encode({**request.parts[0], "model": model.name})
-        try:
-            address = await model.ready()
-            reply = await fetch(
-                address,
-                "POST",
-                path,
-                body=body,
-                within_s=self._settings.first_byte_s,
-                limit_bytes=_REPLY_LIMIT_BYTES,
-            )
-        except EngineError as error:
-            raise from_engine(error) from None
-        except OutboundError:
-            raise ApiError(502, "The engine stopped before its answer was whole.", code="engine_died") from None
+        reply = await self._reply(model, path, body)
         if reply.status != 200:
             raise from_reply(reply.status, reply.body)
         try:
@@ -129,6 +117,26 @@ class Vectors:
         except msgspec.DecodeError:
             raise ApiError(502, "The engine sent what cannot be read.", code="engine_error") from None
         return value if isinstance(value, dict) else {}
+
+    async def _reply(self, model: Model, path: str, body: bytes) -> Fetched:
+        """The engine's reply; from one that died it is asked for again, once."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                return await fetch(
+                    await model.ready(),
+                    "POST",
+                    path,
+                    body=body,
+                    within_s=self._settings.first_byte_s,
+                    limit_bytes=_REPLY_LIMIT_BYTES,
+                )
+            except EngineError as error:
+                raise from_engine(error) from None
+            except OutboundError:
+                if attempt == _ATTEMPTS:
+                    break
+                await model.check()
+        raise ApiError(502, "The engine stopped before its answer was whole.", code="engine_died")
 
 
 def _list(reply: Json, name: str) -> list[Any]:

@@ -1,0 +1,97 @@
+"""What is written down: lines that programs can read, and never a key nor a word of what was said."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.live.faults import LINUX, begin, engine_of, small
+from tests.live.raw import CHAT, Json, Line, Reply, ask, judged
+from tests.live.server import LIMIT_S, Running
+
+CANARY = "sk-canary-5f1d2c3b4a596877"
+WRONG = "wd-canary-of-a-stranger-998877"
+PROMPT = "zebra-canary-prompt-4711"
+HEADER = "canary-in-a-header-0815"
+
+
+def provoke(server: Running) -> list[Reply]:
+    """Requests of all kinds, with canaries wherever a client may put a word."""
+    message = {"role": "user", "content": PROMPT}
+    headers = {"User-Agent": HEADER, "Cookie": f"id={HEADER}", "Referer": f"http://{HEADER}/"}
+    bodies: list[Json] = [
+        {"messages": [message], "max_tokens": 4},
+        {"messages": [message], "max_tokens": 4, "stream": True},
+        {"messages": [{"role": PROMPT, "content": PROMPT}]},
+        {"messages": [message], "temperature": PROMPT},
+        {"messages": [message], "response_format": {"type": "json_schema", "json_schema": {"schema": PROMPT}}},
+        {"messages": [{"role": "user", "content": f"{PROMPT} " * 2000}]},
+        {"messages": [message], "user": PROMPT, "metadata": {"who": PROMPT}, "max_tokens": 4},
+    ]
+    replies = []
+    for body in bodies:
+        with Line(server, CHAT, body, headers=headers) as line:
+            replies.append(line.reply())
+    stranger = {"Authorization": f"Bearer {WRONG}", "x-api-key": WRONG}
+    replies += [
+        ask(server, "/v1/models", headers=stranger),
+        ask(server, f"/v1/models?api_key={WRONG}", headers={"Authorization": "none"}),
+        ask(server, "/v1/models", headers={"x-api-key": WRONG}),
+        ask(server, "/tokenize", {"content": PROMPT}),
+        ask(server, "/metrics"),
+        ask(server, "/v1/models"),
+    ]
+    return replies
+
+
+@LINUX
+@pytest.mark.parametrize("style", ["json", "text"])
+def test_no_key_and_no_word_of_a_prompt_is_written_down(tiny_model: Path, style: str) -> None:
+    options = ["--log-format", style, "--log-level", "debug", "-v"]
+    with small(tiny_model, *options, key=CANARY) as server:
+        replies = provoke(server)
+        assert {reply.status for reply in replies} >= {200, 400, 401}
+        with engine_of(server) as engine, begin(server, PROMPT, max_tokens=2000) as line:
+            line.wait(b'"content":"[^"]')
+            engine.kill()
+            replies.append(line.reply())
+        assert server.end() == 0
+        written = server.said.join() + server.log.join()
+    assert "status=200" in written or '"status":200' in written
+    bodies = "".join(
+        reply.trace.body.decode() for reply in replies if reply.status >= 400 or reply.trace.request is None
+    )
+    for secret in (CANARY, WRONG):
+        assert secret not in written
+        assert secret not in bodies
+    for word in (PROMPT, HEADER):
+        assert word not in written
+
+
+def test_each_line_of_a_log_for_programs_is_json(tiny_model: Path) -> None:
+    with small(tiny_model, "--log-format", "json") as server:
+        with begin(server, name="my-stream") as line:
+            assert judged(line.reply()).one.finish == "length"
+        ask(server, "/v1/nothing", headers={"x-request-id": "my-mistake"})
+        ask(server, "/health")
+        server.process.terminate()
+        assert server.process.wait(LIMIT_S) == 0
+        server.log.join()
+        lines = [json.loads(line) for line in server.log.all]
+    requests = {line["request_id"]: line for line in lines if line["event"] == "request"}
+    assert set(requests) == {"my-stream", "my-mistake"}  # those that ask for its health are not worth a line
+    stream = requests["my-stream"]
+    assert stream["completion_tokens"] == 16
+    assert stream["prompt_tokens"] > 0
+    assert stream["status"] == 200
+    assert stream["ttft_ms"] <= stream["duration_ms"]
+    assert requests["my-mistake"]["error"] == "not_found"
+    assert all({"ts", "level", "event"} <= set(line) for line in lines)
+
+
+def test_a_quiet_server_writes_errors_only(tiny_model: Path) -> None:
+    with small(tiny_model, "--quiet", is_awaited=False) as server:
+        with begin(server) as line:
+            assert judged(line.reply()).one.finish == "length"
+        assert server.end() == 0
+        assert server.log.join() == ""

@@ -1,0 +1,196 @@
+"""The start: what can be wrong is said in a line, and what is right is said in a banner."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.live.faults import ENGINE, LINUX, answer, command_line, engine_of, request, small
+from tests.live.raw import CHAT, ask
+from tests.live.server import KEY, LIMIT_S, serving
+from welldone.cli.main import run
+from welldone.engines.default import DEFAULT
+
+USAGE, UNREACHABLE = 2, 3
+
+
+def start(*words: str, environment: dict[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
+    """A start that is expected to end by itself."""
+    return subprocess.run(
+        [sys.executable, "-m", "welldone", "serve", *words],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, **(environment or {})},
+        check=False,
+    )
+
+
+def mistake(*words: str) -> str:
+    """The one line about a start that cannot be."""
+    done = start(*words)
+    assert (done.returncode, done.stdout) == (USAGE, "")
+    (line,) = done.stderr.splitlines()
+    return line
+
+
+def slip(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """The one line about a command line that cannot be followed. Nothing is started, so no program is needed."""
+    assert run(["serve", *words]) == USAGE
+    heard = capsys.readouterr()
+    assert heard.out == ""
+    (line,) = heard.err.splitlines()
+    return line
+
+
+def test_a_file_that_is_not_there_is_said_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    line = slip(capsys, "-m", "no-such-model.gguf")
+    assert "no-such-model.gguf" in line
+    assert "welldone pull" in line
+
+
+@pytest.mark.parametrize(
+    ("flag", "nearest"),
+    [("--ctx-sise", "--ctx-size"), ("-nlg", "-ngl")],
+)
+def test_a_flag_that_nobody_knows_names_the_nearest(
+    capsys: pytest.CaptureFixture[str], flag: str, nearest: str
+) -> None:
+    line = slip(capsys, flag, "1")
+    assert flag in line
+    assert nearest in line
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["--port", "http"], "--port"),
+        (["--api-key", "short"], "key"),
+        (["--api-key-file", "no-such-file"], "no-such-file"),
+        (["--config", "no-such.toml"], "no-such.toml"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_said_in_a_line(
+    capsys: pytest.CaptureFixture[str], tiny_model: Path, words: list[str], part: str
+) -> None:
+    assert part in slip(capsys, "-m", str(tiny_model), "--port", "0", *words)
+
+
+def test_an_address_that_is_none_is_said_in_a_line(tiny_model: Path) -> None:
+    assert "256.256.256.256" in mistake("-m", str(tiny_model), "--port", "0", "--host", "256.256.256.256")
+
+
+def test_a_port_that_is_taken_is_said_with_what_to_do(tiny_model: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        line = mistake("-m", str(tiny_model), "--port", port)
+    assert port in line
+    assert "--port" in line
+
+
+@pytest.mark.parametrize("content", [None, "no certificate"], ids=["missing", "broken"])
+def test_files_of_tls_that_cannot_be_used_are_named(tiny_model: Path, tmp_path: Path, content: str | None) -> None:
+    file = tmp_path / "cert.pem"
+    if content is not None:
+        file.write_text(content)
+    line = mistake("-m", str(tiny_model), "--port", "0", "--ssl-cert-file", str(file), "--ssl-key-file", str(file))
+    assert "cert.pem" in line
+
+
+@pytest.mark.parametrize("size", [0, 3, 1000, None], ids=["empty", "three bytes", "noise", "cut"])
+def test_a_file_that_is_no_model_ends_the_server_with_a_line(
+    tiny_model: Path, tmp_path: Path, size: int | None
+) -> None:
+    file = tmp_path / "bad.gguf"
+    whole = tiny_model.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2] if size is None else b"\xf0\x9f\x92" * (size // 3))
+    done = start("-m", str(file), "--port", "0")
+    assert done.returncode == UNREACHABLE
+    last = done.stderr.splitlines()[-1]
+    assert "bad.gguf" in last or "the model bad cannot be loaded" in last
+    assert "Traceback" not in done.stderr
+
+
+def test_a_model_that_llama_cpp_cannot_load_ends_the_server_with_its_reason(tiny_model: Path) -> None:
+    done = start("-m", str(tiny_model), "--port", "0", "--lora", str(tiny_model))
+    assert done.returncode == UNREACHABLE
+    assert "cannot be loaded" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+def test_a_model_that_cannot_be_loaded_harms_no_other(tiny_model: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.gguf").write_bytes(b"noise" * 100)
+    tables = f'[models.good]\nfile = "{tiny_model}"\nthreads = 1\n[models.bad]\nfile = "bad.gguf"\n'
+    (tmp_path / "welldone.toml").write_text(tables)
+    with serving([], folder=tmp_path, model="bad", is_awaited=False) as server:
+        for stream in (False, True):
+            reply = ask(server, CHAT, request(server, stream=stream))
+            assert reply.status == 503
+            assert reply.error()["code"] == "model_unavailable"
+            assert str(tmp_path) not in reply.error()["message"]
+            assert int(reply.header("retry-after") or 0) >= 1
+        server.model = "good"
+        assert answer(server).one.finish == "length"
+
+
+def test_help_shows_the_flags() -> None:
+    done = start("--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    for flag in ("--model", "--ctx-size", "--gpu-layers", "--api-key", "--config", "--drain"):
+        assert flag in done.stdout
+
+
+def test_the_command_line_of_llama_server_works_as_it_is(tiny_model: Path) -> None:
+    words = "-c 2048 -ngl 99 -np 1 --cont-batching --host 0.0.0.0 -fa --alias phi-4 --send-done -t 1 -b 512 -ub 256"
+    words += " --jinja --no-mmap --metrics --slots --reasoning-format auto"
+    with serving(["-m", str(tiny_model), *words.split()], model="phi-4") as server:
+        assert "--send-done" in "\n".join(server.log.all)
+        assert answer(server).model == "phi-4"
+        assert ask(server, "/slots").status == 200
+
+
+def test_the_second_start_fetches_nothing(default_model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    (folder / DEFAULT.file_name).symlink_to(default_model)
+    nowhere = {"WELLDONE_HOME": str(tmp_path), "PIP_INDEX_URL": "http://127.0.0.1:9/", "PIP_NO_INDEX": "1"}
+    with serving([], model=DEFAULT.name, environment=nowhere, folder=tmp_path) as server:
+        assert server.said.all[0].startswith("welldone ")
+        assert DEFAULT.name in server.said.all[0]
+        assert answer(server, max_tokens=4).model == DEFAULT.name
+        assert server.end() == 0
+        assert "fetching" not in server.log.join()
+
+
+def test_the_banner_shows_a_line_to_try(tiny_model: Path) -> None:
+    with small(tiny_model) as server:
+        server.said.wait("end +Ctrl-C")
+        banner = "\n".join(server.said.all)
+    assert f"curl -N {server.url}/chat/completions" in banner
+    assert f"page      {server.root}/" in banner
+    assert KEY not in banner
+
+
+@LINUX
+@pytest.mark.parametrize("way", ["file", "environment", "other variable"])
+def test_no_key_stands_where_it_can_be_read_from_outside(tiny_model: Path, tmp_path: Path, way: str) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(f"{KEY}\n")
+    keys.chmod(0o600)
+    ways: dict[str, tuple[list[str], dict[str, str]]] = {
+        "file": (["--api-key-file", str(keys)], {}),
+        "environment": ([], {"WELLDONE_API_KEY": KEY}),
+        "other variable": (["--api-key", "env:MY_KEY"], {"MY_KEY": KEY}),
+    }
+    options, environment = ways[way]
+    with small(tiny_model, *options, key=None, environment=environment) as server, engine_of(server) as engine:
+        assert ask(server, "/v1/models").status == 401
+        server.key = KEY
+        assert answer(server).one.finish == "length"
+        assert command_line(engine.pid)[-3:] == ["-m", ENGINE, ""]
+        told = command_line(server.process.pid) + Path(f"/proc/{engine.pid}/environ").read_text().split("\0")
+        assert [word for word in told if KEY in word] == []
