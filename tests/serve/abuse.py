@@ -174,7 +174,7 @@ ABUSES: tuple[Abuse, ...] = (
     _chat("a temperature that is a list", temperature=[0.5]),
     _chat("fields of the engine", FINE, n_discard=-5, id_slot=99, lora=[{"id": 9, "scale": 1e30}], n_keep=-(2**40)),
     _chat("a path for a model", frozenset((400, 404)), model="../../../../etc/passwd"),
-    _chat("a model's name of a megabyte", model="m" * 10**6),
+    _chat("a model's name of a megabyte", frozenset((400, 404)), model="m" * 10**6),
     # completions and the others
     _text("5,000 prompts", prompt=["x"] * 5000),
     _text("a token that is negative", prompt=[-1]),

@@ -99,7 +99,8 @@ class ServeSettings:
         int, Setting("--body-limit BYTES", "longest request body", LIMITS, limits=(1_024, 2**30))
     ] = 4 * 2**20  # 16 MB took the engine 4.5 s and 700 MB before it said no
     connections: Annotated[
-        int, Setting("--connections N", "requests that are held at once, running and waiting", LIMITS, limits=(1, 1_000_000))
+        int,
+        Setting("--connections N", "requests at once, running and waiting", LIMITS, limits=(1, 1_000_000)),
     ] = 1024
     body_s: Annotated[
         float, Setting("--body-time SECONDS", "seconds to send the body of a request", LIMITS, limits=(1, _HOUR_S))
