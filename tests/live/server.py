@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO
 
 import pytest
 
@@ -21,7 +21,7 @@ KEY = "wd-test-key-0123456789"
 class Lines:
     """What a child says, read as it comes so that it is never held back."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: IO[str]) -> None:
         self.all: list[str] = []
         self._news = threading.Condition()
         self._is_open = True
@@ -31,12 +31,11 @@ class Lines:
     def wait(self, pattern: str, *, seen: int = 0) -> re.Match[str]:
         """The first line from the `seen`-th on that has the pattern in it."""
         with self._news:
-            place = seen
             while True:
-                for place in range(place, len(self.all)):
-                    if found := re.search(pattern, self.all[place]):
+                for line in self.all[seen:]:
+                    if found := re.search(pattern, line):
                         return found
-                place = len(self.all)
+                seen = len(self.all)
                 if not self._is_open or not self._news.wait(LIMIT_S):
                     raise AssertionError(f"never said {pattern!r}:\n" + "\n".join(self.all[-30:]))
 
@@ -45,7 +44,7 @@ class Lines:
         self._thread.join(LIMIT_S)
         return "\n".join(self.all)
 
-    def _read(self, stream: Any) -> None:
+    def _read(self, stream: IO[str]) -> None:
         with stream:
             for line in stream:
                 with self._news:
@@ -61,6 +60,8 @@ class Running:
 
     def __init__(self, process: "subprocess.Popen[str]", model: str, key: str | None) -> None:
         self.process = process
+        assert process.stdout is not None
+        assert process.stderr is not None
         self.said = Lines(process.stdout)
         self.log = Lines(process.stderr)
         self.model = model
