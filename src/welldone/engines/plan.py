@@ -21,6 +21,9 @@ CONTEXT_CAP = 16384
 """Tokens of context in all slots where nobody asked for more: 4,096 for each of four. Models claim up to a million, and
 each token costs memory at once: 130 KB with a model of 8 billion parameters, so 2 GB."""
 
+WHOLE_TEXT = 2048
+"""Tokens of a text for an embedding where the context has room for them: what llama-server reads at once."""
+
 TEMPLATE_LIMIT = 2**20
 """Characters of a chat template that are read; those that we know have less than 50,000."""
 
@@ -99,7 +102,8 @@ def _orders(settings: ModelSettings, file: Path, facts: Facts, path: str, key: s
     context = settings.ctx_size or min((facts.context_length or CONTEXT_CAP) * settings.parallel, CONTEXT_CAP)
     is_reranker = settings.reranking or facts.is_reranker
     is_embedder = settings.embeddings or facts.is_embedder or is_reranker
-    whole_text = min(context, settings.batch_size)  # a model for embeddings reads a text in one go or not at all
+    # A model for embeddings reads a text in one go or not at all.
+    whole_text = min(context, max(settings.batch_size, WHOLE_TEXT)) if is_embedder else 0
     return Orders(
         name=settings.name,
         file=str(file),
@@ -117,8 +121,8 @@ def _orders(settings: ModelSettings, file: Path, facts: Facts, path: str, key: s
         kv_offload=settings.kv_offload,
         threads=settings.threads or 0,
         threads_batch=settings.threads_batch or 0,
-        batch_size=settings.batch_size,
-        ubatch_size=max(settings.ubatch_size, whole_text if is_embedder else 0),
+        batch_size=max(settings.batch_size, whole_text),
+        ubatch_size=max(settings.ubatch_size, whole_text),
         flash_attn=settings.flash_attn,
         cont_batching=settings.cont_batching,
         swa_full=settings.swa_full,
