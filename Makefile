@@ -11,6 +11,7 @@ SERVE_READY := $(VENV)/.serve-ready
 TEST_READY := $(VENV)/.test-ready
 DEV_READY := $(VENV)/.dev-ready
 CLIENTS := .venv-clients
+IS_NEW_ENOUGH := -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
 COVERED := --include='*/welldone/wire/*,*/welldone/rules/*'
 LOCK := $(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --python-version 3.11 \
 	--exclude-newer "7 days"
@@ -74,9 +75,12 @@ clean: ## remove what these commands made
 	find src tests tools benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # The package is linked, not copied, so that an edit under src needs no new installation.
+# An environment keeps the Python that made it: with one that is too old, or gone, it is made anew.
 $(SERVE_READY): requirements/serve.txt pyproject.toml src/welldone/__init__.py
+	@$(BIN)/python $(IS_NEW_ENOUGH) || $(PYTHON) $(IS_NEW_ENOUGH) || \
+		{ echo "welldone needs Python 3.11 or newer: make serve PYTHON=python3.12" >&2; exit 1; }
 	@echo "making $(VENV), once"
-	[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python $(IS_NEW_ENOUGH) || $(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/serve.txt
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@

@@ -205,7 +205,7 @@ SETTINGS = """
 
 Each setting has a flag, an environment variable and a key in TOML, all with one meaning. A flag wins over the
 environment, the environment over the file, the file over the default. Where ours is not set, llama-server's variable
-(`LLAMA_ARG_…`) is read.
+(`LLAMA_ARG_…`) is read. Flags behind a `/` turn the setting off.
 
 The file is `welldone.toml` in the folder that the server is started in, or what `--config` names.
 [examples/welldone.toml](examples/welldone.toml) shows one. Its tables:
@@ -246,12 +246,14 @@ def _settings() -> str:
 
 def _setting(field: Field) -> str:
     setting = field.setting
-    names = [*setting.flags, *setting.off.split()]
+    names = " / ".join(
+        ", ".join(f"`{flag}`" for flag in group) for group in (setting.flags, setting.off.split()) if group
+    )
     variables = ", ".join(f"`{name}`" for name in field.variables[:1])
     table = "models.NAME.defaults" if field in DEFAULT_FIELDS else "models.NAME" if field in MODEL_FIELDS else "server"
     key = "" if field.name == "config" else f"`{table}.{field.name}`"
     said = setting.help + (f" ({', '.join(setting.choices.split())})" if setting.choices else "")
-    cells = [", ".join(f"`{name}`" for name in names), variables, key, flags.default_of(field), said]
+    cells = [names, variables, key, flags.default_of(field), said]
     return f"| {' | '.join(_cell(cell) for cell in cells)} |"
 
 

@@ -27,7 +27,7 @@ def test_a_model_is_ready_and_answers(tiny_model: Path) -> None:
             assert await say_hello(await model.ready())
             assert model.state is State.READY
             assert model.abilities is not None
-            assert model.abilities.slots == model.settings.parallel
+            assert model.abilities.slots == model.settings.slots
             assert model.abilities.context > 0
             assert model.abilities.chat
             assert not model.abilities.embeddings

@@ -187,6 +187,10 @@ def test_a_wrong_hash_leaves_nothing(site: Site, tried: Tried) -> None:
     assert tried.left == []
 
 
+def test_another_hash_than_that_of_the_builtin_model_is_said_before_anything_comes(tried: Tried) -> None:
+    assert "leave --sha256 out" in tried.fail("default", Trouble.WRONG, "0" * 64)
+
+
 @pytest.mark.parametrize("sha256", ["", "0" * 63, "g" * 64, "0" * 65])
 def test_a_hash_that_is_none_is_a_mistake(sha256: str, tried: Tried) -> None:
     assert "64 hexadecimal digits" in tried.fail("https://host/a.gguf", Trouble.MISTAKE, sha256)

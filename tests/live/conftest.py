@@ -8,7 +8,7 @@ import pytest
 from tests.live.server import Running, serving
 from tests.models.fixtures import Seeing
 
-_SMALL = "threads = 1\nctx_size = 2048\nparallel = 2"
+_SMALL = "threads = 1\nctx_size = 4096\nparallel = 2"
 
 
 @pytest.fixture(scope="session")

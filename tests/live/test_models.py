@@ -101,7 +101,7 @@ def test_models_come_when_they_are_asked_for(tiny_model: Path, tiny_thinking_mod
     with configured(tmp_path, tables, small) as server:
         assert [model["id"] for model in ask(server, "/v1/models").ok()["data"]] == ["plain", "thinking"]
         assert listed(server, "plain")["status"] == {"value": "unloaded"}
-        assert "context_length" not in listed(server, "plain")
+        assert listed(server, "plain")["context_length"] == 2048
         assert ask(server, "/health").ok() == {"status": "ok"}
         assert chat(server, "Hello", model="p", stream=True, max_tokens=4).model == "plain"
         assert listed(server, "plain")["context_length"] == 2048

@@ -1,6 +1,7 @@
 """The start: what can be wrong is said in a line, and what is right is said in a banner."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -69,7 +70,7 @@ def test_a_flag_that_nobody_knows_names_the_nearest(
     ("words", "part"),
     [
         (["--port", "http"], "--port"),
-        (["--api-key", "short"], "key"),
+        (["--host", "0.0.0.0", "--api-key", "short"], "key"),
         (["--api-key-file", "no-such-file"], "no-such-file"),
         (["--config", "no-such.toml"], "no-such.toml"),
     ],
@@ -80,8 +81,12 @@ def test_a_setting_that_cannot_be_is_said_in_a_line(
     assert part in slip(capsys, "-m", str(tiny_model), "--port", "0", *words)
 
 
-def test_an_address_that_is_none_is_said_in_a_line(tiny_model: Path) -> None:
-    assert "256.256.256.256" in mistake("-m", str(tiny_model), "--port", "0", "--host", "256.256.256.256")
+@pytest.mark.parametrize("host", ["256.256.256.256", "192.0.2.1"], ids=["no address", "another machine's"])
+def test_an_address_that_is_not_ours_is_said_in_a_line(tiny_model: Path, host: str) -> None:
+    line = mistake("-m", str(tiny_model), "--port", "0", "--host", host)
+    assert host in line
+    assert "--host" in line
+    assert "--port" not in line
 
 
 def test_a_port_that_is_taken_is_said_with_what_to_do(tiny_model: Path) -> None:
@@ -102,17 +107,39 @@ def test_files_of_tls_that_cannot_be_used_are_named(tiny_model: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("size", [0, 3, 1000, None], ids=["empty", "three bytes", "noise", "cut"])
-def test_a_file_that_is_no_model_ends_the_server_with_a_line(
-    tiny_model: Path, tmp_path: Path, size: int | None
+def test_a_file_that_is_no_model_is_said_in_a_line(
+    capsys: pytest.CaptureFixture[str], tiny_model: Path, tmp_path: Path, size: int | None
 ) -> None:
     file = tmp_path / "bad.gguf"
     whole = tiny_model.read_bytes()
     file.write_bytes(whole[: len(whole) // 2] if size is None else b"\xf0\x9f\x92" * (size // 3))
-    done = start("-m", str(file), "--port", "0")
-    assert done.returncode == UNREACHABLE
-    last = done.stderr.splitlines()[-1]
-    assert "bad.gguf" in last or "the model bad cannot be loaded" in last
-    assert "Traceback" not in done.stderr
+    assert "bad.gguf is " in slip(capsys, "-m", str(file), "--port", "0")
+
+
+@pytest.mark.parametrize("flag", ["--lora", "--mmproj", "--chat-template-file"])
+def test_a_file_beside_the_model_that_is_not_there_is_said_in_a_line(
+    capsys: pytest.CaptureFixture[str], tiny_model: Path, flag: str
+) -> None:
+    line = slip(capsys, "-m", str(tiny_model), "--port", "0", flag, "no-such-file")
+    assert "no-such-file" in line
+    assert flag in line
+
+
+@pytest.mark.parametrize(
+    ("table", "part"),
+    [
+        ('file = "gone.gguf"', "there is no model gone.gguf"),
+        ('file = "default"\nlora = ["gone"]', "--lora"),
+        ('command = ["no-such-program", "{port}"]', "there is no program no-such-program"),
+    ],
+)
+def test_what_a_file_names_and_is_not_there_is_said_with_its_table(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, table: str, part: str
+) -> None:
+    (tmp_path / "my.toml").write_text(f"[models.mine]\n{table}\n")
+    line = slip(capsys, "--config", str(tmp_path / "my.toml"))
+    assert line.startswith("my.toml: models.mine: ")
+    assert part in line
 
 
 def test_a_model_that_llama_cpp_cannot_load_ends_the_server_with_its_reason(tiny_model: Path) -> None:
@@ -123,8 +150,9 @@ def test_a_model_that_llama_cpp_cannot_load_ends_the_server_with_its_reason(tiny
 
 
 def test_a_model_that_cannot_be_loaded_harms_no_other(tiny_model: Path, tmp_path: Path) -> None:
-    (tmp_path / "bad.gguf").write_bytes(b"noise" * 100)
-    tables = f'[models.good]\nfile = "{tiny_model}"\nthreads = 1\n[models.bad]\nfile = "bad.gguf"\n'
+    # A model is no adapter, and only llama.cpp finds that out.
+    bad = f'[models.bad]\nfile = "{tiny_model}"\nlora = ["{tiny_model}"]\n'
+    tables = f'[models.good]\nfile = "{tiny_model}"\nthreads = 1\n{bad}'
     (tmp_path / "welldone.toml").write_text(tables)
     with serving([], folder=tmp_path, model="bad", is_awaited=False) as server:
         for stream in (False, True):
@@ -133,8 +161,11 @@ def test_a_model_that_cannot_be_loaded_harms_no_other(tiny_model: Path, tmp_path
             assert reply.error()["code"] == "model_unavailable"
             assert str(tmp_path) not in reply.error()["message"]
             assert int(reply.header("retry-after") or 0) >= 1
+        failed = server.log.wait(r"the model bad cannot be loaded.* engine=(.*)")
+        assert "lora" in failed[1].lower()
         server.model = "good"
         assert answer(server).one.finish == "length"
+        server.log.wait("model is ready model=good context=[0-9]+ slots=[0-9]+ load_s=[0-9.]+")
 
 
 def test_help_shows_the_flags() -> None:
@@ -173,6 +204,62 @@ def test_the_banner_shows_a_line_to_try(tiny_model: Path) -> None:
     assert f"curl -N {server.url}/chat/completions" in banner
     assert f"page      {server.root}/" in banner
     assert KEY not in banner
+
+
+def test_a_short_key_is_enough_for_this_machine(tiny_model: Path, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("short\n")
+    keys.chmod(0o600)
+    for options in (["--api-key", "short"], ["--api-key-file", str(keys)]):
+        with small(tiny_model, *options, key=None) as server:
+            assert "shorter than 8 characters" in server.log.all[0]
+            assert ask(server, "/v1/models").status == 401
+            server.key = "short"
+            assert answer(server).one.finish == "length"
+
+
+def test_a_model_that_comes_and_goes_is_told_of_each_time(tiny_model: Path) -> None:
+    with small(tiny_model, "--idle-unload", "0.1") as server:
+        server.log.wait("model is unloaded model=tiny")
+        seen = len(server.log.all)
+        assert answer(server).one.finish == "length"
+        server.log.wait("model is ready model=tiny", seen=seen)
+
+
+@LINUX
+@pytest.mark.parametrize(
+    "options", [["-ngl", "all"], ["-mg", "1"], ["-ts", "3,1"], ["-sm", "none"]], ids=lambda it: it[0]
+)
+def test_settings_for_a_gpu_that_is_not_there_are_said_to_do_nothing(tiny_model: Path, options: list[str]) -> None:
+    # The package that is installed here for Linux has no part for a GPU.
+    with small(tiny_model, *options) as server:
+        server.log.wait("warning +this engine has no GPU.* model=tiny")
+
+
+def test_without_settings_for_a_gpu_nothing_is_said_of_one(tiny_model: Path) -> None:
+    with small(tiny_model, "-ngl", "0") as server:
+        assert server.end() == 0
+        assert "GPU" not in server.log.join()
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_server_well_however_often_it_comes(tiny_model: Path, number: int) -> None:
+    with small(tiny_model) as server:
+        server.process.send_signal(number)
+        while server.process.poll() is None:
+            server.process.send_signal(signal.SIGTERM)
+        assert server.end() == 0
+        assert "Traceback" not in server.log.join()
+
+
+def test_who_hangs_up_does_not_end_a_server_that_ignores_it(tiny_model: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does; a child inherits it
+    try:
+        with small(tiny_model) as server:
+            server.process.send_signal(signal.SIGHUP)
+            assert answer(server).one.finish == "length"
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @LINUX

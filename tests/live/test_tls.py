@@ -1,5 +1,6 @@
 """The same over TLS."""
 
+import re
 import shutil
 import socket
 import ssl
@@ -12,6 +13,8 @@ import pytest
 from tests.live.faults import post, request, small, speak
 from tests.live.raw import Reply, judged
 from tests.live.server import LIMIT_S
+from tests.live.test_start import UNREACHABLE, mistake
+from welldone.cli.main import run
 from welldone.rules.capture import read_capture
 
 
@@ -29,6 +32,42 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         [*words, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True, timeout=LIMIT_S
     )
     return certificate, key
+
+
+def openssl(*words: str) -> None:
+    subprocess.run(["openssl", *words], check=True, capture_output=True, timeout=LIMIT_S)
+
+
+def test_a_key_that_wants_a_passphrase_is_said_in_a_line_and_nobody_is_asked(
+    tiny_model: Path, pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    certificate, key = pair
+    locked = tmp_path / "locked.pem"
+    openssl("pkey", "-in", str(key), "-aes256", "-passout", "pass:hunter2", "-out", str(locked))
+    line = mistake("-m", str(tiny_model), "--ssl-cert-file", str(certificate), "--ssl-key-file", str(locked))
+    assert "locked.pem is encrypted" in line
+
+
+def test_files_of_tls_that_do_not_fit_are_named(tiny_model: Path, pair: tuple[Path, Path], tmp_path: Path) -> None:
+    certificate, key = pair
+    other = tmp_path / "other.pem"
+    openssl("genpkey", "-algorithm", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-out", str(other))
+    for cert, own, said in (
+        (certificate, other, "other.pem does not belong"),
+        (certificate, certificate, "the key in .*cert.pem is no private key"),
+        (key, key, "key.pem holds no certificate"),
+    ):
+        line = mistake("-m", str(tiny_model), "--ssl-cert-file", str(cert), "--ssl-key-file", str(own))
+        assert re.search(said, line)
+
+
+def test_a_list_of_models_names_a_certificate_that_is_not_trusted(
+    tiny_model: Path, pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    certificate, key = pair
+    with small(tiny_model, "--ssl-cert-file", str(certificate), "--ssl-key-file", str(key)) as server:
+        assert run(["models", "--url", server.root]) == UNREACHABLE
+    assert f"the certificate of the server at {server.root} is not trusted" in capsys.readouterr().err
 
 
 def test_a_stream_over_tls_is_the_same(tiny_model: Path, pair: tuple[Path, Path]) -> None:

@@ -115,10 +115,10 @@ def test_toml_has_types_of_its_own(name: str, value: object, wanted: object) -> 
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("size", "x", "--flag should be a whole number, not 'x'"),
-        ("size", "1.5", "--flag should be a whole number, not '1.5'"),
-        ("size", "", "--flag should be a whole number, not ''"),
-        ("size", "9" * 5000, f"--flag should be a whole number, not '{'9' * 60}…'"),
+        ("size", "x", "--flag should be a whole number or auto, not 'x'"),
+        ("size", "1.5", "--flag should be a whole number or auto, not '1.5'"),
+        ("size", "", "--flag should be a whole number or auto, not ''"),
+        ("size", "9" * 5000, f"--flag should be a whole number or auto, not '{'9' * 60}…'"),
         ("size", "-1", "--flag should be at least 0, not '-1'"),
         ("size", "11", "--flag should be at most 10, not '11'"),
         ("share", "nan", "--flag should be a number, not 'nan'"),
@@ -146,9 +146,9 @@ def test_a_wrong_text_is_named_with_its_place(name: str, value: str, said: str) 
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("size", "7", "x.toml: a.b should be a whole number, not '\"7\"'"),
-        ("size", True, "x.toml: a.b should be a whole number, not 'true'"),
-        ("size", 1.0, "x.toml: a.b should be a whole number, not '1.0'"),
+        ("size", "7", "x.toml: a.b should be a whole number or auto, not '\"7\"'"),
+        ("size", True, "x.toml: a.b should be a whole number or auto, not 'true'"),
+        ("size", 1.0, "x.toml: a.b should be a whole number or auto, not '1.0'"),
         ("share", float("inf"), "x.toml: a.b should be a number, not 'Infinity'"),
         ("share", False, "x.toml: a.b should be a number, not 'false'"),
         ("is_quick", "yes", "x.toml: a.b should be true or false, not '\"yes\"'"),

@@ -16,6 +16,7 @@ from welldone.net.outbound import fetch
 from welldone.rules.capture import read_capture
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
+from welldone.serve.answers import Answer
 from welldone.serve.server import Server
 from welldone.serve.settings import Config, ServeSettings
 
@@ -99,6 +100,10 @@ class Serving:
         head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
         writer.write(head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body)
         return reader, writer
+
+    def answers(self) -> list[Answer]:
+        """Those that are being given."""
+        return list(self.server.routes.answers)
 
     async def seen(self) -> list[dict[str, Any]]:
         """What the engine was asked."""

@@ -12,6 +12,11 @@ import pytest
 from tests.net.aio import run
 from tests.serve.scripts import CHAT, DONE, HELLO, ROLE, STOP, USAGE, Heard, Serving, refusal, scripted
 from welldone.engines.scripted import Piece, Reply
+from welldone.serve.errors import ApiError
+from welldone.wire.errors import OutOfTurnError
+from welldone.wire.events import Failure
+from welldone.wire.head import Endpoint, Head
+from welldone.wire.pipe import Pipe
 
 STREAM = {**CHAT, "stream": True}
 WHOLE = Reply((ROLE, HELLO, STOP, USAGE, DONE))
@@ -266,6 +271,79 @@ def test_a_full_queue_is_told_when_to_come_again(tmp_path: Path) -> None:
     assert (heard.status, heard.error["code"]) == (429, "queue_full")
     assert "Retry-After: " in heard.head
     assert heard.findings() == []
+
+
+@pytest.mark.parametrize("request_body", [STREAM, CHAT], ids=["stream", "whole"])
+def test_silence_after_the_first_word_has_the_shorter_limit(tmp_path: Path, request_body: dict[str, Any]) -> None:
+    hanging = Reply((ROLE, HELLO), end="hang")
+    heard = ask(tmp_path, hanging, request=request_body, idle_s=0.2, first_byte_s=3600.0, keep_alive_s=3600.0)
+    assert heard.error["code"] == "timeout"
+
+
+def test_a_request_does_not_wait_for_itself(tmp_path: Path) -> None:
+    slow = Reply((ROLE, Piece(HELLO.text, after_s=0.2), STOP, USAGE, DONE))
+
+    async def work() -> Heard:
+        async with scripted(tmp_path, slow, model={"parallel": 1, "queue": 0, "queue_wait_s": 0.01}) as serving:
+            return await serving.ask({**STREAM, "n": 4})
+
+    heard = run(work())
+    assert heard.findings() == []
+    assert heard.body.count(b"Hello") == 4
+
+
+def test_a_part_that_reads_its_prompt_may_be_silent_for_longer(tmp_path: Path) -> None:
+    quick = Reply((ROLE, HELLO, STOP, USAGE, DONE))
+    slow = Reply((Piece(ROLE.text, after_s=0.6), HELLO, STOP, USAGE, DONE))
+    heard = ask(tmp_path, quick, slow, request={**STREAM, "n": 2}, idle_s=0.2, first_byte_s=3600.0)
+    assert heard.findings() == []
+    assert heard.body.count(b"Hello") == 2
+
+
+def test_a_busy_engine_is_passed_on_with_its_time(tmp_path: Path) -> None:
+    busy = Reply(
+        (Piece('{"error":{"message":"busy"}}'),), 429, {"Content-Type": "application/json", "Retry-After": "7"}
+    )
+    heard = ask(tmp_path, busy)
+    assert heard.status == 429
+    assert "Retry-After: 7" in heard.head
+
+
+def test_what_is_not_streamed_ends_with_the_server_too(tmp_path: Path) -> None:
+    async def work() -> Heard:
+        async with scripted(tmp_path, Reply((), end="hang"), drain_s=0.1) as serving:
+            asked = asyncio.create_task(serving.ask({"model": "m", "input": "x"}, "/v1/embeddings"))
+            while not await serving.seen():
+                pass
+            await serving.server.stop()
+            return await asked
+
+    heard = run(work())
+    assert (heard.status, heard.error["code"]) == (503, "shutting_down")
+
+
+class _Broken(Pipe):
+    """A pipe with a mistake in it."""
+
+    def fail(self, failure: Failure) -> bytes:
+        raise OutOfTurnError("Failure", "all is lost", "nothing")
+
+
+def test_a_mistake_of_ours_still_ends_the_stream(tmp_path: Path) -> None:
+    async def work() -> Heard:
+        async with scripted(tmp_path, Reply((ROLE, HELLO), end="hang")) as serving:
+            asked = asyncio.create_task(serving.ask(STREAM))
+            while not any(answer.times.has_begun for answer in serving.answers()):
+                await serving.seen()
+            await serving.seen()
+            (answer,) = serving.answers()
+            answer.pipe = _Broken(Endpoint.CHAT, fallback=Head("chatcmpl-1", 1, "m"))
+            answer.break_off(ApiError(500, "broken", code="internal_error"))
+            return await asked
+
+    heard = run(work())
+    assert heard.body.endswith(b"data: [DONE]\n\n")
+    assert heard.raw.endswith(b"0\r\n\r\n")
 
 
 def _data(heard: Heard) -> list[dict[str, Any]]:

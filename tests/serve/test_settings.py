@@ -96,7 +96,7 @@ def test_a_command_line_of_llama_server_works_as_it_is(read: Read) -> None:
         ("-t -1", "threads", None),
         ("-tb 2", "threads_batch", 2),
         ("-b 512 -ub 256", "ubatch_size", 256),
-        ("-np -1", "parallel", 4),
+        ("-np -1", "parallel", 0),
         ("-nocb", "cont_batching", False),
         ("-nocb -cb", "cont_batching", True),
         ("--no-mmap", "mmap", False),
@@ -223,6 +223,7 @@ def test_a_name_given_by_flag_wins_over_that_of_the_table(read: Read) -> None:
         ("model.gguf", "welldone serve does not know 'model.gguf'; see welldone serve --help"),
         ("-c", "welldone serve: argument -c/--ctx-size: expected one argument; see welldone serve --help"),
         ("-c x", "-c should be a whole number, not 'x'"),
+        ("-ngl x", "-ngl should be a whole number or auto or all, not 'x'"),
         ("--ctx-size -5", "--ctx-size should be at least 0, not '-5'"),
         ("--port 65536", "--port should be at most 65535, not '65536'"),
         ("-fa maybe", "-fa should be one of on, off, auto, not 'maybe'"),
@@ -237,7 +238,8 @@ def test_a_name_given_by_flag_wins_over_that_of_the_table(read: Read) -> None:
         ("--ssl-cert-file a", "TLS needs both --ssl-cert-file and --ssl-key-file"),
         ("--api-key 12345678 --no-api-key", "--no-api-key is set, and there are keys too: keep one"),
         ("--api-key-file k --no-api-key", "--no-api-key is set, and there are keys too: keep one"),
-        ("--api-key canary", "--api-key: a key is shorter than 8 characters, which can be guessed"),
+        ("--allowed-hosts http://a", re.compile(r"--allowed-hosts: 'http://a' is not a host name: .*")),
+        ("--host :: --api-key canary", "--api-key: a key is shorter than 8 characters, which others can guess"),
         ("--api-key canary-ä", "--api-key: API key 1 has a blank or a character that an HTTP header cannot carry"),
         ("--api-key -canary-1", "a key that begins with - is written --api-key=KEY"),
         ("--api-key env:NOT_SET", "--api-key names the environment variable NOT_SET, which is not set"),
@@ -247,8 +249,8 @@ def test_a_name_given_by_flag_wins_over_that_of_the_table(read: Read) -> None:
         ),
         (
             "--cors-origins https://a.example/path",
-            "--allowed-hosts, --cors-origins: 'https://a.example/path' is not an origin: write it as https://app.example.org,"
-            " or * for all",
+            "--cors-origins: 'https://a.example/path' is not an origin: write it as https://app.example.org, "
+            "or * for all",
         ),
         ("-v -q", "--verbose and --quiet are set: keep one"),
         ("--config gone.toml", re.compile(r"cannot read .*/gone\.toml: no such file or directory")),

@@ -12,6 +12,7 @@ from tests.wire.build import (
     FALLBACKS,
     Json,
     call,
+    choice,
     chunk,
     count,
     counted,
@@ -22,6 +23,7 @@ from tests.wire.build import (
     say,
     stream,
     text,
+    text_choice,
     text_chunk,
     text_end,
     words,
@@ -31,6 +33,7 @@ from welldone.rules.trace import Trace
 from welldone.wire.asked import Asked
 from welldone.wire.events import Failure
 from welldone.wire.fold import Fold
+from welldone.wire.head import Endpoint
 from welldone.wire.merge import Parts
 from welldone.wire.pipe import Pipe
 
@@ -200,3 +203,20 @@ def test_usage_that_we_asked_for_ourselves_is_no_fault_and_not_shown() -> None:
     assert b"usage" not in body
     assert pipe.usage is not None
     assert pipe.notes.all() == []
+
+
+@pytest.mark.parametrize("endpoint", [CHAT, COMPLETIONS])
+def test_a_part_that_begins_with_a_field_after_the_others_have_ended_is_heard(endpoint: Endpoint) -> None:
+    if endpoint is CHAT:
+        empty = stream(chunk(choice({}, "stop"), timings={"n": 1}))
+        full = answer("a")
+    else:
+        empty = stream(text_chunk(text_choice("", "stop"), timings={"n": 1}))
+        full = stream(text("a"), text_end())
+    pipe = Pipe(endpoint, fallback=FALLBACKS[endpoint], asked=Asked(usage=False, choices=3), parts=Parts(3))
+    body = b""
+    for part, heard in ((1, full), (0, empty), (2, empty)):
+        body += pipe.feed(heard, part) + pipe.close(part)
+    assert judge(Trace(body=body, endpoint=endpoint.value)).findings == ()
+    assert body.count(b'"timings"') == 2
+    assert body.count(b'"finish_reason":"stop"') == 3

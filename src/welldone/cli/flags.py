@@ -19,9 +19,9 @@ Serve models to clients of OpenAI's API. Without options it is the built-in smal
 http://127.0.0.1:8000. The command lines of llama-server work here.
 
 A setting is taken from its flag, else from the environment (--ctx-size: WELLDONE_CTX_SIZE), else
-from welldone.toml, else it has its default, which is shown as [default]. With -m one model is
-served, and the others of welldone.toml are left aside; without it, the flags of models count for
-all of them. docs/settings.md has more."""
+from welldone.toml, else it has its default, which is shown as [default]. Flags behind a / turn a
+setting off. With -m one model is served, and the others of welldone.toml are left aside; without
+it, the flags of models count for all of them. docs/settings.md has more."""
 
 EXAMPLES = """
 welldone serve
@@ -132,6 +132,11 @@ class _Said(argparse.Action):
         super().__init__(option_strings, dest, **rest | {"default": argparse.SUPPRESS})
         self._what = what
 
+    @property
+    def off(self) -> list[str]:
+        """The flags that turn it off."""
+        return self._what.setting.off.split() if isinstance(self._what, Field) else []
+
     def __call__(
         self,
         _parser: argparse.ArgumentParser,
@@ -142,8 +147,9 @@ class _Said(argparse.Action):
         flag = option_string or ""
         if self._what in REFUSED:
             raise UsageError(f"{flag} {self._what.reason}")
-        is_off = isinstance(self._what, Field) and flag in self._what.setting.off.split()
-        namespace.said.append((self._what, flag, "false" if is_off else values if isinstance(values, str) else "true"))
+        namespace.said.append(
+            (self._what, flag, "false" if flag in self.off else values if isinstance(values, str) else "true")
+        )
 
 
 class _Format(argparse.RawDescriptionHelpFormatter):
@@ -155,4 +161,7 @@ class _Format(argparse.RawDescriptionHelpFormatter):
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         value = f" {action.metavar}" if action.metavar else ""
-        return ", ".join(action.option_strings) + (f" [{action.metavar}]" if action.nargs == "?" else value)
+        off = action.off if isinstance(action, _Said) else []
+        names = ", ".join(flag for flag in action.option_strings if flag not in off)
+        names += f" / {', '.join(off)}" if off else ""
+        return names + (f" [{action.metavar}]" if action.nargs == "?" else value)

@@ -67,12 +67,21 @@ def _run(arguments: list[str]) -> int:
     if word not in COMMANDS:
         raise UsageError(f"welldone has no command {word!r}{nearest(word, COMMANDS)}; see welldone --help")
     try:
-        command = importlib.import_module(f"welldone.cli.{word}")
+        return int(importlib.import_module(f"welldone.cli.{word}").run(rest))
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("welldone"):
             raise
-        raise UsageError(f"welldone {word} needs {error.name}; pip install 'welldone[serve]'") from None
-    return int(command.run(rest))
+        raise UsageError(missing(word, error.name)) from None
+
+
+def missing(command: str, module: str, platform: str = sys.platform) -> str:
+    """What to say of a command without a module that it needs."""
+    if platform == "win32":
+        return f"welldone {command} needs Linux or macOS; on Windows it runs in WSL"
+    return (
+        f"welldone {command} needs {module}: pip install 'welldone[serve]', or in a clone of the project "
+        "pip install '.[serve]'"
+    )
 
 
 def _usage() -> str:

@@ -53,7 +53,8 @@ def fetch(source: str, *, folder: Path, sha256: str | None = None) -> Path:
 def _parser() -> Parser:
     parser = Parser(
         "pull",
-        "Fetch a model into the folder of models, with its hash checked. What broke off goes on where it ended.\n"
+        "Fetch a model into the folder of models, with its hash checked. What broke off goes on where it ended,\n"
+        "if it comes from https or hf; the built-in model begins anew.\n"
         "The folder is WELLDONE_HOME/models, else welldone/models where the system keeps what can be fetched again.\n"
         "A model on the Hugging Face hub needs the extra: pip install 'welldone[hub]'; HF_TOKEN opens private ones.",
         EXAMPLES,

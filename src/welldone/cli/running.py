@@ -1,6 +1,7 @@
 """What a running server says of its models."""
 
 import http.client
+import ssl
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -54,6 +55,11 @@ def _get(url: str, key: str | None) -> tuple[int, bytes]:
         connection.request("GET", path, headers=headers)
         reply = connection.getresponse()
         return reply.status, reply.read(_LIMIT_BYTES)
+    except ssl.SSLCertVerificationError as error:
+        raise RefusedError(
+            f"the certificate of the server at {url} is not trusted: {error.verify_message}; "
+            "if it is yours, name its file in SSL_CERT_FILE"
+        ) from None
     except (OSError, http.client.HTTPException):
         raise SilentError from None
     except ValueError:

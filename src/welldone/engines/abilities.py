@@ -77,7 +77,7 @@ def abilities_of(
         kind="command" if facts is None else "llama",
         context=_number(generation.get("n_ctx")) or _number(first.get("max_model_len")),
         context_train=_number(meta.get("n_ctx_train")) or _number(first.get("max_model_len")),
-        slots=_number(properties.get("total_slots")) or settings.parallel,
+        slots=_number(properties.get("total_slots")) or settings.slots,
         vocabulary=_number(meta.get("n_vocab")),
         embedding=_number(meta.get("n_embd")),
         parameters=_number(meta.get("n_params")),

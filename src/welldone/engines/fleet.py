@@ -12,7 +12,7 @@ from welldone.engines.abilities import Abilities
 from welldone.engines.address import Address
 from welldone.engines.errors import EngineError
 from welldone.engines.model import Model, State
-from welldone.engines.plan import Plan, has_room_for_sockets, make_plan
+from welldone.engines.plan import Plan, has_room_for_sockets, make_plan, read_facts_of
 from welldone.engines.settings import ModelSettings
 
 __all__ = ["Abilities", "Address", "EngineError", "Fleet", "Model", "State"]
@@ -45,6 +45,7 @@ class Fleet:
         self._places: set[Model] = set()
         self._news = asyncio.Event()
         self._timer: asyncio.Task[None] | None = None
+        self._reading: asyncio.Task[None] | None = None
         self.models = tuple(
             Model(
                 settings,
@@ -69,14 +70,22 @@ class Fleet:
     async def start(self) -> None:
         """Begins to load the models that are wanted at once: those marked, and a single one. Waits for none."""
         self._sockets = make_private_folder(self._environment)
+        self._reading = asyncio.create_task(self._read_facts(), name="facts of models")
         for model in self.models:
             if model.settings.preload or len(self.models) == 1:
                 model.load()
         if any(model.settings.idle_unload_s for model in self.models):
             self._timer = asyncio.create_task(self._watch_idle(), name="idle models")
 
+    async def _read_facts(self) -> None:
+        for model in self.models:
+            model.facts = await asyncio.to_thread(read_facts_of, model.settings, self._folder)
+
     async def stop(self, within_s: float) -> None:
         """Ends all engines and removes the folder. Engines that do not end in time are killed."""
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.wait({self._reading})
         if self._timer is not None:
             self._timer.cancel()
             await asyncio.wait({self._timer})

@@ -12,7 +12,7 @@ import time
 
 import msgspec
 
-from welldone.engines.orders import ORDERS_LIMIT_BYTES, Failed, Orders, Ready
+from welldone.engines.orders import NO_GPU, ORDERS_LIMIT_BYTES, Failed, Orders, Ready
 from welldone.engines.tether import exit_at_end_of_input, signal_at_parents_death
 
 try:
@@ -139,6 +139,16 @@ def load(orders: Orders) -> "tuple[xllamacpp.Server | None, Ready | Failed]":
     return server, Ready(time.monotonic() - began)
 
 
+def wants_gpu(orders: Orders) -> bool:
+    """Whether somebody has set what only a GPU can do."""
+    return bool(orders.gpu_layers > 0 or orders.main_gpu or orders.tensor_split or orders.split_mode != "layer")
+
+
+def has_gpu() -> bool:
+    """Whether this build of llama.cpp sees one."""
+    return any("GPU" in device["type"].name for device in xllamacpp.get_device_info())
+
+
 def read_orders() -> Orders:
     """The first line of standard input. Nothing follows it."""
     line = bytearray()
@@ -169,6 +179,8 @@ def main() -> None:
     os.write(reports, msgspec.json.encode(report) + b"\n")
     if server is None:
         os._exit(1)
+    if wants_gpu(orders) and not has_gpu():
+        os.write(2, f"{NO_GPU}\n".encode())
     while True:
         signal.pause()
 

@@ -15,6 +15,7 @@ from welldone.engines.abilities import Abilities, read_abilities
 from welldone.engines.address import Address
 from welldone.engines.backoff import Backoff
 from welldone.engines.errors import EngineError
+from welldone.engines.gguf import Facts
 from welldone.engines.plan import Plan
 from welldone.engines.process import Process, ending
 from welldone.engines.settings import ModelSettings
@@ -57,6 +58,8 @@ class Model:
         self.settings = settings
         self.state = State.UNLOADED
         self.abilities: Abilities | None = None
+        self.facts: Facts | None = None
+        """What its file says of itself, also before it is loaded."""
         self.started_at: float | None = None
         """When it was last ready, in seconds since 1970."""
         self.restarts = 0
@@ -90,6 +93,11 @@ class Model:
     def is_idle(self) -> bool:
         """Loaded, and nobody uses it."""
         return self.state is State.READY and not self.running
+
+    @property
+    def address(self) -> Address | None:
+        """Where the engine answers, if it does; asking for it is no use of the model."""
+        return self.process.plan.address if self.state is State.READY and self.process is not None else None
 
     @contextmanager
     def using(self) -> Iterator[None]:

@@ -59,6 +59,13 @@ class Ready(msgspec.Struct, frozen=True, tag="ready", tag_field="said"):
     load_s: float
 
 
+NO_GPU = (
+    "this engine has no GPU: -ngl, -mg, -ts and -sm do nothing here; "
+    "use a build of llama-server with CUDA as a command instead"
+)
+"""The line in the child's log where settings for a GPU were given in vain."""
+
+
 class Failed(msgspec.Struct, frozen=True, tag="failed", tag_field="said"):
     """The child's last word. The text holds no path and no secret."""
 

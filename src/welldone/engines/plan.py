@@ -62,6 +62,16 @@ def make_plan(settings: ModelSettings, *, models: Path, sockets: Path, environme
     return _plan_llama(settings, _find_file(settings, models), path, environment)
 
 
+def read_facts_of(settings: ModelSettings, models: Path) -> Facts | None:
+    """What the model's file says of itself; None for a command, or where there is no such file."""
+    if settings.command:
+        return None
+    try:
+        return read_facts(_find_file(settings, models))
+    except (EngineError, GgufError, OSError):
+        return None  # who asks for the model is told
+
+
 def has_room_for_sockets(folder: str) -> bool:
     """Whether the path of a socket in a new folder in this one would not be too long."""
     name = Path(folder) / "welldone-12345678" / "12345678.sock"
@@ -91,19 +101,30 @@ def _plan_llama(settings: ModelSettings, file: Path, path: Path, environment: Ma
     return Plan(
         arguments=(*PYTHON, "welldone.engines.llama"),
         # Threads that spin while they wait made decoding 5 to 10 times slower on a busy machine.
-        environment={"OMP_WAIT_POLICY": "passive"} | dict(environment),
+        # ggml would start a debugger to show where it failed: that takes seconds, and hides the reason.
+        environment={"OMP_WAIT_POLICY": "passive", "GGML_NO_BACKTRACE": "1"} | dict(environment),
         address=Address(socket=str(path), key=key),
         orders=msgspec.json.encode(orders) + b"\n",
         facts=facts,
     )
 
 
+def context_of(settings: ModelSettings, facts: Facts) -> int:
+    """The tokens of context that one request has."""
+    own = facts.context_length or CONTEXT_CAP
+    context = (settings.ctx_size or min(own * settings.slots, CONTEXT_CAP)) // settings.slots
+    is_embedder = settings.embeddings or settings.reranking or facts.is_embedder or facts.is_reranker
+    if is_embedder and not settings.ctx_size:
+        context = min(context, max(settings.batch_size, WHOLE_TEXT))
+    return max(context, 1)
+
+
 def _orders(settings: ModelSettings, file: Path, facts: Facts, path: str, key: str) -> Orders:
-    context = settings.ctx_size or min((facts.context_length or CONTEXT_CAP) * settings.parallel, CONTEXT_CAP)
+    context = context_of(settings, facts) * settings.slots
     is_reranker = settings.reranking or facts.is_reranker
     is_embedder = settings.embeddings or facts.is_embedder or is_reranker
-    # A model for embeddings reads a text in one go or not at all.
-    whole_text = min(context, max(settings.batch_size, WHOLE_TEXT)) if is_embedder else 0
+    # A model for embeddings reads a text in one go or not at all: what one slot holds.
+    whole_text = context // settings.slots if is_embedder else 0
     return Orders(
         name=settings.name,
         file=str(file),
@@ -112,7 +133,7 @@ def _orders(settings: ModelSettings, file: Path, facts: Facts, path: str, key: s
         parent=os.getpid(),
         start_limit_s=settings.start_limit_s,
         ctx_size=context,
-        parallel=settings.parallel,
+        parallel=settings.slots,
         kv_unified=settings.kv_unified,
         gpu_layers=-1 if settings.gpu_layers is None else settings.gpu_layers,
         main_gpu=settings.main_gpu,

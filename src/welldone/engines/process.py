@@ -106,7 +106,11 @@ class Process:
         """The error for a program that ended before it was ready."""
         code = await self.wait()
         await self._heard_all()
-        return EngineError(f"{ending(code)} before it was ready", details=self._tail.lines)
+        text = f"{ending(code)} before it was ready"
+        if code == -signal.SIGKILL:
+            # To try again would only cost the machine its memory once more.
+            text += ": the machine may be out of memory; try a smaller -c, -np or model"
+        return EngineError(text, is_permanent=code == -signal.SIGKILL, details=self._tail.lines)
 
     async def _heard_all(self) -> None:
         if self._drains:

@@ -8,6 +8,9 @@ from welldone.net.settings import Setting
 
 MODEL, ENGINE, ANSWERS, LIMITS = "Model", "Engine", "Answers", "Limits"
 
+DEFAULT_SLOTS = 4
+"""As llama-server has it: enough to batch, few enough to leave each a context."""
+
 ALL_LAYERS = 9999
 """More layers than any model has: llama.cpp puts all of them on the GPU."""
 
@@ -135,10 +138,11 @@ class ModelSettings:
             "slots: requests that are answered at once",
             ENGINE,
             limits=(1, _SLOTS),
-            words={"-1": 4},
+            words={"-1": 0},
             llama="LLAMA_ARG_N_PARALLEL",
+            unset="4; with -c 1, so that a request has all of it",
         ),
-    ] = 4
+    ] = 0
     gpu_layers: Annotated[
         int | None,
         Setting(
@@ -275,6 +279,11 @@ class ModelSettings:
 
     defaults: dict[str, object] = field(default_factory=dict)
     """Fields of a request that are used where the request is silent: those of `Defaults` that are set."""
+
+    @property
+    def slots(self) -> int:
+        """Requests that are answered at once. Who asks for a context means it for a request, as with llama-server."""
+        return self.parallel or (1 if self.ctx_size else DEFAULT_SLOTS)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -220,9 +220,14 @@ def _int(setting: Setting, given: Given) -> int:
     if given.is_text and isinstance(value, str) and _WHOLE.fullmatch(value):
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool):
-        raise _unlike(setting, given, "a whole number")
+        raise _unlike(setting, given, f"a whole number{_or_words(setting)}")
     _check_limits(setting, given, value)
     return value
+
+
+def _or_words(setting: Setting) -> str:
+    """The words that may stand for a number."""
+    return "".join(f" or {word}" for word in setting.words if word.isalpha())
 
 
 def _float(setting: Setting, given: Given) -> float:

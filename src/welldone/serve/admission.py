@@ -44,6 +44,11 @@ class Gate:
         return self._slots
 
     @property
+    def room(self) -> int:
+        """How many may be here at once, running and waiting."""
+        return self._slots + self._queue
+
+    @property
     def waiting(self) -> int:
         """How many are in the queue."""
         return len(self._turns)
@@ -63,8 +68,7 @@ class Gate:
         if self.running < self._slots:
             self.running += 1
         elif len(self._turns) >= self._queue:
-            self.refused += 1
-            raise self._busy(429, "Too many requests wait for this model already.", "queue_full")
+            raise self.full()
         else:
             began = self._clock()
             await self._wait()
@@ -133,6 +137,11 @@ class Gate:
             if not turn.done():  # else it was cancelled, and its task has not yet run
                 self.running += 1
                 turn.set_result(None)
+
+    def full(self) -> ApiError:
+        """The error for one more than there is room for."""
+        self.refused += 1
+        return self._busy(429, "Too many requests wait for this model already.", "queue_full")
 
     def _busy(self, status: int, message: str, code: str) -> ApiError:
         return ApiError(status, f"{message} Try again later.", code=code, retry_after_s=self.retry_after_s())

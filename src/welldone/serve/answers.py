@@ -6,13 +6,14 @@ to open the stream, to keep a silent line alive, to wait for a slow client, and 
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 import msgspec
 
 from welldone.engines.errors import EngineError
-from welldone.engines.fleet import Model
+from welldone.engines.fleet import Model, State
 from welldone.net import outbound
 from welldone.net.inbound import Call, Reply, Stream
 from welldone.net.outbound import Exchange, OutboundError
@@ -33,6 +34,7 @@ from welldone.wire.pipe import Pipe
 _ATTEMPTS = 2  # of which the second is for an engine that died before it said a word
 _ERROR_LIMIT_BYTES = 65536  # of an engine's error; theirs have some hundred bytes
 _COMMENTS_LIMIT = 45  # in a row: clients give up at some hundred lines without data, and a comment has two
+_WHOLE_LIMIT_BYTES = 256 * 2**20  # of a stream that is kept for a whole reply: a million tokens
 _GRACE_S = 0.5  # for what a server says after [DONE], which is nothing that counts
 _NEVER_S = 86_400.0
 _SSE = "text/event-stream"
@@ -66,6 +68,7 @@ class Answer:
         self._loop = asyncio.get_running_loop()
         endpoint = Endpoint(request.endpoint)
         self._path = _PATHS[endpoint]
+        self.param = "messages" if endpoint is Endpoint.CHAT else "prompt"
         kind = Pipe if request.is_stream else Fold
         self.pipe: Pipe | Fold = kind(
             endpoint,
@@ -83,12 +86,13 @@ class Answer:
         self._ended = 0
         self._is_accepted = False  # the engine has begun
         self._is_over = False
-        self._is_asked = False  # the engine has a part of the request, and it is its turn to say something
         self._is_ending = False
         self._changed = asyncio.Event()
         self._heard_at = self._loop.time()
         self._kept_at = self._heard_at  # when the last sign of life was sent
+        self._heard_bytes = 0
         self._comments = 0
+        self._todo: deque[_Part] = deque()
 
     async def run(self) -> Reply | None:
         """Give the answer; None where it was streamed.
@@ -96,7 +100,10 @@ class Answer:
         Raises:
             ApiError: there is none, and nothing was sent.
         """
-        tasks = [asyncio.create_task(part.run()) for part in self._parts]
+        self._check_room()
+        self._todo = deque(self._parts)
+        workers = min(len(self._parts), self._gate.slots)
+        tasks = [asyncio.create_task(self._work(is_first=number == 0)) for number in range(workers)]
         try:
             if isinstance(self.pipe, Fold):
                 return await self._give_whole(self.pipe)
@@ -119,32 +126,64 @@ class Answer:
         if self._is_over or self.error is not None:
             return
         self.error = error
-        self._say(self.pipe.fail(error.failure()))
-        self._end()
+        try:
+            self._say(self.pipe.fail(error.failure()))
+        except Exception as mistake:  # noqa: BLE001 - whatever is wrong with us, the client hears an end
+            log.event(logging.ERROR, "an answer could not be ended", error=mistake)
+            self._say(sse.frame(error.body()) + sse.DONE)
+        finally:
+            self._end()
+
+    # How the parts are asked for.
+
+    def _check_room(self) -> None:
+        """While a model is loaded nobody is at its gate yet: those who wait for it are bounded all the same."""
+        if self._model.state is not State.READY and self._model.running > self._gate.room:
+            raise self._gate.full()
+
+    async def _work(self, *, is_first: bool) -> None:
+        """Ask for one part after the other, in one place at the gate. What goes wrong ends the whole answer."""
+        try:
+            await self._model.ready()  # who waits for a model to be loaded needs no place yet
+            async with self._gate.place() as waited_s:
+                self.times.queued(waited_s)
+                while self._todo and not self._is_over:
+                    await self._ask(self._todo.popleft())
+        except ApiError as error:
+            # One place is enough: who gets no second one has its parts asked for in the first.
+            if is_first or error.status not in (429, 503):
+                self.break_off(error)
+        except EngineError as error:
+            self.break_off(from_engine(error))
+        except OutboundError:
+            self.break_off(ApiError(502, "The engine stopped before its answer was whole.", code="engine_died"))
+        except Exception as error:  # noqa: BLE001 - the edge of a task: it logs, and the client gets an honest error
+            self.fail(error)
+
+    async def _ask(self, part: "_Part") -> None:
+        """Ask the engine for a part, and wait until all of it was heard."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            address = await self._model.ready()
+            body = self._body(part.number)
+            part.is_asked = True
+            self._heard_at = self._loop.time()
+            self._changed.set()  # from now on there is a limit to the silence
+            try:
+                part.exchange = await outbound.send(address, "POST", self._path, part, body=body, accept=_SSE)
+                await part.wait()
+            except OutboundError:
+                if attempt == _ATTEMPTS or part.status:
+                    raise
+                await self._model.check()
+            else:
+                return
 
     # What the parts call.
 
-    async def send(self, part: "_Part") -> None:
-        """Ask the engine for a part, and wait until all of it was heard."""
-        await self._model.ready()  # who waits for a model to be loaded needs no place yet
-        async with self._gate.place() as waited_s:
-            self.times.queued(waited_s)
-            for attempt in range(1, _ATTEMPTS + 1):
-                address = await self._model.ready()
-                body = self._body(part.number)
-                if not self._is_asked:
-                    self._is_asked = True
-                    self._heard_at = self._loop.time()
-                    self._changed.set()  # from now on there is a limit to the silence
-                try:
-                    part.exchange = await outbound.send(address, "POST", self._path, part, body=body, accept=_SSE)
-                    await part.wait()
-                except OutboundError:
-                    if attempt == _ATTEMPTS or part.status:
-                        raise
-                    await self._model.check()
-                else:
-                    return
+    def fail(self, error: Exception) -> None:
+        """A mistake of ours."""
+        log.event(logging.ERROR, "an answer failed", error=error)
+        self.break_off(ApiError(500, "The server failed. Its log says why.", code="internal_error"))
 
     def _body(self, part: int) -> bytes:
         if self._again is not None:
@@ -153,6 +192,10 @@ class Answer:
         abilities = self._model.abilities
         name = abilities.name if abilities is not None and abilities.kind == "command" else ""
         return msgspec.json.encode({**self._request.parts[part], "model": name or self._model.name})
+
+    def wake(self) -> None:
+        """The silence that is allowed has changed."""
+        self._changed.set()
 
     def accepted(self) -> None:
         """The engine has begun with a part."""
@@ -165,8 +208,11 @@ class Answer:
         if self._is_over:
             return
         self._heard_at = self._loop.time()
+        self._heard_bytes += len(data)
         self.times.more()
         self._say(self.pipe.feed(data, part))
+        if self._heard_bytes > _WHOLE_LIMIT_BYTES and isinstance(self.pipe, Fold):
+            self.break_off(ApiError(502, "The engine's answer is longer than can be kept.", code="engine_error"))
         if self.pipe.failure is not None:
             self._say(self.pipe.close(part))
             self._end()
@@ -226,8 +272,11 @@ class Answer:
         self._changed.clear()
         if self._is_over:
             return
-        patience_s = self._settings.idle_s if self.times.has_begun else self._settings.first_byte_s
-        left_s = self._heard_at + patience_s - self._loop.time() if self._is_asked else _NEVER_S
+        asked = [part for part in self._parts if part.is_asked and not part.has_ended]
+        # While one of them reads its prompt, its silence is no sign of trouble.
+        is_flowing = all(part.has_begun for part in asked)
+        patience_s = self._settings.idle_s if is_flowing else self._settings.first_byte_s
+        left_s = self._heard_at + patience_s - self._loop.time() if asked else _NEVER_S
         if left_s <= 0:
             message = f"The engine has said nothing for {patience_s:g} seconds."
             self.break_off(ApiError(504, message, code="timeout"))
@@ -290,23 +339,12 @@ class _Part:
         self.status = 0
         self.exchange: Exchange | None = None
         self._answer = answer
+        self.is_asked = False
+        self.has_begun = False
         self.has_ended = False
+        self._retry_after = ""
         self._refusal = bytearray()
         self._whole: asyncio.Future[None] | None = None
-
-    async def run(self) -> None:
-        """Ask, and hear all of the answer; what goes wrong ends the whole answer."""
-        try:
-            await self._answer.send(self)
-        except ApiError as error:
-            self._answer.break_off(error)
-        except EngineError as error:
-            self._answer.break_off(from_engine(error))
-        except OutboundError:
-            self._answer.break_off(ApiError(502, "The engine stopped before its answer was whole.", code="engine_died"))
-        except Exception as error:  # noqa: BLE001 - the edge of a task: it logs, and the client gets an honest error
-            log.event(logging.ERROR, "an answer failed", error=error)
-            self._answer.break_off(ApiError(500, "The server failed. Its log says why.", code="internal_error"))
 
     async def wait(self) -> None:
         """Wait for the end.
@@ -340,13 +378,21 @@ class _Part:
     def head(self, status: int, headers: Mapping[str, str]) -> None:
         """The engine's reply begins."""
         self.status = status
+        self._retry_after = headers.get("retry-after", "")
         if status == 200:
             self._answer.accepted()
 
     def data(self, data: bytes) -> None:
         """More of it."""
         if self.status == 200:
-            self._answer.heard(data, self.number)
+            is_first = not self.has_begun
+            self.has_begun = True
+            try:
+                self._answer.heard(data, self.number)
+            except Exception as error:  # noqa: BLE001 - a mistake of ours ends this answer, and is logged
+                self._answer.fail(error)
+            if is_first:
+                self._answer.wake()
         elif len(self._refusal) < _ERROR_LIMIT_BYTES:
             self._refusal += data
 
@@ -360,8 +406,15 @@ class _Part:
             self._whole.set_exception(error)
             return
         self.has_ended = True
+        try:
+            self._tell_end()
+        except Exception as mistake:  # noqa: BLE001 - as above
+            self._answer.fail(mistake)
+        self._whole.set_result(None)
+
+    def _tell_end(self) -> None:
         if self.status == 200:
             self._answer.ended(self.number)
-        else:
-            self._answer.break_off(from_reply(self.status, bytes(self._refusal)))
-        self._whole.set_result(None)
+            return
+        param, refusal = self._answer.param, bytes(self._refusal)
+        self._answer.break_off(from_reply(self.status, refusal, param, retry_after=self._retry_after))

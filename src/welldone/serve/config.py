@@ -22,7 +22,7 @@ from welldone.net.settings import (
     table_of,
 )
 from welldone.serve.keys import SHORTEST, Keys, is_weak
-from welldone.serve.origins import Origins
+from welldone.serve.origins import Origins, is_loopback
 from welldone.serve.settings import FILE_NAME, Config, ServeSettings
 
 _FILE_LIMIT_BYTES = 2**20  # a thousand models with ten lines each have a quarter of this
@@ -66,8 +66,9 @@ def read_config(flags: Source, environment: Mapping[str, str], *, folder: Path) 
     server = ServeSettings(**build(SERVE_FIELDS, [said, file.server], environment) | {"config": file.path})
     _check_server(server)
     models, notes = _models(said, file, environment)
-    _check_names(models)
-    return Config(server=server, models=tuple(models), notes=tuple(notes))
+    _check_names([model for _, model in models])
+    places = {model.name: f"{file.name}: models.{table}" for table, model in models if table is not None}
+    return Config(server=server, models=tuple(model for _, model in models), notes=tuple(notes), places=places)
 
 
 def _config_path(said: Source, folder: Path) -> Path | None:
@@ -124,11 +125,15 @@ def _read_model(fields: Iterable[Field], table: object, where: str, folder: Path
     return {**from_table(fields, rest, where, folder), **defaults}
 
 
-def _models(said: Source, file: _File, environment: Mapping[str, str]) -> tuple[list[ModelSettings], list[str]]:
+_Named = tuple[str | None, ModelSettings]
+"""The name of a model's table in the file, if it has one, and the model."""
+
+
+def _models(said: Source, file: _File, environment: Mapping[str, str]) -> tuple[list[_Named], list[str]]:
     """The models to serve, and what to say about them. With `-m` it is that one alone."""
     if "file" not in said:
         _check_alone(said, file)
-        return [_model(name, said, file, environment) for name in file.models or [None]], []
+        return [(name, _model(name, said, file, environment)) for name in file.models or [None]], []
     meant = said["file"]
     name = file.named(str(meant.value))
     if name is not None:  # the file says what it is
@@ -138,7 +143,7 @@ def _models(said: Source, file: _File, environment: Mapping[str, str]) -> tuple[
         name = own if own in file.models else None
     others = len(file.models) - (name is not None)
     notes = [f"{meant.where}: it is served alone, without the {others} other models of {file.name}"] if others else []
-    return [_model(name, said, file, environment)], notes
+    return [(name, _model(name, said, file, environment))], notes
 
 
 def _model(name: str | None, said: Source, file: _File, environment: Mapping[str, str]) -> ModelSettings:
@@ -212,19 +217,17 @@ def _check_server(server: ServeSettings) -> None:
         raise SettingsError("--no-api-key is set, and there are keys too: keep one")
     if server.verbose and server.quiet:
         raise SettingsError("--verbose and --quiet are set: keep one")
-    try:
-        Origins(
-            host=server.host,
-            port=server.port,
-            allowed_hosts=server.allowed_hosts,
-            cors_origins=server.cors_origins,
-            is_tls=False,
-        )
-    except ValueError as error:
-        raise SettingsError(f"--allowed-hosts, --cors-origins: {error}") from error
+    for flag, hosts, origins in (
+        ("--allowed-hosts", server.allowed_hosts, ()),
+        ("--cors-origins", (), server.cors_origins),
+    ):
+        try:
+            Origins(host=server.host, port=server.port, allowed_hosts=hosts, cors_origins=origins, is_tls=False)
+        except ValueError as error:
+            raise SettingsError(f"{flag}: {error}") from error
     try:
         Keys(server.api_keys)
     except ValueError as error:
         raise SettingsError(f"--api-key: {error}") from error
-    if any(is_weak(key) for key in server.api_keys):
-        raise SettingsError(f"--api-key: a key is shorter than {SHORTEST} characters, which can be guessed")
+    if any(is_weak(key) for key in server.api_keys) and not is_loopback(server.host):
+        raise SettingsError(f"--api-key: a key is shorter than {SHORTEST} characters, which others can guess")

@@ -88,7 +88,7 @@ def is_weak(key: str) -> bool:
     return len(key) < SHORTEST
 
 
-def read_key_file(path: Path) -> KeyFile:
+def read_key_file(path: Path, *, takes_weak: bool = False) -> KeyFile:
     """The keys in a file, one a line; empty lines and those that begin with `#` do not count.
 
     Raises:
@@ -100,7 +100,8 @@ def read_key_file(path: Path) -> KeyFile:
         key = line.strip()
         if not key or key.startswith("#"):
             continue
-        problem = _problem(key) or (f"is shorter than {SHORTEST} characters" if is_weak(key) else None)
+        is_refused = is_weak(key) and not takes_weak
+        problem = _problem(key) or (f"is shorter than {SHORTEST} characters" if is_refused else None)
         if problem:
             raise ValueError(f"the API key in line {number} of {path} {problem}")
         keys.append(key)

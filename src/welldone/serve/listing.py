@@ -1,6 +1,7 @@
 """The models as clients list them: OpenAI's fields, and the context length under each name that some client reads."""
 
 from welldone.engines.fleet import Model, State
+from welldone.engines.plan import context_of
 from welldone.wire.events import Json
 
 # llama.cpp's router and LM Studio each have words of their own for the state of a model.
@@ -29,6 +30,8 @@ def model_object(model: Model, created: int) -> Json:
     }
     abilities = model.abilities
     if abilities is None:
+        if model.facts is not None and model.facts.context_length:
+            listed |= _lengths(context_of(model.settings, model.facts), model.facts.context_length)
         return listed
     inputs = ["text", *(["image"] if abilities.images else []), *(["audio"] if abilities.audio else [])]
     listed |= {
@@ -37,13 +40,8 @@ def model_object(model: Model, created: int) -> Json:
         "architecture": {"input_modalities": inputs, "output_modalities": ["text"]},
     }
     if abilities.context:
-        listed |= {
-            "context_length": abilities.context,  # OpenRouter's clients
-            "context_window": abilities.context,
-            "max_model_len": abilities.context,  # vLLM's
-            "max_context_length": abilities.context_train or abilities.context,  # LM Studio's
-            "loaded_context_length": abilities.context,
-        }
+        listed |= _lengths(abilities.context, abilities.context_train or abilities.context)
+        listed["loaded_context_length"] = abilities.context
     listed["meta"] = {  # llama.cpp's
         "n_ctx": abilities.context,
         "n_ctx_train": abilities.context_train,
@@ -53,6 +51,16 @@ def model_object(model: Model, created: int) -> Json:
         "size": abilities.size_bytes,
     }
     return listed
+
+
+def _lengths(context: int, own: int) -> Json:
+    """The tokens that one request has, and those that the model could have."""
+    return {
+        "context_length": context,  # OpenRouter's clients
+        "context_window": context,
+        "max_model_len": context,  # vLLM's
+        "max_context_length": own,  # LM Studio's
+    }
 
 
 def models_list(models: tuple[Model, ...], created: int) -> Json:

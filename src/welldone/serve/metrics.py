@@ -92,6 +92,11 @@ class StreamTimes:
         return self.ttft_s is not None
 
     @property
+    def pieces(self) -> int:
+        """How many came."""
+        return sum(self.gaps) + self.has_begun
+
+    @property
     def took_s(self) -> float:
         """Since the request came."""
         return self._clock() - self._began
@@ -227,17 +232,28 @@ class Metrics(Collector):
         self._whole.observe(name, took_s)
 
     def tokens(
-        self, model: str, prompt: int, completion: int, *, prompt_s: float = 0.0, completion_s: float = 0.0
+        self,
+        model: str,
+        prompt: int,
+        completion: int,
+        *,
+        cached: int = 0,
+        prompt_s: float = 0.0,
+        completion_s: float = 0.0,
     ) -> None:
-        """A model has read and written so many tokens, in so many seconds of its own (0: not known)."""
+        """A model has read and written so many tokens, in so many seconds of its own (0: not known).
+
+        `cached` of the prompt were known from before: llama.cpp's counts are of those that were read.
+        """
         name = self._model(model)
-        for family in (self._prompt_tokens, self._llama_prompt_tokens):
-            family.add(prompt, name)
+        read = max(0, prompt - cached)
+        self._prompt_tokens.add(prompt, name)
+        self._llama_prompt_tokens.add(read, name)
         for family in (self._completion_tokens, self._llama_predicted):
             family.add(completion, name)
         self._llama_prompt_s.add(prompt_s, name)
         self._llama_predicted_s.add(completion_s, name)
-        self._prompt_speed[name].add(prompt, prompt_s)
+        self._prompt_speed[name].add(read, prompt_s)
         self._answer_speed[name].add(completion, completion_s)
 
     def findings(self, rules: Iterable[str]) -> None:

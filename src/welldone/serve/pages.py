@@ -19,8 +19,8 @@ _FRONT = b"""<!doctype html>
 <ul>
 <li><code>POST /v1/chat/completions</code>, <code>/v1/completions</code>, <code>/v1/embeddings</code>,
 <code>/v1/rerank</code>, <code>/tokenize</code>, <code>/detokenize</code>
-<li><code>GET <a href="v1/models">/v1/models</a></code>, <code><a href="health">/health</a></code>,
-<code><a href="metrics">/metrics</a></code>
+<li><code>GET <a href="/v1/models">/v1/models</a></code>, <code><a href="/health">/health</a></code>,
+<code><a href="/metrics">/metrics</a></code>
 </ul>
 </html>
 """

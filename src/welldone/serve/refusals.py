@@ -19,14 +19,17 @@ def from_engine(error: EngineError) -> ApiError:
     return ApiError(503, error.message, code="model_unavailable", retry_after_s=error.retry_after_s or 1.0)
 
 
-def from_reply(status: int, body: bytes) -> ApiError:
-    """The engine answered with an error."""
+def from_reply(status: int, body: bytes, param: str = "messages", *, retry_after: str = "") -> ApiError:
+    """The engine answered with an error. `param` is what a request that is too long has too much of."""
     error = _read(body)
     if error.get("type") == _TOO_LONG:
-        return _too_long(error)
+        return too_long(error.get("n_prompt_tokens"), error.get("n_ctx"), param)
     message = _clean(error.get("message"))
     if status in (400, 413, 422):
         return ApiError(400, message or "The engine cannot follow this request.", code="invalid_request")
+    if status == 429:
+        wait_s = float(retry_after) if retry_after.isascii() and retry_after.isdigit() and len(retry_after) < 9 else 1.0
+        return ApiError(429, message or "The engine is busy.", code="rate_limit_exceeded", retry_after_s=wait_s)
     if status == 501:
         return ApiError(400, message or "The model cannot do this.", code="unsupported_by_model")
     if status == 503:
@@ -34,13 +37,13 @@ def from_reply(status: int, body: bytes) -> ApiError:
     return ApiError(502, f"The engine failed: {message}" if message else "The engine failed.", code="engine_error")
 
 
-def _too_long(error: Json) -> ApiError:
-    asked, limit = error.get("n_prompt_tokens"), error.get("n_ctx")
+def too_long(asked: object, limit: object, param: str) -> ApiError:
+    """What does not fit into the context that one request has."""
     return ApiError(
         400,
-        f"This model's maximum context length is {limit} tokens. However, your messages resulted in {asked} tokens. "
-        "Please reduce the length of the messages.",
-        param="messages",
+        f"This model's maximum context length is {limit} tokens. However, your {param} resulted in {asked} tokens. "
+        f"Please reduce the length of the {param}.",
+        param=param,
         code="context_length_exceeded",
     )
 

@@ -3,13 +3,12 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import TypeAlias
 
 import msgspec
 
-from welldone.engines.errors import EngineError
 from welldone.engines.fleet import Abilities, Fleet, Model, State
 from welldone.engines.settings import ModelSettings
 from welldone.net.inbound import Reply
@@ -25,7 +24,7 @@ from welldone.serve.requests import Request, read_body, read_chat, read_completi
 from welldone.serve.requests.sampling import UNKNOWN
 from welldone.serve.settings import ServeSettings
 from welldone.serve.vectors import Vectors
-from welldone.wire.events import Json
+from welldone.wire.events import Json, Usage
 from welldone.wire.head import Head
 
 Reader: TypeAlias = Callable[[Json, ModelSettings, Abilities | None], Request]
@@ -51,6 +50,8 @@ class Routes:
     ) -> None:
         self.answers: set[Answer] = set()
         """Those that are being given."""
+        self.is_draining = False
+        self._works: set[asyncio.Task[Reply]] = set()  # what is answered at once, and may take long
         self._settings = settings
         self._fleet = fleet
         self._metrics = metrics
@@ -61,12 +62,12 @@ class Routes:
         self._gates = {model.name: _gate(model) for model in fleet.models}
         for name, gate in self._gates.items():
             metrics.watch(name, gate)
-        self._vectors = Vectors(settings, self._body, self._model, self._gates)
+        self._vectors = Vectors(settings, self._body, self._model, self._gates, spend=self._spend)
         self._paths = self._make()
 
     def find(self, path: str) -> Route | None:
         """The route of a path."""
-        bare = path.removeprefix(_PREFIX) if path.startswith(_PREFIX + "/") else path
+        bare = path.removeprefix(_PREFIX) or "/" if path == _PREFIX or path.startswith(_PREFIX + "/") else path
         route = self._paths.get(bare)
         if route is None and bare.startswith("/models/"):
             return self._paths["/models/"]
@@ -78,6 +79,35 @@ class Routes:
         if model.abilities is not None:
             self._gates[model.name].resize(model.abilities.slots)
 
+    def hurry(self) -> None:
+        """End what runs with an error, now."""
+        for answer in tuple(self.answers):
+            answer.break_off(_ending())
+        for work in tuple(self._works):
+            work.cancel()
+
+    def _breakable(self, action: Callable[[Ask], Coroutine[None, None, Reply]]) -> Action:
+        """The same action, such as `hurry` can end."""
+
+        async def act(ask: Ask) -> Reply:
+            work = asyncio.create_task(action(ask))
+            self._works.add(work)
+            try:
+                return await work
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    raise  # the client has left
+                raise _ending() from None
+            finally:
+                self._works.discard(work)
+
+        return act
+
+    def _spend(self, ask: Ask, tokens: int) -> None:
+        self._limits.spend(ask.principal, tokens)
+        self._metrics.tokens(ask.model, tokens, 0)
+
     def _make(self) -> dict[str, Route]:
         def asked(endpoint: str, action: Action) -> Route:
             return Route(endpoint, {"POST": action}, is_limited=True)
@@ -85,15 +115,15 @@ class Routes:
         def shown(endpoint: str, action: Action, *, is_open: bool = False) -> Route:
             return Route(endpoint, {"GET": action}, is_open=is_open)
 
-        rerank = asked("rerank", self._vectors.rerank)
+        rerank = asked("rerank", self._breakable(self._vectors.rerank))
         paths = {
             "/chat/completions": asked("chat", self._chat),
             "/completions": asked("completions", self._completions),
-            "/embeddings": asked("embeddings", self._vectors.embed),
+            "/embeddings": asked("embeddings", self._breakable(self._vectors.embed)),
             "/rerank": rerank,
             "/reranking": rerank,
-            "/tokenize": asked("tokenize", self._vectors.tokenize),
-            "/detokenize": asked("detokenize", self._vectors.detokenize),
+            "/tokenize": asked("tokenize", self._breakable(self._vectors.tokenize)),
+            "/detokenize": asked("detokenize", self._breakable(self._vectors.detokenize)),
             "/models": shown("models", self._list),
             "/models/": shown("models", self._one),
             "/health": shown("health", self._health, is_open=True),
@@ -154,11 +184,18 @@ class Routes:
             prompt_s = max(0.0, (times.ttft_s or 0.0) - (times.queued_s or 0.0))
             self._limits.spend(ask.principal, usage.total_tokens)
             self._metrics.tokens(
-                ask.model, usage.prompt_tokens, usage.completion_tokens, prompt_s=prompt_s, completion_s=times.gaps_s
+                ask.model,
+                usage.prompt_tokens,
+                usage.completion_tokens,
+                cached=_cached(usage),
+                prompt_s=prompt_s,
+                completion_s=times.gaps_s,
             )
             ask.facts |= {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
+        else:
+            self._limits.spend(ask.principal, times.pieces)  # who leaves early has had them all the same
         failure = pipe.failure
-        if failure is not None and request.is_stream:
+        if failure is not None and ask.call.stream is not None:
             self._metrics.failure(failure.code or failure.type)
             ask.facts["error"] = failure.code or failure.type
 
@@ -209,24 +246,29 @@ class Routes:
         return _json({"status": "ok"})
 
     async def _health(self, ask: Ask) -> Reply:
-        """As llama-server has it: 503 until the model is loaded."""
+        """As llama-server has it: 503 until the model is loaded; and 503 at the end, so that nobody is sent here."""
+        if self.is_draining:
+            raise _ending()
         wanted = [model for model in self._fleet.models if model.settings.preload or len(self._fleet.models) == 1]
         for model in wanted:
-            if model.state is State.LOADING:
+            if model.state in (State.LOADING, State.RESTARTING):
                 raise ApiError(503, "Loading model", code="model_loading", retry_after_s=1.0)
             if model.state is State.FAILED:
                 raise ApiError(503, "A model cannot be loaded.", code="model_unavailable", retry_after_s=10.0)
         return _json({"status": "ok"})
 
     async def _show_metrics(self, ask: Ask) -> Reply:
-        await asyncio.gather(*(self._ask_metrics(model) for model in self._fleet.models if model.state is State.READY))
+        await asyncio.gather(*(self._ask_metrics(model) for model in self._fleet.models))
         content_type, body = await asyncio.to_thread(self._metrics.render)
         return Reply(200, body, content_type)
 
     async def _ask_metrics(self, model: Model) -> None:
         """Take over what only the engine itself can count; one that is busy is not waited for."""
-        with suppress(EngineError, OutboundError):
-            reply = await fetch(await model.ready(), "GET", "/metrics", within_s=_METRICS_S)
+        address = model.address
+        if address is None or model.settings.command:
+            return
+        with suppress(OutboundError):
+            reply = await fetch(address, "GET", "/metrics", within_s=_METRICS_S)
             self._metrics.engine_report(model.name, reply.body.decode(errors="replace"))
 
     async def _show_slots(self, ask: Ask) -> Reply:
@@ -242,6 +284,10 @@ class Routes:
         return _json(slots)
 
 
+def _ending() -> ApiError:
+    return ApiError(503, "The server is shutting down.", code="shutting_down")
+
+
 def _abilities(model: Model) -> Abilities:
     """What the model can do, as far as that is known before it is loaded."""
     if model.abilities is not None:
@@ -249,9 +295,16 @@ def _abilities(model: Model) -> Abilities:
     return msgspec.structs.replace(UNKNOWN, kind="command") if model.settings.command else UNKNOWN
 
 
+def _cached(usage: Usage) -> int:
+    """The tokens of the prompt that the engine knew from before."""
+    details = usage.more.get("prompt_tokens_details")
+    count = details.get("cached_tokens") if isinstance(details, dict) else None
+    return count if isinstance(count, int) else 0
+
+
 def _gate(model: Model) -> Gate:
     settings = model.settings
-    return Gate(settings.parallel, settings.queue, settings.queue_wait_s)
+    return Gate(settings.slots, settings.queue, settings.queue_wait_s)
 
 
 def _json(value: object) -> Reply:

@@ -8,8 +8,7 @@ from pathlib import Path
 from welldone.engines.fleet import Fleet, Model
 from welldone.net.inbound import Call, Listener, Reply
 from welldone.serve.app import App, error_page
-from welldone.serve.errors import ApiError
-from welldone.serve.keys import Keys
+from welldone.serve.keys import Keys, is_weak
 from welldone.serve.limits import Limits
 from welldone.serve.metrics import Metrics
 from welldone.serve.origins import Origins
@@ -50,7 +49,7 @@ class Server:
             on_line=on_line,
             max_loaded=settings.max_loaded,
         )
-        self._routes = Routes(settings, self.fleet, self._metrics, self._limits, head=lambda ask: self._app.head(ask))
+        self.routes = Routes(settings, self.fleet, self._metrics, self._limits, head=lambda ask: self._app.head(ask))
         self._app = self._make_app(settings.port)
         self._listener = Listener(self._handle, error_page=error_page, connections=settings.connections)
         self.port = settings.port
@@ -68,7 +67,7 @@ class Server:
 
     async def stop(self) -> bool:
         """Let what runs finish, up to the limit; then end it with an error. Whether all of it finished."""
-        self._app.is_draining = True
+        self._app.is_draining = self.routes.is_draining = True
         await self._listener.stop_accepting()
         is_finished = await self._listener.idle(self._config.server.drain_s)
         if not is_finished:
@@ -80,14 +79,13 @@ class Server:
 
     def hurry(self) -> None:
         """End what runs with an error, now."""
-        for answer in tuple(self._routes.answers):
-            answer.break_off(ApiError(503, "The server is shutting down.", code="shutting_down"))
+        self.routes.hurry()
 
     async def _handle(self, call: Call) -> Reply | None:
         return await self._app.handle(call)
 
     def _changed(self, model: Model) -> None:
-        self._routes.changed(model)
+        self.routes.changed(model)
         self._on_change(model)
 
     def _make_app(self, port: int) -> App:
@@ -100,12 +98,17 @@ class Server:
             is_tls=settings.ssl_cert_file is not None,
             has_keys=not self._keys.is_open,
         )
-        return App(self._routes.find, keys=self._keys, origins=origins, limits=self._limits, metrics=self._metrics)
+        return App(self.routes.find, keys=self._keys, origins=origins, limits=self._limits, metrics=self._metrics)
 
 
 def _without(keys: Iterable[str], environment: Mapping[str, str]) -> dict[str, str]:
     """The environment for engines: they need no client's key, and what they do not have they cannot show."""
-    return {name: value for name, value in environment.items() if not any(key in value for key in keys)}
+    return {name: value for name, value in environment.items() if not any(_holds(value, key) for key in keys)}
+
+
+def _holds(value: str, key: str) -> bool:
+    """A short key stands by chance in many a value: `local` in PATH. It counts only where it stands as a key."""
+    return key in value.split(",") if is_weak(key) else key in value
 
 
 def _tls(config: Config) -> ssl.SSLContext | None:

@@ -1,5 +1,6 @@
 """What can be set for the server, and all settings together."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -143,6 +144,8 @@ class Config:
     models: tuple[ModelSettings, ...]
     notes: tuple[str, ...] = ()
     """What the user should know about it, a line each."""
+    places: Mapping[str, str] = field(default_factory=dict)
+    """Where models of a file stand in it, by their names: `welldone.toml: models.large`."""
 
     def as_public(self) -> dict[str, object]:
         """All settings without secrets, as JSON has them."""

@@ -1,5 +1,6 @@
 """What is answered at once and not as a stream: embeddings, ranks, and texts as tokens."""
 
+import asyncio
 import base64
 import math
 import struct
@@ -15,13 +16,15 @@ from welldone.net.outbound import Fetched, OutboundError, fetch
 from welldone.serve.admission import Gate
 from welldone.serve.app import Ask
 from welldone.serve.errors import ApiError
-from welldone.serve.refusals import from_engine, from_reply
+from welldone.serve.refusals import from_engine, from_reply, too_long
 from welldone.serve.requests import Request, read_detokenize, read_embeddings, read_rerank, read_tokenize
 from welldone.serve.settings import ServeSettings
 from welldone.wire.events import Json
 
 _ATTEMPTS = 2
-_REPLY_LIMIT_BYTES = 256 * 2**20  # 2,048 vectors of 8,192 numbers as JSON text
+_INPUTS_AT_ONCE = 32
+_COUNTS_AT_ONCE = 4  # texts that become tokens: they need no slot, but memory
+_REPLY_LIMIT_BYTES = 32 * 2**20  # 32 vectors of 16,384 numbers, or a million tokens with their pieces, as JSON text
 
 
 class Vectors:
@@ -33,11 +36,15 @@ class Vectors:
         body: Callable[[Ask], Awaitable[Json]],
         model: Callable[[Ask, Json], Model],
         gates: Mapping[str, Gate],
+        *,
+        spend: Callable[[Ask, int], None],
     ) -> None:
         self._settings = settings
         self._body = body
         self._model = model
         self._gates = gates
+        self._spend = spend
+        self._counting = asyncio.Semaphore(_COUNTS_AT_ONCE)
 
     async def embed(self, ask: Ask) -> Reply:
         """POST /v1/embeddings."""
@@ -45,14 +52,22 @@ class Vectors:
         model = self._model(ask, body)
         await self._loaded(model)
         request = read_embeddings(body, model.settings, model.abilities)
-        reply = await self._ask(model, "/v1/embeddings", request)
-        vectors = [_shorter(_floats(one.get("embedding")), request.dimensions) for one in _list(reply, "data")]
-        data = [
-            {"object": "embedding", "index": place, "embedding": _packed(vector) if request.is_base64 else vector}
-            for place, vector in enumerate(vectors)
-        ]
-        usage = _usage(reply, ask)
-        return _json({"object": "list", "data": data, "model": model.name, "usage": usage})
+        inputs = request.parts[0]["input"]
+        written: list[bytes] = []
+        tokens = 0
+        with model.using():
+            for text in inputs:
+                await self._check_length(model, text, _size(text), "input")
+            async with self._gates[model.name].place():
+                # Some at a time: a million numbers in one piece would hold up all others.
+                for start in range(0, len(inputs), _INPUTS_AT_ONCE):
+                    some = {**request.parts[0], "input": inputs[start : start + _INPUTS_AT_ONCE]}
+                    reply = await self._fetch(model, "/v1/embeddings", some)
+                    written += [_vector(one, start + place, request) for place, one in enumerate(_list(reply, "data"))]
+                    tokens += _prompt_tokens(reply)
+        usage = self._count(ask, tokens)
+        tail = msgspec.json.encode({"model": model.name, "usage": usage})
+        return Reply(200, b'{"object":"list","data":[' + b",".join(written) + b"]," + tail[1:])
 
     async def rerank(self, ask: Ask) -> Reply:
         """POST /v1/rerank, in the shape that Jina and Cohere share."""
@@ -60,7 +75,13 @@ class Vectors:
         model = self._model(ask, body)
         await self._loaded(model)
         request = read_rerank(body, model.settings, model.abilities)
-        reply = await self._ask(model, "/v1/rerank", request)
+        query = request.parts[0]["query"]
+        query_bytes = _size(query)
+        with model.using():
+            for text in request.parts[0]["documents"]:
+                await self._check_length(model, (query, text), query_bytes + _size(text), "documents")
+            async with self._gates[model.name].place():
+                reply = await self._fetch(model, "/v1/rerank", request.parts[0])
         results: list[Json] = [
             {"index": int(one["index"]), "relevance_score": float(one["relevance_score"])}
             for one in _list(reply, "results")
@@ -70,7 +91,7 @@ class Vectors:
         if request.documents is not None:
             for one in results:
                 one["document"] = {"text": request.documents[one["index"]]}
-        usage = _usage(reply, ask)
+        usage = self._count(ask, _prompt_tokens(reply))
         return _json({"object": "list", "model": model.name, "results": results, "usage": usage})
 
     async def tokenize(self, ask: Ask) -> Reply:
@@ -79,7 +100,8 @@ class Vectors:
         model = self._model(ask, body)
         await self._loaded(model)
         request = read_tokenize(body, model.settings, model.abilities)
-        tokens = _list(await self._ask(model, "/tokenize", request, is_work=False), "tokens")
+        async with self._counting:
+            tokens = _list(await self._fetch(model, "/tokenize", request.parts[0]), "tokens")
         length = model.abilities.context if model.abilities is not None else 0
         return _json({"tokens": tokens, "count": len(tokens), "max_model_len": length})
 
@@ -89,7 +111,8 @@ class Vectors:
         model = self._model(ask, body)
         await self._loaded(model)
         request = read_detokenize(body, model.settings, model.abilities)
-        text = (await self._ask(model, "/detokenize", request, is_work=False)).get("content")
+        async with self._counting:
+            text = (await self._fetch(model, "/detokenize", request.parts[0])).get("content")
         return _json({"content": text, "prompt": text})
 
     async def _loaded(self, model: Model) -> None:
@@ -98,20 +121,32 @@ class Vectors:
         except EngineError as error:
             raise from_engine(error) from None
 
-    async def _ask(self, model: Model, path: str, request: Request, *, is_work: bool = True) -> Json:
-        """The engine's reply. What is work waits for a slot."""
-        gate = self._gates[model.name]
-        with model.using():
-            if not is_work:
-                return await self._fetch(model, path, request)
-            async with gate.place():
-                return await self._fetch(model, path, request)
+    async def _check_length(self, model: Model, text: str | list[int] | tuple[str, str], size: int, param: str) -> None:
+        """Refuse what does not fit; the engine would call it a fault of its own. No token is shorter than a byte."""
+        limit = model.abilities.context if model.abilities is not None else 0
+        if not limit or size <= limit:
+            return
+        count = size
+        if not isinstance(text, list):
+            content = text if isinstance(text, str) else "".join(text)
+            async with self._counting:
+                reply = await self._fetch(model, "/tokenize", {"content": content, "add_special": True})
+            count = len(_list(reply, "tokens"))
+        if count > limit:
+            raise too_long(count, limit, param)
 
-    async def _fetch(self, model: Model, path: str, request: Request) -> Json:
-        body = msgspec.json.encode({**request.parts[0], "model": model.name})
+    def _count(self, ask: Ask, tokens: int) -> Json:
+        """Usage; what was used is counted."""
+        ask.facts["prompt_tokens"] = tokens
+        self._spend(ask, tokens)
+        return {"prompt_tokens": tokens, "total_tokens": tokens}
+
+    async def _fetch(self, model: Model, path: str, asked: Json) -> Json:
+        """The engine's reply."""
+        body = msgspec.json.encode({**asked, "model": model.name})
         reply = await self._reply(model, path, body)
         if reply.status != 200:
-            raise from_reply(reply.status, reply.body)
+            raise from_reply(reply.status, reply.body, "input")
         try:
             value = msgspec.json.decode(reply.body)
         except msgspec.DecodeError:
@@ -165,11 +200,22 @@ def _packed(vector: list[float]) -> str:
     return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
 
 
-def _usage(reply: Json, ask: Ask) -> Json:
+def _vector(one: Json, index: int, request: Request) -> bytes:
+    """One embedding, in the form that was asked for."""
+    vector = _shorter(_floats(one.get("embedding")), request.dimensions)
+    shown = _packed(vector) if request.is_base64 else vector
+    return msgspec.json.encode({"object": "embedding", "index": index, "embedding": shown})
+
+
+def _size(text: str | list[int]) -> int:
+    """The most tokens that it can have."""
+    return len(text.encode()) if isinstance(text, str) else len(text)
+
+
+def _prompt_tokens(reply: Json) -> int:
     usage = reply.get("usage")
-    count = usage.get("prompt_tokens", 0) if isinstance(usage, dict) else 0
-    ask.facts["prompt_tokens"] = count
-    return {"prompt_tokens": count, "total_tokens": count}
+    count = usage.get("prompt_tokens") if isinstance(usage, dict) else 0
+    return count if isinstance(count, int) else 0
 
 
 def _json(value: object) -> Reply:

@@ -10,7 +10,7 @@ import msgspec
 
 from welldone.wire import sse
 from welldone.wire.asked import Asked
-from welldone.wire.events import ChoiceEvent, Event, Failure, KeepAlive, Opening, Text, Usage
+from welldone.wire.events import ChoiceEvent, Event, Extra, Failure, KeepAlive, Opening, Place, Text, Usage
 from welldone.wire.forced import Forced
 from welldone.wire.head import Endpoint, Head
 from welldone.wire.mender import Mender
@@ -128,6 +128,10 @@ class Merge:
                     out.append(event)
                 case Opening():
                     self._begin(part, out)
+                case Extra(place=Place.CHUNK) if part not in self._open:
+                    # It rides on a chunk, and those of the other choices may all have been sent.
+                    self._begin(part, out)
+                    out.append(_of(event, part))
                 case _:
                     out.append(_of(event, part))
         return out

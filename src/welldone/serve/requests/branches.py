@@ -5,6 +5,7 @@ alternatives begin alike, both are open until they differ, and each level of suc
 other streams for 0.3 s at each token; 2,000 for some seconds.
 """
 
+import heapq
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -16,6 +17,9 @@ from welldone.wire.events import Json
 WAYS_LIMIT = 128
 CHAIN_LIMIT = 32
 """References or choices from one to the next; people write two or three."""
+VISITS_LIMIT = 25_000
+"""Steps from schema to schema while the ways are counted: they take 40 ms. The largest schema that is accepted has
+10,000 of them; another visit is due only where more ways lead to a place than were known."""
 
 TABLES = ("properties", "$defs", "definitions")
 LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
@@ -44,13 +48,17 @@ class Branches:
         self._targets = targets
         self._refuse = refuse
         self._starts: dict[int, int] = {}
+        self._alikes: dict[int, int] = {}
+        self._leads: dict[int, tuple[str, str] | None] = {}
 
     def check(self, root: Json) -> None:
         """ApiError where too many ways are open at once. References are followed: a ring of choices has ever more."""
         most: dict[int, int] = {}
-        todo = [(root, 1)]
+        visits = 0
+        todo = [(-1, 0, root)]  # the most ways first: then few places are visited again
         while todo:
-            schema, ways = todo.pop()
+            less, _, schema = heapq.heappop(todo)
+            ways = -less
             if ways <= most.get(id(schema), 0):
                 continue
             most[id(schema)] = ways
@@ -58,9 +66,16 @@ class Branches:
             ways *= self._alike(schema)
             if ways > WAYS_LIMIT:
                 raise self._refuse(f"alternatives in alternatives leave more than {WAYS_LIMIT} ways open at once")
-            todo += [(item, ways) for item in inner(schema)]
-            if "$ref" in schema:
-                todo.append((self._targets[schema["$ref"]], ways))
+            for item in self._next(schema):
+                visits += 1
+                heapq.heappush(todo, (-ways, visits, item))
+            if visits > VISITS_LIMIT:
+                raise self._refuse("too many references lead from different alternatives to the same places")
+
+    def _next(self, schema: Json) -> Iterator[Json]:
+        yield from inner(schema)
+        if "$ref" in schema:
+            yield self._targets[schema["$ref"]]
 
     def _start(self, schema: Json, chain: int = 0) -> int:
         """How many alternatives a value begins with."""
@@ -81,6 +96,13 @@ class Branches:
 
     def _alike(self, schema: Json) -> int:
         """How many alternatives may still be open when the inside of one is reached."""
+        if not any(key in schema for key in _CHOICES):
+            return 1
+        if id(schema) not in self._alikes:
+            self._alikes[id(schema)] = self._count_alike(schema)
+        return self._alikes[id(schema)]
+
+    def _count_alike(self, schema: Json) -> int:
         loose = arrays = 0
         leads: dict[str, Counter[str]] = {}
         for item in (item for key in _CHOICES for item in schema.get(key, ())):
@@ -99,7 +121,12 @@ class Branches:
 
     def _lead(self, schema: Json) -> tuple[str, str] | None:
         """The first property that must come, and the value by which it tells which alternative this is."""
-        required = schema.get("required", ())
+        if id(schema) not in self._leads:
+            self._leads[id(schema)] = self._find_lead(schema)
+        return self._leads[id(schema)]
+
+    def _find_lead(self, schema: Json) -> tuple[str, str] | None:
+        required = frozenset(schema.get("required", ()))
         for name, item in schema.get("properties", {}).items():
             if name in required:
                 found = self._resolve(item)

@@ -52,6 +52,8 @@ def read_chat(body: Json, model: ModelSettings, abilities: Abilities | None) -> 
     tools = read_tools(body, able, budget)
     if top is not None and tools.body and able.kind == "llama":
         raise fields.unsupported("logprobs", "cannot be had together with tools.")
+    if tools.forced is not None:  # what was to end a text would cut the JSON of the call
+        engine.pop("stop", None)
     _add_form(body, engine, tools, budget, able.kind == "command")
     listed = msgspec.json.encode(tools.body.get("tools") or tools.template or ())
     check_length(messages.text_bytes + len(listed) - len("[]"), able.context, "messages")

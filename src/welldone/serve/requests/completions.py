@@ -2,7 +2,6 @@
 
 from welldone.engines.abilities import Abilities
 from welldone.engines.settings import ModelSettings
-from welldone.serve.errors import invalid
 from welldone.serve.requests import fields
 from welldone.serve.requests.formats import read_schema
 from welldone.serve.requests.request import Request
@@ -13,7 +12,7 @@ from welldone.serve.requests.sampling import (
     UNKNOWN,
     cannot,
     check_length,
-    check_tokens,
+    check_prompt_tokens,
     is_stream,
     model_name,
     read_asked,
@@ -47,7 +46,7 @@ def read_completions(body: Json, model: ModelSettings, abilities: Abilities | No
     if top is not None:
         engine["logprobs"] = max(top, 1)
     _check_best_of(body)
-    items = several(body, "prompt", PARTS_LIMIT)
+    items = several(body, "prompt", PARTS_LIMIT, able.context)
     prompts = [
         _prompt(item, f"prompt[{place}]" if len(items) > 1 else "prompt", able) for place, item in enumerate(items)
     ]
@@ -76,13 +75,7 @@ def _prompt(item: object, param: str, abilities: Abilities) -> str | list[int]:
         return item
     if not isinstance(item, list) or not item:
         raise fields.wrong_type(param, "a string or an array of token ids", item)
-    if abilities.context and len(item) > abilities.context:
-        message = (
-            f"This model's maximum context length is {abilities.context} tokens. However, your prompt has {len(item)} "
-            "tokens. Please reduce its length."
-        )
-        raise invalid(message, param=param, code="context_length_exceeded")
-    return check_tokens(item, param, abilities.vocabulary)
+    return check_prompt_tokens(item, param, abilities)
 
 
 def _echo(body: Json, prompts: list[str | list[int]]) -> list[str] | None:

@@ -5,7 +5,7 @@ from welldone.engines.settings import ModelSettings
 from welldone.serve.errors import invalid
 from welldone.serve.requests import fields
 from welldone.serve.requests.request import Request
-from welldone.serve.requests.sampling import UNKNOWN, cannot, check_length, check_tokens, model_name, several
+from welldone.serve.requests.sampling import UNKNOWN, cannot, check_length, check_prompt_tokens, model_name, several
 from welldone.wire.asked import Asked
 from welldone.wire.events import Json
 
@@ -19,7 +19,7 @@ def read_embeddings(body: Json, model: ModelSettings, abilities: Abilities | Non
     able = abilities or UNKNOWN
     if not able.embeddings:
         raise cannot("embeddings; it would have to be started with --embeddings")
-    items = several(body, "input", INPUTS_LIMIT)
+    items = several(body, "input", INPUTS_LIMIT, able.context)
     inputs = [_input(item, f"input[{place}]" if len(items) > 1 else "input", able) for place, item in enumerate(items)]
     dimensions = fields.integer(body, "dimensions", 1, able.embedding or _DIMENSIONS_LIMIT)
     form = fields.choice(body, "encoding_format", ("float", "base64"))
@@ -43,4 +43,4 @@ def _input(item: object, param: str, abilities: Abilities) -> str | list[int]:
         return item
     if not isinstance(item, list) or not item:
         raise fields.wrong_type(param, "a string or an array of token ids", item)
-    return check_tokens(item, param, abilities.vocabulary)
+    return check_prompt_tokens(item, param, abilities)

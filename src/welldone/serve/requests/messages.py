@@ -7,15 +7,20 @@ import msgspec
 from welldone.engines.abilities import Abilities
 from welldone.serve.errors import ApiError, invalid
 from welldone.serve.requests import fields
-from welldone.serve.requests.body import decode, is_deep
+from welldone.serve.requests.body import Shape, decode
 from welldone.serve.requests.media import IMAGES_LIMIT, read_audio, read_image
+from welldone.serve.requests.sampling import check_length
 from welldone.serve.requests.tools import TOOLS_LIMIT, check_name
 from welldone.wire.events import Json
 
 MESSAGES_LIMIT = 4_096
 """No common context holds more: each costs some tokens besides its text."""
-PARTS_LIMIT = 4_096
-"""Parts of one message; as for messages."""
+PARTS_LIMIT = 1_024
+"""Parts of one message; a page of a book in as many lines has 40."""
+ALL_PARTS_LIMIT = 16_384
+"""Parts of all messages: 4 for each that may be there."""
+ALL_CALLS_LIMIT = 4_096
+"""Calls of all messages; one message may have as many as there may be tools."""
 NAME_LIMIT = 256
 """Characters of a name or an id; OpenAI's have 64 at most."""
 
@@ -57,6 +62,9 @@ class _Reader:
         self._abilities = abilities
         self.text_bytes = 0
         self._media = 0
+        self._parts_read = 0
+        self._calls_read = 0
+        self._shape = Shape("arguments")  # of all calls together
         self._old_calls = 0  # calls in the older form have no id: they are numbered
 
     def read(self, value: object, param: str) -> Json:
@@ -105,6 +113,9 @@ class _Reader:
         """Texts are joined by line breaks, as llama.cpp does; only where there are pictures they stay parts."""
         if len(parts) > PARTS_LIMIT:
             raise fields.too_many(param, PARTS_LIMIT, len(parts))
+        self._parts_read += len(parts)
+        if self._parts_read > ALL_PARTS_LIMIT:
+            raise _too_many_in_all("parts", ALL_PARTS_LIMIT)
         if not parts and role in ("user", "system", "developer"):
             raise invalid(f"Invalid '{param}': empty array. Expected at least 1 part.", param=param, code="empty_array")
         out = [self._part(part, role, f"{param}[{place}]") for place, part in enumerate(parts)]
@@ -142,7 +153,11 @@ class _Reader:
             made = {"id": _OLD_ID.format(self._old_calls - 1), "function": old}
             return [self._call(made, param, f"{param}.function_call")]
         calls = []
-        for place, call in enumerate(fields.array(value, "tool_calls", TOOLS_LIMIT, f"{param}.") or ()):
+        given = fields.array(value, "tool_calls", TOOLS_LIMIT, f"{param}.") or []
+        self._calls_read += len(given)
+        if self._calls_read > ALL_CALLS_LIMIT:
+            raise _too_many_in_all("tool calls", ALL_CALLS_LIMIT)
+        for place, call in enumerate(given):
             where = f"{param}.tool_calls[{place}]"
             if not isinstance(call, dict):
                 raise fields.wrong_type(where, "an object", call)
@@ -166,9 +181,11 @@ class _Reader:
     def _arguments(self, value: object, param: str) -> str:
         """Engines read the arguments again: so they must be JSON that is whole and not deep."""
         text = self._text(value, param).strip() or "{}"
+        check_length(self.text_bytes, self._abilities.context, "messages")
         data = text.encode()
         try:
-            whole = None if is_deep(data) else decode(data)
+            self._shape.check(data)
+            whole = decode(data)
         except ApiError:
             whole = None
         if not isinstance(whole, dict):
@@ -190,7 +207,11 @@ class _Reader:
         return value
 
 
+def _too_many_in_all(what: str, limit: int) -> ApiError:
+    message = f"Invalid 'messages': at most {limit} {what} are accepted in one request."
+    return invalid(message, param="messages", code="array_above_max_length")
+
+
 def too_many_media() -> ApiError:
     """More pictures than a request may have."""
-    message = f"Invalid 'messages': at most {IMAGES_LIMIT} pictures and sounds are accepted in one request."
-    return invalid(message, param="messages", code="array_above_max_length")
+    return _too_many_in_all("pictures and sounds", IMAGES_LIMIT)

@@ -5,10 +5,10 @@ ways: `((a?){1000}){1000}` stops it for minutes. A pattern that it cannot read i
 """
 
 import re
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import msgspec
-
-from welldone.wire.events import Json
 
 CHOICES_LIMIT = 64
 """Places where a pattern can go on in more than one way. A version number by semver.org has 22."""
@@ -17,8 +17,15 @@ REPEAT_LIMIT = 2_000
 
 _TOKEN = re.compile(r"\\.|\[\^?\]?(?:[^\]\\]|\\.)*\]?|\((?:\?[:=!]|\?<[=!])?|[)|]|[^\\\[()|]", re.DOTALL)
 _QUANTIFIER = re.compile(r"([?*+])|\{(\d{1,9})?(,)?(\d{1,9})?\}")
-_SPECIAL = frozenset('\\^$.[]()|{}*+?"')
-_END = ""
+_ESCAPES = {ord(letter): "\\" + letter for letter in '\\^$.[]()|{}*+?"'}
+
+
+class _Span(NamedTuple):
+    """Texts that are the same up to a depth."""
+
+    start: int
+    end: int
+    depth: int
 
 
 class _Group:
@@ -64,33 +71,45 @@ def trouble(text: str) -> str | None:
 
 
 def of_values(values: list[str]) -> str:
-    """A pattern for exactly these texts, as they stand in JSON."""
-    root: Json = {}
-    for value in values:
-        node = root
-        for letter in msgspec.json.encode(value).decode()[1:-1]:
-            node = node.setdefault(letter, {})
-        node[_END] = {}
-    return f"^{_write(root)}$"
+    """A pattern for exactly these texts, as they stand in JSON. What several begin with stands in it once.
 
-
-def _write(root: Json) -> str:
-    """A tree of letters as nested groups, without recursion: a text may be long."""
-    out: list[str] = []
-    todo: list[Json | str] = [root]
+    Texts in their order lie together by what they begin with. No recursion: a text may begin with another, and so on.
+    """
+    texts = sorted({msgspec.json.encode(value).decode()[1:-1] for value in values})
+    out = ["^"]
+    todo: list[_Span | str] = [_Span(0, len(texts), 0)]
     while todo:
         item = todo.pop()
         if isinstance(item, str):
             out.append(item)
             continue
-        branches = [(letter, node) for letter, node in item.items() if letter != _END]
-        is_plain = len(branches) == 1 and _END not in item
-        close = "" if is_plain or not branches else ")?" if _END in item else ")"
-        steps: list[Json | str] = ["(" if close else ""]
-        for number, (letter, node) in enumerate(branches):
-            steps += ["|" if number else "", "\\" + letter if letter in _SPECIAL else letter, node]
-        todo += reversed([*steps, close])
-    return "".join(out)
+        first, depth = texts[item.start], _alike(texts[item.start], texts[item.end - 1], item.depth)
+        out.append(first[item.depth : depth].translate(_ESCAPES))
+        if item.end - item.start > 1:
+            ends = len(first) == depth
+            branches = _branches(texts, _Span(item.start + ends, item.end, depth))
+            steps = [step for branch in branches for step in ("|", branch)][1:]
+            todo += reversed(["(", *steps, ")?" if ends else ")"])
+    return "".join([*out, "$"])
+
+
+def _branches(texts: list[str], span: _Span) -> Iterator[_Span]:
+    """A span cut where the letter at its depth changes."""
+    start = span.start
+    for place in range(start + 1, span.end + 1):
+        if place == span.end or texts[place][span.depth] != texts[start][span.depth]:
+            yield _Span(start, place, span.depth)
+            start = place
+
+
+def _alike(first: str, last: str, depth: int) -> int:
+    """To where two texts are the same, which they are up to `depth`."""
+    end = min(len(first), len(last))
+    if first[depth:end] == last[depth:end]:
+        return end
+    while first[depth] == last[depth]:
+        depth += 1
+    return depth
 
 
 def _quantifier(text: str, place: int) -> tuple[int, int, int]:

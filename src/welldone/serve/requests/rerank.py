@@ -22,8 +22,9 @@ def read_rerank(body: Json, model: ModelSettings, abilities: Abilities | None) -
     if not isinstance(query, str):
         raise fields.missing("query") if query is None else fields.wrong_type("query", "a string", query)
     documents = _documents(body)
+    query_bytes = len(query.encode())
     for document in documents:
-        check_length(len(query.encode()) + len(document.encode()), able.context, "documents")
+        check_length(query_bytes + len(document.encode()), able.context, "documents")
     top = fields.integer(body, "top_n", 1, 2**31 - 1)
     name = model_name(body)
     return Request(

@@ -20,6 +20,8 @@ TOP_LIMIT = 20
 BYTES_PER_TOKEN = 16
 """Text of all languages has under 6 bytes a token. What has more than 16 for each token of the context does not fit
 (unless it is blanks almost only), and is refused before it is tokenised: a megabyte of text costs the engine 0.3 s."""
+TOKENS_LIMIT = 300_000
+"""Token ids of one request: OpenAI's limit for embeddings. A model with a longer context takes as many as that has."""
 
 _STOPS_LIMIT = 16  # OpenAI's is 4; users of llama.cpp send more
 _STOP_LENGTH = 256
@@ -139,7 +141,7 @@ def read_asked(body: Json, choices: int, choice: str | Json | None = None) -> As
     return msgspec.structs.replace(read_request({**body, "tool_choice": choice}), choices=choices)
 
 
-def several(body: Json, name: str, limit: int) -> list[object]:
+def several(body: Json, name: str, limit: int, context: int) -> list[object]:
     """What may be one text, one list of token ids, or a list of either: always as a list."""
     value = body.get(name)
     match value:
@@ -155,6 +157,10 @@ def several(body: Json, name: str, limit: int) -> list[object]:
             raise fields.wrong_type(name, "a string, or an array that is not empty", value)
     if len(items) > limit:
         raise fields.too_many(name, limit, len(items))
+    tokens = sum(len(item) for item in items if isinstance(item, list))
+    if tokens > max(TOKENS_LIMIT, context):
+        message = f"Invalid '{name}': {tokens} token ids; at most {max(TOKENS_LIMIT, context)} are accepted at once."
+        raise invalid(message, param=name, code="array_above_max_length")
     return items
 
 
@@ -171,6 +177,17 @@ def check_length(text_bytes: int, context: int, param: str) -> None:
 def cannot(what: str) -> ApiError:
     """The model is of another kind."""
     return invalid(f"This model does not offer {what}.", param="model", code="unsupported_by_model")
+
+
+def check_prompt_tokens(values: list[object], param: str, abilities: Abilities) -> list[int]:
+    """Token ids that the model has, and no more than fit."""
+    if abilities.context and len(values) > abilities.context:
+        message = (
+            f"This model's maximum context length is {abilities.context} tokens. However, your prompt has "
+            f"{len(values)} tokens. Please reduce its length."
+        )
+        raise invalid(message, param=param, code="context_length_exceeded")
+    return check_tokens(values, param, abilities.vocabulary)
 
 
 def check_tokens(values: list[object], param: str, vocabulary: int) -> list[int]:

@@ -16,6 +16,7 @@ from welldone.serve.errors import ApiError, invalid
 from welldone.serve.requests import pattern
 from welldone.serve.requests.branches import LISTS, SINGLES, TABLES, WAYS_LIMIT, Branches, inner
 from welldone.serve.requests.fields import kind_of, shown
+from welldone.serve.requests.taken import Weight, Weights, optional, taken
 from welldone.wire.events import Json
 
 # https://platform.openai.com/docs/guides/structured-outputs, "Supported schemas"
@@ -24,10 +25,16 @@ PROPERTIES_LIMIT = 5_000
 VALUES_LIMIT = 1_000
 CHARACTERS_LIMIT = 120_000
 
+SCHEMAS_LIMIT = 2 * PROPERTIES_LIMIT + 256
+"""All schemas of a request: each property may be a list of something, and each of 128 tools has a root."""
 OPTIONAL_LIMIT = 128
 REPEAT_LIMIT = 2_000
 """llama.cpp's own limit for repetitions: beyond it a grammar is refused."""
 PATTERN_LIMIT = 512
+PATTERNS_LIMIT = 32_768
+"""Characters of all patterns: to judge them takes 1 ms for each thousand."""
+REFERENCE_LIMIT = 512
+"""Characters of a reference; each of the 10 levels has room for a name."""
 
 _TYPES = ("string", "number", "integer", "boolean", "object", "array", "null")
 _INT64 = 2**63 - 1
@@ -37,13 +44,23 @@ _LEAST = ("minLength", "minItems")
 _MOST = ("maxLength", "maxItems")
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _VALUES = ("default", "examples", "const")
+_KNOWN = frozenset(
+    (*_TEXTS, *_LEAST, *_MOST, *_BOUNDS, *_VALUES, "type", "enum", "required", "pattern", "$ref")
+    + (*TABLES, *LISTS, *SINGLES)
+)
 
 
 class Budget:
     """What all schemas of one request may have together."""
 
     def __init__(self) -> None:
-        self._left = {"properties": PROPERTIES_LIMIT, "values": VALUES_LIMIT, "characters": CHARACTERS_LIMIT}
+        self._left = {
+            "properties": PROPERTIES_LIMIT,
+            "values": VALUES_LIMIT,
+            "characters": CHARACTERS_LIMIT,
+            "schemas": SCHEMAS_LIMIT,
+            "characters of patterns": PATTERNS_LIMIT,
+        }
         self._limits = dict(self._left)
 
     def spend(self, what: str, amount: int, param: str) -> None:
@@ -111,8 +128,11 @@ class _Reader:
             raise self.refuse(f"a schema must be an object, but one is {kind_of(schema)}")
         if depth > DEPTH_LIMIT:
             raise self.refuse(f"it is nested more than {DEPTH_LIMIT} levels deep")
+        self._spend("schemas", 1)
         copy: Json = {}
         for key, value in schema.items():
+            if key not in _KNOWN:
+                continue
             kept = self._keyword(key, value, depth + (key in _NESTS))
             if kept is not None:
                 copy[key] = kept
@@ -148,6 +168,8 @@ class _Reader:
         return [self.read(item, depth) for item in value]
 
     def _type(self, key: str, value: object) -> object:
+        if isinstance(value, list) and len(value) > len(_TYPES):
+            raise self.refuse(f"'type' may have at most {len(_TYPES)} elements")
         for name in value if isinstance(value, list) and value else [value]:
             if name not in _TYPES:
                 raise self.refuse(f"'type' is none of {', '.join(_TYPES)}")
@@ -163,13 +185,14 @@ class _Reader:
     def _required(self, key: str, value: object) -> object:
         if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
             raise self._odd(key, "an array of strings", value)
-        self._spend("characters", sum(map(len, value)))
+        self._spend("characters", sum(map(len, value)) + len(value))
         return value
 
     def _pattern(self, key: str, value: object) -> object:
         text = self._text(key, value)
         if len(text) > PATTERN_LIMIT:
             raise self.refuse(f"a pattern may have at most {PATTERN_LIMIT} characters")
+        self._spend("characters of patterns", len(text))
         trouble = pattern.trouble(text)
         if trouble:
             raise self.refuse(f"the pattern '{shown(text)}' {trouble}")
@@ -177,6 +200,8 @@ class _Reader:
 
     def _ref(self, key: str, value: object) -> object:
         text = self._text(key, value)
+        if len(text) > REFERENCE_LIMIT:
+            raise self.refuse(f"a reference may have at most {REFERENCE_LIMIT} characters")
         if not (text == "#" or text.startswith("#/")) or "~" in text or "%" in text:
             raise self.refuse(f"the reference '{shown(text)}' does not name a place in the same schema")
         self.refers_to_root = self.refers_to_root or text == "#"
@@ -215,7 +240,8 @@ class _Reader:
         self._budget.spend(what, amount, self._param)
 
     def _count_optional(self, copy: Json) -> None:
-        self._add_optional(len(copy.get("properties", {}).keys() - set(copy.get("required", ()))))
+        if "properties" in copy:
+            self._add_optional(optional(copy))
 
     def _add_optional(self, count: int) -> None:
         self._optional += count
@@ -229,15 +255,20 @@ class _Reader:
             if not isinstance(found, dict):
                 raise self.refuse(f"the reference '{shown(name)}' names no schema")
         targets = {name: found for name, found in places.items() if isinstance(found, dict)}
+        weights = Weights(targets, self.refuse)
         todo = [copy]
         while todo:
             schema = todo.pop()
             todo += inner(schema)
-            for part in schema.get("allOf", ()):
-                for item in (part, *part.get("anyOf", ())):
-                    if "$ref" in item:
-                        self._count_optional(targets[item["$ref"]])
+            for name in taken(schema):
+                self._pay(weights.of(targets[name]))
         Branches(targets, self.refuse).check(copy)
+
+    def _pay(self, weight: Weight) -> None:
+        self._add_optional(weight.optional)
+        self._spend("properties", weight.properties)
+        self._spend("values", weight.values)
+        self._spend("characters", weight.characters)
 
 
 def _without_long_enum(schema: Json) -> Json:

@@ -1,12 +1,22 @@
-"""`/tokenize` and `/detokenize`: the bodies checked. They count, so their length is bounded by the body's alone."""
+"""`/tokenize` and `/detokenize`: the bodies checked.
+
+They count, so more than fits into the context is let through, but not without end: the engine does nothing else while
+it cuts a text, and four megabytes take it seconds.
+"""
 
 from welldone.engines.abilities import Abilities
 from welldone.engines.settings import ModelSettings
+from welldone.serve.errors import invalid
 from welldone.serve.requests import fields
 from welldone.serve.requests.request import Request
-from welldone.serve.requests.sampling import UNKNOWN, check_tokens, model_name
+from welldone.serve.requests.sampling import BYTES_PER_TOKEN, UNKNOWN, check_tokens, model_name
 from welldone.wire.asked import Asked
 from welldone.wire.events import Json
+
+TEXT_BYTES = 256 * 2**10
+"""Of a text, where the context is not larger still: a book's chapter, which takes the engine 0.1 s."""
+TOKENS = 65_536
+"""The same, in tokens of four bytes."""
 
 _FLAGS = {"add_special": "add_special", "add_special_tokens": "add_special", "parse_special": "parse_special"}
 
@@ -17,6 +27,10 @@ def read_tokenize(body: Json, model: ModelSettings, abilities: Abilities | None)
     content = body.get(param)
     if not isinstance(content, str):
         raise fields.missing(param) if content is None else fields.wrong_type(param, "a string", content)
+    limit = max(TEXT_BYTES, BYTES_PER_TOKEN * (abilities or UNKNOWN).context)
+    if len(content) > limit or len(content.encode()) > limit:
+        message = f"Invalid '{param}': text too long. Expected at most {limit} bytes."
+        raise invalid(message, param=param, code="string_above_max_length")
     engine: Json = {"content": content}
     for name, known in _FLAGS.items():
         flag = fields.boolean(body, name)
@@ -29,10 +43,11 @@ def read_tokenize(body: Json, model: ModelSettings, abilities: Abilities | None)
 
 def read_detokenize(body: Json, model: ModelSettings, abilities: Abilities | None) -> Request:
     """Tokens to be put together again."""
-    tokens = body.get("tokens")
-    if not isinstance(tokens, list):
-        raise fields.missing("tokens") if tokens is None else fields.wrong_type("tokens", "an array", tokens)
-    return _request("detokenize", body, {"tokens": check_tokens(tokens, "tokens", (abilities or UNKNOWN).vocabulary)})
+    able = abilities or UNKNOWN
+    tokens = fields.array(body, "tokens", max(TOKENS, able.context))
+    if tokens is None:
+        raise fields.missing("tokens")
+    return _request("detokenize", body, {"tokens": check_tokens(tokens, "tokens", able.vocabulary)})
 
 
 def _request(endpoint: str, body: Json, engine: Json) -> Request:

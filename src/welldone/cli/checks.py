@@ -1,0 +1,115 @@
+"""What the server needs is there: keys, certificates, files, programs. What is not is said in one line, at once."""
+
+import os
+import shutil
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+from welldone.cli import show
+from welldone.cli.exits import UsageError
+from welldone.engines import default
+from welldone.engines.gguf import GgufError, read_facts
+from welldone.engines.settings import ModelSettings
+from welldone.engines.store import find
+from welldone.serve.keys import SHORTEST, is_weak, make_key, read_key_file
+from welldone.serve.origins import is_loopback
+from welldone.serve.settings import Config, ServeSettings
+
+
+def find_keys(settings: ServeSettings) -> tuple[list[str], str | None]:
+    """The keys that clients need, and the one that was made because there were none."""
+    keys = list(settings.api_keys)
+    is_local = is_loopback(settings.host)
+    if settings.api_key_file is not None:
+        try:
+            file = read_key_file(settings.api_key_file, takes_weak=is_local)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        keys += file.keys
+        if file.note is not None:
+            show.note(file.note)
+    if any(is_weak(key) for key in keys):
+        show.note(f"an API key is shorter than {SHORTEST} characters: good enough for this machine alone")
+    if keys or settings.no_api_key or is_local:
+        return keys, None
+    made = make_key()
+    return [made], made
+
+
+def check_files(config: Config, folder: Path) -> None:
+    """A file or a program that is not there, or is another one than was meant, is a mistake in the command."""
+    if config.server.ssl_cert_file is not None and config.server.ssl_key_file is not None:
+        _check_tls(config.server.ssl_cert_file, config.server.ssl_key_file)
+    for model in config.models:
+        where = config.places.get(model.name)
+        for problem in _problems(model, folder):
+            raise UsageError(problem if where is None else f"{where}: {problem}")
+
+
+def _problems(model: ModelSettings, folder: Path) -> Iterator[str]:
+    if model.command:
+        if shutil.which(model.command[0]) is None:
+            yield f"there is no program {show.name(model.command[0])}, which its command names"
+        return
+    yield from _problems_of_file(model.file, folder)
+    beside = [("--lora", Path(path)) for path in model.lora]
+    beside += [("--mmproj", path) for path in (model.mmproj,) if path is not None]
+    beside += [("--chat-template-file", path) for path in (model.chat_template_file,) if path is not None]
+    for flag, path in beside:
+        if not _can_read(path):
+            yield f"cannot read {show.name(str(path))}, which {flag} names"
+
+
+def _problems_of_file(file: Path | None, folder: Path) -> Iterator[str]:
+    if file is None or (default.is_meant(str(file)) and not file.is_file()):
+        return  # the built-in model is fetched where it is not there
+    path = file if file.is_file() else find(folder, str(file))
+    if path is None:
+        yield (
+            f"there is no model {show.name(str(file))}; welldone models lists those that are there, "
+            "welldone pull fetches one"
+        )
+        return
+    try:
+        read_facts(path)
+    except GgufError as error:
+        yield f"{show.name(str(path))} {error}"
+
+
+def _can_read(path: Path) -> bool:
+    return path.is_file() and os.access(path, os.R_OK)
+
+
+class _EncryptedError(Exception):
+    """A key wants a passphrase."""
+
+
+def _check_tls(certificate: Path, key: Path) -> None:
+    """Load both as the server will; the message names the file that is wrong."""
+    for path in (certificate, key):
+        if not _can_read(path):
+            raise UsageError(f"cannot read {show.name(str(path))}, which TLS needs")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_verify_locations(certificate)
+    except ssl.SSLError:
+        raise UsageError(f"{show.name(str(certificate))} holds no certificate as PEM") from None
+    try:
+        context.load_cert_chain(certificate, key, password=_refuse)
+    except _EncryptedError:
+        raise UsageError(
+            f"the key in {show.name(str(key))} is encrypted, and nobody may be there to type its passphrase; "
+            "write it without one: openssl pkey -in KEY -out NEW_KEY"
+        ) from None
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            why = f"does not belong to the certificate in {show.name(str(certificate))}"
+        else:
+            why = "is no private key as PEM that can be used"
+        raise UsageError(f"the key in {show.name(str(key))} {why}") from None
+
+
+def _refuse() -> str:
+    """OpenSSL would ask the terminal."""
+    raise _EncryptedError

@@ -1,0 +1,166 @@
+"""The server as a program: what it needs is there, it says where it is, it runs, it ends."""
+
+import asyncio
+import errno
+import logging
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Literal, cast
+
+import uvloop
+
+from welldone.cli import banner, checks, show
+from welldone.cli.exits import Exit, UsageError
+from welldone.cli.pull import EXITS, fetch
+from welldone.engines import default
+from welldone.engines.arrival import PullError
+from welldone.engines.fleet import Model, State
+from welldone.engines.orders import NO_GPU
+from welldone.engines.store import models_folder
+from welldone.serve import log
+from welldone.serve.log import Log, Value
+from welldone.serve.server import Server
+from welldone.serve.settings import Config, ServeSettings
+
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+_LAST_WORDS = 5  # lines of an engine that failed: its error, and what led to it
+
+
+def run(config: Config) -> Exit:
+    """Serve until told to stop."""
+    for note in config.notes:
+        show.note(note)
+    keys, made = checks.find_keys(config.server)
+    folder = models_folder(os.environ)
+    checks.check_files(config, folder)
+    try:
+        _fetch_default(config, folder)
+    except PullError as error:
+        show.note(str(error))
+        return EXITS[error.trouble]
+    settings = config.server
+    level = logging.ERROR if settings.quiet else _LEVELS[settings.log_level]
+    style = cast('Literal["text", "json"]', settings.log_format)
+    with Log(style=style, level=level, secrets=keys), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(config, keys, folder, made))
+
+
+async def _serve(config: Config, keys: list[str], folder: Path, made: str | None) -> Exit:
+    return await _Service(config, keys, folder, made).run()
+
+
+class _Service:
+    """The server, from the first line that it prints to its end."""
+
+    def __init__(self, config: Config, keys: list[str], folder: Path, made: str | None) -> None:
+        self._config = config
+        self._has_keys = bool(keys)
+        self._made = made
+        self._end = asyncio.Event()
+        self._failed: Model | None = None
+        self._begun: dict[str, float] = {}
+        """When each model that is being loaded began to be."""
+        self._server = Server(config, keys=keys, folder=folder, on_change=self._changed, on_line=self._line)
+
+    async def run(self) -> Exit:
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup wants it to be ignored
+            numbers.append(signal.SIGHUP)
+        loop = asyncio.get_running_loop()
+        # Not the loop's own handlers: when it closes, it would give these signals back their power to kill.
+        for number in numbers:
+            signal.signal(number, lambda *_: loop.call_soon_threadsafe(self._end.set))
+        try:
+            return await self._run()
+        finally:  # all is done: who is impatient now shall not turn a good end into a bad one
+            for number in numbers:
+                signal.signal(number, signal.SIG_IGN)
+
+    async def _run(self) -> Exit:
+        try:
+            await self._server.start()
+        except OSError as error:
+            raise UsageError(_no_place(self._config.server, error)) from None
+        for line in banner.lines(self._config, self._server.port, has_keys=self._has_keys, made=self._made):
+            show.line(line)
+        show.flush()
+        await self._end.wait()
+        return await self._stop()
+
+    async def _stop(self) -> Exit:
+        if self._failed is None:
+            show.hint("ending: running requests may finish; once more to end at once")
+        self._end.clear()
+        stopping = asyncio.create_task(self._server.stop())
+        again = asyncio.create_task(self._end.wait())
+        await asyncio.wait({stopping, again}, return_when=asyncio.FIRST_COMPLETED)
+        again.cancel()
+        if not stopping.done():
+            self._server.hurry()
+        await stopping
+        if self._failed is None:
+            return Exit.RIGHT
+        error = self._failed.last_error
+        for line in error.details[-_LAST_WORDS:] if error is not None else ():
+            show.note(f"  {line}")
+        show.note(str(error))
+        return Exit.UNREACHABLE
+
+    def _changed(self, model: Model) -> None:
+        match model.state:
+            case State.LOADING:
+                self._begun[model.name] = time.monotonic()
+            case State.READY:
+                log.event(logging.INFO, "model is ready", self._facts(model))
+            case State.STOPPED:
+                self._begun.pop(model.name, None)
+            case State.UNLOADED:
+                log.event(logging.INFO, "model is unloaded", {"model": model.name})
+            case State.RESTARTING:
+                self._begun[model.name] = time.monotonic()
+                self._log_error(model)
+            case State.FAILED:
+                # A server for one model that was never there serves nobody. It says why when it ends.
+                is_end = model.started_at is None and len(self._config.models) == 1
+                error = model.last_error
+                said = error.details[-_LAST_WORDS:] if error is not None and not is_end else ()
+                self._log_error(model, {"engine": " | ".join(said)} if said else {})
+                if is_end:
+                    self._failed = model
+                    self._end.set()
+
+    def _facts(self, model: Model) -> dict[str, Value]:
+        facts: dict[str, Value] = {"model": model.name}
+        if model.abilities is not None:
+            facts |= {"context": model.abilities.context, "slots": model.abilities.slots}
+        if model.name in self._begun:
+            facts["load_s"] = round(time.monotonic() - self._begun.pop(model.name), 2)
+        return facts
+
+    def _log_error(self, model: Model, more: dict[str, Value] | None = None) -> None:
+        fields: dict[str, Value] = {"model": model.name, "state": model.state.value}
+        log.event(logging.ERROR, str(model.last_error), fields | (more or {}))
+
+    def _line(self, model: Model, line: str) -> None:
+        if line == NO_GPU:
+            log.event(logging.WARNING, line, {"model": model.name})
+        elif self._config.server.verbose:
+            log.event(logging.INFO, line, {"model": model.name, "from": "engine"})
+
+
+def _no_place(settings: ServeSettings, error: OSError) -> str:
+    """What to say of an address on which nobody can listen."""
+    is_port = error.errno in (errno.EADDRINUSE, errno.EACCES)
+    hint = "choose another port with --port" if is_port else "choose an address of this machine with --host"
+    return f"cannot listen on {settings.host}:{settings.port}: {show.why(error)}; {hint}"
+
+
+def _fetch_default(config: Config, folder: Path) -> None:
+    is_wanted = any(
+        not model.command and (model.file is None or default.is_meant(str(model.file))) for model in config.models
+    )
+    if is_wanted and default.find(folder) is None:
+        show.note("fetching the built-in model (93 MB, once)")
+        fetch(default.DEFAULT.name, folder=folder)

@@ -1,0 +1,75 @@
+"""What the server says when it listens."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from welldone.cli import banner
+from welldone.engines.settings import ModelSettings
+from welldone.serve.settings import Config, ServeSettings
+
+
+def said(host: str = "127.0.0.1", *, name: str = "tiny", has_keys: bool = False, made: str | None = None) -> str:
+    """The banner of a server on this address."""
+    config = Config(server=ServeSettings(host=host), models=(ModelSettings(name=name),))
+    return "\n".join(banner.lines(config, 8000, has_keys=has_keys, made=made, machine="box"))
+
+
+def pasted(text: str) -> list[str]:
+    """The words of the line to try, as a shell reads them."""
+    lines = text.splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("  curl"))
+    return shlex.split("\n".join(lines[first : lines.index("", first)]).replace("\\\n", " "))
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:8000"),
+        ("localhost", "http://localhost:8000"),
+        ("0.0.0.0", "http://127.0.0.1:8000"),
+        ("::", "http://[::1]:8000"),
+        ("::1", "http://[::1]:8000"),
+        ("[::1]", "http://[::1]:8000"),
+    ],
+)
+def test_the_address_is_one_that_this_machine_can_ask(host: str, url: str) -> None:
+    text = said(host)
+    assert text.splitlines()[0].endswith(f" on {url}/v1")
+    assert f"{url}/v1/chat/completions" in pasted(text)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_how_others_reach_it_is_said_where_they_can(host: str) -> None:
+    assert "http://box:8000/v1" in said(host)
+    assert "box" not in said()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
+def test_a_server_without_a_key_that_others_reach_is_warned_about(host: str) -> None:
+    assert "warning" in said(host)
+    assert "warning" not in said(host, has_keys=True)
+    assert "warning" not in said()
+
+
+@pytest.mark.parametrize("name", ["tiny", "it's", 'a "b"', "a\\b", "$HOME `x`", "größe"])
+def test_the_line_to_try_is_right_when_it_is_pasted(name: str) -> None:
+    words = pasted(said(name=name))
+    assert json.loads(words[words.index("-d") + 1])["model"] == name
+
+
+def test_a_key_that_was_made_is_shown_and_one_that_was_chosen_is_named() -> None:
+    assert "Authorization: Bearer wd-made" in pasted(said(has_keys=True, made="wd-made"))
+    text = said(has_keys=True)
+    assert '"Authorization: Bearer $WELLDONE_API_KEY"' in text
+    assert "WELLDONE_API_KEY, which must hold it" in text
+
+
+def test_with_tls_the_line_to_try_trusts_the_certificate() -> None:
+    server = ServeSettings(ssl_cert_file=Path("/my files/c.pem"), ssl_key_file=Path("/k.pem"))
+    config = Config(server=server, models=(ModelSettings(name="tiny"),))
+    words = pasted("\n".join(banner.lines(config, 8000, has_keys=False, made=None)))
+    assert words[words.index("--cacert") + 1] == "/my files/c.pem"
+    assert "https://127.0.0.1:8000/v1/chat/completions" in words

@@ -1,0 +1,45 @@
+"""Without the server's packages the commands that need them say so, and help is still there."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.run import run_python
+from welldone.cli.main import missing
+
+PROGRAM = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"aiohttp", "httptools", "prometheus_client", "rich", "uvloop", "xllamacpp"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent())
+from welldone.cli.main import run
+sys.exit(run(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("command", ["serve", "models", "pull"])
+def test_help_needs_no_extra(command: str, tmp_path: Path) -> None:
+    ran = run_python(PROGRAM, command, "--help", cwd=tmp_path)
+    assert (ran.code, ran.notes) == (0, "")
+    assert f"welldone {command}" in ran.out.decode()
+
+
+def test_a_server_without_its_packages_says_how_to_get_them(tmp_path: Path) -> None:
+    ran = run_python(PROGRAM, "serve", cwd=tmp_path)
+    assert (ran.code, ran.notes.count("\n")) == (2, 1)
+    assert "pip install 'welldone[serve]'" in ran.notes
+    assert "pip install '.[serve]'" in ran.notes
+
+
+def test_a_mistake_on_the_command_line_comes_before_a_missing_package(tmp_path: Path) -> None:
+    ran = run_python(PROGRAM, "serve", "--prot", "1", cwd=tmp_path)
+    assert ran.code == 2
+    assert "--port" in ran.notes
+
+
+def test_on_windows_it_says_where_it_runs() -> None:
+    assert missing("serve", "uvloop", "win32") == "welldone serve needs Linux or macOS; on Windows it runs in WSL"
