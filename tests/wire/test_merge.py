@@ -3,6 +3,8 @@
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.wire.build import (
     CHAT,
@@ -220,3 +222,49 @@ def test_a_part_that_begins_with_a_field_after_the_others_have_ended_is_heard(en
     assert judge(Trace(body=body, endpoint=endpoint.value)).findings == ()
     assert body.count(b'"timings"') == 2
     assert body.count(b'"finish_reason":"stop"') == 3
+
+
+CHATS = [
+    answer("a", "b", usage=count(5, 2)),
+    stream(chunk(choice({}, "stop"), timings={"n": 1})),
+    stream(role(), finish("length"), counted(count()), end=b""),
+    stream(chunk(timings={"n": 1}), role(), *words("x"), chunk(choice({}, "stop"), timings={"n": 2})),
+    stream(role(), say(named()), say(call(function={"arguments": "{}"})), finish("tool_calls")),
+    b": hello\n\n" + answer("later"),
+    stream(say({"content": "y"}, mood="calm"), finish()),
+    stream(role(), *words("cut"), end=b""),
+    stream({"error": {"message": "broken"}}),
+    b"",
+]
+TEXTS = [
+    stream(text("a"), text("b"), text_end(), text_chunk(usage=count())),
+    stream(text_chunk(text_choice("", "stop"), timings={"n": 1})),
+    stream(text_chunk(timings={"n": 1}), text("x"), text_end("length")),
+    stream(text_end()),
+    stream(text("cut"), end=b""),
+    b": hello\n\n",
+]
+
+
+@given(st.data(), st.sampled_from([CHAT, COMPLETIONS]), st.booleans())
+def test_whatever_parts_say_and_whenever_they_end_the_stream_is_right(
+    data: st.DataObject, endpoint: Endpoint, is_asked: bool
+) -> None:
+    parts = data.draw(st.lists(st.sampled_from(CHATS if endpoint is CHAT else TEXTS), min_size=1, max_size=4))
+    asked = Asked(usage=is_asked, choices=len(parts), is_usage_ours=True)
+    pipe = Pipe(endpoint, fallback=FALLBACKS[endpoint], asked=asked, parts=Parts(len(parts)))
+    left = {part: cuts(heard, data.draw(st.sampled_from([7, 60, 10_000]))) for part, heard in enumerate(parts)}
+    body = b""
+    while left:
+        part = data.draw(st.sampled_from(sorted(left)))
+        body += pipe.feed(left[part].pop(0), part) if left[part] else b""
+        if not left[part]:
+            body += pipe.close(part)
+            del left[part]
+    request = {"stream": True, "n": len(parts), "stream_options": {"include_usage": is_asked}}
+    findings = judge(Trace(body=body, endpoint=endpoint.value, request=request)).findings
+    # A count that no server sent is not invented, and who is told of an error as the first word is told by it.
+    excused = {"use-final-chunk", "cmpl-usage-chunk", "use-null-elsewhere"}
+    assert [finding.rule for finding in findings if finding.rule not in excused] == []
+    assert body.count(DONE) == 1
+    assert body.endswith(DONE)

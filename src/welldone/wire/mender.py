@@ -24,6 +24,7 @@ class Mender:
         fallback: Head,
         asked: Asked,
         mint: Callable[[], str],
+        ids: set[str] | None = None,
         forced: Forced | None = None,
         limit_bytes: int = sse.LIMIT_BYTES,
     ) -> None:
@@ -31,7 +32,7 @@ class Mender:
         self._endpoint = endpoint
         self._asked = asked
         self._reader = Reader(endpoint, fallback=fallback, asked=asked, notes=self.notes, limit_bytes=limit_bytes)
-        self._repair = Repair(endpoint, asked=asked, notes=self.notes, mint=mint)
+        self._repair = Repair(endpoint, asked=asked, notes=self.notes, mint=mint, ids=ids)
         self._calls = None if forced is None else ForcedCalls(forced, mint)
         self._early: list[Event] | None = []  # fields that came before there was an envelope
 

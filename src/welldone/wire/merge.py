@@ -52,9 +52,10 @@ class Merge:
         self._asked = asked
         self._model = model
         mint = minter(fallback.id)
+        ids: set[str] = set()  # of the tool calls of all parts: each has one of its own
         one = asked if self._is_single else msgspec.structs.replace(asked, choices=1)
         self._menders = [
-            Mender(endpoint, fallback=fallback, asked=one, mint=mint, forced=forced, limit_bytes=limit_bytes)
+            Mender(endpoint, fallback=fallback, asked=one, mint=mint, ids=ids, forced=forced, limit_bytes=limit_bytes)
             for _ in range(self._parts.count)
         ]
         self._open: set[int] = set()

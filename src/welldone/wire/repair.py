@@ -88,10 +88,20 @@ class _Choice:
 
 
 class Repair:
-    """A legal sequence of events out of any. `mint` makes ids for tool calls that have none."""
+    """A legal sequence of events out of any.
+
+    `mint` makes ids for tool calls that have none; `ids` has those of the whole reply, where this is a part of it.
+    """
 
     def __init__(
-        self, endpoint: Endpoint, *, asked: Asked, notes: Notes, mint: Callable[[], str], is_stream: bool = True
+        self,
+        endpoint: Endpoint,
+        *,
+        asked: Asked,
+        notes: Notes,
+        mint: Callable[[], str],
+        ids: set[str] | None = None,
+        is_stream: bool = True,
     ) -> None:
         self.usage: Usage | None = None
         """The last count that was heard, sent or not."""
@@ -104,7 +114,7 @@ class Repair:
         self._notes = notes
         self._mint = mint
         self._choices: dict[int, _Choice] = {}
-        self._ids: set[str] = set()  # of all tool calls
+        self._ids: set[str] = set() if ids is None else ids  # of all tool calls
         self._held = Held()
         self._only: int | None = None  # the index that a server gives to the one choice, if not 0
         self._comments = 0  # since something went out as a chunk

@@ -23,7 +23,7 @@ from welldone.serve.requests import (
     read_rerank,
     read_tokenize,
 )
-from welldone.serve.requests.body import DEPTH_LIMIT, is_deep
+from welldone.serve.requests.body import Shape
 from welldone.serve.requests.table import Use
 
 READERS = [read_chat, read_completions, read_embeddings, read_rerank, read_tokenize, read_detokenize]
@@ -98,7 +98,7 @@ def check_request(request: Request) -> None:
     assert request.prompts >= 1
     assert 1 <= len(request.parts) <= 64
     for part in request.parts:
-        assert not is_deep(msgspec.json.encode(part)), DEPTH_LIMIT
+        Shape("part").check(msgspec.json.encode(part))
         if request.endpoint in ("chat", "completions"):
             assert part.keys() <= SENT
             assert part["stream"] is True

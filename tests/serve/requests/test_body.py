@@ -3,7 +3,7 @@
 import pytest
 
 from welldone.serve.errors import ApiError
-from welldone.serve.requests.body import DEPTH_LIMIT, LISTS_LIMIT, is_deep, read_body
+from welldone.serve.requests.body import DEPTH_LIMIT, LISTS_LIMIT, STRINGS_LIMIT, Shape, read_body
 
 JSON = "application/json"
 
@@ -73,7 +73,11 @@ def test_as_many_levels_as_allowed_are_read_and_one_more_is_refused() -> None:
     ],
 )
 def test_only_brackets_outside_of_strings_make_levels(data: bytes, deep: bool) -> None:
-    assert is_deep(data) is deep
+    if not deep:
+        Shape("text").check(data)
+        return
+    with pytest.raises(ApiError, match="64 levels"):
+        Shape("text").check(data)
 
 
 @pytest.mark.parametrize(
@@ -104,5 +108,25 @@ def test_a_browser_must_say_that_it_sends_json(content_type: str | None, is_brow
 
 def test_as_many_lists_as_allowed_are_read_and_one_more_is_refused() -> None:
     assert len(read_body(b'{"a":[' + b"[]," * (LISTS_LIMIT - 3) + b"[]]}", JSON)["a"]) == LISTS_LIMIT - 2
-    with pytest.raises(ApiError, match="100000 arrays"):
+    with pytest.raises(ApiError, match=f"{LISTS_LIMIT} arrays"):
         read_body(b'{"a":[' + b"[]," * (LISTS_LIMIT - 2) + b"[]]}", JSON)
+
+
+@pytest.mark.parametrize("end", [b'"\\""]}', b'"\\\\"]}'])
+def test_as_many_texts_as_allowed_are_read_and_one_more_is_refused(end: bytes) -> None:
+    assert len(read_body(b'{"a":[' + b'"",' * (STRINGS_LIMIT - 2) + end, JSON)["a"]) == STRINGS_LIMIT - 1
+    with pytest.raises(ApiError, match=f"{STRINGS_LIMIT} names and texts"):
+        read_body(b'{"a":[' + b'"",' * (STRINGS_LIMIT - 1) + end, JSON)
+
+
+def test_brackets_that_only_close_are_counted_too() -> None:
+    with pytest.raises(ApiError, match="arrays and objects"):
+        Shape("text").check(b"]" * (2 * LISTS_LIMIT + 1))
+
+
+def test_texts_that_are_checked_together_have_one_limit() -> None:
+    shape = Shape("text")
+    half = b"[" + b"[]," * (LISTS_LIMIT // 2)
+    shape.check(half)
+    with pytest.raises(ApiError, match="arrays and objects"):
+        shape.check(half)

@@ -64,6 +64,22 @@ def test_tokens_become_text_again() -> None:
     assert read_detokenize({"tokens": []}, MODEL, None).parts == [{"tokens": []}]
 
 
+def test_more_than_fits_is_counted_up_to_a_limit_that_grows_with_the_context() -> None:
+    wide = able(context=100_000)
+    assert read_tokenize({"content": "x" * 2**18}, MODEL, ABLE).parts
+    assert read_tokenize({"content": "x" * 1_600_000}, MODEL, wide).parts
+    assert read_detokenize({"tokens": [1] * 65_536}, MODEL, None).parts
+    assert read_detokenize({"tokens": [1] * 100_000}, MODEL, wide).parts
+    with pytest.raises(ApiError):
+        read_tokenize({"content": "x" * 1_600_001}, MODEL, wide)
+    with pytest.raises(ApiError):
+        read_detokenize({"tokens": [1] * 100_001}, MODEL, wide)
+
+
+def test_token_ids_are_embedded_up_to_the_context() -> None:
+    assert read_embeddings({"input": [[1] * 4096] * 73}, MODEL, ABLE).prompts == 73
+
+
 @pytest.mark.parametrize(
     ("read", "body", "param"),
     [
@@ -75,6 +91,9 @@ def test_tokens_become_text_again() -> None:
         (read_embeddings, {"input": ["a", 5]}, "input[1]"),
         (read_embeddings, {"input": [49152]}, "input"),
         (read_embeddings, {"input": ["x"] * 2049}, "input"),
+        (read_embeddings, {"input": [1] * 4097}, "input"),
+        (read_embeddings, {"input": [[1], [1] * 4097]}, "input[1]"),
+        (read_embeddings, {"input": [[1] * 4000] * 76}, "input"),
         (read_embeddings, {"input": "x" * 65_537}, "input"),
         (read_embeddings, {"input": "a", "dimensions": 0}, "dimensions"),
         (read_embeddings, {"input": "a", "dimensions": 577}, "dimensions"),
@@ -92,9 +111,12 @@ def test_tokens_become_text_again() -> None:
         (read_rerank, {"query": "q", "documents": ["a"], "return_documents": 1}, "return_documents"),
         (read_tokenize, {}, "content"),
         (read_tokenize, {"content": 5}, "content"),
+        (read_tokenize, {"content": "x" * (2**18 + 1)}, "content"),
+        (read_tokenize, {"prompt": "é" * (2**17 + 1)}, "prompt"),
         (read_tokenize, {"content": "a", "add_special": "x"}, "add_special"),
         (read_detokenize, {}, "tokens"),
         (read_detokenize, {"tokens": "x"}, "tokens"),
+        (read_detokenize, {"tokens": [1] * 65_537}, "tokens"),
         (read_detokenize, {"tokens": [49152]}, "tokens"),
         (read_detokenize, {"tokens": [-1]}, "tokens"),
         (read_detokenize, {"tokens": [1.5]}, "tokens[0]"),

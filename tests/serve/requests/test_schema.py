@@ -242,3 +242,67 @@ def test_a_long_chain_of_references_is_refused() -> None:
 @pytest.mark.parametrize("pattern", ["^((a?){1000}){1000}$", "^(a*)*$", "^" + "a?" * 70 + "$", "x" * 513])
 def test_a_pattern_that_would_stop_an_engine_is_refused(pattern: str) -> None:
     assert "pattern" in why({"type": "string", "pattern": pattern})
+
+
+def taking(times: int, target: Body, **places: Body) -> Body:
+    """An object whose `allOf` takes in a place so many times."""
+    return {"$defs": {"a": target, **places}, "allOf": [{"$ref": "#/$defs/a"}] * times}
+
+
+def test_properties_taken_in_by_reference_count_each_time() -> None:
+    assert check(taking(2, required(1600, {})))
+    assert "5000 properties" in why(taking(3, required(1600, {})))
+    part = {"allOf": [{"$ref": "#/$defs/a"}] * 128}
+    many = required(19, part) | {"$defs": {"a": required(2400, {"type": "string"})}}
+    assert "5000 properties" in why(many)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        taking(100, {"$ref": "#/$defs/b"}, b=required(100, {})),
+        taking(100, {"properties": {"x": required(100, {})}, "required": ["x"]}),
+        taking(20, required(1, {"allOf": [{"$ref": "#/$defs/b"}] * 20}), b=required(20, {})),
+        {"$defs": {"a": required(100, {})}, "allOf": [{"anyOf": [{"$ref": "#/$defs/a"}] * 100}]},
+        taking(100, required(1, {"enum": [str(number) for number in range(100)]})),
+        taking(100, {"properties": {"x" * 2000: {}}, "required": ["x" * 2000]}),
+        taking(100, {"const": "x" * 2000}),
+    ],
+)
+def test_what_is_taken_in_counts_with_all_that_is_in_it(schema: Body) -> None:
+    assert "in all" in why(schema)
+
+
+def test_what_takes_in_itself_is_refused() -> None:
+    inside: Body = {"allOf": [{"$ref": "#/$defs/a"}]}
+    assert "follow one another" in why({"$defs": {"a": required(1, inside)}, "$ref": "#/$defs/a"})
+
+
+def test_all_schemas_of_a_request_are_limited() -> None:
+    lists: Body = {"items": {}}
+    assert check(required(5000, lists))
+    assert "schemas in all" in why(required(5000, {"items": lists}))
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ({"type": ["string"] * 8}, "7 elements"),
+        ({"required": [""] * 120_001}, "120000 characters"),
+        (required(65, {"pattern": "a" * 512}), "characters of patterns"),
+        ({"$ref": "#/" + "a" * 511}, "512 characters"),
+    ],
+)
+def test_lists_and_texts_in_a_schema_are_limited(schema: Body, words: str) -> None:
+    assert words in why(schema)
+
+
+@pytest.mark.parametrize("counts", [range(2, 50), range(49, 1, -1)], ids=["fewest first", "most first"])
+def test_a_place_that_many_choices_lead_to_is_judged_once(counts: range) -> None:
+    way = {"type": "object", "properties": {"x": {"$ref": "#/$defs/t"}}, "required": ["x"]}
+    places = {f"k{count}": {"anyOf": [way] * count} for count in counts}
+    schema = {"properties": places, "required": list(places), "$defs": {"t": choice(-1, ["b", "c"])}}
+    schema["$defs"]["d0"] = {}
+    assert check(schema)
+    schema["properties"]["k65"] = {"anyOf": [way] * 65}
+    assert "ways" in why(schema)

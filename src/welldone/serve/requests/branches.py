@@ -17,13 +17,14 @@ from welldone.wire.events import Json
 WAYS_LIMIT = 128
 CHAIN_LIMIT = 32
 """References or choices from one to the next; people write two or three."""
-VISITS_LIMIT = 25_000
-"""Steps from schema to schema while the ways are counted: they take 40 ms. The largest schema that is accepted has
-10,000 of them; another visit is due only where more ways lead to a place than were known."""
+VISITS_LIMIT = 20_000
+"""Visits to schemas while the ways are counted. There are 10,000 schemas at most, and each is visited once unless it is
+in a ring of references."""
 
 TABLES = ("properties", "$defs", "definitions")
 LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 SINGLES = ("items", "additionalProperties")
+_HOLDERS = frozenset((*LISTS, *SINGLES))
 _CHOICES = ("anyOf", "oneOf")
 _PLAIN = frozenset(("string", "number", "integer", "boolean", "null"))
 _ANY = ""  # the first property says nothing of which alternative it is
@@ -31,14 +32,14 @@ _ANY = ""  # the first property says nothing of which alternative it is
 
 def inner(schema: Json) -> Iterator[Json]:
     """The schemas that stand directly in a schema."""
-    for key in TABLES:
-        yield from schema.get(key, {}).values()
-    for key in (*LISTS, *SINGLES):
-        found = schema.get(key)
-        if isinstance(found, dict):
-            yield found
-        elif isinstance(found, list):
-            yield from found
+    for key, found in schema.items():
+        if key in TABLES:
+            yield from found.values()
+        elif key in _HOLDERS:
+            if isinstance(found, dict):
+                yield found
+            elif isinstance(found, list):
+                yield from found
 
 
 class Branches:
@@ -53,24 +54,43 @@ class Branches:
 
     def check(self, root: Json) -> None:
         """ApiError where too many ways are open at once. References are followed: a ring of choices has ever more."""
-        most: dict[int, int] = {}
+        places = self._order(root)
+        ranks = {id(schema): rank for rank, schema in enumerate(places)}
+        most = [1] + [0] * (len(places) - 1)  # ways that lead to each place
+        done = [0] * len(places)
+        todo = [0]
         visits = 0
-        todo = [(-1, 0, root)]  # the most ways first: then few places are visited again
         while todo:
-            less, _, schema = heapq.heappop(todo)
-            ways = -less
-            if ways <= most.get(id(schema), 0):
+            rank = heapq.heappop(todo)
+            if done[rank] == most[rank]:
                 continue
-            most[id(schema)] = ways
-            self._start(schema)
-            ways *= self._alike(schema)
-            if ways > WAYS_LIMIT:
+            done[rank] = most[rank]
+            visits += 1
+            self._start(places[rank])
+            ways = most[rank] * self._alike(places[rank])
+            if ways > WAYS_LIMIT or visits > VISITS_LIMIT:
                 raise self._refuse(f"alternatives in alternatives leave more than {WAYS_LIMIT} ways open at once")
-            for item in self._next(schema):
-                visits += 1
-                heapq.heappush(todo, (-ways, visits, item))
-            if visits > VISITS_LIMIT:
-                raise self._refuse("too many references lead from different alternatives to the same places")
+            for item in self._next(places[rank]):
+                place = ranks[id(item)]
+                if most[place] < ways:
+                    most[place] = ways
+                    heapq.heappush(todo, place)
+
+    def _order(self, root: Json) -> list[Json]:
+        """All schemas, each before those it leads to: so all ways to one are known at its turn, but for those of rings."""
+        order: list[Json] = []
+        seen = {id(root)}
+        todo = [(root, self._next(root))]
+        while todo:
+            schema, rest = todo[-1]
+            item = next((item for item in rest if id(item) not in seen), None)
+            if item is None:
+                order.append(schema)
+                todo.pop()
+            else:
+                seen.add(id(item))
+                todo.append((item, self._next(item)))
+        return order[::-1]
 
     def _next(self, schema: Json) -> Iterator[Json]:
         yield from inner(schema)

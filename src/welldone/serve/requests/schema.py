@@ -44,10 +44,8 @@ _LEAST = ("minLength", "minItems")
 _MOST = ("maxLength", "maxItems")
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _VALUES = ("default", "examples", "const")
-_KNOWN = frozenset(
-    (*_TEXTS, *_LEAST, *_MOST, *_BOUNDS, *_VALUES, "type", "enum", "required", "pattern", "$ref")
-    + (*TABLES, *LISTS, *SINGLES)
-)
+_OTHERS = ("type", "enum", "required", "pattern", "$ref")
+_KNOWN = frozenset((*_TEXTS, *_LEAST, *_MOST, *_BOUNDS, *_VALUES, *_OTHERS, *TABLES, *LISTS, *SINGLES))
 
 
 class Budget:
@@ -85,15 +83,14 @@ def check_schema(schema: object, param: str, budget: Budget) -> Json:
 def reroot(schema: Json, root: str) -> Json:
     """A checked schema that can stand at `root` of another: its references are led there."""
     copy = dict(schema)
-    for key in TABLES:
-        if key in copy:
-            copy[key] = {name: reroot(item, root) for name, item in copy[key].items()}
-    for key in (*LISTS, *SINGLES):
-        found = copy.get(key)
-        if isinstance(found, dict):
-            copy[key] = reroot(found, root)
-        elif isinstance(found, list):
-            copy[key] = [reroot(item, root) for item in found]
+    for key, found in schema.items():
+        if key in TABLES:
+            copy[key] = {name: reroot(item, root) for name, item in found.items()}
+        elif key in LISTS or key in SINGLES:
+            if isinstance(found, dict):
+                copy[key] = reroot(found, root)
+            elif isinstance(found, list):
+                copy[key] = [reroot(item, root) for item in found]
     if "$ref" in copy:
         copy["$ref"] = root + copy["$ref"][1:]
     return copy
