@@ -213,7 +213,7 @@ def read_options() -> tuple[Options, list[str]]:
     given, rest = parser.parse_known_args()
     options = Options(
         streams=given.streams,
-        slots=given.slots,
+        slots=given.parallel,
         tokens=given.tokens or (16 if given.quick else 32),
         rounds=given.rounds or (2 if given.quick else None),
         answers=given.answers or (10 if given.quick else 8),

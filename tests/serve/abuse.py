@@ -64,6 +64,11 @@ def _call(arguments: object) -> list[dict[str, object]]:
     return [{"role": "assistant", "content": None, "tool_calls": [call]}]
 
 
+def _calls(count: int) -> list[dict[str, object]]:
+    call = {"id": "x", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    return [{"role": "assistant", "content": None, "tool_calls": [call] * count}]
+
+
 def _deep_schema(levels: int) -> bytes:
     """A schema of arrays in arrays, made by hand: an encoder would not go so deep."""
     inside = b'{"type":"array","items":' * levels + b"{}" + b"}" * levels
@@ -89,6 +94,21 @@ def _alike(levels: int) -> dict[str, object]:
     return {"$defs": places, "$ref": "#/$defs/d0"}
 
 
+def _thing(count: int, value: object) -> dict[str, object]:
+    """An object of so many properties that are required."""
+    names = [f"p{number}" for number in range(count)]
+    return {"type": "object", "properties": dict.fromkeys(names, value), "required": names}
+
+
+def _ways(counts: range) -> dict[str, object]:
+    """Choices that lead to one place, each by another number of ways."""
+    way = _thing(1, {"$ref": "#/$defs/t"})
+    places = {f"k{count}": {"anyOf": [way] * count} for count in counts}
+    return _thing(0, {}) | {"properties": places, "required": list(places), "$defs": {"t": _thing(1000, {})}}
+
+
+_TAKEN = {"$defs": {"a": _thing(2400, {"type": "string"})}} | _thing(19, {"allOf": [{"$ref": "#/$defs/a"}] * 128})
+_TAKES_ITSELF = {"$defs": {"a": _thing(1, {"allOf": [{"$ref": "#/$defs/a"}]})}, "$ref": "#/$defs/a"}
 _RING = {"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}
 _MERGED = {"$defs": {"a": _optional(100)}, "allOf": [{"$ref": "#/$defs/a"}] * 100}
 _RULES = "root ::= a a a a a a a a a a\na ::= b b b b b b b b b b\nb ::= c c c c c c c c c c\n" + 'c ::= "x"?\n'
@@ -109,6 +129,9 @@ ABUSES: tuple[Abuse, ...] = (
     _raw("a million lists", b'{"a":[' + b"[]," * 10**6 + b"1]}"),
     _raw("objects, 100,000 deep", b'{"a":' * 100_000 + b"1" + b"}" * 100_000),
     _raw("a body over the limit", b'{"messages":"' + b"x" * BODY_LIMIT_BYTES + b'"}', CHAT, TOO_LARGE),
+    _raw("a million texts", b'{"a":[' + b'"",' * 10**6 + b"[" + b"[]," * 80 + b"1]]}"),
+    _raw("400,000 names", json.dumps({str(number): 0 for number in range(400_000)}).encode()[:BODY_LIMIT_BYTES]),
+    _raw("four million ends of lists", b'{"a":[' + b"]" * 4_000_000),
     Abuse("a form of a browser", CHAT, b"{}", NOT_JSON, {"Content-Type": "text/plain"}),
     _raw("a key that comes a thousand times", b"{" + b'"messages":1,' * 1000 + b'"messages":2}'),
     # messages
@@ -123,6 +146,12 @@ ABUSES: tuple[Abuse, ...] = (
     _chat("the mark of a picture", EITHER, messages=_user("<__media__>")),
     _chat("arguments that are no JSON", messages=_call("{")),
     _chat("arguments 70 deep", messages=_call('{"a":' * 70 + "1" + "}" * 70)),
+    _chat("arguments with a million lists", messages=_call('{"a":[' + "[]," * 10**6 + "1]}")),
+    _chat("30,000 calls", messages=_call("{}") * 30_000),
+    _chat("129 calls in one message", messages=_calls(129)),
+    _chat("5,120 calls", messages=_calls(128) * 40),
+    _chat("90,000 parts", messages=_user([{"type": "text", "text": ""}] * 1000) * 90),
+    _chat("2,000 parts in one message", messages=_user([{"type": "text", "text": ""}] * 2000)),
     _chat("a result without a call", messages=[{"role": "tool", "content": "x"}]),
     # pictures
     _chat("a picture from this machine", messages=_image("http://127.0.0.1:22/")),
@@ -142,6 +171,13 @@ ABUSES: tuple[Abuse, ...] = (
     _schema("500 numbers in one place", {"enum": list(range(500))}),
     _schema("1,000 properties that may be left out", _optional(1000)),
     _schema("10,000 properties taken in by reference", _MERGED),
+    _schema("45,600 properties, each taken in 128 times", _TAKEN),
+    _schema("an object that takes in itself", _TAKES_ITSELF),
+    _schema("a type of 10,000 types", {"type": ["string"] * 10_000}),
+    _schema("1,000 long values in one place", {"enum": [f"v{number}" + "x" * 110 for number in range(1000)]}, FINE),
+    _schema("few ways to one place, then more", _ways(range(2, 50))),
+    _schema("many ways to one place, then fewer", _ways(range(49, 1, -1))),
+    _schema("4,000 patterns", _thing(4000, {"type": "string", "pattern": "a" * 500})),
     _schema("alternatives in alternatives", _alike(30)),
     _schema("a reference to itself", _RING),
     _schema("a reference to the web", {"$ref": "http://127.0.0.1/schema.json"}),
@@ -182,6 +218,12 @@ ABUSES: tuple[Abuse, ...] = (
     _text("tokens and texts in one list", prompt=[1, "x", 2]),
     _text("pictures by the back door", prompt={"prompt_string": "x", "multimodal_data": ["AAAA"]}),
     _text("64 prompts with 8 answers each", prompt=["x"] * 64, n=8),
+    _text("a million tokens", prompt=[1] * 10**6),
+    _post("a million tokens to put together", "/detokenize", tokens=[1] * 10**6),
+    _post("four megabytes to cut into tokens", "/tokenize", content="!?" * 2_000_000, with_pieces=True),
+    _post("a million tokens to embed", "/v1/embeddings", input=[1] * 10**6),
+    _post("2,000 lists of 600 tokens to embed", "/v1/embeddings", input=[[1] * 600] * 2000),
+    _post("a long query for 1,000 documents", "/v1/rerank", query="é" * 300_000, documents=["x"] * 1000),
     _post("tokens that the model does not have", "/detokenize", tokens=[10**9]),
     _post("tokens that are texts", "/detokenize", tokens=["1"]),
     _post("a text that is a number", "/tokenize", content=5),

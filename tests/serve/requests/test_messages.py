@@ -174,3 +174,37 @@ def test_what_the_model_cannot_read_is_refused(part: Body, lack: str) -> None:
 def test_twenty_pictures_are_accepted_and_one_more_is_not() -> None:
     assert sent({"role": "user", "content": [PICTURE] * 20})
     assert refusal(messages=[{"role": "user", "content": [PICTURE] * 21}]).code == "array_above_max_length"
+
+
+WIDE = able(context=262_144)
+TEXT = {"type": "text", "text": "x"}
+
+
+def called(*arguments: str, count: int = 1) -> Body:
+    """A message with calls of these arguments, so many times."""
+    calls = [{"id": "x", "function": {"name": "f", "arguments": text}} for text in arguments]
+    return {"role": "assistant", "tool_calls": calls * count}
+
+
+def test_parts_are_limited_in_one_message_and_in_all() -> None:
+    full = {"role": "user", "content": [TEXT] * 1024}
+    assert chat(WIDE, messages=[full] * 16).parts
+    assert refusal(WIDE, messages=[full] * 17).param == "messages"
+    assert refusal(WIDE, messages=[{"role": "user", "content": [TEXT] * 1025}]).param == "messages[0].content"
+
+
+def test_calls_are_limited_in_one_message_and_in_all() -> None:
+    assert chat(WIDE, messages=[called("{}", count=128)] * 32).parts
+    assert refusal(WIDE, messages=[called("{}", count=128)] * 33).param == "messages"
+    assert refusal(WIDE, messages=[called("{}", count=129)]).param == "messages[0].tool_calls"
+
+
+def test_arguments_longer_than_the_context_are_refused_before_they_are_read() -> None:
+    assert refusal(messages=[called("{" * 65_537)]).code == "context_length_exceeded"
+
+
+def test_arguments_have_so_many_lists_and_texts_together() -> None:
+    half = '{"a":[' + "[]," * 30_000 + "1]}"
+    assert chat(WIDE, messages=[called(half)]).parts
+    assert refusal(WIDE, messages=[called(half, half)]).param == "messages[0].tool_calls[1].function.arguments"
+    assert refusal(WIDE, messages=[called('{"a":[' + '"",' * 150_000 + "1]}")]).code == "invalid_value"

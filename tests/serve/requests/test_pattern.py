@@ -76,3 +76,9 @@ def test_a_pattern_of_texts_matches_them_as_they_stand_in_json(values: list[str]
 
 def test_texts_of_any_length_become_a_pattern() -> None:
     assert len(of_values(["x" * 100_000, "y"])) > 100_000
+
+
+def test_what_texts_begin_with_stands_in_the_pattern_once() -> None:
+    assert of_values(["ab.1", "ab.2", "ab", "c", "c"]) == r"^(ab(\.(1|2))?|c)$"
+    steps = ["x" * length for length in range(1, 480)]
+    assert of_values(steps).count("x") == len(steps)

@@ -224,3 +224,15 @@ def test_as_many_tools_as_allowed_can_be_forced() -> None:
 def test_the_text_of_tools_counts_as_text() -> None:
     long = [tool(f"a{i}", description="x" * 65_000) for i in range(2)]
     assert refusal(tools=long).code == "context_length_exceeded"
+
+
+@pytest.mark.parametrize("choice", ["required", NAMED])
+def test_a_stop_does_not_cut_a_call_that_is_forced(choice: object) -> None:
+    assert "stop" not in engine(tools=TWO, tool_choice=choice, stop=["}"])
+    assert engine(able(kind="command"), tools=TWO, tool_choice=choice, stop=["}"])["stop"] == ["}"]
+    assert refusal(tools=TWO, tool_choice=choice, stop=[""]).param == "stop[0]"
+
+
+@pytest.mark.parametrize("choice", ["auto", "none"])
+def test_a_stop_is_kept_where_no_call_is_forced(choice: str) -> None:
+    assert engine(tools=TWO, tool_choice=choice, stop="x")["stop"] == ["x"]
