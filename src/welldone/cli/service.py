@@ -113,7 +113,8 @@ class _Service:
             case State.LOADING:
                 self._begun[model.name] = time.monotonic()
             case State.READY:
-                log.event(logging.INFO, "model is ready", self._facts(model))
+                if model.name in self._begun:  # else only a request has ended
+                    log.event(logging.INFO, "model is ready", self._facts(model))
             case State.STOPPED:
                 self._begun.pop(model.name, None)
             case State.UNLOADED:
@@ -135,8 +136,7 @@ class _Service:
         facts: dict[str, Value] = {"model": model.name}
         if model.abilities is not None:
             facts |= {"context": model.abilities.context, "slots": model.abilities.slots}
-        if model.name in self._begun:
-            facts["load_s"] = round(time.monotonic() - self._begun.pop(model.name), 2)
+        facts["load_s"] = round(time.monotonic() - self._begun.pop(model.name), 2)
         return facts
 
     def _log_error(self, model: Model, more: dict[str, Value] | None = None) -> None:
