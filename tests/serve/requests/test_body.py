@@ -3,7 +3,7 @@
 import pytest
 
 from welldone.serve.errors import ApiError
-from welldone.serve.requests.body import DEPTH_LIMIT, LISTS_LIMIT, STRINGS_LIMIT, Shape, read_body
+from welldone.serve.requests.body import DEPTH_LIMIT, ELEMENTS_LIMIT, LISTS_LIMIT, STRINGS_LIMIT, Shape, read_body
 
 JSON = "application/json"
 
@@ -130,3 +130,25 @@ def test_texts_that_are_checked_together_have_one_limit() -> None:
     shape.check(half)
     with pytest.raises(ApiError, match="arrays and objects"):
         shape.check(half)
+
+
+@pytest.mark.parametrize(
+    ("number", "count"),
+    [("8.5e-323", 4096), ("1E-300", 4096), ("9007199254740993.0", 50_000), ("1e3", 50_000), ("9" * 256, 10)],
+)
+def test_numbers_that_are_slow_to_read_are_limited(number: str, count: int) -> None:
+    one = number.encode()
+    assert len(read_body(b'{"a":[' + (one + b",") * (count - 1) + one + b"]}", JSON)["a"]) == count
+    more = b"9" + one if len(one) == 256 else one + b"," + one
+    with pytest.raises(ApiError, match="has a number of more than 256 digits"):
+        read_body(b'{"a":[' + (one + b",") * (count - 1) + more + b"]}", JSON)
+
+
+def test_numbers_in_texts_are_not_counted() -> None:
+    assert read_body(b'{"a":"' + b"1e-5 " * 60_000 + b"9" * 1000 + b'"}', JSON)
+
+
+def test_elements_are_limited() -> None:
+    assert read_body(b'{"a":[' + b"1," * ELEMENTS_LIMIT + b"1]}", JSON)
+    with pytest.raises(ApiError, match=f"{ELEMENTS_LIMIT} elements"):
+        read_body(b'{"a":[' + b"1," * (ELEMENTS_LIMIT + 1) + b"1]}", JSON)

@@ -19,13 +19,23 @@ LISTS_LIMIT = 50_000
 STRINGS_LIMIT = 150_000
 """Names and texts of a body, for the same reason: 450,000 different names take 130 ms. There are 36 for each
 message."""
+ELEMENTS_LIMIT = 1_000_000
+"""Elements of all arrays and objects: as many token ids as the longest context of a model has. They take 30 to
+50 ms."""
+DECIMALS_LIMIT = 50_000
+"""Numbers with a point or an exponent: those that lie between two that can be told apart take 1 us each."""
+TINY_LIMIT = 4_096
+"""Numbers with a negative exponent: those near the smallest that there are take 10 us each."""
+DIGITS_LIMIT = 256
+"""Digits of a number. Thousands cost their square; the largest field, a seed, has 20."""
 
 _FORM = "application/x-www-form-urlencoded"
 _ALL_BUT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
-_ALL_BUT_MARKS = _ALL_BUT_BRACKETS.replace(b'"', b"")
 _UP = b"\x01"
 _DOWN = b"\xff"  # as a signed byte, -1
 _STEPS = bytes.maketrans(b"[{]}", _UP * 2 + _DOWN * 2)
+_NUMBERS = bytes.maketrans(b"123456789E", b"000000000e")
+_TOO_LONG = b"0" * (DIGITS_LIMIT + 1)
 _decode = msgspec.json.Decoder().decode
 
 
@@ -59,26 +69,36 @@ class Shape:
         self._name = name
         self._lists = LISTS_LIMIT
         self._strings = STRINGS_LIMIT
+        self._elements = ELEMENTS_LIMIT
+        self._decimals = DECIMALS_LIMIT
+        self._tiny = TINY_LIMIT
 
     def check(self, data: bytes) -> None:
         """Take what this text holds. ApiError where that is too much."""
-        if len(data.translate(None, _ALL_BUT_MARKS)) <= DEPTH_LIMIT:
-            return  # too few to count
         plain = data.replace(b"\\\\", b"").replace(b'\\"', b"")
         self._strings -= plain.count(b'"') // 2
         if self._strings < 0:
             raise invalid(f"The {self._name} has more than {STRINGS_LIMIT} names and texts.")
-        steps = _steps(plain)
+        outside = b"".join(plain.split(b'"')[::2])  # without its escapes, every second piece is a string
+        self._elements -= outside.count(b",")
+        if self._elements < 0:
+            raise invalid(f"The {self._name} has more than {ELEMENTS_LIMIT} elements.")
+        self._check_numbers(outside.translate(_NUMBERS))
+        steps = outside.translate(_STEPS, _ALL_BUT_BRACKETS)
         self._lists -= (len(steps) + 1) // 2
         if self._lists < 0:
             raise invalid(f"The {self._name} has more than {LISTS_LIMIT} arrays and objects.")
         if _depth(steps) > DEPTH_LIMIT:
             raise invalid(f"The {self._name} is nested more than {DEPTH_LIMIT} levels deep.")
 
-
-def _steps(plain: bytes) -> bytes:
-    """JSON without its escapes as nothing but its steps up and down: every second piece between quotes is a string."""
-    return b"".join(plain.split(b'"')[::2]).translate(_STEPS, _ALL_BUT_BRACKETS)
+    def _check_numbers(self, outside: bytes) -> None:
+        self._decimals -= outside.count(b".") + outside.count(b"0e")
+        self._tiny -= outside.count(b"e-")
+        if self._decimals < 0 or self._tiny < 0 or _TOO_LONG in outside:
+            raise invalid(
+                f"The {self._name} has a number of more than {DIGITS_LIMIT} digits, more than {DECIMALS_LIMIT} "
+                f"decimals, or more than {TINY_LIMIT} with a negative exponent."
+            )
 
 
 def _depth(steps: bytes) -> int:

@@ -26,6 +26,7 @@ LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 SINGLES = ("items", "additionalProperties")
 _HOLDERS = frozenset((*LISTS, *SINGLES))
 _CHOICES = ("anyOf", "oneOf")
+_BRANCHING = frozenset((*_CHOICES, "enum", "$ref"))
 _PLAIN = frozenset(("string", "number", "integer", "boolean", "null"))
 _ANY = ""  # the first property says nothing of which alternative it is
 
@@ -77,7 +78,7 @@ class Branches:
                     heapq.heappush(todo, place)
 
     def _order(self, root: Json) -> list[Json]:
-        """All schemas, each before those it leads to: so all ways to one are known at its turn, but for those of rings."""
+        """All schemas, each before those it leads to: so all ways to one are known at its turn, except in rings."""
         order: list[Json] = []
         seen = {id(root)}
         todo = [(root, self._next(root))]
@@ -99,6 +100,8 @@ class Branches:
 
     def _start(self, schema: Json, chain: int = 0) -> int:
         """How many alternatives a value begins with."""
+        if _BRANCHING.isdisjoint(schema):
+            return 1
         known = self._starts.get(id(schema))
         if known is not None:
             return known
@@ -116,7 +119,7 @@ class Branches:
 
     def _alike(self, schema: Json) -> int:
         """How many alternatives may still be open when the inside of one is reached."""
-        if not any(key in schema for key in _CHOICES):
+        if _BRANCHING.isdisjoint(schema):
             return 1
         if id(schema) not in self._alikes:
             self._alikes[id(schema)] = self._count_alike(schema)

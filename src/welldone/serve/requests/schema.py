@@ -31,8 +31,8 @@ OPTIONAL_LIMIT = 128
 REPEAT_LIMIT = 2_000
 """llama.cpp's own limit for repetitions: beyond it a grammar is refused."""
 PATTERN_LIMIT = 512
-PATTERNS_LIMIT = 32_768
-"""Characters of all patterns: to judge them takes 1 ms for each thousand."""
+PATTERNS_LIMIT = 16_384
+"""Characters of all patterns: to judge them takes 2 ms for each thousand."""
 REFERENCE_LIMIT = 512
 """Characters of a reference; each of the 10 levels has room for a name."""
 

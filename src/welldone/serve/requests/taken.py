@@ -1,7 +1,8 @@
 """What `allOf` takes in by reference: an engine builds all of it anew at each such place.
 
 Elsewhere a reference is built once, however often it is used. But 128 parts of an `allOf` that name an object of 2,400
-properties make 300,000 of them, and 19 such places stop an engine for a minute.
+properties make 300,000 of them, and 19 such places stop an engine for a minute. A place that takes in itself ends the
+engine: it follows the ring until its stack is full.
 """
 
 from collections.abc import Callable, Iterator
