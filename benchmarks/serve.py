@@ -207,7 +207,7 @@ def read_options() -> tuple[Options, list[str]]:
     parser.add_argument("-np", "--parallel", type=count, default=4, help="slots of the engine [%(default)s]")
     parser.add_argument("--tokens", type=count, help="tokens of an answer [32, quick: 16]")
     parser.add_argument("--rounds", type=count, help="rounds of each way, by level [24, 6 and 3, quick: 2]")
-    parser.add_argument("--answers", type=count, help="answers in a round, at least [8, quick: 10]")
+    parser.add_argument("--answers", type=count, help="answers in a round, at least [2, quick: 10]")
     parser.add_argument("--json", action="store_true", help="print all figures as JSON")
     parser.add_argument("--strict", action="store_true", help="exit code 1 where a bar is missed")
     given, rest = parser.parse_known_args()
@@ -217,7 +217,7 @@ def read_options() -> tuple[Options, list[str]]:
         tokens=given.tokens or (16 if given.quick else 32),
         rounds=given.rounds or (2 if given.quick else None),
         answers=given.answers or (10 if given.quick else 2),
-        turns=1,
+        turns=1 if given.quick else 2,
         is_json=given.json,
         is_strict=given.strict,
     )
