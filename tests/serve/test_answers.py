@@ -140,6 +140,18 @@ def test_a_server_that_leaves_its_body_open_is_not_waited_for(tmp_path: Path, re
     assert heard.findings() == []
 
 
+def test_bodies_that_are_left_open_do_not_hold_up_the_next_choice(tmp_path: Path) -> None:
+    hanging = Reply((ROLE, HELLO, STOP, USAGE, DONE), end="hang")
+
+    async def work() -> Heard:
+        async with scripted(tmp_path, hanging, model={"parallel": 1}) as serving:
+            return await serving.ask({**STREAM, "n": 2})
+
+    heard = run(work())
+    assert heard.findings() == []
+    assert heard.body.count(b"Hello") == 2
+
+
 def test_an_engine_that_does_not_even_begin_its_reply_is_given_up(tmp_path: Path) -> None:
     async def work() -> Heard:
         async with scripted(tmp_path, first_byte_s=0.3) as serving:

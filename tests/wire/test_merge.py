@@ -193,10 +193,8 @@ def test_the_model_has_the_name_that_the_client_knows() -> None:
 def test_a_fold_that_failed_says_why() -> None:
     fold = Fold(CHAT, fallback=FALLBACK, asked=Asked())
     fold.feed(stream(role(), end=b""))
-    assert not fold.is_done
     fold.fail(FAILURE)
     assert fold.failure == FAILURE
-    assert fold.is_done
 
 
 def test_usage_that_we_asked_for_ourselves_is_no_fault_and_not_shown() -> None:

@@ -86,7 +86,6 @@ class Answer:
         self._ended = 0
         self._is_accepted = False  # the engine has begun
         self._is_over = False
-        self._is_ending = False
         self._changed = asyncio.Event()
         self._heard_at = self._loop.time()
         self._kept_at = self._heard_at  # when the last sign of life was sent
@@ -216,16 +215,9 @@ class Answer:
         if self.pipe.failure is not None:
             self._say(self.pipe.close(part))
             self._end()
-        elif data.endswith(sse.DONE) and not self._is_ending and self.pipe.is_done:
+        elif data.endswith(sse.DONE):
             # Some servers leave the body open after this: nobody waits for them.
-            self._is_ending = True
-            self._loop.call_later(_GRACE_S, self._end_all)
-
-    def _end_all(self) -> None:
-        for part in self._parts:
-            if not part.has_ended:
-                part.close()
-                part.end(None)
+            self._loop.call_later(_GRACE_S, self._parts[part].give_up)
 
     def ended(self, part: int) -> None:
         """A part's stream has ended."""
@@ -362,6 +354,12 @@ class _Part:
         """Leave the engine."""
         if self.exchange is not None:
             self.exchange.close()
+
+    def give_up(self) -> None:
+        """Take the reply as whole, if it has not ended yet."""
+        if not self.has_ended:
+            self.close()
+            self.end(None)
 
     def pause(self) -> None:
         """Hear no more for now."""

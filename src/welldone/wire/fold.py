@@ -45,11 +45,6 @@ class Fold:
         return self._merge.notes
 
     @property
-    def is_done(self) -> bool:
-        """Whether the server said `[DONE]` on each part, or failed: nothing that matters can follow."""
-        return self._merge.is_done
-
-    @property
     def failure(self) -> Failure | None:
         """Why there is no whole answer, if there is none."""
         return self._merge.failure
