@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from welldone.cli.main import run
+from welldone.serve.config import read_config
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -41,3 +42,11 @@ def test_every_file_that_the_documents_name_is_there() -> None:
         text = (ROOT / document).read_text("utf-8")
         for target in re.findall(r"\]\((?!http)([^)#]+)\)", text):
             assert (ROOT / target).exists(), f"{document} names {target}"
+
+
+def test_the_configuration_that_the_documents_show_is_right(tmp_path: Path) -> None:
+    (shown,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "serve.md").read_text("utf-8"), re.DOTALL)
+    (tmp_path / "welldone.toml").write_text(shown)
+    config = read_config({}, {}, folder=tmp_path)
+    assert [model.name for model in config.models] == ["small", "large", "native"]
+    assert config.models[1].defaults == {"temperature": 0.2}
