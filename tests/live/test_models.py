@@ -118,7 +118,7 @@ def test_a_model_that_is_idle_goes_and_comes_again(tiny_model: Path, tmp_path: P
     table = f'file = "{tiny_model}"\nthreads = 1\nidle_unload_s = 0.05'
     with configured(tmp_path, {"brief": table, "other": table}) as server:
         for _ in range(2):
-            assert chat(server, "Hello", model="brief", stream=stream, max_tokens=4).text
+            assert chat(server, "Hello", model="brief", stream=stream, max_tokens=4).one.finish == "length"
             until(server, "brief", "unloaded")
 
 
@@ -126,7 +126,7 @@ def test_a_model_makes_room_for_another(tiny_model: Path, tmp_path: Path) -> Non
     table = f'file = "{tiny_model}"\nthreads = 1'
     with configured(tmp_path, {"one": table, "two": table}, "[server]\nmax_loaded = 1\n") as server:
         for name, other in (("one", "two"), ("two", "one")):
-            assert chat(server, "Hello", model=name, max_tokens=4).text
+            assert chat(server, "Hello", model=name, max_tokens=4).one.finish == "length"
             assert listed(server, name)["status"] == {"value": "loaded"}
             assert listed(server, other)["status"] == {"value": "unloaded"}
 

@@ -97,6 +97,7 @@ class Process:
             await asyncio.wait({healthy, ended}, return_when=asyncio.FIRST_COMPLETED)
             if ended.done():
                 raise await self._death()
+            await healthy
         finally:
             for task in (healthy, ended):
                 task.cancel()
