@@ -21,7 +21,7 @@ from welldone.serve import log
 from welldone.serve.admission import Gate
 from welldone.serve.errors import ApiError
 from welldone.serve.metrics import StreamTimes
-from welldone.serve.refusals import from_engine, from_reply
+from welldone.serve.refusals import died, from_engine, from_reply
 from welldone.serve.requests import Request
 from welldone.serve.settings import ServeSettings
 from welldone.wire import sse
@@ -155,7 +155,7 @@ class Answer:
         except EngineError as error:
             self.break_off(from_engine(error))
         except OutboundError:
-            self.break_off(ApiError(502, "The engine stopped before its answer was whole.", code="engine_died"))
+            self.break_off(died())
         except Exception as error:  # noqa: BLE001 - the edge of a task: it logs, and the client gets an honest error
             self.fail(error)
 

@@ -169,6 +169,11 @@ def error_reply(error: ApiError) -> Reply:
     return Reply(error.status, error.body(), headers=headers)
 
 
+def json_reply(value: object) -> Reply:
+    """A value as a reply."""
+    return Reply(200, msgspec.json.encode(value))
+
+
 def error_page(status: int, message: str) -> Reply:
     """The reply where HTTP itself was broken, or the server is full."""
     known = status if status in (400, 408, 413, 503) else 500 if status >= 500 else 400

@@ -19,6 +19,11 @@ def from_engine(error: EngineError) -> ApiError:
     return ApiError(503, error.message, code="model_unavailable", retry_after_s=error.retry_after_s or 1.0)
 
 
+def died() -> ApiError:
+    """The engine was there, and is gone."""
+    return ApiError(502, "The engine stopped before its answer was whole.", code="engine_died")
+
+
 def from_reply(status: int, body: bytes, param: str = "messages", *, retry_after: str = "") -> ApiError:
     """The engine answered with an error. `param` is what a request that is too long has too much of."""
     error = _read(body)

@@ -16,7 +16,7 @@ from welldone.net.outbound import OutboundError, fetch
 from welldone.serve import listing, pages
 from welldone.serve.admission import Gate
 from welldone.serve.answers import Answer
-from welldone.serve.app import Action, Ask, Route
+from welldone.serve.app import Action, Ask, Route, json_reply
 from welldone.serve.errors import ApiError
 from welldone.serve.limits import Limits
 from welldone.serve.metrics import Metrics
@@ -232,7 +232,7 @@ class Routes:
     # What the server says of itself.
 
     async def _list(self, ask: Ask) -> Reply:
-        return _json(listing.models_list(self._fleet.models, self._created))
+        return json_reply(listing.models_list(self._fleet.models, self._created))
 
     async def _one(self, ask: Ask) -> Reply:
         name = ask.call.path.partition("/models/")[2]
@@ -240,10 +240,10 @@ class Routes:
         if model is None:
             raise self._unknown(name)
         ask.model = model.name
-        return _json(listing.model_object(model, self._created))
+        return json_reply(listing.model_object(model, self._created))
 
     async def _live(self, ask: Ask) -> Reply:
-        return _json({"status": "ok"})
+        return json_reply({"status": "ok"})
 
     async def _health(self, ask: Ask) -> Reply:
         """As llama-server has it: 503 until the model is loaded; and 503 at the end, so that nobody is sent here."""
@@ -255,7 +255,7 @@ class Routes:
                 raise ApiError(503, "Loading model", code="model_loading", retry_after_s=1.0)
             if model.state is State.FAILED:
                 raise ApiError(503, "A model cannot be loaded.", code="model_unavailable", retry_after_s=10.0)
-        return _json({"status": "ok"})
+        return json_reply({"status": "ok"})
 
     async def _show_metrics(self, ask: Ask) -> Reply:
         await asyncio.gather(*(self._ask_metrics(model) for model in self._fleet.models))
@@ -281,7 +281,7 @@ class Routes:
                 {"id": place, "model": model.name, "n_ctx": context, "is_processing": place < gate.running}
                 for place in range(gate.slots)
             ]
-        return _json(slots)
+        return json_reply(slots)
 
 
 def _ending() -> ApiError:
@@ -305,10 +305,6 @@ def _cached(usage: Usage) -> int:
 def _gate(model: Model) -> Gate:
     settings = model.settings
     return Gate(settings.slots, settings.queue, settings.queue_wait_s)
-
-
-def _json(value: object) -> Reply:
-    return Reply(200, msgspec.json.encode(value))
 
 
 def _ms(seconds: float | None) -> float | None:

@@ -14,9 +14,9 @@ from welldone.engines.fleet import Model
 from welldone.net.inbound import Reply
 from welldone.net.outbound import Fetched, OutboundError, fetch
 from welldone.serve.admission import Gate
-from welldone.serve.app import Ask
+from welldone.serve.app import Ask, json_reply
 from welldone.serve.errors import ApiError
-from welldone.serve.refusals import from_engine, from_reply, too_long
+from welldone.serve.refusals import died, from_engine, from_reply, too_long
 from welldone.serve.requests import Request, read_detokenize, read_embeddings, read_rerank, read_tokenize
 from welldone.serve.settings import ServeSettings
 from welldone.wire.events import Json
@@ -92,7 +92,7 @@ class Vectors:
             for one in results:
                 one["document"] = {"text": request.documents[one["index"]]}
         usage = self._count(ask, _prompt_tokens(reply))
-        return _json({"object": "list", "model": model.name, "results": results, "usage": usage})
+        return json_reply({"object": "list", "model": model.name, "results": results, "usage": usage})
 
     async def tokenize(self, ask: Ask) -> Reply:
         """POST /tokenize: llama.cpp's shape, with vLLM's counts."""
@@ -103,7 +103,7 @@ class Vectors:
         async with self._counting:
             tokens = _list(await self._fetch(model, "/tokenize", request.parts[0]), "tokens")
         length = model.abilities.context if model.abilities is not None else 0
-        return _json({"tokens": tokens, "count": len(tokens), "max_model_len": length})
+        return json_reply({"tokens": tokens, "count": len(tokens), "max_model_len": length})
 
     async def detokenize(self, ask: Ask) -> Reply:
         """POST /detokenize: llama.cpp's `content`, and the same as vLLM's `prompt`."""
@@ -113,7 +113,7 @@ class Vectors:
         request = read_detokenize(body, model.settings, model.abilities)
         async with self._counting:
             text = (await self._fetch(model, "/detokenize", request.parts[0])).get("content")
-        return _json({"content": text, "prompt": text})
+        return json_reply({"content": text, "prompt": text})
 
     async def _loaded(self, model: Model) -> None:
         try:
@@ -171,7 +171,7 @@ class Vectors:
                 if attempt == _ATTEMPTS:
                     break
                 await model.check()
-        raise ApiError(502, "The engine stopped before its answer was whole.", code="engine_died")
+        raise died()
 
 
 def _list(reply: Json, name: str) -> list[Any]:
@@ -216,7 +216,3 @@ def _prompt_tokens(reply: Json) -> int:
     usage = reply.get("usage")
     count = usage.get("prompt_tokens") if isinstance(usage, dict) else 0
     return count if isinstance(count, int) else 0
-
-
-def _json(value: object) -> Reply:
-    return Reply(200, msgspec.json.encode(value))

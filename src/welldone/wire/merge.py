@@ -4,6 +4,7 @@ Engines differ in what they do with `n` and with lists of prompts: some refuse, 
 frames that say nothing. Asked for one choice at a time they are all alike.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import msgspec
@@ -146,6 +147,58 @@ class Merge:
             out.append(Opening(index))
             if self._parts.echo and (echo := self._parts.echo[self._parts.prompt(index)]):
                 out.append(Text(index, echo))
+
+
+class Answered(ABC):
+    """What a pipe and a fold share: an answer that comes in parts, and what is known of it besides its words.
+
+    `fallback` is the envelope for what the server does not say; ids that have to be made are made of its id, so that
+    the same input gives the same bytes. `model` is the name that the client knows, where the server may say another.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        fallback: Head,
+        asked: Asked | None = None,
+        parts: Parts | None = None,
+        forced: Forced | None = None,
+        model: str | None = None,
+        limit_bytes: int = sse.LIMIT_BYTES,
+    ) -> None:
+        self._endpoint = endpoint
+        self._fallback = fallback
+        self._asked = asked or Asked()
+        self._merge = Merge(
+            endpoint,
+            fallback=fallback,
+            asked=self._asked,
+            parts=parts,
+            forced=forced,
+            model=model,
+            limit_bytes=limit_bytes,
+        )
+        self._start()
+
+    @abstractmethod
+    def _start(self) -> None:
+        """Make what else is kept of the answer."""
+
+    @property
+    def notes(self) -> Notes:
+        """What was mended."""
+        return self._merge.notes
+
+    @property
+    def failure(self) -> Failure | None:
+        """The error that the answer ends with, if it does."""
+        return self._merge.failure
+
+    @property
+    def usage(self) -> Usage | None:
+        """What the server counted, also where the client did not ask for it."""
+        return self._merge.usage
 
 
 def minter(stream_id: str) -> Callable[[], str]:

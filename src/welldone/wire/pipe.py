@@ -1,69 +1,24 @@
 """Any server's bytes in, the bytes of a right stream out: reader, repair and writer in a row."""
 
-from welldone.wire import sse
-from welldone.wire.asked import Asked
 from welldone.wire.dialects.chat import ChatWriter
 from welldone.wire.dialects.completions import CompletionsWriter
 from welldone.wire.dialects.stream import KEEP_ALIVE, StreamWriter
-from welldone.wire.events import Event, Failure, KeepAlive, Usage
-from welldone.wire.forced import Forced
-from welldone.wire.head import Endpoint, Head
-from welldone.wire.merge import Merge, Parts
-from welldone.wire.notes import Notes
+from welldone.wire.events import Event, Failure, KeepAlive
+from welldone.wire.head import Endpoint
+from welldone.wire.merge import Answered
 
 
-class Pipe:
-    """Repairs one stream as it comes, or several that make one answer.
+class Pipe(Answered):
+    """Repairs one stream as it comes, or several that make one answer."""
 
-    `fallback` is the envelope for what the server does not say; ids that have to be made are made of its id, so that
-    the same input gives the same bytes. `model` is the name that the client knows, where the server may say another.
-    """
-
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        *,
-        fallback: Head,
-        asked: Asked | None = None,
-        parts: Parts | None = None,
-        forced: Forced | None = None,
-        model: str | None = None,
-        limit_bytes: int = sse.LIMIT_BYTES,
-    ) -> None:
-        self._endpoint = endpoint
-        self._fallback = fallback
-        self._asked = asked or Asked()
-        self._merge = Merge(
-            endpoint,
-            fallback=fallback,
-            asked=self._asked,
-            parts=parts,
-            forced=forced,
-            model=model,
-            limit_bytes=limit_bytes,
-        )
+    def _start(self) -> None:
         self._writer: StreamWriter | None = None
         self._is_ended = False
-
-    @property
-    def notes(self) -> Notes:
-        """What was mended."""
-        return self._merge.notes
 
     @property
     def is_done(self) -> bool:
         """Whether the server said `[DONE]` on each part, or failed: nothing that matters can follow."""
         return self._merge.is_done
-
-    @property
-    def failure(self) -> Failure | None:
-        """The error that the stream ends with, if it does."""
-        return self._merge.failure
-
-    @property
-    def usage(self) -> Usage | None:
-        """What the server counted, also where the client did not ask for it."""
-        return self._merge.usage
 
     def feed(self, data: bytes, part: int = 0) -> bytes:
         """The bytes to send on."""
