@@ -5,7 +5,9 @@ import errno
 import logging
 import os
 import signal
+import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, cast
 
@@ -47,6 +49,16 @@ def run(config: Config) -> Exit:
         return runner.run(_serve(config, keys, folder, made))
 
 
+def _ignore_signals(numbers: Iterable[int]) -> None:
+    """All is done: who is impatient now shall not turn a good end into a bad one.
+
+    A signal that comes just as it is set to be ignored is an error to Python, which nobody needs to see.
+    """
+    sys.unraisablehook = lambda error: None if error.exc_type is OSError else sys.__unraisablehook__(error)
+    for number in numbers:
+        signal.signal(number, signal.SIG_IGN)
+
+
 async def _serve(config: Config, keys: list[str], folder: Path, made: str | None) -> Exit:
     return await _Service(config, keys, folder, made).run()
 
@@ -74,9 +86,8 @@ class _Service:
             signal.signal(number, lambda *_: loop.call_soon_threadsafe(self._end.set))
         try:
             return await self._run()
-        finally:  # all is done: who is impatient now shall not turn a good end into a bad one
-            for number in numbers:
-                signal.signal(number, signal.SIG_IGN)
+        finally:
+            _ignore_signals(numbers)
 
     async def _run(self) -> Exit:
         try:
