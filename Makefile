@@ -11,15 +11,17 @@ SERVE_READY := $(VENV)/.serve-ready
 TEST_READY := $(VENV)/.test-ready
 DEV_READY := $(VENV)/.dev-ready
 CLIENTS := .venv-clients
+PEERS := .venv-bench
 IS_NEW_ENOUGH := -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
 COVERED := --include='*/welldone/wire/*,*/welldone/rules/*'
 LOCK := $(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --python-version 3.11 \
 	--exclude-newer "7 days"
 
-.PHONY: help serve test clients coverage check lint types contracts docs docs-check format bench bench-serve lock clean
+.PHONY: help serve test clients coverage check lint types contracts docs docs-check format bench bench-serve \
+	bench-gateway lock clean
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 serve: $(SERVE_READY) ## serve a model; ARGS="-m model.gguf --port 8080" goes to welldone serve
 	@exec $(BIN)/welldone serve $(ARGS)
@@ -62,16 +64,20 @@ bench: $(TEST_READY) ## how fast the core is
 bench-serve: $(SERVE_READY) ## what the server costs on top of its engine; ARGS="--quick -m model.gguf"
 	$(BIN)/python benchmarks/serve.py $(ARGS)
 
+bench-gateway: $(SERVE_READY) $(PEERS)/.ready ## what the gateway costs, beside others; ARGS="--only welldone,nginx"
+	$(BIN)/python benchmarks/gateway.py $(ARGS)
+
 lock: ## compile requirements/*.in anew (needs uv)
 	$(LOCK) --output-file requirements/serve.txt requirements/serve.in
 	$(LOCK) --output-file requirements/test.txt requirements/test.in
 	$(LOCK) --output-file requirements/dev.txt requirements/dev.in
 	$(LOCK) --output-file requirements/clients.txt requirements/clients.in
 	$(LOCK) --output-file requirements/litellm.txt requirements/litellm.in
+	$(LOCK) --output-file requirements/bench.txt requirements/bench.in
 
 clean: ## remove what these commands made
-	rm -rf $(VENV) $(CLIENTS) build dist htmlcov .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	rm -rf .import_linter_cache tests/oracle/node/node_modules
+	rm -rf $(VENV) $(CLIENTS) $(PEERS) build dist htmlcov .coverage .coverage.*
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache tests/oracle/node/node_modules
 	find src tests tools benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # The package is linked, not copied, so that an edit under src needs no new installation.
@@ -94,6 +100,12 @@ $(DEV_READY): requirements/dev.txt $(TEST_READY)
 	touch $@
 
 $(CLIENTS)/%/.ready: requirements/%.txt
+	[ -x $(@D)/bin/python ] || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --require-hashes -r $<
+	touch $@
+
+# The gateways beside which welldone is measured.
+$(PEERS)/.ready: requirements/bench.txt
 	[ -x $(@D)/bin/python ] || $(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --require-hashes -r $<
 	touch $@

@@ -15,8 +15,9 @@ from welldone.cli.exits import MEANINGS
 from welldone.cli.foreign import ACCEPTED, REFUSED, Foreign
 from welldone.cli.main import COMMANDS, run
 from welldone.net.settings import Field
-from welldone.serve.config import ALL_FIELDS, DEFAULT_FIELDS, MODEL_FIELDS
+from welldone.serve.config import ALL_FIELDS
 from welldone.serve.requests.table import FIELDS, Use
+from welldone.serve.tables import DEFAULT_FIELDS, KEY_FIELDS, MODEL_FIELDS, UPSTREAM_FIELDS
 from welldone.wire import automaton
 from welldone.wire.automaton import ChoiceTable
 from welldone.wire.faults import Fault, Severity
@@ -208,7 +209,8 @@ environment, the environment over the file, the file over the default. Where our
 (`LLAMA_ARG_…`) is read. Flags behind a `/` turn the setting off.
 
 The file is `welldone.toml` in the folder that the server is started in, or what `--config` names.
-[examples/welldone.toml](examples/welldone.toml) shows one. Its tables:
+[examples/welldone.toml](examples/welldone.toml) shows one with local models, and
+[examples/gateway.toml](examples/gateway.toml) one with upstreams. Its tables:
 
 | table | holds |
 |---|---|
@@ -216,13 +218,49 @@ The file is `welldone.toml` in the folder that the server is started in, or what
 | `[models.NAME]` | one model; clients ask for it by `NAME` |
 | `[models.NAME.defaults]` | what is used where a request is silent (*Answers* below) |
 | `[defaults]`, `[defaults.defaults]` | the same for all models |
+| `[upstreams.NAME]` | a server that somebody else runs ([below](#an-upstream)) |
+| `[routes]` | names that clients say, and what is asked for them ([below](#routes)) |
+| `[keys.NAME]` | a key with rights of its own ([below](#a-key)) |
 
 Keys may be written with `-` for `_`. Relative paths are counted from the file, `~` is the user's home. What is a secret
-(keys, commands and their environment) may be written `"env:NAME"`: it is then taken from that variable.
+(keys, commands and their environment, headers) may be written `"env:NAME"`: it is then taken from that variable.
 
 With `-m FILE` one model is served. The models of the file are left aside, but one of the same name gives its settings.
 `-m NAME` serves that model of the file alone. Without `-m`, all models of the file are served, and flags and variables
 of models count for all of them.
+
+`--upstream URL` is a server to stand in front of, and may be repeated; it needs no file. A URL without a path is asked
+at `/v1`. Each is named after its host, as in `gpu-8000`; in the file it has a name of its own and more settings. Models
+of this machine and upstreams can be served together. Where there are only upstreams, the built-in model is not served.
+"""
+
+UPSTREAM = """
+## An upstream
+
+The keys of `[upstreams.NAME]`. Only `url` must be given. `NAME` stands in logs and metrics. Neither its key nor its
+headers are ever shown, and no client's key goes there.
+"""
+
+ROUTES = """
+## Routes
+
+```toml
+[routes]
+"gpt-4o" = "qwen-7b@lab"               # another name
+"gpt-*" = "@openai"                    # any that begins so, by the same name
+"fast" = ["qwen-7b@lab", "small@box"]  # the one that has least to do
+"mine" = "phi-4"                       # a local model, or all upstreams that have it
+```
+
+A name is looked for among the routes, then the models of this machine, then what upstreams declare or list, then the
+routes and the declared names with a `*`, of which the longest wins. A target is not looked for among the routes again.
+"""
+
+KEY = """
+## A key
+
+The keys of `[keys.NAME]`. Only `key` must be given. `NAME` stands in the log for who has it. Keys of `--api-key` may
+use all models, at the server's rates.
 """
 
 
@@ -231,6 +269,8 @@ def _settings() -> str:
     for group in flags.GROUPS:
         parts += ["", f"## {group}", "", "| flag | environment | TOML | default | |", "|---|---|---|---|---|"]
         parts += [_setting(field) for field in ALL_FIELDS if field.setting.group == group]
+    parts += ["", UPSTREAM.strip(), "", *_keys_of(UPSTREAM_FIELDS), "", ROUTES.strip()]
+    parts += ["", KEY.strip(), "", *_keys_of(KEY_FIELDS)]
     parts += ["", "## Flags of llama-server that are no settings", ""]
     parts += [
         "Accepted, with a note:",
@@ -252,9 +292,19 @@ def _setting(field: Field) -> str:
     variables = ", ".join(f"`{name}`" for name in field.variables[:1])
     table = "models.NAME.defaults" if field in DEFAULT_FIELDS else "models.NAME" if field in MODEL_FIELDS else "server"
     key = "" if field.name == "config" else f"`{table}.{field.name}`"
-    said = setting.help + (f" ({', '.join(setting.choices.split())})" if setting.choices else "")
-    cells = [names, variables, key, flags.default_of(field), said]
+    cells = [names, variables, key, flags.default_of(field), _said(field)]
     return f"| {' | '.join(_cell(cell) for cell in cells)} |"
+
+
+def _keys_of(fields: tuple[Field, ...]) -> list[str]:
+    """The keys of a table that has no flags."""
+    rows = [(f"`{field.name}`", flags.default_of(field), _said(field)) for field in fields]
+    return ["| key | default | |", "|---|---|---|", *(f"| {' | '.join(map(_cell, row))} |" for row in rows)]
+
+
+def _said(field: Field) -> str:
+    choices = field.setting.choices.split()
+    return field.setting.help + (f" ({', '.join(choices)})" if choices else "")
 
 
 def _foreign(rows: tuple[Foreign, ...]) -> list[str]:

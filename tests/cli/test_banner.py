@@ -8,6 +8,7 @@ import pytest
 
 from welldone.cli import banner
 from welldone.engines.settings import ModelSettings
+from welldone.engines.upstream_settings import UpstreamSettings
 from welldone.serve.settings import Config, ServeSettings
 
 
@@ -73,3 +74,45 @@ def test_with_tls_the_line_to_try_trusts_the_certificate() -> None:
     words = pasted("\n".join(banner.lines(config, 8000, has_keys=False, made=None)))
     assert words[words.index("--cacert") + 1] == "/my files/c.pem"
     assert "https://127.0.0.1:8000/v1/chat/completions" in words
+
+
+LAB = UpstreamSettings(name="lab", url="http://gpu:8000/canary/v1", key="canary")
+OPENAI = UpstreamSettings(name="openai", url="https://api.openai.com/v1", models=("gpt-*", "o4-mini"))
+
+
+def before(*upstreams: UpstreamSettings, models: tuple[ModelSettings, ...] = (), **routes: tuple[str, ...]) -> str:
+    """The banner of a server in front of these upstreams."""
+    config = Config(server=ServeSettings(), models=models, upstreams=upstreams, routes=routes)
+    text = "\n".join(banner.lines(config, 8000, has_keys=False, made=None, machine="box"))
+    assert "canary" not in text
+    return text
+
+
+def test_upstreams_have_a_line_each_without_what_may_be_a_secret() -> None:
+    text = before(LAB, OPENAI)
+    assert text.splitlines()[0].endswith(" serves the models of lab, openai on http://127.0.0.1:8000/v1")
+    assert "  upstream  lab     http://gpu:8000, its own list\n" in text
+    assert "  upstream  openai  https://api.openai.com, gpt-*, o4-mini\n" in text
+
+
+def test_of_many_upstreams_the_first_are_shown() -> None:
+    text = before(*(UpstreamSettings(name=f"u{number}", url="http://u/v1") for number in range(12)))
+    assert "serves the models of u0, u1, u2, u3, u4 … on" in text
+    assert text.count("  upstream  ") == 10
+    assert "            and 2 more\n" in text
+
+
+def test_the_line_to_try_names_a_model_that_is_known() -> None:
+    small = (ModelSettings(name="small"),)
+    for text, name in [
+        (before(LAB, OPENAI), "o4-mini"),
+        (before(LAB, OPENAI, fast=("qwen@lab",)), "fast"),
+        (before(LAB, models=small), "small"),
+    ]:
+        words = pasted(text)
+        assert json.loads(words[words.index("-d") + 1])["model"] == name
+    assert "serves small and the models of lab on" in before(LAB, models=small)
+
+
+def test_where_no_model_is_known_the_line_to_try_lists_them() -> None:
+    assert pasted(before(LAB)) == ["curl", "-N", "http://127.0.0.1:8000/v1/models"]

@@ -119,6 +119,34 @@ def test_models_of_the_config_file_are_listed(is_named: bool, list_models: Run, 
     assert listed["fetched"]["parameters"] == 20
 
 
+UPSTREAMS = """
+[upstreams.lab]
+url = "http://lab:8000/canary/v1"
+key = "canary-0123"
+"""
+
+
+def test_upstreams_are_listed_where_no_server_runs(list_models: Run, tmp_path: Path) -> None:
+    (tmp_path / "welldone.toml").write_text(UPSTREAMS, "utf-8")
+    ran = list_models()
+    assert ["lab", "-", "-", "-", "-", "upstream", "http://lab:8000"] in [
+        line.split() for line in ran.out.decode().splitlines()
+    ]
+    assert b"canary" not in ran.out + list_models("--json").out
+
+
+def test_a_running_server_lists_the_models_of_its_upstreams(
+    list_models: Run, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "welldone.toml").write_text(UPSTREAMS + '[keys.ci]\nkey = "key-hunter2-ci"', "utf-8")
+    monkeypatch.setenv("WELLDONE_PORT", str(site.port))
+    _serve(site, {"id": "qwen-7b", "max_model_len": 32_768})
+    listed = _models(list_models("--json"))
+    assert list(listed) == [DEFAULT.name, "qwen-7b"]
+    assert (listed["qwen-7b"]["state"], listed["qwen-7b"]["context_length"]) == ("served", 32_768)
+    assert site.asked[0].headers["authorization"] == "Bearer key-hunter2-ci"
+
+
 def test_a_mistake_in_the_config_file_is_one_line(list_models: Run, tmp_path: Path) -> None:
     (tmp_path / "welldone.toml").write_text("[model.a]\n", "utf-8")
     ran = list_models()

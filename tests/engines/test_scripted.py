@@ -1,16 +1,21 @@
 """The engine that says what a script says."""
 
+import asyncio
+import contextlib
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from tests.engines.asking import ask, connect
 from tests.engines.fleets import LIMIT_S, get, run
 from welldone.engines.address import Address
-from welldone.engines.scripted import HELLO, Piece, Reply, Script, listen
+from welldone.engines.scripted import HELLO, Piece, Reply, Script, Scripted, listen
+from welldone.engines.scripts import json_reply
 from welldone.net.outbound import OutboundError, fetch
 
 
@@ -39,7 +44,7 @@ def test_replies_come_in_their_order_and_the_last_one_stays() -> None:
     script = Script(
         posts=(
             Reply((Piece("one"),), 503),
-            Reply((Piece("t"), Piece("wo", after_s=0.01), Piece(base64=b"\xff"))),
+            Reply((Piece("t"), Piece("wo", after_s=0.01), Piece(base64=b"\xff"), Piece("!", times=3))),
             Reply((Piece("cut"),), end="cut"),
         ),
         health=(503, 200),
@@ -48,12 +53,12 @@ def test_replies_come_in_their_order_and_the_last_one_stays() -> None:
 
     async def main() -> None:
         async with await listen(msgspec.json.decode(msgspec.json.encode(script), type=Script)) as server:
-            address = Address(port=server.sockets[0].getsockname()[1])
+            address = Address(port=server.port)
             assert [(await get(address, "/health")).status for _ in range(3)] == [503, 200, 200]
             assert (await get(address, "/props")).body == b'{"total_slots":1}'
             first, second = [await get(address, "/", {}) for _ in range(2)]
             assert (first.status, first.body) == (503, b"one")
-            assert second.body == b"two\xff"
+            assert second.body == b"two\xff!!!"
             for _ in range(2):
                 with pytest.raises(OutboundError):
                     await get(address, "/", {})
@@ -64,11 +69,190 @@ def test_replies_come_in_their_order_and_the_last_one_stays() -> None:
 def test_it_notices_who_leaves() -> None:
     async def main() -> None:
         async with await listen(Script(posts=(Reply((Piece("x"),), end="hang"),))) as server:
-            address = Address(port=server.sockets[0].getsockname()[1])
+            begun_s = time.monotonic()
             with pytest.raises(OutboundError):
-                await fetch(address, "POST", "/", body=b"{}", within_s=0.1)
-            while b'"left"' not in (await get(address, "/seen")).body:
-                pass  # the run's limit ends this
+                await fetch(Address(port=server.port), "POST", "/", body=b"{}", within_s=0.1)
+            await server.until(lambda: server.seen[-1].end == "left")
+            ended_s = server.seen[-1].ended_s
+            assert ended_s is not None
+            assert begun_s <= server.seen[-1].begun_s <= ended_s <= time.monotonic()
+            assert json.loads((await get(Address(port=server.port), "/seen")).body)[0]["end"] == "left"
+
+    run(main())
+
+
+def test_a_connection_is_kept_for_the_next_request() -> None:
+    async def main() -> None:
+        async with await listen(Script()) as server, connect(server.port) as asker:
+            for number in range(3):
+                asker.ask({"number": number})
+                assert (await asker.reply()).body == HELLO.body
+                await server.until(lambda: server.seen[-1].end == "whole")
+            counts = (server.counts.connections, server.counts.open, server.counts.requests)
+            assert counts == (1, 1, 3)
+            asker.leave()
+            await server.until(lambda: server.counts.open == 0)
+            assert [json.loads(seen.body)["number"] for seen in server.seen] == [0, 1, 2]
+            told = json.loads((await get(Address(port=server.port), "/counts")).body)
+            assert told == {"connections": 2, "open": 1, "requests": 4}
+
+    run(main())
+
+
+def test_requests_that_come_before_their_turn_are_not_lost() -> None:
+    async def main() -> None:
+        async with await listen(Script()) as server, connect(server.port) as asker:
+            asker.ask({"number": 1})
+            asker.ask({"number": 2}, "Connection: close")
+            assert (await asker.rest()).count(b"HTTP/1.1 200") == 2
+            assert [seen.end for seen in server.seen] == ["whole", "whole"]
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(HELLO.pieces, end="close"),
+        Reply(HELLO.pieces, framing="close"),
+        Reply(HELLO.pieces, headers={"connection": "Close"}),
+        Reply(HELLO.pieces, headers={"connection": "Close"}, framing="length"),
+    ],
+)
+def test_a_reply_may_be_whole_and_the_last_one(reply: Reply) -> None:
+    async def main() -> None:
+        async with await listen(Script(posts=(reply,))) as server, connect(server.port) as asker:
+            asker.ask()
+            assert HELLO.pieces[-1].data in await asker.rest()
+            assert server.seen[-1].end == "whole"
+
+    run(main())
+
+
+def test_a_connection_that_is_idle_too_long_is_closed() -> None:
+    async def main() -> None:
+        async with await listen(Script(idle_s=0.01)) as server, connect(server.port) as asker:
+            assert await asker.rest() == b""
+
+    run(main())
+
+
+def test_a_reset_is_one() -> None:
+    async def main() -> None:
+        async with (
+            await listen(Script(posts=(Reply((Piece("x"),), end="reset"),))) as server,
+            connect(server.port) as asker,
+        ):
+            asker.ask()
+            with pytest.raises(ConnectionResetError):
+                await asker.rest()
+            await server.until(lambda: server.seen[-1].end == "reset")
+
+    run(main())
+
+
+def test_a_reset_over_a_unix_socket_is_a_cut(tmp_path: Path) -> None:
+    async def main() -> None:
+        address = Address(socket=str(tmp_path / "s.sock"))
+        async with await listen(Script(posts=(Reply((Piece("x"),), end="reset"),)), socket=address.socket):
+            with pytest.raises(OutboundError):
+                await get(address, "/", {})
+
+    run(main())
+
+
+def test_an_endless_reply_goes_on_until_the_asker_leaves_and_others_are_heard() -> None:
+    async def main() -> None:
+        async with (
+            await listen(Script(posts=(Reply((Piece("a"), Piece("b" * 100)), end="endless"),))) as server,
+            connect(server.port) as asker,
+        ):
+            asker.ask()
+            await asker.reader.readuntil(b"\r\n\r\n")
+            await asker.reader.readexactly(2**20)
+            assert (await get(Address(port=server.port), "/health")).status == 200
+            asker.leave()
+            await server.until(lambda: server.seen[-1].end == "left")
+
+    run(main())
+
+
+def test_a_path_may_have_a_reply_of_its_own_for_any_method() -> None:
+    async def main() -> None:
+        script = Script(paths={"/v1/models": json_reply({"a": 1}), "/v1/files": json_reply({"b": 2}, 201)})
+        async with await listen(script) as server:
+            address = Address(port=server.port)
+            assert (await get(address, "/v1/models?x=1")).body == b'{"a":1}'
+            assert (await fetch(address, "DELETE", "/v1/files", within_s=LIMIT_S)).status == 201
+            assert [(seen.method, seen.path) for seen in server.seen] == [
+                ("GET", "/v1/models?x=1"),
+                ("DELETE", "/v1/files"),
+            ]
+
+    run(main())
+
+
+def test_a_reply_may_be_chosen_by_what_was_asked() -> None:
+    async def main() -> None:
+        chosen = Scripted(Script(), lambda seen: Reply((Piece(seen.body),)))
+        async with await chosen.listen() as server:
+            assert (await ask(server.port, {"a": 1})).body == b'{"a": 1}'
+
+    run(main())
+
+
+def test_a_request_may_come_in_chunks() -> None:
+    async def main() -> None:
+        async with await listen(Script()) as server, connect(server.port) as asker:
+            head = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+            asker.writer.write(head + b"3;x=y\r\nabc\r\n2\r\nde\r\n0\r\nT: 1\r\n\r\n")
+            await asker.reply()
+            assert server.seen[-1].body == "abcde"
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"\xff\xff\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n",
+        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nfffffffff\r\n",
+        b"x" * 200_000,
+    ],
+)
+def test_what_is_no_request_gets_no_reply(said: bytes) -> None:
+    async def main() -> None:
+        async with await listen(Script()) as server, connect(server.port) as asker:
+            asker.writer.write(said)
+            with contextlib.suppress(ConnectionResetError):  # it hung up before it had read all
+                assert await asker.rest() == b""
+            assert not server.seen
+
+    run(main())
+
+
+@pytest.mark.parametrize("speed", [0.0, 1e9])
+def test_pauses_may_be_left_out(speed: float) -> None:
+    async def main() -> None:
+        reply = Reply((Piece("a", after_s=1e6), Piece("b", after_s=1e6)), after_s=1e6)
+        async with await listen(Script(posts=(reply,), speed=speed)) as server:
+            assert (await ask(server.port)).body == b"ab"
+
+    run(main())
+
+
+def test_at_its_end_nothing_is_left() -> None:
+    async def main() -> None:
+        server = await listen(Script(posts=(Reply((), end="hang"),)))
+        async with connect(server.port) as idle, connect(server.port) as waiting:
+            waiting.ask()
+            await server.until(lambda: server.counts.open == 2 and len(server.seen) == 1)
+            await server.close()
+            assert await idle.rest() == b""
+            await waiting.rest()
+            assert len(asyncio.all_tasks()) == 1
 
     run(main())
 

@@ -1,19 +1,26 @@
-"""The benchmark of the server runs, and shows what it promises. Its figures are nobody's business here."""
+"""The benchmarks of the server run, and show what they promise. Their figures are nobody's business here."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "serve.py"
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+BENCHMARK = BENCHMARKS / "serve.py"
 LIMIT_S = 120.0
 """It takes some seconds, also on a busy machine: a hang is a failure."""
 SMALLEST = ("--streams", "1,2,3", "--rounds", "1", "--answers", "3", "--tokens", "4", "-np", "2", "-t", "1")
+SMALL_GATEWAY = ("--streams", "2", "--rounds", "1", "--seconds", "0.2", "--gap", "10", "--many", "0", "--only")
+
+needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler: apt-get install gcc")
 
 
-def _run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, str(BENCHMARK), *arguments]
+def _run(*arguments: str, script: Path = BENCHMARK) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, str(script), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
 
@@ -48,3 +55,45 @@ def test_a_benchmark_of_nothing_says_why(tmp_path: Path) -> None:
     done = _run(*SMALLEST, "-m", str(tmp_path / "missing.gguf"))
     assert (done.returncode, done.stdout) == (3, "")
     assert "missing.gguf" in done.stderr
+
+
+@needs_compiler
+def test_the_benchmark_of_the_gateway_shows_every_gateway_and_every_bar() -> None:
+    done = _run(*SMALL_GATEWAY, "welldone", "--many", "3", script=BENCHMARKS / "gateway.py")
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    for start in ("direct 2 ", "welldone 2 ", "welldone 3 "):
+        assert sum(row.startswith(start) for row in rows) == 1
+    for bar in ("memory per stream 2 ", "memory per stream 3 ", "failed streams 2 ", "longest gap 3 "):
+        assert sum(row.startswith(bar) for row in rows) == 1
+    assert "load average" in done.stdout
+
+
+@needs_compiler
+def test_every_chunk_of_the_upstream_passes_the_gateway_and_is_counted() -> None:
+    done = _run(*SMALL_GATEWAY, "welldone", "--json", script=BENCHMARKS / "gateway.py")
+    assert (done.returncode, done.stderr) == (0, "")
+    direct, ours = json.loads(done.stdout)["rows"]
+    assert direct["chunks"] == ours["chunks"] > 0
+    assert (direct["failed"], ours["failed"]) == (0, 0)
+    assert direct["cpu_us"] is None
+    assert ours["rss_bytes"] > 0
+
+
+@needs_compiler
+def test_a_gateway_that_is_missing_is_named_and_its_bar_stays_open(tmp_path: Path) -> None:
+    shutil.copytree(BENCHMARKS, tmp_path / "benchmarks", ignore=shutil.ignore_patterns("__pycache__"))
+    script = tmp_path / "benchmarks" / "gateway.py"  # where nobody has installed the others
+    done = _run(*SMALL_GATEWAY, "welldone,sglang-router", "--json", "--strict", script=script)
+    assert (done.returncode, done.stderr) == (1, "")
+    report: dict[str, Any] = json.loads(done.stdout)
+    assert report["left_out"] == ["sglang-router: make .venv-bench/.ready"]
+    open_bars = [(bar["name"], bar["is_kept"]) for bar in report["bars"] if bar["figure"] is None]
+    assert open_bars == [("CPU per chunk, of sglang-router's", False)]
+
+
+def test_a_benchmark_without_a_compiler_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler")
+    done = _run(*SMALL_GATEWAY, "nginx", script=BENCHMARKS / "gateway.py")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "apt-get install gcc" in done.stderr

@@ -1,6 +1,7 @@
 """Small parts for tests of sockets: a limit on every wait, a server that says given bytes, a client that says them."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -11,19 +12,23 @@ LIMIT_S = 120.0
 """No wait here takes a second; a hang is a failure and not a wait."""
 
 
-def run(work: Coroutine[Any, Any, Value]) -> Value:
+def run(
+    work: Coroutine[Any, Any, Value], new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+) -> Value:
     """What a coroutine gives; a hang is a failure."""
 
     async def bounded() -> Value:
         async with asyncio.timeout(LIMIT_S):
             return await work
 
-    return asyncio.run(bounded())
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        return runner.run(bounded())
 
 
 @asynccontextmanager
 async def serving(
     answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[int]:
     """A server on a port that the system chose; each connection is answered by `answer`, and then closed."""
 
@@ -36,7 +41,7 @@ async def serving(
         finally:
             writer.close()
 
-    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    server = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=tls, backlog=1024)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:

@@ -1,10 +1,13 @@
 """The HTTP server: requests in, replies out, and what happens when either side stops."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import socket
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
+import uvloop
 
 from tests.net.aio import run
 from welldone.net.inbound import BodyError, Call, Handler, Listener, Reply
@@ -49,7 +52,8 @@ async def echo(call: Call) -> Reply:
         body = await call.body(limit_bytes=10, within_s=0.05)
     except BodyError as error:
         return Reply(error.status, error.message.encode(), "text/plain", is_last=True)
-    return Reply(200, call.method.encode() + b" " + call.path.encode() + b" " + body, headers={"X-Mine": "1"})
+    said = " ".join((call.method, call.path, call.query)).rstrip()
+    return Reply(200, said.encode() + b" " + body, headers={"X-Mine": "1"})
 
 
 async def tell(call: Call) -> None:
@@ -172,3 +176,138 @@ def test_a_stream_can_be_cut() -> None:
 
 def test_more_requests_than_can_be_held_are_refused() -> None:
     assert answer(echo, GET, connections=0).startswith(b"HTTP/1.1 503 ")
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        (b"/a?x=1&y=%20+", b"/a x=1&y=%20+"),
+        (b"/a?x=?&y#z?", b"/a x=?&y"),
+        (b"/%61%3fb", b"/a?b"),
+        (b"/a?", b"/a"),
+    ],
+)
+def test_a_query_is_given_as_it_came(target: bytes, said: bytes) -> None:
+    reply = answer(echo, b"GET %b HTTP/1.1\r\nHost: h\r\n\r\n" % target)
+    assert reply.partition(b"\r\n\r\n")[2] == b"GET %b " % said
+
+
+async def tell_more(call: Call) -> None:
+    stream = await call.open({}, trailers=["X-A", "X-B"])
+    stream.write(b"one")
+    await stream.end({"X-A": "1", "X-B": "two; 3"})
+
+
+def test_trailers_are_announced_and_come_after_the_last_chunk() -> None:
+    head, _, body = answer(tell_more, GET).partition(b"\r\n\r\n")
+    assert b"\r\nTrailer: X-A, X-B" in head
+    assert body == b"3\r\none\r\n0\r\nX-A: 1\r\nX-B: two; 3\r\n\r\n"
+
+
+def test_a_connection_goes_on_after_trailers() -> None:
+    replies = answer(tell_more, GET + GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"), is_last=False)
+    assert replies.count(b"\r\n0\r\nX-A: 1\r\nX-B: two; 3\r\n\r\n") == 2
+    assert replies.count(b"HTTP/1.1 200 OK") == 2
+
+
+def test_an_old_client_gets_no_trailers() -> None:
+    head, _, body = answer(tell_more, b"GET /x HTTP/1.0\r\nHost: h\r\n\r\n", is_last=False).partition(b"\r\n\r\n")
+    assert b"Trailer" not in head
+    assert body == b"one"
+
+
+def test_a_trailer_cannot_bring_lines_of_its_own() -> None:
+    caught: list[Exception] = []
+
+    async def inject(call: Call) -> None:
+        stream = await call.open({}, trailers=["X-A"])
+        try:
+            await stream.end({"X-A": "1\r\nX-B: 2"})
+        except ValueError as error:
+            caught.append(error)
+            stream.abort()
+
+    async def work() -> bytes:
+        async with listening(inject) as (_, port):
+            try:
+                return await ask(port, GET)
+            except ConnectionError:
+                return b""
+
+    assert b"X-B" not in run(work())
+    assert len(caught) == 1
+
+
+def test_a_stream_of_known_length_goes_out_without_chunks() -> None:
+    async def known(call: Call) -> None:
+        stream = await call.open({"Content-Length": "6"}, status=201, trailers=["X-A"])
+        stream.write(b"one")
+        stream.write(b"two")
+        await stream.end({"X-A": "1"})
+
+    head, _, body = answer(known, GET).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 201 ")
+    assert b"chunked" not in head
+    assert b"Trailer" not in head
+    assert body == b"onetwo"
+
+
+def test_two_may_listen_on_one_port() -> None:
+    async def work() -> None:
+        first = Listener(echo, error_page=page, connections=1)
+        second = Listener(echo, error_page=page, connections=1)
+        port = await first.start("127.0.0.1", 0, reuse_port=True)
+        assert await second.start("127.0.0.1", port, reuse_port=True) == port
+        for listener in (first, second):
+            assert (await ask(port, GET)).startswith(b"HTTP/1.1 200 ")
+            await listener.stop_accepting()
+            await listener.close()
+
+    run(work())
+
+
+def test_a_socket_that_is_bound_already_is_listened_on(tmp_path: Path) -> None:
+    async def work() -> None:
+        listener = Listener(echo, error_page=page, connections=1)
+        with socket.socket() as bound:
+            bound.bind(("127.0.0.1", 0))
+            assert await listener.start("", 0, sock=bound) == bound.getsockname()[1]
+            assert (await ask(bound.getsockname()[1], GET)).startswith(b"HTTP/1.1 200 ")
+            await listener.close()
+        other = Listener(echo, error_page=page, connections=1)
+        with socket.socket(socket.AF_UNIX) as bound:
+            bound.bind(str(tmp_path / "s"))
+            assert await other.start("", 0, sock=bound) == 0
+            await other.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_more_sockets_than_can_be_held_are_closed_at_once(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    async def closes(port: int) -> bool:
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(GET)
+            is_closed = not await reader.read(1)
+            writer.close()
+        except ConnectionError:
+            return True
+        return is_closed
+
+    async def work() -> None:
+        async with listening(echo, 1) as (_, port):
+            held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(66)]
+            for reader, writer in held:  # each is asked, so that each was taken
+                writer.write(GET)
+                assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 ")
+            assert await closes(port)
+            reader, writer = held.pop()
+            writer.close()
+            await writer.wait_closed()
+            while await closes(port):  # until the server has seen it
+                pass
+            for _, writer in held:
+                writer.close()
+
+    run(work(), new_loop)

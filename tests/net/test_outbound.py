@@ -1,13 +1,15 @@
 """The HTTP client: what comes is pushed on, and what goes wrong is said once."""
 
 import asyncio
+import socket
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from tests.net.aio import run, serving
-from welldone.net.outbound import Address, OutboundError, fetch, send
+from welldone.net.outbound import Address, Message, OutboundError, fetch, send
 
 REPLY = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n\r\nhello"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n6\r\n there\r\n0\r\n\r\n"
@@ -85,15 +87,88 @@ def test_an_early_hint_is_not_the_reply() -> None:
         b"HTTP/1.1 200 OK\r\nContent-Le",
         REPLY[:-1],
         CHUNKED[:-5],
+        CHUNKED[:-5] + b"X: " + b"a" * 100_000,
+        b"HTTP/1.1 103 Early Hints\r\nX: 1\r\n\r\n" * 5_000,
+        b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nzz\r\n",
         b"SSH-2.0-OpenSSH\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nX: " + b"a" * 100_000,
     ],
-    ids=["nothing", "half a head", "short", "no last chunk", "not HTTP", "endless head"],
+    ids=[
+        "nothing",
+        "half a head",
+        "short",
+        "no last chunk",
+        "endless trailer",
+        "hints without end",
+        "another protocol",
+        "two lengths",
+        "length and chunks",
+        "bad chunk",
+        "not HTTP",
+        "endless head",
+    ],
 )
-def test_what_is_no_whole_reply_is_an_error_said_once(reply: bytes) -> None:
-    heard = run(ask(reply))
+@pytest.mark.parametrize("size", [None, 1000])
+def test_what_is_no_whole_reply_is_an_error_said_once(reply: bytes, size: int | None) -> None:
+    heard = run(ask(reply, size=size))
     assert len(heard.ends) == 1
     assert isinstance(heard.ends[0], OutboundError)
+    assert not heard.ends[0].is_stale
+
+
+def test_what_came_before_the_garbage_is_handed_on() -> None:
+    heard = run(ask(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nzz\r\n"))
+    assert heard.pieces == [b"hello"]
+
+
+@pytest.mark.parametrize("more", [b"garbage", REPLY, CHUNKED, b"\r\n"])
+@pytest.mark.parametrize("size", [None, 1])
+def test_what_comes_after_the_reply_is_not_heard(more: bytes, size: int | None) -> None:
+    heard = run(ask(REPLY + more, size=size))
+    assert heard.pieces == [b"hello"] if size is None else b"".join(heard.pieces) == b"hello"
+    assert heard.ends == [None]
+
+
+def test_of_a_header_that_comes_twice_the_first_counts_and_a_trailer_is_none() -> None:
+    head = b"HTTP/1.1 200 OK\r\nX-A: 1\r\nx-a: 2\r\nUpgrade: h2c\r\nTransfer-Encoding: chunked\r\n\r\n"
+    heard = run(ask(head + b"0\r\nX-B: 3\r\n\r\n"))
+    assert heard.headers == {"x-a": "1", "upgrade": "h2c", "transfer-encoding": "chunked"}
+    assert heard.ends == [None]
+
+
+def test_a_redirect_is_a_reply_like_any_other_and_nothing_is_unpacked() -> None:
+    heard = run(
+        ask(b"HTTP/1.1 307 T\r\nLocation: http://x/\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n\x1f\x8b")
+    )
+    assert (heard.status, heard.pieces, heard.headers["location"]) == (307, [b"\x1f\x8b"], "http://x/")
+
+
+def test_who_leaves_at_the_head_hears_nothing_of_the_body() -> None:
+    async def work() -> Heard:
+        left = asyncio.Event()
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\nhello")
+            try:
+                await reader.read()
+            finally:
+                left.set()
+
+        class Leaving(Heard):
+            def head(self, status: int, headers: Mapping[str, str]) -> None:
+                exchange.close()
+
+        heard = Leaving()
+        async with serving(answer) as port:
+            exchange = await send(Address(port=port), "GET", "/", heard)
+            await left.wait()
+        return heard
+
+    heard = run(work())
+    assert (heard.pieces, heard.ends) == ([], [])
 
 
 def test_the_request_has_what_it_needs_and_the_key_only_in_its_header() -> None:
@@ -106,15 +181,17 @@ def test_the_request_has_what_it_needs_and_the_key_only_in_its_header() -> None:
 
     async def work() -> None:
         async with serving(answer) as port:
-            address = Address(port=port, key="secret-key", prefix="/v1")
+            address = Address(port=port, key="secret-key", prefix="/v1", headers=(("x-team", "lab"),))
             assert "secret" not in repr(address)
-            reply = await fetch(address, "POST", "/x", body=b"{}", within_s=10)
+            reply = await fetch(address, "POST", "/x", body=b"{}", within_s=10, headers=[("X-More", "1")])
             assert (reply.status, reply.body) == (200, b"hello")
 
     run(work())
     head = heard[0].decode().split("\r\n")
     assert head[0] == "POST /v1/x HTTP/1.1"
-    assert "Authorization: Bearer secret-key" in head
+    assert {"Authorization: Bearer secret-key", "X-Team: lab", "X-More: 1", "Content-Type: application/json"} < set(
+        head
+    )
     assert "Accept-Encoding: identity" in head
     assert "Content-Length: 2" in head
 
@@ -220,3 +297,67 @@ def test_a_server_is_held_back_while_nobody_takes_what_it_says() -> None:
         assert heard.ends == [None]
 
     run(work())
+
+
+@pytest.mark.parametrize(
+    ("path", "more"),
+    [
+        ("/a b", {}),
+        ("/a\r\nX: y", {}),
+        ("/\N{SNOWMAN}", {}),
+        ("/", {"accept": "a\r\nX: y"}),
+        ("/", {"content_type": "\N{SNOWMAN}"}),
+        ("/", {"headers": [("A", "b\nc")]}),
+        ("/", {"headers": [("Connection", "upgrade")]}),
+    ],
+)
+def test_a_request_that_would_be_two_is_not_sent(path: str, more: Message) -> None:
+    with pytest.raises(ValueError, match=r"character|not for settings"):
+        run(send(Address(port=1), "POST", path, Heard(), **more))
+
+
+def test_an_answer_may_come_before_the_whole_request_was_sent() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 413 No\r\nContent-Length: 2\r\n\r\nno")
+        await writer.drain()
+        await reader.read()
+
+    async def work() -> Heard:
+        heard = Heard()
+        async with serving(answer) as port:
+            await send(Address(port=port), "POST", "/", heard, body=bytes(30 * 2**20))
+            await heard.over.wait()
+        return heard
+
+    heard = run(work())
+    assert (heard.status, heard.pieces, heard.ends) == (413, [b"no"], [None])
+
+
+def test_nobody_there_is_said_without_an_address() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # bound, and not listening
+        port = closed.getsockname()[1]
+        for host in ("127.0.0.1", "localhost"):
+            with pytest.raises(OutboundError, match=r"^no connection to the server$"):
+                run(send(Address(host=host, port=port), "GET", "/", Heard()))
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (socket.gaierror(socket.EAI_NONAME, "secret"), "the server's name is not known"),
+        (TimeoutError("secret"), "no connection to the server within 5 s"),
+        (OSError("Multiple exceptions: secret"), "no connection to the server"),
+    ],
+)
+def test_why_there_is_no_connection_is_said_without_a_name(error: OSError, said: str) -> None:
+    class Failing(asyncio.SelectorEventLoop):
+        """A loop that finds nobody: no question leaves this machine."""
+
+        async def getaddrinfo(self, *_: object, **__: object) -> NoReturn:
+            raise error
+
+    with pytest.raises(OutboundError) as caught:
+        run(send(Address(host="secret", port=1), "GET", "/", Heard()), Failing)
+    assert str(caught.value) == said

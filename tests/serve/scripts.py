@@ -91,6 +91,14 @@ class Serving:
         writer.close()
         return Heard(raw, request)
 
+    async def get(self, path: str, headers: str = "") -> Heard:
+        """What is shown at a path."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.server.port)
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}\r\n".encode())
+        raw = await reader.read()
+        writer.close()
+        return Heard(raw, {})
+
     async def send(
         self, request: dict[str, Any], path: str = "/v1/chat/completions"
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

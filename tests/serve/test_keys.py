@@ -10,6 +10,7 @@ from multidict import CIMultiDict
 
 from welldone.serve.errors import ApiError
 from welldone.serve.keys import ANONYMOUS, MOST_KEYS, Keys, is_weak, make_key, read_key_file
+from welldone.serve.settings import KeySettings
 
 KEY = "wd-canary-0123456789"
 OTHER = "wd-another-987654321"
@@ -107,6 +108,78 @@ def test_a_key_that_no_header_can_carry_is_refused_at_the_start(key: str) -> Non
     with pytest.raises(ValueError, match="API key 2") as caught:
         Keys([KEY, key])
     assert not key or key not in str(caught.value)
+
+
+NAMED = [
+    KeySettings(name="ci", key="wd-canary-ci", models=("qwen-*", "tiny")),
+    KeySettings(name="boss", key="wd-canary-boss"),
+]
+
+
+def test_a_named_key_gives_its_name_and_plain_keys_stay() -> None:
+    keys = Keys([KEY], NAMED)
+    assert keys.principal({"api-key": "wd-canary-ci"}) == "ci"
+    assert keys.principal({"authorization": "Bearer wd-canary-boss"}) == "boss"
+    assert keys.principal({"api-key": KEY}) == "key-4bd282be"
+    assert keys.principals == ["key-4bd282be", "ci", "boss"]
+    assert Keys([]).principals == [ANONYMOUS]
+    assert not Keys([], NAMED).is_open
+
+
+@pytest.mark.parametrize(
+    ("principal", "model", "may"),
+    [
+        ("ci", "qwen-7b", True),
+        ("ci", "qwen-", True),
+        ("ci", "my-qwen-7b", False),
+        ("ci", "tiny", True),
+        ("ci", "tiny2", False),
+        ("ci", "", False),
+        ("boss", "anything", True),
+        ("key-4bd282be", "anything", True),
+        (ANONYMOUS, "anything", True),
+    ],
+)
+def test_a_key_may_be_for_some_models_only(principal: str, model: str, may: bool) -> None:
+    assert Keys([KEY], NAMED).may_use(principal, model) is may
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "may"),
+    [
+        ("*", "", True),
+        ("*", "a", True),
+        ("a*", "a", True),
+        ("a*a", "a", False),
+        ("a*a", "aa", True),
+        ("a*b*c", "a-b-c", True),
+        ("a*b*c", "a-c-b", False),
+        ("*b*", "abc", True),
+        ("**", "abc", True),
+        ("a?c", "abc", False),
+        ("[ab]", "a", False),
+        ("*.gguf", "x\n.gguf", True),
+    ],
+)
+def test_a_star_stands_for_any_part_and_all_else_for_itself(pattern: str, name: str, may: bool) -> None:
+    keys = Keys([], [KeySettings(name="k", key=KEY, models=(pattern,))])
+    assert keys.may_use("k", name) is may
+
+
+@pytest.mark.parametrize("plain", [[], [OTHER, KEY]])
+def test_a_key_that_is_there_twice_is_refused_and_not_shown(plain: list[str]) -> None:
+    named = [KeySettings(name="ci", key=KEY), *([] if plain else [KeySettings(name="boss", key=KEY)])]
+    said = "key 'ci' and API key 2 are the same" if plain else "key 'boss' and key 'ci' are the same"
+    with pytest.raises(ValueError, match=said) as caught:
+        Keys(plain, named)
+    assert "canary" not in str(caught.value)
+
+
+def test_a_named_key_that_no_header_can_carry_is_refused_by_its_name() -> None:
+    with pytest.raises(ValueError, match="key 'ci' has a blank") as caught:
+        Keys([KEY], [KeySettings(name="ci", key="two canary")])
+    assert "canary" not in str(caught.value)
+    assert "canary" not in repr(KeySettings(name="ci", key="two canary"))
 
 
 def test_too_many_keys_are_refused_at_the_start() -> None:

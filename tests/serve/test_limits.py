@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from welldone.serve.errors import ApiError
-from welldone.serve.limits import MOST_PRINCIPALS, Limits, duration
+from welldone.serve.limits import InMemory, Limits, duration
+from welldone.serve.settings import KeySettings
 
 
 class Clock:
@@ -98,14 +99,68 @@ def test_an_unused_bucket_does_not_grow_and_a_clock_that_goes_back_takes_nothing
     assert subject.take("a")["x-ratelimit-remaining-requests"] == "0"
 
 
-def test_of_too_many_principals_the_one_not_seen_for_longest_is_forgotten() -> None:
-    subject = Limits(requests_per_minute=1, tokens_per_minute=0, clock=Clock())
-    for number in range(MOST_PRINCIPALS):
-        subject.take(str(number))
-    _refused(subject, "0")
-    subject.take("one more")
-    _refused(subject, "0")
-    subject.take("1")
+def test_a_named_key_has_rates_of_its_own_and_the_servers_where_it_says_nothing() -> None:
+    named = [
+        KeySettings(name="ci", key="k1", requests_per_minute=2),
+        KeySettings(name="free", key="k2", requests_per_minute=0, tokens_per_minute=0),
+    ]
+    subject = Limits(requests_per_minute=1, tokens_per_minute=60, named=named, clock=Clock())
+    assert subject.take("ci")["x-ratelimit-limit-requests"] == "2"
+    assert subject.take("ci")["x-ratelimit-limit-tokens"] == "60"
+    assert "2 requests a minute" in _refused(subject, "ci").message
+    assert [subject.take("free") for _ in range(10)] == [{}] * 10
+    subject.spend("free", 10**9)
+    assert subject.take("free") == {}
+    subject.take("a")
+    assert "1 requests a minute" in _refused(subject, "a").message
+
+
+def test_a_key_may_have_a_rate_where_the_server_has_none() -> None:
+    named = [KeySettings(name="ci", key="k1", tokens_per_minute=60)]
+    subject = Limits(requests_per_minute=0, tokens_per_minute=0, named=named, clock=Clock())
+    assert subject.take("a") == {}
+    assert subject.take("ci")["x-ratelimit-remaining-tokens"] == "60"
+    subject.spend("ci", 60)
+    assert "60 tokens a minute" in _refused(subject, "ci").message
+
+
+def test_a_new_bucket_is_full_also_on_a_machine_that_has_just_started() -> None:
+    clock = Clock()
+    clock.now = 0.5
+    subject = Limits(requests_per_minute=3, tokens_per_minute=0, clock=clock)
+    assert [subject.take("a")["x-ratelimit-remaining-requests"] for _ in range(3)] == ["2", "1", "0"]
+    _refused(subject)
+
+
+def test_processes_that_share_the_numbers_share_the_limits() -> None:
+    numbers, clock = InMemory(), Clock()
+    first, second = (
+        Limits(requests_per_minute=2, tokens_per_minute=60, principals=["a", "b"], numbers=numbers, clock=clock)
+        for _ in range(2)
+    )
+    second.take("b")  # the order in which they come is another one in each process
+    first.take("a")
+    assert second.take("a")["x-ratelimit-remaining-requests"] == "0"
+    _refused(first, "a")
+    first.take("b")
+    _refused(first, "b")
+    clock.now += 60.0
+    second.spend("a", 61)
+    assert "60 tokens a minute" in _refused(first, "a").message
+    first.take("b")
+
+
+def test_a_process_whose_clock_is_behind_is_not_paid_twice() -> None:
+    numbers, early, late = InMemory(), Clock(), Clock()
+    late.now += 30.0
+    first, second = (
+        Limits(requests_per_minute=2, tokens_per_minute=0, numbers=numbers, clock=clock) for clock in (early, late)
+    )
+    first.take("a")
+    first.take("a")
+    second.take("a")
+    _refused(first, "a")
+    _refused(second, "a")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from welldone.serve.metrics import OTHER, Metrics, StreamTimes
+from welldone.serve.metrics import MODELS_LIMIT, OTHER, Metrics
+from welldone.serve.times import StreamTimes
 
 
 class Clock:
@@ -27,6 +28,12 @@ class Gate:
 
     running = 3
     waiting = 2
+
+
+class Recorder:
+    """So many recordings were lost."""
+
+    dropped = 4
 
 
 def _read(metrics: Metrics) -> dict[str, dict[str, dict[tuple[str, ...], float]]]:
@@ -230,3 +237,112 @@ def test_the_speed_is_that_of_the_last_requests() -> None:
     for speed in [10] * 50 + [100] * 50:
         metrics.tokens("m", 0, speed, completion_s=1.0)
     assert math.isclose(_values(metrics, "llamacpp:predicted_tokens_seconds")["m",], 100, rel_tol=0.01)
+
+
+def _asked() -> Metrics:
+    """Metrics of a server with two upstreams, of which one was asked."""
+    clock = Clock()
+    metrics = Metrics([], ["lab", "cloud"], clock=clock)
+    metrics.watch_upstream("lab", Gate())
+    metrics.watch_recorder(Recorder())
+    metrics.upstream_attempt("lab", 200)
+    metrics.upstream_attempt("lab", "unreachable")
+    metrics.upstream_findings("lab", ["delta-role-once", "delta-role-once", "no rule"])
+    metrics.upstream_broken("lab", arguments=1)
+    metrics.upstream_state("lab", is_up=True, breaker="half-open")
+    times = metrics.begin()
+    clock.now = 3.0
+    times.sent()
+    clock.now = 3.2
+    times.more()
+    times.sent()
+    clock.now = 3.25
+    times.more()
+    metrics.upstream_times("lab", times)
+    return metrics
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("welldone_upstream_attempts_total", {("lab",): 2, ("cloud",): 0}),
+        ("welldone_upstream_requests_total", {("200", "lab"): 1, ("unreachable", "lab"): 1}),
+        ("welldone_repairs_total", {("delta-role-once", "lab"): 2, (OTHER, "lab"): 1}),
+        (
+            "welldone_broken_json_total",
+            {
+                ("lab", "content"): 0,
+                ("lab", "arguments"): 1,
+                ("cloud", "content"): 0,
+                ("cloud", "arguments"): 0,
+            },
+        ),
+        ("welldone_upstream_up", {("lab",): 1, ("cloud",): 0}),
+        (
+            "welldone_upstream_breaker_state",
+            {
+                ("closed", "lab"): 0,
+                ("open", "lab"): 0,
+                ("half-open", "lab"): 1,
+                ("closed", "cloud"): 1,
+                ("open", "cloud"): 0,
+                ("half-open", "cloud"): 0,
+            },
+        ),
+        ("welldone_upstream_running", {("lab",): 3}),
+        ("welldone_upstream_waiting", {("lab",): 2}),
+        ("welldone_upstream_time_to_first_token_seconds_count", {("lab",): 1, ("cloud",): 0}),
+        ("welldone_upstream_inter_token_seconds_count", {("lab",): 1, ("cloud",): 0}),
+        ("welldone_recordings_dropped_total", {(): 4}),
+    ],
+)
+def test_what_upstreams_did_is_counted_by_upstream(name: str, value: dict[tuple[str, ...], float]) -> None:
+    assert _values(_asked(), name) == value
+
+
+def test_the_first_token_of_an_upstream_is_timed_from_when_it_was_asked() -> None:
+    first = _values(_asked(), "welldone_upstream_time_to_first_token_seconds_sum")
+    assert first["lab",] == pytest.approx(0.2)
+
+
+def test_an_upstream_that_gave_nothing_has_no_first_token() -> None:
+    metrics = Metrics([], ["lab"])
+    metrics.upstream_times("lab", metrics.begin())
+    assert _values(metrics, "welldone_upstream_time_to_first_token_seconds_count") == {("lab",): 0}
+
+
+def test_how_attempts_end_is_a_bounded_set() -> None:
+    metrics = Metrics([], ["lab"])
+    for number in range(1000):
+        metrics.upstream_attempt("lab", f"outcome {number}")
+        metrics.upstream_attempt("lab", 600 + number)
+    assert _values(metrics, "welldone_upstream_requests_total") == {(OTHER, "lab"): 2000}
+
+
+def test_a_server_without_upstreams_has_no_numbers_of_them() -> None:
+    page = Metrics(["m"]).render()[1].decode()
+    assert "upstream" not in page
+    assert "recordings" not in page
+
+
+def test_models_can_be_added_up_to_a_limit() -> None:
+    metrics = Metrics(["m"], ["lab"])
+    names = [f"model-{number}" for number in range(2 * MODELS_LIMIT)]
+    for name in names:
+        for _ in range(2):
+            metrics.add_model(name)
+        metrics.tokens(name, 1, 1)
+        metrics.request("chat", name, 200, 1.0)
+        metrics.end(metrics.begin(), name)
+    expected = {(name,): 1 for name in names[: MODELS_LIMIT - 1]} | {("m",): 0, (OTHER,): MODELS_LIMIT + 1}
+    families = _read(metrics)
+    assert families["welldone_prompt_tokens"]["welldone_prompt_tokens_total"] == expected
+    assert len(families["welldone_request_seconds"]["welldone_request_seconds_count"]) == MODELS_LIMIT + 1
+    assert families["welldone_engine_up"]["welldone_engine_up"] == {("m",): 0}
+
+
+def test_a_model_that_is_added_is_shown_before_its_first_answer() -> None:
+    metrics = Metrics([], ["lab"])
+    metrics.add_model("m")
+    assert _values(metrics, "welldone_completion_tokens_total") == {("m",): 0}
+    assert _values(metrics, "llamacpp:predicted_tokens_seconds") == {("m",): 0, (OTHER,): 0}

@@ -270,8 +270,8 @@ def test_a_mistake_on_the_command_line_is_one_line(words: str, said: str | re.Pa
 @pytest.mark.parametrize(
     ("toml", "said"),
     [
-        ("[sever]", "no table 'sever' (did you mean 'server'?): write [server], [defaults] or [models.NAME]"),
-        ("port = 1", "no table 'port': write [server], [defaults] or [models.NAME]"),
+        ("[sever]", "no table 'sever' (did you mean 'server'?): write [server], [defaults], [models.NAME], "),
+        ("port = 1", "no table 'port': write [server], [defaults], [models.NAME], [upstreams.NAME], [routes] or "),
         ("[server]\nprot = 1", "server has no setting 'prot' (did you mean 'port'?)"),
         ("[server]\nport = '1'", "server.port should be a whole number, not '\"1\"'"),
         ("[server]\nport = 70000", "server.port should be at most 65535, not '70000'"),

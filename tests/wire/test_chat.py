@@ -11,8 +11,8 @@ from welldone.wire.head import Head
 OPEN = Opening(0)
 
 
-def write(*events: Event, functions: bool = False, reasoning_field: str = "reasoning_content") -> list[bytes]:
-    writer = ChatWriter(HEAD, functions=functions, reasoning_field=reasoning_field)
+def write(*events: Event, functions: bool = False, reasoning: tuple[str, ...] = ("reasoning_content",)) -> list[bytes]:
+    writer = ChatWriter(HEAD, functions=functions, reasoning=reasoning)
     return [*(writer.send(event) for event in events), writer.end()]
 
 
@@ -31,7 +31,7 @@ def test_each_event_has_its_delta(event: Event, delta: Json) -> None:
 
 
 def test_reasoning_may_go_by_another_name() -> None:
-    assert write(OPEN, Reasoning(0, "a"), Finish(0, "stop"), reasoning_field="reasoning")[1] == frame(
+    assert write(OPEN, Reasoning(0, "a"), Finish(0, "stop"), reasoning=("reasoning",))[1] == frame(
         say({"reasoning": "a"})
     )
 
@@ -132,7 +132,7 @@ def test_a_whole_reply_may_have_a_function_call() -> None:
 
 def test_reasoning_of_a_whole_reply_may_go_by_another_name() -> None:
     reply = Reply({0: Answer("a", "why", reason="stop")})
-    assert whole(HEAD, reply, reasoning_field="reasoning") == body(answered({"content": "a", "reasoning": "why"}))
+    assert whole(HEAD, reply, reasoning=("reasoning",)) == body(answered({"content": "a", "reasoning": "why"}))
 
 
 def test_a_whole_reply_has_its_choices_in_order_and_what_was_said_of_all() -> None:

@@ -5,10 +5,12 @@ import shlex
 import socket
 
 from welldone import __version__
+from welldone.cli.upstreams import models, origin
 from welldone.serve.origins import is_loopback
 from welldone.serve.settings import Config, ServeSettings
 
 _NAMES = 5  # models that the first line names: more do not fit into it
+_UPSTREAMS = 10  # upstreams that have a line: more hide the rest
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}
 """Addresses that stand for all of a machine's, and what calls the machine from itself."""
 
@@ -17,10 +19,14 @@ def lines(config: Config, port: int, *, has_keys: bool, made: str | None, machin
     """The banner. `made` is the key that was made for this run, `machine` this machine's name."""
     settings = config.server
     url = _url(settings, _EVERYWHERE.get(_bare(settings.host), _bare(settings.host)), port)
-    names = [model.name for model in config.models]
-    shown = f"{', '.join(names[:_NAMES])}{' …' if len(names) > _NAMES else ''}"
-    said = [f"welldone {__version__} serves {shown} on {url}/v1", "", *_curl(settings, url, names[0], has_keys, made)]
+    said = [f"welldone {__version__} serves {_served(config)} on {url}/v1", ""]
+    said += _curl(settings, url, _example(config), has_keys, made)
     said.append("")
+    width = max((len(upstream.name) for upstream in config.upstreams), default=0)
+    for upstream in config.upstreams[:_UPSTREAMS]:
+        said.append(f"  upstream  {upstream.name:<{width}}  {origin(upstream)}, {models(upstream)}")
+    if len(config.upstreams) > _UPSTREAMS:
+        said.append(f"            and {len(config.upstreams) - _UPSTREAMS} more")
     if not settings.no_page:
         said.append(f"  page      {url}/")
     if _bare(settings.host) in _EVERYWHERE:
@@ -40,18 +46,37 @@ def _url(settings: ServeSettings, host: str, port: int) -> str:
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def _curl(settings: ServeSettings, url: str, name: str, has_keys: bool, made: str | None) -> list[str]:
-    request = {"model": name, "stream": True, "messages": [{"role": "user", "content": "Hello!"}]}
-    said = [f"  curl -N {shlex.quote(f'{url}/v1/chat/completions')} \\"]
+def _served(config: Config) -> str:
+    """What the first line names."""
+    names = [model.name for model in config.models]
+    shown = [f"{', '.join(names[:_NAMES])}{' …' if len(names) > _NAMES else ''}"] if names else []
+    if config.upstreams:
+        upstreams = [upstream.name for upstream in config.upstreams]
+        shown.append(f"the models of {', '.join(upstreams[:_NAMES])}{' …' if len(upstreams) > _NAMES else ''}")
+    return " and ".join(shown)
+
+
+def _example(config: Config) -> str | None:
+    """A model that is known to be there; None: only the upstreams know."""
+    names = [model.name for model in config.models]
+    names += [*config.routes, *(name for upstream in config.upstreams for name in upstream.models)]
+    return next((name for name in names if "*" not in name), None)
+
+
+def _curl(settings: ServeSettings, url: str, name: str | None, has_keys: bool, made: str | None) -> list[str]:
+    path = "models" if name is None else "chat/completions"
+    said = [f"  curl -N {shlex.quote(f'{url}/v1/{path}')}"]
     if settings.ssl_cert_file is not None:
-        said.append(f"    --cacert {shlex.quote(str(settings.ssl_cert_file))} \\")
+        said.append(f"    --cacert {shlex.quote(str(settings.ssl_cert_file))}")
     if made is not None:
-        said.append(f"    -H {shlex.quote(f'Authorization: Bearer {made}')} \\")
+        said.append(f"    -H {shlex.quote(f'Authorization: Bearer {made}')}")
     elif has_keys:  # a key that the user chose is not shown
-        said.append('    -H "Authorization: Bearer $WELLDONE_API_KEY" \\')
-    said.append("    -H 'Content-Type: application/json' \\")
-    said.append(f"    -d {shlex.quote(json.dumps(request, ensure_ascii=False, separators=(',', ':')))}")
-    return said
+        said.append('    -H "Authorization: Bearer $WELLDONE_API_KEY"')
+    if name is not None:
+        request = {"model": name, "stream": True, "messages": [{"role": "user", "content": "Hello!"}]}
+        said.append("    -H 'Content-Type: application/json'")
+        said.append(f"    -d {shlex.quote(json.dumps(request, ensure_ascii=False, separators=(',', ':')))}")
+    return [f"{line} \\" for line in said[:-1]] + said[-1:]
 
 
 def _about_key(settings: ServeSettings, has_keys: bool, made: str | None) -> list[str]:

@@ -75,6 +75,14 @@ def read_reply(data: bytes, name: str, *, endpoint: str | None, request: dict[st
     return msgspec.structs.replace(trace, endpoint=endpoint or trace.endpoint, request=request)
 
 
+def read_record(name: str) -> tuple[dict[str, Any], bytes]:
+    """The record of a trace, and its body."""
+    record = _record(read_bytes(name))
+    if record is None:
+        raise UsageError(f"{show.name(name)} is no trace: JSON that names the file of its body, beside it")
+    return record, _body_beside(name, record)
+
+
 def check_readable(body: bytes) -> None:
     """Bytes that are no text of a server, but what a tool made of it: say so before anybody is blamed."""
     if body.startswith(b"\x1f\x8b"):

@@ -10,28 +10,31 @@ from welldone.cli import show
 from welldone.cli.exits import UsageError
 from welldone.engines import default
 from welldone.engines.gguf import GgufError, read_facts
+from welldone.engines.names import problems
 from welldone.engines.settings import ModelSettings
 from welldone.engines.store import find
-from welldone.serve.keys import SHORTEST, is_weak, make_key, read_key_file
+from welldone.serve.keys import SHORTEST, Keys, is_weak, make_key, read_key_file
 from welldone.serve.origins import is_loopback
-from welldone.serve.settings import Config, ServeSettings
+from welldone.serve.settings import Config
 
 
-def find_keys(settings: ServeSettings) -> tuple[list[str], str | None]:
-    """The keys that clients need, and the one that was made because there were none."""
+def find_keys(config: Config) -> tuple[list[str], str | None]:
+    """The keys without a name that clients may send, and the one that was made because there were none at all."""
+    settings = config.server
     keys = list(settings.api_keys)
     is_local = is_loopback(settings.host)
     if settings.api_key_file is not None:
         try:
             file = read_key_file(settings.api_key_file, takes_weak=is_local)
+            keys += file.keys
+            Keys(keys, config.keys)
         except ValueError as error:
             raise UsageError(str(error)) from None
-        keys += file.keys
         if file.note is not None:
             show.note(file.note)
-    if any(is_weak(key) for key in keys):
+    if any(is_weak(key) for key in (*keys, *(named.key for named in config.keys))):
         show.note(f"an API key is shorter than {SHORTEST} characters: good enough for this machine alone")
-    if keys or settings.no_api_key or is_local:
+    if keys or config.keys or settings.no_api_key or is_local:
         return keys, None
     made = make_key()
     return [made], made
@@ -45,6 +48,27 @@ def check_files(config: Config, folder: Path) -> None:
         where = config.places.get(model.name)
         for problem in _problems(model, folder):
             raise UsageError(problem if where is None else f"{where}: {problem}")
+    if config.server.record is not None:
+        _check_record(config.server.record)
+
+
+def check_routes(config: Config) -> None:
+    """A route that leads nowhere is a mistake in the config file."""
+    own = {name for model in config.models for name in (model.name, *model.aliases)}
+    file = "" if config.server.config is None else f"{config.server.config.name}: "
+    for problem in problems(config.routes, config.upstreams, own):
+        raise UsageError(f"{file}{problem}")
+
+
+def _check_record(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)  # what is recorded may be private
+    except OSError as error:
+        raise UsageError(
+            f"cannot make the folder {show.name(str(folder))}, which --record names: {show.why(error)}"
+        ) from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f"cannot write into {show.name(str(folder))}, which --record names")
 
 
 def _problems(model: ModelSettings, folder: Path) -> Iterator[str]:

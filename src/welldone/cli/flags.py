@@ -21,18 +21,23 @@ http://127.0.0.1:8000. The command lines of llama-server work here.
 A setting is taken from its flag, else from the environment (--ctx-size: WELLDONE_CTX_SIZE), else
 from welldone.toml, else it has its default, which is shown as [default]. Flags behind a / turn a
 setting off. With -m one model is served, and the others of welldone.toml are left aside; without
-it, the flags of models count for all of them. docs/settings.md has more."""
+it, the flags of models count for all of them.
+
+With --upstream, or upstreams in welldone.toml, it stands in front of other servers of OpenAI's API
+and mends their streams. docs/settings.md has more."""
 
 EXAMPLES = """
 welldone serve
 welldone serve -m phi-4-Q4_K_M.gguf -c 8192 -ngl all --alias phi-4
 welldone serve --host 0.0.0.0 --api-key env:MY_KEY
+welldone serve --upstream http://gpu:8000/v1 --port 9000
 welldone serve --config welldone.toml
 """
 
-GROUPS = ("Model", "Engine", "Answers", "Server", "Security", "Limits", "Logs")
+GROUPS = ("Model", "Engine", "Answers", "Server", "Upstreams", "Security", "Limits", "Logs")
 """The order of help and documents."""
 
+_SECRETS = {flag for field in ALL_FIELDS if field.setting.is_secret for flag in field.setting.flags}
 _HELP_COLUMN = 34  # most flags with their value fit before it
 _HELP_WIDTH = 100
 
@@ -56,8 +61,8 @@ def _check_short(options: Parser, arguments: list[str]) -> None:
     known = set(options.flags())
     for before, word in zip(["", *arguments], arguments, strict=False):
         if word[:1] == "-" and word[1:2].isalpha() and word.partition("=")[0] not in known:
-            if before == "--api-key":  # this may be the key: it is not repeated
-                raise UsageError("a key that begins with - is written --api-key=KEY")
+            if before in _SECRETS:  # this may be the key: it is not repeated
+                raise UsageError(f"a key that begins with - is written {before}=KEY")
             raise options.unknown(word)
 
 

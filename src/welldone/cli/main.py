@@ -17,6 +17,7 @@ COMMANDS = {
     "lint": "judge a captured stream: which rules it breaks, where, and whom that hurts",
     "fix": "repair a stream as it passes through",
     "rules": "list the rules of the stream, or show the page of one",
+    "mock": "answer without a model, rightly or with a fault, for those who write clients",
     "models": "list the models that can be served, and their state where a server runs",
     "pull": "fetch a model, with a checked hash",
 }

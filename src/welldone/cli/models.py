@@ -10,6 +10,7 @@ from welldone.cli import show
 from welldone.cli.exits import Exit, UsageError
 from welldone.cli.options import Parser
 from welldone.cli.running import RefusedError, Running, SilentError, ask
+from welldone.cli.upstreams import origin
 from welldone.engines import default, store
 from welldone.engines.arrival import megabytes
 from welldone.engines.default import DEFAULT
@@ -26,6 +27,7 @@ welldone models --json
 welldone models --url http://127.0.0.1:8000 --api-key KEY
 """
 HERE, NOT_FETCHED, MISSING, BROKEN, COMMAND = "here", "not fetched", "missing", "broken", "command"
+UPSTREAM = "upstream"
 
 Configure = Callable[[str | None], Config]
 """The settings, with the config file that was named."""
@@ -63,7 +65,9 @@ def run(arguments: list[str], configure: Configure = configure) -> Exit:
     folder = store.models_folder(os.environ)
     rows = list(_rows(config, folder))
     url = options.url or _own_url(config.server)
-    running, why = _ask(url, options.api_key or _own_key(config.server))
+    running, why = _ask(url, options.api_key or _own_key(config))
+    if running is None:  # only a server that runs knows their models
+        rows += [Row(name=settings.name, state=UPSTREAM, source=origin(settings)) for settings in config.upstreams]
     _join(rows, running or [], url)
     if options.json:
         shown = {"version": 1, "folder": str(folder), "server": None if running is None else url, "models": rows}
@@ -79,7 +83,8 @@ def _parser() -> Parser:
     parser = Parser(
         "models",
         "List the models that can be served: those of the config file, those that were fetched, and the built-in one.\n"
-        "Where a server runs, its models are shown with their state.",
+        "Where a server runs, its models are shown with their state, also those of its upstreams; without one the\n"
+        "upstreams themselves are.",
         EXAMPLES,
     )
     parser.add_argument("--json", action="store_true", help="the models as JSON")
@@ -184,8 +189,8 @@ def _own_url(server: ServeSettings) -> str:
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{server.port}"
 
 
-def _own_key(server: ServeSettings) -> str | None:
-    return next(iter(server.api_keys), None)
+def _own_key(config: Config) -> str | None:
+    return next(iter((*config.server.api_keys, *(named.key for named in config.keys))), None)
 
 
 def _ask(url: str, key: str | None) -> tuple[list[Running] | None, Exception | None]:

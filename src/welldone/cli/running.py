@@ -92,7 +92,7 @@ def _read(model: dict[str, Any]) -> Running:
         state=state if isinstance(state, str) else "served",
         size_bytes=_count(meta.get("size")),
         parameters=_count(meta.get("n_params")),
-        context_length=_count(meta.get("n_ctx_train")),
+        context_length=_count(meta.get("n_ctx_train")) or _count(model.get("max_model_len")),
     )
 
 

@@ -15,6 +15,7 @@ import uvloop
 
 from welldone.cli import banner, checks, show
 from welldone.cli.exits import Exit, UsageError
+from welldone.cli.news import News
 from welldone.cli.pull import EXITS, fetch
 from welldone.engines import default
 from welldone.engines.arrival import PullError
@@ -34,9 +35,10 @@ def run(config: Config) -> Exit:
     """Serve until told to stop."""
     for note in config.notes:
         show.note(note)
-    keys, made = checks.find_keys(config.server)
+    keys, made = checks.find_keys(config)
     folder = models_folder(os.environ)
     checks.check_files(config, folder)
+    checks.check_routes(config)
     try:
         _fetch_default(config, folder)
     except PullError as error:
@@ -45,7 +47,8 @@ def run(config: Config) -> Exit:
     settings = config.server
     level = logging.ERROR if settings.quiet else _LEVELS[settings.log_level]
     style = cast('Literal["text", "json"]', settings.log_format)
-    with Log(style=style, level=level, secrets=keys), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    secrets = (*keys, *config.secrets)
+    with Log(style=style, level=level, secrets=secrets), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(config, keys, folder, made))
 
 
@@ -68,13 +71,20 @@ class _Service:
 
     def __init__(self, config: Config, keys: list[str], folder: Path, made: str | None) -> None:
         self._config = config
-        self._has_keys = bool(keys)
+        self._has_keys = bool(keys or config.keys)
         self._made = made
         self._end = asyncio.Event()
         self._failed: Model | None = None
         self._begun: dict[str, float] = {}
         """When each model that is being loaded began to be."""
-        self._server = Server(config, keys=keys, folder=folder, on_change=self._changed, on_line=self._line)
+        self._server = Server(
+            config,
+            keys=keys,
+            folder=folder,
+            on_change=self._changed,
+            on_line=self._line,
+            on_upstream=News().tell,
+        )
 
     async def run(self) -> Exit:
         numbers = [signal.SIGINT, signal.SIGTERM]
@@ -135,7 +145,8 @@ class _Service:
                 self._log_error(model)
             case State.FAILED:
                 # A server for one model that was never there serves nobody. It says why when it ends.
-                is_end = model.started_at is None and len(self._config.models) == 1
+                is_alone = len(self._config.models) == 1 and not self._config.upstreams
+                is_end = model.started_at is None and is_alone
                 error = model.last_error
                 said = error.details[-_LAST_WORDS:] if error is not None and not is_end else ()
                 self._log_error(model, {"engine": " | ".join(said)} if said else {})

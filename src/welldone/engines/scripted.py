@@ -1,193 +1,276 @@
 """An engine that says what a script says: `python -m welldone.engines.scripted --port N --script FILE`.
 
 For tests, and for trying a client without a model. POSTs are answered with given bytes and given pauses, in the order
-of the script; the last reply is used again. `GET /seen` tells what was asked and whether the asker stayed to the end.
+of the script; the last reply is used again. `GET /seen` tells what was asked and whether the asker stayed to the end,
+`GET /counts` how many connections and requests there were.
 """
 
 import argparse
 import asyncio
-import contextlib
+import socket
+import struct
+import time
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, Self, TypeVar
 
 import msgspec
 
+from welldone.engines.scripts import CHUNK, HELLO, Piece, Reply, Script, as_raw, json_reply
+
+__all__ = ["CHUNK", "HELLO", "Piece", "Reply", "Script", "Scripted", "Seen", "listen"]
+
 HEAD_LIMIT_BYTES = 65536
-BODY_LIMIT_BYTES = 16 * 2**20
+BODY_LIMIT_BYTES = 64 * 2**20
+"""Twice what the server takes by default."""
 SEEN_LIMIT = 1000
 """Far more than a test looks at."""
 
 Item = TypeVar("Item")
 
-CHUNK = (
-    'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"scripted",'
-    '"choices":[{"index":0,"delta":%s,"finish_reason":%s}]}\n\n'
-)
-
-
-class Piece(msgspec.Struct, frozen=True):
-    """Some bytes, after a pause. `base64` is for those that are no text."""
-
-    text: str = ""
-    after_s: float = 0.0
-    base64: bytes = b""
-
-    @property
-    def data(self) -> bytes:
-        """The bytes."""
-        return self.base64 or self.text.encode()
-
-
-class Reply(msgspec.Struct, frozen=True):
-    """A reply. It ends whole, is cut without its end, or hangs until the asker leaves."""
-
-    pieces: tuple[Piece, ...] = ()
-    status: int = 200
-    headers: dict[str, str] = msgspec.field(default_factory=lambda: {"Content-Type": "text/event-stream"})
-    end: Literal["whole", "cut", "hang"] = "whole"
-
-
-HELLO = Reply(
-    (
-        Piece(CHUNK % ('{"role":"assistant","content":""}', "null")),
-        Piece(CHUNK % ('{"content":"Hello"}', "null")),
-        Piece(CHUNK % ("{}", '"stop"')),
-        Piece("data: [DONE]\n\n"),
-    )
-)
-
-
-class Script(msgspec.Struct, frozen=True):
-    """All that the engine says. The last `health` is the one that stays."""
-
-    posts: tuple[Reply, ...] = (HELLO,)
-    health: tuple[int, ...] = (200,)
-    props: dict[str, Any] | None = None
-    """None: /props is not found, as with engines that are not llama.cpp."""
-    models: dict[str, Any] = msgspec.field(
-        default_factory=lambda: {"object": "list", "data": [{"id": "scripted", "object": "model"}]}
-    )
-
 
 class Seen(msgspec.Struct):
-    """A request that came. `end` is how its reply ended."""
+    """A request that came, and how its reply ended. Times are those of the machine's monotonic clock."""
 
     method: str
     path: str
     headers: dict[str, str]
     body: str
-    end: Literal["running", "whole", "cut", "left"] = "running"
+    end: Literal["running", "whole", "cut", "reset", "left"] = "running"
+    begun_s: float = 0.0
+    ended_s: float | None = None
+
+
+class Counts(msgspec.Struct):
+    """How much there was of all, those who ask for this included."""
+
+    connections: int = 0
+    open: int = 0
+    """Connections that are there now."""
+    requests: int = 0
 
 
 class Scripted:
-    """The engine's HTTP: one request per connection."""
+    """The engine's HTTP. A connection is kept for the next request, unless a reply ends otherwise.
 
-    def __init__(self, script: Script) -> None:
+    `choose` finds the reply to a POST where the order of the script is not enough.
+    """
+
+    def __init__(self, script: Script, choose: Callable[[Seen], Reply] | None = None) -> None:
         self._script = script
         self._posts = deque(script.posts)
         self._health = deque(script.health)
+        self._choose = choose or (lambda seen: _next(self._posts))
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()
         self.seen: deque[Seen] = deque(maxlen=SEEN_LIMIT)
+        self.counts = Counts()
 
-    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answers one connection."""
+    async def listen(self, *, socket: str | None = None, port: int = 0) -> Self:
+        """Listens. Port 0: the system chooses one."""
+        loop = asyncio.get_running_loop()
+        if socket is not None:
+            self._server = await loop.create_unix_server(self._line, socket)
+        else:
+            self._server = await loop.create_server(self._line, "127.0.0.1", port)
+        return self
+
+    @property
+    def sockets(self) -> tuple[socket.socket, ...]:
+        """Those that it listens on."""
+        return () if self._server is None else self._server.sockets
+
+    @property
+    def port(self) -> int:
+        """The one that it listens on."""
+        port: int = self.sockets[0].getsockname()[1]
+        return port
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        """Waits until something is so: looked at whenever a request comes or ends, or a connection does."""
+        while not is_so():
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def close(self) -> None:
+        """Listens no more, and leaves all connections."""
+        if self._server is not None:
+            self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _line(self) -> "_Line":
+        return _Line(self._connected)
+
+    def _connected(self, line: "_Line", reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._answer_all(line, reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer_all(self, line: "_Line", reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answers the requests of one connection, one after the other."""
+        self.counts.connections += 1
+        self.counts.open += 1
+        self._changed.set()
         try:
-            seen = await _read(reader)
-            reply = self._reply(seen)
-            if seen.method == "POST":
-                self.seen.append(seen)
-            seen.end = await _play(reply, reader, writer)
-        except (ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
+            while await self._answer(line, reader, writer):
+                pass
+        except (ConnectionError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
             pass  # not a request, or nobody is there any more
         finally:
             writer.close()
+            self.counts.open -= 1
+            self._changed.set()
 
-    def _reply(self, seen: Seen) -> Reply:
-        if seen.method == "POST":
-            return _next(self._posts)
-        if seen.path == "/health":
-            return _json({"status": "scripted"}, _next(self._health))
-        if seen.path == "/v1/models":
-            return _json(self._script.models)
-        if seen.path == "/props" and self._script.props is not None:
-            return _json(self._script.props)
-        if seen.path == "/seen":
-            return _json(list(self.seen))
-        return _json({"error": {"message": "not found"}}, 404)
+    async def _answer(self, line: "_Line", reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Answers one request; whether there may be another."""
+        async with asyncio.timeout(self._script.idle_s):
+            seen = await _read(reader)
+        self.counts.requests += 1
+        path = seen.path.partition("?")[0]
+        if seen.method == "POST" or path in self._script.paths:
+            self.seen.append(seen)
+        self._changed.set()
+        reply = self._script.paths.get(path) or (self._choose(seen) if seen.method == "POST" else self._page(path))
+        seen.end = await _play(reply, self._script.speed, line.left, writer)
+        seen.ended_s = time.monotonic()
+        self._changed.set()
+        if seen.end == "reset":
+            _reset(writer)
+        return seen.end == "whole" and not _is_last(seen, reply)
+
+    def _page(self, path: str) -> Reply:
+        if path == "/health":
+            return json_reply({"status": "scripted"}, _next(self._health))
+        if path == "/v1/models":
+            return json_reply(self._script.models)
+        if path == "/props" and self._script.props is not None:
+            return json_reply(self._script.props)
+        if path == "/seen":
+            return json_reply(list(self.seen))
+        if path == "/counts":
+            return json_reply(self.counts)
+        return json_reply({"error": {"message": "not found"}}, 404)
+
+
+class _Line(asyncio.StreamReaderProtocol):
+    """A connection that also knows when the other side has left, without reading on."""
+
+    def __init__(self, connected: Callable[["_Line", asyncio.StreamReader, asyncio.StreamWriter], None]) -> None:
+        self.left = asyncio.Event()
+        super().__init__(asyncio.StreamReader(limit=HEAD_LIMIT_BYTES), partial(connected, self))
+
+    def eof_received(self) -> bool:
+        self.left.set()
+        super().eof_received()
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.left.set()
+        super().connection_lost(error)
 
 
 def _next(queue: deque[Item]) -> Item:
     return queue.popleft() if len(queue) > 1 else queue[0]
 
 
-def _json(value: object, status: int = 200) -> Reply:
-    return Reply((Piece(msgspec.json.encode(value).decode()),), status, {"Content-Type": "application/json"})
-
-
 async def _read(reader: asyncio.StreamReader) -> Seen:
+    """The next request. Raises `ValueError` for one that is none."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+    begun_s = time.monotonic()
     first, *lines = head.rstrip().split("\r\n")
     headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    length = int(headers.get("content-length", "0"))
-    if not 0 <= length <= BODY_LIMIT_BYTES:
-        raise ValueError("a body beyond the limit")
-    body = await reader.readexactly(length)
+    if "chunked" in headers.get("transfer-encoding", "").lower():
+        body = await _read_chunks(reader)
+    else:
+        body = await _read_exactly(reader, int(headers.get("content-length", "0")))
     method, path, _ = first.split(" ", 2)
-    return Seen(method, path, headers, body.decode(errors="replace"))
+    return Seen(method, path, headers, body.decode(errors="replace"), begun_s=begun_s)
+
+
+async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
+    body = bytearray()
+    while size := int((await reader.readuntil(b"\r\n")).partition(b";")[0], 16):
+        body += await _read_exactly(reader, size, within=BODY_LIMIT_BYTES - len(body))
+        await reader.readexactly(2)
+    while await reader.readuntil(b"\r\n") != b"\r\n":
+        pass  # trailers
+    return bytes(body)
+
+
+async def _read_exactly(reader: asyncio.StreamReader, size: int, within: int = BODY_LIMIT_BYTES) -> bytes:
+    if not 0 <= size <= within:
+        raise ValueError("a body beyond the limit")
+    return await reader.readexactly(size)
 
 
 async def _play(
-    reply: Reply, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-) -> Literal["whole", "cut", "left"]:
+    reply: Reply, speed: float, left: asyncio.Event, writer: asyncio.StreamWriter
+) -> Literal["whole", "cut", "reset", "left"]:
     """Sends the reply, until its end or until the asker leaves."""
-    leaving = asyncio.create_task(_leaves(reader))
-    sending = asyncio.create_task(_send(reply, writer))
+    leaving = asyncio.create_task(left.wait())
+    sending = asyncio.create_task(_send(as_raw(reply), speed, writer))
     try:
         await asyncio.wait({leaving, sending}, return_when=asyncio.FIRST_COMPLETED)
         if not sending.done() or sending.exception() is not None:
             return "left"
-        return "cut" if reply.end == "cut" else "whole"
+        return reply.end if reply.end in ("cut", "reset") else "whole"
     finally:
         for task in (leaving, sending):
             task.cancel()
         await asyncio.wait({leaving, sending})
 
 
-async def _leaves(reader: asyncio.StreamReader) -> None:
-    with contextlib.suppress(ConnectionError):
-        while await reader.read(4096):
-            pass
-
-
-async def _send(reply: Reply, writer: asyncio.StreamWriter) -> None:
-    lines = [f"{name}: {value}\r\n" for name, value in reply.headers.items()]
-    lines += ["Transfer-Encoding: chunked\r\n", "Connection: close\r\n", "\r\n"]
-    writer.write(f"HTTP/1.1 {reply.status} Scripted\r\n{''.join(lines)}".encode("latin-1"))
+async def _send(reply: Reply, speed: float, writer: asyncio.StreamWriter) -> None:
     for piece in reply.pieces:
-        if piece.after_s:
-            await writer.drain()
-            await asyncio.sleep(piece.after_s)
-        if piece.data:
-            writer.write(b"%x\r\n%s\r\n" % (len(piece.data), piece.data))
-    await writer.drain()
-    if reply.end == "hang":
+        await _say(piece, speed, writer)
+    while reply.end == "endless" and reply.pieces:
+        await _say(reply.pieces[-1], speed, writer)
+        await asyncio.sleep(0)  # an asker who reads fast would keep all others from being heard
+    if reply.end in ("hang", "endless"):
         await asyncio.Event().wait()
-    if reply.end == "whole":
-        writer.write(b"0\r\n\r\n")
-        await writer.drain()
 
 
-async def listen(script: Script, *, socket: str | None = None, port: int = 0) -> asyncio.Server:
+async def _say(piece: Piece, speed: float, writer: asyncio.StreamWriter) -> None:
+    if piece.after_s and speed:
+        await asyncio.sleep(piece.after_s / speed)
+    writer.write(piece.data)
+    await writer.drain()
+
+
+def _is_last(seen: Seen, reply: Reply) -> bool:
+    """Whether the connection ends with this reply."""
+    announced = {value.lower() for name, value in reply.headers.items() if name.lower() == "connection"}
+    is_asked = seen.headers.get("connection", "").lower() == "close"
+    return is_asked or reply.end == "close" or reply.framing == "close" or "close" in announced
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    """Leaves without a farewell, as a process does that is killed with bytes unread."""
+    connection: socket.socket = writer.get_extra_info("socket")
+    if connection.family != socket.AF_UNIX:  # there is no such thing there
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+
+
+async def listen(script: Script, *, socket: str | None = None, port: int = 0) -> Scripted:
     """A listening engine. Port 0: the system chooses one."""
-    answer = Scripted(script).answer
-    if socket is not None:
-        return await asyncio.start_unix_server(answer, socket, limit=HEAD_LIMIT_BYTES)
-    return await asyncio.start_server(answer, "127.0.0.1", port, limit=HEAD_LIMIT_BYTES)
+    return await Scripted(script).listen(socket=socket, port=port)
 
 
 async def _serve(script: Script, socket: str | None, port: int) -> None:
-    async with await listen(script, socket=socket, port=port) as server:
-        await server.serve_forever()
+    async with await listen(script, socket=socket, port=port):
+        await asyncio.Event().wait()
 
 
 def main() -> None:

@@ -5,18 +5,25 @@ A handler is cancelled when its client leaves. A stream is written by whoever ha
 
 import asyncio
 import http
+import socket
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias, cast
 
 import msgspec
 from aiohttp import web
+from aiohttp.http import StreamWriter
 from aiohttp.web_exceptions import HTTPException
+
+from welldone.net.address import check_line
 
 KEEP_ALIVE_S = 10.0
 """How long an idle connection stays open; it also bounds how long the head of a request may take."""
 _LINE_LIMIT_BYTES = 8190  # of the request line and of each header, as most servers have it
 _HEADERS_LIMIT = 128
+_BACKLOG = 1024  # connections that wait to be taken; the kernel has its own limit, 4,096 on Linux
+_MORE_SOCKETS = 64
+"""A socket for each request at once, as many that idle between two requests, and these for who only looks on."""
 _SERVER = {"Server": "welldone"}  # which version of which library this is helps nobody but an attacker
 
 
@@ -68,10 +75,18 @@ class Stream:
         """Wait until the client has taken what waits."""
         await self._request.writer.drain()
 
-    async def end(self) -> None:
-        """Say that the reply is whole."""
-        if self._request.protocol.connected and not self._transport.is_closing():
-            await self._response.write_eof()
+    async def end(self, trailers: Mapping[str, str] | None = None) -> None:
+        """Say that the reply is whole. Trailers go with it where it goes out in chunks; others have no place for them.
+
+        Raises:
+            ValueError: a trailer has a character that no header can carry.
+        """
+        if not self._request.protocol.connected or self._transport.is_closing():
+            return
+        if trailers and self._is_chunked:
+            self._transport.write(b"0\r\n%b\r\n" % b"".join(_field(*trailer) for trailer in trailers.items()))
+            cast("StreamWriter", self._request.writer).chunked = False  # that was the last chunk: aiohttp adds none
+        await self._response.write_eof()
 
     def abort(self) -> None:
         """Cut the connection, so that nobody takes what was sent for a whole reply."""
@@ -85,6 +100,8 @@ class Call:
         self._request = request
         self.method: str = request.method
         self.path: str = request.path
+        self.query: str = request.raw_path.partition("#")[0].partition("?")[2]
+        """What stands behind the path's question mark, as it came."""
         self.headers: Mapping[str, str] = request.headers
         self.peer: str = request.remote or ""
         self.stream: Stream | None = None
@@ -124,11 +141,13 @@ class Call:
         if is_asked and self._request.version >= (1, 1) and transport is not None:
             transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    async def open(self, headers: Mapping[str, str]) -> Stream:
-        """Begin a reply that is streamed; its head goes out at once."""
-        response = web.StreamResponse(status=200, headers={**headers, **_SERVER})
-        if self._request.version >= (1, 1):
+    async def open(self, headers: Mapping[str, str], *, status: int = 200, trailers: Sequence[str] = ()) -> Stream:
+        """Begin a reply that is streamed; its head goes out at once, and names the trailers that may follow."""
+        response = web.StreamResponse(status=status, headers={**headers, **_SERVER})
+        if self._request.version >= (1, 1) and response.content_length is None:
             response.enable_chunked_encoding()
+            if trailers:
+                response.headers["Trailer"] = ", ".join(trailers)
         await response.prepare(self._request)
         self.stream = Stream(self._request, response)
         self._response = response
@@ -158,24 +177,40 @@ class Listener:
         self._handler = handler
         self._error_page = error_page
         self._connections = connections
-        self._server = _Server(self._handle, error_page)
+        self._server = _Server(self._handle, error_page, sockets=2 * connections + _MORE_SOCKETS)
         self._runner = web.ServerRunner(self._server, handle_signals=False, shutdown_timeout=1.0)
-        self._site: web.TCPSite | None = None
+        self._site: web.BaseSite | None = None
         self.active = 0
         """Requests that are being answered."""
         self._idle = asyncio.Event()
         self._idle.set()
 
-    async def start(self, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> int:
+    async def start(
+        self,
+        host: str,
+        port: int,
+        *,
+        tls: ssl.SSLContext | None = None,
+        reuse_port: bool = False,
+        sock: socket.socket | None = None,
+    ) -> int:
         """Listen; the port, which the system chooses where it is 0.
+
+        With `reuse_port` others may listen there as well. A socket that is bound already stands for host and port.
 
         Raises:
             OSError: the address cannot be had.
         """
         await self._runner.setup()
-        self._site = web.TCPSite(self._runner, host, port, ssl_context=tls, backlog=1024)
+        if sock is not None:
+            self._site = web.SockSite(self._runner, sock, ssl_context=tls, backlog=_BACKLOG)
+        else:
+            self._site = web.TCPSite(
+                self._runner, host, port, ssl_context=tls, backlog=_BACKLOG, reuse_port=reuse_port or None
+            )
         await self._site.start()
-        return int(self._runner.addresses[0][1])
+        address = self._runner.addresses[0]
+        return int(address[1]) if isinstance(address, tuple) else 0  # a unix socket has a path and no port
 
     async def stop_accepting(self) -> None:
         """Take no new connections, and close those that wait for a request."""
@@ -217,16 +252,24 @@ class Listener:
 class _Server(web.Server):
     """aiohttp's server, with replies in our own words where HTTP itself is broken."""
 
-    def __init__(self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], page: ErrorPage) -> None:
+    def __init__(
+        self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], page: ErrorPage, *, sockets: int
+    ) -> None:
         super().__init__(handler, handler_cancellation=True)
         self._page = page
+        self._sockets = sockets
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are as many connections as there may be."""
+        return len(self.connections) >= self._sockets
 
     def __call__(self) -> web.RequestHandler:
         return _Protocol(self, self._page)
 
 
 class _Protocol(web.RequestHandler):
-    __slots__ = ("_page",)
+    __slots__ = ("_page", "_server")
 
     def __init__(self, server: _Server, page: ErrorPage) -> None:
         super().__init__(
@@ -242,6 +285,14 @@ class _Protocol(web.RequestHandler):
             auto_decompress=False,
         )
         self._page = page
+        self._server = server
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin; where there are too many, end at once: a reply in words would cost more than it tells."""
+        if self._server.is_full:
+            cast("asyncio.Transport", transport).abort()
+            return
+        super().connection_made(transport)
 
     def handle_error(
         self,
@@ -267,3 +318,9 @@ def _response(reply: Reply) -> web.Response:
     if reply.is_last:
         response.force_close()
     return response
+
+
+def _field(name: str, value: str) -> bytes:
+    line = f"{name}: {value}"
+    check_line(line)
+    return line.encode("latin-1") + b"\r\n"

@@ -1,46 +1,45 @@
 """The HTTP client: one request, and its reply pushed on as it comes, without a task between socket and socket.
 
 Bytes go from `data_received` straight to the receiver. Who is slow to send them on pauses the reading, and the kernel's
-buffers fill up to the server: nothing piles up here.
+buffers fill up to the server: nothing piles up here. Redirects are not followed, and nothing is unpacked.
 """
 
 import asyncio
-from collections.abc import Mapping
-from typing import Protocol, cast
+import socket
+import ssl
+from collections.abc import Iterable, Mapping
+from typing import Protocol, TypedDict, Unpack, cast
 
 import httptools
 import msgspec
 
+from welldone.net.address import Address as Address
+from welldone.net.address import Tls as Tls
+from welldone.net.address import check_headers, check_line, check_path, context
+from welldone.net.address import read_url as read_url
+
 CONNECT_S = 5.0
 """How long a connection may take; a server that needs longer is away."""
-_HEAD_LIMIT_BYTES = 65536  # of a reply's head; aiohttp and nginx refuse 8 to 32 KB
-
-
-class Address(msgspec.Struct, frozen=True):
-    """Where a server listens, and the key that it wants."""
-
-    socket: str | None = None
-    """The path of a unix socket; else host and port."""
-    host: str = "127.0.0.1"
-    port: int = 0
-    key: str | None = None
-    prefix: str = ""
-    """What stands before each path."""
-
-    def __repr__(self) -> str:
-        """Where it is, and no key."""
-        return f"Address({self.socket or f'{self.host}:{self.port}'}{self.prefix})"
+_BESIDE_LIMIT_BYTES = 65536  # of a head with those of early hints, or of trailers; aiohttp and nginx refuse 8 to 32 KB
+_NOT_HTTP = (httptools.HttpParserError, httptools.HttpParserUpgrade)
+_METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 
 class OutboundError(Exception):
-    """The server could not be reached, or its reply is no whole HTTP reply."""
+    """The server could not be reached, or its reply is no whole HTTP reply. The message names no address."""
+
+    def __init__(self, message: str, *, is_stale: bool = False) -> None:
+        super().__init__(message)
+        self.is_stale = is_stale
+        """A connection that had been used before was lost before any byte of the reply: the server most likely closed
+        it and never saw the request, which may be sent again."""
 
 
 class Receiver(Protocol):
     """Who gets a reply, piece by piece. Nothing here may raise or wait."""
 
     def head(self, status: int, headers: Mapping[str, str]) -> None:
-        """The reply begins; names of headers are in lower case."""
+        """The reply begins; names of headers are in lower case. Of a header that comes twice the first counts."""
 
     def data(self, data: bytes) -> None:
         """More of its body."""
@@ -49,21 +48,48 @@ class Receiver(Protocol):
         """It has ended: whole, or with what went wrong. Called once, also where nothing else was."""
 
 
-class Exchange(asyncio.Protocol):
-    """One request and its reply, on a connection of its own."""
+class Home(Protocol):
+    """Where connections wait to be used again."""
 
-    def __init__(self, request: bytes, receiver: Receiver) -> None:
+    def take(self, address: Address) -> asyncio.Transport | None:
+        """A connection that waits, if there is one."""
+
+    def give_back(self, address: Address, transport: asyncio.Transport) -> None:
+        """A connection whose reply was whole, and which may stay open."""
+
+    def drop(self, address: Address) -> None:
+        """One that had waited was dead: so are the others, most likely."""
+
+
+class Message(TypedDict, total=False):
+    """What a request may have beside its method and path."""
+
+    body: bytes
+    accept: str
+    content_type: str
+    headers: Iterable[tuple[str, str]]
+
+
+class Exchange(asyncio.Protocol):
+    """One request and its reply. The connection is its own until the reply is whole."""
+
+    def __init__(self, request: bytes, receiver: Receiver, address: Address, home: Home | None) -> None:
         self._request = request
         self._receiver = receiver
+        self._address = address
+        self._home = home
+        self._bodies: list[bytes] = []
+        self.on_body = self._bodies.append  # httptools calls it for each piece: no function of ours stands between
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
         self._headers: dict[str, str] = {}
-        self._head_bytes = 0
+        self._beside_bytes = 0
         self._has_head = False
         self._has_length = False
+        self._is_used = False
         self._is_over = False
         self._is_whole = False
-        self._bodies: list[bytes] = []
+        self._may_stay = False
 
     def close(self) -> None:
         """Leave: the server sees at once that nobody listens. The receiver hears nothing more."""
@@ -81,45 +107,72 @@ class Exchange(asyncio.Protocol):
         if self._transport is not None and not self._is_over:
             self._transport.resume_reading()
 
+    def begin_on(self, transport: asyncio.Transport) -> None:
+        """Send the request on a connection that had another before."""
+        self._is_used = True
+        transport.set_protocol(self)
+        self.connection_made(transport)
+
     # What asyncio calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send the request."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are none by their class
+        if self._is_over:
+            self._transport.abort()
+            return
         self._transport.write(self._request)
+        self._request = b""
 
     def data_received(self, data: bytes) -> None:
         """Hand on what came, in one piece."""
         if self._is_over:
             return
-        if not self._has_head:
-            self._head_bytes += len(data)
+        error = None
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError:
-            self._finish(OutboundError("the reply is not HTTP"))
-            return
-        if not self._has_head and self._head_bytes > _HEAD_LIMIT_BYTES:
-            self._finish(OutboundError("the head of the reply is too long"))
-            return
+        except _NOT_HTTP:
+            self._may_stay = False
+            error = OutboundError("the reply is not HTTP")
         if self._bodies:
+            self._beside_bytes = 0
             body = self._bodies[0] if len(self._bodies) == 1 else b"".join(self._bodies)
             self._bodies.clear()
-            self._receiver.data(body)
+            if not self._is_over:
+                self._receiver.data(body)
+        else:
+            self._beside_bytes += len(data)
+            if self._beside_bytes > _BESIDE_LIMIT_BYTES:
+                error = OutboundError("the head of the reply is too long")
         if self._is_whole:
             self._finish(None)
+        elif error is not None:
+            self._finish(error)
 
     def connection_lost(self, error: Exception | None) -> None:
         """The reply is over, whole or not."""
+        if self._is_over:
+            return
         # Without a length the end of the connection is the end of the reply.
-        is_whole = self._has_head and not self._has_length and error is None
-        self._finish(None if is_whole else OutboundError("the connection was lost before the reply was whole"))
+        if self._has_head and not self._has_length and error is None:
+            self._finish(None)
+            return
+        is_stale = self._is_used and not self._has_head and not self._beside_bytes
+        if is_stale and self._home is not None:
+            self._home.drop(self._address)
+        self._finish(OutboundError("the connection was lost before the reply was whole", is_stale=is_stale))
 
     # What httptools calls.
 
+    def on_message_begin(self) -> None:
+        """A reply begins; after the one that was asked for there is no other."""
+        if self._is_whole:
+            raise OutboundError("there is more than the reply")
+
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header of the reply."""
-        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+        """A header of the reply; after its body it is a trailer, which nobody here needs."""
+        if not self._has_head:
+            self._headers.setdefault(name.decode("latin-1").lower(), value.decode("latin-1"))
 
     def on_headers_complete(self) -> None:
         """The head is whole."""
@@ -129,47 +182,83 @@ class Exchange(asyncio.Protocol):
             return
         self._has_head = True
         self._has_length = "content-length" in self._headers or "transfer-encoding" in self._headers
-        if not self._is_over:
-            self._receiver.head(status, self._headers)
-
-    def on_body(self, body: bytes) -> None:
-        """More of the body."""
-        self._bodies.append(body)
+        self._receiver.head(status, self._headers)
 
     def on_message_complete(self) -> None:
         """The reply is whole."""
         self._is_whole = self._has_head
+        self._may_stay = self._is_whole and self._parser.should_keep_alive()
 
     def _finish(self, error: OutboundError | None) -> None:
         if self._is_over:
             return
-        self.close()
+        transport = self._transport
+        # A reply that came before the whole request was sent leaves the rest of it in the way of the next.
+        if self._may_stay and self._home and transport and not transport.get_write_buffer_size():
+            self._is_over = True
+            self._transport = None
+            transport.resume_reading()
+            self._home.give_back(self._address, transport)
+        else:
+            self.close()
         self._receiver.end(error)
 
 
 async def send(
-    address: Address, method: str, path: str, receiver: Receiver, *, body: bytes = b"", accept: str = "*/*"
+    address: Address,
+    method: str,
+    path: str,
+    receiver: Receiver,
+    *,
+    home: Home | None = None,
+    **message: Unpack[Message],
 ) -> Exchange:
-    """Begin an exchange. The reply goes to the receiver.
+    """Begin an exchange. The reply goes to the receiver. Without a home the connection ends with it.
 
     Raises:
         OutboundError: there is no connection.
+        ValueError: the path or a header cannot be sent.
     """
-    request = _request(address, method, path, body, accept)
+    request = _request(address, method, path, is_last=home is None, **message)
+    exchange = Exchange(request, receiver, address, home)
+    transport = None if home is None else home.take(address)
+    if transport is not None:
+        exchange.begin_on(transport)
+    else:
+        await _connect(address, exchange)
+    return exchange
+
+
+async def _connect(address: Address, exchange: Exchange) -> None:
     loop = asyncio.get_running_loop()
-    exchange = Exchange(request, receiver)
+    tls = None if address.tls is None else context(address.tls)
     try:
         async with asyncio.timeout(CONNECT_S):
             if address.socket is not None:
                 await loop.create_unix_connection(lambda: exchange, address.socket)
             else:
-                await loop.create_connection(lambda: exchange, address.host, address.port)
-    except (OSError, TimeoutError):
-        raise OutboundError("no connection to the server") from None
+                await loop.create_connection(lambda: exchange, address.host, address.port, ssl=tls)
+    except OSError as error:
+        exchange.close()
+        raise OutboundError(_reason(error)) from None
     except asyncio.CancelledError:
         exchange.close()
         raise
-    return exchange
+
+
+def _reason(error: OSError) -> str:
+    """What to tell a client of it: no address and no path."""
+    match error:
+        case ssl.SSLCertVerificationError():
+            return "the server's certificate is not trusted"
+        case ssl.SSLError():
+            return "the server does not speak TLS as it should"
+        case socket.gaierror():
+            return "the server's name is not known"
+        case TimeoutError():
+            return f"no connection to the server within {CONNECT_S:g} s"
+        case _:
+            return "no connection to the server"
 
 
 class Fetched(msgspec.Struct, frozen=True):
@@ -181,18 +270,27 @@ class Fetched(msgspec.Struct, frozen=True):
 
 
 async def fetch(
-    address: Address, method: str, path: str, *, body: bytes = b"", within_s: float, limit_bytes: int = 1 << 20
+    address: Address,
+    method: str,
+    path: str,
+    *,
+    within_s: float,
+    limit_bytes: int = 1 << 20,
+    home: Home | None = None,
+    **message: Unpack[Message],
 ) -> Fetched:
     """A whole reply, bounded in time and size.
 
     Raises:
         OutboundError: there is none.
+        ValueError: the path or a header cannot be sent.
     """
     gathered = _Gathered(limit_bytes)
     exchange: Exchange | None = None
+    message.setdefault("accept", "application/json")
     try:
         async with asyncio.timeout(within_s):
-            exchange = await send(address, method, path, gathered, body=body, accept="application/json")
+            exchange = await send(address, method, path, gathered, home=home, **message)
             return await gathered.whole
     except TimeoutError:
         raise OutboundError(f"no reply within {within_s:g} s") from None
@@ -231,17 +329,30 @@ class _Gathered:
             self.whole.set_result(Fetched(self._status, self._headers, bytes(self._body)))
 
 
-def _request(address: Address, method: str, path: str, body: bytes, accept: str) -> bytes:
-    host = "localhost" if address.socket is not None else f"{address.host}:{address.port}"
-    lines = [
-        f"{method} {address.prefix}{path} HTTP/1.1",
-        f"Host: {host}",
-        "Connection: close",
-        f"Accept: {accept}",
-        "Accept-Encoding: identity",
-    ]
+def _request(
+    address: Address,
+    method: str,
+    path: str,
+    *,
+    is_last: bool,
+    body: bytes = b"",
+    accept: str = "*/*",
+    content_type: str = "application/json",
+    headers: Iterable[tuple[str, str]] = (),
+) -> bytes:
+    more = (*address.headers, *headers)
+    check_headers(more)
+    check_path(address.prefix + path)
+    # Some front servers refuse a request that does not say who sends it.
+    fields = {"Host": address.authority, "User-Agent": "welldone", "Accept": accept, "Accept-Encoding": "identity"}
+    if is_last:
+        fields["Connection"] = "close"
     if address.key is not None:
-        lines.append(f"Authorization: Bearer {address.key}")
-    if body or method == "POST":
-        lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
+        fields["Authorization"] = f"Bearer {address.key}"
+    fields.update((name.title(), value) for name, value in more)
+    if body or method in _METHODS_WITH_BODY:
+        fields |= {"Content-Type": content_type, "Content-Length": str(len(body))}
+    lines = [f"{method} {address.prefix}{path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
+    for line in lines:
+        check_line(line)
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1") + body

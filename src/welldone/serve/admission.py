@@ -49,6 +49,11 @@ class Gate:
         return self._slots + self._queue
 
     @property
+    def is_full(self) -> bool:
+        """Whether one more would be refused."""
+        return self.running >= self._slots and len(self._turns) >= self._queue
+
+    @property
     def waiting(self) -> int:
         """How many are in the queue."""
         return len(self._turns)
@@ -65,10 +70,10 @@ class Gate:
             ApiError: 429 where the queue is full, 503 where the wait became too long.
         """
         waited_s = 0.0
+        if self.is_full:
+            raise self.full()
         if self.running < self._slots:
             self.running += 1
-        elif len(self._turns) >= self._queue:
-            raise self.full()
         else:
             began = self._clock()
             await self._wait()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from welldone.serve.errors import ApiError, invalid
+from welldone.serve.settings import KeySettings
 
 ANONYMOUS = "anonymous"
 """The name of everyone, on a server without keys."""
@@ -38,25 +39,46 @@ class KeyFile(NamedTuple):
 
 
 class Keys:
-    """The keys that open this server."""
+    """The keys that open this server: plain ones with all rights, and those with a name and rights of their own."""
 
-    def __init__(self, keys: Iterable[str]) -> None:
+    def __init__(self, keys: Iterable[str], named: Iterable[KeySettings] = ()) -> None:
         """Take the keys. `ValueError` for one that could never be sent, or that would open to everyone."""
-        known = dict.fromkeys(keys)
-        if len(known) > MOST_KEYS:
-            raise ValueError(f"{len(known)} keys are too many: {MOST_KEYS} at most")
-        for number, key in enumerate(known, 1):
-            if problem := _problem(key):
-                raise ValueError(f"API key {number} {problem}")
-        self._known = [(_digest(key), _name(key)) for key in known]
+        plain = dict.fromkeys(keys)
+        owners = {key: f"API key {number}" for number, key in enumerate(plain, 1)}
+        self._known = [(_digest(key), _name(key)) for key in plain]
+        self._models: dict[str, tuple[str, ...]] = {}
+        """The patterns of those who may not use all models."""
+        for settings in named:
+            owner = f"key {settings.name!r}"
+            if settings.key in owners:
+                raise ValueError(f"{owner} and {owners[settings.key]} are the same: choose another")
+            owners[settings.key] = owner
+            self._known.append((_digest(settings.key), settings.name))
+            if settings.models:
+                self._models[settings.name] = settings.models
+        if len(owners) > MOST_KEYS:
+            raise ValueError(f"{len(owners)} keys are too many: {MOST_KEYS} at most")
+        for key, owner in owners.items():
+            if why := problem(key):
+                raise ValueError(f"{owner} {why}")
 
     @property
     def is_open(self) -> bool:
         """Whether there are no keys, so that everyone may ask."""
         return not self._known
 
+    @property
+    def principals(self) -> list[str]:
+        """All who may ask, in an order that the settings alone decide."""
+        return [name for _, name in self._known] or [ANONYMOUS]
+
+    def may_use(self, principal: str, model: str) -> bool:
+        """Whether this model, by the name that the client says, is one of those that the key is for."""
+        patterns = self._models.get(principal)
+        return patterns is None or any(_matches(pattern, model) for pattern in patterns)
+
     def principal(self, headers: Mapping[str, str]) -> str:
-        """The short name of the key that came, for limits and logs; it does not tell the key.
+        """The name of the key that came, its own or a short one, for limits and logs; it does not tell the key.
 
         Raises:
             ApiError: 401 where no key or an unknown one came, 400 where two different ones came.
@@ -88,6 +110,15 @@ def is_weak(key: str) -> bool:
     return len(key) < SHORTEST
 
 
+def problem(key: str) -> str | None:
+    """Why a key cannot be one."""
+    if not key:
+        return "is empty"
+    if not all("!" <= letter <= "~" for letter in key):
+        return "has a blank or a character that an HTTP header cannot carry"
+    return None
+
+
 def read_key_file(path: Path, *, takes_weak: bool = False) -> KeyFile:
     """The keys in a file, one a line; empty lines and those that begin with `#` do not count.
 
@@ -101,9 +132,9 @@ def read_key_file(path: Path, *, takes_weak: bool = False) -> KeyFile:
         if not key or key.startswith("#"):
             continue
         is_refused = is_weak(key) and not takes_weak
-        problem = _problem(key) or (f"is shorter than {SHORTEST} characters" if is_refused else None)
-        if problem:
-            raise ValueError(f"the API key in line {number} of {path} {problem}")
+        why = problem(key) or (f"is shorter than {SHORTEST} characters" if is_refused else None)
+        if why:
+            raise ValueError(f"the API key in line {number} of {path} {why}")
         keys.append(key)
     if not keys:
         raise ValueError(f"there is no API key in {path}: write one a line")
@@ -127,15 +158,6 @@ def _read(path: Path) -> tuple[str, bool]:
         raise ValueError(f"{path} is not text: is it a file of API keys?") from None
 
 
-def _problem(key: str) -> str | None:
-    """Why a key cannot be one."""
-    if not key:
-        return "is empty"
-    if not all("!" <= letter <= "~" for letter in key):
-        return "has a blank or a character that an HTTP header cannot carry"
-    return None
-
-
 def _given(headers: Mapping[str, str]) -> set[str]:
     """The different keys in the headers. A mapping that holds a name twice gives both among its items."""
     found = set()
@@ -156,6 +178,23 @@ def _digest(key: str) -> bytes:
 
 def _name(key: str) -> str:
     return f"key-{hashlib.sha256(b'welldone principal: ' + key.encode()).hexdigest()[:8]}"
+
+
+def _matches(pattern: str, name: str) -> bool:
+    """Whether the name is like the pattern, in which `*` stands for any part. Not a regex: names come from clients."""
+    first, *rest = pattern.split("*")
+    if not rest:
+        return name == pattern
+    *middle, last = rest
+    if not name.startswith(first):
+        return False
+    at = len(first)
+    for piece in middle:
+        at = name.find(piece, at)
+        if at < 0:
+            return False
+        at += len(piece)
+    return name.endswith(last) and len(name) - len(last) >= at
 
 
 def _refused(message: str) -> ApiError:

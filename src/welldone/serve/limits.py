@@ -2,73 +2,141 @@
 
 Each is a bucket that holds a minute's worth and fills at an even rate. A request is paid when it comes. Tokens are paid
 when they are known, after the answer: a bucket may then be in debt, and who owes waits until it is paid.
+
+A bucket is two numbers, which may be kept where several processes share them.
 """
 
 import math
 import time
-from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from welldone.serve.errors import ApiError
-from welldone.serve.keys import MOST_KEYS
+from welldone.serve.settings import KeySettings
 
 _MINUTE_S = 60.0
 
-MOST_PRINCIPALS = MOST_KEYS + 1
-"""Every key, and those who have none: nobody who can ask is ever forgotten."""
+_UNITS = ("requests", "tokens")
+"""Each principal has a bucket of each."""
 
 _DUST = 1e-9
 """What adding up fractions may lose: who comes exactly when told is not refused for it."""
+
+Change = Callable[[float, float], tuple[float, float]]
+"""New numbers of a bucket out of the old: its level, and when it was filled up to there."""
+
+
+class Numbers(Protocol):
+    """Where buckets are kept, two numbers each, both 0 at first."""
+
+    def update(self, index: int, change: Change) -> tuple[float, float]:
+        """Change the numbers of a bucket, with nobody in between, and give the new ones."""
+
+
+class InMemory:
+    """The numbers of one process."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, tuple[float, float]] = {}
+
+    def update(self, index: int, change: Change) -> tuple[float, float]:
+        """Change the numbers of a bucket, and give the new ones."""
+        new = self._numbers[index] = change(*self._numbers.get(index, (0.0, 0.0)))
+        return new
 
 
 class Bucket:
     """So many units a minute."""
 
-    def __init__(self, unit: str, per_minute: int, now: float) -> None:
+    def __init__(self, unit: str, per_minute: int, numbers: Numbers, index: int) -> None:
         self.unit = unit
-        self._size = per_minute
-        self._level = float(per_minute)
-        self._filled_at = now
+        self.size = per_minute
+        self._numbers = numbers
+        self._index = index
 
     def wait_s(self, now: float) -> float:
         """How long until there is a whole unit; 0 where there is one."""
-        self._fill(now)
-        missing = 1 - self._level
+        missing = 1 - self._pour(0, now)
         return missing / self._rate if missing > _DUST else 0.0
 
     def take(self, units: int, now: float) -> None:
         """Take so many, also such as are not there."""
-        self._fill(now)
-        self._level -= units
+        self._pour(units, now)
+
+    def take_one(self, now: float) -> bool:
+        """Take a unit, if there is one, and tell whether there was."""
+        was_there = False
+
+        def change(level: float, filled_at: float) -> tuple[float, float]:
+            nonlocal was_there
+            level, filled_at = self._filled(level, filled_at, now)
+            was_there = level >= 1 - _DUST
+            return level - was_there, filled_at
+
+        self._numbers.update(self._index, change)
+        return was_there
 
     def headers(self, now: float) -> dict[str, str]:
         """OpenAI's three headers: the size, what is left, and when it will be full."""
-        self._fill(now)
+        level = self._pour(0, now)
         return {
-            f"x-ratelimit-limit-{self.unit}": str(self._size),
-            f"x-ratelimit-remaining-{self.unit}": str(max(0, math.floor(self._level + _DUST))),
-            f"x-ratelimit-reset-{self.unit}": duration((self._size - self._level) / self._rate),
+            f"x-ratelimit-limit-{self.unit}": str(self.size),
+            f"x-ratelimit-remaining-{self.unit}": str(max(0, math.floor(level + _DUST))),
+            f"x-ratelimit-reset-{self.unit}": duration((self.size - level) / self._rate),
         }
 
     @property
     def _rate(self) -> float:
-        return self._size / _MINUTE_S
+        return self.size / _MINUTE_S
 
-    def _fill(self, now: float) -> None:
-        self._level = min(float(self._size), self._level + max(0.0, now - self._filled_at) * self._rate)
-        self._filled_at = now
+    def _pour(self, units: int, now: float) -> float:
+        """Fill up to now, take so many out, and give what is left."""
+
+        def change(level: float, filled_at: float) -> tuple[float, float]:
+            level, filled_at = self._filled(level, filled_at, now)
+            return level - units, filled_at
+
+        return self._numbers.update(self._index, change)[0]
+
+    def _filled(self, level: float, filled_at: float, now: float) -> tuple[float, float]:
+        if not filled_at:  # nobody has used it yet
+            return float(self.size), now
+        # Another process may have looked at its clock after us and have come first: that time is not counted twice.
+        later = max(filled_at, now)
+        return min(float(self.size), level + (later - filled_at) * self._rate), later
 
 
 class Limits:
-    """The buckets of all who ask. A limit of 0 is none."""
+    """The buckets of all who ask. A limit of 0 is none.
+
+    `named` are keys with limits of their own. Processes that share `numbers` name all `principals` in one order, from
+    which the places of their buckets follow. Who is not named has the next place: a principal is a key, or nobody,
+    and `Keys` bounds how many there are.
+    """
 
     def __init__(
-        self, *, requests_per_minute: int, tokens_per_minute: int, clock: Callable[[], float] = time.monotonic
+        self,
+        *,
+        requests_per_minute: int,
+        tokens_per_minute: int,
+        named: Iterable[KeySettings] = (),
+        principals: Iterable[str] = (),
+        numbers: Numbers | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        sizes = (("requests", requests_per_minute), ("tokens", tokens_per_minute))
-        self._sizes = {unit: size for unit, size in sizes if size > 0}
+        self._sizes = (requests_per_minute, tokens_per_minute)
+        self._own_sizes = {
+            key.name: (
+                requests_per_minute if key.requests_per_minute is None else key.requests_per_minute,
+                tokens_per_minute if key.tokens_per_minute is None else key.tokens_per_minute,
+            )
+            for key in named
+        }
+        self._numbers = InMemory() if numbers is None else numbers
         self._clock = clock
-        self._buckets: OrderedDict[str, dict[str, Bucket]] = OrderedDict()
+        self._buckets: dict[str, dict[str, Bucket]] = {}
+        for principal in principals:
+            self._of(principal)
 
     def take(self, principal: str) -> dict[str, str]:
         """Count a request, and give the `x-ratelimit-*` headers of its reply; none where there is no limit.
@@ -76,43 +144,50 @@ class Limits:
         Raises:
             ApiError: 429 where a bucket is empty. A request that is refused costs nothing.
         """
-        if not self._sizes:
+        buckets = self._of(principal)
+        if not buckets:
             return {}
         now = self._clock()
-        buckets = self._of(principal, now)
-        waits = {unit: bucket.wait_s(now) for unit, bucket in buckets.items()}
-        unit = max(waits, key=lambda unit: waits[unit])
-        is_over = waits[unit] > 0
-        if not is_over and "requests" in buckets:
-            buckets["requests"].take(1, now)
+        is_in = _take(buckets, now)
         headers: dict[str, str] = {}
         for bucket in buckets.values():
             headers |= bucket.headers(now)
-        if is_over:
-            raise ApiError(
-                429,
-                f"The limit of {self._sizes[unit]} {unit} a minute is reached. Try again in {duration(waits[unit])}.",
-                code="rate_limit_exceeded",
-                retry_after_s=waits[unit],
-                headers=headers,
-            )
-        return headers
+        if is_in:
+            return headers
+        empty = max(buckets.values(), key=lambda bucket: bucket.wait_s(now))
+        wait_s = empty.wait_s(now)
+        raise ApiError(
+            429,
+            f"The limit of {empty.size} {empty.unit} a minute is reached. Try again in {duration(wait_s)}.",
+            code="rate_limit_exceeded",
+            retry_after_s=wait_s,
+            headers=headers,
+        )
 
     def spend(self, principal: str, tokens: int) -> None:
         """Count the tokens of an answer, its prompt's and its own."""
-        if "tokens" in self._sizes:
-            now = self._clock()
-            self._of(principal, now)["tokens"].take(tokens, now)
+        if bucket := self._of(principal).get("tokens"):
+            bucket.take(tokens, self._clock())
 
-    def _of(self, principal: str, now: float) -> dict[str, Bucket]:
+    def _of(self, principal: str) -> dict[str, Bucket]:
         found = self._buckets.get(principal)
         if found is None:
-            found = {unit: Bucket(unit, size, now) for unit, size in self._sizes.items()}
-            self._buckets[principal] = found
-            if len(self._buckets) > MOST_PRINCIPALS:
-                self._buckets.popitem(last=False)
-        self._buckets.move_to_end(principal)
+            first = len(self._buckets) * len(_UNITS)
+            sizes = self._own_sizes.get(principal, self._sizes)
+            found = self._buckets[principal] = {
+                unit: Bucket(unit, size, self._numbers, first + place)
+                for place, (unit, size) in enumerate(zip(_UNITS, sizes, strict=True))
+                if size > 0
+            }
         return found
+
+
+def _take(buckets: dict[str, Bucket], now: float) -> bool:
+    """Take a request, if nothing is owed, and tell whether it was taken."""
+    if (tokens := buckets.get("tokens")) and tokens.wait_s(now) > 0:
+        return False
+    requests = buckets.get("requests")
+    return requests is None or requests.take_one(now)
 
 
 def duration(seconds: float) -> str:

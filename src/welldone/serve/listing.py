@@ -63,11 +63,6 @@ def _lengths(context: int, own: int) -> Json:
     }
 
 
-def models_list(models: tuple[Model, ...], created: int) -> Json:
-    """All of them."""
-    return {"object": "list", "data": [model_object(model, created) for model in models]}
-
-
 def _capabilities(model: Model) -> list[str]:
     abilities = model.abilities
     assert abilities is not None

@@ -79,6 +79,10 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether the client left before the end."""
     mended: tuple[str, ...] = ()
     """The rules that the engine's stream broke."""
+    upstream: str | None = None
+    attempts: int | None = None
+    broken_json: int | None = None
+    """How many texts or arguments that should be JSON are not."""
 
 
 def answered(line: Answered) -> None:

@@ -1,15 +1,13 @@
 """What is counted, for Prometheus: llama.cpp's own names where it has them, so that its dashboards go on, and ours.
 
-While requests run, counts are plain numbers: a stream gathers its times by itself and hands them over once, at its end.
-They become Prometheus's families when someone asks. Labels come from bounded sets only: what is in none is `other`.
-Counting belongs to one event loop; a page may be drawn in another thread.
+While requests run, counts are plain numbers. They become Prometheus's families when someone asks. Labels come from
+bounded sets only: what is in none is `other`. Counting belongs to one event loop; a page may be drawn in another
+thread.
 """
 
 import re
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector, generate_latest
@@ -18,36 +16,54 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from welldone import __version__
+from welldone.serve.counts import Histogram, Numbers, Speed
+from welldone.serve.times import BETWEEN_S, StreamTimes
 from welldone.wire.faults.catalogue import BY_ID
+
+__all__ = ["ENDPOINTS", "MODELS_LIMIT", "OTHER", "OUTCOMES", "Busy", "Lossy", "Metrics", "StreamTimes"]
 
 OTHER = "other"
 
 ENDPOINTS = frozenset(
     {
+        "audio",
+        "batches",
         "chat",
+        "classify",
         "completions",
         "detokenize",
         "embeddings",
+        "files",
         "health",
+        "images",
         "metrics",
         "models",
+        "moderations",
         "page",
+        "pooling",
         "props",
         "rerank",
+        "score",
         "slots",
         "tokenize",
     }
 )
 
+OUTCOMES = frozenset({"unreachable", "lost", "timeout", "garbage", "left"})
+"""How an attempt ends that got no status: no connection, it broke, nothing came in time, it was no HTTP, or the client
+left first."""
+
+MODELS_LIMIT = 200
+"""Models that have numbers of their own. Upstreams may list thousands, and with a pattern clients choose the names."""
+
 _REASONS_LIMIT = 32
 """Different reasons of failure. They are our own error codes, of which there are fewer."""
 
 _STATUSES = frozenset(str(status) for status in range(100, 600))
+_BREAKER = ("closed", "open", "half-open")
 
 # The smallest first token of a cached prompt takes some milliseconds; after a minute people have left.
 _FIRST_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0)
-# From a small model on a large GPU (1 ms) to a line that keep-alive comments hold open.
-_BETWEEN_S = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0)
 _WHOLE_S = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 _QUEUE_S = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0)
 
@@ -70,140 +86,56 @@ class Busy(Protocol):
     def waiting(self) -> int: ...
 
 
-class StreamTimes:
-    """When the pieces of one answer came. `more` is called for every piece, and costs half a microsecond."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.queued_s: float | None = None
-        """The longest that a part of the request waited for a place."""
-        self.ttft_s: float | None = None
-        """From the request to the first piece."""
-        self.gaps = [0] * (len(_BETWEEN_S) + 1)
-        """How many pieces came after a time up to each bound."""
-        self.gaps_s = 0.0
-        self.is_over = False
-        self._clock = clock
-        self._began = clock()
-        self._last = self._began
+class Lossy(Protocol):
+    """What drops some of what it is given: a recorder."""
 
     @property
-    def has_begun(self) -> bool:
-        """Whether a first piece came."""
-        return self.ttft_s is not None
-
-    @property
-    def pieces(self) -> int:
-        """How many came."""
-        return sum(self.gaps) + self.has_begun
-
-    @property
-    def took_s(self) -> float:
-        """Since the request came."""
-        return self._clock() - self._began
-
-    def queued(self, seconds: float) -> None:
-        """A part of the request waited so long for a place."""
-        self.queued_s = max(self.queued_s or 0.0, seconds)
-
-    def first(self) -> None:
-        """The first piece is here."""
-        self._last = self._clock()
-        self.ttft_s = self._last - self._began
-
-    def more(self, pieces: int = 1) -> None:
-        """So many more are here. Of those that come together each is said to have taken its share of the time."""
-        if self.ttft_s is None:
-            self.first()
-            return
-        now = self._clock()
-        gap_s = now - self._last
-        self._last = now
-        self.gaps[bisect_left(_BETWEEN_S, gap_s / pieces)] += pieces
-        self.gaps_s += gap_s
-
-
-class _Numbers:
-    """One family of counters or gauges: a number for each set of labels."""
-
-    def __init__(self, name: str, says: str, labels: Sequence[str] = (), *, is_gauge: bool = False) -> None:
-        self._head = (name, says)
-        self._labels = tuple(labels)
-        self._is_gauge = is_gauge
-        self.values: dict[tuple[str, ...], float] = {}
-
-    def add(self, number: float, *labels: str) -> None:
-        self.values[labels] = self.values.get(labels, 0.0) + number
-
-    def family(self) -> Metric:
-        kind = GaugeMetricFamily if self._is_gauge else CounterMetricFamily
-        family = kind(*self._head, labels=self._labels)
-        for labels, number in tuple(self.values.items()):  # a copy in one step: the loop may add to it meanwhile
-            family.add_metric(labels, number)
-        return family
-
-
-class _Histogram:
-    """One family of histograms, by model. Unlike the library's it takes many observations in one go."""
-
-    def __init__(self, name: str, says: str, bounds: tuple[float, ...], models: Iterable[str]) -> None:
-        self._head = (name, says)
-        self._bounds = bounds
-        self._names = [*map(str, bounds), "+Inf"]
-        self._counts = {model: [0] * len(self._names) for model in models}
-        self._sums = dict.fromkeys(self._counts, 0.0)
-
-    def observe(self, model: str, seconds: float) -> None:
-        self._counts[model][bisect_left(self._bounds, seconds)] += 1
-        self._sums[model] += seconds
-
-    def add(self, model: str, counts: Sequence[int], total_s: float) -> None:
-        self._counts[model] = [old + new for old, new in zip(self._counts[model], counts, strict=True)]
-        self._sums[model] += total_s
-
-    def family(self) -> Metric:
-        family = HistogramMetricFamily(*self._head, labels=["model"])
-        for model, counts in self._counts.items():
-            buckets = list(zip(self._names, accumulate(counts), strict=True))
-            family.add_metric([model], buckets, self._sums[model])
-        return family
-
-
-class _Speed:
-    """Tokens a second over the last requests: each new one makes the older ones count a tenth less."""
-
-    def __init__(self) -> None:
-        self._tokens = 0.0
-        self._seconds = 0.0
-
-    def add(self, tokens: int, seconds: float) -> None:
-        if seconds > 0:
-            self._tokens = 0.9 * self._tokens + tokens
-            self._seconds = 0.9 * self._seconds + seconds
-
-    @property
-    def per_s(self) -> float:
-        return self._tokens / self._seconds if self._seconds else 0.0
+    def dropped(self) -> int: ...
 
 
 class Metrics(Collector):
-    """All counts of one server. `models` are the configured names: others are counted as `other`."""
+    """All counts of one server.
 
-    def __init__(self, models: Iterable[str], *, clock: Callable[[], float] = time.monotonic) -> None:
+    `models` and `upstreams` are the configured names. More models can be added, up to a limit; what has none of these
+    names is counted as `other`.
+    """
+
+    def __init__(
+        self, models: Iterable[str], upstreams: Iterable[str] = (), *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._clock = clock
         self._models = (*dict.fromkeys(models), OTHER)
+        self._upstreams = tuple(dict.fromkeys(upstreams))
         self._gates: dict[str, Busy] = {}
+        self._upstream_gates: dict[str, Busy] = {}
+        self._recorder: Lossy | None = None
         self._active = 0
-        self._prompt_speed = {model: _Speed() for model in self._models}
-        self._answer_speed = {model: _Speed() for model in self._models}
-        self._counters: list[_Numbers] = []
-        self._histograms: list[_Histogram] = []
+        self._prompt_speed = {model: Speed() for model in self._models}
+        self._answer_speed = {model: Speed() for model in self._models}
+        self._numbers: list[Numbers] = []
+        self._model_numbers: list[Numbers] = []
+        self._histograms: list[Histogram] = []
         self._declare_work()
         self._declare_events()
         self._declare_times()
+        if self._upstreams:
+            self._declare_upstreams()
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
+
+    def add_model(self, name: str) -> None:
+        """Give a model numbers of its own, if there is room for one more."""
+        if name in self._prompt_speed or len(self._prompt_speed) > MODELS_LIMIT:
+            return
+        for numbers in self._model_numbers:
+            numbers.add(0, name)
+        for histogram in self._histograms:
+            if histogram.label == "model":
+                histogram.begin(name)
+        self._answer_speed[name] = Speed()
+        self._prompt_speed[name] = Speed()
 
     def begin(self) -> StreamTimes:
         """A stream begins. Its times are handed back to `end`."""
@@ -259,7 +191,7 @@ class Metrics(Collector):
     def findings(self, rules: Iterable[str]) -> None:
         """An engine's stream broke these rules, and was mended."""
         for rule in rules:
-            self._findings.add(1, rule if rule in BY_ID else OTHER)
+            self._findings.add(1, _rule(rule))
 
     def failure(self, reason: str) -> None:
         """A stream that had begun ended with an error: our code for it."""
@@ -288,22 +220,65 @@ class Metrics(Collector):
         """Show how many run and wait at this gate."""
         self._gates[self._model(model)] = gate
 
+    # Of upstreams. Their names are the configured ones.
+
+    def upstream_attempt(self, name: str, outcome: int | str) -> None:
+        """A request was sent to an upstream, or should have been: its status, or one of `OUTCOMES`."""
+        word = str(outcome)
+        self._attempts.add(1, name)
+        self._attempts_by_outcome.add(1, name, word if word in _STATUSES or word in OUTCOMES else OTHER)
+
+    def upstream_times(self, name: str, times: StreamTimes) -> None:
+        """An upstream has given an answer, whole or not, at these times."""
+        self._upstream_between.add(name, times.gaps, times.gaps_s)
+        if times.sent_ttft_s is not None:
+            self._upstream_first.observe(name, times.sent_ttft_s)
+
+    def upstream_findings(self, name: str, rules: Iterable[str]) -> None:
+        """An upstream's stream broke these rules, and was mended. Beside `findings`, which counts all streams."""
+        for rule in rules:
+            self._repairs.add(1, name, _rule(rule))
+
+    def upstream_broken(self, name: str, *, content: int = 0, arguments: int = 0) -> None:
+        """So many texts, and so many arguments of tool calls, should have been JSON and are not."""
+        self._broken.add(content, name, "content")
+        self._broken.add(arguments, name, "arguments")
+
+    def upstream_state(self, name: str, *, is_up: bool, breaker: str) -> None:
+        """How an upstream is now; `breaker` is closed, open or half-open."""
+        self._upstream_up.values[name,] = float(is_up)
+        for state in _BREAKER:
+            self._breaker.values[name, state] = float(state == breaker)
+
+    def watch_upstream(self, name: str, gate: Busy) -> None:
+        """Show how many run and wait at an upstream's gate."""
+        self._upstream_gates[name] = gate
+
+    def watch_recorder(self, recorder: Lossy) -> None:
+        """Show how many recordings were dropped."""
+        self._recorder = recorder
+
     def render(self) -> tuple[str, bytes]:
         """The content type and the body of the page."""
         return CONTENT_TYPE_PLAIN_0_0_4, generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
         """All families, as they are now."""
-        yield from (family.family() for family in self._counters)
-        yield from (family.family() for family in self._histograms)
-        yield from (family.family() for family in self._reported.values() if family.values)
+        yield from map(_draw, self._numbers)
+        yield from map(_draw_histogram, self._histograms)
+        yield from (_draw(numbers) for numbers in self._reported.values() if numbers.values)
         yield from self._gauges()
+        if self._upstreams:
+            yield from self._upstream_gauges()
+        if self._recorder is not None:
+            dropped = self._recorder.dropped
+            yield CounterMetricFamily("welldone_recordings_dropped", "Recordings that were lost.", value=dropped)
 
     def _gauges(self) -> Iterator[Metric]:
-        running = {model: gate.running for model, gate in self._gates.items()}
-        waiting = {model: gate.waiting for model, gate in self._gates.items()}
-        reading = {model: speed.per_s for model, speed in self._prompt_speed.items()}
-        writing = {model: speed.per_s for model, speed in self._answer_speed.items()}
+        running = {model: gate.running for model, gate in tuple(self._gates.items())}
+        waiting = {model: gate.waiting for model, gate in tuple(self._gates.items())}
+        reading = {model: speed.per_s for model, speed in tuple(self._prompt_speed.items())}
+        writing = {model: speed.per_s for model, speed in tuple(self._answer_speed.items())}
         yield _gauge("llamacpp:requests_processing", "Requests that run.", running)
         yield _gauge("llamacpp:requests_deferred", "Requests that wait for a slot.", waiting)
         yield _gauge("welldone_queue_depth", "Requests that wait for a slot.", waiting)
@@ -314,6 +289,12 @@ class Metrics(Collector):
         info.add_metric([__version__], 1)
         yield info
 
+    def _upstream_gauges(self) -> Iterator[Metric]:
+        running = {name: gate.running for name, gate in tuple(self._upstream_gates.items())}
+        waiting = {name: gate.waiting for name, gate in tuple(self._upstream_gates.items())}
+        yield _gauge("welldone_upstream_running", "Requests that run there.", running, "upstream")
+        yield _gauge("welldone_upstream_waiting", "Requests that wait for a place there.", waiting, "upstream")
+
     def _declare_work(self) -> None:
         self._llama_prompt_tokens = self._by_model("llamacpp:prompt_tokens", "Tokens of prompts.")
         self._llama_prompt_s = self._by_model("llamacpp:prompt_seconds", "Time that reading prompts took.")
@@ -322,7 +303,7 @@ class Metrics(Collector):
         self._prompt_tokens = self._by_model("welldone_prompt_tokens", "Tokens of prompts.")
         self._completion_tokens = self._by_model("welldone_completion_tokens", "Tokens of answers.")
         self._reported = {
-            name: _Numbers(name.removesuffix("_total"), says, ["model"], is_gauge=not name.endswith("_total"))
+            name: Numbers(name.removesuffix("_total"), says, ["model"], is_gauge=not name.endswith("_total"))
             for name, says in _REPORTED.items()
         }
 
@@ -333,36 +314,90 @@ class Metrics(Collector):
         self._failures = self._counter("welldone_stream_failures", "Streams that ended with an error.", ["reason"])
         self._disconnects = self._counter("welldone_client_disconnects", "Clients that left before the end.", ())
         self._disconnects.add(0)
-        self._restarts = self._by_model("welldone_engine_restarts", "Engines that were started again.")
-        self._up = self._by_model("welldone_engine_up", "Whether the engine answers.", is_gauge=True)
+        self._restarts = self._of_engines("welldone_engine_restarts", "Engines that were started again.")
+        self._up = self._of_engines("welldone_engine_up", "Whether the engine answers.", is_gauge=True)
 
     def _declare_times(self) -> None:
-        self._first = self._histogram("time_to_first_token", "From a request to its first token.", _FIRST_S)
-        self._between = self._histogram("inter_token", "From one token of an answer to the next.", _BETWEEN_S)
-        self._whole = self._histogram("request", "From a request to the end of its answer.", _WHOLE_S)
-        self._queue = self._histogram("queue", "How long requests waited for a slot.", _QUEUE_S)
+        self._first = self._times("time_to_first_token", "From a request to its first token.", _FIRST_S)
+        self._between = self._times("inter_token", "From one token of an answer to the next.", BETWEEN_S)
+        self._whole = self._times("request", "From a request to the end of its answer.", _WHOLE_S)
+        self._queue = self._times("queue", "How long requests waited for a slot.", _QUEUE_S)
 
-    def _counter(self, name: str, says: str, labels: Sequence[str], *, is_gauge: bool = False) -> _Numbers:
-        self._counters.append(_Numbers(name, says, labels, is_gauge=is_gauge))
-        return self._counters[-1]
+    def _declare_upstreams(self) -> None:
+        by_outcome = ("upstream", "status")
+        self._attempts = self._by_upstream("attempts", "Requests to the upstream, also failed ones.")
+        self._attempts_by_outcome = self._counter(
+            "welldone_upstream_requests", "The same by how they ended.", by_outcome
+        )
+        self._repairs = self._counter("welldone_repairs", "Rules that it broke; all mended.", ("upstream", "rule"))
+        self._broken = self._counter("welldone_broken_json", "What should have been JSON.", ("upstream", "what"))
+        self._upstream_up = self._by_upstream("up", "Whether the upstream answers.", is_gauge=True)
+        self._breaker = self._counter(
+            "welldone_upstream_breaker_state", "1 for the state that it is in.", ("upstream", "state"), is_gauge=True
+        )
+        for name in self._upstreams:
+            self.upstream_broken(name)
+            self.upstream_state(name, is_up=False, breaker="closed")
+        first = "From sending a request to the upstream to its first token."
+        self._upstream_first = self._upstream_times("time_to_first_token", first, _FIRST_S)
+        self._upstream_between = self._upstream_times("inter_token", "From one of its tokens to the next.", BETWEEN_S)
 
-    def _by_model(self, name: str, says: str, *, is_gauge: bool = False) -> _Numbers:
+    def _counter(self, name: str, says: str, labels: Sequence[str], *, is_gauge: bool = False) -> Numbers:
+        self._numbers.append(Numbers(name, says, labels, is_gauge=is_gauge))
+        return self._numbers[-1]
+
+    def _of_engines(self, name: str, says: str, *, is_gauge: bool = False) -> Numbers:
         """A number that is there for each model from the start: a series that appears later hides its first step."""
-        family = self._counter(name, says, ["model"], is_gauge=is_gauge)
+        numbers = self._counter(name, says, ["model"], is_gauge=is_gauge)
         for model in self._models[:-1]:
-            family.add(0, model)
-        return family
+            numbers.add(0, model)
+        return numbers
 
-    def _histogram(self, name: str, says: str, bounds: tuple[float, ...]) -> _Histogram:
-        self._histograms.append(_Histogram(f"welldone_{name}_seconds", says, bounds, self._models))
+    def _by_model(self, name: str, says: str) -> Numbers:
+        """The same, also for models that are added: they have no engine of ours, and still tokens."""
+        self._model_numbers.append(self._of_engines(name, says))
+        return self._model_numbers[-1]
+
+    def _by_upstream(self, name: str, says: str, *, is_gauge: bool = False) -> Numbers:
+        numbers = self._counter(f"welldone_upstream_{name}", says, ["upstream"], is_gauge=is_gauge)
+        for upstream in self._upstreams:
+            numbers.add(0, upstream)
+        return numbers
+
+    def _times(self, name: str, says: str, bounds: tuple[float, ...]) -> Histogram:
+        self._histograms.append(Histogram(f"welldone_{name}_seconds", says, bounds, "model", self._models))
+        return self._histograms[-1]
+
+    def _upstream_times(self, name: str, says: str, bounds: tuple[float, ...]) -> Histogram:
+        whole_name = f"welldone_upstream_{name}_seconds"
+        self._histograms.append(Histogram(whole_name, says, bounds, "upstream", self._upstreams))
         return self._histograms[-1]
 
     def _model(self, name: str) -> str:
         return name if name in self._prompt_speed else OTHER
 
 
-def _gauge(name: str, says: str, values: Mapping[str, float]) -> Metric:
-    family = GaugeMetricFamily(name, says, labels=["model"])
-    for model, number in values.items():
-        family.add_metric([model], number)
+def _rule(name: str) -> str:
+    return name if name in BY_ID else OTHER
+
+
+def _draw(numbers: Numbers) -> Metric:
+    kind = GaugeMetricFamily if numbers.is_gauge else CounterMetricFamily
+    family = kind(numbers.name, numbers.says, labels=numbers.labels)
+    for labels, number in numbers.series():
+        family.add_metric(labels, number)
+    return family
+
+
+def _draw_histogram(histogram: Histogram) -> Metric:
+    family = HistogramMetricFamily(histogram.name, histogram.says, labels=[histogram.label])
+    for value, buckets, total_s in histogram.series():
+        family.add_metric([value], buckets, total_s)
+    return family
+
+
+def _gauge(name: str, says: str, values: Mapping[str, float], label: str = "model") -> Metric:
+    family = GaugeMetricFamily(name, says, labels=[label])
+    for value, number in values.items():
+        family.add_metric([value], number)
     return family

@@ -1,17 +1,70 @@
-"""What an engine refuses, in the words and with the status that OpenAI's clients know."""
+"""What an engine or an upstream refuses, in the words and with the status that OpenAI's clients know.
+
+Of a server's own words only those of a JSON error are repeated, short, and without what tells a stranger about the
+machine: no address, no path, no key, no HTML.
+"""
 
 import re
+import time
+from collections.abc import Callable, Collection, Mapping
+from email.utils import parsedate_to_datetime
 
 import msgspec
 
+from welldone.engines.address import Address
 from welldone.engines.errors import EngineError
-from welldone.serve.errors import ApiError
+from welldone.serve.errors import TYPES, ApiError
 from welldone.wire.events import Json
 
-_MESSAGE_LIMIT = 400  # characters of an engine's own words; theirs have fewer
-# A path or an address in memory tells a stranger what the machine looks like.
-_PRIVATE = re.compile(r"(?<![\w.])/(?:[\w.@+-]+/)+[\w.@+-]*|0x[0-9a-fA-F]{6,}")
+_MESSAGE_LIMIT = 400  # characters of a server's own words; theirs have fewer
+_READ_LIMIT = 4_096  # characters that are looked at; a validation error repeats the whole request
+_PARAM_LIMIT = 64
+_SECRET_LENGTH = 6  # shorter ones are words, such as `none`
+_CODE = re.compile(r"[a-z][a-z0-9_.-]{0,63}", re.IGNORECASE)
+_PRIVATE = re.compile(
+    r"[a-z][a-z0-9+.-]{1,15}://[^\s\"'<>]*"  # an address on the web
+    r"|\[[0-9a-f]{0,4}(?::[0-9a-f.]{0,15}){2,9}\](?::\d{1,5})?"  # IPv6
+    r"|(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?::\d{1,5})?(?![\w.])"  # IPv4
+    r"|(?<![\w.-])(?:localhost|[a-z0-9-]+(?:\.[a-z0-9-]+)+):\d{2,5}(?!\w)"  # a name with a port
+    r"|(?<![\w.])/(?:[\w.@+-]+/)+[\w.@+-]*"  # a path
+    r"|0x[0-9a-f]{6,}"  # a place in memory
+    r"|\b(?:bearer\s+|sk-|hf_|gsk_|xai-)[\w.~+/=*-]{4,}",  # a key
+    re.IGNORECASE,
+)
+_TAG = re.compile(r"</?[a-z!][^<>]{0,200}>", re.IGNORECASE)
 _TOO_LONG = "exceed_context_size_error"
+# Each server's words for a prompt that does not fit. Some say them with a 500.
+_OVERFLOW = re.compile(
+    r"context_length_exceeded|exceed_context_size"  # codes of OpenAI and llama.cpp
+    r"|maximum context length"  # OpenAI, vLLM, SGLang
+    r"|exceeds? (?:the )?(?:available |maximum |model's )*context"  # llama.cpp, LocalAI, Ollama
+    r"|longer than the (?:model's context|maximum model) length"  # SGLang, older vLLM
+    r"|`inputs` (?:tokens \+|must have less than)"  # TGI
+    r"|context the overflows|prompt is too long"  # LM Studio, others
+    r"|(?:input|prompt) (?:token )?len[^.]{0,80}(?:too long|>)",  # LightLLM
+    re.IGNORECASE,
+)
+# llama.cpp and ik_llama.cpp answer some bad requests with 500.
+_BAD_REQUEST = re.compile(
+    r"json\.exception\.(?:type_error\.302|out_of_range\.403)|^Failed to parse (?:messages|tools|grammar)|^Expected '"
+    r"|^Invalid tool_choice|^'\w+' is required"
+    r"|(?:image|audio|video) input is not supported|must contain 'content'|^Only one completion choice"
+    r"|^response_format type must be|^Unsupported param",
+    re.IGNORECASE,
+)
+_MODEL = re.compile(r"\bmodel\b", re.IGNORECASE)
+_KEPT = (408, 409, 413, 415)
+_UNAVAILABLE = {
+    502: "The upstream cannot reach its own server.",
+    503: "The upstream is not available.",
+    504: "The upstream was not answered in time.",
+}
+_REQUEST_STATUSES = (400, 422)
+_OVERFLOW_STATUSES = (*_REQUEST_STATUSES, 413, 500)
+_OURS = (401, 402, 403)  # what they refuse is this server's key, or its account
+
+
+# A server of our own.
 
 
 def from_engine(error: EngineError) -> ApiError:
@@ -33,7 +86,7 @@ def from_reply(status: int, body: bytes, param: str = "messages", *, retry_after
     if status in (400, 413, 422):
         return ApiError(400, message or "The engine cannot follow this request.", code="invalid_request")
     if status == 429:
-        wait_s = float(retry_after) if retry_after.isascii() and retry_after.isdigit() and len(retry_after) < 9 else 1.0
+        wait_s = read_retry_after(retry_after) or 1.0
         return ApiError(429, message or "The engine is busy.", code="rate_limit_exceeded", retry_after_s=wait_s)
     if status == 501:
         return ApiError(400, message or "The model cannot do this.", code="unsupported_by_model")
@@ -53,17 +106,208 @@ def too_long(asked: object, limit: object, param: str) -> ApiError:
     )
 
 
+# An upstream that answered with an error.
+
+
+def from_upstream(
+    status: int,
+    headers: Mapping[str, str],
+    body: bytes,
+    param: str = "messages",
+    *,
+    secrets: Collection[str] = (),
+    now: Callable[[], float] = time.time,
+) -> ApiError:
+    """What the client hears of an upstream's error.
+
+    Args:
+        status: the upstream's.
+        headers: the upstream's, names in lower case.
+        body: as much of it as came.
+        param: what a request that is too long has too much of.
+        secrets: what may never be repeated, such as the upstream's key.
+        now: the time of day, for a Retry-After that is a date.
+    """
+    error = {name: _without(value, secrets) for name, value in _read(body).items()}
+    message = _clean(error.get("message"))
+    wait_s = read_retry_after(headers.get("retry-after", ""), now)
+    if 300 <= status < 400:
+        return _upstream_error("The upstream answered with a redirect, which is not followed.", "upstream_redirect")
+    if status in _OURS:
+        return _upstream_error("The upstream refuses this server's key.", "upstream_refused")
+    if _is_overflow(status, error):
+        return _overflow(error, message, param)
+    if _blames_request(status, error):
+        code = _code(error) or "invalid_request"
+        return ApiError(400, message or "The upstream refuses this request.", param=_param(error), code=code)
+    if status in (404, 405):
+        return _not_found(error, message)
+    if status in _KEPT:
+        return ApiError(
+            status if status in TYPES else 400, message or "The upstream refuses this request.", code=_code(error)
+        )
+    if status == 429:
+        code = _code(error) or "rate_limit_exceeded"
+        return ApiError(429, message or "The upstream has too much to do.", code=code, retry_after_s=wait_s)
+    if status == 501:
+        return ApiError(400, message or "The upstream cannot do this.", code="unsupported_by_upstream")
+    if status in _UNAVAILABLE:
+        said = f"{_UNAVAILABLE[status]} It says: {message}" if message else _UNAVAILABLE[status]
+        return ApiError(status, said, code="upstream_unavailable", retry_after_s=wait_s)
+    return _upstream_error(f"The upstream failed: {message}" if message else "The upstream failed.", "upstream_error")
+
+
+def secrets_of(address: Address) -> tuple[str, ...]:
+    """What of an address may never be repeated: its key, and what its headers say."""
+    return (address.key or "", *(value for _, value in address.headers))
+
+
+def is_worth_another(status: int, body: bytes = b"") -> bool:
+    """Whether another upstream may answer what this one refused so."""
+    return status == 429 or status in _OURS or is_fault(status, body)
+
+
+def is_fault(status: int, body: bytes = b"") -> bool:
+    """Whether such a reply is a fault of the upstream, and not of the request or of how many there are."""
+    if 400 <= status < 500 or status == 501:
+        return False
+    error = _read(body)
+    return not (_is_overflow(status, error) or _blames_request(status, error))
+
+
+def read_retry_after(text: str, now: Callable[[], float] = time.time) -> float | None:
+    """The seconds of a Retry-After, which may be a date; None where it says nothing."""
+    text = text.strip()
+    if text.isascii() and text.isdigit() and len(text) < 9:
+        return float(text)
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - now())
+    except (ValueError, OverflowError):
+        return None
+
+
+# An upstream that gave no answer.
+
+
+def unreachable(why: str = "") -> ApiError:
+    """There is no connection."""
+    return _upstream_error(_because("The upstream cannot be reached", why), "upstream_unreachable")
+
+
+def lost(why: str = "") -> ApiError:
+    """The connection was lost, before the reply or in it; or what came is no HTTP."""
+    return _upstream_error(_because("The upstream's answer broke off", why), "upstream_died")
+
+
+def silent(patience_s: float) -> ApiError:
+    """Nothing was heard for too long, before the reply or in it."""
+    return ApiError(504, f"The server behind this one has said nothing for {patience_s:g} seconds.", code="timeout")
+
+
+def empty() -> ApiError:
+    """A reply without a body."""
+    return _upstream_error("The upstream's answer is empty.", "upstream_garbage")
+
+
+def encoded() -> ApiError:
+    """A body that is compressed though that was not allowed: it could unpack to any size."""
+    return _upstream_error("The upstream's answer is compressed, which was not asked for.", "upstream_garbage")
+
+
+def not_an_answer() -> ApiError:
+    """A page, or something else that is neither a stream nor JSON."""
+    return _upstream_error("The upstream sent something that is no answer.", "upstream_garbage")
+
+
+def too_large() -> ApiError:
+    """More than is kept of a reply."""
+    return _upstream_error("The upstream's answer is longer than can be kept.", "upstream_garbage")
+
+
+# How errors are read.
+
+
+def _upstream_error(message: str, code: str) -> ApiError:
+    return ApiError(502, message, code=code)
+
+
+def _because(message: str, why: str) -> str:
+    cleaned = _clean(why)
+    return f"{message}: {cleaned}." if cleaned else f"{message}."
+
+
 def _read(body: bytes) -> Json:
+    """The error in a body, in whatever shape: OpenAI's, its inside alone (SGLang), a text (TGI, Ollama), or FastAPI's
+    `detail`."""
     try:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
-    error = value.get("error", value) if isinstance(value, dict) else {}
-    return error if isinstance(error, dict) else {"message": error}
+    if not isinstance(value, dict):
+        return {}
+    error = value.get("error", value)
+    if not isinstance(error, dict):
+        return {"message": error}
+    detail = error.get("detail")
+    if isinstance(detail, list) and detail and isinstance(detail[0], dict):
+        detail = detail[0].get("msg")
+    return error if detail is None else {"message": detail, **error}
+
+
+def _is_overflow(status: int, error: Json) -> bool:
+    return status in _OVERFLOW_STATUSES and any(
+        isinstance(said, str) and _OVERFLOW.search(said[:_READ_LIMIT])
+        for said in (error.get("message"), error.get("type"), error.get("code"))
+    )
+
+
+def _blames_request(status: int, error: Json) -> bool:
+    message = error.get("message")
+    return status in _REQUEST_STATUSES or (
+        status == 500 and isinstance(message, str) and _BAD_REQUEST.search(message[:_READ_LIMIT]) is not None
+    )
+
+
+def _overflow(error: Json, message: str, param: str) -> ApiError:
+    asked, limit = error.get("n_prompt_tokens"), error.get("n_ctx")
+    if type(asked) is int and type(limit) is int:
+        return too_long(asked, limit, param)
+    said = message or f"The {param} are longer than the model's context."
+    return ApiError(400, said, param=param, code="context_length_exceeded")
+
+
+def _not_found(error: Json, message: str) -> ApiError:
+    """No such model, or file; or a server that has no such path."""
+    if _code(error) == "model_not_found" or error.get("param") == "model" or _MODEL.search(message):
+        said = message or "The upstream does not have this model."
+        return ApiError(404, said, param="model", code="model_not_found")
+    if message in ("", "Not Found", "File Not Found", "Method Not Allowed"):
+        message = "The upstream does not offer this."
+    return ApiError(404, message, code="not_found")
+
+
+def _code(error: Json) -> str | None:
+    """The error's code, if it is a word: many servers repeat the status there."""
+    code = error.get("code")
+    return code if isinstance(code, str) and _CODE.fullmatch(code) else None
+
+
+def _param(error: Json) -> str | None:
+    param = error.get("param")
+    if not isinstance(param, str):
+        return None
+    return _clean(param.removeprefix("body."))[:_PARAM_LIMIT] or None  # vLLM's word for the request
+
+
+def _without(value: object, secrets: Collection[str]) -> object:
+    if isinstance(value, str):
+        for secret in secrets:
+            value = value.replace(secret, "…") if len(secret) >= _SECRET_LENGTH else value
+    return value
 
 
 def _clean(message: object) -> str:
     if not isinstance(message, str):
         return ""
-    text = " ".join(_PRIVATE.sub("…", message).split())
+    text = " ".join(_PRIVATE.sub("…", _TAG.sub(" ", message[:_READ_LIMIT])).split())
     return text if len(text) <= _MESSAGE_LIMIT else text[: _MESSAGE_LIMIT - 1] + "…"

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeAlias
 
@@ -11,18 +11,29 @@ import msgspec
 
 from welldone.engines.fleet import Abilities, Fleet, Model, State
 from welldone.engines.settings import ModelSettings
+from welldone.engines.upstream import Upstream
+from welldone.engines.upstreams import Upstreams
 from welldone.net.inbound import Reply
 from welldone.net.outbound import OutboundError, fetch
 from welldone.serve import listing, pages
 from welldone.serve.admission import Gate
 from welldone.serve.answers import Answer
 from welldone.serve.app import Action, Ask, Route, json_reply
+from welldone.serve.backends import Local, Remote, Send, Trouble
 from welldone.serve.errors import ApiError
+from welldone.serve.keys import Keys
 from welldone.serve.limits import Limits
 from welldone.serve.metrics import Metrics
+from welldone.serve.passing import LocalAction, Passing
+from welldone.serve.readers_of_reasoning import names_for
+from welldone.serve.recording import Recorder
+from welldone.serve.reports import WANTED, Report
 from welldone.serve.requests import Request, read_body, read_chat, read_completions
+from welldone.serve.requests.foreign import read_foreign
 from welldone.serve.requests.sampling import UNKNOWN
 from welldone.serve.settings import ServeSettings
+from welldone.serve.sticky import sticky_text
+from welldone.serve.targets import Targets
 from welldone.serve.vectors import Vectors
 from welldone.wire.events import Json, Usage
 from welldone.wire.head import Head
@@ -42,27 +53,44 @@ class Routes:
         self,
         settings: ServeSettings,
         fleet: Fleet,
+        upstreams: Upstreams,
         metrics: Metrics,
         limits: Limits,
         *,
+        keys: Keys,
+        send: Send,
+        recorder: Recorder | None,
         head: Callable[[Ask], dict[str, str]],
         now: Callable[[], float] = time.time,
     ) -> None:
         self.answers: set[Answer] = set()
         """Those that are being given."""
         self.is_draining = False
-        self._works: set[asyncio.Task[Reply]] = set()  # what is answered at once, and may take long
+        self._works: set[asyncio.Future[Reply | None]] = set()  # what is answered at once, and may take long
         self._settings = settings
         self._fleet = fleet
+        self._upstreams = upstreams
         self._metrics = metrics
         self._limits = limits
+        self._recorder = recorder
         self._head = head
         self._now = now
         self._created = int(now())
         self._gates = {model.name: _gate(model) for model in fleet.models}
         for name, gate in self._gates.items():
             metrics.watch(name, gate)
-        self._vectors = Vectors(settings, self._body, self._model, self._gates, spend=self._spend)
+        self._targets = Targets(
+            settings,
+            fleet,
+            upstreams,
+            self._gates,
+            keys=keys,
+            metrics=metrics,
+            send=send,
+            on_report=self._reported,
+        )
+        self._vectors = Vectors(settings, self._local, self._gates, spend=self._spend)
+        self._passing = Passing(settings, self._targets, spend=self._spend)
         self._paths = self._make()
 
     def find(self, path: str) -> Route | None:
@@ -71,6 +99,8 @@ class Routes:
         route = self._paths.get(bare)
         if route is None and bare.startswith("/models/"):
             return self._paths["/models/"]
+        if route is None and self._upstreams.all and (passed := self._passing.find(bare)) is not None:
+            return self._hurried(passed)
         return route
 
     def changed(self, model: Model) -> None:
@@ -79,6 +109,17 @@ class Routes:
         if model.abilities is not None:
             self._gates[model.name].resize(model.abilities.slots)
 
+    def upstream_changed(self, upstream: Upstream) -> None:
+        """An upstream is well, or is not."""
+        self._metrics.upstream_state(upstream.name, is_up=upstream.is_healthy, breaker=upstream.breaker.state)
+        for listed in upstream.listed or ():
+            self._metrics.add_model(listed.id)
+
+    def _reported(self, upstream: Upstream, trouble: Trouble | None) -> None:
+        """An upstream has answered, or has not."""
+        self._metrics.upstream_attempt(upstream.name, "200" if trouble is None else trouble.outcome)
+        self.upstream_changed(upstream)
+
     def hurry(self) -> None:
         """End what runs with an error, now."""
         for answer in tuple(self.answers):
@@ -86,11 +127,11 @@ class Routes:
         for work in tuple(self._works):
             work.cancel()
 
-    def _breakable(self, action: Callable[[Ask], Coroutine[None, None, Reply]]) -> Action:
+    def _breakable(self, action: Action) -> Action:
         """The same action, such as `hurry` can end."""
 
-        async def act(ask: Ask) -> Reply:
-            work = asyncio.create_task(action(ask))
+        async def act(ask: Ask) -> Reply | None:
+            work = asyncio.ensure_future(action(ask))
             self._works.add(work)
             try:
                 return await work
@@ -115,15 +156,16 @@ class Routes:
         def shown(endpoint: str, action: Action, *, is_open: bool = False) -> Route:
             return Route(endpoint, {"GET": action}, is_open=is_open)
 
-        rerank = asked("rerank", self._breakable(self._vectors.rerank))
+        vectors = self._vectors
+        rerank = self._counted("/rerank", vectors.rerank)
         paths = {
             "/chat/completions": asked("chat", self._chat),
             "/completions": asked("completions", self._completions),
-            "/embeddings": asked("embeddings", self._breakable(self._vectors.embed)),
+            "/embeddings": self._counted("/embeddings", vectors.embed),
             "/rerank": rerank,
             "/reranking": rerank,
-            "/tokenize": asked("tokenize", self._breakable(self._vectors.tokenize)),
-            "/detokenize": asked("detokenize", self._breakable(self._vectors.detokenize)),
+            "/tokenize": self._counted("/tokenize", vectors.tokenize),
+            "/detokenize": self._counted("/detokenize", vectors.detokenize),
             "/models": shown("models", self._list),
             "/models/": shown("models", self._one),
             "/health": shown("health", self._health, is_open=True),
@@ -137,6 +179,15 @@ class Routes:
             paths["/"] = shown("page", pages.front, is_open=True)
         return paths
 
+    def _counted(self, path: str, local: LocalAction) -> Route:
+        """A path that local models answer at once, and upstreams by what passes through."""
+        return self._hurried(self._passing.with_local(path, local))
+
+    def _hurried(self, route: Route) -> Route:
+        """The same route, such as `hurry` can end."""
+        actions = {method: self._breakable(action) for method, action in route.actions.items()}
+        return msgspec.structs.replace(route, actions=actions)
+
     # Answers.
 
     async def _chat(self, ask: Ask) -> Reply | None:
@@ -147,38 +198,49 @@ class Routes:
 
     async def _generate(self, ask: Ask, read: Reader) -> Reply | None:
         body = await self._body(ask)
-        model = self._model(ask, body)
-        request = read(body, model.settings, _abilities(model))
+        backend = self._targets.find(ask, body.get("model"))
+        reading = _reading(ask, body, backend, read)
+        request = reading()
         times = self._metrics.begin()
+        headers = ask.call.headers
+        is_known = not isinstance(backend, Local) or backend.model.abilities is not None
         answer = Answer(
             ask.call,
             request,
-            model,
-            self._gates[model.name],
-            # What depends on the model is known only when it is loaded.
-            again=None if model.abilities is not None else lambda: read(body, model.settings, _abilities(model)),
-            head=Head(_ID[ask.endpoint] + secrets.token_hex(12), int(self._now()), model.name),
+            backend,
+            again=None if is_known else reading,  # what depends on the model is known only when it is loaded
+            sticky=sticky_text(ask, body, backend.upstreams),
+            head=Head(_ID[ask.endpoint] + secrets.token_hex(12), int(self._now()), backend.name),
+            reasoning=names_for(headers.get("User-Agent"), self._settings.reasoning),
             settings=self._settings,
-            times=times,
+            report=Report(ask.id, times, is_wanted=self._settings.report or WANTED in headers),
             headers=lambda: self._head(ask),
+            recorder=self._recorder,
         )
         self.answers.add(answer)
         try:
-            with model.using():
+            with backend.using():
                 return await answer.run()
         finally:
             self.answers.discard(answer)
-            self._metrics.end(times, model.name)
-            self._account(ask, answer, request)
+            self._metrics.end(times, backend.name)
+            self._account(ask, answer)
 
-    def _account(self, ask: Ask, answer: Answer, request: Request) -> None:
+    def _account(self, ask: Ask, answer: Answer) -> None:
         """Count what an answer cost, and what was wrong with it."""
         times, pipe = answer.times, answer.pipe
         usage = pipe.usage
         mended = tuple(note.rule for note in pipe.notes.all())
         self._metrics.findings(mended)
-        if answer.is_foreign:  # what our own engine does is always the same
+        if answer.backend.is_foreign:  # what our own engine does is always the same
             ask.facts["mended"] = mended
+        if upstream := answer.report.upstream:
+            self._metrics.upstream_findings(upstream, mended)
+            self._metrics.upstream_times(upstream, times)
+            self._metrics.upstream_broken(upstream, content=pipe.broken_json, arguments=pipe.broken_arguments)
+            ask.facts |= {"upstream": upstream, "attempts": answer.report.attempts}
+            if pipe.broken_json or pipe.broken_arguments:
+                ask.facts["broken_json"] = pipe.broken_json + pipe.broken_arguments
         ask.facts |= {"ttft_ms": _ms(times.ttft_s), "queued_ms": _ms(times.queued_s)}
         if usage is not None:
             prompt_s = max(0.0, (times.ttft_s or 0.0) - (times.queued_s or 0.0))
@@ -206,41 +268,32 @@ class Routes:
         data = await ask.call.body(limit_bytes=self._settings.body_limit_bytes, within_s=self._settings.body_s)
         return read_body(data, headers.get("Content-Type"), is_browser="Origin" in headers)
 
-    def _model(self, ask: Ask, body: Json) -> Model:
-        """The model that a request means; a server with one model may be asked without a name."""
-        name = body.get("model")
-        if name is None or name == "":
-            if len(self._fleet.models) != 1:
-                raise ApiError(400, "You must provide a model parameter.", param="model", code="missing_model")
-            model: Model | None = self._fleet.models[0]
-        else:
-            model = self._fleet.find(name) if isinstance(name, str) else None
-        if model is None:
-            raise self._unknown(name)
-        ask.model = model.name
-        return model
-
-    def _unknown(self, name: object) -> ApiError:
-        known = ", ".join(f"`{model.name}`" for model in self._fleet.models[:8])
-        return ApiError(
-            404,
-            f"The model `{str(name)[:64]}` does not exist here. There is: {known}. More names: --alias.",
-            param="model",
-            code="model_not_found",
-        )
+    def _local(self, ask: Ask, body: Json) -> Model:
+        """The local model that a request means."""
+        backend = self._targets.find(ask, body.get("model"))
+        if isinstance(backend, Local):
+            return backend.model
+        raise ApiError(404, "This is not offered for the models of upstreams.", code="not_found")
 
     # What the server says of itself.
 
     async def _list(self, ask: Ask) -> Reply:
-        return json_reply(listing.models_list(self._fleet.models, self._created))
+        return json_reply({"object": "list", "data": self._listed(ask)})
+
+    def _listed(self, ask: Ask) -> list[Json]:
+        local = [listing.model_object(model, self._created) for model in self._fleet.models]
+        return [one for one in [*local, *self._upstreams.listing()] if self._targets.may_use(ask, one["id"])]
 
     async def _one(self, ask: Ask) -> Reply:
         name = ask.call.path.partition("/models/")[2]
-        model = self._fleet.find(name)
-        if model is None:
-            raise self._unknown(name)
-        ask.model = model.name
-        return json_reply(listing.model_object(model, self._created))
+        backend = self._targets.find(ask, name)
+        if isinstance(backend, Local):
+            return json_reply(listing.model_object(backend.model, self._created))
+        for one in self._upstreams.listing():
+            if one["id"] == name:
+                return json_reply(one)
+        # It may be had, though nobody lists it: a pattern has it.
+        return json_reply({"id": name, "object": "model", "created": self._created, "owned_by": "welldone"})
 
     async def _live(self, ask: Ask) -> Reply:
         return json_reply({"status": "ok"})
@@ -255,6 +308,8 @@ class Routes:
                 raise ApiError(503, "Loading model", code="model_loading", retry_after_s=1.0)
             if model.state is State.FAILED:
                 raise ApiError(503, "A model cannot be loaded.", code="model_unavailable", retry_after_s=10.0)
+        if self._upstreams.all and not wanted and not any(one.is_healthy for one in self._upstreams.all):
+            raise ApiError(503, "No upstream can be reached.", code="upstream_unavailable", retry_after_s=10.0)
         return json_reply({"status": "ok"})
 
     async def _show_metrics(self, ask: Ask) -> Reply:
@@ -300,6 +355,22 @@ def _cached(usage: Usage) -> int:
     details = usage.more.get("prompt_tokens_details")
     count = details.get("cached_tokens") if isinstance(details, dict) else None
     return count if isinstance(count, int) else 0
+
+
+def _reading(ask: Ask, body: Json, backend: Local | Remote, read: Reader) -> Callable[[], Request]:
+    """Reads the body for those who answer: with strict rules for our own engines, freely for upstreams."""
+    if isinstance(backend, Local):
+        model = backend.model
+        return lambda: read(body, model.settings, _abilities(model))
+    # Any of the upstreams may be asked: what one of them cannot do is done here.
+    upstreams = backend.upstreams
+    return lambda: read_foreign(
+        body,
+        "chat" if ask.endpoint == "chat" else "completions",
+        makes_choices=all(upstream.makes_choices for upstream in upstreams),
+        streams=all(upstream.settings.stream for upstream in upstreams),
+        wants_usage=all(upstream.settings.usage for upstream in upstreams),
+    )
 
 
 def _gate(model: Model) -> Gate:

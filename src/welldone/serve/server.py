@@ -1,17 +1,22 @@
 """The server's life: it listens, its engines start, it drains, it ends."""
 
+import asyncio
 import os
 import ssl
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from welldone.engines.fleet import Fleet, Model
+from welldone.engines.upstream import Upstream
+from welldone.engines.upstreams import Upstreams
 from welldone.net.inbound import Call, Listener, Reply
+from welldone.net.pool import Pool
 from welldone.serve.app import App, error_page
 from welldone.serve.keys import Keys, is_weak
-from welldone.serve.limits import Limits
+from welldone.serve.limits import Limits, Numbers
 from welldone.serve.metrics import Metrics
 from welldone.serve.origins import Origins
+from welldone.serve.recording import Recorder
 from welldone.serve.routes import Routes
 from welldone.serve.settings import Config
 
@@ -31,25 +36,52 @@ class Server:
         environment: Mapping[str, str] = os.environ,
         on_change: Callable[[Model], None] = lambda _: None,
         on_line: Callable[[Model, str], None] = lambda *_: None,
+        on_upstream: Callable[[Upstream], None] = lambda _: None,
+        numbers: Numbers | None = None,
     ) -> None:
         self._config = config
         self._on_change = on_change
+        self._on_upstream = on_upstream
         settings = config.server
         keys = tuple(keys)
-        self._keys = Keys(keys)
+        self._keys = Keys(keys, config.keys)
         self._limits = Limits(
-            requests_per_minute=settings.requests_per_minute, tokens_per_minute=settings.tokens_per_minute
+            requests_per_minute=settings.requests_per_minute,
+            tokens_per_minute=settings.tokens_per_minute,
+            named=config.keys,
+            principals=self._keys.principals,
+            numbers=numbers,
         )
-        self._metrics = Metrics(model.name for model in config.models)
+        local_names = [name for model in config.models for name in (model.name, *model.aliases)]
+        names = {model.name for model in config.models} | config.routes.keys()
+        self._metrics = Metrics(names, upstreams=[upstream.name for upstream in config.upstreams])
+        secrets = {*keys, *secrets_of(config)}
         self.fleet = Fleet(
             config.models,
             folder=folder,
-            environment=_without(keys, environment),
+            environment=_without(secrets, environment),
             on_change=self._changed,
             on_line=on_line,
             max_loaded=settings.max_loaded,
         )
-        self.routes = Routes(settings, self.fleet, self._metrics, self._limits, head=lambda ask: self._app.head(ask))
+        self.upstreams = Upstreams(
+            config.upstreams, config.routes, local_names=local_names, on_change=self._upstream_changed
+        )
+        self._pool = Pool()
+        self._recorder = None if settings.record is None else Recorder(settings.record, secrets=secrets)
+        if self._recorder is not None:
+            self._metrics.watch_recorder(self._recorder)
+        self.routes = Routes(
+            settings,
+            self.fleet,
+            self.upstreams,
+            self._metrics,
+            self._limits,
+            keys=self._keys,
+            send=self._pool.send,
+            recorder=self._recorder,
+            head=lambda ask: self._app.head(ask),
+        )
         self._app = self._make_app(settings.port)
         self._listener = Listener(self._handle, error_page=error_page, connections=settings.connections)
         self.port = settings.port
@@ -63,7 +95,10 @@ class Server:
         settings = self._config.server
         self.port = await self._listener.start(settings.host, settings.port, tls=_tls(self._config))
         self._app = self._make_app(self.port)
+        if self._recorder is not None:
+            self._recorder.start()
         await self.fleet.start()
+        await self.upstreams.start()
 
     async def stop(self) -> bool:
         """Let what runs finish, up to the limit; then end it with an error. Whether all of it finished."""
@@ -74,7 +109,11 @@ class Server:
             self.hurry()
             await self._listener.idle(_LAST_WORDS_S)
         await self._listener.close()
+        await self.upstreams.stop()
         await self.fleet.stop(_ENGINES_S)
+        await self._pool.close()
+        if self._recorder is not None:
+            await asyncio.to_thread(self._recorder.close)
         return is_finished
 
     def hurry(self) -> None:
@@ -88,6 +127,10 @@ class Server:
         self.routes.changed(model)
         self._on_change(model)
 
+    def _upstream_changed(self, upstream: Upstream) -> None:
+        self.routes.upstream_changed(upstream)
+        self._on_upstream(upstream)
+
     def _make_app(self, port: int) -> App:
         settings = self._config.server
         origins = Origins(
@@ -99,6 +142,14 @@ class Server:
             has_keys=not self._keys.is_open,
         )
         return App(self.routes.find, keys=self._keys, origins=origins, limits=self._limits, metrics=self._metrics)
+
+
+def secrets_of(config: Config) -> set[str]:
+    """The keys of upstreams and of clients that the settings hold."""
+    found = {key.key for key in config.keys}
+    for upstream in config.upstreams:
+        found |= {upstream.key or "", *map(str, upstream.headers.values())}
+    return found - {""}
 
 
 def _without(keys: Iterable[str], environment: Mapping[str, str]) -> dict[str, str]:

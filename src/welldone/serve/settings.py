@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Annotated
 
 from welldone.engines.settings import LIMITS, ModelSettings
+from welldone.engines.upstream_settings import UPSTREAMS, UpstreamSettings
 from welldone.net.settings import Setting, as_public
 
-SERVER, SECURITY, LOGS = "Server", "Security", "Logs"
+SERVER, SECURITY, KEYS, LOGS = "Server", "Security", "Keys", "Logs"
 FILE_NAME = "welldone.toml"
 
+_SECRET_WORD = 8  # characters: the shortest key that is taken from others
+_WORKERS = 256  # more than any machine has use for
 _HOUR_S, _DAY_S = 3_600.0, 86_400.0  # who waits longer has forgotten it
 _NEVER = {"-1": _DAY_S, "0": _DAY_S}
 
@@ -67,6 +70,45 @@ class ServeSettings:
         bool, Setting("--no-page --no-webui --no-ui", "do not offer the page", SERVER, off="--page --webui --ui")
     ] = False
 
+    upstreams: Annotated[
+        tuple[str, ...],
+        Setting(
+            "--upstream URL",
+            "a server of OpenAI's API to put welldone in front of, such as http://gpu:8000/v1; may be repeated",
+            UPSTREAMS,
+        ),
+    ] = ()
+    upstream_key: Annotated[
+        str | None,
+        Setting(
+            "--upstream-key KEY",
+            "the key that the servers of --upstream want; env:NAME takes it from the environment",
+            UPSTREAMS,
+            is_secret=True,
+        ),
+    ] = field(default=None, repr=False)
+    reasoning: Annotated[
+        str,
+        Setting(
+            "--reasoning-field NAME",
+            "the field that thoughts are sent in; auto: the one that the client is known to read",
+            UPSTREAMS,
+            choices="auto reasoning_content reasoning both",
+        ),
+    ] = "auto"
+    record: Annotated[
+        Path | None,
+        Setting("--record DIR", "write what upstreams send, byte for byte and timed, into this folder", UPSTREAMS),
+    ] = None
+    report: Annotated[
+        bool,
+        Setting("--report", "tell clients what was mended and what took how long, in headers of the reply", UPSTREAMS),
+    ] = False
+    workers: Annotated[
+        int,
+        Setting("--workers N", "processes that share the work; for upstreams only", UPSTREAMS, limits=(1, _WORKERS)),
+    ] = 1
+
     api_keys: Annotated[
         tuple[str, ...],
         Setting(
@@ -99,6 +141,9 @@ class ServeSettings:
     body_limit_bytes: Annotated[
         int, Setting("--body-limit BYTES", "longest request body", LIMITS, limits=(1_024, 2**30))
     ] = 4 * 2**20  # 16 MB took the engine 4.5 s and 700 MB before it said no
+    upload_limit_bytes: Annotated[
+        int, Setting("--upload-limit BYTES", "longest upload of a file to an upstream", LIMITS, limits=(1_024, 2**30))
+    ] = 32 * 2**20  # OpenAI takes 25 MB of audio
     connections: Annotated[
         int,
         Setting("--connections N", "requests at once, running and waiting", LIMITS, limits=(1, 1_000_000)),
@@ -137,17 +182,69 @@ class ServeSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class KeySettings:
+    """A key with a name and rights of its own."""
+
+    name: str
+    """What logs and limits call who has it: the name of the TOML table."""
+
+    key: Annotated[str, Setting("", "the key, as clients send it", KEYS, is_secret=True, unset="must be given")] = (
+        field(repr=False)
+    )
+    models: Annotated[
+        tuple[str, ...],
+        Setting(
+            "", "the models that it may use, by the names that clients say; * stands for any part", KEYS, unset="all"
+        ),
+    ] = ()
+    requests_per_minute: Annotated[
+        int | None,
+        Setting("", "its requests; 0: no limit", KEYS, limits=(0, 10**9), unset="server.requests_per_minute"),
+    ] = None
+    tokens_per_minute: Annotated[
+        int | None,
+        Setting("", "its tokens; 0: no limit", KEYS, limits=(0, 10**12), unset="server.tokens_per_minute"),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Config:
     """All that the user wants."""
 
     server: ServeSettings
     models: tuple[ModelSettings, ...]
+    upstreams: tuple[UpstreamSettings, ...] = ()
+    routes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """What a name that clients say stands for: `model@upstream`, one or several."""
+    keys: tuple[KeySettings, ...] = ()
     notes: tuple[str, ...] = ()
     """What the user should know about it, a line each."""
     places: Mapping[str, str] = field(default_factory=dict)
     """Where models of a file stand in it, by their names: `welldone.toml: models.large`."""
+    upstream_places: Mapping[str, str] = field(default_factory=dict)
+    """Where upstreams were written, by their names: `welldone.toml: upstreams.lab`, `--upstream`."""
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What these settings hold that no log, no engine and no client may see."""
+        found = [*self.server.api_keys, *(key.key for key in self.keys)]
+        for upstream in self.upstreams:
+            found += [upstream.key] if upstream.key is not None else []
+            # A header may say `Bearer` before its secret; and a short word stands by chance in many a text.
+            words = [word for value in upstream.headers.values() for word in value.split()]
+            found += [word for word in words if len(word) >= _SECRET_WORD]
+        return tuple(dict.fromkeys(found))
 
     def as_public(self) -> dict[str, object]:
         """All settings without secrets, as JSON has them."""
         models = [{"name": model.name, **as_public(model), "defaults": model.defaults} for model in self.models]
-        return {"server": as_public(self.server), "models": models}
+        upstreams = [{"name": upstream.name, **as_public(upstream)} for upstream in self.upstreams]
+        keys = [{"name": key.name, **as_public(key)} for key in self.keys]
+        routes = {name: list(targets) for name, targets in self.routes.items()}
+        return {
+            "server": as_public(self.server),
+            "models": models,
+            "upstreams": upstreams,
+            "routes": routes,
+            "keys": keys,
+        }

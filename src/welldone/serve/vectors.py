@@ -4,7 +4,7 @@ import asyncio
 import base64
 import math
 import struct
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -28,27 +28,24 @@ _REPLY_LIMIT_BYTES = 32 * 2**20  # 32 vectors of 16,384 numbers, or a million to
 
 
 class Vectors:
-    """The actions of these routes. `body` reads a request, `model` finds whom it means."""
+    """The actions of these routes, for a body that was read. `model` finds whom it means."""
 
     def __init__(
         self,
         settings: ServeSettings,
-        body: Callable[[Ask], Awaitable[Json]],
         model: Callable[[Ask, Json], Model],
         gates: Mapping[str, Gate],
         *,
         spend: Callable[[Ask, int], None],
     ) -> None:
         self._settings = settings
-        self._body = body
         self._model = model
         self._gates = gates
         self._spend = spend
         self._counting = asyncio.Semaphore(_COUNTS_AT_ONCE)
 
-    async def embed(self, ask: Ask) -> Reply:
+    async def embed(self, ask: Ask, body: Json) -> Reply:
         """POST /v1/embeddings."""
-        body = await self._body(ask)
         model = self._model(ask, body)
         await self._loaded(model)
         request = read_embeddings(body, model.settings, model.abilities)
@@ -69,9 +66,8 @@ class Vectors:
         tail = msgspec.json.encode({"model": model.name, "usage": usage})
         return Reply(200, b'{"object":"list","data":[' + b",".join(written) + b"]," + tail[1:])
 
-    async def rerank(self, ask: Ask) -> Reply:
+    async def rerank(self, ask: Ask, body: Json) -> Reply:
         """POST /v1/rerank, in the shape that Jina and Cohere share."""
-        body = await self._body(ask)
         model = self._model(ask, body)
         await self._loaded(model)
         request = read_rerank(body, model.settings, model.abilities)
@@ -94,9 +90,8 @@ class Vectors:
         usage = self._count(ask, _prompt_tokens(reply))
         return json_reply({"object": "list", "model": model.name, "results": results, "usage": usage})
 
-    async def tokenize(self, ask: Ask) -> Reply:
+    async def tokenize(self, ask: Ask, body: Json) -> Reply:
         """POST /tokenize: llama.cpp's shape, with vLLM's counts."""
-        body = await self._body(ask)
         model = self._model(ask, body)
         await self._loaded(model)
         request = read_tokenize(body, model.settings, model.abilities)
@@ -105,9 +100,8 @@ class Vectors:
         length = model.abilities.context if model.abilities is not None else 0
         return json_reply({"tokens": tokens, "count": len(tokens), "max_model_len": length})
 
-    async def detokenize(self, ask: Ask) -> Reply:
+    async def detokenize(self, ask: Ask, body: Json) -> Reply:
         """POST /detokenize: llama.cpp's `content`, and the same as vLLM's `prompt`."""
-        body = await self._body(ask)
         model = self._model(ask, body)
         await self._loaded(model)
         request = read_detokenize(body, model.settings, model.abilities)

@@ -29,6 +29,10 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """Whether one tool was demanded by name: then OpenAI itself finishes with `stop`."""
     top_logprobs: int | None = None
     """How many alternatives to each token were asked for, where a server may send more."""
+    json: bool = False
+    """Whether the text was to be JSON: `response_format` json_schema or json_object."""
+    json_object: bool = False
+    """Whether it was to be an object, whatever is in it."""
     model: str | None = None
 
 
@@ -40,6 +44,8 @@ def read_request(body: Json) -> Asked:
     prompts = body.get("prompt")
     count = len(prompts) if isinstance(prompts, list) and prompts and isinstance(prompts[0], str | list) else 1
     model = body.get("model")
+    wanted = body.get("response_format")
+    kind = wanted.get("type") if isinstance(wanted, dict) else None
     return Asked(
         usage=options.get("include_usage") is True,
         continuous_usage=options.get("continuous_usage_stats") is True,
@@ -47,5 +53,7 @@ def read_request(body: Json) -> Asked:
         choices=count * n if type(n) is int and n > 0 else count,
         functions=bool(body.get("functions")) and not body.get("tools"),
         named_tool=isinstance(body.get("tool_choice"), dict),
+        json=kind in ("json_schema", "json_object"),
+        json_object=kind == "json_object",
         model=model if isinstance(model, str) and model else None,
     )

@@ -12,6 +12,7 @@ import msgspec
 from welldone.wire import faults
 from welldone.wire.events import Event, Failure, Json, ToolArguments, ToolCall
 from welldone.wire.failures import cut_off, garbage
+from welldone.wire.kept import Kept, Room
 from welldone.wire.notes import Notes
 
 CALLS_LIMIT = 1024
@@ -63,6 +64,8 @@ class Held:
     _PIECE_BYTES = 256
 
     def __init__(self) -> None:
+        self.room = Room()
+        """For arguments that are being said."""
         self._bytes = 0
 
     @property
@@ -86,7 +89,7 @@ class Held:
 class _Call:
     """One call as far as it was heard."""
 
-    def __init__(self, number: int, before: "_Call | None") -> None:
+    def __init__(self, number: int, before: "_Call | None", room: Room) -> None:
         self.number = number
         self.before = before  # the call that had the number before this one
         self.id = ""
@@ -94,6 +97,7 @@ class _Call:
         self.more: Json = {}
         self.waiting: list[ToolArguments] = []  # pieces that were not said yet
         self.end = JsonEnd()
+        self.said = Kept(room)
         self.has_begun = False  # it was said: its id and name are fixed
         self.has_arguments = False
         self.has_placeholder = False  # its arguments so far are a `{}` that may be no more than a place-holder
@@ -124,6 +128,8 @@ class Calls:
     ) -> None:
         self.failure: Failure | None = None
         """Set when the calls cannot be told any more."""
+        self.broken = 0
+        """How many calls have arguments that are no JSON object."""
         self._index = index
         self._notes = notes
         self._mint = mint
@@ -228,7 +234,7 @@ class Calls:
 
     def _new(self, number: int) -> _Call:
         self._drop_mere_repeat()
-        call = _Call(number, self._by_number.get(number))
+        call = _Call(number, self._by_number.get(number), self._held.room)
         if call.before is not None:
             self._notes.note(faults.tool.INDEX_DISTINCT)
             call.is_doubtful = True
@@ -285,6 +291,8 @@ class Calls:
             if not call.has_arguments and not self._is_cut:
                 self._notes.note(faults.tool.ARGS_NO_ARG_CALL)
                 out.append(ToolArguments(self._index, self._said - 1, _PLACEHOLDER))
+            is_no_object = call.said.is_broken(is_object=True)
+            self.broken += call.has_arguments and (is_no_object or call.end.is_open)
             call.is_over = True
             self._open += 1
 
@@ -309,6 +317,7 @@ class Calls:
     def _flush(self, call: _Call, out: list[Event]) -> None:
         for piece in call.waiting:
             self._held.give_back(piece)
+            call.said.add(piece.text)
             out.append(ToolArguments(self._index, self._said - 1, piece.text, piece.more))
         call.waiting.clear()
         call.has_placeholder = False

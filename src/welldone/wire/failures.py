@@ -6,6 +6,8 @@ from welldone.wire.notes import Notes, show
 from welldone.wire.unicode import clean, scrub_object
 
 _OURS = ("message", "type", "param", "code")
+RULE_BROKEN = "upstream_rule_broken"
+"""The code of a failure that is one only because we are strict."""
 
 
 def read_error(chunk: Json, data: bytes, notes: Notes) -> Failure | None:
@@ -30,6 +32,11 @@ def garbage(what: str) -> Failure:
 def cut_off(message: str) -> Failure:
     """The failure of a server that stopped before its answer was whole."""
     return Failure(message, type="upstream_error", code="incomplete_stream")
+
+
+def too_strict(rule: str) -> Failure:
+    """The failure of a server that broke a rule which it was held to."""
+    return Failure(f"The upstream broke the rule {rule}, and this server is strict about it.", code=RULE_BROKEN)
 
 
 def _note_nested(chunk: Json, error: object, data: bytes, notes: Notes) -> None:

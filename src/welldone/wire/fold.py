@@ -1,5 +1,7 @@
 """Any server's streams in, one whole reply out: what a client gets that did not ask for a stream."""
 
+from typing import ClassVar
+
 from welldone.wire.collect import collect
 from welldone.wire.dialects import chat, completions
 from welldone.wire.events import Event, Failure, KeepAlive
@@ -10,12 +12,18 @@ from welldone.wire.merge import Answered
 class Fold(Answered):
     """Collects one stream, or several that make one answer."""
 
+    IS_STREAM: ClassVar[bool] = False
+
     def _start(self) -> None:
         self._events: list[Event] = []
 
     def feed(self, data: bytes, part: int = 0) -> None:
         """More of a part's stream."""
         self._keep(self._merge.feed(data, part))
+
+    def whole(self, data: bytes, part: int = 0) -> None:
+        """A part that was not streamed: `data` is its whole reply. Then `close` it."""
+        self._keep(self._merge.whole(data, part))
 
     def close(self, part: int = 0) -> None:
         """A part's stream has ended, however it did."""
@@ -31,7 +39,7 @@ class Fold(Answered):
         reply.usage = self.usage
         head = self._merge.head or self._fallback
         if self._endpoint is Endpoint.CHAT:
-            return chat.whole(head, reply, functions=self._asked.functions)
+            return chat.whole(head, reply, functions=self._asked.functions, reasoning=self._reasoning)
         return completions.whole(head, reply)
 
     def _keep(self, events: list[Event]) -> None:

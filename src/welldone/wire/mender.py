@@ -4,12 +4,14 @@ from collections.abc import Callable
 
 from welldone.wire import faults, sse
 from welldone.wire.asked import Asked
-from welldone.wire.events import Event, Failure, KeepAlive, Usage
+from welldone.wire.events import Event, Failure, Finish, KeepAlive, Usage
+from welldone.wire.failures import too_strict
 from welldone.wire.forced import Forced, ForcedCalls
 from welldone.wire.head import Endpoint, Head
 from welldone.wire.notes import Notes
 from welldone.wire.reader import Reader
 from welldone.wire.repair import Repair
+from welldone.wire.texts import Think
 
 _EARLY_LIMIT = 64  # chunks without an envelope whose fields are kept; real servers send one
 
@@ -26,15 +28,17 @@ class Mender:
         mint: Callable[[], str],
         ids: set[str] | None = None,
         forced: Forced | None = None,
+        is_stream: bool = True,
         limit_bytes: int = sse.LIMIT_BYTES,
     ) -> None:
         self.notes = Notes(endpoint)
         self._endpoint = endpoint
         self._asked = asked
         self._reader = Reader(endpoint, fallback=fallback, asked=asked, notes=self.notes, limit_bytes=limit_bytes)
-        self._repair = Repair(endpoint, asked=asked, notes=self.notes, mint=mint, ids=ids)
+        self._repair = Repair(endpoint, asked=asked, notes=self.notes, mint=mint, ids=ids, is_stream=is_stream)
         self._calls = None if forced is None else ForcedCalls(forced, mint)
         self._early: list[Event] | None = []  # fields that came before there was an envelope
+        self._is_plain = False  # nothing is held back, forced or watched: reader and repair are all there is
 
     @property
     def head(self) -> Head | None:
@@ -56,12 +60,31 @@ class Mender:
         """What the server counted, also where the client did not ask for it."""
         return self._repair.usage
 
+    @property
+    def broken_json(self) -> int:
+        """How many choices should have been JSON, and are not."""
+        return self._repair.broken_json
+
+    @property
+    def broken_arguments(self) -> int:
+        """How many tool calls had arguments that are no JSON object."""
+        return self._repair.broken_arguments
+
+    def tune(self, *, think: Think, strict: frozenset[str]) -> None:
+        """How the stream is mended, before its first byte; see `Answered.tune`."""
+        self._repair.think = think if self._endpoint is Endpoint.CHAT else "no"
+        self.notes.strict = strict
+
     def feed(self, data: bytes) -> list[Event]:
         """The events that `data` completes."""
         events = self._read(self._reader.frames(data))
         if self._reader.is_overrun:
             events += self._hold(self._repair.feed(self._reader.check()))
         return events
+
+    def whole(self, data: bytes) -> list[Event]:
+        """The events of a reply that was not streamed."""
+        return self._hold(self._repair.feed(self._force(self._reader.whole(data)))) + self._be_strict()
 
     def close(self) -> list[Event]:
         """The last events, when the server's stream has ended, however it did."""
@@ -72,7 +95,7 @@ class Mender:
             self.notes.note(faults.use.FINAL_CHUNK)
             if self._endpoint is Endpoint.COMPLETIONS:
                 self.notes.note(faults.cmpl.USAGE_CHUNK)
-        return events + self._hold(last)
+        return events + self._hold(self._unless_broken(last))
 
     def fail(self, failure: Failure) -> list[Event]:
         """The last events where the answer breaks off for a reason that the server did not tell."""
@@ -80,14 +103,28 @@ class Mender:
 
     def _read(self, frames: list[sse.Frame]) -> list[Event]:
         """What is to be said for each frame: one at a time, so that each note knows its place."""
-        if len(frames) == 1 and self._early is None and self._calls is None and self._repair.failure is None:
+        if len(frames) == 1 and self._is_plain and self._repair.failure is None:
             return self._repair.feed(self._reader.read(frames[0]))
         events: list[Event] = []
         for frame in frames:
             if self._repair.failure is not None and not self._reader.has_failed:
                 break  # what follows would only be kept, and never sent
             events += self._hold(self._repair.feed(self._force(self._reader.read(frame))))
+            events += self._be_strict()
         return events
+
+    def _be_strict(self) -> list[Event]:
+        """The end of an answer that broke a rule which may not be broken."""
+        rule = self.notes.broken
+        return [] if rule is None else self._hold(self._repair.feed([too_strict(rule)]))
+
+    def _unless_broken(self, last: list[Event]) -> list[Event]:
+        """The last events; without their success, if a rule was broken that may not be."""
+        rule = self.notes.broken
+        if rule is None or self.failure is not None:
+            return last
+        self._repair.failure = too_strict(rule)
+        return [*(event for event in last if not isinstance(event, Finish | Usage)), self._repair.failure]
 
     def _force(self, events: list[Event]) -> list[Event]:
         return events if self._calls is None else self._calls.feed(events)
@@ -99,6 +136,7 @@ class Mender:
         if self._reader.head is not None or isinstance(events[-1], Failure):
             events = self._early + events
             self._early = None
+            self._is_plain = self._calls is None and not self.notes.strict
             return events
         if len(self._early) < _EARLY_LIMIT:
             self._early += [event for event in events if not isinstance(event, KeepAlive)]

@@ -6,16 +6,19 @@ frames that say nothing. Asked for one choice at a time they are all alike.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import ClassVar
 
 import msgspec
 
 from welldone.wire import sse
 from welldone.wire.asked import Asked
+from welldone.wire.dialects.chat import REASONING
 from welldone.wire.events import ChoiceEvent, Event, Extra, Failure, KeepAlive, Opening, Place, Text, Usage
 from welldone.wire.forced import Forced
 from welldone.wire.head import Endpoint, Head
 from welldone.wire.mender import Mender
 from welldone.wire.notes import Notes, join_notes
+from welldone.wire.texts import Think
 
 
 class Parts(msgspec.Struct, frozen=True):
@@ -43,6 +46,7 @@ class Merge:
         parts: Parts | None = None,
         forced: Forced | None = None,
         model: str | None = None,
+        is_stream: bool = True,
         limit_bytes: int = sse.LIMIT_BYTES,
     ) -> None:
         self.failure: Failure | None = None
@@ -56,7 +60,16 @@ class Merge:
         ids: set[str] = set()  # of the tool calls of all parts: each has one of its own
         one = asked if self._is_single else msgspec.structs.replace(asked, choices=1)
         self._menders = [
-            Mender(endpoint, fallback=fallback, asked=one, mint=mint, ids=ids, forced=forced, limit_bytes=limit_bytes)
+            Mender(
+                endpoint,
+                fallback=fallback,
+                asked=one,
+                mint=mint,
+                ids=ids,
+                forced=forced,
+                is_stream=is_stream,
+                limit_bytes=limit_bytes,
+            )
             for _ in range(self._parts.count)
         ]
         self._open: set[int] = set()
@@ -88,6 +101,16 @@ class Merge:
         return _sum(known, self._parts) if len(known) == len(usages) else None
 
     @property
+    def broken_json(self) -> int:
+        """How many choices should have been JSON, and are not."""
+        return sum(mender.broken_json for mender in self._menders)
+
+    @property
+    def broken_arguments(self) -> int:
+        """How many tool calls had arguments that are no JSON object."""
+        return sum(mender.broken_arguments for mender in self._menders)
+
+    @property
     def notes(self) -> Notes:
         """What was mended, in all parts."""
         return join_notes([mender.notes for mender in self._menders])
@@ -95,6 +118,14 @@ class Merge:
     def feed(self, data: bytes, part: int = 0) -> list[Event]:
         """The events that `data` of a part completes."""
         return self._joined(self._menders[part].feed(data), part)
+
+    def whole(self, data: bytes, part: int = 0) -> list[Event]:
+        """The events of a part that was not streamed: `data` is its whole reply."""
+        return self._joined(self._menders[part].whole(data), part)
+
+    def tune(self, part: int, *, think: Think, strict: frozenset[str]) -> None:
+        """How a part is mended, before its first byte."""
+        self._menders[part].tune(think=think, strict=strict)
 
     def close(self, part: int = 0) -> list[Event]:
         """The events to say when a part has ended, however it did."""
@@ -128,12 +159,14 @@ class Merge:
                 case Failure():
                     self.failure = event
                     out.append(event)
-                case Opening():
-                    self._begin(part, out)
-                case Extra(place=Place.CHUNK) if part not in self._open:
+                case Extra(place=Place.CHUNK):
                     # It rides on a chunk, and those of the other choices may all have been sent.
                     self._begin(part, out)
                     out.append(_of(event, part))
+                case _ if event.index != 0:
+                    pass  # a part is asked for one choice, and no more of them fit in
+                case Opening():
+                    self._begin(part, out)
                 case _:
                     out.append(_of(event, part))
         return out
@@ -154,7 +187,10 @@ class Answered(ABC):
 
     `fallback` is the envelope for what the server does not say; ids that have to be made are made of its id, so that
     the same input gives the same bytes. `model` is the name that the client knows, where the server may say another.
+    `reasoning` are the fields that reasoning goes out in. For `think` and `strict` see `tune`.
     """
+
+    IS_STREAM: ClassVar[bool]
 
     def __init__(
         self,
@@ -165,11 +201,16 @@ class Answered(ABC):
         parts: Parts | None = None,
         forced: Forced | None = None,
         model: str | None = None,
+        reasoning: tuple[str, ...] = REASONING,
+        think: Think = "no",
+        strict: frozenset[str] = frozenset(),
         limit_bytes: int = sse.LIMIT_BYTES,
     ) -> None:
         self._endpoint = endpoint
         self._fallback = fallback
+        self._reasoning = reasoning
         self._asked = asked or Asked()
+        parts = parts or Parts()
         self._merge = Merge(
             endpoint,
             fallback=fallback,
@@ -177,18 +218,44 @@ class Answered(ABC):
             parts=parts,
             forced=forced,
             model=model,
+            is_stream=self.IS_STREAM,
             limit_bytes=limit_bytes,
         )
+        for part in range(parts.count):
+            self.tune(part, think=think, strict=strict)
         self._start()
 
     @abstractmethod
     def _start(self) -> None:
         """Make what else is kept of the answer."""
 
+    def tune(self, part: int, *, think: Think = "no", strict: frozenset[str] = frozenset()) -> None:
+        """How a part is mended, before its first byte: servers differ in what they need.
+
+        `think`: whether thoughts in `<think>` tags are taken out of the text. `strict`: ids of rules; who breaks one of
+        them has failed. `all` are those that would be mended.
+        """
+        self._merge.tune(part, think=think, strict=strict)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the server said `[DONE]` on each part, or failed: nothing that matters can follow."""
+        return self._merge.is_done
+
     @property
     def notes(self) -> Notes:
         """What was mended."""
         return self._merge.notes
+
+    @property
+    def broken_json(self) -> int:
+        """How many choices should have been JSON by what was asked, and are not, though nothing had cut them."""
+        return self._merge.broken_json
+
+    @property
+    def broken_arguments(self) -> int:
+        """How many tool calls had arguments that are no JSON object, though nothing had cut them."""
+        return self._merge.broken_arguments
 
     @property
     def failure(self) -> Failure | None:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from welldone.wire.faults import Fault
+from welldone.wire.faults import Fault, Mend
 
 _HEARD_CHARACTERS = 200  # enough to see what was wrong, little enough for a log line
 
@@ -26,22 +26,36 @@ class Notes:
         self.frame = 0
         self.byte = 0
         self._notes: dict[str, Note] = {}
+        self.strict: frozenset[str] = frozenset()
+        """Rules that may not be broken; `all` are those that would be mended."""
+        self.broken: str | None = None
+        """The first of them that was."""
+        self._is_hushed = False
 
     def note(self, fault: Fault, heard: object = "") -> None:
         """Count `fault`; keep what was heard the first time."""
-        if self._endpoint is not None and self._endpoint not in fault.endpoints:
+        if self._is_hushed or (self._endpoint is not None and self._endpoint not in fault.endpoints):
             return
         note = self._notes.get(fault.id)
         if note is None:
             self._notes[fault.id] = Note(fault.id, 1, self.frame, self.byte, _shorten(heard))
+            if self.strict and self.broken is None and self._is_strict(fault):
+                self.broken = fault.id
         else:
             note.count += 1
+
+    def hush(self) -> None:
+        """Note nothing more."""
+        self._is_hushed = True
 
     def add(self, note: Note) -> None:
         """Count what was noted elsewhere."""
         known = self._notes.setdefault(note.rule, note)
         if known is not note:
             self._notes[note.rule] = msgspec.structs.replace(known, count=known.count + note.count)
+
+    def _is_strict(self, fault: Fault) -> bool:
+        return fault.id in self.strict or ("all" in self.strict and fault.mend is not Mend.REPORT)
 
     def all(self) -> list[Note]:
         """The notes, in the order in which the faults were first met."""

@@ -1,5 +1,7 @@
 """Any server's bytes in, the bytes of a right stream out: reader, repair and writer in a row."""
 
+from typing import ClassVar
+
 from welldone.wire.dialects.chat import ChatWriter
 from welldone.wire.dialects.completions import CompletionsWriter
 from welldone.wire.dialects.stream import KEEP_ALIVE, StreamWriter
@@ -11,18 +13,19 @@ from welldone.wire.merge import Answered
 class Pipe(Answered):
     """Repairs one stream as it comes, or several that make one answer."""
 
+    IS_STREAM: ClassVar[bool] = True
+
     def _start(self) -> None:
         self._writer: StreamWriter | None = None
         self._is_ended = False
 
-    @property
-    def is_done(self) -> bool:
-        """Whether the server said `[DONE]` on each part, or failed: nothing that matters can follow."""
-        return self._merge.is_done
-
     def feed(self, data: bytes, part: int = 0) -> bytes:
         """The bytes to send on."""
         return self._write(self._merge.feed(data, part))
+
+    def whole(self, data: bytes, part: int = 0) -> bytes:
+        """The bytes to send for a part that was not streamed: `data` is its whole reply. Then `close` it."""
+        return self._write(self._merge.whole(data, part))
 
     def close(self, part: int = 0) -> bytes:
         """The bytes to send when the server's stream has ended, however it did."""
@@ -57,7 +60,8 @@ class Pipe(Answered):
         head = self._merge.head or self._fallback
         is_null = self._asked.usage is True
         if self._endpoint is Endpoint.CHAT:
-            self._writer = ChatWriter(head, usage_is_null=is_null, functions=self._asked.functions)
+            functions = self._asked.functions
+            self._writer = ChatWriter(head, usage_is_null=is_null, functions=functions, reasoning=self._reasoning)
         else:
             self._writer = CompletionsWriter(head, usage_is_null=is_null)
         return self._writer

@@ -13,6 +13,7 @@ from welldone.wire.failures import garbage, read_error
 from welldone.wire.head import Endpoint, Head
 from welldone.wire.lenient import NOT_JSON, lenient, strict
 from welldone.wire.notes import Notes, show
+from welldone.wire.replies import read_reply
 
 _CHUNK_KEYS = frozenset({"choices", "id", "object", "created", "model", "usage"})
 _INVALID_BYTES = re.compile("[\udc80-\udcff]")
@@ -45,6 +46,7 @@ class Reader:
         """Whether the server said `[DONE]`."""
         self.has_failed = False
         """Whether it said, or showed, that its answer is broken."""
+        self._endpoint = endpoint
         self._notes = notes
         self._chunks = ChunkReader(endpoint, fallback=fallback, asked=asked, notes=notes)
         self._decoder = sse.Decoder(eager=True, limit_bytes=limit_bytes)
@@ -73,6 +75,19 @@ class Reader:
     def close(self) -> list[Event]:
         """The events of what was left when the stream ended."""
         return [event for frame in self.last_frames() for event in self.read(frame)] + self.check() + self.end()
+
+    def whole(self, data: bytes) -> list[Event]:
+        """The events of a reply that was not streamed, all but what `end` gives."""
+        events: list[Event] = []
+        self._notes.frame = 1
+        chunk = read_reply(data, self._endpoint, self._notes)
+        self._notes.hush()  # what is odd in a stream is right in a reply that is none
+        self.is_done = True
+        self._chunks.be_careful()
+        failure = chunk if isinstance(chunk, Failure) else self._chunks.read(chunk, events)
+        if failure is not None:
+            self._fail(failure, events)
+        return events
 
     # What `feed` and `close` do, step by step, for a caller who wants to act between two frames.
 

@@ -32,9 +32,10 @@ from welldone.wire.events import (
 from welldone.wire.extras import DeltaFields
 from welldone.wire.failures import cut_off
 from welldone.wire.head import Endpoint
+from welldone.wire.kept import JsonAnswers
 from welldone.wire.logprobs import fewer
 from welldone.wire.notes import Notes
-from welldone.wire.texts import Increments, Thoughts
+from welldone.wire.texts import Increments, Think, Thoughts
 
 _COMMENTS_LIMIT = 40  # in a row; two lines each, and clients give up at some hundred lines without data
 _NOOPS_LIMIT = 16  # chunks without content in a row; more is a flood
@@ -61,6 +62,8 @@ class _Choice:
 
     def pause(self, out: list[Event]) -> None:
         """Something else than text comes: what was held back of the text comes first."""
+        if self.thoughts is not None:
+            self._words(self.thoughts.pause(), out)
         out += [Text(self.index, text) for text in self.increments.close()]
 
     def settle(self, out: list[Event]) -> None:
@@ -69,11 +72,15 @@ class _Choice:
             self._words(self.thoughts.close(), out)
         self.pause(out)
 
-    def speak(self, text: str, notes: Notes, out: list[Event]) -> None:
+    def speak(self, text: str, think: Think, notes: Notes, out: list[Event]) -> None:
         """More text, new or not."""
         if not self.has_spoken:
             self.has_spoken = True
-            self.thoughts = Thoughts(self.index, notes) if self.has_thought else None
+            if self.has_thought:
+                self.thoughts = Thoughts(self.index, notes)
+            elif think in ("tags", "open"):
+                # Where reasoning has no field of its own, tags are no fault.
+                self.thoughts = Thoughts(self.index, Notes(), is_open=think == "open")
         self._words([Text(self.index, text)] if self.thoughts is None else self.thoughts.feed(text), out)
         self.is_plain = (
             self.increments.is_plain and self.reason is None and (self.thoughts is None or self.thoughts.is_plain)
@@ -107,6 +114,11 @@ class Repair:
         """The last count that was heard, sent or not."""
         self.failure: Failure | None = None
         """Why the answer broke off, if it did."""
+        self.think: Think = "no"
+        """Whether thoughts are taken out of the text, also where reasoning has no field of its own."""
+        self.broken_arguments = 0
+        """How many tool calls had arguments that are no JSON object, though nothing had cut them."""
+        self._json = JsonAnswers(is_object=asked.json_object) if asked.json else None
         self._is_chat = endpoint is Endpoint.CHAT
         self._is_stream = is_stream
         self._spoken = _SPOKEN_IN_CHAT if self._is_chat else _SPOKEN  # what always goes out as a chunk
@@ -119,6 +131,11 @@ class Repair:
         self._only: int | None = None  # the index that a server gives to the one choice, if not 0
         self._comments = 0  # since something went out as a chunk
         self._noops = 0  # chunks since something was said
+
+    @property
+    def broken_json(self) -> int:
+        """How many choices should have been JSON, and are not."""
+        return 0 if self._json is None else self._json.broken
 
     def feed(self, events: list[Event]) -> list[Event]:
         """What may be said after `events`."""
@@ -137,10 +154,18 @@ class Repair:
             self._event(event, out)
             if any(isinstance(said, self._spoken) for said in out[before:]):
                 self._comments = self._noops = 0
+        if self._json is not None:
+            self._json.hear(out)
         return out
 
     def close(self, *, is_done: bool) -> list[Event]:
         """The end: each choice is finished, or the answer has failed. `is_done`: the server said `[DONE]`."""
+        out = self._close(is_done=is_done)
+        if self._json is not None:
+            self._json.hear(out)
+        return out
+
+    def _close(self, *, is_done: bool) -> list[Event]:
         out: list[Event] = []
         if self.failure is not None:
             return out
@@ -216,7 +241,7 @@ class Repair:
             case Opening():
                 pass
             case Text(text=text):
-                choice.speak(text, self._notes, out)
+                choice.speak(text, self.think, self._notes, out)
             case Logprobs(value=value):
                 most = self._asked.top_logprobs
                 out.append(Logprobs(index, value if most is None else fewer(value, most)))
@@ -299,7 +324,8 @@ class Repair:
         elif reason == "stop" and is_called and is_whole and not self._asked.named_tool:
             self._notes.note(faults.fin.TOOL_CALLS)
             reason = "tool_calls"
-        if not is_whole and reason != "length":
+        if choice.calls.broken and reason != "length":
+            self.broken_arguments += choice.calls.broken
             self._notes.note(faults.tool.ARGS_JSON_OBJECT)
         out.append(Finish(choice.index, reason))
         return []

@@ -1,5 +1,7 @@
 """Text that is not what it should be: all of it again in each delta, or thoughts among the words."""
 
+from typing import Literal, TypeAlias
+
 from welldone.wire import faults
 from welldone.wire.events import Event, Reasoning, Text
 from welldone.wire.notes import Notes
@@ -8,6 +10,10 @@ _CLEARLY_REPEATED = 4  # characters: a second and last delta that begins with so
 _LONG_ENOUGH = 8  # characters of the third text: a shorter one may well be laughter or indentation
 _LEAD_LIMIT = 256  # characters of white space before a tag that are waited for
 _OPEN, _CLOSE = "<think>", "</think>"
+
+Think: TypeAlias = Literal["no", "tags", "open"]
+"""Whether thoughts are taken out of the text: those in tags at its beginning; `open`: the text begins with thoughts,
+since the model's template wrote the opening tag, and only the closing one comes."""
 
 
 class Increments:
@@ -78,13 +84,14 @@ class Increments:
 
 
 class Thoughts:
-    """Moves leading `<think>…</think>` to where reasoning belongs."""
+    """Moves leading `<think>…</think>` to where reasoning belongs. `is_open`: the text need not say the first tag."""
 
-    def __init__(self, index: int, notes: Notes) -> None:
+    def __init__(self, index: int, notes: Notes, *, is_open: bool = False) -> None:
         self.is_plain = False
         """Whether words came: from there on nothing is moved."""
         self._index = index
         self._notes = notes
+        self._is_open = is_open
         self._is_inside = False
         self._held = ""
 
@@ -98,6 +105,13 @@ class Thoughts:
             events.append(Text(self._index, self._held))
             self._held = ""
         return events
+
+    def pause(self) -> list[Event]:
+        """Something else than text comes: white space that waits for a tag, or for words, comes before it."""
+        if self._is_inside or not self._held.isspace():
+            return []
+        held, self._held = self._held, ""
+        return [Text(self._index, held)]
 
     def close(self) -> list[Event]:
         """What was held back."""
@@ -113,10 +127,20 @@ class Thoughts:
         if text.startswith(_OPEN):
             self._notes.note(faults.ext.NO_THINK_TAGS, text)
             self._held = text[len(_OPEN) :]
-            self._is_inside = True
+            self._begin()
             return True
-        self.is_plain = not _OPEN.startswith(text) or len(self._held) > _LEAD_LIMIT
+        if _OPEN.startswith(text) and len(self._held) <= _LEAD_LIMIT:
+            return False
+        if self._is_open:
+            self._begin()
+            return True
+        self.is_plain = True
         return False
+
+    def _begin(self) -> None:
+        """Thoughts follow. After them the text is open no more."""
+        self._is_inside = True
+        self._is_open = False
 
     def _inside(self, events: list[Event]) -> bool:
         """Look for the closing tag, and hand on the thoughts before it."""

@@ -1,21 +1,13 @@
-"""A reply that is not streamed, repaired: it is read as if it were one chunk, and folded again."""
+"""A reply that is not streamed, repaired: read as if it were one chunk, and folded again."""
 
 import msgspec
 
-from welldone.wire import faults
 from welldone.wire.asked import Asked
-from welldone.wire.chunks import ChunkReader
-from welldone.wire.collect import collect
-from welldone.wire.dialects import chat, completions
 from welldone.wire.dialects.stream import error_object, escape
-from welldone.wire.events import Event, Failure, Json, Usage
-from welldone.wire.failures import cut_off, garbage, note_shape, read_error
-from welldone.wire.head import WHOLE_OBJECT, Endpoint, Head
-from welldone.wire.lenient import first
-from welldone.wire.merge import minter
+from welldone.wire.events import Failure, Usage
+from welldone.wire.fold import Fold
+from welldone.wire.head import Endpoint, Head
 from welldone.wire.notes import Notes
-from welldone.wire.reasons import REASONS
-from welldone.wire.repair import Repair
 
 
 class Whole(msgspec.Struct, frozen=True):
@@ -28,114 +20,11 @@ class Whole(msgspec.Struct, frozen=True):
 
 def fix_whole(body: bytes, endpoint: Endpoint, *, fallback: Head, asked: Asked, notes: Notes) -> Whole:
     """The reply as it should have been, or an error in OpenAI's shape. What is mended goes to `notes`."""
-    notes.frame = 1
-    value, has_tail = first(body)
-    if has_tail:
-        notes.note(faults.ns.NO_SSE_TAIL)
-    replies = value if isinstance(value, list) else [value]
-    reply = _one(replies)
-    if reply is None:
-        return _failed(garbage("a reply that is no JSON object"))
-    failure = read_error(reply, body.lstrip(), Notes())
-    if failure is not None:
-        note_shape(reply.get("error"), notes)
-        return _failed(failure)
-    if not isinstance(reply.get("choices"), list) or not reply["choices"]:
-        notes.note(faults.ns.CHOICES, reply.get("choices"))
-        return _failed(cut_off("the server sent no answer"))
-    _note(reply, endpoint, notes)
-    return _fold(_as_chunk(reply, endpoint), endpoint, fallback, asked)
-
-
-def _one(replies: list[object]) -> Json | None:
-    """One reply: some servers answer a list of prompts with a list of replies."""
-    objects = [reply for reply in replies if isinstance(reply, dict)]
-    if not objects or len(objects) != len(replies):
-        return None
-    if len(objects) == 1:
-        return objects[0]
-    choices = [choice for reply in objects for choice in reply.get("choices") or [] if isinstance(choice, dict)]
-    return objects[0] | {"choices": [choice | {"index": place} for place, choice in enumerate(choices)]}
-
-
-def _fold(chunk: Json, endpoint: Endpoint, fallback: Head, asked: Asked) -> Whole:
-    # The notes of a stream do not hold for a reply that is none.
-    unheard = Notes()
-    reader = ChunkReader(endpoint, fallback=fallback, asked=asked, notes=unheard)
-    reader.be_careful()
-    repair = Repair(endpoint, asked=asked, notes=unheard, mint=minter(fallback.id), is_stream=False)
-    read: list[Event] = []
-    failure = reader.read(chunk, read)
-    if failure is not None:
-        return _failed(failure)
-    events = repair.feed(read + reader.close())
-    events += repair.close(is_done=True)
-    reply = collect(events)
-    if reply.failure is not None:
-        return _failed(reply.failure)
-    reply.usage = repair.usage
-    head = reader.head or fallback
-    if endpoint is Endpoint.CHAT:
-        return Whole(chat.whole(head, reply, functions=asked.functions), usage=reply.usage)
-    return Whole(completions.whole(head, reply), usage=reply.usage)
-
-
-def _as_chunk(reply: Json, endpoint: Endpoint) -> Json:
-    """The reply as the one chunk of a stream."""
-    if endpoint is Endpoint.COMPLETIONS:
-        return reply
-    choices = []
-    for choice in reply["choices"]:
-        if not isinstance(choice, dict):
-            continue
-        message = choice.get("message")
-        message = dict(message) if isinstance(message, dict) else {}
-        calls = message.get("tool_calls")
-        if isinstance(calls, list):
-            message["tool_calls"] = [
-                call | {"index": place} for place, call in enumerate(calls) if isinstance(call, dict)
-            ]
-        choices.append({key: value for key, value in choice.items() if key != "message"} | {"delta": message})
-    return reply | {"choices": choices}
-
-
-def _note(reply: Json, endpoint: Endpoint, notes: Notes) -> None:
-    if reply.get("object") != WHOLE_OBJECT[endpoint]:
-        notes.note(faults.ns.OBJECT, reply.get("object"))
-    if not isinstance(reply.get("usage"), dict):
-        notes.note(faults.ns.USAGE, reply.get("usage"))
-    for choice in reply["choices"]:
-        if not isinstance(choice, dict):
-            continue
-        reason = choice.get("finish_reason")
-        if not isinstance(reason, str) or reason not in REASONS[endpoint]:
-            notes.note(faults.ns.FINISH, choice)
-        if endpoint is Endpoint.CHAT:
-            message = choice.get("message")
-            _note_message(message if isinstance(message, dict) else {}, notes)
-
-
-def _note_message(message: Json, notes: Notes) -> None:
-    if message.get("role") != "assistant":
-        notes.note(faults.ns.ROLE, message)
-    if not isinstance(message.get("content", 0), str | None):
-        notes.note(faults.ns.CONTENT_KEY, message)
-    calls = message.get("tool_calls")
-    if isinstance(calls, list) and not all(_is_right_call(call) for call in calls):
-        notes.note(faults.ns.TOOL_CALLS, message)
-
-
-def _is_right_call(call: object) -> bool:
-    if not isinstance(call, dict) or "index" in call or call.get("type") != "function":
-        return False
-    function = call.get("function")
-    return (
-        isinstance(call.get("id"), str)
-        and isinstance(function, dict)
-        and isinstance(function.get("name"), str)
-        and isinstance(function.get("arguments"), str)
-    )
-
-
-def _failed(failure: Failure) -> Whole:
-    return Whole(escape(msgspec.json.encode(error_object(failure))), failure)
+    fold = Fold(endpoint, fallback=fallback, asked=asked)
+    fold.whole(body)
+    fold.close()
+    for note in fold.notes.all():
+        notes.add(note)
+    if fold.failure is not None:
+        return Whole(escape(msgspec.json.encode(error_object(fold.failure))), fold.failure)
+    return Whole(fold.body(), usage=fold.usage)

@@ -12,11 +12,15 @@ from welldone.wire.dialects.stream import Spoken, StreamWriter, escape
 from welldone.wire.events import Finish, Json, Opening, Reasoning, Refusal, Text, ToolArguments, ToolCall
 from welldone.wire.head import WHOLE_OBJECT, Endpoint, Head
 
+REASONING = ("reasoning_content",)
+"""The field that most clients read reasoning from."""
+
 
 class ChatWriter(StreamWriter):
     """A right chat stream.
 
-    `functions`: the client used the deprecated `functions`, so a call goes out as `function_call`.
+    `functions`: the client used the deprecated `functions`, so a call goes out as `function_call`. `reasoning`: the
+    fields that reasoning goes out in; without any it does not go out.
     """
 
     ENDPOINT: ClassVar[Endpoint] = Endpoint.CHAT
@@ -29,11 +33,11 @@ class ChatWriter(StreamWriter):
         *,
         usage_is_null: bool = False,
         functions: bool = False,
-        reasoning_field: str = "reasoning_content",
+        reasoning: tuple[str, ...] = REASONING,
     ) -> None:
         super().__init__(head, usage_is_null=usage_is_null)
         self._functions = functions
-        self._reasoning_field = reasoning_field
+        self._reasoning = reasoning
 
     def _said(self, event: Spoken) -> Json | None:
         match event:
@@ -42,7 +46,7 @@ class ChatWriter(StreamWriter):
             case Text(text=text):
                 return {"content": text}
             case Reasoning(text=text):
-                return {self._reasoning_field: text}
+                return dict.fromkeys(self._reasoning, text) or None
             case Refusal(text=text):
                 return {"refusal": text}
             case ToolCall(call=call) | ToolArguments(call=call) if self._functions and call > 0:
@@ -65,11 +69,11 @@ class ChatWriter(StreamWriter):
         return finish_reason(event.reason, functions=self._functions)
 
 
-def whole(head: Head, reply: Reply, *, functions: bool = False, reasoning_field: str = "reasoning_content") -> bytes:
+def whole(head: Head, reply: Reply, *, functions: bool = False, reasoning: tuple[str, ...] = REASONING) -> bytes:
     """The reply to a request that did not ask for a stream."""
     choices = []
     for index, answer in sorted(reply.answers.items()):
-        message = _message(answer, functions=functions, reasoning_field=reasoning_field)
+        message = _message(answer, functions=functions, reasoning=reasoning)
         choice = {
             "index": index,
             "message": message | answer.delta_fields,
@@ -106,7 +110,7 @@ def call_object(id: str, name: str, arguments: str, more: Json) -> Json:
     return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}, **more}
 
 
-def _message(answer: Answer, *, functions: bool, reasoning_field: str) -> Json:
+def _message(answer: Answer, *, functions: bool, reasoning: tuple[str, ...]) -> Json:
     is_spoken = answer.text != "" or not (answer.calls or answer.refusal)
     message: Json = {
         "role": "assistant",
@@ -114,7 +118,7 @@ def _message(answer: Answer, *, functions: bool, reasoning_field: str) -> Json:
         "refusal": answer.refusal or None,
     }
     if answer.reasoning:
-        message[reasoning_field] = answer.reasoning
+        message |= dict.fromkeys(reasoning, answer.reasoning)
     if answer.calls and functions:
         message["function_call"] = {"name": answer.calls[0].name, "arguments": answer.calls[0].arguments}
     elif answer.calls:

@@ -1,0 +1,227 @@
+/* A server that only paces: it answers POST with a right chat stream, one text chunk every GAP ms, and all else with a
+ * list of models.
+ *
+ * The role and the first text come at once; "max_tokens" of the request says how many texts there are. Each chunk is
+ * one write, so that nothing coalesces here. It prints its port, and ends when its input does.
+ *
+ *     upstream GAP_MS
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#define HEARD_BYTES 16384 /* a request of the benchmark has some hundred bytes, and more where a gateway adds headers */
+#define EVENTS 256
+#define WORDS 8
+
+#define CHUNK(delta, finish)                                                                                          \
+    "data: {\"id\":\"chatcmpl-7e57ab1e7e57ab1e7e57ab1e7e57ab1e\",\"object\":\"chat.completion.chunk\","               \
+    "\"created\":1700000000,\"model\":\"paced\",\"choices\":[{\"index\":0,\"delta\":{" delta                          \
+    "},\"logprobs\":null,\"finish_reason\":" finish "}]}\n\n"
+#define USAGE                                                                                                         \
+    "data: {\"id\":\"chatcmpl-7e57ab1e7e57ab1e7e57ab1e7e57ab1e\",\"object\":\"chat.completion.chunk\","               \
+    "\"created\":1700000000,\"model\":\"paced\",\"choices\":[],"                                                      \
+    "\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":%ld,\"total_tokens\":%ld}}\n\n"
+#define STREAM_HEAD                                                                                                   \
+    "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\n"                               \
+    "Transfer-Encoding: chunked\r\n\r\n"
+#define JSON_HEAD "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n"
+#define MODELS "{\"object\":\"list\",\"data\":[{\"id\":\"paced\",\"object\":\"model\",\"owned_by\":\"benchmark\"}]}"
+
+struct stream {
+    int fd;             /* -1: the client has left */
+    int is_waiting;     /* it stands in the line */
+    int wants_usage;
+    long texts, left;
+    int64_t due;        /* ns, when its next text is */
+    struct stream *next;
+    size_t have;
+    char heard[HEARD_BYTES];
+};
+
+/* All have the same gap: who has just been served is the last of the line, and the first is the next to be due. */
+static struct stream *first, *last;
+static int64_t gap;
+static const char *words[WORDS] = {" well", " done", " soup", " salt", " herb", " stew", " slow", " warm"};
+static char texts[WORDS][1024];
+
+static int64_t now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * 1000000000LL + time.tv_nsec;
+}
+
+/* One piece of chunked encoding. */
+static int chunked(char *out, size_t size, const char *data) {
+    return snprintf(out, size, "%zx\r\n%s\r\n", strlen(data), data);
+}
+
+static void leave(struct stream *stream) {
+    if (stream->fd >= 0) close(stream->fd);
+    stream->fd = -1;
+    if (!stream->is_waiting) free(stream);
+}
+
+/* A reply that does not fit into the socket's buffer is given up: the other side has stopped reading. */
+static int say(struct stream *stream, const char *data, size_t size) {
+    return send(stream->fd, data, size, MSG_NOSIGNAL) == (ssize_t)size;
+}
+
+static void wait_for_turn(struct stream *stream) {
+    stream->is_waiting = 1;
+    stream->next = NULL;
+    if (last != NULL) last->next = stream;
+    else first = stream;
+    last = stream;
+}
+
+static int say_text(struct stream *stream) {
+    const char *text = texts[stream->left-- % WORDS];
+    return say(stream, text, strlen(text));
+}
+
+static int say_end(struct stream *stream) {
+    char usage[512], part[1024], out[4096];
+    int size = chunked(out, sizeof out, CHUNK("", "\"stop\""));
+    if (stream->wants_usage) {
+        snprintf(usage, sizeof usage, USAGE, stream->texts, stream->texts + 9);
+        chunked(part, sizeof part, usage);
+        size += snprintf(out + size, sizeof out - size, "%s", part);
+    }
+    chunked(part, sizeof part, "data: [DONE]\n\n");
+    size += snprintf(out + size, sizeof out - size, "%s0\r\n\r\n", part);
+    return say(stream, out, size);
+}
+
+/* The next text, or the end. 0: the client is lost. */
+static int go_on(struct stream *stream) {
+    if (stream->left == 0) return say_end(stream);
+    if (!say_text(stream)) return 0;
+    wait_for_turn(stream);
+    return 1;
+}
+
+static void serve_the_due(void) {
+    int64_t time = now();
+    while (first != NULL && first->due <= time) {
+        struct stream *stream = first;
+        first = stream->next;
+        if (first == NULL) last = NULL;
+        stream->is_waiting = 0;
+        stream->due += gap;
+        if (stream->fd < 0 || !go_on(stream)) leave(stream);
+    }
+}
+
+/* "max_tokens", which some gateways rename to "max_completion_tokens". */
+static long limit_of(const char *body) {
+    const char *key = "_tokens\":";
+    while ((body = strstr(body, key)) != NULL) {
+        long limit = strtol(body += strlen(key), NULL, 10);
+        if (limit > 0) return limit;
+    }
+    return WORDS;
+}
+
+static int begin_stream(struct stream *stream, const char *body) {
+    char out[2048];
+    stream->texts = stream->left = limit_of(body);
+    stream->wants_usage = strstr(body, "include_usage") != NULL;
+    int size = snprintf(out, sizeof out, "%s", STREAM_HEAD);
+    size += chunked(out + size, sizeof out - size, CHUNK("\"role\":\"assistant\",\"content\":\"\"", "null"));
+    stream->due = now() + gap;
+    return say(stream, out, size) && go_on(stream);
+}
+
+static int say_models(struct stream *stream) {
+    char out[512];
+    int size = snprintf(out, sizeof out, JSON_HEAD "%s", strlen(MODELS), MODELS);
+    return say(stream, out, size);
+}
+
+/* Answer the request if it is whole. 0: the connection is of no more use. */
+static int answer(struct stream *stream) {
+    stream->heard[stream->have] = 0;
+    char *body = strstr(stream->heard, "\r\n\r\n");
+    if (body == NULL) return stream->have < HEARD_BYTES - 1;
+    body += 4;
+    char *length = strcasestr(stream->heard, "\r\ncontent-length:");
+    size_t size = length != NULL && length < body ? strtoul(length + 17, NULL, 10) : 0;
+    if (stream->have < (size_t)(body - stream->heard) + size) return stream->have < HEARD_BYTES - 1;
+    stream->have = 0;
+    return strncmp(stream->heard, "POST ", 5) == 0 ? begin_stream(stream, body) : say_models(stream);
+}
+
+static void hear(struct stream *stream) {
+    ssize_t size = recv(stream->fd, stream->heard + stream->have, HEARD_BYTES - 1 - stream->have, 0);
+    if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (size <= 0) { leave(stream); return; }
+    stream->have += size;
+    if (stream->is_waiting || !answer(stream)) leave(stream); /* nobody asks twice at once */
+}
+
+static void welcome(int poll, int listener) {
+    int fd, yes = 1;
+    while ((fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK)) >= 0) {
+        struct stream *stream = calloc(1, sizeof *stream);
+        if (stream == NULL) abort();
+        stream->fd = fd;
+        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+        struct epoll_event event = {.events = EPOLLIN, .data.ptr = stream};
+        if (epoll_ctl(poll, EPOLL_CTL_ADD, fd, &event) < 0) abort();
+    }
+}
+
+static int listen_somewhere(void) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof address;
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    if (listener < 0 || bind(listener, (struct sockaddr *)&address, size) < 0 || listen(listener, 4096) < 0 ||
+        getsockname(listener, (struct sockaddr *)&address, &size) < 0) {
+        perror("upstream");
+        exit(1);
+    }
+    printf("%d\n", ntohs(address.sin_port));
+    fflush(stdout);
+    return listener;
+}
+
+static struct timespec until_the_next(void) {
+    int64_t left = first != NULL ? first->due - now() : 1000000000LL;
+    if (left < 0) left = 0;
+    return (struct timespec){.tv_sec = left / 1000000000LL, .tv_nsec = left % 1000000000LL};
+}
+
+int main(int count, char **arguments) {
+    if (count != 2) return 2;
+    gap = (int64_t)(atof(arguments[1]) * 1e6);
+    for (int i = 0; i < WORDS; i++) {
+        char text[512];
+        snprintf(text, sizeof text, CHUNK("\"content\":\"%s\"", "null"), words[i]);
+        chunked(texts[i], sizeof texts[i], text);
+    }
+    int poll = epoll_create1(0), listener = listen_somewhere();
+    struct epoll_event events[EVENTS];
+    struct epoll_event input = {.events = EPOLLIN, .data.ptr = &gap}, door = {.events = EPOLLIN, .data.ptr = &first};
+    epoll_ctl(poll, EPOLL_CTL_ADD, listener, &door);
+    epoll_ctl(poll, EPOLL_CTL_ADD, 0, &input);
+    for (;;) {
+        struct timespec pause = until_the_next();
+        int ready = epoll_pwait2(poll, events, EVENTS, &pause, NULL);
+        for (int i = 0; i < ready; i++) {
+            if (events[i].data.ptr == &gap) return 0;
+            if (events[i].data.ptr == &first) welcome(poll, listener);
+            else hear(events[i].data.ptr);
+        }
+        serve_the_due();
+    }
+}

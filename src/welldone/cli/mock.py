@@ -1,0 +1,162 @@
+"""`welldone mock`: a server without a model, for those who write clients. It is right, or wrong in a known way."""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import re
+
+from welldone import __version__
+from welldone.cli import captures, show
+from welldone.cli.exits import Exit, UsageError
+from welldone.cli.options import Parser, nearest
+from welldone.engines import mischief, speech
+from welldone.engines.scripted import Scripted, Seen
+from welldone.engines.scripts import Reply, Script, replay
+
+EXAMPLES = """
+welldone mock
+welldone mock --text "Once upon a time" --tokens 50 --gap 20ms
+welldone mock --list
+welldone mock --fault cut
+welldone mock --trace recorded.json --speed 0
+"""
+_TEXT = "Hello! How can I help you today?"
+_TOKENS_LIMIT = 4096  # an answer is made before it is sent: with 128 choices these are some hundred MB
+_GAP_LIMIT_S = 60.0
+_SPEED_LIMIT = 1000.0
+_GAP = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)(ms|s)")
+
+
+def run(arguments: list[str]) -> Exit:
+    """Answer until told to stop."""
+    options = _parser().read(arguments)
+    if options.list:
+        _show_faults()
+        return Exit.RIGHT
+    server, says = _server(options)
+    with contextlib.suppress(KeyboardInterrupt):  # that is how it ends
+        asyncio.run(_serve(server, options.port, says))
+    return Exit.RIGHT
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        "mock",
+        "Answer chat and completions requests without a model, for those who write clients: with a right answer, with\n"
+        "a recorded one, or with a fault. It listens on this machine only, and asks for no key.\n"
+        "GET /seen tells what was asked and whether the client stayed to the end, GET /counts how often.",
+        EXAMPLES,
+    )
+    parser.add_argument(
+        "--port", metavar="PORT", type=_port, default=8000, help="port to listen on; 0: any that is free (8000)"
+    )
+    parser.add_argument("--text", metavar="TEXT", help=f"what is answered ({_TEXT})")
+    parser.add_argument("--tokens", metavar="N", type=_tokens, help="that many words of it, over and over")
+    parser.add_argument("--gap", metavar="TIME", type=_gap, help="the pause before each word, such as 20ms or 1.5s")
+    parser.add_argument("--fault", metavar="NAME", help="be wrong in this way")
+    parser.add_argument("--list", action="store_true", help="show the faults")
+    parser.add_argument(
+        "--trace",
+        metavar="FILE",
+        action="append",
+        help="a recorded trace (welldone serve --record); of several each is one answer, and the last one stays",
+    )
+    parser.add_argument(
+        "--speed", metavar="X", type=_speed, default=1.0, help="how much faster all pauses are; 0: there are none (1)"
+    )
+    return parser
+
+
+def _port(text: str) -> int:
+    return _whole(text, 0, 65_535)
+
+
+def _tokens(text: str) -> int:
+    return _whole(text, 1, _TOKENS_LIMIT)
+
+
+def _whole(text: str, least: int, most: int) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least} to {most}")
+    return int(text)
+
+
+def _gap(text: str) -> float:
+    found = _GAP.fullmatch(text)
+    gap_s = -1.0 if found is None else float(found[1]) / (1000 if found[2] == "ms" else 1)
+    if not 0 <= gap_s <= _GAP_LIMIT_S:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time up to {_GAP_LIMIT_S:g} s, such as 20ms or 1.5s")
+    return gap_s
+
+
+def _speed(text: str) -> float:
+    try:
+        speed = float(text)
+    except ValueError:
+        speed = -1.0
+    if not 0 <= speed <= _SPEED_LIMIT:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 to {_SPEED_LIMIT:g}")
+    return speed
+
+
+def _server(options: argparse.Namespace) -> tuple[Scripted, str]:
+    """The server, and what it will say, in words."""
+    has_text = (options.text, options.tokens, options.gap) != (None, None, None)
+    if has_text + bool(options.trace) + (options.fault is not None) > 1:
+        raise UsageError("welldone mock takes either --trace, or --fault, or --text, --tokens and --gap")
+    models = {"object": "list", "data": [{"id": speech.NAME, "object": "model", "created": 0, "owned_by": "welldone"}]}
+    if options.trace:
+        posts = tuple(replay(*captures.read_record(name)) for name in options.trace)
+        script = Script(posts=posts, models=models, speed=options.speed)
+        return Scripted(script), f"what was recorded in {', '.join(map(show.name, options.trace))}"
+    if options.fault is not None:
+        fault = _fault(options.fault)
+        return Scripted(Script(posts=(fault.reply,), models=models, speed=options.speed)), f"a fault: {fault.says}"
+    words = speech.words_of(_TEXT if options.text is None else options.text, options.tokens)
+
+    def choose(seen: Seen) -> Reply:
+        return speech.answer(seen.body, seen.path, words, options.gap or 0.0)
+
+    return Scripted(Script(models=models, speed=options.speed), choose), "a right answer"
+
+
+def _fault(name: str) -> mischief.Fault:
+    by_name = {fault.name: fault for fault in mischief.ALL}
+    if name not in by_name:
+        raise UsageError(f"there is no fault {name!r}{nearest(name, by_name)}; welldone mock --list shows them")
+    return by_name[name]
+
+
+def _show_faults() -> None:
+    width = max(len(fault.name) for fault in mischief.ALL)
+    for fault in mischief.ALL:
+        show.line(f"{fault.name:<{width}}  {fault.says}")
+
+
+async def _serve(server: Scripted, port: int, says: str) -> None:
+    try:
+        await server.listen(port=port)
+    except OSError as error:
+        message = f"cannot listen on port {port}: {show.why(error)}; choose another with --port"
+        raise UsageError(message) from None
+    async with server:
+        for line in _banner(server.port, says):
+            show.line(line)
+        show.flush()
+        await asyncio.Event().wait()
+
+
+def _banner(port: int, says: str) -> list[str]:
+    url = f"http://127.0.0.1:{port}/v1"
+    request = {"model": speech.NAME, "stream": True, "messages": [{"role": "user", "content": "Hello!"}]}
+    return [
+        f"welldone {__version__} mocks a server on {url}",
+        "",
+        f"  curl -N {url}/chat/completions \\",
+        "    -H 'Content-Type: application/json' \\",
+        f"    -d '{json.dumps(request, separators=(',', ':'))}'",
+        "",
+        f"  says      {says}",
+        "  end       Ctrl-C",
+    ]

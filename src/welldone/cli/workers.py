@@ -1,0 +1,330 @@
+"""Several processes that serve on one port, and the parent that keeps them: who dies is replaced, and all end together.
+
+The workers are forks of the parent. So they have its settings and its secrets without a file or a command line in
+between, and accept on the same sockets: no connection is lost when one of them dies. That is why the parent has one
+thread and no event loop. It serves nobody; it waits for signals, for workers that are ready, and for those that ended.
+"""
+
+import logging
+import math
+import multiprocessing
+import os
+import select
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from multiprocessing.connection import wait
+from multiprocessing.context import ForkProcess
+from pathlib import Path
+from typing import NoReturn
+
+from welldone.cli import show
+from welldone.cli.exits import Exit, UsageError
+from welldone.engines.backoff import Backoff
+from welldone.engines.process import ending
+from welldone.engines.tether import exit_at_end_of_input, signal_at_parents_death
+from welldone.net import sockets
+from welldone.net.shared import SharedNumbers
+from welldone.serve import log
+from welldone.serve.keys import MOST_KEYS
+from welldone.serve.settings import Config, ServeSettings
+from welldone.serve.siblings import Worker
+
+_LAST_S = 30.0
+"""For a worker to end after what ran has been given its time. A server needs up to 18 s; after that it is killed."""
+
+_PAIRS = 2 * (MOST_KEYS + 1)
+"""Of numbers that the workers share: requests and tokens of each key, and of those who have none."""
+
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_FORK = multiprocessing.get_context("fork")
+
+Serve = Callable[[Worker], int]
+"""Serves until told to stop; the exit code."""
+
+
+def run(
+    settings: ServeSettings,
+    serve: Serve,
+    *,
+    announce: Callable[[int], None],
+    formatter: logging.Formatter,
+    level: int,
+) -> int:
+    """Serve with `settings.workers` processes until told to stop; the worst of their exit codes.
+
+    `announce` is called once, with the port, when the first of them serves.
+
+    Raises:
+        OSError: the address cannot be had.
+    """
+    listening = sockets.listen(settings.host, settings.port)
+    port = listening[0].getsockname()[1]
+    numbers = SharedNumbers(_PAIRS)
+    try:
+        with tempfile.TemporaryDirectory(prefix="welldone-") as folder, _logging(formatter, level):
+
+            def work(number: int, ready: Callable[[], None]) -> int:
+                log.LOGGER.handlers.clear()  # a worker's own log has a thread, and the parent's has none
+                return serve(
+                    Worker(
+                        number=number,
+                        count=settings.workers,
+                        sockets=tuple(listening),
+                        numbers=numbers,
+                        folder=Path(folder),
+                        ready=ready,
+                    )
+                )
+
+            crew = Crew(settings.workers, work, drain_s=settings.drain_s, sockets=listening)
+            return crew.run(announce=lambda: announce(port))
+    finally:
+        sockets.close(listening)
+        numbers.close()
+
+
+def share(config: Config) -> Config:
+    """The settings of one worker. What an upstream takes at once is divided, so that all together keep to that."""
+    count = config.server.workers
+    upstreams = tuple(
+        replace(one, limit=max(1, one.limit // count), queue=math.ceil(one.queue / count)) for one in config.upstreams
+    )
+    return replace(config, upstreams=upstreams)
+
+
+class Numbered(logging.Filter):
+    """Gives each line of a log the number of the worker that says it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self._number = number
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let every record pass."""
+        record.__dict__["fields"] = {"worker": self._number, **record.__dict__.get("fields", {})}
+        return True
+
+
+class _Post:
+    """The place of a worker, and who fills it now."""
+
+    def __init__(self, number: int, clock: Callable[[], float]) -> None:
+        self.number = number
+        self.backoff = Backoff(clock)
+        self.process: ForkProcess | None = None
+        self.again_at: float | None = None
+        """When it is to be filled again."""
+
+
+class Crew:
+    """The workers. `work` gets the number of one, from 1, and what to call when it serves; it gives the exit code."""
+
+    def __init__(
+        self,
+        count: int,
+        work: Callable[[int, Callable[[], None]], int],
+        *,
+        drain_s: float,
+        sockets: Iterable[socket.socket] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._work = work
+        self._drain_s = drain_s
+        self._sockets = sockets
+        self._clock = clock
+        self._posts = [_Post(number, clock) for number in range(1, count + 1)]
+        self._was_ready = False
+        self._kill_at: float | None = None
+        """While they end: when those that have not are killed."""
+        self._code: int = Exit.RIGHT
+
+    def run(self, *, announce: Callable[[], None] = lambda: None) -> int:
+        """Keep the workers until told to stop; the worst of their exit codes."""
+        self._announce = announce
+        with _pipe() as self._signals, _pipe() as self._ready, _pipe() as self._rope, _hearing(self._signals[1]):
+            try:
+                for post in self._posts:
+                    self._start(post)
+                while self._kill_at is None or self._running:
+                    self._turn()
+            finally:
+                for process in self._running:  # none, but for a mistake of ours
+                    process.kill()
+        return self._code
+
+    @property
+    def _running(self) -> list[ForkProcess]:
+        return [post.process for post in self._posts if post.process is not None]
+
+    # What the parent does.
+
+    def _turn(self) -> None:
+        """Wait for the next thing that happens, and do what it asks for."""
+        due = [post.again_at for post in self._posts if post.again_at is not None]
+        due += [] if self._kill_at is None else [self._kill_at]
+        ends = {post.process.sentinel: post for post in self._posts if post.process is not None}
+        signals, ready = self._signals[0], self._ready[0]
+        heard = wait([signals, ready, *ends], max(0.0, min(due) - self._clock()) if due else None)
+        if ready in heard:
+            self._hear_ready(os.read(ready, 4096))
+        for sentinel, post in ends.items():
+            if sentinel in heard:
+                self._ended(post)
+        if signals in heard:
+            for number in os.read(signals, 4096):
+                if number in _ENDS:
+                    self._end()
+        self._do_what_is_due()
+
+    def _do_what_is_due(self) -> None:
+        now = self._clock()
+        if self._kill_at is not None and now >= self._kill_at:
+            for process in self._running:
+                process.kill()
+        for post in self._posts:
+            if post.again_at is not None and now >= post.again_at:
+                self._start(post)
+
+    def _start(self, post: _Post) -> None:
+        post.again_at = None
+        post.process = _FORK.Process(target=self._begin, args=(post.number, os.getpid()), daemon=True)
+        # A signal that comes to the child before it is ready for one would be told to the parent, by the pipe of both.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
+        try:
+            post.process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
+
+    def _hear_ready(self, numbers: bytes) -> None:
+        for number in numbers:
+            self._posts[number].backoff.is_ready()
+            log.event(logging.INFO, "worker is ready", {"worker": number + 1})
+        if not self._was_ready:
+            self._was_ready = True
+            self._announce()
+
+    def _ended(self, post: _Post) -> None:
+        assert post.process is not None
+        post.process.join()
+        code = post.process.exitcode or 0
+        post.process.close()
+        post.process = None
+        if self._kill_at is not None:
+            # Who was asked to end before it could hear that has ended as it should.
+            self._code = max(self._code, 0 if code == -signal.SIGTERM else _as_shell(code))
+            return
+        wait_s = post.backoff.died()
+        is_refusal = code > 0 and not self._was_ready  # it has said why, and would say the same again
+        if is_refusal or (post.backoff.is_hopeless and not self._running):
+            self._code = max(self._code, _as_shell(code))
+            self._end()
+            return
+        post.again_at = self._clock() + wait_s
+        log.event(logging.ERROR, f"worker {ending(code)}", {"worker": post.number, "again_s": wait_s})
+
+    def _end(self) -> None:
+        """Ask all workers to end; asked once more, they hurry."""
+        if self._kill_at is None:
+            show.hint("ending: running requests may finish; once more to end at once")
+            self._kill_at = self._clock() + self._drain_s + _LAST_S
+            for post in self._posts:
+                post.again_at = None
+            for one in self._sockets:  # else clients would wait here for workers who take nobody any more
+                one.close()
+        else:
+            self._kill_at = min(self._kill_at, self._clock() + _LAST_S)
+        for process in self._running:
+            process.terminate()
+
+    # What a worker does.
+
+    def _begin(self, number: int, parent: int) -> NoReturn:
+        os.setsid()  # the terminal's Ctrl-C is for the parent alone
+        signal.set_wakeup_fd(-1)
+        for one in _heeded():
+            signal.signal(one, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
+        self._tie(parent)
+        try:
+            code = self._work(number, lambda: _say(self._ready[1], number - 1))
+        except UsageError as error:
+            show.note(str(error))
+            code = Exit.USAGE
+        sys.exit(int(code))
+
+    def _tie(self, parent: int) -> None:
+        """End with the parent, however that ends. Its end of the rope is held by nobody else."""
+        signal_at_parents_death(signal.SIGKILL, parent)
+        os.dup2(self._rope[0], 0)
+        os.close(self._rope[1])
+        exit_at_end_of_input()
+
+
+@contextmanager
+def _pipe() -> Iterator[tuple[int, int]]:
+    """A pipe's end to read from, and its end to write to."""
+    ends = os.pipe()
+    try:
+        yield ends
+    finally:
+        for end in ends:
+            os.close(end)
+
+
+@contextmanager
+def _hearing(pipe: int) -> Iterator[None]:
+    """A byte comes in the pipe for each signal; signals do nothing else, also afterwards, when all is done."""
+    os.set_blocking(pipe, False)
+    signal.set_wakeup_fd(pipe, warn_on_full_buffer=False)
+    for number in _heeded():
+        signal.signal(number, lambda *_: None)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(-1)
+
+
+@contextmanager
+def _logging(formatter: logging.Formatter, level: int) -> Iterator[None]:
+    """The parent's own log."""
+    handler = _Voice()
+    handler.setFormatter(formatter)
+    log.LOGGER.setLevel(level)
+    log.LOGGER.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.LOGGER.removeHandler(handler)
+
+
+class _Voice(logging.Handler):
+    """Writes lines without a thread, and drops those that it would have to wait for."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the line, if standard error takes it at once. A pipe does so for what is shorter than 4,096 bytes."""
+        line = self.format(record).encode()[:4000] + b"\n"
+        if select.select([], [sys.stderr], [], 0)[1]:
+            try:
+                os.write(sys.stderr.fileno(), line)
+            except OSError:  # nobody reads it any more
+                return
+
+
+def _heeded() -> list[signal.Signals]:
+    """The signals that end us: nohup wants SIGHUP to be ignored."""
+    return [number for number in _ENDS if signal.getsignal(number) is not signal.SIG_IGN]
+
+
+def _say(pipe: int, number: int) -> None:
+    os.write(pipe, bytes([number]))
+
+
+def _as_shell(code: int) -> int:
+    """An exit code as shells show it: 128 and the number of the signal that ended a process."""
+    return code if code >= 0 else 128 - code

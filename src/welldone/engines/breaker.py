@@ -1,0 +1,90 @@
+"""A circuit breaker: a server that fails again and again is left alone for a while, and then tried with one request."""
+
+from collections.abc import Callable
+from typing import Literal
+
+FAILURES = 5
+"""Failures in a row that open it; Envoy's number."""
+
+OPEN_S = 30.0
+"""How long it is open the first time, and how much longer each time after; Envoy's number."""
+
+OPEN_LIMIT_S = 300.0
+"""A server that comes back is found within five minutes; Envoy's number."""
+
+
+class Breaker:
+    """Closed: all requests may go. Open: none should. Half-open: one may, and its end decides.
+
+    It only advises: where there is no other server, requests go through an open one too, and a success closes it.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float],
+        on_change: Callable[[], None] = lambda: None,
+        failures: int = FAILURES,
+        open_s: float = OPEN_S,
+    ) -> None:
+        self._clock = clock
+        self._on_change = on_change
+        self._failures = failures
+        self._open_s = open_s
+        self._failed = 0
+        self._times_opened = 0
+        self._probe_at: float | None = None
+        self.opened_at: float | None = None
+        """When it was opened; None: it is closed."""
+
+    @property
+    def state(self) -> Literal["closed", "open", "half-open"]:
+        """Where it stands now."""
+        if self.opened_at is None:
+            return "closed"
+        return "open" if self.retry_after_s > 0 else "half-open"
+
+    @property
+    def retry_after_s(self) -> float:
+        """Seconds until it is no longer open; 0: it is not."""
+        if self.opened_at is None:
+            return 0.0
+        open_s = min(self._open_s * self._times_opened, OPEN_LIMIT_S)
+        return max(0.0, self.opened_at + open_s - self._clock())
+
+    def allows(self) -> bool:
+        """Whether a request may go now."""
+        return self.state == "closed" or (self.state == "half-open" and not self._is_probed)
+
+    @property
+    def _is_probed(self) -> bool:
+        """Whether a probe is under way. One that tells nothing for long may never: its client may have left."""
+        return self._probe_at is not None and self._clock() < self._probe_at + self._open_s
+
+    def began(self) -> None:
+        """A request goes. The first one of a half-open breaker is its probe."""
+        if self.state == "half-open" and not self._is_probed:
+            self._probe_at = self._clock()
+
+    def succeeded(self) -> None:
+        """A request was answered: all is well, whatever was before."""
+        was_closed = self.opened_at is None
+        self._failed = self._times_opened = 0
+        self._probe_at = self.opened_at = None
+        if not was_closed:
+            self._on_change()
+
+    def failed(self) -> None:
+        """A request was not answered. Those that went before it was opened tell nothing new."""
+        if self.opened_at is None:
+            self._failed += 1
+            if self._failed >= self._failures:
+                self._open()
+        elif self._probe_at is not None:
+            self._open()
+
+    def _open(self) -> None:
+        self.opened_at = self._clock()
+        self._times_opened += 1
+        self._probe_at = None
+        self._on_change()

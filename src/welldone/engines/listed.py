@@ -1,0 +1,105 @@
+"""What an upstream lists as its models, without what is nobody's business: paths, addresses, command lines, keys."""
+
+import re
+from collections.abc import Collection
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+MODELS_LIMIT = 5_000
+"""OpenRouter lists some hundred."""
+
+ID_LIMIT = 128
+"""Characters of an id; as for names of local models. Ids stand in logs and labels."""
+
+_TEXT_LIMIT = 128  # what clients read is a word or a title; longer is prose
+_ITEMS_LIMIT = 64  # of a list or a table; OpenRouter has two dozen
+_DEPTH_LIMIT = 4  # OpenRouter has two
+_SHORTEST_SECRET = 8  # a shorter one, such as `none`, is a common word and no secret
+_PRIVATE = {"args", "permission", "preset"}
+"""Command lines and files of llama.cpp's router, and a relic of OpenAI's first API."""
+_PATH = re.compile(r"(^|[^\w.])[/\\~]")  # an absolute path, or an address with its ://
+_KINDS = {
+    "vllm": "vllm",
+    "llamacpp": "llamacpp",
+    "sglang": "sglang",
+    "library": "ollama",
+    "openai": "openai",
+    "openai-internal": "openai",
+    "system": "openai",
+}
+"""Servers by the owner that they give their models."""
+
+
+class ListedModel(msgspec.Struct, frozen=True):
+    """A model, and what else its server says of it."""
+
+    id: str
+    more: dict[str, Any] = msgspec.field(default_factory=dict)
+
+    def as_object(self, name: str) -> dict[str, Any]:
+        """The model as clients list it, under the name that they use."""
+        created, owner = self.more.get("created"), self.more.get("owned_by")
+        return {
+            **self.more,
+            "id": name,
+            "object": "model",
+            "created": created if isinstance(created, int) and not isinstance(created, bool) else 0,
+            "owned_by": owner if isinstance(owner, str) else "upstream",
+        }
+
+
+def read_models(body: bytes, secrets: Collection[str] = ()) -> tuple[ListedModel, ...] | None:
+    """The models of a reply to `GET /v1/models`, each id once; None: it is no list. What is odd is left out."""
+    try:
+        found = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return None
+    data = found.get("data") if isinstance(found, dict) else None
+    if not isinstance(data, list):
+        return None
+    secrets = [secret for secret in secrets if len(secret) >= _SHORTEST_SECRET]
+    models: dict[str, ListedModel] = {}
+    for item in data:
+        name = item.get("id") if isinstance(item, dict) else None
+        if isinstance(name, str) and name not in models and _is_name(name, secrets):
+            models[name] = ListedModel(name, _clean(item, secrets, _DEPTH_LIMIT))
+            if len(models) == MODELS_LIMIT:
+                break
+    return tuple(models.values())
+
+
+def kind_of(models: Collection[ListedModel]) -> str:
+    """The kind of server that lists such models; empty: not known."""
+    owners = (model.more.get("owned_by") for model in models)
+    return next((_KINDS[owner] for owner in owners if isinstance(owner, str) and owner in _KINDS), "")
+
+
+def _is_name(name: str, secrets: Collection[str]) -> bool:
+    return 0 < len(name) <= ID_LIMIT and name.isprintable() and not _has_secret(name, secrets)
+
+
+def _clean(value: Any, secrets: Collection[str], depth: int) -> Any:  # noqa: ANN401 - JSON
+    """The value without what is private in it; `UNSET`: all of it is."""
+    if isinstance(value, str):
+        return value if _is_harmless(value, secrets) else UNSET
+    if not isinstance(value, dict | list):
+        return value
+    if not depth:
+        return UNSET
+    if isinstance(value, list):
+        items = (_clean(item, secrets, depth - 1) for item in value[:_ITEMS_LIMIT])
+        return [item for item in items if item is not UNSET]
+    keys = [key for key in value if key not in _PRIVATE and _is_harmless(key, secrets)][:_ITEMS_LIMIT]
+    table = {key: _clean(value[key], secrets, depth - 1) for key in keys}
+    return {key: item for key, item in table.items() if item is not UNSET}
+
+
+def _is_harmless(text: str, secrets: Collection[str]) -> bool:
+    is_word = len(text) <= _TEXT_LIMIT and text.isprintable()
+    return is_word and not _PATH.search(text) and not _has_secret(text, secrets)
+
+
+def _has_secret(text: str, secrets: Collection[str]) -> bool:
+    return any(secret in text for secret in secrets)

@@ -1,0 +1,128 @@
+"""All upstreams of a server: watched, and found by the names of their models."""
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from welldone.engines.address import Address
+from welldone.engines.listed import ListedModel
+from welldone.engines.names import Group, Local, Names
+from welldone.engines.upstream import Upstream
+from welldone.engines.upstream_settings import UpstreamSettings
+from welldone.net.outbound import Fetched, OutboundError, fetch
+
+LOOK_S = 5.0
+"""A well server lists its models in milliseconds; a busy one may take seconds."""
+
+REPLY_LIMIT_BYTES = 4 * 10**6
+"""The longest list is OpenRouter's, with about 600 KB."""
+
+LIST_S = 60.0
+"""How often models are listed where health is looked at elsewhere: they change by hand."""
+
+_JITTER = 0.1  # of the time between looks, so that several servers do not look all at once
+
+
+class Upstreams:
+    """The upstreams, each with a task that looks after it.
+
+    Raises:
+        ValueError: an address is wrong; the message is one plain sentence.
+    """
+
+    def __init__(
+        self,
+        settings: Sequence[UpstreamSettings],
+        routes: Mapping[str, Sequence[str]],
+        *,
+        local_names: Collection[str] = (),
+        on_change: Callable[[Upstream], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.all = tuple(Upstream(wanted, clock=clock, on_change=on_change) for wanted in settings)
+        self._local_names = frozenset(local_names)
+        self._names = Names(routes, self.all, local_names)
+        self._clock = clock
+        self._pause = pause
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Begins to look after them. Waits for none."""
+        self._tasks = {
+            asyncio.create_task(self._watch(upstream), name=f"health of {upstream.name}") for upstream in self.all
+        }
+
+    async def stop(self) -> None:
+        """Looks no more."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def find(self, name: str) -> Group | Local | None:
+        """Who answers for the name of a model; None: nobody."""
+        return self._names.find(name)
+
+    def only(self) -> Group | None:
+        """The one model that there is, under the first of its names; None: there are several, or none is known."""
+        if self._local_names:
+            return None
+        one: Group | None = None
+        for name in self._names.exact():
+            found = self._names.find(name)
+            if not isinstance(found, Group) or (one is not None and found.members != one.members):
+                return None
+            one = one or found
+        return one
+
+    def listing(self) -> list[dict[str, Any]]:
+        """The models as clients list them; local ones only where a route names them anew."""
+        objects: dict[str, dict[str, Any]] = {}
+        for name in self._names.exact():
+            if name not in objects and name not in self._local_names:
+                found = self._names.find(name)
+                if found is not None:
+                    objects[name] = _listed(found).as_object(name)
+        return list(objects.values())
+
+    async def _watch(self, upstream: Upstream) -> None:
+        """Looks at once, and then again and again."""
+        listed_at: float | None = None
+        settings = upstream.settings
+        while True:
+            if settings.health:
+                upstream.was_seen(await _get(replace(upstream.address, prefix=""), _path(settings.health)))
+            is_due = listed_at is None or self._clock() - listed_at >= LIST_S
+            if not settings.health or upstream.listed is None or is_due:
+                listed_at = self._clock()
+                reply = await _get(upstream.address, "/models")
+                upstream.was_listed(reply)
+                if not settings.health:
+                    upstream.was_seen(reply)
+            if not settings.probe_s:
+                return
+            await self._pause(settings.probe_s * random.uniform(1 - _JITTER, 1 + _JITTER))
+
+
+def _path(said: str) -> str:
+    return said if said.startswith("/") else f"/{said}"
+
+
+async def _get(address: Address, path: str) -> Fetched | None:
+    """The reply, on a connection of its own: one that was kept would tell less. None: there is none in time."""
+    try:
+        return await fetch(address, "GET", path, within_s=LOOK_S, limit_bytes=REPLY_LIMIT_BYTES)
+    except OutboundError:
+        return None
+
+
+def _listed(found: Group | Local) -> ListedModel:
+    """What is said of a model; of several upstreams the first that says something."""
+    members = found.members if isinstance(found, Group) else ()
+    said = (member.upstream.model(member.model) for member in members)
+    return next((model for model in said if model is not None), ListedModel(found.name))

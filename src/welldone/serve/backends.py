@@ -1,0 +1,280 @@
+"""Who gives an answer: the engine of a local model, or one of several upstreams. Both give a seat at which to ask."""
+
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
+from http import HTTPStatus
+from typing import Protocol
+
+import msgspec
+
+from welldone.engines.balance import choose
+from welldone.engines.fleet import Address, Model, State
+from welldone.engines.names import Group, Member
+from welldone.engines.upstream import Upstream
+from welldone.net import outbound
+from welldone.net.outbound import Exchange, Receiver
+from welldone.serve.admission import Gate
+from welldone.serve.errors import ApiError
+from welldone.serve.settings import ServeSettings
+
+_AT_ONCE = 16  # parts of one request that an upstream is asked for side by side
+
+
+class Send(Protocol):
+    """Begins an exchange, on a new connection or on one that was used before."""
+
+    async def __call__(
+        self,
+        address: Address,
+        method: str,
+        path: str,
+        receiver: Receiver,
+        *,
+        body: bytes = b"",
+        accept: str = "*/*",
+        content_type: str = "application/json",
+    ) -> Exchange:
+        """The exchange; the reply goes to the receiver."""
+
+
+class Trouble(msgspec.Struct, frozen=True):
+    """Why a part was not answered."""
+
+    error: ApiError
+    """What the client hears if nobody else answers it."""
+    outcome: str
+    """For the counts: a status, or a word."""
+    is_fault: bool = True
+    """Whether the server is to blame, and not the request."""
+    is_worth_another: bool = True
+    """Whether another server may do better: not where the request is at fault, or where the answer has begun."""
+    is_stale: bool = False
+    """Whether only a connection was lost that had been idle: the request was never read."""
+    is_lost: bool = False
+    """Whether the connection was lost, so that an engine of our own may have died."""
+
+
+class Seat(Protocol):
+    """A place at which parts of an answer are asked for."""
+
+    address: Address
+    send: Send
+    name: str
+    """Who sits there: an upstream's name, or a local model's."""
+    base: str
+    """What stands before the paths of the API."""
+    model: str
+    """What the model is called there."""
+    waited_s: float
+    first_byte_s: float
+    idle_s: float
+    upstream: Upstream | None
+
+    async def again(self, trouble: Trouble) -> bool:
+        """After a trouble: whether the same may be asked here once more."""
+
+    def report(self, trouble: Trouble | None) -> None:
+        """A part was answered, or was not."""
+
+
+class Backend(Protocol):
+    """All that can answer for one model."""
+
+    name: str
+    """What the client calls it."""
+    shown: str | None
+    """The name that replies show; None: the server's own."""
+    upstreams: Sequence[Upstream]
+    is_foreign: bool
+    """Whether what answers is not our own engine."""
+
+    @property
+    def slots(self) -> int:
+        """How many parts of one answer may be asked for at once."""
+
+    def check_room(self) -> None:
+        """Refuse one more than may wait.
+
+        Raises:
+            ApiError: there is no room.
+        """
+
+    def seat(self, avoid: Collection[str], sticky: str | None) -> AbstractAsyncContextManager[Seat]:
+        """A seat, when one is free; rather not with those to avoid.
+
+        Raises:
+            ApiError: there is none.
+        """
+
+    def has_another(self, avoid: Collection[str]) -> bool:
+        """Whether there is somebody else who could answer."""
+
+    def using(self) -> AbstractContextManager[None]:
+        """Counts a request for as long as it lasts."""
+
+
+class LocalSeat:
+    """A slot of an engine that we started."""
+
+    upstream: Upstream | None = None
+
+    def __init__(self, model: Model, address: Address, waited_s: float, settings: ServeSettings) -> None:
+        abilities = model.abilities
+        self._engine = model
+        self.address = address
+        self.send: Send = outbound.send
+        self.name = model.name
+        self.base = "/v1"
+        self.model = (abilities.name if abilities is not None and abilities.kind == "command" else "") or model.name
+        self.waited_s = waited_s
+        self.first_byte_s = settings.first_byte_s
+        self.idle_s = settings.idle_s
+
+    async def again(self, trouble: Trouble) -> bool:
+        """An engine that died is started again, and asked again."""
+        if not trouble.is_lost:
+            return False
+        await self._engine.check()
+        self.address = await self._engine.ready()
+        return True
+
+    def report(self, trouble: Trouble | None) -> None:
+        """Its process is watched: nothing more to note."""
+
+
+class Local:
+    """A local model. Who waits for it to be loaded needs no place yet."""
+
+    def __init__(self, model: Model, gate: Gate, settings: ServeSettings) -> None:
+        self.model = model
+        self.name = model.name
+        self.shown: str | None = model.name
+        self.upstreams: Sequence[Upstream] = ()
+        self.is_foreign = bool(model.settings.command)
+        self._gate = gate
+        self._settings = settings
+
+    @property
+    def slots(self) -> int:
+        """The engine's own."""
+        return self._gate.slots
+
+    def check_room(self) -> None:
+        """While a model is loaded nobody is at its gate yet: those who wait for it are bounded all the same."""
+        if self.model.state is not State.READY and self.model.running > self._gate.room:
+            raise self._gate.full()
+
+    @asynccontextmanager
+    async def seat(self, avoid: Collection[str], sticky: str | None) -> AsyncIterator[Seat]:
+        """A slot of the engine."""
+        await self.model.ready()
+        async with self._gate.place() as waited_s:
+            yield LocalSeat(self.model, await self.model.ready(), waited_s, self._settings)
+
+    def has_another(self, avoid: Collection[str]) -> bool:
+        """There is one engine."""
+        return False
+
+    def using(self) -> AbstractContextManager[None]:
+        """While a request runs, its model is not unloaded."""
+        return self.model.using()
+
+
+class RemoteSeat:
+    """A place at the gate of an upstream."""
+
+    def __init__(
+        self,
+        member: Member,
+        waited_s: float,
+        *,
+        send: Send,
+        settings: ServeSettings,
+        on_report: Callable[[Upstream, Trouble | None], None],
+    ) -> None:
+        upstream = member.upstream
+        wanted = upstream.settings
+        self.upstream: Upstream | None = upstream
+        self._upstream = upstream
+        self.address = upstream.address
+        self.send = send
+        self.name = upstream.name
+        self.base = ""  # the address has it
+        self.model = member.model
+        self.waited_s = waited_s
+        self.first_byte_s = settings.first_byte_s if wanted.first_byte_s is None else wanted.first_byte_s
+        self.idle_s = settings.idle_s if wanted.idle_s is None else wanted.idle_s
+        self._on_report = on_report
+
+    async def again(self, trouble: Trouble) -> bool:
+        """What was never read may be said again; all else is for another upstream."""
+        return trouble.is_stale
+
+    def report(self, trouble: Trouble | None) -> None:
+        """What the breaker and the counts hear."""
+        if trouble is None or not trouble.is_fault:
+            self._upstream.breaker.succeeded()
+        elif not trouble.is_stale:
+            self._upstream.breaker.failed()
+        if trouble is not None and trouble.error.status == HTTPStatus.TOO_MANY_REQUESTS:
+            self._upstream.refused(trouble.error.retry_after_s or 1.0)
+        self._on_report(self._upstream, trouble)
+
+
+class Remote:
+    """The upstreams that have a model."""
+
+    def __init__(
+        self,
+        group: Group,
+        gates: Mapping[str, Gate],
+        *,
+        send: Send,
+        settings: ServeSettings,
+        on_report: Callable[[Upstream, Trouble | None], None],
+    ) -> None:
+        self.name = group.name
+        self.members = group.members
+        self.upstreams: Sequence[Upstream] = [member.upstream for member in group.members]
+        self.is_foreign = True
+        is_mapped = any(member.model != group.name for member in group.members)
+        self.shown = group.name if is_mapped else None
+        self._gates = gates
+        self._send = send
+        self._settings = settings
+        self._on_report = on_report
+
+    @property
+    def slots(self) -> int:
+        """A bounded part of what they take."""
+        return min(_AT_ONCE, max(self._gates[upstream.name].slots for upstream in self.upstreams))
+
+    def check_room(self) -> None:
+        """Each has a gate of its own, which says so itself."""
+
+    @asynccontextmanager
+    async def seat(self, avoid: Collection[str], sticky: str | None) -> AsyncIterator[Seat]:
+        """A place at the upstream that is best now; where its queue is full, at the next."""
+        full: set[str] = set()
+        while True:
+            member = choose(self.members, avoid={*avoid, *full}, sticky=sticky)
+            upstream, gate = member.upstream, self._gates[member.upstream.name]
+            if gate.is_full and upstream.name not in full and self.has_another({*avoid, *full, upstream.name}):
+                full.add(upstream.name)
+                continue
+            break
+        upstream.running += 1  # who waits at its gate counts as well: the next one goes where fewer do
+        try:
+            async with gate.place() as waited_s:
+                upstream.breaker.began()
+                yield RemoteSeat(member, waited_s, send=self._send, settings=self._settings, on_report=self._on_report)
+        finally:
+            upstream.running -= 1
+
+    def has_another(self, avoid: Collection[str]) -> bool:
+        """Whether one is well that was not tried."""
+        return any(upstream.name not in avoid and upstream.is_available for upstream in self.upstreams)
+
+    def using(self) -> AbstractContextManager[None]:
+        """Nothing is unloaded here."""
+        return nullcontext()

@@ -1,0 +1,135 @@
+"""Upstreams and named keys, out of flags and the file, and checked.
+
+Whether an upstream can be reached is not asked here, nor is anything that needs more than its settings.
+"""
+
+import dataclasses
+import re
+from collections.abc import Collection, Mapping, Sequence
+from urllib.parse import urlsplit
+
+from welldone.engines.upstream_settings import ALL_RULES, UpstreamSettings
+from welldone.net.address import Address, read_url
+from welldone.net.hints import nearest
+from welldone.net.settings import SettingsError, Source, build
+from welldone.serve.keys import ANONYMOUS, SHORTEST, Keys, is_weak, problem
+from welldone.serve.origins import is_loopback
+from welldone.serve.settings import KeySettings, ServeSettings
+from welldone.serve.tables import KEY_FIELDS, UPSTREAM_FIELDS, File
+from welldone.wire.faults.catalogue import BY_ID
+
+Placed = tuple[str, UpstreamSettings]
+"""Where an upstream was written, and what it is."""
+
+_PATH = "/v1"  # where most servers have their API
+_ENDPOINTS = ("/completions", "/models", "/embeddings")
+_LABEL = 60  # characters of a name that is made, with room for a number
+_EVERYWHERE = ("0.0.0.0", "::", "[::]")
+
+
+def read_upstreams(
+    server: ServeSettings, said: Sequence[Source], file: File, environment: Mapping[str, str]
+) -> tuple[list[Placed], list[str]]:
+    """The upstreams, those of `--upstream` first, and what to say about them."""
+    where = next((source["upstreams"].where for source in said if "upstreams" in source), "--upstream")
+    made = _of_urls(server, where, file.upstreams)
+    for name, source in file.upstreams.items():
+        made.append(_of_table(name, source, f"{file.name}: upstreams.{name}", environment))
+    for place, upstream in made:
+        _check(upstream, place, server)
+    notes = [
+        f"{place}: {upstream.url} has no path, so it is asked at {_PATH}"
+        for place, upstream in made
+        if not _path(upstream)
+    ]
+    return [(place, _with_path(upstream)) for place, upstream in made], notes
+
+
+def _of_urls(server: ServeSettings, where: str, taken: Collection[str]) -> list[Placed]:
+    """An upstream for each `--upstream`, named after its host."""
+    if server.upstream_key is not None and not server.upstreams:
+        raise SettingsError("--upstream-key is for the servers of --upstream, and there are none")
+    made: dict[str, UpstreamSettings] = {}
+    for url in dict.fromkeys(server.upstreams):
+        authority = _read_url(UpstreamSettings(name="", url=url, key=server.upstream_key), where).authority
+        label = re.sub(r"[^A-Za-z0-9._-]+", "-", authority).strip("-")[:_LABEL]
+        name, number = label, 1
+        while name in made or name in taken:
+            number += 1
+            name = f"{label}-{number}"
+        made[name] = UpstreamSettings(name=name, url=url, key=server.upstream_key)
+    return [(where, upstream) for upstream in made.values()]
+
+
+def _of_table(name: str, source: Source, where: str, environment: Mapping[str, str]) -> Placed:
+    values = build(UPSTREAM_FIELDS, [source], environment)
+    if "url" not in values:
+        raise SettingsError(f'{where} needs a url, such as url = "http://HOST:8000/v1"')
+    values["headers"] = {header: str(value) for header, value in values.get("headers", {}).items()}
+    return where, UpstreamSettings(name=name, **values)
+
+
+def _read_url(upstream: UpstreamSettings, where: str) -> Address:
+    """The address of an upstream, with all that belongs to it. What is wrong is said without what may be a secret."""
+    try:
+        return read_url(
+            upstream.url,
+            key=upstream.key,
+            ca_file=None if upstream.ca_file is None else str(upstream.ca_file),
+            is_verified=not upstream.insecure,
+            headers=upstream.headers.items(),
+        )
+    except ValueError as error:
+        said = str(error)
+        raise SettingsError(f"{where}: {said[:1].lower()}{said[1:].removesuffix('.')}") from None
+
+
+def _path(upstream: UpstreamSettings) -> str:
+    return urlsplit(upstream.url).path.rstrip("/")
+
+
+def _with_path(upstream: UpstreamSettings) -> UpstreamSettings:
+    url = upstream.url.rstrip("/")
+    return dataclasses.replace(upstream, url=url if _path(upstream) else f"{url}{_PATH}")
+
+
+def _check(upstream: UpstreamSettings, where: str, server: ServeSettings) -> None:
+    address = _read_url(upstream, where)
+    if address.prefix.endswith(_ENDPOINTS):
+        raise SettingsError(f"{where}: write the address up to where the API begins, such as http://HOST:8000/v1")
+    if address.port == server.port and _is_here(address.host) and _is_here(server.host):
+        raise SettingsError(f"{where} is where this server would listen: choose another port for it with --port")
+    if upstream.key is not None and (why := problem(upstream.key)):
+        raise SettingsError(f"{where}: its key {why}")
+    if upstream.ca_file is not None and upstream.insecure:
+        raise SettingsError(f"{where} has both ca_file and insecure: keep one")
+    for rule in upstream.strict:
+        if rule != ALL_RULES and rule not in BY_ID:
+            hint = nearest(rule, [*BY_ID, ALL_RULES])
+            raise SettingsError(f"{where}.strict: there is no rule {rule!r}{hint}; welldone rules lists them")
+
+
+def _is_here(host: str) -> bool:
+    return is_loopback(host) or host in _EVERYWHERE
+
+
+def read_keys(server: ServeSettings, file: File, environment: Mapping[str, str]) -> tuple[KeySettings, ...]:
+    """The keys that have names. No message shows one."""
+    named = []
+    for name, source in file.keys.items():
+        where = f"{file.name}: keys.{name}"
+        values = build(KEY_FIELDS, [source], environment)
+        if "key" not in values:
+            raise SettingsError(f'{where} needs a key, such as key = "env:MY_KEY"')
+        if name == ANONYMOUS:
+            raise SettingsError(f"{where}: this is what those without a key are called; choose another name")
+        if is_weak(values["key"]) and not is_loopback(server.host):
+            raise SettingsError(f"{where}: its key is shorter than {SHORTEST} characters, which others can guess")
+        named.append(KeySettings(name=name, **values))
+    try:
+        Keys(server.api_keys, named)
+    except ValueError as error:
+        raise SettingsError(f"{file.name}: {error}") from error
+    if named and server.no_api_key:
+        raise SettingsError("--no-api-key is set, and there are keys too: keep one")
+    return tuple(named)

@@ -1,0 +1,57 @@
+"""One page of metrics out of those of several processes, which are all written by `metrics`."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+_ADDED = frozenset(
+    {
+        "llamacpp:requests_deferred",
+        "llamacpp:requests_processing",
+        "process_open_fds",
+        "process_resident_memory_bytes",
+        "process_virtual_memory_bytes",
+        "welldone_active_streams",
+        "welldone_queue_depth",
+        "welldone_upstream_running",
+        "welldone_upstream_waiting",
+    }
+)
+"""Gauges that count what is there now. Of all others (what is up, since when, how fast) the largest holds."""
+
+
+class _Family(msgspec.Struct):
+    head: list[str]
+    is_added: bool
+    values: dict[str, float] = {}
+
+
+def merge(pages: Iterable[str], missing: int) -> str:
+    """The sum of the pages; `missing` is how many processes gave none."""
+    families: dict[str, _Family] = {}
+    for page in pages:
+        _add(page, families)
+    lines = [
+        "# HELP welldone_workers_missing Processes of this server whose numbers are not in this page.",
+        "# TYPE welldone_workers_missing gauge",
+        f"welldone_workers_missing {missing}",
+    ]
+    for family in families.values():
+        lines += family.head
+        lines += [f"{series} {number!r}" for series, number in family.values.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _add(page: str, families: dict[str, _Family]) -> None:
+    """Add a page to the families. A line of help begins one, its type follows, and then its numbers."""
+    family, says = None, ""
+    for line in page.splitlines():
+        if line.startswith("# HELP "):
+            says = line
+        elif line.startswith("# TYPE "):
+            _, _, name, kind = line.split(" ")
+            family = families.setdefault(name, _Family([says, line], kind != "gauge" or name in _ADDED))
+        elif family is not None:
+            series, _, text = line.rpartition(" ")
+            number, old = float(text), family.values.get(series, 0.0)
+            family.values[series] = old + number if family.is_added else max(old, number)

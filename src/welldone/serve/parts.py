@@ -1,0 +1,266 @@
+"""One part of an answer: an exchange with a server, from its first byte to its end, however that comes.
+
+What the server sends is a stream, a whole reply, or a refusal. Its head says which; where the head is wrong, its first
+byte does.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from enum import Enum, auto
+from typing import Protocol
+
+from welldone.net.outbound import Exchange, OutboundError
+from welldone.serve import refusals
+from welldone.serve.backends import Seat, Trouble
+from welldone.serve.errors import ApiError
+from welldone.serve.recording import Tape
+from welldone.wire.events import Failure
+
+_ERROR_LIMIT_BYTES = 65536  # of a server's error; theirs have some hundred bytes
+_ERROR_S = 5.0  # for the body of an error; what has come by then must do
+_WHOLE_LIMIT_BYTES = 64 * 2**20  # of a reply that is not streamed: a million tokens as JSON text, and their logprobs
+_STATUSES = {"invalid_request_error": 400, "rate_limit_error": 429}  # of errors that come as events
+_SSE = "text/event-stream"
+_OK = 200
+
+
+class Hearer(Protocol):
+    """Who hears a part: the answer that it belongs to."""
+
+    param: str
+    """What a request that is too long has too much of."""
+
+    def accepted(self) -> None:
+        """The server has begun with it."""
+
+    def wake(self) -> None:
+        """The silence that is allowed has changed."""
+
+    def heard(self, data: bytes, part: int) -> None:
+        """More of its stream."""
+
+    def heard_whole(self, data: bytes, part: int) -> None:
+        """Its reply, which was not streamed."""
+
+    def ended(self, part: int) -> None:
+        """It has ended as it should."""
+
+    def is_done(self, part: int) -> bool:
+        """Whether the stream has said that it is at its end."""
+
+    def fail(self, error: Exception) -> None:
+        """A mistake of ours."""
+
+
+class _Kind(Enum):
+    UNKNOWN = auto()
+    STREAM = auto()
+    WHOLE = auto()
+    REFUSAL = auto()
+
+
+class Part:
+    """A part that is asked for, perhaps twice."""
+
+    def __init__(self, answer: Hearer, number: int) -> None:
+        self.number = number
+        self.tries = 0
+        self.is_asked = False
+        self.has_begun = False
+        """Whether something of its answer was heard."""
+        self.has_ended = False
+        self.heard_at = 0.0
+        self._answer = answer
+        self._loop = asyncio.get_running_loop()
+        self._seat: Seat | None = None
+        self._exchange: Exchange | None = None
+        self._tape: Tape | None = None
+        self._start()
+
+    def _start(self) -> None:
+        self._kind = _Kind.UNKNOWN
+        self._status = 0
+        self._headers: Mapping[str, str] = {}
+        self._kept = bytearray()  # of what is not streamed
+        self._over: asyncio.Future[Trouble | None] = self._loop.create_future()
+
+    @property
+    def patience_s(self) -> float:
+        """How long it may be silent. While it reads its prompt, silence is no sign of trouble."""
+        if self._seat is None:
+            return 0.0
+        return self._seat.idle_s if self.has_begun else self._seat.first_byte_s
+
+    async def ask(self, seat: Seat, path: str, body: bytes, tape: Tape | None) -> Trouble | None:
+        """Ask for it, and wait until all of it was heard; what went wrong, if something did."""
+        self._start()
+        self._seat, self._tape = seat, tape
+        self.tries += 1
+        self.is_asked = True
+        self.heard_at = self._loop.time()
+        self._answer.wake()  # from now on there is a limit to the silence
+        try:
+            self._exchange = await seat.send(seat.address, "POST", seat.base + path, self, body=body, accept=_SSE)
+        except OutboundError as error:
+            self._settle(Trouble(refusals.unreachable(str(error)), "unreachable", is_lost=True))
+        outcome: str | None = "left"
+        try:
+            trouble = await self._over
+            outcome = None if trouble is None else trouble.outcome
+        finally:
+            if tape is not None:
+                tape.end(outcome)
+        self.is_asked = False
+        return trouble
+
+    def close(self) -> None:
+        """Leave the server."""
+        if self._exchange is not None:
+            self._exchange.close()
+
+    def time_out(self) -> None:
+        """It was silent for too long."""
+        self.give_up(Trouble(refusals.silent(self.patience_s), "timeout"))
+
+    def finish(self) -> None:
+        """Take the stream as whole, if it has not ended yet: some servers leave it open after its end."""
+        if not self._over.done():
+            self.close()
+            self.end(None)
+
+    def pause(self) -> None:
+        """Hear no more for now."""
+        if self._exchange is not None:
+            self._exchange.pause()
+
+    def resume(self) -> None:
+        """Hear on."""
+        self.heard_at = self._loop.time()  # the silence was not the server's
+        if self._exchange is not None:
+            self._exchange.resume()
+
+    # What the exchange calls.
+
+    def head(self, status: int, headers: Mapping[str, str]) -> None:
+        """The reply begins."""
+        self._status, self._headers = status, headers
+        if self._tape is not None:
+            self._tape.head(status, headers)
+        if status != _OK:
+            self._kind = _Kind.REFUSAL
+            self._loop.call_later(_ERROR_S, self._refuse)
+        elif headers.get("content-encoding", "identity").lower() != "identity":
+            self.give_up(_garbage(refusals.encoded()))
+        elif headers.get("content-type", _SSE).lower().startswith(_SSE):
+            self._kind = _Kind.STREAM
+            self._answer.accepted()
+
+    def data(self, data: bytes) -> None:
+        """More of it: the hot path."""
+        if self._tape is not None:
+            self._tape.data(data)
+        self.heard_at = self._loop.time()
+        if self._kind is _Kind.STREAM:
+            try:
+                self._answer.heard(data, self.number)
+            except Exception as error:  # noqa: BLE001 - a mistake of ours ends this answer, and is logged
+                self._answer.fail(error)
+            if not self.has_begun:
+                self.has_begun = True
+                self._answer.wake()
+            return
+        self._keep(data)
+
+    def end(self, error: OutboundError | None) -> None:
+        """It has ended."""
+        if self._over.done():
+            return
+        if error is not None and not (self._kind is _Kind.STREAM and self._answer.is_done(self.number)):
+            self._lose(error)
+        elif self._kind is _Kind.REFUSAL:
+            self._refuse()
+        elif self._kind is _Kind.STREAM:
+            self._end()
+        elif self._kind is _Kind.WHOLE:
+            self._answer.heard_whole(bytes(self._kept), self.number)
+            self._end()
+        else:
+            self.give_up(_garbage(refusals.empty()))
+
+    def _end(self) -> None:
+        self.has_ended = True
+        try:
+            self._answer.ended(self.number)
+        except Exception as mistake:  # noqa: BLE001 - a mistake of ours ends this answer, and is logged
+            self._answer.fail(mistake)
+        self._settle(None)
+
+    def _keep(self, data: bytes) -> None:
+        """What is not streamed, or not known to be."""
+        self._kept += data
+        if self._kind is _Kind.UNKNOWN:
+            self._recognise()
+        if self._kind is _Kind.REFUSAL and len(self._kept) > _ERROR_LIMIT_BYTES:
+            self._refuse()
+        elif len(self._kept) > _WHOLE_LIMIT_BYTES:
+            self.give_up(_garbage(refusals.too_large()))
+
+    def _recognise(self) -> None:
+        """Tell by its first byte what a reply is whose head does not say it."""
+        start = self._kept.lstrip()[:1]
+        if not start:
+            return
+        if start in b"{[":
+            self._kind = _Kind.WHOLE
+        elif start == b"<":
+            self.give_up(_garbage(refusals.not_an_answer()))
+        else:
+            self._kind = _Kind.STREAM
+            self._answer.accepted()
+            kept, self._kept = bytes(self._kept), bytearray()
+            self.data(kept)
+
+    def _refuse(self) -> None:
+        if self._kind is not _Kind.REFUSAL or self._over.done() or self._seat is None:
+            return  # by now it is asked again
+        body, param = bytes(self._kept), self._answer.param
+        if self._seat.upstream is None:
+            error = refusals.from_reply(self._status, body, param, retry_after=self._headers.get("retry-after", ""))
+        else:
+            secrets = self._seat.upstream.secrets
+            error = refusals.from_upstream(self._status, self._headers, body, param, secrets=secrets)
+        self.give_up(
+            Trouble(
+                error,
+                str(self._status),
+                is_fault=refusals.is_fault(self._status, body),
+                is_worth_another=refusals.is_worth_another(self._status, body),
+            )
+        )
+
+    def _lose(self, error: OutboundError) -> None:
+        is_ours = self._seat is not None and self._seat.upstream is None
+        said = refusals.died() if is_ours else refusals.lost(str(error))
+        self._settle(Trouble(said, "lost", is_stale=error.is_stale, is_lost=not self.has_begun))
+
+    def give_up(self, trouble: Trouble) -> None:
+        """Hear no more of it."""
+        self.close()
+        self._settle(trouble)
+
+    def _settle(self, trouble: Trouble | None) -> None:
+        if not self._over.done():
+            self._over.set_result(trouble)
+
+
+def from_failure(failure: Failure) -> Trouble:
+    """What a server's stream said, or showed, to be wrong."""
+    status = _STATUSES.get(failure.type, 502)
+    error = ApiError(status, failure.message, param=failure.param, code=failure.code)
+    return Trouble(
+        error, "garbage" if status == 502 else str(status), is_fault=status == 502, is_worth_another=status != 400
+    )
+
+
+def _garbage(error: ApiError) -> Trouble:
+    return Trouble(error, "garbage")

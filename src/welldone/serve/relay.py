@@ -1,0 +1,180 @@
+"""One reply of an upstream that goes to the client as it comes, byte for byte."""
+
+import asyncio
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+
+from welldone.net.inbound import Call, Stream
+from welldone.net.outbound import Exchange, OutboundError
+from welldone.serve import refusals
+from welldone.serve.backends import Seat, Trouble
+from welldone.serve.errors import ApiError
+
+_ERROR_LIMIT_BYTES = 65536  # of an upstream's error; theirs have some hundred bytes
+_ERROR_S = 5.0  # for the body of an error; what has come by then must do
+_ENDS_BYTES = 1024  # at the start and at the end of a reply, where usage stands
+_TOKENS = re.compile(rb'(?<!\\)"total_tokens"\s*:\s*(\d{1,9})\b')
+_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+(?:;[ -~]*)?", re.ASCII)
+_PASSED = ("content-disposition", "openai-model", "openai-version")
+
+
+class Relay:
+    """One exchange. The client's stream is opened when the upstream's reply begins, and not before: until then
+    another upstream may be asked."""
+
+    def __init__(self, call: Call, headers: Mapping[str, str], *, write_s: float) -> None:
+        self.has_begun = False
+        """Whether the client has heard something."""
+        self._call = call
+        self._ours = headers
+        self._write_s = write_s
+        self._loop = asyncio.get_running_loop()
+        self._changed = asyncio.Event()
+        self._status = 0
+        self._headers: Mapping[str, str] = {}
+        self._kept = bytearray()  # what came before the stream was open; or an error
+        self._first = b""
+        self._last = b""
+        self._stream: Stream | None = None
+        self._is_over = False
+        self._error: OutboundError | None = None
+        self._heard_at = 0.0
+
+    @property
+    def tokens(self) -> int:
+        """What the reply says that it cost."""
+        found = _TOKENS.findall(self._first) or _TOKENS.findall(self._last)
+        return int(found[-1]) if found else 0
+
+    async def run(self, seat: Seat, method: str, path: str, *, body: bytes, content_type: str) -> Trouble | None:
+        """Ask, and send on what comes; what went wrong, if something did."""
+        self._heard_at = self._loop.time()
+        accept = self._call.headers.get("Accept", "")
+        accept = accept if accept.isascii() and accept.isprintable() and accept else "*/*"
+        try:
+            exchange = await seat.send(
+                seat.address, method, path, self, body=body, accept=accept, content_type=content_type
+            )
+        except OutboundError as error:
+            return Trouble(refusals.unreachable(str(error)), "unreachable", is_lost=True)
+        trouble: Trouble | None = _LEFT
+        try:
+            trouble = await self._hear(exchange, seat)
+        finally:
+            exchange.close()
+            if trouble is not None and self._stream is not None:
+                self._stream.abort()  # nobody shall take it for a whole reply
+        return trouble
+
+    # What the exchange calls.
+
+    def head(self, status: int, headers: Mapping[str, str]) -> None:
+        """The reply begins."""
+        self._status, self._headers = status, headers
+        self._changed.set()
+
+    def data(self, data: bytes) -> None:
+        """More of it."""
+        self._heard_at = self._loop.time()
+        if self._stream is None:
+            self._kept += data
+            self._changed.set()
+            return
+        self._say(self._stream, data)
+        if self._stream.is_congested:
+            self._changed.set()
+
+    def end(self, error: OutboundError | None) -> None:
+        """It has ended."""
+        self._is_over, self._error = True, error
+        self._changed.set()
+
+    # What the handler's task does.
+
+    async def _hear(self, exchange: Exchange, seat: Seat) -> Trouble | None:
+        while not self._status and not self._is_over:
+            if not await self._sleep(seat.first_byte_s):
+                return _silent(seat.first_byte_s)
+        if not self._status:
+            return self._lost()
+        if not 200 <= self._status < 300:
+            return await self._refused(seat)
+        if self._headers.get("content-encoding", "identity").lower() != "identity":
+            return Trouble(refusals.encoded(), "garbage")
+        if self._headers.get("content-type", "").lower().startswith("text/html"):
+            return Trouble(refusals.not_an_answer(), "garbage")
+        exchange.pause()
+        stream = await self._call.open(self._head(), status=self._status)
+        self.has_begun = True
+        self._stream = stream
+        self._say(stream, bytes(self._kept))
+        exchange.resume()
+        return await self._send_on(exchange, stream, seat)
+
+    async def _send_on(self, exchange: Exchange, stream: Stream, seat: Seat) -> Trouble | None:
+        while not self._is_over:
+            if stream.is_congested:
+                exchange.pause()
+                try:
+                    async with asyncio.timeout(self._write_s):
+                        await stream.drain()
+                except TimeoutError:
+                    return Trouble(ApiError(408, "The client does not read.", code="client_too_slow"), "left", False)
+                self._heard_at = self._loop.time()  # the silence was not the upstream's
+                exchange.resume()
+            elif not await self._sleep(seat.idle_s):
+                return _silent(seat.idle_s)
+        if self._error is not None:
+            return self._lost()
+        await stream.end()
+        return None
+
+    async def _refused(self, seat: Seat) -> Trouble:
+        """What an error says."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_ERROR_S):
+                while not self._is_over and len(self._kept) < _ERROR_LIMIT_BYTES:
+                    self._changed.clear()
+                    await self._changed.wait()
+        body = bytes(self._kept[:_ERROR_LIMIT_BYTES])
+        secrets = refusals.secrets_of(seat.address)
+        return Trouble(
+            refusals.from_upstream(self._status, self._headers, body, "input", secrets=secrets),
+            str(self._status),
+            is_fault=refusals.is_fault(self._status, body),
+            is_worth_another=refusals.is_worth_another(self._status, body),
+        )
+
+    async def _sleep(self, patience_s: float) -> bool:
+        """Wait until something changes; whether the upstream is still to be waited for."""
+        self._changed.clear()
+        left_s = self._heard_at + patience_s - self._loop.time()
+        if left_s <= 0:
+            return False
+        with suppress(TimeoutError):
+            async with asyncio.timeout(left_s):
+                await self._changed.wait()
+        return True
+
+    def _head(self) -> dict[str, str]:
+        kind = self._headers.get("content-type", "")
+        passed = {name: self._headers[name] for name in _PASSED if name in self._headers}
+        return {**passed, "Content-Type": kind if _TYPE.fullmatch(kind) else "application/octet-stream", **self._ours}
+
+    def _say(self, stream: Stream, data: bytes) -> None:
+        if data:
+            self._first += data[: _ENDS_BYTES - len(self._first)] if len(self._first) < _ENDS_BYTES else b""
+            self._last = (self._last + data[-_ENDS_BYTES:])[-_ENDS_BYTES:]
+            stream.write(data)
+
+    def _lost(self) -> Trouble:
+        error = self._error or OutboundError("nothing came")
+        return Trouble(refusals.lost(str(error)), "lost", is_stale=error.is_stale, is_lost=True)
+
+
+_LEFT = Trouble(ApiError(408, "The client has left."), "left", False)
+
+
+def _silent(patience_s: float) -> Trouble:
+    return Trouble(refusals.silent(patience_s), "timeout")

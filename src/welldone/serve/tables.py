@@ -1,0 +1,139 @@
+"""`welldone.toml`: what stands in its tables, before anybody asks what it means."""
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from welldone.engines.settings import Defaults, ModelSettings
+from welldone.engines.upstream_settings import UpstreamSettings
+from welldone.net.hints import nearest
+from welldone.net.settings import (
+    Field,
+    Given,
+    SettingsError,
+    Source,
+    fields_of,
+    from_table,
+    table_of,
+)
+from welldone.serve.settings import KeySettings, ServeSettings
+
+SERVE_FIELDS, MODEL_FIELDS, DEFAULT_FIELDS = fields_of(ServeSettings), fields_of(ModelSettings), fields_of(Defaults)
+UPSTREAM_FIELDS, KEY_FIELDS = fields_of(UpstreamSettings), fields_of(KeySettings)
+
+_LIMIT_BYTES = 2**20  # a thousand models with ten lines each have a quarter of this
+_NAME_LIMIT = 128  # characters; names stand in addresses, logs and labels of metrics
+_LABEL = re.compile(r"[A-Za-z0-9._-]{1,64}")  # nothing that a route or a label of metrics could take for its own
+_TABLES = ("server", "defaults", "models", "upstreams", "routes", "keys")
+
+
+@dataclass(frozen=True, kw_only=True)
+class File:
+    """What a file says."""
+
+    path: Path | None = None
+    server: Source = field(default_factory=dict)
+    defaults: Source = field(default_factory=dict)
+    models: Mapping[str, Source] = field(default_factory=dict)
+    upstreams: Mapping[str, Source] = field(default_factory=dict)
+    routes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    keys: Mapping[str, Source] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return "" if self.path is None else self.path.name
+
+
+def read_file(path: Path | None) -> File:
+    """What the file says; nothing where there is none. A mistake raises `SettingsError`."""
+    if path is None:
+        return File()
+    tables = _read_toml(path)
+    for key in tables:
+        if key not in _TABLES:
+            raise SettingsError(
+                f"{path.name} has no table {key!r}{nearest(key, _TABLES)}: write [server], [defaults], "
+                "[models.NAME], [upstreams.NAME], [routes] or [keys.NAME]"
+            )
+    server = [field for field in SERVE_FIELDS if field.name != "config"]
+    models = table_of(tables.get("models", {}), f"{path.name}: models")
+    upstreams = table_of(tables.get("upstreams", {}), f"{path.name}: upstreams")
+    for name in models:
+        check_name(name, f"{path.name}: models")
+    for name in upstreams:
+        _check_label(name, f"{path.name}: upstreams")
+    return File(
+        path=path,
+        server=from_table(server, tables.get("server", {}), f"{path.name}: server", path.parent),
+        defaults=_read_model(
+            [field for field in MODEL_FIELDS if not field.setting.is_of_one_model],
+            tables.get("defaults", {}),
+            f"{path.name}: defaults",
+            path.parent,
+        ),
+        models={
+            name: _read_model(MODEL_FIELDS, table, f"{path.name}: models.{name}", path.parent)
+            for name, table in models.items()
+        },
+        upstreams={
+            name: from_table(UPSTREAM_FIELDS, table, f"{path.name}: upstreams.{name}", path.parent)
+            for name, table in upstreams.items()
+        },
+        routes=_read_routes(tables.get("routes", {}), f"{path.name}: routes"),
+        keys=_read_keys(tables.get("keys", {}), f"{path.name}: keys", path.parent),
+    )
+
+
+def check_name(name: str, where: str = "") -> None:
+    """The name of a model, or a pattern of such names."""
+    if not name.isprintable() or name != name.strip() or not 0 < len(name) <= _NAME_LIMIT:
+        rule = f"the name of a model has 1 to {_NAME_LIMIT} visible characters"
+        raise SettingsError(f"{where}{': ' if where else ''}{rule}: {name[:_NAME_LIMIT]!a} cannot be one")
+
+
+def _check_label(name: str, where: str) -> None:
+    if not _LABEL.fullmatch(name):  # which may be a key: it is not repeated
+        raise SettingsError(f"{where}: a name has 1 to 64 letters, digits, dots, - and _, and one of these has not")
+
+
+def _read_toml(path: Path) -> dict[str, object]:
+    try:
+        with path.open("rb") as file:
+            data = file.read(_LIMIT_BYTES + 1)
+        if len(data) > _LIMIT_BYTES:
+            raise SettingsError(f"{path.name} is longer than {_LIMIT_BYTES:,} bytes: is it the right file?")
+        return tomllib.loads(data.decode())
+    except OSError as error:
+        raise SettingsError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from error
+    except (ValueError, RecursionError) as error:
+        raise SettingsError(f"{path.name} is not TOML: {error}") from error
+
+
+def _read_model(fields: Iterable[Field], table: object, where: str, folder: Path) -> dict[str, Given]:
+    """A model's table, and its table of defaults, whose names are others."""
+    rest = dict(table_of(table, where))
+    defaults = from_table(DEFAULT_FIELDS, rest.pop("defaults", {}), f"{where}.defaults", folder)
+    return {**from_table(fields, rest, where, folder), **defaults}
+
+
+def _read_routes(table: object, where: str) -> dict[str, tuple[str, ...]]:
+    routes = {}
+    for name, value in table_of(table, where).items():
+        check_name(name, where)
+        targets = [value] if isinstance(value, str) else value
+        if not isinstance(targets, list) or not targets or not all(isinstance(word, str) and word for word in targets):
+            raise SettingsError(f'{where}.{name} should be a text such as "qwen-7b@lab", or a list of such')
+        routes[name] = tuple(targets)
+    return routes
+
+
+def _read_keys(table: object, where: str, folder: Path) -> dict[str, Source]:
+    tables = table_of(table, where)
+    if not all(isinstance(value, dict) for value in tables.values()):  # which may be a key: it is not repeated
+        raise SettingsError(f'{where}: each key is a table of its own, such as [keys.ci] with key = "env:CI_KEY"')
+    for name in tables:
+        _check_label(name, where)
+    return {name: from_table(KEY_FIELDS, value, f"{where}.{name}", folder) for name, value in tables.items()}

@@ -1,0 +1,97 @@
+"""A reply that is not streamed, read as the one chunk of a stream."""
+
+from welldone.wire import faults
+from welldone.wire.events import Failure, Json
+from welldone.wire.failures import cut_off, garbage, note_shape, read_error
+from welldone.wire.head import WHOLE_OBJECT, Endpoint
+from welldone.wire.lenient import first
+from welldone.wire.notes import Notes
+from welldone.wire.reasons import REASONS
+
+
+def read_reply(body: bytes, endpoint: Endpoint, notes: Notes) -> Json | Failure:
+    """The chunk that says what the reply does; a failure where it is an error, or no answer at all."""
+    value, has_tail = first(body)
+    if has_tail:
+        notes.note(faults.ns.NO_SSE_TAIL)
+    replies = value if isinstance(value, list) else [value]
+    reply = _one(replies)
+    if reply is None:
+        return garbage("a reply that is no JSON object")
+    failure = read_error(reply, body.lstrip(), Notes())
+    if failure is not None:
+        note_shape(reply.get("error"), notes)
+        return failure
+    if not isinstance(reply.get("choices"), list) or not reply["choices"]:
+        notes.note(faults.ns.CHOICES, reply.get("choices"))
+        return cut_off("the server sent no answer")
+    _note(reply, endpoint, notes)
+    return _as_chunk(reply, endpoint)
+
+
+def _one(replies: list[object]) -> Json | None:
+    """One reply: some servers answer a list of prompts with a list of replies."""
+    objects = [reply for reply in replies if isinstance(reply, dict)]
+    if not objects or len(objects) != len(replies):
+        return None
+    if len(objects) == 1:
+        return objects[0]
+    choices = [choice for reply in objects for choice in reply.get("choices") or [] if isinstance(choice, dict)]
+    return objects[0] | {"choices": [choice | {"index": place} for place, choice in enumerate(choices)]}
+
+
+def _as_chunk(reply: Json, endpoint: Endpoint) -> Json:
+    """The reply as the one chunk of a stream."""
+    if endpoint is Endpoint.COMPLETIONS:
+        return reply
+    choices = []
+    for choice in reply["choices"]:
+        if not isinstance(choice, dict):
+            continue
+        message = choice.get("message")
+        message = dict(message) if isinstance(message, dict) else {}
+        calls = message.get("tool_calls")
+        if isinstance(calls, list):
+            message["tool_calls"] = [
+                call | {"index": place} for place, call in enumerate(calls) if isinstance(call, dict)
+            ]
+        choices.append({key: value for key, value in choice.items() if key != "message"} | {"delta": message})
+    return reply | {"choices": choices}
+
+
+def _note(reply: Json, endpoint: Endpoint, notes: Notes) -> None:
+    if reply.get("object") != WHOLE_OBJECT[endpoint]:
+        notes.note(faults.ns.OBJECT, reply.get("object"))
+    if not isinstance(reply.get("usage"), dict):
+        notes.note(faults.ns.USAGE, reply.get("usage"))
+    for choice in reply["choices"]:
+        if not isinstance(choice, dict):
+            continue
+        reason = choice.get("finish_reason")
+        if not isinstance(reason, str) or reason not in REASONS[endpoint]:
+            notes.note(faults.ns.FINISH, choice)
+        if endpoint is Endpoint.CHAT:
+            message = choice.get("message")
+            _note_message(message if isinstance(message, dict) else {}, notes)
+
+
+def _note_message(message: Json, notes: Notes) -> None:
+    if message.get("role") != "assistant":
+        notes.note(faults.ns.ROLE, message)
+    if not isinstance(message.get("content", 0), str | None):
+        notes.note(faults.ns.CONTENT_KEY, message)
+    calls = message.get("tool_calls")
+    if isinstance(calls, list) and not all(_is_right_call(call) for call in calls):
+        notes.note(faults.ns.TOOL_CALLS, message)
+
+
+def _is_right_call(call: object) -> bool:
+    if not isinstance(call, dict) or "index" in call or call.get("type") != "function":
+        return False
+    function = call.get("function")
+    return (
+        isinstance(call.get("id"), str)
+        and isinstance(function, dict)
+        and isinstance(function.get("name"), str)
+        and isinstance(function.get("arguments"), str)
+    )

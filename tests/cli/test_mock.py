@@ -1,0 +1,168 @@
+"""The mock: it says where it is, it answers as it was told, and Ctrl-C ends it well."""
+
+import json
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection, HTTPResponse, IncompleteRead
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.captures import USED
+from tests.cli.live import Live
+from tests.cli.run import LIMIT_S, Run
+from welldone.engines.mischief import ALL
+from welldone.rules.judge import judge
+from welldone.rules.trace import Trace
+
+CHAT: dict[str, Any] = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
+MISTAKES = {
+    "--fault ctu": "there is no fault 'ctu' (did you mean 'cut'?); welldone mock --list shows them",
+    "--trace right.txt": "right.txt is no trace: JSON that names the file of its body, beside it",
+    "--trace trace-gone.json": "cannot read gone.body: no such file or directory",
+    "--fault cut --trace trace.json": "welldone mock takes either --trace, or --fault, or --text, --tokens and --gap",
+    "--fault cut --gap 1s": "welldone mock takes either --trace, or --fault, or --text, --tokens and --gap",
+    "--falt cut": "welldone mock does not know '--falt' (did you mean '--fault'?); see welldone mock --help",
+}
+
+
+class Mock:
+    """A mock that runs."""
+
+    def __init__(self, live: Live) -> None:
+        self.live = live
+        assert live.process.stdout is not None
+        self.banner = ""
+        while "Ctrl-C" not in self.banner:
+            line = live.process.stdout.readline().decode()
+            assert line, live.end().notes
+            self.banner += line
+        found = re.search(r"on http://127\.0\.0\.1:(\d+)/v1\n", self.banner)
+        assert found is not None, self.banner
+        self.port = int(found[1])
+
+    def ask(self, body: dict[str, Any] | None = None, path: str = "/v1/chat/completions") -> Trace:
+        """The reply to a request; a GET where there is no body."""
+        with self.send(body, path) as reply:
+            headers = tuple(reply.headers.items())
+            return Trace(body=reply.read(), request=body, status=reply.status, headers=headers, complete=True)
+
+    @contextmanager
+    def send(self, body: dict[str, Any] | None, path: str = "/v1/chat/completions") -> Iterator[HTTPResponse]:
+        """A request, and its reply as far as it has come."""
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=LIMIT_S)
+        try:
+            if body is None:
+                connection.request("GET", path)
+            else:
+                connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+            with connection.getresponse() as reply:
+                yield reply
+        finally:
+            connection.close()
+
+    def interrupt(self) -> int:
+        """What Ctrl-C does."""
+        self.live.process.send_signal(signal.SIGINT)
+        return self.live.process.wait(LIMIT_S)
+
+
+@contextmanager
+def mocking(*words: str, cwd: Path) -> Iterator[Mock]:
+    """A mock on a port that is free."""
+    with Live("mock", "--port", "0", *words, cwd=cwd) as live:
+        yield Mock(live)
+
+
+def test_it_says_hello_as_a_right_stream_until_it_is_interrupted(folder: Path) -> None:
+    with mocking(cwd=folder) as mock:
+        assert f"curl -N http://127.0.0.1:{mock.port}/v1/chat/completions" in mock.banner
+        stream = mock.ask(CHAT)
+        assert judge(stream).findings == ()
+        assert b'"content":" help"' in stream.body
+        whole = mock.ask(CHAT | {"stream": False})
+        assert "Hello! How can I help you today?" in json.loads(whole.body)["choices"][0]["message"]["content"]
+        models = json.loads(mock.ask(path="/v1/models").body)
+        assert [model["id"] for model in models["data"]] == ["mock"]
+        assert json.loads(mock.ask(path="/counts").body)["requests"] == 4
+        assert mock.interrupt() == 0
+        assert mock.live.end().notes == ""
+
+
+def test_who_waits_for_an_answer_does_not_hold_up_its_end(folder: Path) -> None:
+    with mocking("--gap", "60s", cwd=folder) as mock:
+        with mock.send(CHAT) as reply:
+            assert reply.readline().startswith(b"data: ")
+            assert mock.interrupt() == 0
+            assert mock.live.end().notes == ""
+            with pytest.raises(IncompleteRead):
+                reply.read()
+
+
+def test_it_says_as_many_words_as_it_was_told(folder: Path) -> None:
+    with mocking("--text", "one two", "--tokens", "5", "--gap", "1ms", cwd=folder) as mock:
+        text = json.loads(mock.ask(CHAT | {"stream": False}).body)["choices"][0]["message"]["content"]
+        assert text == "one two one two one"
+
+
+def test_it_plays_a_fault(folder: Path) -> None:
+    with mocking("--fault", "cut", cwd=folder) as mock:
+        assert "a fault: the connection is closed within a chunk" in mock.banner
+        with pytest.raises(IncompleteRead):
+            mock.ask(CHAT)
+
+
+def test_it_plays_traces_in_their_order_and_the_last_one_stays(folder: Path) -> None:
+    names = ["trace.json", "openai_gpt4_0314.json"]
+    with mocking("--trace", names[0], "--trace", names[1], "--speed", "0", cwd=folder) as mock:
+        assert ", ".join(names) in mock.banner
+        last = (folder / names[1]).with_suffix(".body").read_bytes()
+        assert [mock.ask(CHAT).body for _ in range(3)] == [USED, last, last]
+
+
+def test_a_port_that_is_taken_is_said_to_be(folder: Path, here: Run) -> None:
+    with mocking(cwd=folder) as mock:
+        port = mock.port
+        ran = here("mock", "--port", str(port))
+    assert (ran.code, ran.out) == (2, b"")
+    assert ran.notes.startswith(f"cannot listen on port {port}: ")
+    assert ran.notes.endswith("; choose another with --port\n")
+
+
+def test_the_faults_are_listed(here: Run) -> None:
+    ran = here("mock", "--list")
+    lines = ran.out.decode().splitlines()
+    assert (ran.code, ran.notes) == (0, "")
+    assert [tuple(line.split(maxsplit=1)) for line in lines] == [(fault.name, fault.says) for fault in ALL]
+
+
+@pytest.mark.parametrize("words", MISTAKES)
+def test_a_mistake_is_answered_with_one_line(words: str, here: Run) -> None:
+    ran = here("mock", *words.split())
+    assert (ran.code, ran.out, ran.notes) == (2, b"", MISTAKES[words] + "\n")
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("--port", "65536"),
+        ("--port", "x"),
+        ("--port", "-1"),
+        ("--tokens", "0"),
+        ("--tokens", "4097"),
+        ("--gap", "20"),
+        ("--gap", "61s"),
+        ("--gap", "ms"),
+        ("--speed", "-1"),
+        ("--speed", "nan"),
+        ("--speed", "fast"),
+    ],
+)
+def test_a_value_that_is_wrong_is_named(flag: str, value: str, here: Run) -> None:
+    ran = here("mock", f"{flag}={value}")
+    assert (ran.code, ran.out, ran.notes.count("\n")) == (2, b"", 1)
+    assert flag in ran.notes
+    assert f"'{value}'" in ran.notes

@@ -1,0 +1,70 @@
+"""What the log says of upstreams: each change once."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from welldone.cli.news import News
+from welldone.engines.breaker import FAILURES
+from welldone.engines.upstream import Upstream
+from welldone.engines.upstream_settings import UpstreamSettings
+from welldone.net.outbound import Fetched
+from welldone.serve.log import LOGGER
+
+NO_ONE, WELL, REFUSED = None, Fetched(200, {}, b'{"data": []}'), Fetched(401, {}, b"")
+
+
+class Kept(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[tuple[str, str]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a record, and see that it names the upstream."""
+        assert record.__dict__["fields"]["upstream"] == "lab"
+        self.said.append((record.levelname, record.getMessage()))
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
+    """The log, kept."""
+    made = Kept()
+    monkeypatch.setattr(LOGGER, "level", logging.INFO)
+    LOGGER.addHandler(made)
+    yield made
+    LOGGER.removeHandler(made)
+
+
+@pytest.fixture
+def upstream() -> Upstream:
+    """An upstream whose changes are told."""
+    news = News()
+    settings = UpstreamSettings(name="lab", url="http://127.0.0.1:1/v1")
+    return Upstream(settings, clock=lambda: 1000.0, on_change=news.tell)
+
+
+def test_an_upstream_that_goes_and_comes_is_told_once_each(kept: Kept, upstream: Upstream) -> None:
+    for reply in (WELL, NO_ONE, NO_ONE, NO_ONE, NO_ONE, WELL, WELL):
+        upstream.was_seen(reply)
+    assert kept.said == [("WARNING", "the upstream does not answer"), ("INFO", "the upstream is well again")]
+
+
+def test_a_key_that_an_upstream_refuses_is_told(kept: Kept, upstream: Upstream) -> None:
+    upstream.was_seen(REFUSED)
+    assert kept.said == [("WARNING", "the upstream refuses our key")]
+
+
+def test_a_breaker_is_told_when_it_opens_and_when_it_closes(kept: Kept, upstream: Upstream) -> None:
+    for _ in range(FAILURES + 3):
+        upstream.breaker.failed()
+    upstream.was_seen(REFUSED)
+    upstream.breaker.succeeded()
+    upstream.breaker.succeeded()
+    assert kept.said == [
+        ("WARNING", "the upstream failed again and again and is avoided"),
+        ("WARNING", "the upstream refuses our key"),
+        ("INFO", "the upstream answers again"),
+    ]

@@ -1,0 +1,146 @@
+"""When a server is left alone, and when it is tried again."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.engines.lab import Clock
+from welldone.engines.breaker import FAILURES, OPEN_LIMIT_S, OPEN_S, Breaker
+
+
+def _opened(clock: Clock) -> Breaker:
+    breaker = Breaker(clock=clock)
+    for _ in range(FAILURES):
+        breaker.failed()
+    return breaker
+
+
+def test_it_opens_after_so_many_failures_in_a_row() -> None:
+    breaker = Breaker(clock=Clock())
+    for _ in range(FAILURES - 1):
+        breaker.failed()
+    breaker.succeeded()
+    for _ in range(FAILURES - 1):
+        breaker.failed()
+    assert (breaker.state, breaker.allows(), breaker.opened_at) == ("closed", True, None)
+    breaker.failed()
+    assert (breaker.state, breaker.allows(), breaker.opened_at) == ("open", False, 0.0)
+    assert breaker.retry_after_s == OPEN_S
+
+
+def test_it_is_half_open_after_its_time() -> None:
+    clock = Clock()
+    breaker = _opened(clock)
+    clock.now = OPEN_S - 0.1
+    assert (breaker.state, breaker.allows()) == ("open", False)
+    clock.now = OPEN_S
+    assert (breaker.state, breaker.allows(), breaker.retry_after_s) == ("half-open", True, 0.0)
+
+
+def test_one_probe_at_a_time_may_go() -> None:
+    clock = Clock()
+    breaker = _opened(clock)
+    clock.now = OPEN_S
+    breaker.began()
+    assert (breaker.state, breaker.allows()) == ("half-open", False)
+    breaker.succeeded()
+    assert (breaker.state, breaker.allows()) == ("closed", True)
+
+
+def test_a_probe_that_tells_nothing_is_given_up() -> None:
+    clock = Clock()
+    breaker = _opened(clock)
+    clock.now = OPEN_S
+    breaker.began()
+    clock.now += OPEN_S - 0.1
+    assert not breaker.allows()
+    clock.now += 0.1
+    assert breaker.allows()
+    breaker.began()
+    assert not breaker.allows()
+
+
+def test_it_is_open_for_longer_each_time_up_to_a_limit() -> None:
+    clock = Clock()
+    breaker = _opened(clock)
+    waits = []
+    for _ in range(12):
+        waits.append(breaker.retry_after_s)
+        clock.now += breaker.retry_after_s
+        breaker.began()
+        breaker.failed()
+    assert waits == [OPEN_S * times for times in range(1, 11)] + [OPEN_LIMIT_S] * 2
+    breaker.succeeded()
+    for _ in range(FAILURES):
+        breaker.failed()
+    assert breaker.retry_after_s == OPEN_S
+
+
+def test_what_went_before_it_was_opened_tells_nothing_new() -> None:
+    clock = Clock()
+    breaker = _opened(clock)
+    for _ in range(100):
+        breaker.failed()
+    assert breaker.retry_after_s == OPEN_S
+    clock.now = OPEN_S
+    breaker.failed()
+    assert (breaker.state, breaker.allows()) == ("half-open", True)
+    breaker.began()
+    for _ in range(100):
+        breaker.failed()
+    assert breaker.retry_after_s == 2 * OPEN_S
+
+
+def test_a_request_that_went_through_an_open_one_and_was_answered_closes_it() -> None:
+    breaker = _opened(Clock())
+    breaker.began()
+    breaker.succeeded()
+    assert breaker.state == "closed"
+
+
+def test_opening_and_closing_are_told_once() -> None:
+    clock, told = Clock(), []
+    breaker = Breaker(clock=clock, on_change=lambda: told.append(breaker.state))
+    breaker.succeeded()
+    for _ in range(2 * FAILURES):
+        breaker.failed()
+    clock.now = OPEN_S
+    breaker.began()
+    breaker.failed()
+    breaker.succeeded()
+    breaker.succeeded()
+    assert told == ["open", "open", "closed"]
+
+
+@given(st.lists(st.sampled_from(["ask", "succeed", "fail"]) | st.floats(0, 400), max_size=60))
+def test_of_a_breaker_that_was_opened_no_two_probes_are_ever_under_way(steps: list[str | float]) -> None:
+    clock = Clock()
+    breaker = _opened(clock)
+    probed_at: float | None = None
+    for step in steps:
+        if isinstance(step, float):
+            clock.now += step
+        elif step == "succeed":
+            breaker.succeeded()
+            probed_at = None
+        elif step == "fail":
+            breaker.failed()
+            probed_at = None if breaker.state != "half-open" else probed_at
+        elif breaker.allows():
+            if breaker.state == "half-open":
+                assert probed_at is None or clock.now >= probed_at + OPEN_S
+                probed_at = clock.now
+            breaker.began()
+        assert breaker.state == "closed" or breaker.retry_after_s <= OPEN_LIMIT_S
+        assert (breaker.state == "open") == (breaker.retry_after_s > 0)
+        if breaker.state == "half-open" and probed_at == clock.now:
+            assert not breaker.allows()
+
+
+@pytest.mark.parametrize("failures", [1, 3])
+def test_how_many_failures_it_takes_can_be_said(failures: int) -> None:
+    breaker = Breaker(clock=Clock(), failures=failures, open_s=1.0)
+    for _ in range(failures):
+        assert breaker.state == "closed"
+        breaker.failed()
+    assert (breaker.state, breaker.retry_after_s) == ("open", 1.0)

@@ -1,0 +1,237 @@
+"""How an upstream is doing, and what it lists."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.engines.lab import Clock, models, status, upstream
+from welldone.engines.breaker import FAILURES, OPEN_S
+from welldone.engines.listed import ID_LIMIT, MODELS_LIMIT, ListedModel, read_models
+from welldone.engines.upstream import COOL_LIMIT_S, Upstream
+from welldone.net.outbound import Fetched
+
+KEY = "sk-planted-key"
+
+
+def test_two_failed_looks_in_a_row_make_it_unhealthy_and_one_good_one_heals_it() -> None:
+    told: list[tuple[bool, str | None]] = []
+    lab = upstream(on_change=lambda it: told.append((it.is_healthy, it.trouble)))
+    for reply in (None, models(), status(503), models(), None):
+        lab.was_seen(reply)
+        assert lab.is_available
+    assert told == []
+    lab.was_seen(None)
+    assert not lab.is_available
+    lab.was_seen(None)
+    lab.was_seen(models())
+    assert lab.is_available
+    assert told == [(False, "the upstream does not answer"), (True, None)]
+
+
+@pytest.mark.parametrize(
+    ("code", "health", "is_healthy", "trouble"),
+    [
+        (200, "", True, None),
+        (204, "/health", True, None),
+        (401, "", True, "the upstream refuses our key"),
+        (403, "/health", True, "the upstream refuses our key"),
+        (404, "", True, "the upstream lists no models (status 404)"),
+        (307, "", True, "the upstream lists no models (status 307)"),
+        (404, "/health", False, "the upstream is not well (status 404)"),
+        (500, "", False, "the upstream is not well (status 500)"),
+        (503, "/health", False, "the upstream is not well (status 503)"),
+    ],
+)
+def test_what_a_look_tells(code: int, health: str, is_healthy: bool, trouble: str | None) -> None:
+    lab = upstream(health=health, key=KEY)
+    lab.was_seen(status(code))
+    lab.was_seen(status(code))
+    assert (lab.is_healthy, lab.trouble) == (is_healthy, trouble)
+
+
+def test_one_that_says_when_to_come_again_is_left_alone_until_then() -> None:
+    clock = Clock()
+    lab = upstream(clock=clock)
+    lab.refused(5)
+    lab.refused(1)
+    assert (lab.is_available, lab.retry_after_s) == (False, 5)
+    clock.now = 5
+    assert (lab.is_available, lab.retry_after_s) == (True, 0)
+    lab.refused(1e9)
+    assert lab.retry_after_s == COOL_LIMIT_S
+
+
+def test_an_open_breaker_makes_it_unavailable_and_is_told() -> None:
+    told: list[Upstream] = []
+    lab = upstream(on_change=told.append)
+    for _ in range(FAILURES):
+        lab.breaker.failed()
+    assert (lab.is_available, lab.is_healthy, lab.retry_after_s, told) == (False, True, OPEN_S, [lab])
+
+
+def test_an_unhealthy_one_may_be_back_at_the_next_look() -> None:
+    lab = upstream(probe_s=7.0)
+    lab.was_seen(None)
+    lab.was_seen(None)
+    assert lab.retry_after_s == 7.0
+
+
+@pytest.mark.parametrize(
+    ("owner", "kind", "is_native"),
+    [
+        ("vllm", "vllm", True),
+        ("sglang", "sglang", True),
+        ("openai", "openai", True),
+        ("system", "openai", True),
+        ("llamacpp", "llamacpp", False),
+        ("library", "ollama", False),
+        ("somebody", "", False),
+        (None, "", False),
+        (["vllm"], "", False),
+    ],
+)
+def test_the_kind_of_server_says_who_makes_several_choices(owner: object, kind: str, is_native: bool) -> None:
+    reply = models({"id": "m", "owned_by": owner})
+    for n, makes_choices in (("auto", is_native), ("native", True), ("each", False)):
+        lab = upstream(n=n)
+        lab.was_listed(reply)
+        assert (lab.kind, lab.makes_choices) == (kind, makes_choices)
+
+
+def test_openai_is_known_by_its_host() -> None:
+    assert upstream(url="https://api.openai.com/v1").makes_choices
+
+
+def test_a_server_that_is_replaced_is_known_anew() -> None:
+    lab = upstream()
+    for owner, kind in (("vllm", "vllm"), ("somebody", "vllm"), ("llamacpp", "llamacpp")):
+        lab.was_listed(models({"id": "m", "owned_by": owner}))
+        assert lab.kind == kind
+
+
+def test_the_last_list_stays_while_there_is_no_new_one() -> None:
+    lab = upstream()
+    assert (lab.listed, lab.model("m")) == (None, None)
+    lab.was_listed(models({"id": "m"}))
+    for reply in (None, status(500), Fetched(200, {}, b"<html>"), Fetched(404, {}, models().body)):
+        lab.was_listed(reply)
+        assert lab.listed == (ListedModel("m", {"id": "m"}),)
+    lab.was_listed(models())
+    assert lab.listed == ()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"null",
+        b"{}",
+        b'{"data": {}}',
+        b'{"data": "m"}',
+        b'{"data": [{"id": "\xff"}]}',
+        b"[" * 100_000,
+        b'{"data": [{"id": "m", "n": ' + b"1" * 5000 + b"}]}",
+        b'{"data": [{"id": "m", "n": NaN}]}',
+    ],
+)
+def test_what_is_no_list_is_none(body: bytes) -> None:
+    assert read_models(body) is None
+
+
+@pytest.mark.parametrize("odd", [None, 1, "m", [], {}, {"id": 1}, {"id": ""}, {"id": "a\nb"}, {"id": "x" * 129}])
+def test_what_is_odd_in_a_list_is_left_out(odd: object) -> None:
+    body = json.dumps({"data": [odd, {"id": "m"}, {"id": "m", "n": 2}, {"id": "x" * ID_LIMIT}]}).encode()
+    assert [model.more for model in read_models(body) or ()] == [{"id": "m"}, {"id": "x" * ID_LIMIT}]
+
+
+def test_a_list_has_an_end() -> None:
+    body = json.dumps({"data": [{"id": str(number)} for number in range(MODELS_LIMIT + 1)]}).encode()
+    assert len(read_models(body) or ()) == MODELS_LIMIT
+
+
+def _object(said: dict[str, Any], **settings: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON, and UpstreamSettings' own
+    lab = upstream(**settings)
+    lab.was_listed(models({"id": "m", **said}))
+    listed = lab.model("m")
+    assert listed is not None
+    return listed.as_object("n")
+
+
+_BARE = {"id": "n", "object": "model", "created": 0, "owned_by": "upstream"}
+
+
+def test_numbers_and_words_of_a_model_are_handed_on() -> None:
+    said = {
+        "created": 7,
+        "owned_by": "vllm",
+        "max_model_len": 4096,
+        "parent": None,
+        "root": "org/name",
+        "meta": {"n_ctx": 512, "size": 1.5},
+        "architecture": {"input_modalities": ["text", "image"]},
+        "is_ready": True,
+    }
+    assert _object({**said, "object": "thing"}) == {**said, "id": "n", "object": "model"}
+
+
+@pytest.mark.parametrize(
+    "private",
+    [
+        "/models/m.gguf",
+        "~/m",
+        "C:\\models\\m",
+        "http://10.0.0.1:8000/v1",
+        "-m /models/m",
+        "prose " * 100,
+        "two\nlines",
+        f"Bearer {KEY}",
+        "header-value",
+    ],
+)
+def test_paths_addresses_prose_and_keys_are_not(private: str) -> None:
+    said = {"root": private, "meta": {"path": private, private: 1}, "files": [private, 1], "owned_by": private}
+    found = _object(said, key=KEY, headers={"X-Key": "header-value"})
+    assert found == {**_BARE, "meta": {}, "files": [1]}
+
+
+@pytest.mark.parametrize("said", [{"args": ["secret"]}, {"permission": [{"id": "p"}]}, {"preset": "p"}])
+def test_command_lines_are_not(said: dict[str, Any]) -> None:
+    assert _object(said) == _BARE
+    assert _object({"status": {"value": "loaded", **said}}) == {**_BARE, "status": {"value": "loaded"}}
+
+
+def test_a_common_word_that_is_the_key_hides_nothing() -> None:
+    assert _object({"state": "none"}, key="none") == {**_BARE, "state": "none"}
+
+
+def test_a_model_that_is_called_as_the_key_is_not_listed() -> None:
+    lab = upstream(key=KEY)
+    lab.was_listed(models({"id": f"m-{KEY}"}))
+    assert lab.listed == ()
+
+
+@pytest.mark.parametrize("created", [True, "7", 1.5, None])
+def test_the_time_of_making_is_a_number(created: object) -> None:
+    assert _object({"created": created})["created"] == 0
+
+
+def test_what_is_nested_too_deeply_or_too_much_is_cut() -> None:
+    assert _object({"a": {"b": {"c": {"d": {"e": 1}}}}})["a"] == {"b": {"c": {}}}
+    assert _object({"a": [[[[1]]]]})["a"] == [[[]]]
+    assert len(_object({"a": list(range(1000))})["a"]) == 64
+    assert len(_object({"a": {str(number): 1 for number in range(1000)}})["a"]) == 64
+
+
+@pytest.mark.parametrize("wrong", [{"url": "ftp://lab"}, {"url": "http://lab", "health": "/a b"}])
+def test_a_wrong_address_or_path_is_refused_without_a_key(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"URL|path") as caught:
+        upstream(**wrong, key=KEY)
+    assert KEY not in str(caught.value)
+
+
+def test_the_key_is_in_no_repr() -> None:
+    lab = upstream(key=KEY, headers={"X-Key": KEY})
+    assert KEY not in repr(lab) + repr(lab.settings) + repr(lab.address)
+    assert (lab.address.key, lab.address.headers) == (KEY, (("X-Key", KEY),))

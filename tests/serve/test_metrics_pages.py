@@ -1,0 +1,87 @@
+"""One page of metrics out of several: counts are added up, and what is a state is the best of all."""
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from welldone.serve.metrics import Metrics
+from welldone.serve.metrics_pages import merge
+
+
+class Gate:
+    """So many run and wait."""
+
+    running = 3
+    waiting = 2
+
+
+def _worker(*, is_up: bool, breaker: str) -> str:
+    metrics = Metrics(["m"], ["lab"])
+    metrics.watch_upstream("lab", Gate())
+    metrics.request("chat", "m", 200, 0.2)
+    metrics.begin()
+    metrics.upstream_state("lab", is_up=is_up, breaker=breaker)
+    return metrics.render()[1].decode()
+
+
+def _values(page: str) -> dict[str, float]:
+    """By sample and its labels, as a scraper reads them."""
+    return {
+        " ".join([sample.name, *(sample.labels[name] for name in sorted(sample.labels))]): sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    }
+
+
+MERGED = merge([_worker(is_up=True, breaker="closed"), _worker(is_up=False, breaker="open")], 1)
+
+
+@pytest.mark.parametrize(
+    ("sample", "value"),
+    [
+        ("welldone_requests_total chat m 200", 2),
+        ("welldone_request_seconds_bucket 0.1 m", 0),
+        ("welldone_request_seconds_bucket 0.25 m", 2),
+        ("welldone_request_seconds_count m", 2),
+        ("welldone_request_seconds_sum m", 0.4),
+        ("welldone_active_streams", 2),
+        ("welldone_upstream_running lab", 6),
+        ("welldone_upstream_waiting lab", 4),
+        ("welldone_upstream_up lab", 1),
+        ("welldone_upstream_breaker_state closed lab", 1),
+        ("welldone_upstream_breaker_state open lab", 1),
+        ("welldone_upstream_breaker_state half-open lab", 0),
+        ("welldone_workers_missing", 1),
+    ],
+)
+def test_numbers_of_all_workers_are_one(sample: str, value: float) -> None:
+    assert _values(MERGED)[sample] == pytest.approx(value)
+
+
+def test_what_a_process_is_is_not_added_up() -> None:
+    values = _values(MERGED)
+    assert all(value == 1 for name, value in values.items() if name.split()[0].endswith("_info"))
+
+
+def test_a_page_alone_stays_as_it_is() -> None:
+    page = _worker(is_up=True, breaker="closed")
+    merged = _values(merge([page], 0))
+    assert merged.pop("welldone_workers_missing") == 0
+    assert merged == _values(page)
+
+
+def test_each_family_stands_once_and_with_its_help() -> None:
+    lines = MERGED.splitlines()
+    heads = [line for line in lines if line.startswith("#")]
+    assert len(heads) == len(set(heads))
+    assert all(lines[place + 1].startswith("# TYPE ") for place, line in enumerate(lines) if line.startswith("# HELP "))
+
+
+def test_series_that_only_one_worker_has_are_there() -> None:
+    one, other = Metrics([], ["lab"]), Metrics([], ["lab"])
+    one.upstream_attempt("lab", 200)
+    other.upstream_attempt("lab", 503)
+    other.add_model('odd "name" {x} \\ y')
+    values = _values(merge([one.render()[1].decode(), other.render()[1].decode()], 0))
+    assert values["welldone_upstream_requests_total 200 lab"] == 1
+    assert values["welldone_upstream_requests_total 503 lab"] == 1
+    assert values['welldone_prompt_tokens_total odd "name" {x} \\ y'] == 0

@@ -1,0 +1,112 @@
+"""The page of metrics of several workers, gathered over their sockets."""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.net.aio import run
+from welldone.net.shared import SharedNumbers
+from welldone.serve.metrics import Metrics
+from welldone.serve.siblings import Siblings, Worker
+
+Make = Callable[[int, int], Worker]
+Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@pytest.fixture
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a short path, as sockets need it."""
+    return tmp_path_factory.mktemp("s")
+
+
+@pytest.fixture(scope="module")
+def numbers() -> Iterator[SharedNumbers]:
+    """What workers share, which is not used here."""
+    made = SharedNumbers(1)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def worker(folder: Path, numbers: SharedNumbers) -> Make:
+    """Makes one of several workers."""
+
+    def make(number: int, count: int) -> Worker:
+        return Worker(number=number, count=count, sockets=(), numbers=numbers, folder=folder, ready=lambda: None)
+
+    return make
+
+
+def _value(page: bytes, name: str) -> float:
+    return next(float(line.split()[1]) for line in page.decode().splitlines() if line.startswith(f"{name} "))
+
+
+def test_each_worker_gives_the_same_sum(worker: Make) -> None:
+    async def main() -> None:
+        crew = []
+        for number in (1, 2, 3):
+            metrics = Metrics([], ["lab"])
+            for _ in range(number):
+                metrics.disconnect()
+            crew.append(Siblings(worker(number, 3), metrics.render))
+            await crew[-1].start()
+        for siblings in crew:
+            kind, page = await siblings.page()
+            assert kind.startswith("text/plain")
+            assert _value(page, "welldone_client_disconnects_total") == 6
+            assert _value(page, "welldone_workers_missing") == 0
+        for siblings in crew:
+            await siblings.stop()
+
+    run(main())
+
+
+async def _silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read()  # until the other has had enough
+    writer.close()
+
+
+async def _cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"welldone_client_disconnects_total 1.0\n")
+    writer.close()
+
+
+async def _endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while True:
+            writer.write(b"x" * 2**20)
+            await writer.drain()
+    except ConnectionError:
+        writer.close()
+
+
+@pytest.mark.parametrize("answer", [None, _silent, _cut, _endless])
+def test_who_gives_no_whole_page_in_time_is_left_out(answer: Answer | None, folder: Path, worker: Make) -> None:
+    async def main() -> None:
+        server = None if answer is None else await asyncio.start_unix_server(answer, folder / "2.sock")
+        metrics = Metrics([], ["lab"])
+        metrics.disconnect()
+        siblings = Siblings(worker(1, 2), metrics.render)
+        _, page = await siblings.page()
+        assert _value(page, "welldone_workers_missing") == 1
+        assert _value(page, "welldone_client_disconnects_total") == 1
+        if server is not None:
+            server.close()
+
+    run(main())
+
+
+def test_a_worker_that_comes_after_one_that_was_killed_takes_its_socket(folder: Path, worker: Make) -> None:
+    async def main() -> None:
+        with socket.socket(socket.AF_UNIX) as killed:
+            killed.bind(str(folder / "2.sock"))
+        second = Siblings(worker(2, 2), Metrics([], ["lab"]).render)
+        await second.start()
+        _, page = await Siblings(worker(1, 2), Metrics([], ["lab"]).render).page()
+        assert _value(page, "welldone_workers_missing") == 0
+        await second.stop()
+
+    run(main())

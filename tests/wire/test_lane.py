@@ -1,0 +1,104 @@
+"""The short way of a text: it gives what the long way gives, or nothing."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from welldone.wire.lane import Lane, learn
+
+BEFORE, AFTER = b'data: {"ours":', b"}\n\n"
+
+
+def frame(text: str, *, is_ascii: bool = False, spaces: tuple[str, str] = (",", ":"), **more: Any) -> bytes:  # noqa: ANN401 - any field
+    chunk = {"id": "x", "choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None}], **more}
+    return b"data: " + json.dumps(chunk, ensure_ascii=is_ascii, separators=spaces).encode() + b"\n\n"
+
+
+def lane(data: bytes) -> Lane:
+    found = learn(data, BEFORE, AFTER)
+    assert found is not None
+    return found
+
+
+def heard(sent: bytes | None) -> Any:  # noqa: ANN401 - whatever was sent
+    assert sent is not None
+    return json.loads(sent[6:])["ours"]
+
+
+@pytest.mark.parametrize("spaces", [(",", ":"), (", ", ": ")])
+@pytest.mark.parametrize("text", [" Hello", "a\nb", 'say "x"', "back\\slash", "tab\t", "é", "漢字", "😀", "}]}"])
+def test_a_text_goes_the_short_way_and_stays_what_it_was(text: str, spaces: tuple[str, str]) -> None:
+    assert heard(lane(frame("first", spaces=spaces)).take(frame(text, spaces=spaces))) == text
+
+
+@given(st.text())
+def test_whatever_goes_the_short_way_is_the_text_that_was_said(text: str) -> None:
+    for data in (frame(text.encode(errors="replace").decode()), frame(text, is_ascii=True)):
+        sent = lane(frame("first")).take(data)
+        if sent is not None:
+            assert heard(sent) == json.loads(data[6:])["choices"][0]["delta"]["content"]
+            assert not set(heard(sent)) & set("\u2028\u2029\x85\ufffd\x00")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        frame(""),
+        frame("a") + frame("b"),
+        frame("a")[:-1],
+        frame("a")[1:],
+        frame("a", usage=None),
+        frame("\u2028"),
+        frame("\ufffd"),
+        frame("\x85"),
+        frame("\x7f"),
+        frame("\x00", is_ascii=True),
+        frame("\ud83d", is_ascii=True),
+        frame("😀", is_ascii=True),
+        frame("a").replace(b"a", b"\xff"),
+        frame("a").replace(b'"a"', b'"a\nb"'),
+        frame("a").replace(b'"a"', b"null"),
+        frame("a").replace(b'"a"', b'"a","role":"assistant"'),
+        frame("a").replace(b"null", b'"stop"'),
+        frame("a").replace(b"\n\n", b"\r\n\r\n"),
+        b"data: [DONE]\n\n",
+        b": comment\n\n",
+        b"",
+    ],
+)
+def test_all_else_takes_the_long_way(data: bytes) -> None:
+    assert lane(frame("first")).take(data) is None
+
+
+def test_a_lane_counts_what_it_took() -> None:
+    short = lane(frame("first"))
+    short.take(frame("a"))
+    short.take(frame("bc"))
+    short.take(b"data: [DONE]\n\n")
+    assert (short.frames, short.bytes) == (2, len(frame("a") + frame("bc")))
+
+
+def test_the_text_is_found_where_it_stands_and_not_where_it_seems_to() -> None:
+    data = frame("first", note='"content":"x"', more={"content": "y"})
+    assert heard(lane(data).take(data.replace(b"first", b"second"))) == "second"
+    early = data.replace(b'{"id"', b'{"content":"z","id"')
+    assert heard(lane(early).take(early.replace(b"first", b"second"))) == "second"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"data: [DONE]\n\n",
+        b'data: {"choices":[{"delta":{"content":null}}]}\n\n',
+        b'data: {"choices":[{"delta":{"content":"a"}},{"delta":{"content":"b"}}]}\n\n',
+        b'data: {"content":"a"}\n\n',
+        b'data: {"choices":[{"delta":{"content":"a","content":"b"}}]}\n\n',
+        b'data: {"choices":[{"delta":{"content"  :"a"}}]}\n\n',
+    ],
+)
+def test_nothing_is_learnt_of_a_chunk_whose_text_cannot_be_found(data: bytes) -> None:
+    found = learn(data, BEFORE, AFTER)
+    assert found is None or heard(found.take(data)) == json.loads(data[6:])["choices"][0]["delta"]["content"]
