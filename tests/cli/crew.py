@@ -39,7 +39,7 @@ class _Server:
 
     async def run(self) -> int:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._end.set)
-        await self._listener.start("", 0, sock=self._worker.sockets[0])
+        await self._listener.start("", 0, sockets=self._worker.sockets)
         await self._siblings.start()
         self._worker.ready()
         await self._end.wait()

@@ -93,13 +93,12 @@ def test_it_says_hello_as_a_right_stream_until_it_is_interrupted(folder: Path) -
 
 
 def test_who_waits_for_an_answer_does_not_hold_up_its_end(folder: Path) -> None:
-    with mocking("--gap", "60s", cwd=folder) as mock:
-        with mock.send(CHAT) as reply:
-            assert reply.readline().startswith(b"data: ")
-            assert mock.interrupt() == 0
-            assert mock.live.end().notes == ""
-            with pytest.raises(IncompleteRead):
-                reply.read()
+    with mocking("--gap", "60s", cwd=folder) as mock, mock.send(CHAT) as reply:
+        assert reply.readline().startswith(b"data: ")
+        assert mock.interrupt() == 0
+        assert mock.live.end().notes == ""
+        with pytest.raises(IncompleteRead):
+            reply.read()
 
 
 def test_it_says_as_many_words_as_it_was_told(folder: Path) -> None:

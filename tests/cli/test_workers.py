@@ -18,7 +18,7 @@ import pytest
 
 from tests.cli.crew import HURRIED, PER_MINUTE
 from tests.cli.live import watched
-from tests.cli.run import LIMIT_S
+from tests.cli.run import COMMAND, ENVIRONMENT, LIMIT_S
 from welldone.cli.workers import Numbered, share
 from welldone.engines.upstream_settings import UpstreamSettings
 from welldone.serve.log import LineFormatter, Redactor
@@ -102,9 +102,12 @@ def _has_ended(pid: int) -> bool:
     except ProcessLookupError:
         return True
     try:
-        return bool(select.select([watch], [], [], LIMIT_S)[0])
+        has_ended = bool(select.select([watch], [], [], LIMIT_S)[0])
+        if not has_ended:
+            signal.pidfd_send_signal(watch, signal.SIGKILL)
     finally:
         os.close(watch)
+    return has_ended
 
 
 def _values(page: bytes) -> dict[str, float]:
@@ -147,7 +150,7 @@ def test_all_end_together_when_the_parent_is_told_to(number: signal.Signals) -> 
         pids = [facts["pid"] for facts in crew.both()]
         crew.process.send_signal(number)
         assert crew.process.wait(LIMIT_S) == 0
-        assert all(map(_has_ended, pids))
+        assert [_has_ended(pid) for pid in pids] == [True, True]
 
 
 def test_what_runs_may_finish_until_somebody_is_in_a_hurry() -> None:
@@ -170,7 +173,7 @@ def test_workers_end_with_a_parent_that_is_killed() -> None:
     with Crew() as crew:
         pids = [facts["pid"] for facts in crew.both()]
         crew.process.kill()
-        assert all(map(_has_ended, pids))
+        assert [_has_ended(pid) for pid in pids] == [True, True]
 
 
 @ON_LINUX
@@ -243,3 +246,22 @@ def test_together_the_workers_keep_to_the_limits_of_an_upstream(
     upstream = UpstreamSettings(name="lab", url="http://lab/v1", limit=limit, queue=queue)
     config = share(Config(server=ServeSettings(workers=4), models=(), upstreams=(upstream,)))
     assert [(one.name, one.limit, one.queue) for one in config.upstreams] == [("lab", *shared)]
+
+
+def test_the_command_serves_with_workers_and_ends_well() -> None:
+    words = ["serve", "--upstream", "http://127.0.0.1:9/v1", "--workers", "2", "--port", "0"]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([COMMAND, *words], env=ENVIRONMENT, stdin=pipe, stdout=pipe, stderr=pipe)
+    with watched(process):
+        assert process.stdout is not None
+        said = process.stdout.readline().decode()
+        port = int(said.rpartition(":")[2].removesuffix("/v1\n"))
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT_S)
+        connection.request("GET", "/v1/models")
+        assert connection.getresponse().read()
+        connection.close()
+        process.terminate()
+        out, error = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0
+    assert b" serves " not in out  # the banner stands there once
+    assert b"request worker=" in error

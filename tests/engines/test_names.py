@@ -8,9 +8,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.engines.lab import NOWHERE, models, upstream
-from welldone.engines.names import Group, Local, Names, Target, matches, problems, read_target
+from welldone.engines.names import Group, Local, Names, Target, problems, read_target
 from welldone.engines.upstream import Upstream
 from welldone.engines.upstream_settings import UpstreamSettings
+from welldone.net.patterns import matches
 
 
 def _found(

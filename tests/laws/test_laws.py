@@ -16,7 +16,7 @@ from welldone.wire.collect import Reply, collect
 from welldone.wire.dialects.chat import ChatWriter
 from welldone.wire.dialects.completions import CompletionsWriter
 from welldone.wire.dialects.stream import StreamWriter
-from welldone.wire.events import Event, Failure, Text, Usage
+from welldone.wire.events import Event, Failure, Finish, Reasoning, Text, ToolArguments, ToolCall, Usage
 from welldone.wire.faults import Mend
 from welldone.wire.faults.catalogue import BY_ID
 from welldone.wire.head import Endpoint
@@ -24,6 +24,7 @@ from welldone.wire.notes import Notes
 from welldone.wire.pipe import Pipe
 from welldone.wire.reader import Reader
 from welldone.wire.repair import Repair
+from welldone.wire.texts import Think
 
 WRITERS: dict[Endpoint, type[StreamWriter]] = {Endpoint.CHAT: ChatWriter, Endpoint.COMPLETIONS: CompletionsWriter}
 ASKED: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}, "tools": [{}], "n": 3}
@@ -38,9 +39,18 @@ def write(events: list[Event], endpoint: Endpoint, *, usage_is_null: bool = Fals
     return b"".join([*(writer.send(event) for event in events), writer.end()])
 
 
-def fix(data: bytes, endpoint: Endpoint, request: dict[str, Any] | None = None, cuts: list[int] | None = None) -> bytes:
+def fix(
+    data: bytes,
+    endpoint: Endpoint,
+    request: dict[str, Any] | None = None,
+    cuts: list[int] | None = None,
+    *,
+    think: Think = "no",
+    strict: frozenset[str] = frozenset(),
+) -> bytes:
     """The stream that repair makes of `data`, fed in pieces."""
-    pipe = Pipe(endpoint, fallback=HEAD[endpoint], asked=None if request is None else read_request(request))
+    asked = None if request is None else read_request(request)
+    pipe = Pipe(endpoint, fallback=HEAD[endpoint], asked=asked, think=think, strict=strict)
     ends = [*sorted(cut for cut in cuts or [] if cut < len(data)), len(data)]
     pieces = [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
     return b"".join([*(pipe.feed(piece) for piece in pieces), pipe.close()])
@@ -139,3 +149,35 @@ def test_law_3_repairing_twice_is_repairing_once(
 def test_law_4_where_the_bytes_are_cut_never_matters(stream: tuple[Endpoint, bytes], cuts: list[int]) -> None:
     endpoint, data = stream
     assert fix(data, endpoint, cuts=cuts) == fix(data, endpoint)
+
+
+THINKING = st.one_of(
+    st.sampled_from(["<think>", "</think>", "<th", "ink>", "</", "\n", " ", "a", "b", "Hello"]).map(
+        lambda text: [Text(0, text)]
+    ),
+    st.sampled_from([[Reasoning(0, "why")], [ToolCall(0, 0, "a", "get"), ToolArguments(0, 0, "{}")]]),
+)
+
+
+@given(said=st.lists(THINKING, max_size=8), think=st.sampled_from(["no", "tags", "open"]), size=st.integers(1, 200))
+def test_laws_2_and_4_hold_where_thoughts_are_taken_out(said: list[list[Event]], think: Think, size: int) -> None:
+    events = Repair(Endpoint.CHAT, asked=Asked(), notes=Notes(), mint=iter("xyz").__next__)
+    legal_events = events.feed([event for some in said for event in some] + [Finish(0, "stop")])
+    data = write(legal_events + events.close(is_done=True), Endpoint.CHAT)
+    fixed = fix(data, Endpoint.CHAT, think=think)
+    assert broken(fixed, Endpoint.CHAT, None) == set()
+    assert fix(data, Endpoint.CHAT, cuts=list(range(size, len(data), size)), think=think) == fixed
+
+
+@given(
+    stream=spoiled(),
+    rules=st.one_of(st.just({"all"}), st.sets(st.sampled_from(sorted(BY_ID)))),
+    cuts=st.lists(st.integers(1, 3000)),
+)
+def test_laws_2_and_4_hold_where_rules_are_strict(
+    stream: tuple[Endpoint, bytes], rules: set[str], cuts: list[int]
+) -> None:
+    endpoint, data = stream
+    fixed = fix(data, endpoint, strict=frozenset(rules))
+    assert broken(fixed, endpoint, None) <= UNKNOWABLE
+    assert fix(data, endpoint, cuts=cuts, strict=frozenset(rules)) == fixed

@@ -13,14 +13,11 @@ import pytest
 from tests.live.faults import answer, begin, post, replies, request, small, speak
 from tests.live.raw import CHAT, Json, Line, Reply, ask, judged
 from tests.live.server import KEY, LIMIT_S, Running, serving
-from welldone.engines.fleet import Fleet
 from welldone.engines.settings import ModelSettings
 from welldone.rules.capture import read_capture
 from welldone.serve.app import Route
-from welldone.serve.limits import Limits
-from welldone.serve.metrics import Metrics
-from welldone.serve.routes import Routes
-from welldone.serve.settings import ServeSettings
+from welldone.serve.server import Server
+from welldone.serve.settings import Config, ServeSettings
 
 OPEN = {"/", "/health"}
 BEARER = f"Authorization: Bearer {KEY}"
@@ -51,9 +48,8 @@ def all_routes(tmp_path: Path) -> dict[str, Route]:
     """Every path that there is, also those that have to be asked for."""
 
     async def make() -> dict[str, Route]:
-        fleet = Fleet([ModelSettings(name="m", file=tmp_path)], folder=tmp_path, environment={})
-        limits = Limits(requests_per_minute=0, tokens_per_minute=0)
-        return Routes(ServeSettings(slots=True), fleet, Metrics([]), limits, head=lambda _: {})._paths
+        config = Config(server=ServeSettings(slots=True), models=(ModelSettings(name="m", file=tmp_path),))
+        return Server(config, keys=(), folder=tmp_path, environment={}).routes._paths
 
     return asyncio.run(make())
 

@@ -47,6 +47,7 @@ def test_a_url_is_an_address(url: str, address: Address, authority: str | None) 
         ("http://lab:x", "from 1 to 65535"),
         ("http://[::1", "no IPv6 address"),
         ("http://[lab]", "no IPv6 address"),
+        ("http://[v1.lab]", "no IPv6 address"),
         ("http://[fe80::1%25eth0]", "no zone"),
         (f"http://me:{SECRET}@lab", "no user"),
         (f"http://{SECRET}@lab", "no user"),

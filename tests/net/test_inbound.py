@@ -252,32 +252,19 @@ def test_a_stream_of_known_length_goes_out_without_chunks() -> None:
     assert body == b"onetwo"
 
 
-def test_two_may_listen_on_one_port() -> None:
-    async def work() -> None:
-        first = Listener(echo, error_page=page, connections=1)
-        second = Listener(echo, error_page=page, connections=1)
-        port = await first.start("127.0.0.1", 0, reuse_port=True)
-        assert await second.start("127.0.0.1", port, reuse_port=True) == port
-        for listener in (first, second):
-            assert (await ask(port, GET)).startswith(b"HTTP/1.1 200 ")
-            await listener.stop_accepting()
-            await listener.close()
-
-    run(work())
-
-
-def test_a_socket_that_is_bound_already_is_listened_on(tmp_path: Path) -> None:
+def test_sockets_that_were_made_before_are_listened_on(tmp_path: Path) -> None:
     async def work() -> None:
         listener = Listener(echo, error_page=page, connections=1)
-        with socket.socket() as bound:
-            bound.bind(("127.0.0.1", 0))
-            assert await listener.start("", 0, sock=bound) == bound.getsockname()[1]
-            assert (await ask(bound.getsockname()[1], GET)).startswith(b"HTTP/1.1 200 ")
+        with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
+            assert await listener.start("", 0, sockets=[one, two]) == one.getsockname()[1]
+            for bound in (one, two):
+                assert (await ask(bound.getsockname()[1], GET)).startswith(b"HTTP/1.1 200 ")
+            await listener.stop_accepting()
             await listener.close()
         other = Listener(echo, error_page=page, connections=1)
         with socket.socket(socket.AF_UNIX) as bound:
             bound.bind(str(tmp_path / "s"))
-            assert await other.start("", 0, sock=bound) == 0
+            assert await other.start("", 0, sockets=[bound]) == 0
             await other.close()
 
     run(work())

@@ -87,14 +87,14 @@ def test_an_early_hint_is_not_the_reply() -> None:
         b"HTTP/1.1 200 OK\r\nContent-Le",
         REPLY[:-1],
         CHUNKED[:-5],
-        CHUNKED[:-5] + b"X: " + b"a" * 100_000,
-        b"HTTP/1.1 103 Early Hints\r\nX: 1\r\n\r\n" * 5_000,
+        CHUNKED[:-2] + b"X: " + b"a" * 1_000_000,
+        b"HTTP/1.1 103 Early Hints\r\nX: 1\r\n\r\n" * 50_000,
         b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\nhello",
         b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
         b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nzz\r\n",
         b"SSH-2.0-OpenSSH\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nX: " + b"a" * 100_000,
+        b"HTTP/1.1 200 OK\r\nX: " + b"a" * 1_000_000,
     ],
     ids=[
         "nothing",
@@ -117,6 +117,19 @@ def test_what_is_no_whole_reply_is_an_error_said_once(reply: bytes, size: int | 
     assert len(heard.ends) == 1
     assert isinstance(heard.ends[0], OutboundError)
     assert not heard.ends[0].is_stale
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"HTTP/1.1 200 OK\r\nX: " + b"a" * 1_000_000,
+        b"HTTP/1.1 103 Early Hints\r\nX: 1\r\n\r\n" * 50_000,
+        CHUNKED[:-2] + b"X: " + b"a" * 1_000_000,
+    ],
+    ids=["head", "hints", "trailer"],
+)
+def test_a_head_without_end_is_not_gathered(reply: bytes) -> None:
+    assert str(run(ask(reply, size=10_000)).ends[0]) == "the head of the reply is too long"
 
 
 def test_what_came_before_the_garbage_is_handed_on() -> None:

@@ -151,7 +151,7 @@ def test_what_comes_while_nobody_asked_ends_the_connection(new_loop: NewLoop) ->
             await reader.read()
             left.set()
 
-        speak, left, pool = asyncio.Event(), asyncio.Event(), Pool()
+        speak, left, pool = asyncio.Event(), asyncio.Event(), Pool(idle_s=600)
         async with serving(answer) as port:
             await get(pool, Address(port=port))
             assert pool.idle == 1
@@ -219,7 +219,7 @@ def test_a_connection_that_is_used_does_not_keep_another_waiting(new_loop: NewLo
 
 def test_a_server_that_hangs_up_is_noticed_while_its_connection_waits(new_loop: NewLoop) -> None:
     async def work() -> None:
-        upstream, pool = Upstream(), Pool()
+        upstream, pool = Upstream(), Pool(idle_s=600)
         async with serving(upstream.answer) as port:
             await asyncio.gather(*(get(pool, Address(port=port)) for _ in range(3)))
             upstream.hang_up.set()

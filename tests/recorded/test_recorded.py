@@ -124,4 +124,4 @@ def test_what_is_noted_is_what_the_judge_finds(reply: Recorded) -> None:
     pipe, _ = _fix(reply, is_request_known=True)
     found = {rule for rule in judge(reply.trace).counts if not rule.startswith(("http-", "sse-whole-event"))}
     noted = {note.rule for note in pipe.notes.all()}
-    assert noted == found - {"ext-logprobs-align", "tool-args-json-object"}
+    assert noted == found - {"ext-logprobs-align"}

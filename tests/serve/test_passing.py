@@ -13,10 +13,13 @@ from tests.serve.gateways import Gateway, gateway
 from tests.serve.scripts import Heard, refusal
 from welldone.engines.scripts import Piece, Reply, Script, json_reply
 from welldone.net.inbound import Call
-from welldone.serve.backends import Seat, Trouble
-from welldone.serve.passing import WAYS
+from welldone.serve.app import Ask
+from welldone.serve.backends import Local, Seat, Trouble
+from welldone.serve.errors import ApiError
+from welldone.serve.passing import WAYS, Passing, Targets
 from welldone.serve.relay import Relay
-from welldone.serve.settings import KeySettings
+from welldone.serve.settings import KeySettings, ServeSettings
+from welldone.wire.events import Json
 
 VECTOR = json_reply({"object": "list", "data": [], "usage": {"prompt_tokens": 900, "total_tokens": 900}})
 SOUND = Reply((Piece(base64=bytes(range(256)), times=4096), Piece("end")), headers={"Content-Type": "audio/mpeg"})
@@ -41,9 +44,11 @@ async def send(
     return reader, writer
 
 
-async def get(serving: Gateway, method: str, path: str, *given: Any, **headers: str) -> Heard:  # noqa: ANN401 - as above
+async def get(
+    serving: Gateway, method: str, path: str, body: bytes = b"", kind: str = "application/json", **headers: str
+) -> Heard:
     """A request, and all of its reply."""
-    reader, writer = await send(serving, method, path, *given, **headers)
+    reader, writer = await send(serving, method, path, body, kind, **headers)
     raw = await reader.read()
     writer.close()
     return Heard(raw, {})
@@ -176,6 +181,18 @@ def test_two_attempts_are_all_and_then_an_error_says_so(tmp_path: Path, broken: 
     assert sum(heard.request["asked"]) == 2
 
 
+def test_an_upstream_that_is_gone_is_passed_over(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with gateway(tmp_path, [VECTOR], [VECTOR], first={"weight": 1000.0}) as serving:
+            await serving.upstreams[0].close()
+            assert (await get(serving, "POST", "/v1/embeddings", json.dumps(INPUT).encode())).status == 200
+            await serving.upstreams[1].close()
+            heard = await get(serving, "POST", "/v1/embeddings", json.dumps(INPUT).encode())
+            assert (heard.status, heard.error["code"]) == (502, "upstream_unreachable")
+
+    run(work())
+
+
 def test_what_the_client_did_wrong_is_asked_once(tmp_path: Path) -> None:
     no = refusal(400, {"error": {"message": "no such voice", "param": "voice", "code": "bad_voice"}})
     heard = ask(tmp_path, [no], [no], path="/v1/audio/speech")
@@ -257,6 +274,48 @@ def test_what_cannot_be_read_goes_nowhere(tmp_path: Path, body: bytes, kind: str
     run(work())
 
 
+def test_a_body_that_is_compressed_goes_nowhere(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with gateway(tmp_path, [VECTOR]) as serving:
+            heard = await get(serving, "POST", "/v1/embeddings", b"{}", Content_Encoding="gzip")
+            assert heard.status == 415
+            assert serving.asked == [0]
+
+    run(work())
+
+
+@pytest.mark.parametrize("path", ["/embeddings", "/audio/speech"])
+def test_a_local_model_answers_where_it_can(path: str) -> None:
+    async def work() -> None:
+        async def body(**_: object) -> bytes:
+            return json.dumps(INPUT).encode()
+
+        async def local(ask: Ask, body: Json) -> None:
+            assert body == INPUT
+            ask.facts["local"] = True
+
+        here = SimpleNamespace(find=lambda *_: Local.__new__(Local))
+        passing = Passing(ServeSettings(), cast("Targets", here), spend=lambda *_: None)
+        call = SimpleNamespace(method="POST", headers={}, body=body)
+        ask = Ask(cast("Call", call), "id", 0.0, {}, facts={})
+        if path == "/embeddings":
+            await passing.with_local(path, local).actions["POST"](ask)
+            assert ask.facts == {"local": True}
+            return
+        route = passing.find(path)
+        assert route is not None
+        with pytest.raises(ApiError, match="Local models do not offer this"):
+            await route.actions["POST"](ask)
+
+    run(work())
+
+
+def test_every_path_is_in_the_documents() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "passing.md").read_text("utf-8")
+    shown = {way.path.replace("*", "{id}") for way in WAYS}
+    assert {path for path in shown if f"`/v1{path}`" not in page} == set()
+
+
 FILES = Script(
     posts=(json_reply({"id": "file-1"}),),
     paths={
@@ -278,8 +337,7 @@ FILES = Script(
 def test_files_are_those_of_the_first_upstream(tmp_path: Path, method: str, path: str, seen: tuple[str, str]) -> None:
     async def work() -> None:
         async with gateway(tmp_path, FILES, FILES) as serving:
-            given = (FILE + b"--AbC--\r\n", FORM) if method == "POST" else ()
-            heard = await get(serving, method, path, *given)
+            heard = await get(serving, method, path, FILE + b"--AbC--\r\n" if method == "POST" else b"", FORM)
             assert heard.status == 200
             assert [(one.method, one.path) for one in serving.upstreams[0].seen] == [seen]
             assert not serving.upstreams[1].seen

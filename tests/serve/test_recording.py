@@ -119,10 +119,11 @@ def test_a_request_without_a_reply_is_recorded_too(tmp_path: Path) -> None:
     assert (record["status"], record["headers"], record["pieces"], body) == (None, [], [], b"")
 
 
-@pytest.mark.parametrize("name", ["llamacpp/chat_emoji_stream", "quoted/lightllm_1262_before", "vllm/chat_stream"])
+@pytest.mark.parametrize(
+    "name", ["llamacpp/chat_emoji_stream", "quoted/ik_467_before", "vllm/chat_tools_required_stream"]
+)
 def test_what_is_recorded_is_judged_and_played_as_it_came(name: str, tmp_path: Path) -> None:
-    known = {one.name: one for one in recorded()}
-    trace = known.get(name, known["quoted/ik_467_before"]).trace
+    trace = next(one.trace for one in recorded() if one.name == name)
     with recorder_in(tmp_path) as recorder:
         tape = recorder.begin(CHAT, trace.request or {}, "lab", "req-1")
         tape.head(trace.status or 200, {name.lower(): value for name, value in trace.headers or ()})
@@ -182,7 +183,6 @@ def test_secrets_are_blotted_out_of_all_else(tmp_path: Path) -> None:
     assert record["headers"] == [["x-request-id", "[hidden]"]]
     assert (record["server"], record["error"]) == ("[hidden]", "[hidden] was refused")
     assert "secret" not in path.read_text() + path.name
-    assert "secret" not in repr(vars(recorder)["_folder"])
 
 
 def test_a_short_secret_breaks_no_escape(tmp_path: Path) -> None:
@@ -311,12 +311,12 @@ def test_after_a_pause_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with monkeypatch.context() as patch:
         _on_append(patch)
         say(recorder, b"lost")
-        recorder.start()
-        while recorder._done_bytes < recorder._taken_bytes:
-            os.sched_yield()
+        recorder._jobs.put(None)
+        recorder._write_all()  # what the thread does, done before we go on
     say(recorder, b"in the pause")
     clock.now += recording.PAUSE_S
     say(recorder, b"after it")
+    recorder.start()
     recorder.close()
     assert only_record(tmp_path)[2] == b"after it"
     assert (recorder.written, recorder.dropped) == (1, 2)

@@ -341,3 +341,10 @@ def test_a_name_without_end_is_a_failure() -> None:
 def test_what_came_beside_a_placeholder_stays() -> None:
     said = Said(begin(0, "a", "get"), ToolArguments(0, 0, "{}", {"x": 1}), more(0, '{"y":2}'))
     assert said.first == [begin(0, "a", "get"), ToolArguments(0, 0, "", {"x": 1}), more(0, '{"y":2}')]
+
+
+@pytest.mark.parametrize("times", [1, 2, 3, 4])
+def test_a_placeholder_that_is_repeated_is_said_once(times: int) -> None:
+    pieces: list[Piece] = [begin(0, "a", "get"), more(0, "{}")]
+    said = Said(*pieces * times)
+    assert said.all == pieces

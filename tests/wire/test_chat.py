@@ -5,7 +5,20 @@ import pytest
 from tests.wire.build import DONE, HEAD, call, choice, chunk, count, entry, frame, named, pack, piece, role, say
 from welldone.wire.collect import Answer, Call, Reply
 from welldone.wire.dialects.chat import ChatWriter, call_object, finish_reason, whole
-from welldone.wire.events import Event, Finish, Json, Opening, Reasoning, Refusal, Text, ToolArguments, ToolCall, Usage
+from welldone.wire.events import (
+    Event,
+    Extra,
+    Finish,
+    Json,
+    Opening,
+    Place,
+    Reasoning,
+    Refusal,
+    Text,
+    ToolArguments,
+    ToolCall,
+    Usage,
+)
 from welldone.wire.head import Head
 
 OPEN = Opening(0)
@@ -30,10 +43,20 @@ def test_each_event_has_its_delta(event: Event, delta: Json) -> None:
     assert write(OPEN, event, Finish(0, "stop"))[:2] == [frame(role()), frame(say(delta))]
 
 
-def test_reasoning_may_go_by_another_name() -> None:
-    assert write(OPEN, Reasoning(0, "a"), Finish(0, "stop"), reasoning=("reasoning",))[1] == frame(
-        say({"reasoning": "a"})
-    )
+NAMES: list[tuple[str, ...]] = [("reasoning",), ("reasoning_content", "reasoning"), ()]
+
+
+@pytest.mark.parametrize("names", NAMES)
+def test_reasoning_may_go_by_other_names_or_not_at_all(names: tuple[str, ...]) -> None:
+    written = write(OPEN, Reasoning(0, "a"), Text(0, "b"), Finish(0, "stop"), reasoning=names)
+    thought = frame(say(dict.fromkeys(names, "a"))) if names else b""
+    assert written[1:3] == [thought, frame(say({"content": "b"}))]
+
+
+def test_what_rides_on_reasoning_that_does_not_go_out_rides_on_what_follows() -> None:
+    rider = Extra(0, Place.CHOICE, {"x": 1})
+    written = write(OPEN, rider, Reasoning(0, "a"), Text(0, "b"), Finish(0, "stop"), reasoning=())
+    assert written[1:4] == [b"", b"", frame(say({"content": "b"}, x=1))]
 
 
 def test_a_call_is_named_once_and_its_arguments_follow() -> None:
@@ -130,9 +153,10 @@ def test_a_whole_reply_may_have_a_function_call() -> None:
     assert whole(HEAD, reply, functions=True) == body(answered(message, "function_call"))
 
 
-def test_reasoning_of_a_whole_reply_may_go_by_another_name() -> None:
+@pytest.mark.parametrize("names", NAMES)
+def test_reasoning_of_a_whole_reply_may_go_by_other_names_or_not_at_all(names: tuple[str, ...]) -> None:
     reply = Reply({0: Answer("a", "why", reason="stop")})
-    assert whole(HEAD, reply, reasoning=("reasoning",)) == body(answered({"content": "a", "reasoning": "why"}))
+    assert whole(HEAD, reply, reasoning=names) == body(answered({"content": "a"} | dict.fromkeys(names, "why")))
 
 
 def test_a_whole_reply_has_its_choices_in_order_and_what_was_said_of_all() -> None:

@@ -116,6 +116,28 @@ def test_each_call_of_a_tool_has_an_id_of_its_own() -> None:
     assert [(note.rule, note.count) for note in fold.notes.all()] == [("tool-id-first", 2)]
 
 
+@pytest.mark.parametrize("endpoint", [CHAT, COMPLETIONS])
+def test_a_part_gives_one_choice_however_many_its_server_sends(endpoint: Endpoint) -> None:
+    two = {
+        CHAT: stream(role(), role(1), *words("b", index=1), *words("a"), finish(index=1), finish()),
+        COMPLETIONS: stream(text("b", 1), text("a"), text_end(index=1), text_end()),
+    }[endpoint]
+    fold = Fold(endpoint, fallback=FALLBACKS[endpoint], asked=Asked(choices=2), parts=Parts(2))
+    pipe = Pipe(endpoint, fallback=FALLBACKS[endpoint], asked=Asked(choices=2), parts=Parts(2))
+    body = b""
+    for part in (0, 1):
+        fold.feed(two, part)
+        fold.close(part)
+        body += pipe.feed(two, part) + pipe.close(part)
+    assert judge(Trace(body=body, endpoint=endpoint.value, request=REQUEST)).counts.keys() <= {
+        "use-final-chunk",
+        "use-null-elsewhere",
+        "cmpl-usage-chunk",
+    }
+    assert [one["index"] for one in json.loads(fold.body())["choices"]] == [0, 1]
+    assert body.count(b'"stop"') == 2
+
+
 def test_one_part_that_fails_ends_the_whole_answer() -> None:
     pipe = Pipe(CHAT, fallback=FALLBACK, asked=ASKED, parts=Parts(2))
     body = pipe.feed(stream(role(), *words("a"), end=b""), 0)

@@ -44,6 +44,37 @@ def test_notes_stay_as_few_as_the_rules_however_often_they_are_made() -> None:
     assert notes.all() == [Note("fin-key-present", 100_000, 0, 0, "0")]
 
 
+@pytest.mark.parametrize(
+    ("strict", "broken"),
+    [
+        (set(), None),
+        ({"fin-key-present"}, "fin-key-present"),
+        ({"fin-key-present", "delta-role-once"}, "delta-role-once"),
+        ({"end-done-sent"}, None),
+        ({"tool-args-json-object"}, "tool-args-json-object"),
+        ({"all"}, "delta-role-once"),
+    ],
+)
+def test_the_first_rule_that_may_not_be_broken_is_told(strict: set[str], broken: str | None) -> None:
+    notes = Notes("chat")
+    notes.strict = frozenset(strict)
+    # The first has a mend that can only report, the second is of the other endpoint: neither is among "all".
+    for fault in (faults.tool.ARGS_JSON_OBJECT, faults.cmpl.FINISH, faults.delta.ROLE_ONCE, faults.fin.KEY_PRESENT):
+        notes.note(fault)
+    assert notes.broken == broken
+
+
+def test_after_a_hush_nothing_is_noted() -> None:
+    notes = Notes()
+    notes.strict = frozenset({"all"})
+    notes.note(faults.tool.ARGS_JSON_OBJECT)
+    notes.hush()
+    notes.note(faults.tool.ARGS_JSON_OBJECT)
+    notes.note(faults.delta.ROLE_ONCE)
+    assert [(note.rule, note.count) for note in notes.all()] == [("tool-args-json-object", 1)]
+    assert notes.broken is None
+
+
 def nested(depth: int) -> object:
     value: object = 1
     for _ in range(depth):

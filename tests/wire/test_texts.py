@@ -74,9 +74,9 @@ def test_only_as_much_as_one_text_is_held() -> None:
     assert "".join(said) == "x" * 2000
 
 
-def thoughts(*texts: str) -> tuple[list[Event], list[str]]:
+def thoughts(*texts: str, is_open: bool = False) -> tuple[list[Event], list[str]]:
     notes = Notes()
-    given = Thoughts(0, notes)
+    given = Thoughts(0, notes, is_open=is_open)
     events = [event for text in texts for event in given.feed(text)]
     return events + given.close(), rules(notes)
 
@@ -112,6 +112,37 @@ def test_leading_thoughts_are_moved_to_where_they_belong(
     texts: list[str], events: list[Event], noted: list[str]
 ) -> None:
     assert thoughts(*texts) == (events, noted)
+
+
+@pytest.mark.parametrize(
+    ("texts", "events"),
+    [
+        (["why</think>so"], [thought("why"), words("so")]),
+        (["w", "hy</th", "ink>s", "o"], [thought("w"), thought("hy"), words("s"), words("o")]),
+        (["<think>why</think>so"], [thought("why"), words("so")]),
+        (["\n<th", "ink>why</think>so"], [thought("why"), words("so")]),
+        (["<thought>a</think>so"], [thought("<thought>a"), words("so")]),
+        ([" " * 300, "</think>so"], [thought(" " * 300), words("so")]),
+        (["</think>so</think>"], [words("so</think>")]),
+        (["a</think>", "<think>b</think>", "so"], [thought("a"), thought("b"), words("so")]),
+        (["a</think>\n\nso"], [thought("a"), words("\n\nso")]),
+        (["never closed"], [thought("never closed")]),
+        (["<thi"], [words("<thi")]),
+        ([], []),
+    ],
+)
+def test_a_text_may_begin_inside_of_thoughts(texts: list[str], events: list[Event]) -> None:
+    assert thoughts(*texts, is_open=True)[0] == events
+
+
+def test_only_white_space_comes_before_what_is_no_text() -> None:
+    given = Thoughts(0, Notes())
+    assert given.pause() == []
+    assert [given.feed("\n"), given.pause(), given.pause()] == [[], [words("\n")], []]
+    assert [given.feed(" <th"), given.pause()] == [[], []]
+    assert [given.feed("ink>a "), given.pause()] == [[thought("a ")], []]
+    assert [given.feed("</think>\n\n"), given.pause()] == [[], [words("\n\n")]]
+    assert given.feed("<think>b</think>c") == [thought("b"), words("c")]
 
 
 def test_white_space_before_a_tag_is_waited_for_only_so_long() -> None:

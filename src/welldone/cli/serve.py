@@ -1,4 +1,4 @@
-"""`welldone serve`: an OpenAI-compatible server on local models."""
+"""`welldone serve`: an OpenAI-compatible server, on local models and in front of other servers."""
 
 import importlib
 

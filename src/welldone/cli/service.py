@@ -13,7 +13,7 @@ from typing import Literal, cast
 
 import uvloop
 
-from welldone.cli import banner, checks, show
+from welldone.cli import banner, checks, show, workers
 from welldone.cli.exits import Exit, UsageError
 from welldone.cli.news import News
 from welldone.cli.pull import EXITS, fetch
@@ -23,15 +23,16 @@ from welldone.engines.fleet import Model, State
 from welldone.engines.orders import NO_GPU
 from welldone.engines.store import models_folder
 from welldone.serve import log
-from welldone.serve.log import Log, Value
+from welldone.serve.log import LineFormatter, Log, Redactor, Value
 from welldone.serve.server import Server
 from welldone.serve.settings import Config, ServeSettings
+from welldone.serve.siblings import Worker
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 _LAST_WORDS = 5  # lines of an engine that failed: its error, and what led to it
 
 
-def run(config: Config) -> Exit:
+def run(config: Config) -> int:
     """Serve until told to stop."""
     for note in config.notes:
         show.note(note)
@@ -48,8 +49,35 @@ def run(config: Config) -> Exit:
     level = logging.ERROR if settings.quiet else _LEVELS[settings.log_level]
     style = cast('Literal["text", "json"]', settings.log_format)
     secrets = (*keys, *config.secrets)
-    with Log(style=style, level=level, secrets=secrets), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(config, keys, folder, made))
+
+    def serve(worker: Worker | None = None) -> Exit:
+        own = config if worker is None else workers.share(config)
+        log = Log(style=style, level=level, secrets=secrets)
+        if worker is not None:
+            log.addFilter(workers.Numbered(worker.number))
+        with log, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_serve(own, keys, folder, made, worker))
+
+    if settings.workers == 1:
+        return serve()
+    formatter = LineFormatter(style, Redactor(secrets))
+    has_keys = bool(keys or config.keys)
+    try:
+        return workers.run(
+            settings,
+            serve,
+            announce=lambda port: _announce(config, port, has_keys, made),
+            formatter=formatter,
+            level=level,
+        )
+    except OSError as error:
+        raise UsageError(_no_place(settings, error)) from None
+
+
+def _announce(config: Config, port: int, has_keys: bool, made: str | None) -> None:
+    for line in banner.lines(config, port, has_keys=has_keys, made=made):
+        show.line(line)
+    show.flush()
 
 
 def _ignore_signals(numbers: Iterable[int]) -> None:
@@ -62,15 +90,16 @@ def _ignore_signals(numbers: Iterable[int]) -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-async def _serve(config: Config, keys: list[str], folder: Path, made: str | None) -> Exit:
-    return await _Service(config, keys, folder, made).run()
+async def _serve(config: Config, keys: list[str], folder: Path, made: str | None, worker: Worker | None) -> Exit:
+    return await _Service(config, keys, folder, made, worker).run()
 
 
 class _Service:
     """The server, from the first line that it prints to its end."""
 
-    def __init__(self, config: Config, keys: list[str], folder: Path, made: str | None) -> None:
+    def __init__(self, config: Config, keys: list[str], folder: Path, made: str | None, worker: Worker | None) -> None:
         self._config = config
+        self._worker = worker
         self._has_keys = bool(keys or config.keys)
         self._made = made
         self._end = asyncio.Event()
@@ -84,6 +113,7 @@ class _Service:
             on_change=self._changed,
             on_line=self._line,
             on_upstream=News().tell,
+            worker=worker,
         )
 
     async def run(self) -> Exit:
@@ -104,14 +134,15 @@ class _Service:
             await self._server.start()
         except OSError as error:
             raise UsageError(_no_place(self._config.server, error)) from None
-        for line in banner.lines(self._config, self._server.port, has_keys=self._has_keys, made=self._made):
-            show.line(line)
-        show.flush()
+        if self._worker is not None:
+            self._worker.ready()
+        else:
+            _announce(self._config, self._server.port, self._has_keys, self._made)
         await self._end.wait()
         return await self._stop()
 
     async def _stop(self) -> Exit:
-        if self._failed is None:
+        if self._failed is None and self._worker is None:
             show.hint("ending: running requests may finish; once more to end at once")
         self._end.clear()
         stopping = asyncio.create_task(self._server.stop())

@@ -66,6 +66,10 @@ class Breaker:
         if self.state == "half-open" and not self._is_probed:
             self._probe_at = self._clock()
 
+    def left(self) -> None:
+        """The client of a request left: if that was the probe, another one may be."""
+        self._probe_at = None
+
     def succeeded(self) -> None:
         """A request was answered: all is well, whatever was before."""
         was_closed = self.opened_at is None

@@ -14,8 +14,7 @@ import msgspec
 from welldone.engines.upstream import Upstream
 from welldone.engines.upstream_settings import UpstreamSettings
 from welldone.net.hints import nearest
-
-ANY = "*"
+from welldone.net.patterns import ANY, matches
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -46,23 +45,6 @@ class Target(msgspec.Struct, frozen=True):
     """Empty: as the client calls it."""
     upstream: str | None
     """None: any that has the model."""
-
-
-def matches(pattern: str, name: str) -> bool:
-    """Whether the name fits; `*` stands for any letters or none, all else for itself. In linear time."""
-    first, *rest = pattern.split(ANY)
-    if not rest:
-        return pattern == name
-    *middle, last = rest
-    if len(name) < len(first) + len(last) or not (name.startswith(first) and name.endswith(last)):
-        return False
-    at, end = len(first), len(name) - len(last)
-    for part in middle:
-        found = name.find(part, at, end)
-        if found < 0:
-            return False
-        at = found + len(part)
-    return True
 
 
 def read_target(text: str, upstreams: Collection[str]) -> Target:

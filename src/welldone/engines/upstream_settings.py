@@ -76,8 +76,7 @@ class UpstreamSettings:
         str,
         Setting(
             "",
-            "take thoughts out of the text: tags, those in <think> tags at its start; open, where the text begins"
-            " inside such a tag",
+            "take thoughts out of the text: tags, leading `<think>` tags; open, where it begins inside one",
             UPSTREAMS,
             choices="no tags open",
             words={"false": "no", "true": "tags"},

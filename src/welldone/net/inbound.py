@@ -179,44 +179,35 @@ class Listener:
         self._connections = connections
         self._server = _Server(self._handle, error_page, sockets=2 * connections + _MORE_SOCKETS)
         self._runner = web.ServerRunner(self._server, handle_signals=False, shutdown_timeout=1.0)
-        self._site: web.BaseSite | None = None
+        self._sites: Sequence[web.BaseSite] = ()
         self.active = 0
         """Requests that are being answered."""
         self._idle = asyncio.Event()
         self._idle.set()
 
     async def start(
-        self,
-        host: str,
-        port: int,
-        *,
-        tls: ssl.SSLContext | None = None,
-        reuse_port: bool = False,
-        sock: socket.socket | None = None,
+        self, host: str, port: int, *, tls: ssl.SSLContext | None = None, sockets: Sequence[socket.socket] = ()
     ) -> int:
-        """Listen; the port, which the system chooses where it is 0.
-
-        With `reuse_port` others may listen there as well. A socket that is bound already stands for host and port.
+        """Listen; the port, which the system chooses where it is 0. Sockets that listen already stand for both.
 
         Raises:
             OSError: the address cannot be had.
         """
         await self._runner.setup()
-        if sock is not None:
-            self._site = web.SockSite(self._runner, sock, ssl_context=tls, backlog=_BACKLOG)
+        if sockets:
+            self._sites = [web.SockSite(self._runner, one, ssl_context=tls, backlog=_BACKLOG) for one in sockets]
         else:
-            self._site = web.TCPSite(
-                self._runner, host, port, ssl_context=tls, backlog=_BACKLOG, reuse_port=reuse_port or None
-            )
-        await self._site.start()
+            self._sites = [web.TCPSite(self._runner, host, port, ssl_context=tls, backlog=_BACKLOG)]
+        for site in self._sites:
+            await site.start()
         address = self._runner.addresses[0]
         return int(address[1]) if isinstance(address, tuple) else 0  # a unix socket has a path and no port
 
     async def stop_accepting(self) -> None:
         """Take no new connections, and close those that wait for a request."""
-        if self._site is not None:
-            await self._site.stop()
-            self._site = None
+        for site in self._sites:
+            await site.stop()
+        self._sites = ()
         self._server.pre_shutdown()
 
     async def idle(self, within_s: float) -> bool:

@@ -117,10 +117,10 @@ class Answer:
         workers = min(len(self._parts), self.backend.slots)
         tasks = [asyncio.create_task(self._work(is_first=number == 0)) for number in range(workers)]
         try:
-            if isinstance(self.pipe, Fold):
-                return await self._give_whole(self.pipe)
-            await self._give_stream()
-            return None
+            if self._request.is_stream:
+                await self._give_stream()
+                return None
+            return await self._give_whole()
         finally:
             self._is_over = True
             for part in self._parts:
@@ -180,6 +180,7 @@ class Answer:
 
     async def _ask(self, part: Part, seat: Seat) -> Trouble | None:
         self.report.seat(seat)
+        self.times.sent()
         tuned = seat.upstream
         if tuned is not None:
             think = cast("Think", tuned.settings.think)
@@ -188,9 +189,7 @@ class Answer:
         tape = None
         if self._recorder is not None and tuned is not None:
             tape = self._recorder.begin(self._path, body, seat.name, self.report.request_id)
-        trouble = await part.ask(seat, self._path, msgspec.json.encode(body), tape)
-        seat.report(trouble)
-        return trouble
+        return await part.ask(seat, self._path, msgspec.json.encode(body), tape)
 
     def _may_retry(self, part: Part, trouble: Trouble, seat: Seat) -> bool:
         """Once, where nothing of the part has gone out yet, and somebody may do better."""
@@ -290,16 +289,17 @@ class Answer:
 
     # What the handler's task does.
 
-    async def _give_whole(self, fold: Fold) -> Reply:
+    async def _give_whole(self) -> Reply:
         while not self._is_over:
             await self._sleep(_NEVER_S)
         if self.error is not None:
             raise self.error
-        failure = fold.failure
+        failure = self.pipe.failure
         if failure is not None:
-            raise ApiError(502, failure.message, param=failure.param, code=failure.code)
-        told = {**self.report.headers(), **self.report.trailers(fold)}
-        return Reply(200, fold.body(), headers={**self._headers(), **told})
+            raise from_failure(failure).error
+        assert isinstance(self.pipe, Fold)
+        told = {**self.report.headers(), **self.report.trailers(self.pipe)}
+        return Reply(200, self.pipe.body(), headers={**self._headers(), **told})
 
     async def _give_stream(self) -> None:
         # A refusal that comes at once gets its status; who waits longer gets the head of the stream, and signs of life.

@@ -54,6 +54,9 @@ class Trouble(msgspec.Struct, frozen=True):
     """Whether the connection was lost, so that an engine of our own may have died."""
 
 
+_LEFT = Trouble(ApiError(408, "The client left."), "left", is_fault=False, is_worth_another=False)
+
+
 class Seat(Protocol):
     """A place at which parts of an answer are asked for."""
 
@@ -204,6 +207,7 @@ class RemoteSeat:
         self.waited_s = waited_s
         self.first_byte_s = settings.first_byte_s if wanted.first_byte_s is None else wanted.first_byte_s
         self.idle_s = settings.idle_s if wanted.idle_s is None else wanted.idle_s
+        self._has_reported = False
         self._on_report = on_report
 
     async def again(self, trouble: Trouble) -> bool:
@@ -212,6 +216,7 @@ class RemoteSeat:
 
     def report(self, trouble: Trouble | None) -> None:
         """What the breaker and the counts hear."""
+        self._has_reported = True
         if trouble is None or not trouble.is_fault:
             self._upstream.breaker.succeeded()
         elif not trouble.is_stale:
@@ -219,6 +224,12 @@ class RemoteSeat:
         if trouble is not None and trouble.error.status == HTTPStatus.TOO_MANY_REQUESTS:
             self._upstream.refused(trouble.error.retry_after_s or 1.0)
         self._on_report(self._upstream, trouble)
+
+    def leave(self) -> None:
+        """The seat is given back, perhaps since the client left before it was answered."""
+        if not self._has_reported:
+            self._upstream.breaker.left()
+            self._on_report(self._upstream, _LEFT)
 
 
 class Remote:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from welldone.net.patterns import matches
 from welldone.serve.errors import ApiError, invalid
 from welldone.serve.settings import KeySettings
 
@@ -75,7 +76,7 @@ class Keys:
     def may_use(self, principal: str, model: str) -> bool:
         """Whether this model, by the name that the client says, is one of those that the key is for."""
         patterns = self._models.get(principal)
-        return patterns is None or any(_matches(pattern, model) for pattern in patterns)
+        return patterns is None or any(matches(pattern, model) for pattern in patterns)
 
     def principal(self, headers: Mapping[str, str]) -> str:
         """The name of the key that came, its own or a short one, for limits and logs; it does not tell the key.
@@ -178,23 +179,6 @@ def _digest(key: str) -> bytes:
 
 def _name(key: str) -> str:
     return f"key-{hashlib.sha256(b'welldone principal: ' + key.encode()).hexdigest()[:8]}"
-
-
-def _matches(pattern: str, name: str) -> bool:
-    """Whether the name is like the pattern, in which `*` stands for any part. Not a regex: names come from clients."""
-    first, *rest = pattern.split("*")
-    if not rest:
-        return name == pattern
-    *middle, last = rest
-    if not name.startswith(first):
-        return False
-    at = len(first)
-    for piece in middle:
-        at = name.find(piece, at)
-        if at < 0:
-            return False
-        at += len(piece)
-    return name.endswith(last) and len(name) - len(last) >= at
 
 
 def _refused(message: str) -> ApiError:

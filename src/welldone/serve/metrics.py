@@ -337,7 +337,7 @@ class Metrics(Collector):
         )
         for name in self._upstreams:
             self.upstream_broken(name)
-            self.upstream_state(name, is_up=False, breaker="closed")
+            self.upstream_state(name, is_up=True, breaker="closed")  # until somebody finds out otherwise
         first = "From sending a request to the upstream to its first token."
         self._upstream_first = self._upstream_times("time_to_first_token", first, _FIRST_S)
         self._upstream_between = self._upstream_times("inter_token", "From one of its tokens to the next.", BETWEEN_S)

@@ -103,13 +103,7 @@ class Part:
             self._exchange = await seat.send(seat.address, "POST", seat.base + path, self, body=body, accept=_SSE)
         except OutboundError as error:
             self._settle(Trouble(refusals.unreachable(str(error)), "unreachable", is_lost=True))
-        outcome: str | None = "left"
-        try:
-            trouble = await self._over
-            outcome = None if trouble is None else trouble.outcome
-        finally:
-            if tape is not None:
-                tape.end(outcome)
+        trouble = await self._over
         self.is_asked = False
         return trouble
 
@@ -117,6 +111,8 @@ class Part:
         """Leave the server."""
         if self._exchange is not None:
             self._exchange.close()
+        if self._tape is not None and not self._over.done():
+            self._tape.end("left")
 
     def time_out(self) -> None:
         """It was silent for too long."""
@@ -125,8 +121,8 @@ class Part:
     def finish(self) -> None:
         """Take the stream as whole, if it has not ended yet: some servers leave it open after its end."""
         if not self._over.done():
-            self.close()
             self.end(None)
+            self.close()
 
     def pause(self) -> None:
         """Hear no more for now."""
@@ -245,12 +241,18 @@ class Part:
 
     def give_up(self, trouble: Trouble) -> None:
         """Hear no more of it."""
-        self.close()
         self._settle(trouble)
+        self.close()
 
     def _settle(self, trouble: Trouble | None) -> None:
-        if not self._over.done():
-            self._over.set_result(trouble)
+        """Tell it here and now: who waits for the part may be gone before its turn comes."""
+        if self._over.done():
+            return
+        self._over.set_result(trouble)
+        if self._seat is not None:
+            self._seat.report(trouble)
+        if self._tape is not None:
+            self._tape.end(None if trouble is None else trouble.outcome)
 
 
 def from_failure(failure: Failure) -> Trouble:

@@ -61,6 +61,7 @@ _UNAVAILABLE = {
 }
 _REQUEST_STATUSES = (400, 422)
 _OVERFLOW_STATUSES = (*_REQUEST_STATUSES, 413, 500)
+_SOON_S = 1.0  # where an upstream that is busy does not say when to come again: clients want to know
 _OURS = (401, 402, 403)  # what they refuse is this server's key, or its account
 
 
@@ -131,6 +132,7 @@ def from_upstream(
     error = {name: _without(value, secrets) for name, value in _read(body).items()}
     message = _clean(error.get("message"))
     wait_s = read_retry_after(headers.get("retry-after", ""), now)
+    wait_s = _SOON_S if wait_s is None else wait_s
     if 300 <= status < 400:
         return _upstream_error("The upstream answered with a redirect, which is not followed.", "upstream_redirect")
     if status in _OURS:

@@ -32,6 +32,7 @@ from welldone.serve.requests import Request, read_body, read_chat, read_completi
 from welldone.serve.requests.foreign import read_foreign
 from welldone.serve.requests.sampling import UNKNOWN
 from welldone.serve.settings import ServeSettings
+from welldone.serve.siblings import Siblings
 from welldone.serve.sticky import sticky_text
 from welldone.serve.targets import Targets
 from welldone.serve.vectors import Vectors
@@ -60,6 +61,7 @@ class Routes:
         keys: Keys,
         send: Send,
         recorder: Recorder | None,
+        siblings: Siblings | None = None,
         head: Callable[[Ask], dict[str, str]],
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -73,6 +75,7 @@ class Routes:
         self._metrics = metrics
         self._limits = limits
         self._recorder = recorder
+        self._siblings = siblings
         self._head = head
         self._now = now
         self._created = int(now())
@@ -112,13 +115,10 @@ class Routes:
     def upstream_changed(self, upstream: Upstream) -> None:
         """An upstream is well, or is not."""
         self._metrics.upstream_state(upstream.name, is_up=upstream.is_healthy, breaker=upstream.breaker.state)
-        for listed in upstream.listed or ():
-            self._metrics.add_model(listed.id)
 
     def _reported(self, upstream: Upstream, trouble: Trouble | None) -> None:
         """An upstream has answered, or has not."""
         self._metrics.upstream_attempt(upstream.name, "200" if trouble is None else trouble.outcome)
-        self.upstream_changed(upstream)
 
     def hurry(self) -> None:
         """End what runs with an error, now."""
@@ -223,6 +223,8 @@ class Routes:
                 return await answer.run()
         finally:
             self.answers.discard(answer)
+            if answer.error is None:  # a name that somebody answers for
+                self._metrics.add_model(backend.name)
             self._metrics.end(times, backend.name)
             self._account(ask, answer)
 
@@ -314,7 +316,10 @@ class Routes:
 
     async def _show_metrics(self, ask: Ask) -> Reply:
         await asyncio.gather(*(self._ask_metrics(model) for model in self._fleet.models))
-        content_type, body = await asyncio.to_thread(self._metrics.render)
+        if self._siblings is not None:
+            content_type, body = await self._siblings.page()
+        else:
+            content_type, body = await asyncio.to_thread(self._metrics.render)
         return Reply(200, body, content_type)
 
     async def _ask_metrics(self, model: Model) -> None:

@@ -13,12 +13,13 @@ from welldone.net.inbound import Call, Listener, Reply
 from welldone.net.pool import Pool
 from welldone.serve.app import App, error_page
 from welldone.serve.keys import Keys, is_weak
-from welldone.serve.limits import Limits, Numbers
+from welldone.serve.limits import Limits
 from welldone.serve.metrics import Metrics
 from welldone.serve.origins import Origins
 from welldone.serve.recording import Recorder
 from welldone.serve.routes import Routes
 from welldone.serve.settings import Config
+from welldone.serve.siblings import Siblings, Worker
 
 _LAST_WORDS_S = 2.0  # for the error events of what did not finish in time
 _ENGINES_S = 15.0  # for engines to end; theirs is 5 s between asking and killing
@@ -37,9 +38,10 @@ class Server:
         on_change: Callable[[Model], None] = lambda _: None,
         on_line: Callable[[Model, str], None] = lambda *_: None,
         on_upstream: Callable[[Upstream], None] = lambda _: None,
-        numbers: Numbers | None = None,
+        worker: Worker | None = None,
     ) -> None:
         self._config = config
+        self._worker = worker
         self._on_change = on_change
         self._on_upstream = on_upstream
         settings = config.server
@@ -50,12 +52,13 @@ class Server:
             tokens_per_minute=settings.tokens_per_minute,
             named=config.keys,
             principals=self._keys.principals,
-            numbers=numbers,
+            numbers=None if worker is None else worker.numbers,
         )
         local_names = [name for model in config.models for name in (model.name, *model.aliases)]
-        names = {model.name for model in config.models} | config.routes.keys()
-        self._metrics = Metrics(names, upstreams=[upstream.name for upstream in config.upstreams])
-        secrets = {*keys, *secrets_of(config)}
+        self._metrics = Metrics(
+            (model.name for model in config.models), upstreams=[upstream.name for upstream in config.upstreams]
+        )
+        secrets = {*keys, *config.secrets}
         self.fleet = Fleet(
             config.models,
             folder=folder,
@@ -67,6 +70,7 @@ class Server:
         self.upstreams = Upstreams(
             config.upstreams, config.routes, local_names=local_names, on_change=self._upstream_changed
         )
+        self._siblings = None if worker is None else Siblings(worker, self._metrics.render)
         self._pool = Pool()
         self._recorder = None if settings.record is None else Recorder(settings.record, secrets=secrets)
         if self._recorder is not None:
@@ -80,6 +84,7 @@ class Server:
             keys=self._keys,
             send=self._pool.send,
             recorder=self._recorder,
+            siblings=self._siblings,
             head=lambda ask: self._app.head(ask),
         )
         self._app = self._make_app(settings.port)
@@ -93,12 +98,15 @@ class Server:
             OSError: the address cannot be had, or a file of TLS cannot be read.
         """
         settings = self._config.server
-        self.port = await self._listener.start(settings.host, settings.port, tls=_tls(self._config))
+        sockets = () if self._worker is None else self._worker.sockets
+        self.port = await self._listener.start(settings.host, settings.port, tls=_tls(self._config), sockets=sockets)
         self._app = self._make_app(self.port)
         if self._recorder is not None:
             self._recorder.start()
         await self.fleet.start()
         await self.upstreams.start()
+        if self._siblings is not None:
+            await self._siblings.start()
 
     async def stop(self) -> bool:
         """Let what runs finish, up to the limit; then end it with an error. Whether all of it finished."""
@@ -110,6 +118,8 @@ class Server:
             await self._listener.idle(_LAST_WORDS_S)
         await self._listener.close()
         await self.upstreams.stop()
+        if self._siblings is not None:
+            await self._siblings.stop()
         await self.fleet.stop(_ENGINES_S)
         await self._pool.close()
         if self._recorder is not None:
@@ -142,14 +152,6 @@ class Server:
             has_keys=not self._keys.is_open,
         )
         return App(self.routes.find, keys=self._keys, origins=origins, limits=self._limits, metrics=self._metrics)
-
-
-def secrets_of(config: Config) -> set[str]:
-    """The keys of upstreams and of clients that the settings hold."""
-    found = {key.key for key in config.keys}
-    for upstream in config.upstreams:
-        found |= {upstream.key or "", *map(str, upstream.headers.values())}
-    return found - {""}
 
 
 def _without(keys: Iterable[str], environment: Mapping[str, str]) -> dict[str, str]:

@@ -195,7 +195,8 @@ class Calls:
             call.waiting = waiting
             call.end = JsonEnd()
         if event.text.strip():
-            call.has_placeholder = event.text == _PLACEHOLDER and not call.has_arguments
+            is_first = call.has_placeholder or not call.has_arguments
+            call.has_placeholder = event.text == _PLACEHOLDER and is_first
         if event.text:
             call.has_arguments = True
             call.end.feed(event.text)

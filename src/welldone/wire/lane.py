@@ -78,4 +78,6 @@ def _with_text(chunk: object, text: object) -> object:
     match chunk:
         case {"choices": [{"delta": {"content": _} as delta}]}:
             delta["content"] = text
+        case _:
+            pass
     return chunk

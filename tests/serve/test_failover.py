@@ -1,0 +1,294 @@
+"""What upstreams do wrong, and what the client gets of it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.net.aio import run
+from tests.serve.gateways import Gateway, gateway
+from tests.serve.scripts import CHAT, DONE, HELLO, ROLE, STOP, USAGE, Heard, refusal
+from welldone.engines.scripts import Piece, Reply, Script, json_reply
+
+STREAM = {**CHAT, "stream": True}
+WHOLE = Reply((ROLE, HELLO, STOP, USAGE, DONE))
+BOTH = pytest.mark.parametrize("request_body", [STREAM, CHAT], ids=["stream", "whole"])
+
+FIRST: Any = {"each": {"weight": 0.01}, "first": {"weight": 1000.0}}
+"""The first is asked first, but for one time in 100,000."""
+
+BROKEN = {
+    "closed before the head": Reply(raw=True, end="cut"),
+    "reset before the head": Reply(raw=True, end="reset"),
+    "not HTTP": Reply((Piece("hello there\r\n\r\n"),), raw=True),
+    "500": refusal(500, {"error": {"message": "oops"}}),
+    "503": refusal(503, {"error": {"message": "Loading model"}}),
+    "429": refusal(429, {"error": {"message": "slow down"}}),
+    "401": refusal(401, {"error": {"message": "bad key sk-canary-123456"}}),
+    "a redirect": Reply((), 307, {"Location": "http://127.0.0.1:1/v1"}),
+    "a page": Reply((Piece("<html>hello</html>"),), 200, {"Content-Type": "text/html"}),
+    "gzip": Reply((Piece("x"),), 200, {"Content-Type": "text/event-stream", "Content-Encoding": "gzip"}),
+    "an empty body": Reply((), 200),
+    "an error as its first event": Reply((Piece('data: {"error":{"message":"no","code":500}}\n\n'),)),
+    "garbage as its first event": Reply((Piece("data: {{{{\n\n"),)),
+    "half a whole reply": Reply((Piece('{"choices":'),), headers={"Content-Type": "application/json"}, end="cut"),
+    "nothing for too long": Reply((), end="hang"),
+}
+
+
+def ask(folder: Path, *scripts: Any, request: dict[str, Any] = STREAM, **settings: Any) -> tuple[Heard, list[int]]:  # noqa: ANN401 - each its own
+    async def work() -> tuple[Heard, list[int]]:
+        async with gateway(folder, *scripts, **settings) as serving:
+            return await serving.ask(request), serving.asked
+
+    return run(work())
+
+
+@BOTH
+def test_an_answer_is_right(tmp_path: Path, request_body: dict[str, Any]) -> None:
+    heard, asked = ask(tmp_path, [WHOLE], request=request_body)
+    assert heard.status == 200
+    assert heard.findings() == []
+    assert b"Hello" in heard.body
+    assert asked == [1]
+
+
+@BOTH
+@pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN.keys())
+def test_before_the_first_byte_another_upstream_is_tried(
+    tmp_path: Path, broken: Reply, request_body: dict[str, Any]
+) -> None:
+    async def work() -> None:
+        async with gateway(tmp_path, [broken], [WHOLE], **FIRST, first_byte_s=0.3, early_s=5.0) as serving:
+            heard = await serving.ask(request_body)
+            assert heard.status == 200
+            assert heard.findings() == []
+            assert b"Hello" in heard.body
+            assert serving.asked == [1, 1]
+
+    run(work())
+
+
+@BOTH
+@pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN.keys())
+def test_where_both_fail_that_is_two_attempts_and_an_honest_error(
+    tmp_path: Path, broken: Reply, request_body: dict[str, Any]
+) -> None:
+    upstreams = [[broken], [broken], [broken]]
+    heard, asked = ask(tmp_path, *upstreams, request=request_body, first_byte_s=0.3, early_s=5.0)
+    assert heard.status in (429, 502, 503, 504)
+    assert heard.findings() == []
+    assert sum(asked) == 2
+    assert "canary" not in heard.raw.decode()
+
+
+@pytest.mark.parametrize("end", ["cut", "reset", "hang", "whole"])
+def test_a_stream_that_breaks_off_is_an_error_event_and_nobody_else_is_asked(tmp_path: Path, end: Any) -> None:  # noqa: ANN401 - a literal
+    pause = Piece(after_s=0.05)  # so that the client has heard something
+    cut = [Reply((ROLE, HELLO, pause), end=end)]
+    heard, asked = ask(tmp_path, cut, cut, idle_s=0.3)
+    assert heard.status == 200
+    assert heard.findings() == []
+    assert heard.error["type"] == "server_error"
+    assert heard.body.endswith(b"data: [DONE]\n\n")
+    assert sum(asked) == 1
+
+
+@pytest.mark.parametrize("end", ["cut", "reset", "hang", "whole"])
+def test_a_whole_reply_is_asked_for_elsewhere_since_the_client_has_heard_nothing(tmp_path: Path, end: Any) -> None:  # noqa: ANN401 - a literal
+    cut = Reply((ROLE, HELLO), end=end)
+    heard, asked = ask(tmp_path, [cut], [WHOLE], request=CHAT, idle_s=0.3, **FIRST)
+    assert heard.status == 200
+    assert heard.json["choices"][0]["message"]["content"] == "Hello"
+    assert asked == [1, 1]
+
+
+@BOTH
+@pytest.mark.parametrize("status", [400, 404, 413, 422])
+def test_what_the_client_did_wrong_is_not_asked_for_twice(
+    tmp_path: Path, status: int, request_body: dict[str, Any]
+) -> None:
+    refused = [refusal(status, {"error": {"message": "no such thing", "param": "top_k", "code": "bad_value"}})]
+    heard, asked = ask(tmp_path, refused, refused, request=request_body)
+    assert 400 <= heard.status < 500
+    assert heard.error["message"] == "no such thing"
+    assert sum(asked) == 1
+
+
+def test_an_upstream_that_is_busy_says_when_to_come_again(tmp_path: Path) -> None:
+    busy = Reply((Piece("{}"),), 429, {"Content-Type": "application/json", "Retry-After": "17"})
+    heard, _ = ask(tmp_path, [busy])
+    assert heard.status == 429
+    assert "retry-after: 17" in heard.head.lower()
+
+
+MESSAGE = {"role": "assistant", "content": "Hello", "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}]}
+REPLY = {
+    "id": "chatcmpl-1",
+    "object": "chat.completion",
+    "created": 1,
+    "model": "m",
+    "choices": [{"index": 0, "message": MESSAGE, "finish_reason": "tool_calls"}],
+    "usage": {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4},
+}
+
+
+@BOTH
+@pytest.mark.parametrize("is_told", [True, False], ids=["as was said", "without a word"])
+def test_an_upstream_that_cannot_stream_is_streamed_for(
+    tmp_path: Path, request_body: dict[str, Any], is_told: bool
+) -> None:
+    async def work() -> None:
+        async with gateway(tmp_path, [json_reply(REPLY)], each={"stream": not is_told}) as serving:
+            heard = await serving.ask(request_body)
+            assert heard.status == 200
+            assert heard.findings() == []
+            assert b"Hello" in heard.body
+            assert rb"{\"a\":1}" in heard.body
+            assert json.loads(serving.upstreams[0].seen[-1].body)["stream"] is not is_told
+
+    run(work())
+
+
+@BOTH
+@pytest.mark.parametrize("content_type", ["application/json", "text/plain", "application/octet-stream"])
+def test_a_stream_under_a_wrong_name_is_still_one(
+    tmp_path: Path, content_type: str, request_body: dict[str, Any]
+) -> None:
+    odd = Reply(WHOLE.pieces, headers={"Content-Type": content_type})
+    heard, _ = ask(tmp_path, [odd], request=request_body)
+    assert heard.findings() == []
+    assert b"Hello" in heard.body
+
+
+def test_usage_is_always_asked_for_and_shown_only_to_who_asked(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with gateway(tmp_path, [WHOLE]) as serving:
+            plain = await serving.ask(STREAM)
+            asked = await serving.ask({**STREAM, "stream_options": {"include_usage": True}})
+            assert b"usage" not in plain.body
+            assert b'"usage":{"prompt_tokens":3' in asked.body
+            for seen in serving.upstreams[0].seen:
+                assert seen.method == "GET" or json.loads(seen.body)["stream_options"] == {"include_usage": True}
+
+    run(work())
+
+
+def test_usage_that_no_upstream_sent_is_left_out(tmp_path: Path) -> None:
+    request = {**STREAM, "stream_options": {"include_usage": True}}
+    heard, _ = ask(tmp_path, [Reply((ROLE, HELLO, STOP, DONE))], request=request)
+    assert b'"total_tokens"' not in heard.body
+    whole, _ = ask(tmp_path, [Reply((ROLE, HELLO, STOP, DONE))], request=CHAT)
+    assert "usage" not in whole.json
+
+
+def test_fields_that_nobody_knows_pass_on_both_ways(tmp_path: Path) -> None:
+    odd = Piece(ROLE.text.replace('"created"', '"x_odd":{"a":[1]},"created"'))
+
+    async def work() -> None:
+        async with gateway(tmp_path, [Reply((odd, HELLO, STOP, DONE))]) as serving:
+            heard = await serving.ask({**STREAM, "guided_regex": "a+", "top_k": 7, "api_base": "http://evil"})
+            assert b'"x_odd":{"a":[1]}' in heard.body
+            sent = json.loads(serving.upstreams[0].seen[-1].body)
+            assert (sent["guided_regex"], sent["top_k"]) == ("a+", 7)
+            assert "api_base" not in sent
+
+    run(work())
+
+
+@BOTH
+def test_an_upstream_that_makes_one_choice_is_asked_several_times(tmp_path: Path, request_body: dict[str, Any]) -> None:
+    heard, asked = ask(tmp_path, [WHOLE], request={**request_body, "n": 3}, each={"n": "each"})
+    assert heard.findings() == []
+    assert heard.body.count(b"Hello") == 3
+    assert asked == [3]
+
+
+def test_with_several_parts_there_is_one_attempt_more_and_no_other(tmp_path: Path) -> None:
+    broken = refusal(500, {})
+    heard, asked = ask(tmp_path, [broken], [broken], request={**CHAT, "n": 4}, each={"n": "each", "limit": 1})
+    assert heard.status == 502
+    assert sum(asked) <= 4 + 1
+
+
+def test_names_are_mapped_and_shown_as_the_client_knows_them(tmp_path: Path) -> None:
+    async def work() -> None:
+        routes = {"gpt-4o": ("scripted@a",), "gpt-*": ("scripted@b",)}
+        each = {"models": ("scripted",)}
+        async with gateway(tmp_path, [WHOLE], [WHOLE], config={"routes": routes}, each=each) as serving:
+            for name, place in (("gpt-4o", 0), ("gpt-5", 1)):
+                heard = await serving.ask({**CHAT, "model": name})
+                assert heard.json["model"] == name
+                assert json.loads(serving.upstreams[place].seen[-1].body)["model"] == "scripted"
+            assert (await serving.ask({**CHAT, "model": "nope"})).status == 404
+
+    run(work())
+
+
+def test_the_models_of_all_upstreams_are_listed_once(tmp_path: Path) -> None:
+    def listed(*names: str) -> Script:
+        return Script(models={"object": "list", "data": [{"id": name, "object": "model"} for name in names]})
+
+    async def work() -> None:
+        scripts = (listed("x", "y"), listed("y", "z"))
+        async with gateway(tmp_path, *scripts, each={"models": ()}, config={"routes": {"w": ("x@a",)}}) as serving:
+            assert sorted(await _until_listed(serving, 4)) == ["w", "x", "y", "z"]
+
+    run(work())
+
+
+async def _until_listed(serving: Gateway, count: int) -> list[str]:
+    """The names, once all upstreams have told theirs."""
+    while True:
+        names = [one["id"] for one in (await serving.get("/v1/models")).json["data"]]
+        if len(names) >= count:
+            return names
+
+
+def test_what_should_be_json_and_is_not_is_told(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with gateway(tmp_path, [WHOLE], report=True) as serving:
+            heard = await serving.ask({**CHAT, "response_format": {"type": "json_object"}})
+            assert "x-welldone-broken-json: content=1" in heard.head
+            streamed = await serving.ask({**STREAM, "response_format": {"type": "json_object"}})
+            assert b"x-welldone-broken-json: content=1" in streamed.raw.rpartition(b"\r\n0\r\n")[2].lower()
+            page = (await serving.get("/metrics")).body.decode()
+            assert 'welldone_broken_json_total{upstream="a",what="content"} 2.0' in page
+
+    run(work())
+
+
+def test_who_does_not_ask_for_a_report_gets_none(tmp_path: Path) -> None:
+    heard, _ = ask(tmp_path, [WHOLE])
+    assert "x-welldone" not in heard.head
+    assert "server-timing" not in heard.head.lower()
+    assert heard.raw.endswith(b"\r\n0\r\n\r\n")
+
+
+def test_a_rule_that_one_is_strict_about_is_an_error(tmp_path: Path) -> None:
+    lax = Reply((ROLE, Piece(HELLO.text.replace('"content"', '"role":"assistant","content"')), STOP, DONE))
+    heard, _ = ask(tmp_path, [lax], each={"strict": ("delta-role-once",)})
+    assert heard.error["code"] == "upstream_rule_broken"
+    loose, _ = ask(tmp_path, [lax], each={"strict": ("end-done-sent",)})
+    assert b"Hello" in loose.body
+    assert b'"error"' not in loose.body
+
+
+def test_a_breaker_opens_and_the_upstream_is_left_alone(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with gateway(tmp_path, [refusal(500, {})], [WHOLE], **FIRST) as serving:
+            for _ in range(20):
+                assert (await serving.ask(CHAT)).status == 200
+            assert serving.asked == [5, 20]
+
+    run(work())
+
+
+def test_the_last_upstream_is_asked_however_often_it_failed(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with gateway(tmp_path, [*[refusal(500, {})] * 7, WHOLE]) as serving:
+            statuses = [(await serving.ask(CHAT)).status for _ in range(8)]
+            assert statuses == [502] * 7 + [200]
+
+    run(work())

@@ -1,0 +1,233 @@
+"""Replies that were not streamed, as parts of an answer: streamed for who asked for a stream, or folded."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.wire.build import (
+    CHAT,
+    COMPLETIONS,
+    DONE,
+    FALLBACK,
+    FALLBACKS,
+    HEAD,
+    Json,
+    choice,
+    chunk,
+    count,
+    counted,
+    entry,
+    finish,
+    named,
+    pack,
+    piece,
+    role,
+    rules,
+    say,
+    stream,
+    text,
+    text_choice,
+    text_chunk,
+    text_end,
+    words,
+)
+from welldone.rules.judge import judge
+from welldone.rules.trace import Trace
+from welldone.wire.asked import Asked
+from welldone.wire.fold import Fold
+from welldone.wire.forced import Forced, Shape
+from welldone.wire.head import Endpoint
+from welldone.wire.merge import Parts
+from welldone.wire.pipe import Pipe
+
+ASKED = Asked(usage=True, choices=1)
+CALL = {"id": "call_a", "type": "function", "function": {"name": "get", "arguments": '{"x":1}'}}
+
+
+def reply(*messages: Json, reason: str = "stop", **members: object) -> bytes:
+    choices = [
+        {"index": place, "message": {"role": "assistant", **message}, "logprobs": None, "finish_reason": reason}
+        for place, message in enumerate(messages)
+    ]
+    envelope = {"id": HEAD.id, "object": "chat.completion", "created": HEAD.created, "model": HEAD.model}
+    return pack({**envelope, "choices": choices, "usage": count(), **members})
+
+
+def counting(part: Json) -> Json:
+    """A chunk of a stream whose client asked for usage: it stands behind the choices, before what else there is."""
+    names = ("id", "object", "created", "model", "choices")
+    return {name: part[name] for name in names} | {"usage": None} | part
+
+
+def streamed(body: bytes, endpoint: Endpoint = CHAT, asked: Asked = ASKED) -> tuple[bytes, Pipe]:
+    pipe = Pipe(endpoint, fallback=FALLBACKS[endpoint], asked=asked)
+    return pipe.whole(body) + pipe.close(), pipe
+
+
+@pytest.mark.parametrize(
+    ("body", "chunks"),
+    [
+        (reply({"content": "Hello"}), [role(), *words("Hello"), finish()]),
+        (reply({"content": ""}, reason="length"), [role(), finish("length")]),
+        (
+            reply({"content": "so", "reasoning_content": "why"}),
+            [role(), say({"reasoning_content": "why"}), *words("so"), finish()],
+        ),
+        (reply({"content": None, "refusal": "no"}), [role(), say({"refusal": "no"}), finish()]),
+        (
+            reply({"content": None, "tool_calls": [CALL]}, reason="tool_calls"),
+            [role(), say(named()), say(piece('{"x":1}')), finish("tool_calls")],
+        ),
+        (
+            reply({"content": "a"}, {"content": "b"}),
+            [role(), *words("a"), role(1), *words("b", index=1), finish(), finish(index=1)],
+        ),
+        (
+            reply({"content": "a", "mood": "calm", "score": 7}, timings={"n": 1}),
+            [
+                chunk(choice({"role": "assistant", "content": "", "mood": "calm"}), timings={"n": 1}, score=7),
+                *words("a"),
+                finish(),
+            ],
+        ),
+    ],
+    ids=["text", "nothing", "thoughts", "refusal", "call", "two", "fields"],
+)
+def test_a_whole_reply_goes_out_as_a_stream(body: bytes, chunks: list[Json]) -> None:
+    sent, pipe = streamed(body)
+    assert sent == stream(*(counting(part) for part in (*chunks, counted(count()))))
+    assert pipe.notes.all() == []
+    assert pipe.is_done
+    assert pipe.failure is None
+    request = {"stream": True, "stream_options": {"include_usage": True}, "tools": [{}], "n": 2}
+    assert judge(Trace(body=sent, endpoint="chat", request=request)).findings == ()
+
+
+def test_log_probabilities_ride_on_the_text() -> None:
+    logprobs = {"content": [entry("Hello")], "refusal": None}
+    value = json.loads(reply({"content": "Hello"}))
+    value["choices"][0]["logprobs"] = logprobs
+    sent, _ = streamed(pack(value), asked=Asked(usage=False))
+    assert sent == stream(role(), chunk(choice({"content": "Hello"}, logprobs=logprobs)), finish())
+
+
+def test_a_completion_goes_out_as_a_stream() -> None:
+    body = pack(text_chunk(text_choice("Hello", "stop"), usage=count()))
+    assert streamed(body, COMPLETIONS, Asked(usage=False))[0] == stream(text("Hello"), text_end())
+
+
+def test_usage_that_was_not_asked_for_does_not_go_out_in_a_stream_but_is_known() -> None:
+    sent, pipe = streamed(reply({"content": "Hello"}), asked=Asked(usage=False, is_usage_ours=True))
+    assert sent == stream(role(), *words("Hello"), finish())
+    assert pipe.usage is not None
+    assert pipe.usage.total_tokens == 8
+
+
+def test_usage_that_never_came_is_not_invented() -> None:
+    sent, pipe = streamed(reply({"content": "Hello"}, usage=None))
+    assert b'"usage":{' not in sent
+    assert pipe.usage is None
+    assert rules(pipe.notes) == ["ns-usage"]
+
+
+def test_what_is_odd_in_a_whole_reply_is_noted_by_its_rules_alone() -> None:
+    sent, pipe = streamed(reply({"content": "Hello", "role": "model", "reasoning": "why"}, reason="eos"))
+    assert rules(pipe.notes) == ["ns-finish", "ns-role"]
+    assert b'"reasoning_content":"why"' in sent
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"<html>", "the server sent a reply that is no JSON object"),
+        (b"", "the server sent a reply that is no JSON object"),
+        (pack({"error": {"message": "boom"}}), "boom"),
+        (pack({"detail": "boom"}), "boom"),
+        (pack({"choices": []}), "the server sent no answer"),
+        (reply({"content": "a"}, reason="abort"), "the server ended the answer with finish_reason 'abort'"),
+    ],
+)
+def test_an_error_or_garbage_is_a_failure(body: bytes, message: str) -> None:
+    sent, pipe = streamed(body)
+    assert pipe.failure is not None
+    assert pipe.failure.message == message
+    assert sent.count(b'{"error":') == 1
+    assert sent.endswith(DONE)
+    fold = Fold(CHAT, fallback=FALLBACK)
+    fold.whole(body)
+    fold.close()
+    assert fold.failure == pipe.failure
+
+
+def test_parts_may_be_streamed_or_whole() -> None:
+    asked = Asked(usage=True, choices=3)
+    pipe = Pipe(CHAT, fallback=FALLBACK, asked=asked, parts=Parts(3))
+    fold = Fold(CHAT, fallback=FALLBACK, asked=asked, parts=Parts(3))
+    sent = pipe.whole(reply({"content": "a"}), 0) + pipe.close(0)
+    fold.whole(reply({"content": "a"}), 0)
+    middle = stream(role(), *words("b"), finish(), counted(count()))
+    sent += pipe.feed(middle, 1) + pipe.close(1)
+    fold.feed(middle, 1)
+    sent += pipe.whole(reply({"content": "c"}), 2) + pipe.close(2)
+    fold.whole(reply({"content": "c"}), 2)
+    for part in range(3):
+        fold.close(part)
+    request = {"stream": True, "n": 3, "stream_options": {"include_usage": True}}
+    assert judge(Trace(body=sent, endpoint="chat", request=request)).findings == ()
+    body = json.loads(fold.body())
+    assert [one["message"]["content"] for one in body["choices"]] == ["a", "b", "c"]
+    assert body["usage"] == count(5, 9)
+
+
+def test_a_forced_call_may_come_whole() -> None:
+    pipe = Pipe(CHAT, fallback=FALLBACK, asked=Asked(usage=False), forced=Forced(Shape.CALL))
+    sent = pipe.whole(reply({"content": '[{"name": "get", "arguments": {"x":1}}]'})) + pipe.close()
+    assert sent == stream(role(), say(named(id="call_ours1")), say(piece('{"x":1}')), finish("tool_calls"))
+
+
+def test_thoughts_are_taken_out_of_a_whole_reply() -> None:
+    fold = Fold(CHAT, fallback=FALLBACK, think="tags", reasoning=("reasoning",))
+    fold.whole(reply({"content": "<think>why</think>so"}))
+    fold.close()
+    message = json.loads(fold.body())["choices"][0]["message"]
+    assert message == {"role": "assistant", "content": "so", "refusal": None, "reasoning": "why"}
+
+
+values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-2, 10**20), st.floats(), st.text(max_size=5)),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "index", "text"]), inner),
+    max_leaves=5,
+)
+
+
+@given(st.data(), st.sampled_from([CHAT, COMPLETIONS]))
+def test_whatever_a_whole_reply_holds_the_stream_is_right(data: st.DataObject, endpoint: Endpoint) -> None:
+    call = data.draw(st.fixed_dictionaries({}, optional=dict.fromkeys(("id", "type", "function", "index"), values)))
+    message = data.draw(
+        st.fixed_dictionaries(
+            {},
+            optional=dict.fromkeys(("role", "content", "reasoning", "refusal", "x"), values)
+            | {"tool_calls": st.one_of(values, st.just([CALL, call]))},
+        )
+    )
+    said = data.draw(
+        st.fixed_dictionaries(
+            {"message": st.just(message), "text": st.one_of(st.just("a"), values)},
+            optional=dict.fromkeys(("index", "finish_reason", "logprobs", "y"), values),
+        )
+    )
+    body = data.draw(
+        st.fixed_dictionaries(
+            {"choices": st.one_of(st.just([said]), st.just([said, said]), values)},
+            optional=dict.fromkeys(("id", "object", "created", "model", "usage", "error", "z"), values),
+        )
+    )
+    raw = json.dumps(body).encode()
+    sent, pipe = streamed(raw, endpoint, Asked(usage=None))
+    broken = judge(Trace(body=sent, endpoint=endpoint.value)).counts.keys()
+    # What can only be reported stays as it is.
+    assert broken <= {"tool-args-json-object", "ext-logprobs-align", "ext-annotations", "enc-no-replacement-char"}
+    assert sent.endswith(DONE)
+    assert (b'data: {"error":' in sent) is (pipe.failure is not None)
