@@ -28,7 +28,7 @@ DIRECT = "direct"
 OPEN_S = 0.005  # between two new streams: the first answers are not in each other's way
 SETTLE_S = 0.5  # after the last has opened, and before the first ends
 LIMIT_S = 60.0  # for what is late: a hang is a failure
-WARM_SHARE = 0.1  # of a long run, before memory counts: what a program keeps for good, it has by then
+WARM_ROUNDS, WARM_S = 10, 0.2  # with 200 streams: what a program keeps for good, it has after 2,000 requests
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ class Bench:
             for number in range(self._options.rounds):
                 for tally, place in pairs if number % 2 == 0 else reversed(pairs):
                     note(f"{tally.name}, round {number + 1} of {self._options.rounds}")
-                    tally.rounds.append(self._round(tally.streams, place))
+                    tally.rounds.append(self._round(tally.streams, place, self._options.seconds))
         return tallies
 
     def many(self, gateway: Gateway) -> Tally:
@@ -105,22 +105,23 @@ class Bench:
         with self._running(gateway) as place:
             note(f"{gateway.name}, {self._options.many} streams")
             tally = self._tally(gateway.name, self._options.many, place)
-            tally.rounds.append(self._round(self._options.many, place))
+            tally.rounds.append(self._round(self._options.many, place, self._options.seconds))
         return tally
 
     def long(self, gateway: Gateway) -> Bar:
         """A gateway that is new, and many chunks: what its memory has grown by."""
-        chunks, sizes = 0, [(0, 0)]
+        chunks = 0
         with self._running(gateway) as place:
+            note(f"{gateway.name} warms up")
+            warm = [self._round(self._options.streams, place, WARM_S) for _ in range(WARM_ROUNDS)][-1]
+            done = warm
             while chunks < LONG:
-                note(f"{gateway.name}, {sizes[-1][1] / 1e6:.1f} MB after {chunks:,} chunks")
-                done = self._round(self._options.streams, place)
+                note(f"{gateway.name}, {done.rss_bytes / 1e6:.1f} MB after {chunks:,} chunks")
+                done = self._round(self._options.streams, place, self._options.seconds)
                 if not done.heard.texts:
                     raise GatewayError(f"{gateway.name} passes nothing on")
                 chunks += done.heard.texts
-                sizes.append((chunks, done.rss_bytes))
-        warm = next(size for passed, size in sizes if passed >= LONG * WARM_SHARE)
-        return bar_of_long(self._options.streams, chunks, sizes[-1][1] - warm)
+        return bar_of_long(self._options.streams, chunks, done.rss_bytes - warm.rss_bytes)
 
     @contextmanager
     def _running(self, gateway: Gateway) -> Iterator[Running]:
@@ -131,8 +132,8 @@ class Bench:
     def _tally(self, name: str, streams: int, place: Running | None) -> Tally:
         return Tally(name=name, streams=streams, idle=None if place is None else used(place.pid))
 
-    def _round(self, streams: int, place: Running | None) -> Round:
-        plan = self._plan(streams)
+    def _round(self, streams: int, place: Running | None, seconds: float) -> Round:
+        plan = self._plan(streams, seconds)
         port = self._upstream if place is None else place.port
         reader = Reader(self._programs, port=port, plan=plan, core=self._load_core)
         before = used_at(plan.since, place)
@@ -146,16 +147,16 @@ class Bench:
             rss_bytes=after.rss_bytes,
         )
 
-    def _plan(self, streams: int) -> Plan:
+    def _plan(self, streams: int, seconds: float) -> Plan:
         gap_s = self._options.gap_ms / 1e3
         step_s = OPEN_S + gap_s / streams  # chunks of different streams come at different moments
         opening_s = streams * step_s + SETTLE_S
         start = time.monotonic() + SETTLE_S
         since = start + opening_s
-        until = since + self._options.seconds
+        until = since + seconds
         return Plan(
             streams=streams,
-            texts=math.ceil((opening_s + self._options.seconds + SETTLE_S) / gap_s),
+            texts=math.ceil((opening_s + seconds + SETTLE_S) / gap_s),
             start=start,
             step_s=step_s,
             since=since,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from welldone.wire.lane import Lane, learn
 
-BEFORE, AFTER = b'data: {"ours":', b"}\n\n"
+SENT = b'data: {"ours":1,"choices":[{"delta":{"content":"first"}}]}\n\n'
 
 
 def frame(text: str, *, is_ascii: bool = False, spaces: tuple[str, str] = (",", ":"), **more: Any) -> bytes:  # noqa: ANN401 - any field
@@ -18,14 +18,16 @@ def frame(text: str, *, is_ascii: bool = False, spaces: tuple[str, str] = (",", 
 
 
 def lane(data: bytes) -> Lane:
-    found = learn(data, BEFORE, AFTER)
+    found = learn(data, SENT, {})
     assert found is not None
     return found
 
 
 def heard(sent: bytes | None) -> Any:  # noqa: ANN401 - whatever was sent
     assert sent is not None
-    return json.loads(sent[6:])["ours"]
+    chunk = json.loads(sent[6:])
+    assert chunk["ours"] == 1
+    return chunk["choices"][0]["delta"]["content"]
 
 
 @pytest.mark.parametrize("spaces", [(",", ":"), (", ", ": ")])
@@ -58,7 +60,7 @@ def test_whatever_goes_the_short_way_is_the_text_that_was_said(text: str) -> Non
         frame("\x00", is_ascii=True),
         frame("\ud83d", is_ascii=True),
         frame("😀", is_ascii=True),
-        frame("a").replace(b"a", b"\xff"),
+        frame("a").replace(b'"a"', b'"\xff"'),
         frame("a").replace(b'"a"', b'"a\nb"'),
         frame("a").replace(b'"a"', b"null"),
         frame("a").replace(b'"a"', b'"a","role":"assistant"'),
@@ -81,6 +83,22 @@ def test_a_lane_counts_what_it_took() -> None:
     assert (short.frames, short.bytes) == (2, len(frame("a") + frame("bc")))
 
 
+def test_a_lane_is_of_use_when_it_has_taken_more_than_it_cost() -> None:
+    short = lane(frame("first"))
+    for _ in range(4):
+        short.take(frame("a"))
+    short.forget()
+    assert (short.frames, short.bytes, short.is_of_use) == (0, 0, False)
+    for _ in range(4):
+        short.take(frame("a"))
+    assert short.is_of_use
+
+
+def test_a_frame_is_of_a_lane_also_where_its_text_is_not_plain() -> None:
+    assert lane(frame("first")).is_of(frame("\u2028"))
+    assert not lane(frame("first")).is_of(frame("a", usage=None))
+
+
 def test_the_text_is_found_where_it_stands_and_not_where_it_seems_to() -> None:
     data = frame("first", note='"content":"x"', more={"content": "y"})
     assert heard(lane(data).take(data.replace(b"first", b"second"))) == "second"
@@ -92,6 +110,7 @@ def test_the_text_is_found_where_it_stands_and_not_where_it_seems_to() -> None:
     "data",
     [
         b"data: [DONE]\n\n",
+        frame("a") * 2,
         b'data: {"choices":[{"delta":{"content":null}}]}\n\n',
         b'data: {"choices":[{"delta":{"content":"a"}},{"delta":{"content":"b"}}]}\n\n',
         b'data: {"content":"a"}\n\n',
@@ -100,5 +119,6 @@ def test_the_text_is_found_where_it_stands_and_not_where_it_seems_to() -> None:
     ],
 )
 def test_nothing_is_learnt_of_a_chunk_whose_text_cannot_be_found(data: bytes) -> None:
-    found = learn(data, BEFORE, AFTER)
+    found = learn(data, SENT, {})
+    assert (found is None) == (learn(SENT, data, {}) is None)
     assert found is None or heard(found.take(data)) == json.loads(data[6:])["choices"][0]["delta"]["content"]

@@ -288,3 +288,9 @@ def test_whatever_parts_say_and_whenever_they_end_the_stream_is_right(
     assert [finding.rule for finding in findings if finding.rule not in excused] == []
     assert body.count(DONE) == 1
     assert body.endswith(DONE)
+
+
+def test_each_part_is_done_for_itself() -> None:
+    pipe = Pipe(CHAT, fallback=FALLBACK, asked=ASKED, parts=Parts(2))
+    pipe.feed(answer("a"), 1)
+    assert (pipe.is_part_done(0), pipe.is_part_done(1), pipe.is_done) == (False, True, False)

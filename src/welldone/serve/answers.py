@@ -207,7 +207,7 @@ class Answer:
     def _take_back(self, part: Part) -> None:
         """Forget what was heard of a part."""
         self._retries -= 1
-        if part.has_begun:
+        if part.has_begun or part.has_ended:
             self._ended = 0
             part.has_begun = part.has_ended = False
             self._pending.clear()
@@ -259,7 +259,7 @@ class Answer:
 
     def is_done(self, part: int) -> bool:
         """Whether a part has said `[DONE]`."""
-        return self.pipe.is_done
+        return self.pipe.is_part_done(part)
 
     def ended(self, part: int) -> None:
         """A part's stream has ended."""

@@ -112,15 +112,18 @@ class Automaton:
         Raises:
             OutOfTurnError: it may not come now.
         """
-        if type(event) is Text and event.text and self.stage is Stage.RUNNING:
-            phase = self.phases.get(event.index)
-            if phase is Phase.SPEAKING or phase is Phase.CALLING:
-                return  # the common case: by all tables more text may come, and nothing changes
+        if type(event) is Text and event.text and self.takes_text(event.index):
+            return  # the common case
         match event:
             case Usage() | Failure() | KeepAlive() | Extra(place=Place.CHUNK):
                 self._accept_for_stream(event)
             case _:
                 self._accept_for_choice(event)
+
+    def takes_text(self, index: int) -> bool:
+        """Whether by all tables more text of this choice may come, and nothing changes by it."""
+        phase = self.phases.get(index)
+        return self.stage is Stage.RUNNING and (phase is Phase.SPEAKING or phase is Phase.CALLING)
 
     def end(self) -> None:
         """The stream ends: after a failure, or when each choice has finished.

@@ -82,6 +82,11 @@ class ChunkReader:
             self._notes.note(faults.use.LAST, chunk)
         return choices
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether a delta with nothing but text needs no look."""
+        return self._deltas.is_plain
+
     def be_careful(self) -> None:
         """From here on strings may hold halves of characters."""
         self._deltas.be_careful()

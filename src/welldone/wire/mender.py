@@ -8,6 +8,7 @@ from welldone.wire.events import Event, Failure, Finish, KeepAlive, Usage
 from welldone.wire.failures import too_strict
 from welldone.wire.forced import Forced, ForcedCalls
 from welldone.wire.head import Endpoint, Head
+from welldone.wire.lane import Lane
 from welldone.wire.notes import Notes
 from welldone.wire.reader import Reader
 from welldone.wire.repair import Repair
@@ -74,6 +75,17 @@ class Mender:
         """How the stream is mended, before its first byte; see `Answered.tune`."""
         self._repair.think = think if self._endpoint is Endpoint.CHAT else "no"
         self.notes.strict = strict
+
+    def is_flowing(self, index: int) -> bool:
+        """Whether plain text of this choice would pass as it is, and change nothing."""
+        return self._is_plain and self._reader.is_idle and self._repair.is_flowing(index)
+
+    def passed(self, lane: Lane) -> None:
+        """Frames of plain text took a shorter way."""
+        self._reader.passed(lane.frames, lane.bytes, lane.last_bytes)
+        self._repair.passed()
+        self.notes.repeat(lane.faults, lane.frames)
+        lane.forget()
 
     def feed(self, data: bytes) -> list[Event]:
         """The events that `data` completes."""

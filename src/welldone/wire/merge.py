@@ -16,6 +16,7 @@ from welldone.wire.dialects.chat import REASONING
 from welldone.wire.events import ChoiceEvent, Event, Extra, Failure, KeepAlive, Opening, Place, Text, Usage
 from welldone.wire.forced import Forced
 from welldone.wire.head import Endpoint, Head
+from welldone.wire.lane import Lane
 from welldone.wire.mender import Mender
 from welldone.wire.notes import Notes, join_notes
 from welldone.wire.texts import Think
@@ -90,6 +91,18 @@ class Merge:
     def is_done(self) -> bool:
         """Whether the server said `[DONE]` on each part, or failed: nothing that matters can follow."""
         return self.failure is not None or all(mender.is_done for mender in self._menders)
+
+    def is_part_done(self, part: int) -> bool:
+        """Whether the server said `[DONE]` on a part, or failed there."""
+        return self._menders[part].is_done
+
+    def is_flowing(self, index: int) -> bool:
+        """Whether plain text of this choice would pass as it is, and change nothing."""
+        return self._is_single and self._menders[0].is_flowing(index)
+
+    def passed(self, lane: Lane) -> None:
+        """Frames of plain text took a shorter way."""
+        self._menders[0].passed(lane)
 
     @property
     def usage(self) -> Usage | None:
@@ -241,6 +254,10 @@ class Answered(ABC):
     def is_done(self) -> bool:
         """Whether the server said `[DONE]` on each part, or failed: nothing that matters can follow."""
         return self._merge.is_done
+
+    def is_part_done(self, part: int) -> bool:
+        """Whether the server said `[DONE]` on a part, or failed there."""
+        return self._merge.is_part_done(part)
 
     @property
     def notes(self) -> Notes:

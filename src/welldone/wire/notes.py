@@ -1,5 +1,7 @@
 """What was mended, by rule: bounded, however long the stream."""
 
+from collections.abc import Mapping
+
 import msgspec
 
 from welldone.wire.faults import Fault, Mend
@@ -56,6 +58,15 @@ class Notes:
 
     def _is_strict(self, fault: Fault) -> bool:
         return fault.id in self.strict or ("all" in self.strict and fault.mend is not Mend.REPORT)
+
+    def counts(self) -> dict[str, int]:
+        """How often each fault was met."""
+        return {rule: note.count for rule, note in self._notes.items()}
+
+    def repeat(self, counts: Mapping[str, int], times: int) -> None:
+        """Count faults that were met before, so many times more."""
+        for rule, count in counts.items():
+            self._notes[rule].count += count * times
 
     def all(self) -> list[Note]:
         """The notes, in the order in which the faults were first met."""

@@ -1,13 +1,18 @@
 """Any server's bytes in, the bytes of a right stream out: reader, repair and writer in a row."""
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from welldone.wire.dialects.chat import ChatWriter
 from welldone.wire.dialects.completions import CompletionsWriter
 from welldone.wire.dialects.stream import KEEP_ALIVE, StreamWriter
-from welldone.wire.events import Event, Failure, KeepAlive
+from welldone.wire.events import Event, Extra, Failure, KeepAlive, Place, Text
 from welldone.wire.head import Endpoint
+from welldone.wire.lane import Lane, learn
 from welldone.wire.merge import Answered
+
+_LESSONS = 4
+"""Chunks of which a lane may be learnt: of a server whose chunks differ in more than their text it is of no use."""
 
 
 class Pipe(Answered):
@@ -18,10 +23,53 @@ class Pipe(Answered):
     def _start(self) -> None:
         self._writer: StreamWriter | None = None
         self._is_ended = False
+        self._lane: Lane | None = None
+        self._is_open = False  # whether the lane may be taken now
+        self._index = 0  # the choice that the lane is of
+        self._lessons = _LESSONS if self._endpoint is Endpoint.CHAT else 0
 
     def feed(self, data: bytes, part: int = 0) -> bytes:
         """The bytes to send on."""
-        return self._write(self._merge.feed(data, part))
+        lane = self._lane
+        if self._is_open and lane is not None:
+            sent = lane.take(data)
+            if sent is not None:
+                return sent
+        return self._feed_slowly(data, part)
+
+    def _feed_slowly(self, data: bytes, part: int) -> bytes:
+        """Through reader, repair and writer; and learn from it how the next text can go a shorter way."""
+        self._leave_lane()
+        is_lesson = self._lessons > 0 and (self._lane is None or not self._lane.is_of(data))
+        before = self._merge.notes.counts() if is_lesson else {}
+        events = self._merge.feed(data, part)
+        sent = self._write(events)
+        if is_lesson:
+            self._learn(data, sent, events, before)
+        self._is_open = self._lane is not None and self._is_flowing(self._index)
+        return sent
+
+    def _learn(self, data: bytes, sent: bytes, events: list[Event], before: Mapping[str, int]) -> None:
+        """Learn from a chunk that said one text, perhaps with unknown fields, of which each such chunk has the same."""
+        *riders, text = events or (None,)
+        if not (isinstance(text, Text) and self._is_flowing(text.index) and all(map(_rides, riders))):
+            return
+        if self._lane is None or not self._lane.is_of_use:
+            self._lessons -= 1
+        after = self._merge.notes.counts()
+        faults = {rule: count - before.get(rule, 0) for rule, count in after.items() if count > before.get(rule, 0)}
+        self._lane = learn(data, sent, faults)
+        self._index = text.index
+
+    def _is_flowing(self, index: int) -> bool:
+        """Whether a plain text of this choice would go out as it is, and nothing else would happen."""
+        return self._writer is not None and self._writer.takes_text(index) and self._merge.is_flowing(index)
+
+    def _leave_lane(self) -> None:
+        """Tell reader and repair what they did not see."""
+        self._is_open = False
+        if self._lane is not None and self._lane.frames:
+            self._merge.passed(self._lane)
 
     def whole(self, data: bytes, part: int = 0) -> bytes:
         """The bytes to send for a part that was not streamed: `data` is its whole reply. Then `close` it."""
@@ -29,10 +77,12 @@ class Pipe(Answered):
 
     def close(self, part: int = 0) -> bytes:
         """The bytes to send when the server's stream has ended, however it did."""
+        self._leave_lane()
         return self._write(self._merge.close(part)) + self._end()
 
     def fail(self, failure: Failure) -> bytes:
         """The bytes to send when the answer breaks off for a reason that the server did not tell."""
+        self._leave_lane()
         return self._write(self._merge.fail(failure)) + self._end()
 
     def _end(self) -> bytes:
@@ -65,3 +115,8 @@ class Pipe(Answered):
         else:
             self._writer = CompletionsWriter(head, usage_is_null=is_null)
         return self._writer
+
+
+def _rides(event: Event | None) -> bool:
+    """Whether this goes out with the next chunk, and leaves nothing behind."""
+    return isinstance(event, Extra) and event.place is not Place.DELTA and not event.alone

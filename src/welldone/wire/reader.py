@@ -64,6 +64,17 @@ class Reader:
         return self._chunks.head
 
     @property
+    def is_idle(self) -> bool:
+        """Whether nothing is left over from what was read, so that the next frame stands for itself."""
+        is_over = self.is_done or self.has_failed or self.has_usage_chunk
+        return not (is_over or self._pieces or self._is_inside) and self._decoder.is_idle and self._chunks.is_plain
+
+    def passed(self, frames: int, count: int, last: int) -> None:
+        """So many frames took a shorter way: so many bytes, and so many of the last one."""
+        self._notes.frame += frames
+        self._notes.byte = self._decoder.passed(count) - last
+
+    @property
     def has_usage_chunk(self) -> bool:
         """Whether usage came as it should: on a chunk without choices."""
         return self._chunks.has_usage_chunk

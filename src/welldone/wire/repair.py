@@ -137,6 +137,16 @@ class Repair:
         """How many choices should have been JSON, and are not."""
         return 0 if self._json is None else self._json.broken
 
+    def is_flowing(self, index: int) -> bool:
+        """Whether text of this choice would pass as it is, and change nothing."""
+        choice = self._choices.get(index)
+        is_watched = self.failure is not None or self._json is not None or self._only is not None
+        return choice is not None and choice.is_plain and not is_watched
+
+    def passed(self) -> None:
+        """Text took a shorter way."""
+        self._comments = self._noops = 0
+
     def feed(self, events: list[Event]) -> list[Event]:
         """What may be said after `events`."""
         out: list[Event] = []

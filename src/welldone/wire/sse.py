@@ -71,20 +71,21 @@ class Decoder:
         self._has_cr = False
         self._started = False
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits for more bytes."""
+        return self._started and not (self._buffer or self._has_cr or self.overlong is not None)
+
+    def passed(self, count: int) -> int:
+        """So many bytes took a shorter way; where the stream stands now."""
+        self._offset += count
+        return self._offset
+
     def feed(self, data: bytes) -> list[Frame]:
         """The frames that `data` completes."""
         if self.overlong is not None:
             return []
-        if (
-            not self._buffer
-            and self._started
-            and not self._has_cr
-            and data.find(b"\n") == len(data) - 2
-            and data.startswith(DATA)
-            and data.endswith(END)
-            and b"\r" not in data
-            and len(data) <= self._limit
-        ):
+        if not self._buffer and self._started and not self._has_cr and is_single(data) and len(data) <= self._limit:
             # The common case, worth a short way: one data line and its empty line, and nothing else.
             byte = self._offset
             self._offset += len(data)
@@ -232,6 +233,11 @@ def field(line: bytes) -> tuple[bytes, bytes]:
     name, _, value = line.partition(b":")
     # "If value starts with a U+0020 SPACE character, remove it from value."
     return name, value.removeprefix(b" ")
+
+
+def is_single(data: bytes) -> bool:
+    """Whether this is one frame: a data line, its empty line, and nothing else."""
+    return data.find(b"\n") == len(data) - 2 and data.startswith(DATA) and data.endswith(END) and b"\r" not in data
 
 
 def frame(payload: bytes) -> bytes:

@@ -87,6 +87,10 @@ class StreamWriter(ABC):
             return before + (payload if payload.isascii() else escape(payload)) + after
         return self._send(event)
 
+    def takes_text(self, index: int) -> bool:
+        """Whether text of this choice may come now, with nothing that waits to ride on it."""
+        return not self._riders and not self._fields and self._automaton.takes_text(index)
+
     def end(self) -> bytes:
         """The bytes that end the stream.
 
