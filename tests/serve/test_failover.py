@@ -292,3 +292,20 @@ def test_the_last_upstream_is_asked_however_often_it_failed(tmp_path: Path) -> N
             assert statuses == [502] * 7 + [200]
 
     run(work())
+
+
+@pytest.mark.parametrize("reply", [Reply((ROLE, HELLO), end="hang"), Reply((), end="hang")], ids=["in it", "before it"])
+def test_who_leaves_is_counted_and_frees_the_upstream(tmp_path: Path, reply: Reply) -> None:
+    async def work() -> None:
+        async with gateway(tmp_path, [reply]) as serving:
+            upstream = serving.upstreams[0]
+            _, writer = await serving.send(STREAM)
+            await upstream.until(lambda: bool(serving.asked[0]))
+            writer.close()
+            await upstream.until(lambda: any(one.end == "left" for one in upstream.seen))
+            while serving.server.upstreams.all[0].running:
+                await serving.get("/health")
+            page = (await serving.get("/metrics")).body.decode()
+            assert 'welldone_upstream_requests_total{status="left",upstream="a"} 1.0' in page
+
+    run(work())

@@ -278,7 +278,11 @@ class Remote:
         try:
             async with gate.place() as waited_s:
                 upstream.breaker.began()
-                yield RemoteSeat(member, waited_s, send=self._send, settings=self._settings, on_report=self._on_report)
+                seat = RemoteSeat(member, waited_s, send=self._send, settings=self._settings, on_report=self._on_report)
+                try:
+                    yield seat
+                finally:
+                    seat.leave()
         finally:
             upstream.running -= 1
 
