@@ -1,0 +1,100 @@
+"""Clients that leave the gateway: the upstream sees it, and nothing of them stays."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.live.faults import LINUX, answer, begin, files_of, leave, metric, until
+from tests.live.server import Running
+from tests.live.upstream import ACTIVE, REPLIES, ROLE, RUNNING, TEXT, Upstream, eventually, gateway, upstream
+from tests.net.aio import run
+from tests.serve import gateways
+from tests.serve.scripts import CHAT
+from welldone.engines.scripts import Reply
+
+pytestmark = LINUX
+GONE = r"status=499 .*has_left=yes"
+WINDOWS = {
+    "before the first byte": ("silent", True),
+    "in the midst of its stream": ("stalls", True),
+    "while a whole answer is made": ("stalls", False),
+}
+"""The model that is asked for, and whether its answer is streamed."""
+MANY = 1200
+AT_ONCE = 24
+
+
+@pytest.fixture(scope="module")
+def behind() -> Iterator[Upstream]:
+    with upstream() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def server(behind: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with gateway(tmp_path_factory.mktemp("gateway"), behind.url) as running:
+        yield running
+        assert running.end() == 0
+        assert "Traceback" not in running.log.join()
+
+
+@pytest.mark.parametrize("is_rude", [False, True], ids=["politely", "rudely"])
+@pytest.mark.parametrize(("model", "stream"), WINDOWS.values(), ids=WINDOWS)
+def test_the_upstream_sees_that_the_client_has_left(
+    behind: Upstream, server: Running, model: str, stream: bool, is_rude: bool
+) -> None:
+    seen = len(server.log.all)
+    line = begin(server, model=model, stream=stream)
+    behind.until(lambda one: bool(one.seen) and one.seen[-1].end == "running")
+    if stream and model == "stalls":
+        line.wait(b"Hello")
+    leave(line, is_rude=is_rude)
+    behind.until(lambda one: one.seen[-1].end == "left")
+    server.log.wait(GONE, seen=seen)
+    until(server, RUNNING, 0)
+
+
+def test_after_many_have_left_at_any_time_all_is_as_it_was(behind: Upstream, server: Running) -> None:
+    behind.until(lambda one: one.counts.open == 0)
+    metric(server, RUNNING)
+    before = files_of(server.process.pid)
+    disconnects = metric(server, "welldone_client_disconnects_total")
+    windows = list(WINDOWS.values()) * (AT_ONCE // len(WINDOWS))
+    for round_ in range(MANY // AT_ONCE):
+        name = f"round {round_}."
+        lines = [begin(server, name, model=model, stream=stream) for model, stream in windows]
+        if round_ % 3:  # else they leave at once, wherever the request is then
+            behind.until(lambda one, name=name: sum(name in seen.body for seen in one.seen) == AT_ONCE)
+            for line, (model, stream) in zip(lines, windows, strict=True):
+                if stream and model == "stalls":
+                    line.wait(b"Hello")
+        for place, line in enumerate(lines):
+            leave(line, is_rude=place % 2 == 0)
+    until(server, ACTIVE, 0)
+    until(server, RUNNING, 0)
+    assert metric(server, "welldone_client_disconnects_total") - disconnects <= MANY
+    for _ in range(30):
+        assert answer(server).one.finish == "stop"
+    behind.until(lambda one: one.counts.open == 0)  # also those that wait to be used again, after a while
+    eventually(lambda: metric(server, RUNNING) == 0 and files_of(server.process.pid) <= before)
+
+
+def test_who_has_left_leaves_no_task_behind(tmp_path: Path) -> None:
+    stalls = [REPLIES["silent"], Reply((ROLE, TEXT), end="hang")] * 30
+
+    async def work() -> None:
+        async with gateways.gateway(tmp_path, stalls) as serving:
+            (one,) = serving.upstreams
+            before = len(asyncio.all_tasks())
+            for round_ in range(60):
+                _, writer = await serving.send({**CHAT, "stream": round_ % 3 == 0})
+                if round_ % 4:
+                    await one.until(lambda: bool(one.seen) and one.seen[-1].end == "running")
+                writer.transport.abort()
+                await one.until(lambda: all(seen.end == "left" for seen in one.seen))
+            while serving.answers() or len(asyncio.all_tasks()) > before:
+                await asyncio.sleep(0)
+
+    run(work())

@@ -1,0 +1,202 @@
+"""Servers for the gateway to stand in front of: each in a thread of the test, and wrong in the way that is asked for."""
+
+import asyncio
+import json
+import socket
+import ssl
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from tests.live.raw import LIMIT_S, Json
+from tests.live.server import KEY, Running, serving
+from welldone.engines.mischief import FAULTS
+from welldone.engines.scripted import CHUNK, HELLO, Piece, Reply, Script, Scripted, Seen
+
+Value = TypeVar("Value")
+
+ROLE, TEXT, STOP, DONE = HELLO.pieces
+FLOOD = Piece(CHUNK % (msgspec.json.encode({"content": "w" * 65536}).decode(), "null"))
+REPLIES: Mapping[str, Reply] = {
+    **FAULTS,
+    "hello": HELLO,
+    "silent": Reply(end="hang", raw=True),
+    "stalls": Reply((ROLE, TEXT), end="hang"),
+    "flood": Reply((ROLE, FLOOD), end="endless"),
+}
+"""What is answered to who asks for a model of this name."""
+
+RUNNING = "welldone_upstream_running"
+ACTIVE = "welldone_active_streams"
+
+
+def by_model(seen: Seen) -> Reply:
+    """The reply that the model's name asks for; hello where it asks for none."""
+    return REPLIES.get(json.loads(seen.body)["model"], HELLO)
+
+
+class Upstream:
+    """A scripted server. All of it happens in its own thread."""
+
+    def __init__(self, choose: Callable[[Seen], Reply] = by_model, script: Script | None = None) -> None:
+        self._script, self._choose = script or Script(), choose
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        # It is never listened on: it keeps the port, for an upstream that goes away and comes back.
+        self._place = socket.socket()
+        self._place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._place.bind(("127.0.0.1", 0))
+        self.port: int = self._place.getsockname()[1]
+        self._scripted = Scripted(self._script, choose)
+
+    def start(self) -> None:
+        """Listen."""
+        self._scripted = Scripted(self._script, self._choose)
+        self.do(self._scripted.listen(port=self.port))
+
+    def stop(self) -> None:
+        """Go away, and leave all connections."""
+        self.do(self._scripted.close())
+
+    def end(self) -> None:
+        """Stop, for good."""
+        self.stop()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(LIMIT_S)
+        self._loop.close()
+        self._place.close()
+
+    @property
+    def url(self) -> str:
+        """Where its API begins."""
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    def do(self, work: Coroutine[Any, Any, Value]) -> Value:
+        """What a coroutine gives that runs in its thread."""
+        return asyncio.run_coroutine_threadsafe(_bounded(work), self._loop).result(LIMIT_S)
+
+    def until(self, is_so: Callable[[Scripted], bool]) -> None:
+        """Wait until something is so."""
+        self.do(self._scripted.until(lambda: is_so(self._scripted)))
+
+    def posts(self) -> list[Seen]:
+        """The requests for answers, so far."""
+
+        async def look() -> list[Seen]:
+            return [seen for seen in self._scripted.seen if seen.method == "POST"]
+
+        return self.do(look())
+
+
+async def _bounded(work: Coroutine[Any, Any, Value]) -> Value:
+    async with asyncio.timeout(LIMIT_S):
+        return await work
+
+
+@contextmanager
+def upstream(choose: Callable[[Seen], Reply] = by_model, script: Script | None = None) -> Iterator[Upstream]:
+    """A server that listens; ended at the end."""
+    made = Upstream(choose, script)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.end()
+
+
+class Front:
+    """What stands before an upstream: it speaks TLS or IPv6, and counts the bytes that pass."""
+
+    def __init__(self, behind: int) -> None:
+        self.port = 0
+        self.passed = 0
+        self._behind = behind
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @asynccontextmanager
+    async def listening(self, host: str, tls: ssl.SSLContext | None) -> AsyncIterator[None]:
+        """Listen for so long."""
+        server = await asyncio.start_server(self._connected, host, 0, ssl=tls)
+        self.port = server.sockets[0].getsockname()[1]
+        try:
+            yield
+        finally:
+            server.close()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", self._behind)
+        there = asyncio.create_task(_pass(reader, inner_writer, lambda size: None))
+        back = asyncio.create_task(_pass(inner_reader, writer, self._count))
+        try:
+            await asyncio.wait({there, back}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in (there, back):
+                one.cancel()
+            await asyncio.wait({there, back})
+            inner_writer.close()
+            writer.close()
+            self._tasks.discard(task)
+
+    def _count(self, size: int) -> None:
+        self.passed += size
+
+
+async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, count: Callable[[int], None]) -> None:
+    with suppress(ConnectionError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            count(len(data))
+            await writer.drain()
+
+
+@contextmanager
+def front(behind: Upstream, *, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> Iterator[Front]:
+    """A front before an upstream, in its thread."""
+    made = Front(behind.port)
+    listening = made.listening(host, tls)
+    behind.do(listening.__aenter__())
+    try:
+        yield made
+    finally:
+        behind.do(listening.__aexit__(None, None, None))
+
+
+@contextmanager
+def gateway(
+    folder: Path,
+    *urls: str,
+    options: Sequence[str] = (),
+    each: Mapping[str, object] | None = None,
+    more: str = "",
+    key: str | None = KEY,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Running]:
+    """`welldone serve` in front of upstreams `a`, `b`, …, which have any model and are looked at once."""
+    settings: Json = {"models": ["*"], "probe_s": 0, **(each or {})}
+    lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items()]
+    tables = [
+        "\n".join([f"[upstreams.{name}]", f"url = {json.dumps(url)}", *lines, ""])
+        for name, url in zip("abcdefgh", urls, strict=False)
+    ]
+    (folder / "welldone.toml").write_text("\n".join([*tables, more]))
+    with serving(options, model="hello", key=key, folder=folder, environment=environment, is_awaited=False) as running:
+        yield running
+
+
+def eventually(is_so: Callable[[], bool]) -> None:
+    """Look until something is so. Each look asks a server something, or looks at the system: nothing else need wait."""
+    deadline = time.monotonic() + LIMIT_S
+    while not is_so():
+        assert time.monotonic() < deadline

@@ -1,0 +1,244 @@
+"""The law on the wire: whatever an upstream sends, however it is cut, what the client hears is right or is an error."""
+
+import asyncio
+import re
+from collections.abc import Coroutine, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from tests.laws.strategies import HEAD, any_bytes, recorded_streams, spoiled
+from tests.net.aio import LIMIT_S
+from tests.serve.gateways import Gateway, gateway
+from tests.serve.scripts import Heard
+from welldone.engines.scripted import Scripted
+from welldone.engines.scripts import End, Framing, Piece, Reply, Script, as_raw, cut_at
+from welldone.engines.upstream_settings import UpstreamSettings
+from welldone.rules.judge import judge
+from welldone.wire.asked import Asked, read_request
+from welldone.wire.collect import Reply as Collected
+from welldone.wire.collect import collect
+from welldone.wire.faults import Mend
+from welldone.wire.faults.catalogue import BY_ID
+from welldone.wire.head import Endpoint
+from welldone.wire.notes import Notes
+from welldone.wire.pipe import Pipe
+from welldone.wire.reader import Reader
+
+Value = TypeVar("Value")
+Json = dict[str, Any]
+
+EXAMPLES = settings(max_examples=200)
+"""Each is a request over two sockets: some milliseconds, and all tests of this file together stay below a minute."""
+UNKNOWABLE = {"use-final-chunk", "cmpl-usage-chunk"}
+"""Counts that the server never gave are not invented."""
+FAILED = re.compile(rb'data: \{"error":[^\n]*\n\ndata: \[DONE\]\n\n$')
+FINISHED = re.compile(rb"finish_reason[^:]{0,3}:\s*[\"'][^\"']")
+PATHS = {Endpoint.CHAT: "/v1/chat/completions", Endpoint.COMPLETIONS: "/v1/completions"}
+SAID: dict[Endpoint, Json] = {
+    Endpoint.CHAT: {"messages": [{"role": "user", "content": "Hi"}]},
+    Endpoint.COMPLETIONS: {"prompt": "Hi"},
+}
+TYPES = ("text/event-stream", "text/event-stream; charset=utf-8", "application/json", "text/plain", "text/html", "")
+STATUSES = (200, 200, 200, 200, 200, 200, 201, 204, 307, 400, 404, 429, 500, 503)
+
+
+class Bench:
+    """A gateway that stays, in front of an upstream that says what it is told to."""
+
+    def __init__(self, folder: Path) -> None:
+        self._runner = asyncio.Runner()
+        self._stack = AsyncExitStack()
+        self._folder = folder
+        self._next = Reply()
+
+    def open(self) -> None:
+        """Start both. The upstream has two names: it makes several choices as `native`, and one as `each`."""
+        upstream = Scripted(Script(), choose=lambda seen: self._next)
+        self._run(upstream.listen())
+        self._run(self._stack.enter_async_context(upstream))
+        url = f"http://127.0.0.1:{upstream.port}/v1"
+        upstreams = tuple(
+            UpstreamSettings(name=kind, url=url, models=(kind,), n=kind, probe_s=0.0) for kind in ("native", "each")
+        )
+        # No reply is waited for here: an upstream that hangs is for another test.
+        opening = gateway(self._folder, config={"upstreams": upstreams}, early_s=30.0)
+        self._gateway: Gateway = self._run(self._stack.enter_async_context(opening))
+
+    def close(self) -> None:
+        """End both."""
+        self._run(self._stack.aclose())
+        self._runner.close()
+
+    def ask(self, reply: Reply, request: Json, endpoint: Endpoint) -> Heard:
+        """What the client hears when the upstream says this."""
+        self._next = reply
+        return self._run(self._gateway.ask(request, PATHS[endpoint]))
+
+    def _run(self, work: Coroutine[Any, Any, Value]) -> Value:
+        async def bounded() -> Value:
+            async with asyncio.timeout(LIMIT_S):
+                return await work
+
+        return self._runner.run(bounded())
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    made = Bench(tmp_path_factory.mktemp("gateway"))
+    made.open()
+    yield made
+    made.close()
+
+
+class Case(NamedTuple):
+    """What is asked, and what the upstream says."""
+
+    endpoint: Endpoint
+    request: Json
+    reply: Reply
+
+    @property
+    def body(self) -> bytes:
+        return self.reply.body
+
+
+bodies = st.one_of(
+    spoiled(),
+    st.tuples(st.sampled_from(list(Endpoint)), any_bytes),
+    st.sampled_from(recorded_streams()),
+)
+"""Spoiled streams, plain bytes, and right streams."""
+
+
+@st.composite
+def requests(draw: st.DrawFn, endpoint: Endpoint) -> Json:
+    request: Json = {"model": draw(st.sampled_from(["native", "native", "each"])), **SAID[endpoint]}
+    if draw(st.booleans()):
+        request["stream"] = True
+        if draw(st.booleans()):
+            request["stream_options"] = {"include_usage": True}
+    if draw(st.booleans()):
+        request["n"] = 3
+    if endpoint is Endpoint.CHAT and draw(st.booleans()):
+        request["tools"] = [{"type": "function", "function": {"name": "f"}}]
+    return request
+
+
+@st.composite
+def cases(draw: st.DrawFn, ends: tuple[End, ...], *, is_right_http: bool = False) -> Case:
+    """A body, perhaps not all of it, in any pieces, under any head, with any end."""
+    endpoint, body = draw(bodies)
+    if draw(st.booleans()):
+        body = body[: draw(st.integers(0, len(body)))]
+    framings: list[Framing] = ["chunked", "length", "close"]
+    reply = Reply(
+        pieces(body, draw(st.lists(st.integers(1, 3000), max_size=8))),
+        200 if is_right_http else draw(st.sampled_from(STATUSES)),
+        {"Content-Type": TYPES[0]} if is_right_http else draw(st.sampled_from(TYPES).map(_typed)),
+        draw(st.sampled_from(ends)),
+        draw(st.sampled_from(framings)),
+    )
+    return Case(endpoint, draw(requests(endpoint)), reply)
+
+
+def _typed(content_type: str) -> dict[str, str]:
+    return {"Content-Type": content_type} if content_type else {}
+
+
+def pieces(body: bytes, cuts: list[int]) -> tuple[Piece, ...]:
+    """The body, each piece of which is written by itself."""
+    ends = [*sorted(cut for cut in cuts if cut < len(body)), len(body)]
+    return tuple(Piece(base64=body[start:end]) for start, end in zip([0, *ends], ends, strict=False) if end > start)
+
+
+def check(case: Case, heard: Heard) -> bool:
+    """What the client hears is right; whether it is a success."""
+    trace = msgspec.structs.replace(heard.capture, request=case.request, endpoint=case.endpoint.value)
+    broken = {rule for rule in judge(trace).counts if BY_ID[rule].mend is not Mend.REPORT} - UNKNOWABLE
+    assert broken == set(), heard.raw
+    assert trace.complete, heard.raw
+    if heard.status != 200:
+        assert 400 <= heard.status <= 504
+        assert heard.error["message"]
+        return False
+    has_failed = bool(FAILED.search(heard.body))
+    assert not has_failed or "stream" in case.request
+    event("failed" if has_failed else "whole")
+    return not has_failed
+
+
+def is_bound_to_fail(case: Case) -> bool:
+    """Whether the upstream has plainly failed, by the bytes alone."""
+    reply = case.reply
+    is_cut = reply.end in ("cut", "reset") and not (reply.framing == "close" and reply.end == "cut")
+    return reply.status != 200 or not FINISHED.search(reply.body) or (is_cut and b"[DONE]" not in reply.body)
+
+
+def expected(case: Case) -> Collected:
+    """What the core makes of the same bytes."""
+    fallback = HEAD[case.endpoint]
+    pipe = Pipe(case.endpoint, fallback=fallback, asked=read_request(case.request))
+    return read(pipe.feed(case.body) + pipe.close(), case.endpoint)
+
+
+def read(data: bytes, endpoint: Endpoint) -> Collected:
+    """What a right stream says."""
+    reader = Reader(endpoint, fallback=HEAD[endpoint], asked=Asked(), notes=Notes())
+    return collect(reader.feed(data) + reader.close())
+
+
+@EXAMPLES
+@given(case=cases(("whole", "close", "cut", "reset")))
+def test_what_the_client_hears_is_right_and_no_failure_is_a_success(bench: Bench, case: Case) -> None:
+    is_success = check(case, bench.ask(case.reply, case.request, case.endpoint))
+    assert not (is_success and is_bound_to_fail(case))
+
+
+@EXAMPLES
+@given(case=cases(("whole", "close"), is_right_http=True))
+def test_the_wire_says_what_the_core_says(bench: Bench, case: Case) -> None:
+    heard = bench.ask(case.reply, case.request, case.endpoint)
+    is_success = check(case, heard)
+    if case.request["model"] == "each" and "n" in case.request:
+        return  # three replies, of which each is one choice
+    said = expected(case)
+    assert is_success == (said.failure is None)
+    if not is_success:
+        assert said.failure is not None
+        assert heard.error["message"] == said.failure.message
+    if "stream" in case.request and heard.status == 200:
+        texts = {index: (one.text, one.reason) for index, one in read(heard.body, case.endpoint).answers.items()}
+        assert texts == {index: (one.text, one.reason) for index, one in said.answers.items()}
+    elif is_success:
+        for choice in heard.json["choices"]:
+            text = choice["message"]["content"] if case.endpoint is Endpoint.CHAT else choice["text"]
+            assert (text or "", choice["finish_reason"]) == (
+                said.answers[choice["index"]].text,
+                said.answers[choice["index"]].reason,
+            )
+
+
+@EXAMPLES
+@given(
+    case=cases(("whole", "close"), is_right_http=True),
+    cut=st.integers(0, 4000),
+    end=st.sampled_from(["cut", "reset", "close"]),
+    spoils=st.lists(st.tuples(st.integers(0, 4000), st.binary(max_size=3), st.integers(0, 3)), max_size=3),
+)
+def test_http_that_is_spoiled_or_cut_anywhere_never_makes_a_success_of_a_failure(
+    bench: Bench, case: Case, cut: int, end: End, spoils: list[tuple[int, bytes, int]]
+) -> None:
+    raw = as_raw(case.reply).body
+    for place, put, taken in spoils:
+        raw = raw[:place] + put + raw[place + taken :]
+    cuts = [one for piece in case.reply.pieces for one in (len(piece.data),)]
+    reply = cut_at(Reply(pieces(raw, cuts), raw=True), cut, end)
+    is_success = check(case, bench.ask(reply, case.request, case.endpoint))
+    if not spoils:
+        assert not (is_success and not FINISHED.search(reply.body))
