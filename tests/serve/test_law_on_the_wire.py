@@ -17,7 +17,7 @@ from tests.net.aio import LIMIT_S
 from tests.serve.gateways import Gateway, gateway
 from tests.serve.scripts import Heard
 from welldone.engines.scripted import Scripted
-from welldone.engines.scripts import End, Framing, Piece, Reply, Script, as_raw, cut_at
+from welldone.engines.scripts import HELLO, End, Framing, Piece, Reply, Script, as_raw, cut_at
 from welldone.engines.upstream_settings import UpstreamSettings
 from welldone.rules.judge import judge
 from welldone.wire.asked import Asked, read_request
@@ -33,7 +33,7 @@ from welldone.wire.reader import Reader
 Value = TypeVar("Value")
 Json = dict[str, Any]
 
-EXAMPLES = settings(max_examples=200)
+EXAMPLES = settings(max_examples=250)
 """Each is a request over two sockets: some milliseconds, and all tests of this file together stay below a minute."""
 UNKNOWABLE = {"use-final-chunk", "cmpl-usage-chunk"}
 """Counts that the server never gave are not invented."""
@@ -45,6 +45,8 @@ SAID: dict[Endpoint, Json] = {
     Endpoint.COMPLETIONS: {"prompt": "Hi"},
 }
 TYPES = ("text/event-stream", "text/event-stream; charset=utf-8", "application/json", "text/plain", "text/html", "")
+PAUSES_S = (0.0, 0.003)
+"""Between pieces. With the second the client has heard the one when the upstream sends the next."""
 STATUSES = (200, 200, 200, 200, 200, 200, 201, 204, 307, 400, 404, 429, 500, 503)
 
 
@@ -138,7 +140,7 @@ def cases(draw: st.DrawFn, ends: tuple[End, ...], *, is_right_http: bool = False
         body = body[: draw(st.integers(0, len(body)))]
     framings: list[Framing] = ["chunked", "length", "close"]
     reply = Reply(
-        pieces(body, draw(st.lists(st.integers(1, 3000), max_size=8))),
+        pieces(body, draw(st.lists(st.integers(1, 3000), max_size=8)), draw(st.sampled_from(PAUSES_S))),
         200 if is_right_http else draw(st.sampled_from(STATUSES)),
         {"Content-Type": TYPES[0]} if is_right_http else draw(st.sampled_from(TYPES).map(_typed)),
         draw(st.sampled_from(ends)),
@@ -151,10 +153,11 @@ def _typed(content_type: str) -> dict[str, str]:
     return {"Content-Type": content_type} if content_type else {}
 
 
-def pieces(body: bytes, cuts: list[int]) -> tuple[Piece, ...]:
+def pieces(body: bytes, cuts: list[int], pause_s: float) -> tuple[Piece, ...]:
     """The body, each piece of which is written by itself."""
     ends = [*sorted(cut for cut in cuts if cut < len(body)), len(body)]
-    return tuple(Piece(base64=body[start:end]) for start, end in zip([0, *ends], ends, strict=False) if end > start)
+    spans = zip([0, *ends], ends, strict=False)
+    return tuple(Piece(base64=body[start:end], after_s=pause_s) for start, end in spans if end > start)
 
 
 def check(case: Case, heard: Heard) -> bool:
@@ -174,10 +177,11 @@ def check(case: Case, heard: Heard) -> bool:
 
 
 def is_bound_to_fail(case: Case) -> bool:
-    """Whether the upstream has plainly failed, by the bytes alone."""
+    """Whether the upstream has plainly failed, by the bytes alone. Who says `[DONE]` has said all."""
     reply = case.reply
-    is_cut = reply.end in ("cut", "reset") and not (reply.framing == "close" and reply.end == "cut")
-    return reply.status != 200 or not FINISHED.search(reply.body) or (is_cut and b"[DONE]" not in reply.body)
+    is_cut = (reply.end, reply.framing) in {("cut", "chunked"), ("reset", "chunked"), ("reset", "close")}
+    is_unsaid = b"[DONE]" not in reply.body
+    return reply.status != 200 or (is_unsaid and (is_cut or not FINISHED.search(reply.body)))
 
 
 def expected(case: Case) -> Collected:
@@ -227,18 +231,38 @@ def test_the_wire_says_what_the_core_says(bench: Bench, case: Case) -> None:
 @EXAMPLES
 @given(
     case=cases(("whole", "close"), is_right_http=True),
-    cut=st.integers(0, 4000),
+    cuts=st.lists(st.integers(1, 4000), max_size=4),
+    pause_s=st.sampled_from(PAUSES_S),
+    cut=st.integers(0, 6000),
     end=st.sampled_from(["cut", "reset", "close"]),
     spoils=st.lists(st.tuples(st.integers(0, 4000), st.binary(max_size=3), st.integers(0, 3)), max_size=3),
 )
 def test_http_that_is_spoiled_or_cut_anywhere_never_makes_a_success_of_a_failure(
-    bench: Bench, case: Case, cut: int, end: End, spoils: list[tuple[int, bytes, int]]
+    bench: Bench,
+    case: Case,
+    cuts: list[int],
+    pause_s: float,
+    cut: int,
+    end: End,
+    spoils: list[tuple[int, bytes, int]],
 ) -> None:
     raw = as_raw(case.reply).body
     for place, put, taken in spoils:
         raw = raw[:place] + put + raw[place + taken :]
-    cuts = [one for piece in case.reply.pieces for one in (len(piece.data),)]
-    reply = cut_at(Reply(pieces(raw, cuts), raw=True), cut, end)
+    reply = cut_at(Reply(pieces(raw, cuts, pause_s), raw=True), cut, end)
     is_success = check(case, bench.ask(reply, case.request, case.endpoint))
     if not spoils:
-        assert not (is_success and not FINISHED.search(reply.body))
+        assert not is_success or FINISHED.search(reply.body) or b"[DONE]" in reply.body
+
+
+@pytest.mark.parametrize("end", ["cut", "reset"])
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+def test_a_right_stream_that_breaks_off_at_any_byte_is_an_error(bench: Bench, end: End, stream: bool) -> None:
+    request = {"model": "native", **SAID[Endpoint.CHAT], **({"stream": True} if stream else {})}
+    role, *rest = HELLO.pieces
+    paused = as_raw(msgspec.structs.replace(HELLO, pieces=(role, Piece(rest[0].text, PAUSES_S[1]), *rest[1:])))
+    for byte in range(len(paused.body)):
+        reply = cut_at(paused, byte, end)
+        is_success = check(Case(Endpoint.CHAT, request, reply), bench.ask(reply, request, Endpoint.CHAT))
+        assert not is_success or b"data: [DONE]" in reply.body, byte
+        assert is_success or b"data: [DONE]\n\n" not in reply.body or end == "reset", byte

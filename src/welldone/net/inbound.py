@@ -53,8 +53,13 @@ class Stream:
     def __init__(self, request: web.BaseRequest, response: web.StreamResponse) -> None:
         self._request = request
         self._response = response
+        self._protocol = cast("_Protocol", request.protocol)
         self._transport = cast("asyncio.Transport", request.transport)
         self._is_chunked = response.chunked
+
+    def when_congested(self, tell: Callable[[], object]) -> None:
+        """Have it told when the client takes less than it is given."""
+        self._protocol.tell_paused = tell
 
     @property
     def is_congested(self) -> bool:
@@ -68,7 +73,7 @@ class Stream:
 
     def write(self, data: bytes) -> None:
         """Send bytes now; what the socket does not take waits in its buffer."""
-        if self._request.protocol.connected:
+        if not self._transport.is_closing():
             self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
 
     async def drain(self) -> None:
@@ -81,6 +86,7 @@ class Stream:
         Raises:
             ValueError: a trailer has a character that no header can carry.
         """
+        self._protocol.tell_paused = None
         if not self._request.protocol.connected or self._transport.is_closing():
             return
         if trailers and self._is_chunked:
@@ -260,7 +266,7 @@ class _Server(web.Server):
 
 
 class _Protocol(web.RequestHandler):
-    __slots__ = ("_page", "_server")
+    __slots__ = ("_page", "_server", "tell_paused")
 
     def __init__(self, server: _Server, page: ErrorPage) -> None:
         super().__init__(
@@ -277,6 +283,18 @@ class _Protocol(web.RequestHandler):
         )
         self._page = page
         self._server = server
+        self.tell_paused: Callable[[], object] | None = None
+
+    def pause_writing(self) -> None:
+        """The client does not take what it is given."""
+        super().pause_writing()
+        if self.tell_paused is not None:
+            self.tell_paused()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """The client has left."""
+        self.tell_paused = None
+        super().connection_lost(exc)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin; where there are too many, end at once: a reply in words would cost more than it tells."""

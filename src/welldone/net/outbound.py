@@ -22,6 +22,8 @@ CONNECT_S = 5.0
 """How long a connection may take; a server that needs longer is away."""
 _BESIDE_LIMIT_BYTES = 65536  # of a head with those of early hints, or of trailers; aiohttp and nginx refuse 8 to 32 KB
 _NOT_HTTP = (httptools.HttpParserError, httptools.HttpParserUpgrade)
+_SIZES = {form % size: size for size in range(1, 2048) for form in (b"%x", b"%X")}
+"""The first lines of chunks, as servers write them, up to what the chunk of a token has."""
 _METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 
@@ -80,7 +82,8 @@ class Exchange(asyncio.Protocol):
         self._home = home
         self._bodies: list[bytes] = []
         self.on_body = self._bodies.append  # httptools calls it for each piece: no function of ours stands between
-        self._parser = httptools.HttpResponseParser(self)
+        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
+        self._is_between = False  # the parser stands between two chunks of the body
         self._transport: asyncio.Transport | None = None
         self._headers: dict[str, str] = {}
         self._beside_bytes = 0
@@ -93,9 +96,14 @@ class Exchange(asyncio.Protocol):
 
     def close(self) -> None:
         """Leave: the server sees at once that nobody listens. The receiver hears nothing more."""
-        self._is_over = True
+        self._end()
         if self._transport is not None:
             self._transport.abort()
+
+    def _end(self) -> None:
+        self._is_over = True
+        self._is_between = False
+        self._parser = None  # it holds us, and we held it: rings are left to the collector, which stops all for a while
 
     def pause(self) -> None:
         """Read no more for now."""
@@ -126,14 +134,27 @@ class Exchange(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Hand on what came, in one piece."""
-        if self._is_over:
+        if self._is_between:
+            # The common case, worth a short way: one chunk of the body, and nothing else.
+            start = data.find(b"\r\n") + 2
+            size = _SIZES.get(data[: start - 2])
+            if size is not None and len(data) == start + size + 2 and data.endswith(b"\r\n"):
+                self._receiver.data(data[start:-2])
+                return
+        self._parse(data)
+
+    def _parse(self, data: bytes) -> None:
+        if self._parser is None:
             return
+        self._is_between = False
         error = None
         try:
             self._parser.feed_data(data)
         except _NOT_HTTP:
             self._may_stay = False
             error = OutboundError("the reply is not HTTP")
+        # What has begun after a chunk and is no whole line yet shows in that the data does not end with one.
+        self._is_between = self._is_between and not self._is_whole and data.endswith(b"\r\n")
         if self._bodies:
             self._beside_bytes = 0
             body = self._bodies[0] if len(self._bodies) == 1 else b"".join(self._bodies)
@@ -176,7 +197,7 @@ class Exchange(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         """The head is whole."""
-        status = self._parser.get_status_code()
+        status = 0 if self._parser is None else self._parser.get_status_code()
         if status < 200:
             self._headers = {}
             return
@@ -184,10 +205,18 @@ class Exchange(asyncio.Protocol):
         self._has_length = "content-length" in self._headers or "transfer-encoding" in self._headers
         self._receiver.head(status, self._headers)
 
+    def on_chunk_header(self) -> None:
+        """A chunk of the body begins."""
+        self._is_between = False
+
+    def on_chunk_complete(self) -> None:
+        """A chunk of the body is whole."""
+        self._is_between = True
+
     def on_message_complete(self) -> None:
         """The reply is whole."""
         self._is_whole = self._has_head
-        self._may_stay = self._is_whole and self._parser.should_keep_alive()
+        self._may_stay = self._is_whole and self._parser is not None and self._parser.should_keep_alive()
 
     def _finish(self, error: OutboundError | None) -> None:
         if self._is_over:
@@ -195,7 +224,7 @@ class Exchange(asyncio.Protocol):
         transport = self._transport
         # A reply that came before the whole request was sent leaves the rest of it in the way of the next.
         if self._may_stay and self._home and transport and not transport.get_write_buffer_size():
-            self._is_over = True
+            self._end()
             self._transport = None
             transport.resume_reading()
             self._home.give_back(self._address, transport)

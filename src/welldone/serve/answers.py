@@ -6,6 +6,7 @@ to open the stream, to keep a silent line alive, to wait for a slow client, and 
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -88,7 +89,7 @@ class Answer:
         self._is_accepted = False  # the engine has begun
         self._is_over = False
         self._changed = asyncio.Event()
-        self._kept_at = self._loop.time()  # when something was last sent
+        self._kept_at = time.monotonic()  # when something was last sent
         self._heard_bytes = 0
         self._comments = 0
         self._todo: deque[Part] = deque()
@@ -127,6 +128,7 @@ class Answer:
                 part.close()
             for task in tasks:
                 task.cancel()
+            self._parts, self._pending = [], []  # they hold us: rings are left to the collector
 
     def break_off(self, error: ApiError) -> None:
         """End the answer with an error, wherever it is."""
@@ -303,8 +305,8 @@ class Answer:
 
     async def _give_stream(self) -> None:
         # A refusal that comes at once gets its status; who waits longer gets the head of the stream, and signs of life.
-        late = self._loop.time() + self._settings.early_s
-        while not (self._is_accepted or self._is_over) and (left_s := late - self._loop.time()) > 0:
+        late = time.monotonic() + self._settings.early_s
+        while not (self._is_accepted or self._is_over) and (left_s := late - time.monotonic()) > 0:
             await self._sleep(left_s)
         if self.error is not None:
             raise self.error
@@ -315,6 +317,9 @@ class Answer:
             stream.write(data)
         self._pending.clear()
         self._stream = stream
+        stream.when_congested(self._changed.set)
+        if len(self._parts) == 1 and isinstance(self.pipe, Pipe):
+            self._parts[0].flow(self.pipe, stream, self.times)
         while not self._is_over:
             if stream.is_congested:
                 await self._let_drain(stream)
@@ -327,7 +332,7 @@ class Answer:
         self._changed.clear()
         if self._is_over:
             return
-        now = self._loop.time()
+        now = time.monotonic()
         left_s = limit_s
         for part in self._parts:
             if part.is_asked and not part.has_ended:
@@ -344,7 +349,11 @@ class Answer:
 
     def _keep_alive(self, stream: Stream) -> float:
         """Send a sign of life if the line has been silent for so long; how long until the next is due."""
-        now = self._loop.time()
+        now = time.monotonic()
+        heard_at = max(part.heard_at for part in self._parts)
+        if heard_at > self._kept_at:
+            self._kept_at = heard_at
+            self._comments = 0
         due_s = self._kept_at + self._settings.keep_alive_s - now
         if due_s > 0:
             return due_s
@@ -373,16 +382,12 @@ class Answer:
         """Send bytes on, or keep them until the stream is open."""
         if not data:
             return
-        self._comments = 0
-        self._kept_at = self._loop.time()
         stream = self._stream
         if stream is None:
             self._pending.append(data)
             self._begin()
-            return
-        stream.write(data)
-        if stream.is_congested:
-            self._changed.set()
+        else:
+            stream.write(data)
 
     def _end(self) -> None:
         self._is_over = True

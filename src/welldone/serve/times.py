@@ -54,18 +54,14 @@ class StreamTimes:
         if self.ttft_s is None:
             self._sent_s = self._clock() - self._began
 
-    def first(self) -> None:
-        """The first piece is here."""
-        self._last = self._clock()
-        self.ttft_s = self._last - self._began
-
-    def more(self, pieces: int = 1) -> None:
-        """So many more are here. Of those that come together each is said to have taken its share of the time."""
-        if self.ttft_s is None:
-            self.first()
-            return
+    def more(self) -> float:
+        """One more piece is here; the time that it is now."""
         now = self._clock()
-        gap_s = now - self._last
+        if self.ttft_s is None:
+            self.ttft_s = now - self._began
+        else:
+            gap_s = now - self._last
+            self.gaps[bisect_left(BETWEEN_S, gap_s)] += 1
+            self.gaps_s += gap_s
         self._last = now
-        self.gaps[bisect_left(BETWEEN_S, gap_s / pieces)] += pieces
-        self.gaps_s += gap_s
+        return now

@@ -1,6 +1,6 @@
 """Any server's bytes in, the bytes of a right stream out: reader, repair and writer in a row."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 from welldone.wire.dialects.chat import ChatWriter
@@ -24,15 +24,16 @@ class Pipe(Answered):
         self._writer: StreamWriter | None = None
         self._is_ended = False
         self._lane: Lane | None = None
-        self._is_open = False  # whether the lane may be taken now
+        self.short: Callable[[bytes], bytes | None] | None = None
+        """Takes a frame and gives what goes out for it, if it may go a short way; None while there is none. Who does
+        not want to call `feed` for each frame may call this first."""
         self._index = 0  # the choice that the lane is of
         self._lessons = _LESSONS if self._endpoint is Endpoint.CHAT else 0
 
     def feed(self, data: bytes, part: int = 0) -> bytes:
         """The bytes to send on."""
-        lane = self._lane
-        if self._is_open and lane is not None:
-            sent = lane.take(data)
+        if self.short is not None:
+            sent = self.short(data)
             if sent is not None:
                 return sent
         return self._feed_slowly(data, part)
@@ -46,7 +47,8 @@ class Pipe(Answered):
         sent = self._write(events)
         if is_lesson:
             self._learn(data, sent, events, before)
-        self._is_open = self._lane is not None and self._is_flowing(self._index)
+        if self._lane is not None and self._is_flowing(self._index):
+            self.short = self._lane.take
         return sent
 
     def _learn(self, data: bytes, sent: bytes, events: list[Event], before: Mapping[str, int]) -> None:
@@ -67,7 +69,7 @@ class Pipe(Answered):
 
     def _leave_lane(self) -> None:
         """Tell reader and repair what they did not see."""
-        self._is_open = False
+        self.short = None
         if self._lane is not None and self._lane.frames:
             self._merge.passed(self._lane)
 

@@ -55,6 +55,17 @@ class Job:
     missing_model: str = "no-such-model"
     # No server takes it: OpenAI's limit is 2, llama.cpp's users go up to 5.
     bad_temperature: float = 99.0
+    # For `read`: "chat" or "completions", and what else the request asks for, in the words of the API.
+    endpoint: str = "chat"
+    asks: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_stream(self) -> bool:
+        return bool(self.asks.get("stream"))
+
+    @property
+    def asks_usage(self) -> bool:
+        return bool(self.asks.get("stream_options", {}).get("include_usage"))
 
 
 # A value of a client's own library, or one that it takes: the types of most live in another environment.
@@ -84,3 +95,20 @@ def _try(scenario: Scenario, job: Job) -> Saw:
 def told(error: Exception, status: int | None) -> Saw:
     """An error as the client gave it to its user."""
     return {"error": type(error).__name__, "status": status, "message": str(error)}
+
+
+def heard(choices: list[list[Any]], usage: list[int] | None) -> Saw:
+    """An answer as the client gave it to its user: of each choice the text, the calls and the finish reason."""
+    return {"choices": choices, "usage": usage, "error": None}
+
+
+def telling(read: Scenario) -> Scenario:
+    """A scenario of which an error is an answer like any other: what the client raises, it tells its user."""
+
+    def one(job: Job) -> Saw:
+        try:
+            return read(job)
+        except Exception as error:  # noqa: BLE001 - a client that stumbles raises anything
+            return {"choices": [], "usage": None, "error": f"{type(error).__name__}: {error}"}
+
+    return one

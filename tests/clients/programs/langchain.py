@@ -1,11 +1,11 @@
 """langchain-openai: a chat model, its tools and its structured output."""
 
 from langchain_core.messages import HumanMessage, ToolMessage  # type: ignore[import-not-found]  # not in this venv
-from langchain_openai import ChatOpenAI  # type: ignore[import-not-found]  # not in this venv
+from langchain_openai import ChatOpenAI, OpenAI  # type: ignore[import-not-found]  # not in this venv
 from openai import APIStatusError
 from pydantic import BaseModel
 
-from tests.clients.programs.job import City, Days, Job, Saw, Theirs, answer_jobs, told
+from tests.clients.programs.job import City, Days, Job, Saw, Theirs, answer_jobs, heard, telling, told
 
 LIMIT_S = 100.0
 
@@ -109,6 +109,30 @@ def cancel(job: Job) -> Saw:
     return {"pieces": pieces}
 
 
+def read(job: Job) -> Saw:
+    where = {"model": job.model, "base_url": job.base_url, "api_key": job.key, "max_retries": 0, "timeout": LIMIT_S}
+    if job.endpoint == "completions":
+        return _completed(OpenAI(**where, streaming=job.is_stream).generate([job.prompt]))
+    more = {key: value for key, value in job.asks.items() if key not in ("stream", "stream_options")}
+    chat = ChatOpenAI(**where, stream_usage=job.asks_usage).bind(**more)
+    if job.is_stream:
+        first, *others = chat.stream(job.prompt)
+        said = sum(others, start=first)
+        calls = [[call["name"], call["args"]] for call in said.tool_call_chunks]
+    else:
+        said = chat.invoke(job.prompt)
+        calls = [[call["name"], call["args"]] for call in (*said.tool_calls, *said.invalid_tool_calls)]
+    counted = said.usage_metadata and _counts(said.usage_metadata)
+    return heard([[said.content, calls, said.response_metadata.get("finish_reason")]], counted)
+
+
+def _completed(result: Theirs) -> Saw:
+    """Of a stream it tells no usage."""
+    choices = [[one.text, [], one.generation_info.get("finish_reason")] for one in result.generations[0]]
+    counted = (result.llm_output or {}).get("token_usage")
+    return heard(choices, [counted[f"{name}_tokens"] for name in ("prompt", "completion", "total")] if counted else None)
+
+
 if __name__ == "__main__":
     answer_jobs(
         {
@@ -121,5 +145,6 @@ if __name__ == "__main__":
             "unknown_model": unknown_model,
             "bad_request": bad_request,
             "cancel": cancel,
+            "read": telling(read),
         }
     )

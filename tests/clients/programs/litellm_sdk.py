@@ -5,7 +5,7 @@ import json
 
 import litellm  # type: ignore[import-not-found]  # not in this venv
 
-from tests.clients.programs.job import Job, Saw, Theirs, answer_jobs, told
+from tests.clients.programs.job import Job, Saw, Theirs, answer_jobs, heard, telling, told
 
 LIMIT_S = 100.0
 
@@ -111,6 +111,44 @@ async def _cancel(job: Job) -> Saw:
     return {"pieces": pieces}
 
 
+def read(job: Job) -> Saw:
+    """litellm adds its chunks up itself."""
+    where = {"base_url": job.base_url, "api_key": job.key, "max_retries": 0, "timeout": LIMIT_S}
+    if job.endpoint == "completions":
+        answer = litellm.text_completion(
+            **{**where, "model": f"text-completion-openai/{job.model}", "prompt": job.prompt, **job.asks}
+        )
+    else:
+        messages = [{"role": "user", "content": job.prompt}]
+        answer = litellm.completion(**where, model=f"openai/{job.model}", messages=messages, **job.asks)
+    if job.is_stream and job.endpoint == "completions":
+        return _joined(answer)
+    if job.is_stream:
+        answer = litellm.stream_chunk_builder(list(answer))
+    counted = getattr(answer, "usage", None)
+    return heard([_choice(choice) for choice in answer.choices], counted and _counts(counted))
+
+
+def _choice(choice: Theirs) -> list[Theirs]:
+    if not hasattr(choice, "message"):
+        return [choice.text, [], choice.finish_reason]
+    calls = [[call.function.name, call.function.arguments] for call in choice.message.tool_calls or []]
+    return [choice.message.content or "", calls, choice.finish_reason]
+
+
+def _joined(stream: Theirs) -> Saw:
+    """Pieces of text it leaves to its user."""
+    choices: dict[int, list[Theirs]] = {}
+    usage = None
+    for chunk in stream:
+        usage = getattr(chunk, "usage", None) or usage
+        for choice in chunk.choices:
+            mine = choices.setdefault(choice.index, ["", [], None])
+            mine[0] += choice.text or ""
+            mine[2] = choice.finish_reason or mine[2]
+    return heard([choices[index] for index in sorted(choices)], usage and _counts(usage))
+
+
 if __name__ == "__main__":
     answer_jobs(
         {
@@ -122,5 +160,6 @@ if __name__ == "__main__":
             "unknown_model": unknown_model,
             "bad_request": bad_request,
             "cancel": cancel,
+            "read": telling(read),
         }
     )

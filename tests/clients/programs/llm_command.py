@@ -8,7 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.clients.programs.job import Job, Saw, answer_jobs
+from click.testing import CliRunner  # type: ignore[import-not-found,unused-ignore]  # not in this venv
+from llm.cli import cli  # type: ignore[import-not-found]  # not in this venv
+
+from tests.clients.programs.job import Job, Saw, answer_jobs, heard, telling
 
 LIMIT_S = 60.0
 COMMAND = (sys.executable, "-m", "tests.clients.programs.loopback", "llm")
@@ -27,6 +30,7 @@ def _prepare(job: Job) -> None:
             "api_base": job.base_url,
             "api_key_name": "ours",
             "supports_schema": True,
+            **({"completion": True} if job.endpoint == "completions" else {}),
         }
         for name in (job.model, job.missing_model)
     ]
@@ -98,6 +102,21 @@ def cancel(job: Job) -> Saw:
     return {"pieces": len([piece for piece in pieces if piece])}
 
 
+class CommandError(Exception):
+    """The command said that it failed."""
+
+
+def read(job: Job) -> Saw:
+    """The command within this process: it takes a second to start, and here it is asked hundreds of times."""
+    _prepare(job)
+    how = [] if job.is_stream else ["--no-stream"]
+    ended = CliRunner().invoke(cli, ["prompt", "-m", job.model, "--no-log", "--usage", *how, job.prompt])
+    if ended.exit_code:
+        raise CommandError(ended.stderr.strip() or repr(ended.exception))
+    usage = _counts(ended.stderr) if USAGE.search(ended.stderr) else None
+    return heard([[ended.stdout.removesuffix("\n"), [], None]], usage)
+
+
 if __name__ == "__main__":
     scenarios = (text, usage, structured, unknown_model, cancel)
-    answer_jobs({scenario.__name__: scenario for scenario in scenarios})
+    answer_jobs({scenario.__name__: scenario for scenario in scenarios} | {"read": telling(read)})

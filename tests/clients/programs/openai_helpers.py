@@ -1,9 +1,11 @@
 """The helpers of the official client for Python: `stream()`, which adds up a stream, and `parse()`."""
 
+from functools import cache
+
 from openai import OpenAI
 from pydantic import BaseModel
 
-from tests.clients.programs.job import City, Days, Job, Saw, Theirs, answer_jobs
+from tests.clients.programs.job import City, Days, Job, Saw, Theirs, answer_jobs, heard, telling
 
 LIMIT_S = 100.0
 
@@ -86,5 +88,29 @@ def cancel(job: Job) -> Saw:
     return {"pieces": pieces}
 
 
+@cache
+def _kept_client(base_url: str, key: str) -> OpenAI:
+    return OpenAI(base_url=base_url, api_key=key, max_retries=0, timeout=LIMIT_S)
+
+
+def read(job: Job) -> Saw:
+    """What it has added up, as in `text`. It takes only tools that are strict."""
+    asks: dict[str, Theirs] = {key: value for key, value in job.asks.items() if key != "stream"}
+    if "tools" in asks:
+        asks["tools"] = [{**tool, "function": {**tool["function"], "strict": True}} for tool in asks["tools"]]
+    messages: Theirs = [{"role": "user", "content": job.prompt}]
+    completions = _kept_client(job.base_url, job.key).chat.completions
+    with completions.stream(model=job.model, messages=messages, **asks) as stream:
+        stream.until_done()
+        said = stream.current_completion_snapshot
+    choices = [[one.message.content or "", _calls(one.message), one.finish_reason] for one in said.choices]
+    return heard(choices, said.usage and _counts(said.usage))
+
+
+def _calls(message: Theirs) -> list[Theirs]:
+    return [[call.function.name, call.function.arguments] for call in message.tool_calls or []]
+
+
 if __name__ == "__main__":
-    answer_jobs({"text": text, "usage": usage, "tool_stream": tool_stream, "structured": structured, "cancel": cancel})
+    scenarios = (text, usage, tool_stream, structured, cancel)
+    answer_jobs({scenario.__name__: scenario for scenario in scenarios} | {"read": telling(read)})

@@ -1,10 +1,11 @@
 """The official client for Python, without its helpers."""
 
 import json
+from functools import cache
 
 from openai import APIStatusError, OpenAI
 
-from tests.clients.programs.job import Job, Saw, Theirs, answer_jobs, told
+from tests.clients.programs.job import Job, Saw, Theirs, answer_jobs, heard, telling, told
 
 LIMIT_S = 100.0
 
@@ -120,6 +121,49 @@ def cancel(job: Job) -> Saw:
     return {"pieces": pieces}
 
 
+@cache
+def _kept_client(base_url: str, key: str) -> OpenAI:
+    return OpenAI(base_url=base_url, api_key=key, max_retries=0, timeout=LIMIT_S)
+
+
+def read(job: Job) -> Saw:
+    client = _kept_client(job.base_url, job.key)
+    answer: Theirs
+    if job.endpoint == "chat":
+        messages: Theirs = [{"role": "user", "content": job.prompt}]
+        answer = client.chat.completions.create(model=job.model, messages=messages, **job.asks)
+    else:
+        answer = client.completions.create(**{"model": job.model, "prompt": job.prompt, **job.asks})
+    if job.is_stream:
+        return _added_up(answer)
+    return heard([_choice(choice) for choice in answer.choices], answer.usage and _counts(answer.usage))
+
+
+def _choice(choice: Theirs) -> list[Theirs]:
+    if not hasattr(choice, "message"):
+        return [choice.text, [], choice.finish_reason]
+    calls = choice.message.tool_calls or []
+    made = [[call.function.name, call.function.arguments] for call in calls]
+    return [choice.message.content or "", made, choice.finish_reason]
+
+
+def _added_up(stream: Theirs) -> Saw:
+    choices: dict[int, list[Theirs]] = {}
+    usage = None
+    for chunk in stream:
+        usage = _counts(chunk.usage) if chunk.usage else usage
+        for choice in chunk.choices:
+            mine = choices.setdefault(choice.index, ["", {}, None])
+            mine[0] += choice.delta.content or "" if hasattr(choice, "delta") else choice.text
+            mine[2] = choice.finish_reason or mine[2]
+            for call in (choice.delta.tool_calls or []) if hasattr(choice, "delta") else []:
+                made = mine[1].setdefault(call.index, ["", ""])
+                made[0] += call.function.name or ""
+                made[1] += call.function.arguments or ""
+    said = [choices[index] for index in sorted(choices)]
+    return heard([[text, list(calls.values()), finish] for text, calls, finish in said], usage)
+
+
 if __name__ == "__main__":
     answer_jobs(
         {
@@ -132,5 +176,6 @@ if __name__ == "__main__":
             "unknown_model_stream": unknown_model_stream,
             "bad_request": bad_request,
             "cancel": cancel,
+            "read": telling(read),
         }
     )

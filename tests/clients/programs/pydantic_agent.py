@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable
+from functools import cache
 
 from openai import AsyncOpenAI
 from pydantic import BaseModel
@@ -19,7 +20,7 @@ from pydantic_ai.models.openai import OpenAIChatModel  # type: ignore[import-not
 from pydantic_ai.providers.openai import OpenAIProvider  # type: ignore[import-not-found]  # not in this venv
 from pydantic_ai.tools import ToolDefinition  # type: ignore[import-not-found]  # not in this venv
 
-from tests.clients.programs.job import City, Days, Job, Saw, Theirs, answer_jobs, told
+from tests.clients.programs.job import City, Days, Job, Saw, Theirs, answer_jobs, heard, telling, told
 
 LIMIT_S = 100.0
 
@@ -181,10 +182,46 @@ async def cancel(job: Job) -> Saw:
     return {"pieces": pieces}
 
 
+@cache
+def _kept_client(base_url: str, key: str) -> AsyncOpenAI:
+    return AsyncOpenAI(base_url=base_url, api_key=key, max_retries=0, timeout=LIMIT_S)
+
+
+async def read(job: Job) -> Saw:
+    asks = job.asks
+    settings = {key: asks[key] for key in ("parallel_tool_calls",) if key in asks}
+    if "tool_choice" in asks:
+        choice = asks["tool_choice"]
+        settings["tool_choice"] = [choice["function"]["name"]] if isinstance(choice, dict) else choice
+    settings["extra_body"] = {key: asks[key] for key in ("response_format", "logprobs", "top_logprobs") if key in asks}
+    model = OpenAIChatModel(job.model, provider=OpenAIProvider(openai_client=_kept_client(job.base_url, job.key)))
+    asked = model, [ModelRequest.user_text_prompt(job.prompt)]
+    more = {"model_settings": settings, "model_request_parameters": _offered(asks.get("tools", []))}
+    if job.is_stream:
+        async with model_request_stream(*asked, **more) as stream:
+            async for _ in stream:
+                pass
+        said = stream.get()
+    else:
+        said = await model_request(*asked, **more)
+    calls = [[part.tool_name, part.args] for part in said.parts if isinstance(part, ToolCallPart)]
+    finish = (said.provider_details or {}).get("finish_reason")
+    return heard([[said.text or "", calls, finish]], _counts(said.usage))
+
+
+def _offered(tools: list[Theirs]) -> Theirs:
+    functions = [tool["function"] for tool in tools]
+    given = [ToolDefinition(name=one["name"], parameters_json_schema=one["parameters"]) for one in functions]
+    return ModelRequestParameters(function_tools=given)
+
+
 def _run(scenario: Callable[[Job], Theirs]) -> Callable[[Job], Saw]:
     return lambda job: asyncio.run(scenario(job))
 
 
 if __name__ == "__main__":
     scenarios = (text, usage, tool_named, tool_required, tool_stream, structured, unknown_model, bad_request, cancel)
-    answer_jobs({scenario.__name__: _run(scenario) for scenario in scenarios})
+    # One loop for all that is read: the connections that a client keeps belong to it.
+    with asyncio.Runner() as loop:
+        reading = {"read": telling(lambda job: loop.run(read(job)))}
+        answer_jobs({scenario.__name__: _run(scenario) for scenario in scenarios} | reading)

@@ -39,3 +39,16 @@ export async function refused(ask, isTheirs, nameOf, statusOf) {
   }
   return { error: null };
 }
+
+// An answer as the client gave it to its user: of each choice the text, the calls and the finish reason.
+export const heard = (choices, usage) => ({ choices, usage: usage ?? null, error: null });
+
+// A scenario of which an error is an answer like any other: what the client raises, it tells its user.
+export const telling = (read) => async (job) => {
+  try {
+    return await read(job);
+  } catch (error) {
+    const name = error?.constructor?.name ?? typeof error;
+    return { choices: [], usage: null, error: `${name}: ${error?.message ?? JSON.stringify(error)}` };
+  }
+};

@@ -3,7 +3,7 @@
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { APICallError, Output, generateText, jsonSchema, stepCountIs, streamText, tool } from "ai";
 
-import { answerJobs, refused } from "./job.mjs";
+import { answerJobs, heard, refused, telling } from "./job.mjs";
 
 const countsOf = (usage) => [usage.inputTokens, usage.outputTokens, usage.totalTokens];
 
@@ -124,6 +124,45 @@ async function cancel(job) {
   return { pieces };
 }
 
+async function read(job) {
+  const { base_url, key, endpoint, model, prompt, asks } = job;
+  const { stream, stream_options, tools = [], tool_choice, ...others } = asks;
+  const includeUsage = Boolean(stream_options?.include_usage);
+  const provider = createOpenAICompatible({ name: "ours", baseURL: base_url, apiKey: key, includeUsage });
+  const offered = tools.map(({ function: { name, parameters } }) => [
+    name,
+    tool({ inputSchema: jsonSchema(parameters) }),
+  ]);
+  const named = tool_choice?.function && { type: "tool", toolName: tool_choice.function.name };
+  const request = {
+    model: endpoint === "chat" ? provider.chatModel(model) : provider.completionModel(model),
+    prompt,
+    tools: Object.fromEntries(offered),
+    toolChoice: named ?? tool_choice,
+    providerOptions: { ours: others }, // these it passes on
+    maxRetries: 0,
+  };
+  if (stream) return addedUp(streamText({ ...request, onError: () => {} })); // it comes as a part too
+  const answer = await generateText(request);
+  const calls = answer.toolCalls.map((call) => [call.toolName, call.input]);
+  return heard([[answer.text, calls, answer.rawFinishReason]], countsOf(answer.usage));
+}
+
+async function addedUp(answer) {
+  const mine = ["", [], null];
+  let usage = null;
+  for await (const part of answer.fullStream) {
+    if (part.type === "text-delta") mine[0] += part.text;
+    if (part.type === "tool-call") mine[1].push([part.toolName, part.input]);
+    if (part.type === "error") throw part.error;
+    if (part.type === "finish-step") {
+      mine[2] = part.rawFinishReason;
+      usage = countsOf(part.usage);
+    }
+  }
+  return heard([mine], usage);
+}
+
 await answerJobs({
   text,
   usage,
@@ -134,4 +173,5 @@ await answerJobs({
   unknown_model,
   bad_request,
   cancel,
+  read: telling(read),
 });

@@ -2,7 +2,7 @@
 
 import OpenAI from "openai";
 
-import { LIMIT_MS, answerJobs, refused } from "./job.mjs";
+import { LIMIT_MS, answerJobs, heard, refused, telling } from "./job.mjs";
 
 const clientOf = ({ base_url, key }) =>
   new OpenAI({ apiKey: key, baseURL: base_url, maxRetries: 0, timeout: LIMIT_MS });
@@ -96,6 +96,40 @@ async function cancel(job) {
   return { pieces };
 }
 
+async function read(job) {
+  const { endpoint, model, prompt, asks } = job;
+  const client = clientOf(job);
+  const answer = await (endpoint === "chat"
+    ? client.chat.completions.create({ model, messages: [{ role: "user", content: prompt }], ...asks })
+    : client.completions.create({ model, prompt, ...asks }));
+  if (asks.stream) return addedUp(answer);
+  const choices = answer.choices.map(({ message, text, finish_reason }) => [
+    message ? (message.content ?? "") : text,
+    (message?.tool_calls ?? []).map((call) => [call.function.name, call.function.arguments]),
+    finish_reason,
+  ]);
+  return heard(choices, answer.usage && countsOf(answer.usage));
+}
+
+async function addedUp(stream) {
+  const choices = [];
+  let usage = null;
+  for await (const chunk of stream) {
+    if (chunk.usage) usage = countsOf(chunk.usage);
+    for (const { index, delta, text, finish_reason } of chunk.choices) {
+      const mine = (choices[index] ??= ["", [], null]);
+      mine[0] += (delta ? delta.content : text) ?? "";
+      mine[2] = finish_reason || mine[2];
+      for (const call of delta?.tool_calls ?? []) {
+        const made = (mine[1][call.index] ??= ["", ""]);
+        made[0] += call.function.name ?? "";
+        made[1] += call.function.arguments ?? "";
+      }
+    }
+  }
+  return heard(choices, usage);
+}
+
 await answerJobs({
   text,
   usage,
@@ -106,4 +140,5 @@ await answerJobs({
   unknown_model_stream,
   bad_request,
   cancel,
+  read: telling(read),
 });

@@ -2,7 +2,7 @@
 
 import OpenAI from "openai";
 
-import { LIMIT_MS, answerJobs } from "./job.mjs";
+import { LIMIT_MS, answerJobs, heard, telling } from "./job.mjs";
 
 const chatOf = ({ base_url, key }) =>
   new OpenAI({ apiKey: key, baseURL: base_url, maxRetries: 0, timeout: LIMIT_MS }).chat.completions;
@@ -74,4 +74,17 @@ async function cancel(job) {
   return { pieces };
 }
 
-await answerJobs({ text, usage, tool_stream, structured, cancel });
+async function read(job) {
+  const { model, prompt, asks } = job;
+  const answer = await chatOf(job)
+    .stream({ model, messages: [{ role: "user", content: prompt }], ...asks })
+    .finalChatCompletion();
+  const choices = answer.choices.map(({ message, finish_reason }) => [
+    message.content ?? "",
+    (message.tool_calls ?? []).map((call) => [call.function.name, call.function.arguments]),
+    finish_reason,
+  ]);
+  return heard(choices, answer.usage && countsOf(answer.usage));
+}
+
+await answerJobs({ text, usage, tool_stream, structured, cancel, read: telling(read) });
