@@ -17,7 +17,7 @@ COVERED := --include='*/welldone/wire/*,*/welldone/rules/*'
 LOCK := $(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --python-version 3.11 \
 	--exclude-newer "7 days"
 
-.PHONY: help serve test clients coverage check lint types contracts docs docs-check format bench bench-serve \
+.PHONY: help serve test clients matrix coverage check lint types contracts docs docs-check format bench bench-serve \
 	bench-gateway lock clean
 
 help: ## list these targets
@@ -30,6 +30,9 @@ test: $(TEST_READY) ## run the tests; ARGS="-k name" goes to pytest, COVER=1 not
 	$(BIN)/python -m pytest $(if $(COVER),--cov --cov-report=) $(ARGS)
 
 clients: $(CLIENTS)/clients/.ready $(CLIENTS)/litellm/.ready ## install the Python clients that tests/clients starts
+
+matrix: $(TEST_READY) clients ## try every server on every client, and write docs/matrix.md anew
+	WELLDONE_WRITE_MATRIX=1 $(BIN)/python -m pytest tests/clients/test_matrix.py $(ARGS)
 
 coverage: $(TEST_READY) ## after `make test COVER=1`: every branch of wire and rules has run
 	$(BIN)/python -m coverage report --fail-under=100 $(COVERED)

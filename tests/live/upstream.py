@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tests.live.raw import LIMIT_S, Json
+from tests.live.faults import begin
+from tests.live.raw import LIMIT_S, Json, judged
 from tests.live.server import KEY, Running, serving
 from welldone.engines.mischief import FAULTS
 from welldone.engines.scripted import CHUNK, HELLO, Piece, Reply, Script, Scripted, Seen
@@ -193,6 +194,18 @@ def gateway(
     (folder / "welldone.toml").write_text("\n".join([*tables, more]))
     with serving(options, model="hello", key=key, folder=folder, environment=environment, is_awaited=False) as running:
         yield running
+
+
+def said(server: Running, *, model: str = "hello", stream: bool) -> str:
+    """The text of a whole answer. Scripted upstreams do not count tokens, so there is no usage in it."""
+    with begin(server, model=model, stream=stream) as line:
+        reply = line.reply()
+    if stream:
+        return judged(reply).text
+    (choice,) = reply.ok()["choices"]
+    assert choice["finish_reason"] == "stop"
+    text: str = choice["message"]["content"]
+    return text
 
 
 def eventually(is_so: Callable[[], bool]) -> None:

@@ -1,24 +1,18 @@
 """The law on the wire: whatever an upstream sends, however it is cut, what the client hears is right or is an error."""
 
-import asyncio
 import re
-from collections.abc import Coroutine, Iterator
-from contextlib import AsyncExitStack
-from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.laws.strategies import HEAD, any_bytes, recorded_streams, spoiled
-from tests.net.aio import LIMIT_S
-from tests.serve.gateways import Gateway, gateway
 from tests.serve.scripts import Heard
-from welldone.engines.scripted import Scripted
-from welldone.engines.scripts import HELLO, End, Framing, Piece, Reply, Script, as_raw, cut_at
-from welldone.engines.upstream_settings import UpstreamSettings
+from tests.serve.told import Bench, benched
+from welldone.engines.scripts import HELLO, End, Framing, Piece, Reply, as_raw, cut_at
 from welldone.rules.judge import judge
 from welldone.wire.asked import Asked, read_request
 from welldone.wire.collect import Reply as Collected
@@ -30,16 +24,14 @@ from welldone.wire.notes import Notes
 from welldone.wire.pipe import Pipe
 from welldone.wire.reader import Reader
 
-Value = TypeVar("Value")
 Json = dict[str, Any]
 
-EXAMPLES = settings(max_examples=250)
+EXAMPLES = settings(max_examples=200)
 """Each is a request over two sockets: some milliseconds, and all tests of this file together stay below a minute."""
 UNKNOWABLE = {"use-final-chunk", "cmpl-usage-chunk"}
 """Counts that the server never gave are not invented."""
 FAILED = re.compile(rb'data: \{"error":[^\n]*\n\ndata: \[DONE\]\n\n$')
 FINISHED = re.compile(rb"finish_reason[^:]{0,3}:\s*[\"'][^\"']")
-PATHS = {Endpoint.CHAT: "/v1/chat/completions", Endpoint.COMPLETIONS: "/v1/completions"}
 SAID: dict[Endpoint, Json] = {
     Endpoint.CHAT: {"messages": [{"role": "user", "content": "Hi"}]},
     Endpoint.COMPLETIONS: {"prompt": "Hi"},
@@ -50,52 +42,10 @@ PAUSES_S = (0.0, 0.003)
 STATUSES = (200, 200, 200, 200, 200, 200, 201, 204, 307, 400, 404, 429, 500, 503)
 
 
-class Bench:
-    """A gateway that stays, in front of an upstream that says what it is told to."""
-
-    def __init__(self, folder: Path) -> None:
-        self._runner = asyncio.Runner()
-        self._stack = AsyncExitStack()
-        self._folder = folder
-        self._next = Reply()
-
-    def open(self) -> None:
-        """Start both. The upstream has two names: it makes several choices as `native`, and one as `each`."""
-        upstream = Scripted(Script(), choose=lambda seen: self._next)
-        self._run(upstream.listen())
-        self._run(self._stack.enter_async_context(upstream))
-        url = f"http://127.0.0.1:{upstream.port}/v1"
-        upstreams = tuple(
-            UpstreamSettings(name=kind, url=url, models=(kind,), n=kind, probe_s=0.0) for kind in ("native", "each")
-        )
-        # No reply is waited for here: an upstream that hangs is for another test.
-        opening = gateway(self._folder, config={"upstreams": upstreams}, early_s=30.0)
-        self._gateway: Gateway = self._run(self._stack.enter_async_context(opening))
-
-    def close(self) -> None:
-        """End both."""
-        self._run(self._stack.aclose())
-        self._runner.close()
-
-    def ask(self, reply: Reply, request: Json, endpoint: Endpoint) -> Heard:
-        """What the client hears when the upstream says this."""
-        self._next = reply
-        return self._run(self._gateway.ask(request, PATHS[endpoint]))
-
-    def _run(self, work: Coroutine[Any, Any, Value]) -> Value:
-        async def bounded() -> Value:
-            async with asyncio.timeout(LIMIT_S):
-                return await work
-
-        return self._runner.run(bounded())
-
-
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    made = Bench(tmp_path_factory.mktemp("gateway"))
-    made.open()
-    yield made
-    made.close()
+    with benched(tmp_path_factory.mktemp("gateway")) as made:
+        yield made
 
 
 class Case(NamedTuple):
@@ -138,9 +88,11 @@ def cases(draw: st.DrawFn, ends: tuple[End, ...], *, is_right_http: bool = False
     endpoint, body = draw(bodies)
     if draw(st.booleans()):
         body = body[: draw(st.integers(0, len(body)))]
+    at_frames = [found.end() for found in re.finditer(rb"\n\n", body)][:12]
+    cuts = draw(st.one_of(st.just(at_frames), st.lists(st.integers(1, 3000), max_size=8)))
     framings: list[Framing] = ["chunked", "length", "close"]
     reply = Reply(
-        pieces(body, draw(st.lists(st.integers(1, 3000), max_size=8)), draw(st.sampled_from(PAUSES_S))),
+        pieces(body, cuts, draw(st.sampled_from(PAUSES_S))),
         200 if is_right_http else draw(st.sampled_from(STATUSES)),
         {"Content-Type": TYPES[0]} if is_right_http else draw(st.sampled_from(TYPES).map(_typed)),
         draw(st.sampled_from(ends)),
@@ -172,7 +124,6 @@ def check(case: Case, heard: Heard) -> bool:
         return False
     has_failed = bool(FAILED.search(heard.body))
     assert not has_failed or "stream" in case.request
-    event("failed" if has_failed else "whole")
     return not has_failed
 
 
@@ -255,13 +206,16 @@ def test_http_that_is_spoiled_or_cut_anywhere_never_makes_a_success_of_a_failure
         assert not is_success or FINISHED.search(reply.body) or b"[DONE]" in reply.body
 
 
-@pytest.mark.parametrize("end", ["cut", "reset"])
+STEPS: dict[End, int] = {"cut": 1, "reset": 7}
+
+
+@pytest.mark.parametrize("end", STEPS)
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 def test_a_right_stream_that_breaks_off_at_any_byte_is_an_error(bench: Bench, end: End, stream: bool) -> None:
     request = {"model": "native", **SAID[Endpoint.CHAT], **({"stream": True} if stream else {})}
     role, *rest = HELLO.pieces
     paused = as_raw(msgspec.structs.replace(HELLO, pieces=(role, Piece(rest[0].text, PAUSES_S[1]), *rest[1:])))
-    for byte in range(len(paused.body)):
+    for byte in range(0, len(paused.body), STEPS[end]):
         reply = cut_at(paused, byte, end)
         is_success = check(Case(Endpoint.CHAT, request, reply), bench.ask(reply, request, Endpoint.CHAT))
         assert not is_success or b"data: [DONE]" in reply.body, byte

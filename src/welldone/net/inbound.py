@@ -57,9 +57,20 @@ class Stream:
         self._transport = cast("asyncio.Transport", request.transport)
         self._is_chunked = response.chunked
 
+        self.push: Callable[[bytes], None] = self._transport.write
+        """Sends bytes that have their frame, while the client is there."""
+
+    def frame(self, size: int) -> tuple[bytes, bytes]:
+        """What stands before and after so many bytes."""
+        return (b"%x\r\n" % size, b"\r\n") if self._is_chunked else (b"", b"")
+
     def when_congested(self, tell: Callable[[], object]) -> None:
         """Have it told when the client takes less than it is given."""
         self._protocol.tell_paused = tell
+
+    def when_lost(self, tell: Callable[[], object]) -> None:
+        """Have it told, at once, when the client has left."""
+        self._protocol.tell_lost = tell
 
     @property
     def is_congested(self) -> bool:
@@ -86,7 +97,7 @@ class Stream:
         Raises:
             ValueError: a trailer has a character that no header can carry.
         """
-        self._protocol.tell_paused = None
+        self._protocol.forget()
         if not self._request.protocol.connected or self._transport.is_closing():
             return
         if trailers and self._is_chunked:
@@ -266,7 +277,7 @@ class _Server(web.Server):
 
 
 class _Protocol(web.RequestHandler):
-    __slots__ = ("_page", "_server", "tell_paused")
+    __slots__ = ("_page", "_server", "tell_lost", "tell_paused")
 
     def __init__(self, server: _Server, page: ErrorPage) -> None:
         super().__init__(
@@ -284,6 +295,11 @@ class _Protocol(web.RequestHandler):
         self._page = page
         self._server = server
         self.tell_paused: Callable[[], object] | None = None
+        self.tell_lost: Callable[[], object] | None = None
+
+    def forget(self) -> None:
+        """Nobody needs to be told any more."""
+        self.tell_paused = self.tell_lost = None
 
     def pause_writing(self) -> None:
         """The client does not take what it is given."""
@@ -293,7 +309,9 @@ class _Protocol(web.RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """The client has left."""
-        self.tell_paused = None
+        if self.tell_lost is not None:
+            self.tell_lost()
+        self.forget()
         super().connection_lost(exc)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -5,9 +5,10 @@ buffers fill up to the server: nothing piles up here. Redirects are not followed
 """
 
 import asyncio
+import re
 import socket
 import ssl
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, TypedDict, Unpack, cast
 
 import httptools
@@ -22,8 +23,7 @@ CONNECT_S = 5.0
 """How long a connection may take; a server that needs longer is away."""
 _BESIDE_LIMIT_BYTES = 65536  # of a head with those of early hints, or of trailers; aiohttp and nginx refuse 8 to 32 KB
 _NOT_HTTP = (httptools.HttpParserError, httptools.HttpParserUpgrade)
-_SIZES = {form % size: size for size in range(1, 2048) for form in (b"%x", b"%X")}
-"""The first lines of chunks, as servers write them, up to what the chunk of a token has."""
+_SIZE = re.compile(rb"[0-9a-fA-F]{1,7}\r\n")
 _METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 
@@ -84,6 +84,8 @@ class Exchange(asyncio.Protocol):
         self.on_body = self._bodies.append  # httptools calls it for each piece: no function of ours stands between
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
         self._is_between = False  # the parser stands between two chunks of the body
+        self.shortcut: Callable[[bytes], bool] | None = None
+        """Gets a chunk of the body before the parser does, as it came, with its frame; tells whether it took it."""
         self._transport: asyncio.Transport | None = None
         self._headers: dict[str, str] = {}
         self._beside_bytes = 0
@@ -102,8 +104,13 @@ class Exchange(asyncio.Protocol):
 
     def _end(self) -> None:
         self._is_over = True
-        self._is_between = False
+        self.shortcut = None
         self._parser = None  # it holds us, and we held it: rings are left to the collector, which stops all for a while
+
+    @property
+    def is_chunked(self) -> bool:
+        """Whether the reply comes in chunks."""
+        return "chunked" in self._headers.get("transfer-encoding", "")
 
     def pause(self) -> None:
         """Read no more for now."""
@@ -134,14 +141,22 @@ class Exchange(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Hand on what came, in one piece."""
-        if self._is_between:
-            # The common case, worth a short way: one chunk of the body, and nothing else.
-            start = data.find(b"\r\n") + 2
-            size = _SIZES.get(data[: start - 2])
-            if size is not None and len(data) == start + size + 2 and data.endswith(b"\r\n"):
-                self._receiver.data(data[start:-2])
+        shortcut = self.shortcut
+        if shortcut is not None and self._is_between:
+            if shortcut(data):
                 return
-        self._parse(data)
+            data = self._take_chunks(data, shortcut)
+        if data:
+            self._parse(data)
+
+    def _take_chunks(self, data: bytes, shortcut: Callable[[bytes], bool]) -> bytes:
+        """Hand on whole chunks that came together, as long as each is taken; what is left."""
+        while size := _SIZE.match(data):
+            end = size.end() + int(size[0], 16) + 2
+            if end >= len(data) or not shortcut(data[:end]):
+                break
+            data = data[end:]
+        return data
 
     def _parse(self, data: bytes) -> None:
         if self._parser is None:
@@ -231,6 +246,14 @@ class Exchange(asyncio.Protocol):
         else:
             self.close()
         self._receiver.end(error)
+
+
+def around_chunk(data: bytes) -> tuple[bytes, bytes] | None:
+    """What stands before and after the content of a chunk; None where this is not one whole chunk, and no more."""
+    size = _SIZE.match(data)
+    if size is None or len(data) != size.end() + int(size[0], 16) + 2 or not data.endswith(b"\r\n"):
+        return None
+    return size[0], b"\r\n"
 
 
 async def send(

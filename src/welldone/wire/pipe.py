@@ -8,7 +8,7 @@ from welldone.wire.dialects.completions import CompletionsWriter
 from welldone.wire.dialects.stream import KEEP_ALIVE, StreamWriter
 from welldone.wire.events import Event, Extra, Failure, KeepAlive, Place, Text
 from welldone.wire.head import Endpoint
-from welldone.wire.lane import Lane, learn
+from welldone.wire.lane import BARE, Framing, Lane, learn
 from welldone.wire.merge import Answered
 
 _LESSONS = 4
@@ -25,18 +25,24 @@ class Pipe(Answered):
         self._is_ended = False
         self._lane: Lane | None = None
         self.short: Callable[[bytes], bytes | None] | None = None
-        """Takes a frame and gives what goes out for it, if it may go a short way; None while there is none. Who does
-        not want to call `feed` for each frame may call this first."""
+        """Takes a frame and gives what goes out for it, if it may go a short way; None while there is none."""
+        self._framing = BARE
         self._index = 0  # the choice that the lane is of
         self._lessons = _LESSONS if self._endpoint is Endpoint.CHAT else 0
 
     def feed(self, data: bytes, part: int = 0) -> bytes:
         """The bytes to send on."""
-        if self.short is not None:
+        if self.short is not None and self._framing is BARE:
             sent = self.short(data)
             if sent is not None:
                 return sent
         return self._feed_slowly(data, part)
+
+    def take_short_way(self, framing: Framing) -> None:
+        """From now on the caller asks `short` before `feed`, for frames in their framing."""
+        self._leave_lane()
+        self._lane = None
+        self._framing = framing
 
     def _feed_slowly(self, data: bytes, part: int) -> bytes:
         """Through reader, repair and writer; and learn from it how the next text can go a shorter way."""
@@ -60,7 +66,7 @@ class Pipe(Answered):
             self._lessons -= 1
         after = self._merge.notes.counts()
         faults = {rule: count - before.get(rule, 0) for rule, count in after.items() if count > before.get(rule, 0)}
-        self._lane = learn(data, sent, faults)
+        self._lane = learn(data, sent, faults, self._framing)
         self._index = text.index
 
     def _is_flowing(self, index: int) -> bool:

@@ -67,6 +67,11 @@ class Job:
     def asks_usage(self) -> bool:
         return bool(self.asks.get("stream_options", {}).get("include_usage"))
 
+    @property
+    def strict_tools(self) -> list[dict[str, Any]]:
+        """The tools that are asked for, as helpers want them that parse what comes back."""
+        return [{**tool, "function": {**tool["function"], "strict": True}} for tool in self.asks["tools"]]
+
 
 # A value of a client's own library, or one that it takes: the types of most live in another environment.
 Theirs: TypeAlias = Any

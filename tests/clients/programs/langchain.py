@@ -114,6 +114,8 @@ def read(job: Job) -> Saw:
     if job.endpoint == "completions":
         return _completed(OpenAI(**where, streaming=job.is_stream).generate([job.prompt]))
     more = {key: value for key, value in job.asks.items() if key not in ("stream", "stream_options")}
+    if {"tools", "response_format"} <= more.keys():
+        more["tools"] = job.strict_tools  # then it parses both
     chat = ChatOpenAI(**where, stream_usage=job.asks_usage).bind(**more)
     if job.is_stream:
         first, *others = chat.stream(job.prompt)
@@ -130,7 +132,9 @@ def _completed(result: Theirs) -> Saw:
     """Of a stream it tells no usage."""
     choices = [[one.text, [], one.generation_info.get("finish_reason")] for one in result.generations[0]]
     counted = (result.llm_output or {}).get("token_usage")
-    return heard(choices, [counted[f"{name}_tokens"] for name in ("prompt", "completion", "total")] if counted else None)
+    return heard(
+        choices, [counted[f"{name}_tokens"] for name in ("prompt", "completion", "total")] if counted else None
+    )
 
 
 if __name__ == "__main__":

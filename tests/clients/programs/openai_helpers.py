@@ -97,14 +97,14 @@ def read(job: Job) -> Saw:
     """What it has added up, as in `text`. It takes only tools that are strict."""
     asks: dict[str, Theirs] = {key: value for key, value in job.asks.items() if key != "stream"}
     if "tools" in asks:
-        asks["tools"] = [{**tool, "function": {**tool["function"], "strict": True}} for tool in asks["tools"]]
+        asks["tools"] = job.strict_tools
     messages: Theirs = [{"role": "user", "content": job.prompt}]
     completions = _kept_client(job.base_url, job.key).chat.completions
     with completions.stream(model=job.model, messages=messages, **asks) as stream:
         stream.until_done()
         said = stream.current_completion_snapshot
     choices = [[one.message.content or "", _calls(one.message), one.finish_reason] for one in said.choices]
-    return heard(choices, said.usage and _counts(said.usage))
+    return heard(choices, _counts(said.usage) if said.usage else None)
 
 
 def _calls(message: Theirs) -> list[Theirs]:

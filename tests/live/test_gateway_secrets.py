@@ -1,0 +1,168 @@
+"""Keys, planted wherever one can stand: none shows up where it does not belong."""
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.live.raw import CHAT, COMPLETIONS, Json, Line, Reply, ask
+from tests.live.server import Running
+from tests.live.upstream import DONE, ROLE, TEXT, Upstream, by_model, gateway, upstream
+from welldone.engines import scripts
+from welldone.engines.mischief import redirect
+from welldone.engines.scripted import Script, Seen
+from welldone.engines.scripts import Piece, json_reply
+
+CLIENT = "wd-canary-of-the-client-55aa66bb"
+NAMED = "wd-canary-of-a-named-key-77cc88dd"
+STRANGER = "wd-canary-of-a-stranger-99ee00ff"
+KEYS = {"a": "canary-key-of-upstream-a-1122", "b": "canary-key-of-upstream-b-3344"}
+HEADER = "canary-in-an-upstream-header-5566"
+PROMPT = "zebra-canary-prompt-4711"
+THEIRS = (CLIENT, NAMED, STRANGER)
+OURS = (*KEYS.values(), HEADER)
+
+WAYS = (
+    "tell-400",
+    "tell-401",
+    "tell-404",
+    "tell-429",
+    "tell-500",
+    "tell-503",
+    "tell-event",
+    "tell-late",
+    "redirect-key",
+)
+"""Models whose upstreams repeat, in an error, all that they were told."""
+
+
+def indiscreet(seen: Seen) -> scripts.Reply:
+    """An upstream that repeats all it was told: in errors, in events, in headers."""
+    model = json.loads(seen.body).get("model", "") if seen.body.startswith("{") else ""
+    key, header = (seen.headers.get(name, "").removeprefix("Bearer ") for name in ("authorization", "x-extra"))
+    told = f"neither {key} nor {header} is enough for {seen.path} with {seen.headers}"
+    error = {"error": {"message": told, "type": header, "param": told, "code": key, "more": {"told": told}}}
+    event = Piece(f"data: {json.dumps(error)}\n\n")
+    way, _, word = model.partition("-")
+    if way == "redirect":
+        return redirect(307, f"http://127.0.0.1:9/v1?key={key}")
+    if way != "tell":
+        reply = by_model(seen)
+    elif word == "event":
+        reply = scripts.Reply((event, DONE))
+    elif word == "late":
+        reply = scripts.Reply((ROLE, TEXT, Piece(event.text, after_s=0.05), DONE))
+    else:
+        reply = json_reply(error, int(word))
+    more = {"x-debug": str(seen.headers), "Set-Cookie": f"key={key}", "x-key": told}
+    return msgspec.structs.replace(reply, headers={**reply.headers, **more})
+
+
+def lists(key: str) -> Script:
+    """The same in its list of models."""
+    more = {"owned_by": f"Bearer {key}", "note": HEADER, "deep": {"er": [key]}}
+    return Script(models={"object": "list", "data": [{"id": "hello", **more}, {"id": f"{key}-model"}]})
+
+
+@dataclass
+class Scene:
+    """All who take part, and what they saw and said."""
+
+    server: Running
+    upstreams: dict[str, Upstream]
+    folder: Path
+    heard: list[bytes] = field(default_factory=list)
+
+    def ask(self, path: str, body: Json | None = None, *, key: str | None = CLIENT, **headers: str) -> Reply:
+        """A request with a key, whose reply is remembered as it came, with its head."""
+        said = {} if key is None else {"Authorization": f"Bearer {key}"}
+        with Line(self.server, path, body, headers={**said, **headers}) as line:
+            reply = line.reply()
+            self.heard.append(line.heard)
+        return reply
+
+
+@pytest.fixture(params=["text", "json"])
+def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
+    options = ["--log-format", request.param, "--log-level", "debug", "-v", "--report"]
+    options += ["--record", str(tmp_path / "recorded")]
+    with ExitStack() as stack:
+        found = {name: stack.enter_context(upstream(indiscreet, lists(key))) for name, key in KEYS.items()}
+        tables = [
+            f'[upstreams.{name}]\nurl = "{one.url}"\nmodels = ["*"]\nkey = "env:KEY_{name}"\n'
+            f'headers = {{ "x-extra" = "Bearer {HEADER}" }}\n'
+            for name, one in found.items()
+        ]
+        keys = f'[keys.ci]\nkey = "env:CI_KEY"\n[routes]\n"only-a" = "hello@a"\n"only-b" = "hello@b"\n'
+        environment = {"CI_KEY": NAMED, **{f"KEY_{name}": key for name, key in KEYS.items()}}
+        server = stack.enter_context(
+            gateway(tmp_path, options=options, more="\n".join([*tables, keys]), key=CLIENT, environment=environment)
+        )
+        yield Scene(server, found, tmp_path / "recorded")
+
+
+def provoke(scene: Scene) -> None:
+    """Requests of all kinds, with keys wherever a client may put one."""
+    message = {"role": "user", "content": PROMPT}
+    query = f"?api_key={CLIENT}&key={NAMED}&token={CLIENT}"
+    places = {"api_key": CLIENT, "api_base": "http://127.0.0.1:9/v1", "extra_headers": {"Authorization": CLIENT}}
+    for model in ("hello", "only-a", "only-b", "no-done", "cut", "hang-not", *WAYS):
+        for stream in (True, False):
+            body = {"model": model, "messages": [message], "stream": stream}
+            scene.ask(CHAT, body)
+            scene.ask(CHAT + query, {**body, **places}, key=NAMED, Cookie=f"key={CLIENT}", Referer=f"http://x/{query}")
+    for key in (STRANGER, None):
+        assert scene.ask(CHAT + f"?api_key={STRANGER}", {"model": "hello"}, key=key or "").status == 401
+    scene.ask(CHAT, {"model": "hello", "messages": [message]}, **{"x-api-key": CLIENT, "OpenAI-Organization": NAMED})
+    scene.ask(COMPLETIONS, {"model": "only-a", "prompt": PROMPT, "stream": True})
+    for path in ("/v1/embeddings", "/v1/audio/speech", "/v1/moderations", "/v1/rerank"):
+        for model in ("hello", "tell-400", "tell-500", "tell-429"):
+            scene.ask(path + query, {"model": model, "input": PROMPT, **places}, Cookie=CLIENT, **{"x-api-key": CLIENT})
+    for path in (
+        "/v1/models",
+        "/v1/models/hello",
+        "/metrics",
+        "/health",
+        "/",
+        "/props",
+        "/v1/nothing",
+        f"/v1/files{query}",
+    ):
+        scene.ask(path)
+
+
+def assert_none(secrets: tuple[str, ...], where: str, text: str) -> None:
+    for secret in secrets:
+        place = text.find(secret)
+        assert place < 0, f"{secret} is in {where}: {text[max(0, place - 300) : place + 100]}"
+
+
+def test_no_key_is_where_it_does_not_belong(scene: Scene) -> None:
+    provoke(scene)
+    assert scene.server.end() == 0
+    written = scene.server.said.join() + scene.server.log.join()
+    assert "request" in written
+    assert_none((*THEIRS, *OURS, PROMPT), "the log", written)
+    assert_none((*THEIRS, *OURS), "a reply", b"\n".join(scene.heard).decode())
+    for name, one in scene.upstreams.items():
+        posts = one.posts()
+        assert posts
+        assert all(seen.headers["authorization"] == f"Bearer {KEYS[name]}" for seen in posts)
+        assert all(seen.headers["x-extra"] == f"Bearer {HEADER}" for seen in posts)
+        others = tuple(key for other, key in KEYS.items() if other != name)
+        assert_none((*THEIRS, *others), f"what {name} got", "\n".join(str(seen) for seen in posts))
+    files = list(scene.folder.iterdir())
+    assert len(files) > 20
+    for file in files:
+        assert_none((*THEIRS, *OURS), file.name, file.name + file.read_text())
+
+
+def test_a_named_key_goes_by_its_name(scene: Scene) -> None:
+    reply = scene.ask(CHAT, {"model": "hello", "messages": [{"role": "user", "content": "Hi"}]}, key=NAMED)
+    assert reply.status == 200
+    assert ask(scene.server, "/v1/models", headers={"Authorization": f"Bearer {CLIENT}"}).status == 200
+    scene.server.log.wait(r"principal=ci|\"principal\":\"ci\"")
