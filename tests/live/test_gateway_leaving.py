@@ -66,7 +66,7 @@ def test_after_many_have_left_at_any_time_all_is_as_it_was(behind: Upstream, ser
         name = f"round {round_}."
         lines = [begin(server, name, model=model, stream=stream) for model, stream in windows]
         if round_ % 3:  # else they leave at once, wherever the request is then
-            behind.until(lambda one, name=name: sum(name in seen.body for seen in one.seen) == AT_ONCE)
+            behind.until_running(AT_ONCE, name)
             for line, (model, stream) in zip(lines, windows, strict=True):
                 if stream and model == "stalls":
                     line.wait(b"Hello")
@@ -94,7 +94,7 @@ def test_who_has_left_leaves_no_task_behind(tmp_path: Path) -> None:
                     await one.until(lambda: bool(one.seen) and one.seen[-1].end == "running")
                 writer.transport.abort()
                 await one.until(lambda: all(seen.end == "left" for seen in one.seen))
-            while serving.answers() or len(asyncio.all_tasks()) > before:
+            while serving.answers() or len(asyncio.all_tasks()) > before:  # noqa: ASYNC110 - they tell nobody
                 await asyncio.sleep(0)
 
     run(work())

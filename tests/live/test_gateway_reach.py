@@ -74,18 +74,25 @@ def test_a_certificate_that_is_not_trusted_is_told_and_nothing_is_sent(
 
 def test_who_does_not_want_to_check_a_certificate_need_not(tmp_path: Path, folder: Path) -> None:
     pair = make_pair(tmp_path, names="DNS:somewhere.else")
-    with upstream() as one, front(one, tls=pair.serving()) as tls:
-        with gateway(folder, f"https://127.0.0.1:{tls.port}/v1", each={"insecure": True}) as server:
-            assert answer(server).text == "Hello"
+    with (
+        upstream() as one,
+        front(one, tls=pair.serving()) as tls,
+        gateway(folder, f"https://127.0.0.1:{tls.port}/v1", each={"insecure": True}) as server,
+    ):
+        assert answer(server).text == "Hello"
 
 
 def test_tls_where_it_is_not_expected_is_an_honest_error(tmp_path: Path, folder: Path) -> None:
     pair = make_pair(tmp_path)
-    with upstream() as one, front(one, tls=pair.serving()) as tls:
-        with gateway(folder, f"http://127.0.0.1:{tls.port}/v1") as server, begin(server) as line:
-            reply = line.reply()
-            assert reply.status == 502
-            assert reply.error()["code"] == "upstream_died"
+    with (
+        upstream() as one,
+        front(one, tls=pair.serving()) as tls,
+        gateway(folder, f"http://127.0.0.1:{tls.port}/v1") as server,
+        begin(server) as line,
+    ):
+        reply = line.reply()
+        assert reply.status == 502
+        assert reply.error()["code"] == "upstream_died"
 
 
 @STREAM

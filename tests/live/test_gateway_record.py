@@ -103,14 +103,13 @@ def test_a_recording_is_replayed_as_it_was_and_the_gateway_makes_the_same_of_it(
         first = line.reply().trace.body
     words = [COMMAND, "mock", "--port", "0", "--trace", str(file), "--speed", "0"]
     process = subprocess.Popen(words, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout is not None
     try:
-        assert process.stdout is not None
         url = Lines(process.stdout).wait(r"on (http://127\.0\.0\.1:\d+/v1)$")[1]
         other = tmp_path / "other"
         other.mkdir()
-        with gateway(other, url) as again:
-            with begin(again, model="no-done") as line:
-                assert line.reply().trace.body == first
+        with gateway(other, url) as again, begin(again, model="no-done") as line:
+            assert line.reply().trace.body == first
         with urllib.request.urlopen(f"{url}/chat/completions", data=b"{}", timeout=LIMIT_S) as reply:
             assert reply.read() == (file.parent / found["body"]).read_bytes()
     finally:

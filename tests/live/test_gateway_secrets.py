@@ -97,7 +97,7 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
             f'headers = {{ "x-extra" = "Bearer {HEADER}" }}\n'
             for name, one in found.items()
         ]
-        keys = f'[keys.ci]\nkey = "env:CI_KEY"\n[routes]\n"only-a" = "hello@a"\n"only-b" = "hello@b"\n'
+        keys = '[keys.ci]\nkey = "env:CI_KEY"\n[routes]\n"only-a" = "hello@a"\n"only-b" = "hello@b"\n'
         environment = {"CI_KEY": NAMED, **{f"KEY_{name}": key for name, key in KEYS.items()}}
         server = stack.enter_context(
             gateway(tmp_path, options=options, more="\n".join([*tables, keys]), key=CLIENT, environment=environment)

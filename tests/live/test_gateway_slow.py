@@ -78,7 +78,7 @@ def test_who_never_reads_holds_the_upstream_back(behind: Upstream, before: Front
         growth = []
         for count in range(1, 6):
             stack.enter_context(unread(server, path))
-            behind.until(lambda one, count=count: sum(seen.end == "running" for seen in one.seen) == count)
+            behind.until_running(count)
             growth.append(held(server, before))
             assert 0 < before.passed < count * HELD_BYTES
         # The first one finds what is still to be made for all.
@@ -90,7 +90,7 @@ def test_who_never_reads_holds_the_upstream_back(behind: Upstream, before: Front
 def test_who_never_reads_is_cut(tmp_path: Path, behind: Upstream, path: str) -> None:
     with gateway(tmp_path, behind.url, options=["--write", "1"]) as server, unread(server, path):
         behind.until(lambda one: bool(one.seen) and one.seen[-1].end == "left")
-        server.log.wait("client_too_slow" if path == CHAT else "event=request|request ")
+        server.log.wait(f"{path} .*client_too_slow")
         until(server, RUNNING, 0)
 
 

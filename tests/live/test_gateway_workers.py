@@ -49,8 +49,10 @@ def crew(
 
 def wait_for_ready(server: Running, count: int) -> None:
     """Wait until so many workers have been ready since the start."""
-    while sum(READY in line for line in (said := list(server.log.all))) < count:
+    said = list(server.log.all)
+    while sum(READY in line for line in said) < count:
         server.log.wait(READY, seen=len(said))
+        said = list(server.log.all)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import select
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from typing import IO, Any
 
 import pytest
 
-from tests.live.faults import PROCESSING, broken_off, metric, until
+from tests.live.faults import PROCESSING, broken_off, metric, request, until
 from tests.live.raw import CHAT, STREAM, Choice, Json, Line, ask, chat, complete, judged
 from tests.live.server import KEY, LIMIT_S, Running, serving
 from tests.models.engine import CHILD
@@ -42,12 +43,22 @@ class Llama:
         self.port = port
         self.url = f"http://127.0.0.1:{port}/v1"
 
-    def running(self) -> int:
-        """How many requests it works on."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=LIMIT_S) as reply:
-            found = re.search(rf"^{PROCESSING} (\d+)$", reply.read().decode(), re.MULTILINE)
-        assert found is not None
-        return int(found[1])
+    @property
+    def model(self) -> str:
+        """What it calls its model: the path of its file."""
+        name: str = json.loads(self._get("/v1/models"))["data"][0]["id"]
+        return name
+
+    def until(self, *, is_working: bool) -> None:
+        """Ask until it works on something, or on nothing: each question takes its time, so nothing else need wait."""
+        deadline = time.monotonic() + LIMIT_S
+        while bool(re.search(rf"^{PROCESSING} [1-9]", self._get("/metrics"), re.MULTILINE)) != is_working:
+            assert time.monotonic() < deadline
+
+    def _get(self, path: str) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=LIMIT_S) as reply:
+            text: str = reply.read().decode()
+        return text
 
 
 @contextmanager
@@ -104,9 +115,8 @@ def llama(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture(scope="module")
 def first(llama: Llama) -> Iterator[Running]:
-    """A gateway in front of llama.cpp, which has the model under the path of its file."""
-    name = json.loads(urllib.request.urlopen(f"{llama.url}/models", timeout=LIMIT_S).read())["data"][0]["id"]
-    with gateway(llama.url, name) as running:
+    """A gateway in front of llama.cpp."""
+    with gateway(llama.url, llama.model) as running:
         yield running
 
 
@@ -155,26 +165,26 @@ def test_log_probabilities_pass(front: Running, stream: bool) -> None:
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "get_time"}}])
 def test_a_call_that_is_required_is_made(before_welldone: Running, stream: bool, choice: object) -> None:
     said = chat(before_welldone, "Hello", stream=stream, tools=TOOLS, tool_choice=choice, seed=1, max_tokens=200)
-    check_call(said.one)
+    assert len(check_calls(said.one)) == 1
     assert said.one.finish == ("tool_calls" if choice == "required" else "stop")
 
 
-def check_call(choice: Choice) -> None:
-    """There is one call, and it fits."""
-    ((name, arguments),) = choice.calls
-    assert name in ("get_weather", "get_time")
-    assert 1 <= json.loads(arguments)["days"] <= 7
+def check_calls(choice: Choice) -> list[str]:
+    """The names of the calls, each of which has arguments that fit."""
+    for name, arguments in choice.calls:
+        assert name in ("get_weather", "get_time")
+        assert 1 <= json.loads(arguments)["days"] <= 7
+    return [name for name, _ in choice.calls]
 
 
 @STREAM
 def test_calls_that_llama_cpp_hears_pass(tiny_calling_model: Path, tmp_path: Path, stream: bool) -> None:
-    with llama_cpp(tiny_calling_model, tmp_path / "log") as server, gateway(server.url, "") as front:
-        asked: dict[str, Any] = {"model": None, "stream": stream, "tools": TOOLS, "max_tokens": 1500}
+    with llama_cpp(tiny_calling_model, tmp_path / "log") as server, gateway(server.url, server.model) as front:
+        asked: dict[str, Any] = {"stream": stream, "tools": TOOLS, "max_tokens": 1500}
         answers = [chat(front, "Hello", seed=seed, **asked).one for seed in range(4)]
         called = [choice for choice in answers if choice.finish == "tool_calls"]
         assert called
-        for choice in called:
-            check_call(choice)
+        assert all(check_calls(choice) for choice in called)
         assert not any(choice.calls for choice in answers if choice.finish == "stop")
 
 
@@ -199,22 +209,19 @@ def test_log_probabilities_of_completions_pass(front: Running, stream: bool) -> 
 
 @STREAM
 def test_a_prompt_that_is_too_long_is_told_in_the_words_of_openai(front: Running, stream: bool) -> None:
-    long = {"model": front.model, "messages": [{"role": "user", "content": "one two " * 5000}], "stream": stream}
-    reply = ask(front, CHAT, long)
+    reply = ask(front, CHAT, request(front, "one two " * 5000, stream=stream))
     assert (reply.status, reply.error()["code"]) == (400, "context_length_exceeded")
 
 
 @STREAM
 def test_who_leaves_ends_the_work_behind_all_gateways(second: Running, llama: Llama, stream: bool) -> None:
-    body = {"model": second.model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": LONG}
-    with Line(second, CHAT, {**body, "stream": stream}) as line:
+    body = request(second, max_tokens=LONG, stream=stream)
+    with Line(second, CHAT, body) as line:
         if stream:
             line.wait(rb'"content":"[^"]')
         else:
-            while not llama.running():
-                pass
-    while llama.running():
-        pass
+            llama.until(is_working=True)
+    llama.until(is_working=False)
     until(second, "welldone_upstream_running", 0)
     assert judged(ask(second, CHAT, {**body, "max_tokens": 4})).one.finish == "length"
 

@@ -1,4 +1,4 @@
-"""Servers for the gateway to stand in front of: each in a thread of the test, and wrong in the way that is asked for."""
+"""Servers for the gateway to stand in front of, each in a thread of the test and wrong in the way that is asked for."""
 
 import asyncio
 import json
@@ -81,6 +81,10 @@ class Upstream:
     def do(self, work: Coroutine[Any, Any, Value]) -> Value:
         """What a coroutine gives that runs in its thread."""
         return asyncio.run_coroutine_threadsafe(_bounded(work), self._loop).result(LIMIT_S)
+
+    def until_running(self, count: int, word: str = "") -> None:
+        """Wait until so many requests with this word in them are here, and are not answered yet."""
+        self.until(lambda one: sum(seen.end == "running" and word in seen.body for seen in one.seen) == count)
 
     def until(self, is_so: Callable[[Scripted], bool]) -> None:
         """Wait until something is so."""

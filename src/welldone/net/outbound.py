@@ -249,11 +249,12 @@ class Exchange(asyncio.Protocol):
 
 
 def around_chunk(data: bytes) -> tuple[bytes, bytes] | None:
-    """What stands before and after the content of a chunk; None where this is not one whole chunk, and no more."""
-    size = _SIZE.match(data)
-    if size is None or len(data) != size.end() + int(size[0], 16) + 2 or not data.endswith(b"\r\n"):
+    """What stands before and after the content of a chunk; None where this is not one whole chunk with content."""
+    line = _SIZE.match(data)
+    size = 0 if line is None else int(line[0], 16)
+    if line is None or not size or len(data) != line.end() + size + 2 or not data.endswith(b"\r\n"):
         return None
-    return size[0], b"\r\n"
+    return line[0], b"\r\n"
 
 
 async def send(
