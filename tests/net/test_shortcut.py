@@ -98,7 +98,18 @@ def test_what_is_no_chunk_is_for_the_parser_to_judge(rest: bytes) -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"1\r\n", b"1\r\na", b"1\r\na\r", b"1\r\nab\r\n", b"1\r\na\r\n0", b"1\r\na\n\n", b"g\r\na\r\n", b"\r\n"],
+    [
+        b"",
+        b"\r\n",
+        b"1\r\n",
+        b"1\r\na",
+        b"1\r\na\r",
+        b"1\r\nab\r\n",
+        b"1\r\na\r\n0",
+        b"1\r\na\n\n",
+        b"g\r\na\r\n",
+        b"0\r\n\r\n",
+    ],
 )
 def test_only_one_whole_chunk_is_one(data: bytes) -> None:
     assert around_chunk(data) is None
