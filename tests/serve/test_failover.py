@@ -1,5 +1,6 @@
 """What upstreams do wrong, and what the client gets of it."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,52 @@ def test_an_upstream_that_is_busy_says_when_to_come_again(tmp_path: Path) -> Non
     heard, _ = ask(tmp_path, [busy])
     assert heard.status == 429
     assert "retry-after: 17" in heard.head.lower()
+
+
+PING = Piece(": ping\n\n")
+LATE = {
+    "signs of life and no more": Reply((PING, *[Piece(PING.text, after_s=0.1)] * 9), end="hang"),
+    "signs of life in halves": Reply((Piece(": pi"), Piece("ng\n\n", after_s=0.02)), end="cut"),
+    "signs of life, then the end": Reply((PING, Piece(PING.text, after_s=0.1))),
+    "signs of life, then a cut": Reply((PING, Piece(PING.text, after_s=0.1)), end="cut"),
+    "an error": Reply((PING, Piece('data: {"error":{"message":"no","code":500}}\n\n', after_s=0.1))),
+    "garbage": Reply((Piece("data: {{{{\n\n", after_s=0.1),)),
+    "an empty stream": Reply((Piece(after_s=0.1),)),
+    "a refusal": Reply((Piece("{}", after_s=0.1),), 500),
+}
+
+
+@BOTH
+@pytest.mark.parametrize("late", LATE.values(), ids=LATE.keys())
+def test_another_upstream_is_tried_also_when_the_head_has_gone_out_and_nothing_else(
+    tmp_path: Path, late: Reply, request_body: dict[str, Any]
+) -> None:
+    async def work() -> None:
+        settings: dict[str, Any] = {"first_byte_s": 0.5, "early_s": 0.02, "keep_alive_s": 0.05}
+        async with gateway(tmp_path, [late], [WHOLE], **FIRST, **settings) as serving:
+            heard = await serving.ask(request_body)
+            assert (heard.status, serving.asked) == (200, [1, 1])
+            assert heard.findings() == []
+            assert b"Hello" in heard.body
+            assert b'"error"' not in heard.body
+
+    run(work())
+
+
+@pytest.mark.parametrize("late", LATE.values(), ids=LATE.keys())
+def test_where_both_fail_late_that_is_one_error_event(tmp_path: Path, late: Reply) -> None:
+    settings: dict[str, Any] = {"first_byte_s": 0.5, "early_s": 0.02, "keep_alive_s": 0.05}
+    heard, asked = ask(tmp_path, [late], [late], **settings)
+    assert asked == [1, 1]
+    assert heard.status == 200
+    assert heard.error
+    assert heard.body.endswith(b"data: [DONE]\n\n")
+
+
+def test_an_upstream_that_only_shows_life_in_the_middle_is_given_up(tmp_path: Path) -> None:
+    pings = [Piece(PING.text, after_s=0.1)] * 20
+    heard, _ = ask(tmp_path, [Reply((ROLE, HELLO, *pings), end="hang")], idle_s=0.5)
+    assert heard.error["code"] == "timeout"
 
 
 MESSAGE = {"role": "assistant", "content": "Hello", "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}]}
@@ -264,6 +311,29 @@ def test_who_does_not_ask_for_a_report_gets_none(tmp_path: Path) -> None:
     assert "x-welldone" not in heard.head
     assert "server-timing" not in heard.head.lower()
     assert heard.raw.endswith(b"\r\n0\r\n\r\n")
+
+
+def test_a_reply_that_comes_before_the_exchange_is_in_hand_stays_with_its_own_attempt(tmp_path: Path) -> None:
+    async def work() -> None:
+        bad = Reply((Piece('data: {"error":{"message":"no","code":500}}\n\n'),), framing="close")
+        async with gateway(tmp_path, [bad], [WHOLE], **FIRST) as serving:
+            targets = serving.server.routes._targets
+            send, upstream = targets._send, serving.upstreams[0]
+
+            async def late(*given: Any, **more: Any) -> Any:  # noqa: ANN401 - as it came
+                exchange = await send(*given, **more)
+                await upstream.until(lambda: bool(upstream.seen) and upstream.counts.open == 0)
+                for _ in range(9):
+                    await asyncio.sleep(0)
+                return exchange
+
+            targets._send = late
+            heard = await serving.ask(STREAM)
+            assert heard.status == 200
+            assert heard.findings() == []
+            assert serving.asked == [1, 1]
+
+    run(work())
 
 
 def test_a_rule_that_one_is_strict_about_is_an_error(tmp_path: Path) -> None:

@@ -87,6 +87,7 @@ class Answer:
         self._retries = _RETRIES
         self._ended = 0
         self._is_accepted = False  # the engine has begun
+        self._has_said = False  # the client has heard something of the answer
         self._is_over = False
         self._changed = asyncio.Event()
         self._kept_at = time.monotonic()  # when something was last sent
@@ -169,13 +170,17 @@ class Answer:
         while self._todo and not self._is_over:
             part = self._todo.popleft()
             trouble = await self._ask(part, seat)
-            if trouble is None or self._is_over:
+            if trouble is None:
+                continue
+            self.report.failed.append(f"{seat.name}:{trouble.outcome}")
+            if self._is_over:
                 continue
             if not self._may_retry(part, trouble, seat):
                 self.break_off(trouble.error)
                 return None
-            self._take_back(part)
-            self._todo.appendleft(part)
+            self._retries -= 1
+            self._parts[part.number] = Part(self, part.number)
+            self._todo.appendleft(self._parts[part.number])
             if not await seat.again(trouble):
                 return trouble
         return None
@@ -195,25 +200,21 @@ class Answer:
 
     def _may_retry(self, part: Part, trouble: Trouble, seat: Seat) -> bool:
         """Once, where nothing of the part has gone out yet, and somebody may do better."""
-        if not self._retries or not trouble.is_worth_another or (part.has_begun and not self._is_unsaid):
+        if not self._retries or not trouble.is_worth_another or (part.has_begun and not self._take_back()):
             return False
         if seat.upstream is None:
             return trouble.is_lost
         return trouble.is_stale or self.backend.has_another({seat.name})
 
-    @property
-    def _is_unsaid(self) -> bool:
-        """Whether the client has heard nothing of what an upstream said, so that it can be taken back."""
-        return bool(self.backend.upstreams) and self._stream is None and len(self._parts) == 1
-
-    def _take_back(self, part: Part) -> None:
-        """Forget what was heard of a part."""
-        self._retries -= 1
-        if part.has_begun or part.has_ended:
-            self._ended = 0
-            part.has_begun = part.has_ended = False
-            self._pending.clear()
-            self.pipe = self._make_pipe()
+    def _take_back(self) -> bool:
+        """Forget what an upstream said, if the client has heard nothing of it; whether it has not."""
+        if not self.backend.upstreams or self._has_said or len(self._parts) > 1:
+            return False
+        self._pending.clear()
+        self._is_accepted = False
+        self._ended = 0
+        self.pipe = self._make_pipe()
+        return True
 
     # What the parts call.
 
@@ -238,26 +239,43 @@ class Answer:
         if not self._is_accepted and not self.backend.upstreams:
             self._begin()
 
-    def heard(self, data: bytes, part: int) -> None:
-        """More of a part's stream: the hot path."""
+    def heard(self, data: bytes, part: int) -> bool:
+        """More of a part's stream; whether it has said something by now."""
         if self._is_over:
-            return
+            return False
         self._heard_bytes += len(data)
+        said = self.pipe.feed(data, part)
+        if self.pipe.failure is not None:
+            self._break(part, said)
+            return True
+        if not self.pipe.has_begun(part):
+            return False
         self.times.more()
-        self._say(self.pipe.feed(data, part))
+        self._say(said)
         if self._heard_bytes > _WHOLE_LIMIT_BYTES and isinstance(self.pipe, Fold):
             self.break_off(ApiError(502, "The engine's answer is longer than can be kept.", code="engine_error"))
-        if self.pipe.failure is not None:
-            self._break(part)
         elif data.endswith(sse.DONE):
             # Some servers leave the body open after this: nobody waits for them.
             self._loop.call_later(_GRACE_S, self._parts[part].finish)
+        else:
+            self._flow()
+        return True
+
+    def _flow(self) -> None:
+        """Let plain text flow without a detour, once the stream is open."""
+        if self._stream is not None and len(self._parts) == 1 and isinstance(self.pipe, Pipe):
+            self._parts[0].flow(self.pipe, self._stream, self.times)
 
     def heard_whole(self, data: bytes, part: int) -> None:
         """A part's reply, which was not streamed."""
-        if not self._is_over:
-            self.times.more()
-            self._say(self.pipe.whole(data, part))
+        if self._is_over:
+            return
+        self.times.more()
+        said = self.pipe.whole(data, part)
+        if self.pipe.failure is not None:
+            self._break(part, said)
+        else:
+            self._say(said)
 
     def is_done(self, part: int) -> bool:
         """Whether a part has said `[DONE]`."""
@@ -267,23 +285,29 @@ class Answer:
         """A part's stream has ended."""
         if self._is_over:
             return
-        self._say(self.pipe.close(part))
         self._ended += 1
+        said = self.pipe.close(part)
         if self.pipe.failure is not None:
-            self._break(part)
-        elif self._ended == len(self._parts):
+            self._break(part, said)
+            return
+        self._say(said)
+        if self._ended == len(self._parts):
             self._end()
 
-    def _break(self, part: int) -> None:
-        """A part has failed by what it said."""
+    def _break(self, part: int, said: bytes | None) -> None:
+        """A part has failed by what it said: if nothing went out yet, whoever waits for the part decides."""
         failure = self.pipe.failure
-        if failure is not None:
-            self._parts[part].give_up(from_failure(failure))
-        if self._is_unsaid:
-            self._is_accepted = False  # whoever waits for the part decides: another may be asked, or this is a status
-        else:
-            self._say(self.pipe.close(part))
-            self._end()
+        assert failure is not None
+        trouble = from_failure(failure)
+        is_unsaid = self._take_back()
+        self._parts[part].give_up(trouble)
+        if is_unsaid:
+            return
+        if self.backend.upstreams and self._stream is None:
+            self.error = trouble.error  # then it is a status
+        self._say(said)
+        self._say(self.pipe.close(part))
+        self._end()
 
     def _begin(self) -> None:
         self._is_accepted = True
@@ -313,13 +337,11 @@ class Answer:
         stream = await self._call.open(
             {**dict(sse.HEADERS), **self._headers(), **self.report.headers()}, trailers=self.report.trailer_names
         )
-        for data in self._pending:
-            stream.write(data)
-        self._pending.clear()
         self._stream = stream
         stream.when_congested(self._changed.set)
-        if len(self._parts) == 1 and isinstance(self.pipe, Pipe):
-            self._parts[0].flow(self.pipe, stream, self.times)
+        pending, self._pending = self._pending, []
+        self._say(b"".join(pending))
+        self._flow()
         while not self._is_over:
             if stream.is_congested:
                 await self._let_drain(stream)
@@ -387,6 +409,7 @@ class Answer:
             self._pending.append(data)
             self._begin()
         else:
+            self._has_said = True
             stream.write(data)
 
     def _end(self) -> None:

@@ -107,6 +107,8 @@ class App:
             return await self._route(ask)
         except ApiError as error:
             ask.facts["error"] = error.code or error.message
+            if error.status >= 500:
+                ask.facts["reason"] = error.message
             return error_reply(error)
         except BodyError as error:
             ask.facts["error"] = error.message
@@ -129,7 +131,7 @@ class App:
             self._origins.check_page(call.headers)
             ask.principal = self._keys.principal(call.headers)
         if route is None:
-            raise ApiError(404, f"There is no {call.path[:100]} here. See /v1/models for a start.", code="not_found")
+            raise ApiError(404, _no_such(call.path), code="not_found")
         ask.endpoint = route.endpoint
         action = route.actions.get("GET" if call.method == "HEAD" else call.method)
         if action is None:
@@ -178,6 +180,11 @@ def error_page(status: int, message: str) -> Reply:
     """The reply where HTTP itself was broken, or the server is full."""
     known = status if status in (400, 408, 413, 503) else 500 if status >= 500 else 400
     return error_reply(ApiError(known, message, retry_after_s=1.0 if status == 503 else None))
+
+
+def _no_such(path: str) -> str:
+    hint = "The base URL has /v1 twice." if path.startswith("/v1/v1/") else "See /v1/models for a start."
+    return f"There is no {path[:100]} here. {hint}"
 
 
 def _request_id(call: Call) -> str:

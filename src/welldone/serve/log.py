@@ -75,12 +75,17 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     finish: str | None = None
     error: str | None = None
     """The code of the error that ended it."""
+    reason: str | None = None
+    """Its words, where the fault is not the client's."""
+    wanted: str | None = None
+    """The name of a model that there is not, or not for this client."""
     has_left: bool = False
     """Whether the client left before the end."""
     mended: tuple[str, ...] = ()
     """The rules that the engine's stream broke."""
     upstream: str | None = None
-    attempts: int | None = None
+    failed: tuple[str, ...] = ()
+    """The attempts that failed, and how: `lab:timeout`."""
     broken_json: int | None = None
     """How many texts or arguments that should be JSON are not."""
 
@@ -89,7 +94,8 @@ def answered(line: Answered) -> None:
     """Log a request that is over."""
     path = line.path.partition("?")[0]  # some put a key behind it
     fields: dict[str, Value] = msgspec.to_builtins(msgspec.structs.replace(line, path=path))
-    event(logging.WARNING if line.status >= 500 else logging.INFO, "request", fields)
+    is_bad = line.status >= 500 or (line.status == 200 and line.error is not None)
+    event(logging.WARNING if is_bad else logging.INFO, "request", fields)
 
 
 def event(

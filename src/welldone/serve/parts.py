@@ -41,8 +41,8 @@ class Hearer(Protocol):
     def wake(self) -> None:
         """The silence that is allowed has changed."""
 
-    def heard(self, data: bytes, part: int) -> None:
-        """More of its stream."""
+    def heard(self, data: bytes, part: int) -> bool:
+        """More of its stream; whether the part has said something by now, and not only that it is there."""
 
     def heard_whole(self, data: bytes, part: int) -> None:
         """Its reply, which was not streamed."""
@@ -73,11 +73,10 @@ class _Flow(NamedTuple):
 
 
 class Part:
-    """A part that is asked for, perhaps twice."""
+    """A part that is asked for. Who asks again makes a new one: what the old one still hears is lost."""
 
     def __init__(self, answer: Hearer, number: int) -> None:
         self.number = number
-        self.tries = 0
         self.is_asked = False
         self.has_begun = False
         """Whether something of its answer was heard."""
@@ -89,9 +88,6 @@ class Part:
         self._exchange: Exchange | None = None
         self._tape: Tape | None = None
         self._flow: _Flow | None = None
-        self._start()
-
-    def _start(self) -> None:
         self._kind = _Kind.UNKNOWN
         self._status = 0
         self._headers: Mapping[str, str] = {}
@@ -107,9 +103,7 @@ class Part:
 
     async def ask(self, seat: Seat, path: str, body: bytes, tape: Tape | None) -> Trouble | None:
         """Ask for it, and wait until all of it was heard; what went wrong, if something did."""
-        self._start()
         self._seat, self._tape = seat, tape
-        self.tries += 1
         self.is_asked = True
         self.heard_at = time.monotonic()
         self._answer.wake()  # from now on there is a limit to the silence
@@ -117,6 +111,8 @@ class Part:
             self._exchange = await seat.send(seat.address, "POST", seat.base + path, self, body=body, accept=_SSE)
         except OutboundError as error:
             self._settle(Trouble(refusals.unreachable(str(error)), "unreachable", is_lost=True))
+        if self._over.done():
+            self.close()  # the reply came, and was no good, before we had the exchange in hand
         trouble = await self._over
         self.is_asked = False
         return trouble
@@ -124,7 +120,7 @@ class Part:
     def flow(self, pipe: Pipe, stream: Stream, times: StreamTimes) -> None:
         """The client's stream is open, and has no other part: from now on plain text goes there without a detour."""
         exchange = self._exchange
-        if self._tape is None and exchange is not None and exchange.is_chunked:
+        if self._flow is None and self._tape is None and exchange is not None and exchange.is_chunked:
             pipe.take_short_way(Framing(around_chunk, stream.frame))
             stream.when_lost(self._stop_flow)
             self._flow = _Flow(pipe, stream.push, times.more)
@@ -166,6 +162,8 @@ class Part:
 
     def head(self, status: int, headers: Mapping[str, str]) -> None:
         """The reply begins."""
+        if self._over.done():
+            return
         self._status, self._headers = status, headers
         if self._tape is not None:
             self._tape.head(status, headers)
@@ -191,17 +189,26 @@ class Part:
         """More of it."""
         if self._tape is not None:
             self._tape.data(data)
-        self.heard_at = time.monotonic()
-        if self._kind is _Kind.STREAM:
-            try:
-                self._answer.heard(data, self.number)
-            except Exception as error:  # noqa: BLE001 - a mistake of ours ends this answer, and is logged
-                self._answer.fail(error)
+        if self._over.done():
+            return
+        if self._kind is not _Kind.STREAM:
+            self.heard_at = time.monotonic()
+            self._keep(data)
+        elif not _is_silence(data):  # of signs of life we make our own
+            self._hear(data)
+
+    def _hear(self, data: bytes) -> None:
+        """More of a stream."""
+        try:
+            has_begun = self._answer.heard(data, self.number)
+        except Exception as error:  # noqa: BLE001 - a mistake of ours ends this answer, and is logged
+            self._answer.fail(error)
+            return
+        if has_begun:
+            self.heard_at = time.monotonic()
             if not self.has_begun:
                 self.has_begun = True
                 self._answer.wake()
-            return
-        self._keep(data)
 
     def end(self, error: OutboundError | None) -> None:
         """It has ended."""
@@ -215,7 +222,8 @@ class Part:
             self._end()
         elif self._kind is _Kind.WHOLE:
             self._answer.heard_whole(bytes(self._kept), self.number)
-            self._end()
+            if not self._over.done():
+                self._end()
         else:
             self.give_up(_garbage(refusals.empty()))
 
@@ -253,8 +261,8 @@ class Part:
             self.data(kept)
 
     def _refuse(self) -> None:
-        if self._kind is not _Kind.REFUSAL or self._over.done() or self._seat is None:
-            return  # by now it is asked again
+        if self._over.done() or self._seat is None:
+            return
         body, param = bytes(self._kept), self._answer.param
         if self._seat.upstream is None:
             error = refusals.from_reply(self._status, body, param, retry_after=self._headers.get("retry-after", ""))
@@ -289,6 +297,11 @@ class Part:
             self._seat.report(trouble)
         if self._tape is not None:
             self._tape.end(None if trouble is None else trouble.outcome)
+
+
+def _is_silence(data: bytes) -> bool:
+    """Whether these are comments, and nothing else."""
+    return data[:1] == b":" and data[-1:] == b"\n" and all(line[:1] in (b"", b":") for line in data.splitlines())
 
 
 def from_failure(failure: Failure) -> Trouble:

@@ -26,7 +26,7 @@ _PRIVATE = re.compile(
     r"|\[[0-9a-f]{0,4}(?::[0-9a-f.]{0,15}){2,9}\](?::\d{1,5})?"  # IPv6
     r"|(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?::\d{1,5})?(?![\w.])"  # IPv4
     r"|(?<![\w.-])(?:localhost|[a-z0-9-]+(?:\.[a-z0-9-]+)+):\d{2,5}(?!\w)"  # a name with a port
-    r"|(?<![\w.])/(?:[\w.@+-]+/)+[\w.@+-]*"  # a path
+    r"|(?<![\w.])/(?!v1/)(?:[\w.@+-]+/)+[\w.@+-]*"  # a path, which is none of the API
     r"|0x[0-9a-f]{6,}"  # a place in memory
     r"|\b(?:bearer\s+|sk-|hf_|gsk_|xai-)[\w.~+/=*-]{4,}",  # a key
     re.IGNORECASE,

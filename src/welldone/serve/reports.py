@@ -19,13 +19,16 @@ _RULES_LIMIT = 64  # in a header, which proxies cut at 4 to 8 KB
 class Report:
     """The report on one answer."""
 
-    def __init__(self, request_id: str, times: StreamTimes, *, is_wanted: bool) -> None:
+    def __init__(self, request_id: str, times: StreamTimes, *, is_wanted: bool, is_open: bool) -> None:
         self.request_id = request_id
         self.times = times
         self.upstream = ""
         """Who answered last."""
         self.attempts = 0
+        self.failed: list[str] = []
+        """Who did not answer, and why: `lab:timeout`."""
         self._is_wanted = is_wanted
+        self._is_open = is_open  # whether clients may know who answers: the name tells where that is
 
     def seat(self, seat: Seat) -> None:
         """A part is asked for here."""
@@ -42,7 +45,8 @@ class Report:
         """What is known when the reply begins."""
         if not self._is_wanted:
             return {}
-        return {TIMING: self._timing(), UPSTREAM: self.upstream} if self.upstream else {TIMING: self._timing()}
+        named = {UPSTREAM: self.upstream} if self.upstream and self._is_open else {}
+        return {TIMING: self._timing(), **named}
 
     def trailers(self, pipe: Pipe | Fold) -> Mapping[str, str]:
         """What is known when it has ended."""

@@ -213,7 +213,9 @@ class Routes:
             head=Head(_ID[ask.endpoint] + secrets.token_hex(12), int(self._now()), backend.name),
             reasoning=names_for(headers.get("User-Agent"), self._settings.reasoning),
             settings=self._settings,
-            report=Report(ask.id, times, is_wanted=self._settings.report or WANTED in headers),
+            report=Report(
+                ask.id, times, is_wanted=self._settings.report or WANTED in headers, is_open=self._settings.report
+            ),
             headers=lambda: self._head(ask),
             recorder=self._recorder,
         )
@@ -240,7 +242,7 @@ class Routes:
             self._metrics.upstream_findings(upstream, mended)
             self._metrics.upstream_times(upstream, times)
             self._metrics.upstream_broken(upstream, content=pipe.broken_json, arguments=pipe.broken_arguments)
-            ask.facts |= {"upstream": upstream, "attempts": answer.report.attempts}
+            ask.facts |= {"upstream": upstream, "failed": tuple(answer.report.failed)}
             if pipe.broken_json or pipe.broken_arguments:
                 ask.facts["broken_json"] = pipe.broken_json + pipe.broken_arguments
         ask.facts |= {"ttft_ms": _ms(times.ttft_s), "queued_ms": _ms(times.queued_s)}
@@ -261,7 +263,7 @@ class Routes:
         failure = pipe.failure
         if failure is not None and ask.call.stream is not None:
             self._metrics.failure(failure.code or failure.type)
-            ask.facts["error"] = failure.code or failure.type
+            ask.facts |= {"error": failure.code or failure.type, "reason": failure.message}
 
     async def _body(self, ask: Ask) -> Json:
         headers = ask.call.headers

@@ -56,8 +56,10 @@ class Targets:
         """
         found = self._only() if name in (None, "") else self._named(name)
         if found is None:
+            ask.facts["wanted"] = str(name)[:64]
             raise self._unknown(name)
         if not self.may_use(ask, found.name):
+            ask.facts["wanted"] = found.name[:64]
             message = f"The API key of this request may not use the model `{found.name[:64]}`."
             raise ApiError(403, message, param="model", code="model_not_allowed")
         ask.model = found.name
@@ -99,4 +101,5 @@ class Targets:
         wanted = str(name)[:64]
         hint = nearest(wanted, known)
         message = f"The model `{wanted}` does not exist here{hint}. There is: {shown or 'none yet'}."
-        return ApiError(404, f"{message} More names: --alias, or [routes].", param="model", code="model_not_found")
+        more = "[routes]" if self._upstreams.all else "--alias"
+        return ApiError(404, f"{message} More names: {more}.", param="model", code="model_not_found")

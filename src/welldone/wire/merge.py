@@ -96,6 +96,11 @@ class Merge:
         """Whether the server said `[DONE]` on a part, or failed there."""
         return self._menders[part].is_done
 
+    def has_begun(self, part: int) -> bool:
+        """Whether a part has said something, and not only that it is there."""
+        mender = self._menders[part]
+        return mender.head is not None or mender.failure is not None
+
     def is_flowing(self, index: int) -> bool:
         """Whether plain text of this choice would pass as it is, and change nothing."""
         return self._is_single and self._menders[0].is_flowing(index)
@@ -258,6 +263,10 @@ class Answered(ABC):
     def is_part_done(self, part: int) -> bool:
         """Whether the server said `[DONE]` on a part, or failed there."""
         return self._merge.is_part_done(part)
+
+    def has_begun(self, part: int) -> bool:
+        """Whether a part has said something, and not only that it is there."""
+        return self._merge.has_begun(part)
 
     @property
     def notes(self) -> Notes:
