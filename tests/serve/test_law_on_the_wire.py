@@ -163,7 +163,7 @@ def test_the_wire_says_what_the_core_says(bench: Bench, case: Case) -> None:
     if case.request["model"] == "each" and "n" in case.request:
         return  # three replies, of which each is one choice
     said = expected(case)
-    assert is_success == (said.failure is None)
+    assert is_success == (said.failure is None), heard.raw
     if not is_success:
         assert said.failure is not None
         assert heard.error["message"] == said.failure.message

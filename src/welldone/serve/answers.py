@@ -22,7 +22,7 @@ from welldone.serve.errors import ApiError
 from welldone.serve.metrics import StreamTimes
 from welldone.serve.parts import Part, from_failure
 from welldone.serve.recording import Recorder
-from welldone.serve.refusals import from_engine
+from welldone.serve.refusals import from_engine, too_large
 from welldone.serve.reports import Report
 from welldone.serve.requests import Request
 from welldone.serve.settings import ServeSettings
@@ -244,6 +244,9 @@ class Answer:
         if self._is_over:
             return False
         self._heard_bytes += len(data)
+        if self._heard_bytes > _WHOLE_LIMIT_BYTES and isinstance(self.pipe, Fold):
+            self.break_off(too_large())
+            return False
         said = self.pipe.feed(data, part)
         if self.pipe.failure is not None:
             self._break(part, said)
@@ -252,9 +255,7 @@ class Answer:
             return False
         self.times.more()
         self._say(said)
-        if self._heard_bytes > _WHOLE_LIMIT_BYTES and isinstance(self.pipe, Fold):
-            self.break_off(ApiError(502, "The engine's answer is longer than can be kept.", code="engine_error"))
-        elif data.endswith(sse.DONE):
+        if data.endswith(sse.DONE):
             # Some servers leave the body open after this: nobody waits for them.
             self._loop.call_later(_GRACE_S, self._parts[part].finish)
         else:
