@@ -294,3 +294,11 @@ def test_each_part_is_done_for_itself() -> None:
     pipe = Pipe(CHAT, fallback=FALLBACK, asked=ASKED, parts=Parts(2))
     pipe.feed(answer("a"), 1)
     assert (pipe.is_part_done(0), pipe.is_part_done(1), pipe.is_done) == (False, True, False)
+
+
+def test_the_words_of_a_failure_can_be_chosen() -> None:
+    pipe = Pipe(CHAT, fallback=FALLBACK, asked=Asked())
+    pipe.tune(0, reword=lambda failure: Failure(failure.message.replace("secret", "…")))
+    sent = pipe.feed(b'data: {"error":{"message":"no secret"}}\n\n') + pipe.close()
+    assert b"no \xe2\x80\xa6" in sent
+    assert b"secret" not in sent

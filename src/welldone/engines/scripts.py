@@ -134,7 +134,7 @@ def cut_at(reply: Reply, byte: int, end: End = "cut") -> Reply:
 def replay(record: dict[str, Any], body: bytes) -> Reply:
     """The reply of a recorded trace: in the pieces in which it came, and at their times where those were recorded."""
     trace = read_trace(record, body)
-    end: End = "cut" if trace.complete is False else "whole"
+    end: End = "cut" if trace.complete is False or record.get("error") else "whole"
     if trace.status is None:  # there was no reply
         return Reply(end="cut", raw=True)
     headers = dict(trace.headers or ())

@@ -64,7 +64,9 @@ class Upstream:
     @property
     def secrets(self) -> tuple[str, ...]:
         """What nobody else may ever see."""
-        return (self.settings.key or "", *map(str, self.settings.headers.values()))
+        # A header may say `Bearer` before its secret.
+        words = (word for value in self.settings.headers.values() for word in (value, *value.split()))
+        return (self.settings.key or "", *words)
 
     @property
     def makes_choices(self) -> bool:

@@ -10,13 +10,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import cast
 
 import msgspec
 
 from welldone.engines.errors import EngineError
 from welldone.net.inbound import Call, Reply, Stream
-from welldone.serve import log
+from welldone.serve import log, refusals
 from welldone.serve.backends import Backend, Seat, Trouble
 from welldone.serve.errors import ApiError
 from welldone.serve.metrics import StreamTimes
@@ -93,6 +94,7 @@ class Answer:
         self._kept_at = time.monotonic()  # when something was last sent
         self._heard_bytes = 0
         self._comments = 0
+        self._is_held = False  # nothing is heard until the client has read
         self._todo: deque[Part] = deque()
 
     def _make_pipe(self) -> Pipe | Fold:
@@ -191,7 +193,8 @@ class Answer:
         tuned = seat.upstream
         if tuned is not None:
             think = cast("Think", tuned.settings.think)
-            self.pipe.tune(part.number, think=think, strict=frozenset(tuned.settings.strict))
+            reword = partial(refusals.reword, secrets=tuned.secrets)
+            self.pipe.tune(part.number, think=think, strict=frozenset(tuned.settings.strict), reword=reword)
         body = self._body(part.number, seat)
         tape = None
         if self._recorder is not None and tuned is not None:
@@ -339,12 +342,12 @@ class Answer:
             {**dict(sse.HEADERS), **self._headers(), **self.report.headers()}, trailers=self.report.trailer_names
         )
         self._stream = stream
-        stream.when_congested(self._changed.set)
+        stream.when_congested(self._hold)
         pending, self._pending = self._pending, []
         self._say(b"".join(pending))
         self._flow()
         while not self._is_over:
-            if stream.is_congested:
+            if self._is_held or stream.is_congested:
                 await self._let_drain(stream)
             else:
                 await self._sleep(self._keep_alive(stream))
@@ -386,10 +389,17 @@ class Answer:
             stream.write(KEEP_ALIVE)
         return self._settings.keep_alive_s
 
-    async def _let_drain(self, stream: Stream) -> None:
-        """Wait for a client that reads more slowly than the engine writes; one that does not read at all is left."""
+    def _hold(self) -> None:
+        """Hear no more until the client has read: now, since the loop may read megabytes more before the task wakes."""
+        self._is_held = True
         for part in self._parts:
             part.pause()
+        self._changed.set()
+
+    async def _let_drain(self, stream: Stream) -> None:
+        """Wait for a client that reads more slowly than the engine writes; one that does not read at all is left."""
+        self._hold()
+        self._is_held = False
         try:
             async with asyncio.timeout(self._settings.write_s):
                 await stream.drain()

@@ -135,7 +135,7 @@ class Part:
         if self._exchange is not None:
             self._exchange.close()
         if self._tape is not None and not self._over.done():
-            self._tape.end("left")
+            self._tape.end("left", is_left=True)
 
     def time_out(self) -> None:
         """It was silent for too long."""
@@ -214,6 +214,8 @@ class Part:
         """It has ended."""
         if self._over.done():
             return
+        if self._tape is not None:
+            self._tape.end(None if error is None else str(error))
         if error is not None and not (self._kind is _Kind.STREAM and self._answer.is_done(self.number)):
             self._lose(error)
         elif self._kind is _Kind.REFUSAL:
@@ -258,7 +260,7 @@ class Part:
             self._kind = _Kind.STREAM
             self._answer.accepted()
             kept, self._kept = bytes(self._kept), bytearray()
-            self.data(kept)
+            self._hear(kept)
 
     def _refuse(self) -> None:
         if self._over.done() or self._seat is None:
@@ -296,7 +298,7 @@ class Part:
         if self._seat is not None:
             self._seat.report(trouble)
         if self._tape is not None:
-            self._tape.end(None if trouble is None else trouble.outcome)
+            self._tape.end(None if trouble is None else trouble.outcome, is_left=True)
 
 
 def _is_silence(data: bytes) -> bool:

@@ -25,6 +25,8 @@ LocalAction: TypeAlias = Callable[[Ask, Json], Awaitable[Reply | None]]
 _ATTEMPTS = 2  # of which the second is for another upstream, or for a connection that was closed meanwhile
 _ID = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}"  # OpenAI's are `file-` and some letters
 _QUERY = re.compile(r"[A-Za-z0-9_.~=&%+,:\[\]-]{0,2048}")
+_KEYS = re.compile(r"(?:^|&)(?:api[-_]?key|key|access_token|token)=[^&]*", re.IGNORECASE)
+"""What some clients put into an address beside the header: a key, which is none of the upstream's business."""
 _API = "/v1"
 
 
@@ -175,7 +177,7 @@ def _pattern(way: Way) -> re.Pattern[str]:
 
 def _path(ask: Ask) -> str:
     """The path below the API's start, and the query of those that have one."""
-    path, query = ask.call.path.removeprefix(_API), ask.call.query
+    path, query = ask.call.path.removeprefix(_API), _KEYS.sub("", ask.call.query).strip("&")
     if not _QUERY.fullmatch(query):
         raise ApiError(400, "The query of this address cannot be passed on.", code="invalid_query")
     return f"{path}?{query}" if query else path

@@ -245,13 +245,13 @@ class Tape:
         if self._held_bytes >= _FLUSH_BYTES:
             self._flush()
 
-    def end(self, error: str | None) -> None:
-        """It has ended: whole, or with what went wrong."""
+    def end(self, error: str | None, *, is_left: bool = False) -> None:
+        """It has ended: whole, or with what went wrong. `is_left`: it may have gone on, but nobody listened."""
         if self._is_over:
             return
         self._is_over = True
         self._flush()
-        self._facts |= {"body_complete": error is None, "body": self._file.body_name}
+        self._facts |= {"body_complete": None if is_left else error is None, "body": self._file.body_name}
         if error is not None:
             self._facts["error"] = error
         self._recorder.put(self._finish, self._taken_bytes)

@@ -11,10 +11,9 @@ from email.utils import parsedate_to_datetime
 
 import msgspec
 
-from welldone.engines.address import Address
 from welldone.engines.errors import EngineError
 from welldone.serve.errors import TYPES, ApiError
-from welldone.wire.events import Json
+from welldone.wire.events import Failure, Json
 
 _MESSAGE_LIMIT = 400  # characters of a server's own words; theirs have fewer
 _READ_LIMIT = 4_096  # characters that are looked at; a validation error repeats the whole request
@@ -159,9 +158,17 @@ def from_upstream(
     return _upstream_error(f"The upstream failed: {message}" if message else "The upstream failed.", "upstream_error")
 
 
-def secrets_of(address: Address) -> tuple[str, ...]:
-    """What of an address may never be repeated: its key, and what its headers say."""
-    return (address.key or "", *(value for _, value in address.headers))
+def reword(failure: Failure, secrets: Collection[str]) -> Failure:
+    """What the client hears of an error that came as an event, or in place of a whole reply."""
+    told = {name: _without(value, secrets) for name, value in msgspec.structs.asdict(failure).items()}
+    has_secret = any(secret in repr(failure.more) for secret in secrets if len(secret) >= _SECRET_LENGTH)
+    return Failure(
+        _clean(told["message"]) or "unknown error",
+        _clean(told["type"]) or "server_error",
+        _clean(told["param"]) or None,
+        _clean(told["code"]) or None,
+        {} if has_secret else failure.more,
+    )
 
 
 def is_worth_another(status: int, body: bytes = b"") -> bool:

@@ -37,6 +37,8 @@ class Relay:
         self._first = b""
         self._last = b""
         self._stream: Stream | None = None
+        self._exchange: Exchange | None = None
+        self._is_held = False  # nothing is heard until the client has read
         self._is_over = False
         self._error: OutboundError | None = None
         self._heard_at = 0.0
@@ -58,6 +60,7 @@ class Relay:
             )
         except OutboundError as error:
             return Trouble(refusals.unreachable(str(error)), "unreachable", is_lost=True)
+        self._exchange = exchange
         trouble: Trouble | None = _LEFT
         try:
             trouble = await self._hear(exchange, seat)
@@ -83,6 +86,9 @@ class Relay:
             return
         self._say(self._stream, data)
         if self._stream.is_congested:
+            self._is_held = True
+            if self._exchange is not None:
+                self._exchange.pause()  # now: the loop may read megabytes more before the task wakes
             self._changed.set()
 
     def end(self, error: OutboundError | None) -> None:
@@ -114,8 +120,10 @@ class Relay:
 
     async def _send_on(self, exchange: Exchange, stream: Stream, seat: Seat) -> Trouble | None:
         while not self._is_over:
-            if stream.is_congested:
-                exchange.pause()
+            if self._is_held or stream.is_congested:
+                if not self._is_held:
+                    exchange.pause()
+                self._is_held = False
                 try:
                     async with asyncio.timeout(self._write_s):
                         await stream.drain()
@@ -138,7 +146,7 @@ class Relay:
                     self._changed.clear()
                     await self._changed.wait()
         body = bytes(self._kept[:_ERROR_LIMIT_BYTES])
-        secrets = refusals.secrets_of(seat.address)
+        secrets = () if seat.upstream is None else seat.upstream.secrets
         return Trouble(
             refusals.from_upstream(self._status, self._headers, body, "input", secrets=secrets),
             str(self._status),

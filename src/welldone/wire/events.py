@@ -5,6 +5,7 @@ zero and have an id and a name. Before it, as the reader gives them, a tool call
 not say) and an empty id or name.
 """
 
+from collections.abc import Callable
 from enum import Enum
 from typing import Any, TypeAlias
 
@@ -95,6 +96,10 @@ class Failure(msgspec.Struct, frozen=True):
     code: str | None = None
     more: Json = {}
     """Members of the server's error object that OpenAI's does not have."""
+
+
+Reword: TypeAlias = Callable[[Failure], Failure]
+"""Makes what may be told of a failure."""
 
 
 class KeepAlive(msgspec.Struct, frozen=True, gc=False):

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from welldone.wire import faults, sse
 from welldone.wire.asked import Asked
-from welldone.wire.events import Event, Failure, Finish, KeepAlive, Usage
+from welldone.wire.events import Event, Failure, Finish, KeepAlive, Reword, Usage
 from welldone.wire.failures import too_strict
 from welldone.wire.forced import Forced, ForcedCalls
 from welldone.wire.head import Endpoint, Head
@@ -71,10 +71,11 @@ class Mender:
         """How many tool calls had arguments that are no JSON object."""
         return self._repair.broken_arguments
 
-    def tune(self, *, think: Think, strict: frozenset[str]) -> None:
+    def tune(self, *, think: Think, strict: frozenset[str], reword: Reword | None) -> None:
         """How the stream is mended, before its first byte; see `Answered.tune`."""
         self._repair.think = think if self._endpoint is Endpoint.CHAT else "no"
         self.notes.strict = strict
+        self._repair.reword = reword
 
     def is_flowing(self, index: int) -> bool:
         """Whether plain text of this choice would pass as it is, and change nothing."""

@@ -13,7 +13,7 @@ import msgspec
 from welldone.wire import sse
 from welldone.wire.asked import Asked
 from welldone.wire.dialects.chat import REASONING
-from welldone.wire.events import ChoiceEvent, Event, Extra, Failure, KeepAlive, Opening, Place, Text, Usage
+from welldone.wire.events import ChoiceEvent, Event, Extra, Failure, KeepAlive, Opening, Place, Reword, Text, Usage
 from welldone.wire.forced import Forced
 from welldone.wire.head import Endpoint, Head
 from welldone.wire.lane import Lane
@@ -141,9 +141,9 @@ class Merge:
         """The events of a part that was not streamed: `data` is its whole reply."""
         return self._joined(self._menders[part].whole(data), part)
 
-    def tune(self, part: int, *, think: Think, strict: frozenset[str]) -> None:
+    def tune(self, part: int, *, think: Think, strict: frozenset[str], reword: Reword | None) -> None:
         """How a part is mended, before its first byte."""
-        self._menders[part].tune(think=think, strict=strict)
+        self._menders[part].tune(think=think, strict=strict, reword=reword)
 
     def close(self, part: int = 0) -> list[Event]:
         """The events to say when a part has ended, however it did."""
@@ -247,13 +247,15 @@ class Answered(ABC):
     def _start(self) -> None:
         """Make what else is kept of the answer."""
 
-    def tune(self, part: int, *, think: Think = "no", strict: frozenset[str] = frozenset()) -> None:
+    def tune(
+        self, part: int, *, think: Think = "no", strict: frozenset[str] = frozenset(), reword: Reword | None = None
+    ) -> None:
         """How a part is mended, before its first byte: servers differ in what they need.
 
         `think`: whether thoughts in `<think>` tags are taken out of the text. `strict`: ids of rules; who breaks one of
-        them has failed. `all` are those that would be mended.
+        them has failed. `all` are those that would be mended. `reword`: how its own words for a failure go out.
         """
-        self._merge.tune(part, think=think, strict=strict)
+        self._merge.tune(part, think=think, strict=strict, reword=reword)
 
     @property
     def is_done(self) -> bool:

@@ -24,6 +24,7 @@ from welldone.wire.events import (
     Place,
     Reasoning,
     Refusal,
+    Reword,
     Text,
     ToolArguments,
     ToolCall,
@@ -116,6 +117,8 @@ class Repair:
         """Why the answer broke off, if it did."""
         self.think: Think = "no"
         """Whether thoughts are taken out of the text, also where reasoning has no field of its own."""
+        self.reword: Reword | None = None
+        """How the server's own words for a failure go out."""
         self.broken_arguments = 0
         """How many tool calls had arguments that are no JSON object, though nothing had cut them."""
         self._json = JsonAnswers(is_object=asked.json_object) if asked.json else None
@@ -203,7 +206,7 @@ class Repair:
             case Usage():
                 self.usage = event
             case Failure():
-                self._break_off(event, out)
+                self._break_off(event if self.reword is None else self.reword(event), out)
             case Extra(place=Place.CHUNK):
                 index = self._index(event.index) if event.alone else event.index
                 if event.alone and not self._state(index).is_open:
