@@ -23,8 +23,11 @@ MISTAKES = {
     "--fault ctu": "there is no fault 'ctu' (did you mean 'cut'?); welldone mock --list shows them",
     "--trace right.txt": "right.txt is no trace: JSON that names the file of its body, beside it",
     "--trace trace-gone.json": "cannot read gone.body: no such file or directory",
-    "--fault cut --trace trace.json": "welldone mock takes either --trace, or --fault, or --text, --tokens and --gap",
-    "--fault cut --gap 1s": "welldone mock takes either --trace, or --fault, or --text, --tokens and --gap",
+    "--fault cut --trace trace.json": (
+        "a trace is played as it was recorded, without a fault: leave out --trace or --fault"
+    ),
+    "--fault cut --gap 1s": "a fault has a text of its own: leave out --text, --tokens and --gap",
+    "--trace trace.json --text hi": "a trace has a text of its own: leave out --text, --tokens and --gap",
     "--falt cut": "welldone mock does not know '--falt' (did you mean '--fault'?); see welldone mock --help",
 }
 

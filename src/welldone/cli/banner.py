@@ -3,38 +3,69 @@
 import json
 import shlex
 import socket
+from collections.abc import Iterable
 
 from welldone import __version__
-from welldone.cli.upstreams import models, origin
+from welldone.cli.upstreams import models, url_of
 from welldone.serve.origins import is_loopback
 from welldone.serve.settings import Config, ServeSettings
 
-_NAMES = 5  # models that the first line names: more do not fit into it
+_NAMES = 5  # models that the first line names, and names in others: more do not fit into it
 _UPSTREAMS = 10  # upstreams that have a line: more hide the rest
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}
 """Addresses that stand for all of a machine's, and what calls the machine from itself."""
 
 
-def lines(config: Config, port: int, *, has_keys: bool, made: str | None, machine: str | None = None) -> list[str]:
-    """The banner. `made` is the key that was made for this run, `machine` this machine's name."""
+def lines(
+    config: Config,
+    port: int,
+    *,
+    has_keys: bool,
+    made: str | None,
+    listed: str | None = None,
+    machine: str | None = None,
+) -> list[str]:
+    """The banner.
+
+    `made` is the key that was made for this run, `listed` a model of an upstream, `machine` this machine's name.
+    """
     settings = config.server
     url = _url(settings, _EVERYWHERE.get(_bare(settings.host), _bare(settings.host)), port)
     said = [f"welldone {__version__} serves {_served(config)} on {url}/v1", ""]
-    said += _curl(settings, url, _example(config), has_keys, made)
+    said += _curl(config, url, _example(config) or listed, has_keys, made)
     said.append("")
-    width = max((len(upstream.name) for upstream in config.upstreams), default=0)
-    for upstream in config.upstreams[:_UPSTREAMS]:
-        said.append(f"  upstream  {upstream.name:<{width}}  {origin(upstream)}, {models(upstream)}")
-    if len(config.upstreams) > _UPSTREAMS:
-        said.append(f"            and {len(config.upstreams) - _UPSTREAMS} more")
+    said += _about_upstreams(config)
     if not settings.no_page:
         said.append(f"  page      {url}/")
     if _bare(settings.host) in _EVERYWHERE:
         other = _url(settings, machine or socket.gethostname(), port)
         said.append(f"  others    {other}/v1, or this machine's address instead of its name")
-    said += _about_key(settings, has_keys, made)
+    said += _about_key(config, has_keys, made)
     said.append("  end       Ctrl-C")
     return said
+
+
+def _about_upstreams(config: Config) -> list[str]:
+    width = max((len(upstream.name) for upstream in config.upstreams), default=0)
+    said = [
+        f"  upstream  {upstream.name:<{width}}  {url_of(upstream)}, {models(upstream)}"
+        for upstream in config.upstreams[:_UPSTREAMS]
+    ]
+    if len(config.upstreams) > _UPSTREAMS:
+        said.append(f"            and {len(config.upstreams) - _UPSTREAMS} more")
+    if config.routes:
+        said.append(f"  routes    {_some(config.routes)}")
+    if config.server.workers > 1:
+        said.append(f"  workers   {config.server.workers}")
+    if unsafe := [upstream.name for upstream in config.upstreams if upstream.insecure]:
+        said.append(f"  warning   insecure = true: nobody checks the certificate of {_some(unsafe)}")
+    return said
+
+
+def _some(names: Iterable[str]) -> str:
+    """The first names."""
+    names = list(names)
+    return f"{', '.join(names[:_NAMES])}{' …' if len(names) > _NAMES else ''}"
 
 
 def _bare(host: str) -> str:
@@ -48,28 +79,29 @@ def _url(settings: ServeSettings, host: str, port: int) -> str:
 
 def _served(config: Config) -> str:
     """What the first line names."""
-    names = [model.name for model in config.models]
-    shown = [f"{', '.join(names[:_NAMES])}{' …' if len(names) > _NAMES else ''}"] if names else []
+    shown = [_some(model.name for model in config.models)] if config.models else []
     if config.upstreams:
-        upstreams = [upstream.name for upstream in config.upstreams]
-        shown.append(f"the models of {', '.join(upstreams[:_NAMES])}{' …' if len(upstreams) > _NAMES else ''}")
+        shown.append(f"the models of {_some(upstream.name for upstream in config.upstreams)}")
     return " and ".join(shown)
 
 
 def _example(config: Config) -> str | None:
-    """A model that is known to be there; None: only the upstreams know."""
+    """A model that the user named; None: only the upstreams know."""
     names = [model.name for model in config.models]
     names += [*config.routes, *(name for upstream in config.upstreams for name in upstream.models)]
     return next((name for name in names if "*" not in name), None)
 
 
-def _curl(settings: ServeSettings, url: str, name: str | None, has_keys: bool, made: str | None) -> list[str]:
+def _curl(config: Config, url: str, name: str | None, has_keys: bool, made: str | None) -> list[str]:
+    settings = config.server
     path = "models" if name is None else "chat/completions"
     said = [f"  curl -N {shlex.quote(f'{url}/v1/{path}')}"]
     if settings.ssl_cert_file is not None:
         said.append(f"    --cacert {shlex.quote(str(settings.ssl_cert_file))}")
     if made is not None:
         said.append(f"    -H {shlex.quote(f'Authorization: Bearer {made}')}")
+    elif _has_only_names(config):
+        said.append("    -H 'Authorization: Bearer YOUR_KEY'")
     elif has_keys:  # a key that the user chose is not shown
         said.append('    -H "Authorization: Bearer $WELLDONE_API_KEY"')
     if name is not None:
@@ -79,14 +111,26 @@ def _curl(settings: ServeSettings, url: str, name: str | None, has_keys: bool, m
     return [f"{line} \\" for line in said[:-1]] + said[-1:]
 
 
-def _about_key(settings: ServeSettings, has_keys: bool, made: str | None) -> list[str]:
+def _has_only_names(config: Config) -> bool:
+    """Whether each key has a name: then no variable of the environment holds the one that is meant."""
+    return bool(config.keys) and not config.server.api_keys and config.server.api_key_file is None
+
+
+def _about_key(config: Config, has_keys: bool, made: str | None) -> list[str]:
     if made is not None:
         return [
             f"  API key   {made}",
             "            made for this run, since others can reach this address; choose one with --api-key",
         ]
+    names = _some(key.name for key in config.keys)
+    if _has_only_names(config):
+        return [f"  API key   that of {names}: write it instead of YOUR_KEY in the line above"]
     if has_keys:
-        return ["  API key   one that you chose; the line above takes it from WELLDONE_API_KEY, which must hold it"]
-    if not is_loopback(settings.host):
+        others = [f"            or that of {names}"] if config.keys else []
+        return [
+            "  API key   one that you chose; the line above takes it from WELLDONE_API_KEY, which must hold it",
+            *others,
+        ]
+    if not is_loopback(config.server.host):
         return ["  warning   there is no API key: whoever reaches this address can use the models"]
     return []

@@ -54,7 +54,7 @@ def _parser() -> Parser:
     parser.add_argument("--text", metavar="TEXT", help=f"what is answered ({_TEXT})")
     parser.add_argument("--tokens", metavar="N", type=_tokens, help="that many words of it, over and over")
     parser.add_argument("--gap", metavar="TIME", type=_gap, help="the pause before each word, such as 20ms or 1.5s")
-    parser.add_argument("--fault", metavar="NAME", help="be wrong in this way")
+    parser.add_argument("--fault", metavar="NAME", help="be wrong in this way, with a text of its own")
     parser.add_argument("--list", action="store_true", help="show the faults")
     parser.add_argument(
         "--trace",
@@ -103,8 +103,11 @@ def _speed(text: str) -> float:
 def _server(options: argparse.Namespace) -> tuple[Scripted, str]:
     """The server, and what it will say, in words."""
     has_text = (options.text, options.tokens, options.gap) != (None, None, None)
-    if has_text + bool(options.trace) + (options.fault is not None) > 1:
-        raise UsageError("welldone mock takes either --trace, or --fault, or --text, --tokens and --gap")
+    if options.trace and options.fault is not None:
+        raise UsageError("a trace is played as it was recorded, without a fault: leave out --trace or --fault")
+    if has_text and (options.trace or options.fault is not None):
+        what = "a trace" if options.trace else "a fault"
+        raise UsageError(f"{what} has a text of its own: leave out --text, --tokens and --gap")
     models = {"object": "list", "data": [{"id": speech.NAME, "object": "model", "created": 0, "owned_by": "welldone"}]}
     if options.trace:
         posts = tuple(replay(*captures.read_record(name)) for name in options.trace)

@@ -10,7 +10,7 @@ from welldone.cli import show
 from welldone.cli.exits import Exit, UsageError
 from welldone.cli.options import Parser
 from welldone.cli.running import RefusedError, Running, SilentError, ask
-from welldone.cli.upstreams import origin
+from welldone.cli.upstreams import url_of
 from welldone.engines import default, store
 from welldone.engines.arrival import megabytes
 from welldone.engines.default import DEFAULT
@@ -67,7 +67,7 @@ def run(arguments: list[str], configure: Configure = configure) -> Exit:
     url = options.url or _own_url(config.server)
     running, why = _ask(url, options.api_key or _own_key(config))
     if running is None:  # only a server that runs knows their models
-        rows += [Row(name=settings.name, state=UPSTREAM, source=origin(settings)) for settings in config.upstreams]
+        rows += [Row(name=settings.name, state=UPSTREAM, source=url_of(settings)) for settings in config.upstreams]
     _join(rows, running or [], url)
     if options.json:
         shown = {"version": 1, "folder": str(folder), "server": None if running is None else url, "models": rows}

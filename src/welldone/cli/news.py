@@ -2,6 +2,7 @@
 
 import logging
 
+from welldone.cli.upstreams import url_of
 from welldone.engines.upstream import Upstream
 from welldone.serve import log
 
@@ -20,7 +21,7 @@ class News:
         self._troubles[upstream.name] = upstream.trouble
         if upstream.trouble != before:
             if upstream.trouble is not None:
-                log.event(logging.WARNING, upstream.trouble, fields)
+                log.event(logging.WARNING, upstream.trouble, fields | {"url": url_of(upstream.settings)})
             else:
                 log.event(logging.INFO, "the upstream is well again", fields)
         is_open = upstream.breaker.opened_at is not None

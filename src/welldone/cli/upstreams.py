@@ -4,11 +4,14 @@ from urllib.parse import urlsplit
 
 from welldone.engines.upstream_settings import UpstreamSettings
 
+_WORD = 16  # characters of a part of a path that is shown; keys are longer
 
-def origin(upstream: UpstreamSettings) -> str:
-    """Its scheme and host, without the path, which says nothing to most and may be a secret."""
+
+def url_of(upstream: UpstreamSettings) -> str:
+    """Where it is, without what may be a secret: a long word in the path."""
     split = urlsplit(upstream.url)
-    return f"{split.scheme}://{split.netloc}"
+    path = "/".join(word if len(word) <= _WORD else "…" for word in split.path.split("/"))
+    return f"{split.scheme}://{split.netloc}{path}"
 
 
 def models(upstream: UpstreamSettings) -> str:

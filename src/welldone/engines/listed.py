@@ -52,22 +52,35 @@ class ListedModel(msgspec.Struct, frozen=True):
 
 def read_models(body: bytes, secrets: Collection[str] = ()) -> tuple[ListedModel, ...] | None:
     """The models of a reply to `GET /v1/models`, each id once; None: it is no list. What is odd is left out."""
-    try:
-        found = msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        return None
-    data = found.get("data") if isinstance(found, dict) else None
-    if not isinstance(data, list):
+    data = _items(body)
+    if data is None:
         return None
     secrets = [secret for secret in secrets if len(secret) >= _SHORTEST_SECRET]
     models: dict[str, ListedModel] = {}
     for item in data:
-        name = item.get("id") if isinstance(item, dict) else None
+        name = _name(item) if isinstance(item, dict) else None
         if isinstance(name, str) and name not in models and _is_name(name, secrets):
             models[name] = ListedModel(name, _clean(item, secrets, _DEPTH_LIMIT))
             if len(models) == MODELS_LIMIT:
                 break
     return tuple(models.values())
+
+
+def _items(body: bytes) -> list[Any] | None:
+    """The list in OpenAI's `data`, in `models` as Ollama and Gemini have it, or bare as Together has it."""
+    try:
+        found = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return None
+    if isinstance(found, dict):
+        if "data" in found and found["data"] is None:  # Ollama without a model
+            return []
+        found = found.get("data", found.get("models"))
+    return found if isinstance(found, list) else None
+
+
+def _name(item: dict[str, Any]) -> object:
+    return next((item[key] for key in ("id", "model", "name") if key in item), None)
 
 
 def kind_of(models: Collection[ListedModel]) -> str:

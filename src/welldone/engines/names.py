@@ -167,4 +167,11 @@ def _trouble(
         return "a target is MODEL@UPSTREAM, MODEL or @UPSTREAM, without patterns"
     if text in local_names and not is_alone:
         return "a local model cannot share a route"
+    if target.upstream is None and text not in local_names and not any(_may_have(one, text) for one in upstreams):
+        known = [*local_names, *(name for upstream in upstreams for name in upstream.models)]
+        return f"nobody has a model of this name{nearest(text, known)}"
     return None
+
+
+def _may_have(upstream: UpstreamSettings, name: str) -> bool:
+    return not upstream.models or any(matches(pattern, name) for pattern in upstream.models)

@@ -145,7 +145,7 @@ class Scripted:
         seen.end = await _play(reply, self._script.speed, line.left, writer)
         seen.ended_s = time.monotonic()
         self._changed.set()
-        if seen.end == "reset":
+        if seen.end == "reset" and not writer.is_closing():
             _reset(writer)
         return seen.end == "whole" and not _is_last(seen, reply)
 

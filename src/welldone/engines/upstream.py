@@ -4,16 +4,19 @@ from collections.abc import Callable
 
 from welldone.engines.address import Address
 from welldone.engines.breaker import Breaker
-from welldone.engines.listed import ListedModel, kind_of, read_models
+from welldone.engines.listed import MODELS_LIMIT, ListedModel, kind_of, read_models
 from welldone.engines.upstream_settings import UpstreamSettings
 from welldone.net.address import check_path, read_url
-from welldone.net.outbound import Fetched
+from welldone.net.outbound import Fetched, OutboundError
 
 FAILED_LOOKS = 2
 """Looks in a row that must fail; one may be lost on the way."""
 
 COOL_LIMIT_S = 60.0
 """How long an upstream can keep itself out of the choice by `Retry-After`. OpenAI's rates are per minute."""
+
+_REFUSED, _TOO_MANY = (401, 403), 429
+_NO_LIST = "is the path of its URL right? Where it has no list, models = names them"
 
 _NATIVE = {"vllm", "sglang", "openai"}
 """Servers that make several choices themselves, and well."""
@@ -43,14 +46,20 @@ class Upstream:
         self.running = 0
         """Requests that are there or wait to go there."""
         self.is_healthy = True
-        self.trouble: str | None = None
-        """What is wrong, in plain words without addresses and keys."""
         self.cooling_until = 0.0
         self.kind = _kind_by_host(self.address.host)
         self._clock = clock
         self._on_change = on_change
         self._failed_looks = 0
+        self._is_known = False  # it was well once
+        self._illness: str | None = None
+        self._unlisted: str | None = None  # what is wrong with its list
         self._models: dict[str, ListedModel] | None = None
+
+    @property
+    def trouble(self) -> str | None:
+        """What is wrong and what to do about it, in plain words without addresses and keys."""
+        return self._illness or self._unlisted
 
     @property
     def listed(self) -> tuple[ListedModel, ...] | None:
@@ -88,36 +97,66 @@ class Upstream:
         """It has too much to do, and said when to come again."""
         self.cooling_until = max(self.cooling_until, self._clock() + min(retry_after_s, COOL_LIMIT_S))
 
-    def was_seen(self, reply: Fetched | None) -> None:
-        """A look at its health gave this; None: nothing in time."""
+    def was_seen(self, reply: Fetched | OutboundError) -> None:
+        """A look at its health gave this. Where it never was well, what is wrong is told at once."""
         before = (self.is_healthy, self.trouble)
-        trouble, is_well = _judge(reply, is_list=not self.settings.health)
-        self._failed_looks = 0 if is_well else self._failed_looks + 1
-        if is_well or self._failed_looks >= FAILED_LOOKS:
-            self.is_healthy, self.trouble = is_well, trouble
-        if (self.is_healthy, self.trouble) != before:
-            self._on_change(self)
+        illness = self._illness_in(reply)
+        self._failed_looks = 0 if illness is None else self._failed_looks + 1
+        if illness is None or self._failed_looks >= FAILED_LOOKS:
+            self.is_healthy = illness is None
+        if illness is None or self._failed_looks >= FAILED_LOOKS or not self._is_known:
+            self._illness = illness
+        self._is_known |= illness is None
+        self._tell_if_not(before)
 
-    def was_listed(self, reply: Fetched | None) -> None:
+    def was_listed(self, reply: Fetched | OutboundError) -> None:
         """It was asked for its models. Without an answer the last list stays: a server that is away keeps its names."""
-        found = None if reply is None or reply.status != 200 else read_models(reply.body, self.secrets)
+        if isinstance(reply, OutboundError) or reply.status >= 500 or reply.status == _TOO_MANY:
+            return
+        before = (self.is_healthy, self.trouble)
+        found = read_models(reply.body, self.secrets) if reply.status == 200 else None
         if found is not None:
             self._models = {model.id: model for model in found}
             self.kind = _kind_by_host(self.address.host) or kind_of(found) or self.kind
+        self._unlisted = self._trouble_with(reply, found)
+        self._tell_if_not(before)
+
+    def _tell_if_not(self, before: tuple[bool, str | None]) -> None:
+        if (self.is_healthy, self.trouble) != before:
+            self._on_change(self)
+
+    def _illness_in(self, reply: Fetched | OutboundError) -> str | None:
+        """What makes it unhealthy. One that only refuses our key, or has no list, is well."""
+        if isinstance(reply, OutboundError):
+            return f"the upstream cannot be asked: {reply}; {_hint(str(reply))}"
+        is_well = reply.status < (300 if self.settings.health else 500) or reply.status in _REFUSED
+        return None if is_well else f"the upstream is not well (status {reply.status}): its own log may say why"
+
+    def _trouble_with(self, reply: Fetched, found: tuple[ListedModel, ...] | None) -> str | None:
+        """What is wrong with the reply to a request for its models."""
+        if reply.status in _REFUSED:
+            has_key = self.settings.key is not None or self.settings.headers
+            said = "refuses our key" if has_key else "wants a key: --upstream-key, or key = in the file"
+            return f"the upstream {said} (status {reply.status})"
+        if 300 <= reply.status < 400:
+            said = "redirects are not followed: does its URL need https://, or another path?"
+            return f"the upstream sends elsewhere (status {reply.status}), and {said}"
+        if reply.status != 200:
+            return f"the upstream lists no models (status {reply.status}); {_NO_LIST}"
+        if found is None:
+            what = "a web page" if reply.body.lstrip()[:1] == b"<" else "no list of models"
+            return f"the upstream answers {what} where its models should be; {_NO_LIST}"
+        if len(found) == MODELS_LIMIT:
+            return f"the upstream lists {MODELS_LIMIT:,} models or more: of others, those in models = are known"
+        return None if found or self.settings.models else "the upstream lists no models: it has none yet"
 
 
 def _kind_by_host(host: str) -> str:
     return "openai" if host == "api.openai.com" else ""
 
 
-def _judge(reply: Fetched | None, *, is_list: bool) -> tuple[str | None, bool]:
-    """What is wrong, and whether the server is well all the same. One that refuses our key or has no list is."""
-    if reply is None:
-        return "the upstream does not answer", False
-    if reply.status in (401, 403):
-        return "the upstream refuses our key", True
-    if 200 <= reply.status < 300:
-        return None, True
-    if is_list and reply.status < 500:
-        return f"the upstream lists no models (status {reply.status})", True
-    return f"the upstream is not well (status {reply.status})", False
+def _hint(reason: str) -> str:
+    """What to do where there is no reply."""
+    if "certificate" in reason:
+        return "ca_file = names a file of certificates to trust"
+    return "does it run, and is its URL right?"

@@ -1,6 +1,7 @@
 """All upstreams of a server: watched, and found by the names of their models."""
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -50,12 +51,20 @@ class Upstreams:
         self._clock = clock
         self._pause = pause
         self._tasks: set[asyncio.Task[None]] = set()
+        self._unseen = {upstream.name for upstream in self.all}
+        self._all_seen = asyncio.Event()
 
     async def start(self) -> None:
         """Begins to look after them. Waits for none."""
         self._tasks = {
             asyncio.create_task(self._watch(upstream), name=f"health of {upstream.name}") for upstream in self.all
         }
+
+    async def looked(self, within_s: float) -> None:
+        """Returns when each was looked at once, or the time is over."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._all_seen.wait()
 
     async def stop(self) -> None:
         """Looks no more."""
@@ -96,7 +105,7 @@ class Upstreams:
         settings = upstream.settings
         while True:
             if settings.health:
-                upstream.was_seen(await _get(replace(upstream.address, prefix=""), _path(settings.health)))
+                upstream.was_seen(await _get(replace(upstream.address, prefix=""), settings.health))
             is_due = listed_at is None or self._clock() - listed_at >= LIST_S
             if not settings.health or upstream.listed is None or is_due:
                 listed_at = self._clock()
@@ -104,21 +113,20 @@ class Upstreams:
                 upstream.was_listed(reply)
                 if not settings.health:
                     upstream.was_seen(reply)
+            self._unseen.discard(upstream.name)
+            if not self._unseen:
+                self._all_seen.set()
             if not settings.probe_s:
                 return
             await self._pause(settings.probe_s * random.uniform(1 - _JITTER, 1 + _JITTER))
 
 
-def _path(said: str) -> str:
-    return said if said.startswith("/") else f"/{said}"
-
-
-async def _get(address: Address, path: str) -> Fetched | None:
-    """The reply, on a connection of its own: one that was kept would tell less. None: there is none in time."""
+async def _get(address: Address, path: str) -> Fetched | OutboundError:
+    """The reply, on a connection of its own: one that was kept would tell less. Or why there is none in time."""
     try:
         return await fetch(address, "GET", path, within_s=LOOK_S, limit_bytes=REPLY_LIMIT_BYTES)
-    except OutboundError:
-        return None
+    except OutboundError as error:
+        return error
 
 
 def _listed(found: Group | Local) -> ListedModel:

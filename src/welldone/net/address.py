@@ -166,7 +166,9 @@ def _split(url: str) -> SplitResult:
     if parts.scheme not in _PORTS:
         raise ValueError("A URL begins with http:// or https://.")
     if parts.username is not None or parts.password is not None:
-        raise ValueError("A URL has no user and no password: put the key in key = ...")
+        raise ValueError(
+            'A URL has no user and no password: give the key with --upstream-key, or as key = "env:NAME" in the file.'
+        )
     if "?" in url or "#" in url:
         raise ValueError("The URL of a server has no query and no fragment.")
     return parts

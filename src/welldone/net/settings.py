@@ -187,11 +187,10 @@ def convert(field: Field, given: Given, environment: Mapping[str, str]) -> objec
         return setting.words[word]
     if setting.is_secret:
         given = dataclasses.replace(given, value=_resolved(given.value, given.where, environment))
-    value = _CONVERTERS[field.kind](setting, given)
     choices = setting.choices.split()
-    if choices and value not in choices:
+    if choices and given.value not in choices:
         raise _unlike(setting, given, f"one of {', '.join(choices)}")
-    return value
+    return _CONVERTERS[field.kind](setting, given)
 
 
 def _resolved(value: object, where: str, environment: Mapping[str, str]) -> object:
@@ -245,7 +244,8 @@ def _check_limits(setting: Setting, given: Given, value: float) -> None:
     if not math.isfinite(value):
         raise _unlike(setting, given, "a number")
     if low is not None and value < low:
-        raise _unlike(setting, given, f"at least {low:.15g}")
+        numbers = "".join(f"{word}, or " for word in setting.words if word.isdigit())
+        raise _unlike(setting, given, f"{numbers}at least {low:.15g}")
     if high is not None and value > high:
         raise _unlike(setting, given, f"at most {high:.15g}")
 

@@ -417,6 +417,8 @@ class Answer:
             return
         stream = self._stream
         if stream is None:
+            if not data.replace(KEEP_ALIVE, b""):
+                return  # a sign of life is no answer: a failure is still a status
             self._pending.append(data)
             self._begin()
         else:

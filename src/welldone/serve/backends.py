@@ -249,7 +249,9 @@ class Remote:
         self.upstreams: Sequence[Upstream] = [member.upstream for member in group.members]
         self.is_foreign = True
         is_mapped = any(member.model != group.name for member in group.members)
-        self.shown = group.name if is_mapped else None
+        # OpenAI tells by it which version answered; with others it may be the path of a file.
+        is_telling = not is_mapped and all(upstream.kind == "openai" for upstream in self.upstreams)
+        self.shown = None if is_telling else group.name
         self._gates = gates
         self._send = send
         self._settings = settings

@@ -15,7 +15,7 @@ from welldone.net.settings import SettingsError, Source, build
 from welldone.serve.keys import ANONYMOUS, SHORTEST, Keys, is_weak, problem
 from welldone.serve.origins import is_loopback
 from welldone.serve.settings import KeySettings, ServeSettings
-from welldone.serve.tables import KEY_FIELDS, UPSTREAM_FIELDS, File
+from welldone.serve.tables import KEY_FIELDS, SERVE_FIELDS, UPSTREAM_FIELDS, File
 from welldone.wire.faults.catalogue import BY_ID
 
 Placed = tuple[str, UpstreamSettings]
@@ -24,6 +24,10 @@ Placed = tuple[str, UpstreamSettings]
 _PATH = "/v1"  # where most servers have their API
 _ENDPOINTS = ("/completions", "/models", "/embeddings")
 _LABEL = 60  # characters of a name that is made, with room for a number
+_BARE = re.compile(r"(localhost|[\w-]+(\.[\w-]+)+|[\w-]+(?=:))(:[0-9]+)?(/[\w./-]*)?", re.ASCII)
+"""A URL without its http://: localhost, a name with a dot, or any with a port."""
+_HEALTH = re.compile(r"/[\x21-\x7e]*")
+_UPSTREAM = next(field for field in SERVE_FIELDS if field.name == "upstreams")
 _EVERYWHERE = ("0.0.0.0", "::", "[::]")
 
 
@@ -31,6 +35,7 @@ def read_upstreams(
     server: ServeSettings, said: Sequence[Source], file: File, environment: Mapping[str, str]
 ) -> tuple[list[Placed], list[str]]:
     """The upstreams, those of `--upstream` first, and what to say about them."""
+    _check_said(said, environment)
     where = next((source["upstreams"].where for source in said if "upstreams" in source), "--upstream")
     made = _of_urls(server, where, file.upstreams)
     for name, source in file.upstreams.items():
@@ -45,13 +50,25 @@ def read_upstreams(
     return [(place, _with_path(upstream)) for place, upstream in made], notes
 
 
+def _check_said(said: Sequence[Source], environment: Mapping[str, str]) -> None:
+    """What is empty was meant to be something: most likely a variable of the shell is not set."""
+    given = next((source["upstreams"] for source in said if "upstreams" in source), None)
+    wanted = "should be a URL, and it is empty: is the variable set that it should come from?"
+    if given is not None and isinstance(given.value, str) and not all(map(str.strip, given.value.split(","))):
+        raise SettingsError(f"{given.where} {wanted}")
+    for variable in _UPSTREAM.variables:
+        if given is None and environment.get(variable) == "":
+            raise SettingsError(f"{variable} {wanted}")
+
+
 def _of_urls(server: ServeSettings, where: str, taken: Collection[str]) -> list[Placed]:
     """An upstream for each `--upstream`, named after its host."""
     if server.upstream_key is not None and not server.upstreams:
         raise SettingsError("--upstream-key is for the servers of --upstream, and there are none")
     made: dict[str, UpstreamSettings] = {}
     for url in dict.fromkeys(server.upstreams):
-        authority = _read_url(UpstreamSettings(name="", url=url, key=server.upstream_key), where).authority
+        address = _read_url(UpstreamSettings(name="", url=url, key=server.upstream_key), where)
+        authority = address.authority.replace("[::1]", "localhost")
         label = re.sub(r"[^A-Za-z0-9._-]+", "-", authority).strip("-")[:_LABEL]
         name, number = label, 1
         while name in made or name in taken:
@@ -71,6 +88,11 @@ def _of_table(name: str, source: Source, where: str, environment: Mapping[str, s
 
 def _read_url(upstream: UpstreamSettings, where: str) -> Address:
     """The address of an upstream, with all that belongs to it. What is wrong is said without what may be a secret."""
+    if _BARE.fullmatch(upstream.url):
+        path = "" if "/" in upstream.url.rstrip("/") else _PATH
+        raise SettingsError(
+            f"{where}: {upstream.url!r} is no URL; did you mean http://{upstream.url.rstrip('/')}{path}?"
+        )
     try:
         return read_url(
             upstream.url,
@@ -99,6 +121,8 @@ def _check(upstream: UpstreamSettings, where: str, server: ServeSettings) -> Non
         raise SettingsError(f"{where}: write the address up to where the API begins, such as http://HOST:8000/v1")
     if address.port == server.port and _is_here(address.host) and _is_here(server.host):
         raise SettingsError(f"{where} is where this server would listen: choose another port for it with --port")
+    if upstream.health and not _HEALTH.fullmatch(upstream.health):
+        raise SettingsError(f"{where}.health: a path begins with /, such as /health, and has only plain letters")
     if upstream.key is not None and (why := problem(upstream.key)):
         raise SettingsError(f"{where}: its key {why}")
     if upstream.ca_file is not None and upstream.insecure:

@@ -26,6 +26,7 @@ _ERROR_S = 5.0  # for the body of an error; what has come by then must do
 _WHOLE_LIMIT_BYTES = 64 * 2**20  # of a reply that is not streamed: a million tokens as JSON text, and their logprobs
 _STATUSES = {"invalid_request_error": 400, "rate_limit_error": 429}  # of errors that come as events
 _SSE = "text/event-stream"
+_FRAME_ENDS = (b"\n\n", b"\r\n\r\n")
 _OK = 200
 
 
@@ -88,6 +89,7 @@ class Part:
         self._exchange: Exchange | None = None
         self._tape: Tape | None = None
         self._flow: _Flow | None = None
+        self._is_between = True  # no frame has begun and not ended: what begins with a colon now is a comment
         self._kind = _Kind.UNKNOWN
         self._status = 0
         self._headers: Mapping[str, str] = {}
@@ -194,7 +196,8 @@ class Part:
         if self._kind is not _Kind.STREAM:
             self.heard_at = time.monotonic()
             self._keep(data)
-        elif not _is_silence(data):  # of signs of life we make our own
+        elif not (self._is_between and _is_silence(data)):  # of signs of life we make our own
+            self._is_between = data.endswith(_FRAME_ENDS)
             self._hear(data)
 
     def _hear(self, data: bytes) -> None:
@@ -241,15 +244,15 @@ class Part:
         """What is not streamed, or not known to be."""
         self._kept += data
         if self._kind is _Kind.UNKNOWN:
-            self._recognise()
+            self._recognise(data)
         if self._kind is _Kind.REFUSAL and len(self._kept) > _ERROR_LIMIT_BYTES:
             self._refuse()
         elif len(self._kept) > _WHOLE_LIMIT_BYTES:
             self.give_up(_garbage(refusals.too_large()))
 
-    def _recognise(self) -> None:
+    def _recognise(self, data: bytes) -> None:
         """Tell by its first byte what a reply is whose head does not say it."""
-        start = self._kept.lstrip()[:1]
+        start = data.lstrip()[:1]  # what was kept before has none
         if not start:
             return
         if start in b"{[":

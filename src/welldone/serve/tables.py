@@ -64,7 +64,7 @@ def read_file(path: Path | None) -> File:
     for name in models:
         check_name(name, f"{path.name}: models")
     for name in upstreams:
-        _check_label(name, f"{path.name}: upstreams")
+        _check_label(name, f"{path.name}: upstreams", f"{name[:_NAME_LIMIT]!a}")
     return File(
         path=path,
         server=from_table(server, tables.get("server", {}), f"{path.name}: server", path.parent),
@@ -94,9 +94,9 @@ def check_name(name: str, where: str = "") -> None:
         raise SettingsError(f"{where}{': ' if where else ''}{rule}: {name[:_NAME_LIMIT]!a} cannot be one")
 
 
-def _check_label(name: str, where: str) -> None:
-    if not _LABEL.fullmatch(name):  # which may be a key: it is not repeated
-        raise SettingsError(f"{where}: a name has 1 to 64 letters, digits, dots, - and _, and one of these has not")
+def _check_label(name: str, where: str, shown: str = "one of these") -> None:
+    if not _LABEL.fullmatch(name):
+        raise SettingsError(f"{where}: a name has 1 to 64 letters, digits, dots, - and _, and {shown} has not")
 
 
 def _read_toml(path: Path) -> dict[str, object]:
@@ -123,6 +123,8 @@ def _read_routes(table: object, where: str) -> dict[str, tuple[str, ...]]:
     routes = {}
     for name, value in table_of(table, where).items():
         check_name(name, where)
+        if isinstance(value, dict):
+            raise SettingsError(f"{where}: a name with a dot needs quotes: {_dotted(name, value)!a} = 'MODEL'")
         targets = [value] if isinstance(value, str) else value
         if not isinstance(targets, list) or not targets or not all(isinstance(word, str) and word for word in targets):
             raise SettingsError(f'{where}.{name} should be a text such as "qwen-7b@lab", or a list of such')
@@ -130,10 +132,18 @@ def _read_routes(table: object, where: str) -> dict[str, tuple[str, ...]]:
     return routes
 
 
+def _dotted(name: str, value: object) -> str:
+    """The name that TOML took for tables in tables."""
+    while isinstance(value, dict) and value:
+        key, value = next(iter(value.items()))
+        name = f"{name}.{key}"
+    return name[:_NAME_LIMIT]
+
+
 def _read_keys(table: object, where: str, folder: Path) -> dict[str, Source]:
     tables = table_of(table, where)
     if not all(isinstance(value, dict) for value in tables.values()):  # which may be a key: it is not repeated
         raise SettingsError(f'{where}: each key is a table of its own, such as [keys.ci] with key = "env:CI_KEY"')
     for name in tables:
-        _check_label(name, where)
+        _check_label(name, where)  # which may be a key: it is not repeated
     return {name: from_table(KEY_FIELDS, value, f"{where}.{name}", folder) for name, value in tables.items()}

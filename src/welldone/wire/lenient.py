@@ -17,6 +17,8 @@ _BYTES_REPR = re.compile(r"""\s*b(['"])(.*)\1\s*""", re.DOTALL)
 _PYTHON_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U000([0-9a-fA-F]{5})|(.))", re.DOTALL)
 _LETTERS = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
 
+_REPR_LIMIT = 2**20  # characters that are read as Python's: real chunks have less, and each MB takes 0.1 s
+
 # What the decoders raise on text that is not theirs; RecursionError on hostile nesting.
 _NOT_JSON = (ValueError, RecursionError, msgspec.DecodeError)
 
@@ -46,7 +48,7 @@ def lenient(data: bytes) -> list[object]:
     """
     text = data.decode("utf-8", "surrogateescape").removeprefix("\ufeff").strip()
     values = _values(text)
-    if values or not text:
+    if values or not text or len(text) > _REPR_LIMIT:
         return values
     quoted = _BYTES_REPR.fullmatch(text)
     if quoted:
