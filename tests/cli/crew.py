@@ -27,7 +27,7 @@ PER_MINUTE = 5
 
 
 class _Server:
-    """Serves until SIGTERM; at the second one it hurries."""
+    """Serves until SIGTERM; at SIGINT it hurries."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
@@ -38,7 +38,8 @@ class _Server:
         self._end = asyncio.Event()
 
     async def run(self) -> int:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._end.set)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._end.set)
         await self._listener.start("", 0, sockets=self._worker.sockets)
         await self._siblings.start()
         self._worker.ready()

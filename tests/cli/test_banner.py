@@ -9,7 +9,7 @@ import pytest
 from welldone.cli import banner
 from welldone.engines.settings import ModelSettings
 from welldone.engines.upstream_settings import UpstreamSettings
-from welldone.serve.settings import Config, ServeSettings
+from welldone.serve.settings import Config, KeySettings, ServeSettings
 
 
 def said(host: str = "127.0.0.1", *, name: str = "tiny", has_keys: bool = False, made: str | None = None) -> str:
@@ -76,14 +76,22 @@ def test_with_tls_the_line_to_try_trusts_the_certificate() -> None:
     assert "https://127.0.0.1:8000/v1/chat/completions" in words
 
 
-LAB = UpstreamSettings(name="lab", url="http://gpu:8000/canary/v1", key="canary")
+LAB = UpstreamSettings(name="lab", url="http://gpu:8000/canary-0123456789/v1", key="canary")
 OPENAI = UpstreamSettings(name="openai", url="https://api.openai.com/v1", models=("gpt-*", "o4-mini"))
 
 
-def before(*upstreams: UpstreamSettings, models: tuple[ModelSettings, ...] = (), **routes: tuple[str, ...]) -> str:
+def before(
+    *upstreams: UpstreamSettings,
+    models: tuple[ModelSettings, ...] = (),
+    keys: tuple[KeySettings, ...] = (),
+    server: ServeSettings | None = None,
+    listed: str | None = None,
+    **routes: tuple[str, ...],
+) -> str:
     """The banner of a server in front of these upstreams."""
-    config = Config(server=ServeSettings(), models=models, upstreams=upstreams, routes=routes)
-    text = "\n".join(banner.lines(config, 8000, has_keys=False, made=None, machine="box"))
+    config = Config(server=server or ServeSettings(), models=models, upstreams=upstreams, routes=routes, keys=keys)
+    has_keys = bool(keys or config.server.api_keys)
+    text = "\n".join(banner.lines(config, 8000, has_keys=has_keys, made=None, listed=listed, machine="box"))
     assert "canary" not in text
     return text
 
@@ -91,8 +99,8 @@ def before(*upstreams: UpstreamSettings, models: tuple[ModelSettings, ...] = (),
 def test_upstreams_have_a_line_each_without_what_may_be_a_secret() -> None:
     text = before(LAB, OPENAI)
     assert text.splitlines()[0].endswith(" serves the models of lab, openai on http://127.0.0.1:8000/v1")
-    assert "  upstream  lab     http://gpu:8000, its own list\n" in text
-    assert "  upstream  openai  https://api.openai.com, gpt-*, o4-mini\n" in text
+    assert "  upstream  lab     http://gpu:8000/…/v1, its own list\n" in text
+    assert "  upstream  openai  https://api.openai.com/v1, gpt-*, o4-mini\n" in text
 
 
 def test_of_many_upstreams_the_first_are_shown() -> None:
@@ -108,6 +116,8 @@ def test_the_line_to_try_names_a_model_that_is_known() -> None:
         (before(LAB, OPENAI), "o4-mini"),
         (before(LAB, OPENAI, fast=("qwen@lab",)), "fast"),
         (before(LAB, models=small), "small"),
+        (before(LAB, listed="qwen"), "qwen"),
+        (before(OPENAI, listed="qwen"), "o4-mini"),
     ]:
         words = pasted(text)
         assert json.loads(words[words.index("-d") + 1])["model"] == name
@@ -116,3 +126,22 @@ def test_the_line_to_try_names_a_model_that_is_known() -> None:
 
 def test_where_no_model_is_known_the_line_to_try_lists_them() -> None:
     assert pasted(before(LAB)) == ["curl", "-N", "http://127.0.0.1:8000/v1/models"]
+
+
+def test_routes_workers_and_certificates_that_are_not_checked_are_said() -> None:
+    lax = UpstreamSettings(name="lax", url="https://lax/v1", insecure=True)
+    to = ("m@lab",)
+    text = before(LAB, lax, server=ServeSettings(workers=4), r0=to, r1=to, r2=to, r3=to, r4=to, r5=to)
+    assert "\n  routes    r0, r1, r2, r3, r4 …\n  workers   4\n" in text
+    assert "\n  warning   insecure = true: nobody checks the certificate of lax\n" in text
+    assert not {"routes", "workers", "warning"} & set(before(LAB).split())
+
+
+def test_keys_are_called_by_their_names() -> None:
+    keys = tuple(KeySettings(name=name, key=f"canary-{name}") for name in ("ci", "team"))
+    text = before(LAB, keys=keys)
+    assert "Authorization: Bearer YOUR_KEY" in pasted(text)
+    assert "\n  API key   that of ci, team: write it instead of YOUR_KEY in the line above\n" in text
+    both = before(LAB, keys=keys, server=ServeSettings(api_keys=("canary-0",)))
+    assert "$WELLDONE_API_KEY" in both
+    assert "\n            or that of ci, team\n" in both

@@ -121,7 +121,7 @@ def test_models_of_the_config_file_are_listed(is_named: bool, list_models: Run, 
 
 UPSTREAMS = """
 [upstreams.lab]
-url = "http://lab:8000/canary/v1"
+url = "http://lab:8000/canary-0123456789/v1"
 key = "canary-0123"
 """
 
@@ -129,7 +129,7 @@ key = "canary-0123"
 def test_upstreams_are_listed_where_no_server_runs(list_models: Run, tmp_path: Path) -> None:
     (tmp_path / "welldone.toml").write_text(UPSTREAMS, "utf-8")
     ran = list_models()
-    assert ["lab", "-", "-", "-", "-", "upstream", "http://lab:8000"] in [
+    assert ["lab", "-", "-", "-", "-", "upstream", "http://lab:8000/…/v1"] in [
         line.split() for line in ran.out.decode().splitlines()
     ]
     assert b"canary" not in ran.out + list_models("--json").out

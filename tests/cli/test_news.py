@@ -9,10 +9,13 @@ from welldone.cli.news import News
 from welldone.engines.breaker import FAILURES
 from welldone.engines.upstream import Upstream
 from welldone.engines.upstream_settings import UpstreamSettings
-from welldone.net.outbound import Fetched
+from welldone.net.outbound import Fetched, OutboundError
 from welldone.serve.log import LOGGER
 
-NO_ONE, WELL, REFUSED = None, Fetched(200, {}, b'{"data": []}'), Fetched(401, {}, b"")
+NO_ONE = OutboundError("no connection to the server")
+WELL, REFUSED = Fetched(200, {}, b'{"data": [{"id": "m"}]}'), Fetched(401, {}, b"")
+SILENT = ("WARNING", "the upstream cannot be asked: no connection to the server; does it run, and is its URL right?")
+KEYLESS = ("WARNING", "the upstream wants a key: --upstream-key, or key = in the file (status 401)")
 
 
 class Kept(logging.Handler):
@@ -24,7 +27,10 @@ class Kept(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a record, and see that it names the upstream."""
-        assert record.__dict__["fields"]["upstream"] == "lab"
+        fields = record.__dict__["fields"]
+        assert fields["upstream"] == "lab"
+        assert ("url" in fields) == (record.levelname == "WARNING" and "for_s" not in fields)
+        assert fields.get("url") in (None, "http://127.0.0.1:1/v1")
         self.said.append((record.levelname, record.getMessage()))
 
 
@@ -49,22 +55,30 @@ def upstream() -> Upstream:
 def test_an_upstream_that_goes_and_comes_is_told_once_each(kept: Kept, upstream: Upstream) -> None:
     for reply in (WELL, NO_ONE, NO_ONE, NO_ONE, NO_ONE, WELL, WELL):
         upstream.was_seen(reply)
-    assert kept.said == [("WARNING", "the upstream does not answer"), ("INFO", "the upstream is well again")]
+    assert kept.said == [SILENT, ("INFO", "the upstream is well again")]
+
+
+def test_a_dead_one_is_told_at_the_first_look_and_only_then(kept: Kept, upstream: Upstream) -> None:
+    upstream.was_seen(NO_ONE)
+    assert kept.said == [SILENT]
+    upstream.was_seen(NO_ONE)
+    upstream.was_seen(NO_ONE)
+    assert kept.said == [SILENT]
 
 
 def test_a_key_that_an_upstream_refuses_is_told(kept: Kept, upstream: Upstream) -> None:
-    upstream.was_seen(REFUSED)
-    assert kept.said == [("WARNING", "the upstream refuses our key")]
+    upstream.was_listed(REFUSED)
+    assert kept.said == [KEYLESS]
 
 
 def test_a_breaker_is_told_when_it_opens_and_when_it_closes(kept: Kept, upstream: Upstream) -> None:
     for _ in range(FAILURES + 3):
         upstream.breaker.failed()
-    upstream.was_seen(REFUSED)
+    upstream.was_listed(REFUSED)
     upstream.breaker.succeeded()
     upstream.breaker.succeeded()
     assert kept.said == [
         ("WARNING", "the upstream failed again and again and is avoided"),
-        ("WARNING", "the upstream refuses our key"),
+        KEYLESS,
         ("INFO", "the upstream answers again"),
     ]

@@ -6,8 +6,9 @@ from typing import Any
 
 from welldone.engines.upstream import Upstream
 from welldone.engines.upstream_settings import UpstreamSettings
-from welldone.net.outbound import Fetched
+from welldone.net.outbound import Fetched, OutboundError
 
+SILENCE = OutboundError("no connection to the server")
 NOWHERE = "http://127.0.0.1:1/v1"
 
 

@@ -167,6 +167,27 @@ def test_what_is_wrong_with_routes_is_said(routes: dict[str, list[str]], expecte
     assert problems(routes, [lab], ["home"]) == expected
 
 
+@pytest.mark.parametrize(
+    ("declared", "target", "trouble"),
+    [
+        ([("qwen-7b", "phi-*")], "qwen-7b", None),
+        ([("qwen-7b", "phi-*")], "phi-4", None),
+        ([("qwen-7b",), ()], "qwen-8b", None),  # who lists its models itself may have it
+        ([("qwen-7b",)], "qwen-8b@lab0", None),  # the user knows
+        ([("qwen-7b",)], "home", None),
+        ([("qwen-7b",), ("phi-*",)], "qwen-8b", "nobody has a model of this name (did you mean 'qwen-7b'?)"),
+        ([], "hom", "nobody has a model of this name (did you mean 'home'?)"),
+        ([], "xyz", "nobody has a model of this name"),
+    ],
+)
+def test_a_route_to_a_model_that_nobody_can_have_is_a_mistake(
+    declared: list[tuple[str, ...]], target: str, trouble: str | None
+) -> None:
+    upstreams = [UpstreamSettings(name=f"lab{n}", url=NOWHERE, models=models) for n, models in enumerate(declared)]
+    expected = [] if trouble is None else [f"the route 'a' leads to {target!r}: {trouble}"]
+    assert problems({"a": [target]}, upstreams, ["home"]) == expected
+
+
 @given(st.text("ab@*", max_size=6), st.lists(st.text("ab@*", max_size=6), max_size=3), st.text("ab@*", max_size=6))
 def test_any_routes_give_members_or_nobody(route: str, targets: list[str], name: str) -> None:
     names = Names({route: targets}, [upstream("a", listed=["b"]), upstream("b", models=("a*",))], ["aa"])

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from tests.engines.lab import Clock, models, status, upstream
+from tests.engines.lab import SILENCE, Clock, models, status, upstream
 from welldone.engines.breaker import FAILURES, OPEN_S
 from welldone.engines.listed import ID_LIMIT, MODELS_LIMIT, ListedModel, read_models
 from welldone.engines.upstream import COOL_LIMIT_S, Upstream
-from welldone.net.outbound import Fetched
+from welldone.net.outbound import Fetched, OutboundError
 
 KEY = "sk-planted-key"
 
@@ -17,37 +17,107 @@ KEY = "sk-planted-key"
 def test_two_failed_looks_in_a_row_make_it_unhealthy_and_one_good_one_heals_it() -> None:
     told: list[tuple[bool, str | None]] = []
     lab = upstream(on_change=lambda it: told.append((it.is_healthy, it.trouble)))
-    for reply in (None, models(), status(503), models(), None):
+    for reply in (models(), SILENCE, models(), status(503), models(), SILENCE):
         lab.was_seen(reply)
         assert lab.is_available
     assert told == []
-    lab.was_seen(None)
+    lab.was_seen(SILENCE)
     assert not lab.is_available
-    lab.was_seen(None)
+    lab.was_seen(SILENCE)
     lab.was_seen(models())
     assert lab.is_available
-    assert told == [(False, "the upstream does not answer"), (True, None)]
+    assert told == [(False, _SILENT), (True, None)]
+
+
+_SILENT = "the upstream cannot be asked: no connection to the server; does it run, and is its URL right?"
+
+
+def test_where_it_never_was_well_the_first_look_tells_what_is_wrong() -> None:
+    told: list[tuple[bool, str | None]] = []
+    lab = upstream(on_change=lambda it: told.append((it.is_healthy, it.trouble)))
+    for reply in (SILENCE, SILENCE, SILENCE, models()):
+        lab.was_seen(reply)
+    assert told == [(True, _SILENT), (False, _SILENT), (True, None)]
 
 
 @pytest.mark.parametrize(
-    ("code", "health", "is_healthy", "trouble"),
+    ("code", "health", "is_healthy"),
     [
-        (200, "", True, None),
-        (204, "/health", True, None),
-        (401, "", True, "the upstream refuses our key"),
-        (403, "/health", True, "the upstream refuses our key"),
-        (404, "", True, "the upstream lists no models (status 404)"),
-        (307, "", True, "the upstream lists no models (status 307)"),
-        (404, "/health", False, "the upstream is not well (status 404)"),
-        (500, "", False, "the upstream is not well (status 500)"),
-        (503, "/health", False, "the upstream is not well (status 503)"),
+        (200, "", True),
+        (204, "/health", True),
+        (401, "", True),
+        (403, "/health", True),
+        (404, "", True),
+        (307, "", True),
+        (404, "/health", False),
+        (307, "/health", False),
+        (500, "", False),
+        (503, "/health", False),
     ],
 )
-def test_what_a_look_tells(code: int, health: str, is_healthy: bool, trouble: str | None) -> None:
+def test_what_a_look_at_its_health_tells(code: int, health: str, is_healthy: bool) -> None:
     lab = upstream(health=health, key=KEY)
     lab.was_seen(status(code))
     lab.was_seen(status(code))
-    assert (lab.is_healthy, lab.trouble) == (is_healthy, trouble)
+    illness = None if is_healthy else f"the upstream is not well (status {code}): its own log may say why"
+    assert (lab.is_healthy, lab.trouble) == (is_healthy, illness)
+
+
+_NO_LIST = "is the path of its URL right? Where it has no list, models = names them"
+_MANY = json.dumps([{"id": str(number)} for number in range(50_000)]).encode()
+
+
+@pytest.mark.parametrize(
+    ("reply", "settings", "trouble"),
+    [
+        (models({"id": "m"}), {}, None),
+        (status(401), {"key": KEY}, "the upstream refuses our key (status 401)"),
+        (status(403), {"headers": {"Api-Key": KEY}}, "the upstream refuses our key (status 403)"),
+        (status(401), {}, "the upstream wants a key: --upstream-key, or key = in the file (status 401)"),
+        (status(404), {}, f"the upstream lists no models (status 404); {_NO_LIST}"),
+        (
+            status(307),
+            {},
+            "the upstream sends elsewhere (status 307), and redirects are not followed: does its URL need https://, "
+            "or another path?",
+        ),
+        (
+            Fetched(200, {}, b"\n<!doctype html>"),
+            {},
+            f"the upstream answers a web page where its models should be; {_NO_LIST}",
+        ),
+        (
+            Fetched(200, {}, b'{"status": "ok"}'),
+            {},
+            f"the upstream answers no list of models where its models should be; {_NO_LIST}",
+        ),
+        (
+            Fetched(200, {}, _MANY),
+            {},
+            "the upstream lists 5,000 models or more: of others, those in models = are known",
+        ),
+        (models(), {}, "the upstream lists no models: it has none yet"),
+        (models(), {"models": ("m",)}, None),
+    ],
+)
+def test_what_is_wrong_with_its_list_is_told_at_once_and_once(
+    reply: Fetched, settings: dict[str, Any], trouble: str | None
+) -> None:
+    told: list[str | None] = []
+    lab = upstream(on_change=lambda it: told.append(it.trouble), **settings)
+    for _ in range(2):
+        lab.was_listed(reply)
+        lab.was_seen(reply)
+    assert (lab.is_healthy, told) == (True, [] if trouble is None else [trouble])
+
+
+@pytest.mark.parametrize("reply", [SILENCE, status(500), status(429)])
+def test_a_list_that_did_not_come_is_judged_by_the_last_that_did(reply: Fetched | OutboundError) -> None:
+    lab = upstream()
+    lab.was_listed(status(404))
+    before = lab.trouble
+    lab.was_listed(reply)
+    assert (lab.trouble, lab.trouble is None) == (before, False)
 
 
 def test_one_that_says_when_to_come_again_is_left_alone_until_then() -> None:
@@ -72,8 +142,8 @@ def test_an_open_breaker_makes_it_unavailable_and_is_told() -> None:
 
 def test_an_unhealthy_one_may_be_back_at_the_next_look() -> None:
     lab = upstream(probe_s=7.0)
-    lab.was_seen(None)
-    lab.was_seen(None)
+    lab.was_seen(SILENCE)
+    lab.was_seen(SILENCE)
     assert lab.retry_after_s == 7.0
 
 
@@ -114,7 +184,7 @@ def test_the_last_list_stays_while_there_is_no_new_one() -> None:
     lab = upstream()
     assert (lab.listed, lab.model("m")) == (None, None)
     lab.was_listed(models({"id": "m"}))
-    for reply in (None, status(500), Fetched(200, {}, b"<html>"), Fetched(404, {}, models().body)):
+    for reply in (SILENCE, status(500), Fetched(200, {}, b"<html>"), Fetched(404, {}, models().body)):
         lab.was_listed(reply)
         assert lab.listed == (ListedModel("m", {"id": "m"}),)
     lab.was_listed(models())
@@ -125,9 +195,10 @@ def test_the_last_list_stays_while_there_is_no_new_one() -> None:
     "body",
     [
         b"",
-        b"[]",
         b"null",
+        b"1",
         b"{}",
+        b'{"models": {}}',
         b'{"data": {}}',
         b'{"data": "m"}',
         b'{"data": [{"id": "\xff"}]}',
@@ -138,6 +209,20 @@ def test_the_last_list_stays_while_there_is_no_new_one() -> None:
 )
 def test_what_is_no_list_is_none(body: bytes) -> None:
     assert read_models(body) is None
+
+
+@pytest.mark.parametrize(
+    ("body", "names"),
+    [
+        (b"[]", []),
+        (b'{"object": "list", "data": null}', []),
+        (b'[{"id": "a"}, {"id": "b"}]', ["a", "b"]),
+        (b'{"models": [{"name": "a:latest", "model": "a:latest"}, {"name": "b"}]}', ["a:latest", "b"]),
+        (b'{"data": [{"id": "a"}], "models": [{"name": "b"}]}', ["a"]),
+    ],
+)
+def test_lists_of_other_shapes_are_read_too(body: bytes, names: list[str]) -> None:
+    assert [model.id for model in read_models(body) or ()] == names
 
 
 @pytest.mark.parametrize("odd", [None, 1, "m", [], {}, {"id": 1}, {"id": ""}, {"id": "a\nb"}, {"id": "x" * 129}])

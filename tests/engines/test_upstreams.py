@@ -4,11 +4,13 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.net.aio import run, serving
+from tests.net.aio import LIMIT_S, run, serving
+from tests.net.certificates import make_pair
 from welldone.engines.names import Group, Local
 from welldone.engines.upstream import Upstream
 from welldone.engines.upstream_settings import UpstreamSettings
@@ -133,15 +135,15 @@ def test_health_that_changes_is_told() -> None:
             await pauses.look()
             await pauses.look()
             assert upstreams.find("m") is not None  # it is away, and not unknown
-            server.lists()
+            server.lists({"id": "n"})
             await pauses.look()
             server.answers["/v1/models"] = 401, b""
             await pauses.look()
             assert upstreams.all[0].is_available
         assert told == [
-            "lab False the upstream is not well (status 500)",
+            "lab False the upstream is not well (status 500): its own log may say why",
             "lab True None",
-            "lab True the upstream refuses our key",
+            "lab True the upstream wants a key: --upstream-key, or key = in the file (status 401)",
         ]
 
     _with_server(body)
@@ -152,10 +154,23 @@ def test_nobody_at_the_address_is_unhealthy_and_names_go_there_all_the_same() ->
         async with serving(_Server().answer) as port:
             pass
         async with _watched(_settings(port)) as (upstreams, pauses):
+            await upstreams.looked(LIMIT_S)
+            assert "no connection to the server" in (upstreams.all[0].trouble or "")
             await pauses.look()
             assert (upstreams.all[0].is_healthy, upstreams.all[0].listed) == (False, None)
             assert upstreams.find("any") is not None
             assert (upstreams.only(), upstreams.listing()) == (None, [])
+
+    run(main())
+
+
+def test_a_certificate_that_is_not_trusted_has_its_own_advice(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(_Server().answer, make_pair(tmp_path).serving()) as port:
+            lab = UpstreamSettings(name="lab", url=f"https://127.0.0.1:{port}/v1")
+            async with _watched(lab) as (upstreams, _):
+                said = "certificate is not trusted; ca_file = names a file of certificates to trust"
+                assert (upstreams.all[0].trouble or "").endswith(said)
 
     run(main())
 
@@ -170,11 +185,10 @@ def test_a_list_that_is_too_long_is_a_failed_look() -> None:
     _with_server(body)
 
 
-@pytest.mark.parametrize("path", ["/up", "up"])
-def test_a_path_for_health_is_asked_from_the_root_and_the_list_now_and_then(path: str) -> None:
+def test_a_path_for_health_is_asked_from_the_root_and_the_list_now_and_then() -> None:
     async def body(server: _Server, port: int) -> None:
         server.answers["/up"] = 200, b""
-        async with _watched(_settings(port, health=path)) as (upstreams, pauses):
+        async with _watched(_settings(port, health="/up")) as (upstreams, pauses):
             await pauses.look()
             assert server.asked == ["/up", "/v1/models"] * 2  # an unknown list is asked for each time
             server.lists({"id": "m"})
@@ -198,6 +212,7 @@ def test_without_looks_the_models_are_listed_once() -> None:
             await asyncio.wait([task for task in asyncio.all_tasks() if task.get_name() == "health of lab"])
             assert (server.asked, pauses.lengths) == (["/v1/models"], [])
             assert upstreams.listing()[0]["id"] == "m"
+            await upstreams.looked(LIMIT_S)
 
     _with_server(body)
 
@@ -215,6 +230,7 @@ def test_stopping_ends_a_look_that_hangs() -> None:
             upstreams = Upstreams([_settings(port)], {})
             await upstreams.start()
             await asked.wait()
+            await upstreams.looked(0.0)
             await upstreams.stop()
             assert len(asyncio.all_tasks()) <= 2  # this one, and the server's own
         await Upstreams([], {}).stop()

@@ -88,6 +88,7 @@ def test_a_recording_is_what_the_upstream_sent_and_lint_says_the_same_of_both(
         status=sent.status,
         headers=tuple((name, value) for name, value in found["headers"]),
         complete=found["body_complete"],
+        end=None if model in GIVEN_UP and b"[DONE]" not in body else True,
     )
     told = json.loads(ran.out)
     assert [finding["rule"] for finding in told["findings"]] == [finding.rule for finding in judge(heard).findings]

@@ -49,7 +49,7 @@ def test_a_url_is_an_address(url: str, address: Address, authority: str | None) 
         ("http://[lab]", "no IPv6 address"),
         ("http://[v1.lab]", "no IPv6 address"),
         ("http://[fe80::1%25eth0]", "no zone"),
-        (f"http://me:{SECRET}@lab", "no user"),
+        (f"http://me:{SECRET}@lab", "give the key with --upstream-key, or as key"),
         (f"http://{SECRET}@lab", "no user"),
         (f"http://lab/v1?key={SECRET}", "no query"),
         ("http://lab/v1?", "no query"),

@@ -125,7 +125,7 @@ def test_toml_has_types_of_its_own(name: str, value: object, wanted: object) -> 
         ("share", "inf", "--flag should be a number, not 'inf'"),
         ("share", "1e99", "--flag should be at most 1, not '1e99'"),
         ("mode", "no", "--flag should be one of on, off, not 'no'"),
-        ("mode", "", "--flag should be text that is not empty, not ''"),
+        ("mode", "", "--flag should be one of on, off, not ''"),
         ("is_quick", "maybe", "--flag should be true or false, not 'maybe'"),
         (
             "file",
@@ -153,7 +153,7 @@ def test_a_wrong_text_is_named_with_its_place(name: str, value: str, said: str) 
         ("share", False, "x.toml: a.b should be a number, not 'false'"),
         ("is_quick", "yes", "x.toml: a.b should be true or false, not '\"yes\"'"),
         ("is_quick", 1, "x.toml: a.b should be true or false, not '1'"),
-        ("mode", 5, "x.toml: a.b should be text that is not empty, not '5'"),
+        ("mode", 5, "x.toml: a.b should be one of on, off, not '5'"),
         ("parts", [1], "x.toml: a.b should be a list of texts, not '[1]'"),
         ("parts", [""], "x.toml: a.b should be a list of texts, not '[\"\"]'"),
         ("told", {"a": {}}, "x.toml: a.b should be a table of plain values, not '{\"a\": {}}'"),

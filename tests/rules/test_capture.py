@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from welldone.rules.capture import read_capture, read_trace
+from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 
 BODY = b"data: [DONE]\n\n"
@@ -104,6 +105,61 @@ def test_a_record_gives_all_that_was_heard() -> None:
         complete=True,
         pieces=(6, 8),
     )
+
+
+CHUNK = b'data: {"id":"%s-a","object":"%s","created":1,"model":"m","choices":[{"index":0,'
+ENVELOPE = (CHUNK % (b"chatcmpl", b"chat.completion.chunk"), CHUNK % (b"cmpl", b"text_completion"))
+TOOL = b'{"tool_calls":[{"index":0,"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]}'
+CHAT = b"".join(
+    ENVELOPE[0] + b'"delta":' + delta + b',"logprobs":null,"finish_reason":' + finish + b'}],"usage":null}\n\n'
+    for delta, finish in [
+        (b'{"role":"assistant","content":""}', b"null"),
+        (TOOL, b"null"),
+        (b"{}", b'"tool_calls"'),
+    ]
+)
+TEXT = ENVELOPE[1] + b'"text":"a","logprobs":null,"finish_reason":null}],"usage":null}\n\n'
+TEXT += ENVELOPE[1] + b'"text":"","logprobs":null,"finish_reason":"stop"}],"usage":null}\n\n'
+USAGE = b'"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}\n\ndata: [DONE]\n\n'
+FAILURE = b'{"error":{"message":"no","type":"invalid_request_error","param":null,"code":null}}'
+BROKEN = b"data: " + FAILURE + b"\n\ndata: [DONE]\n\n"
+WHOLE = (
+    b'{"id":"a","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":{"role":"assistant",'
+    b'"content":"a","refusal":null},"logprobs":null,"finish_reason":"stop"}],'
+    b'"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}'
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "is_stream", "body"),
+    [
+        ("/v1/chat/completions", 200, True, CHAT + ENVELOPE[0].replace(b'"choices":[{"index":0,', USAGE)),
+        ("/v1/chat/completions", 200, True, CHAT[: CHAT.index(b"\n\n") + 2] + BROKEN),
+        ("/v1/chat/completions", 200, True, b": wait\n\n" + CHAT[: CHAT.index(b"\n\n") + 2] + BROKEN),
+        ("/v1/completions", 200, True, TEXT + ENVELOPE[1].replace(b'"choices":[{"index":0,', USAGE)),
+        ("/v1/chat/completions", 200, False, WHOLE),
+        ("/v1/chat/completions", 400, True, FAILURE),
+    ],
+    ids=["chat", "broken", "late", "completions", "whole", "failure"],
+)
+def test_a_record_that_was_left_blames_nobody_for_its_end(path: str, status: int, is_stream: bool, body: bytes) -> None:
+    request = {"stream": is_stream, "stream_options": {"include_usage": True}}
+    media = "text/event-stream; charset=utf-8" if is_stream and status == 200 else "application/json"
+    headers = [["Content-Type", media], ["Cache-Control", "no-cache, no-transform"], ["X-Accel-Buffering", "no"]]
+    record = {"endpoint": path, "request": request, "status": f"HTTP/1.1 {status}", "headers": headers}
+    whole = read_trace(record | {"body_complete": True}, body)
+    assert (judge(whole).findings, whole.end) == ((), True)
+    for size in range(len(body)):
+        heard = read_trace(record | {"body_complete": None, "error": "left"}, body[:size])
+        assert judge(heard).findings == (), body[:size]
+    for more in ({"body_complete": False, "error": "lost"}, {"body_complete": None}):  # it was not we who left
+        trace = read_trace(record | more, body[:-20])
+        assert (trace.body, trace.end, judge(trace).findings != ()) == (body[:-20], True, True)
+
+
+def test_who_leaves_after_done_has_heard_the_end() -> None:
+    trace = read_trace({"body_complete": None, "error": "left"}, b"data: [DONE]\n\nda")
+    assert (trace.body, trace.end) == (b"data: [DONE]\n\nda", True)
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,24 @@ def test_a_stream_that_breaks_off_is_an_error_event_and_nobody_else_is_asked(tmp
     assert sum(asked) == 1
 
 
+@pytest.mark.parametrize("ending", ["data: [DONE]\r\n\r\n", "data: [DONE]\n\n"])
+def test_an_answer_that_is_done_is_not_waited_for(tmp_path: Path, ending: str) -> None:
+    left_open = Reply((ROLE, HELLO, STOP, Piece(ending[:9]), Piece(ending[9:], after_s=0.02)), end="hang")
+    heard, _ = ask(tmp_path, [left_open], idle_s=60.0)
+    assert heard.findings() == []
+    assert b'"error"' not in heard.body
+
+
+def test_a_used_connection_that_is_lost_is_a_reason_to_ask_another(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with gateway(tmp_path, [WHOLE, Reply(raw=True, end="cut")], [WHOLE], **FIRST) as serving:
+            for asked in ([1, 0], [2, 1]):
+                assert (await serving.ask(CHAT)).status == 200
+                assert serving.asked == asked
+
+    run(work())
+
+
 @pytest.mark.parametrize("end", ["cut", "reset", "hang", "whole"])
 def test_a_whole_reply_is_asked_for_elsewhere_since_the_client_has_heard_nothing(tmp_path: Path, end: Any) -> None:  # noqa: ANN401 - a literal
     cut = Reply((ROLE, HELLO), end=end)
@@ -126,6 +144,8 @@ def test_an_upstream_that_is_busy_says_when_to_come_again(tmp_path: Path) -> Non
 
 PING = Piece(": ping\n\n")
 LATE = {
+    "half a frame": Reply((Piece('data: {"id":', after_s=0.1),), end="cut"),
+    "half a frame, and nothing more": Reply((Piece('data: {"id":', after_s=0.1),), end="hang"),
     "signs of life and no more": Reply((PING, *[Piece(PING.text, after_s=0.1)] * 9), end="hang"),
     "signs of life in halves": Reply((Piece(": pi"), Piece("ng\n\n", after_s=0.02)), end="cut"),
     "signs of life, then the end": Reply((PING, Piece(PING.text, after_s=0.1))),

@@ -1,6 +1,7 @@
 """Upstreams, routes and named keys, as users write them. What is a key says `canary`: no mistake may show it."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -51,7 +52,7 @@ def test_an_upstream_needs_nothing_but_its_url(read: Read) -> None:
     [
         ("--upstream http://lab:8001/v1 --upstream http://lab:8002/v1", {}, ["lab-8001", "lab-8002"]),
         ("--upstream http://lab:8001/v1,https://api.example/v1", {}, ["lab-8001", "api.example"]),
-        ("", {"WELLDONE_UPSTREAM": "http://lab/v1,http://[::1]:99/v1"}, ["lab", "1-99"]),
+        ("", {"WELLDONE_UPSTREAM": "http://lab/v1,http://[::1]:99/v1"}, ["lab", "localhost-99"]),
         ("--upstream http://lab/v1 --upstream http://lab/v2 --upstream http://lab/v1", {}, ["lab", "lab-2"]),
         ("--upstream http://flag/v1", {"WELLDONE_UPSTREAM": "http://variable/v1"}, ["flag"]),
     ],
@@ -170,9 +171,18 @@ def test_keys_have_names_models_and_rates(read: Read) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--upstream lab:8000", "--upstream: a URL begins with http:// or https://"),
+        ("--upstream lab:8000", "--upstream: 'lab:8000' is no URL; did you mean http://lab:8000/v1?"),
+        ("--upstream localhost", "--upstream: 'localhost' is no URL; did you mean http://localhost/v1?"),
+        ("--upstream lab.example/", "--upstream: 'lab.example/' is no URL; did you mean http://lab.example/v1?"),
+        ("--upstream 10.0.0.1:80/api", "--upstream: '10.0.0.1:80/api' is no URL; did you mean http://10.0.0.1:80/api?"),
+        ("--upstream me:canary@lab:8000", "--upstream: a URL begins with http:// or https://"),
+        ("--upstream canary-sk-1", "--upstream: a URL begins with http:// or https://"),
+        ("--upstream ftp://lab:8000", "--upstream: a URL begins with http:// or https://"),
+        ("--upstream=", "--upstream should be a URL, and it is empty: is the variable set that it should come from?"),
+        ("--upstream=http://lab/v1 --upstream=", "--upstream should be a URL, and it is empty"),
+        ("--upstream=http://lab/v1,", "--upstream should be a URL, and it is empty"),
         ("--upstream http://x:99999/v1", "--upstream: the port of a URL is a number from 1 to 65535"),
-        ("--upstream http://me:canary@lab/v1", "--upstream: a URL has no user and no password: "),
+        ("--upstream http://me:canary@lab/v1", "--upstream: a URL has no user and no password: give the key"),
         ("--upstream http://lab/v1?key=canary", "--upstream: the URL of a server has no query and no fragment"),
         ("--upstream http://lab/v1/chat/completions", "--upstream: write the address up to where the API begins"),
         ("--upstream http://127.0.0.1:8000/v1", "--upstream is where this server would listen: choose another port"),
@@ -197,13 +207,20 @@ def test_a_mistake_on_the_command_line_is_one_line(words: str, said: str, read: 
         ("[upstream.lab]", "welldone.toml has no table 'upstream' (did you mean 'upstreams'?): write "),
         ("[upstreams]\nlab = 'http://canary'", "welldone.toml: upstreams.lab should be a table"),
         ("[upstreams.lab]", 'welldone.toml: upstreams.lab needs a url, such as url = "http://HOST:8000/v1"'),
-        ("[upstreams.'a b']\nurl = 'http://a'", "welldone.toml: upstreams: a name has 1 to 64 letters, digits, dots"),
+        (
+            "[upstreams.'a b']\nurl = 'http://a'",
+            "welldone.toml: upstreams: a name has 1 to 64 letters, digits, dots, - and _, and 'a b' has not",
+        ),
         ('[upstreams."a\\n"]\nurl = 1', "welldone.toml: upstreams: a name has 1 to 64 letters"),
         (LAB + "modles = []", "welldone.toml: upstreams.lab has no setting 'modles' (did you mean 'models'?)"),
         (LAB + "kye = 'canary'", "welldone.toml: upstreams.lab has no setting 'kye' (did you mean 'key'?)"),
         (LAB + "key = ['canary']", "welldone.toml: upstreams.lab.key should be text that is not empty"),
         (LAB + "key = 'a canary'", "welldone.toml: upstreams.lab: its key has a blank or a character that "),
         (LAB + "weight = 0", "welldone.toml: upstreams.lab.weight should be at least 0.01, not '0'"),
+        (LAB + "n = 2", "welldone.toml: upstreams.lab.n should be one of auto, native, each, not '2'"),
+        (LAB + "probe_s = -1", "welldone.toml: upstreams.lab.probe_s should be 0, or at least 1, not '-1'"),
+        (LAB + "health = 'http://x/y'", "welldone.toml: upstreams.lab.health: a path begins with /"),
+        (LAB + "health = '/a b'", "welldone.toml: upstreams.lab.health: a path begins with /"),
         (LAB + "n = 'all'", "welldone.toml: upstreams.lab.n should be one of auto, native, each, not "),
         (LAB + "headers = {Host = 'canary'}", "welldone.toml: upstreams.lab: the header Host is not for settings"),
         (LAB + 'headers = {X-A = "canary\\n"}', "welldone.toml: upstreams.lab: the value of the header X-A has"),
@@ -231,6 +248,10 @@ def test_a_mistake_on_the_command_line_is_one_line(words: str, said: str, read: 
             "[models.b]\nfile = 'default'\naliases = ['a']\n[routes]\na = 'b'",
             "welldone.toml: routes: 'a' is the name of a model of this machine too: rename one of them",
         ),
+        ("[routes]\ngpt-4.1 = 'm'", "welldone.toml: routes: a name with a dot needs quotes: 'gpt-4.1' = 'MODEL'"),
+        ("[routes]\na.b.c = 'm'", "welldone.toml: routes: a name with a dot needs quotes: 'a.b.c' = 'MODEL'"),
+        ("[routes]\na = {}", "welldone.toml: routes: a name with a dot needs quotes: 'a' = 'MODEL'"),
+        ("[server]\nupstreams = ''", "welldone.toml: server.upstreams should be a URL, and it is empty"),
         ("routes = 1", "welldone.toml: routes should be a table"),
         ("[routes]\na = []", 'welldone.toml: routes.a should be a text such as "qwen-7b@lab", or a list of such'),
         ("[routes]\na = ['b', 1]", "welldone.toml: routes.a should be a text such as"),
@@ -276,6 +297,13 @@ def test_a_mistake_in_the_file_is_one_line_that_says_where(toml: str, said: str,
     assert _mistake(read, "", toml).startswith(said)
 
 
+def test_a_variable_that_is_empty_is_a_mistake_unless_a_flag_says_more(read: Read) -> None:
+    said = "WELLDONE_UPSTREAM should be a URL, and it is empty"
+    assert _mistake(read, WELLDONE_UPSTREAM="").startswith(said)
+    assert _mistake(read, "", LAB, WELLDONE_UPSTREAM="").startswith(said)
+    assert len(read("--upstream http://lab/v1", WELLDONE_UPSTREAM="").upstreams) == 2
+
+
 def test_secrets_are_in_nothing_that_is_shown(read: Read) -> None:
     toml = f"{LAB}key = '{KEY}-a'\nheaders = {{X-A = 'Bearer {KEY}-b', X-B = '1'}}\n[keys.ci]\nkey = '{KEY}-c'"
     config = read(f"--api-key {KEY}-d --upstream http://b/v1 --upstream-key {KEY}-e", toml)
@@ -292,12 +320,14 @@ def test_secrets_are_in_nothing_that_is_shown(read: Read) -> None:
     [
         ("'qwen@lob'", "welldone.toml: the route 'x' leads to 'qwen@lob': there is no upstream 'lob' (did you mean "),
         ("'*'", "welldone.toml: the route 'x' leads to '*': a target is MODEL@UPSTREAM"),
+        ("'phi-5'", "welldone.toml: the route 'x' leads to 'phi-5': nobody has a model of this name (did you mean "),
     ],
 )
 def test_a_route_that_leads_nowhere_is_a_mistake(route: str, said: str, read: Read) -> None:
-    checks.check_routes(read("", LAB + "[routes]\nx = 'qwen@lab'"))
+    fixed = LAB + "models = ['phi-4']\n"
+    checks.check_routes(read("", fixed + "[routes]\nx = 'qwen@lab'"))
     with pytest.raises(UsageError) as caught:
-        checks.check_routes(read("", LAB + f"[routes]\nx = {route}"))
+        checks.check_routes(read("", fixed + f"[routes]\nx = {route}"))
     assert str(caught.value).startswith(said)
 
 
@@ -319,6 +349,14 @@ def test_the_folder_for_records_is_made_for_its_owner_alone(read: Read, tmp_path
     for folder in ("file", "gone/tapes"):
         with pytest.raises(UsageError, match="which --record names: "):
             checks.check_files(read(f"--upstream http://lab/v1 --record {folder}"), tmp_path)
+
+
+def test_what_the_page_of_the_gateway_shows_is_right(read: Read) -> None:
+    (shown,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "gateway.md").read_text("utf-8"), re.DOTALL)
+    config = read("", shown, CLOUD_KEY=KEY, CI_KEY=f"{KEY}-ci")
+    checks.check_routes(config)
+    assert [upstream.name for upstream in config.upstreams] == ["lab", "cloud"]
+    assert config.routes["*"] == ("qwen-7b@lab",)
 
 
 def test_the_example_of_the_documents_is_right(tmp_path: Path) -> None:

@@ -185,10 +185,16 @@ def test_secrets_are_blotted_out_of_all_else(tmp_path: Path) -> None:
     assert "secret" not in path.read_text() + path.name
 
 
-def test_a_short_secret_breaks_no_escape(tmp_path: Path) -> None:
-    with recorder_in(tmp_path, secrets=("n123", "n1234")) as recorder:
-        say(recorder, request={"messages": ["\n123 n12345"]})
-    assert only_record(tmp_path)[1]["request"] == {"messages": ["\n123 [hidden]5"]}
+def test_a_secret_breaks_no_escape(tmp_path: Path) -> None:
+    with recorder_in(tmp_path, secrets=("n1234567", "n12345678")) as recorder:
+        say(recorder, request={"messages": ["\n1234567 n123456789"]})
+    assert only_record(tmp_path)[1]["request"] == {"messages": ["\n1234567 [hidden]9"]}
+
+
+def test_a_key_that_is_a_common_word_stops_no_recording(tmp_path: Path) -> None:
+    with recorder_in(tmp_path, secrets=("ollama",)) as recorder:
+        say(recorder, b'{"system_fingerprint":"fp_ollama"}')
+    assert only_record(tmp_path)[2] == b'{"system_fingerprint":"fp_ollama"}'
 
 
 @pytest.mark.parametrize("upstream", ["../../etc/passwd", "a b\n\0c", "", "...", "x" * 500, "über"])

@@ -278,8 +278,8 @@ def test_a_limit_keeps_its_code() -> None:
     [
         (302, True, True),
         (400, False, False),
-        (401, False, True),
-        (402, False, True),
+        (401, True, True),
+        (402, True, True),
         (403, False, True),
         (404, False, False),
         (408, False, False),

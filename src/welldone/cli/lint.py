@@ -84,6 +84,7 @@ HINTS = {
     "request": "--request FILE",
     "status": "the head (curl -i)",
     "headers": "the head (curl -i)",
+    "end": "a recording that goes on to the end",
     "complete": "the HTTP framing (curl -i --raw)",
     "pieces": "the HTTP framing (curl -i --raw)",
 }

@@ -113,6 +113,7 @@ class _Service:
         self._has_keys = bool(keys or config.keys)
         self._made = made
         self._end = asyncio.Event()
+        self._is_ending = False
         self._failed: Model | None = None
         self._begun: dict[str, float] = {}
         """When each model that is being loaded began to be."""
@@ -133,11 +134,17 @@ class _Service:
         loop = asyncio.get_running_loop()
         # Not the loop's own handlers: when it closes, it would give these signals back their power to kill.
         for number in numbers:
-            signal.signal(number, lambda *_: loop.call_soon_threadsafe(self._end.set))
+            signal.signal(number, lambda number, _: loop.call_soon_threadsafe(self._heed, number))
         try:
             return await self._run()
         finally:
             _ignore_signals(numbers)
+
+    def _heed(self, number: int) -> None:
+        """Asked once more, we hurry. A service manager asks each process, and the parent asks its workers too: so a
+        worker hurries for SIGINT alone, which nobody but its parent sends."""
+        if self._worker is None or number == signal.SIGINT or not self._is_ending:
+            self._end.set()
 
     async def _run(self) -> Exit:
         try:
@@ -164,6 +171,7 @@ class _Service:
         if self._failed is None and self._worker is None:
             show.hint("ending: running requests may finish; once more to end at once")
         self._end.clear()
+        self._is_ending = True
         stopping = asyncio.create_task(self._server.stop())
         again = asyncio.create_task(self._end.wait())
         await asyncio.wait({stopping, again}, return_when=asyncio.FIRST_COMPLETED)

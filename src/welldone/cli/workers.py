@@ -217,7 +217,7 @@ class Crew:
         post.process = None
         if self._kill_at is not None:
             # Who was asked to end before it could hear that has ended as it should.
-            self._code = max(self._code, 0 if code == -signal.SIGTERM else _as_shell(code))
+            self._code = max(self._code, 0 if -code in _ENDS else _as_shell(code))
             return
         wait_s = post.backoff.died()
         is_refusal = code > 0 and not self._was_ready  # it has said why, and would say the same again
@@ -230,6 +230,7 @@ class Crew:
 
     def _end(self) -> None:
         """Ask all workers to end; asked once more, they hurry."""
+        asked = signal.SIGTERM if self._kill_at is None else signal.SIGINT  # which makes them hurry
         if self._kill_at is None:
             show.hint("ending: running requests may finish; once more to end at once")
             self._kill_at = self._clock() + self._drain_s + _LAST_S
@@ -240,7 +241,8 @@ class Crew:
         else:
             self._kill_at = min(self._kill_at, self._clock() + _LAST_S)
         for process in self._running:
-            process.terminate()
+            if process.pid is not None:
+                os.kill(process.pid, asked)
 
     # What a worker does.
 

@@ -165,7 +165,10 @@ class Call:
             response.enable_chunked_encoding()
             if trailers:
                 response.headers["Trailer"] = ", ".join(trailers)
-        await response.prepare(self._request)
+        try:
+            await response.prepare(self._request)
+        except ConnectionError:  # the client has left, and aiohttp has not told us yet
+            raise asyncio.CancelledError from None
         self.stream = Stream(self._request, response)
         self._response = response
         return self.stream

@@ -151,12 +151,13 @@ class Exchange(asyncio.Protocol):
 
     def _take_chunks(self, data: bytes, shortcut: Callable[[bytes], bool]) -> bytes:
         """Hand on whole chunks that came together, as long as each is taken; what is left."""
-        while size := _SIZE.match(data):
+        start = 0
+        while size := _SIZE.match(data, start):
             end = size.end() + int(size[0], 16) + 2
-            if end >= len(data) or not shortcut(data[:end]):
+            if end >= len(data) or not shortcut(data[start:end]):
                 break
-            data = data[end:]
-        return data
+            start = end
+        return data[start:]
 
     def _parse(self, data: bytes) -> None:
         if self._parser is None:

@@ -11,6 +11,8 @@ _CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;[^\n]*)?\r?\n")
 _STATUS = re.compile(r"HTTP/\S+ (\d{3})")
 _COMPLETION = re.compile(rb'(?<!\\)"object"\s{0,4}:\s{0,4}"text_completion')
 _TEXT_CHOICE = re.compile(rb'"choices"\s{0,4}:\s{0,4}\[\s{0,4}\{[^{}]{0,200}"text"\s{0,4}:')
+_FRAME_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+_DONE = re.compile(rb"^data: ?\[DONE\]\r?\n\r?\n", re.MULTILINE)
 _LOOK_BYTES = 65536  # far beyond any first chunk
 
 
@@ -65,8 +67,17 @@ def _dechunk(framed: bytes) -> tuple[bytes, bool, tuple[int, ...]]:
 
 
 def read_trace(record: dict[str, Any], body: bytes) -> Trace:
-    """The trace of a record: request, status line, headers and HTTP chunk sizes as a recorder wrote them."""
+    """The trace of a record: request, status line, headers and HTTP chunk sizes as a recorder wrote them.
+
+    A record with an error and without a word on whether its body is complete is one that its recorder left. Of such a
+    reply the whole frames count; where there are none, nothing was heard.
+    """
     request, complete = record.get("request"), record.get("body_complete")
+    is_left = complete is None and record.get("error") is not None and not _DONE.search(body)
+    if is_left:
+        body = body[: max((found.end() for found in _FRAME_END.finditer(body)), default=0)]
+        if not body:
+            return Trace(body=b"", end=None)
     found = _STATUS.match(str(record.get("status")))
     path = str(record.get("endpoint")).rstrip("/")
     is_chat = path.endswith("/chat/completions") or not path.endswith("completions")
@@ -77,6 +88,7 @@ def read_trace(record: dict[str, Any], body: bytes) -> Trace:
         status=int(found[1]) if found else None,
         headers=_pairs(record.get("headers")),
         complete=complete if isinstance(complete, bool) else None,
+        end=None if is_left else True,
         pieces=_sizes(record.get("http_chunk_sizes")),
     )
 

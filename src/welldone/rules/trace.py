@@ -17,6 +17,8 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     headers: tuple[tuple[str, str], ...] | None = None
     complete: bool | None = None
     """Whether the HTTP body ended as it should."""
+    end: bool | None = True
+    """None: who listened left before the end, so that nothing can be said of it."""
     pieces: tuple[int, ...] | None = None
     """The sizes of the HTTP chunks of the body."""
 

@@ -160,7 +160,7 @@ class Answer:
                 avoid.add(seat.name)
         except ApiError as error:
             # One place is enough: who gets no second one has its parts asked for in the first.
-            if is_first or error.status not in (429, 503):
+            if is_first or trouble is not None or error.status not in (429, 503):
                 self.break_off(error if trouble is None else trouble.error)
         except EngineError as error:
             self.break_off(from_engine(error))
@@ -181,9 +181,11 @@ class Answer:
                 self.break_off(trouble.error)
                 return None
             self._retries -= 1
+            if part.has_heard:
+                self._take_back()
             self._parts[part.number] = Part(self, part.number)
             self._todo.appendleft(self._parts[part.number])
-            if not await seat.again(trouble):
+            if self.backend.has_another({seat.name}) or not await seat.again(trouble):
                 return trouble
         return None
 
@@ -203,21 +205,23 @@ class Answer:
 
     def _may_retry(self, part: Part, trouble: Trouble, seat: Seat) -> bool:
         """Once, where nothing of the part has gone out yet, and somebody may do better."""
-        if not self._retries or not trouble.is_worth_another or (part.has_begun and not self._take_back()):
+        if not self._retries or not trouble.is_worth_another or (part.has_heard and not self._is_unsaid):
             return False
         if seat.upstream is None:
             return trouble.is_lost
         return trouble.is_stale or self.backend.has_another({seat.name})
 
-    def _take_back(self) -> bool:
-        """Forget what an upstream said, if the client has heard nothing of it; whether it has not."""
-        if not self.backend.upstreams or self._has_said or len(self._parts) > 1:
-            return False
+    @property
+    def _is_unsaid(self) -> bool:
+        """Whether the client has heard nothing of what an upstream said, so that it can be taken back."""
+        return bool(self.backend.upstreams) and not self._has_said and len(self._parts) == 1
+
+    def _take_back(self) -> None:
+        """Forget what was heard of the answer."""
         self._pending.clear()
         self._is_accepted = False
         self._ended = 0
         self.pipe = self._make_pipe()
-        return True
 
     # What the parts call.
 
@@ -258,7 +262,7 @@ class Answer:
             return False
         self.times.more()
         self._say(said)
-        if data.endswith(sse.DONE):
+        if self.pipe.is_part_done(part):
             # Some servers leave the body open after this: nobody waits for them.
             self._loop.call_later(_GRACE_S, self._parts[part].finish)
         else:
@@ -280,6 +284,11 @@ class Answer:
             self._break(part, said)
         else:
             self._say(said)
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether the client takes less than it is given."""
+        return self._stream is not None and self._stream.is_congested
 
     def is_done(self, part: int) -> bool:
         """Whether a part has said `[DONE]`."""
@@ -303,9 +312,9 @@ class Answer:
         failure = self.pipe.failure
         assert failure is not None
         trouble = from_failure(failure)
-        is_unsaid = self._take_back()
         self._parts[part].give_up(trouble)
-        if is_unsaid:
+        if self._is_unsaid:
+            self._take_back()  # whoever waits for the part decides: another is asked, or this is a status
             return
         if self.backend.upstreams and self._stream is None:
             self.error = trouble.error  # then it is a status
@@ -376,9 +385,9 @@ class Answer:
     def _keep_alive(self, stream: Stream) -> float:
         """Send a sign of life if the line has been silent for so long; how long until the next is due."""
         now = time.monotonic()
-        heard_at = max(part.heard_at for part in self._parts)
-        if heard_at > self._kept_at:
-            self._kept_at = heard_at
+        sent_at = max(part.sent_at for part in self._parts)
+        if sent_at > self._kept_at:
+            self._kept_at = sent_at
             self._comments = 0
         due_s = self._kept_at + self._settings.keep_alive_s - now
         if due_s > 0:
@@ -423,6 +432,8 @@ class Answer:
             self._begin()
         else:
             self._has_said = True
+            self._comments = 0
+            self._kept_at = time.monotonic()
             stream.write(data)
 
     def _end(self) -> None:

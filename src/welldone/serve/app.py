@@ -22,7 +22,7 @@ from welldone.serve.origins import Origins
 GONE = 499
 """The status of an answer whose client left before it had one, as nginx counts it."""
 _ID_LIMIT = 128  # characters of a client's own request id
-_SECONDS_LIMIT = 120  # of Retry-After
+_SECONDS_LIMIT = 3_600  # of Retry-After: who is told to wait longer does not
 
 
 class Ask(msgspec.Struct):

@@ -51,6 +51,10 @@ class Hearer(Protocol):
     def ended(self, part: int) -> None:
         """It has ended as it should."""
 
+    @property
+    def is_congested(self) -> bool:
+        """Whether the client takes less than it is given."""
+
     def is_done(self, part: int) -> bool:
         """Whether the stream has said that it is at its end."""
 
@@ -79,10 +83,14 @@ class Part:
     def __init__(self, answer: Hearer, number: int) -> None:
         self.number = number
         self.is_asked = False
+        self.has_heard = False
+        """Whether some bytes of its stream were heard, perhaps half a frame."""
         self.has_begun = False
         """Whether something of its answer was heard."""
         self.has_ended = False
         self.heard_at = 0.0
+        self.sent_at = 0.0
+        """When something of it last went out without a detour."""
         self._answer = answer
         self._loop = asyncio.get_running_loop()
         self._seat: Seat | None = None
@@ -111,6 +119,8 @@ class Part:
         self._answer.wake()  # from now on there is a limit to the silence
         try:
             self._exchange = await seat.send(seat.address, "POST", seat.base + path, self, body=body, accept=_SSE)
+            if self._answer.is_congested:
+                self.pause()  # the others are paused, and it goes on with them
         except OutboundError as error:
             self._settle(Trouble(refusals.unreachable(str(error)), "unreachable", is_lost=True))
         if self._over.done():
@@ -184,7 +194,7 @@ class Part:
         if flow is None or (short := flow.pipe.short) is None or (sent := short(data)) is None:
             return False
         flow.push(sent)
-        self.heard_at = flow.more()
+        self.heard_at = self.sent_at = flow.more()
         return True
 
     def data(self, data: bytes) -> None:
@@ -202,6 +212,7 @@ class Part:
 
     def _hear(self, data: bytes) -> None:
         """More of a stream."""
+        self.has_heard = True
         try:
             has_begun = self._answer.heard(data, self.number)
         except Exception as error:  # noqa: BLE001 - a mistake of ours ends this answer, and is logged

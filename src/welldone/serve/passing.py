@@ -149,8 +149,7 @@ class Passing:
             is_last = attempt == _ATTEMPTS or not (trouble.is_stale or backend.has_another({seat.name}))
             if is_last or not trouble.is_worth_another:
                 raise trouble.error
-            if not trouble.is_stale:
-                avoid.add(seat.name)
+            avoid.add(seat.name)
 
     async def _ask(self, relay: Relay, seat: Seat, ask: Ask, way: Way, upload: Upload) -> Trouble | None:
         method = ask.call.method

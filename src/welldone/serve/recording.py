@@ -24,6 +24,7 @@ from typing import Any
 import msgspec
 
 from welldone.serve import log
+from welldone.serve.keys import is_weak
 from welldone.serve.log import HIDDEN
 
 WAITING_LIMIT_BYTES = 64 * 2**20
@@ -63,7 +64,8 @@ class Secrets:
 
     def __init__(self, secrets: Iterable[str]) -> None:
         # The longest first: one may be the beginning of another.
-        told = sorted({secret for secret in secrets if secret}, key=len, reverse=True)
+        # A weak one, such as `ollama`, is a common word: no trace with it would ever be written.
+        told = sorted({secret for secret in secrets if not is_weak(secret)}, key=len, reverse=True)
         # As they are, and as they stand in JSON.
         self._spelled = [spelling for secret in told for spelling in {secret.encode(), _encode(secret)[1:-1]}]
         self._known = re.compile("|".join(map(re.escape, told)) or "(?!)")

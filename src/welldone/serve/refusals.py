@@ -178,6 +178,8 @@ def is_worth_another(status: int, body: bytes = b"") -> bool:
 
 def is_fault(status: int, body: bytes = b"") -> bool:
     """Whether such a reply is a fault of the upstream, and not of the request or of how many there are."""
+    if status in (401, 402):
+        return True  # whoever asks next is refused as well
     if 400 <= status < 500 or status == 501:
         return False
     error = _read(body)

@@ -15,6 +15,7 @@ from welldone.serve.keys import Keys
 from welldone.serve.metrics import Metrics
 from welldone.serve.settings import ServeSettings
 
+_COMPARED = 256  # names for a hint: a thousand take 100 ms, in which nobody else is heard
 _SHOWN = 8  # names in an error: enough to see what there is
 
 
@@ -99,7 +100,7 @@ class Targets:
         known = [model.name for model in self._fleet.models] + [str(one["id"]) for one in self._upstreams.listing()]
         shown = ", ".join(f"`{one}`" for one in known[:_SHOWN])
         wanted = str(name)[:64]
-        hint = nearest(wanted, known)
+        hint = nearest(wanted, known[:_COMPARED])
         message = f"The model `{wanted}` does not exist here{hint}. There is: {shown or 'none yet'}."
         more = "[routes]" if self._upstreams.all else "--alias"
         return ApiError(404, f"{message} More names: {more}.", param="model", code="model_not_found")

@@ -20,6 +20,8 @@ _LETTERS = bytes(byte for byte in range(0x20, 0x7F) if byte not in b'"\\')  # wh
 _KEPT_LENGTH = 32  # letters: a token has fewer; longer texts are rare, and each length that is kept costs memory
 _OF_USE = 8
 """Chunks that a lane must take, to be worth its lesson: that costs as much as two."""
+_LONGEST = 4096
+"""Bytes of a chunk that a lane is learnt of, since each text in it is tried: a chunk of one token has some hundred."""
 _MARK = "\x1atext\x1a"
 _MARK_BYTES = b"\\u001atext\\u001a"
 
@@ -122,12 +124,12 @@ def learn(heard: bytes, sent: bytes, faults: Mapping[str, int], framing: Framing
 
 
 def _around(frame: bytes) -> Around | None:
-    """What stands before and after the text of a chunk."""
-    if not sse.is_single(frame):
+    """What stands before and after the text of a chunk, if nothing is odd about the text itself."""
+    if len(frame) > _LONGEST or not sse.is_single(frame):
         return None
     for found in _CONTENT.finditer(frame):
         before, after = frame[: found.start(1)], frame[found.end(1) :]
-        if _text((before + _MARK_BYTES + after)[len(sse.DATA) : -len(sse.END)]) == _MARK:
+        if _is_plain(found[1]) and _text((before + _MARK_BYTES + after)[len(sse.DATA) : -len(sse.END)]) == _MARK:
             return before, after
     return None
 

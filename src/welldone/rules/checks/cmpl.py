@@ -80,7 +80,7 @@ RULES = (
     Rule(faults.INDEX, index_missing),
     Rule(faults.FINISH, _finish),
     Rule(faults.LOGPROBS, _logprobs),
-    Rule(faults.DONE, done_missing),
-    Rule(faults.USAGE_CHUNK, _usage_chunk, needs=("request",)),
+    Rule(faults.DONE, done_missing, needs=("end",)),
+    Rule(faults.USAGE_CHUNK, _usage_chunk, needs=("request", "end")),
     Rule(faults.ID_CONSTANT, _id_constant),
 )

@@ -51,9 +51,9 @@ def _early_eof(heard: Heard) -> Iterator[Place]:
 
 
 RULES = (
-    Rule(faults.DONE_SENT, done_missing),
+    Rule(faults.DONE_SENT, done_missing, needs=("end",)),
     Rule(faults.DONE_EXACT, _done_exact),
     Rule(faults.DONE_LAST, _done_last),
     Rule(faults.LAST_EVENT_TERMINATED, _last_terminated),
-    Rule(faults.NO_EARLY_EOF, _early_eof),
+    Rule(faults.NO_EARLY_EOF, _early_eof, needs=("end",)),
 )

@@ -222,6 +222,6 @@ RULES = (
     Rule(faults.ONE_AT_A_TIME, _one_at_a_time),
     Rule(faults.NO_CONTENT_IN_SAME_DELTA, _no_content),
     Rule(faults.CALLS_NULL, _calls_null),
-    Rule(faults.FINISH_FOLLOWS, _finish_follows),
+    Rule(faults.FINISH_FOLLOWS, _finish_follows, needs=("end",)),
     Rule(faults.LEGACY_FUNCTION_CALL, _legacy, needs=("request",)),
 )

@@ -99,7 +99,7 @@ def _details(heard: Heard) -> Iterator[Place]:
 
 
 RULES = (
-    Rule(faults.FINAL_CHUNK, usage_missing, needs=("request",)),
+    Rule(faults.FINAL_CHUNK, usage_missing, needs=("request", "end")),
     Rule(faults.ONLY_IF_ASKED, _only_if_asked, needs=("request",)),
     Rule(faults.NULL_ELSEWHERE, _null_elsewhere),
     Rule(faults.NOT_ZERO, _not_zero),

@@ -32,7 +32,9 @@ _ROUTING = frozenset(
         "headers",
         "litellm_params",
         "model_list",
+        "models",
         "organization",
+        "route",
         "user_config",
     )
 )
