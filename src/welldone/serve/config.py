@@ -8,11 +8,11 @@ from typing import Any
 from welldone.engines import default
 from welldone.engines.settings import ModelSettings
 from welldone.net.settings import SettingsError, Source, build, from_environment
-from welldone.serve.gateway import Placed, read_keys, read_upstreams
 from welldone.serve.keys import SHORTEST, Keys, is_weak
 from welldone.serve.origins import Origins, is_loopback
 from welldone.serve.settings import FILE_NAME, Config, ServeSettings
 from welldone.serve.tables import DEFAULT_FIELDS, MODEL_FIELDS, SERVE_FIELDS, File, check_name, read_file
+from welldone.serve.upstream_config import Placed, read_keys, read_upstreams
 
 _PART = re.compile(r"-\d{5}-of-\d{5}$")  # how llama.cpp names the files of a split model
 

@@ -44,6 +44,7 @@ _PIECE_BYTES = 16  # what a time and a size take in memory
 _NAME_LIMIT = 64
 _HEADERS = frozenset(
     {
+        "cache-control",
         "content-encoding",
         "content-length",
         "content-type",
@@ -51,6 +52,7 @@ _HEADERS = frozenset(
         "retry-after",
         "server",
         "transfer-encoding",
+        "x-accel-buffering",
         "x-request-id",
     }
 )
