@@ -18,7 +18,7 @@ LOCK := $(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-
 	--exclude-newer "7 days"
 
 .PHONY: help serve test clients matrix coverage check lint types contracts docs docs-check format bench bench-serve \
-	bench-gateway lock clean
+	bench-gateway bench-cancel lock clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -69,6 +69,9 @@ bench-serve: $(SERVE_READY) ## what the server costs on top of its engine; ARGS=
 
 bench-gateway: $(SERVE_READY) $(PEERS)/.ready ## what the gateway costs, beside others; ARGS="--only welldone,nginx"
 	$(BIN)/python benchmarks/gateway.py $(ARGS)
+
+bench-cancel: $(SERVE_READY) ## how soon an upstream hears that a client has left
+	$(BIN)/python benchmarks/cancel.py $(ARGS)
 
 lock: ## compile requirements/*.in anew (needs uv)
 	$(LOCK) --output-file requirements/serve.txt requirements/serve.in
