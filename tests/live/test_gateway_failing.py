@@ -100,7 +100,7 @@ def test_an_upstream_that_goes_away_and_comes_back(tmp_path: Path) -> None:
         assert reply.status == 502
         assert reply.error()["code"] == "upstream_unreachable"
         seen = len(server.log.all)
-        server.log.wait("the upstream does not answer")
+        server.log.wait("the upstream cannot be asked")
         assert ask(server, "/health").status == 503
         assert metric(server, UP) == 0
         for _ in range(6):
