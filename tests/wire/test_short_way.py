@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.recorded.traces import recorded
 from welldone.wire.asked import Asked
 from welldone.wire.head import Endpoint, Head
+from welldone.wire.lane import Framing
 from welldone.wire.pipe import Pipe
 
 HEAD = Head("chatcmpl-x", 1, "m")
@@ -95,3 +96,29 @@ def test_chunks_that_never_stay_the_same_are_not_learnt_for_ever() -> None:
     for number in range(40):
         made.feed(said(f"word {number}", top=f',"padding":"{number}"'))
     assert made._lessons == 0
+
+
+def test_frames_in_chunks_of_a_protocol_below_go_the_short_way_too() -> None:
+    def around(data: bytes) -> tuple[bytes, bytes] | None:
+        return (b"<", b">") if data.startswith(b"<") else None
+
+    made = pipe()
+    made.take_short_way(Framing(around, lambda size: (b"%d:" % size, b"|")))
+    plain = b"".join(made.feed(said(word)) for word in ("one", " two", " three", " four"))
+    assert plain.count(b"data: ") == 5  # with the role; whoever calls `feed` gets them without a frame
+    assert made.short is not None
+    assert made.short(said(" five")) is None
+    sent = made.short(b"<" + said(" five") + b">")
+    assert sent is not None
+    size, _, rest = sent.partition(b":")
+    assert rest.endswith(b"\n\n|")
+    assert int(size) == len(rest) - 1
+    assert b'"content":" five"' in rest
+
+
+def test_a_part_has_begun_when_it_has_said_something() -> None:
+    made = pipe()
+    made.feed(b": ping\n\n")
+    assert not made.has_begun(0)
+    made.feed(said("a"))
+    assert made.has_begun(0)
