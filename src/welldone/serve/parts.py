@@ -146,6 +146,7 @@ class Part:
         self._flow = None
         if self._exchange is not None:
             self._exchange.close()
+            self._exchange = None  # it holds us: rings are left to the collector, which stops all for a while
         if self._tape is not None and not self._over.done():
             self._tape.end("left", is_left=True)
 
