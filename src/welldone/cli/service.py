@@ -30,7 +30,8 @@ from welldone.serve.settings import Config, ServeSettings
 from welldone.serve.siblings import Worker
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
-_COLLECT = (10_000, 20, 100)  # Python has 700, 10, 10. Answers leave no rings: there is little to find, and each look stops all
+_COLLECT = (10_000, 20, 100)
+"""Python has 700, 10, 10. Answers leave no rings: there is little to find, and each look stops all streams."""
 _LOOK_S = 1.0  # that the first lines wait for upstreams to list their models: well servers need milliseconds
 _LAST_WORDS = 5  # lines of an engine that failed: its error, and what led to it
 
