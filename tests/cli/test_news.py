@@ -35,13 +35,15 @@ class Kept(logging.Handler):
 
 
 @pytest.fixture
-def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
+def kept() -> Iterator[Kept]:
     """The log, kept."""
     made = Kept()
-    monkeypatch.setattr(LOGGER, "level", logging.INFO)
+    before = LOGGER.level
+    LOGGER.setLevel(logging.INFO)
     LOGGER.addHandler(made)
     yield made
     LOGGER.removeHandler(made)
+    LOGGER.setLevel(before)
 
 
 @pytest.fixture
