@@ -1,5 +1,6 @@
 """What was measured of one way at one level, what is shown of it, and what is wanted."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -158,3 +159,14 @@ def _first(bare: Row, ours: Row, slots: int) -> Bar:
         unit=" ms",
         note=note,
     )
+
+
+def number(value: float | None, factor: float, digits: int) -> str:
+    """A figure, or a dash where there is none."""
+    return "-" if value is None else f"{value * factor:.{digits}f}"
+
+
+def note(text: str) -> None:
+    """What happens now, for one who watches."""
+    if sys.stderr.isatty():
+        print(text, file=sys.stderr)

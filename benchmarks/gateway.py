@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from figures import Bar  # isort: skip  # neighbours: a script's own folder is on the path
+from figures import Bar, note, number  # isort: skip  # neighbours: a script's own folder is on the path
 from gateways import Gateway, GatewayError, Running, known, running  # isort: skip
 from passed import LONG, MANY, OURS, Round, Row, Tally, bar_of_long, bars, bars_of_many, row  # isort: skip
 from programs import Plan, ProgramError, Programs, Reader, compile_all, upstream  # isort: skip
@@ -252,17 +252,6 @@ def in_words(bar: Bar) -> str:
     note = f" ({bar.note})" if bar.note else ""
     figure = number(bar.figure, 1, 2 if bar.unit == " x" else 0) + bar.unit
     return f"{bar.name:<34}{bar.streams:>5} streams{figure:>12}  bar {bar.limit:g}{bar.unit}: {verdict}{note}"
-
-
-def number(value: float | None, factor: float, digits: int) -> str:
-    """A figure, or a dash where there is none."""
-    return "-" if value is None else f"{value * factor:.{digits}f}"
-
-
-def note(text: str) -> None:
-    """What happens now, for one who watches."""
-    if sys.stderr.isatty():
-        print(text, file=sys.stderr)
 
 
 def names(text: str) -> list[str]:

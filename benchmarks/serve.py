@@ -17,7 +17,7 @@ from welldone.engines import default
 from welldone.engines.store import models_folder
 
 from child import Child, ChildError, started  # isort: skip  # neighbours: a script's own folder is on the path
-from figures import Bar, Row, Tally, bars, row  # isort: skip
+from figures import Bar, Row, Tally, bars, note, number, row  # isort: skip
 from load import Heard, Run  # isort: skip
 from served import Cpu, Place  # isort: skip
 
@@ -68,9 +68,9 @@ class Bench:
         """Both ways with so many streams."""
         bare, ours = Tally(way=BARE, streams=streams), Tally(way=OURS, streams=streams)
         rounds = self._options.rounds or ROUNDS.get(streams, 4)
-        for number in range(rounds):
-            note(f"{streams} streams, round {number + 1} of {rounds}")
-            for tally in (bare, ours) if number % 2 == 0 else (ours, bare):
+        for turn in range(rounds):
+            note(f"{streams} streams, round {turn + 1} of {rounds}")
+            for tally in (bare, ours) if turn % 2 == 0 else (ours, bare):
                 self._round(tally, max(self._options.answers, self._options.turns * streams))
         return bare, ours
 
@@ -173,17 +173,6 @@ def line(bar: Bar) -> str:
     figure = number(bar.figure, 1, 1 if bar.unit else 2) + (bar.unit or "   ")
     note = f" ({bar.note})" if bar.note else ""
     return f"{bar.name:<24}{streams:>11}{figure:>13}  {verdict} the bar of {bar.limit:g}{bar.unit}{note}"
-
-
-def number(value: float | None, factor: float, digits: int) -> str:
-    """A figure, or a dash where there is none."""
-    return "-" if value is None else f"{value * factor:.{digits}f}"
-
-
-def note(text: str) -> None:
-    """What happens now, for one who watches."""
-    if sys.stderr.isatty():
-        print(text, file=sys.stderr)
 
 
 def count(text: str) -> int:

@@ -14,11 +14,12 @@ from tests.serve.scripts import Heard, refusal
 from welldone.engines.scripts import Piece, Reply, Script, json_reply
 from welldone.net.inbound import Call
 from welldone.serve.app import Ask
-from welldone.serve.backends import Local, Seat, Trouble
+from welldone.serve.backends import Local, Seat
 from welldone.serve.errors import ApiError
 from welldone.serve.passing import WAYS, Passing, Targets
 from welldone.serve.relay import Relay
 from welldone.serve.settings import KeySettings, ServeSettings
+from welldone.serve.troubles import Trouble
 from welldone.wire.events import Json
 
 VECTOR = json_reply({"object": "list", "data": [], "usage": {"prompt_tokens": 900, "total_tokens": 900}})

@@ -18,7 +18,7 @@ import msgspec
 from welldone.engines.errors import EngineError
 from welldone.net.inbound import Call, Reply, Stream
 from welldone.serve import log, refusals
-from welldone.serve.backends import Backend, Seat, Trouble
+from welldone.serve.backends import Backend, Seat
 from welldone.serve.errors import ApiError
 from welldone.serve.metrics import StreamTimes
 from welldone.serve.parts import Part, from_failure
@@ -27,6 +27,7 @@ from welldone.serve.refusals import from_engine, too_large
 from welldone.serve.reports import Report
 from welldone.serve.requests import Request
 from welldone.serve.settings import ServeSettings
+from welldone.serve.troubles import Trouble
 from welldone.wire import sse
 from welldone.wire.dialects.stream import KEEP_ALIVE
 from welldone.wire.events import Json

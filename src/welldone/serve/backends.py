@@ -5,8 +5,6 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, asyn
 from http import HTTPStatus
 from typing import Protocol
 
-import msgspec
-
 from welldone.engines.balance import choose
 from welldone.engines.fleet import Address, Model, State
 from welldone.engines.names import Group, Member
@@ -14,8 +12,8 @@ from welldone.engines.upstream import Upstream
 from welldone.net import outbound
 from welldone.net.outbound import Exchange, Receiver
 from welldone.serve.admission import Gate
-from welldone.serve.errors import ApiError
 from welldone.serve.settings import ServeSettings
+from welldone.serve.troubles import LEFT, Trouble
 
 _AT_ONCE = 16  # parts of one request that an upstream is asked for side by side
 
@@ -35,26 +33,6 @@ class Send(Protocol):
         content_type: str = "application/json",
     ) -> Exchange:
         """The exchange; the reply goes to the receiver."""
-
-
-class Trouble(msgspec.Struct, frozen=True):
-    """Why a part was not answered."""
-
-    error: ApiError
-    """What the client hears if nobody else answers it."""
-    outcome: str
-    """For the counts: a status, or a word."""
-    is_fault: bool = True
-    """Whether the server is to blame, and not the request."""
-    is_worth_another: bool = True
-    """Whether another server may do better: not where the request is at fault, or where the answer has begun."""
-    is_stale: bool = False
-    """Whether only a connection was lost that had been idle: the request was never read."""
-    is_lost: bool = False
-    """Whether the connection was lost, so that an engine of our own may have died."""
-
-
-_LEFT = Trouble(ApiError(408, "The client left."), "left", is_fault=False, is_worth_another=False)
 
 
 class Seat(Protocol):
@@ -229,7 +207,7 @@ class RemoteSeat:
         """The seat is given back, perhaps since the client left before it was answered."""
         if not self._has_reported:
             self._upstream.breaker.left()
-            self._on_report(self._upstream, _LEFT)
+            self._on_report(self._upstream, LEFT)
 
 
 class Remote:

@@ -13,16 +13,15 @@ from typing import NamedTuple, Protocol
 from welldone.net.inbound import Stream
 from welldone.net.outbound import Exchange, OutboundError, around_chunk
 from welldone.serve import refusals
-from welldone.serve.backends import Seat, Trouble
+from welldone.serve.backends import Seat
 from welldone.serve.errors import ApiError
 from welldone.serve.recording import Tape
 from welldone.serve.times import StreamTimes
+from welldone.serve.troubles import ERROR_LIMIT_BYTES, ERROR_S, Trouble, refused, timed_out
 from welldone.wire.events import Failure
 from welldone.wire.lane import Framing
 from welldone.wire.pipe import Pipe
 
-_ERROR_LIMIT_BYTES = 65536  # of a server's error; theirs have some hundred bytes
-_ERROR_S = 5.0  # for the body of an error; what has come by then must do
 _WHOLE_LIMIT_BYTES = 64 * 2**20  # of a reply that is not streamed: a million tokens as JSON text, and their logprobs
 _STATUSES = {"invalid_request_error": 400, "rate_limit_error": 429}  # of errors that come as events
 _SSE = "text/event-stream"
@@ -152,7 +151,7 @@ class Part:
 
     def time_out(self) -> None:
         """It was silent for too long."""
-        self.give_up(Trouble(refusals.silent(self.patience_s), "timeout"))
+        self.give_up(timed_out(self.patience_s))
 
     def finish(self) -> None:
         """Take the stream as whole, if it has not ended yet: some servers leave it open after its end."""
@@ -182,7 +181,7 @@ class Part:
             self._tape.head(status, headers)
         if status != _OK:
             self._kind = _Kind.REFUSAL
-            self._loop.call_later(_ERROR_S, self._refuse)
+            self._loop.call_later(ERROR_S, self._refuse)
         elif headers.get("content-encoding", "identity").lower() != "identity":
             self.give_up(_garbage(refusals.encoded()))
         elif headers.get("content-type", _SSE).lower().startswith(_SSE):
@@ -257,7 +256,7 @@ class Part:
         self._kept += data
         if self._kind is _Kind.UNKNOWN:
             self._recognise(data)
-        if self._kind is _Kind.REFUSAL and len(self._kept) > _ERROR_LIMIT_BYTES:
+        if self._kind is _Kind.REFUSAL and len(self._kept) > ERROR_LIMIT_BYTES:
             self._refuse()
         elif len(self._kept) > _WHOLE_LIMIT_BYTES:
             self.give_up(_garbage(refusals.too_large()))
@@ -281,19 +280,7 @@ class Part:
         if self._over.done() or self._seat is None:
             return
         body, param = bytes(self._kept), self._answer.param
-        if self._seat.upstream is None:
-            error = refusals.from_reply(self._status, body, param, retry_after=self._headers.get("retry-after", ""))
-        else:
-            secrets = self._seat.upstream.secrets
-            error = refusals.from_upstream(self._status, self._headers, body, param, secrets=secrets)
-        self.give_up(
-            Trouble(
-                error,
-                str(self._status),
-                is_fault=refusals.is_fault(self._status, body),
-                is_worth_another=refusals.is_worth_another(self._status, body),
-            )
-        )
+        self.give_up(refused(self._status, self._headers, body, param, self._seat.upstream))
 
     def _lose(self, error: OutboundError) -> None:
         is_ours = self._seat is not None and self._seat.upstream is None

@@ -12,11 +12,12 @@ import msgspec
 
 from welldone.net.inbound import Reply
 from welldone.serve.app import Action, Ask, Route
-from welldone.serve.backends import Backend, Local, Seat, Trouble
+from welldone.serve.backends import Backend, Local, Seat
 from welldone.serve.errors import ApiError
 from welldone.serve.relay import Relay
 from welldone.serve.requests.upload import Upload, is_form, read_upload
 from welldone.serve.settings import ServeSettings
+from welldone.serve.troubles import Trouble
 from welldone.wire.events import Json
 
 LocalAction: TypeAlias = Callable[[Ask, Json], Awaitable[Reply | None]]

@@ -8,11 +8,10 @@ from contextlib import suppress
 from welldone.net.inbound import Call, Stream
 from welldone.net.outbound import Exchange, OutboundError
 from welldone.serve import refusals
-from welldone.serve.backends import Seat, Trouble
+from welldone.serve.backends import Seat
 from welldone.serve.errors import ApiError
+from welldone.serve.troubles import ERROR_LIMIT_BYTES, ERROR_S, LEFT, Trouble, refused, timed_out
 
-_ERROR_LIMIT_BYTES = 65536  # of an upstream's error; theirs have some hundred bytes
-_ERROR_S = 5.0  # for the body of an error; what has come by then must do
 _ENDS_BYTES = 1024  # at the start and at the end of a reply, where usage stands
 _TOKENS = re.compile(rb'(?<!\\)"total_tokens"\s*:\s*(\d{1,9})\b')
 _TYPE = re.compile(r"[\w.+-]+/[\w.+-]+(?:;[ -~]*)?", re.ASCII)
@@ -61,11 +60,12 @@ class Relay:
         except OutboundError as error:
             return Trouble(refusals.unreachable(str(error)), "unreachable", is_lost=True)
         self._exchange = exchange
-        trouble: Trouble | None = _LEFT
+        trouble: Trouble | None = LEFT
         try:
             trouble = await self._hear(exchange, seat)
         finally:
             exchange.close()
+            self._exchange = None  # it holds us: rings are left to the collector
             if trouble is not None and self._stream is not None:
                 self._stream.abort()  # nobody shall take it for a whole reply
         return trouble
@@ -101,7 +101,7 @@ class Relay:
     async def _hear(self, exchange: Exchange, seat: Seat) -> Trouble | None:
         while not self._status and not self._is_over:
             if not await self._sleep(seat.first_byte_s):
-                return _silent(seat.first_byte_s)
+                return timed_out(seat.first_byte_s)
         if not self._status:
             return self._lost()
         if not 200 <= self._status < 300:
@@ -132,7 +132,7 @@ class Relay:
                 self._heard_at = self._loop.time()  # the silence was not the upstream's
                 exchange.resume()
             elif not await self._sleep(seat.idle_s):
-                return _silent(seat.idle_s)
+                return timed_out(seat.idle_s)
         if self._error is not None:
             return self._lost()
         await stream.end()
@@ -141,18 +141,12 @@ class Relay:
     async def _refused(self, seat: Seat) -> Trouble:
         """What an error says."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(_ERROR_S):
-                while not self._is_over and len(self._kept) < _ERROR_LIMIT_BYTES:
+            async with asyncio.timeout(ERROR_S):
+                while not self._is_over and len(self._kept) < ERROR_LIMIT_BYTES:
                     self._changed.clear()
                     await self._changed.wait()
-        body = bytes(self._kept[:_ERROR_LIMIT_BYTES])
-        secrets = () if seat.upstream is None else seat.upstream.secrets
-        return Trouble(
-            refusals.from_upstream(self._status, self._headers, body, "input", secrets=secrets),
-            str(self._status),
-            is_fault=refusals.is_fault(self._status, body),
-            is_worth_another=refusals.is_worth_another(self._status, body),
-        )
+        body = bytes(self._kept[:ERROR_LIMIT_BYTES])
+        return refused(self._status, self._headers, body, "input", seat.upstream)
 
     async def _sleep(self, patience_s: float) -> bool:
         """Wait until something changes; whether the upstream is still to be waited for."""
@@ -179,10 +173,3 @@ class Relay:
     def _lost(self) -> Trouble:
         error = self._error or OutboundError("nothing came")
         return Trouble(refusals.lost(str(error)), "lost", is_stale=error.is_stale, is_lost=True)
-
-
-_LEFT = Trouble(ApiError(408, "The client has left."), "left", False)
-
-
-def _silent(patience_s: float) -> Trouble:
-    return Trouble(refusals.silent(patience_s), "timeout")

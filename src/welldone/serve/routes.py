@@ -19,7 +19,7 @@ from welldone.serve import listing, pages
 from welldone.serve.admission import Gate
 from welldone.serve.answers import Answer
 from welldone.serve.app import Action, Ask, Route, json_reply
-from welldone.serve.backends import Local, Remote, Send, Trouble
+from welldone.serve.backends import Local, Remote, Send
 from welldone.serve.errors import ApiError
 from welldone.serve.keys import Keys
 from welldone.serve.limits import Limits
@@ -35,6 +35,7 @@ from welldone.serve.settings import ServeSettings
 from welldone.serve.siblings import Siblings
 from welldone.serve.sticky import sticky_text
 from welldone.serve.targets import Targets
+from welldone.serve.troubles import Trouble
 from welldone.serve.vectors import Vectors
 from welldone.wire.events import Json, Usage
 from welldone.wire.head import Head

@@ -9,11 +9,12 @@ from welldone.engines.upstreams import Upstreams
 from welldone.net.hints import nearest
 from welldone.serve.admission import Gate
 from welldone.serve.app import Ask
-from welldone.serve.backends import Local, Remote, Send, Trouble
+from welldone.serve.backends import Local, Remote, Send
 from welldone.serve.errors import ApiError
 from welldone.serve.keys import Keys
 from welldone.serve.metrics import Metrics
 from welldone.serve.settings import ServeSettings
+from welldone.serve.troubles import Trouble
 
 _COMPARED = 256  # names for a hint: a thousand take 100 ms, in which nobody else is heard
 _SHOWN = 8  # names in an error: enough to see what there is
