@@ -235,7 +235,7 @@ def test_an_error_whose_body_does_not_end_is_told_without_its_end(
     end: End,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(parts, "_ERROR_S", 0.2)
+    monkeypatch.setattr(parts, "ERROR_S", 0.2)
     reply = Reply((Piece('{"error":{"message":"oops"}}'), Piece(" ")), 500, JSON, end=end)
 
     async def work() -> None:
