@@ -20,7 +20,7 @@ from welldone.serve.requests.table import FIELDS, Use
 from welldone.serve.tables import DEFAULT_FIELDS, KEY_FIELDS, MODEL_FIELDS, UPSTREAM_FIELDS
 from welldone.wire import automaton
 from welldone.wire.automaton import ChoiceTable
-from welldone.wire.faults import Fault, Severity
+from welldone.wire.faults import Fault, Hearing, Severity
 from welldone.wire.faults.catalogue import ALL
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -40,6 +40,8 @@ FAMILIES = {
     "n": "Several choices",
     "cmpl": "/v1/completions",
     "ns": "Replies that are not streamed",
+    "live": "Silence, stop strings, clients that leave",
+    "req": "What requests may hold",
 }
 
 
@@ -105,18 +107,27 @@ def _row(fault: Fault) -> str:
 
 
 def _index() -> str:
+    probes = sum(fault.by is Hearing.PROBE for fault in ALL)
     counts = ", ".join(f"{sum(fault.severity is kind for fault in ALL)} {kind}" for kind in Severity)
     lines = [
         "# The rules of the stream",
         "",
-        f"{len(ALL)} rules ({counts}). Each page has a wrong and a right example, which are run as tests.",
-        "*breaks*: a real client fails, loses data or hangs. *tolerated*: usually survived. *style*: not what OpenAI",
-        "does.",
+        f"{len(ALL)} rules ({counts}). *breaks*: a real client fails, loses data or hangs. *tolerated*: usually",
+        "survived. *style*: not what OpenAI does.",
+        "",
+        f"{len(ALL) - probes} are heard in one *reply*, which `welldone lint` judges; their pages have a wrong and",
+        f"a right example, which are run as tests. {probes} take a *probe*: `welldone check` asks a server for it.",
     ]
     for family, title in FAMILIES.items():
-        lines += ["", f"## {title}", "", "| rule | severity | repair | a right stream |", "|---|---|---|---|"]
         lines += [
-            f"| [{fault.id}]({fault.id}.md) | {fault.severity} | {fault.mend} | {_cell(fault.rule)} |"
+            "",
+            f"## {title}",
+            "",
+            "| rule | severity | heard by | repair | a right stream |",
+            "|---|---|---|---|---|",
+        ]
+        lines += [
+            f"| [{fault.id}]({fault.id}.md) | {fault.severity} | {fault.by} | {fault.mend} | {_cell(fault.rule)} |"
             for fault in ALL
             if fault.id.partition("-")[0] == family
         ]
@@ -194,7 +205,8 @@ Each has a `version`, which changes only when something that is there now change
 | `mended[].rule`, `.count` | the rule's id, and how often it was mended |
 | `mended[].frame`, `.byte`, `.heard` | where it was first met, and what was there |
 
-`welldone rules --json`: `rules[]` with `id`, `severity`, `endpoints`, `rule`, `hurts`, `mend` and `how`.
+`welldone rules --json`: `rules[]` with `id`, `severity`, `endpoints`, `rule`, `hurts`, `mend`, `how` and `by`
+(`reply` or `probe`).
 
 `welldone models --json`: `folder`, `server` (its address, or null), and `models[]` with `name`, `aliases`, `state`,
 `source`, `size_bytes`, `quantisation`, `parameters`, `context_length`, `path` and `problem`.

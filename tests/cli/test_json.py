@@ -87,15 +87,16 @@ def test_the_rules_as_json_are_all_rules(here: Run) -> None:
     listed = json.loads(ran.out)
     assert list(listed) == ["version", "rules"]
     assert listed["version"] == 1
-    assert len(listed["rules"]) == len(ALL) == 143
+    assert len(listed["rules"]) == len(ALL) == 172
     for rule in listed["rules"]:
-        assert list(rule) == ["id", "severity", "endpoints", "rule", "hurts", "mend", "how"]
+        assert list(rule) == ["id", "severity", "endpoints", "rule", "hurts", "mend", "how", "by"]
         assert rule["severity"] in {"breaks", "tolerated", "style"}
         assert rule["mend"] in {"lossless", "partial", "report"}
+        assert rule["by"] in {"reply", "probe"}
     assert [rule["id"] for rule in listed["rules"]] == [fault.id for fault in ALL]
 
 
-@pytest.mark.parametrize(("word", "ids"), [("n", 3), ("delta-role-once", 1)])
+@pytest.mark.parametrize(("word", "ids"), [("n", 5), ("delta-role-once", 1)])
 def test_some_rules_as_json_are_only_those(word: str, ids: int, here: Run) -> None:
     rules = json.loads(here("rules", word, "--json").out)["rules"]
     assert len(rules) == ids

@@ -23,6 +23,9 @@ MISTAKES = {
         "there is no rule 'delta-role-onc' (did you mean 'delta-role-once'?); welldone rules lists them"
     ),
     "lint --rule end-done-sent --rule 12345 right.txt": "there is no rule '12345'; welldone rules lists them",
+    "lint --rule end-done-sent --rule live-stop-not-leaked right.txt": (
+        "live-stop-not-leaked cannot be heard in one captured reply; welldone check judges it on a server"
+    ),
     "rules delta-role-onec": (
         "there is no rule 'delta-role-onec' (did you mean 'delta-role-once'?); welldone rules lists them"
     ),

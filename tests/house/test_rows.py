@@ -1,18 +1,19 @@
-"""Each rule has a row, a check, a page, and a mend or a stated reason why there is none."""
+"""Each rule has a row, a page, and a mend or a stated reason why there is none; and a check, if a reply shows it."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-from tests.rules.pages import PAGES, Block, read_page
+from tests.rules.pages import PAGES, read_page
 from welldone.rules.checks import RULES
+from welldone.rules.examples import Example
 from welldone.rules.heard import Form, Heard
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 from welldone.wire import sse
 from welldone.wire.asked import Asked, read_request
-from welldone.wire.faults import Fault, Mend
+from welldone.wire.faults import Fault, Hearing, Mend
 from welldone.wire.faults.catalogue import ALL, BY_ID
 from welldone.wire.head import Endpoint, Head
 from welldone.wire.notes import Notes
@@ -33,7 +34,7 @@ NEVER_SAID = {"use-final-chunk", "cmpl-usage-chunk"}
 """Their mend needs a count that the server gave somewhere; it is not invented."""
 
 
-def _fix(block: Block) -> tuple[bytes, Notes]:
+def _fix(block: Example) -> tuple[bytes, Notes]:
     trace = block.trace
     endpoint = Endpoint(trace.endpoint)
     fallback = Head("chatcmpl-1" if endpoint is Endpoint.CHAT else "cmpl-1", 1700000000, "m")
@@ -45,8 +46,8 @@ def _fix(block: Block) -> tuple[bytes, Notes]:
     return pipe.feed(trace.body) + pipe.close(), pipe.notes
 
 
-def test_every_rule_has_one_check() -> None:
-    assert sorted(rule.fault.id for rule in RULES) == sorted(BY_ID)
+def test_every_rule_that_a_reply_shows_has_one_check() -> None:
+    assert sorted(rule.fault.id for rule in RULES) == sorted(fault.id for fault in ALL if fault.by is Hearing.REPLY)
 
 
 @pytest.mark.parametrize("fault", ALL, ids=lambda fault: fault.id)
@@ -58,7 +59,7 @@ def test_every_row_says_what_is_right_whom_it_hurts_and_what_repair_does(fault: 
 
 
 @pytest.mark.parametrize("block", WRONG, ids=lambda block: block.name)
-def test_repair_mends_the_wrong_example_of_every_page(block: Block) -> None:
+def test_repair_mends_the_wrong_example_of_every_page(block: Example) -> None:
     fixed, notes = _fix(block)
     judgement = judge(Trace(body=fixed, endpoint=block.trace.endpoint, request=block.trace.request))
     left = {rule for rule in judgement.counts if BY_ID[rule].mend is not Mend.REPORT}
@@ -68,7 +69,7 @@ def test_repair_mends_the_wrong_example_of_every_page(block: Block) -> None:
 
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.is_right], ids=lambda block: block.name)
-def test_repair_notes_nothing_on_a_right_example(block: Block) -> None:
+def test_repair_notes_nothing_on_a_right_example(block: Example) -> None:
     _, notes = _fix(block)
     assert notes.all() == []
 

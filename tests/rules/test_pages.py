@@ -2,25 +2,37 @@
 
 import pytest
 
-from tests.rules.pages import PAGES, Block, read_page
+from tests.rules.pages import PAGES, read_dialogues, read_page
+from welldone.rules.examples import Example
 from welldone.rules.judge import Verdict, judge
+from welldone.wire.faults import Hearing
 from welldone.wire.faults.catalogue import ALL
 
 BLOCKS = [block for path in sorted(PAGES.glob("*-*.md")) for block in read_page(path)]
 
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if not block.is_right], ids=lambda block: block.name)
-def test_a_wrong_block_breaks_the_rule_of_its_page(block: Block) -> None:
+def test_a_wrong_block_breaks_the_rule_of_its_page(block: Example) -> None:
     assert block.rule in judge(block.trace).counts
 
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.is_right], ids=lambda block: block.name)
-def test_a_right_block_breaks_no_rule(block: Block) -> None:
+def test_a_right_block_breaks_no_rule(block: Example) -> None:
     judgement = judge(block.trace)
     assert judgement.findings == ()
     assert judgement.verdict is Verdict.RIGHT
 
 
-@pytest.mark.parametrize("rule", [fault.id for fault in ALL])
-def test_every_rule_has_a_page_with_both_kinds_of_blocks(rule: str) -> None:
+@pytest.mark.parametrize("rule", [fault.id for fault in ALL if fault.by is Hearing.REPLY])
+def test_every_rule_that_a_reply_shows_has_a_page_with_both_kinds_of_blocks(rule: str) -> None:
     assert {block.is_right for block in BLOCKS if block.rule == rule} == {True, False}
+
+
+@pytest.mark.parametrize("rule", [fault.id for fault in ALL if fault.by is Hearing.PROBE])
+def test_every_rule_that_takes_a_probe_has_a_page_with_both_kinds_of_dialogues(rule: str) -> None:
+    page = PAGES / f"{rule}.md"
+    dialogues = read_dialogues(page)
+    assert set(dialogues) == {"wrong", "right"}
+    assert dialogues["wrong"] != dialogues["right"]
+    assert all(part in page.read_text("utf-8") for part in ("**Why.**", "**Repair.**", "**Check.**"))
+    assert read_page(page) == []  # no reply shows it

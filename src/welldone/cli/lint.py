@@ -8,6 +8,7 @@ from welldone.cli import captures, show
 from welldone.cli.exits import Exit, UsageError
 from welldone.cli.options import Parser, nearest
 from welldone.rules.judge import Finding, Judgement, Verdict, has_something, judge
+from welldone.wire.faults import Hearing
 from welldone.wire.faults.catalogue import BY_ID
 
 EXAMPLES = """
@@ -27,6 +28,8 @@ def run(arguments: list[str]) -> Exit:
     for rule in options.rule:
         if rule not in BY_ID:
             raise UsageError(f"there is no rule {rule!r}{nearest(rule, BY_ID)}; welldone rules lists them")
+        if BY_ID[rule].by is Hearing.PROBE:
+            raise UsageError(f"{rule} cannot be heard in one captured reply; welldone check judges it on a server")
     request = captures.read_request(options.request, options.file)
     data = captures.read_bytes(options.file)
     trace = captures.read_reply(data, options.file, endpoint=options.endpoint, request=request)

@@ -33,10 +33,10 @@ def run(arguments: list[str]) -> Exit:
         return Exit.RIGHT
     width = max(len(fault.id) for fault in faults)
     for fault in faults:
-        show.line(
-            f"{fault.id:<{width}}  {show.paint(f'{fault.severity:<9}', fault.severity)}  {fault.mend:<8}  {fault.rule}"
-        )
+        severity = show.paint(f"{fault.severity:<9}", fault.severity)
+        show.line(f"{fault.id:<{width}}  {severity}  {fault.mend:<8}  {fault.by:<5}  {fault.rule}")
     show.line(f"{len(faults)} rules; welldone rules ID shows one with examples")
+    show.line("reply: heard in one captured reply, so welldone lint judges it too; probe: only welldone check does")
     return Exit.RIGHT
 
 

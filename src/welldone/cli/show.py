@@ -1,6 +1,7 @@
 """The only printer: what goes to the terminal goes through here. Colour only on a terminal, never the only sign."""
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -21,6 +22,13 @@ def hint(text: str) -> None:
     """A line for a person who waits; programs do not get it."""
     if sys.stderr.isatty():
         note(text)
+
+
+def over(text: str) -> None:
+    """A line for a person who waits, written over the one before; an empty one takes it away."""
+    width = shutil.get_terminal_size().columns - 1
+    sys.stderr.write(f"\r\x1b[K{text[:width]}")
+    sys.stderr.flush()
 
 
 def write(data: bytes) -> None:

@@ -38,6 +38,8 @@ class Seen(msgspec.Struct):
     path: str
     headers: dict[str, str]
     body: str
+    is_utf8: bool = True
+    """Whether the body is what was sent; what is no UTF-8 cannot be shown."""
     end: Literal["running", "whole", "cut", "reset", "left"] = "running"
     begun_s: float = 0.0
     ended_s: float | None = None
@@ -55,11 +57,13 @@ class Counts(msgspec.Struct):
 class Scripted:
     """The engine's HTTP. A connection is kept for the next request, unless a reply ends otherwise.
 
-    `choose` finds the reply to a POST where the order of the script is not enough.
+    `choose` finds the reply to a POST where the order of the script is not enough. `for_all`: it answers all methods on
+    all paths, but for `/seen` and `/counts`.
     """
 
-    def __init__(self, script: Script, choose: Callable[[Seen], Reply] | None = None) -> None:
+    def __init__(self, script: Script, choose: Callable[[Seen], Reply] | None = None, *, for_all: bool = False) -> None:
         self._script = script
+        self._for_all = for_all
         self._posts = deque(script.posts)
         self._health = deque(script.health)
         self._choose = choose or (lambda seen: _next(self._posts))
@@ -138,10 +142,11 @@ class Scripted:
             seen = await _read(reader)
         self.counts.requests += 1
         path = seen.path.partition("?")[0]
-        if seen.method == "POST" or path in self._script.paths:
+        is_chosen = seen.method == "POST" or (self._for_all and path not in ("/seen", "/counts"))
+        if is_chosen or path in self._script.paths:
             self.seen.append(seen)
         self._changed.set()
-        reply = self._script.paths.get(path) or (self._choose(seen) if seen.method == "POST" else self._page(path))
+        reply = self._script.paths.get(path) or (self._choose(seen) if is_chosen else self._page(path))
         seen.end = await _play(reply, self._script.speed, line.left, writer)
         seen.ended_s = time.monotonic()
         self._changed.set()
@@ -195,7 +200,8 @@ async def _read(reader: asyncio.StreamReader) -> Seen:
     else:
         body = await _read_exactly(reader, int(headers.get("content-length", "0")))
     method, path, _ = first.split(" ", 2)
-    return Seen(method, path, headers, body.decode(errors="replace"), begun_s=begun_s)
+    text = body.decode(errors="replace")
+    return Seen(method, path, headers, text, is_utf8=text.encode() == body, begun_s=begun_s)
 
 
 async def _read_chunks(reader: asyncio.StreamReader) -> bytes:

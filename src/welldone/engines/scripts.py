@@ -115,7 +115,8 @@ def _head(reply: Reply) -> bytes:
     }
     given = {name.lower() for name in reply.headers}
     name, value = made[reply.framing]
-    headers = reply.headers if name.lower() in given else reply.headers | {name: value}
+    is_made = name.lower() not in given and reply.status != 204  # which has no body, and so no length of one
+    headers = reply.headers | {name: value} if is_made else reply.headers
     lines = [f"HTTP/1.1 {reply.status} Scripted", *(f"{name}: {value}" for name, value in headers.items())]
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace")
 

@@ -6,8 +6,6 @@ buffers fill up to the server: nothing piles up here. Redirects are not followed
 
 import asyncio
 import re
-import socket
-import ssl
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, TypedDict, Unpack, cast
 
@@ -18,9 +16,8 @@ from welldone.net.address import Address as Address
 from welldone.net.address import Tls as Tls
 from welldone.net.address import check_headers, check_line, check_path, context
 from welldone.net.address import read_url as read_url
+from welldone.net.reasons import CONNECT_S, reason
 
-CONNECT_S = 5.0
-"""How long a connection may take; a server that needs longer is away."""
 _BESIDE_LIMIT_BYTES = 65536  # of a head with those of early hints, or of trailers; aiohttp and nginx refuse 8 to 32 KB
 _NOT_HTTP = (httptools.HttpParserError, httptools.HttpParserUpgrade)
 _SIZE = re.compile(rb"[0-9a-fA-F]{1,7}\r\n")
@@ -294,25 +291,10 @@ async def _connect(address: Address, exchange: Exchange) -> None:
                 await loop.create_connection(lambda: exchange, address.host, address.port, ssl=tls)
     except OSError as error:
         exchange.close()
-        raise OutboundError(_reason(error)) from None
+        raise OutboundError(reason(error)) from None
     except asyncio.CancelledError:
         exchange.close()
         raise
-
-
-def _reason(error: OSError) -> str:
-    """What to tell a client of it: no address and no path."""
-    match error:
-        case ssl.SSLCertVerificationError():
-            return "the server's certificate is not trusted"
-        case ssl.SSLError():
-            return "the server does not speak TLS as it should"
-        case socket.gaierror():
-            return "the server's name is not known"
-        case TimeoutError():
-            return f"no connection to the server within {CONNECT_S:g} s"
-        case _:
-            return "no connection to the server"
 
 
 class Fetched(msgspec.Struct, frozen=True):

@@ -109,10 +109,10 @@ def _finding(heard: Heard, rule: Rule, place: Place) -> Finding:
     byte = None if number is None else heard.frames[number - 1].byte
     fault = rule.fault
     severity = place.severity or fault.severity
-    return Finding(fault.id, severity.value, number, byte, _show(place.heard), _show(place.wanted), fault.hurts)
+    return Finding(fault.id, severity.value, number, byte, show(place.heard), show(place.wanted), fault.hurts)
 
 
-def _show(piece: object) -> str:
+def show(piece: object) -> str:
     """The piece as printable text, cut where it gets long."""
     text = piece if isinstance(piece, str) else _compact(piece)
     shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text[: SHOWN + 1])

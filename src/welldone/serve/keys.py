@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from welldone.net.patterns import matches
+from welldone.net.secrets import SHORTEST as SHORTEST
+from welldone.net.secrets import is_weak as is_weak
 from welldone.serve.errors import ApiError, invalid
 from welldone.serve.settings import KeySettings
 
 ANONYMOUS = "anonymous"
 """The name of everyone, on a server without keys."""
-
-SHORTEST = 8
-"""Characters of a key at least: what is shorter is soon guessed over a network."""
 
 MOST_KEYS = 1_000
 """Every request is compared with every key, at some 0.07 microseconds each: a tenth of a millisecond at most."""
@@ -104,11 +103,6 @@ class Keys:
 def make_key() -> str:
     """A new key: 192 bits of chance."""
     return f"wd-{secrets.token_urlsafe(24)}"
-
-
-def is_weak(key: str) -> bool:
-    """Whether the key is so short that it could be guessed."""
-    return len(key) < SHORTEST
 
 
 def problem(key: str) -> str | None:

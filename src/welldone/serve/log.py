@@ -18,10 +18,11 @@ from typing import Literal, Self, TextIO
 
 import msgspec
 
+from welldone.net.secrets import HIDDEN as HIDDEN
+
 Value = str | int | float | bool | None | Sequence[str]
 
 LOGGER = logging.getLogger("welldone")
-HIDDEN = "[hidden]"
 
 _MESSAGE_LIMIT = 4_096
 _VALUE_LIMIT = 1_024

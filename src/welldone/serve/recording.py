@@ -23,9 +23,8 @@ from typing import Any
 
 import msgspec
 
+from welldone.net.secrets import Secrets
 from welldone.serve import log
-from welldone.serve.keys import is_weak
-from welldone.serve.log import HIDDEN
 
 WAITING_LIMIT_BYTES = 64 * 2**20
 """What may wait for the disk, over all traces: a second of a slow disk."""
@@ -57,35 +56,7 @@ _HEADERS = frozenset(
     }
 )
 _UNSAFE = re.compile(r"[^A-Za-z0-9.-]+")
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"')
 _encode = msgspec.json.encode
-
-
-class Secrets:
-    """What must not be written."""
-
-    def __init__(self, secrets: Iterable[str]) -> None:
-        # The longest first: one may be the beginning of another.
-        # A weak one, such as `ollama`, is a common word: no trace with it would ever be written.
-        told = sorted({secret for secret in secrets if not is_weak(secret)}, key=len, reverse=True)
-        # As they are, and as they stand in JSON.
-        self._spelled = [spelling for secret in told for spelling in {secret.encode(), _encode(secret)[1:-1]}]
-        self._known = re.compile("|".join(map(re.escape, told)) or "(?!)")
-        self.longest = max(map(len, self._spelled), default=0)
-
-    def are_in(self, data: bytes) -> bool:
-        """Whether one of them is there."""
-        return any(spelling in data for spelling in self._spelled)
-
-    def clean(self, text: str) -> str:
-        """The text without them."""
-        return self._known.sub(HIDDEN, text)
-
-    def clean_json(self, text: bytes) -> bytes:
-        """JSON without them. Each string is cleaned by itself, so that it stays JSON."""
-        if not self.are_in(text):
-            return text
-        return _STRING.sub(lambda found: _encode(self.clean(msgspec.json.decode(found[0], type=str))), text)
 
 
 class Recorder:

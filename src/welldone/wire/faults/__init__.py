@@ -10,16 +10,19 @@ from welldone.wire.faults import (
     ext,
     fin,
     http,
+    live,
     n,
     ns,
+    req,
     sse,
     tool,
     use,
 )
-from welldone.wire.faults.fault import Fault, Mend, Severity
+from welldone.wire.faults.fault import Fault, Hearing, Mend, Severity
 
 __all__ = [
     "Fault",
+    "Hearing",
     "Mend",
     "Severity",
     "cmpl",
@@ -31,8 +34,10 @@ __all__ = [
     "ext",
     "fin",
     "http",
+    "live",
     "n",
     "ns",
+    "req",
     "sse",
     "tool",
     "use",

@@ -1,6 +1,6 @@
 """Faults of /v1/completions; each id begins with `cmpl-`."""
 
-from welldone.wire.faults.fault import Fault, Mend, Severity
+from welldone.wire.faults.fault import Fault, Hearing, Mend, Severity
 
 TEXT_STRING = Fault(
     id="cmpl-text-string",
@@ -81,6 +81,26 @@ USAGE_CHUNK = Fault(
     mend=Mend.LOSSLESS,
     how="as for use-final-chunk: collect the usage that was sent elsewhere",
 )
+ECHO = Fault(
+    id="cmpl-echo",
+    severity=Severity.STYLE,
+    endpoints=("completions",),
+    rule="With echo the prompt comes first as text, and text_offset counts from its start.",
+    hurts=("lm-evaluation-harness: without the prompt's logprobs each answer scores the same",),
+    mend=Mend.REPORT,
+    how="report; the field is passed on, and the upstream answers for it",
+    by=Hearing.PROBE,
+)
+BATCH_INDEX = Fault(
+    id="cmpl-batch-index",
+    severity=Severity.STYLE,
+    endpoints=("completions",),
+    rule="With a list of prompts the index is prompt number * n + choice.",
+    hurts=(),
+    mend=Mend.PARTIAL,
+    how="ask once for each prompt, and number the choices, unless the upstream is known to take lists",
+    by=Hearing.PROBE,
+)
 ID_CONSTANT = Fault(
     id="cmpl-id-constant",
     severity=Severity.STYLE,
@@ -89,4 +109,14 @@ ID_CONSTANT = Fault(
     hurts=(),
     mend=Mend.LOSSLESS,
     how="rewrite it to one id that begins with cmpl-",
+)
+SUFFIX = Fault(
+    id="cmpl-suffix",
+    severity=Severity.STYLE,
+    endpoints=("completions",),
+    rule="suffix is followed, or refused with 400; it is not ignored.",
+    hurts=(),
+    mend=Mend.REPORT,
+    how="report; the field is passed on, and the upstream answers for it",
+    by=Hearing.PROBE,
 )

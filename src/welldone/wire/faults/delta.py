@@ -1,6 +1,6 @@
 """Faults of role and content deltas; each id begins with `delta-`."""
 
-from welldone.wire.faults.fault import Fault, Mend, Severity
+from welldone.wire.faults.fault import Fault, Hearing, Mend, Severity
 
 ROLE_FIRST = Fault(
     id="delta-role-first",
@@ -119,6 +119,16 @@ FINAL_EMPTY = Fault(
     hurts=("ChatBox: appended 'null' to every answer (BerriAI/litellm#2010)",),
     mend=Mend.LOSSLESS,
     how="drop the members that say nothing",
+)
+CONCAT_EQUALS_FULL = Fault(
+    id="delta-concat-equals-full",
+    severity=Severity.BREAKS,
+    endpoints=("chat",),
+    rule="The joined deltas are the text that a reply without stream would have, white space included.",
+    hurts=("openai-python, openai-node: give an answer with holes, and nothing tells them",),
+    mend=Mend.REPORT,
+    how="report; what a chunk has lost cannot be seen in the stream",
+    by=Hearing.PROBE,
 )
 NO_NOOP_FLOOD = Fault(
     id="delta-no-noop-flood",

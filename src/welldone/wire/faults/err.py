@@ -1,6 +1,6 @@
 """Faults of errors; each id begins with `err-`."""
 
-from welldone.wire.faults.fault import Fault, Mend, Severity
+from welldone.wire.faults.fault import Fault, Hearing, Mend, Severity
 
 STATUS_BEFORE_STREAM = Fault(
     id="err-status-before-stream",
@@ -13,6 +13,19 @@ STATUS_BEFORE_STREAM = Fault(
     ),
     mend=Mend.PARTIAL,
     how="wait for the first event: if it is an error and nothing was sent on, answer with a status",
+)
+REFUSED_4XX = Fault(
+    id="err-refused-4xx",
+    severity=Severity.TOLERATED,
+    endpoints=("chat", "completions"),
+    rule="A request that cannot be served gets a 4xx that says why, soon: never a 5xx, never silence.",
+    hurts=(
+        "openai-python, openai-node: try every 5xx again, twice, so that each mistake costs three requests",
+        "openai-python: waits 600 s for a server that says nothing",
+    ),
+    mend=Mend.PARTIAL,
+    how="check what a request must have; a 500 whose words blame the request becomes a 400, silence a 504",
+    by=Hearing.PROBE,
 )
 BODY_SHAPE = Fault(
     id="err-body-shape",

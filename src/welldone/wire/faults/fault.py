@@ -27,6 +27,15 @@ class Mend(StrEnum):
     """Nothing can be done but to say so."""
 
 
+class Hearing(StrEnum):
+    """What it takes to hear a fault."""
+
+    REPLY = "reply"
+    """One captured reply, and perhaps its request."""
+    PROBE = "probe"
+    """Requests made to provoke it: several replies side by side, their times, or what becomes of the server."""
+
+
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
     """One rule of the stream, seen from the side of who breaks it."""
 
@@ -40,3 +49,4 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     mend: Mend
     how: str
     """What repair does about it, or why it can do nothing."""
+    by: Hearing = Hearing.REPLY

@@ -1,6 +1,6 @@
 """Faults of finish_reason; each id begins with `fin-`."""
 
-from welldone.wire.faults.fault import Fault, Mend, Severity
+from welldone.wire.faults.fault import Fault, Hearing, Mend, Severity
 
 KEY_PRESENT = Fault(
     id="fin-key-present",
@@ -120,6 +120,19 @@ TOOL_CALLS = Fault(
     ),
     mend=Mend.LOSSLESS,
     how="rewrite stop to tool_calls when a complete call was streamed",
+)
+LENGTH = Fault(
+    id="fin-length",
+    severity=Severity.BREAKS,
+    endpoints=("chat",),
+    rule="An answer that hits the token limit ends with length, never with stop.",
+    hurts=(
+        "openai-python, openai-node: their parse helpers fail on torn JSON, and do not say LengthFinishReasonError",
+        "agents that ask again after length: keep half an answer",
+    ),
+    mend=Mend.REPORT,
+    how="report; that a model stopped right at the limit cannot be told from a cut",
+    by=Hearing.PROBE,
 )
 FUNCTION_CALL_LEGACY = Fault(
     id="fin-function-call-legacy",

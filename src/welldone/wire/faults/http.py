@@ -1,6 +1,6 @@
 """Faults of HTTP transport; each id begins with `http-`."""
 
-from welldone.wire.faults.fault import Fault, Mend, Severity
+from welldone.wire.faults.fault import Fault, Hearing, Mend, Severity
 
 CONTENT_TYPE = Fault(
     id="http-content-type",
@@ -23,6 +23,19 @@ CHARSET_UTF8 = Fault(
     hurts=(),
     mend=Mend.LOSSLESS,
     how="rewrite the header",
+)
+FLUSH_EACH_EVENT = Fault(
+    id="http-flush-each-event",
+    severity=Severity.BREAKS,
+    endpoints=("chat", "completions"),
+    rule="Every event is sent when it is made; events are not collected first.",
+    hurts=(
+        "openai-python, openai-node: the whole answer comes at once, as does their callers' first text",
+        "trustedrouter-provider-check: fails its check stream.incremental-delivery",
+    ),
+    mend=Mend.REPORT,
+    how="report; what was held back upstream is late already. Nothing is added to the wait",
+    by=Hearing.PROBE,
 )
 NO_PROXY_BUFFERING = Fault(
     id="http-no-proxy-buffering",
@@ -75,4 +88,50 @@ BODY_ENDS_AFTER_DONE = Fault(
     ),
     mend=Mend.LOSSLESS,
     how="close the own body at [DONE] or at the final event",
+)
+HEADERS_BEFORE_PREFILL = Fault(
+    id="http-headers-before-prefill",
+    severity=Severity.BREAKS,
+    endpoints=("chat", "completions"),
+    rule="Status and headers are sent when the request is accepted, before the prompt is processed.",
+    hurts=(
+        "openai-node, AI SDK: their fetch gives up when no head came within 300 s",
+        "Pi coding agent: timed out where only the head was late",
+    ),
+    mend=Mend.PARTIAL,
+    how="send the head after a second of waiting; a refusal that comes later is an error event",
+    by=Hearing.PROBE,
+)
+CORS_PREFLIGHT = Fault(
+    id="http-cors-preflight",
+    severity=Severity.BREAKS,
+    endpoints=("chat", "completions"),
+    rule="OPTIONS is answered, and every header that is asked for is allowed, those named x-stainless-* too.",
+    hurts=("openai-node in a browser: no request leaves the page, and all that it shows is 'Connection error.'",),
+    mend=Mend.LOSSLESS,
+    how="answer OPTIONS itself, for the origins that its owner allows",
+    by=Hearing.PROBE,
+)
+ACCEPT_IGNORED = Fault(
+    id="http-accept-ignored",
+    severity=Severity.BREAKS,
+    endpoints=("chat", "completions"),
+    rule="The stream field of the body alone chooses between a stream and JSON; the Accept header does not.",
+    hurts=(
+        "openai-python, openai-node: send Accept: application/json on streams too, and get no stream",
+        "LangChain, pydantic-ai: the same, as they use openai-python",
+    ),
+    mend=Mend.LOSSLESS,
+    how="read the field alone; the client's Accept does not go upstream",
+    by=Hearing.PROBE,
+)
+STREAM_DEFAULT_FALSE = Fault(
+    id="http-stream-default-false",
+    severity=Severity.BREAKS,
+    endpoints=("chat", "completions"),
+    rule="An absent or false stream means one JSON object, not a stream.",
+    hurts=("AI SDK: sends no stream key for a whole reply, and fails to read a stream as JSON",),
+    mend=Mend.LOSSLESS,
+    how="always say upstream what is wanted, and fold a stream into one object",
+    by=Hearing.PROBE,
 )

@@ -1,6 +1,6 @@
 """Faults of several choices; each id begins with `n-`."""
 
-from welldone.wire.faults.fault import Fault, Mend, Severity
+from welldone.wire.faults.fault import Fault, Hearing, Mend, Severity
 
 INDEX_INT = Fault(
     id="n-index-int",
@@ -33,4 +33,27 @@ ONE_CHOICE_PER_CHUNK = Fault(
     hurts=("openai-go: its older state and most clients for one choice read only choices[0]",),
     mend=Mend.LOSSLESS,
     how="send one chunk for each choice",
+)
+EACH_COMPLETE = Fault(
+    id="n-each-complete",
+    severity=Severity.BREAKS,
+    endpoints=("chat",),
+    rule="Each choice has its own role, deltas and finish_reason.",
+    hurts=(
+        "openai-node .stream(): 'missing role for choice 1' or 'missing finish_reason for choice 1'",
+        "openai-python, openai-node: report no reason for that choice",
+    ),
+    mend=Mend.LOSSLESS,
+    how="write a missing role; see fin-always-sent for a missing reason",
+    by=Hearing.PROBE,
+)
+REFUSE_IF_UNSUPPORTED = Fault(
+    id="n-refuse-if-unsupported",
+    severity=Severity.STYLE,
+    endpoints=("chat", "completions"),
+    rule="A server that cannot give several choices answers 400 rather than giving one.",
+    hurts=(),
+    mend=Mend.PARTIAL,
+    how="ask once for each choice, unless the upstream is known to make several",
+    by=Hearing.PROBE,
 )

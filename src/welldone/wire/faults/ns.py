@@ -1,6 +1,6 @@
 """Faults of replies that are not streamed; each id begins with `ns-`."""
 
-from welldone.wire.faults.fault import Fault, Mend, Severity
+from welldone.wire.faults.fault import Fault, Hearing, Mend, Severity
 
 CONTENT_TYPE_JSON = Fault(
     id="ns-content-type-json",
@@ -114,4 +114,28 @@ OBJECT = Fault(
     hurts=(),
     mend=Mend.LOSSLESS,
     how="set it",
+)
+LEADING_SPACE_OK = Fault(
+    id="ns-leading-space-ok",
+    severity=Severity.STYLE,
+    endpoints=("chat", "completions"),
+    rule="White space before the JSON, sent to keep the connection alive, is harmless.",
+    hurts=(),
+    mend=Mend.LOSSLESS,
+    how="none is needed: it is skipped",
+    by=Hearing.PROBE,
+)
+MODELS_LIST = Fault(
+    id="ns-models-list",
+    severity=Severity.TOLERATED,
+    endpoints=("chat", "completions"),
+    rule="GET /v1/models gives {object:'list',data:[{id,object:'model',created,owned_by}]}.",
+    hurts=(
+        "openai-python, openai-node: models.list() gives nothing where there is no data",
+        "openai-php: fails on a model without owned_by",
+        "BoltAI: finds no models where object is missing",
+    ),
+    mend=Mend.LOSSLESS,
+    how="list the models itself, each with all four fields",
+    by=Hearing.PROBE,
 )

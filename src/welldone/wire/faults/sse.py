@@ -1,6 +1,6 @@
 """Faults of SSE framing; each id begins with `sse-`."""
 
-from welldone.wire.faults.fault import Fault, Mend, Severity
+from welldone.wire.faults.fault import Fault, Hearing, Mend, Severity
 
 EVENT_BLANK_LINE = Fault(
     id="sse-event-blank-line",
@@ -161,6 +161,16 @@ KEEPALIVE_FORM = Fault(
     ),
     mend=Mend.LOSSLESS,
     how="turn it into a real comment",
+)
+KEEPALIVE_RESETS_IDLE = Fault(
+    id="sse-keepalive-resets-idle",
+    severity=Severity.BREAKS,
+    endpoints=("chat", "completions"),
+    rule="Where clients time out on events rather than bytes, a keep-alive is a chunk that changes nothing.",
+    hurts=("Codex: ends the turn after 300 s without an event; comments do not count",),
+    mend=Mend.REPORT,
+    how="none: a server cannot know the clock of its client, and comments suit all others",
+    by=Hearing.PROBE,
 )
 KEEPALIVE_RUN_LIMIT = Fault(
     id="sse-keepalive-run-limit",

@@ -1,6 +1,6 @@
 """Faults of tool calls; each id begins with `tool-`."""
 
-from welldone.wire.faults.fault import Fault, Mend, Severity
+from welldone.wire.faults.fault import Fault, Hearing, Mend, Severity
 
 INDEX_REQUIRED = Fault(
     id="tool-index-required",
@@ -220,6 +220,16 @@ NO_CONTENT_IN_SAME_DELTA = Fault(
     hurts=("gptel: ignores tool_calls when content is not empty",),
     mend=Mend.LOSSLESS,
     how="split it in two chunks, the text first",
+)
+NO_MARKUP_LEAK = Fault(
+    id="tool-no-markup-leak",
+    severity=Severity.BREAKS,
+    endpoints=("chat",),
+    rule="The model's own markup of a call (<tool_call>, JSON in a fence) never stands in content.",
+    hurts=("openai-python, openai-node, AI SDK, LangChain: show the markup as the answer, and no tool is called",),
+    mend=Mend.REPORT,
+    how="report; reading a model's markup is the work of its server",
+    by=Hearing.PROBE,
 )
 CALLS_NULL = Fault(
     id="tool-calls-null",

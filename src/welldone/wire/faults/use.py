@@ -1,6 +1,6 @@
 """Faults of usage; each id begins with `use-`."""
 
-from welldone.wire.faults.fault import Fault, Mend, Severity
+from welldone.wire.faults.fault import Fault, Hearing, Mend, Severity
 
 FINAL_CHUNK = Fault(
     id="use-final-chunk",
@@ -97,6 +97,16 @@ CHOICES_EMPTY_ARRAY = Fault(
     ),
     mend=Mend.LOSSLESS,
     how="write []",
+)
+WHOLE_REQUEST = Fault(
+    id="use-whole-request",
+    severity=Severity.TOLERATED,
+    endpoints=("chat", "completions"),
+    rule="The numbers are those of the whole request, all n choices and reasoning included.",
+    hurts=(),
+    mend=Mend.PARTIAL,
+    how="where choices are asked for one by one their counts are added up; otherwise report",
+    by=Hearing.PROBE,
 )
 DETAILS = Fault(
     id="use-details",

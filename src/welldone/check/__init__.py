@@ -1,0 +1,1 @@
+"""Asks a server what clients ask, and says which rules of the stream it keeps."""

@@ -1,0 +1,35 @@
+"""Where things stand in an answer: the frame of a character, the borders between chunks, the first difference."""
+
+from itertools import accumulate
+
+from welldone.check.reply import Reply
+from welldone.rules.choices import Part
+
+_BEFORE = 20  # characters that are shown before the first one that differs: some words
+
+
+def frame_of(reply: Reply, place: int) -> int | None:
+    """The number of the frame that brings a character of the first choice's text; None where there are no frames."""
+    parts = _parts(reply)
+    return next((part.message.number for part, end in zip(parts, _ends(parts), strict=True) if end > place), None)
+
+
+def borders(reply: Reply) -> list[int]:
+    """How long the first choice's text was before each of its chunks with text but the first."""
+    return sorted({*_ends(_parts(reply))} - {0, len(reply.text)})
+
+
+def from_difference(text: str, other: str) -> str:
+    """The text from a little before the place where the other one begins to differ."""
+    same = next((place for place, (one, two) in enumerate(zip(text, other, strict=False)) if one != two), None)
+    start = max((min(len(text), len(other)) if same is None else same) - _BEFORE, 0)
+    return ("…" if start else "") + text[start:]
+
+
+def _parts(reply: Reply) -> list[Part]:
+    choices = [choice for choice in reply.heard.choices if choice.key == reply.first.index]
+    return choices[0].parts if choices else []
+
+
+def _ends(parts: list[Part]) -> list[int]:
+    return list(accumulate(len(part.text) for part in parts))

@@ -1,0 +1,57 @@
+"""Keeps the traces of a run: for each reply NAME.json and NAME.body, as `welldone lint` and `mock` read them."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from welldone.check.reply import Reply
+from welldone.net.secrets import Secrets
+
+
+def name_of(probe: str, reply: Reply) -> str:
+    """The file of a trace."""
+    return f"{probe}-{reply.number}.json"
+
+
+def is_kept(reply: Reply, secrets: Secrets) -> bool:
+    """Whether there is a trace of it: of none that says a secret."""
+    return reply.is_judged and reply.status is not None and not secrets.are_in(reply.recording.body)
+
+
+def write(folder: Path, probe: str, replies: Iterable[Reply], secrets: Secrets) -> None:
+    """Write the traces of one probe. One with a secret in its body is left out.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for reply in replies:
+        if not is_kept(reply, secrets):
+            continue
+        path = folder / name_of(probe, reply)
+        body = path.with_suffix(".body")
+        body.write_bytes(reply.recording.body)
+        record = json.dumps(_record(probe, reply, body.name), ensure_ascii=False, indent=1)
+        path.write_bytes(secrets.clean_json(record.encode("utf-8", "replace")))
+
+
+def _record(probe: str, reply: Reply, body: str) -> dict[str, object]:
+    recording, asked = reply.recording, reply.asked
+    arrivals = recording.arrivals
+    sizes = [count - before for (_, before), (_, count) in zip([(0.0, 0), *arrivals], arrivals, strict=False)]
+    return {
+        "server": "checked",
+        "probe": probe,
+        "endpoint": asked.path,
+        "method": asked.method,
+        "request": asked.json,
+        "status": f"HTTP/1.1 {recording.status}",
+        "headers": recording.headers,
+        "head_s": recording.head_s,
+        "http_chunk_sizes": recording.pieces,
+        "pieces": [[seconds, size] for (seconds, _), size in zip(arrivals, sizes, strict=True)],
+        "body": body,
+        "body_complete": None if recording.is_left else recording.is_complete,
+        **({"error": "nobody listened any more"} if recording.is_left else {}),
+        **({"error": recording.error} if recording.error else {}),
+    }

@@ -1,0 +1,252 @@
+"""A reply to a probe: what was asked, what was heard, when, and what a client would make of it.
+
+It is read with the eyes of the judge (`rules/heard`), stream or not: probes ask for the text, the reason, the calls.
+"""
+
+import json
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+
+from welldone.net.ear import Recording
+from welldone.rules.choices import Choice, as_list, as_object, as_text
+from welldone.rules.heard import Form, Heard
+from welldone.rules.trace import Trace
+
+_SHOWN = 160  # characters of a server's error message: it is quoted in a line
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """A request."""
+
+    method: str
+    path: str
+    """Below the server's URL, or from its root where `is_root`."""
+    body: bytes | None = None
+    headers: tuple[tuple[str, str | None], ...] = ()
+    is_root: bool = False
+
+    @property
+    def json(self) -> dict[str, Any] | None:
+        """The body, where it is a JSON object."""
+        try:
+            value = None if self.body is None else json.loads(self.body)
+        except (ValueError, RecursionError):
+            return None
+        return value if isinstance(value, dict) else None
+
+    @property
+    def endpoint(self) -> str:
+        """Which rules speak about the reply."""
+        return "completions" if self.path == "/completions" else "chat"
+
+
+class ToolCall(msgspec.Struct, frozen=True):
+    """A call, put together."""
+
+    id: str
+    name: str
+    arguments: str
+    """As text, whatever came."""
+
+
+class Said(msgspec.Struct, frozen=True):
+    """One choice of a reply."""
+
+    index: int
+    role: object
+    text: str
+    reasoning: str
+    calls: tuple[ToolCall, ...]
+    finish: object
+    logprobs: tuple[Any, ...]
+    """The `logprobs` that are not null, one for each chunk that had some."""
+
+
+class Reply:
+    """One reply, from all the sides that probes look at."""
+
+    def __init__(self, asked: Asked, recording: Recording, number: int, *, is_judged: bool = True) -> None:
+        self.is_judged = is_judged
+        """Whether it comes from an endpoint that the rules speak about."""
+        self.asked = asked
+        self.recording = recording
+        self.number = number
+        """Which of the probe's requests it answers, from 1."""
+
+    @cached_property
+    def trace(self) -> Trace:
+        """The reply as the judge wants it. Of one that was left the whole frames count, and its end does not."""
+        recording = self.recording
+        body = recording.body
+        if recording.is_left:
+            body = body[: max(body.rfind(b"\n\n") + 2, 0) if b"\n\n" in body else 0]
+        return Trace(
+            body=body,
+            endpoint=self.asked.endpoint,
+            request=self.asked.json,
+            status=recording.status,
+            headers=recording.headers,
+            complete=None if recording.is_left else recording.is_complete,
+            end=None if recording.is_left else True,
+            pieces=None if recording.is_left else recording.pieces,
+        )
+
+    @cached_property
+    def heard(self) -> Heard:
+        return Heard(self.trace)
+
+    @property
+    def status(self) -> int | None:
+        """None: there was no reply."""
+        return self.recording.status
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether the server took the request."""
+        return self.status is not None and 200 <= self.status < 300
+
+    @property
+    def is_stream(self) -> bool:
+        return self.heard.form is Form.STREAM
+
+    def header(self, name: str) -> str | None:
+        """The value of a header; `name` in lower case."""
+        return self.trace.header(name)
+
+    @cached_property
+    def json(self) -> dict[str, Any]:
+        """The body as a JSON object; an empty one where it is something else."""
+        try:
+            return as_object(json.loads(self.recording.body))
+        except (ValueError, RecursionError):
+            return {}
+
+    @property
+    def complaint(self) -> str:
+        """What the server says is wrong, in a line."""
+        error = self.json.get("error", self.json)
+        text = as_text(error if isinstance(error, str) else as_object(error).get("message"))
+        text = text or self.recording.body[:1000].decode("utf-8", "replace")
+        line = " ".join(text.split())
+        shown = "".join(char if char.isprintable() else "?" for char in line[:_SHOWN])
+        return f"{self.status}: {shown}" if shown else f"status {self.status}"
+
+    # ---- what it says
+
+    @cached_property
+    def choices(self) -> list[Said]:
+        """By their index."""
+        if self.is_stream:
+            found = [_streamed(choice) for choice in self.heard.choices]
+        else:
+            entries = enumerate(as_list(self.heard.reply.get("choices")))
+            found = [_whole(as_object(entry), place, is_chat=self.heard.is_chat) for place, entry in entries]
+        return sorted(found, key=lambda said: said.index)
+
+    @property
+    def first(self) -> Said:
+        """The first choice; one that says nothing where there is none."""
+        return self.choices[0] if self.choices else Said(0, None, "", "", (), None, ())
+
+    @property
+    def text(self) -> str:
+        return self.first.text
+
+    @property
+    def finish(self) -> object:
+        return self.first.finish
+
+    @cached_property
+    def usage(self) -> dict[str, Any] | None:
+        """The last usage that was sent."""
+        if not self.is_stream:
+            usage = self.heard.reply.get("usage")
+            return usage if isinstance(usage, dict) else None
+        told = [chunk.json["usage"] for chunk in self.heard.chunks if isinstance(chunk.json.get("usage"), dict)]
+        return told[-1] if told else None
+
+    def tokens(self, name: str) -> int | None:
+        """A number of the usage."""
+        value = (self.usage or {}).get(name)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    # ---- when it came
+
+    def at(self, byte: int) -> float:
+        """Seconds after the request until so many bytes of the body were there."""
+        arrivals = self.recording.arrivals
+        return next((seconds for seconds, count in arrivals if count >= byte), self.recording.ended_s)
+
+    @cached_property
+    def text_times(self) -> list[float]:
+        """For each chunk with new text (or reasoning, or a piece of a call): when it was there."""
+        frames = self.heard.frames
+        ends = [following.byte for _, following in pairwise(frames)] + [len(self.trace.body)]
+        return [
+            self.at(ends[chunk.number - 1])
+            for chunk, parts in self.heard.by_chunk
+            if any(any(part.texts) for part in parts)
+        ]
+
+    @cached_property
+    def silence_s(self) -> float:
+        """The longest time in which nothing came, from the request on."""
+        head_s = self.recording.head_s
+        times = [0.0, *([] if head_s is None else [head_s]), *(seconds for seconds, _ in self.recording.arrivals)]
+        times.append(self.recording.ended_s)
+        return max(later - earlier for earlier, later in pairwise(times))
+
+
+def silence(why: str) -> Recording:
+    """What is heard where there is no connection."""
+    return Recording(
+        status=None,
+        headers=(),
+        body=b"",
+        pieces=None,
+        is_complete=False,
+        head_s=None,
+        arrivals=(),
+        ended_s=0.0,
+        error=why,
+    )
+
+
+def _streamed(choice: Choice) -> Said:
+    roles = [part.role for part in choice.parts if part.role]
+    calls = tuple(ToolCall(call.id, call.name, _as_arguments(call.arguments)) for call in choice.calls)
+    return Said(
+        choice.key,
+        roles[0] if roles else None,
+        choice.text,
+        "".join(part.reasoning for part in choice.parts),
+        calls,
+        None if choice.finish is None else choice.finish.finish,
+        tuple(part.choice["logprobs"] for part in choice.parts if part.choice.get("logprobs") is not None),
+    )
+
+
+def _whole(entry: dict[str, Any], place: int, *, is_chat: bool) -> Said:
+    message = as_object(entry.get("message"))
+    calls = [as_object(call) for call in as_list(message.get("tool_calls"))]
+    functions = [as_object(call.get("function")) for call in calls]
+    index = entry.get("index")
+    return Said(
+        index if isinstance(index, int) else place,
+        message.get("role"),
+        as_text(message.get("content") if is_chat else entry.get("text")),
+        as_text(message.get("reasoning_content")) or as_text(message.get("reasoning")),
+        tuple(
+            ToolCall(as_text(call.get("id")), as_text(function.get("name")), _as_arguments(function.get("arguments")))
+            for call, function in zip(calls, functions, strict=True)
+        ),
+        entry.get("finish_reason"),
+        () if entry.get("logprobs") is None else (entry["logprobs"],),
+    )
+
+
+def _as_arguments(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,129 @@
+"""The report: what was asked of a server, what was heard, and what that is worth. All screens are drawn from it."""
+
+from enum import StrEnum
+
+import msgspec
+
+VERSION = 1
+"""Of the JSON form. A reader of version 1 may meet new members, but none that it knows changes its meaning."""
+
+
+class Verdict(StrEnum):
+    """What a probe, a rule or a whole server is worth."""
+
+    RIGHT = "right"
+    LAX = "lax"
+    """Rules are broken, but none that is known to break a client."""
+    WRONG = "wrong"
+    NOT_OFFERED = "not offered"
+    """The server says that it does not do this."""
+    NOT_HEARD = "not heard"
+    """There was no occasion to judge it."""
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """A rule that a probe heard broken: its first place, and how often."""
+
+    rule: str
+    severity: str
+    """breaks, tolerated or style."""
+    probe: str
+    request: int
+    """Which request of the probe, from 1."""
+    frame: int | None
+    """The number of the frame, from 1; None where it is about the reply as a whole."""
+    byte: int | None
+    """Where that frame begins in the body."""
+    heard: str
+    wanted: str
+    count: int
+    """How often the probe heard it."""
+    hurts: tuple[str, ...]
+    """Whom it hurts and how, each as `client: what happens`."""
+    again: str
+    """The command that shows it again."""
+    curl: str | None
+    """The same request by hand; None where it is too long for a line."""
+    trace: str | None = None
+    """The file of the recorded reply, where there is one."""
+    is_new: bool = True
+    """False where the baseline has it too."""
+
+
+class Probed(msgspec.Struct, frozen=True, kw_only=True):
+    """What one probe came to."""
+
+    name: str
+    says: str
+    """What it asks, in a line."""
+    verdict: Verdict
+    why: str = ""
+    """Why it was not offered or not heard."""
+    requests: int
+    rules: int
+    """How many rules had a say in it."""
+    broken: tuple[str, ...]
+    """The rules that it heard broken."""
+    seconds: float
+
+
+class Ruled(msgspec.Struct, frozen=True, kw_only=True):
+    """What one rule came to, over all probes."""
+
+    id: str
+    rule: str
+    """The rule as a sentence."""
+    severity: str
+    verdict: Verdict
+    why: str = ""
+    """Why it was not offered or not heard."""
+    probes: tuple[str, ...]
+    """Those in which it had a say, or, where it is broken, those that heard it."""
+
+
+class Cost(msgspec.Struct, frozen=True, kw_only=True):
+    """What the run has cost the server."""
+
+    requests: int
+    prompt_tokens: int
+    completion_tokens: int
+    is_counted: bool
+    """False where replies came without usage, and their tokens are estimated."""
+    seconds: float
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """All that there is to say about one server."""
+
+    version: int = VERSION
+    tool: str
+    """The version of welldone."""
+    date: str
+    """When the run began, as ISO 8601 in UTC."""
+    url: str
+    model: str
+    server: str
+    """What the server calls itself; empty where it does not say."""
+    profile: str | None
+    """The client whose rules alone were judged."""
+    is_strict: bool
+    verdict: Verdict
+    passed: bool
+    """Whether the exit code is 0: by `verdict`, `is_strict`, and the baseline where there was one."""
+    cost: Cost
+    probes: tuple[Probed, ...]
+    rules: tuple[Ruled, ...]
+    findings: tuple[Finding, ...]
+    """By severity, then in the order of the rules and the probes; one for each rule and probe."""
+
+    def count(self, verdict: Verdict) -> int:
+        """How many rules came to that verdict."""
+        return sum(rule.verdict is verdict for rule in self.rules)
+
+    @property
+    def broken(self) -> dict[str, list[Finding]]:
+        """The findings of each rule, in the order in which they are shown."""
+        by_rule: dict[str, list[Finding]] = {}
+        for finding in self.findings:
+            by_rule.setdefault(finding.rule, []).append(finding)
+        return by_rule

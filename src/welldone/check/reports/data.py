@@ -1,0 +1,23 @@
+"""The report as JSON, and the schema of that."""
+
+from typing import Any
+
+import msgspec
+
+from welldone.check.report import VERSION, Report
+from welldone.check.reports.words import inert
+
+
+def draw(report: Report) -> str:
+    """All of the report."""
+    return msgspec.json.format(msgspec.json.encode(inert(report)), indent=2).decode() + "\n"
+
+
+def schema() -> dict[str, Any]:
+    """What every report of this version keeps to. New members may come: a reader leaves aside what it does not know."""
+    made = msgspec.json.schema(Report)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"welldone check report, version {VERSION}",
+        **made,
+    }

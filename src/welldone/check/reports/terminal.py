@@ -1,0 +1,92 @@
+"""The report for a person at a terminal: a row for each probe, each broken rule once, and one line that says it all."""
+
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from welldone.check.report import Finding, Probed, Report, Ruled, Verdict
+from welldone.check.reports.words import JUDGED, count, inert, more, outcome, place, sums, terms, unheard
+
+Paint: TypeAlias = Callable[[str, str], str]
+"""A text in the colour of its kind: a verdict, a severity, or `dim`."""
+
+_WIDTH = 100  # of the names of probes that are joined; the rest is as long as it is
+_NAMED = 3  # probes that also heard a rule broken
+_VERDICT = max(len(verdict) for verdict in Verdict)
+
+
+def lines(report: Report, paint: Paint, *, is_verbose: bool = False) -> list[str]:
+    """The report, line by line. What is well is said briefly, unless `is_verbose`."""
+    report = inert(report)
+    drawn = [*_heading(report), *_probes(report.probes, paint, is_verbose=is_verbose), ""]
+    sentences = {rule.id: rule.rule for rule in report.rules}
+    for rule, findings in report.broken.items():
+        named = len(findings) if is_verbose else _NAMED
+        drawn += [*_finding(findings, sentences.get(rule, ""), named, paint), ""]
+    if is_verbose:
+        drawn += _silent(report.rules, paint)
+    return drawn + _end(report, paint, is_verbose=is_verbose)
+
+
+def _heading(report: Report) -> list[str]:
+    who = f"{report.model} at {report.url}" + (f" ({report.server})" if report.server else "")
+    measure = terms(report)
+    return [who + (f", {measure}" if measure else "")]
+
+
+def _probes(probes: Sequence[Probed], paint: Paint, *, is_verbose: bool) -> list[str]:
+    right = [probe.name for probe in probes if probe.verdict is Verdict.RIGHT]
+    shown = probes if is_verbose else [probe for probe in probes if probe.verdict is not Verdict.RIGHT]
+    width = max((len(probe.name) for probe in shown), default=0)
+    rows = [f"{probe.name:<{width}}  {_verdict(probe.verdict, paint)}  {_say(probe)}".rstrip() for probe in shown]
+    return rows if is_verbose or not right else [*_joined(right, paint), *rows]
+
+
+def _joined(names: list[str], paint: Paint) -> list[str]:
+    first, *rest = textwrap.wrap(
+        f"right  {', '.join(names)}", _WIDTH, subsequent_indent=" " * 7, break_on_hyphens=False, break_long_words=False
+    )
+    return [first.replace("right", paint("right", "right"), 1), *rest]
+
+
+def _verdict(verdict: Verdict, paint: Paint) -> str:
+    return paint(f"{verdict:<{_VERDICT}}", _kind(verdict))
+
+
+def _kind(verdict: Verdict) -> str:
+    return verdict if verdict in JUDGED else "dim"
+
+
+def _say(probe: Probed) -> str:
+    if probe.broken:
+        return f"{len(probe.broken)} of {count(probe.rules, 'rule')}: {', '.join(probe.broken)}"
+    return count(probe.rules, "rule") if probe.verdict in JUDGED else probe.why
+
+
+def _finding(findings: list[Finding], sentence: str, named: int, paint: Paint) -> list[str]:
+    first = findings[0]
+    known = "" if any(finding.is_new for finding in findings) else ", known"
+    heading = f"x {first.rule}  {paint(first.severity, first.severity)}  {place(first)}{more(findings, named)}{known}"
+    labelled = [("heard", first.heard), ("wanted", first.wanted)]
+    labelled += zip(["hurts", *[""] * len(first.hurts)], first.hurts, strict=False)
+    labelled += [("again", first.again), ("curl", first.curl or ""), ("trace", first.trace or "")]
+    labelled += [("more", f"welldone rules {first.rule}")]
+    return [heading, f"  {sentence}", *(f"  {label:<6}  {text}" for label, text in labelled if text)]
+
+
+def _silent(rules: Sequence[Ruled], paint: Paint) -> list[str]:
+    silent = [rule for rule in rules if rule.verdict not in JUDGED]
+    width = max((len(rule.id) for rule in silent), default=0)
+    rows = [f"{rule.id:<{width}}  {_verdict(rule.verdict, paint)}  {rule.why}".rstrip() for rule in silent]
+    return [*rows, ""] if rows else []
+
+
+def _end(report: Report, paint: Paint, *, is_verbose: bool) -> list[str]:
+    said = outcome(report)
+    drawn = [f"{sums(report)}: {paint(report.verdict, _kind(report.verdict))}{said.removeprefix(report.verdict)}"]
+    silent = unheard(report)
+    if silent:
+        drawn.append(f"  {silent}{'' if is_verbose else '; --verbose says why'}")
+    if report.passed and report.verdict is Verdict.WRONG:
+        drawn.append("  passed: nothing is broken that was not broken before")
+    return drawn

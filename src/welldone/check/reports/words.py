@@ -1,0 +1,121 @@
+"""What all forms of a report say in the same words: places, counts, facts.
+
+What a server sent stands in a report as it came. `inert` takes out what could move, hide or end the text around it.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from welldone.check.report import Cost, Finding, Report, Ruled, Verdict
+
+JUDGED = (Verdict.RIGHT, Verdict.LAX, Verdict.WRONG)
+"""The verdicts of what had a say."""
+LONGEST = 10_000
+"""Characters of one text. What is quoted of a server is far shorter; a curl line may be some thousand."""
+
+
+def inert(report: Report) -> Report:
+    """The report with every text printable, in one line, and not too long."""
+    return msgspec.convert(_inert(msgspec.to_builtins(report)), Report)
+
+
+def _inert(value: Any) -> Any:  # noqa: ANN401 - JSON
+    match value:
+        case str():
+            return _printable(value)
+        case dict():
+            return {name: _inert(member) for name, member in value.items()}
+        case list() | tuple():
+            return [_inert(member) for member in value]
+        case _:
+            return value
+
+
+def _printable(text: str) -> str:
+    cut = text if len(text) <= LONGEST else text[:LONGEST] + "…"
+    return cut if cut.isprintable() else "".join(char if char.isprintable() else ascii(char)[1:-1] for char in cut)
+
+
+def place(finding: Finding) -> str:
+    """Where it was heard."""
+    parts = [finding.probe]
+    if finding.request > 1:
+        parts.append(f"request {finding.request}")
+    if finding.frame is not None:
+        parts += [f"frame {finding.frame}", f"byte {finding.byte}"]
+    return ", ".join(parts)
+
+
+def more(findings: Sequence[Finding], names: int) -> str:
+    """How often else the rule was heard broken, and in which probes; so many of them are named."""
+    first, others = findings[0], findings[1:]
+    times = sum(finding.count for finding in findings) - 1
+    if times < 1:
+        return ""
+    if not others:
+        return f", and {times:,} more"
+    probes = ([first.probe] if first.count > 1 else []) + [finding.probe for finding in others]
+    named = ", ".join(probes[:names]) + (", …" if len(probes) > names else "")
+    return f", and {times:,} more in {named}"
+
+
+def fails(report: Report, finding: Finding) -> bool:
+    """Whether the finding is one for which the check does not pass."""
+    return finding.is_new and (report.is_strict or finding.severity == "breaks")
+
+
+def judged(report: Report) -> list[Ruled]:
+    """The rules that had a say."""
+    return [rule for rule in report.rules if rule.verdict in JUDGED]
+
+
+def sums(report: Report) -> str:
+    """What was done: probes, rules, requests, tokens, seconds."""
+    cost = report.cost
+    parts = [count(len(report.probes), "probe"), count(len(judged(report)), "rule"), count(cost.requests, "request")]
+    return ", ".join([*parts, tokens(cost), seconds(cost.seconds)])
+
+
+def tokens(cost: Cost) -> str:
+    """What the answers cost; `about` where the server did not count them all."""
+    number = count(cost.prompt_tokens + cost.completion_tokens, "token")
+    return number if cost.is_counted else f"about {number}"
+
+
+def seconds(number: float) -> str:
+    """A time, as exact as it is of use."""
+    return f"{number:.1f} s" if number < 9.95 else f"{number:,.0f} s"
+
+
+def outcome(report: Report) -> str:
+    """The verdict, with what stands behind it."""
+    broken = report.broken
+    if not broken:
+        return f"{report.verdict}"
+    severities = [findings[0].severity for findings in broken.values()]
+    by_severity = ", ".join(f"{severities.count(severity)} {severity}" for severity in dict.fromkeys(severities))
+    known = sum(not any(finding.is_new for finding in findings) for findings in broken.values())
+    return f"{report.verdict}, {count(len(broken), 'rule')} broken ({by_severity}{f'; {known} known' if known else ''})"
+
+
+def unheard(report: Report) -> str:
+    """How many rules had no say, or nothing."""
+    parts = [
+        f"{report.count(verdict)} {verdict}"
+        for verdict in (Verdict.NOT_OFFERED, Verdict.NOT_HEARD)
+        if report.count(verdict)
+    ]
+    return f"{' and '.join(parts)} of {count(len(report.rules), 'rule')}" if parts else ""
+
+
+def terms(report: Report) -> str:
+    """By which measure it was judged, where it is not the usual one."""
+    parts = [f"judged for {report.profile} alone"] if report.profile else []
+    return ", ".join([*parts, "strict"] if report.is_strict else parts)
+
+
+def count(number: int, noun: str) -> str:
+    """A number of things."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,143 @@
+"""The first look: is there a server, does it let us in, which model, and how does it want to be asked?
+
+What is wrong here is nobody's broken rule. It ends the check with one line that says what to do.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from welldone.check import prompts
+from welldone.check.desk import Desk, Facts
+from welldone.check.reply import Asked, Reply
+from welldone.engines.listed import kind_of, read_models
+from welldone.net.ear import ListenError
+
+_PROBE = "first look"
+_TOKENS = 16
+_THINKING_TOKENS = 512
+"""How long a model may think before its first word. Small ones take some hundred tokens for a greeting."""
+_ALLOWANCE_LIMIT = 1024
+_NAMED = 5  # models that a message names
+_LOOK_S = 15.0  # a list of models takes no computing
+
+_OTHER_WAYS: tuple[tuple[Mapping[str, Any], str], ...] = (
+    ({"temperature": 0}, "max_tokens"),
+    ({}, "max_completion_tokens"),
+    ({}, "max_tokens"),
+)
+"""How to ask who does not take the usual members: OpenAI's models that think want no temperature, no max_tokens."""
+
+
+class UnreachableError(Exception):
+    """The server cannot be checked. The message is one line that says what to do."""
+
+
+async def look(desk: Desk) -> Facts:
+    """What there is to know before the probes begin.
+
+    Raises:
+        UnreachableError: there is nothing to check.
+    """
+    listed = await _ask(desk, Asked(method="GET", path="/models"), within_s=_LOOK_S)
+    _check_door(desk, listed)
+    models = (read_models(listed.recording.body) or ()) if listed.is_ok else ()
+    names = [model.id for model in models]
+    model = desk.settings.model or (names[0] if names else None)
+    if model is None:
+        raise UnreachableError(f"{desk.settings.url} lists no models: name one with --model")
+    facts = Facts(model=model, server=kind_of(models) or _printable(listed.header("server") or ""))
+    facts, reply = await _first_answer(desk, facts, names)
+    thinks = bool(reply.first.reasoning) or reply.text.lstrip().startswith("<think>")
+    return msgspec.structs.replace(facts, allowance=await _allowance(desk, facts)) if thinks else facts
+
+
+def _check_door(desk: Desk, reply: Reply) -> None:
+    """Whether a server of OpenAI's API answers at all, and takes the key."""
+    url, status = desk.settings.url, reply.status
+    if status is None:
+        raise UnreachableError(f"{url}: {reply.recording.error}")
+    if status in (401, 403):
+        raise UnreachableError(f"{url} {_about_the_key(desk)} ({reply.complaint})")
+    if 300 <= status < 400:
+        raise UnreachableError(f"{url} redirects to {_printable(reply.header('location') or '?')}: check that address")
+    if reply.is_ok and reply.trace.media_type == "text/html":
+        raise UnreachableError(f"{url} answers with a web page, not with JSON: give the address up to and with /v1")
+
+
+def _about_the_key(desk: Desk) -> str:
+    if desk.address.key is None:
+        return "wants a key: --api-key KEY, or WELLDONE_API_KEY"
+    return "does not take this key"
+
+
+async def _first_answer(desk: Desk, facts: Facts, names: list[str]) -> tuple[Facts, Reply]:
+    """A first whole answer, and how it was asked for."""
+    first = reply = await _chat(desk, facts, _TOKENS, stream=False)
+    for members, limit_name in _OTHER_WAYS:
+        if reply.status != 400:
+            break
+        facts = msgspec.structs.replace(facts, members=members, limit_name=limit_name)
+        reply = await _chat(desk, facts, _TOKENS, stream=False)
+    if reply.status is not None and reply.status >= 500:  # some only stream
+        reply = await _chat(desk, facts, _TOKENS, stream=True)
+    if not reply.is_ok:
+        raise _refused(desk, facts, first, names)
+    if not reply.choices and not reply.json:
+        what = "a web page" if reply.trace.media_type == "text/html" else "something else"
+        raise UnreachableError(f"{desk.settings.url} answers with {what}, not with JSON: is it a chat server?")
+    return facts, reply
+
+
+def _refused(desk: Desk, facts: Facts, reply: Reply, names: list[str]) -> UnreachableError:
+    """Why a plain question was not answered."""
+    url = desk.settings.url
+    if reply.status is None:
+        return UnreachableError(f"{url} does not answer a chat request: {reply.recording.error}")
+    if reply.status in (401, 403):
+        return UnreachableError(f"{url} {_about_the_key(desk)} ({reply.complaint})")
+    if reply.status in (404, 405) and "error" not in reply.json:
+        return UnreachableError(f"there is no {url}/chat/completions: give the address up to and with /v1")
+    if facts.model not in names and names:
+        more = ", …" if len(names) > _NAMED else ""
+        lists = f"it lists {', '.join(map(_printable, names[:_NAMED]))}{more}"
+        return UnreachableError(f"{url} does not answer for {facts.model!r} ({reply.complaint}); {lists}")
+    return UnreachableError(f"{url} does not answer for {facts.model!r} ({reply.complaint})")
+
+
+async def _allowance(desk: Desk, facts: Facts) -> int:
+    """How many tokens a model that thinks needs before it speaks."""
+    reply = await _chat(desk, facts, _THINKING_TOKENS, stream=True)
+    choices = reply.heard.choices[:1] if reply.is_stream else []
+    parts = choices[0].parts if choices else []
+    until_text = next((place for place, part in enumerate(parts) if part.text and not part.reasoning), None)
+    if until_text is None:
+        return _ALLOWANCE_LIMIT
+    # Half as much again: another question may need more thought than a greeting.
+    return min(_ALLOWANCE_LIMIT, math.ceil(until_text * 1.5) + _TOKENS)
+
+
+async def _chat(desk: Desk, facts: Facts, tokens: int, *, stream: bool) -> Reply:
+    body = {
+        "model": facts.model,
+        "messages": [{"role": "user", "content": prompts.HELLO}],
+        "stream": stream,
+        **facts.members,
+        facts.limit_name: tokens,
+        **desk.settings.extra,
+    }
+    return await _ask(desk, Asked(method="POST", path="/chat/completions", body=msgspec.json.encode(body)))
+
+
+async def _ask(desk: Desk, asked: Asked, within_s: float | None = None) -> Reply:
+    try:
+        recordings = await desk.ask(asked, _PROBE, within_s=within_s)
+    except ListenError as error:
+        raise UnreachableError(f"{desk.settings.url}: {error}; is the server running there?") from None
+    return Reply(asked, recordings[-1], 1)
+
+
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else "?" for char in text[:100])

@@ -1,0 +1,54 @@
+"""What a run of the check is told: whom to ask, how, and what to look at."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+
+class Patience(msgspec.Struct, frozen=True):
+    """How long things may take. Tests are less patient."""
+
+    reply_s: float = 60.0
+    """A reply that is not whole by then is given up."""
+    silence_s: float = 15.0
+    """How long a stream may be silent: nginx and most load balancers give up after 60 s, and wait for several signs."""
+    prefill_s: float = 0.5
+    """A first word that comes sooner says nothing of what was sent before it."""
+    stream_s: float = 0.25
+    """A stream that is over sooner says nothing of how it was flushed."""
+    leave_s: float = 3.0
+    """By when a server must have noticed that nobody listens any more."""
+    after_done_s: float = 3.0
+    """How long a body may stay open after [DONE]."""
+
+
+class CheckSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a user can say."""
+
+    url: str
+    """Up to and with /v1."""
+    model: str | None = None
+    """None: the first that the server lists."""
+    key: str | None = None
+    ca_file: str | None = None
+    is_verified: bool = True
+    headers: tuple[tuple[str, str], ...] = ()
+    """For every request."""
+    extra: Mapping[str, Any] = {}
+    """Members for the body of every request that should be answered."""
+    only: tuple[str, ...] = ()
+    """Names of probes, or their beginnings; empty: all."""
+    skip: tuple[str, ...] = ()
+    rules: tuple[str, ...] = ()
+    """Ids; empty: all."""
+    profile: str | None = None
+    is_strict: bool = False
+    known: frozenset[str] | None = None
+    """The rules that were broken before; None: there is no baseline."""
+    side_by_side: int = 4
+    """How many requests there may be at once. Four is what llama.cpp has slots for by default."""
+    record: Path | None = None
+    """A folder for the traces."""
+    patience: Patience = Patience()

@@ -1,0 +1,247 @@
+"""`welldone check`: which rules of the stream a running server keeps, which it breaks, and whom that hurts."""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from welldone.check.again import KEY_VARIABLE
+from welldone.check.probes import PROBES
+from welldone.check.profiles import BUILT_ON, CLIENTS
+from welldone.check.report import Report
+from welldone.check.reports import data, forms, terminal
+from welldone.check.run import NothingError, Progress, UnreachableError, check
+from welldone.check.settings import CheckSettings, Patience
+from welldone.cli import captures, show
+from welldone.cli.exits import Exit, UsageError
+from welldone.cli.options import Parser, nearest
+from welldone.wire.faults.catalogue import BY_ID
+
+EXAMPLES = f"""
+welldone check http://127.0.0.1:8000/v1
+welldone check https://api.example.com/v1 --model gpt-4o --api-key env:OPENAI_API_KEY
+welldone check http://127.0.0.1:8000/v1 --profile ai-sdk --strict
+welldone check http://127.0.0.1:8000/v1 --only tools,stops --record traces
+welldone check http://127.0.0.1:8000/v1 --report check.json --report check.xml --report check.html
+welldone check http://127.0.0.1:8000/v1 --baseline check.json
+{KEY_VARIABLE}=secret welldone check http://127.0.0.1:8000/v1
+"""
+DESCRIPTION = """\
+Ask a server what clients ask, and say which rules of the stream it keeps and which it breaks: what was heard, what
+was wanted, which real clients that hurts, and how to see it again. It takes seconds, costs some thousand tokens, and
+writes nothing to the server.
+
+The exit code is 0 where no broken rule is known to break a client (with --strict: where no rule is broken at all),
+1 where one is, 3 where the server cannot be checked, 4 where there was nothing to judge."""
+
+_SIDE_BY_SIDE_LIMIT = 64
+_TIMEOUT_LIMIT_S = 3600.0
+
+
+def run(arguments: list[str]) -> Exit:
+    """Check a server."""
+    options = _parser().read(arguments)
+    if options.list:
+        _list()
+        return Exit.RIGHT
+    settings = _settings(options)
+    for path in options.report:
+        if path.suffix.lower() not in forms.FORMS:
+            raise UsageError(f"{show.name(str(path))}: the name of a report ends in one of {', '.join(forms.FORMS)}")
+    try:
+        report = asyncio.run(_check(settings))
+    except UnreachableError as error:
+        show.note(f"welldone check: {error}")
+        return Exit.UNREACHABLE
+    except NothingError as error:
+        show.note(f"nothing to judge: {error}")
+        return Exit.NOTHING
+    except OSError as error:
+        raise UsageError(f"the traces cannot be written: {show.why(error)}") from None
+    _write(report, options)
+    return Exit.RIGHT if report.passed else Exit.FOUND
+
+
+def _parser() -> Parser:
+    parser = Parser("check", DESCRIPTION, EXAMPLES)
+    add = parser.add_argument
+    add("url", nargs="?", metavar="URL", help="the server's address, up to and with /v1")
+    add("--model", "-m", metavar="NAME", help="the model to ask (default: the first that the server lists)")
+    add("--api-key", metavar="KEY", help=f"the server's key, or env:NAME (default: {KEY_VARIABLE}, where it is set)")
+    add("--profile", metavar="CLIENT", help=f"judge only what hurts this client: {', '.join((*CLIENTS, *BUILT_ON))}")
+    add("--strict", action="store_true", help="fail on every broken rule, also where no client is known to break")
+    add("--only", metavar="PROBES", action="append", default=[], help="run only these, or groups of them (see --list)")
+    add("--skip", metavar="PROBES", action="append", default=[], help="do not run these")
+    add("--rule", metavar="ID", action="append", default=[], help="judge only this rule (may be repeated)")
+    add("--baseline", metavar="FILE", help="a report (.json) of before: fail only on rules that are broken since")
+    add(
+        "--report",
+        metavar="FILE",
+        type=Path,
+        action="append",
+        default=[],
+        help=f"write the report; its form by its name: {', '.join(forms.FORMS)} (may be repeated)",
+    )
+    add("--json", action="store_true", help="show the report as JSON")
+    add("--record", metavar="DIR", type=Path, help="keep every reply as a trace, for welldone lint and mock")
+    add("--verbose", "-v", action="store_true", help="show every probe, and the rules that were not heard")
+    add("--list", action="store_true", help="show the probes")
+    add("--jobs", metavar="N", type=_jobs, default=4, help="requests at once (4)")
+    add("--timeout", metavar="SECONDS", type=_seconds, default=60.0, help="for a reply to be whole (60)")
+    add("--extra", metavar="JSON", type=_object, default={}, help="members for the body of every request")
+    add("--header", metavar="LINE", type=_header, action="append", default=[], help="a header for every request")
+    add("--ca-file", metavar="FILE", help="certificates to trust (https)")
+    add("--insecure", action="store_true", help="trust any certificate (https)")
+    return parser
+
+
+def _jobs(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 4 and 1 <= int(text) <= _SIDE_BY_SIDE_LIMIT):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 to {_SIDE_BY_SIDE_LIMIT}")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= _TIMEOUT_LIMIT_S:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds up to {_TIMEOUT_LIMIT_S:g}")
+    return seconds
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError('is no JSON object, such as {"reasoning_effort":"low"}')
+    return value
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon:
+        raise argparse.ArgumentTypeError("is no header, such as 'X-Team: search'")  # the value may be a secret
+    return name.strip(), value.strip()
+
+
+def _settings(options: Namespace) -> CheckSettings:
+    if options.url is None:
+        raise UsageError("welldone check wants the address of a server: welldone check http://127.0.0.1:8000/v1")
+    if options.profile is not None and options.profile not in (*CLIENTS, *BUILT_ON):
+        hint = nearest(options.profile, [*CLIENTS, *BUILT_ON])
+        raise UsageError(f"there is no profile {options.profile!r}{hint}; there are {', '.join((*CLIENTS, *BUILT_ON))}")
+    for rule in options.rule:
+        if rule not in BY_ID:
+            raise UsageError(f"there is no rule {rule!r}{nearest(rule, BY_ID)}; welldone rules lists them")
+    return CheckSettings(
+        url=_url(options.url),
+        model=options.model,
+        key=_key(options.api_key),
+        ca_file=options.ca_file,
+        is_verified=not options.insecure,
+        headers=tuple(options.header),
+        extra=options.extra,
+        only=_probes(options.only),
+        skip=_probes(options.skip),
+        rules=tuple(options.rule),
+        profile=options.profile,
+        is_strict=options.strict,
+        known=None if options.baseline is None else _known(options.baseline),
+        side_by_side=options.jobs,
+        record=options.record,
+        patience=Patience(reply_s=options.timeout),
+    )
+
+
+def _url(text: str) -> str:
+    """The address; without a path it is that of OpenAI's API."""
+    url = text if "://" in text else f"http://{text}"
+    try:
+        has_path = urlsplit(url).path not in ("", "/")
+    except ValueError:
+        has_path = True
+    return url.rstrip("/") if has_path else f"{url.rstrip('/')}/v1"
+
+
+def _key(said: str | None) -> str | None:
+    if said is None:
+        return os.environ.get(KEY_VARIABLE) or None
+    if not said.startswith("env:"):
+        return said
+    name = said.removeprefix("env:")
+    if not os.environ.get(name):
+        raise UsageError(f"--api-key names the environment variable {name}, which is not set")
+    return os.environ[name]
+
+
+def _probes(given: Iterable[str]) -> tuple[str, ...]:
+    words = [word for text in given for part in text.split(",") if (word := part.strip())]
+    names = [probe.name for probe in PROBES]
+    groups = {name.partition("-")[0] for name in names}
+    for word in words:
+        if word not in names and not any(name.startswith(f"{word}-") for name in names):
+            raise UsageError(f"there is no probe {word!r}{nearest(word, {*names, *groups})}; --list shows them")
+    return tuple(words)
+
+
+def _known(name: str) -> frozenset[str]:
+    """The rules that are broken in an earlier report."""
+    try:
+        report = msgspec.json.decode(captures.read_bytes(name), type=Report)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        raise UsageError(
+            f"{show.name(name)} is no report of welldone check; make one with --report {show.name(name)}"
+        ) from None
+    return frozenset(report.broken)
+
+
+async def _check(settings: CheckSettings) -> Report:
+    try:
+        return await check(settings, tell=_teller())
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def _teller() -> Callable[[Progress], None]:
+    """Shows how far it is, in one line that is written over; programs do not get it."""
+    if not sys.stderr.isatty():
+        return lambda _: None
+    return lambda progress: show.over(_line(progress))
+
+
+def _line(progress: Progress) -> str:
+    if progress.done == progress.total:
+        return ""
+    return f"{progress.done} of {progress.total} probes  {', '.join(progress.running)}"
+
+
+def _write(report: Report, options: Namespace) -> None:
+    for path in options.report:
+        try:
+            forms.write(report, path)
+        except OSError as error:
+            raise UsageError(f"cannot write {show.name(str(path))}: {show.why(error)}") from None
+    if options.json:
+        show.line(data.draw(report))
+        return
+    for line in terminal.lines(report, show.paint, is_verbose=options.verbose):
+        show.line(line)
+
+
+def _list() -> None:
+    width = max(len(probe.name) for probe in PROBES)
+    for probe in PROBES:
+        show.line(f"{probe.name:<{width}}  {probe.says}")
+    show.line(f"{len(PROBES)} probes; --only and --skip take their names, or what stands before a hyphen")

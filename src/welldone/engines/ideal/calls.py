@@ -1,0 +1,71 @@
+"""Which tools are called, and with what: found in the words of the prompt."""
+
+import json
+import re
+from itertools import product
+
+from welldone.engines.ideal.requests import Chat, Choice, Function
+from welldone.engines.ideal.said import Call
+from welldone.engines.ideal.samples import Sampler
+from welldone.engines.ideal.tokens import tokens_of
+
+_CALLS_LIMIT = 8  # of one answer; tests ask for two
+_WORD = re.compile(r"[A-Za-z]+")
+_PIECE = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
+_NAME = re.compile(r"(?<![.!?:] )(?<!^)\b[A-Z][a-z]+(?: [A-Z][a-z]+){0,3}\b", re.MULTILINE)
+"""Words that are written large and begin no sentence."""
+# Words that tell nothing of what a tool is about.
+_SMALL = frozenset(
+    (
+        *("a", "about", "all", "an", "and", "at", "by", "for", "from", "in", "into", "is", "it", "of", "on", "or"),
+        *("some", "the", "to", "up", "current", "given", "now", "add", "call", "fetch", "find", "get", "give", "list"),
+        *("look", "make", "query", "read", "return", "run", "search", "send", "set", "show", "tell"),
+    )
+)
+
+
+def calls_for(request: Chat) -> tuple[Call, ...]:
+    """The calls that answer a request; none where it is answered with text."""
+    called = _called(request)
+    names = places_of(request.prompt)
+    is_one = isinstance(request.tool_choice, Choice) or request.parallel_tool_calls is False
+    if not is_one and "both" in request.prompt.lower() and len(called) * max(1, len(names)) == 1:
+        names = [*names, "something"]
+    words: list[tuple[str, ...]] = [(name,) for name in names] or [()]
+    pairs = list(product(called, words))
+    kept = pairs[: 1 if is_one else _CALLS_LIMIT]
+    return tuple(Call(function.name, arguments_for(function, request.prompt, said)) for function, said in kept)
+
+
+def arguments_for(function: Function, prompt: str, words: tuple[str, ...]) -> tuple[str, ...]:
+    """The arguments of a call, as pieces of JSON."""
+    schema = {"type": "object"} | (function.parameters or {})
+    return tokens_of(json.dumps(Sampler(schema, prompt, words).sample(), ensure_ascii=False))
+
+
+def places_of(prompt: str) -> list[str]:
+    """The names in a prompt, each once."""
+    return list(dict.fromkeys(_NAME.findall(prompt)))
+
+
+def _called(request: Chat) -> list[Function]:
+    if request.tool_choice == "none":
+        return []
+    if isinstance(request.tool_choice, Choice):
+        wanted = request.tool_choice.function.name
+        return [function for function in request.functions if function.name == wanted][:1]
+    mentioned = [function for function in request.functions if is_mentioned(function, request.prompt)]
+    if request.tool_choice == "required":
+        return mentioned or request.functions[:1]
+    return [] if request.messages[-1].role == "tool" else mentioned
+
+
+def is_mentioned(function: Function, prompt: str) -> bool:
+    """Whether the prompt has the tool's name, a word of it, or the main word of its description."""
+    if function.name in prompt:
+        return True
+    described = [word.lower() for word in _WORD.findall(function.description or "")[1:]]  # the first one is a verb
+    main = [word for word in described if word not in _SMALL][:1]
+    named = [piece.lower() for piece in _PIECE.findall(function.name)]
+    words = {word for word in [*named, *main] if word not in _SMALL}
+    return not words.isdisjoint(word.lower() for word in _WORD.findall(prompt))

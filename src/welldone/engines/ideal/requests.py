@@ -1,0 +1,274 @@
+"""Requests as they may be: what can be read as one of these is right in type and range. Unknown members are ignored."""
+
+import re
+from itertools import takewhile
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from welldone.engines.ideal.refusals import RefusedError, invalid
+from welldone.wire.asked import CHAT_CHOICES_LIMIT
+from welldone.wire.events import Json
+
+_MISSING = re.compile(r"Object missing required field `(\w+)`")
+
+Penalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]
+Stop: TypeAlias = Annotated[str, Meta(min_length=1)]
+
+
+class Options(msgspec.Struct):
+    """`stream_options`."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class Request(msgspec.Struct, kw_only=True):
+    """What chat and completions share. The limits are OpenAI's."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: Options | None = None
+    n: Annotated[int, Meta(ge=1, le=CHAT_CHOICES_LIMIT)] | None = None
+    stop: Stop | Annotated[list[Stop], Meta(max_length=4)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
+    seed: int | None = None
+    user: str | None = None
+
+    @property
+    def stops(self) -> list[str]:
+        """The stop strings."""
+        return [self.stop] if isinstance(self.stop, str) else self.stop or []
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether a stream ends with usage."""
+        return self.stream_options is not None and self.stream_options.include_usage is True
+
+    def check(self) -> None:
+        """Raises `RefusedError` for members that do not go together."""
+        if self.stream_options is not None and not self.stream:
+            raise invalid("'stream_options' is only allowed when 'stream' is true.", "stream_options")
+
+
+class Part(msgspec.Struct):
+    """A part of a message's content."""
+
+    type: str
+    text: str | None = None
+
+
+class PastFunction(msgspec.Struct):
+    """What was called."""
+
+    name: str
+    arguments: str
+
+
+class PastCall(msgspec.Struct):
+    """A call that the assistant made."""
+
+    id: str
+    function: PastFunction
+    type: Literal["function"] = "function"
+
+
+class Message(msgspec.Struct):
+    """One message."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | Annotated[list[Part], Meta(min_length=1)] | None = None
+    name: str | None = None
+    refusal: str | None = None
+    tool_calls: list[PastCall] | None = None
+    tool_call_id: str | None = None
+
+    @property
+    def text(self) -> str:
+        """What it says."""
+        if isinstance(self.content, list):
+            return "\n".join(part.text or "" for part in self.content)
+        return self.content or ""
+
+    def check(self, param: str) -> None:
+        """Raises `RefusedError` for content that a text model cannot read, and for what is missing."""
+        is_silent = self.role == "assistant" and (self.tool_calls or self.refusal is not None)
+        if self.content is None and not is_silent:
+            raise invalid(f"Missing required parameter: '{param}.content'.", f"{param}.content")
+        if self.role == "tool" and self.tool_call_id is None:
+            raise invalid(f"Missing required parameter: '{param}.tool_call_id'.", f"{param}.tool_call_id")
+        for place, part in enumerate(self.content if isinstance(self.content, list) else ()):
+            if part.type != "text" or part.text is None:
+                raise invalid(f"Invalid '{param}.content[{place}]': this model reads text only.", f"{param}.content")
+
+
+class Function(msgspec.Struct):
+    """What a tool does, and what it wants to know."""
+
+    name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    description: str | None = None
+    parameters: Json | None = None
+    strict: bool | None = None
+
+
+class Tool(msgspec.Struct):
+    """Something that may be called. Kinds other than `function` are not used."""
+
+    type: str
+    function: Function | None = None
+
+
+class Named(msgspec.Struct):
+    """The name of a function."""
+
+    name: str
+
+
+class Choice(msgspec.Struct):
+    """One tool that must be called."""
+
+    type: Literal["function"]
+    function: Named
+
+
+class Schema(msgspec.Struct):
+    """What JSON the answer must be."""
+
+    name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    schema: Json | None = None
+    strict: bool | None = None
+
+
+class Format(msgspec.Struct):
+    """`response_format`."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: Schema | None = None
+
+
+class Chat(Request, kw_only=True):
+    """A request to /v1/chat/completions."""
+
+    messages: Annotated[list[Message], Meta(min_length=1)]
+    max_tokens: Annotated[int, Meta(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, Meta(ge=1)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    tools: Annotated[list[Tool], Meta(max_length=128)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | Choice | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: Format | None = None
+
+    @property
+    def most(self) -> int | None:
+        """How many tokens the answer may have."""
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @property
+    def functions(self) -> list[Function]:
+        """What may be called."""
+        return [tool.function for tool in self.tools or () if tool.type == "function" and tool.function is not None]
+
+    @property
+    def prompt(self) -> str:
+        """What the user said last."""
+        return next((message.text for message in reversed(self.messages) if message.role == "user"), "")
+
+    @property
+    def results(self) -> list[str]:
+        """What tools have given, where that came last."""
+        last = takewhile(lambda message: message.role == "tool", reversed(self.messages))
+        return [message.text for message in last][::-1]
+
+    def check(self) -> None:
+        """Raises `RefusedError` for members that do not go together."""
+        super().check()
+        for place, message in enumerate(self.messages):
+            message.check(f"messages[{place}]")
+        if self.top_logprobs is not None and not self.logprobs:
+            raise invalid("'top_logprobs' is only allowed when 'logprobs' is true.", "top_logprobs")
+        wanted = self.response_format
+        if wanted is not None and wanted.type == "json_schema" and wanted.json_schema is None:
+            raise invalid("Missing required parameter: 'response_format.json_schema'.", "response_format.json_schema")
+        self._check_tools()
+
+    def _check_tools(self) -> None:
+        for place, tool in enumerate(self.tools or ()):
+            if tool.type == "function" and tool.function is None:
+                raise invalid(f"Missing required parameter: 'tools[{place}].function'.", f"tools[{place}].function")
+        names = [function.name for function in self.functions]
+        if self.tool_choice == "required" and not names:
+            raise invalid("'tool_choice' is only allowed when 'tools' are specified.", "tool_choice")
+        if isinstance(self.tool_choice, Choice) and self.tool_choice.function.name not in names:
+            raise invalid("Invalid 'tool_choice': there is no tool of this name.", "tool_choice")
+
+
+class Completion(Request, kw_only=True):
+    """A request to /v1/completions."""
+
+    prompt: str | Annotated[list[str | int | list[int]], Meta(min_length=1)]
+    max_tokens: Annotated[int, Meta(ge=0)] | None = None
+    logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
+    echo: bool | None = None
+    suffix: str | None = None
+    best_of: Annotated[int, Meta(ge=1, le=20)] | None = None
+
+    @property
+    def most(self) -> int:
+        """How many tokens an answer may have. 16 is OpenAI's default."""
+        return 16 if self.max_tokens is None else self.max_tokens
+
+    @property
+    def prompts(self) -> list[str]:
+        """All prompts as texts."""
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        if all(isinstance(item, int) for item in self.prompt):
+            return [_spelled(self.prompt)]
+        return [item if isinstance(item, str) else _spelled(item) for item in self.prompt if not isinstance(item, int)]
+
+    def check(self) -> None:
+        """Raises `RefusedError` for what is not offered, and for members that do not go together."""
+        super().check()
+        if self.suffix:
+            raise invalid("This model does not support 'suffix'.", "suffix")
+        items = [] if isinstance(self.prompt, str) else self.prompt
+        if len({type(item) for item in items}) > 1:
+            raise invalid("Invalid 'prompt': a list has texts only, token ids only, or lists of these only.", "prompt")
+        if self.best_of is not None and self.best_of < (self.n or 1):
+            raise invalid("Invalid 'best_of': it must be at least 'n'.", "best_of")
+
+
+def _spelled(tokens: list[Any]) -> str:
+    """A text for token ids: there is no vocabulary here, and so each is its own number."""
+    return " ".join(map(str, tokens))
+
+
+Kind = TypeVar("Kind", bound=Request)
+
+
+def read(body: str, kind: type[Kind]) -> Kind:
+    """The request in a body. Raises `RefusedError` for one that is wrong."""
+    try:
+        request = msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        raise _refusal(str(error)) from None
+    except (msgspec.DecodeError, RecursionError):
+        raise invalid("We could not parse the JSON body of your request.") from None
+    request.check()
+    return request
+
+
+def _refusal(said: str) -> RefusedError:
+    """OpenAI's error, out of msgspec's words: `Expected ... - at `$.place``."""
+    why, _, place = said.partition(" - at `$")
+    param = place.rstrip("`").lstrip(".")
+    if found := _MISSING.fullmatch(why):
+        param = f"{param}.{found[1]}".lstrip(".")
+        return invalid(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
+    return invalid(f"Invalid '{param or 'body'}': {why}.", param or None, "invalid_value")

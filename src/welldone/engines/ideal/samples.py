@@ -1,0 +1,161 @@
+"""A value that a JSON schema allows; where it is easy, with words and numbers of the prompt."""
+
+import operator
+import re
+from collections.abc import Callable
+from itertools import cycle
+from typing import Any
+
+from welldone.engines.ideal.refusals import invalid
+from welldone.wire.events import Json
+
+_NODES_LIMIT = 10_000
+"""Values in one sample. Schemas of real tools need some dozens; a ring of references would never end."""
+_DEPTH_LIMIT = 32
+_OPTIONAL_DEPTH = 4
+"""How deep members are filled in that need not be there."""
+_LENGTH_LIMIT = 10_000
+_FORMATS = {
+    "date": "2025-01-31",
+    "date-time": "2025-01-31T12:00:00Z",
+    "time": "12:00:00Z",
+    "email": "somebody@example.org",
+    "uri": "https://example.org/",
+    "uuid": "12345678-1234-4234-8234-123456789abc",
+    "ipv4": "192.0.2.1",
+}
+_BOUNDS: dict[str, Callable[[float, float], bool]] = {
+    "minimum": operator.ge,
+    "maximum": operator.le,
+    "exclusiveMinimum": operator.gt,
+    "exclusiveMaximum": operator.lt,
+    "multipleOf": lambda value, step: step != 0 and value % step == 0,
+}
+_NUMBER = re.compile(r"\b\d{1,9}\b")
+
+
+class Sampler:
+    """Makes a value of a schema. `words` fill its texts, the first one first."""
+
+    def __init__(self, schema: Json, prompt: str = "", words: tuple[str, ...] = ()) -> None:
+        self._root = schema
+        self._prompt = prompt
+        self._words = iter(words)
+        self._numbers = cycle([int(found) for found in _NUMBER.findall(prompt)] or [1])
+        self._left = _NODES_LIMIT
+
+    def sample(self) -> Any:  # noqa: ANN401 - any JSON
+        """The value. Raises `RefusedError` for a schema that has none, or none of a sensible size."""
+        return self._value(self._root, 0)
+
+    def _value(self, schema: object, depth: int) -> Any:  # noqa: ANN401 - any JSON
+        self._left -= 1
+        if self._left < 0 or depth > _DEPTH_LIMIT:
+            raise _wrong("it is too deep or too large")
+        if schema is True or schema == {}:
+            return self._text({})
+        if not isinstance(schema, dict):
+            raise _wrong("a schema is an object")
+        if "$ref" in schema:
+            return self._value(self._found(schema["$ref"]), depth + 1)
+        if "const" in schema:
+            return schema["const"]
+        if isinstance(schema.get("enum"), list) and schema["enum"]:
+            return next((word for word in schema["enum"] if _is_named(word, self._prompt)), schema["enum"][0])
+        for key in ("anyOf", "oneOf", "allOf"):
+            if isinstance(schema.get(key), list) and schema[key]:
+                return self._value(schema[key][0], depth + 1)
+        return self._of_type(schema, depth)
+
+    def _of_type(self, schema: Json, depth: int) -> Any:  # noqa: ANN401 - any JSON
+        match _type(schema):
+            case "object":
+                return self._object(schema, depth)
+            case "array":
+                return self._array(schema, depth)
+            case "string":
+                return self._text(schema)
+            case "integer" | "number" as kind:
+                return self._number(schema, kind)
+            case "boolean":
+                return True
+            case "null":
+                return None
+            case unknown:
+                raise _wrong(f"there is no type {str(unknown)[:40]!r}")
+
+    def _object(self, schema: Json, depth: int) -> Json:
+        properties = schema.get("properties") or {}
+        required = schema.get("required") or []
+        if not isinstance(properties, dict) or not isinstance(required, list):
+            raise _wrong("'properties' is an object, and 'required' a list")
+        names = properties if depth < _OPTIONAL_DEPTH else [name for name in properties if name in required]
+        return {name: self._value(properties[name], depth + 1) for name in names}
+
+    def _array(self, schema: Json, depth: int) -> list[Any]:
+        least = _bound(schema, "minItems", 0)
+        count = max(least, 1 if depth < _OPTIONAL_DEPTH else 0)
+        return [self._value(schema.get("items", {}), depth + 1) for _ in range(min(count, _LENGTH_LIMIT))]
+
+    def _text(self, schema: Json) -> str:
+        if schema.get("format") in _FORMATS:
+            return _FORMATS[schema["format"]]
+        text = next(self._words, "something")
+        least, most = _bound(schema, "minLength", 0), _bound(schema, "maxLength", _LENGTH_LIMIT)
+        if least > _LENGTH_LIMIT:
+            raise _wrong("'minLength' is too large")
+        return text.ljust(least, ".")[:most]
+
+    def _number(self, schema: Json, kind: str) -> int | float:
+        step = schema.get("multipleOf", 1)
+        low = schema.get("minimum", schema.get("exclusiveMinimum"))
+        high = schema.get("maximum", schema.get("exclusiveMaximum"))
+        wanted = next(self._numbers)
+        for value in (wanted, 1, 0, low, high, _beside(low, step), _beside(high, step, -1)):
+            if isinstance(value, int | float) and _fits(value, schema) and (kind == "number" or value == int(value)):
+                return int(value) if kind == "integer" else value
+        raise _wrong("there is no number within its bounds")
+
+    def _found(self, reference: object) -> object:
+        """What a reference within the schema points to."""
+        place: object = self._root
+        if not isinstance(reference, str) or not reference.startswith("#"):
+            raise _wrong("a reference is of the form '#/$defs/name'")
+        for step in reference.removeprefix("#").split("/")[1:]:
+            place = place.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(place, dict) else None
+        return place
+
+
+def _type(schema: Json) -> object:
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        return next((one for one in kind if one != "null"), "null")
+    if kind is None:
+        return "object" if "properties" in schema else "array" if "items" in schema else "string"
+    return kind
+
+
+def _bound(schema: Json, name: str, default: int) -> int:
+    value = schema.get(name, default)
+    if type(value) is not int or value < 0:
+        raise _wrong(f"'{name}' is a whole number")
+    return value
+
+
+def _beside(bound: object, step: object, sign: int = 1) -> object:
+    if not isinstance(bound, int | float) or not isinstance(step, int | float) or not step:
+        return None
+    return (bound // step + sign) * step
+
+
+def _fits(value: float, schema: Json) -> bool:
+    bounds = {name: schema[name] for name in _BOUNDS if isinstance(schema.get(name), int | float)}
+    return all(_BOUNDS[name](value, bound) for name, bound in bounds.items())
+
+
+def _is_named(word: object, prompt: str) -> bool:
+    return isinstance(word, str) and word != "" and word.lower() in prompt.lower()
+
+
+def _wrong(why: str) -> Exception:
+    return invalid(f"Invalid schema: {why}.", code="invalid_schema")

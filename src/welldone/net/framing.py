@@ -1,0 +1,224 @@
+"""A reply of HTTP/1.1 out of its bytes, however they are cut: head, body, the sizes of its chunks, and how it ended.
+
+It is as lenient as the libraries of clients are: lines may end with LF alone, headers may be folded, chunks may have
+extensions. What those refuse is no HTTP here either. Everything is bounded; what came before an error is kept.
+"""
+
+import re
+from collections.abc import Callable
+
+from welldone.net.unpacking import CODINGS, Unpacker
+
+LOST = "the connection was lost before the reply was whole"
+NOT_HTTP = "the reply is not HTTP"
+
+_BESIDE_LIMIT_BYTES = 65536  # of all heads together, or of trailers; aiohttp and nginx refuse 8 to 32 KB
+_SIZE_LIMIT_BYTES = 4096  # of the line before a chunk; clients take 4 to 64 KB
+_PIECES_LIMIT = 2**20  # chunks of one body: a long answer has a hundredth of it
+_STATUS = re.compile(rb"HTTP/\d(?:\.\d)? +(\d{3})(?: .*)?", re.DOTALL)
+_NAME = re.compile(rb"[!#$%&'*+.^_`|~\w-]+", re.ASCII)
+_LENGTH = re.compile(r"\d{1,18}", re.ASCII)
+_SIZE = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;.*)?", re.DOTALL)
+_WITHOUT_BODY = frozenset({204, 304})
+
+
+class _UnlikeError(Exception):
+    """It is no reply, or too much of one."""
+
+
+class Reading:
+    """One reply, as its bytes come. All that is public is for reading."""
+
+    def __init__(self, method: str, limit_bytes: int) -> None:
+        self.status: int | None = None
+        """None: no whole head came."""
+        self.headers: list[tuple[str, str]] = []
+        self.body = bytearray()
+        self.pieces: list[int] | None = None
+        """How many bytes of the body each chunk gave; None where it has no chunks."""
+        self.is_over = False
+        self.is_complete = False
+        """The body ended as its framing says."""
+        self.error: str | None = None
+        self._method = method
+        self._limit = limit_bytes
+        self._buffer = bytearray()
+        self._beside_bytes = 0
+        self._coming = 0  # the status of the head that is being read
+        self._left = 0  # bytes of the body, or of this chunk, that are still to come
+        self._unpacker: Unpacker | None = None
+        self._step: Callable[[], bool] = self._read_status
+        """Takes something from the buffer; False where there is too little in it."""
+
+    def feed(self, data: bytes) -> None:
+        """More of the reply."""
+        self._buffer += data
+        try:
+            while not self.is_over and self._step():
+                pass
+        except _UnlikeError as error:
+            self.end(str(error))
+        if self.is_over:
+            self._buffer.clear()  # what comes after the reply is none of it
+
+    def close(self) -> None:
+        """The server says no more. Without a length that is the end of the reply."""
+        if not self.is_over and self._step == self._read_on:
+            self._finish()
+        self.end(LOST)
+
+    def end(self, error: str) -> None:
+        """Nobody listens any more."""
+        if not self.is_over:
+            self.is_over = True
+            self.error = error
+
+    def _finish(self) -> bool:
+        self.is_over = self.is_complete = True
+        return True
+
+    # The steps of the head.
+
+    def _read_status(self) -> bool:
+        line = self._line(_BESIDE_LIMIT_BYTES)
+        if line is None or not line:
+            return line is not None  # an empty line before the head is passed over
+        found = _STATUS.fullmatch(line)
+        if found is None:
+            raise _UnlikeError(NOT_HTTP)
+        self._coming = int(found[1])
+        self._step = self._read_header
+        return True
+
+    def _read_header(self) -> bool:
+        line = self._line(_BESIDE_LIMIT_BYTES)
+        if line is None:
+            return False
+        if not line:
+            self._end_head()
+            return True
+        name, colon, value = line.partition(b":")
+        text = value.strip(b" \t").decode("latin-1")
+        if line[:1] in b" \t" and self.headers:
+            before, begun = self.headers[-1]
+            self.headers[-1] = before, f"{begun} {line.strip().decode('latin-1')}".strip()
+        elif colon and _NAME.fullmatch(name.rstrip(b" \t")):
+            self.headers.append((name.rstrip(b" \t").decode("latin-1"), text))
+        else:
+            raise _UnlikeError(f"{NOT_HTTP}: a line of the head is no header")
+        return True
+
+    def _end_head(self) -> None:
+        if self._coming < 200:  # 100 Continue, early hints: the reply is yet to come
+            self.headers.clear()
+            self._step = self._read_status
+            return
+        self.status = self._coming
+        self._beside_bytes = 0
+        coding = ", ".join(self._values("content-encoding")).lower()
+        self._unpacker = Unpacker(coding) if coding in CODINGS else None
+        self._step = self._body_step()
+
+    def _body_step(self) -> Callable[[], bool]:
+        """How the end of the body is known."""
+        if self._method == "HEAD" or self._coming in _WITHOUT_BODY:
+            return self._finish
+        if ", ".join(self._values("transfer-encoding")).lower().endswith("chunked"):
+            self.pieces = []
+            return self._read_size
+        lengths = {part.strip() for value in self._values("content-length") for part in value.split(",")}
+        if not lengths:
+            return self._read_on
+        length = lengths.pop()
+        if lengths:
+            raise _UnlikeError(f"{NOT_HTTP}: it has two lengths")
+        if not _LENGTH.fullmatch(length):
+            raise _UnlikeError(f"{NOT_HTTP}: its length is no number")
+        self._left = int(length)
+        return self._read_length
+
+    def _values(self, name: str) -> list[str]:
+        return [value for key, value in self.headers if key.lower() == name]
+
+    # The steps of the body.
+
+    def _read_on(self) -> bool:
+        self._add(len(self._buffer))
+        return False
+
+    def _read_length(self) -> bool:
+        self._left -= self._add(self._left)
+        return self._finish() if not self._left else False
+
+    def _read_size(self) -> bool:
+        line = self._line(_SIZE_LIMIT_BYTES)
+        if line is None:
+            return False
+        self._beside_bytes = 0
+        found = _SIZE.fullmatch(line)
+        if found is None or self.pieces is None:
+            raise _UnlikeError(f"{NOT_HTTP}: a chunk has no size")
+        self._left = int(found[1], 16)
+        if not self._left:
+            self._step = self._read_trailer
+            return True
+        if len(self.pieces) >= _PIECES_LIMIT:
+            raise _UnlikeError(f"a reply of more than {_PIECES_LIMIT:,} chunks")
+        self.pieces.append(0)
+        self._step = self._read_chunk
+        return True
+
+    def _read_chunk(self) -> bool:
+        before = len(self.body)
+        try:
+            self._left -= self._add(self._left)
+        finally:
+            if self.pieces:
+                self.pieces[-1] += len(self.body) - before
+        if self._left:
+            return False
+        self._step = self._read_chunk_end
+        return True
+
+    def _read_chunk_end(self) -> bool:
+        if not self._buffer or self._buffer == b"\r":
+            return False
+        size = 2 if self._buffer.startswith(b"\r\n") else 1
+        if size == 1 and self._buffer[:1] != b"\n":
+            raise _UnlikeError(f"{NOT_HTTP}: a chunk is longer than its size")
+        del self._buffer[:size]
+        self._step = self._read_size
+        return True
+
+    def _read_trailer(self) -> bool:
+        line = self._line(_BESIDE_LIMIT_BYTES)
+        return line is not None and (bool(line) or self._finish())
+
+    # What the steps share.
+
+    def _line(self, limit_bytes: int) -> bytes | None:
+        """The next line, without its end; None where it is not whole yet."""
+        end = self._buffer.find(b"\n") + 1
+        if self._beside_bytes + (end or len(self._buffer)) > limit_bytes:
+            what = "the head" if self.pieces is None else "a line"
+            raise _UnlikeError(f"{what} of the reply is too long")
+        if not end:
+            return None
+        line = bytes(self._buffer[: end - 1])
+        del self._buffer[:end]
+        self._beside_bytes += end
+        return line.removesuffix(b"\r")
+
+    def _add(self, most: int) -> int:
+        """Move so many bytes at most from the buffer to the body; how many they were."""
+        data = bytes(self._buffer[:most])
+        del self._buffer[:most]
+        room = self._limit - len(self.body)
+        try:
+            body = data if self._unpacker is None else self._unpacker.feed(data, room + 1)
+        except ValueError as error:
+            raise _UnlikeError(str(error)) from None
+        self.body += body[:room]
+        if len(body) > room:
+            raise _UnlikeError(f"a reply of more than {self._limit:,} bytes")
+        return len(data)

@@ -1,0 +1,47 @@
+"""What must not be written or shown: the keys that we were told."""
+
+import re
+from collections.abc import Iterable
+
+import msgspec
+
+HIDDEN = "[hidden]"
+"""What stands where a secret was."""
+
+SHORTEST = 8
+"""Characters of a key at least: what is shorter is soon guessed over a network."""
+
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"')
+_encode = msgspec.json.encode
+
+
+def is_weak(key: str) -> bool:
+    """Whether the key is so short that it could be guessed."""
+    return len(key) < SHORTEST
+
+
+class Secrets:
+    """What must not be written."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        # The longest first: one may be the beginning of another.
+        # A weak one, such as `ollama`, is a common word: no trace with it would ever be written.
+        told = sorted({secret for secret in secrets if not is_weak(secret)}, key=len, reverse=True)
+        # As they are, and as they stand in JSON.
+        self._spelled = [spelling for secret in told for spelling in {secret.encode(), _encode(secret)[1:-1]}]
+        self._known = re.compile("|".join(map(re.escape, told)) or "(?!)")
+        self.longest = max(map(len, self._spelled), default=0)
+
+    def are_in(self, data: bytes) -> bool:
+        """Whether one of them is there."""
+        return any(spelling in data for spelling in self._spelled)
+
+    def clean(self, text: str) -> str:
+        """The text without them."""
+        return self._known.sub(HIDDEN, text)
+
+    def clean_json(self, text: bytes) -> bytes:
+        """JSON without them. Each string is cleaned by itself, so that it stays JSON."""
+        if not self.are_in(text):
+            return text
+        return _STRING.sub(lambda found: _encode(self.clean(msgspec.json.decode(found[0], type=str))), text)

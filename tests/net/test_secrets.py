@@ -1,0 +1,41 @@
+"""Secrets: found and blotted out, as they are and as they stand in JSON."""
+
+import json
+
+import pytest
+
+from welldone.net.secrets import HIDDEN, Secrets, is_weak
+
+KEY = 'sk-"secret\\key'
+LONGER = f"{KEY}-and-more"
+
+
+def test_the_longest_secret_is_blotted_out_whole() -> None:
+    assert Secrets([KEY, LONGER]).clean(f"{LONGER} {KEY}") == f"{HIDDEN} {HIDDEN}"
+
+
+@pytest.mark.parametrize("text", [KEY.encode(), json.dumps(KEY).encode(), b"x" + KEY.encode() + b"x"])
+def test_a_secret_is_found_however_it_is_spelled(text: bytes) -> None:
+    secrets = Secrets([KEY])
+    assert secrets.are_in(text)
+    assert secrets.longest == len(json.dumps(KEY)) - 2
+
+
+def test_json_stays_json_and_only_its_strings_change() -> None:
+    value = {"a": [KEY, "x", 1], f"say {KEY}": 'a "quote" \\'}
+    clean = Secrets([KEY]).clean_json(json.dumps(value).encode())
+    assert json.loads(clean) == {"a": [HIDDEN, "x", 1], f"say {HIDDEN}": 'a "quote" \\'}
+
+
+def test_json_without_a_secret_is_not_touched() -> None:
+    text = b'{"a" : "\\u0041"}'
+    assert Secrets([KEY]).clean_json(text) == text
+
+
+@pytest.mark.parametrize("words", [[], ["ollama"], [""]])
+def test_a_common_word_is_no_secret(words: list[str]) -> None:
+    secrets = Secrets(words)
+    assert all(map(is_weak, words))
+    assert secrets.clean("ollama says hello") == "ollama says hello"
+    assert not secrets.are_in(b"ollama")
+    assert secrets.longest == 0

@@ -1,0 +1,64 @@
+"""A page's blocks, read as traces."""
+
+import pytest
+
+from welldone.rules.examples import Example, read_examples
+from welldone.rules.trace import Trace
+
+
+def _only(page: str, rule: str = "delta-role-once") -> Example:
+    (example,) = read_examples(rule, page)
+    return example
+
+
+def test_each_block_of_a_page_is_an_example_with_its_number() -> None:
+    page = "# A\n\n```sse wrong\ndata: 1\n\n```\n\nBetween.\n\n```json right\n{}\n```\n"
+    assert read_examples("delta-role-once", page) == [
+        Example("delta-role-once", 1, False, Trace(body=b"data: 1\n\n")),
+        Example("delta-role-once", 2, True, Trace(body=b"{}\n")),
+    ]
+
+
+def test_an_example_is_named_after_its_rule_and_number() -> None:
+    assert _only("```sse right\n```\n").name == "delta-role-once block 1"
+
+
+def test_dialogues_and_other_blocks_are_no_examples() -> None:
+    assert read_examples("live-stop-not-leaked", "```text wrong\n> {}\n```\n\n```toml\na = 1\n```\n") == []
+
+
+def test_a_block_with_a_head_has_its_status_and_headers() -> None:
+    trace = _only("```http wrong\nHTTP/1.1 429 Too Many Requests\nRetry-After: 2\n\n{}\n```\n").trace
+    assert (trace.status, trace.headers, trace.body) == (429, (("Retry-After", "2"),), b"{}\n")
+
+
+@pytest.mark.parametrize(
+    ("rule", "words", "endpoint"),
+    [
+        ("delta-role-once", "", "chat"),
+        ("cmpl-done", "", "completions"),
+        ("sse-no-bom", "", "chat"),
+        ("sse-no-bom", " completions", "completions"),
+    ],
+)
+def test_the_endpoint_is_that_of_the_rule_unless_the_block_says_another(rule: str, words: str, endpoint: str) -> None:
+    assert _only(f"```sse wrong{words}\n```\n", rule).trace.endpoint == endpoint
+
+
+def test_a_block_may_say_what_was_asked() -> None:
+    assert _only('```sse wrong request={"n": 2}\n```\n').trace.request == {"n": 2}
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        (r"a\rb\nc\td\\e", b"a\rb\nc\td\\e"),
+        (r"\xff\xC3", b"\xff\xc3"),
+        (r"\u2028", "\u2028".encode()),
+        ("one\\\ntwo", b"onetwo"),
+        (r"\q", rb"\q"),
+    ],
+)
+def test_what_a_page_cannot_hold_is_written_with_a_backslash(written: str, meant: bytes) -> None:
+    assert _only(f"```sse wrong escaped\n{written}\n```\n").trace.body == meant + b"\n"
+    assert _only(f"```sse wrong\n{written}\n```\n").trace.body == written.encode() + b"\n"
