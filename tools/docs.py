@@ -1,15 +1,17 @@
 """Writes the documents that are made from the code: rule pages' rows and their index, the protocol, the commands,
-the settings.
+the settings, the schema of a report.
 
 With --check nothing is written: it fails if a document is not what it would be.
 """
 
 import contextlib
 import io
+import json
 import os
 import sys
 from pathlib import Path
 
+from welldone.check.reports import data
 from welldone.cli import flags
 from welldone.cli.exits import MEANINGS
 from welldone.cli.foreign import ACCEPTED, REFUSED, Foreign
@@ -66,6 +68,7 @@ def _documents() -> dict[Path, str]:
     documents[DOCS / "cli.md"] = _commands()
     documents[DOCS / "settings.md"] = _settings()
     documents[DOCS / "requests.md"] = _requests()
+    documents[DOCS / "check-report.schema.json"] = json.dumps(data.schema(), indent=2) + "\n"
     return documents
 
 
@@ -204,6 +207,8 @@ Each has a `version`, which changes only when something that is there now change
 | `usage` | what the server counted, also where the client did not ask for it; null if nothing |
 | `mended[].rule`, `.count` | the rule's id, and how often it was mended |
 | `mended[].frame`, `.byte`, `.heard` | where it was first met, and what was there |
+
+`welldone check --json`, and `--report FILE.json`: [check-report.schema.json](check-report.schema.json) is the schema.
 
 `welldone rules --json`: `rules[]` with `id`, `severity`, `endpoints`, `rule`, `hurts`, `mend`, `how` and `by`
 (`reply` or `probe`).

@@ -112,9 +112,7 @@ def hostile(text: str) -> Report:
         for one in plain.probes
     ]
     rules = [msgspec.structs.replace(one, id=text, rule=text, why=text, probes=(text,)) for one in plain.rules]
-    return msgspec.structs.replace(
-        plain, **said, findings=tuple(broken), probes=tuple(probes), rules=tuple(rules)
-    )
+    return msgspec.structs.replace(plain, **said, findings=tuple(broken), probes=tuple(probes), rules=tuple(rules))
 
 
 def _probe(name: str, verdict: Verdict, why: str = "", rules: int = 17, broken: tuple[str, ...] = ()) -> Probed:

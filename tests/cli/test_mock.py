@@ -110,6 +110,38 @@ def test_it_says_as_many_words_as_it_was_told(folder: Path) -> None:
         assert text == "one two one two one"
 
 
+def _said(reply: Trace) -> dict[str, Any]:
+    message: dict[str, Any] = json.loads(reply.body)["choices"][0]["message"]
+    return message
+
+
+def _asking(text: str, **fields: Any) -> dict[str, Any]:  # noqa: ANN401 - as requests have them
+    return CHAT | {"stream": False, "messages": [{"role": "user", "content": text}]} | fields
+
+
+def test_it_answers_what_was_asked_whatever_the_model(folder: Path) -> None:
+    with mocking(cwd=folder) as mock:
+        assert _said(mock.ask(_asking("Say: good day", model="gpt-4o", stop=" day")))["content"] == "good"
+        assert _said(mock.ask(_asking("Count to 3")))["content"] == "1, 2, 3"
+        tool = {"type": "function", "function": {"name": "clock"}}
+        call = _said(mock.ask(_asking("Use the clock", tools=[tool])))["tool_calls"][0]
+        assert call["function"] == {"name": "clock", "arguments": "{}"}
+        assert "reasoning_content" in _said(mock.ask(_asking("Hi", model="my-thinking")))
+        refused = mock.ask(_asking("Hi", n=0))
+        assert (refused.status, json.loads(refused.body)["error"]["param"]) == (400, "n")
+
+
+def test_a_text_that_is_given_is_the_answer_to_everything(folder: Path) -> None:
+    tool = {"type": "function", "function": {"name": "clock"}}
+    with mocking("--text", "one two", cwd=folder) as mock:
+        for fields in ({}, {"tools": [tool], "tool_choice": "required"}, {"response_format": {"type": "json_object"}}):
+            assert _said(mock.ask(_asking("Count", **fields)))["content"] == "one two"
+        assert _said(mock.ask(_asking("Count", max_tokens=1)))["content"] == "one"
+        assert _said(mock.ask(_asking("Count", stop="e t")))["content"] == "on"
+        reply = mock.ask({"prompt": "Count", "echo": True}, "/v1/completions")
+        assert json.loads(reply.body)["choices"][0]["text"] == "Countone two"
+
+
 def test_it_plays_a_fault(folder: Path) -> None:
     with mocking("--fault", "cut", cwd=folder) as mock:
         assert "a fault: the connection is closed within a chunk" in mock.banner

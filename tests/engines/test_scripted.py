@@ -201,6 +201,31 @@ def test_a_reply_may_be_chosen_by_what_was_asked() -> None:
     run(main())
 
 
+def test_all_requests_may_be_chosen_for() -> None:
+    async def main() -> None:
+        chosen = Scripted(Script(), lambda seen: Reply((Piece(f"{seen.method} {seen.path}"),)), for_all=True)
+        async with await chosen.listen() as server:
+            address = Address(port=server.port)
+            assert (await get(address, "/health?x")).body == b"GET /health?x"
+            assert (await fetch(address, "DELETE", "/seen/1", within_s=LIMIT_S)).body == b"DELETE /seen/1"
+            seen = json.loads((await get(address, "/seen")).body)
+            assert [one["path"] for one in seen] == ["/health?x", "/seen/1"]
+            assert json.loads((await get(address, "/counts")).body)["requests"] == 4
+
+    run(main())
+
+
+@pytest.mark.parametrize(("body", "is_utf8"), [(b"\xc3\xa4", True), (b"\xef\xbf\xbd", True), (b"a\xc3", False)])
+def test_a_body_that_is_no_text_is_known(body: bytes, is_utf8: bool) -> None:
+    async def main() -> None:
+        async with await listen(Script()) as server:
+            await fetch(Address(port=server.port), "POST", "/", body=body, within_s=LIMIT_S)
+            assert server.seen[-1].is_utf8 is is_utf8
+            assert server.seen[-1].body == body.decode(errors="replace")
+
+    run(main())
+
+
 def test_a_request_may_come_in_chunks() -> None:
     async def main() -> None:
         async with await listen(Script()) as server, connect(server.port) as asker:

@@ -137,6 +137,18 @@ def test_times_go_forward_from_the_end_of_the_request_to_that_of_the_reply() -> 
     assert heard.ended_s > heard.arrivals[-1][0]
 
 
+def test_the_time_of_a_long_request_is_not_that_of_the_reply() -> None:
+    ticks = count()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(2**24)
+        writer.write(OK + b"Content-Length: 0\r\n\r\n")
+
+    heard = hear(answer, "POST", body=bytes(2**24), clock=lambda: float(next(ticks)))
+    assert heard.head_s == 1
+
+
 def test_the_times_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ear, "_ARRIVALS_LIMIT", 3)
     reply = Reply(tuple(Piece("x", after_s=0.005) for _ in range(20)))
@@ -188,7 +200,7 @@ def test_who_leaves_is_gone_at_once(has_body: bool) -> None:
         async with await serve(Script(posts=(reply,))) as server:
             address = Address(port=server.port)
             heard = await listen(
-                address, "POST", CHAT, body=b"{}", leave=lambda body: body.count(b"Hello") >= 3 * has_body
+                address, "POST", CHAT, body=b"{}", leave=lambda body: body.count(b"Hello") >= 5_000 * has_body
             )
             await server.until(lambda: server.counts.open == 0)
             assert server.seen[0].end == "left"
@@ -227,18 +239,20 @@ def test_a_refusal_that_comes_before_the_request_is_whole_is_heard() -> None:
 
 
 def test_a_refusal_is_heard_of_a_connection_that_was_reset_before_the_first_byte() -> None:
-    gone = threading.Event()
+    connected, gone = threading.Event(), threading.Event()
 
     class Late(asyncio.SelectorEventLoop):
         """A loop that hears of its connection when the server has left it."""
 
         async def sock_connect(self, *how: Any) -> None:  # noqa: ANN401 - those of the loop
             await super().sock_connect(*how)
+            connected.set()
             assert await self.run_in_executor(None, gone.wait, LIMIT_S)
 
     def refuse(listening: socket.socket) -> None:
         connection, _ = listening.accept()
         with connection:
+            connected.wait(LIMIT_S)
             connection.sendall(b"HTTP/1.1 503 No\r\nContent-Length: 2\r\n\r\nno")
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         gone.set()
@@ -364,6 +378,25 @@ def test_tls_is_heard_where_its_certificate_is_trusted_or_not_asked_for(tmp_path
     assert (heard.body, heard.pieces, heard.is_complete) == (b"hello", (5,), True)
     assert run(work(OK + b"\r\nhello")).is_complete
     assert run(work(reply)).error == LOST
+
+
+def test_tls_that_is_reset_was_heard_until_then(tmp_path: Path) -> None:
+    pair = make_pair(tmp_path)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(CHUNKED + b"5\r\nhello\r\n")
+        await reader.readuntil(b"!")
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
+
+    async def work() -> Recording:
+        async with serving(answer, pair.serving()) as port:
+            address = Address(port=port, tls=Tls(is_verified=False))
+            return await listen(address, "POST", "/", body=b"{}!")
+
+    heard = run(work())
+    assert (heard.status, heard.error) == (200, LOST)
 
 
 @pytest.mark.parametrize(

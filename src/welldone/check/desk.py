@@ -12,8 +12,8 @@ from welldone.check.settings import CheckSettings
 from welldone.net.address import Address, read_url
 from welldone.net.ear import Recording
 
-LIMIT_BYTES = 16 * 2**20
-"""Of a reply. The longest answer that a probe asks for has some hundred chunks."""
+LIMIT_BYTES = 2 * 2**20
+"""Of a reply. The longest answer that a probe asks for has some hundred chunks of less than 1 KB."""
 _BUSY = (429, 503)
 _TRIES = 4
 _WAIT_S = 1.0  # after a 429 or 503 that does not say how long

@@ -47,7 +47,7 @@ async def look(desk: Desk) -> Facts:
     names = [model.id for model in models]
     model = desk.settings.model or (names[0] if names else None)
     if model is None:
-        raise UnreachableError(f"{desk.settings.url} lists no models: name one with --model")
+        raise UnreachableError(_no_model(desk.settings.url, listed))
     facts = Facts(model=model, server=kind_of(models) or _printable(listed.header("server") or ""))
     facts, reply = await _first_answer(desk, facts, names)
     thinks = bool(reply.first.reasoning) or reply.text.lstrip().startswith("<think>")
@@ -62,9 +62,20 @@ def _check_door(desk: Desk, reply: Reply) -> None:
     if status in (401, 403):
         raise UnreachableError(f"{url} {_about_the_key(desk)} ({reply.complaint})")
     if 300 <= status < 400:
-        raise UnreachableError(f"{url} redirects to {_printable(reply.header('location') or '?')}: check that address")
+        raise UnreachableError(_redirected(url, reply))
     if reply.is_ok and reply.trace.media_type == "text/html":
         raise UnreachableError(f"{url} answers with a web page, not with JSON: give the address up to and with /v1")
+
+
+def _redirected(url: str, reply: Reply) -> str:
+    return f"{url} redirects to {_printable(reply.header('location') or '?')}: check that address"
+
+
+def _no_model(url: str, listed: Reply) -> str:
+    if listed.status == 404:
+        return f"there is no {url}/models: give the address up to and with /v1, or name a model with --model"
+    why = "" if listed.is_ok else f" ({listed.complaint})"
+    return f"{url} lists no models{why}: name one with --model"
 
 
 def _about_the_key(desk: Desk) -> str:
@@ -98,6 +109,8 @@ def _refused(desk: Desk, facts: Facts, reply: Reply, names: list[str]) -> Unreac
         return UnreachableError(f"{url} does not answer a chat request: {reply.recording.error}")
     if reply.status in (401, 403):
         return UnreachableError(f"{url} {_about_the_key(desk)} ({reply.complaint})")
+    if 300 <= reply.status < 400:
+        return UnreachableError(_redirected(url, reply))
     if reply.status in (404, 405) and "error" not in reply.json:
         return UnreachableError(f"there is no {url}/chat/completions: give the address up to and with /v1")
     if facts.model not in names and names:

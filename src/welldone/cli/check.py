@@ -169,9 +169,12 @@ def _url(text: str) -> str:
     """The address; without a path it is that of OpenAI's API."""
     url = text if "://" in text else f"http://{text}"
     try:
-        has_path = urlsplit(url).path not in ("", "/")
+        parts = urlsplit(url)
+        has_path = parts.path not in ("", "/")
     except ValueError:
-        has_path = True
+        return url
+    if parts.username is not None:
+        raise UsageError("a password in an address ends up in logs; use --api-key")
     return url.rstrip("/") if has_path else f"{url.rstrip('/')}/v1"
 
 

@@ -10,9 +10,13 @@ from welldone import __version__
 from welldone.cli import captures, show
 from welldone.cli.exits import Exit, UsageError
 from welldone.cli.options import Parser, nearest
-from welldone.engines import mischief, speech
-from welldone.engines.scripted import Scripted, Seen
-from welldone.engines.scripts import Reply, Script, replay
+from welldone.engines import mischief
+from welldone.engines.ideal import Ideal
+from welldone.engines.ideal.requests import Chat
+from welldone.engines.ideal.said import Said
+from welldone.engines.ideal.tokens import over_and_over, tokens_of
+from welldone.engines.scripted import Scripted
+from welldone.engines.scripts import Script, replay
 
 EXAMPLES = """
 welldone mock
@@ -21,11 +25,32 @@ welldone mock --list
 welldone mock --fault cut
 welldone mock --trace recorded.json --speed 0
 """
+_NAME = "mock"
 _TEXT = "Hello! How can I help you today?"
 _TOKENS_LIMIT = 4096  # an answer is made before it is sent: with 128 choices these are some hundred MB
+_CONTEXT = 131_072  # no prompt that somebody writes for a test is longer, and the longest answer fits besides
 _GAP_LIMIT_S = 60.0
 _SPEED_LIMIT = 1000.0
 _GAP = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)(ms|s)")
+
+
+class _Mock(Ideal):
+    """The ideal server, for whoever writes a client: it knows every model, and may have one answer to everything."""
+
+    def __init__(self, text: str | None, gap_s: float) -> None:
+        super().__init__(text=text or _TEXT, gap_s=gap_s, models=(_NAME,), context=_CONTEXT)
+        self._only = text
+
+    def known(self, name: str | None) -> str:
+        return name or _NAME
+
+    def decide(self, request: Chat) -> Said:
+        if self._only is None:
+            return super().decide(request)
+        return Said(reasoning=self.think(request), text=tokens_of(self._only))
+
+    def text_for(self, prompt: str) -> str:
+        return super().text_for(prompt) if self._only is None else self._only
 
 
 def run(arguments: list[str]) -> Exit:
@@ -45,15 +70,18 @@ def _parser() -> Parser:
         "mock",
         "Answer chat and completions requests without a model, for those who write clients: with a right answer, with\n"
         "a recorded one, or with a fault. It listens on this machine only, and asks for no key.\n"
+        'A right answer is one to what was asked: "Say: hello" is answered with hello, "Count to 50" with numbers,\n'
+        "and a tool is called where the prompt speaks of it. Limits, stop strings, n, logprobs and JSON schemas\n"
+        "are kept to, and a wrong request gets OpenAI's error. A model whose name ends in -thinking sends reasoning.\n"
         "GET /seen tells what was asked and whether the client stayed to the end, GET /counts how often.",
         EXAMPLES,
     )
     parser.add_argument(
         "--port", metavar="PORT", type=_port, default=8000, help="port to listen on; 0: any that is free (8000)"
     )
-    parser.add_argument("--text", metavar="TEXT", help=f"what is answered ({_TEXT})")
-    parser.add_argument("--tokens", metavar="N", type=_tokens, help="that many words of it, over and over")
-    parser.add_argument("--gap", metavar="TIME", type=_gap, help="the pause before each word, such as 20ms or 1.5s")
+    parser.add_argument("--text", metavar="TEXT", help="what is answered to everything, whatever was asked")
+    parser.add_argument("--tokens", metavar="N", type=_tokens, help="that many tokens of it, over and over")
+    parser.add_argument("--gap", metavar="TIME", type=_gap, help="the pause before each token, such as 20ms or 1.5s")
     parser.add_argument("--fault", metavar="NAME", help="be wrong in this way, with a text of its own")
     parser.add_argument("--list", action="store_true", help="show the faults")
     parser.add_argument(
@@ -108,7 +136,7 @@ def _server(options: argparse.Namespace) -> tuple[Scripted, str]:
     if has_text and (options.trace or options.fault is not None):
         what = "a trace" if options.trace else "a fault"
         raise UsageError(f"{what} has a text of its own: leave out --text, --tokens and --gap")
-    models = {"object": "list", "data": [{"id": speech.NAME, "object": "model", "created": 0, "owned_by": "welldone"}]}
+    models = {"object": "list", "data": [{"id": _NAME, "object": "model", "created": 0, "owned_by": "welldone"}]}
     if options.trace:
         posts = tuple(replay(*captures.read_record(name)) for name in options.trace)
         script = Script(posts=posts, models=models, speed=options.speed)
@@ -116,12 +144,11 @@ def _server(options: argparse.Namespace) -> tuple[Scripted, str]:
     if options.fault is not None:
         fault = _fault(options.fault)
         return Scripted(Script(posts=(fault.reply,), models=models, speed=options.speed)), f"a fault: {fault.says}"
-    words = speech.words_of(_TEXT if options.text is None else options.text, options.tokens)
-
-    def choose(seen: Seen) -> Reply:
-        return speech.answer(seen.body, seen.path, words, options.gap or 0.0)
-
-    return Scripted(Script(models=models, speed=options.speed), choose), "a right answer"
+    text = options.text
+    if options.tokens is not None:
+        text = over_and_over(_TEXT if text is None else text, options.tokens)
+    mock = _Mock(text, options.gap or 0.0)
+    return Scripted(Script(speed=options.speed), mock.answer, for_all=True), "a right answer"
 
 
 def _fault(name: str) -> mischief.Fault:
@@ -152,7 +179,7 @@ async def _serve(server: Scripted, port: int, says: str) -> None:
 
 def _banner(port: int, says: str) -> list[str]:
     url = f"http://127.0.0.1:{port}/v1"
-    request = {"model": speech.NAME, "stream": True, "messages": [{"role": "user", "content": "Hello!"}]}
+    request = {"model": _NAME, "stream": True, "messages": [{"role": "user", "content": "Hello!"}]}
     return [
         f"welldone {__version__} mocks a server on {url}",
         "",

@@ -4,8 +4,11 @@ import gzip
 
 import msgspec
 
-from welldone.engines.scripts import EVENT_STREAM, HELLO, Piece, Reply, as_raw, cut_at, json_reply
-from welldone.engines.speech import answer
+from welldone.engines.scripts import EVENT_STREAM, HELLO, JSON, Piece, Reply, as_raw, cut_at, json_reply
+from welldone.wire.collect import collect
+from welldone.wire.dialects import chat
+from welldone.wire.events import Finish, Opening, Text, Usage
+from welldone.wire.head import Head
 
 _ROLE, _TEXT, _STOP, _DONE = HELLO.pieces
 _MIDDLE = len(_ROLE.data) + len(_TEXT.data) // 2
@@ -46,6 +49,13 @@ def slowly(reply: Reply, after_s: float) -> Reply:
 def _packed(data: bytes, times: int = 1) -> Reply:
     piece = Piece(base64=gzip.compress(data, mtime=0), times=times)
     return Reply((piece,), headers=EVENT_STREAM | {"Content-Encoding": "gzip"})
+
+
+def _whole() -> Reply:
+    """Hello, in one JSON object."""
+    said = collect([Opening(0), Text(0, "Hello"), Finish(0, "stop"), Usage(1, 1, 2, {})])
+    data = chat.whole(Head("chatcmpl-1", 1, "scripted"), said)
+    return Reply((Piece(base64=data),), headers=JSON, framing="length")
 
 
 def _with_length(length: int) -> Reply:
@@ -111,9 +121,7 @@ ALL = (
             (Piece("HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"), *HELLO.pieces), raw=True, end="close"
         ),
     ),
-    Fault(
-        "whole", "one JSON object, also where a stream was asked for", answer("{}", "/v1/chat/completions", ["Hello"])
-    ),
+    Fault("whole", "one JSON object, also where a stream was asked for", _whole()),
     Fault("stream", "a stream, also where a whole reply was asked for", HELLO),
 )
 

@@ -20,13 +20,13 @@ from welldone.net.framing import LOST, Reading
 from welldone.net.reasons import CONNECT_S, reason
 
 WITHIN_S = 120.0
-"""The longest answer that a probe asks for takes some 20 s on two cores."""
+"""For one reply. All probes together should take less: 90 s with a small model on two cores."""
 QUIET_S = 60.0
-"""How long nothing may come: a prompt of some thousand tokens takes less on two cores."""
+"""How long nothing may come: nginx gives up a server that is silent for so long."""
 AFTER_DONE_S = 3.0
-"""How long a body may go on after `[DONE]`; clients that read to its end wait as long."""
+"""How long a body may stay open after `[DONE]`. Servers that end it need a thousandth of that."""
 LIMIT_BYTES = 64 * 2**20
-"""Of a body: a thousand times a long answer."""
+"""Of a body: some hundred thousand chunks, far beyond any answer that a probe asks for."""
 
 _ARRIVALS_LIMIT = 2**16  # times that are kept; what comes later counts to the last one
 _READ_BYTES = 65536
@@ -162,7 +162,7 @@ class _Line(asyncio.Protocol):
             status=reading.status,
             headers=tuple(reading.headers) if reading.status is not None else (),
             body=bytes(reading.body),
-            pieces=None if reading.pieces is None else tuple(filter(None, reading.pieces)),
+            pieces=reading.pieces,
             is_complete=reading.is_complete,
             head_s=None if self._head_at is None else self._head_at - begun,
             arrivals=tuple((at - begun, size) for at, size in self._arrivals),
@@ -191,8 +191,6 @@ class _Line(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """More of the reply."""
-        if self.over.done():
-            return
         now = self._clock()
         before = len(self._reading.body)
         self._reading.feed(data)
@@ -206,7 +204,10 @@ class _Line(asyncio.Protocol):
             self._is_left = self._leave(bytes(self._reading.body))
             if self._is_left:
                 self._reading.end(_LEFT)
-        self._settle() if self._reading.is_over else self._wait()
+        if self._reading.is_over:
+            self._settle()
+        else:
+            self._wait()
 
     def eof_received(self) -> None:
         """The server says no more; whether it still listens does not matter."""
@@ -215,14 +216,10 @@ class _Line(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """The connection is gone; a reply may have come before."""
-        if self.over.done():
-            return
-        if error is None:
-            self._reading.close()
-        else:
+        if not self.over.done():
             self._hear_rest()
             self._reading.end(LOST)
-        self._settle()
+            self._settle()
 
     def _hear_rest(self) -> None:
         """Take what the kernel still has.

@@ -34,8 +34,6 @@ class Reading:
         """None: no whole head came."""
         self.headers: list[tuple[str, str]] = []
         self.body = bytearray()
-        self.pieces: list[int] | None = None
-        """How many bytes of the body each chunk gave; None where it has no chunks."""
         self.is_over = False
         self.is_complete = False
         """The body ended as its framing says."""
@@ -44,11 +42,18 @@ class Reading:
         self._limit = limit_bytes
         self._buffer = bytearray()
         self._beside_bytes = 0
+        self._is_chunked = False
+        self._sizes: list[int] = []
         self._coming = 0  # the status of the head that is being read
         self._left = 0  # bytes of the body, or of this chunk, that are still to come
         self._unpacker: Unpacker | None = None
         self._step: Callable[[], bool] = self._read_status
         """Takes something from the buffer; False where there is too little in it."""
+
+    @property
+    def pieces(self) -> tuple[int, ...] | None:
+        """How many bytes of the body each chunk gave; None where it has no chunks."""
+        return tuple(filter(None, self._sizes)) if self._is_chunked else None
 
     def feed(self, data: bytes) -> None:
         """More of the reply."""
@@ -124,7 +129,7 @@ class Reading:
         if self._method == "HEAD" or self._coming in _WITHOUT_BODY:
             return self._finish
         if ", ".join(self._values("transfer-encoding")).lower().endswith("chunked"):
-            self.pieces = []
+            self._is_chunked = True
             return self._read_size
         lengths = {part.strip() for value in self._values("content-length") for part in value.split(",")}
         if not lengths:
@@ -156,15 +161,15 @@ class Reading:
             return False
         self._beside_bytes = 0
         found = _SIZE.fullmatch(line)
-        if found is None or self.pieces is None:
+        if found is None:
             raise _UnlikeError(f"{NOT_HTTP}: a chunk has no size")
         self._left = int(found[1], 16)
         if not self._left:
             self._step = self._read_trailer
             return True
-        if len(self.pieces) >= _PIECES_LIMIT:
+        if len(self._sizes) >= _PIECES_LIMIT:
             raise _UnlikeError(f"a reply of more than {_PIECES_LIMIT:,} chunks")
-        self.pieces.append(0)
+        self._sizes.append(0)
         self._step = self._read_chunk
         return True
 
@@ -173,8 +178,7 @@ class Reading:
         try:
             self._left -= self._add(self._left)
         finally:
-            if self.pieces:
-                self.pieces[-1] += len(self.body) - before
+            self._sizes[-1] += len(self.body) - before
         if self._left:
             return False
         self._step = self._read_chunk_end
@@ -200,7 +204,7 @@ class Reading:
         """The next line, without its end; None where it is not whole yet."""
         end = self._buffer.find(b"\n") + 1
         if self._beside_bytes + (end or len(self._buffer)) > limit_bytes:
-            what = "the head" if self.pieces is None else "a line"
+            what = "the head" if self.status is None else "a line"
             raise _UnlikeError(f"{what} of the reply is too long")
         if not end:
             return None

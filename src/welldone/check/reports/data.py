@@ -10,7 +10,7 @@ from welldone.check.reports.words import inert
 
 def draw(report: Report) -> str:
     """All of the report."""
-    return msgspec.json.format(msgspec.json.encode(inert(report)), indent=2).decode() + "\n"
+    return msgspec.json.format(msgspec.json.encode(inert(report)), indent=2).decode()
 
 
 def schema() -> dict[str, Any]:

@@ -4,10 +4,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from welldone.check.report import Report
-from welldone.check.reports import data
+from welldone.check.reports import badge, data, html, junit, markdown, sarif
 
 FORMS: Mapping[str, Callable[[Report], str]] = {
     ".json": data.draw,
+    ".xml": junit.draw,
+    ".md": markdown.draw,
+    ".html": html.draw,
+    ".sarif": sarif.draw,
+    ".svg": badge.draw,
 }
 
 
@@ -21,4 +26,4 @@ def write(report: Report, path: Path) -> None:
     draw = FORMS.get(path.suffix.lower())
     if draw is None:
         raise ValueError(f"a report ends in one of {', '.join(FORMS)}")
-    path.write_bytes(draw(report).encode())
+    path.write_bytes(f"{draw(report)}\n".encode())

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from welldone.check.report import Finding, Probed, Report, Ruled, Verdict
-from welldone.check.reports.words import JUDGED, count, inert, more, outcome, place, sums, terms, unheard
+from welldone.check.reports.words import JUDGED, gist, inert, more, outcome, place, sums, terms, unheard
 
 Paint: TypeAlias = Callable[[str, str], str]
 """A text in the colour of its kind: a verdict, a severity, or `dim`."""
@@ -22,7 +22,7 @@ def lines(report: Report, paint: Paint, *, is_verbose: bool = False) -> list[str
     sentences = {rule.id: rule.rule for rule in report.rules}
     for rule, findings in report.broken.items():
         named = len(findings) if is_verbose else _NAMED
-        drawn += [*_finding(findings, sentences.get(rule, ""), named, paint), ""]
+        drawn += [*finding_lines(findings, sentences.get(rule, ""), named, paint), ""]
     if is_verbose:
         drawn += _silent(report.rules, paint)
     return drawn + _end(report, paint, is_verbose=is_verbose)
@@ -38,13 +38,18 @@ def _probes(probes: Sequence[Probed], paint: Paint, *, is_verbose: bool) -> list
     right = [probe.name for probe in probes if probe.verdict is Verdict.RIGHT]
     shown = probes if is_verbose else [probe for probe in probes if probe.verdict is not Verdict.RIGHT]
     width = max((len(probe.name) for probe in shown), default=0)
-    rows = [f"{probe.name:<{width}}  {_verdict(probe.verdict, paint)}  {_say(probe)}".rstrip() for probe in shown]
+    rows = [f"{probe.name:<{width}}  {_verdict(probe.verdict, paint)}  {gist(probe)}".rstrip() for probe in shown]
     return rows if is_verbose or not right else [*_joined(right, paint), *rows]
 
 
 def _joined(names: list[str], paint: Paint) -> list[str]:
+    """Probes of one group in one word."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(name.partition("-")[0], []).append(name)
+    words = [members[0] if len(members) == 1 else f"{group} ({len(members)})" for group, members in groups.items()]
     first, *rest = textwrap.wrap(
-        f"right  {', '.join(names)}", _WIDTH, subsequent_indent=" " * 7, break_on_hyphens=False, break_long_words=False
+        f"right  {', '.join(words)}", _WIDTH, subsequent_indent=" " * 7, break_on_hyphens=False, break_long_words=False
     )
     return [first.replace("right", paint("right", "right"), 1), *rest]
 
@@ -57,13 +62,8 @@ def _kind(verdict: Verdict) -> str:
     return verdict if verdict in JUDGED else "dim"
 
 
-def _say(probe: Probed) -> str:
-    if probe.broken:
-        return f"{len(probe.broken)} of {count(probe.rules, 'rule')}: {', '.join(probe.broken)}"
-    return count(probe.rules, "rule") if probe.verdict in JUDGED else probe.why
-
-
-def _finding(findings: list[Finding], sentence: str, named: int, paint: Paint) -> list[str]:
+def finding_lines(findings: Sequence[Finding], sentence: str, named: int, paint: Paint) -> list[str]:
+    """A broken rule: where it was heard first, what, whom that hurts, and how to hear it again."""
     first = findings[0]
     known = "" if any(finding.is_new for finding in findings) else ", known"
     heading = f"x {first.rule}  {paint(first.severity, first.severity)}  {place(first)}{more(findings, named)}{known}"
@@ -71,7 +71,8 @@ def _finding(findings: list[Finding], sentence: str, named: int, paint: Paint) -
     labelled += zip(["hurts", *[""] * len(first.hurts)], first.hurts, strict=False)
     labelled += [("again", first.again), ("curl", first.curl or ""), ("trace", first.trace or "")]
     labelled += [("more", f"welldone rules {first.rule}")]
-    return [heading, f"  {sentence}", *(f"  {label:<6}  {text}" for label, text in labelled if text)]
+    told = [f"  {sentence}", *(f"  {label:<6}  {text}" for label, text in labelled if text)]
+    return [heading, *(line for line in told if line.strip())]
 
 
 def _silent(rules: Sequence[Ruled], paint: Paint) -> list[str]:
@@ -87,6 +88,8 @@ def _end(report: Report, paint: Paint, *, is_verbose: bool) -> list[str]:
     silent = unheard(report)
     if silent:
         drawn.append(f"  {silent}{'' if is_verbose else '; --verbose says why'}")
-    if report.passed and report.verdict is Verdict.WRONG:
+    if report.passed and report.findings and all(not finding.is_new for finding in report.findings):
         drawn.append("  passed: nothing is broken that was not broken before")
+    if not report.passed and report.verdict is Verdict.LAX:
+        drawn.append("  not passed: with --strict every broken rule counts")
     return drawn

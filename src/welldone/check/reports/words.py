@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from welldone.check.report import Cost, Finding, Report, Ruled, Verdict
+from welldone.check.report import Cost, Finding, Probed, Report, Ruled, Verdict
 
 JUDGED = (Verdict.RIGHT, Verdict.LAX, Verdict.WRONG)
 """The verdicts of what had a say."""
@@ -59,6 +59,13 @@ def more(findings: Sequence[Finding], names: int) -> str:
     probes = ([first.probe] if first.count > 1 else []) + [finding.probe for finding in others]
     named = ", ".join(probes[:names]) + (", …" if len(probes) > names else "")
     return f", and {times:,} more in {named}"
+
+
+def gist(probe: Probed) -> str:
+    """What a probe came to, in a few words."""
+    if probe.broken:
+        return f"{len(probe.broken)} of {count(probe.rules, 'rule')}: {', '.join(probe.broken)}"
+    return count(probe.rules, "rule") if probe.verdict in JUDGED else probe.why
 
 
 def fails(report: Report, finding: Finding) -> bool:

@@ -30,7 +30,7 @@ def calls_for(request: Chat) -> tuple[Call, ...]:
     names = places_of(request.prompt)
     is_one = isinstance(request.tool_choice, Choice) or request.parallel_tool_calls is False
     if not is_one and "both" in request.prompt.lower() and len(called) * max(1, len(names)) == 1:
-        names = [*names, "something"]
+        names = [*names, "something", "something"][:2]
     words: list[tuple[str, ...]] = [(name,) for name in names] or [()]
     pairs = list(product(called, words))
     kept = pairs[: 1 if is_one else _CALLS_LIMIT]

@@ -240,6 +240,8 @@ class Completion(Request, kw_only=True):
         items = [] if isinstance(self.prompt, str) else self.prompt
         if len({type(item) for item in items}) > 1:
             raise invalid("Invalid 'prompt': a list has texts only, token ids only, or lists of these only.", "prompt")
+        if len(self.prompts) * (self.n or 1) > CHAT_CHOICES_LIMIT:
+            raise invalid(f"Invalid 'prompt': at most {CHAT_CHOICES_LIMIT} answers are given at once.", "prompt")
         if self.best_of is not None and self.best_of < (self.n or 1):
             raise invalid("Invalid 'best_of': it must be at least 'n'.", "best_of")
 

@@ -4,7 +4,7 @@ import operator
 import re
 from collections.abc import Callable
 from itertools import cycle
-from typing import Any
+from typing import Any, TypeGuard
 
 from welldone.engines.ideal.refusals import invalid
 from welldone.wire.events import Json
@@ -29,8 +29,9 @@ _BOUNDS: dict[str, Callable[[float, float], bool]] = {
     "maximum": operator.le,
     "exclusiveMinimum": operator.gt,
     "exclusiveMaximum": operator.lt,
-    "multipleOf": lambda value, step: step != 0 and value % step == 0,
+    "multipleOf": lambda value, step: value % step == 0,
 }
+_STEP_LEAST = 1e-9  # below it there are more steps to a bound than a number can count
 _NUMBER = re.compile(r"\b\d{1,9}\b")
 
 
@@ -85,8 +86,8 @@ class Sampler:
                 raise _wrong(f"there is no type {str(unknown)[:40]!r}")
 
     def _object(self, schema: Json, depth: int) -> Json:
-        properties = schema.get("properties") or {}
-        required = schema.get("required") or []
+        properties = schema.get("properties", {})
+        required = schema.get("required", [])
         if not isinstance(properties, dict) or not isinstance(required, list):
             raise _wrong("'properties' is an object, and 'required' a list")
         names = properties if depth < _OPTIONAL_DEPTH else [name for name in properties if name in required]
@@ -108,11 +109,12 @@ class Sampler:
 
     def _number(self, schema: Json, kind: str) -> int | float:
         step = schema.get("multipleOf", 1)
-        low = schema.get("minimum", schema.get("exclusiveMinimum"))
-        high = schema.get("maximum", schema.get("exclusiveMaximum"))
-        wanted = next(self._numbers)
-        for value in (wanted, 1, 0, low, high, _beside(low, step), _beside(high, step, -1)):
-            if isinstance(value, int | float) and _fits(value, schema) and (kind == "number" or value == int(value)):
+        if not _is_number(step) or step < _STEP_LEAST:
+            raise _wrong("'multipleOf' is a number above 0")
+        bounds = [value for name in _BOUNDS if name != "multipleOf" and _is_number(value := schema.get(name))]
+        beside = [(bound // step + more) * step for bound in bounds for more in (0, 1, -1)]
+        for value in (next(self._numbers), 1, 0, *bounds, *beside):
+            if _fits(value, schema) and (kind == "number" or value == int(value)):
                 return int(value) if kind == "integer" else value
         raise _wrong("there is no number within its bounds")
 
@@ -142,10 +144,9 @@ def _bound(schema: Json, name: str, default: int) -> int:
     return value
 
 
-def _beside(bound: object, step: object, sign: int = 1) -> object:
-    if not isinstance(bound, int | float) or not isinstance(step, int | float) or not step:
-        return None
-    return (bound // step + sign) * step
+def _is_number(value: object) -> TypeGuard[float]:
+    """Whether it can be reckoned with. Bounds beyond what clients can hold in a number are of no use here."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**53
 
 
 def _fits(value: float, schema: Json) -> bool:

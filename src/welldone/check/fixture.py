@@ -1,0 +1,65 @@
+"""The check as one call, for who has no event loop or has one that is busy. The pytest plugin hands it out."""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from welldone.check.profiles import BUILT_ON, CLIENTS
+from welldone.check.report import Report
+from welldone.check.reports import terminal
+from welldone.check.run import NothingError, UnreachableError, check
+from welldone.check.settings import CheckSettings
+
+
+class NotPassedError(Exception):
+    """The server does not pass, or cannot be checked. The message is what `welldone check` would show."""
+
+
+def check_server(
+    url: str,
+    *,
+    model: str | None = None,
+    api_key: str | None = None,
+    only: Iterable[str] = (),
+    skip: Iterable[str] = (),
+    rules: Iterable[str] = (),
+    profile: str | None = None,
+    strict: bool = False,
+    known: Iterable[str] | None = None,
+    extra: Mapping[str, Any] | None = None,
+    check: bool = True,
+) -> Report:
+    """The report on the server at `url`. `known` are rules that may be broken; without `check`, any may.
+
+    Raises:
+        NotPassedError: the server does not pass, or cannot be checked.
+        ValueError: the URL or the key cannot be used, or there is no such profile.
+    """
+    if profile is not None and profile not in (*CLIENTS, *BUILT_ON):
+        raise ValueError(f"there is no profile {profile!r}; there are {', '.join((*CLIENTS, *BUILT_ON))}")
+    settings = CheckSettings(
+        url=url,
+        model=model,
+        key=api_key,
+        only=tuple(only),
+        skip=tuple(skip),
+        rules=tuple(rules),
+        profile=profile,
+        is_strict=strict,
+        known=None if known is None else frozenset(known),
+        extra=extra or {},
+    )
+    report = _run(settings)
+    if check and not report.passed:
+        raise NotPassedError("\n".join(terminal.lines(report, lambda text, _: text)))
+    return report
+
+
+def _run(settings: CheckSettings) -> Report:
+    """In a thread, and so in a loop of its own: the caller may stand in one that runs."""
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        try:
+            return pool.submit(asyncio.run, check(settings)).result()
+        except (UnreachableError, NothingError) as error:
+            raise NotPassedError(f"welldone check: {error}") from None

@@ -1,0 +1,87 @@
+"""A probe of HTTP itself: whether a page in a browser may ask."""
+
+from welldone.check import prompts
+from welldone.check.probe import Probe
+from welldone.check.reply import Asked, Reply
+from welldone.check.session import NotOfferedError, Session
+
+CORS_PREFLIGHT = "http-cors-preflight"
+
+ORIGIN = "http://localhost:3000"
+"""Where a page is served from while somebody builds it."""
+_STAINLESS = (
+    *("arch", "helper-method", "lang", "os", "package-version"),
+    *("retry-count", "runtime", "runtime-version", "timeout"),
+)
+HEADERS = ("authorization", "content-type", *(f"x-stainless-{name}" for name in _STAINLESS))
+"""What openai-node sends from a browser, and a page has to ask for."""
+
+
+async def _cors(session: Session) -> None:
+    preflight = await session.send(_preflight(), is_judged=False)
+    if _refuses_origin(preflight):
+        raise NotOfferedError(preflight.complaint)
+    problem = _problem(preflight)
+    session.hold(CORS_PREFLIGHT, preflight, not problem, heard=problem, wanted=_wanted())
+    if not problem:
+        await _cors_of_reply(session)
+
+
+async def _cors_of_reply(session: Session) -> None:
+    """A page that may ask must also be allowed to read."""
+    reply = session.answered(await session.chat(prompts.HELLO, max_tokens=8, headers=(("Origin", ORIGIN),)))
+    heard = f"a reply to {ORIGIN} with Access-Control-Allow-Origin: {reply.header('access-control-allow-origin')}"
+    session.hold(CORS_PREFLIGHT, reply, _allows_origin(reply), heard=heard, wanted=f"{ORIGIN} or * there")
+
+
+def _preflight() -> Asked:
+    """What a browser asks before it sends a request to another origin. It carries no key."""
+    headers = (
+        ("Authorization", None),
+        ("Accept", "*/*"),
+        ("Origin", ORIGIN),
+        ("Access-Control-Request-Method", "POST"),
+        ("Access-Control-Request-Headers", ",".join(HEADERS)),
+    )
+    return Asked(method="OPTIONS", path="/chat/completions", headers=headers)
+
+
+def _problem(preflight: Reply) -> str:
+    """Why a browser would not send its request; empty: it would."""
+    if not preflight.is_ok:
+        return f"status {preflight.status} for OPTIONS"
+    if not _allows_origin(preflight):
+        return f"Access-Control-Allow-Origin: {preflight.header('access-control-allow-origin')}"
+    missing = [name for name in HEADERS if not _allows_header(preflight, name)]
+    return f"not allowed: {', '.join(missing)}" if missing else ""
+
+
+def _refuses_origin(preflight: Reply) -> bool:
+    """Whether the server takes nothing from such pages, and says so. Starlette does with 400 and a sentence."""
+    is_told = preflight.status == 403 or (preflight.status == 400 and "origin" in preflight.complaint.lower())
+    return is_told and preflight.header("access-control-allow-origin") is None
+
+
+def _allows_origin(reply: Reply) -> bool:
+    return reply.header("access-control-allow-origin") in (ORIGIN, "*")
+
+
+def _allows_header(preflight: Reply, name: str) -> bool:
+    fields = [value for field, value in preflight.recording.headers if field.lower() == "access-control-allow-headers"]
+    allowed = {allowed.strip().lower() for value in fields for allowed in value.split(",")}
+    # A browser takes * for every header but the one with the key.
+    return name in allowed or ("*" in allowed and name != "authorization")
+
+
+def _wanted() -> str:
+    return f"2xx, Access-Control-Allow-Origin: {ORIGIN}, and every header that was asked for allowed by its name"
+
+
+PROBES = (
+    Probe(
+        name="http-cors",
+        says="the question of a browser whether its page may ask",
+        work=_cors,
+        rules=(CORS_PREFLIGHT,),
+    ),
+)

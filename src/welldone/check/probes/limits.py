@@ -1,0 +1,100 @@
+"""Probes of the token limit: an answer that reaches it, by either of its names."""
+
+from welldone.check import prompts
+from welldone.check.probe import Probe
+from welldone.check.reply import Reply
+from welldone.check.session import Session
+
+LENGTH = "fin-length"
+MAX_TOKENS_BOTH = "req-max-tokens-both"
+
+_TOKENS = 8
+_LONGER = 24
+_TOO_MANY_FRAMES = 64
+"""No server sends that many for eight tokens. Who does not know the limit would go on for minutes."""
+_TOO_MANY_TOKENS = 2 * _TOKENS
+"""Servers differ by one or two in what they count."""
+_NAMES = ("max_tokens", "max_completion_tokens")
+
+
+async def _limits(session: Session) -> None:
+    for name in _NAMES:
+        reply = await _ask(session, name, _TOKENS)
+        is_refused = reply.status is not None and 400 <= reply.status < 500 and reply.status != 429
+        if is_refused and name != session.facts.limit_name:
+            heard, wanted = reply.complaint, f"an answer within {name}"
+            session.hold(MAX_TOKENS_BOTH, reply, is_kept=False, heard=heard, wanted=wanted)
+            continue
+        session.answered(reply)
+        if _hold_limit(session, reply, name):
+            await _hold_length(session, reply)
+
+
+async def _limits_whole(session: Session) -> None:
+    reply = session.answered(await _ask(session, session.facts.limit_name, _TOKENS, stream=False))
+    await _hold_length(session, reply)
+
+
+async def _ask(session: Session, name: str, tokens: int, *, stream: bool = True) -> Reply:
+    leave = _goes_on if stream else None
+    if name == session.facts.limit_name:
+        return await session.chat(prompts.COUNT, stream=stream, max_tokens=tokens, is_exact=True, leave=leave)
+    members = {"model": session.facts.model, **session.facts.members, "stream": stream, name: tokens}
+    messages = [{"role": "user", "content": prompts.COUNT}]
+    return await session.post("/chat/completions", {"messages": messages, **members}, leave=leave)
+
+
+def _goes_on(body: bytes) -> bool:
+    return body.count(b"\ndata:") > _TOO_MANY_FRAMES
+
+
+def _hold_limit(session: Session, reply: Reply, name: str) -> bool:
+    """Whether the answer kept within its limit."""
+    counted = reply.tokens("completion_tokens") or 0
+    is_kept = not reply.recording.is_left and counted <= _TOO_MANY_TOKENS
+    heard = f"more than {_TOO_MANY_FRAMES} chunks" if reply.recording.is_left else f"{counted} tokens"
+    session.hold(MAX_TOKENS_BOTH, reply, is_kept, heard=heard, wanted=f"an answer within {name} {_TOKENS}")
+    return is_kept
+
+
+async def _hold_length(session: Session, reply: Reply) -> None:
+    """Where another reason is given, the same answer with more room tells whether it was cut."""
+    if reply.finish != "length" and (why := await _why_uncut(session, reply)):
+        session.not_heard(LENGTH, why)
+        return
+    session.hold(LENGTH, reply, reply.finish == "length", heard=reply.finish, wanted="length: the text is cut")
+
+
+async def _why_uncut(session: Session, reply: Reply) -> str | None:
+    """Why an answer cannot be said to be cut; None where it surely is."""
+    if reply.finish is None:
+        return "the answer came without a finish_reason"
+    longer, again = [
+        session.answered(await _ask(session, session.facts.limit_name, tokens, stream=reply.is_stream))
+        for tokens in (_LONGER, _TOKENS)
+    ]
+    if _said(again) != _said(reply) or not _said(longer).startswith(_said(reply)):
+        return "the server does not repeat itself at temperature 0"
+    return "the answer ended before its limit" if _said(longer) == _said(reply) else None
+
+
+def _said(reply: Reply) -> str:
+    return reply.first.reasoning + reply.text
+
+
+PROBES = (
+    Probe(
+        name="limits",
+        says="an answer that is cut at its limit, by both of its names",
+        work=_limits,
+        rules=(LENGTH, MAX_TOKENS_BOTH),
+        is_alone=True,
+    ),
+    Probe(
+        name="limits-whole",
+        says="an answer that is cut at its limit, in one piece",
+        work=_limits_whole,
+        rules=(LENGTH,),
+        is_alone=True,
+    ),
+)

@@ -1,0 +1,127 @@
+"""The report as one page that needs nothing else: no script, no font, no picture, and no net."""
+
+from collections.abc import Sequence
+from xml.etree.ElementTree import Element
+
+from welldone.check.report import Finding, Probed, Report, Ruled
+from welldone.check.reports.elements import as_html, code, element
+from welldone.check.reports.words import JUDGED, count, gist, inert, more, outcome, place, sums, terms, unheard
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+_STYLE = """
+:root { color-scheme: light dark; --line: #8886; --card: #8881; --right: #1b7f3b; --lax: #9a6200; --wrong: #c0261f }
+@media (prefers-color-scheme: dark) { :root { --right: #5fd38a; --lax: #f0b54a; --wrong: #ff7b72 } }
+* { box-sizing: border-box }
+body { font: 1rem/1.5 system-ui, sans-serif; max-width: 72rem; margin: 0 auto; padding: 1rem; overflow-wrap: anywhere }
+h1, h2, h3 { line-height: 1.2; margin: 1.5rem 0 .5rem } h1 { font-size: 1.6rem } h2 { font-size: 1.25rem }
+h3 { font-size: 1rem } p, ul { margin: .25rem 0 } ul { padding-left: 1.2rem }
+code, pre { font: .85rem/1.4 ui-monospace, monospace; white-space: pre-wrap } pre { margin: 0 }
+.right { color: var(--right) } .lax, .tolerated { color: var(--lax) } .wrong, .breaks { color: var(--wrong) }
+.verdict, .severity { font-weight: 600 } .quiet { opacity: .75 }
+.grid { display: grid; gap: .5rem; grid-template-columns: repeat(auto-fill, minmax(15rem, 1fr)) }
+.pair { display: grid; gap: .5rem; grid-template-columns: repeat(auto-fit, minmax(min(20rem, 100%), 1fr)) }
+.card { border: 1px solid var(--line); border-radius: .4rem; padding: .5rem .75rem; background: var(--card) }
+article { margin: .75rem 0 } .label { font-size: .8rem; opacity: .75 }
+table { border-collapse: collapse; width: 100% } td, th { text-align: left; vertical-align: top; padding: .2rem .5rem }
+td { border-top: 1px solid var(--line) } .wide { overflow-x: auto } summary { cursor: pointer; padding: .25rem 0 }
+"""
+
+
+def draw(report: Report) -> str:
+    """The page: the verdict, the probes, what is broken, and what became of each rule."""
+    report = inert(report)
+    body = element("body", _header(report), _probes(report.probes), *_findings(report), _rules(report.rules))
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("title", f"welldone check: {report.verdict}, {report.model}"),
+        element("style", _STYLE),
+    )
+    return f"<!doctype html>\n{as_html(element('html', head, body, lang='en'))}"
+
+
+def _header(report: Report) -> Element:
+    about: list[str | Element] = [code(report.model), " at ", code(report.url)]
+    if report.server:
+        about += [" (", code(report.server), ")"]
+    told = [sums(report), terms(report), unheard(report), "passed" if report.passed else "not passed"]
+    return element(
+        "header",
+        element("h1", "welldone check: ", element("span", outcome(report), class_=_class(report.verdict))),
+        element("p", *about),
+        element("p", "; ".join(filter(None, told))),
+        element("p", f"{report.date}, welldone {report.tool}", class_="quiet"),
+    )
+
+
+def _probes(probes: Sequence[Probed]) -> Element:
+    cards = [
+        element(
+            "div",
+            element("h3", probe.name, " ", element("span", probe.verdict, class_=_class(probe.verdict))),
+            element("p", probe.says),
+            element("p", gist(probe), class_="quiet"),
+            class_="card",
+        )
+        for probe in probes
+    ]
+    return element("section", element("h2", count(len(probes), "probe")), element("div", *cards, class_="grid"))
+
+
+def _findings(report: Report) -> list[Element]:
+    sentences = {rule.id: rule.rule for rule in report.rules}
+    articles = [_broken(findings, sentences.get(rule, "")) for rule, findings in report.broken.items()]
+    return [element("section", element("h2", f"{count(len(articles), 'rule')} broken"), *articles)] if articles else []
+
+
+def _broken(findings: Sequence[Finding], sentence: str) -> Element:
+    first = findings[0]
+    known = "" if any(finding.is_new for finding in findings) else ", known"
+    severity = element("span", first.severity, class_=f"severity {first.severity}")
+    told = [(label, text) for label, text in (("again", first.again), ("curl", first.curl)) if text]
+    return element(
+        "article",
+        element("h3", code(first.rule), " ", severity, known),
+        element("p", sentence),
+        element("p", place(first) + more(findings, len(findings)), class_="quiet"),
+        element("div", _quote("heard", first.heard), _quote("wanted", first.wanted), class_="pair"),
+        element("ul", *(element("li", who) for who in first.hurts)),
+        *(_quote(label, text) for label, text in told),
+        class_="card",
+    )
+
+
+def _quote(label: str, text: str) -> Element:
+    return element("div", element("div", label, class_="label"), element("pre", text))
+
+
+def _rules(rules: Sequence[Ruled]) -> Element:
+    families: dict[str, list[Ruled]] = {}
+    for rule in rules:
+        families.setdefault(rule.id.partition("-")[0], []).append(rule)
+    folded = [_family(family, members) for family, members in families.items()]
+    return element("section", element("h2", count(len(rules), "rule")), *folded)
+
+
+def _family(family: str, rules: Sequence[Ruled]) -> Element:
+    verdicts = [rule.verdict for rule in rules]
+    counts = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts))
+    rows = [
+        element(
+            "tr",
+            element("td", code(rule.id)),
+            element("td", rule.verdict, class_=_class(rule.verdict)),
+            element("td", rule.severity),
+            element("td", rule.rule, *([element("div", rule.why, class_="quiet")] if rule.why else [])),
+        )
+        for rule in rules
+    ]
+    heading = element("tr", *(element("th", name) for name in ("rule", "verdict", "severity", "a right server")))
+    table = element("div", element("table", heading, *rows), class_="wide")
+    return element("details", element("summary", code(family), f" {counts}"), table)
+
+
+def _class(verdict: str) -> str:
+    return f"verdict {verdict}" if verdict in JUDGED else "verdict quiet"

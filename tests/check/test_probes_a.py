@@ -1,0 +1,412 @@
+"""Probes of what is said: text, usage, choices, limits, stop strings, logprobs, and the same without a stream."""
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.check.serving import BY_NAME, HASTY, Choose, Json, asked_as, body_of, edited, found, outcome, serving
+from tests.net.aio import run
+from welldone.check.desk import Facts
+from welldone.check.session import Session
+from welldone.engines.ideal import Ideal
+from welldone.engines.ideal.requests import Request
+from welldone.engines.ideal.said import Said, stopped
+from welldone.engines.mischief import FAULTS
+from welldone.engines.scripted import Seen
+from welldone.engines.scripts import Reply, json_reply
+from welldone.wire.dialects.stream import StreamWriter
+from welldone.wire.events import Event, Usage
+from welldone.wire.head import Endpoint
+
+GROUPS = ("text", "usage", "choices", "limits", "stops", "logprobs", "same")
+NAMES = [name for name in BY_NAME if name.partition("-")[0] in GROUPS]
+REFUSAL = json_reply({"error": {"message": "no", "type": "invalid_request_error", "param": None, "code": None}}, 400)
+THINKING = Facts(model="ideal-thinking", allowance=24)
+
+
+def _probe(name: str, choose: Choose, facts: Facts | None = None) -> tuple[Session, str]:
+    async def work() -> tuple[Session, str]:
+        async with serving(choose) as url:
+            return await outcome(name, url, facts=facts)
+
+    return run(work())
+
+
+# ---- servers that break a rule
+
+
+def _refusing(is_refused: Callable[[Json], bool]) -> Choose:
+    """400 to some requests."""
+    ideal = Ideal()
+    return lambda seen: REFUSAL if is_refused(body_of(seen)) else ideal.answer(seen)
+
+
+class Leaking(Ideal):
+    """Says a special token after each text."""
+
+    def text_for(self, prompt: str) -> str:
+        return super().text_for(prompt) + "<|im_end|>"
+
+
+class Miscounting(Ideal):
+    """Counts another number of tokens in a stream."""
+
+    def __init__(self, prompt: int, completion: int) -> None:
+        super().__init__()
+        self._more = prompt, completion
+
+    def stream(self, writer: StreamWriter, events: list[list[Event]], usage: Usage | None) -> Reply:
+        if usage is not None:
+            counts = usage.prompt_tokens + self._more[0], usage.completion_tokens + self._more[1]
+            usage = Usage(*counts, sum(counts), {})
+        return super().stream(writer, events, usage)
+
+
+class CountingOne(Ideal):
+    """Counts the tokens of the first choice only."""
+
+    def usage(self, endpoint: Endpoint, choices: list[Said], prompt: int) -> Usage:
+        return super().usage(endpoint, choices[:1], prompt)
+
+
+class GivingOne(Ideal):
+    """Gives one choice, whatever is asked."""
+
+    def speak(self, seen: Seen, endpoint: Endpoint, request: Request, choices: list[Said], prompt: int) -> Reply:
+        return super().speak(seen, endpoint, request, choices[:1], prompt)
+
+
+class Stopping(Ideal):
+    """Sends some characters of the stop string that ends a text."""
+
+    def __init__(self, characters: int) -> None:
+        super().__init__()
+        self._characters = characters
+
+    def stop(self, said: Said, stops: list[str]) -> Said:
+        right = stopped(said, stops)
+        if right == said:
+            return said
+        text, before = "".join(said.text), len("".join(right.text))
+        return msgspec.structs.replace(right, text=(*right.text, text[before : before + self._characters]))
+
+
+class Withholding(Ideal):
+    """Never sends what it held back for a stop string that was not completed."""
+
+    def stop(self, said: Said, stops: list[str]) -> Said:
+        text = "".join(said.text)
+        held = next((size for size in (3, 2, 1) if any(stop.startswith(text[-size:]) for stop in stops)), 0)
+        right = stopped(said, stops)
+        return right if right != said or not held else msgspec.structs.replace(said, text=(text[:-held],))
+
+
+def _part(chunk: Json) -> Json:
+    """The first choice of a chunk; an empty one where there is none."""
+    return chunk["choices"][0] if chunk.get("choices") else {}
+
+
+def _says_stop(_: Json, said: Json) -> Json:
+    for choice in said["choices"]:
+        choice["finish_reason"] = choice["finish_reason"] and "stop"
+    return said
+
+
+def _without_second_role(_: Json, said: Json) -> Json:
+    for choice in said["choices"]:
+        if choice["index"] == 1:
+            choice.get("delta", choice.get("message", {})).pop("role", None)
+    return said
+
+
+def _without_second_text(_: Json, said: Json) -> Json:
+    for choice in said["choices"]:
+        if choice["index"] == 1:
+            choice.get("delta", choice.get("message", {}))["content"] = ""
+    return said
+
+
+def _without_second_reason(_: Json, said: Json) -> Json | None:
+    part = _part(said)
+    return None if part.get("index") == 1 and part.get("finish_reason") else said
+
+
+def _is_cut_short(request: Json) -> bool:
+    return isinstance(request.get("stop"), str)
+
+
+def _without_empty_role(request: Json, said: Json) -> Json | None:
+    return None if _is_cut_short(request) and "role" in _part(said).get("delta", {}) else said
+
+
+def _without_empty_reason(request: Json, said: Json) -> Json | None:
+    return None if _is_cut_short(request) and _part(said).get("finish_reason") else said
+
+
+def _without_some_chunks() -> Callable[[Json, Json], Json | None]:
+    numbers = count()
+
+    def change(request: Json, said: Json) -> Json | None:
+        delta = _part(said).get("delta", {})
+        if "role" in delta:
+            nonlocal numbers
+            numbers = count()
+        return None if delta.get("content") and next(numbers) % 4 == 3 else said
+
+    return change
+
+
+def _stripped(_: Json, said: Json) -> Json:
+    message = _part(said).get("message")
+    if message:
+        message["content"] = " ".join(message["content"].split(" ")[1:])
+    return said
+
+
+def _drop(name: str) -> Callable[[Json], object]:
+    return lambda request: request.pop(name, None)
+
+
+def _drop_stop(kind: type) -> Callable[[Json], object]:
+    return lambda request: request.pop("stop") if isinstance(request.get("stop"), kind) else None
+
+
+def _has_option(name: str) -> Callable[[Json], bool]:
+    return lambda request: name in (request.get("stream_options") or {})
+
+
+BREAKS: dict[str, tuple[str, str, Callable[[], Choose]]] = {
+    **{f"a special token in {name}": (name, "live-no-special-tokens", lambda: Leaking().answer) for name in NAMES[:4]},
+    "usage cannot be asked for": ("usage", "req-stream-options", lambda: _refusing(_has_option("include_usage"))),
+    "an unknown option": ("usage-options", "req-stream-options", lambda: _refusing(_has_option("welldone_unknown"))),
+    "an unknown option of completions": (
+        "usage-completions",
+        "req-stream-options",
+        lambda: _refusing(_has_option("include_obfuscation")),
+    ),
+    "another count of the prompt": ("usage-same", "use-whole-request", lambda: Miscounting(1, 0).answer),
+    "another count of the answer": ("usage-same", "use-whole-request", lambda: Miscounting(0, 1).answer),
+    "another count in completions": ("usage-same-completions", "use-whole-request", lambda: Miscounting(0, 2).answer),
+    "one choice counted": ("choices", "use-whole-request", lambda: CountingOne().answer),
+    "one choice counted, whole": ("choices-whole", "use-whole-request", lambda: CountingOne().answer),
+    "one choice given": ("choices", "n-refuse-if-unsupported", lambda: GivingOne().answer),
+    "one choice given, whole": ("choices-whole", "n-refuse-if-unsupported", lambda: GivingOne().answer),
+    "a choice without text": ("choices", "n-each-complete", lambda: edited(Ideal().answer, _without_second_text)),
+    "a choice without text, whole": (
+        "choices-whole",
+        "n-each-complete",
+        lambda: edited(Ideal().answer, _without_second_text),
+    ),
+    "stop for length": ("limits", "fin-length", lambda: edited(Ideal().answer, _says_stop)),
+    "stop for length, whole": ("limits-whole", "fin-length", lambda: edited(Ideal().answer, _says_stop)),
+    "a limit's new name refused": (
+        "limits",
+        "req-max-tokens-both",
+        lambda: _refusing(lambda request: "max_completion_tokens" in request),
+    ),
+    "a limit's new name ignored": (
+        "limits",
+        "req-max-tokens-both",
+        lambda: asked_as(Ideal(gap_s=0.001).answer, _drop("max_completion_tokens")),
+    ),
+    "a limit's old name ignored": (
+        "limits",
+        "req-max-tokens-both",
+        lambda: asked_as(Ideal(gap_s=0.001).answer, _drop("max_tokens")),
+    ),
+    "a stop string sent": ("stops", "live-stop-not-leaked", lambda: Stopping(99).answer),
+    "a part of a stop string sent": ("stops", "live-stop-not-leaked", lambda: Stopping(1).answer),
+    "a stop string of completions sent": ("stops-completions", "live-stop-not-leaked", lambda: Stopping(2).answer),
+    "held back for ever": ("stops-unfinished", "live-stop-holdback-flushed", lambda: Withholding().answer),
+    "held back for ever in completions": (
+        "stops-completions",
+        "live-stop-holdback-flushed",
+        lambda: Withholding().answer,
+    ),
+    "stop null refused": (
+        "stops",
+        "req-stop-forms",
+        lambda: _refusing(lambda request: request.get("stop", "") is None),
+    ),
+    "stop as a list refused": (
+        "stops",
+        "req-stop-forms",
+        lambda: _refusing(lambda request: isinstance(request.get("stop"), list)),
+    ),
+    "stop as a string refused": ("stops", "req-stop-forms", lambda: _refusing(_is_cut_short)),
+    "stop as a list ignored": ("stops", "req-stop-forms", lambda: asked_as(Ideal().answer, _drop_stop(list))),
+    "chunks lost": ("same", "delta-concat-equals-full", lambda: edited(Ideal().answer, _without_some_chunks())),
+    "a word lost without stream": ("same", "delta-concat-equals-full", lambda: edited(Ideal().answer, _stripped)),
+}
+"""A way to break a rule: the probe that must hear it, the rule, and the server."""
+BREAKS_MORE: dict[str, tuple[str, str, Callable[[], Choose]]] = {
+    "a choice without role": ("choices", "n-each-complete", lambda: edited(Ideal().answer, _without_second_role)),
+    "a choice without role, whole": (
+        "choices-whole",
+        "n-each-complete",
+        lambda: edited(Ideal().answer, _without_second_role),
+    ),
+    "a choice without a reason": ("choices", "n-each-complete", lambda: edited(Ideal().answer, _without_second_reason)),
+    "nothing without its role": (
+        "stops-empty",
+        "live-empty-generation",
+        lambda: edited(Ideal().answer, _without_empty_role),
+    ),
+    "nothing without its reason": (
+        "stops-empty",
+        "live-empty-generation",
+        lambda: edited(Ideal().answer, _without_empty_reason),
+    ),
+    "stop as a string ignored": ("stops", "live-stop-not-leaked", lambda: asked_as(Ideal().answer, _drop_stop(str))),
+}
+"""Those that break a rule of a single stream as well."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_right_server_is_found_right(name: str) -> None:
+    talk, why = _probe(name, Ideal().answer)
+    assert (found(talk), why, talk.unheard) == (set(), "", {})
+    assert talk.judged >= {*BY_NAME[name].rules}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_model_that_thinks_is_found_right(name: str) -> None:
+    talk, why = _probe(name, Ideal(models=("ideal-thinking",)).answer, THINKING)
+    assert (found(talk), why) == (set(), "")
+
+
+@pytest.mark.parametrize(("name", "rule", "server"), BREAKS.values(), ids=BREAKS)
+def test_a_broken_rule_is_found_and_no_other(name: str, rule: str, server: Callable[[], Choose]) -> None:
+    talk, _ = _probe(name, server())
+    assert found(talk) == {rule}
+    assert all(finding.heard and finding.wanted for finding in talk.found)
+
+
+@pytest.mark.parametrize(("name", "rule", "server"), BREAKS_MORE.values(), ids=BREAKS_MORE)
+def test_a_broken_rule_is_found_among_others(name: str, rule: str, server: Callable[[], Choose]) -> None:
+    talk, _ = _probe(name, server())
+    assert rule in found(talk)
+
+
+def test_each_rule_that_a_probe_names_has_a_server_that_breaks_it() -> None:
+    broken = {(name, rule) for name, rule, _ in (*BREAKS.values(), *BREAKS_MORE.values())}
+    assert {(name, rule) for name in NAMES for rule in BY_NAME[name].rules} <= broken
+
+
+def _unsteady() -> Iterator[str]:
+    return (f"{number}: one, two, three and {number} more words in a row" for number in count())
+
+
+class Unsteady(Ideal):
+    """Says something else each time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._texts = _unsteady()
+
+    def text_for(self, prompt: str) -> str:
+        return next(self._texts)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_model_that_never_repeats_itself_breaks_no_rule(name: str) -> None:
+    talk, _ = _probe(name, Unsteady().answer)
+    assert found(talk) == set()
+
+
+@pytest.mark.parametrize("name", ["same", "stops", "stops-unfinished", "stops-completions"])
+def test_who_cannot_be_compared_is_not_called_right(name: str) -> None:
+    talk, why = _probe(name, Unsteady().answer)
+    rules = {*BY_NAME[name].rules} - {"req-stop-forms"}
+    assert why or talk.unheard.keys() >= rules
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_answer_without_words_breaks_no_rule(name: str) -> None:
+    talk, _ = _probe(name, lambda seen: SilentIdeal().answer(seen))
+    assert found(talk) == set()
+
+
+class SilentIdeal(Ideal):
+    """Says nothing."""
+
+    def text_for(self, prompt: str) -> str:
+        return ""
+
+
+@pytest.mark.parametrize("text", ["\ud83d" * 40, "\n" * 60, "\x01\x02" * 30, "aaaa" * 20, "你好" * 30, " x " * 30])
+def test_odd_texts_make_no_trouble(text: str) -> None:
+    def change(_: Json, said: Json) -> Json:
+        for choice in said["choices"]:
+            for holder in (choice, choice.get("delta", {}), choice.get("message", {})):
+                for name in ("text", "content"):
+                    if holder.get(name):
+                        holder[name] = text
+        return said
+
+    for name in NAMES:
+        _probe(name, edited(Ideal().answer, change))
+
+
+def test_choices_that_are_refused_are_not_offered_and_that_is_right() -> None:
+    talk, why = _probe("choices", _refusing(lambda request: request.get("n") == 2))
+    assert why == "400: no"
+    assert "n-refuse-if-unsupported" in talk.judged
+    assert found(talk) == set()
+
+
+def test_logprobs_that_do_not_come_are_not_heard() -> None:
+    _, why = _probe("logprobs", asked_as(Ideal().answer, _drop("logprobs")))
+    assert why == "asked for logprobs, none came"
+
+
+def test_completions_that_are_not_there_are_not_offered() -> None:
+    def choose(seen: Seen) -> Reply:
+        return (
+            Ideal().answer(seen)
+            if seen.path.endswith("/chat/completions")
+            else msgspec.structs.replace(REFUSAL, status=404)
+        )
+
+    for name in ("usage-completions", "usage-same-completions", "stops-completions"):
+        talk, why = _probe(name, choose)
+        assert (found(talk), why) == (set(), "404: no")
+
+
+def test_who_wants_the_new_name_of_the_limit_is_asked_by_it() -> None:
+    facts = Facts(model="ideal", limit_name="max_completion_tokens")
+    talk, why = _probe("limits", _refusing(lambda request: "max_tokens" in request), facts)
+    assert (found(talk), why) == ({"req-max-tokens-both"}, "")
+    assert "fin-length" in talk.judged
+
+
+def test_an_answer_that_goes_on_is_left() -> None:
+    talk, _ = _probe("limits", asked_as(Ideal(gap_s=0.001).answer, _drop("max_completion_tokens")))
+    assert [reply.recording.is_left for reply in talk.replies] == [False, True]
+
+
+@pytest.mark.parametrize("fault", sorted(FAULTS))
+def test_no_fault_of_a_server_makes_a_probe_fail(fault: str) -> None:
+    async def work() -> None:
+        async with serving(lambda seen: FAULTS[fault], speed=0) as url:
+            for name in NAMES:
+                await outcome(name, url, HASTY)
+
+    run(work())
+
+
+SHAPES: list[Any] = [None, 7, "x", [], {}, [[]], [None], {"choices": 7}, {"choices": [7, None, {}]}]
+MEMBERS = [{"choices": [{"index": "0", "delta": 7, "message": [], "text": {}, "finish_reason": {}, "logprobs": 3}]}]
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, *MEMBERS])
+def test_no_shape_of_a_reply_makes_a_probe_fail(shape: Any) -> None:  # noqa: ANN401 - any JSON
+    async def work() -> None:
+        async with serving(lambda seen: json_reply(shape)) as url:
+            for name in NAMES:
+                await outcome(name, url, HASTY)
+
+    run(work())

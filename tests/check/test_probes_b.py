@@ -1,0 +1,433 @@
+"""Probes of tools, shapes of answers, odd requests and mistakes: against a right server, and against wrong ones."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.check.serving import HASTY, IMPATIENT, found, outcome, serving
+from tests.net.aio import run
+from welldone.check.desk import Desk, Facts
+from welldone.check.probe import Probe
+from welldone.check.probes import mistakes, reasoning, requests, schema, tools
+from welldone.check.probes.markup import find_markup
+from welldone.check.session import NotOfferedError, Session
+from welldone.check.settings import CheckSettings
+from welldone.engines.ideal import Ideal
+from welldone.engines.mischief import FAULTS
+from welldone.engines.scripted import Seen
+from welldone.engines.scripts import HELLO, Reply, json_reply
+from welldone.net import ear
+from welldone.wire.faults.catalogue import BY_ID
+
+Choose = Callable[[Seen], Reply]
+
+ALL: tuple[Probe, ...] = (
+    *tools.PROBES,
+    *schema.PROBES,
+    *reasoning.PROBES,
+    *requests.PROBES,
+    *mistakes.PROBES,
+)
+NAMES = [probe.name for probe in ALL]
+MISTAKES = [probe.name for probe in mistakes.PROBES if probe.name != "mistakes-key"]
+TOOLS = [probe.name for probe in tools.PROBES]
+CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
+KEY = "the-right-key"
+
+
+def ask(name: str, choose: Choose, facts: Facts | None = None) -> tuple[Session, str]:
+    """What a probe heard from such a server, and why it ended early."""
+
+    async def work() -> tuple[Session, str]:
+        async with serving(choose) as url:
+            return await outcome(name, url, facts=facts)
+
+    return run(work())
+
+
+def refused(status: int = 400, **more: object) -> Reply:
+    """A refusal in the right form."""
+    error = {"message": "no", "type": "invalid_request_error", "param": None, "code": None}
+    return json_reply({"error": error | more}, status)
+
+
+def body_of(seen: Seen) -> dict[str, Any]:
+    """The members of a request."""
+    value = json.loads(seen.body) if seen.body else {}
+    return value if isinstance(value, dict) else {}
+
+
+def with_members(seen: Seen, **members: object) -> Seen:
+    """The request with other members; one that is `...` is left out."""
+    body = {name: value for name, value in (body_of(seen) | members).items() if value is not ...}
+    return msgspec.structs.replace(seen, body=json.dumps(body))
+
+
+# ---- right servers
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("reasoning", "mistakes-key")])
+def test_a_right_server_has_no_findings_and_each_rule_of_a_probe_has_its_say(name: str) -> None:
+    talk, why = ask(name, Ideal().answer)
+    rules = next(probe.rules for probe in ALL if probe.name == name)
+    assert (found(talk), why) == (set(), "")
+    assert set(rules) <= talk.judged | set(talk.unheard)
+    assert name in ("tools-none", "tools-result") or not talk.unheard
+
+
+def test_thoughts_are_heard_where_a_model_has_some() -> None:
+    talk, why = ask("reasoning", Ideal(models=("ideal-thinking",)).answer, Facts(model="ideal-thinking"))
+    assert (found(talk), why) == (set(), "")
+    assert {"ext-reasoning-field", "ext-reasoning-before-content"} <= talk.judged
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("Bob.", "the model does not think aloud"),
+        ("<think>Well...</think>Bob.", "the model thinks in its text, and the server has no field for it"),
+    ],
+)
+def test_a_model_without_thoughts_of_their_own_is_no_finding(text: str, why: str) -> None:
+    talk, said = ask("reasoning", Ideal(text=text).answer)
+    assert (found(talk), said) == (set(), why)
+
+
+# ---- tools
+
+
+def deaf(text: str) -> Choose:
+    """A server that knows nothing of tools, and says a text."""
+    ideal = Ideal(text=text)
+
+    def choose(seen: Seen) -> Reply:
+        talk = [{"role": "user", "content": "Hi."}]
+        return ideal.answer(with_members(seen, messages=talk, tools=..., tool_choice=..., parallel_tool_calls=...))
+
+    return choose
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_the_markup_of_a_call_in_the_text_is_found(name: str) -> None:
+    talk, _ = ask(name, deaf(CALL))
+    assert found(talk) == {tools.LEAK}
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("tools-auto", "the model chose to call no tool"),
+        ("tools-required", "the server seems to ignore tool_choice"),
+        ("tools-required-whole", "the server seems to ignore tool_choice"),
+        ("tools-named", "the server seems to ignore tool_choice"),
+        ("tools-no-arguments", "the server seems to ignore tool_choice"),
+        ("tools-parallel", "the model did not make two calls"),
+    ],
+)
+def test_a_model_that_calls_no_tool_is_not_heard(name: str, why: str) -> None:
+    talk, said = ask(name, deaf("I cannot know that."))
+    assert said.endswith(why)
+    assert found(talk) == set()
+    assert talk.unheard == {tools.LEAK: "no tool was called"}
+
+
+def test_a_call_in_spite_of_tool_choice_none_is_told() -> None:
+    ideal = Ideal()
+    talk, said = ask("tools-none", lambda seen: ideal.answer(with_members(seen, tool_choice="required")))
+    assert (found(talk), said) == (set(), "a tool was called although tool_choice was none")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        CALL,
+        "Let me see. " + CALL,
+        "[TOOL_CALLS][]",
+        "<function=get_weather>",
+        '{"name": "get_weather", "arguments": {}}',
+        '[{"name": "get_weather", "arguments": "{}"}]',
+        '{"name": "get_weather", "parameters": {"city": "Paris"}}',
+        'I call it:\n```json\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n```\nDone.',
+        '```\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n```',
+    ],
+)
+def test_markup_is_known(text: str) -> None:
+    assert find_markup(text, "get_weather")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "It is sunny in Paris.",
+        '{"city": "Paris"}',
+        "[]",
+        '{"name": "another", "arguments": {}}',
+        '{"name": "get_weather"}',
+        '{"name": ["get_weather"], "arguments": {}}',
+        '{"name": "get_weather", "parameters": {"type": "object", "properties": {}}}',
+        "```json\n{\n```",
+        "[" * 9_000,
+    ],
+)
+def test_other_text_is_no_markup(text: str) -> None:
+    assert find_markup(text, "get_weather") is None
+
+
+# ---- answers that must be JSON
+
+
+@pytest.mark.parametrize("name", [probe.name for probe in schema.PROBES])
+def test_an_answer_that_is_no_json_is_not_heard(name: str) -> None:
+    ideal = Ideal(text="A red cat, three years old.")
+    talk, why = ask(name, lambda seen: ideal.answer(with_members(seen, response_format=...)))
+    assert found(talk) == set()
+    assert why.endswith("the answer is no JSON object: the server seems to ignore it")
+
+
+@pytest.mark.parametrize("name", [probe.name for probe in schema.PROBES])
+def test_json_that_is_cut_at_the_limit_is_no_matter(name: str) -> None:
+    ideal = Ideal()
+    talk, why = ask(name, lambda seen: ideal.answer(with_members(seen, max_tokens=2)))
+    assert (found(talk), why) == (set(), "")
+
+
+# ---- odd requests
+
+
+def _refuses_member(seen: Seen) -> Reply:
+    return refused() if "x_unknown_to_all" in body_of(seen) else Ideal().answer(seen)
+
+
+def _refuses_header(seen: Seen) -> Reply:
+    return refused() if "x-stainless-lang" in seen.headers else Ideal().answer(seen)
+
+
+def _refuses_parts(seen: Seen) -> Reply:
+    is_odd = any(isinstance(message["content"], list) for message in body_of(seen)["messages"])
+    return refused() if is_odd else Ideal().answer(seen)
+
+
+def _refuses_developer(seen: Seen) -> Reply:
+    is_odd = any(message["role"] == "developer" for message in body_of(seen)["messages"])
+    return refused() if is_odd else Ideal().answer(seen)
+
+
+def _obeys_json(seen: Seen) -> Reply:
+    is_json = "json" in seen.headers["accept"]
+    return Ideal().answer(with_members(seen, stream=not is_json and body_of(seen).get("stream") is True))
+
+
+def _obeys_events(seen: Seen) -> Reply:
+    is_stream = "event-stream" in seen.headers["accept"] or body_of(seen).get("stream") is True
+    return Ideal().answer(with_members(seen, stream=is_stream))
+
+
+def _not_acceptable(seen: Seen) -> Reply:
+    is_stream = body_of(seen).get("stream") is True
+    return Ideal().answer(seen) if is_stream or "json" in seen.headers["accept"] else refused(406)
+
+
+def _streams_by_default(seen: Seen) -> Reply:
+    return Ideal().answer(with_members(seen, stream=body_of(seen).get("stream", True)))
+
+
+def _streams_always(seen: Seen) -> Reply:
+    return Ideal().answer(with_members(seen, stream=True))
+
+
+WRONG: tuple[tuple[str, str, Choose], ...] = (
+    ("requests-unknown", requests.UNKNOWN, _refuses_member),
+    ("requests-unknown", requests.UNKNOWN, _refuses_header),
+    ("requests-parts", requests.PARTS, _refuses_parts),
+    ("requests-parts", requests.PARTS, _refuses_developer),
+    ("requests-accept", requests.ACCEPT, _obeys_events),
+    ("requests-accept", requests.ACCEPT, _not_acceptable),
+    ("requests-default", requests.DEFAULT, _streams_by_default),
+    ("requests-default", requests.DEFAULT, _streams_always),
+)
+
+
+@pytest.mark.parametrize(("name", "rule", "choose"), WRONG)
+def test_a_server_that_does_not_take_what_clients_send_is_found(name: str, rule: str, choose: Choose) -> None:
+    talk, why = ask(name, choose)
+    assert (found(talk), why) == ({rule}, "")
+
+
+def test_a_server_that_streams_only_where_accept_says_so_is_found() -> None:
+    talk, _ = ask("requests-accept", _obeys_json)
+    # JSON in the place of a stream breaks rules of its own.
+    assert requests.ACCEPT in found(talk)
+
+
+@pytest.mark.parametrize("name", [probe.name for probe in requests.PROBES])
+def test_a_server_that_refuses_everything_breaks_no_rule_about_what_is_odd(name: str) -> None:
+    talk, why = ask(name, lambda seen: refused())
+    assert (found(talk), why) == (set(), "400: no")
+
+
+@pytest.mark.parametrize("name", [probe.name for probe in requests.PROBES])
+def test_a_server_that_is_busy_is_not_heard(name: str) -> None:
+    busy = refused(429)
+    talk, why = ask(name, lambda seen: msgspec.structs.replace(busy, headers=busy.headers | {"Retry-After": "1"}))
+    assert (found(talk), why) == (set(), "429: no")
+
+
+@pytest.mark.parametrize("choose", [_streams_always, lambda seen: HELLO], ids=["right", "bare"])
+def test_accept_is_not_to_blame_where_a_server_always_streams(choose: Choose) -> None:
+    talk, why = ask("requests-accept", choose)
+    assert requests.ACCEPT not in found(talk)
+    assert why == "the reply is not what the field stream asks for, whatever Accept says"
+
+
+# ---- mistakes
+
+
+def _fails(seen: Seen) -> Reply:
+    """Refuses with a 500 what it should refuse with a 4xx."""
+    reply = Ideal().answer(seen)
+    return msgspec.structs.replace(reply, status=500) if reply.status >= 400 else reply
+
+
+def _speaks_otherwise(seen: Seen) -> Reply:
+    """Has errors of a form of its own."""
+    reply = Ideal().answer(seen)
+    return json_reply({"detail": "no"}, reply.status) if reply.status >= 400 else reply
+
+
+def _numbers(seen: Seen) -> Reply:
+    """Has numbers for codes."""
+    reply = Ideal().answer(seen)
+    return refused(reply.status, code=reply.status) if reply.status >= 400 else reply
+
+
+def _hangs_up(seen: Seen) -> Reply:
+    """Ends the connection where it should refuse."""
+    reply = Ideal().answer(seen)
+    return Reply(end="cut", raw=True) if reply.status >= 400 else reply
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+@pytest.mark.parametrize(
+    ("choose", "rule"),
+    [(_fails, "err-refused-4xx"), (_speaks_otherwise, "err-body-shape"), (_numbers, "err-code-string")],
+)
+def test_a_wrong_refusal_is_found(name: str, choose: Choose, rule: str) -> None:
+    talk, why = ask(name, choose)
+    assert (found(talk), why) == ({rule}, "")
+
+
+@pytest.mark.parametrize("name", [name for name in MISTAKES if name != "mistakes-path"])
+def test_silence_is_found(name: str) -> None:
+    talk, why = ask(name, _hangs_up)
+    assert found(talk) == {"err-refused-4xx"}
+    assert "connection" in why
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_server_that_takes_everything_is_right_in_that(name: str) -> None:
+    ideal = Ideal()
+
+    def takes(seen: Seen) -> Reply:
+        if seen.path.endswith("/models"):
+            return ideal.answer(seen)
+        wants_stream = '"stream":true' in seen.body.replace(" ", "")
+        body = {"model": "ideal", "messages": [{"role": "user", "content": "Hi."}], "stream": wants_stream}
+        path = "/v1/chat/completions"
+        return ideal.answer(msgspec.structs.replace(seen, method="POST", path=path, body=json.dumps(body)))
+
+    talk, why = ask(name, takes)
+    assert (found(talk), why) == (set(), "")
+    assert talk.unheard == {"err-refused-4xx": "the server refused nothing"}
+
+
+def test_a_server_that_knows_no_limit_is_left_soon() -> None:
+    def chatters(seen: Seen) -> Reply:
+        return msgspec.structs.replace(HELLO, pieces=HELLO.pieces[:2], end="endless")
+
+    talk, _ = ask("mistakes-model", chatters)
+    assert [reply.recording.is_left for reply in talk.replies] == [True, True]
+
+
+def _with_key(key: str | None, choose: Choose) -> Session:
+    async def work() -> Session:
+        async with serving(choose) as url:
+            desk = Desk(CheckSettings(url=url, key=key, patience=IMPATIENT), ear.listen)
+            talk = Session(desk, Facts(model="ideal"), "mistakes-key", frozenset(BY_ID))
+            await next(probe.work for probe in ALL if probe.name == "mistakes-key")(talk)
+            return talk
+
+    return run(work())
+
+
+def test_a_key_that_is_missing_or_wrong_is_refused() -> None:
+    talk = _with_key(KEY, Ideal(key=KEY).answer)
+    assert [reply.status for reply in talk.replies] == [401, 401]
+    assert found(talk) == set()
+    assert "err-refused-4xx" in talk.judged
+
+
+def test_the_right_key_is_in_no_request_that_should_fail() -> None:
+    keys = []
+
+    def choose(seen: Seen) -> Reply:
+        keys.append(seen.headers.get("authorization"))
+        return Ideal(key=KEY).answer(seen)
+
+    _with_key(KEY, choose)
+    assert keys == [None, "Bearer wrong-key-of-welldone-check"]
+
+
+def test_a_server_that_answers_without_the_key_offers_none() -> None:
+    with pytest.raises(NotOfferedError, match="without the right key"):
+        _with_key(KEY, Ideal().answer)
+
+
+def test_without_a_key_there_is_no_wrong_one() -> None:
+    talk, why = ask("mistakes-key", Ideal().answer)
+    assert (talk.replies, why) == ([], "no key was given")
+
+
+@pytest.mark.parametrize(
+    ("listed", "why"),
+    [
+        ({"id": "ideal"}, "the server does not say how long a prompt may be"),
+        ({"id": "another", "max_model_len": 8}, "the server does not say how long a prompt may be"),
+        ({"id": "ideal", "max_model_len": "long"}, "the server does not say how long a prompt may be"),
+        ({"id": "ideal", "max_model_len": -1}, "the server does not say how long a prompt may be"),
+        ({"id": "ideal", "context_length": 10**6}, "a context of 1000000 tokens is too long to fill"),
+    ],
+)
+def test_a_context_that_is_unknown_or_large_is_not_filled(listed: dict[str, Any], why: str) -> None:
+    talk, said = ask("mistakes-length", lambda seen: json_reply({"object": "list", "data": [listed]}))
+    assert (len(talk.replies), said) == (1, why)
+
+
+def test_the_longest_context_that_is_told_counts() -> None:
+    listed = {"id": "ideal", "max_model_len": 100, "meta": {"n_ctx_train": 300}}
+    lengths = []
+
+    def choose(seen: Seen) -> Reply:
+        if seen.method == "GET":
+            return json_reply({"object": "list", "data": [listed]})
+        lengths.append(len(body_of(seen)["messages"][0]["content"].split()))
+        return refused()
+
+    ask("mistakes-length", choose)
+    assert lengths == [600]
+
+
+# ---- servers that mean ill
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_no_probe_fails_whatever_a_server_says(fault: str) -> None:
+    async def work() -> None:
+        async with serving(lambda seen: FAULTS[fault]) as url:
+            for name in NAMES:
+                await outcome(name, url, HASTY)  # another exception than the two that it knows would pass
+
+    run(work())

@@ -1,0 +1,170 @@
+"""What is kept of the check of a real server, as docs/servers/NAME.json, and the page that is made of all of it.
+
+It imports no neighbour: tools/docs.py and the tests use it as well.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from welldone.check.report import Finding, Report, Verdict
+
+PROBES_SHOWN = 3  # a rule that is broken is often broken everywhere; its row stays a line
+HEARD_LETTERS = 160  # enough to know it again; the check shows all
+
+
+class Broken(msgspec.Struct, frozen=True, kw_only=True):
+    """A rule that the server breaks."""
+
+    rule: str
+    severity: str
+    heard: str
+    """What was there, the first time."""
+    probes: tuple[str, ...]
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A server that was checked."""
+
+    version: str
+    date: str
+    tool: str
+    """The version of welldone."""
+    verdict: Verdict
+    rules: dict[str, int]
+    """How many came to each verdict."""
+    broken: tuple[Broken, ...]
+
+
+class NotRun(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A server that could not be run, or not be checked."""
+
+    date: str
+    why: str
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """All that the page says of a server."""
+
+    place: int
+    """Its order on the page."""
+    title: str
+    started: str
+    """The command, without the paths of a machine, and what its files hold."""
+    note: str
+    """What one should know of that start; may be empty."""
+    result: Checked | NotRun
+
+
+def trimmed(report: Report, *, version: str) -> Checked:
+    """What the page needs of a report."""
+    return Checked(
+        version=version,
+        date=report.date[:10],
+        tool=report.tool,
+        verdict=report.verdict,
+        rules={verdict.value: report.count(verdict) for verdict in Verdict},
+        broken=tuple(_broken(findings) for findings in report.broken.values()),
+    )
+
+
+def _broken(findings: Sequence[Finding]) -> Broken:
+    first = findings[0]
+    probes = tuple(dict.fromkeys(finding.probe for finding in findings))
+    return Broken(rule=first.rule, severity=first.severity, heard=_short(first.heard, HEARD_LETTERS), probes=probes)
+
+
+def stored(folder: Path) -> list[Page]:
+    """All servers, in the order of the page."""
+    pages = [msgspec.json.decode(path.read_bytes(), type=Page) for path in folder.glob("*.json")]
+    return sorted(pages, key=lambda page: page.place)
+
+
+def store(page: Page, path: Path) -> None:
+    """Keep it, so that a change can be read."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(page), indent=2) + b"\n")
+
+
+HEAD = """
+# Real servers, checked
+
+What `welldone check` says of servers that people run, each as it comes, with one small model (SmolLM2-135M-Instruct) on
+a CPU. `make servers` installs them (pinned, each in an environment of its own), starts them one after the other on this
+machine, checks them and writes this page; `make servers ARGS="--only vllm"` does one.
+
+A rule is *right* where it was kept, *lax* where it was broken and no client is known to break by that, *wrong* where
+one does. It is *not offered* where the server says that it does not do this, and *not heard* where there was no
+occasion: a model as small as this one seldom calls a tool on its own, and never reasons. [The rules](rules/README.md)
+say what each is about.
+"""
+
+
+def draw(pages: Sequence[Page]) -> str:
+    """The page, in Markdown."""
+    verdicts = list(Verdict)
+    lines = [
+        HEAD.strip(),
+        "",
+        f"| server | version | checked | verdict | {' | '.join(verdicts)} |",
+        f"|---|---|---|---|{'--:|' * len(verdicts)}",
+        *(_row(page, verdicts) for page in pages),
+    ]
+    for page in pages:
+        lines += ["", f"## {page.title}", "", "```", page.started.strip(), "```"]
+        lines += ["", page.note] if page.note else []
+        lines += ["", *_said(page.result)]
+    return "\n".join(lines) + "\n"
+
+
+def _row(page: Page, verdicts: Iterable[Verdict]) -> str:
+    match page.result:
+        case NotRun(date=date):
+            cells = ["", date, "not run", *("" for _ in verdicts)]
+        case Checked(version=version, date=date, verdict=verdict, rules=rules):
+            cells = [version, date, verdict.value, *(str(rules.get(each.value, 0)) for each in verdicts)]
+    return f"| {' | '.join([f'[{page.title}](#{_anchor(page.title)})', *cells])} |"
+
+
+def _anchor(title: str) -> str:
+    kept = "".join(letter for letter in title.lower() if letter.isalnum() or letter in " -_")
+    return kept.replace(" ", "-")
+
+
+def _said(result: Checked | NotRun) -> list[str]:
+    match result:
+        case NotRun(why=why):
+            return ["It could not be checked here:", "", "```", why, "```"]
+        case Checked(broken=()):
+            return [f"Checked by welldone {result.tool}: no rule is broken."]
+        case Checked():
+            return [
+                f"Checked by welldone {result.tool}: {_count(result.broken)}.",
+                "",
+                "| rule | severity | heard | by the probes |",
+                "|---|---|---|---|",
+                *(_rule(broken) for broken in result.broken),
+            ]
+
+
+def _count(broken: Sequence[Broken]) -> str:
+    breaking = sum(each.severity == "breaks" for each in broken)
+    rules = "one rule is broken" if len(broken) == 1 else f"{len(broken)} rules are broken"
+    return f"{rules}, {breaking or 'none'} of them so that a client breaks"
+
+
+def _rule(broken: Broken) -> str:
+    shown, more = broken.probes[:PROBES_SHOWN], len(broken.probes) - PROBES_SHOWN
+    probes = ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+    return f"| [{broken.rule}](rules/{broken.rule}.md) | {broken.severity} | {_code(broken.heard)} | {probes} |"
+
+
+def _code(text: str) -> str:
+    """What a server said, as a cell: it may say anything, and must change nothing but this cell."""
+    plain = "".join(letter if letter.isprintable() else " " for letter in text).replace("`", "'").strip()
+    return f"`{plain}`".replace("|", "\\|") if plain else ""
+
+
+def _short(text: str, letters: int) -> str:
+    return text if len(text) <= letters else f"{text[: letters - 1]}…"

@@ -1,0 +1,145 @@
+"""Checks real servers, one after the other, and writes docs/servers.md.
+
+Each is installed from its lock file, started on a free port of loopback with the built-in model, checked by
+`welldone check`, and ended. What is kept of each is docs/servers/NAME.json; the page is made of these.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+
+from welldone.check.report import Report
+from welldone.cli.exits import Exit
+from welldone.engines.arrival import PullError
+from welldone.engines.default import DEFAULT
+from welldone.engines.pull import pull
+from welldone.engines.store import models_folder
+
+import server_page  # isort: skip  # neighbours: a script's own folder is on the path
+from server_page import Checked, NotRun, Page  # isort: skip
+from server_process import (  # isort: skip
+    KEY,
+    ROOT,
+    ServerError,
+    free_port,
+    gist,
+    installed,
+    plain,
+    running,
+    unpacked,
+    version_of,
+)
+from server_table import MODEL, SERVERS, Server, shown  # isort: skip
+
+DOCS = ROOT / "docs"
+TEMPLATE = ROOT / "src" / "welldone" / "engines" / "templates" / str(DEFAULT.template)
+
+_CHECK_S = 1800.0  # a slow server has a minute for each of some hundred replies, four at once
+
+
+def main() -> int:
+    """Check what was asked for; 1 if a server could not be checked."""
+    options = _options()
+    try:
+        gguf = pull("default", folder=models_folder(os.environ))
+    except PullError as error:
+        print(f"there is no model to serve: {error}", file=sys.stderr)
+        return Exit.UNREACHABLE
+    has_failed = False
+    for place, server in enumerate(SERVERS):
+        if server.name in options.only:
+            result = _result(server, gguf, options.json)
+            has_failed |= isinstance(result, NotRun)
+            page = Page(place=place, title=server.title, started=shown(server), note=server.note, result=result)
+            server_page.store(page, DOCS / "servers" / f"{server.name}.json")
+            print(f"{server.name}: {_in_a_line(result)}", flush=True)
+    (DOCS / "servers.md").write_text(server_page.draw(server_page.stored(DOCS / "servers")), "utf-8")
+    return Exit.FOUND if has_failed else Exit.RIGHT
+
+
+def _options() -> argparse.Namespace:
+    names = [server.name for server in SERVERS]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", type=_names, default=names, metavar="NAMES", help=f"of {', '.join(names)}")
+    parser.add_argument("--json", type=Path, metavar="DIR", help="keep the whole reports here")
+    return parser.parse_args()
+
+
+def _names(text: str) -> list[str]:
+    known = [server.name for server in SERVERS]
+    if unknown := set(text.split(",")).difference(known):
+        raise argparse.ArgumentTypeError(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    return text.split(",")
+
+
+def _result(server: Server, gguf: Path, reports: Path | None) -> Checked | NotRun:
+    try:
+        with ExitStack() as stack:
+            url, version = _started(server, gguf, stack)
+            print(f"{server.name} {version}: checking", flush=True)
+            return server_page.trimmed(_check(server, url, reports), version=version)
+    except ServerError as error:
+        return NotRun(date=time.strftime("%Y-%m-%d", time.gmtime()), why=str(error))
+
+
+def _started(server: Server, gguf: Path, stack: ExitStack) -> tuple[str, str]:
+    """Its URL and its version. It ends with the stack, and so does the server behind it."""
+    upstream = ""
+    for behind in SERVERS:
+        if behind.name == server.behind:
+            upstream, _ = _started(behind, gguf, stack)
+    programs = installed(server)
+    work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="servers-", ignore_cleanup_errors=True)))
+    if "{folder}" in server.command:
+        (work / MODEL).symlink_to(unpacked(programs, gguf, TEMPLATE))  # servers show the path that they are given
+    names = {
+        "bin": f"{programs}/",
+        "gguf": str(gguf),
+        "folder": MODEL,
+        "template": str(TEMPLATE),
+        "tools": f"{ROOT}/tools/",
+        "work": f"{work}/",
+        "port": str(free_port()),
+        "upstream": upstream,
+        "key": KEY,
+    }
+    return stack.enter_context(running(server, names, work)), version_of(server, programs)
+
+
+def _check(server: Server, url: str, reports: Path | None) -> Report:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "report.json"
+        command = [sys.executable, "-m", "welldone", "check", url, "--model", MODEL, "--report", str(file)]
+        environment = os.environ | {"WELLDONE_API_KEY": KEY}
+        try:
+            done = subprocess.run(
+                command, env=environment, capture_output=True, text=True, timeout=_CHECK_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise ServerError(f"the check was not over after {_CHECK_S:g} s") from None
+        if done.returncode not in (Exit.RIGHT, Exit.FOUND):
+            raise ServerError(f"the check ended with code {done.returncode}:\n{gist(done.stderr)}")
+        text = plain(file.read_text("utf-8"))
+    if reports is not None:
+        reports.mkdir(parents=True, exist_ok=True)
+        (reports / f"{server.name}.json").write_text(text, "utf-8")
+    return msgspec.json.decode(text, type=Report)
+
+
+def _in_a_line(result: Checked | NotRun) -> str:
+    match result:
+        case NotRun(why=why):
+            return f"not checked: {why}"
+        case Checked(verdict=verdict, rules=rules):
+            return f"{verdict.value} ({', '.join(f'{count} {name}' for name, count in rules.items())})"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
