@@ -1,5 +1,6 @@
 """Probes of HTTP, of times, and of the endpoints beside chat: against a right server, and against wrong ones."""
 
+import asyncio
 import itertools
 import json
 from collections.abc import Callable
@@ -395,8 +396,7 @@ def test_a_count_that_is_late_is_not_held_against_the_server() -> None:
 def test_whatever_comes_a_probe_ends_with_a_word(fault: str) -> None:
     async def work() -> None:
         async with serving(lambda _: FAULTS[fault]) as url:
-            for name in NAMES:
-                talk, why = await outcome(name, url, HASTY)
+            for talk, why in await asyncio.gather(*(outcome(name, url, HASTY) for name in NAMES)):
                 assert talk.replies
                 assert why or talk.judged
 

@@ -138,11 +138,11 @@ def test_many_names_are_wrapped_between_words() -> None:
     assert " ".join(row.strip() for row in rows) == f"right  {', '.join(probe.name for probe in probes)}"
 
 
-def test_probes_of_one_group_that_are_right_are_one_word() -> None:
-    probe = right().probes[0]
+def test_a_group_of_probes_that_is_right_as_a_whole_is_one_word() -> None:
+    good, bad = right().probes[0], wrong().probes[1]
     names = ("text", "text-whole", "stops-empty", "usage-same", "usage-asked")
-    probes = tuple(msgspec.structs.replace(probe, name=name) for name in names)
-    assert shown(right(probes=probes))[1] == "right  text (2), stops-empty, usage (2)"
+    probes = (*(msgspec.structs.replace(good, name=name) for name in names), msgspec.structs.replace(bad, name="usage"))
+    assert shown(wrong(probes=probes))[1] == "right  text (2), stops-empty, usage-same, usage-asked"
 
 
 def test_colours_are_for_our_own_words_only() -> None:

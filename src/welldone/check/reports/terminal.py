@@ -35,19 +35,23 @@ def _heading(report: Report) -> list[str]:
 
 
 def _probes(probes: Sequence[Probed], paint: Paint, *, is_verbose: bool) -> list[str]:
-    right = [probe.name for probe in probes if probe.verdict is Verdict.RIGHT]
     shown = probes if is_verbose else [probe for probe in probes if probe.verdict is not Verdict.RIGHT]
     width = max((len(probe.name) for probe in shown), default=0)
     rows = [f"{probe.name:<{width}}  {_verdict(probe.verdict, paint)}  {gist(probe)}".rstrip() for probe in shown]
-    return rows if is_verbose or not right else [*_joined(right, paint), *rows]
+    return rows if is_verbose else [*_joined(probes, paint), *rows]
 
 
-def _joined(names: list[str], paint: Paint) -> list[str]:
-    """Probes of one group in one word."""
-    groups: dict[str, list[str]] = {}
-    for name in names:
-        groups.setdefault(name.partition("-")[0], []).append(name)
-    words = [members[0] if len(members) == 1 else f"{group} ({len(members)})" for group, members in groups.items()]
+def _joined(probes: Sequence[Probed], paint: Paint) -> list[str]:
+    """The probes that are right. A group that is right as a whole is one word."""
+    groups: dict[str, list[Probed]] = {}
+    for probe in probes:
+        groups.setdefault(probe.name.partition("-")[0], []).append(probe)
+    words: list[str] = []
+    for group, members in groups.items():
+        right = [probe.name for probe in members if probe.verdict is Verdict.RIGHT]
+        words += [f"{group} ({len(right)})"] if 1 < len(right) == len(members) else right
+    if not words:
+        return []
     first, *rest = textwrap.wrap(
         f"right  {', '.join(words)}", _WIDTH, subsequent_indent=" " * 7, break_on_hyphens=False, break_long_words=False
     )

@@ -1,0 +1,48 @@
+"""A server in a thread: for those who ask from another process, or who block."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+
+import msgspec
+
+from tests.check.serving import serving
+from tests.net.aio import LIMIT_S
+from welldone.engines.ideal import Ideal
+from welldone.engines.scripted import Seen
+from welldone.engines.scripts import Reply
+
+
+@contextmanager
+def served(choose: Callable[[Seen], Reply] | None = None) -> Iterator[str]:
+    """A server that answers as `choose` says, or rightly; its URL."""
+    address: Future[str] = Future()
+    loop, done = asyncio.new_event_loop(), asyncio.Event()
+
+    async def serve() -> None:
+        async with serving(choose or Ideal().answer) as url:
+            address.set_result(url)
+            await done.wait()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    try:
+        yield address.result(LIMIT_S)
+    finally:
+        loop.call_soon_threadsafe(done.set)
+        thread.join(LIMIT_S)
+        loop.close()
+
+
+def without_done(key: str | None = None) -> Callable[[Seen], Reply]:
+    """A server that is right but for this: its streams end without [DONE]."""
+    ideal = Ideal(key=key)
+
+    def answer(seen: Seen) -> Reply:
+        reply = ideal.answer(seen)
+        kept = tuple(piece for piece in reply.pieces if not piece.data.startswith(b"data: [DONE]"))
+        return msgspec.structs.replace(reply, pieces=kept)
+
+    return answer

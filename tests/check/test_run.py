@@ -1,0 +1,293 @@
+"""A whole run: what the probes heard becomes verdicts, findings, an exit and traces."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.check.serving import HASTY, IMPATIENT, serving
+from tests.net.aio import run
+from welldone.check import prompts
+from welldone.check.probe import Probe
+from welldone.check.report import Finding, Report, Verdict
+from welldone.check.run import NothingError, Progress, check
+from welldone.check.session import NotHeardError, NotOfferedError, Session
+from welldone.check.settings import CheckSettings
+from welldone.cli import captures
+from welldone.engines.ideal import Ideal
+from welldone.engines.mischief import FAULTS, refusal
+from welldone.engines.scripted import Seen
+from welldone.engines.scripts import Piece, Reply
+from welldone.rules.judge import judge
+from welldone.wire import sse
+from welldone.wire.faults.catalogue import ALL
+
+Choose = Callable[[Seen], Reply]
+KEY = "sk-a-key-of-some-length"
+
+
+async def _text(session: Session) -> None:
+    session.answered(await session.chat(prompts.HELLO))
+
+
+async def _whole(session: Session) -> None:
+    session.answered(await session.chat(prompts.HELLO, stream=False))
+
+
+async def _mistake(session: Session) -> None:
+    await session.post("/chat/completions", b"{")
+
+
+async def _not_offered(session: Session) -> None:
+    raise NotOfferedError("400: not here")
+
+
+async def _not_heard(session: Session) -> None:
+    session.not_heard("fin-length", "the answer was too short")
+    raise NotHeardError("nothing to see")
+
+
+TEXT = Probe(name="text", says="a text", work=_text)
+WHOLE = Probe(name="text-whole", says="a whole text", work=_whole, is_alone=True)
+MISTAKE = Probe(name="mistake", says="a mistake", work=_mistake)
+NOT_OFFERED = Probe(name="offers", says="asks too much", work=_not_offered, rules=("n-each-complete",))
+NOT_HEARD = Probe(name="hears", says="hears too little", work=_not_heard, rules=("fin-length",))
+
+
+async def _check(choose: Choose, *probes: Probe, **settings: Any) -> Report:
+    async with serving(choose) as url:
+        made = CheckSettings(url=url, **{"patience": IMPATIENT, **settings})
+        return await check(made, probes=probes or (TEXT, WHOLE))
+
+
+def _only(reply: Reply, *, probe: str) -> Choose:
+    """The ideal server, but for one probe."""
+    ideal = Ideal()
+    return lambda seen: reply if f"({probe})" in seen.headers.get("user-agent", "") else ideal.answer(seen)
+
+
+def _ideal_text(change: Callable[[bytes], bytes]) -> Choose:
+    """The ideal server, whose streams are changed for the probe of texts."""
+    ideal = Ideal()
+
+    def choose(seen: Seen) -> Reply:
+        reply = ideal.answer(seen)
+        if "(text)" not in seen.headers.get("user-agent", ""):
+            return reply
+        return Reply((Piece(base64=change(reply.body)),), headers=dict(sse.HEADERS))
+
+    return choose
+
+
+NO_DONE = _ideal_text(lambda body: body.removesuffix(b"data: [DONE]\n\n"))
+NO_CACHE_CONTROL = _only(
+    Reply(FAULTS["stream"].pieces, headers={k: v for k, v in sse.HEADERS if k != "Cache-Control"}), probe="text"
+)
+
+
+def _rules(findings: Sequence[Finding]) -> list[str]:
+    return [finding.rule for finding in findings]
+
+
+def test_a_right_server_is_right() -> None:
+    report = run(_check(Ideal().answer))
+    assert (report.verdict, report.passed, report.findings) == (Verdict.RIGHT, True, ())
+    assert [(probe.name, probe.verdict) for probe in report.probes] == [
+        ("text", Verdict.RIGHT),
+        ("text-whole", Verdict.RIGHT),
+    ]
+    assert report.cost.requests == 2
+    assert {rule.id for rule in report.rules} == {fault.id for fault in ALL}
+
+
+def test_a_rule_is_right_only_where_it_had_a_say() -> None:
+    rules = {rule.id: rule for rule in run(_check(Ideal().answer)).rules}
+    assert (rules["end-done-sent"].verdict, rules["end-done-sent"].probes) == (Verdict.RIGHT, ("text",))
+    assert (rules["tool-id-once"].verdict, rules["tool-id-once"].why) == (Verdict.NOT_HEARD, "no tool call was heard")
+    assert rules["ns-leading-space-ok"].why.startswith("it allows something")
+
+
+def test_what_is_broken_is_told_with_its_place_and_how_to_see_it_again() -> None:
+    report = run(_check(NO_DONE, key=KEY))
+    found = next(finding for finding in report.findings if finding.rule == "end-done-sent")
+    assert (report.verdict, report.passed) == (Verdict.WRONG, False)
+    assert (found.probe, found.request, found.severity, found.count) == ("text", 1, "breaks", 1)
+    assert f"welldone check {report.url} --model ideal --only text --rule end-done-sent" in found.again
+    assert found.curl is not None
+    assert found.curl.startswith(f"curl -siN --raw {report.url}/chat/completions")
+    assert KEY not in msgspec.json.encode(report).decode()
+    assert next(rule for rule in report.rules if rule.id == "end-done-sent").verdict is Verdict.WRONG
+
+
+def test_what_breaks_no_client_is_lax_and_fails_only_where_one_is_strict() -> None:
+    report = run(_check(NO_CACHE_CONTROL, rules=("http-cache-control",)))
+    assert (report.verdict, report.passed, _rules(report.findings)) == (Verdict.LAX, True, ["http-cache-control"])
+    assert not run(_check(NO_CACHE_CONTROL, rules=("http-cache-control",), is_strict=True)).passed
+
+
+def test_what_was_broken_before_does_not_fail_but_is_shown() -> None:
+    known = frozenset(run(_check(NO_DONE)).broken)
+    report = run(_check(NO_DONE, known=known))
+    assert (report.verdict, report.passed) == (Verdict.WRONG, True)
+    assert not any(finding.is_new for finding in report.findings)
+    assert not run(_check(NO_DONE, known=frozenset({"sse-no-bom"}))).passed
+
+
+def test_a_profile_judges_what_hurts_its_client() -> None:
+    report = run(_check(NO_DONE, profile="langchain"))
+    assert "end-done-sent" not in {rule.id for rule in report.rules}
+    assert not run(_check(NO_DONE, profile="org-ai")).passed
+    assert {rule.id for rule in run(_check(NO_DONE, profile="opencode")).rules} == {
+        rule.id for rule in run(_check(NO_DONE, profile="ai-sdk")).rules
+    }
+
+
+def test_what_is_not_offered_and_what_is_not_heard_are_told_apart() -> None:
+    report = run(_check(Ideal().answer, TEXT, NOT_OFFERED, NOT_HEARD))
+    rules = {rule.id: rule for rule in report.rules}
+    assert [(probe.verdict, probe.why) for probe in report.probes] == [
+        (Verdict.RIGHT, ""),
+        (Verdict.NOT_OFFERED, "400: not here"),
+        (Verdict.NOT_HEARD, "nothing to see"),
+    ]
+    assert (rules["n-each-complete"].verdict, rules["n-each-complete"].why) == (Verdict.NOT_OFFERED, "400: not here")
+    assert (rules["fin-length"].verdict, rules["fin-length"].why) == (Verdict.NOT_HEARD, "the answer was too short")
+
+
+def test_a_run_in_which_nothing_was_judged_is_no_pass() -> None:
+    with pytest.raises(NothingError, match="no rule had a say: 400: not here"):
+        run(_check(Ideal().answer, NOT_OFFERED))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"only": ("text",), "skip": ("text",)}, "no probe is left to run"),
+        ({"profile": "langchain", "rules": ("end-done-sent",)}, "no rule is left to judge"),
+        ({"rules": ("tool-id-once",)}, "no rule had a say"),
+    ],
+)
+def test_filters_that_leave_nothing_are_no_pass(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(NothingError, match=said):
+        run(_check(Ideal().answer, **settings))
+
+
+def test_groups_of_probes_are_named_by_their_beginning() -> None:
+    names = [probe.name for probe in run(_check(Ideal().answer, TEXT, WHOLE, MISTAKE, only=("text",))).probes]
+    assert names == ["text", "text-whole"]
+    names = [probe.name for probe in run(_check(Ideal().answer, TEXT, WHOLE, MISTAKE, skip=("text",))).probes]
+    assert names == ["mistake"]
+
+
+def test_a_mistake_that_is_answered_with_500_is_told() -> None:
+    report = run(_check(_only(refusal(500, "no JSON"), probe="mistake"), MISTAKE))
+    assert _rules(report.findings) == ["err-refused-4xx"]
+    assert (report.findings[0].heard, report.verdict) == ("500: no JSON", Verdict.LAX)
+
+
+@pytest.mark.parametrize("fault", ["hang-first", "close-first", "not-http"])
+def test_a_request_without_an_answer_is_wrong(fault: str) -> None:
+    report = run(_check(_only(FAULTS[fault], probe="mistake"), MISTAKE, patience=HASTY))
+    assert (_rules(report.findings), report.verdict) == (["err-refused-4xx"], Verdict.WRONG)
+
+
+def test_a_server_that_goes_away_is_wrong() -> None:
+    async def work() -> Report:
+        running = serving(Ideal().answer)
+        url = await running.__aenter__()
+
+        async def ask(session: Session) -> None:
+            await running.__aexit__(None, None, None)
+            await session.chat(prompts.HELLO)
+
+        return await check(CheckSettings(url=url, patience=IMPATIENT), probes=(Probe(name="text", says="", work=ask),))
+
+    report = run(work())
+    assert _rules(report.findings) == ["err-refused-4xx"]
+    assert report.probes[0].why == "no connection to the server"
+
+
+def test_a_busy_server_is_asked_again() -> None:
+    ideal, busy = Ideal(), iter([True, True])
+    limited = refusal(429, "later", "0")
+
+    def choose(seen: Seen) -> Reply:
+        return limited if "(text)" in seen.headers["user-agent"] and next(busy, False) else ideal.answer(seen)
+
+    report = run(_check(choose, TEXT))
+    assert (report.verdict, report.cost.requests) == (Verdict.RIGHT, 3)
+
+
+def test_a_long_silence_is_told() -> None:
+    slow = Reply((Piece(": hi\n\n"), *(Piece(base64=p.data, after_s=0.0) for p in Ideal().answer(_asked()).pieces)))
+    pieces = (slow.pieces[0], msgspec.structs.replace(slow.pieces[1], after_s=0.5), *slow.pieces[2:])
+    reply = Reply(pieces, headers=dict(sse.HEADERS))
+    patience = msgspec.structs.replace(IMPATIENT, silence_s=0.1)
+    report = run(_check(_only(reply, probe="text"), TEXT, patience=patience))
+    assert _rules(report.findings) == ["live-keepalive-in-silence"]
+
+
+def _asked() -> Seen:
+    body = {"model": "ideal", "stream": True, "messages": [{"role": "user", "content": prompts.HELLO}]}
+    return Seen("POST", "/v1/chat/completions", {}, json.dumps(body))
+
+
+def test_traces_are_kept_and_lint_says_the_same_of_them(tmp_path: Path) -> None:
+    folder = tmp_path / "traces"
+    report = run(_check(NO_DONE, TEXT, WHOLE, MISTAKE, record=folder))
+    assert sorted(path.name for path in folder.glob("*.json")) == ["mistake-1.json", "text-1.json", "text-whole-1.json"]
+    heard = {path.name: _lint(path) for path in folder.glob("*.json")}
+    told: dict[str, set[str]] = {name: set() for name in heard}
+    for finding in report.findings:
+        assert finding.trace is not None
+        told[finding.trace].add(finding.rule)
+    assert heard == told
+    assert "end-done-sent" in heard["text-1.json"]
+
+
+def _lint(path: Path) -> set[str]:
+    name = str(path)
+    return set(judge(captures.read_reply(captures.read_bytes(name), name, endpoint=None, request=None)).counts)
+
+
+def test_a_key_that_the_server_repeats_is_written_nowhere(tmp_path: Path) -> None:
+    ideal = Ideal()
+
+    def choose(seen: Seen) -> Reply:
+        if "(mistake)" in seen.headers["user-agent"]:
+            return refusal(500, f"no such key: {seen.headers['authorization']}")
+        return ideal.answer(seen)
+
+    report = run(_check(choose, MISTAKE, key=KEY, record=tmp_path / "traces"))
+    assert report.findings[0].heard == "500: no such key: Bearer [hidden]"
+    assert KEY not in msgspec.json.encode(report).decode()
+    assert [path for path in tmp_path.rglob("*") if path.is_file() and KEY in path.read_text()] == []
+
+
+def test_progress_is_told_from_the_first_look_to_the_end() -> None:
+    told: list[Progress] = []
+
+    async def work() -> None:
+        async with serving(Ideal().answer) as url:
+            await check(CheckSettings(url=url, patience=IMPATIENT), probes=(TEXT, WHOLE), tell=told.append)
+
+    run(work())
+    assert told[0] == Progress(0, 2, ("first look",))
+    assert told[-1] == Progress(2, 2, ())
+
+
+def test_members_and_headers_of_the_user_go_with_every_request() -> None:
+    ideal, seen_all = Ideal(), list[Seen]()
+
+    def choose(seen: Seen) -> Reply:
+        seen_all.append(seen)
+        return ideal.answer(seen)
+
+    run(_check(choose, TEXT, extra={"reasoning_effort": "low"}, headers=(("X-Team", "search"),)))
+    posts = [seen for seen in seen_all if seen.method == "POST"]
+    assert len(posts) == 2
+    assert all(json.loads(seen.body)["reasoning_effort"] == "low" for seen in posts)
+    assert all(seen.headers["x-team"] == "search" for seen in seen_all)
