@@ -235,6 +235,10 @@ def _streams_by_default(seen: Seen) -> Reply:
     return Ideal().answer(with_members(seen, stream=body_of(seen).get("stream", True)))
 
 
+def _streams_where_false(seen: Seen) -> Reply:
+    return Ideal().answer(with_members(seen, stream="stream" in body_of(seen)))
+
+
 def _streams_always(seen: Seen) -> Reply:
     return Ideal().answer(with_members(seen, stream=True))
 
@@ -247,6 +251,7 @@ WRONG: tuple[tuple[str, str, Choose], ...] = (
     ("requests-accept", requests.ACCEPT, _obeys_events),
     ("requests-accept", requests.ACCEPT, _not_acceptable),
     ("requests-default", requests.DEFAULT, _streams_by_default),
+    ("requests-default", requests.DEFAULT, _streams_where_false),
     ("requests-default", requests.DEFAULT, _streams_always),
 )
 
@@ -336,12 +341,17 @@ def test_a_server_that_takes_everything_is_right_in_that(name: str) -> None:
             return ideal.answer(seen)
         wants_stream = '"stream":true' in seen.body.replace(" ", "")
         body = {"model": "ideal", "messages": [{"role": "user", "content": "Hi."}], "stream": wants_stream}
-        path = "/v1/chat/completions"
-        return ideal.answer(msgspec.structs.replace(seen, method="POST", path=path, body=json.dumps(body)))
+        return ideal.answer(Seen("POST", "/v1/chat/completions", {}, json.dumps(body)))
 
     talk, why = ask(name, takes)
     assert (found(talk), why) == (set(), "")
     assert talk.unheard == {"err-refused-4xx": "the server refused nothing"}
+
+
+@pytest.mark.parametrize("reply", [json_reply({"object": "list", "data": []}), FAULTS["redirect-308"]])
+def test_a_path_that_leads_elsewhere_is_no_failure(reply: Reply) -> None:
+    talk, why = ask("mistakes-path", lambda seen: reply)
+    assert (found(talk), why) == (set(), "")
 
 
 def test_a_server_that_knows_no_limit_is_left_soon() -> None:
@@ -420,14 +430,32 @@ def test_the_longest_context_that_is_told_counts() -> None:
     assert lengths == [600]
 
 
+def test_a_stream_that_begins_and_then_fails_is_judged() -> None:
+    def fails(seen: Seen) -> Reply:
+        return Ideal().answer(seen) if seen.method == "GET" else FAULTS["error-event"]
+
+    talk, _ = ask("mistakes-length", fails)
+    assert {"err-body-shape", "err-then-done"} <= found(talk)
+    assert "err-midstream-event" in talk.judged
+
+
 # ---- servers that mean ill
+
+
+WAITING = ("hang", "hang-first", "slow", "endless")
+"""Faults that take all the time that they are given."""
+LARGE = ("gzip-bomb", "long-line", "endless")
+"""Faults that take a while to read: for one probe of each file, and those of requests."""
+SOME = ("tools-parallel", "schema", "reasoning", *(probe.name for probe in requests.PROBES), "mistakes-length")
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_no_probe_fails_whatever_a_server_says(fault: str) -> None:
+    patience = msgspec.structs.replace(HASTY, reply_s=0.05) if fault in WAITING else HASTY
+
     async def work() -> None:
         async with serving(lambda seen: FAULTS[fault]) as url:
-            for name in NAMES:
-                await outcome(name, url, HASTY)  # another exception than the two that it knows would pass
+            for name in SOME if fault in LARGE else NAMES:
+                await outcome(name, url, patience)  # another exception than the two that it knows would pass
 
     run(work())

@@ -262,9 +262,9 @@ def test_sarif_has_a_result_for_each_finding_with_its_rule_and_probe() -> None:
     for result, heard in zip(run["results"], report.findings, strict=True):
         assert rules[result["ruleIndex"]]["id"] == result["ruleId"] == heard.rule
         assert result["locations"][0]["logicalLocations"][0]["name"] == heard.probe
-    physical = [result["locations"][0].get("physicalLocation") for result in run["results"]]
-    assert physical[:3] == [None] * 3
-    assert physical[3]["artifactLocation"]["uri"] == "traces/headers-1.json"
+    files = [result["locations"][0]["physicalLocation"]["artifactLocation"] for result in run["results"]]
+    assert [file["uri"] for file in files] == ["tools", "n", "tools", "traces/headers-1.json"]
+    assert ["description" in file for file in files] == [True, True, True, False]
 
 
 def test_sarif_says_what_was_known_before() -> None:
@@ -327,7 +327,9 @@ class TestHostile:
 
     def test_in_html_and_markdown(self, text: str) -> None:
         for draw in (html.draw, markdown.draw):
-            met, plain = tags(draw(hostile(text))), tags(draw(hostile("plain")))
+            drawn = draw(hostile(text))
+            assert all(line.isprintable() for line in drawn.split("\n"))
+            met, plain = tags(drawn), tags(draw(hostile("plain")))
             assert met.met <= plain.met
             assert met.attributes <= plain.attributes
 

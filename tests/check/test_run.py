@@ -57,7 +57,7 @@ NOT_OFFERED = Probe(name="offers", says="asks too much", work=_not_offered, rule
 NOT_HEARD = Probe(name="hears", says="hears too little", work=_not_heard, rules=("fin-length",))
 
 
-async def _check(choose: Choose, *probes: Probe, **settings: Any) -> Report:
+async def _check(choose: Choose, *probes: Probe, **settings: Any) -> Report:  # noqa: ANN401 - any setting
     async with serving(choose) as url:
         made = CheckSettings(url=url, **{"patience": IMPATIENT, **settings})
         return await check(made, probes=probes or (TEXT, WHOLE))

@@ -20,10 +20,10 @@ def borders(reply: Reply) -> list[int]:
 
 
 def from_difference(text: str, other: str) -> str:
-    """The text from a little before the place where the other one begins to differ."""
+    """The text from a little before the place where the other one begins to differ, in quotes: spaces count."""
     same = next((place for place, (one, two) in enumerate(zip(text, other, strict=False)) if one != two), None)
     start = max((min(len(text), len(other)) if same is None else same) - _BEFORE, 0)
-    return ("…" if start else "") + text[start:]
+    return ("…" if start else "") + repr(text[start:])
 
 
 def _parts(reply: Reply) -> list[Part]:

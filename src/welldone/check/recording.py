@@ -51,7 +51,6 @@ def _record(probe: str, reply: Reply, body: str) -> dict[str, object]:
         "http_chunk_sizes": recording.pieces,
         "pieces": [[seconds, size] for (seconds, _), size in zip(arrivals, sizes, strict=True)],
         "body": body,
-        "body_complete": None if recording.is_left else recording.is_complete,
-        **({"error": "nobody listened any more"} if recording.is_left else {}),
-        **({"error": recording.error} if recording.error else {}),
+        "body_complete": None if reply.is_unended else recording.is_complete,
+        **({"error": recording.error or "nobody listened any more"} if reply.is_unended or recording.error else {}),
     }

@@ -4,6 +4,7 @@ It is read with the eyes of the judge (`rules/heard`), stream or not: probes ask
 """
 
 import json
+import re
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -15,6 +16,7 @@ from welldone.rules.choices import Choice, as_list, as_object, as_text
 from welldone.rules.heard import Form, Heard
 from welldone.rules.trace import Trace
 
+_FRAME_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _SHOWN = 160  # characters of a server's error message: it is quoted in a line
 
 
@@ -76,22 +78,25 @@ class Reply:
         self.number = number
         """Which of the probe's requests it answers, from 1."""
 
+    @property
+    def is_unended(self) -> bool:
+        """Whether we did not hear it to its end, which says nothing of how it would have ended."""
+        return self.recording.is_left or self.recording.is_given_up
+
     @cached_property
     def trace(self) -> Trace:
-        """The reply as the judge wants it. Of one that was left the whole frames count, and its end does not."""
-        recording = self.recording
+        """The reply as the judge wants it. Of one without an end only the whole frames count."""
+        recording, is_unended = self.recording, self.is_unended
         body = recording.body
-        if recording.is_left:
-            body = body[: max(body.rfind(b"\n\n") + 2, 0) if b"\n\n" in body else 0]
         return Trace(
-            body=body,
+            body=body[: max((end.end() for end in _FRAME_END.finditer(body)), default=0)] if is_unended else body,
             endpoint=self.asked.endpoint,
             request=self.asked.json,
             status=recording.status,
             headers=recording.headers,
-            complete=None if recording.is_left else recording.is_complete,
-            end=None if recording.is_left else True,
-            pieces=None if recording.is_left else recording.pieces,
+            complete=None if is_unended else recording.is_complete,
+            end=None if is_unended else True,
+            pieces=None if is_unended else recording.pieces,
         )
 
     @cached_property

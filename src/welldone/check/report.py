@@ -64,6 +64,8 @@ class Probed(msgspec.Struct, frozen=True, kw_only=True):
     """How many rules had a say in it."""
     broken: tuple[str, ...]
     """The rules that it heard broken."""
+    is_given_up: bool = False
+    """Whether a reply did not end in time. Nothing is known of it then, and the run is no pass."""
     seconds: float
 
 
@@ -109,7 +111,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     is_strict: bool
     verdict: Verdict
     passed: bool
-    """Whether the exit code is 0: by `verdict`, `is_strict`, and the baseline where there was one."""
+    """Whether the exit code is 0: by `verdict`, `is_strict`, and the baseline where there was one; and no reply was
+    given up."""
     cost: Cost
     probes: tuple[Probed, ...]
     rules: tuple[Ruled, ...]

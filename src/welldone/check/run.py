@@ -184,9 +184,13 @@ def _report(
         profile=settings.profile,
         is_strict=settings.is_strict,
         verdict=tally.worth(finding.severity for finding in findings),
-        passed=counting is Verdict.RIGHT or (counting is Verdict.LAX and not settings.is_strict),
+        passed=_is_passed(counting, settings) and not any(outcome.session.is_given_up for outcome in outcomes),
         cost=tally.cost(outcomes, seconds),
         probes=tuple(map(tally.probed, outcomes)),
         rules=tally.ruled(outcomes, wanted),
         findings=findings,
     )
+
+
+def _is_passed(verdict: Verdict, settings: CheckSettings) -> bool:
+    return verdict is Verdict.RIGHT or (verdict is Verdict.LAX and not settings.is_strict)

@@ -58,6 +58,8 @@ class Session:
         """How often each rule was heard broken."""
         self.unheard: dict[str, str] = {}
         """Rules of the probe's own that had no say, and why."""
+        self.is_given_up = False
+        """Whether a reply was given up before it was whole."""
         self._desk = desk
         self._probe = probe
         self._wanted = wanted
@@ -133,13 +135,16 @@ class Session:
         """The reply to any request. `is_judged` is for those to the endpoints that the rules speak about.
 
         Raises:
-            NotHeardError: there was no reply at all.
+            NotHeardError: there was no reply, or no end of it.
         """
         for recording in await self._ask(asked, leave):
             self.replies.append(Reply(asked, recording, len(self.replies) + 1, is_judged=is_judged))
             if is_judged:
                 self._judge(self.replies[-1])
         reply = self.replies[-1]
+        if reply.recording.is_given_up:
+            self.is_given_up = True
+            raise NotHeardError(f"{reply.recording.error} (--timeout gives it more time)")
         if reply.status is None and not reply.recording.is_left:
             raise NotHeardError(reply.recording.error or "there was no reply")
         return reply

@@ -45,6 +45,7 @@ def probed(outcome: Outcome) -> Probed:
         requests=len(session.replies),
         rules=len(session.judged),
         broken=tuple(dict.fromkeys(found.rule for found in session.found)),
+        is_given_up=session.is_given_up,
         seconds=round(outcome.seconds, 3),
     )
 

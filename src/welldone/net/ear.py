@@ -9,6 +9,7 @@ import contextlib
 import os
 import re
 import socket
+import ssl
 import time
 from collections.abc import Callable, Iterable
 from typing import cast
@@ -38,6 +39,11 @@ _LEFT = "nobody listened any more"
 class ListenError(Exception):
     """There is no connection. The message is a clause that names no address and no secret."""
 
+    def __init__(self, message: str, *, is_untrusted: bool = False) -> None:
+        super().__init__(message)
+        self.is_untrusted = is_untrusted
+        """There is a server, but its certificate is not trusted."""
+
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
     """A reply, byte for byte, with the times at which it came: seconds from the end of the request."""
@@ -61,6 +67,8 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     """Why the listening ended before the reply was whole; None: it is whole, or we left."""
     is_left: bool = False
     """We left on purpose."""
+    is_given_up: bool = False
+    """Our patience was at its end, or our room: the reply might have gone on."""
 
 
 async def listen(
@@ -104,18 +112,18 @@ class _Patience(msgspec.Struct, frozen=True):
     quiet_s: float
     after_done_s: float
 
-    def limit(self, begun: float, heard: float, reading: Reading) -> tuple[float, str]:
-        """Until when to wait for the next byte, and what to say then."""
+    def limit(self, begun: float, heard: float, reading: Reading) -> tuple[float, str, bool]:
+        """Until when to wait for the next byte, what to say then, and whether the reply might have gone on."""
         if reading.status is None:
             silence = [(begun + self.within_s, self.within_s), (heard + self.quiet_s, self.quiet_s)]
             when, limit_s = min(silence)
-            return when, f"no reply within {limit_s:g} s"
+            return when, f"no reply within {limit_s:g} s", True
         limits = [
-            (begun + self.within_s, f"the reply was not whole within {self.within_s:g} s"),
-            (heard + self.quiet_s, f"nothing came for {self.quiet_s:g} s"),
+            (begun + self.within_s, f"the reply was not whole within {self.within_s:g} s", True),
+            (heard + self.quiet_s, f"nothing came for {self.quiet_s:g} s", True),
         ]
         if _DONE.search(reading.body[-_TAIL_BYTES:]):
-            limits.append((heard + self.after_done_s, "the body did not end after [DONE]"))
+            limits.append((heard + self.after_done_s, "the body did not end after [DONE]", False))
         return min(limits)
 
 
@@ -145,6 +153,7 @@ class _Line(asyncio.Protocol):
         self._ended_at = 0.0
         self._arrivals: list[tuple[float, int]] = []
         self._is_left = False
+        self._is_given_up = False
 
     def close(self) -> None:
         """Leave at once."""
@@ -169,6 +178,7 @@ class _Line(asyncio.Protocol):
             ended_s=self._ended_at - begun,
             error=None if self._is_left else reading.error,
             is_left=self._is_left,
+            is_given_up=self._is_given_up or reading.is_beyond,
         )
 
     # What asyncio calls.
@@ -240,10 +250,11 @@ class _Line(asyncio.Protocol):
         """Wait for the next byte, for a while."""
         if self._timer is not None:
             self._timer.cancel()
-        when, why = self._patience.limit(self._begun, self._loop.time(), self._reading)
-        self._timer = self._loop.call_at(when, self._give_up, why)
+        when, why, is_given_up = self._patience.limit(self._begun, self._loop.time(), self._reading)
+        self._timer = self._loop.call_at(when, self._give_up, why, is_given_up)
 
-    def _give_up(self, why: str) -> None:
+    def _give_up(self, why: str, is_given_up: bool) -> None:
+        self._is_given_up = is_given_up
         self._reading.end(why)
         self._settle()
 
@@ -264,7 +275,7 @@ async def _connect(address: Address, line: _Line) -> None:
             else:
                 await loop.create_connection(lambda: line, address.host, address.port, ssl=tls)
     except OSError as error:
-        raise ListenError(reason(error)) from None
+        raise ListenError(reason(error), is_untrusted=isinstance(error, ssl.SSLCertVerificationError)) from None
 
 
 def _request(

@@ -26,6 +26,10 @@ class _UnlikeError(Exception):
     """It is no reply, or too much of one."""
 
 
+class _BeyondError(_UnlikeError):
+    """It is longer than anyone should listen."""
+
+
 class Reading:
     """One reply, as its bytes come. All that is public is for reading."""
 
@@ -38,6 +42,8 @@ class Reading:
         self.is_complete = False
         """The body ended as its framing says."""
         self.error: str | None = None
+        self.is_beyond = False
+        """It was longer than we listen: it might have gone on, and well."""
         self._method = method
         self._limit = limit_bytes
         self._buffer = bytearray()
@@ -62,6 +68,7 @@ class Reading:
             while not self.is_over and self._step():
                 pass
         except _UnlikeError as error:
+            self.is_beyond = isinstance(error, _BeyondError)
             self.end(str(error))
         if self.is_over:
             self._buffer.clear()  # what comes after the reply is none of it
@@ -168,7 +175,7 @@ class Reading:
             self._step = self._read_trailer
             return True
         if len(self._sizes) >= _PIECES_LIMIT:
-            raise _UnlikeError(f"a reply of more than {_PIECES_LIMIT:,} chunks")
+            raise _BeyondError(f"a reply of more than {_PIECES_LIMIT:,} chunks")
         self._sizes.append(0)
         self._step = self._read_chunk
         return True
@@ -224,5 +231,5 @@ class Reading:
             raise _UnlikeError(str(error)) from None
         self.body += body[:room]
         if len(body) > room:
-            raise _UnlikeError(f"a reply of more than {self._limit:,} bytes")
+            raise _BeyondError(f"a reply of more than {self._limit:,} bytes")
         return len(data)

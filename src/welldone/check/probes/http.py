@@ -4,6 +4,7 @@ from welldone.check import prompts
 from welldone.check.probe import Probe
 from welldone.check.reply import Asked, Reply
 from welldone.check.session import NotOfferedError, Session
+from welldone.wire.faults import Severity
 
 CORS_PREFLIGHT = "http-cors-preflight"
 
@@ -13,8 +14,10 @@ _STAINLESS = (
     *("arch", "helper-method", "lang", "os", "package-version"),
     *("retry-count", "runtime", "runtime-version", "timeout"),
 )
-HEADERS = ("authorization", "content-type", *(f"x-stainless-{name}" for name in _STAINLESS))
+KEY_HEADER = "authorization"
+HEADERS = (KEY_HEADER, "content-type", *(f"x-stainless-{name}" for name in _STAINLESS))
 """What openai-node sends from a browser, and a page has to ask for."""
+_WANTED = f"2xx, Access-Control-Allow-Origin: {ORIGIN}, and every header that was asked for allowed by its name"
 
 
 async def _cors(session: Session) -> None:
@@ -22,9 +25,14 @@ async def _cors(session: Session) -> None:
     if _refuses_origin(preflight):
         raise NotOfferedError(preflight.complaint)
     problem = _problem(preflight)
-    session.hold(CORS_PREFLIGHT, preflight, not problem, heard=problem, wanted=_wanted())
-    if not problem:
-        await _cors_of_reply(session)
+    if problem:
+        session.hold(CORS_PREFLIGHT, preflight, is_kept=False, heard=problem, wanted=_WANTED)
+        return
+    # To the standard * does not stand for the header with the key; to the browsers of today it does.
+    heard = "Access-Control-Allow-Headers: *, which does not stand for authorization"
+    is_named = KEY_HEADER in _allowed(preflight)
+    session.hold(CORS_PREFLIGHT, preflight, is_named, heard=heard, wanted=_WANTED, severity=Severity.TOLERATED)
+    await _cors_of_reply(session)
 
 
 async def _cors_of_reply(session: Session) -> None:
@@ -52,7 +60,8 @@ def _problem(preflight: Reply) -> str:
         return f"status {preflight.status} for OPTIONS"
     if not _allows_origin(preflight):
         return f"Access-Control-Allow-Origin: {preflight.header('access-control-allow-origin')}"
-    missing = [name for name in HEADERS if not _allows_header(preflight, name)]
+    allowed = _allowed(preflight)
+    missing = [] if "*" in allowed else [name for name in HEADERS if name not in allowed]
     return f"not allowed: {', '.join(missing)}" if missing else ""
 
 
@@ -66,15 +75,10 @@ def _allows_origin(reply: Reply) -> bool:
     return reply.header("access-control-allow-origin") in (ORIGIN, "*")
 
 
-def _allows_header(preflight: Reply, name: str) -> bool:
-    fields = [value for field, value in preflight.recording.headers if field.lower() == "access-control-allow-headers"]
-    allowed = {allowed.strip().lower() for value in fields for allowed in value.split(",")}
-    # A browser takes * for every header but the one with the key.
-    return name in allowed or ("*" in allowed and name != "authorization")
-
-
-def _wanted() -> str:
-    return f"2xx, Access-Control-Allow-Origin: {ORIGIN}, and every header that was asked for allowed by its name"
+def _allowed(preflight: Reply) -> set[str]:
+    """The headers that may be sent, in lower case."""
+    names = (preflight.header("access-control-allow-headers") or "").split(",")
+    return {name.strip().lower() for name in names}
 
 
 PROBES = (

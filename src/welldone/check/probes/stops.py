@@ -146,7 +146,7 @@ async def _hold_flush(session: Session, ask: Ask, known: Reply) -> None:
         reply,
         is_kept,
         heard=from_difference(reply.text, known.text),
-        wanted=from_difference(known.text, reply.text),
+        wanted=f"as without stop: {from_difference(known.text, reply.text)}",
     )
 
 

@@ -14,11 +14,11 @@ _STYLE = """
 * { box-sizing: border-box }
 body { font: 1rem/1.5 system-ui, sans-serif; max-width: 72rem; margin: 0 auto; padding: 1rem; overflow-wrap: anywhere }
 h1, h2, h3 { line-height: 1.2; margin: 1.5rem 0 .5rem } h1 { font-size: 1.6rem } h2 { font-size: 1.25rem }
-h3 { font-size: 1rem } p, ul { margin: .25rem 0 } ul { padding-left: 1.2rem }
+h3 { font-size: 1rem; margin-top: .25rem } p, ul { margin: .25rem 0 } ul { padding-left: 1.2rem }
 code, pre { font: .85rem/1.4 ui-monospace, monospace; white-space: pre-wrap } pre { margin: 0 }
 .right { color: var(--right) } .lax, .tolerated { color: var(--lax) } .wrong, .breaks { color: var(--wrong) }
 .verdict, .severity { font-weight: 600 } .quiet { opacity: .75 }
-.grid { display: grid; gap: .5rem; grid-template-columns: repeat(auto-fill, minmax(15rem, 1fr)) }
+.grid { display: grid; gap: .5rem; grid-template-columns: repeat(auto-fill, minmax(14rem, 1fr)); font-size: .9rem }
 .pair { display: grid; gap: .5rem; grid-template-columns: repeat(auto-fit, minmax(min(20rem, 100%), 1fr)) }
 .card { border: 1px solid var(--line); border-radius: .4rem; padding: .5rem .75rem; background: var(--card) }
 article { margin: .75rem 0 } .label { font-size: .8rem; opacity: .75 }
@@ -28,9 +28,9 @@ td { border-top: 1px solid var(--line) } .wide { overflow-x: auto } summary { cu
 
 
 def draw(report: Report) -> str:
-    """The page: the verdict, the probes, what is broken, and what became of each rule."""
+    """The page: the verdict, what is broken, the probes, and what became of each rule."""
     report = inert(report)
-    body = element("body", _header(report), _probes(report.probes), *_findings(report), _rules(report.rules))
+    body = element("body", _header(report), *_findings(report), _probes(report.probes), _rules(report.rules))
     head = element(
         "head",
         element("meta", charset="utf-8"),

@@ -55,9 +55,11 @@ def _result(finding: Finding, numbers: dict[str, int]) -> dict[str, Any]:
 
 
 def _location(finding: Finding) -> dict[str, Any]:
-    named = [{"name": finding.probe, "fullyQualifiedName": place(finding), "kind": "function"}]
-    if finding.trace is None:
-        return {"logicalLocations": named}
-    # A trace is one record, so there is no line to point at but the first. Code hosts want one.
-    physical = {"artifactLocation": {"uri": quote(PurePath(finding.trace).as_posix())}, "region": {"startLine": 1}}
-    return {"physicalLocation": physical, "logicalLocations": named}
+    """The probe, and the file of the trace. Code hosts refuse a report if one result has no file and no line."""
+    artifact: dict[str, Any] = {"uri": quote(finding.probe), "description": {"text": "a probe; it was not recorded"}}
+    if finding.trace is not None:
+        artifact = {"uri": quote(PurePath(finding.trace).as_posix())}
+    return {
+        "physicalLocation": {"artifactLocation": artifact, "region": {"startLine": 1}},
+        "logicalLocations": [{"name": finding.probe, "fullyQualifiedName": place(finding), "kind": "function"}],
+    }

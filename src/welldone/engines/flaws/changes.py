@@ -1,0 +1,70 @@
+"""Small changes of what the ideal server is asked, and of what it replies."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from welldone.engines.ideal import Ideal
+from welldone.engines.scripted import Seen
+from welldone.engines.scripts import Piece, Reply
+from welldone.rules.choices import as_list, as_object, as_text
+from welldone.wire import sse
+from welldone.wire.events import Json
+
+
+def request_of(seen: Seen) -> Json | None:
+    """The JSON object that was asked with; None where there was none."""
+    try:
+        value = json.loads(seen.body)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def asked_as(ideal: Ideal, seen: Seen, **members: Any) -> Reply:  # noqa: ANN401 - JSON
+    """The reply to the same request with other members; one that is `...` is left out."""
+    request = {**(request_of(seen) or {}), **members}
+    body = json.dumps({name: value for name, value in request.items() if value is not ...})
+    # It is no request of its own: who counts those that run shall not wait for its end.
+    return ideal.answer(msgspec.structs.replace(seen, body=body, end="whole"))
+
+
+def said_as(ideal: Ideal, seen: Seen, text: str) -> Reply:
+    """A right reply that says this text."""
+    prompt = f"Repeat exactly: {text}"
+    asking = {"messages": [{"role": "user", "content": prompt}], "prompt": prompt, "tools": ..., "tool_choice": ...}
+    return asked_as(ideal, seen, **asking, stop=..., max_tokens=..., max_completion_tokens=...)
+
+
+def first_choice(ideal: Ideal, seen: Seen, **members: Any) -> Json:  # noqa: ANN401 - JSON
+    """The first choice of what is right to reply, without a stream; an empty one where that is an error."""
+    whole = json.loads(asked_as(ideal, seen, stream=False, stream_options=..., **members).body)
+    choices = as_list(as_object(whole).get("choices"))
+    return as_object(choices[0]) if choices else {}
+
+
+def text_of(choice: Json) -> str:
+    """What a choice says."""
+    return as_text(as_object(choice.get("message")).get("content")) or as_text(choice.get("text"))
+
+
+def edited(reply: Reply, change: Callable[[Json], Json | None]) -> Reply:
+    """The reply, each chunk of which (or the one object that it is) was changed; None leaves it out."""
+    pieces = [Piece(base64=_edit(piece.data, change), after_s=piece.after_s) for piece in reply.pieces]
+    return msgspec.structs.replace(reply, pieces=tuple(piece for piece in pieces if piece.data))
+
+
+def _edit(data: bytes, change: Callable[[Json], Json | None]) -> bytes:
+    if not data.startswith(sse.DATA):
+        return msgspec.json.encode(change(json.loads(data)))
+    frames = [frame + sse.END for frame in data.split(sse.END)[:-1]]
+    return b"".join(_edit_frame(frame, change) for frame in frames)
+
+
+def _edit_frame(frame: bytes, change: Callable[[Json], Json | None]) -> bytes:
+    if frame == sse.DONE or not frame.startswith(sse.DATA):
+        return frame
+    changed = change(json.loads(frame.removeprefix(sse.DATA)))
+    return b"" if changed is None else sse.frame(msgspec.json.encode(changed))

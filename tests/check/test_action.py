@@ -1,0 +1,182 @@
+"""The GitHub Action: its steps run here as a runner runs them, against a server in this process."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from tests.check.background import served, without_done
+from tests.net.aio import LIMIT_S
+from welldone.check.report import Report
+
+ROOT = Path(__file__).parents[2]
+ACTION: dict[str, Any] = yaml.safe_load((ROOT / "action.yml").read_text("utf-8"))
+EXAMPLE: dict[Any, Any] = yaml.safe_load((ROOT / "docs" / "examples" / "check-action.yml").read_text("utf-8"))
+STEPS: list[dict[str, Any]] = ACTION["runs"]["steps"]
+BASH = [shutil.which("bash") or "bash", "--noprofile", "--norc", "-eo", "pipefail"]
+"""As a runner starts it."""
+FORMS = ("json", "xml", "md", "html", "sarif", "svg")
+
+# Stands in for the Python of the runner: what it makes is no new environment but a link to this one, and what pip
+# would fetch is only written down.
+PYTHON = f"""#!/bin/sh
+if [ "$2" = venv ]; then
+  mkdir -p "$3/bin"
+  cp "$0" "$3/bin/python"
+  ln -sf "{Path(sys.executable).parent / "welldone"}" "$3/bin/welldone"
+elif [ "$2" = pip ]; then
+  echo "$@" > "$0.installed"
+else
+  exec "{sys.executable}" "$@"
+fi
+"""
+
+
+class Runner:
+    """What a runner gives to a step."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.temp = folder / "temp"
+        self.work = folder / "work"
+        for made in (self.temp, self.work):
+            made.mkdir()
+        self.python = folder / "python"
+        self.python.write_text(PYTHON, "utf-8")
+        self.python.chmod(0o700)
+        self.shown = ""
+
+    def run(self, **inputs: str) -> int:
+        """Run the action; the code that it ends with."""
+        given = {name: field.get("default", "") for name, field in ACTION["inputs"].items()}
+        given |= {"python": str(self.python)} | {name.replace("_", "-"): value for name, value in inputs.items()}
+        for step in STEPS:
+            code = self._step(step, given)
+            if code:
+                return code
+        return 0
+
+    def _step(self, step: dict[str, Any], inputs: dict[str, str]) -> int:
+        known = {f"inputs.{name}": value for name, value in inputs.items()}
+        known |= {"github.action_path": str(ROOT), "runner.temp": str(self.temp)}
+        env = {
+            name: re.sub(r"\$\{\{ (\S+) }}", lambda found: known[found[1]], text) for name, text in step["env"].items()
+        }
+        script = self.folder / "step.sh"
+        script.write_text(step["run"], "utf-8")
+        done = subprocess.run(
+            [*BASH, str(script)],
+            cwd=self.work,
+            env={
+                "PATH": os.environ["PATH"],
+                "GITHUB_STEP_SUMMARY": str(self.folder / "summary"),
+                "GITHUB_OUTPUT": str(self.folder / "output"),
+                **env,
+            },
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        self.shown += done.stdout + done.stderr
+        return done.returncode
+
+    @property
+    def outputs(self) -> dict[str, str]:
+        lines = (self.folder / "output").read_text("utf-8").splitlines()
+        return dict(line.split("=", 1) for line in lines)
+
+    @property
+    def summary(self) -> str:
+        return (self.folder / "summary").read_text("utf-8")
+
+    def report(self, folder: str = "welldone-report") -> Report:
+        return msgspec.json.decode((self.work / folder / "check.json").read_bytes(), type=Report)
+
+
+@pytest.fixture
+def runner(tmp_path: Path) -> Runner:
+    return Runner(tmp_path)
+
+
+def test_a_right_server_passes_and_leaves_every_report(runner: Runner) -> None:
+    with served() as url:
+        code = runner.run(url=url, args="--only text,usage")
+    assert code == 0, runner.shown
+    assert runner.outputs == {"verdict": "right", "passed": "true"}
+    assert runner.summary.startswith("<h3>welldone check: right</h3>")
+    folder = runner.work / "welldone-report"
+    assert {path.name for path in folder.iterdir()} == {"traces", *(f"check.{form}" for form in FORMS)}
+    assert (folder / "traces" / "text-1.json").exists()
+    installed = (runner.temp / "welldone" / "bin" / "python.installed").read_text("utf-8")
+    assert installed.split()[-1] == str(ROOT)
+
+
+def test_a_wrong_server_fails_with_the_code_of_the_check(runner: Runner) -> None:
+    with served(without_done()) as url:
+        assert runner.run(url=url, args="--only text", report_dir="a folder/deep") == 1
+    assert runner.outputs == {"verdict": "wrong", "passed": "false"}
+    assert "end-done-sent" in runner.summary
+    assert "end-done-sent" in runner.shown
+    assert set(runner.report("a folder/deep").broken) == {"end-done-sent"}
+
+
+def test_every_input_reaches_the_check(runner: Runner) -> None:
+    with served(without_done("secret")) as url:
+        given = {"url": url, "api_key": "secret", "args": "--only text", "profile": "gptel", "model": "ideal"}
+        assert runner.run(**given, strict="true") == 1
+        report = runner.report()
+        assert (report.profile, report.is_strict, report.model) == ("gptel", True, "ideal")
+        assert runner.run(**given, baseline="welldone-report/check.json", report_dir="second") == 0
+    assert runner.outputs == {"verdict": "wrong", "passed": "true"}
+    assert "secret" not in runner.shown + runner.summary
+    everything = [path for path in runner.work.rglob("*") if path.is_file()]
+    assert not any(b"secret" in path.read_bytes() for path in everything)
+
+
+@pytest.mark.parametrize(("args", "code"), [("", 3), ("--no-such-option", 2)])
+def test_what_was_not_judged_does_not_pass(runner: Runner, args: str, code: int) -> None:
+    with served() as url:
+        pass
+    assert runner.run(url=url, args=args) == code
+    assert runner.outputs == {"verdict": "", "passed": "false"}
+    assert f"exit code {code}" in runner.summary
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        {"model": '"; touch made; echo "'},
+        {"model": "$(touch made)"},
+        {"args": "--only text $(touch made) `touch made` ; touch made"},
+        {"profile": "'; touch made #"},
+    ],
+)
+def test_no_input_is_run_as_a_command(runner: Runner, inputs: dict[str, str]) -> None:
+    with served() as url:
+        assert runner.run(url=url, **inputs) > 1
+    assert not (runner.work / "made").exists()
+
+
+def test_inputs_come_in_through_the_environment_alone() -> None:
+    for step in STEPS:
+        assert "${{" not in step["run"]
+        assert step["shell"] == "bash"
+    used = {
+        found for step in STEPS for text in step["env"].values() for found in re.findall(r"inputs\.([a-z-]+)", text)
+    }
+    assert used == set(ACTION["inputs"])
+
+
+def test_the_example_names_inputs_that_there_are() -> None:
+    steps = EXAMPLE["jobs"]["check"]["steps"]
+    (ours,) = [step for step in steps if "/welldone@" in step.get("uses", "")]
+    required = {name for name, field in ACTION["inputs"].items() if field.get("required")}
+    assert required <= set(ours["with"]) <= set(ACTION["inputs"])
