@@ -111,6 +111,12 @@ def test_a_server_that_wants_no_pages_offers_no_cors(status: int, said: str) -> 
         _ask("http-cors", _only("OPTIONS", lambda _: refusal))
 
 
+@pytest.mark.parametrize("status", [429, 503])
+def test_of_a_server_that_is_too_busy_for_browsers_nothing_is_said(status: int) -> None:
+    with pytest.raises(NotHeardError, match=str(status)):
+        _ask("http-cors", _only("OPTIONS", lambda _: json_reply({"error": {"message": "later"}}, status)))
+
+
 def test_the_question_of_a_browser_carries_no_key() -> None:
     asked: list[Seen] = []
     _ask("http-cors", lambda seen: asked.append(seen) or Ideal().answer(seen))  # type: ignore[func-returns-value]

@@ -52,6 +52,13 @@ def shown(report: Report, *, is_verbose: bool = False) -> list[str]:
     return terminal.lines(report, lambda text, _: text, is_verbose=is_verbose)
 
 
+def late() -> Report:
+    """A server that breaks no rule, and once did not answer."""
+    first, *rest = right().probes
+    given_up = msgspec.structs.replace(first, verdict=Verdict.NOT_HEARD, why="no reply within 60 s", is_given_up=True)
+    return right(passed=False, probes=(given_up, *rest))
+
+
 # ---- the terminal
 
 
@@ -122,6 +129,7 @@ def test_the_place_says_where_and_how_often(findings: list[object], place: str) 
             "  passed: nothing is broken that was not broken before",
         ),
         (wrong(verdict=Verdict.LAX, is_strict=True), "  not passed: with --strict every broken rule counts"),
+        (late(), "  not passed: no reply in time to plain"),
     ],
 )
 def test_a_verdict_that_the_exit_code_does_not_follow_is_explained(report: Report, last: str) -> None:
@@ -208,6 +216,14 @@ def test_junit_has_a_case_for_each_probe_and_rule_and_fails_those_that_count(
     assert skipped[0][0].get("message") == "not offered: 400: stop is not supported"
 
 
+def test_a_reply_that_did_not_come_fails_in_every_form() -> None:
+    root = ElementTree.fromstring(junit.draw(late()))
+    (failure,) = root.findall(".//failure")
+    assert failure.get("message") == "no reply within 60 s"
+    for draw in (markdown.draw, html.draw):
+        assert "not passed: no reply in time to plain" in draw(late())
+
+
 def test_junit_tells_what_was_heard_also_where_it_does_not_count() -> None:
     root = ElementTree.fromstring(junit.draw(wrong()))
     failure = root.findtext(".//testcase[@name='tools']/failure") or ""
@@ -275,7 +291,12 @@ def test_sarif_says_what_was_known_before() -> None:
 
 @pytest.mark.parametrize(
     ("report", "said"),
-    [(right(), "right"), (wrong(), "3 rules broken"), (wrong(verdict=Verdict.LAX), "lax")],
+    [
+        (right(), "right"),
+        (wrong(), "3 rules broken"),
+        (wrong(verdict=Verdict.LAX), "lax"),
+        (late(), "no reply in time"),
+    ],
 )
 def test_the_badge_says_the_verdict_and_is_as_wide_as_its_text(report: Report, said: str) -> None:
     drawing = ElementTree.fromstring(badge.draw(report))

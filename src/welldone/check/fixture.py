@@ -9,7 +9,7 @@ from welldone.check.profiles import BUILT_ON, CLIENTS
 from welldone.check.report import Report
 from welldone.check.reports import terminal
 from welldone.check.run import NothingError, UnreachableError, check
-from welldone.check.settings import CheckSettings
+from welldone.check.settings import CheckSettings, base_url
 
 
 class NotPassedError(Exception):
@@ -39,7 +39,7 @@ def check_server(
     if profile is not None and profile not in (*CLIENTS, *BUILT_ON):
         raise ValueError(f"there is no profile {profile!r}; there are {', '.join((*CLIENTS, *BUILT_ON))}")
     settings = CheckSettings(
-        url=url,
+        url=base_url(url),
         model=model,
         key=api_key,
         only=tuple(only),

@@ -149,7 +149,7 @@ _RULES: Mapping[str, Occasion] = {
 UNHEARD: Mapping[str, str] = {
     "tool": "no tool call was heard",
     "use": "no usage was heard",
-    "n": "no reply had several choices",
+    "n-": "no reply had several choices",
     "cmpl": "the completions endpoint was not heard",
     "ext-logprobs": "no logprobs were heard",
     "ext-reasoning": "the model sent no reasoning",

@@ -50,6 +50,7 @@ class Session:
     def __init__(self, desk: Desk, facts: Facts, probe: str, wanted: frozenset[str]) -> None:
         self.facts = facts
         self.patience = desk.settings.patience
+        self.side_by_side = desk.settings.side_by_side
         self.replies: list[Reply] = []
         self.judged: set[str] = set()
         """The rules that had a say."""

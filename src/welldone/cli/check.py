@@ -9,7 +9,6 @@ from argparse import Namespace
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -19,7 +18,7 @@ from welldone.check.profiles import BUILT_ON, CLIENTS
 from welldone.check.report import Report
 from welldone.check.reports import data, forms, terminal
 from welldone.check.run import NothingError, Progress, UnreachableError, check
-from welldone.check.settings import CheckSettings, Patience
+from welldone.check.settings import CheckSettings, Patience, base_url
 from welldone.cli import captures, show
 from welldone.cli.exits import Exit, UsageError
 from welldone.cli.options import Parser, nearest
@@ -166,16 +165,10 @@ def _settings(options: Namespace) -> CheckSettings:
 
 
 def _url(text: str) -> str:
-    """The address; without a path it is that of OpenAI's API."""
-    url = text if "://" in text else f"http://{text}"
-    try:
-        parts = urlsplit(url)
-        has_path = parts.path not in ("", "/")
-    except ValueError:
-        return url
-    if parts.username is not None:
+    url = base_url(text)
+    if "@" in url:
         raise UsageError("a password in an address ends up in logs; use --api-key")
-    return url.rstrip("/") if has_path else f"{url.rstrip('/')}/v1"
+    return url
 
 
 def _key(said: str | None) -> str | None:

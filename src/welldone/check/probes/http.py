@@ -3,7 +3,7 @@
 from welldone.check import prompts
 from welldone.check.probe import Probe
 from welldone.check.reply import Asked, Reply
-from welldone.check.session import NotOfferedError, Session
+from welldone.check.session import NotHeardError, NotOfferedError, Session
 from welldone.wire.faults import Severity
 
 CORS_PREFLIGHT = "http-cors-preflight"
@@ -22,6 +22,8 @@ _WANTED = f"2xx, Access-Control-Allow-Origin: {ORIGIN}, and every header that wa
 
 async def _cors(session: Session) -> None:
     preflight = await session.send(_preflight(), is_judged=False)
+    if preflight.status in (429, 503):
+        raise NotHeardError(preflight.complaint)
     if _refuses_origin(preflight):
         raise NotOfferedError(preflight.complaint)
     problem = _problem(preflight)

@@ -22,7 +22,9 @@ _WANTED = "a server that stops when its client goes away"
 _TOKENS = 400  # of an answer that is left: it would go on for seconds
 _FRAMES = 3  # that are heard before: by then it surely runs
 _PAUSE_S = 0.05  # between two looks; they cost the server next to nothing
-_STREAMS = 3  # that make it busy: with a small request there are four at once, as many as are allowed by default
+_STREAMS = (
+    3  # that make it busy at most: with a small request there are four at once, as many as are allowed by default
+)
 _NOISE_S = 0.1  # by which two times may differ for no reason
 
 Running: TypeAlias = "asyncio.Task[Reply]"
@@ -44,6 +46,8 @@ class _Listener:
 
 
 async def _leaving(session: Session) -> None:
+    if session.side_by_side == 1:
+        raise NotHeardError("it takes two requests at once: --jobs 2")
     gauge = await find_gauge(session)
     if gauge is None:
         await _by_time(session)
@@ -99,7 +103,8 @@ async def _idle_after(session: Session, gauge: Gauge) -> float | None:
 async def _by_time(session: Session) -> None:
     alone_s = max([session.answered(await _ask_little(session)).recording.ended_s for _ in range(2)])
     listener = _Listener()
-    async with _running(*(listener.ask(session) for _ in range(_STREAMS))) as streams:
+    count = min(_STREAMS, session.side_by_side - 1)
+    async with _running(*(listener.ask(session) for _ in range(count))) as streams:
         pending = set(streams)
         while pending and not listener.has_heard:
             _, pending = await asyncio.wait(streams, timeout=_PAUSE_S)

@@ -17,7 +17,7 @@ _USUAL = 7  # of a letter in the sans-serif fonts of 11 px that badges are set i
 
 def draw(report: Report) -> str:
     """Two boxes; the width is reckoned, so that no font need be loaded."""
-    said = _say(inert(report))
+    said, colour = _say(inert(report))
     left, right = _width(_NAME), _width(said)
     drawing = element(
         "svg",
@@ -26,7 +26,7 @@ def draw(report: Report) -> str:
         element(
             "g",
             _box(0, left, _GREY),
-            _box(left, right, _COLOURS.get(report.verdict, _GREY)),
+            _box(left, right, colour),
             clip_path="url(#round)",
         ),
         element(
@@ -47,8 +47,13 @@ def draw(report: Report) -> str:
     return as_xml(drawing)
 
 
-def _say(report: Report) -> str:
-    return f"{count(len(report.broken), 'rule')} broken" if report.verdict is Verdict.WRONG else report.verdict
+def _say(report: Report) -> tuple[str, str]:
+    """The words, and their colour."""
+    if report.verdict is Verdict.WRONG:
+        return f"{count(len(report.broken), 'rule')} broken", _COLOURS[Verdict.WRONG]
+    if any(probe.is_given_up for probe in report.probes):
+        return "no reply in time", _GREY
+    return report.verdict, _COLOURS.get(report.verdict, _GREY)
 
 
 def _width(text: str) -> int:

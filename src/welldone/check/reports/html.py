@@ -5,7 +5,7 @@ from xml.etree.ElementTree import Element
 
 from welldone.check.report import Finding, Probed, Report, Ruled
 from welldone.check.reports.elements import as_html, code, element
-from welldone.check.reports.words import JUDGED, count, gist, inert, more, outcome, place, sums, terms, unheard
+from welldone.check.reports.words import JUDGED, count, gist, inert, more, outcome, place, reason, sums, terms, unheard
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _STYLE = """
@@ -46,7 +46,8 @@ def _header(report: Report) -> Element:
     about: list[str | Element] = [code(report.model), " at ", code(report.url)]
     if report.server:
         about += [" (", code(report.server), ")"]
-    told = [sums(report), terms(report), unheard(report), "passed" if report.passed else "not passed"]
+    passed = reason(report) or ("passed" if report.passed else "not passed")
+    told = [sums(report), terms(report), unheard(report), passed]
     return element(
         "header",
         element("h1", "welldone check: ", element("span", outcome(report), class_=_class(report.verdict))),

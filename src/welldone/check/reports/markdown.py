@@ -11,7 +11,7 @@ from xml.etree.ElementTree import Element
 from welldone.check.report import Finding, Probed, Report
 from welldone.check.reports.elements import as_html, code, element
 from welldone.check.reports.terminal import finding_lines
-from welldone.check.reports.words import gist, inert, more, outcome, place, sums, terms, unheard
+from welldone.check.reports.words import gist, inert, more, outcome, place, reason, sums, terms, unheard
 
 LIMIT = 60_000
 """Characters. A comment on GitHub may have 65,536."""
@@ -29,7 +29,7 @@ def _summary(report: Report) -> str:
     about: list[str | Element] = [code(report.model), " at ", code(report.url)]
     if report.server:
         about += [" (", code(report.server), ")"]
-    said = [text for text in (sums(report), terms(report), unheard(report)) if text]
+    said = [text for text in (sums(report), terms(report), unheard(report), reason(report)) if text]
     heading = element("h3", f"welldone check: {outcome(report)}")
     return f"{as_html(heading)}\n{as_html(element('p', *about, element('br'), '; '.join(said)))}"
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from welldone.check.report import Finding, Probed, Report, Ruled, Verdict
-from welldone.check.reports.words import JUDGED, gist, inert, more, outcome, place, sums, terms, unheard
+from welldone.check.reports.words import JUDGED, gist, inert, more, outcome, place, reason, sums, terms, unheard
 
 Paint: TypeAlias = Callable[[str, str], str]
 """A text in the colour of its kind: a verdict, a severity, or `dim`."""
@@ -92,8 +92,5 @@ def _end(report: Report, paint: Paint, *, is_verbose: bool) -> list[str]:
     silent = unheard(report)
     if silent:
         drawn.append(f"  {silent}{'' if is_verbose else '; --verbose says why'}")
-    if report.passed and report.findings and all(not finding.is_new for finding in report.findings):
-        drawn.append("  passed: nothing is broken that was not broken before")
-    if not report.passed and report.verdict is Verdict.LAX:
-        drawn.append("  not passed: with --strict every broken rule counts")
-    return drawn
+    why = reason(report)
+    return [*drawn, f"  {why}"] if why else drawn

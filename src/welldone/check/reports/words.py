@@ -117,6 +117,18 @@ def unheard(report: Report) -> str:
     return f"{' and '.join(parts)} of {count(len(report.rules), 'rule')}" if parts else ""
 
 
+def reason(report: Report) -> str:
+    """Why it passes, or does not, where the verdict alone does not say."""
+    late = [probe.name for probe in report.probes if probe.is_given_up]
+    if late:
+        return f"not passed: no reply in time to {', '.join(late)}"
+    if not report.passed and report.verdict is Verdict.LAX:
+        return "not passed: with --strict every broken rule counts"
+    if report.passed and report.findings and not any(finding.is_new for finding in report.findings):
+        return "passed: nothing is broken that was not broken before"
+    return ""
+
+
 def terms(report: Report) -> str:
     """By which measure it was judged, where it is not the usual one."""
     parts = [f"judged for {report.profile} alone"] if report.profile else []

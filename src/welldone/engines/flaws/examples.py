@@ -2,8 +2,9 @@
 
 import gzip
 import re
+from collections.abc import Iterator
 from importlib import resources
-from itertools import cycle
+from itertools import accumulate, cycle
 
 import msgspec
 
@@ -15,46 +16,63 @@ from welldone.rules.examples import Example, read_examples
 from welldone.rules.heard import Form, Heard
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
+from welldone.wire import sse
 
 _ENDPOINTS = {"/v1/chat/completions": "chat", "/v1/completions": "completions"}
 _BUSY = (429, 503)
 _OPEN = "http-body-ends-after-done"
 """Its page can show that the end is missing, and not that it is still waited for."""
-_EVENT = re.compile(rb".+?(?:\n\n|\Z)", re.DOTALL)
+_EVENT = re.compile(rb".+?(?:\n\n|\r\n\r\n|\r\r|\Z)", re.DOTALL)
 _CALLS = (b'"tool_calls":[{', b'"function_call":{')
 _LOGPROBS = b'"logprobs":{'
+_USAGE = {
+    "chat": sse.frame(
+        b'{"id":"chatcmpl-1","object":"chat.completion.chunk","created":1700000000,"model":"m","choices":[],'
+        b'"usage":{"prompt_tokens":5,"completion_tokens":3,"total_tokens":8}}'
+    ),
+    "completions": sse.frame(
+        b'{"id":"cmpl-1","object":"text_completion","created":1700000000,"model":"m","choices":[],'
+        b'"usage":{"prompt_tokens":5,"completion_tokens":3,"total_tokens":8}}'
+    ),
+}
+"""For who asks for usage, of which most pages say nothing: with the id, time and model that all of them have."""
 
 
-class Spoken:
-    """The ideal server, which answers with an example where one is an answer."""
+class Shown:
+    """The ideal server, which answers with an example of a page where that is an answer."""
 
     def __init__(self, rule: str, ideal: Ideal) -> None:
         self._rule = rule
         self._ideal = ideal
-        self._examples = [example for example in read_page(rule) if not example.is_right]
+        self._wrong = [example for example in read_page(rule) if not example.is_right]
         self._is_busy = cycle((True, False))
 
     def answer(self, seen: Seen) -> Reply:
         """The reply to any request."""
         right = self._ideal.answer(seen)
-        example = next((example for example in self._examples if self._fits(example, seen, right)), None)
-        return right if example is None else self._play(example.trace, right)
+        trace = self.find(seen, right)
+        return right if trace is None else self._play(trace, right)
 
-    def _fits(self, example: Example, seen: Seen, right: Reply) -> bool:
-        """Whether the example is a reply to this request, and breaks no rule that it does not break on its page."""
-        asked = Trace(
-            body=right.body,
-            endpoint=_ENDPOINTS.get(seen.path.partition("?")[0], ""),
-            request=request_of(seen),
-            status=right.status,
-        )
-        if seen.method != "POST" or asked.endpoint != example.trace.endpoint:
-            return False
+    def find(self, seen: Seen, right: Reply) -> Trace | None:
+        """What can stand in the place of the right reply, and breaks no more rules than on its page."""
+        endpoint = _ENDPOINTS.get(seen.path.partition("?")[0])
+        if seen.method != "POST" or endpoint is None:
+            return None
+        asked = Trace(body=right.body, endpoint=endpoint, request=request_of(seen), status=right.status)
+        return next((trace for example in self._wrong for trace in self._fitting(example, asked)), None)
+
+    def _fitting(self, example: Example, asked: Trace) -> Iterator[Trace]:
+        if example.trace.endpoint != asked.endpoint:
+            return
         if example.trace.status in _BUSY:  # anybody may be told so, and comes again
-            return next(self._is_busy)
-        trace = msgspec.structs.replace(example.trace, request=asked.request)
-        broken = judge(trace).counts.keys()
-        return _likeness(trace) == _likeness(asked) and self._rule in broken and broken <= broken_by(example)
+            if next(self._is_busy):
+                yield example.trace
+            return
+        for variant in (example.trace, _with_usage(example.trace)):
+            trace = msgspec.structs.replace(variant, request=asked.request)
+            broken = judge(trace).counts.keys()
+            if _likeness(trace) == _likeness(asked) and self._rule in broken and broken <= broken_by(example):
+                yield trace
 
     def _play(self, trace: Trace, right: Reply) -> Reply:
         """The reply as on the page: with its head and framing where it shows them, else with those of a right one."""
@@ -82,6 +100,17 @@ def broken_by(example: Example) -> set[str]:
     return set(judge(example.trace).counts)
 
 
+def _with_usage(trace: Trace) -> Trace:
+    """The same stream with a usage chunk before its end."""
+    body, frame = trace.body, _USAGE[trace.endpoint]
+    place = body.find(sse.DONE) if sse.DONE in body else len(body)
+    pieces = trace.pieces
+    if pieces is not None:
+        before = list(accumulate(pieces)).index(place) + 1 if place in accumulate(pieces) else len(pieces)
+        pieces = (*pieces[:before], len(frame), *pieces[before:])
+    return msgspec.structs.replace(trace, body=body[:place] + frame + body[place:], pieces=pieces)
+
+
 def _likeness(trace: Trace) -> tuple[Form, bool, bool, bool]:
     """What a reply must have in common with another one to stand in its place."""
     heard = Heard(trace)
@@ -93,8 +122,5 @@ def _pieces(trace: Trace) -> list[bytes]:
     """The HTTP chunks of a stream: those of the page, or one for each event."""
     if trace.pieces is None:
         return _EVENT.findall(trace.body)
-    body, pieces = trace.body, []
-    for size in trace.pieces:
-        pieces.append(body[:size])
-        body = body[size:]
-    return pieces
+    ends = list(accumulate(trace.pieces))
+    return [trace.body[end - size : end] for end, size in zip(ends, trace.pieces, strict=True)]

@@ -1,0 +1,132 @@
+"""`welldone check` as a process: its screen, its files and its exit code."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.live import Live
+from tests.cli.run import Run, run_python
+from tests.cli.test_mock import Mock
+
+FEW = ("--only", "text,usage,mistakes-json")
+
+
+@pytest.fixture
+def mock(tmp_path: Path) -> Iterator[Mock]:
+    with Live("mock", "--port", "0", cwd=tmp_path) as live:
+        yield Mock(live)
+
+
+def _url(mock: Mock) -> str:
+    return f"http://127.0.0.1:{mock.port}/v1"
+
+
+def test_a_right_server_is_a_short_screen(here: Run, mock: Mock) -> None:
+    ran = here("check", _url(mock), *FEW)
+    assert (ran.code, ran.notes) == (0, "")
+    lines = ran.out.decode().splitlines()
+    assert len(lines) < 8
+    assert ": right" in ran.out.decode()
+
+
+def test_an_address_needs_no_path_and_no_scheme(here: Run, mock: Mock) -> None:
+    assert here("check", f"127.0.0.1:{mock.port}", "--only", "text").code == 0
+
+
+def test_a_wrong_server_is_told_with_how_to_see_it_again(here: Run, tmp_path: Path) -> None:
+    with Live("mock", "--port", "0", "--fault", "no-done", cwd=tmp_path) as live:
+        url = _url(Mock(live))
+        ran = here("check", url, "--only", "text", "--rule", "end-done-sent")
+        shown = ran.out.decode()
+        assert ran.code == 1
+        assert "x end-done-sent  breaks  text" in shown
+        assert f"  again   welldone check {url} --model mock --only text --rule end-done-sent" in shown
+        assert f"  curl    curl -siN --raw {url}/chat/completions" in shown
+
+
+def test_what_is_not_new_does_not_fail(here: Run, tmp_path: Path) -> None:
+    before = str(tmp_path / "before.json")
+    with Live("mock", "--port", "0", "--fault", "no-done", cwd=tmp_path) as live:
+        url = _url(Mock(live))
+        assert here("check", url, "--only", "text", "--report", before).code == 1
+        assert here("check", url, "--only", "text", "--baseline", before).code == 0
+
+
+def test_reports_are_written_by_their_names(here: Run, mock: Mock, tmp_path: Path) -> None:
+    names = ["check.json", "check.xml", "check.md", "check.html", "check.sarif", "check.svg"]
+    paths = [tmp_path / name for name in names]
+    ran = here("check", _url(mock), *FEW, *(word for path in paths for word in ("--report", str(path))))
+    assert ran.code == 0
+    assert all(path.stat().st_size > 100 for path in paths)
+    shown = here("check", _url(mock), *FEW, "--json")
+    assert json.loads(shown.out)["verdict"] == json.loads(paths[0].read_bytes())["verdict"] == "right"
+
+
+def test_lint_reads_the_traces(here: Run, mock: Mock, tmp_path: Path) -> None:
+    folder = tmp_path / "traces"
+    assert here("check", _url(mock), "--only", "text", "--record", str(folder)).code == 0
+    traces = sorted(folder.glob("*.json"))
+    assert traces
+    assert [here("lint", str(path)).code for path in traces] == [0] * len(traces)
+
+
+def test_a_key_comes_from_the_environment_by_its_name(here: Run, mock: Mock) -> None:
+    ran = here("check", _url(mock), "--api-key", "env:NO_SUCH_VARIABLE")
+    assert (ran.code, ran.notes) == (2, "--api-key names the environment variable NO_SUCH_VARIABLE, which is not set\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("", "welldone check wants the address of a server: welldone check http://127.0.0.1:8000/v1"),
+        ("ftp://127.0.0.1/v1", "A URL begins with http:// or https://."),
+        ("http://me:secret@127.0.0.1/v1", "a password in an address ends up in logs; use --api-key"),
+        ("URL --only tex", "there is no probe 'tex' (did you mean 'text'?); --list shows them"),
+        (
+            "URL --rule end-done",
+            "there is no rule 'end-done' (did you mean",
+        ),
+        ("URL --report check.pdf", "check.pdf: the name of a report ends in one of"),
+        ("URL --baseline none.json", "cannot read none.json: no such file or directory"),
+        ("URL --baseline right.txt", "right.txt is no report of welldone check; make one with --report right.txt"),
+        ("URL --extra [1]", "welldone check: argument --extra: is no JSON object"),
+        ("URL --header secret", "welldone check: argument --header: is no header"),
+        ("URL --jobs 0", "welldone check: argument --jobs: '0' is no whole number from 1 to 64"),
+        ("URL --timeout never", "welldone check: argument --timeout: 'never' is no number of seconds"),
+        ("URL --profile netscape", "there is no profile 'netscape'"),
+        ("URL --modle x", "welldone check does not know '--modle' (did you mean '--model'?)"),
+    ],
+)
+def test_a_mistake_is_one_line_that_says_what_to_do(here: Run, words: str, said: str) -> None:
+    ran = here("check", *words.replace("URL", "http://127.0.0.1:9/v1").split())
+    assert (ran.code, ran.out) == (2, b"")
+    assert ran.notes.startswith(said)
+    assert ran.notes.count("\n") == 1
+    assert "me:secret" not in ran.notes
+
+
+def test_nobody_there_is_one_line(here: Run) -> None:
+    ran = here("check", "http://127.0.0.1:9/v1")  # the port of `discard`: nobody listens there
+    assert (ran.code, ran.out) == (3, b"")
+    assert ran.notes == (
+        "welldone check: http://127.0.0.1:9/v1: no connection to the server; is the server running there?\n"
+    )
+
+
+def test_filters_that_leave_nothing_are_no_pass(here: Run, mock: Mock) -> None:
+    ran = here("check", _url(mock), "--only", "text", "--rule", "tool-id-once")
+    assert (ran.code, ran.notes) == (4, "nothing to judge: no rule had a say: no reply gave an occasion\n")
+
+
+def test_probes_are_listed(here: Run) -> None:
+    ran = here("check", "--list")
+    assert ran.code == 0
+    assert "\ntools-required " in ran.out.decode()
+
+
+def test_it_needs_the_core_alone(tmp_path: Path) -> None:
+    """What `serve` needs is not loaded: the check runs where only the core is installed."""
+    code = "import sys, welldone.cli.check; print({'aiohttp', 'httptools', 'rich', 'uvloop'} & set(sys.modules))"
+    assert run_python(code, cwd=tmp_path).out == b"set()\n"
