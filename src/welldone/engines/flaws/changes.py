@@ -13,6 +13,8 @@ from welldone.rules.choices import as_list, as_object, as_text
 from welldone.wire import sse
 from welldone.wire.events import Json
 
+_ENOUGH = 2000  # tokens: no text that is said so is longer
+
 
 def request_of(seen: Seen) -> Json | None:
     """The JSON object that was asked with; None where there was none."""
@@ -32,10 +34,11 @@ def asked_as(ideal: Ideal, seen: Seen, **members: Any) -> Reply:  # noqa: ANN401
 
 
 def said_as(ideal: Ideal, seen: Seen, text: str) -> Reply:
-    """A right reply that says this text."""
+    """A right reply that says this text, to a request that is like it in all else."""
     prompt = f"Repeat exactly: {text}"
-    asking = {"messages": [{"role": "user", "content": prompt}], "prompt": prompt, "tools": ..., "tool_choice": ...}
-    return asked_as(ideal, seen, **asking, stop=..., max_tokens=..., max_completion_tokens=...)
+    asking = {"messages": [{"role": "user", "content": prompt}], "prompt": prompt, "max_tokens": _ENOUGH}
+    left_out = ("tools", "tool_choice", "response_format", "stop", "max_completion_tokens")
+    return asked_as(ideal, seen, **asking, **dict.fromkeys(left_out, ...))
 
 
 def first_choice(ideal: Ideal, seen: Seen, **members: Any) -> Json:  # noqa: ANN401 - JSON
