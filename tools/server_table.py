@@ -51,7 +51,7 @@ SERVERS = (
         title="welldone",
         package="welldone",
         lock=None,
-        command="{bin}welldone serve -m {gguf} --port {port} --api-key {key}",
+        command="{bin}welldone serve --port {port} --api-key {key}",
     ),
     Server(
         name="welldone-gateway",

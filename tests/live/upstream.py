@@ -44,8 +44,10 @@ def by_model(seen: Seen) -> Reply:
 class Upstream:
     """A scripted server. All of it happens in its own thread."""
 
-    def __init__(self, choose: Callable[[Seen], Reply] = by_model, script: Script | None = None) -> None:
-        self._script, self._choose = script or Script(), choose
+    def __init__(
+        self, choose: Callable[[Seen], Reply] = by_model, script: Script | None = None, *, for_all: bool = False
+    ) -> None:
+        self._script, self._choose, self._for_all = script or Script(), choose, for_all
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -54,11 +56,11 @@ class Upstream:
         self._place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._place.bind(("127.0.0.1", 0))
         self.port: int = self._place.getsockname()[1]
-        self._scripted = Scripted(self._script, choose)
+        self._scripted = Scripted(self._script, choose, for_all=for_all)
 
     def start(self) -> None:
         """Listen."""
-        self._scripted = Scripted(self._script, self._choose)
+        self._scripted = Scripted(self._script, self._choose, for_all=self._for_all)
         self.do(self._scripted.listen(port=self.port))
 
     def stop(self) -> None:

@@ -13,12 +13,14 @@ LIMIT_S = 120.0
 
 
 def run(
-    work: Coroutine[Any, Any, Value], new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+    work: Coroutine[Any, Any, Value],
+    new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
+    limit_s: float = LIMIT_S,
 ) -> Value:
     """What a coroutine gives; a hang is a failure."""
 
     async def bounded() -> Value:
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(limit_s):
             return await work
 
     with asyncio.Runner(loop_factory=new_loop) as runner:

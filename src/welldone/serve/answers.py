@@ -263,7 +263,9 @@ class Answer:
             return False
         self.times.more()
         self._say(said)
-        if self.pipe.is_part_done(part):
+        if self.pipe.is_stopped(part):
+            self._parts[part].finish()  # the engine would go on, and is left at once
+        elif self.pipe.is_part_done(part):
             # Some servers leave the body open after this: nobody waits for them.
             self._loop.call_later(_GRACE_S, self._parts[part].finish)
         else:

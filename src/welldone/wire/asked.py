@@ -33,6 +33,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the text was to be JSON: `response_format` json_schema or json_object."""
     json_object: bool = False
     """Whether it was to be an object, whatever is in it."""
+    stops: tuple[str, ...] = ()
+    """Stop strings that are looked for here, in a stream with one choice: its server was asked without them."""
     model: str | None = None
 
 

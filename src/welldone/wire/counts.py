@@ -34,6 +34,15 @@ def read_usage(usage: Json, notes: Notes) -> Usage | None:
     return Usage(prompt, completion, prompt + completion, more)
 
 
+def read_timings(timings: Json) -> Usage | None:
+    """The counts of llama.cpp's timings, which it can give with each token; None where they are not there."""
+    fresh, cached, completion = (_count(timings.get(name)) for name in ("prompt_n", "cache_n", "predicted_n"))
+    if fresh is None or cached is None or completion is None:
+        return None
+    prompt = cached + fresh
+    return Usage(prompt, completion, prompt + completion, {"prompt_tokens_details": {"cached_tokens": cached}})
+
+
 def usage_object(usage: Usage) -> Json:
     """Usage as OpenAI writes it."""
     return {

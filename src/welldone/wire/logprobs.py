@@ -136,6 +136,26 @@ def without_lead(value: Json, text: str) -> Json:
     return value | {"content": kept}
 
 
+def first_of(value: Json, count: int) -> Json:
+    """The same for the first so many characters of its text; in either shape. A token that goes further is cut."""
+    if "tokens" in value:
+        tokens = _first_tokens(value["tokens"], count)
+        lists = ("token_logprobs", "top_logprobs", "text_offset")
+        return value | {"tokens": tokens} | {key: value[key][: len(tokens)] for key in lists}
+    entries = value.get("content") or []
+    tokens = _first_tokens([entry["token"] for entry in entries], count)
+    kept = [
+        entry if entry["token"] == token else entry | {"token": token, "bytes": list(token.encode())}
+        for entry, token in zip(entries, tokens, strict=False)
+    ]
+    return value | {"content": kept}
+
+
+def _first_tokens(tokens: list[str], count: int) -> list[str]:
+    """Those that begin within the first so many characters."""
+    return [token[: count - start] for token, start in zip(tokens, _offsets(tokens, 0), strict=True) if start < count]
+
+
 def _offsets(tokens: list[str], offset: int) -> list[int]:
     offsets = []
     for token in tokens:

@@ -12,6 +12,7 @@ from welldone.wire.lane import Lane
 from welldone.wire.notes import Notes
 from welldone.wire.reader import Reader
 from welldone.wire.repair import Repair
+from welldone.wire.stops import Stops
 from welldone.wire.texts import Think
 
 _EARLY_LIMIT = 64  # chunks without an envelope whose fields are kept; real servers send one
@@ -38,6 +39,7 @@ class Mender:
         self._reader = Reader(endpoint, fallback=fallback, asked=asked, notes=self.notes, limit_bytes=limit_bytes)
         self._repair = Repair(endpoint, asked=asked, notes=self.notes, mint=mint, ids=ids, is_stream=is_stream)
         self._calls = None if forced is None else ForcedCalls(forced, mint)
+        self._stops = Stops(asked.stops) if asked.stops else None
         self._early: list[Event] | None = []  # fields that came before there was an envelope
         self._is_plain = False  # nothing is held back, forced or watched: reader and repair are all there is
 
@@ -50,6 +52,11 @@ class Mender:
     def is_done(self) -> bool:
         """Whether the server said `[DONE]`, or failed: nothing that matters can follow."""
         return self._reader.is_done or self.failure is not None
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a stop string has come: the server would go on, and need not."""
+        return self._stops is not None and self._stops.is_over
 
     @property
     def failure(self) -> Failure | None:
@@ -101,10 +108,13 @@ class Mender:
 
     def close(self) -> list[Event]:
         """The last events, when the server's stream has ended, however it did."""
+        if self.is_stopped:
+            return self._hold(self._repair.close(is_done=True))
         events = self._read(self._reader.last_frames())
-        last = self._repair.feed(self._force(self._reader.check() + self._reader.end()))
-        last += self._repair.close(is_done=self._reader.is_done)
-        if self._asked.usage and not self._reader.has_usage_chunk and self.failure is None:
+        last = self._repair.feed(self._force(self._reader.check() + self._reader.end()) + self._take_held())
+        last += self._repair.close(is_done=self._reader.is_done or self.is_stopped)
+        is_counted = self._reader.has_usage_chunk or self.is_stopped
+        if self._asked.usage and not is_counted and self.failure is None:
             self.notes.note(faults.use.FINAL_CHUNK)
             if self._endpoint is Endpoint.COMPLETIONS:
                 self.notes.note(faults.cmpl.USAGE_CHUNK)
@@ -112,7 +122,7 @@ class Mender:
 
     def fail(self, failure: Failure) -> list[Event]:
         """The last events where the answer breaks off for a reason that the server did not tell."""
-        return self._hold(self._repair.feed([failure]))
+        return self._hold(self._repair.feed([*self._take_held(), failure]))
 
     def _read(self, frames: list[sse.Frame]) -> list[Event]:
         """What is to be said for each frame: one at a time, so that each note knows its place."""
@@ -120,7 +130,7 @@ class Mender:
             return self._repair.feed(self._reader.read(frames[0]))
         events: list[Event] = []
         for frame in frames:
-            if self._repair.failure is not None and not self._reader.has_failed:
+            if self.is_stopped or (self._repair.failure is not None and not self._reader.has_failed):
                 break  # what follows would only be kept, and never sent
             events += self._hold(self._repair.feed(self._force(self._reader.read(frame))))
             events += self._be_strict()
@@ -140,7 +150,14 @@ class Mender:
         return [*(event for event in last if not isinstance(event, Finish | Usage)), self._repair.failure]
 
     def _force(self, events: list[Event]) -> list[Event]:
-        return events if self._calls is None else self._calls.feed(events)
+        """The events with calls where they were forced, and up to a stop string."""
+        if self._calls is not None:
+            events = self._calls.feed(events)
+        return events if self._stops is None else self._stops.feed(events)
+
+    def _take_held(self) -> list[Event]:
+        """What waits for a stop string that will not come any more."""
+        return [] if self._stops is None else self._stops.close()
 
     def _hold(self, events: list[Event]) -> list[Event]:
         """Before the first real chunk: signs of life go out, and fields that came alone wait for its envelope."""
@@ -149,7 +166,7 @@ class Mender:
         if self._reader.head is not None or isinstance(events[-1], Failure):
             events = self._early + events
             self._early = None
-            self._is_plain = self._calls is None and not self.notes.strict
+            self._is_plain = self._calls is None and self._stops is None and not self.notes.strict
             return events
         if len(self._early) < _EARLY_LIMIT:
             self._early += [event for event in events if not isinstance(event, KeepAlive)]

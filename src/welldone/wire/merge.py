@@ -96,6 +96,10 @@ class Merge:
         """Whether the server said `[DONE]` on a part, or failed there."""
         return self._menders[part].is_done
 
+    def is_stopped(self, part: int) -> bool:
+        """Whether a stop string has come in a part: the server would go on, and need not."""
+        return self._menders[part].is_stopped
+
     def has_begun(self, part: int) -> bool:
         """Whether a part has said something, and not only that it is there."""
         mender = self._menders[part]
@@ -265,6 +269,10 @@ class Answered(ABC):
     def is_part_done(self, part: int) -> bool:
         """Whether the server said `[DONE]` on a part, or failed there."""
         return self._merge.is_part_done(part)
+
+    def is_stopped(self, part: int) -> bool:
+        """Whether a stop string has come in a part: the server would go on, and need not."""
+        return self._merge.is_stopped(part)
 
     def has_begun(self, part: int) -> bool:
         """Whether a part has said something, and not only that it is there."""

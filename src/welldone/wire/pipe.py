@@ -28,7 +28,8 @@ class Pipe(Answered):
         """Takes a frame and gives what goes out for it, if it may go a short way; None while there is none."""
         self._framing = BARE
         self._index = 0  # the choice that the lane is of
-        self._lessons = _LESSONS if self._endpoint is Endpoint.CHAT else 0
+        is_plain = self._endpoint is Endpoint.CHAT and not self._asked.stops
+        self._lessons = _LESSONS if is_plain else 0
 
     def feed(self, data: bytes, part: int = 0) -> bytes:
         """The bytes to send on."""

@@ -1,4 +1,4 @@
-"""Flaws that are heard in one reply: the wrong examples of a rule's page, given to the requests that they can answer."""
+"""Flaws that are heard in one reply: the wrong examples of a rule's page, given to requests that they can answer."""
 
 import gzip
 import re

@@ -72,8 +72,7 @@ def _all_at_once(ideal: Ideal, seen: Seen) -> Reply:
     if not _is_stream(reply):
         return reply
     made_s = max(_MADE_S, sum(piece.after_s for piece in reply.pieces))
-    pauses = [made_s, *[0.0] * (len(reply.pieces) - 1)]
-    return _paced(reply, pauses)
+    return msgspec.structs.replace(reply, pieces=(Piece(base64=reply.body, after_s=made_s),))
 
 
 def _late_head(ideal: Ideal, seen: Seen) -> Reply:

@@ -22,6 +22,7 @@ from welldone.serve.requests.sampling import (
     read_asked,
     read_sampling,
     spread,
+    take_stops,
     with_defaults,
 )
 from welldone.serve.requests.schema import Budget
@@ -54,6 +55,7 @@ def read_chat(body: Json, model: ModelSettings, abilities: Abilities | None) -> 
         raise fields.unsupported("logprobs", "cannot be had together with tools.")
     if tools.forced is not None:  # what was to end a text would cut the JSON of the call
         engine.pop("stop", None)
+    stops = take_stops(engine, able)
     _add_form(body, engine, tools, budget, able.kind == "command")
     listed = msgspec.json.encode(tools.body.get("tools") or tools.template or ())
     check_length(messages.text_bytes + len(listed) - len("[]"), able.context, "messages")
@@ -66,7 +68,7 @@ def read_chat(body: Json, model: ModelSettings, abilities: Abilities | None) -> 
         endpoint="chat",
         model=model_name(body),
         is_stream=stream,
-        asked=read_asked(asked, len(parts), tools.choice),
+        asked=read_asked(asked, len(parts), stops, tools.choice),
         parts=parts,
         forced=tools.forced,
         top_logprobs=top,

@@ -19,6 +19,7 @@ from welldone.serve.requests.sampling import (
     read_sampling,
     several,
     spread,
+    take_stops,
     with_defaults,
 )
 from welldone.serve.requests.schema import Budget
@@ -39,6 +40,7 @@ def read_completions(body: Json, model: ModelSettings, abilities: Abilities | No
     body = with_defaults(body, model.defaults)
     stream = is_stream(body)
     engine = read_sampling(body, "completions", able)
+    stops = take_stops(engine, able)
     if not any(name in body for name in _MOST_TOKENS):
         engine["max_tokens"] = MAX_TOKENS
     _add_form(body, engine)
@@ -55,7 +57,7 @@ def read_completions(body: Json, model: ModelSettings, abilities: Abilities | No
         endpoint="completions",
         model=model_name(body),
         is_stream=stream,
-        asked=read_asked(asked, len(parts)),
+        asked=read_asked(asked, len(parts), stops),
         parts=parts,
         prompts=len(prompts),
         echo=_echo(body, prompts),

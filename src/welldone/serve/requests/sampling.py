@@ -88,6 +88,18 @@ def read_sampling(body: Json, endpoint: Endpoint, abilities: Abilities) -> Json:
     return out
 
 
+def take_stops(engine: Json, abilities: Abilities) -> tuple[str, ...]:
+    """The stop strings that are looked for here, taken out of the engine's body.
+
+    llama.cpp holds back what may be the beginning of one, and in a stream that text is lost where the answer ends with
+    it. It is asked to count with each token: who leaves it at a stop string hears no usage.
+    """
+    if abilities.kind != "llama" or "stop" not in engine:
+        return ()
+    engine["timings_per_token"] = True
+    return tuple(engine.pop("stop"))
+
+
 def read_most_tokens(body: Json, context: int) -> int | None:
     """How many tokens an answer may have; None for no limit but the context."""
     for name in _MOST_TOKENS:
@@ -136,9 +148,9 @@ def spread(prompts: list[Json], body: Json) -> list[Json]:
     return parts
 
 
-def read_asked(body: Json, choices: int, choice: str | Json | None = None) -> Asked:
-    """What the writers must know: of how many choices, and of the choice of tools in its plain form."""
-    return msgspec.structs.replace(read_request({**body, "tool_choice": choice}), choices=choices)
+def read_asked(body: Json, choices: int, stops: tuple[str, ...], choice: str | Json | None = None) -> Asked:
+    """What the writers must know: how many choices, which stop strings, and the choice of tools in its plain form."""
+    return msgspec.structs.replace(read_request({**body, "tool_choice": choice}), choices=choices, stops=stops)
 
 
 def several(body: Json, name: str, limit: int, context: int) -> list[object]:

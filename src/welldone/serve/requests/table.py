@@ -86,7 +86,7 @@ FIELDS: tuple[Field, ...] = (
     _read("stream_options", "with stream: include_usage, include_obfuscation"),
     _read("n", "1 to 8; with a list of prompts at most 64 answers in all"),
     _read("seed", "a 64-bit integer; answer k of n gets seed + k; -1: none"),
-    _read("stop", "a text or up to 16, each of 1 to 256 characters; not for a call that is forced"),
+    _read("stop", "a text or up to 16, each of 1 to 256 characters; looked for in the text, not in thoughts or calls"),
     _read("max_tokens", "1 or more, at most the model's context; -1: no limit"),
     _read("max_completion_tokens", "the same as max_tokens"),
     _read("n_predict", "the same as max_tokens"),

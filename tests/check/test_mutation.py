@@ -1,0 +1,150 @@
+"""Every rule has a server that breaks just this one, and the check hears it. Of a right server it hears nothing."""
+
+import re
+from collections.abc import Collection, Mapping
+from functools import cache
+
+import msgspec
+import pytest
+
+from tests.check.serving import BY_NAME, Choose, serving
+from tests.net.aio import run
+from welldone.check.probe import Probe
+from welldone.check.probes import PROBES
+from welldone.check.reach import OUT_OF_REACH
+from welldone.check.report import Report, Verdict
+from welldone.check.run import check
+from welldone.check.settings import CheckSettings, Patience
+from welldone.engines.flaws import flawed
+from welldone.engines.flaws.examples import Shown
+from welldone.engines.ideal import Ideal
+from welldone.engines.scripted import Seen
+from welldone.engines.scripts import Piece, Reply
+from welldone.rules.judge import judge
+from welldone.wire import sse
+from welldone.wire.faults import Hearing
+from welldone.wire.faults.catalogue import ALL
+
+NEVER_S = 60.0
+PATIENCE = Patience(reply_s=20.0, silence_s=NEVER_S, prefill_s=NEVER_S, stream_s=NEVER_S, leave_s=0.2, after_done_s=0.2)
+"""Nothing is waited for, and no time that a busy machine takes is the server's fault."""
+TIMED: Mapping[str, tuple[float, Patience]] = {
+    "http-flush-each-event": (10.0, msgspec.structs.replace(PATIENCE, stream_s=0.03)),
+    "http-headers-before-prefill": (2.0, msgspec.structs.replace(PATIENCE, prefill_s=0.1)),
+    "live-keepalive-in-silence": (400.0, msgspec.structs.replace(PATIENCE, silence_s=0.03)),
+    "live-cancel-on-disconnect": (3.0, PATIENCE),
+}
+"""Rules about times: how much faster than by itself the server is, and who waits for it."""
+BY_REPLY = [fault.id for fault in ALL if fault.by is Hearing.REPLY]
+BY_PROBE = [fault.id for fault in ALL if fault.by is Hearing.PROBE and fault.id not in OUT_OF_REACH]
+ALSO: Mapping[str, Collection[str]] = {
+    # An answer of nothing lacks its role, its reason or its end: whichever it is, a rule of its own speaks of it.
+    "live-empty-generation": {"delta-role-first"},
+}
+"""What cannot be broken without another rule."""
+KEY = "sk-of-the-ideal-server"
+_OPTIONAL = "a server need not send it, and the ideal one does not"
+_FAILED = "the streams of a right server do not fail"
+_QUICK = "a sign of life is due only in a long silence"
+UNHEARD = {
+    **dict.fromkeys(("sse-keepalive-form", "sse-keepalive-run-limit", "live-keepalive-in-silence"), _QUICK),
+    **dict.fromkeys(("env-service-tier", "env-obfuscation"), _OPTIONAL),
+    **dict.fromkeys(("ext-refusal", "ext-annotations", "ext-audio"), _OPTIONAL),
+    "fin-function-call-legacy": "no probe asks with the old functions",
+    **dict.fromkeys(("err-midstream-event", "err-then-done", "err-not-object-error", "err-not-error-field"), _FAILED),
+    **dict.fromkeys(("err-not-with-choices", "err-event-name"), _FAILED),
+    "err-retry-after": "a right server that has time is never too busy",
+    **OUT_OF_REACH,
+}
+"""What a right server gives no occasion to judge, and why."""
+
+
+async def _check(choose: Choose, *probes: Probe, patience: Patience = PATIENCE, speed: float = 1.0) -> Report:
+    async with serving(choose, speed) as url:
+        return await check(CheckSettings(url=url, key=KEY, patience=patience), probes=probes or PROBES)
+
+
+def _probe_of(seen: Seen) -> str:
+    """Who asks."""
+    found = re.search(r"\((.+)\)", seen.headers["user-agent"])
+    assert found is not None
+    return found[1]
+
+
+@cache
+def _asked() -> list[tuple[Seen, Reply]]:
+    """All that the probes ask, and what is right to reply."""
+    ideal, asked = Ideal(), list[tuple[Seen, Reply]]()
+
+    def choose(seen: Seen) -> Reply:
+        asked.append((seen, ideal.answer(seen)))
+        return asked[-1][1]
+
+    run(_check(choose))
+    order = {probe.name: place for place, probe in enumerate(PROBES)}
+    asked = [(seen, reply) for seen, reply in asked if _probe_of(seen) in order]
+    return sorted(asked, key=lambda one: order[_probe_of(one[0])])
+
+
+def _first_fitting(rule: str) -> tuple[str, Collection[str]]:
+    """The first probe that asks for what the page shows, and all rules that its bytes break."""
+    shown = Shown(rule, Ideal())
+    for seen, right in _asked():
+        trace = shown.find(seen, right)
+        if trace is not None:
+            return _probe_of(seen), judge(trace).counts.keys()
+    raise AssertionError(f"no probe asks for what breaks {rule}")
+
+
+@pytest.mark.parametrize("rule", BY_REPLY)
+def test_a_rule_that_a_reply_breaks_is_found_and_no_other(rule: str) -> None:
+    name, shown = _first_fitting(rule)
+    ideal = Ideal()
+    flaw = flawed(rule, ideal)
+    report = run(_check(lambda seen: flaw(seen) if _probe_of(seen) == name else ideal.answer(seen), BY_NAME[name]))
+    assert rule in report.broken
+    assert report.broken.keys() <= {*shown}
+
+
+@pytest.mark.parametrize("rule", BY_PROBE)
+def test_a_rule_that_a_server_breaks_is_found_and_no_other(rule: str) -> None:
+    speed, patience = TIMED.get(rule, (1.0, PATIENCE))
+    report = run(_check(flawed(rule, Ideal()), patience=patience, speed=speed))
+    assert rule in report.broken
+    assert report.broken.keys() <= {rule, *ALSO.get(rule, ())}
+
+
+@pytest.mark.parametrize("rule", OUT_OF_REACH)
+def test_what_is_out_of_reach_is_broken_by_no_server(rule: str) -> None:
+    with pytest.raises(LookupError):
+        flawed(rule, Ideal())
+
+
+def _unhurried(ideal: Ideal) -> Choose:
+    """The ideal server, which takes its time where a probe looks at times."""
+    talks, reads = Ideal(gap_s=0.005, key=KEY), Ideal(key=KEY)
+
+    def choose(seen: Seen) -> Reply:
+        if _probe_of(seen) in ("flush", "leaving"):
+            return talks.answer(seen)
+        if _probe_of(seen) != "long":
+            return ideal.answer(seen)
+        role, first, *rest = reads.answer(seen).pieces
+        pieces = (role, Piece(base64=first.data, after_s=0.4), *rest)
+        return Reply(pieces, headers=dict(sse.HEADERS))
+
+    return choose
+
+
+def test_nothing_is_found_in_a_right_server_and_nearly_every_rule_is_judged() -> None:
+    patience = msgspec.structs.replace(PATIENCE, prefill_s=0.2, leave_s=10.0)
+    reports = [
+        run(_check(_unhurried(Ideal(key=KEY)), patience=patience)),
+        run(_check(Ideal(key=KEY, models=("ideal-thinking",)).answer, patience=patience)),
+    ]
+    assert [report.findings for report in reports] == [(), ()]
+    judged = {rule.id for report in reports for rule in report.rules if rule.verdict is Verdict.RIGHT}
+    assert {fault.id for fault in ALL} - judged == UNHEARD.keys()
+    assert [(probe.name, probe.why) for probe in reports[0].probes if probe.verdict is not Verdict.RIGHT] == [
+        ("reasoning", "the model does not think aloud")
+    ]
