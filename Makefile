@@ -12,13 +12,18 @@ TEST_READY := $(VENV)/.test-ready
 DEV_READY := $(VENV)/.dev-ready
 CLIENTS := .venv-clients
 PEERS := .venv-bench
+SERVERS := .venv-servers
 IS_NEW_ENOUGH := -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
 COVERED := --include='*/welldone/wire/*,*/welldone/rules/*'
 LOCK := $(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --python-version 3.11 \
 	--exclude-newer "7 days"
+# PyTorch's CPU builds are made for each platform; these files are for this one. What only a GPU needs does not load beside
+# such a build.
+LOCK_CPU = $(filter-out --universal,$(LOCK)) --python-platform x86_64-manylinux_2_28
+GPU_ONLY := $(addprefix --no-emit-package ,torchvision torchaudio torchcodec triton)
 
 .PHONY: help serve test clients matrix coverage check lint types contracts docs docs-check format bench bench-serve \
-	bench-gateway bench-cancel lock clean
+	bench-gateway bench-cancel servers lock lock-servers clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -73,6 +78,9 @@ bench-gateway: $(SERVE_READY) $(PEERS)/.ready ## what the gateway costs, beside 
 bench-cancel: $(SERVE_READY) ## how soon an upstream hears that a client has left
 	$(BIN)/python benchmarks/cancel.py $(ARGS)
 
+servers: $(SERVE_READY) ## check real servers, and write docs/servers.md anew; ARGS="--only vllm,litellm"
+	$(BIN)/python tools/servers.py $(ARGS)
+
 lock: ## compile requirements/*.in anew (needs uv)
 	$(LOCK) --output-file requirements/serve.txt requirements/serve.in
 	$(LOCK) --output-file requirements/test.txt requirements/test.in
@@ -81,8 +89,13 @@ lock: ## compile requirements/*.in anew (needs uv)
 	$(LOCK) --output-file requirements/litellm.txt requirements/litellm.in
 	$(LOCK) --output-file requirements/bench.txt requirements/bench.in
 
+lock-servers: ## compile requirements/servers-*.in anew (needs uv, and in UV_FIND_LINKS or UV_INDEX PyTorch's CPU builds)
+	$(LOCK) --output-file requirements/servers-llama-cpp-python.txt requirements/servers-llama-cpp-python.in
+	$(LOCK_CPU) --output-file requirements/servers-transformers.txt requirements/servers-transformers.in
+	$(LOCK_CPU) $(GPU_ONLY) --output-file requirements/servers-vllm.txt requirements/servers-vllm.in
+
 clean: ## remove what these commands made
-	rm -rf $(VENV) $(CLIENTS) $(PEERS) build dist htmlcov .coverage .coverage.*
+	rm -rf $(VENV) $(CLIENTS) $(PEERS) $(SERVERS) build dist htmlcov .coverage .coverage.*
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache tests/oracle/node/node_modules
 	find src tests tools benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 

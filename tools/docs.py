@@ -25,6 +25,8 @@ from welldone.wire.automaton import ChoiceTable
 from welldone.wire.faults import Fault, Hearing, Severity
 from welldone.wire.faults.catalogue import ALL
 
+import server_page  # isort: skip  # a neighbour: a script's own folder is on the path
+
 DOCS = Path(__file__).parent.parent / "docs"
 ROW, END_OF_ROW = "<!-- row -->", "<!-- /row -->"
 FAMILIES = {
@@ -68,6 +70,7 @@ def _documents() -> dict[Path, str]:
     documents[DOCS / "cli.md"] = _commands()
     documents[DOCS / "settings.md"] = _settings()
     documents[DOCS / "requests.md"] = _requests()
+    documents[DOCS / "servers.md"] = server_page.draw(server_page.stored(DOCS / "servers"))
     documents[DOCS / "check-report.schema.json"] = json.dumps(data.schema(), indent=2) + "\n"
     return documents
 

@@ -35,6 +35,8 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     rules: dict[str, int]
     """How many came to each verdict."""
     broken: tuple[Broken, ...]
+    late: tuple[str, ...]
+    """Probes whose replies were not waited for to their end."""
 
 
 class NotRun(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -66,6 +68,7 @@ def trimmed(report: Report, *, version: str) -> Checked:
         verdict=report.verdict,
         rules={verdict.value: report.count(verdict) for verdict in Verdict},
         broken=tuple(_broken(findings) for findings in report.broken.values()),
+        late=tuple(probe.name for probe in report.probes if probe.is_given_up),
     )
 
 
@@ -119,12 +122,16 @@ def draw(pages: Sequence[Page]) -> str:
 
 
 def _row(page: Page, verdicts: Iterable[Verdict]) -> str:
-    match page.result:
+    link = f"[{page.title}](#{_anchor(page.title)})"
+    return f"| {' | '.join([link, *_cells(page.result, verdicts)])} |"
+
+
+def _cells(result: Checked | NotRun, verdicts: Iterable[Verdict]) -> list[str]:
+    match result:
         case NotRun(date=date):
-            cells = ["", date, "not run", *("" for _ in verdicts)]
+            return ["", date, "not run", *("" for _ in verdicts)]
         case Checked(version=version, date=date, verdict=verdict, rules=rules):
-            cells = [version, date, verdict.value, *(str(rules.get(each.value, 0)) for each in verdicts)]
-    return f"| {' | '.join([f'[{page.title}](#{_anchor(page.title)})', *cells])} |"
+            return [version, date, verdict.value, *(str(rules.get(each.value, 0)) for each in verdicts)]
 
 
 def _anchor(title: str) -> str:
@@ -136,19 +143,20 @@ def _said(result: Checked | NotRun) -> list[str]:
     match result:
         case NotRun(why=why):
             return ["It could not be checked here:", "", "```", why, "```"]
-        case Checked(broken=()):
-            return [f"Checked by welldone {result.tool}: no rule is broken."]
-        case Checked():
-            return [
-                f"Checked by welldone {result.tool}: {_count(result.broken)}.",
-                "",
-                "| rule | severity | heard | by the probes |",
-                "|---|---|---|---|",
-                *(_rule(broken) for broken in result.broken),
-            ]
+        case Checked(tool=tool, broken=broken, late=late):
+            lines = [f"Checked by welldone {tool}: {_count(broken)}."]
+            lines += [f"No reply came in time to {', '.join(late)}."] if late else []
+            return [*lines, *_table(broken)]
+
+
+def _table(broken: Sequence[Broken]) -> list[str]:
+    head = ["", "| rule | severity | heard | by the probes |", "|---|---|---|---|"]
+    return [*head, *map(_rule, broken)] if broken else []
 
 
 def _count(broken: Sequence[Broken]) -> str:
+    if not broken:
+        return "no rule is broken"
     breaking = sum(each.severity == "breaks" for each in broken)
     rules = "one rule is broken" if len(broken) == 1 else f"{len(broken)} rules are broken"
     return f"{rules}, {breaking or 'none'} of them so that a client breaks"

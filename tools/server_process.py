@@ -40,13 +40,14 @@ def installed(server: Server) -> Path:
     if server.lock is None:
         return Path(sys.executable).parent
     lock, folder = ROOT / "requirements" / f"{server.lock}.txt", HOME / server.name
-    ready, wanted = folder / ".ready", hashlib.sha256(lock.read_bytes()).hexdigest()
+    ready, wanted = folder / ".ready", hashlib.sha256(lock.read_bytes() + repr(server.build).encode()).hexdigest()
     if not ready.exists() or ready.read_text() != wanted:
         print(f"{server.name}: installing", flush=True)
         _run([sys.executable, "-m", "venv", "--clear", str(folder)], _INSTALL_S)
         # Without dependencies: the lock file names all that are needed, and leaves out what only a GPU needs.
-        install = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes"]
-        _run([*install, "-r", str(lock)], _INSTALL_S)
+        # Without its cache: pip would take what was once compiled in another way.
+        options = ("--quiet", "--no-cache-dir", "--no-deps", "--require-hashes", "-r", str(lock))
+        _run([str(folder / "bin" / "python"), "-m", "pip", "install", *options], _INSTALL_S, server.build)
         ready.write_text(wanted)
     return folder / "bin"
 
@@ -65,9 +66,10 @@ def unpacked(programs: Path, gguf: Path, template: Path) -> Path:
     return folder
 
 
-def _run(command: Sequence[str], seconds: float) -> str:
+def _run(command: Sequence[str], seconds: float, environment: Mapping[str, str] | None = None) -> str:
+    full = os.environ | dict(environment or {})
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+        done = subprocess.run(command, env=full, capture_output=True, text=True, timeout=seconds, check=False)
     except subprocess.TimeoutExpired:
         raise ServerError(f"{Path(command[0]).name} took longer than {seconds:g} s") from None
     if done.returncode != 0:

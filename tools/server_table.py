@@ -28,6 +28,8 @@ class Server:
     environment: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
     """In {work}."""
+    build: Mapping[str, str] = field(default_factory=dict)
+    """The environment in which it is compiled."""
     behind: str | None = None
     """It stands in front of this one."""
     note: str = ""
@@ -95,6 +97,7 @@ SERVERS = (
             "--chat_format chatml-function-calling --interrupt_requests false --host 127.0.0.1 --port {port} "
             "--api_key {key}"
         ),
+        build={"CMAKE_ARGS": "-DGGML_NATIVE=OFF"},  # a virtual CPU may name instructions that it does not have
         note=(
             "By default a new request breaks off the one that runs. That is turned off, else four requests at once "
             "would show nothing else."

@@ -28,6 +28,16 @@ MISTAKES = {
     ),
     "--fault cut --gap 1s": "a fault has a text of its own: leave out --text, --tokens and --gap",
     "--trace trace.json --text hi": "a trace has a text of its own: leave out --text, --tokens and --gap",
+    "--break delta-role-one": (
+        "there is no rule 'delta-role-one' (did you mean 'delta-role-once'?); welldone rules lists them"
+    ),
+    "--break ns-leading-space-ok": (
+        "ns-leading-space-ok cannot be broken here: it allows something, and so there is nothing to break"
+    ),
+    "--break end-done-sent --fault cut": (
+        "a rule is broken in answers that are else right: leave out --break, or --trace and --fault"
+    ),
+    "--break end-done-sent --gap 1s": "a broken rule has a text of its own: leave out --text, --tokens and --gap",
     "--falt cut": "welldone mock does not know '--falt' (did you mean '--fault'?); see welldone mock --help",
 }
 
@@ -147,6 +157,24 @@ def test_it_plays_a_fault(folder: Path) -> None:
         assert "a fault: the connection is closed within a chunk" in mock.banner
         with pytest.raises(IncompleteRead):
             mock.ask(CHAT)
+
+
+@pytest.mark.parametrize(
+    ("rule", "usage"),
+    [("delta-role-once", False), ("delta-role-once", True), ("http-cache-control", True), ("end-done-sent", False)],
+)
+def test_it_breaks_one_rule_and_keeps_all_others(rule: str, usage: bool, folder: Path) -> None:
+    with mocking("--break", rule, cwd=folder) as mock:
+        assert f"a right answer, but for the rule {rule}\n" in mock.banner
+        stream = mock.ask(CHAT | ({"stream_options": {"include_usage": True}} if usage else {}))
+        assert [*judge(stream).counts] == [rule]
+        assert judge(mock.ask(CHAT | {"stream": False})).findings == ()
+
+
+def test_it_breaks_a_rule_that_takes_more_than_one_reply(folder: Path) -> None:
+    with mocking("--break", "live-stop-not-leaked", cwd=folder) as mock:
+        assert _said(mock.ask(_asking("Count to 9", model="any", stop=", 4")))["content"] == "1, 2, 3, 4"
+        assert _said(mock.ask(_asking("Count to 9", model="any")))["content"] == "1, 2, 3, 4, 5, 6, 7, 8, 9"
 
 
 def test_it_plays_traces_in_their_order_and_the_last_one_stays(folder: Path) -> None:

@@ -4,6 +4,7 @@ import re
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import assume, event, given
 from hypothesis import strategies as st
@@ -47,9 +48,10 @@ def fix(
     *,
     think: Think = "no",
     strict: frozenset[str] = frozenset(),
+    stops: tuple[str, ...] = (),
 ) -> bytes:
     """The stream that repair makes of `data`, fed in pieces."""
-    asked = None if request is None else read_request(request)
+    asked = Asked(stops=stops) if request is None else msgspec.structs.replace(read_request(request), stops=stops)
     pipe = Pipe(endpoint, fallback=HEAD[endpoint], asked=asked, think=think, strict=strict)
     ends = [*sorted(cut for cut in cuts or [] if cut < len(data)), len(data)]
     pieces = [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
@@ -167,6 +169,21 @@ def test_laws_2_and_4_hold_where_thoughts_are_taken_out(said: list[list[Event]],
     fixed = fix(data, Endpoint.CHAT, think=think)
     assert broken(fixed, Endpoint.CHAT, None) == set()
     assert fix(data, Endpoint.CHAT, cuts=list(range(size, len(data), size)), think=think) == fixed
+
+
+@given(
+    stream=st.one_of(spoiled(), any_bytes.map(lambda data: (Endpoint.CHAT, data))),
+    request=requests,
+    stops=st.sampled_from([("e",), (" ",), ("lo", "he", "e t"), (", ", "1, 2, 3"), ("never said",)]),
+    cuts=st.lists(st.integers(1, 3000)),
+)
+def test_laws_2_and_4_hold_where_stop_strings_are_looked_for(
+    stream: tuple[Endpoint, bytes], request: dict[str, Any] | None, stops: tuple[str, ...], cuts: list[int]
+) -> None:
+    endpoint, data = stream
+    fixed = fix(data, endpoint, request, stops=stops)
+    assert broken(fixed, endpoint, request) <= UNKNOWABLE
+    assert fix(data, endpoint, request, cuts, stops=stops) == fixed
 
 
 @given(

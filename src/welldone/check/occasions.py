@@ -27,8 +27,12 @@ def _has_calls(heard: Heard) -> bool:
     return any(len(choice.calls) > 1 for choice in heard.choices)
 
 
+def _has_second_id(heard: Heard) -> bool:
+    return _has_later_piece(heard) or _has_calls(heard)
+
+
 def _has_legacy_call(heard: Heard) -> bool:
-    return any("function_call" in part.delta for part in heard.parts)
+    return any("function_call" in part.delta or part.finish == "function_call" for part in heard.parts)
 
 
 def _was_offered_tools(heard: Heard) -> bool:
@@ -122,12 +126,13 @@ _RULES: Mapping[str, Occasion] = {
     "ext-logprobs-entry": _has_logprobs,
     "ext-logprobs-finite": _has_logprobs,
     "ext-logprobs-shape": _has_logprobs,
+    "ext-no-think-tags": _has_reasoning,
     "ext-reasoning-before-content": _has_reasoning,
     "ext-reasoning-field": _has_reasoning,
     "fin-function-call-legacy": _has_legacy_call,
     "fin-tool-calls": _has_call,
     "cmpl-logprobs": _has_logprobs,
-    "cmpl-usage-chunk": _has_usage,
+    "cmpl-usage-chunk": _asked_usage,
     "n-index-int": _ALWAYS,
     "n-one-choice-per-chunk": _ALWAYS,
     "ns-tool-calls": _has_whole_call,
@@ -135,7 +140,7 @@ _RULES: Mapping[str, Occasion] = {
     "sse-keepalive-run-limit": _has_comments,
     "tool-calls-null": _ALWAYS,
     "tool-id-once": _has_later_piece,
-    "tool-id-stable": _has_later_piece,
+    "tool-id-stable": _has_second_id,
     "tool-name-once": _has_later_piece,
     "tool-later-fields-absent": _has_later_piece,
     "tool-index-distinct": _has_calls,
@@ -153,6 +158,7 @@ UNHEARD: Mapping[str, str] = {
     "cmpl": "the completions endpoint was not heard",
     "ext-logprobs": "no logprobs were heard",
     "ext-reasoning": "the model sent no reasoning",
+    "ext-no-think-tags": "the model sent no reasoning",
     "ext-annotations": "no annotations were heard",
     "ext-audio": "no audio was heard",
     "ext-refusal": "no refusal was heard",

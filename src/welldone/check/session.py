@@ -79,6 +79,7 @@ class Session:
         *,
         stream: bool | None = True,
         max_tokens: int | None = 48,
+        limit_name: str | None = None,
         is_exact: bool = False,
         headers: tuple[tuple[str, str | None], ...] = (),
         leave: Leave | None = None,
@@ -86,10 +87,11 @@ class Session:
     ) -> Reply:
         """The reply to one user message, or to a list of messages. A member that is `...` is left out.
 
-        `stream` None: the key is absent. `is_exact`: a model that thinks gets no more tokens for it.
+        `stream` None: the key is absent. `limit_name`: another than the server's own for `max_tokens`. `is_exact`: a
+        model that thinks gets no more tokens for it.
         """
         messages = [{"role": "user", "content": content}] if isinstance(content, str) else content
-        body = {"messages": messages, **self._common(stream, max_tokens, is_exact=is_exact), **members}
+        body = {"messages": messages, **self._common(stream, max_tokens, is_exact=is_exact, name=limit_name), **members}
         return await self.post("/chat/completions", body, headers=headers, leave=leave)
 
     async def complete(

@@ -7,22 +7,26 @@ import json
 import re
 
 from welldone import __version__
+from welldone.check.reach import OUT_OF_REACH
 from welldone.cli import captures, show
 from welldone.cli.exits import Exit, UsageError
 from welldone.cli.options import Parser, nearest
 from welldone.engines import mischief
+from welldone.engines.flaws import flawed
 from welldone.engines.ideal import Ideal
 from welldone.engines.ideal.requests import Chat
 from welldone.engines.ideal.said import Said
 from welldone.engines.ideal.tokens import over_and_over, tokens_of
 from welldone.engines.scripted import Scripted
 from welldone.engines.scripts import Script, replay
+from welldone.wire.faults.catalogue import BY_ID
 
 EXAMPLES = """
 welldone mock
 welldone mock --text "Once upon a time" --tokens 50 --gap 20ms
 welldone mock --list
 welldone mock --fault cut
+welldone mock --break delta-role-once
 welldone mock --trace recorded.json --speed 0
 """
 _NAME = "mock"
@@ -69,7 +73,7 @@ def _parser() -> Parser:
     parser = Parser(
         "mock",
         "Answer chat and completions requests without a model, for those who write clients: with a right answer, with\n"
-        "a recorded one, or with a fault. It listens on this machine only, and asks for no key.\n"
+        "a recorded one, with a fault, or against one rule. It listens on this machine only, and asks for no key.\n"
         'A right answer is one to what was asked: "Say: hello" is answered with hello, "Count to 50" with numbers,\n'
         "and a tool is called where the prompt speaks of it. Limits, stop strings, n, logprobs and JSON schemas\n"
         "are kept to, and a wrong request gets OpenAI's error. A model whose name ends in -thinking sends reasoning.\n"
@@ -84,6 +88,12 @@ def _parser() -> Parser:
     parser.add_argument("--gap", metavar="TIME", type=_gap, help="the pause before each token, such as 20ms or 1.5s")
     parser.add_argument("--fault", metavar="NAME", help="be wrong in this way, with a text of its own")
     parser.add_argument("--list", action="store_true", help="show the faults")
+    parser.add_argument(
+        "--break",
+        dest="broken",
+        metavar="RULE",
+        help="be right but for this rule, where a request gives an occasion; welldone rules shows them",
+    )
     parser.add_argument(
         "--trace",
         metavar="FILE",
@@ -130,12 +140,7 @@ def _speed(text: str) -> float:
 
 def _server(options: argparse.Namespace) -> tuple[Scripted, str]:
     """The server, and what it will say, in words."""
-    has_text = (options.text, options.tokens, options.gap) != (None, None, None)
-    if options.trace and options.fault is not None:
-        raise UsageError("a trace is played as it was recorded, without a fault: leave out --trace or --fault")
-    if has_text and (options.trace or options.fault is not None):
-        what = "a trace" if options.trace else "a fault"
-        raise UsageError(f"{what} has a text of its own: leave out --text, --tokens and --gap")
+    _check_together(options)
     models = {"object": "list", "data": [{"id": _NAME, "object": "model", "created": 0, "owned_by": "welldone"}]}
     if options.trace:
         posts = tuple(replay(*captures.read_record(name)) for name in options.trace)
@@ -144,11 +149,37 @@ def _server(options: argparse.Namespace) -> tuple[Scripted, str]:
     if options.fault is not None:
         fault = _fault(options.fault)
         return Scripted(Script(posts=(fault.reply,), models=models, speed=options.speed)), f"a fault: {fault.says}"
+    if options.broken is not None:
+        answer = flawed(_rule(options.broken), _Mock(None, 0.0))
+        says = f"a right answer, but for the rule {options.broken}"
+        return Scripted(Script(speed=options.speed), answer, for_all=True), says
     text = options.text
     if options.tokens is not None:
         text = over_and_over(_TEXT if text is None else text, options.tokens)
     mock = _Mock(text, options.gap or 0.0)
     return Scripted(Script(speed=options.speed), mock.answer, for_all=True), "a right answer"
+
+
+def _check_together(options: argparse.Namespace) -> None:
+    """Raises `UsageError` where options do not go together."""
+    if options.trace and options.fault is not None:
+        raise UsageError("a trace is played as it was recorded, without a fault: leave out --trace or --fault")
+    if options.broken is not None and (options.trace or options.fault is not None):
+        raise UsageError("a rule is broken in answers that are else right: leave out --break, or --trace and --fault")
+    has_text = (options.text, options.tokens, options.gap) != (None, None, None)
+    kinds = {"a trace": options.trace, "a fault": options.fault, "a broken rule": options.broken}
+    what = next((kind for kind, value in kinds.items() if value is not None), None)
+    if has_text and what is not None:
+        raise UsageError(f"{what} has a text of its own: leave out --text, --tokens and --gap")
+
+
+def _rule(name: str) -> str:
+    """A rule that can be broken."""
+    if name in OUT_OF_REACH:
+        raise UsageError(f"{name} cannot be broken here: {OUT_OF_REACH[name]}")
+    if name not in BY_ID:
+        raise UsageError(f"there is no rule {name!r}{nearest(name, BY_ID)}; welldone rules lists them")
+    return name
 
 
 def _fault(name: str) -> mischief.Fault:

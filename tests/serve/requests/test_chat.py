@@ -1,12 +1,14 @@
 """Chats: each field with its right and wrong values, and what the engine gets."""
 
+from collections.abc import Callable
+
 import msgspec
 import pytest
 
-from tests.serve.requests.build import ABLE, HELLO, MODEL, Body, able, chat, engine, refusal
+from tests.serve.requests.build import ABLE, HELLO, MODEL, Body, able, chat, complete, engine, refusal
 from welldone.engines.settings import ModelSettings
 from welldone.serve.errors import ApiError
-from welldone.serve.requests import FIELDS, read_chat
+from welldone.serve.requests import FIELDS, Request, read_chat
 from welldone.serve.requests.table import ROWS, Field, Use
 from welldone.wire.asked import Asked
 
@@ -55,9 +57,6 @@ def test_what_is_asked_of_the_stream_is_read() -> None:
         ({"max_tokens": -1}, {}),
         ({"max_completion_tokens": 3, "max_tokens": 5}, {"max_tokens": 3}),
         ({"n_predict": 7}, {"max_tokens": 7}),
-        ({"stop": "x"}, {"stop": ["x"]}),
-        ({"stop": ["x"] * 16}, {"stop": ["x"] * 16}),
-        ({"stop": "x" * 256}, {"stop": ["x" * 256]}),
         ({"stop": []}, {}),
         ({"stop": None}, {}),
         ({"logit_bias": {"5": -100, "49151": 1.5}}, {"logit_bias": {"5": -100, "49151": 1.5}}),
@@ -291,6 +290,31 @@ def test_plain_text_needs_no_form() -> None:
 )
 def test_a_wrong_form_is_named(body: Body, param: str) -> None:
     assert refusal(**body).param == param
+
+
+@pytest.mark.parametrize("read", [chat, complete])
+@pytest.mark.parametrize("stop", ["x", ["x"] * 16, "x" * 256])
+def test_our_own_engine_is_not_asked_for_stop_strings(read: Callable[..., Request], stop: str | list[str]) -> None:
+    strings = [stop] if isinstance(stop, str) else stop
+    request = read(stop=stop, n=2)
+    assert request.asked.stops == tuple(strings)
+    assert all(part["timings_per_token"] is True and "stop" not in part for part in request.parts)
+
+
+@pytest.mark.parametrize("read", [chat, complete])
+@pytest.mark.parametrize("stop", [None, []])
+def test_without_stop_strings_nothing_is_counted_token_by_token(read: Callable[..., Request], stop: object) -> None:
+    request = read(stop=stop)
+    assert request.asked.stops == ()
+    assert "timings_per_token" not in request.parts[0]
+
+
+@pytest.mark.parametrize("read", [chat, complete])
+def test_an_engine_of_another_kind_is_asked_for_stop_strings(read: Callable[..., Request]) -> None:
+    request = read(able(kind="command"), stop="x")
+    assert request.asked.stops == ()
+    assert request.parts[0]["stop"] == ["x"]
+    assert "timings_per_token" not in request.parts[0]
 
 
 def test_the_body_of_the_client_is_left_as_it_was() -> None:

@@ -228,11 +228,13 @@ def test_the_text_of_tools_counts_as_text() -> None:
 
 @pytest.mark.parametrize("choice", ["required", NAMED])
 def test_a_stop_does_not_cut_a_call_that_is_forced(choice: object) -> None:
-    assert "stop" not in engine(tools=TWO, tool_choice=choice, stop=["}"])
+    request = chat(tools=TWO, tool_choice=choice, stop=["}"])
+    assert request.asked.stops == ()
+    assert "stop" not in request.parts[0]
     assert engine(able(kind="command"), tools=TWO, tool_choice=choice, stop=["}"])["stop"] == ["}"]
     assert refusal(tools=TWO, tool_choice=choice, stop=[""]).param == "stop[0]"
 
 
 @pytest.mark.parametrize("choice", ["auto", "none"])
 def test_a_stop_is_kept_where_no_call_is_forced(choice: str) -> None:
-    assert engine(tools=TWO, tool_choice=choice, stop="x")["stop"] == ["x"]
+    assert chat(tools=TWO, tool_choice=choice, stop="x").asked.stops == ("x",)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from welldone.check import prompts
 from welldone.check.probe import Probe
+from welldone.check.probes.refusals import is_refused
 from welldone.check.reply import Reply, Said
 from welldone.check.session import NotHeardError, Session
 
@@ -38,7 +39,7 @@ async def _several(session: Session, *, stream: bool) -> None:
         temperature=...,
         stream_options={"include_usage": True} if stream else ...,
     )
-    if reply.status is not None and 400 <= reply.status < 500 and reply.status != 429:
+    if is_refused(reply):
         session.hold(REFUSE_IF_UNSUPPORTED, reply, is_kept=True)
     session.answered(reply)
     if not reply.choices or (reply.is_stream and not reply.heard.is_whole):
@@ -54,13 +55,14 @@ async def _several(session: Session, *, stream: bool) -> None:
 
 
 def _lacking(reply: Reply) -> Iterator[str]:
-    """What the choices have not."""
+    """What the choices have not. A model that thinks in secret may not say a word in any of them."""
+    has_words = any(map(_says_something, reply.choices))
     for said in reply.choices:
         if not said.role:
             yield f"choice {said.index} has no role"
         if said.finish is None:
             yield f"choice {said.index} has no finish_reason"
-        elif said.finish == "length" and not _says_something(said):
+        elif said.finish == "length" and has_words and not _says_something(said):
             yield f"choice {said.index} reached its limit without a word"
 
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from welldone.check.probe import Probe
+from welldone.check.probes.refusals import is_refused
 from welldone.check.reply import Reply
 from welldone.check.session import NotHeardError, Session
 from welldone.rules.choices import as_list, as_object
@@ -22,10 +23,6 @@ async def _text(session: Session) -> None:
 
 async def _whole(session: Session) -> None:
     session.answered(await session.complete(PROMPT, stream=False))
-
-
-async def _usage(session: Session) -> None:
-    session.answered(await session.complete(PROMPT, stream_options={"include_usage": True}))
 
 
 async def _logprobs(session: Session) -> None:
@@ -106,19 +103,22 @@ def _judge_owners(session: Session, reply: Reply, n: int) -> None:
 
 
 async def _suffix(session: Session) -> None:
-    plain = session.answered(await _before(session))
-    again = session.answered(await _before(session))
     reply = await _before(session, suffix="\n\nprint('The sum is', add(40, 2))\n")
-    if reply.status is not None and 400 <= reply.status < 500 and reply.status != 429:
+    plain = session.answered(await _before(session))
+    if is_refused(reply):
         session.hold(SUFFIX, reply, is_kept=True)
         return
     session.answered(reply)
+    again = session.answered(await _before(session))
     if not plain.text:
         raise NotHeardError("the answer had no text")
     if plain.text != again.text:
         raise NotHeardError("the server does not repeat itself at temperature 0")
-    read = {plain.tokens("prompt_tokens"), reply.tokens("prompt_tokens")}
-    is_kept = reply.text != plain.text or len(read - {None}) > 1
+    counts = plain.tokens("prompt_tokens"), reply.tokens("prompt_tokens")
+    if reply.text == plain.text and None in counts:
+        # What fits before the suffix may be what would come without it. Only the count tells that it was read.
+        raise NotHeardError("the same text as without suffix, and no count of what was read")
+    is_kept = reply.text != plain.text or len({*counts}) > 1
     session.hold(SUFFIX, reply, is_kept, heard="the same text as without suffix", wanted="another text, or status 400")
 
 
@@ -129,7 +129,6 @@ async def _before(session: Session, **members: Any) -> Reply:  # noqa: ANN401 - 
 PROBES = (
     Probe(name="completions", says="a completion, streamed", work=_text),
     Probe(name="completions-whole", says="a completion in one piece", work=_whole),
-    Probe(name="completions-usage", says="a completion, streamed, and how many tokens it took", work=_usage),
     Probe(name="completions-logprobs", says="a completion with logprobs", work=_logprobs),
     Probe(name="completions-echo", says="a completion that begins with its prompt", work=_echo, rules=(ECHO,)),
     Probe(name="completions-list", says="completions of several prompts", work=_list, rules=(BATCH_INDEX,)),

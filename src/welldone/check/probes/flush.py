@@ -8,24 +8,26 @@ from welldone.check.session import NotHeardError, Session
 FLUSH = "http-flush-each-event"
 
 _FEWEST = 8  # chunks with text: of fewer there is no saying that they were collected
-_BURST_S = 0.005  # no model makes 48 tokens in that time
+_TOKENS = 48
+_MORE_TOKENS = 192  # where nothing is collected, they take longer than a network waits to fill a packet
+_BURST_S = 0.005  # no model makes so many tokens in that time
 
 
 async def _flush(session: Session) -> None:
-    reply = await _count(session)
+    reply = await _count(session, _TOKENS)
     if not _is_burst(session, reply):
         session.hold(FLUSH, reply, is_kept=True)
         return
     # A single burst may be the network's. Who collects twice does so always.
-    reply = await _count(session)
+    reply = await _count(session, _MORE_TOKENS)
     times = reply.text_times
     heard = f"nothing for {times[0]:.2f} s, then {len(times)} pieces of text within {times[-1] - times[0]:.3f} s"
     session.hold(FLUSH, reply, not _is_burst(session, reply), heard=heard, wanted="each piece when it is made")
 
 
-async def _count(session: Session) -> Reply:
+async def _count(session: Session, tokens: int) -> Reply:
     """A stream with many pieces of text."""
-    reply = session.answered(await session.chat(prompts.COUNT, max_tokens=48))
+    reply = session.answered(await session.chat(prompts.COUNT, max_tokens=tokens))
     if len(reply.text_times) < _FEWEST:
         raise NotHeardError(f"{len(reply.text_times)} pieces of text are too few to show when each is sent")
     return reply

@@ -22,9 +22,7 @@ _WANTED = "a server that stops when its client goes away"
 _TOKENS = 400  # of an answer that is left: it would go on for seconds
 _FRAMES = 3  # that are heard before: by then it surely runs
 _PAUSE_S = 0.05  # between two looks; they cost the server next to nothing
-_STREAMS = (
-    3  # that make it busy: with a small request there are four at once, as by default
-)
+_STREAMS = 3  # that make it busy: with a small request there are four at once, as by default
 _NOISE_S = 0.1  # by which two times may differ for no reason
 
 Running: TypeAlias = "asyncio.Task[Reply]"

@@ -2,6 +2,7 @@
 
 from welldone.check import prompts
 from welldone.check.probe import Probe
+from welldone.check.probes.refusals import is_refused
 from welldone.check.reply import Reply
 from welldone.check.session import Session
 
@@ -14,14 +15,15 @@ _TOO_MANY_FRAMES = 64
 """No server sends that many for eight tokens. Who does not know the limit would go on for minutes."""
 _TOO_MANY_TOKENS = 2 * _TOKENS
 """Servers differ by one or two in what they count."""
+_TOO_MANY_CHARACTERS = 16 * _TOKENS
+"""Few words are that long, and a number is far shorter. It counts where many tokens come in one chunk."""
 _NAMES = ("max_tokens", "max_completion_tokens")
 
 
 async def _limits(session: Session) -> None:
     for name in _NAMES:
         reply = await _ask(session, name, _TOKENS)
-        is_refused = reply.status is not None and 400 <= reply.status < 500 and reply.status != 429
-        if is_refused and name != session.facts.limit_name:
+        if is_refused(reply) and name != session.facts.limit_name:
             heard, wanted = reply.complaint, f"an answer within {name}"
             session.hold(MAX_TOKENS_BOTH, reply, is_kept=False, heard=heard, wanted=wanted)
             continue
@@ -37,11 +39,9 @@ async def _limits_whole(session: Session) -> None:
 
 async def _ask(session: Session, name: str, tokens: int, *, stream: bool = True) -> Reply:
     leave = _goes_on if stream else None
-    if name == session.facts.limit_name:
-        return await session.chat(prompts.COUNT, stream=stream, max_tokens=tokens, is_exact=True, leave=leave)
-    members = {"model": session.facts.model, **session.facts.members, "stream": stream, name: tokens}
-    messages = [{"role": "user", "content": prompts.COUNT}]
-    return await session.post("/chat/completions", {"messages": messages, **members}, leave=leave)
+    return await session.chat(
+        prompts.COUNT, stream=stream, max_tokens=tokens, limit_name=name, is_exact=True, leave=leave
+    )
 
 
 def _goes_on(body: bytes) -> bool:
@@ -50,9 +50,10 @@ def _goes_on(body: bytes) -> bool:
 
 def _hold_limit(session: Session, reply: Reply, name: str) -> bool:
     """Whether the answer kept within its limit."""
-    counted = reply.tokens("completion_tokens") or 0
-    is_kept = not reply.recording.is_left and counted <= _TOO_MANY_TOKENS
-    heard = f"more than {_TOO_MANY_FRAMES} chunks" if reply.recording.is_left else f"{counted} tokens"
+    counted, said = reply.tokens("completion_tokens") or 0, len(_said(reply))
+    is_kept = not reply.recording.is_left and counted <= _TOO_MANY_TOKENS and said <= _TOO_MANY_CHARACTERS
+    heard = f"more than {_TOO_MANY_FRAMES} chunks" if reply.recording.is_left else f"{said} characters"
+    heard = f"{counted} tokens" if counted > _TOO_MANY_TOKENS else heard
     session.hold(MAX_TOKENS_BOTH, reply, is_kept, heard=heard, wanted=f"an answer within {name} {_TOKENS}")
     return is_kept
 

@@ -11,6 +11,7 @@ HEAD_FIRST = "http-headers-before-prefill"
 
 _SENTENCES = 50  # of ten words: they take a second or so on a small machine
 _MORE_SENTENCES = 150  # for a fast one
+_SOON = 3  # times `prefill_s`: a head that comes so soon is late for nobody, and lets a refusal have its status
 _THINGS = ("house", "river", "letter", "garden", "engine", "window", "market", "bridge", "forest", "teacher", "kettle")
 _PLACES = ("north", "old town", "valley", "harbour", "hills", "village", "station")
 
@@ -22,19 +23,21 @@ async def _long(session: Session) -> None:
         reply = longer if longer.is_ok else reply
     if _is_quick(session, reply):
         raise NotHeardError("a long prompt was read too quickly to tell")
-    _judge(session, reply)
+    head_s = reply.recording.head_s or 0.0
+    heard = f"the head after {head_s:.2f} s, and the first text after {reply.text_times[0]:.2f} s"
+    session.hold(HEAD_FIRST, reply, _is_head_first(reply), heard=heard, wanted="the head at once")
 
 
 def _is_quick(session: Session, reply: Reply) -> bool:
+    """Whether it says nothing: there was no wait, or one so short that it may have been for a refusal."""
     if not reply.text_times:
         raise NotHeardError("the answer had no text")
-    return reply.text_times[0] < session.patience.prefill_s
+    shortest_s = session.patience.prefill_s * (1 if _is_head_first(reply) else _SOON)
+    return reply.text_times[0] < shortest_s
 
 
-def _judge(session: Session, reply: Reply) -> None:
-    first_s, head_s = reply.text_times[0], reply.recording.head_s or 0.0
-    heard = f"the head after {head_s:.2f} s, and the first text after {first_s:.2f} s"
-    session.hold(HEAD_FIRST, reply, head_s <= first_s / 2, heard=heard, wanted="the head at once")
+def _is_head_first(reply: Reply) -> bool:
+    return (reply.recording.head_s or 0.0) <= reply.text_times[0] / 2
 
 
 async def _ask(session: Session, sentences: int) -> Reply:

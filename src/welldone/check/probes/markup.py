@@ -17,12 +17,14 @@ _TAGS = (
 _READ = 10_000  # characters of a text that are looked at: a call of a small tool is far shorter
 
 
-def find_markup(text: str, name: str) -> str | None:
-    """The markup of a call in a text; None where there is none. JSON counts where it calls `name`."""
+def find_markup(text: str, name: str | None) -> str | None:
+    """The markup of a call in a text; None where there is none. JSON counts where it calls `name`, if that is given."""
     text = text[:_READ]
     for tag in _TAGS:
         if tag in text:
             return text[text.index(tag) :]
+    if name is None:
+        return None
     fenced = (piece.removeprefix("json") for piece in text.split("```")[1::2])
     return next((piece.strip() for piece in (text, *fenced) if _is_call(piece, name)), None)
 

@@ -19,14 +19,18 @@ async def _same(session: Session) -> None:
 
 
 async def _compare(session: Session, prompt: str) -> None:
-    streamed, whole = await _both(session, prompt)
+    streamed = await _ask(session, prompt, stream=True)
+    whole = await _ask(session, prompt, stream=False)
     is_kept = streamed.text == whole.text
     if is_kept and not streamed.text:
         session.not_heard(CONCAT_EQUALS_FULL, "the answers have no text")
         return
     if not is_kept:
-        again = await _both(session, prompt)
-        if not _is_whole(streamed) or [reply.text for reply in again] != [streamed.text, whole.text]:
+        # In turned order, in case two machines take turns behind one address.
+        whole_again = await _ask(session, prompt, stream=False)
+        streamed_again = await _ask(session, prompt, stream=True)
+        is_repeated = (streamed_again.text, whole_again.text) == (streamed.text, whole.text)
+        if not is_repeated or not _is_whole(streamed):
             session.not_heard(CONCAT_EQUALS_FULL, "the server does not repeat itself at temperature 0")
             return
     session.hold(
@@ -38,9 +42,8 @@ async def _compare(session: Session, prompt: str) -> None:
     )
 
 
-async def _both(session: Session, prompt: str) -> tuple[Reply, Reply]:
-    streamed = session.answered(await session.chat(prompt, max_tokens=_TOKENS))
-    return streamed, session.answered(await session.chat(prompt, max_tokens=_TOKENS, stream=False))
+async def _ask(session: Session, prompt: str, *, stream: bool) -> Reply:
+    return session.answered(await session.chat(prompt, max_tokens=_TOKENS, stream=stream))
 
 
 def _is_whole(streamed: Reply) -> bool:

@@ -67,11 +67,12 @@ async def _none(session: Session) -> None:
 
 
 async def _result(session: Session) -> None:
-    call = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city":"Paris"}'}}
+    # Nine letters and digits: what Mistral's models, and they alone, want an id to be.
+    call = {"id": "callParis", "type": "function", "function": {"name": "get_weather", "arguments": '{"city":"Paris"}'}}
     talk: list[dict[str, Any]] = [
         {"role": "user", "content": _PARIS},
         {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "call_1", "content": "Sunny, 21 degrees"},
+        {"role": "tool", "tool_call_id": "callParis", "content": "Sunny, 21 degrees"},
     ]
     await _ask(session, talk, max_tokens=32)
 
@@ -86,7 +87,8 @@ async def _ask(
 ) -> Reply:
     """The reply where a tool is offered. Prompts that begin alike cost a server with a cache less."""
     reply = session.answered(await session.chat(content, max_tokens=max_tokens, tools=[tool], **members))
-    name = tool["function"]["name"]
+    # Where no tool may be called, JSON is what the model says. Its own markup is not for people even then.
+    name = None if members.get("tool_choice") == "none" else tool["function"]["name"]
     markup = next(filter(None, (find_markup(said.text, name) for said in reply.choices)), None)
     if markup is not None:
         wanted = "tool_calls, and no markup in content"

@@ -4,8 +4,10 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from welldone.check import prompts
 from welldone.check.probe import Probe
+from welldone.check.probes.refusals import is_refused
 from welldone.check.reply import Reply
 from welldone.check.session import Session
+from welldone.rules.choices import as_object, is_int
 
 STREAM_OPTIONS = "req-stream-options"
 WHOLE_REQUEST = "use-whole-request"
@@ -43,16 +45,12 @@ async def _unasked(session: Session) -> None:
 async def _offer(session: Session, ask: Ask, options: Mapping[str, object]) -> None:
     """The options must be taken, where the same request without them is."""
     reply = await ask(stream_options=options)
-    if _is_refused(reply):
+    if is_refused(reply):
         session.answered(await ask())
         session.hold(STREAM_OPTIONS, reply, is_kept=False, heard=reply.complaint, wanted="a stream: options are taken")
     else:
         session.answered(reply)
         session.hold(STREAM_OPTIONS, reply, is_kept=True)
-
-
-def _is_refused(reply: Reply) -> bool:
-    return reply.status is not None and 400 <= reply.status < 500 and reply.status != 429
 
 
 async def _same(session: Session) -> None:
@@ -71,14 +69,9 @@ async def _compare(session: Session, ask: Ask) -> None:
         session.not_heard(WHOLE_REQUEST, f"{which} came without usage")
         return
     is_kept = _counts(streamed) == _counts(whole)
-    if not is_kept and streamed.tokens("prompt_tokens") == whole.tokens("prompt_tokens"):
-        again = await _both(session, ask)
-        if len({*map(_answer, (streamed, whole, *again))}) > 1 or [*map(_counts, again)] != [
-            _counts(streamed),
-            _counts(whole),
-        ]:
-            session.not_heard(WHOLE_REQUEST, "the server does not repeat itself at temperature 0")
-            return
+    if not is_kept and not await _is_repeated(session, ask, streamed, whole):
+        session.not_heard(WHOLE_REQUEST, "the server does not repeat itself at temperature 0")
+        return
     session.hold(WHOLE_REQUEST, streamed, is_kept, heard=streamed.usage, wanted=f"as without stream: {_shown(whole)}")
 
 
@@ -87,8 +80,24 @@ async def _both(session: Session, ask: Ask) -> tuple[Reply, Reply]:
     return streamed, session.answered(await ask(stream=False))
 
 
+async def _is_repeated(session: Session, ask: Ask, streamed: Reply, whole: Reply) -> bool:
+    """Whether each counts the same again. They are asked in turned order, in case two machines take turns."""
+    whole_again = session.answered(await ask(stream=False))
+    streamed_again = session.answered(await ask(stream_options=_USAGE))
+    pairs = (streamed, streamed_again), (whole, whole_again)
+    if streamed.tokens("prompt_tokens") != whole.tokens("prompt_tokens"):
+        return all(one.tokens("prompt_tokens") == other.tokens("prompt_tokens") for one, other in pairs)
+    answers = {_answer(reply) for pair in pairs for reply in pair}
+    return len(answers) == 1 and all(_counts(one) == _counts(other) for one, other in pairs)
+
+
 def _counts(reply: Reply) -> tuple[int | None, int | None]:
-    return reply.tokens("prompt_tokens"), reply.tokens("completion_tokens")
+    """Of the prompt, and of the answer without thoughts: those that are not shown differ from time to time."""
+    completion = reply.tokens("completion_tokens")
+    hidden = as_object((reply.usage or {}).get("completion_tokens_details")).get("reasoning_tokens")
+    if completion is not None and is_int(hidden) and not reply.first.reasoning:
+        completion -= hidden
+    return reply.tokens("prompt_tokens"), completion
 
 
 def _answer(reply: Reply) -> tuple[str, str, str]:

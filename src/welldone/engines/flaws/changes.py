@@ -16,6 +16,11 @@ from welldone.wire.events import Json
 _ENOUGH = 2000  # tokens: no text that is said so is longer
 
 
+def path_of(seen: Seen) -> str:
+    """What was asked for, without what follows a question mark."""
+    return seen.path.partition("?")[0]
+
+
 def request_of(seen: Seen) -> Json | None:
     """The JSON object that was asked with; None where there was none."""
     try:
@@ -25,12 +30,17 @@ def request_of(seen: Seen) -> Json | None:
     return value if isinstance(value, dict) else None
 
 
-def asked_as(ideal: Ideal, seen: Seen, **members: Any) -> Reply:  # noqa: ANN401 - JSON
-    """The reply to the same request with other members; one that is `...` is left out."""
+def changed(seen: Seen, **members: Any) -> Seen:  # noqa: ANN401 - JSON
+    """The same request with other members; one that is `...` is left out."""
     request = {**(request_of(seen) or {}), **members}
     body = json.dumps({name: value for name, value in request.items() if value is not ...})
     # It is no request of its own: who counts those that run shall not wait for its end.
-    return ideal.answer(msgspec.structs.replace(seen, body=body, end="whole"))
+    return msgspec.structs.replace(seen, body=body, end="whole")
+
+
+def asked_as(ideal: Ideal, seen: Seen, **members: Any) -> Reply:  # noqa: ANN401 - JSON
+    """What is right to reply to the same request with other members."""
+    return ideal.answer(changed(seen, **members))
 
 
 def said_as(ideal: Ideal, seen: Seen, text: str) -> Reply:
@@ -60,7 +70,7 @@ def edited(reply: Reply, change: Callable[[Json], Json | None]) -> Reply:
 
 
 def _edit(data: bytes, change: Callable[[Json], Json | None]) -> bytes:
-    if not data.startswith(sse.DATA):
+    if not data.endswith(sse.END):  # one object
         return msgspec.json.encode(change(json.loads(data)))
     frames = [frame + sse.END for frame in data.split(sse.END)[:-1]]
     return b"".join(_edit_frame(frame, change) for frame in frames)

@@ -3,39 +3,47 @@
 import gzip
 import re
 from collections.abc import Iterator
+from functools import partial
 from importlib import resources
 from itertools import accumulate, cycle
+from typing import Any
 
 import msgspec
 
-from welldone.engines.flaws.changes import request_of
+from welldone.engines.flaws.changes import changed, edited, path_of, request_of, said_as, text_of
 from welldone.engines.ideal import Ideal
 from welldone.engines.scripted import Seen
 from welldone.engines.scripts import End, Framing, Piece, Reply
+from welldone.rules.choices import as_list, as_object, is_int
 from welldone.rules.examples import Example, read_examples
 from welldone.rules.heard import Form, Heard
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 from welldone.wire import sse
+from welldone.wire.events import Json
 
 _ENDPOINTS = {"/v1/chat/completions": "chat", "/v1/completions": "completions"}
+_PARTICULAR = ("stop", "echo", "suffix", "response_format")
+"""Members that ask for a text of some kind, which no example has."""
+_FORMS: tuple[dict[str, Any], ...] = (
+    {"stream": True, "stream_options": {"include_usage": True}},
+    {"stream": True, "stream_options": ...},
+    {"stream": False, "stream_options": ...},
+)
+"""In which a question can be asked."""
 _BUSY = (429, 503)
 _OPEN = "http-body-ends-after-done"
 """Its page can show that the end is missing, and not that it is still waited for."""
 _EVENT = re.compile(rb".+?(?:\n\n|\r\n\r\n|\r\r|\Z)", re.DOTALL)
+_DONE = re.compile(rb'data: *"?\[done', re.IGNORECASE)
 _CALLS = (b'"tool_calls":[{', b'"function_call":{')
 _LOGPROBS = b'"logprobs":{'
-_USAGE = {
-    "chat": sse.frame(
-        b'{"id":"chatcmpl-1","object":"chat.completion.chunk","created":1700000000,"model":"m","choices":[],'
-        b'"usage":{"prompt_tokens":5,"completion_tokens":3,"total_tokens":8}}'
-    ),
-    "completions": sse.frame(
-        b'{"id":"cmpl-1","object":"text_completion","created":1700000000,"model":"m","choices":[],'
-        b'"usage":{"prompt_tokens":5,"completion_tokens":3,"total_tokens":8}}'
-    ),
+_COUNTS = {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}
+_HEADS: dict[str, Json] = {
+    "chat": {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1_700_000_000, "model": "m"},
+    "completions": {"id": "cmpl-1", "object": "text_completion", "created": 1_700_000_000, "model": "m"},
 }
-"""For who asks for usage, of which most pages say nothing: with the id, time and model that all of them have."""
+"""What the chunks of all pages have in common."""
 
 
 class Shown:
@@ -51,28 +59,44 @@ class Shown:
         """The reply to any request."""
         right = self._ideal.answer(seen)
         trace = self.find(seen, right)
-        return right if trace is None else self._play(trace, right)
+        if trace is None:
+            return self._say_the_same(seen) or right
+        if trace.status in _BUSY and not next(self._is_busy):
+            return right  # who was told to come again has come
+        return self._play(trace, right)
 
     def find(self, seen: Seen, right: Reply) -> Trace | None:
         """What can stand in the place of the right reply, and breaks no more rules than on its page."""
-        endpoint = _ENDPOINTS.get(seen.path.partition("?")[0])
-        if seen.method != "POST" or endpoint is None:
+        endpoint, request = _ENDPOINTS.get(path_of(seen)), request_of(seen)
+        if seen.method != "POST" or endpoint is None or any(map((request or {}).get, _PARTICULAR)):
             return None
-        asked = Trace(body=right.body, endpoint=endpoint, request=request_of(seen), status=right.status)
+        asked = Trace(body=right.body, endpoint=endpoint, request=request, status=right.status)
         return next((trace for example in self._wrong for trace in self._fitting(example, asked)), None)
 
     def _fitting(self, example: Example, asked: Trace) -> Iterator[Trace]:
         if example.trace.endpoint != asked.endpoint:
             return
-        if example.trace.status in _BUSY:  # anybody may be told so, and comes again
-            if next(self._is_busy):
-                yield example.trace
-            return
+        is_busy = example.trace.status in _BUSY  # which anybody may be told
         for variant in (example.trace, _with_usage(example.trace)):
             trace = msgspec.structs.replace(variant, request=asked.request)
             broken = judge(trace).counts.keys()
-            if _likeness(trace) == _likeness(asked) and self._rule in broken and broken <= broken_by(example):
+            is_alike = is_busy or _likeness(trace) == _likeness(asked)
+            if is_alike and self._rule in broken and broken <= judge(example.trace).counts.keys():
                 yield trace
+
+    def _say_the_same(self, seen: Seen) -> Reply | None:
+        """What an example says to the same question in another form; None where none answers it in any form.
+
+        A server has one answer to a question, as a stream or not.
+        """
+        if seen.method != "POST" or request_of(seen) is None:
+            return None
+        for form in _FORMS:
+            other = changed(seen, **form)
+            trace = self.find(other, self._ideal.answer(other))
+            if trace is not None and (text := _text(trace)):
+                return edited(said_as(self._ideal, seen, text), partial(_counted, usage=_usage(trace)))
+        return None
 
     def _play(self, trace: Trace, right: Reply) -> Reply:
         """The reply as on the page: with its head and framing where it shows them, else with those of a right one."""
@@ -95,18 +119,15 @@ def read_page(rule: str) -> list[Example]:
     return read_examples(rule, page.read_text(encoding="utf-8"))
 
 
-def broken_by(example: Example) -> set[str]:
-    """All rules that the bytes of an example break: some faults have two names."""
-    return set(judge(example.trace).counts)
-
-
 def _with_usage(trace: Trace) -> Trace:
-    """The same stream with a usage chunk before its end."""
-    body, frame = trace.body, _USAGE[trace.endpoint]
-    place = body.find(sse.DONE) if sse.DONE in body else len(body)
-    pieces = trace.pieces
+    """The same stream with a usage chunk before its end, for who asks for that: most pages say nothing of it."""
+    body, pieces = trace.body, trace.pieces
+    frame = sse.frame(msgspec.json.encode(_HEADS[trace.endpoint] | {"choices": [], "usage": _COUNTS}))
+    done = _DONE.search(body)
+    place = len(body) if done is None else done.start()
     if pieces is not None:
-        before = list(accumulate(pieces)).index(place) + 1 if place in accumulate(pieces) else len(pieces)
+        ends = list(accumulate(pieces))
+        before = ends.index(place) + 1 if place in ends else len(pieces)
         pieces = (*pieces[:before], len(frame), *pieces[before:])
     return msgspec.structs.replace(trace, body=body[:place] + frame + body[place:], pieces=pieces)
 
@@ -115,7 +136,8 @@ def _likeness(trace: Trace) -> tuple[Form, bool, bool, bool]:
     """What a reply must have in common with another one to stand in its place."""
     heard = Heard(trace)
     has_calls = any(mark in trace.body for mark in _CALLS)
-    return heard.form, has_calls, _LOGPROBS in trace.body, len(heard.choices) > 1
+    choices = heard.choices or as_list(heard.reply.get("choices"))
+    return heard.form, has_calls, _LOGPROBS in trace.body, len(choices) > 1
 
 
 def _pieces(trace: Trace) -> list[bytes]:
@@ -124,3 +146,26 @@ def _pieces(trace: Trace) -> list[bytes]:
         return _EVENT.findall(trace.body)
     ends = list(accumulate(trace.pieces))
     return [trace.body[end - size : end] for end, size in zip(ends, trace.pieces, strict=True)]
+
+
+# ---- what an example says
+
+
+def _text(trace: Trace) -> str:
+    heard = Heard(trace)
+    if heard.choices:
+        return heard.choices[0].text
+    return next((text_of(as_object(choice)) for choice in as_list(heard.reply.get("choices"))), "")
+
+
+def _usage(trace: Trace) -> Json:
+    """Its counts, and those of a page where it has none."""
+    heard = Heard(trace)
+    told = [as_object(said.get("usage")) for said in (*(chunk.json for chunk in heard.chunks), heard.reply)]
+    usage = _COUNTS | {name: told[name] for told in told for name in _COUNTS if is_int(told.get(name))}
+    return usage | {"total_tokens": usage["prompt_tokens"] + usage["completion_tokens"]}
+
+
+def _counted(said: Json, *, usage: Json) -> Json:
+    """A chunk, or a whole reply, with another usage where it has one."""
+    return said | {"usage": usage} if said.get("usage") else said

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from welldone.engines.flaws.changes import asked_as, edited, first_choice, request_of, said_as, text_of
+from welldone.engines.flaws.changes import asked_as, edited, first_choice, path_of, request_of, said_as, text_of
 from welldone.engines.ideal import Ideal
 from welldone.engines.ideal.refusals import invalid
 from welldone.engines.ideal.requests import Chat, Completion
@@ -97,7 +97,7 @@ class Deaf:
     def answer(self, seen: Seen) -> Reply:
         """The reply to any request."""
         reply = self._ideal.answer(seen)
-        if seen.path == "/metrics":
+        if path_of(seen) == "/metrics":
             told, true = f"{GAUGE} {self._ideal.running()}\n", f"{GAUGE} {sum(map(_goes_on, self._posts))}\n"
             pieces = tuple(Piece(base64=piece.data.replace(told.encode(), true.encode())) for piece in reply.pieces)
             return msgspec.structs.replace(reply, pieces=pieces)
@@ -148,7 +148,7 @@ def _narrow_preflight(ideal: Ideal, seen: Seen) -> Reply:
 
 def _bare_models(ideal: Ideal, seen: Seen) -> Reply:
     reply = ideal.answer(seen)
-    is_list = (seen.method, seen.path) == ("GET", "/v1/models")
+    is_list = (seen.method, path_of(seen), reply.status) == ("GET", "/v1/models", 200)
     return edited(reply, lambda listed: {"data": listed["data"]}) if is_list else reply
 
 

@@ -1,0 +1,145 @@
+"""Whatever a server answers, a run ends with a report or with one line, and every form of the report can be drawn."""
+
+import json
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.check.serving import HASTY
+from tests.net.aio import run
+from welldone.check.report import Report
+from welldone.check.reports import forms, terminal
+from welldone.check.run import NothingError, UnreachableError, check
+from welldone.check.settings import CheckSettings
+from welldone.engines.ideal import Ideal
+from welldone.engines.scripted import Seen
+from welldone.net.address import Address
+from welldone.net.ear import ListenError, Recording
+
+DEEP = b'{"choices":' * 5_000
+ODD: tuple[Any, ...] = (
+    *(None, True, False, 0, -1, 7, 1.5, 10**30, -(10**400), 1e308, float("nan"), float("inf")),
+    *("", "x", "assistant", "stop", "\ud800", "\x00\x1b[31m", "\u202e", "y" * 5_000, "data: [DONE]"),
+    *([], {}, [[]], [None], {"a": {"b": [{}]}}, {"index": 10**20}, {"choices": [{"delta": {"content": 3}}]}),
+)
+"""What may stand where something else should."""
+BODIES = (
+    *(b"", b"\n\n", b"null", b"[]", b"{}", b"{", b"\xff\xfe\xfd", b"\xef\xbb\xbf{}", b"<html>", DEEP),
+    *(b"data: [DONE]\n\n", b"data: {}\n\n", b"data:" * 1_000, b"data: " + DEEP + b"\n\n", b"9" * 6_000),
+    *(b'{"error":{"message":["\\ud800"]}}', b'{"error":[]}', b'{"data":[{"id":"\\ud800"}]}', b'{"usage":7}'),
+)
+STATUSES = (200, 200, 200, 201, 204, 301, 400, 401, 404, 418, 429, 500, 503, 599, 999)
+HEADERS = (
+    ("Content-Type", "text/event-stream"),
+    ("Content-Type", "application/json"),
+    ("content-type", "text/html; charset=\xe9"),
+    ("Server", "\x01\xff"),
+    ("Location", "http://\x07/"),
+    ("Access-Control-Allow-Origin", "*"),
+    ("Content-Encoding", "br"),
+)
+
+
+class Hostile:
+    """Answers rightly, or with something odd in it, or with something else altogether."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = Random(seed)
+        self._oddness = self._random.choice((0.02, 0.3, 0.9))
+        self._ideal = Ideal()
+
+    async def __call__(
+        self,
+        address: Address,
+        method: str,
+        path: str,
+        *,
+        body: bytes | None,
+        headers: tuple[tuple[str, str | None], ...],
+        leave: Callable[[bytes], bool] | None,
+        **_: float,
+    ) -> Recording:
+        """What stands in for `net.ear.listen`."""
+        asked = {name.lower(): value or "" for name, value in headers}
+        reply = self._ideal.answer(Seen(method, address.prefix + path, asked, (body or b"").decode("utf-8", "replace")))
+        if self._random.random() > self._oddness:
+            return self._recording(reply.status, tuple(reply.headers.items()), reply.body, leave)
+        if self._random.random() < 0.05:
+            raise ListenError("no connection to the server")
+        status = self._random.choice((reply.status, *STATUSES))
+        given = (*self._random.sample(HEADERS, 2), ("Retry-After", "0"), *reply.headers.items())
+        return self._recording(status, given, self._body(reply.body), leave)
+
+    def _recording(
+        self,
+        status: int,
+        headers: tuple[tuple[str, str], ...],
+        body: bytes,
+        leave: Callable[[bytes], bool] | None,
+    ) -> Recording:
+        is_cut = self._random.random() < self._oddness / 4
+        is_left = leave is not None and leave(body)
+        return Recording(
+            status=None if is_cut and self._random.random() < 0.3 else status,
+            headers=headers,
+            body=body,
+            pieces=self._random.choice((None, (len(body),))),
+            is_complete=not is_cut and not is_left,
+            head_s=0.0,
+            arrivals=((0.0, len(body) // 2), (0.1, len(body))),
+            ended_s=0.1,
+            error="the connection was lost before the reply was whole" if is_cut else None,
+            is_left=is_left,
+            is_given_up=is_cut and self._random.random() < 0.1,
+        )
+
+    def _body(self, body: bytes) -> bytes:
+        dice = self._random.random()
+        if dice < 0.2:
+            return self._random.choice(BODIES)
+        if dice < 0.3:
+            return self._random.randbytes(self._random.randrange(200))
+        if dice < 0.4:
+            return body[: self._random.randrange(len(body) + 1)]
+        return b"\n".join(self._line(line) for line in body.split(b"\n"))
+
+    def _line(self, line: bytes) -> bytes:
+        start = b"data: " if line.startswith(b"data: ") else b""
+        try:
+            value = json.loads(line.removeprefix(start))
+        except ValueError:
+            return line
+        return start + json.dumps(self._changed(value)).encode()
+
+    def _changed(self, value: Any) -> Any:  # noqa: ANN401 - JSON
+        """The value, somewhere in which something else stands."""
+        if isinstance(value, dict | list) and value and self._random.random() < 0.9:
+            place = self._random.choice(list(value) if isinstance(value, dict) else range(len(value)))
+            value[place] = self._changed(value[place])
+            return value
+        return self._random.choice(ODD)
+
+
+def draw_all(report: Report) -> None:
+    for draw in forms.FORMS.values():
+        assert draw(report).encode()
+    for line in terminal.lines(report, lambda text, _: text, is_verbose=True):
+        assert line.isprintable()
+
+
+async def _report(listen: Callable[..., Awaitable[Recording]]) -> Report | None:
+    settings = CheckSettings(url="http://127.0.0.1:9/v1", patience=HASTY, model="ideal", key="a-key-of-some-length")
+    try:
+        return await check(settings, listen=listen)
+    except (UnreachableError, NothingError) as error:
+        assert str(error).isprintable()
+        return None
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_server_is_too_odd_for_a_report(seed: int) -> None:
+    report = run(_report(Hostile(seed)))
+    if report is not None:
+        draw_all(report)
