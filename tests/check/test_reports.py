@@ -129,7 +129,7 @@ def test_the_place_says_where_and_how_often(findings: list[object], place: str) 
             "  passed: nothing is broken that was not broken before",
         ),
         (wrong(verdict=Verdict.LAX, is_strict=True), "  not passed: with --strict every broken rule counts"),
-        (late(), "  not passed: no reply in time to plain"),
+        (late(), "  not passed: no whole reply in time to plain"),
     ],
 )
 def test_a_verdict_that_the_exit_code_does_not_follow_is_explained(report: Report, last: str) -> None:
@@ -221,7 +221,7 @@ def test_a_reply_that_did_not_come_fails_in_every_form() -> None:
     (failure,) = root.findall(".//failure")
     assert failure.get("message") == "no reply within 60 s"
     for draw in (markdown.draw, html.draw):
-        assert "not passed: no reply in time to plain" in draw(late())
+        assert "not passed: no whole reply in time to plain" in draw(late())
 
 
 def test_junit_tells_what_was_heard_also_where_it_does_not_count() -> None:

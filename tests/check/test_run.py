@@ -8,19 +8,22 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.check.serving import HASTY, IMPATIENT, serving
+from tests.check.serving import HASTY, IMPATIENT, edited, serving
 from tests.net.aio import run
 from welldone.check import prompts
+from welldone.check.desk import Desk
 from welldone.check.probe import Probe
+from welldone.check.reply import Asked
 from welldone.check.report import Finding, Report, Verdict
-from welldone.check.run import NothingError, Progress, check
+from welldone.check.run import NothingError, Progress, UnreachableError, check
 from welldone.check.session import NotHeardError, NotOfferedError, Session
 from welldone.check.settings import CheckSettings
 from welldone.cli import captures
 from welldone.engines.ideal import Ideal
 from welldone.engines.mischief import FAULTS, refusal
 from welldone.engines.scripted import Seen
-from welldone.engines.scripts import Piece, Reply
+from welldone.engines.scripts import Piece, Reply, json_reply
+from welldone.net import ear
 from welldone.rules.judge import judge
 from welldone.wire import sse
 from welldone.wire.faults.catalogue import ALL
@@ -194,20 +197,66 @@ def test_a_request_without_an_answer_is_wrong(fault: str) -> None:
     assert (_rules(report.findings), report.verdict) == (["err-refused-4xx"], Verdict.WRONG)
 
 
-def test_a_server_that_goes_away_is_wrong() -> None:
-    async def work() -> Report:
-        running = serving(Ideal().answer)
-        url = await running.__aenter__()
+async def _leave_after(*probes: Probe, **settings: Any) -> Report:  # noqa: ANN401 - any setting
+    """What is said of a server that goes away after these probes, and before the next."""
+    running = serving(Ideal().answer)
+    url = await running.__aenter__()
 
-        async def ask(session: Session) -> None:
-            await running.__aexit__(None, None, None)
-            await session.chat(prompts.HELLO)
+    async def ask(session: Session) -> None:
+        await running.__aexit__(None, None, None)
+        await session.chat(prompts.HELLO)
 
-        return await check(CheckSettings(url=url, patience=IMPATIENT), probes=(Probe(name="text", says="", work=ask),))
+    last = Probe(name="last", says="", work=ask, is_alone=True)
+    return await check(CheckSettings(url=url, patience=IMPATIENT, **settings), probes=(*probes, last))
 
-    report = run(work())
-    assert _rules(report.findings) == ["err-refused-4xx"]
-    assert report.probes[0].why == "no connection to the server"
+
+@pytest.mark.parametrize("rules", [(), ("end-done-sent",)])
+def test_a_server_that_goes_away_does_not_pass(rules: tuple[str, ...]) -> None:
+    report = run(_leave_after(TEXT, rules=rules))
+    assert (report.verdict, report.passed, report.findings) == (Verdict.RIGHT, False, ())
+    last = report.probes[-1]
+    assert (last.verdict, last.why, last.is_given_up) == (Verdict.NOT_HEARD, "no connection to the server", True)
+
+
+def test_a_server_that_goes_away_before_anything_is_judged_cannot_be_checked() -> None:
+    with pytest.raises(UnreachableError, match=r"http://127\.0\.0\.1:\d+/v1: no connection to the server"):
+        run(_leave_after())
+
+
+@pytest.mark.parametrize("side_by_side", [1, 4])
+def test_a_server_that_hangs_is_not_asked_for_ever(side_by_side: int) -> None:
+    ideal, silent = Ideal(), list[Seen]()
+
+    def choose(seen: Seen) -> Reply:
+        if "first look" in seen.headers["user-agent"] or "(text)" in seen.headers["user-agent"]:
+            return ideal.answer(seen)
+        silent.append(seen)
+        return FAULTS["hang-first"]
+
+    many = [Probe(name=f"more-{number}", says="", work=_text) for number in range(40)]
+    report = run(_check(choose, TEXT, *many, patience=HASTY, side_by_side=side_by_side, rules=("end-done-sent",)))
+    assert (report.verdict, report.passed) == (Verdict.RIGHT, False)
+    assert 8 <= len(silent) < 8 + side_by_side
+    assert [probe.why for probe in report.probes].count("the server had stopped answering") == 40 - len(silent)
+
+
+def test_who_is_always_busy_is_asked_a_few_times_and_waited_for_only_between() -> None:
+    waits: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        waits.append(seconds)
+
+    async def work() -> None:
+        async with serving(lambda _: refusal(503, "later", "10")) as url:
+            desk = Desk(CheckSettings(url=url, patience=IMPATIENT), ear.listen, pause)
+            asked = Asked(method="GET", path="/models")
+            assert len(await desk.ask(asked, "text")) == 4
+            assert waits == [10.0] * 3
+            for _ in range(20):
+                assert (await desk.ask(asked, "text"))[-1].status == 503
+
+    run(work())
+    assert sum(waits) == 300
 
 
 def test_a_busy_server_is_asked_again() -> None:
@@ -265,6 +314,82 @@ def test_a_key_that_the_server_repeats_is_written_nowhere(tmp_path: Path) -> Non
     assert report.findings[0].heard == "500: no such key: Bearer [hidden]"
     assert KEY not in msgspec.json.encode(report).decode()
     assert [path for path in tmp_path.rglob("*") if path.is_file() and KEY in path.read_text()] == []
+
+
+TOKEN = "a-token-of-some-length"
+SECRET_SETTINGS: list[dict[str, Any]] = [
+    {"key": TOKEN},
+    {"headers": (("X-Token", TOKEN),)},
+    {"headers": (("Authorization", f"Bearer {TOKEN}"),)},
+    {"headers": (("Cookie", f"one=two; session={TOKEN}; three=four"),)},
+]
+
+
+@pytest.mark.parametrize("settings", SECRET_SETTINGS, ids=range(len(SECRET_SETTINGS)))
+@pytest.mark.parametrize("before", range(100, 170, 14))
+def test_no_secret_is_shown_wherever_the_server_says_it(settings: dict[str, Any], before: int, tmp_path: Path) -> None:
+    ideal, said = Ideal(models=("ideal", f"m-{TOKEN}")), f"{'x' * before} {TOKEN}"
+
+    def choose(seen: Seen) -> Reply:
+        if "(mistake)" in seen.headers["user-agent"]:
+            return msgspec.structs.replace(refusal(500, said), headers={"X-Said": said})
+        if "(text-whole)" in seen.headers["user-agent"]:
+            return refusal(404, said)
+        reply = ideal.answer(seen)
+        return msgspec.structs.replace(reply, headers={**reply.headers, "Server": TOKEN, "X-Said": said})
+
+    report = run(_check(choose, TEXT, WHOLE, MISTAKE, record=tmp_path, **settings))
+    written = [msgspec.json.encode(report), *(path.read_bytes() for path in tmp_path.iterdir())]
+    assert report.server == "[hidden]"
+    assert len(written) > 1
+    assert not any(TOKEN[:9].encode() in text for text in written)
+    assert TOKEN not in repr(CheckSettings(url=report.url, **settings))
+
+
+@pytest.mark.parametrize("settings", SECRET_SETTINGS, ids=range(len(SECRET_SETTINGS)))
+@pytest.mark.parametrize(
+    "reply",
+    [
+        refusal(401, f"{'x' * 140} {TOKEN} {TOKEN}"),
+        Reply((), 302, {"Location": f"http://127.0.0.1/?key={TOKEN}"}, framing="length"),
+        json_reply({"data": [{"id": TOKEN}]}),
+    ],
+    ids=["refusal", "redirect", "models"],
+)
+def test_no_secret_is_shown_of_a_server_that_cannot_be_checked(settings: dict[str, Any], reply: Reply) -> None:
+    with pytest.raises(UnreachableError) as caught:
+        run(_check(lambda _: reply, **settings))
+    assert TOKEN[:9] not in str(caught.value)
+
+
+def test_what_an_earlier_run_left_of_the_same_probes_is_taken_away(tmp_path: Path) -> None:
+    kept = ["text-whole-1.json", "text-1.txt", "text-x.json", "notes.json"]
+    for name in ("text-1.json", "text-7.json", "text-7.body", *kept):
+        (tmp_path / name).write_text("{}")
+    run(_check(Ideal().answer, TEXT, record=tmp_path))
+    assert {path.name for path in tmp_path.iterdir()} == {"text-1.json", "text-1.body", *kept}
+    assert (tmp_path / "text-1.json").read_text() != "{}"
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_anything_is_asked(tmp_path: Path) -> None:
+    def nobody(_: Seen) -> Reply:
+        pytest.fail("the server was asked")
+
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(OSError, match=r"File exists|Not a directory"):
+            run(_check(nobody, record=folder))
+
+
+@pytest.mark.parametrize("count", [10**30, -1, 10**4290], ids=["large", "negative", "endless"])
+def test_a_count_of_tokens_that_cannot_be_true_is_not_believed(count: int) -> None:
+    def change(_: dict[str, Any], said: dict[str, Any]) -> dict[str, Any]:
+        if said.get("usage"):
+            said["usage"]["prompt_tokens"] = count
+        return said
+
+    cost = run(_check(edited(Ideal().answer, change), WHOLE)).cost
+    assert 0 < cost.prompt_tokens < 100
 
 
 def test_progress_is_told_from_the_first_look_to_the_end() -> None:

@@ -14,6 +14,19 @@ def test_the_longest_secret_is_blotted_out_whole() -> None:
     assert Secrets([KEY, LONGER]).clean(f"{LONGER} {KEY}") == f"{HIDDEN} {HIDDEN}"
 
 
+@pytest.mark.parametrize(
+    ("text", "clean"),
+    [
+        (f"it was {LONGER[:12]}…", f"it was {HIDDEN}…"),
+        (f"{LONGER[:12]} and {LONGER}{LONGER}", f"{HIDDEN} and {HIDDEN}{HIDDEN}"),
+        (LONGER[:7], LONGER[:7]),
+        (HIDDEN * 2, HIDDEN * 2),
+    ],
+)
+def test_a_secret_is_blotted_out_where_a_text_was_cut_within_it(text: str, clean: str) -> None:
+    assert Secrets([LONGER, f"{HIDDEN} is also a secret"]).clean(text) == clean
+
+
 @pytest.mark.parametrize("text", [KEY.encode(), json.dumps(KEY).encode(), b"x" + KEY.encode() + b"x"])
 def test_a_secret_is_found_however_it_is_spelled(text: bytes) -> None:
     secrets = Secrets([KEY])

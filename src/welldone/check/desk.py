@@ -10,7 +10,7 @@ from welldone import __version__
 from welldone.check.reply import Asked
 from welldone.check.settings import CheckSettings
 from welldone.net.address import Address, read_url
-from welldone.net.ear import Recording
+from welldone.net.ear import ListenError, Recording
 
 LIMIT_BYTES = 2 * 2**20
 """Of a reply. The longest answer that a probe asks for has some hundred chunks of less than 1 KB."""
@@ -18,6 +18,11 @@ _BUSY = (429, 503)
 _TRIES = 4
 _WAIT_S = 1.0  # after a 429 or 503 that does not say how long
 _LONGEST_WAIT_S = 10.0  # a server that is busy for longer is not to be checked now
+_ALL_WAITS_S = 300.0  # of all requests together: a whole run should take a third of that
+_IN_VAIN_LIMIT = 8
+"""Requests without a reply: twice as many as there are at once by default. To wait for all of them would take half an
+hour, and it would say no more."""
+_STOPPED = "the server had stopped answering"
 
 
 class Listen(Protocol):
@@ -72,6 +77,8 @@ class Desk:
         self._listen = listen
         self._pause = pause
         self._places = asyncio.Semaphore(settings.side_by_side)
+        self._in_vain = 0
+        self._waited_s = 0.0
 
     async def ask(
         self,
@@ -83,36 +90,49 @@ class Desk:
         """The reply, and before it those that only said to come again later.
 
         Raises:
-            ListenError: there is no connection.
+            ListenError: there is no connection, or there have been too many requests without a reply.
         """
-        heard = []
-        for _ in range(_TRIES):
-            heard.append(await self._ask(asked, probe, leave, within_s))
-            wait_s = _wait_s(heard[-1])
-            if wait_s is None:
+        heard = [await self._ask(asked, probe, leave, within_s)]
+        while len(heard) < _TRIES and (wait_s := _wait_s(heard[-1])) is not None:
+            self._waited_s += wait_s
+            if self._waited_s > _ALL_WAITS_S:
                 break
             await self._pause(wait_s)
+            heard.append(await self._ask(asked, probe, leave, within_s))
         return heard
 
     async def _ask(
         self, asked: Asked, probe: str, leave: Callable[[bytes], bool] | None, within_s: float | None
     ) -> Recording:
+        async with self._places:
+            if self._in_vain >= _IN_VAIN_LIMIT:
+                raise ListenError(_STOPPED)
+            try:
+                recording = await self._hear(asked, probe, leave, within_s)
+            except ListenError:
+                self._in_vain += 1
+                raise
+            self._in_vain += recording.is_given_up
+            return recording
+
+    async def _hear(
+        self, asked: Asked, probe: str, leave: Callable[[bytes], bool] | None, within_s: float | None
+    ) -> Recording:
         patience = self.settings.patience
         limit_s = patience.reply_s if within_s is None else min(within_s, patience.reply_s)
-        async with self._places:
-            return await self._listen(
-                self._root if asked.is_root else self.address,
-                asked.method,
-                asked.path,
-                body=asked.body,
-                # Who looks into the server's log finds the probe there.
-                headers=(("User-Agent", f"welldone/{__version__} check ({probe})"), *asked.headers),
-                within_s=limit_s,
-                quiet_s=limit_s,
-                limit_bytes=LIMIT_BYTES,
-                after_done_s=patience.after_done_s,
-                leave=leave,
-            )
+        return await self._listen(
+            self._root if asked.is_root else self.address,
+            asked.method,
+            asked.path,
+            body=asked.body,
+            # Who looks into the server's log finds the probe there.
+            headers=(("User-Agent", f"welldone/{__version__} check ({probe})"), *asked.headers),
+            within_s=limit_s,
+            quiet_s=limit_s,
+            limit_bytes=LIMIT_BYTES,
+            after_done_s=patience.after_done_s,
+            leave=leave,
+        )
 
 
 def _wait_s(recording: Recording) -> float | None:

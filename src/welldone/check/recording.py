@@ -1,11 +1,15 @@
 """Keeps the traces of a run: for each reply NAME.json and NAME.body, as `welldone lint` and `mock` read them."""
 
 import json
+import re
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
 from welldone.check.reply import Reply
 from welldone.net.secrets import Secrets
+
+_OURS = re.compile(r".+-\d+\.(?:json|body)")
 
 
 def name_of(probe: str, reply: Reply) -> str:
@@ -18,13 +22,27 @@ def is_kept(reply: Reply, secrets: Secrets) -> bool:
     return reply.is_judged and reply.status is not None and not secrets.are_in(reply.recording.body)
 
 
+def prepare(folder: Path, probes: Iterable[str]) -> None:
+    """Make the folder, and take out of it what an earlier run has left of these probes.
+
+    Raises:
+        OSError: it cannot be written to.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    names = set(probes)
+    for path in list(folder.iterdir()):
+        if _OURS.fullmatch(path.name) and path.name.rpartition("-")[0] in names:
+            path.unlink()
+    with tempfile.TemporaryFile(dir=folder):
+        pass  # it can be
+
+
 def write(folder: Path, probe: str, replies: Iterable[Reply], secrets: Secrets) -> None:
     """Write the traces of one probe. One with a secret in its body is left out.
 
     Raises:
         OSError: the disk refused.
     """
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for reply in replies:
         if not is_kept(reply, secrets):
             continue

@@ -5,6 +5,7 @@ It is read with the eyes of the judge (`rules/heard`), stream or not: probes ask
 
 import json
 import re
+from bisect import bisect_left
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -183,7 +184,8 @@ class Reply:
     def at(self, byte: int) -> float:
         """Seconds after the request until so many bytes of the body were there."""
         arrivals = self.recording.arrivals
-        return next((seconds for seconds, count in arrivals if count >= byte), self.recording.ended_s)
+        place = bisect_left(arrivals, byte, key=lambda arrival: arrival[1])
+        return arrivals[place][0] if place < len(arrivals) else self.recording.ended_s
 
     @cached_property
     def text_times(self) -> list[float]:
@@ -203,21 +205,6 @@ class Reply:
         times = [0.0, *([] if head_s is None else [head_s]), *(seconds for seconds, _ in self.recording.arrivals)]
         times.append(self.recording.ended_s)
         return max(later - earlier for earlier, later in pairwise(times))
-
-
-def silence(why: str) -> Recording:
-    """What is heard where there is no connection."""
-    return Recording(
-        status=None,
-        headers=(),
-        body=b"",
-        pieces=None,
-        is_complete=False,
-        head_s=None,
-        arrivals=(),
-        ended_s=0.0,
-        error=why,
-    )
 
 
 def _streamed(choice: Choice) -> Said:

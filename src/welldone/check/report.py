@@ -65,7 +65,7 @@ class Probed(msgspec.Struct, frozen=True, kw_only=True):
     broken: tuple[str, ...]
     """The rules that it heard broken."""
     is_given_up: bool = False
-    """Whether a reply did not end in time. Nothing is known of it then, and the run is no pass."""
+    """Whether a reply did not come, or not to its end in time. Nothing is known of it then, and the run is no pass."""
     seconds: float
 
 

@@ -20,7 +20,6 @@ from welldone.check.session import NotHeardError, NotOfferedError, Session
 from welldone.check.settings import CheckSettings
 from welldone.check.tally import Outcome
 from welldone.net import ear
-from welldone.net.secrets import Secrets
 from welldone.wire.faults.catalogue import ALL
 
 
@@ -61,11 +60,15 @@ async def check(
     desk = Desk(settings, listen)
     date = datetime.now(UTC).isoformat(timespec="seconds")
     begun = clock()
+    if settings.record is not None:
+        recording.prepare(settings.record, [probe.name for probe in chosen])
     tell(Progress(0, len(chosen), ("first look",)))
-    facts = await look(desk)
+    facts = await _look(desk)
     outcomes = await _Run(desk, facts, wanted, tell, clock).all(chosen)
-    if not any(outcome.session.judged for outcome in outcomes):
-        raise NothingError("no rule had a say: " + _why(outcomes))
+    if settings.record is not None:
+        for outcome in outcomes:
+            recording.write(settings.record, outcome.probe.name, outcome.session.replies, settings.secrets)
+    _want_judged(settings, outcomes)
     return _report(settings, facts, outcomes, wanted, date, clock() - begun)
 
 
@@ -97,8 +100,21 @@ def wanted_rules(settings: CheckSettings) -> frozenset[str]:
     return wanted
 
 
-def _why(outcomes: Sequence[Outcome]) -> str:
-    return next((outcome.why for outcome in outcomes if outcome.why), "no reply gave an occasion")
+async def _look(desk: Desk) -> Facts:
+    try:
+        return await look(desk)
+    except UnreachableError as error:  # it may quote the server, which may quote the key
+        raise UnreachableError(desk.settings.secrets.clean(str(error))) from None
+
+
+def _want_judged(settings: CheckSettings, outcomes: Sequence[Outcome]) -> None:
+    """Refuse to report on a server of which nothing was heard."""
+    if any(outcome.session.judged for outcome in outcomes):
+        return
+    why = next((outcome.why for outcome in outcomes if outcome.why), "no reply gave an occasion")
+    if any(outcome.session.is_given_up for outcome in outcomes):
+        raise UnreachableError(f"{settings.url}: {why}")
+    raise NothingError(f"no rule had a say: {why}")
 
 
 class _Run:
@@ -116,8 +132,7 @@ class _Run:
         self._done = 0
         self._total = 0
         self._places = asyncio.Semaphore(desk.settings.side_by_side)
-        key = desk.settings.key
-        self._secrets = Secrets([key] if key else [])
+        self._secrets = desk.settings.secrets
 
     async def all(self, probes: Sequence[Probe]) -> list[Outcome]:
         """What each came to, in the order given."""
@@ -149,11 +164,13 @@ class _Run:
         except NotHeardError as error:
             why = str(error)
         self._show(ended=probe.name)
-        if (folder := self._desk.settings.record) is not None:
-            recording.write(folder, probe.name, session.replies, self._secrets)
-        seconds = self._clock() - begun
         return Outcome(
-            probe=probe, session=session, seconds=seconds, is_offered=is_offered, why=self._secrets.clean(why)
+            probe=probe,
+            session=session,
+            seconds=self._clock() - begun,
+            is_offered=is_offered,
+            why=self._secrets.clean(why),
+            unheard={rule: self._secrets.clean(reason) for rule, reason in session.unheard.items()},
         )
 
     def _show(self, *, began: str | None = None, ended: str | None = None) -> None:
@@ -180,7 +197,7 @@ def _report(
         date=date,
         url=settings.url,
         model=facts.model,
-        server=facts.server,
+        server=settings.secrets.clean(facts.server),
         profile=settings.profile,
         is_strict=settings.is_strict,
         verdict=tally.worth(finding.severity for finding in findings),

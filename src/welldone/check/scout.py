@@ -43,7 +43,7 @@ async def look(desk: Desk) -> Facts:
     """
     listed = await _ask(desk, Asked(method="GET", path="/models"), within_s=_LOOK_S)
     _check_door(desk, listed)
-    models = (read_models(listed.recording.body) or ()) if listed.is_ok else ()
+    models = (read_models(listed.recording.body, desk.settings.secrets.told) or ()) if listed.is_ok else ()
     names = [model.id for model in models]
     model = desk.settings.model or (names[0] if names else None)
     if model is None:

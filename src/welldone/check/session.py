@@ -12,7 +12,7 @@ import msgspec
 
 from welldone.check.desk import Desk, Facts
 from welldone.check.occasions import had_a_say
-from welldone.check.reply import Asked, Reply, silence
+from welldone.check.reply import Asked, Reply
 from welldone.net.ear import ListenError, Recording
 from welldone.rules.judge import judge, show
 from welldone.wire.faults import Severity
@@ -60,7 +60,7 @@ class Session:
         self.unheard: dict[str, str] = {}
         """Rules of the probe's own that had no say, and why."""
         self.is_given_up = False
-        """Whether a reply was given up before it was whole."""
+        """Whether a reply did not come, or was given up before it was whole."""
         self._desk = desk
         self._probe = probe
         self._wanted = wanted
@@ -155,8 +155,9 @@ class Session:
     async def _ask(self, asked: Asked, leave: Leave | None) -> list[Recording]:
         try:
             return await self._desk.ask(asked, self._probe, leave)
-        except ListenError as error:  # it was there a moment ago
-            return [silence(str(error))]
+        except ListenError as error:  # it was there a moment ago: no rule speaks about that, and it is no pass
+            self.is_given_up = True
+            raise NotHeardError(str(error)) from None
 
     def answered(self, reply: Reply) -> Reply:
         """The reply, where the server took the request.

@@ -1,11 +1,14 @@
 """What a run of the check is told: whom to ask, how, and what to look at."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
+
+from welldone.net.secrets import Secrets
 
 
 class Patience(msgspec.Struct, frozen=True):
@@ -46,7 +49,10 @@ class CheckSettings(msgspec.Struct, frozen=True, kw_only=True):
     ca_file: str | None = None
     is_verified: bool = True
     headers: tuple[tuple[str, str], ...] = ()
-    """For every request."""
+    """For every request. Their values may be secrets."""
+    variables: Mapping[str, str] = {}
+    """The environment variables that the key (`Authorization`) and headers come from: commands that are shown name
+    them."""
     extra: Mapping[str, Any] = {}
     """Members for the body of every request that should be answered."""
     only: tuple[str, ...] = ()
@@ -63,3 +69,14 @@ class CheckSettings(msgspec.Struct, frozen=True, kw_only=True):
     record: Path | None = None
     """A folder for the traces."""
     patience: Patience = Patience()
+
+    def __repr__(self) -> str:
+        """Whom it is about, and no key."""
+        return f"CheckSettings({self.url})"
+
+    @property
+    def secrets(self) -> Secrets:
+        """What must not be shown: the key, the values of headers, and their parts, such as the token of a Bearer."""
+        values = [value for _, value in self.headers]
+        parts = [part for value in values for part in re.split(r"[\s;,=]+", value)]
+        return Secrets([*([self.key] if self.key else []), *values, *parts])

@@ -1,6 +1,6 @@
 """From what the probes heard to the report: verdicts by probe and by rule, findings, and what it all cost."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -20,6 +20,7 @@ from welldone.wire.faults.catalogue import ALL, BY_ID
 _SEVERITIES = [severity.value for severity in Severity]
 _PLACES = {fault.id: place for place, fault in enumerate(ALL)}
 _LETTERS_PER_TOKEN = 4  # of English text, roughly, in the tokenizers of today
+_MOST_TOKENS = 10**9  # of a request: a hundred times the longest context of today
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +32,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     is_offered: bool = True
     why: str = ""
     """Why it ended early: not offered, or not heard."""
+    unheard: Mapping[str, str]
+    """Why rules of its own had no say."""
 
 
 def probed(outcome: Outcome) -> Probed:
@@ -57,7 +60,7 @@ def _verdict(outcome: Outcome) -> tuple[Verdict, str]:
     if outcome.why:
         return (Verdict.NOT_HEARD if outcome.is_offered else Verdict.NOT_OFFERED), outcome.why
     if not session.judged:
-        return Verdict.NOT_HEARD, next(iter(session.unheard.values()), "no rule that was asked for had a say")
+        return Verdict.NOT_HEARD, next(iter(outcome.unheard.values()), "no rule that was asked for had a say")
     return Verdict.RIGHT, ""
 
 
@@ -71,7 +74,7 @@ def worth(severities: Iterable[str]) -> Verdict:
 
 def findings(outcomes: Sequence[Outcome], settings: CheckSettings, facts: Facts) -> tuple[Finding, ...]:
     """What was heard, by severity; of each rule and probe the first, and how often it was."""
-    secrets = Secrets([settings.key] if settings.key else [])
+    secrets = settings.secrets
     all_found = [
         _finding(outcome, found, settings, facts, secrets)
         for outcome in outcomes
@@ -137,7 +140,7 @@ def _unjudged(rule: str, outcomes: Sequence[Outcome]) -> tuple[Verdict, str]:
     for outcome in own:
         if not outcome.is_offered:
             return Verdict.NOT_OFFERED, outcome.why
-    reasons = [outcome.session.unheard.get(rule) or outcome.why for outcome in own]
+    reasons = [outcome.unheard.get(rule) or outcome.why for outcome in own]
     return Verdict.NOT_HEARD, next(filter(None, reasons), None) or why_unheard(rule)
 
 
@@ -155,12 +158,18 @@ def cost(outcomes: Sequence[Outcome], seconds: float) -> Cost:
 
 
 def _prompt_tokens(reply: Reply) -> int:
-    told = reply.tokens("prompt_tokens")
+    told = _told(reply, "prompt_tokens")
     return len(reply.asked.body or b"") // _LETTERS_PER_TOKEN if told is None else told
 
 
+def _told(reply: Reply, name: str) -> int | None:
+    """What the server has counted, where it can be true."""
+    told = reply.tokens(name)
+    return told if told is not None and 0 <= told <= _MOST_TOKENS else None
+
+
 def _completion_tokens(reply: Reply) -> int:
-    told = reply.tokens("completion_tokens")
+    told = _told(reply, "completion_tokens")
     if told is not None:
         return told
     # A chunk is most often a token.

@@ -4,24 +4,24 @@ import argparse
 import asyncio
 import json
 import os
-import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from welldone.check.again import KEY_VARIABLE
+from welldone.check.again import AUTHORIZATION, KEY_VARIABLE
 from welldone.check.probes import PROBES
 from welldone.check.profiles import BUILT_ON, CLIENTS
 from welldone.check.report import Report
 from welldone.check.reports import data, forms, terminal
-from welldone.check.run import NothingError, Progress, UnreachableError, check
+from welldone.check.run import NothingError, UnreachableError, check
 from welldone.check.settings import CheckSettings, Patience, base_url
 from welldone.cli import captures, show
 from welldone.cli.exits import Exit, UsageError
 from welldone.cli.options import Parser, nearest
+from welldone.cli.watch import watching
 from welldone.wire.faults.catalogue import BY_ID
 
 EXAMPLES = f"""
@@ -41,6 +41,7 @@ writes nothing to the server.
 The exit code is 0 where no broken rule is known to break a client (with --strict: where no rule is broken at all),
 1 where one is, 3 where the server cannot be checked, 4 where there was nothing to judge."""
 
+_ENV = "env:"
 _SIDE_BY_SIDE_LIMIT = 64
 _TIMEOUT_LIMIT_S = 3600.0
 
@@ -53,8 +54,7 @@ def run(arguments: list[str]) -> Exit:
         return Exit.RIGHT
     settings = _settings(options)
     for path in options.report:
-        if path.suffix.lower() not in forms.FORMS:
-            raise UsageError(f"{show.name(str(path))}: the name of a report ends in one of {', '.join(forms.FORMS)}")
+        _check_report(path)
     try:
         report = asyncio.run(_check(settings))
     except UnreachableError as error:
@@ -67,6 +67,17 @@ def run(arguments: list[str]) -> Exit:
         raise UsageError(f"the traces cannot be written: {show.why(error)}") from None
     _write(report, options)
     return Exit.RIGHT if report.passed else Exit.FOUND
+
+
+def _check_report(path: Path) -> None:
+    """Say what is wrong with the file of a report before a minute is spent on it."""
+    name = show.name(str(path))
+    if path.suffix.lower() not in forms.FORMS:
+        raise UsageError(f"{name}: the name of a report ends in one of {', '.join(forms.FORMS)}")
+    if not path.parent.is_dir():
+        raise UsageError(f"cannot write {name}: there is no folder {show.name(str(path.parent))}")
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UsageError(f"cannot write {name}: {'it is a folder' if path.is_dir() else 'permission denied'}")
 
 
 def _parser() -> Parser:
@@ -96,7 +107,14 @@ def _parser() -> Parser:
     add("--jobs", metavar="N", type=_jobs, default=4, help="requests at once (4)")
     add("--timeout", metavar="SECONDS", type=_seconds, default=60.0, help="for a reply to be whole (60)")
     add("--extra", metavar="JSON", type=_object, default={}, help="members for the body of every request")
-    add("--header", metavar="LINE", type=_header, action="append", default=[], help="a header for every request")
+    add(
+        "--header",
+        metavar="LINE",
+        type=_header,
+        action="append",
+        default=[],
+        help="a header for every request, as NAME: VALUE or NAME: env:VARIABLE",
+    )
     add("--ca-file", metavar="FILE", help="certificates to trust (https)")
     add("--insecure", action="store_true", help="trust any certificate (https)")
     return parser
@@ -144,13 +162,15 @@ def _settings(options: Namespace) -> CheckSettings:
     for rule in options.rule:
         if rule not in BY_ID:
             raise UsageError(f"there is no rule {rule!r}{nearest(rule, BY_ID)}; welldone rules lists them")
+    headers, variables = _headers(options.header)
     return CheckSettings(
         url=_url(options.url),
         model=options.model,
         key=_key(options.api_key),
+        variables=variables | _key_variable(options.api_key),
         ca_file=options.ca_file,
         is_verified=not options.insecure,
-        headers=tuple(options.header),
+        headers=headers,
         extra=options.extra,
         only=_probes(options.only),
         skip=_probes(options.skip),
@@ -174,11 +194,27 @@ def _url(text: str) -> str:
 def _key(said: str | None) -> str | None:
     if said is None:
         return os.environ.get(KEY_VARIABLE) or None
-    if not said.startswith("env:"):
+    return _from_environment(said, "--api-key")
+
+
+def _key_variable(said: str | None) -> dict[str, str]:
+    return {AUTHORIZATION: said.removeprefix(_ENV)} if said is not None and said.startswith(_ENV) else {}
+
+
+def _headers(given: Iterable[tuple[str, str]]) -> tuple[tuple[tuple[str, str], ...], dict[str, str]]:
+    """The headers, and the environment variables that hold some of them."""
+    said = list(given)
+    headers = tuple((name, _from_environment(value, f"the header {name}")) for name, value in said)
+    return headers, {name: value.removeprefix(_ENV) for name, value in said if value.startswith(_ENV)}
+
+
+def _from_environment(said: str, who: str) -> str:
+    """What was said, or what the environment variable holds that was named."""
+    if not said.startswith(_ENV):
         return said
-    name = said.removeprefix("env:")
+    name = said.removeprefix(_ENV)
     if not os.environ.get(name):
-        raise UsageError(f"--api-key names the environment variable {name}, which is not set")
+        raise UsageError(f"{who} names the environment variable {name}, which is not set")
     return os.environ[name]
 
 
@@ -205,22 +241,10 @@ def _known(name: str) -> frozenset[str]:
 
 async def _check(settings: CheckSettings) -> Report:
     try:
-        return await check(settings, tell=_teller())
+        async with watching() as tell:
+            return await check(settings, tell=tell)
     except ValueError as error:
         raise UsageError(str(error)) from None
-
-
-def _teller() -> Callable[[Progress], None]:
-    """Shows how far it is, in one line that is written over; programs do not get it."""
-    if not sys.stderr.isatty():
-        return lambda _: None
-    return lambda progress: show.over(_line(progress))
-
-
-def _line(progress: Progress) -> str:
-    if progress.done == progress.total:
-        return ""
-    return f"{progress.done} of {progress.total} probes  {', '.join(progress.running)}"
 
 
 def _write(report: Report, options: Namespace) -> None:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from itertools import takewhile
 
 import msgspec
 
@@ -20,16 +21,25 @@ def is_weak(key: str) -> bool:
     return len(key) < SHORTEST
 
 
+def _shared(text: str, secret: str) -> int:
+    """How much of the secret the text begins with."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(text, secret, strict=False)))
+
+
+def _spellings(secret: str) -> set[bytes]:
+    """A secret as it is, and as it stands in JSON; some put a backslash before each slash."""
+    plain = _encode(secret)[1:-1]
+    return {secret.encode(), plain, plain.replace(b"/", rb"\/")}
+
+
 class Secrets:
     """What must not be written."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         # The longest first: one may be the beginning of another.
         # A weak one, such as `ollama`, is a common word: no trace with it would ever be written.
-        told = sorted({secret for secret in secrets if not is_weak(secret)}, key=len, reverse=True)
-        # As they are, and as they stand in JSON.
-        self._spelled = [spelling for secret in told for spelling in {secret.encode(), _encode(secret)[1:-1]}]
-        self._known = re.compile("|".join(map(re.escape, told)) or "(?!)")
+        self.told = sorted({secret for secret in secrets if not is_weak(secret)}, key=len, reverse=True)
+        self._spelled = [spelling for secret in self.told for spelling in _spellings(secret)]
         self.longest = max(map(len, self._spelled), default=0)
 
     def are_in(self, data: bytes) -> bool:
@@ -37,8 +47,13 @@ class Secrets:
         return any(spelling in data for spelling in self._spelled)
 
     def clean(self, text: str) -> str:
-        """The text without them."""
-        return self._known.sub(HIDDEN, text)
+        """The text without them, also where it was cut within one of them."""
+        for secret in self.told:
+            begun = text.find(secret[:SHORTEST])
+            while begun >= 0:
+                text = text[:begun] + HIDDEN + text[begun + _shared(text[begun:], secret) :]
+                begun = text.find(secret[:SHORTEST], begun + len(HIDDEN))
+        return text
 
     def clean_json(self, text: bytes) -> bytes:
         """JSON without them. Each string is cleaned by itself, so that it stays JSON."""

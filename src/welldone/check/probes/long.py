@@ -29,11 +29,11 @@ async def _long(session: Session) -> None:
 
 
 def _is_quick(session: Session, reply: Reply) -> bool:
-    """Whether it says nothing: there was no wait, or one so short that it may have been for a refusal."""
+    """Whether it says nothing: the text came at once, or its head came late but soon enough."""
     if not reply.text_times:
         raise NotHeardError("the answer had no text")
-    shortest_s = session.patience.prefill_s * (1 if _is_head_first(reply) else _SOON)
-    return reply.text_times[0] < shortest_s
+    prefill_s, head_s = session.patience.prefill_s, reply.recording.head_s or 0.0
+    return reply.text_times[0] < prefill_s or (not _is_head_first(reply) and head_s < _SOON * prefill_s)
 
 
 def _is_head_first(reply: Reply) -> bool:

@@ -7,7 +7,7 @@ _PUZZLE = "Tom is taller than Ann, and Ann is taller than Bob. Who is the shorte
 
 
 async def _reasoning(session: Session) -> None:
-    reply = session.answered(await session.chat(_PUZZLE, max_tokens=128))
+    reply = session.answered(await session.chat(_PUZZLE, max_tokens=64))
     if reply.first.reasoning:
         return
     if reply.text.lstrip().startswith("<think>"):

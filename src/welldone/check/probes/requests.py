@@ -16,7 +16,7 @@ DEFAULT = "http-stream-default-false"
 
 Ask: TypeAlias = Callable[[], Awaitable[Reply]]
 
-_FEW = 16  # tokens: that there is an answer is enough
+_FEW = 8  # tokens: that there is an answer is enough
 _BUSY = (429, 503)
 _EVENTS = "text/event-stream"
 _JSON = "application/json"

@@ -25,10 +25,13 @@ _SCHEMA = {
     },
 }
 _OBJECT = {"type": "json_object"}
+_TOKENS = 32  # enough for this cat. A small model may write blanks for ever
 
 
 async def _ask(session: Session, *, response_format: dict[str, Any], stream: bool) -> None:
-    reply = session.answered(await session.chat(_PROMPT, stream=stream, max_tokens=64, response_format=response_format))
+    reply = session.answered(
+        await session.chat(_PROMPT, stream=stream, max_tokens=_TOKENS, response_format=response_format)
+    )
     if reply.finish == "stop" and not is_json(reply.text, dict):
         kind = response_format["type"]
         raise NotHeardError(f"asked for {kind}, and the answer is no JSON object: the server seems to ignore it")

@@ -41,9 +41,8 @@ def _probes(report: Report) -> list[Element]:
         findings = [finding for finding in report.findings if finding.probe == probe.name]
         message = f"{count(len(probe.broken), 'rule')} broken: {', '.join(probe.broken)}"
         end = _end(report, probe.verdict, probe.why, findings, message)
-        if probe.is_given_up and all(
-            one.tag != "failure" for one in end
-        ):  # nothing is known of it, and that is no pass
+        is_failed = any(one.tag == "failure" for one in end)
+        if probe.is_given_up and not is_failed:  # nothing is known of it, and that is no pass
             end = [element("failure", message=probe.why or message, type="not heard")]
         time = f"{probe.seconds:.3f}"
         cases.append(element("testcase", *end, classname="welldone.probe", name=probe.name, time=time))

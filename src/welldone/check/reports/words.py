@@ -12,6 +12,7 @@ from welldone.check.report import Cost, Finding, Probed, Report, Ruled, Verdict
 
 JUDGED = (Verdict.RIGHT, Verdict.LAX, Verdict.WRONG)
 """The verdicts of what had a say."""
+_NAMED = 5  # probes in a line
 LONGEST = 10_000
 """Characters of one text. What is quoted of a server is far shorter; a curl line may be some thousand."""
 
@@ -121,7 +122,8 @@ def reason(report: Report) -> str:
     """Why it passes, or does not, where the verdict alone does not say."""
     late = [probe.name for probe in report.probes if probe.is_given_up]
     if late:
-        return f"not passed: no reply in time to {', '.join(late)}"
+        named = ", ".join(late[:_NAMED]) + (", …" if len(late) > _NAMED else "")
+        return f"not passed: no whole reply in time to {named}"
     if not report.passed and report.verdict is Verdict.LAX:
         return "not passed: with --strict every broken rule counts"
     if report.passed and report.findings and not any(finding.is_new for finding in report.findings):

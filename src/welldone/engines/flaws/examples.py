@@ -52,7 +52,9 @@ class Shown:
     def __init__(self, rule: str, ideal: Ideal) -> None:
         self._rule = rule
         self._ideal = ideal
-        self._wrong = [example for example in read_page(rule) if not example.is_right]
+        wrong = [example.trace for example in read_page(rule) if not example.is_right]
+        self._wrong = [(trace, judge(trace).counts.keys()) for trace in wrong]
+        """Each example, and all rules that it breaks: some faults have two names."""
         self._is_busy = cycle((True, False))
 
     def answer(self, seen: Seen) -> Reply:
@@ -71,18 +73,17 @@ class Shown:
         if seen.method != "POST" or endpoint is None or any(map((request or {}).get, _PARTICULAR)):
             return None
         asked = Trace(body=right.body, endpoint=endpoint, request=request, status=right.status)
-        return next((trace for example in self._wrong for trace in self._fitting(example, asked)), None)
+        return next(self._fitting(asked), None)
 
-    def _fitting(self, example: Example, asked: Trace) -> Iterator[Trace]:
-        if example.trace.endpoint != asked.endpoint:
-            return
-        is_busy = example.trace.status in _BUSY  # which anybody may be told
-        for variant in (example.trace, _with_usage(example.trace)):
-            trace = msgspec.structs.replace(variant, request=asked.request)
-            broken = judge(trace).counts.keys()
-            is_alike = is_busy or _likeness(trace) == _likeness(asked)
-            if is_alike and self._rule in broken and broken <= judge(example.trace).counts.keys():
-                yield trace
+    def _fitting(self, asked: Trace) -> Iterator[Trace]:
+        for example, known in self._wrong:
+            for variant in (example, _with_usage(example)) if example.endpoint == asked.endpoint else ():
+                trace = msgspec.structs.replace(variant, request=asked.request)
+                # Anybody may be told that there is no time now.
+                is_alike = trace.status in _BUSY or _likeness(trace) == _likeness(asked)
+                broken = judge(trace).counts.keys() if is_alike else set()
+                if self._rule in broken and broken <= known:
+                    yield trace
 
     def _say_the_same(self, seen: Seen) -> Reply | None:
         """What an example says to the same question in another form; None where none answers it in any form.

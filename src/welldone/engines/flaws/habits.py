@@ -254,8 +254,8 @@ def _withholds(ideal: Ideal, seen: Seen) -> Reply:
 def _nothing_without_role(ideal: Ideal, seen: Seen) -> Reply:
     """A stream that says nothing has no role."""
     reply = ideal.answer(seen)
-    is_empty = _is_stream(reply) and not text_of(choice := first_choice(ideal, seen)) and "message" in choice
-    if not is_empty or as_object(choice["message"]).keys() & {"tool_calls", "reasoning_content"}:
+    message = as_object(first_choice(ideal, seen).get("message")) if _is_stream(reply) else {}
+    if not message or any(message.get(name) for name in ("content", "tool_calls", "reasoning_content")):
         return reply
     return edited(reply, lambda chunk: None if any("role" in choice["delta"] for choice in _choices(chunk)) else chunk)
 
