@@ -92,10 +92,7 @@ def test_a_server_that_says_what_was_recorded_is_found_as_lint_finds_the_recordi
 
 
 EXAMPLES = [example for page in sorted(PAGES.glob("*-*.md")) for example in read_page(page)]
-NOT_THERE = {
-    *("env-obfuscation", "fin-function-call-legacy"),
-    *("err-empty-stream", "err-status-before-stream", "ns-error-status"),
-}
+NOT_THERE = {"env-obfuscation", "fin-function-call-legacy", "err-empty-stream"}
 """They forbid something: what their pages show as right does not have it."""
 
 
@@ -352,3 +349,16 @@ def test_a_whole_run_stays_cheap() -> None:
     cost = _check(Ideal().answer).cost
     assert len(PROBES) <= cost.requests < 120
     assert cost.prompt_tokens + cost.completion_tokens < 7000
+
+
+@pytest.mark.parametrize(
+    ("name", "is_found"), [("tools-named", False), ("tools-no-arguments", False), ("tools-required", True)]
+)
+def test_a_call_of_a_named_tool_may_end_with_stop_as_with_openai(name: str, is_found: bool) -> None:
+    def change(_: Json, said: Json) -> Json:
+        for choice in said["choices"]:
+            choice["finish_reason"] = choice["finish_reason"] and "stop"
+        return said
+
+    talk, why = _probe(name, edited(Ideal().answer, change))
+    assert (found(talk), why) == ({"fin-tool-calls"} if is_found else set(), "")

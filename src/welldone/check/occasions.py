@@ -119,6 +119,7 @@ _RULES: Mapping[str, Occasion] = {
     "err-not-with-choices": _has_failure,
     "err-event-name": _has_failure,
     "err-retry-after": _is_busy,
+    "err-status-before-stream": _is_failure,
     "ext-annotations": _has_member("annotations"),
     "ext-audio": _has_member("audio"),
     "ext-refusal": _has_member("refusal"),
@@ -134,7 +135,7 @@ _RULES: Mapping[str, Occasion] = {
     "cmpl-logprobs": _has_logprobs,
     "cmpl-usage-chunk": _asked_usage,
     "n-index-int": _ALWAYS,
-    "n-one-choice-per-chunk": _ALWAYS,
+    "ns-error-status": _is_failure,
     "ns-tool-calls": _has_whole_call,
     "sse-keepalive-form": _has_comments,
     "sse-keepalive-run-limit": _has_comments,
@@ -170,6 +171,9 @@ UNHEARD: Mapping[str, str] = {
     "env-fingerprint": "no system_fingerprint was heard",
     "fin-function-call-legacy": "no function_call was heard",
     "sse-keepalive": "no keep-alive was heard",
+    "live-keepalive": "no stream took so long that a sign of life was due",
+    "ns-error-status": "nothing was refused",
+    "err-status-before-stream": "nothing was refused",
 }
 """Why a rule had no say, by the beginning of its id; the longest counts."""
 
@@ -180,6 +184,17 @@ def had_a_say(heard: Heard) -> set[str]:
         rule.fault.id
         for rule in RULES
         if rule.applies(heard) and rule.can_be_judged(heard) and _occasion(rule.fault.id)(heard)
+    } | _kept_by_refusing(heard)
+
+
+def _kept_by_refusing(heard: Heard) -> set[str]:
+    """The rules that forbid an error with status 200: who sends another status keeps them."""
+    if heard.form is not Form.FAILURE:
+        return set()
+    wants_stream = heard.trace.wants_stream
+    return {
+        *(() if wants_stream is False else ("err-status-before-stream",)),
+        *(() if wants_stream is True else ("ns-error-status",)),
     }
 
 
