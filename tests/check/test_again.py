@@ -75,24 +75,24 @@ def test_a_model_may_begin_with_a_hyphen() -> None:
 def test_secrets_are_put_in_by_the_shell(settings: dict[str, Any], said: str) -> None:
     json_type = "-H 'Content-Type: application/json'"
     body = shlex.quote('{"a":"it\'s"}')
-    assert curl(_settings(**settings), POST) == f"curl -siN --raw {URL}/chat/completions {json_type}{said} -d {body}"
+    assert curl(_settings(**settings), POST) == f"curl -siN --raw {URL}/chat/completions -m 60 {json_type}{said} -d {body}"
 
 
 @pytest.mark.parametrize(
     ("settings", "asked", "said"),
     [
-        ({}, Asked(method="GET", path="/models"), f"curl -siN --raw {URL}/models"),
-        ({}, Asked(method="GET", path="/slots", is_root=True), "curl -siN --raw http://127.0.0.1:8000/slots"),
-        ({}, Asked(method="OPTIONS", path="/x"), f"curl -siN --raw {URL}/x -X OPTIONS"),
+        ({}, Asked(method="GET", path="/models"), f"curl -siN --raw {URL}/models -m 60"),
+        ({}, Asked(method="GET", path="/slots", is_root=True), "curl -siN --raw http://127.0.0.1:8000/slots -m 60"),
+        ({}, Asked(method="OPTIONS", path="/x"), f"curl -siN --raw {URL}/x -m 60 -X OPTIONS"),
         (
             {"key": KEY, "headers": (("X-A", KEY),)},
             Asked(method="GET", path="/x", headers=(("Authorization", None), ("x-a", "b"))),
-            f"curl -siN --raw {URL}/x -H Authorization: -H 'x-a: b'",
+            f"curl -siN --raw {URL}/x -m 60 -H Authorization: -H 'x-a: b'",
         ),
         (
             {"ca_file": "a b", "is_verified": False},
             Asked(method="GET", path="/x"),
-            f"curl -siN --raw {URL}/x --cacert 'a b' --insecure",
+            f"curl -siN --raw {URL}/x -m 60 --cacert 'a b' --insecure",
         ),
         ({}, Asked(method="POST", path="/x", body=b"\xff"), None),
         ({}, Asked(method="POST", path="/x", body=b"a\nb"), None),

@@ -120,10 +120,10 @@ def test_the_markup_of_a_call_in_the_text_is_found(name: str) -> None:
     ("name", "why"),
     [
         ("tools-auto", "the model chose to call no tool"),
-        ("tools-required", "the server seems to ignore tool_choice"),
-        ("tools-required-whole", "the server seems to ignore tool_choice"),
-        ("tools-named", "the server seems to ignore tool_choice"),
-        ("tools-no-arguments", "the server seems to ignore tool_choice"),
+        ("tools-required", "no tool was called although one had to be"),
+        ("tools-required-whole", "no tool was called although one had to be"),
+        ("tools-named", "no tool was called although one had to be"),
+        ("tools-no-arguments", "no tool was called although one had to be"),
         ("tools-parallel", "the model did not make two calls"),
     ],
 )

@@ -45,7 +45,7 @@ def _options(settings: CheckSettings) -> Iterator[str]:
 def curl(settings: CheckSettings, asked: Asked) -> str | None:
     """The request by hand, with the reply's head and framing, as `welldone lint` reads it; None: it is too long."""
     root = settings.url.rstrip("/").removesuffix("/v1") if asked.is_root else settings.url.rstrip("/")
-    words = ["curl", "-siN", "--raw", root + asked.path]
+    words = ["curl", "-siN", "--raw", root + asked.path, "-m", f"{settings.patience.reply_s:g}"]
     if settings.ca_file is not None:
         words += ["--cacert", settings.ca_file]
     if not settings.is_verified:

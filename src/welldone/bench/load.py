@@ -1,0 +1,215 @@
+"""Makes the load of one step: users who ask again when they were answered, or requests at their times."""
+
+import asyncio
+import gc
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from resource import RUSAGE_SELF, getrusage
+from typing import Any
+
+import msgspec
+
+from welldone.bench.listener import Listener
+from welldone.bench.prompts import Prompts, Turn
+from welldone.bench.record import End, Record
+from welldone.bench.report import Own
+from welldone.net.address import Address
+from welldone.net.outbound import Exchange, OutboundError
+from welldone.net.pool import Pool
+from welldone.wire.asked import read_request
+
+_LATE_S = 0.005
+"""A start that is later than this is late: the timers of an event loop are right within some milliseconds."""
+_BUSY = 0.8
+"""Of a core: beyond it this tool's own work shows in the times."""
+_LATE_SHARE = 0.01
+_BACKOFF_S = (0.1, 2.0)
+"""How long a user waits after a server that is not there, at first and at most."""
+
+
+class Counts(msgspec.Struct):
+    """How a step is doing, for who watches."""
+
+    under_way: int = 0
+    skipped: int = 0
+    due: int = 0
+    late: int = 0
+    latest_s: float = 0.0
+
+
+class Load:
+    """One step on one server. Its times begin with `begin`."""
+
+    def __init__(
+        self,
+        address: Address,
+        prompts: Prompts,
+        members: dict[str, Any],
+        *,
+        timeout_s: float,
+        grace_s: float,
+        stop: asyncio.Event,
+        target: int = 0,
+        on_end: Callable[[Record], None] = lambda _: None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.records: list[Record] = []
+        self.counts = Counts()
+        self.seconds = 0.0
+        """How long the step was: less than asked where it was stopped."""
+        self._address = address
+        self._prompts = prompts
+        self._members = members
+        self._timeout_s = timeout_s
+        self._grace_s = grace_s
+        self._stop = stop
+        self._target = target
+        self._on_end = on_end
+        self._clock = clock
+        self._begun = clock()
+        self._pool = Pool(idle_per_address=4096)
+        self._cpu = 0.0
+        self.texts: list[tuple[Record, str]] = []
+        """The answers, to be counted when the step is over."""
+
+    def now(self) -> float:
+        """Seconds since the step began."""
+        return self._clock() - self._begun
+
+    @property
+    def own(self) -> Own:
+        """What this tool did."""
+        counts = self.counts
+        cpu = self._cpu / self.seconds if self.seconds else 0.0
+        is_late = counts.late > max(1, _LATE_SHARE * len(self.records))
+        return Own(cpu=cpu, late_starts=counts.late, latest_s=counts.latest_s, is_bottleneck=cpu > _BUSY or is_late)
+
+    # The two ways.
+
+    async def closed(self, users: int, seconds: float) -> None:
+        """So many users, each of whom asks again when it was answered."""
+        with self._measured():
+            working = [asyncio.create_task(self._user(seconds)) for _ in range(users)]
+            await self._until(seconds)
+            await self._drain(working)
+
+    async def open(self, schedule: Iterator[float], seconds: float, most: int) -> None:
+        """Requests at their times, whatever the server does; those beyond `most` at once are skipped and counted."""
+        with self._measured():
+            working: set[asyncio.Task[Record]] = set()
+            for due_s in schedule:
+                if due_s >= seconds or not await self._wait(due_s):
+                    break
+                self.counts.due += 1
+                if self.counts.under_way >= most:
+                    self.counts.skipped += 1
+                    continue
+                self._note_start(due_s)
+                task = asyncio.create_task(self._ask(self._prompts.next(), due_s))
+                working.add(task)
+                task.add_done_callback(working.discard)
+            await self._until(seconds)
+            await self._drain(list(working))
+
+    @contextmanager
+    def _measured(self) -> Iterator[None]:
+        """The step, without the collector: it stops all for a while, and there are no rings here to collect."""
+        usage = getrusage(RUSAGE_SELF)
+        gc.collect()
+        gc.disable()
+        self._begun = self._clock()
+        try:
+            yield
+        finally:
+            gc.enable()
+            after = getrusage(RUSAGE_SELF)
+            self._cpu = after.ru_utime + after.ru_stime - usage.ru_utime - usage.ru_stime
+
+    async def _until(self, seconds: float) -> None:
+        await self._wait(seconds)
+        self.seconds = min(seconds, self.now())
+
+    async def _wait(self, until_s: float) -> bool:
+        """Wait for a time of the step; False where it was stopped before."""
+        left_s = until_s - self.now()
+        if left_s > 0 and not self._stop.is_set():
+            try:
+                async with asyncio.timeout(left_s):
+                    await self._stop.wait()
+            except TimeoutError:
+                return True
+        return not self._stop.is_set()
+
+    def _note_start(self, due_s: float) -> None:
+        late_s = self.now() - due_s
+        if late_s > _LATE_S:
+            self.counts.late += 1
+            self.counts.latest_s = max(self.counts.latest_s, late_s)
+
+    async def _drain(self, working: Sequence[asyncio.Task[Any]]) -> None:
+        """Let those who are under way end, for a while; then leave them."""
+        if working and not self._stop.is_set():
+            await asyncio.wait(working, timeout=self._grace_s)
+        for task in working:
+            task.cancel()
+        await asyncio.gather(*working, return_exceptions=True)
+        await self._pool.close()
+
+    async def _user(self, seconds: float) -> None:
+        pause_s, longest_s = _BACKOFF_S
+        while self.now() < seconds and not self._stop.is_set():
+            self.counts.due += 1
+            record = await self._ask(self._prompts.next(), self.now())
+            if record.end is not End.UNREACHABLE:
+                pause_s = _BACKOFF_S[0]
+                continue
+            await self._wait(self.now() + pause_s)
+            pause_s = min(2 * pause_s, longest_s)
+
+    # One request.
+
+    async def _ask(self, turn: Turn, due_s: float) -> Record:
+        body = {**self._members, "messages": turn.messages, "stream": True}
+        if turn.limit_tokens is not None:
+            body["max_tokens"] = turn.limit_tokens
+        data = msgspec.json.encode(body)
+        record = Record(self._target, due_s, self.now(), turn.prompt_tokens, turn.limit_tokens)
+        listener = Listener(record, self.now, read_request(body))
+        self.counts.under_way += 1
+        try:
+            listener = await self._hear(listener, data, body)
+        finally:
+            listener.settle(End.UNFINISHED)
+            self.counts.under_way -= 1
+            self.records.append(record)
+            self._on_end(record)
+        text = "".join(listener.texts)
+        self.texts.append((record, text))
+        if record.end is End.OK:
+            self._prompts.answered(turn, text)
+        return record
+
+    async def _hear(self, listener: Listener, data: bytes, body: dict[str, Any]) -> Listener:
+        exchange: Exchange | None = None
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                exchange = await self._send(listener, data)
+                await listener.over
+                if listener.is_stale:  # the server had closed the connection while nobody used it
+                    listener = Listener(listener.record, self.now, read_request(body))
+                    exchange = await self._send(listener, data)
+                    await listener.over
+        except TimeoutError:
+            listener.settle(End.TIMED_OUT, f"no end within {self._timeout_s:g} s")
+        except OutboundError as error:
+            listener.settle(End.UNREACHABLE, str(error))
+        finally:
+            if exchange is not None:
+                exchange.close()
+        return listener
+
+    async def _send(self, listener: Listener, data: bytes) -> Exchange:
+        return await self._pool.send(
+            self._address, "POST", "/chat/completions", listener, body=data, accept="text/event-stream"
+        )

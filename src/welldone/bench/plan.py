@@ -1,0 +1,74 @@
+"""The steps of a run: how each kind of load is made."""
+
+import random
+from collections.abc import Iterator
+from itertools import repeat
+from typing import TypeAlias
+
+import msgspec
+
+from welldone.bench import arrivals
+from welldone.bench.settings import Arrivals, BenchSettings
+
+SWEEP_BEYOND = 1.2
+"""A sweep goes a little beyond what the server took in the throughput step, so as to show where it breaks down."""
+
+
+class Closed(msgspec.Struct, frozen=True):
+    """Users, each of whom asks again when it was answered."""
+
+    id: str
+    users: int
+
+
+class Open(msgspec.Struct, frozen=True):
+    """Requests at a rate, whatever the server does."""
+
+    id: str
+    rate: float
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    """Requests at given times."""
+
+    id: str
+    times: tuple[float, ...]
+
+
+Planned: TypeAlias = Closed | Open | Replayed
+
+WARMUP = Closed("warmup", 1)
+
+
+def rate_steps(settings: BenchSettings, rates: tuple[float, ...]) -> list[Planned]:
+    """A step for each rate. The names are those of inference-benchmarker, where the arrivals are."""
+    return [Open(f"{settings.arrivals}@{rate:.2f}req/s", rate) for rate in rates]
+
+
+def sweep_rates(settings: BenchSettings, found: float) -> tuple[float, ...]:
+    """The rates of a sweep, by the requests per second that the server took at most."""
+    count = settings.num_rates
+    return tuple(step * found * SWEEP_BEYOND / count for step in range(1, count + 1))
+
+
+def schedule(step: Open | Replayed, settings: BenchSettings, rng: random.Random) -> Iterator[float]:
+    """When its requests are due."""
+    if isinstance(step, Replayed):
+        return iter(step.times)
+    match settings.arrivals:
+        case Arrivals.CONSTANT:
+            return arrivals.constant(step.rate)
+        case Arrivals.POISSON:
+            return arrivals.poisson(step.rate, rng)
+        case Arrivals.BURSTY:
+            return arrivals.bursty(step.rate, settings.burstiness, rng)
+
+
+def users_of(settings: BenchSettings) -> list[Planned]:
+    """A step for each number of users."""
+    return [Closed(f"concurrency@{users}", users) for users in settings.levels]
+
+
+def rounds_of(seconds: float, count: int) -> Iterator[float]:
+    """The parts of a step in which two servers are asked in turn."""
+    return repeat(seconds / count, count)
