@@ -75,7 +75,8 @@ def test_a_model_may_begin_with_a_hyphen() -> None:
 def test_secrets_are_put_in_by_the_shell(settings: dict[str, Any], said: str) -> None:
     json_type = "-H 'Content-Type: application/json'"
     body = shlex.quote('{"a":"it\'s"}')
-    assert curl(_settings(**settings), POST) == f"curl -siN --raw {URL}/chat/completions -m 60 {json_type}{said} -d {body}"
+    begin = f"curl -siN --raw {URL}/chat/completions -m 60 {json_type}"
+    assert curl(_settings(**settings), POST) == f"{begin}{said} -d {body}"
 
 
 @pytest.mark.parametrize(

@@ -64,12 +64,13 @@ def test_a_model_that_thinks_gets_more_tokens() -> None:
     assert facts.allowance > 0
 
 
-def test_who_takes_no_temperature_is_not_given_one() -> None:
+@pytest.mark.parametrize("status", [400, 422])
+def test_who_takes_no_temperature_is_not_given_one(status: int) -> None:
     ideal = Ideal()
 
     def choose(seen: Seen) -> Reply:
         if seen.method == "POST" and {"temperature", "max_tokens"} & json.loads(seen.body).keys():
-            return refusal(400, "unsupported parameter")
+            return refusal(status, "unsupported parameter")
         return ideal.answer(seen)
 
     facts = run(_look(choose))
@@ -147,6 +148,13 @@ def test_without_a_list_the_model_may_exist_or_not() -> None:
     ideal = Ideal()
     message = _fails(lambda seen: NOT_FOUND if seen.method == "GET" else ideal.answer(seen), model="three")
     assert "does not answer for 'three'" in message
+
+
+def test_a_model_that_thinks_in_secret_gets_the_most() -> None:
+    nothing = {"choices": [{"index": 0, "message": {"role": "assistant", "content": ""}, "finish_reason": "length"}]}
+    ideal = Ideal()
+    facts = run(_look(lambda seen: json_reply(nothing) if seen.method == "POST" else ideal.answer(seen)))
+    assert facts.allowance == 1024
 
 
 def test_a_model_that_never_stops_thinking_gets_the_most() -> None:

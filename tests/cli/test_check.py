@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.check.background import served, without_done
 from tests.cli.live import Live
 from tests.cli.run import Run, run_python
 from tests.cli.test_mock import Mock
+from welldone.engines.ideal import Ideal
+from welldone.engines.scripted import Seen
+from welldone.engines.scripts import Reply
 
 FEW = ("--only", "text,usage,mistakes-json")
 
@@ -72,6 +76,30 @@ def test_lint_reads_the_traces(here: Run, mock: Mock, tmp_path: Path) -> None:
     assert [here("lint", str(path)).code for path in traces] == [0] * len(traces)
 
 
+def test_a_header_comes_from_the_environment_by_its_name(
+    here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_TEAM", "the search team")
+    monkeypatch.setenv("MY_KEY", "a-key-of-some-length")
+    ideal, seen = Ideal(), list[Seen]()
+
+    def choose(one: Seen) -> Reply:
+        seen.append(one)
+        return ideal.answer(one)
+
+    with served(choose) as url:
+        words = ("--header", "X-Team: env:MY_TEAM", "--api-key", "env:MY_KEY", "--only", "text")
+        assert here("check", url, *words).code == 0
+        assert {one.headers["x-team"] for one in seen} == {"the search team"}
+        assert {one.headers["authorization"] for one in seen} == {"Bearer a-key-of-some-length"}
+    with served(without_done()) as url:
+        shown = here("check", url, *words).out.decode()
+    assert " --api-key env:MY_KEY --header 'X-Team: env:MY_TEAM'" in shown
+    assert "the search team" not in shown
+    ran = here("check", url, "--header", "X-Team: env:NO_SUCH_VARIABLE")
+    assert ran.notes == "the header X-Team names the environment variable NO_SUCH_VARIABLE, which is not set\n"
+
+
 def test_a_key_comes_from_the_environment_by_its_name(here: Run, mock: Mock) -> None:
     ran = here("check", _url(mock), "--api-key", "env:NO_SUCH_VARIABLE")
     assert (ran.code, ran.notes) == (2, "--api-key names the environment variable NO_SUCH_VARIABLE, which is not set\n")
@@ -89,6 +117,9 @@ def test_a_key_comes_from_the_environment_by_its_name(here: Run, mock: Mock) -> 
             "there is no rule 'end-done' (did you mean",
         ),
         ("URL --report check.pdf", "check.pdf: the name of a report ends in one of"),
+        ("URL --report none/check.json", "cannot write none/check.json: there is no folder none"),
+        ("URL --report -", "-: the name of a report ends in one of"),
+        ("URL --record right.txt", "the traces cannot be written: file exists"),
         ("URL --baseline none.json", "cannot read none.json: no such file or directory"),
         ("URL --baseline right.txt", "right.txt is no report of welldone check; make one with --report right.txt"),
         ("URL --extra [1]", "welldone check: argument --extra: is no JSON object"),
@@ -113,6 +144,13 @@ def test_nobody_there_is_one_line(here: Run) -> None:
     assert ran.notes == (
         "welldone check: http://127.0.0.1:9/v1: no connection to the server; is the server running there?\n"
     )
+
+
+def test_the_file_of_a_report_may_not_be_a_folder(here: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "check.json"
+    folder.mkdir()
+    ran = here("check", "http://127.0.0.1:9/v1", "--report", str(folder))
+    assert (ran.code, ran.notes) == (2, f"cannot write {folder}: it is a folder\n")
 
 
 def test_filters_that_leave_nothing_are_no_pass(here: Run, mock: Mock) -> None:

@@ -20,6 +20,8 @@ _TOKENS = 16
 _THINKING_TOKENS = 512
 """How long a model may think before its first word. Small ones take some hundred tokens for a greeting."""
 _ALLOWANCE_LIMIT = 1024
+_UNKNOWN_MEMBER = (400, 422)
+"""What servers say to a member that they do not know: most the first, those made with FastAPI the second."""
 _NAMED = 5  # models that a message names
 _LOOK_S = 15.0  # a list of models takes no computing
 
@@ -50,8 +52,11 @@ async def look(desk: Desk) -> Facts:
         raise UnreachableError(_no_model(desk.settings.url, listed))
     facts = Facts(model=model, server=kind_of(models) or _printable(listed.header("server") or ""))
     facts, reply = await _first_answer(desk, facts, names)
-    thinks = bool(reply.first.reasoning) or reply.text.lstrip().startswith("<think>")
-    return msgspec.structs.replace(facts, allowance=await _allowance(desk, facts)) if thinks else facts
+    if reply.first.reasoning or reply.text.lstrip().startswith("<think>"):
+        return msgspec.structs.replace(facts, allowance=await _allowance(desk, facts))
+    # Some think and do not show it: a greeting that is cut before its first word gives them away.
+    is_secret = not reply.text and reply.finish == "length"
+    return msgspec.structs.replace(facts, allowance=_ALLOWANCE_LIMIT) if is_secret else facts
 
 
 def _check_door(desk: Desk, reply: Reply) -> None:
@@ -88,7 +93,7 @@ async def _first_answer(desk: Desk, facts: Facts, names: list[str]) -> tuple[Fac
     """A first whole answer, and how it was asked for."""
     first = reply = await _chat(desk, facts, _TOKENS, stream=False)
     for members, limit_name in _OTHER_WAYS:
-        if reply.status != 400:
+        if reply.status not in _UNKNOWN_MEMBER:
             break
         facts = msgspec.structs.replace(facts, members=members, limit_name=limit_name)
         reply = await _chat(desk, facts, _TOKENS, stream=False)

@@ -1,0 +1,121 @@
+"""What a person or a log sees of a check that is under way, and what is left when it ends early."""
+
+import asyncio
+import os
+import pty
+import signal
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.check.background import served
+from tests.cli.live import watched
+from tests.cli.run import COMMAND, ENVIRONMENT, LIMIT_S
+from tests.net.aio import run
+from welldone.check.run import Progress
+from welldone.cli.watch import watching
+from welldone.engines.ideal import Ideal
+from welldone.engines.mischief import FAULTS
+from welldone.engines.scripted import Seen
+from welldone.engines.scripts import Reply
+
+HALF = Progress(3, 7, ("text", "usage"))
+CLEAR = b"\r\x1b[K"
+
+
+def _on_terminal(*arguments: str, cwd: Path, **environment: str) -> tuple[int, bytes]:
+    """Run the command on a terminal: how it ended, and all that was written there."""
+    ours, theirs = pty.openpty()
+    env = {**ENVIRONMENT, "TERM": "xterm", **environment}
+    process = subprocess.Popen([COMMAND, *arguments], stdin=theirs, stdout=theirs, stderr=theirs, cwd=cwd, env=env)
+    os.close(theirs)
+    shown = b""
+    with watched(process):
+        try:
+            while piece := os.read(ours, 65536):
+                shown += piece
+        except OSError:  # the other end is closed
+            pass
+        code = process.wait()
+    os.close(ours)
+    return code, shown
+
+
+def test_a_terminal_shows_one_line_that_is_gone_in_the_end(tmp_path: Path) -> None:
+    with served() as url:
+        code, shown = _on_terminal("check", url, "--only", "text", cwd=tmp_path, COLUMNS="20")
+    assert code == 0
+    *over, rest = shown.split(CLEAR)
+    assert over[1] == b"0 of 4 probes  firs"
+    assert all(len(line) < 20 and b"\n" not in line for line in over)
+    assert rest.startswith(b"ideal at ")
+    assert b"\x1b[32mright\x1b[0m" in rest
+
+
+def test_without_colours_there_are_none(tmp_path: Path) -> None:
+    with served() as url:
+        _, shown = _on_terminal("check", url, "--only", "text", cwd=tmp_path, NO_COLOR="1")
+    assert b"\x1b[3" not in shown
+
+
+def test_a_server_that_is_away_is_told_on_a_line_of_its_own(tmp_path: Path) -> None:
+    code, shown = _on_terminal("check", "http://127.0.0.1:9/v1", cwd=tmp_path)
+    assert code == 3
+    assert shown.split(CLEAR)[-1].startswith(b"welldone check: http://127.0.0.1:9/v1: no connection")
+
+
+def test_a_log_gets_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+    async def work() -> None:
+        async with watching(every_s=0.001) as tell:
+            tell(HALF)
+            noted = ""
+            while noted.count("\n") < 2:
+                await asyncio.sleep(0)
+                noted += capsys.readouterr().err
+            assert set(noted.splitlines()) == {"3 of 7 probes  text, usage"}
+
+    run(work())
+
+
+def test_a_short_run_is_silent_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:
+    async def work() -> None:
+        async with watching() as tell:
+            tell(HALF)
+
+    run(work())
+    assert capsys.readouterr().err == ""
+
+
+def test_who_interrupts_gets_no_traceback(tmp_path: Path) -> None:
+    is_asked, ideal = threading.Event(), Ideal()
+
+    def choose(seen: Seen) -> Reply:
+        if "(text)" in seen.headers["user-agent"]:
+            is_asked.set()
+            return FAULTS["hang-first"]
+        return ideal.answer(seen)
+
+    with served(choose) as url:
+        words = [COMMAND, "check", url, "--only", "text", "--record", str(tmp_path / "traces")]
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT)
+        with watched(process):
+            assert is_asked.wait(LIMIT_S)
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate()
+    assert (process.returncode, out, err) == (130, b"", b"")
+
+
+def test_who_stops_reading_gets_no_traceback(tmp_path: Path) -> None:
+    with served() as url:
+        words = [COMMAND, "check", url, "--only", "text", "--json"]
+        ours, theirs = os.pipe()
+        os.close(ours)
+        process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=theirs, stderr=subprocess.PIPE, cwd=tmp_path, env=ENVIRONMENT
+        )
+        os.close(theirs)
+        with watched(process):
+            _, err = process.communicate()
+    assert (process.returncode, err) == (141, b"")
