@@ -63,7 +63,7 @@ SERVERS = (
         command="{bin}welldone serve --config {work}welldone.toml --port {port} --api-key {key}",
         files={"welldone.toml": '[upstreams.llama]\nurl = "{upstream}"\nkey = "{key}"\n'},
         behind="xllamacpp",
-        note="The server behind it is the one below.",
+        note="The server behind it is the one below. What is still broken was lost there, and no gateway can know it.",
     ),
     Server(
         name="xllamacpp",

@@ -239,7 +239,8 @@ def hostile(text: str) -> BenchReport:
         **said,
         against=text,
         is_whole=False,
-        config={name: text if isinstance(value, str) else value for name, value in config().items()} | {text: [text]},
+        config={name: text if isinstance(value, str) and name != "kind" else value for name, value in config().items()}
+        | {text: [text]},
         steps=steps,
         compared=tuple(msgspec.structs.replace(one, metric=text) for one in against().compared),
         checked=tuple(msgspec.structs.replace(one, text=text, step=text) for one in rich().checked),

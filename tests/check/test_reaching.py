@@ -14,10 +14,11 @@ from tests.net.aio import run, serving
 from tests.net.certificates import make_pair
 from welldone.check.report import Report, Verdict
 from welldone.check.run import UnreachableError, check
-from welldone.check.settings import CheckSettings, base_url
+from welldone.check.settings import CheckSettings
 from welldone.engines.ideal import Ideal
 from welldone.engines.scripted import Seen
 from welldone.engines.scripts import as_raw
+from welldone.net.address import base_url
 
 
 async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

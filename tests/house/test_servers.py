@@ -9,6 +9,8 @@ from tests.check import reports
 from tools import server_page
 from tools.server_page import Checked, NotRun, Page
 from welldone.check.report import Report, Verdict
+from welldone.wire.faults import Mend
+from welldone.wire.faults.catalogue import BY_ID
 
 ROOT = Path(__file__).parents[2]
 KEPT = server_page.stored(ROOT / "docs" / "servers")
@@ -91,9 +93,16 @@ def test_what_is_kept_of_a_server_names_no_path_of_a_machine_and_only_rules_that
         assert not [broken.rule for broken in page.result.broken if not (RULES / f"{broken.rule}.md").exists()]
 
 
+def _ours(title: str) -> Checked:
+    (result,) = [page.result for page in KEPT if page.title == title]
+    assert isinstance(result, Checked)
+    return result
+
+
 def test_welldone_breaks_no_rule() -> None:
-    ours = [page.result for page in KEPT if page.title.startswith("welldone")]
-    assert ours
-    for result in ours:
-        assert isinstance(result, Checked)
-        assert (result.verdict, result.broken) == (Verdict.RIGHT, ())
+    ours = _ours("welldone")
+    assert (ours.verdict, ours.broken) == (Verdict.RIGHT, ())
+
+
+def test_a_gateway_leaves_only_what_no_gateway_can_mend() -> None:
+    assert {BY_ID[broken.rule].mend for broken in _ours("welldone in front of llama.cpp").broken} <= {Mend.REPORT}

@@ -1,4 +1,4 @@
-"""A run of the load test: the first look, the warm-up, the steps, and the report of what there was, also if cut short."""
+"""A run of the load test: the first look, the warm-up, the steps, and the report of what there was."""
 
 import asyncio
 import json

@@ -9,7 +9,8 @@ from welldone.check.profiles import BUILT_ON, CLIENTS
 from welldone.check.report import Report
 from welldone.check.reports import terminal
 from welldone.check.run import NothingError, UnreachableError, check
-from welldone.check.settings import CheckSettings, base_url
+from welldone.check.settings import CheckSettings
+from welldone.net.address import base_url
 
 
 class NotPassedError(Exception):

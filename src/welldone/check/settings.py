@@ -4,7 +4,6 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -26,16 +25,6 @@ class Patience(msgspec.Struct, frozen=True):
     """By when a server must have noticed that nobody listens any more."""
     after_done_s: float = 3.0
     """How long a body may stay open after [DONE]."""
-
-
-def base_url(text: str) -> str:
-    """The address of a server's API: without a scheme it is http, and without a path it ends in /v1."""
-    url = text if "://" in text else f"http://{text}"
-    try:
-        has_path = urlsplit(url).path not in ("", "/")
-    except ValueError:
-        return url  # who uses it says what is wrong
-    return url.rstrip("/") if has_path else f"{url.rstrip('/')}/v1"
 
 
 class CheckSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,11 +17,12 @@ from welldone.check.profiles import BUILT_ON, CLIENTS
 from welldone.check.report import Report
 from welldone.check.reports import data, forms, terminal
 from welldone.check.run import NothingError, UnreachableError, check
-from welldone.check.settings import CheckSettings, Patience, base_url
+from welldone.check.settings import CheckSettings, Patience
 from welldone.cli import captures, show
 from welldone.cli.exits import Exit, UsageError
 from welldone.cli.options import Parser, nearest
 from welldone.cli.watch import watching
+from welldone.net.address import base_url
 from welldone.wire.faults.catalogue import BY_ID
 
 EXAMPLES = f"""

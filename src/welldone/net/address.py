@@ -73,6 +73,16 @@ class Address(msgspec.Struct, frozen=True):
         return host if self.port == _PORTS["http" if self.tls is None else "https"] else f"{host}:{self.port}"
 
 
+def base_url(text: str) -> str:
+    """The address of a server's API: without a scheme it is http, and without a path it ends in /v1."""
+    url = text if "://" in text else f"http://{text}"
+    try:
+        has_path = urlsplit(url).path not in ("", "/")
+    except ValueError:
+        return url  # who uses it says what is wrong
+    return url.rstrip("/") if has_path else f"{url.rstrip('/')}/v1"
+
+
 def read_url(
     url: str,
     *,

@@ -1,18 +1,15 @@
-"""Plots: numbers in, SVG out. No number that comes in can put something into the picture that is none."""
+"""Plots: numbers in, SVG out. What is no number is left out, so that nothing in a picture is none."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from xml.etree.ElementTree import Element
 
 import msgspec
 
 from welldone.bench.reports.elements import element
+from welldone.bench.reports.frames import WIDE, Frame, box, figure, missing, n, picture, swatch, upright
 from welldone.bench.reports.scales import Axis, linear, logarithmic, share, short, span, spreads, usable
 
-NARROW, WIDE = 480.0, 960.0
-"""Of a plot, in its own units. A narrow one is still readable on a phone; a wide one is scrolled there."""
-_HIGH = 270.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 56.0, 18.0, 12.0, 44.0  # room for what is written around a plot
 _BINS = 40
 """Bars of a histogram: each about ten units wide."""
 _POINTS = 200
@@ -35,80 +32,146 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     points: Sequence[tuple[float, float]]
     is_dashed: bool = False
     has_points: bool = True
-    """A line without them is only there to compare with."""
+    """A line without them is there only to compare with."""
 
 
-class Frame(msgspec.Struct, frozen=True, kw_only=True):
-    """Two axes, and where they stand."""
+class Ratio(msgspec.Struct, frozen=True, kw_only=True):
+    """A ratio, and between what it lies."""
 
-    x: Axis
-    y: Axis
-    width: float = NARROW
-    height: float = _HIGH
-    left: float = _LEFT
-    right: float = _RIGHT
-
-    def at(self, x: float, y: float) -> tuple[float, float]:
-        """Where a point with these numbers stands."""
-        return self.across(self.x.place(x)), self.down(self.y.place(y))
-
-    def across(self, place: float) -> float:
-        return self.left + place * (self.width - self.left - self.right)
-
-    def down(self, place: float) -> float:
-        return self.height - _BOTTOM - place * (self.height - _TOP - _BOTTOM)
+    name: str
+    ratio: float
+    low: float
+    high: float
+    look: str
+    """Its class: `right`, `wrong` or `quiet`."""
+    words: str
 
 
-def lines(title: str, series: Sequence[Line], *, x: str, y: str, is_time: bool = False) -> Element:
-    """Lines with points; `x` and `y` say what the numbers are."""
+def lines(title: str, series: Sequence[Line], *, x: str, y: str, words: Callable[[float], str] = short) -> Element:
+    """Lines with points. `x` and `y` say what the numbers are, `words` how a value is written."""
     kept = [msgspec.structs.replace(line, points=_thin(_sound(line.points))) for line in series]
     kept = [line for line in kept if line.points]
     if not kept:
-        return missing(title, "there are no numbers")
+        return missing(title, "There are no numbers.")
     frame = Frame(
         x=linear([place for line in kept for place, _ in line.points]),
-        y=linear([value for line in kept for _, value in line.points], is_time=is_time),
+        y=linear([value for line in kept for _, value in line.points], is_time=words is span),
     )
-    words = span if is_time else short
-    drawn = [_line(frame, line, lambda value: f"{words(value)} {'' if is_time else y}".strip(), x) for line in kept]
-    return figure(title, picture(frame, x, y, *drawn), legend=[(line.name, _swatch(line)) for line in kept])
+    drawn = [_line(frame, line, lambda point: f"{words(point[1])} at {short(point[0])} {x}") for line in kept]
+    legend = [
+        (line.name, swatch(_look(line), f"M0 6h12{'M6 6' + _SHAPES[line.look % 4] if line.has_points else ''}"))
+        for line in kept
+    ]
+    return figure(title, picture(frame, x, y, *drawn), legend=legend)
 
 
 def histogram(title: str, samples: Iterable[float], marks: Sequence[tuple[str, float]], *, note: str = "") -> Element:
     """How often which time came, how many were no longer than it, and where the marked ones stand."""
     held = sorted(usable(samples))
     if not held:
-        return missing(title, "there are no samples")
-    is_wide = spreads((held[0], held[-1]))
-    x = logarithmic((held[0], held[-1]), is_time=True) if is_wide else linear(held, is_time=True, is_from_zero=False)
+        return missing(title, "There are no samples.")
+    frame = Frame(x=_times(held[0], held[-1]), y=linear([0.0]), right=46.0)
     counts = [0] * _BINS
     for sample in held:
-        counts[min(int(x.place(sample) * _BINS), _BINS - 1)] += 1
-    frame = Frame(x=x, y=linear([max(counts) / len(held) * 100]), right=42.0)
-    bars = [_bin(frame, number, count, len(held)) for number, count in enumerate(counts) if count]
-    drawn = element("g", *bars, class_="look0")
-    more = [*_summed(frame, held), *(_mark(frame, row, *mark) for row, mark in enumerate(marks))]
-    legend = [("share of all", _square("look0")), ("share up to here (right)", _stroke("look1"))]
-    words = f"{len(held):,} samples{note}"
-    return figure(title, picture(frame, "", "%", drawn, *more), legend=legend, note=words)
-
-
-def levels(title: str, values: Sequence[float], width_s: float, ends_s: float, *, y: str) -> Element:
-    """A number over time, one level for each `width_s`; after `ends_s` nothing new was begun."""
-    held = usable(values)
-    if not any(held) or len(held) != len(values):
-        return missing(title, "nothing came")
-    frame = Frame(x=linear([len(held) * width_s], is_time=True), y=linear(held), width=WIDE)
-    corners = [
-        f"{'M' if not number else 'L'}{_pair(frame.at(number * width_s, value))}H{_n(frame.x.place(0))}"
-        for number, value in enumerate(held)
+        counts[min(int(frame.x.place(sample) * _BINS), _BINS - 1)] += 1
+    frame = msgspec.structs.replace(frame, y=linear([max(counts) / len(held) * 100]))
+    bars = [_bar(frame, number, count, len(held)) for number, count in enumerate(counts) if count]
+    sound = [(name, place) for name, value in marks for place in usable([value])]
+    marked = [
+        part for row, (name, value) in enumerate(sound) for part in upright(frame, frame.x.place(value), name, row)
     ]
-    del corners
+    legend = [("in this range", swatch("fill0")), ("up to here, of all (right)", swatch("line1", "M0 6h12"))]
+    drawn = picture(frame, "", "%", element("g", *bars, class_="fill0"), *_summed(frame, held), *marked)
+    return figure(title, drawn, legend=legend, note=f"{len(held):,} sample{'s' * (len(held) != 1)}{note}")
+
+
+def levels(title: str, values: Sequence[float], each_s: float, ends_s: float, *, y: str) -> Element:
+    """A number over time, one bar for each stretch of `each_s`; from `ends_s` on nothing new was begun."""
+    if not any(usable(values)):
+        return missing(title, "Nothing came.")
+    frame = Frame(x=linear([len(values) * each_s], is_time=True), y=linear(values), width=WIDE, height=220.0)
     bars = []
-    for number, value in enumerate(held):
-        left, top = frame.at(number * width_s, value)
-        right, _ = frame.at((number + 1) * width_s, value)
-        title_ = element("title", f"{span(number * width_s)} to {span((number + 1) * width_s)}: {short(value)} {y}")
-        bars.append(element("path", title_, d=_box(left, top, right - left, frame.down(0) - top)))
-    drawn = element("g", *bars, class_="look0")
-    return figure(title, picture(frame, "since the step began", y, drawn, *_finish(frame, ends_s)))
+    for number, value in enumerate(values):
+        (left, top), (right, _) = frame.at(number * each_s, value), frame.at((number + 1) * each_s, value)
+        told = element("title", f"{span(number * each_s)} to {span((number + 1) * each_s)}: {short(value)} {y}")
+        bars.append(element("path", told, d=box(left, top, right - left - 0.5, frame.down(0) - top)))
+    drawn = element("g", *bars, class_="fill0")
+    return figure(
+        title, picture(frame, "since the step began", y, drawn, *upright(frame, frame.x.place(ends_s), "end"))
+    )
+
+
+def ratios(title: str, rows: Sequence[Ratio], *, note: str = "") -> Element:
+    """Ratios with their bands, on an axis on which twice and half are as far from one."""
+    kept = [row for row in rows if all(math.isfinite(value) and value > 0 for value in (row.ratio, row.low, row.high))]
+    if not kept:
+        return missing(title, "There are no ratios.")
+    x = logarithmic([0.8, 1.25, *(value for row in kept for value in (row.low, row.high, row.ratio))])
+    y = Axis(
+        low=0, high=len(kept), ticks=tuple((len(kept) - number - 0.5, row.name) for number, row in enumerate(kept))
+    )
+    frame = Frame(x=x, y=y, width=WIDE, height=72.0 + 28 * len(kept), left=150.0, right=40.0)
+    drawn = [_ratio(frame, number, row) for number, row in enumerate(kept)]
+    return figure(title, picture(frame, "ratio", "", *upright(frame, x.place(1), ""), *drawn), note=note)
+
+
+def _line(frame: Frame, line: Line, words: Callable[[tuple[float, float]], str]) -> Element:
+    places = [frame.at(*point) for point in line.points]
+    way = "L".join(f"{n(x)} {n(y)}" for x, y in places)
+    shape = _SHAPES[line.look % len(_SHAPES)]
+    points = [
+        element("path", element("title", f"{line.name}: {words(point)}"), d=f"M{n(x)} {n(y)}{shape}", class_="point")
+        for point, (x, y) in zip(line.points, places, strict=True)
+        if line.has_points
+    ]
+    return element("g", element("path", d=f"M{way}"), *points, class_=_look(line))
+
+
+def _look(line: Line) -> str:
+    return f"line{line.look % 4}{' dashed' if line.is_dashed else ''}"
+
+
+def _bar(frame: Frame, number: int, count: int, all_: int) -> Element:
+    low, high = number / _BINS, (number + 1) / _BINS
+    left, top = frame.across(low), frame.down(frame.y.place(count / all_ * 100))
+    words = f"{span(frame.x.value(low))} to {span(frame.x.value(high))}: {count:,}, {share(count / all_)}"
+    path = box(left, top, frame.across(high) - left - 0.5, frame.down(0) - top)
+    return element("path", element("title", words), d=path)
+
+
+def _summed(frame: Frame, ordered: Sequence[float]) -> list[Element]:
+    """The line of what was no longer than this, with its own axis at the right."""
+    ranks = sorted({round(number * (len(ordered) - 1) / _POINTS) for number in range(_POINTS + 1)})
+    places = [(frame.across(frame.x.place(ordered[rank])), frame.down((rank + 1) / len(ordered))) for rank in ranks]
+    way = f"M{n(places[0][0])} {n(frame.down(0))}" + "".join(f"L{n(x)} {n(y)}" for x, y in places)
+    names = [
+        element("text", f"{part * 50} %", x=n(frame.width - frame.right + 5), y=n(frame.down(part / 2) + 4))
+        for part in range(3)
+    ]
+    return [element("g", element("path", d=way), class_="line1"), *names]
+
+
+def _ratio(frame: Frame, number: int, row: Ratio) -> Element:
+    low, middle, high = (frame.across(frame.x.place(value)) for value in (row.low, row.ratio, row.high))
+    y = frame.down(frame.y.place(frame.y.high - number - 0.5))
+    return element(
+        "g",
+        element("title", row.words),
+        element("path", d=box(low, y - 5, high - low, 10), class_="band"),
+        element("path", d=f"M{n(middle)} {n(y)}{_SHAPES[0]}"),
+        class_=row.look,
+    )
+
+
+def _times(low: float, high: float) -> Axis:
+    if spreads((low, high)):
+        return logarithmic((low, high), is_time=True)
+    return linear((low, high), is_time=True, is_from_zero=False)
+
+
+def _sound(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    return sorted(point for point in points if len(usable(point)) == len(point))
+
+
+def _thin(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
+    return points[:: -(-len(points) // _POINTS) or 1]

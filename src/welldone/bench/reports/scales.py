@@ -56,7 +56,7 @@ def linear(values: Iterable[float], *, is_time: bool = False, is_from_zero: bool
     if high - low < max(_LEAST, high * _LEAST):  # one value, as good as
         low, high = 0.0, high if high >= _LEAST else 1.0
     factor, unit = _unit(high) if is_time else (1.0, "")
-    step = _nice((high - low) * factor / _TICKS)
+    step = nice((high - low) * factor / _TICKS)
     first, last = math.floor(low * factor / step + 1e-9), math.ceil(high * factor / step - 1e-9)
     digits = max(0, -math.floor(math.log10(step)))
     ticks = tuple((number * step / factor, f"{number * step:,.{digits}f}") for number in range(first, last + 1))
@@ -111,7 +111,7 @@ def _unit(seconds: float) -> tuple[float, str]:
     return (1e3, "ms") if seconds < 0.999_5 else (1.0, "s")
 
 
-def _nice(step: float) -> float:
+def nice(step: float) -> float:
     """The next number up that people count by: 1, 2 or 5 and noughts."""
     power = 10.0 ** math.floor(math.log10(step))
     return next(power * digit for digit in (1, 2, 5, 10) if power * digit >= step * (1 - 1e-9))

@@ -1,0 +1,280 @@
+"""The report as one page that needs nothing else: no script, no font, no picture, and no net."""
+
+from collections.abc import Mapping, Sequence
+from xml.etree.ElementTree import Element
+
+from welldone.bench.report import BenchReport, Checked, Compared, Distribution, Step
+from welldone.bench.reports.curves import curves
+from welldone.bench.reports.elements import as_html, code, element, style
+from welldone.bench.reports.plots import Ratio, ratios
+from welldone.bench.reports.scales import share, short, span
+from welldone.bench.reports.steps import sections
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+_STYLE = """
+:root { color-scheme: light dark; --line: #8886; --card: #8881; --right: #1b7f3b; --wrong: #c0261f; --a: #2f6fb5;
+  --b: #c2570c; --c: #7a3fa8; --d: #1d7f78; --refused: #e08a00; --failed: #c0261f; --cut: #d1489b; --broken: #7d1f4f;
+  --timed: #a08600; --gone: #222; --left: #888 }
+@media (prefers-color-scheme: dark) { :root { --right: #5fd38a; --wrong: #ff7b72; --a: #6aa9ec; --b: #f59a5a;
+  --c: #c39af0; --d: #5cc8bf; --refused: #f5b041; --failed: #ff7b72; --cut: #f28ac4; --broken: #c76a9c; --timed: #d8c04a;
+  --gone: #eee; --left: #999 } }
+* { box-sizing: border-box }
+body { font: 1rem/1.5 system-ui, sans-serif; max-width: 72rem; margin: 0 auto; padding: 1rem; overflow-wrap: anywhere }
+h1, h2 { line-height: 1.2; margin: 1.5rem 0 .5rem } h1 { font-size: 1.6rem } h2 { font-size: 1.25rem }
+p, ul { margin: .25rem 0 } ul { padding-left: 1.2rem } code { font: .85rem/1.4 ui-monospace, monospace }
+.right { color: var(--right) } .wrong { color: var(--wrong) } .quiet { opacity: .75 } .small { font-size: .8rem }
+.verdict { font-weight: 600 } .note { border-left: .25rem solid var(--wrong); padding-left: .75rem }
+.plots { display: grid; gap: .75rem; grid-template-columns: repeat(auto-fit, minmax(min(24rem, 100%), 1fr)) }
+figure { border: 1px solid var(--line); border-radius: .4rem; padding: .5rem .75rem; margin: 0; background: var(--card);
+  min-width: 0 }
+.whole { margin-top: .75rem } figcaption { font-weight: 600 } .scroll { overflow-x: auto }
+.plot { display: block; width: 100%; height: auto } .plot.wide { min-width: 40rem }
+.plot text { font: 12px system-ui, sans-serif; fill: currentColor; opacity: .85 }
+.legend { display: flex; flex-wrap: wrap; gap: .1rem 1rem; font-size: .8rem }
+.swatch { width: .8rem; height: .8rem; margin-right: .3rem; vertical-align: -.1rem }
+.axis { stroke: currentColor; fill: none } .grid { stroke: var(--line); fill: none; stroke-width: .6 }
+.mark { stroke: currentColor; fill: none; stroke-dasharray: 3 3; opacity: .7 }
+.line0 { --ink: var(--a) } .line1 { --ink: var(--b) } .line2 { --ink: var(--c) } .line3 { --ink: var(--d) }
+.line0, .line1, .line2, .line3 { stroke: var(--ink); fill: none; stroke-width: 2 }
+.point { fill: var(--ink); stroke-width: 1 } .dashed { stroke-dasharray: 6 4 } .fill0 { fill: var(--a) }
+.pale { opacity: .4 } .late { fill: var(--left); opacity: .5 } .band { opacity: .4 }
+svg .right { fill: var(--right) } svg .wrong { fill: var(--wrong) } svg .quiet { fill: currentColor }
+.end-ok { fill: var(--a) } .end-refused { fill: var(--refused) } .end-failed { fill: var(--failed) }
+.end-cut { fill: var(--cut) } .end-broken { fill: var(--broken) } .end-timed-out { fill: var(--timed) }
+.end-unreachable { fill: var(--gone) } .end-unfinished { fill: var(--left) }
+table { border-collapse: collapse; font-size: .85rem } td, th { padding: .2rem .5rem; text-align: right; white-space: nowrap }
+td { border-top: 1px solid var(--line) } td:first-child, th:first-child, .words td, .words th { text-align: left }
+.words td { white-space: normal; vertical-align: top } summary { cursor: pointer; padding: .4rem 0; font-weight: 600 }
+"""
+_TIMES = {"ttft": "first token (TTFT)", "itl": "between tokens (ITL)", "e2e": "whole answer (E2E)"}
+_SHOWN = ("mean", "p50", "p90", "p99")
+_RATES = {"token_rate": "tokens/s", "request_rate": "requests/s", "rate": "tokens/s"}
+_SHARES = ("error_rate", "goodput")
+_MORE_IS_BETTER = (*_RATES, "goodput")
+
+
+def draw(report: BenchReport) -> str:
+    """The page: the verdict, what to mind, the comparison, the steps as a table and as plots, and the settings."""
+    body = element(
+        "body",
+        _header(report),
+        *_warnings(report.steps),
+        *_checks(report.checked),
+        *_comparison(report),
+        *_table(report),
+        *curves(report),
+        *sections(report.steps),
+        _settings(report),
+    )
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("title", f"welldone bench: {report.model}, {report.kind}"),
+        style(_STYLE),
+    )
+    return f"<!doctype html>\n{as_html(element('html', head, body, lang='en'))}"
+
+
+def _header(report: BenchReport) -> Element:
+    about: list[str | Element] = [code(report.model), " at ", code(report.url)]
+    if report.against is not None:
+        about += [", in turn with ", code(report.against)]
+    ended = (
+        [] if report.is_whole else [element("p", f"Ended early: {report.why or 'no reason is known'}.", class_="note")]
+    )
+    return element(
+        "header",
+        element("h1", f"welldone bench: {report.kind}", *_verdict(report.checked)),
+        element("p", *about),
+        *ended,
+        element(
+            "p",
+            f"Tokens are counted by {report.tokenizer}. Only requests that ended well are averaged. "
+            "A percentile is shown only where ten samples lie beyond it.",
+        ),
+        element("p", f"{report.began} to {report.ended}, welldone {report.tool}", class_="quiet"),
+    )
+
+
+def _verdict(checked: Sequence[Checked]) -> list[str | Element]:
+    if not checked:
+        return []
+    missed = sum(not one.is_kept for one in checked)
+    words = (
+        f"{missed} of {_count(len(checked), 'assertion')} missed"
+        if missed
+        else f"{_count(len(checked), 'assertion')} kept"
+    )
+    return [", ", element("span", words, class_="wrong" if missed else "right")]
+
+
+def _warnings(steps: Sequence[Step]) -> list[Element]:
+    told = []
+    for step in steps:
+        own = step.own
+        if own.is_bottleneck:
+            told.append(
+                f"{step.id}: this tool was the bottleneck ({share(own.cpu)} of a core, {own.late_starts:,} late starts, "
+                f"the latest by {span(own.latest_s)}). Its numbers say more about the tool than about the server."
+            )
+        if step.skipped:
+            told.append(
+                f"{step.id}: {step.skipped:,} of {_count(step.due, 'request')} were not made, since "
+                f"{step.max_vus:,} were under way."
+            )
+        if not step.ok:
+            told.append(f"{step.id}: no request ended well.")
+    return [element("p", words, class_="note") for words in told]
+
+
+def _checks(checked: Sequence[Checked]) -> list[Element]:
+    rows = [
+        (
+            code(one.text),
+            one.step,
+            "too few samples" if one.value is None else _measured(one.text, one.value),
+            element("span", "kept" if one.is_kept else "missed", class_="right" if one.is_kept else "wrong"),
+        )
+        for one in checked
+    ]
+    return [_section("Assertions", _rows(("assertion", "step", "value", ""), rows))] if rows else []
+
+
+def _comparison(report: BenchReport) -> list[Element]:
+    if not report.compared:
+        return []
+    rows = [
+        (
+            one.metric,
+            _measured(one.metric, one.first),
+            _measured(one.metric, one.second),
+            short(one.ratio),
+            f"{short(one.low)} to {short(one.high)}",
+            _judged(one)[0],
+        )
+        for one in report.compared
+    ]
+    bands = [
+        Ratio(
+            name=one.metric[:20],
+            ratio=one.ratio,
+            low=one.low,
+            high=one.high,
+            look=_judged(one)[1],
+            words=f"{one.metric}: {short(one.ratio)}, between {short(one.low)} and {short(one.high)}",
+        )
+        for one in report.compared
+    ]
+    drawn = ratios("The first by the second", bands, note="A band that holds 1 tells no difference.")
+    table = _rows(("", "first", "second", "ratio", "band", ""), rows)
+    who = element("p", code(report.url), " (first) and ", code(report.against or ""), " (second)")
+    return [_section("Comparison", who, drawn, table)]
+
+
+def _judged(one: Compared) -> tuple[str, str]:
+    """What the band says about the first server, and its class."""
+    if not (one.high < 1 or one.low > 1):
+        return "no difference", "quiet"
+    is_more = one.low > 1
+    is_better = is_more == (_metric(one.metric) in _MORE_IS_BETTER)
+    return f"the first is {'better' if is_better else 'worse'}", "right" if is_better else "wrong"
+
+
+def _table(report: BenchReport) -> list[Element]:
+    if not report.steps:
+        return [_section("Steps", element("p", "No step was made."))]
+    before = (
+        "step",
+        *(("server",) if report.against is not None else ()),
+        "load",
+        "requests/s",
+        "tokens/s",
+        "ended well",
+    )
+    after = ("skipped", "within bounds", "broke a rule", "prompt tokens", "tokens", "this tool")
+    groups = element(
+        "tr",
+        *(element("th", "") for _ in before),
+        *(element("th", words, colspan=str(len(_SHOWN))) for words in _TIMES.values()),
+        *(element("th", "") for _ in after),
+    )
+    names = element("tr", *(element("th", name) for name in (*before, *(_SHOWN * len(_TIMES)), *after)))
+    rows = [_row(report, step) for step in report.steps]
+    return [_section("Steps", element("div", element("table", groups, names, *rows), class_="scroll"))]
+
+
+def _row(report: BenchReport, step: Step) -> Element:
+    times = [_statistic(step.times.get(name), statistic) for name in _TIMES for statistic in _SHOWN]
+    cells = [
+        step.id,
+        *([_server(report, step)] if report.against is not None else []),
+        f"open, {short(step.rate)} requests/s" if step.is_open else f"closed, {_count(step.max_vus, 'user')}",
+        short(step.request_rate),
+        short(step.token_rate),
+        f"{step.ok:,} of {step.requests:,}",
+        *times,
+        f"{step.skipped:,}",
+        "–" if step.good is None else f"{step.good:,}",
+        f"{step.wrong:,}",
+        short(step.prompt_tokens),
+        short(step.decoded_tokens),
+        f"{share(step.own.cpu)} of a core",
+    ]
+    return element("tr", *(element("td", cell) for cell in cells))
+
+
+def _statistic(times: Distribution | None, name: str) -> str:
+    if times is None:
+        return "–"
+    return span(times.mean if name == "mean" else times.percentiles.get(name))
+
+
+def _server(report: BenchReport, step: Step) -> str:
+    return "first" if step.target == report.url else "second"
+
+
+def _settings(report: BenchReport) -> Element:
+    tables = [
+        element("div", _rows(("", ""), [(name, _plain(value)) for name, value in told.items()]), class_="words")
+        for told in (report.config, report.system)
+        if told
+    ]
+    return element("details", element("summary", "Settings, and the machine of this tool"), *tables)
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}={_plain(member)}" for name, member in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(_plain(member) for member in value)
+    return "–" if value is None else str(value)
+
+
+def _measured(metric: str, value: float) -> str:
+    """The value in the unit of what it measures; `metric` may be all of an assertion."""
+    name = _metric(metric)
+    if name in _SHARES:
+        return share(value)
+    return f"{short(value)} {_RATES[name]}" if name in _RATES else span(value)
+
+
+def _metric(text: str) -> str:
+    for sign in ".<>=":
+        text = text.partition(sign)[0]
+    return text.strip()
+
+
+def _section(title: str, *inside: Element) -> Element:
+    return element("section", element("h2", title), *inside)
+
+
+def _rows(names: Sequence[str], rows: Sequence[Sequence[str | Element]]) -> Element:
+    heading = element("tr", *(element("th", name) for name in names))
+    body = [element("tr", *(element("td", cell) for cell in row)) for row in rows]
+    return element("div", element("table", heading, *body), class_="scroll")
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"

@@ -1,0 +1,82 @@
+"""What all forms of a report say in the same words: times, counts, who failed.
+
+What a server sent stands in a report as it came. `inert` takes out what could move, hide or end the text around it.
+"""
+
+from collections.abc import Mapping
+from itertools import takewhile
+from typing import Any
+
+import msgspec
+
+from welldone.bench.report import BenchReport, Step
+from welldone.bench.reports.elements import printable
+from welldone.bench.settings import BenchSettings
+
+_NO_FAULT = ("ok", "unfinished")
+_RATES = ("token_rate", "request_rate", "rate")
+_SHARES = ("error_rate", "goodput")
+
+
+def inert(report: BenchReport) -> BenchReport:
+    """The report with every text printable, in one line, and not too long."""
+    cleaned: BenchReport = _inert(report)
+    return cleaned
+
+
+def _inert(value: Any) -> Any:  # noqa: ANN401 - any member of a report
+    match value:
+        case str():
+            return printable(value)
+        case msgspec.Struct():
+            return msgspec.structs.replace(value, **{name: _inert(member) for name, member in _members(value)})
+        case Mapping():
+            return {_inert(name): _inert(member) for name, member in value.items()}
+        case list() | tuple():
+            return type(value)(_inert(member) for member in value)
+        case _:
+            return value
+
+
+def _members(value: msgspec.Struct) -> list[tuple[str, Any]]:
+    return [(name, getattr(value, name)) for name in value.__struct_fields__]
+
+
+def told(report: BenchReport) -> BenchSettings:
+    """The settings of the run, as far as the report has them."""
+    return msgspec.convert(
+        {"url": report.url, **report.config}, BenchSettings, dec_hook=lambda kind, value: kind(value)
+    )
+
+
+def failed(step: Step) -> int:
+    """How many requests ended badly. Those that were left at the end of the step are none of them."""
+    return sum(count for end, count in step.ends.items() if end not in _NO_FAULT)
+
+
+def over(step: Step) -> int:
+    """How many requests came to an end, good or bad."""
+    return step.ok + failed(step)
+
+
+def duration(seconds: float) -> str:
+    """A time with three digits that count."""
+    if seconds < 0.9995:
+        value, unit = seconds * 1000, "ms"
+    else:
+        value, unit = seconds, "s"
+    places = 2 if value < 9.995 else 1 if value < 99.95 else 0
+    return f"{value:,.{places}f} {unit}"
+
+
+def value(metric: str, number: float) -> str:
+    """The number of a metric such as `ttft.p99`, or of what is said of it, in its unit."""
+    kind = "".join(takewhile(lambda char: char.isalnum() or char == "_", metric))
+    if kind in _SHARES:
+        return f"{number:.1%}"
+    return f"{number:,.2f}/s" if kind in _RATES else duration(number)
+
+
+def count(number: int, noun: str) -> str:
+    """A number of things."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
