@@ -2,9 +2,10 @@
  * list of models.
  *
  * The role and the first text come at once; "max_tokens" of the request says how many texts there are. Each chunk is
- * one write, so that nothing coalesces here. It prints its port, and ends when its input does.
+ * one write, so that nothing coalesces here. With a gap of 0 it writes as fast as is read. Stamped texts are the moment
+ * at which they are sent, in ns of the monotonic clock. It prints its port, and ends when its input does.
  *
- *     upstream GAP_MS
+ *     upstream GAP_MS [stamped]
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -20,6 +21,7 @@
 #include <unistd.h>
 
 #define HEARD_BYTES 16384 /* a request of the benchmark has some hundred bytes, and more where a gateway adds headers */
+#define UNSENT_BYTES 4096 /* the longest write, which is the end of a stream, has 1 KB */
 #define EVENTS 256
 #define WORDS 8
 
@@ -41,9 +43,11 @@ struct stream {
     int fd;             /* -1: the client has left */
     int is_waiting;     /* it stands in the line */
     int wants_usage;
-    long texts, left;
+    long texts, left;   /* -1: its end was said */
     int64_t due;        /* ns, when its next text is */
     struct stream *next;
+    size_t unsent;      /* bytes that wait for room in the socket */
+    char rest[UNSENT_BYTES];
     size_t have;
     char heard[HEARD_BYTES];
 };
@@ -51,6 +55,7 @@ struct stream {
 /* All have the same gap: who has just been served is the last of the line, and the first is the next to be due. */
 static struct stream *first, *last;
 static int64_t gap;
+static int is_stamped, poll;
 static const char *words[WORDS] = {" well", " done", " soup", " salt", " herb", " stew", " slow", " warm"};
 static char texts[WORDS][1024];
 
@@ -71,9 +76,21 @@ static void leave(struct stream *stream) {
     if (!stream->is_waiting) free(stream);
 }
 
-/* A reply that does not fit into the socket's buffer is given up: the other side has stopped reading. */
+static int watch(struct stream *stream, int how, uint32_t events) {
+    struct epoll_event event = {.events = events, .data.ptr = stream};
+    return epoll_ctl(poll, how, stream->fd, &event) == 0;
+}
+
+/* A paced reply that does not fit into the socket's buffer is given up: the other side has stopped reading. Without
+ * pauses the buffer is always full, and what does not fit waits. */
 static int say(struct stream *stream, const char *data, size_t size) {
-    return send(stream->fd, data, size, MSG_NOSIGNAL) == (ssize_t)size;
+    ssize_t sent = send(stream->fd, data, size, MSG_NOSIGNAL);
+    if (sent == (ssize_t)size) return 1;
+    if (gap > 0 || stream->unsent > 0 || (sent < 0 && errno != EAGAIN)) return 0;
+    if (sent < 0) sent = 0;
+    stream->unsent = size - sent;
+    memcpy(stream->rest, data + sent, stream->unsent);
+    return watch(stream, EPOLL_CTL_MOD, EPOLLIN | EPOLLOUT);
 }
 
 static void wait_for_turn(struct stream *stream) {
@@ -86,12 +103,19 @@ static void wait_for_turn(struct stream *stream) {
 
 static int say_text(struct stream *stream) {
     const char *text = texts[stream->left-- % WORDS];
+    char stamped[512], out[1024];
+    if (is_stamped) {
+        snprintf(stamped, sizeof stamped, CHUNK("\"content\":\" %lld\"", "null"), (long long)now());
+        chunked(out, sizeof out, stamped);
+        text = out;
+    }
     return say(stream, text, strlen(text));
 }
 
 static int say_end(struct stream *stream) {
     char usage[512], part[1024], out[4096];
     int size = chunked(out, sizeof out, CHUNK("", "\"stop\""));
+    stream->left = -1;
     if (stream->wants_usage) {
         snprintf(usage, sizeof usage, USAGE, stream->texts, stream->texts + 9);
         chunked(part, sizeof part, usage);
@@ -106,8 +130,20 @@ static int say_end(struct stream *stream) {
 static int go_on(struct stream *stream) {
     if (stream->left == 0) return say_end(stream);
     if (!say_text(stream)) return 0;
-    wait_for_turn(stream);
+    if (stream->unsent == 0) wait_for_turn(stream);
     return 1;
+}
+
+/* There is room again for what was not sent. */
+static void say_the_rest(struct stream *stream) {
+    ssize_t sent = send(stream->fd, stream->rest, stream->unsent, MSG_NOSIGNAL);
+    if (sent < 0 && errno != EAGAIN) { leave(stream); return; }
+    if (sent <= 0) return;
+    stream->unsent -= sent;
+    memmove(stream->rest, stream->rest + sent, stream->unsent);
+    if (stream->unsent > 0) return;
+    if (!watch(stream, EPOLL_CTL_MOD, EPOLLIN)) leave(stream);
+    else if (stream->left >= 0) wait_for_turn(stream);
 }
 
 static void serve_the_due(void) {
@@ -117,7 +153,7 @@ static void serve_the_due(void) {
         first = stream->next;
         if (first == NULL) last = NULL;
         stream->is_waiting = 0;
-        stream->due += gap;
+        stream->due = gap > 0 ? stream->due + gap : time + 1; /* one text each, and then a look at who asks */
         if (stream->fd < 0 || !go_on(stream)) leave(stream);
     }
 }
@@ -169,15 +205,14 @@ static void hear(struct stream *stream) {
     if (stream->is_waiting || !answer(stream)) leave(stream); /* nobody asks twice at once */
 }
 
-static void welcome(int poll, int listener) {
+static void welcome(int listener) {
     int fd, yes = 1;
     while ((fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK)) >= 0) {
         struct stream *stream = calloc(1, sizeof *stream);
         if (stream == NULL) abort();
         stream->fd = fd;
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-        struct epoll_event event = {.events = EPOLLIN, .data.ptr = stream};
-        if (epoll_ctl(poll, EPOLL_CTL_ADD, fd, &event) < 0) abort();
+        if (!watch(stream, EPOLL_CTL_ADD, EPOLLIN)) abort();
     }
 }
 
@@ -202,14 +237,16 @@ static struct timespec until_the_next(void) {
 }
 
 int main(int count, char **arguments) {
-    if (count != 2) return 2;
+    if (count < 2) return 2;
+    is_stamped = count > 2;
     gap = (int64_t)(atof(arguments[1]) * 1e6);
     for (int i = 0; i < WORDS; i++) {
         char text[512];
         snprintf(text, sizeof text, CHUNK("\"content\":\"%s\"", "null"), words[i]);
         chunked(texts[i], sizeof texts[i], text);
     }
-    int poll = epoll_create1(0), listener = listen_somewhere();
+    int listener = listen_somewhere();
+    poll = epoll_create1(0);
     struct epoll_event events[EVENTS];
     struct epoll_event input = {.events = EPOLLIN, .data.ptr = &gap}, door = {.events = EPOLLIN, .data.ptr = &first};
     epoll_ctl(poll, EPOLL_CTL_ADD, listener, &door);
@@ -219,8 +256,9 @@ int main(int count, char **arguments) {
         int ready = epoll_pwait2(poll, events, EVENTS, &pause, NULL);
         for (int i = 0; i < ready; i++) {
             if (events[i].data.ptr == &gap) return 0;
-            if (events[i].data.ptr == &first) welcome(poll, listener);
-            else hear(events[i].data.ptr);
+            if (events[i].data.ptr == &first) welcome(listener);
+            else if (events[i].events & ~EPOLLOUT) hear(events[i].data.ptr);
+            else say_the_rest(events[i].data.ptr);
         }
         serve_the_due();
     }

@@ -11,6 +11,7 @@ import os
 import sys
 from pathlib import Path
 
+from welldone.bench.reports import data as bench_data
 from welldone.check.reports import data
 from welldone.cli import flags
 from welldone.cli.exits import MEANINGS
@@ -71,6 +72,7 @@ def _documents() -> dict[Path, str]:
     documents[DOCS / "settings.md"] = _settings()
     documents[DOCS / "requests.md"] = _requests()
     documents[DOCS / "servers.md"] = server_page.draw(server_page.stored(DOCS / "servers"))
+    documents[DOCS / "bench-report.schema.json"] = json.dumps(bench_data.schema(), indent=2) + "\n"
     documents[DOCS / "check-report.schema.json"] = json.dumps(data.schema(), indent=2) + "\n"
     return documents
 
@@ -212,6 +214,8 @@ Each has a `version`, which changes only when something that is there now change
 | `mended[].frame`, `.byte`, `.heard` | where it was first met, and what was there |
 
 `welldone check --json`, and `--report FILE.json`: [check-report.schema.json](check-report.schema.json) is the schema.
+
+`welldone bench --json`, and `--report FILE.json`: [bench-report.schema.json](bench-report.schema.json) is the schema.
 
 `welldone rules --json`: `rules[]` with `id`, `severity`, `endpoints`, `rule`, `hurts`, `mend`, `how` and `by`
 (`reply` or `probe`).

@@ -1,14 +1,14 @@
 """Reports of load tests, for tests: a rich one, one of two servers, one of a server that died, and one of nothing."""
 
 from array import array
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from random import Random
 
 import msgspec
 
 from welldone.bench.record import End, Record
-from welldone.bench.report import BenchReport, Checked, Compared, Distribution, Own, Step
+from welldone.bench.report import BenchReport, Checked, Compared, Own, Step
+from welldone.bench.stats import step_of
 
 URL = "http://127.0.0.1:8000/v1"
 OTHER = "http://127.0.0.1:9000/v1"
@@ -27,8 +27,6 @@ HOSTILE = (
     "",
 )
 """Texts that try to get out of the place where they are shown."""
-
-_SHARES = {"p50": 0.5, "p60": 0.6, "p70": 0.7, "p80": 0.8, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 
 
 def record(number: int = 0, seed: int = 7, **changes: object) -> Record:
@@ -69,35 +67,21 @@ def broken(number: int, end: End, why: str) -> Record:
 
 
 def step(id: str, records: Sequence[Record], **changes: object) -> Step:
-    """A step of these records, as it could be; `changes` say what they do not tell."""
-    good = [one for one in records if one.end is End.OK]
-    seconds = max((one.ended_s for one in records), default=1.0)
-    tokens = sum(one.tokens or 0 for one in good)
-    sent = sum(one.prompt_tokens or 0 for one in good)
-    plain = Step(
+    """A step of these records; `changes` say what they do not tell."""
+    rate = float(id.partition("@")[2].removesuffix("req/s")) if id.startswith("constant") else None
+    plain = step_of(
+        records,
         id=id,
         target=URL,
-        is_open=id.startswith("constant"),
+        is_open=rate is not None,
         max_vus=128,
-        rate=float(id.partition("@")[2].removesuffix("req/s")) if id.startswith("constant") else None,
-        seconds=seconds,
+        rate=rate,
+        seconds=max((one.ended_s for one in records), default=1.0),
         due=len(records),
         skipped=0,
-        ends=dict(Counter(str(one.end) for one in records)),
-        reasons=dict(Counter(one.why for one in records if one.why).most_common()),
-        wrong=sum(bool(one.rules) for one in records),
-        rules=dict(Counter(rule for one in records for rule in one.rules)),
-        good=None,
-        request_rate=len(good) / seconds,
-        token_rate=tokens / seconds,
-        prompt_tokens=sent / len(good) if good else None,
-        decoded_tokens=tokens / len(good) if good else None,
-        total_tokens=tokens,
-        total_prompt_tokens=sent,
         tokens_by="usage",
-        times=_times(good),
         own=Own(cpu=0.09, late_starts=0, latest_s=0.0, is_bottleneck=False),
-        records=tuple(records),
+        goodput=(),
     )
     return msgspec.structs.replace(plain, **changes)
 
@@ -246,37 +230,3 @@ def hostile(text: str) -> BenchReport:
         checked=tuple(msgspec.structs.replace(one, text=text, step=text) for one in rich().checked),
         system={"cpu": [text], "memory": text, "os_name": text, text: text},
     )
-
-
-def spread(samples: Iterable[float]) -> Distribution:
-    """The distribution of the samples."""
-    ordered = sorted(samples)
-    if not ordered:
-        return Distribution(count=0, mean=None, minimum=None, maximum=None, percentiles={})
-    named = {name: ordered[round(share * (len(ordered) - 1))] for name, share in _SHARES.items()}
-    return Distribution(
-        count=len(ordered),
-        mean=sum(ordered) / len(ordered),
-        minimum=ordered[0],
-        maximum=ordered[-1],
-        percentiles={name: value for name, value in named.items() if len(ordered) * (1 - _SHARES[name]) > 9.99},
-        all_percentiles={name: value for name, value in named.items() if name != "p99.9"},
-    )
-
-
-def _times(good: Sequence[Record]) -> dict[str, Distribution]:
-    gaps = [[later - sooner for sooner, later in zip(one.times, one.times[1:], strict=False)] for one in good]
-    samples = {
-        "head": [one.head_s - one.begun_s for one in good if one.head_s is not None],
-        "role": [one.role_s - one.begun_s for one in good if one.role_s is not None],
-        "ttft": [one.times[0] - one.begun_s for one in good],
-        "reasoning": [],
-        "content": [one.times[0] - one.begun_s for one in good],
-        "tool": [],
-        "itl": [sum(some) / len(some) for some in gaps],
-        "gap": [gap for some in gaps for gap in some],
-        "stall": [max(some) for some in gaps],
-        "e2e": [one.ended_s - one.begun_s for one in good],
-        "rate": [(one.tokens or 0) / (one.ended_s - one.begun_s) for one in good],
-    }
-    return {name: spread(values) for name, values in samples.items()}

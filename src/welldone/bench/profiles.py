@@ -4,15 +4,15 @@ from collections.abc import Mapping
 
 import msgspec
 
-from welldone.bench.forms import CODE, LABELS, PROSE, Form
 from welldone.bench.settings import Length
+from welldone.bench.styles import CODE, LABELS, PROSE, Style
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked, and how long prompts and answers are."""
 
     name: str
-    form: Form
+    style: Style
     """How prompts are written where there is no dataset."""
     prompt: Length | None
     """None: the prompts of a dataset are taken as they are."""
@@ -31,16 +31,16 @@ _TALK = Length(num_tokens=100, min_tokens=20, max_tokens=400, variance=80)
 _LONG = Length(num_tokens=800, min_tokens=50, max_tokens=800, variance=100)
 _SHORT = Length(num_tokens=50, min_tokens=30, max_tokens=80, variance=10)
 
-FIXED_LENGTH = Profile(name="fixed-length", form=PROSE, prompt=_FIXED, written=_FIXED, decode=_LONG)
+FIXED_LENGTH = Profile(name="fixed-length", style=PROSE, prompt=_FIXED, written=_FIXED, decode=_LONG)
 """Also what is done where no profile is named: every request has a limit."""
 
 PROFILES: Mapping[str, Profile] = {
     profile.name: profile
     for profile in (
         FIXED_LENGTH,
-        Profile(name="chat", form=PROSE, prompt=None, written=_TALK, decode=_LONG, turns=(2, 6)),
-        Profile(name="code-generation", form=CODE, prompt=_CODE, written=_CODE, decode=_SHORT),
-        Profile(name="classification", form=LABELS, prompt=_LABELS, written=_LABELS, decode=_SHORT),
+        Profile(name="chat", style=PROSE, prompt=None, written=_TALK, decode=_LONG, turns=(2, 6)),
+        Profile(name="code-generation", style=CODE, prompt=_CODE, written=_CODE, decode=_SHORT),
+        Profile(name="classification", style=LABELS, prompt=_LABELS, written=_LABELS, decode=_SHORT),
     )
 }
 

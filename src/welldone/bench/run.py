@@ -15,7 +15,7 @@ from welldone.bench import plan
 from welldone.bench.arrivals import replayed
 from welldone.bench.assertions import judge
 from welldone.bench.compare import ratios
-from welldone.bench.counting import find_counter
+from welldone.bench.counting import find_counter, why_none
 from welldone.bench.load import Load
 from welldone.bench.plan import Closed, Planned, Replayed
 from welldone.bench.prompts import Prompts, prompts_for
@@ -109,7 +109,9 @@ class _Run:
 
     @property
     def _tokenizer(self) -> str:
-        return "the server's usage numbers, else its chunks" if self._counter is None else self._counter.name
+        if self._counter is not None:
+            return self._counter.name
+        return f"the server's usage numbers, or else its chunks ({why_none(self._settings.tokenizer)})"
 
     # ---- the first look
 

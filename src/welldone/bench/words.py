@@ -2,8 +2,13 @@
 
 import random
 
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
 # fmt: off
-NOUNS = tuple("""
+NOUNS = _words("""
     harbour market garden workshop library bridge river valley mountain village station school kitchen engine teacher
     farmer doctor sailor painter writer driver baker letter picture window ladder basket bottle carpet mirror hammer
     lantern journey winter summer morning evening storm shadow forest island castle tower corner street field orchard
@@ -11,26 +16,28 @@ NOUNS = tuple("""
     table chair drawer shelf paper pencil story song dance festival meeting question answer problem plan promise secret
     lesson paragraph chapter ticket parcel coin button thread needle blanket apron helmet compass map clock bell whistle
     apple bread butter cheese honey pepper carrot onion potato barley horse donkey rabbit sparrow heron otter beetle
-""".split())
-ADJECTIVES = tuple("""
+""")
+ADJECTIVES = _words("""
     quiet narrow bright heavy gentle distant ancient modern careful hollow golden silver wooden broken patient curious
     sudden simple hidden famous lonely cheerful bitter frozen dusty crowded empty early late little enormous ordinary
     perfect faded polished rough smooth steady nervous honest clever stubborn sleepy hungry eager proud humble foreign
     local northern southern eastern western rainy sunny windy foggy
-""".split())
-VERBS = tuple("""
+""")
+VERBS = _words("""
     follows carries repairs watches measures remembers forgets describes paints collects counts opens closes moves
     finds hides keeps loses sells borrows returns cleans breaks builds guards visits crosses reaches leaves studies
     explains ignores admires changes copies delivers examines imagines mentions notices prepares protects
-""".split())
-LINKS = tuple("""
+""")
+LINKS = _words("""
     behind beside near under above beyond across without before after during towards against around inside outside
-""".split())
-TURNS = tuple("""
+""")
+TURNS = _words("""
     Later Meanwhile Often Sometimes Usually Yesterday Today Tomorrow Slowly Suddenly Perhaps Finally Again Still
     Instead Besides
-""".split())
-SMALL = tuple("the a every another this that and but while because so very quite rather also then now here there".split())
+""")
+SMALL = _words("""
+    the a every another this that and but while because so very quite rather also then now here there
+""")
 # fmt: on
 ALL_WORDS = (
     *(*NOUNS, *ADJECTIVES, *VERBS, *LINKS, *TURNS, *SMALL),

@@ -9,39 +9,38 @@ from bisect import bisect_right
 
 from welldone.bench import words
 from welldone.bench.counting import Counter
-from welldone.bench.forms import Form
+from welldone.bench.styles import Style
 
 PARTS = 500
 """How many different parts there are: a long prompt has some hundred of them, in an order of its own."""
 
 
 class Writer:
-    """Writes prompts in one form. What it writes depends on `rng` alone."""
+    """Writes prompts in one style. What it writes depends on `rng` alone."""
 
-    def __init__(self, form: Form, counter: Counter, rng: random.Random) -> None:
-        self._form = form
+    def __init__(self, style: Style, counter: Counter, rng: random.Random) -> None:
+        self._style = style
         self._counter = counter
         self._rng = rng
         self._number = 0
-        parts = [form.part(rng) for _ in range(PARTS)]
-        by_tokens: dict[int, list[str]] = {}
-        for part in (*parts, *(f" {word}" for word in words.SMALL)):  # small words fill what is left in the end
-            by_tokens.setdefault(max(1, self._count(part)), []).append(part)
-        self._by_tokens = by_tokens
-        self._sizes = sorted(by_tokens)
-        self._parts = [(part, self._count(part)) for part in parts]
-        self._closing = self._count(form.closing)
+        self._parts = [(part, self._count(part)) for part in (style.part(rng) for _ in range(PARTS))]
+        # What is left in the end is filled with the longest parts that fit, and with small words.
+        self._by_tokens: dict[int, list[str]] = {}
+        for part, size in (*self._parts, *((f" {word}", self._count(f" {word}")) for word in words.SMALL)):
+            self._by_tokens.setdefault(size, []).append(part)
+        self._sizes = sorted(self._by_tokens)
+        self._closing = self._count(style.closing)
 
     def _count(self, part: str) -> int:
-        """How many tokens a part adds to a text."""
-        return self._counter.count(self._form.before + part) - self._counter.count(self._form.before)
+        """How many tokens a part adds to a text: one at least, so that writing comes to an end."""
+        return max(1, self._counter.count(self._style.before + part) - self._counter.count(self._style.before))
 
     def write(self, tokens: int) -> tuple[str, int]:
         """A prompt that was not there before, and how many tokens it has: as many as asked for, if it can be."""
         opening = self.opening()
         left = tokens - self._counter.count(opening) - self._closing
         if left < 0:
-            text = self._counter.cut(opening + self._form.closing, tokens)
+            text = self._counter.cut(opening + self._style.closing, tokens)
             return text, self._counter.count(text)
         written = [opening]
         while left >= self._sizes[-1]:
@@ -52,10 +51,10 @@ class Writer:
             size = self._sizes[bisect_right(self._sizes, left) - 1]
             written.append(self._rng.choice(self._by_tokens[size]))
             left -= size
-        written.append(self._form.closing)
+        written.append(self._style.closing)
         return "".join(written), tokens - left
 
     def opening(self) -> str:
         """The first words of a text: never the same twice."""
         self._number += 1
-        return self._form.open(self._rng, self._number)
+        return self._style.open(self._rng, self._number)

@@ -3,10 +3,13 @@
 from collections.abc import Callable, Sequence
 from xml.etree.ElementTree import Element
 
+import msgspec
+
 from welldone.bench.report import BenchReport, Step
 from welldone.bench.reports.elements import element
 from welldone.bench.reports.plots import Line, lines
-from welldone.bench.reports.scales import short, span
+from welldone.bench.reports.scales import linear, short, span
+from welldone.bench.reports.words import failed
 
 _LATENCIES = {"ttft": "Time to the first token", "itl": "Time between tokens", "e2e": "Time of the whole answer"}
 _STATISTICS = ("mean", "p50", "p90", "p99")
@@ -20,14 +23,13 @@ def curves(report: BenchReport) -> list[Element]:
         return []
     targets = list(dict.fromkeys(step.target for _, step in loads))[:2]  # there are never more
     several = [[one for one in loads if one[1].target == target] for target in targets]
+    x = msgspec.structs.replace(linear([load for load, _ in loads]), unit=name)
     rates = [
-        lines("Tokens", [*_measured(several, _tokens), *_most(report, loads)], x=name, y="tokens/s"),
-        lines("Requests that ended well", _measured(several, _requests), x=name, y="requests/s"),
-        lines("Requests that did not end well, or were skipped", _measured(several, _lost), x=name, y="% of those due"),
+        lines("Tokens", [*_measured(several, _tokens), *_most(report, loads)], x=x, y="tokens/s"),
+        lines("Requests that ended well", _measured(several, _requests), x=x, y="requests/s"),
+        lines("Requests that ended badly, or were skipped", _measured(several, _lost), x=x, y="% of those due"),
     ]
-    times = [
-        lines(f"{title}", _latencies(several, metric), x=name, y="", words=span) for metric, title in _LATENCIES.items()
-    ]
+    times = [lines(title, _latencies(several, metric), x=x, y="", words=span) for metric, title in _LATENCIES.items()]
     plots = [part for pair in zip(rates, times, strict=True) for part in pair]
     return [element("section", element("h2", "As the load grows"), element("div", *plots, class_="plots"))]
 
@@ -50,7 +52,7 @@ def _requests(step: Step) -> float:
 
 
 def _lost(step: Step) -> float:
-    return 100 * (1 - step.ok / step.due) if step.due else 0.0
+    return 100 * (failed(step) + step.skipped) / step.due if step.due else 0.0
 
 
 def _measured(several: Sequence[_Loads], measure: Callable[[Step], float]) -> list[Line]:

@@ -23,7 +23,7 @@ def read(text: bytes | str) -> BenchReport:
     Raises:
         ValueError: it is none, or of another version.
     """
-    report = msgspec.json.decode(text, type=BenchReport)
+    report = msgspec.json.decode(text, type=BenchReport, dec_hook=_read)
     if report.version != VERSION:
         raise ValueError(f"it is a report of version {report.version}, and this is known: {VERSION}")
     return report
@@ -31,7 +31,7 @@ def read(text: bytes | str) -> BenchReport:
 
 def schema() -> dict[str, Any]:
     """What every report of this version keeps to. New members may come: a reader leaves aside what it does not know."""
-    made = msgspec.json.schema(BenchReport, schema_hook=_any)
+    made = msgspec.json.schema(BenchReport, schema_hook=_schema)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"welldone bench report, version {VERSION}",
@@ -45,7 +45,13 @@ def _plain(value: object) -> list[float]:
     raise NotImplementedError
 
 
-def _any(kind: type) -> dict[str, Any]:
-    if kind is object:  # a setting, or a fact about the machine
-        return {}
+def _read(kind: type, value: Any) -> Any:  # noqa: ANN401 - JSON
+    return array("d", value) if kind is array else value
+
+
+def _schema(kind: type) -> dict[str, Any]:
+    if kind is array:
+        return {"type": "array", "items": {"type": "number"}}
+    if kind is object:
+        return {"description": "A setting, or a fact about the machine."}
     raise NotImplementedError

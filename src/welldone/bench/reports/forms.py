@@ -4,9 +4,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from welldone.bench.report import BenchReport
-from welldone.bench.reports import data, rows
+from welldone.bench.reports import data, page, rows
 
-FORMS: Mapping[str, Callable[[BenchReport], str]] = {".json": data.draw, ".csv": rows.draw}
+FORMS: Mapping[str, Callable[[BenchReport], str]] = {
+    ".json": data.draw,
+    ".csv": rows.draw,
+    ".html": page.draw,
+}
 
 
 def write(report: BenchReport, path: Path) -> None:

@@ -11,7 +11,7 @@ from welldone.bench.reports.scales import Axis
 
 NARROW, WIDE = 480.0, 960.0
 """How wide a plot is, in its own units. A narrow one can be read on a phone; a wide one is scrolled there."""
-_BELOW, _ABOVE = 44.0, 12.0
+_BELOW, _ABOVE = 44.0, 26.0
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +59,7 @@ def picture(frame: Frame, x: str, y: str, *drawn: Element) -> Element:
     """The plot itself: what was drawn, in its axes. `x` and `y` are what the numbers are."""
     x, y = _named(x, frame.x.unit), _named(y, frame.y.unit)
     middle = (frame.left + frame.width - frame.right) / 2
-    names = [_text(middle, frame.height - 6, x, "middle"), _text(4, 11, y, "start")] if y else []
+    names = [_text(middle, frame.height - 6, x, "middle"), _text(4, 14, y, "start")] if y else []
     return element(
         "svg",
         *_across(frame),

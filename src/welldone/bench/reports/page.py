@@ -1,5 +1,6 @@
 """The report as one page that needs nothing else: no script, no font, no picture, and no net."""
 
+import math
 from collections.abc import Mapping, Sequence
 from xml.etree.ElementTree import Element
 
@@ -9,6 +10,7 @@ from welldone.bench.reports.elements import as_html, code, element, style
 from welldone.bench.reports.plots import Ratio, ratios
 from welldone.bench.reports.scales import share, short, span
 from welldone.bench.reports.steps import sections
+from welldone.bench.reports.words import count, value
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _STYLE = """
@@ -16,8 +18,8 @@ _STYLE = """
   --b: #c2570c; --c: #7a3fa8; --d: #1d7f78; --refused: #e08a00; --failed: #c0261f; --cut: #d1489b; --broken: #7d1f4f;
   --timed: #a08600; --gone: #222; --left: #888 }
 @media (prefers-color-scheme: dark) { :root { --right: #5fd38a; --wrong: #ff7b72; --a: #6aa9ec; --b: #f59a5a;
-  --c: #c39af0; --d: #5cc8bf; --refused: #f5b041; --failed: #ff7b72; --cut: #f28ac4; --broken: #c76a9c; --timed: #d8c04a;
-  --gone: #eee; --left: #999 } }
+  --c: #c39af0; --d: #5cc8bf; --refused: #f5b041; --failed: #ff7b72; --cut: #f28ac4; --broken: #c76a9c;
+  --timed: #d8c04a; --gone: #eee; --left: #999 } }
 * { box-sizing: border-box }
 body { font: 1rem/1.5 system-ui, sans-serif; max-width: 72rem; margin: 0 auto; padding: 1rem; overflow-wrap: anywhere }
 h1, h2 { line-height: 1.2; margin: 1.5rem 0 .5rem } h1 { font-size: 1.6rem } h2 { font-size: 1.25rem }
@@ -29,7 +31,7 @@ figure { border: 1px solid var(--line); border-radius: .4rem; padding: .5rem .75
   min-width: 0 }
 .whole { margin-top: .75rem } figcaption { font-weight: 600 } .scroll { overflow-x: auto }
 .plot { display: block; width: 100%; height: auto } .plot.wide { min-width: 40rem }
-.plot text { font: 12px system-ui, sans-serif; fill: currentColor; opacity: .85 }
+.plot text { font: 12px system-ui, sans-serif; fill: currentColor; stroke: Canvas; stroke-width: 3px; paint-order: stroke }
 .legend { display: flex; flex-wrap: wrap; gap: .1rem 1rem; font-size: .8rem }
 .swatch { width: .8rem; height: .8rem; margin-right: .3rem; vertical-align: -.1rem }
 .axis { stroke: currentColor; fill: none } .grid { stroke: var(--line); fill: none; stroke-width: .6 }
@@ -42,15 +44,14 @@ svg .right { fill: var(--right) } svg .wrong { fill: var(--wrong) } svg .quiet {
 .end-ok { fill: var(--a) } .end-refused { fill: var(--refused) } .end-failed { fill: var(--failed) }
 .end-cut { fill: var(--cut) } .end-broken { fill: var(--broken) } .end-timed-out { fill: var(--timed) }
 .end-unreachable { fill: var(--gone) } .end-unfinished { fill: var(--left) }
-table { border-collapse: collapse; font-size: .85rem } td, th { padding: .2rem .5rem; text-align: right; white-space: nowrap }
+table { border-collapse: collapse; font-size: .85rem }
+td, th { padding: .2rem .5rem; text-align: right; white-space: nowrap }
 td { border-top: 1px solid var(--line) } td:first-child, th:first-child, .words td, .words th { text-align: left }
 .words td { white-space: normal; vertical-align: top } summary { cursor: pointer; padding: .4rem 0; font-weight: 600 }
 """
 _TIMES = {"ttft": "first token (TTFT)", "itl": "between tokens (ITL)", "e2e": "whole answer (E2E)"}
 _SHOWN = ("mean", "p50", "p90", "p99")
-_RATES = {"token_rate": "tokens/s", "request_rate": "requests/s", "rate": "tokens/s"}
-_SHARES = ("error_rate", "goodput")
-_MORE_IS_BETTER = (*_RATES, "goodput")
+_MORE_IS_BETTER = ("token_rate", "request_rate", "rate", "goodput")
 
 
 def draw(report: BenchReport) -> str:
@@ -103,9 +104,9 @@ def _verdict(checked: Sequence[Checked]) -> list[str | Element]:
         return []
     missed = sum(not one.is_kept for one in checked)
     words = (
-        f"{missed} of {_count(len(checked), 'assertion')} missed"
+        f"{missed} of {count(len(checked), 'assertion')} missed"
         if missed
-        else f"{_count(len(checked), 'assertion')} kept"
+        else f"{count(len(checked), 'assertion')} kept"
     )
     return [", ", element("span", words, class_="wrong" if missed else "right")]
 
@@ -116,12 +117,13 @@ def _warnings(steps: Sequence[Step]) -> list[Element]:
         own = step.own
         if own.is_bottleneck:
             told.append(
-                f"{step.id}: this tool was the bottleneck ({share(own.cpu)} of a core, {own.late_starts:,} late starts, "
-                f"the latest by {span(own.latest_s)}). Its numbers say more about the tool than about the server."
+                f"{step.id}: this tool was the bottleneck ({share(own.cpu)} of a core, "
+                f"{count(own.late_starts, 'late start')}, the latest by {span(own.latest_s)}). "
+                "Its numbers say more about the tool than about the server."
             )
         if step.skipped:
             told.append(
-                f"{step.id}: {step.skipped:,} of {_count(step.due, 'request')} were not made, since "
+                f"{step.id}: {step.skipped:,} of {count(step.due, 'request')} were not made, since "
                 f"{step.max_vus:,} were under way."
             )
         if not step.ok:
@@ -178,7 +180,7 @@ def _judged(one: Compared) -> tuple[str, str]:
     if not (one.high < 1 or one.low > 1):
         return "no difference", "quiet"
     is_more = one.low > 1
-    is_better = is_more == (_metric(one.metric) in _MORE_IS_BETTER)
+    is_better = is_more == (one.metric.partition(".")[0] in _MORE_IS_BETTER)
     return f"the first is {'better' if is_better else 'worse'}", "right" if is_better else "wrong"
 
 
@@ -210,13 +212,13 @@ def _row(report: BenchReport, step: Step) -> Element:
     cells = [
         step.id,
         *([_server(report, step)] if report.against is not None else []),
-        f"open, {short(step.rate)} requests/s" if step.is_open else f"closed, {_count(step.max_vus, 'user')}",
+        _load(step),
         short(step.request_rate),
         short(step.token_rate),
         f"{step.ok:,} of {step.requests:,}",
         *times,
         f"{step.skipped:,}",
-        "–" if step.good is None else f"{step.good:,}",
+        "-" if step.good is None else f"{step.good:,}",
         f"{step.wrong:,}",
         short(step.prompt_tokens),
         short(step.decoded_tokens),
@@ -225,9 +227,15 @@ def _row(report: BenchReport, step: Step) -> Element:
     return element("tr", *(element("td", cell) for cell in cells))
 
 
+def _load(step: Step) -> str:
+    if not step.is_open:
+        return f"closed, {count(step.max_vus, 'user')}"
+    return "open" if step.rate is None else f"open, {short(step.rate)} requests/s"
+
+
 def _statistic(times: Distribution | None, name: str) -> str:
     if times is None:
-        return "–"
+        return "-"
     return span(times.mean if name == "mean" else times.percentiles.get(name))
 
 
@@ -237,33 +245,23 @@ def _server(report: BenchReport, step: Step) -> str:
 
 def _settings(report: BenchReport) -> Element:
     tables = [
-        element("div", _rows(("", ""), [(name, _plain(value)) for name, value in told.items()]), class_="words")
+        element("div", _rows(("", ""), [(name, _plain(member)) for name, member in told.items()]), class_="words")
         for told in (report.config, report.system)
         if told
     ]
     return element("details", element("summary", "Settings, and the machine of this tool"), *tables)
 
 
-def _plain(value: object) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name}={_plain(member)}" for name, member in value.items())
-    if isinstance(value, list | tuple):
-        return ", ".join(_plain(member) for member in value)
-    return "–" if value is None else str(value)
+def _plain(told: object) -> str:
+    if isinstance(told, Mapping):
+        return ", ".join(f"{name}={_plain(member)}" for name, member in told.items())
+    if isinstance(told, list | tuple):
+        return ", ".join(_plain(member) for member in told)
+    return "-" if told is None else str(told)
 
 
-def _measured(metric: str, value: float) -> str:
-    """The value in the unit of what it measures; `metric` may be all of an assertion."""
-    name = _metric(metric)
-    if name in _SHARES:
-        return share(value)
-    return f"{short(value)} {_RATES[name]}" if name in _RATES else span(value)
-
-
-def _metric(text: str) -> str:
-    for sign in ".<>=":
-        text = text.partition(sign)[0]
-    return text.strip()
+def _measured(metric: str, number: float) -> str:
+    return value(metric, number) if math.isfinite(number) else "-"
 
 
 def _section(title: str, *inside: Element) -> Element:
@@ -274,7 +272,3 @@ def _rows(names: Sequence[str], rows: Sequence[Sequence[str | Element]]) -> Elem
     heading = element("tr", *(element("th", name) for name in names))
     body = [element("tr", *(element("td", cell) for cell in row)) for row in rows]
     return element("div", element("table", heading, *body), class_="scroll")
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"

@@ -47,22 +47,19 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
     words: str
 
 
-def lines(title: str, series: Sequence[Line], *, x: str, y: str, words: Callable[[float], str] = short) -> Element:
-    """Lines with points. `x` and `y` say what the numbers are, `words` how a value is written."""
+def lines(title: str, series: Sequence[Line], *, x: Axis, y: str, words: Callable[[float], str] = short) -> Element:
+    """Lines with points. Plots with the same axis `x` can be read side by side; `words` writes a value."""
     kept = [msgspec.structs.replace(line, points=_thin(_sound(line.points))) for line in series]
     kept = [line for line in kept if line.points]
     if not kept:
         return missing(title, "There are no numbers.")
-    frame = Frame(
-        x=linear([place for line in kept for place, _ in line.points]),
-        y=linear([value for line in kept for _, value in line.points], is_time=words is span),
-    )
-    drawn = [_line(frame, line, lambda point: f"{words(point[1])} at {short(point[0])} {x}") for line in kept]
+    frame = Frame(x=x, y=linear([value for line in kept for _, value in line.points], is_time=words is span))
+    drawn = [_line(frame, line, lambda point: f"{words(point[1])} at {short(point[0])} {x.unit}") for line in kept]
     legend = [
         (line.name, swatch(_look(line), f"M0 6h12{'M6 6' + _SHAPES[line.look % 4] if line.has_points else ''}"))
         for line in kept
     ]
-    return figure(title, picture(frame, x, y, *drawn), legend=legend)
+    return figure(title, picture(frame, "", y, *drawn), legend=legend)
 
 
 def histogram(title: str, samples: Iterable[float], marks: Sequence[tuple[str, float]], *, note: str = "") -> Element:
@@ -85,11 +82,11 @@ def histogram(title: str, samples: Iterable[float], marks: Sequence[tuple[str, f
     return figure(title, drawn, legend=legend, note=f"{len(held):,} sample{'s' * (len(held) != 1)}{note}")
 
 
-def levels(title: str, values: Sequence[float], each_s: float, ends_s: float, *, y: str) -> Element:
-    """A number over time, one bar for each stretch of `each_s`; from `ends_s` on nothing new was begun."""
+def levels(title: str, values: Sequence[float], x: Axis, *, each_s: float, ends_s: float, y: str) -> Element:
+    """A number along the time `x`, one bar for each stretch of `each_s`; from `ends_s` on nothing new was begun."""
     if not any(usable(values)):
         return missing(title, "Nothing came.")
-    frame = Frame(x=linear([len(values) * each_s], is_time=True), y=linear(values), width=WIDE, height=220.0)
+    frame = Frame(x=x, y=linear(values), width=WIDE, height=220.0)
     bars = []
     for number, value in enumerate(values):
         (left, top), (right, _) = frame.at(number * each_s, value), frame.at((number + 1) * each_s, value)
@@ -110,7 +107,7 @@ def ratios(title: str, rows: Sequence[Ratio], *, note: str = "") -> Element:
     y = Axis(
         low=0, high=len(kept), ticks=tuple((len(kept) - number - 0.5, row.name) for number, row in enumerate(kept))
     )
-    frame = Frame(x=x, y=y, width=WIDE, height=72.0 + 28 * len(kept), left=150.0, right=40.0)
+    frame = Frame(x=x, y=y, width=WIDE, height=80.0 + 28 * len(kept), left=150.0, right=40.0)
     drawn = [_ratio(frame, number, row) for number, row in enumerate(kept)]
     return figure(title, picture(frame, "ratio", "", *upright(frame, x.place(1), ""), *drawn), note=note)
 

@@ -14,7 +14,7 @@ _LEAST = 1e-6
 """The smallest number on a logarithmic axis: a clock that tells microseconds tells nothing below."""
 _TICKS = 5
 """About so many ticks fit under a plot on a phone."""
-_MINUS = "–"
+_NONE = "-"
 """Stands where there is no number."""
 
 
@@ -49,8 +49,10 @@ def usable(values: Iterable[float | None]) -> list[float]:
     return [min(max(value, 0.0), _MOST) for value in values if value is not None and math.isfinite(value)]
 
 
-def linear(values: Iterable[float], *, is_time: bool = False, is_from_zero: bool = True) -> Axis:
-    """An axis of even steps that holds the values."""
+def linear(
+    values: Iterable[float], *, is_time: bool = False, is_from_zero: bool = True, is_tight: bool = False
+) -> Axis:
+    """An axis of even steps that holds the values; a tight one ends where they do, and not at a tick."""
     held = usable(values) or [0.0]
     low, high = 0.0 if is_from_zero else min(held), max(held)
     if high - low < max(_LEAST, high * _LEAST):  # one value, as good as
@@ -60,6 +62,8 @@ def linear(values: Iterable[float], *, is_time: bool = False, is_from_zero: bool
     first, last = math.floor(low * factor / step + 1e-9), math.ceil(high * factor / step - 1e-9)
     digits = max(0, -math.floor(math.log10(step)))
     ticks = tuple((number * step / factor, f"{number * step:,.{digits}f}") for number in range(first, last + 1))
+    if is_tight:
+        return Axis(low=low, high=high, ticks=tuple(tick for tick in ticks if low <= tick[0] <= high), unit=unit)
     return Axis(low=ticks[0][0], high=ticks[-1][0], ticks=ticks, unit=unit)
 
 
@@ -83,7 +87,7 @@ def spreads(values: Iterable[float]) -> bool:
 def short(value: float | None) -> str:
     """A number with three digits that count."""
     if value is None or not math.isfinite(value):
-        return _MINUS
+        return _NONE
     size = abs(value)
     if size >= _MOST * 1_000:
         return f"{value:.2e}"
@@ -95,14 +99,14 @@ def short(value: float | None) -> str:
 def span(seconds: float | None) -> str:
     """A time, in the unit that suits it."""
     if seconds is None or not math.isfinite(seconds):
-        return _MINUS
+        return _NONE
     factor, unit = _unit(abs(seconds))
     return f"{short(seconds * factor)} {unit}"
 
 
 def share(value: float | None) -> str:
     """A share of one, in percent."""
-    return _MINUS if value is None or not math.isfinite(value) else f"{short(value * 100)} %"
+    return _NONE if value is None or not math.isfinite(value) else f"{short(value * 100)} %"
 
 
 def _unit(seconds: float) -> tuple[float, str]:

@@ -8,14 +8,14 @@ from welldone.bench.record import End, Record
 from welldone.bench.report import Step
 from welldone.bench.reports.elements import code, element
 from welldone.bench.reports.plots import histogram, levels
-from welldone.bench.reports.scales import nice, usable
+from welldone.bench.reports.scales import Axis, linear, nice
 from welldone.bench.reports.timeline import timeline
 from welldone.bench.stats import values
 
 _STEPS = 40
 """Steps in pictures. A sweep of two servers has 24; who has more wants the table."""
-_BARS = 4_000
-"""Requests that are drawn in all: about one megabyte."""
+_BARS = 6_000
+"""Requests that are drawn in all: about two megabytes."""
 _GAPS = 200_000
 """Gaps between chunks that are looked at: enough for p99.9, and done in a blink."""
 _STRETCHES = 120
@@ -43,10 +43,9 @@ def sections(steps: Sequence[Step]) -> list[Element]:
 
 
 def _step(step: Step, most: int, *, is_open: bool) -> Element:
-    wide = [
-        timeline("Requests", step.records, step.seconds, most),
-        _tokens(step),
-    ]
+    last_s = [record.ended_s for record in step.records]
+    x = linear([step.seconds, *last_s], is_time=True, is_tight=True)
+    wide = [timeline("Requests", step.records, x, ends_s=step.seconds, most=most), _tokens(step, x)]
     summary = element("summary", step.id, " ", element("span", step.target, class_="quiet small"))
     return element(
         "details",
@@ -92,15 +91,14 @@ def _gaps(records: Sequence[Record]) -> tuple[list[float], int]:
     ], each
 
 
-def _tokens(step: Step) -> Element:
+def _tokens(step: Step, x: Axis) -> Element:
     """The tokens of all answers, by when they came. A chunk holds its share of the tokens of its answer."""
-    records = [record for record in step.records if record.times and math.isfinite(sum(record.times))]
-    last_s = max(usable([step.seconds, *(record.times[-1] for record in records)]), default=0.0)
-    each_s = nice(max(last_s, 0.001) / _STRETCHES)
-    rates = [0.0] * (int(last_s / each_s) + 1)
-    for record in records:
-        tokens = len(record.times) if record.tokens is None else record.tokens
-        share = tokens / len(record.times) / each_s
-        for at in record.times:
-            rates[min(max(int(at / each_s), 0), len(rates) - 1)] += share
-    return levels("Tokens as they came", rates, each_s, step.seconds, y="tokens/s")
+    each_s = nice(x.high / _STRETCHES)
+    rates = [0.0] * math.ceil(x.high / each_s)
+    for record in step.records:
+        if record.times and math.isfinite(sum(record.times)):
+            tokens = len(record.times) if record.tokens is None else record.tokens
+            share = tokens / len(record.times) / each_s
+            for at in record.times:
+                rates[min(max(int(at / each_s), 0), len(rates) - 1)] += share
+    return levels("Tokens as they came", rates, x, each_s=each_s, ends_s=step.seconds, y="tokens/s")

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 
+from welldone.bench.record import End
 from welldone.bench.report import BenchReport, Checked, Compared, Distribution, Step
-from welldone.bench.reports.words import count, duration, failed, inert, over, told, value
+from welldone.bench.reports.words import NO_FAULT, count, duration, failed, inert, over, told, value
 from welldone.bench.settings import Length
+from welldone.bench.stats import error_rate
 
 _CELL = 100  # characters of a cell: more than any that we know of, and a terminal takes no more
 _REASONS = 3  # of what failed, that are named
@@ -90,7 +92,7 @@ def _results(report: BenchReport) -> list[str]:
 
 
 def _result(step: Step, *, is_second: bool) -> tuple[str, ...]:
-    ended = over(step)
+    share = error_rate(step)
     return (
         step.id + (" (against)" if is_second else ""),
         f"{step.request_rate:.2f} req/s",
@@ -98,8 +100,8 @@ def _result(step: Step, *, is_second: bool) -> tuple[str, ...]:
         _mean(step, "ttft", 1000, "ms"),
         _mean(step, "itl", 1000, "ms"),
         f"{step.token_rate:.2f} tokens/sec",
-        f"{100 * failed(step) / ended:.2f}%" if ended else "-",
-        f"{step.ok}/{ended}",
+        "-" if share is None else f"{share:.2%}",
+        f"{step.ok}/{over(step)}",
         "-" if step.prompt_tokens is None else f"{step.prompt_tokens:.2f}",
         "-" if step.decoded_tokens is None else f"{step.decoded_tokens:.2f}",
     )
@@ -178,12 +180,13 @@ def _facts(step: Step, *, is_full: bool) -> list[tuple[str, str]]:
         by = "" if step.tokens_by == "usage" else f", counted by {step.tokens_by}"
         facts.append(("tokens/s", f"{step.token_rate:,.1f}   of all answers{by}"))
     if step.good is not None:
-        facts.append(("good", f"{step.good:,} of {count(step.requests, 'request')} within all bounds"))
+        facts.append(("good", f"{step.good:,} of {step.due:,} that were due kept all bounds"))
     if failed(step) or is_full:
         facts.append(("failed", _failed(step)))
-    facts += [("", f"{number:,} x {reason}") for reason, number in list(step.reasons.items())[:_REASONS]]
-    if step.ends.get("unfinished"):
-        facts.append(("unfinished", f"{step.ends['unfinished']:,} still under way at the end, and left"))
+    reasons = [(reason, number) for reason, number in step.reasons.items() if reason != End.UNFINISHED]
+    facts += [("", f"{number:,} x {reason}") for reason, number in reasons[:_REASONS]]
+    if step.ends.get(End.UNFINISHED):
+        facts.append(("unfinished", f"{step.ends[End.UNFINISHED]:,} still under way at the end, and left"))
     if step.skipped:
         facts.append(("skipped", f"{step.skipped:,} of {step.due:,}, since {step.max_vus:,} were under way"))
     if step.wrong or is_full:
@@ -194,7 +197,7 @@ def _facts(step: Step, *, is_full: bool) -> list[tuple[str, str]]:
 
 
 def _failed(step: Step) -> str:
-    kinds = ", ".join(f"{number:,} {end}" for end, number in step.ends.items() if end not in ("ok", "unfinished"))
+    kinds = ", ".join(f"{number:,} {end}" for end, number in step.ends.items() if end not in NO_FAULT)
     return f"{failed(step):,} of {over(step):,}" + (f"   {kinds}" if failed(step) else "")
 
 

@@ -8,14 +8,15 @@ from xml.etree.ElementTree import Element
 from welldone.bench.record import End, Record
 from welldone.bench.reports.elements import element, printable
 from welldone.bench.reports.frames import WIDE, Frame, box, figure, missing, picture, swatch, upright
-from welldone.bench.reports.scales import Axis, linear, span, usable
+from welldone.bench.reports.scales import Axis, span, usable
 
+_SEEN, _CAP = 0.05, 3.0  # what is too narrow to be drawn; and what is wide enough to be seen among others
 _WHY = 120
 """Characters of a reason that are shown at a bar: there are many bars."""
 
 
-def timeline(title: str, records: Sequence[Record], seconds: float, most: int) -> Element:
-    """At most so many of the requests. A step took `seconds`; what was under way then could still end."""
+def timeline(title: str, records: Sequence[Record], x: Axis, *, ends_s: float, most: int) -> Element:
+    """At most so many of the requests, along the time `x`; from `ends_s` on nothing new was begun."""
     known = [record for record in records if _is_drawable(record)]
     if not known:
         return missing(title, "There are no requests.")
@@ -23,14 +24,13 @@ def timeline(title: str, records: Sequence[Record], seconds: float, most: int) -
     rows = _rows(drawn)
     count = max(rows) + 1
     tall = min(max(360.0 / count, 0.5), 14.0)
-    x = linear([seconds, *(record.ended_s for record in drawn)], is_time=True)
-    y = Axis(low=0, high=count, ticks=())
-    frame = Frame(x=x, y=y, width=WIDE, height=56 + count * tall, left=18.0)
+    frame = Frame(x=x, y=Axis(low=0, high=count, ticks=()), width=WIDE, height=70 + count * tall)
     bars = [_bar(frame, record, row, tall) for record, row in zip(drawn, rows, strict=True)]
     counts = Counter(record.end for record in known)
     legend = [(f"{end.value} {counts[end]:,}", swatch(_look(end))) for end in End if counts[end]]
     legend += [("pale: no token yet", swatch("end-ok pale")), ("grey: due, not begun", swatch("late"))]
-    line = upright(frame, x.place(usable([seconds, 0.0])[0]), "")
+    legend.append(("dashed: the step's end", swatch("mark", "M6 0v12")))
+    line = upright(frame, x.place(ends_s), "")
     return figure(title, picture(frame, "since the step began", "", *line, *bars), legend=legend, note=note)
 
 
@@ -71,12 +71,15 @@ def _bar(frame: Frame, record: Record, row: int, tall: float) -> Element:
     first = record.times[0] if record.times else record.ended_s
     steps = [_from(record), record.begun_s, first, record.ended_s]
     due, begun, spoke, ended = (frame.across(frame.x.place(step)) for step in steps)
-    parts = [("late", due, begun), ("pale", begun, spoke), ("", spoke, ended)]
+    parts = [("late", due, begun), ("pale", begun, spoke)]
     shapes = [
-        element("path", d=box(left, top, right - left, height), **({"class": kind} if kind else {}))
+        element("path", d=box(left, top, right - left, height), class_=kind)
         for kind, left, right in parts
-        if right - left > 0.05 or (kind == "pale" and ended - due <= 0.05)
+        if right - left > _SEEN
     ]
+    # A bad end is seen, however soon it came.
+    left = spoke if record.end is End.OK else min(spoke, ended - _CAP)
+    shapes.append(element("path", d=box(left, top, ended - left, height)))
     return element("g", element("title", _words(record)), *shapes, class_=_look(record.end))
 
 

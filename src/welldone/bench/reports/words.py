@@ -9,11 +9,13 @@ from typing import Any
 
 import msgspec
 
+from welldone.bench.record import End
 from welldone.bench.report import BenchReport, Step
 from welldone.bench.reports.elements import printable
 from welldone.bench.settings import BenchSettings
 
-_NO_FAULT = ("ok", "unfinished")
+NO_FAULT = (End.OK, End.UNFINISHED)
+"""Ends that are not held against a server."""
 _RATES = ("token_rate", "request_rate", "rate")
 _SHARES = ("error_rate", "goodput")
 
@@ -51,7 +53,7 @@ def told(report: BenchReport) -> BenchSettings:
 
 def failed(step: Step) -> int:
     """How many requests ended badly. Those that were left at the end of the step are none of them."""
-    return sum(count for end, count in step.ends.items() if end not in _NO_FAULT)
+    return sum(count for end, count in step.ends.items() if end not in NO_FAULT)
 
 
 def over(step: Step) -> int:

@@ -1,4 +1,4 @@
-"""The forms in which prompts are written: how one opens, what it is made of, and what it asks for in the end.
+"""The styles in which prompts are written: how one opens, what it is made of, and what it asks for in the end.
 
 No two prompts open alike, so that a cache of prompts does not flatter a server. The tokens of the parts must add up to
 the tokens of the whole. So each part but the first begins with a blank or a line, and each ends in the same kind of
@@ -13,7 +13,7 @@ import msgspec
 from welldone.bench import words
 
 
-class Form(msgspec.Struct, frozen=True, kw_only=True):
+class Style(msgspec.Struct, frozen=True, kw_only=True):
     """One kind of prompt."""
 
     before: str
@@ -40,19 +40,19 @@ def _function(rng: random.Random) -> str:
     return "\n\n" + words.function(rng)
 
 
-PROSE = Form(
+PROSE = Style(
     before="end.",
     open=_report,
     part=_sentence,
     closing=" Write a long story that begins where this ends.",
 )
-CODE = Form(
+CODE = Style(
     before="end",
     open=_file,
     part=_function,
     closing="\n\nWrite the function that should come next.",
 )
-LABELS = Form(
+LABELS = Style(
     before="end.",
     open=_report,
     part=_sentence,

@@ -1,0 +1,182 @@
+"""Who counts tokens: a tokenizer of a file, the server's own, or nobody.
+
+Nothing is fetched. A name of the Hugging Face hub is looked for among what was fetched before.
+"""
+
+import importlib
+import os
+import re
+from collections import Counter as Tally
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from welldone.bench.words import ALL_WORDS
+
+SERVER = "server"
+Ask = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any] | None]]
+"""What the server says to a body posted to a path of its root; None where it has no such path."""
+
+_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_WORDS_PER_TOKEN = 0.75
+"""Of English text, in the tokenizers of today."""
+_LETTERS_PER_TOKEN = 4
+"""The same, in letters: for a word that was not asked about."""
+_PIECE = re.compile(r"\s*\w+|\s*[^\w\s]|\s+")
+
+
+class Counter(Protocol):
+    """Counts the tokens of texts."""
+
+    name: str
+    """What it is, in words, for the report."""
+
+    def count(self, text: str) -> int:
+        """How many tokens a text has, without those of a chat template."""
+
+    def cut(self, text: str, tokens: int) -> str:
+        """The beginning of a text, with so many tokens at most."""
+
+
+async def find_counter(spec: str | None, ask: Ask, env: Mapping[str, str] = os.environ) -> Counter | None:
+    """Who counts tokens: a `tokenizer.json`, its folder, a GGUF, `server`, or a name of the hub that is here already.
+
+    None where there is none: then the server's usage numbers are all there is. `why_none` says why.
+
+    Raises:
+        ValueError: a file is named and cannot be used. The message is one sentence.
+    """
+    if spec is None:
+        return None
+    return await _server_counter(ask) if spec == SERVER else _local_counter(spec, env)
+
+
+def why_none(spec: str | None) -> str:
+    """Why nobody counts tokens, in words."""
+    if spec is None:
+        return "no tokenizer is named"
+    if spec == SERVER:
+        return "the server has no /tokenize that can be used"
+    return f"the tokenizer {spec} is not on this machine, and nothing is fetched"
+
+
+# ---- files
+
+
+def _local_counter(spec: str, env: Mapping[str, str]) -> Counter | None:
+    path = Path(spec)
+    if path.exists():
+        return _file_counter(path, spec)
+    if path.suffix in (".json", ".gguf"):
+        raise ValueError(f"there is no tokenizer file {spec}")
+    cached = _cached(spec, env)
+    return None if cached is None else _file_counter(cached, spec)
+
+
+class _Makers(Protocol):
+    """What `bench/tokenizer.py` gives."""
+
+    def from_json(self, path: Path, name: str) -> Counter: ...
+    def from_gguf(self, path: Path) -> Counter: ...
+
+
+def _makers() -> _Makers:
+    """The part that knows tokenizers; it is loaded when it is needed, since its library is an extra."""
+    try:
+        return cast("_Makers", importlib.import_module("welldone.bench.tokenizer"))
+    except ModuleNotFoundError as error:
+        raise ValueError(f"a tokenizer needs the package {error.name}: pip install 'welldone[bench]'") from None
+
+
+def _file_counter(path: Path, name: str) -> Counter:
+    if path.suffix == ".gguf":
+        return _makers().from_gguf(path)
+    file = path / "tokenizer.json" if path.is_dir() else path
+    if not file.is_file():
+        raise ValueError(f"{path} has no tokenizer.json")
+    return _makers().from_json(file, name)
+
+
+def _cached(name: str, env: Mapping[str, str]) -> Path | None:
+    """The folder that the hub's own tools keep a repository in, if it has a tokenizer."""
+    if not _HUB_NAME.fullmatch(name):
+        return None
+    home = Path(env.get("HF_HOME") or Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface")
+    folder = Path(env.get("HF_HUB_CACHE") or home / "hub") / f"models--{name.replace('/', '--')}"
+    try:
+        main = (folder / "refs" / "main").read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        main = ""
+    snapshots = sorted(folder.glob("snapshots/*/tokenizer.json"), key=lambda file: file.parent.name != main)
+    return snapshots[0].parent if snapshots else None
+
+
+# ---- the server
+
+
+class ServerCounter:
+    """Knows of each word how many tokens the server makes of it, and guesses at words that it was not asked about.
+
+    The server is asked once, before the start: to ask it for each text would be a load of its own.
+    """
+
+    def __init__(self, known: Mapping[str, int]) -> None:
+        self._known = known
+        self.name = "the server's /tokenize, word by word"
+
+    def count(self, text: str) -> int:
+        return sum(self._piece(piece) for piece in _PIECE.findall(text))
+
+    def cut(self, text: str, tokens: int) -> str:
+        end = 0
+        for piece in _PIECE.finditer(text):
+            tokens -= self._piece(piece[0])
+            if tokens < 0:
+                break
+            end = piece.end()
+        return text[:end]
+
+    def _piece(self, piece: str) -> int:
+        known = self._known.get(piece.strip())
+        return known if known is not None else -(-len(piece.strip()) // _LETTERS_PER_TOKEN)
+
+
+async def _server_counter(ask: Ask) -> ServerCounter | None:
+    """All words in one text, a line each: the token that ends a line tells where one word ends and the next begins."""
+    text = "".join(f" {word}\n" for word in ALL_WORDS)
+    reply = await ask("/tokenize", {"content": text, "prompt": text, "add_special_tokens": False})
+    tokens = None if reply is None else reply.get("tokens")
+    counts = _lines(tokens) if isinstance(tokens, list) and tokens else []
+    return ServerCounter(dict(zip(ALL_WORDS, counts, strict=True))) if len(counts) == len(ALL_WORDS) else None
+
+
+def _lines(tokens: Sequence[object]) -> list[int]:
+    """How many tokens each line has."""
+    newline = Tally(map(str, tokens)).most_common(1)[0][0]
+    counts = [0]
+    for token in tokens:
+        if str(token) == newline:
+            counts.append(0)
+        else:
+            counts[-1] += 1
+    return counts[:-1]
+
+
+# ---- nobody
+
+
+class _Estimate:
+    """Words, where nobody counts tokens: good enough to make prompts of about the right length."""
+
+    name = "about 0.75 words per token"
+
+    def count(self, text: str) -> int:
+        return round(len(text.split()) / _WORDS_PER_TOKEN)
+
+    def cut(self, text: str, tokens: int) -> str:
+        words = int(tokens * _WORDS_PER_TOKEN)
+        found = re.match(rf"(?:\s*\S+){{0,{words}}}", text)
+        return found[0] if found else ""
+
+
+ESTIMATE: Counter = _Estimate()

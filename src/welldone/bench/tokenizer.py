@@ -1,0 +1,131 @@
+"""Tokenizers out of files. Only this file knows their library, which is an extra."""
+
+from pathlib import Path
+
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
+
+from welldone.bench.vocabulary import Vocabulary, read_vocabulary
+
+FILE_LIMIT_BYTES = 256 * 2**20
+"""The largest that we know, of 262,144 tokens, has 33 MB."""
+_ADDED = 4  # llama.cpp's number for tokens that are found in a text before all else
+_BLANK = "\N{LOWER ONE EIGHTH BLOCK}"  # what SentencePiece writes for a blank
+
+# How texts are split before their pieces become tokens: part of what a model was trained with. The names are those of
+# llama.cpp. What is not named here is split as GPT-2 does it.
+_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{digits}"
+    r"| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_SPLITS = {
+    "llama-bpe": _WORDS.format(digits="{1,3}"),
+    "llama3": _WORDS.format(digits="{1,3}"),
+    "dbrx": _WORDS.format(digits="{1,3}"),
+    "smaug-bpe": _WORDS.format(digits="{1,3}"),
+    "qwen2": _WORDS.format(digits=""),
+    "deepseek-r1-qwen": _WORDS.format(digits=""),
+    "stablelm2": _WORDS.format(digits=""),
+}
+_SINGLE_DIGITS = ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b")
+_GPT2 = ("gpt-2", "default", "", "phi-2", "jina-es", "jina-de", "gigachat", "mpt", "olmo")
+_WHOLE_FIRST = ("llama-bpe", "llama3")
+"""A piece that is a token as a whole is taken so, whatever merges would make of it."""
+
+
+class FileCounter:
+    """Counts the tokens of texts, with a tokenizer."""
+
+    def __init__(self, tokenizer: Tokenizer, name: str) -> None:
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        self._tokenizer = tokenizer
+        self.name = name
+
+    def count(self, text: str) -> int:
+        return len(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def cut(self, text: str, tokens: int) -> str:
+        """The beginning of a text, with so many tokens at most."""
+        offsets = self._tokenizer.encode(text, add_special_tokens=False).offsets
+        while tokens > 0 and len(offsets) > tokens:
+            short = text[: offsets[tokens - 1][1]]
+            if self.count(short) <= tokens:
+                return short
+            tokens -= 1  # a piece of a word may fall into other tokens than the word did
+        return text if tokens > 0 else ""
+
+
+def from_json(path: Path, name: str) -> FileCounter:
+    """The tokenizer of a `tokenizer.json`; `ValueError` in one sentence if it is none."""
+    try:
+        if path.stat().st_size > FILE_LIMIT_BYTES:
+            raise ValueError(f"{path} has more than {FILE_LIMIT_BYTES // 2**20} MB, which no tokenizer has")
+        data = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None
+    try:
+        return FileCounter(Tokenizer.from_buffer(data), name)
+    except Exception as error:  # noqa: BLE001 (the library raises nothing narrower)
+        raise ValueError(f"{path} is no tokenizer that can be read: {str(error)[:200]}") from None
+
+
+def from_gguf(path: Path) -> FileCounter:
+    """The tokenizer that a GGUF carries; `ValueError` in one sentence if it has none that can be made."""
+    vocabulary = read_vocabulary(path)
+    match vocabulary.model:
+        case "gpt2":
+            tokenizer = _byte_level(vocabulary)
+        case "llama":
+            tokenizer = _sentence_piece(vocabulary)
+        case other:
+            raise ValueError(f"{path.name} has a tokenizer of the kind {other[:40]!r}; gpt2 and llama can be read")
+    added = [text for text, kind in zip(vocabulary.tokens, vocabulary.token_type, strict=False) if kind == _ADDED]
+    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in added])
+    return FileCounter(tokenizer, f"the vocabulary of {path.name}" + _guessed(vocabulary))
+
+
+def _guessed(vocabulary: Vocabulary) -> str:
+    is_known = vocabulary.model != "gpt2" or vocabulary.pre in (*_SPLITS, *_SINGLE_DIGITS, *_GPT2)
+    return "" if is_known else f", split as GPT-2 does it since {vocabulary.pre[:40]!r} is not known here"
+
+
+def _byte_level(vocabulary: Vocabulary) -> Tokenizer:
+    pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in vocabulary.merges)]
+    has_split = vocabulary.pre in _SPLITS
+    steps: list[pre_tokenizers.PreTokenizer] = []
+    if has_split:
+        steps.append(pre_tokenizers.Split(Regex(_SPLITS[vocabulary.pre]), "isolated"))
+    elif vocabulary.pre in _SINGLE_DIGITS:
+        steps.append(pre_tokenizers.Digits(individual_digits=True))
+    steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not has_split))
+    tokenizer = _made(vocabulary, pairs, is_whole_first=vocabulary.pre in _WHOLE_FIRST)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
+    return tokenizer
+
+
+def _sentence_piece(vocabulary: Vocabulary) -> Tokenizer:
+    """A tokenizer that joins the pair whose token has the best score: merges, in the order of the scores."""
+    scores = dict(zip(vocabulary.tokens, vocabulary.scores, strict=False))
+    pairs = [
+        (-scores[token], at, (token[:at], token[at:]))
+        for token in scores
+        for at in range(1, len(token))
+        if token[:at] in scores and token[at:] in scores
+    ]
+    tokenizer = _made(vocabulary, [pair for _, _, pair in sorted(pairs)], has_bytes=True)
+    steps: list[normalizers.Normalizer] = [normalizers.Replace(" ", _BLANK)]
+    if vocabulary.add_space_prefix:
+        steps.insert(0, normalizers.Prepend(_BLANK))
+    tokenizer.normalizer = normalizers.Sequence(steps)
+    return tokenizer
+
+
+def _made(
+    vocabulary: Vocabulary, pairs: list[tuple[str, str]], *, is_whole_first: bool = False, has_bytes: bool = False
+) -> Tokenizer:
+    numbers = {text: number for number, text in enumerate(vocabulary.tokens)}
+    known = [(left, right) for left, right in pairs if left in numbers and right in numbers and left + right in numbers]
+    unknown = "<unk>" if has_bytes and "<unk>" in numbers else None
+    return Tokenizer(
+        models.BPE(numbers, known, unk_token=unknown, byte_fallback=has_bytes, ignore_merges=is_whole_first)
+    )

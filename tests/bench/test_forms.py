@@ -1,0 +1,372 @@
+"""The forms of a report: each says what the report says, what reads inference-benchmarker's files reads ours, and
+nothing in them moves."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from jsonschema import Draft202012Validator
+
+from tests.bench.reports import HOSTILE, OTHER, URL, against, bare, config, empty, failed, hostile, record, rich, step
+from welldone.bench.record import End
+from welldone.bench.report import BenchReport, Compared
+from welldone.bench.reports import data, forms, peer, rows, tables
+from welldone.bench.reports.words import duration, value
+
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "bench-report.schema.json").read_text("utf-8"))
+PLAIN = [rich(), bare(), against(), failed(), empty()]
+ALL = [*PLAIN, *map(hostile, HOSTILE)]
+
+
+def an_object(**members: dict[str, Any]) -> dict[str, Any]:
+    """The schema of an object with these members and no others."""
+    return {"type": "object", "properties": members, "required": [*members], "additionalProperties": False}
+
+
+WHOLE = {"type": "integer", "minimum": 0}
+NUMBER = {"type": "number", "minimum": 0}
+TEXT = {"type": "string"}
+OPTIONS = {
+    "anyOf": [
+        {"type": "null"},
+        an_object(num_tokens=WHOLE, min_tokens=WHOLE, max_tokens=WHOLE, variance=WHOLE),
+    ]
+}
+SPREAD = an_object(p50=NUMBER, p60=NUMBER, p70=NUMBER, p80=NUMBER, p90=NUMBER, p95=NUMBER, p99=NUMBER, avg=NUMBER)
+PEER = an_object(
+    config=an_object(
+        max_vus=WHOLE,
+        duration_secs=WHOLE,
+        benchmark_kind={"enum": ["Sweep", "Throughput", "Rate"]},
+        warmup_duration_secs=WHOLE,
+        rates={"type": ["array", "null"], "items": NUMBER},
+        num_rates=WHOLE,
+        prompt_options=OPTIONS,
+        decode_options=OPTIONS,
+        tokenizer=TEXT,
+        model_name=TEXT,
+        profile={"type": ["string", "null"]},
+        meta={"type": ["object", "null"], "additionalProperties": TEXT},
+        run_id=TEXT,
+    ),
+    results={
+        "type": "array",
+        "items": an_object(
+            id=TEXT,
+            executor_type={"enum": ["ConstantVUs", "ConstantArrivalRate"]},
+            config=an_object(max_vus=WHOLE, duration_secs=WHOLE, rate={"type": ["number", "null"]}),
+            total_requests=WHOLE,
+            total_tokens=WHOLE,
+            token_throughput_secs=NUMBER,
+            duration_ms=WHOLE,
+            time_to_first_token_ms=SPREAD,
+            inter_token_latency_ms=SPREAD,
+            failed_requests=WHOLE,
+            successful_requests=WHOLE,
+            request_rate=NUMBER,
+            total_tokens_sent=WHOLE,
+            e2e_latency_ms=SPREAD,
+        ),
+    },
+    start_time=TEXT,
+    end_time=TEXT,
+    system=an_object(
+        cpu={"type": "array", "items": TEXT, "minItems": 1},
+        memory=TEXT,
+        os_name=TEXT,
+        os_version=TEXT,
+        kernel=TEXT,
+        hostname=TEXT,
+    ),
+)
+"""What inference-benchmarker writes, by hand from its documents."""
+
+
+def faults(schema: dict[str, Any], drawn: str) -> list[str]:
+    return [error.message for error in Draft202012Validator(schema).iter_errors(json.loads(drawn))]
+
+
+def shown(report: BenchReport) -> str:
+    return "\n".join(tables.lines(report))
+
+
+def cells(report: BenchReport) -> list[list[str]]:
+    """The cells of all tables with lines around them."""
+    return [[cell.strip() for cell in line.split("│")[1:-1]] for line in tables.lines(report) if line.startswith("│")]
+
+
+# ---- inference-benchmarker's form
+
+
+@pytest.mark.parametrize("report", ALL)
+def test_the_peer_form_has_the_members_of_inference_benchmarker_and_no_others(report: BenchReport) -> None:
+    assert faults(PEER, peer.draw(report)) == []
+
+
+def test_the_peer_form_says_what_the_report_says() -> None:
+    report = rich(config=config(rates=[1, 2.5]))
+    drawn = json.loads(peer.draw(report))
+    told, (warmup, throughput, constant) = drawn["config"], drawn["results"]
+    assert (told["rates"], told["meta"]["engine"], told["run_id"]) == ([1.0, 2.5], "llama.cpp", "a1b2c3d")
+    assert (told["tokenizer"], told["model_name"]) == ("microsoft/phi-4", "qwen3-0.6b")
+    assert told["prompt_options"] == {"num_tokens": 200, "min_tokens": 180, "max_tokens": 220, "variance": 10}
+    assert (warmup["id"], warmup["executor_type"], warmup["config"]["rate"]) == ("warmup", "ConstantVUs", None)
+    assert (constant["executor_type"], constant["config"]["rate"]) == ("ConstantArrivalRate", 1.2)
+    first = report.steps[1].times["ttft"]
+    assert first.mean is not None
+    assert throughput["time_to_first_token_ms"]["avg"] == pytest.approx(1000 * first.mean, abs=0.001)
+    assert throughput["time_to_first_token_ms"]["p99"] == pytest.approx(1000 * first.all_percentiles["p99"], abs=0.001)
+    assert throughput["duration_ms"] == round(1000 * report.steps[1].seconds)
+    assert (throughput["total_tokens"], throughput["total_tokens_sent"]) == (
+        121 * 20,
+        report.steps[1].total_prompt_tokens,
+    )
+
+
+def test_the_peer_form_counts_only_requests_that_ended() -> None:
+    throughput = json.loads(peer.draw(rich()))["results"][1]
+    assert (throughput["successful_requests"], throughput["failed_requests"]) == (121, 3)
+    assert throughput["total_requests"] == 124
+
+
+def test_the_peer_form_has_nought_where_nothing_was_measured() -> None:
+    dead = json.loads(peer.draw(failed()))["results"][1]
+    assert set(dead["e2e_latency_ms"].values()) == {0.0}
+
+
+def test_the_peer_form_is_of_the_first_server_alone() -> None:
+    assert len(json.loads(peer.draw(against()))["results"]) == 1
+
+
+def test_the_peer_form_names_the_model_where_no_tokenizer_was_named_and_has_null_for_what_was_not_told() -> None:
+    told = json.loads(peer.draw(failed()))["config"]
+    assert (told["tokenizer"], told["meta"], told["prompt_options"]) == ("qwen3-0.6b", None, None)
+
+
+# ---- our form
+
+
+def test_the_schema_in_the_documents_is_a_schema_and_fresh() -> None:
+    Draft202012Validator.check_schema(SCHEMA)
+    assert json.loads(json.dumps(data.schema())) == SCHEMA
+
+
+@pytest.mark.parametrize("report", ALL)
+def test_our_form_keeps_to_its_schema(report: BenchReport) -> None:
+    assert faults(SCHEMA, data.draw(report)) == []
+
+
+@pytest.mark.parametrize("change", [{"version": "1"}, {"url": None}, {"steps": [{}]}, {"is_whole": 1}])
+def test_what_is_no_report_does_not_keep_to_the_schema(change: dict[str, Any]) -> None:
+    assert faults(SCHEMA, json.dumps(json.loads(data.draw(rich())) | change)) != []
+
+
+@pytest.mark.parametrize("report", PLAIN)
+def test_a_report_that_is_read_again_is_the_same(report: BenchReport) -> None:
+    again = data.read(data.draw(report))
+    assert data.draw(again) == data.draw(report)
+    for old, new in zip(report.steps, again.steps, strict=True):
+        assert msgspec.structs.replace(new, records=()) == msgspec.structs.replace(old, records=())
+        for before, after in zip(old.records, new.records, strict=True):
+            assert after.end is before.end
+            assert list(after.times) == pytest.approx(list(before.times), abs=1e-6)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", data.draw(rich()).replace('"version":1', '"version":2', 1)])
+def test_what_is_no_report_is_not_read(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        data.read(text)
+
+
+def test_a_report_with_times_that_are_none_is_not_read() -> None:
+    drawn = json.loads(data.draw(rich()))
+    drawn["steps"][0]["records"][0]["times"] = ["soon"]
+    with pytest.raises(ValueError, match="times"):
+        data.read(json.dumps(drawn))
+
+
+# ---- rows
+
+
+@pytest.mark.parametrize("report", ALL)
+def test_every_request_is_a_row_of_one_line_with_all_columns(report: BenchReport) -> None:
+    drawn = rows.draw(report)
+    head, *found = csv.reader(drawn.splitlines())
+    assert tuple(head) == rows.COLUMNS
+    assert len(found) == sum(len(one.records) for one in report.steps) == len(drawn.splitlines()) - 1
+    assert {len(row) for row in found} <= {len(rows.COLUMNS)}
+
+
+def test_a_row_says_what_the_record_says() -> None:
+    report = rich()
+    found = list(csv.DictReader(rows.draw(report).splitlines()))
+    first, one = found[0], report.steps[0].records[0]
+    assert (first["step"], first["target"], first["end"], first["status"]) == ("warmup", URL, "ok", "200")
+    assert float(first["ttft"]) == pytest.approx(one.times[0] - one.due_s, abs=1e-6)
+    assert float(first["last_s"]) == pytest.approx(one.times[-1], abs=1e-6)
+    assert (first["chunks"], first["tokens"], first["reasoning_s"]) == ("20", "20", "")
+    (late,) = (row for row in found if row["end"] == "timed out")
+    assert (late["ttft"], late["e2e"], late["why"]) == ("", "", "no whole answer within 300 s")
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)"])
+def test_a_text_of_a_server_is_no_formula(text: str) -> None:
+    found = list(csv.DictReader(rows.draw(hostile(text)).splitlines()))
+    assert {row["why"] for row in found} <= {"", f"'{text}"}
+    assert {row["rules"] for row in found} == {f"'{text}", ""}
+
+
+# ---- tables
+
+
+def test_the_tables_are_those_of_inference_benchmarker() -> None:
+    found = cells(rich())
+    assert [row[0] for row in found[:11]] == [
+        *("Parameter", "Max VUs", "Duration", "Warmup Duration", "Benchmark Kind", "Rates", "Num Rates"),
+        *("Prompt Options", "Decode Options", "Tokenizer", "Extra Metadata"),
+    ]
+    assert found[7][1] == "num_tokens=200,min_tokens=180,max_tokens=220,variance=10"
+    assert found[11] == [
+        *("Benchmark", "QPS", "E2E Latency (avg)", "TTFT (avg)", "ITL (avg)", "Throughput", "Error Rate"),
+        *("Successful Requests", "Prompt tokens per req (avg)", "Decoded tokens per req (avg)"),
+    ]
+    assert found[13] == [
+        *("throughput", "3.84 req/s", "0.54 sec", "159.07 ms", "20.10 ms", "77.11 tokens/sec", "2.42%"),
+        *("121/124", "202.02", "20.00"),
+    ]
+
+
+@pytest.mark.parametrize("report", ALL)
+def test_tables_are_straight_and_lines_are_lines(report: BenchReport) -> None:
+    lines = tables.lines(report)
+    assert all(line.isprintable() for line in lines)
+    for group in "\n".join(lines).split("\n\n"):
+        assert len({len(line) for line in group.splitlines() if line.startswith(tuple("┌│├└"))}) <= 1
+
+
+def test_a_percentile_is_shown_only_where_enough_samples_stand_behind_it() -> None:
+    (line,) = (line for line in tables.lines(rich()) if "first token" in line and " 121 " in line)
+    assert line.split()[3:] == ["121", "166", "ms", "231", "ms", "-", "251", "ms"]
+
+
+def test_what_went_wrong_is_counted_apart() -> None:
+    text = shown(rich())
+    for said in (
+        "3 of 124   1 cut, 1 timed out, 1 refused",
+        "1 x 429: too many requests",
+        "1 still under way at the end, and left",
+        "1 stream broke a rule: delta-role-once (1)",
+        "5 of 45, since 128 were under way",
+        "40 of 45 that were due kept all bounds",
+        "93% of a core, 12 late starts, by up to 31.5 ms: it is the bottleneck",
+        "ttft.p50<800ms   kept   throughput: 151 ms",
+        "token_rate>100   not kept   throughput: 79.25/s",
+        "ttft.p99<800ms   not kept   constant@1.20req/s: too few samples to say",
+    ):
+        assert said in text
+
+
+def test_which_load_it_was_is_said() -> None:
+    text = shown(rich())
+    assert "throughput: closed loop, 128 streams at once" in text
+    assert "constant@1.20req/s: open loop, 1.20 requests/s, at most 128 at once" in text
+    replay = rich(steps=(msgspec.structs.replace(step("replay", [record()]), is_open=True),))
+    assert "replay: open loop, at given times" in shown(replay)
+
+
+def test_of_one_step_all_times_are_shown_and_of_several_the_main_ones() -> None:
+    one = shown(rich(steps=rich().steps[:2]))
+    assert all(word in one for word in ("headers", "longest gap", "tokens/s of each", "no late start"))
+    assert all(word not in shown(rich()) for word in ("headers", "longest gap", "tokens/s of each"))
+    assert "0 streams broke a rule" in shown(against())
+
+
+def test_the_first_content_is_shown_where_it_is_not_the_first_token() -> None:
+    thought = [record(number, reasoning_s=number * 0.25 + 0.01) for number in range(3)]
+    assert "first content" not in shown(rich(steps=(step("throughput", [record()]),)))
+    assert "first thought" in shown(rich(steps=(step("throughput", thought),)))
+    assert "first content" in shown(rich(steps=(step("throughput", thought),)))
+
+
+def test_who_counted_the_tokens_is_said_where_the_server_did_not() -> None:
+    counted = step("throughput", [record()], tokens_by="chunks")
+    assert "of all answers, counted by chunks" in shown(rich(steps=(counted,)))
+
+
+def test_two_servers_stand_side_by_side() -> None:
+    text = shown(against())
+    assert f"concurrency@8 at {OTHER}: closed loop" in text
+    assert "concurrency@8 (against)" in text
+    assert "1.02 (0.97 to 1.07), no difference" in text
+    assert "0.90 (0.88 to 0.92)\n" in text + "\n"
+
+
+def test_a_run_that_ended_early_says_so_at_the_end() -> None:
+    assert tables.lines(failed())[-1] == "ended early: stopped by Ctrl-C"
+    assert tables.lines(empty())[-1] == "ended early: nothing answers there"
+    assert "ended early" not in shown(rich())
+
+
+def test_a_step_in_which_nothing_went_well_has_no_times() -> None:
+    (row,) = (row for row in cells(failed()) if row[0] == "constant@8.00req/s")
+    assert row[1:] == ["0.00 req/s", "-", "-", "-", "0.00 tokens/sec", "100.00%", "0/9", "-", "-"]
+
+
+def test_a_step_of_nothing_has_no_error_rate() -> None:
+    (row,) = (row for row in cells(rich(steps=(step("throughput", []),))) if row[0] == "throughput")
+    assert row[6:8] == ["-", "0/0"]
+
+
+def test_nothing_to_compare_is_no_table() -> None:
+    assert tables.compared_lines([]) == []
+    wide = Compared(metric="error_rate", first=0.5, second=0.25, ratio=2.0, low=1.5, high=2.5)
+    assert "50.0%" in tables.compared_lines([wide])[1]
+
+
+# ---- words and files
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0.00 ms"), (0.0181, "18.1 ms"), (0.2123, "212 ms"), (0.9996, "1.00 s"), (2.534, "2.53 s"), (1234, "1,234 s")],
+)
+def test_a_time_has_three_digits_that_count(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("metric", "number", "text"),
+    [("ttft.p99", 0.5, "500 ms"), ("goodput>95%", 0.5, "50.0%"), ("request_rate>=4", 3.5, "3.50/s")],
+)
+def test_a_number_has_the_unit_of_its_metric(metric: str, number: float, text: str) -> None:
+    assert value(metric, number) == text
+
+
+def test_every_end_of_a_request_is_told_apart() -> None:
+    ends = [end for end in End if end not in (End.OK, End.UNFINISHED)]
+    text = shown(rich(steps=(step("throughput", [record(end=end, why="so") for end in ends]),)))
+    assert all(f"1 {end}" in text for end in ends)
+    assert f"{len(ends)} of {len(ends)}" in text
+
+
+@pytest.mark.parametrize("suffix", [".json", ".csv", ".html", ".JSON"])
+def test_the_ending_of_a_file_says_its_form(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"report{suffix}"
+    forms.write(rich(), path)
+    assert path.read_text("utf-8") == forms.FORMS[suffix.lower()](rich()) + "\n"
+
+
+def test_another_ending_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"\.json, \.csv, \.html"):
+        forms.write(rich(), tmp_path / "report.pdf")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_hostile_text_can_be_written_in_every_form(text: str, tmp_path: Path) -> None:
+    for suffix in forms.FORMS:
+        forms.write(hostile(text), tmp_path / f"report{suffix}")
+        assert len((tmp_path / f"report{suffix}").read_bytes()) < 10 * 2**20

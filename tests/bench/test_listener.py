@@ -1,0 +1,155 @@
+"""Ground truth: bytes that come at known times are written down at these times, and nothing else is."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.net.aio import run
+from welldone.bench.listener import Listener
+from welldone.bench.record import End, Record
+from welldone.net.outbound import OutboundError
+from welldone.wire.asked import Asked
+
+STREAM = {"content-type": "text/event-stream; charset=utf-8"}
+DONE = b"data: [DONE]\n\n"
+USAGE = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
+
+
+def chunk(delta: dict[str, Any] | None = None, finish: str | None = None, **members: Any) -> bytes:  # noqa: ANN401
+    choices = [] if delta is None else [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}]
+    common = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    return b"data: " + json.dumps({**common, "choices": choices, **members}).encode() + b"\n\n"
+
+
+ROLE = chunk({"role": "assistant", "content": ""})
+STOP = chunk({}, "stop")
+Heard = tuple[float, bytes]
+
+
+class Played:
+    """A listener with a clock that stands where it is put."""
+
+    def __init__(self, asked: Asked | None = None) -> None:
+        self.now = 0.0
+        self.record = Record(0, 0.0, 0.0)
+        self.listener = Listener(self.record, lambda: self.now, asked or Asked(usage=True))
+
+    def play(self, pieces: Sequence[Heard], *, head: float = 0.0, end: float = 0.0, status: int = 200) -> Record:
+        self.now = head
+        self.listener.head(status, STREAM if status < 400 else {"content-type": "application/json"})
+        for at, data in pieces:
+            self.now = at
+            self.listener.data(data)
+        self.now = end
+        self.listener.end(None)
+        return self.record
+
+
+def play(pieces: Sequence[Heard], **more: Any) -> Record:  # noqa: ANN401 - as `Played.play`
+    async def work() -> Record:
+        return Played().play(pieces, **more)
+
+    return run(work())
+
+
+def test_each_part_has_its_time() -> None:
+    record = play(
+        [
+            (0.2, ROLE),
+            (0.3, chunk({"reasoning_content": "hm"})),
+            (0.5, chunk({"content": "Hello"})),
+            (0.6, chunk({"content": " world"})),
+            (0.7, chunk({"tool_calls": [{"index": 0, "id": "c", "type": "function", "function": {"name": "get"}}]})),
+            (0.8, chunk({"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]})),
+            (0.9, chunk({}, "tool_calls")),
+            (1.0, chunk(usage=USAGE) + DONE),
+        ],
+        head=0.1,
+        end=1.1,
+    )
+    assert (record.head_s, record.role_s, record.reasoning_s, record.content_s) == (0.1, 0.2, 0.3, 0.5)
+    assert (record.tool_s, record.ended_s, record.end, record.finish) == (0.7, 1.1, End.OK, "tool_calls")
+    assert list(record.times) == [0.3, 0.5, 0.6, 0.8]
+    assert (record.prompt_tokens, record.tokens) == (7, 3)
+
+
+@given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 1), st.integers(0, 200)), min_size=1, max_size=30))
+def test_a_chunk_is_there_when_its_last_byte_is(tokens: list[tuple[float, float, int]]) -> None:
+    """Each comes after a gap, in two pieces: the first at some share of the gap."""
+    at = 0.0
+    pieces: list[Heard] = [(0.0, ROLE)]
+    truth = []
+    for number, (gap, share, cut) in enumerate(tokens):
+        data = chunk({"content": f"word{number} "})
+        cut = min(cut, len(data) - 1)
+        pieces += [(at + gap * share, data[:cut]), (at + gap, data[cut:])]
+        at += gap
+        truth.append(at)
+    record = play([*pieces, (at, STOP + DONE)], end=at)
+    assert list(record.times) == truth
+    assert (record.end, record.content_s) == (End.OK, truth[0])
+
+
+@pytest.mark.parametrize(
+    ("pieces", "end", "why"),
+    [
+        ([(0.1, ROLE), (0.2, chunk({"content": "Hi"}))], End.CUT, "the stream ended without a finish_reason"),
+        ([(0.1, ROLE), (0.2, b'data: {"error":{"message":"out of\\nmemory"}}\n\n')], End.FAILED, "out of memory"),
+        ([(0.1, ROLE), (0.2, STOP + DONE)], End.BROKEN, "the answer is empty"),
+        ([(0.1, ROLE), (0.2, chunk({"content": "Hi"})), (0.3, STOP)], End.OK, ""),
+        ([(0.1, ROLE), (0.2, chunk({"content": "Hi"})), (0.3, DONE)], End.OK, ""),
+    ],
+)
+def test_every_end_is_told_apart(pieces: list[Heard], end: End, why: str) -> None:
+    record = play(pieces, end=1.0)
+    assert (record.end, record.why) == (end, why)
+
+
+def test_a_refusal_is_one_with_its_reason() -> None:
+    record = play([(0.1, b'{"error":{"message":"too\\u001b many"}}')], status=429, end=0.2)
+    assert (record.end, record.why, list(record.times)) == (End.REFUSED, "429: too? many", [])
+
+
+def test_what_is_no_stream_is_broken() -> None:
+    async def work() -> Record:
+        played = Played()
+        played.listener.head(200, {"content-type": "application/json"})
+        played.listener.data(b"{}")
+        played.listener.end(None)
+        return played.record
+
+    record = run(work())
+    assert (record.end, record.why) == (End.BROKEN, "the reply is no stream but application/json")
+
+
+def test_a_connection_that_is_lost_is_cut() -> None:
+    async def work() -> Record:
+        played = Played()
+        played.listener.head(200, STREAM)
+        played.listener.data(ROLE + chunk({"content": "Hi"}))
+        played.listener.end(OutboundError("the connection was lost before the reply was whole"))
+        return played.record
+
+    assert run(work()).end is End.CUT
+
+
+def test_rules_that_are_broken_are_noted() -> None:
+    twice = chunk({"role": "assistant", "content": "Hi"})
+    assert "delta-role-once" in play([(0.1, ROLE + twice + STOP + DONE)], end=0.2).rules
+    assert play([(0.1, ROLE + chunk({"content": "Hi"}) + STOP + chunk(usage=USAGE) + DONE)], end=0.2).rules == ()
+
+
+def test_nothing_is_written_after_the_end() -> None:
+    async def work() -> Record:
+        played = Played()
+        played.listener.settle(End.TIMED_OUT, "too late")
+        played.now = 9.0
+        played.listener.end(None)
+        played.listener.settle(End.OK)
+        return played.record
+
+    assert run(work()).end is End.TIMED_OUT
