@@ -108,7 +108,7 @@ def runner(tmp_path: Path) -> Runner:
 
 def test_a_right_server_passes_and_leaves_every_report(runner: Runner) -> None:
     with served() as url:
-        code = runner.run(url=url, args="--only text,usage")
+        code = runner.run(url=url, args="--only text,usage\n--jobs 2\n")
     assert code == 0, runner.shown
     assert runner.outputs == {"verdict": "right", "passed": "true"}
     assert runner.summary.startswith("<h3>welldone check: right</h3>")

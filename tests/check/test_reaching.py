@@ -91,7 +91,7 @@ def test_a_server_without_tls_is_told_as_such() -> None:
         async with serving(refuse) as port:
             await _check(f"https://127.0.0.1:{port}")
 
-    with pytest.raises(UnreachableError, match="the server does not speak TLS as it should"):
+    with pytest.raises(UnreachableError, match="does not speak TLS as it should; does a server speak TLS there"):
         run(work())
 
 

@@ -123,6 +123,7 @@ def test_a_key_comes_from_the_environment_by_its_name(here: Run, mock: Mock) -> 
         ("URL --baseline none.json", "cannot read none.json: no such file or directory"),
         ("URL --baseline right.txt", "right.txt is no report of welldone check; make one with --report right.txt"),
         ("URL --extra [1]", "welldone check: argument --extra: is no JSON object"),
+        (r'URL --extra {"a":"\ud800"}', "welldone check: argument --extra: is no JSON object"),
         ("URL --header secret", "welldone check: argument --header: is no header"),
         ("URL --jobs 0", "welldone check: argument --jobs: '0' is no whole number from 1 to 64"),
         ("URL --timeout never", "welldone check: argument --timeout: 'never' is no number of seconds"),

@@ -18,11 +18,10 @@ Ask = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any] | None]]
 """What the server says to a body posted to a path of its root; None where it has no such path."""
 
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
-_WORDS_PER_TOKEN = 0.75
-"""Of English text, in the tokenizers of today."""
-_LETTERS_PER_TOKEN = 4
-"""The same, in letters: for a word that was not asked about."""
-_PIECE = re.compile(r"\s*\w+|\s*[^\w\s]|\s+")
+_PIECE = re.compile(r"\s*(?:[^\W_]+|[^\w\s]|_)|\s+")
+"""A word or a sign, with the blanks before it."""
+_BYTES_PER_TOKEN = 8
+"""Of a word that is not known: the tokenizers of today have most English words of up to eight letters as one token."""
 
 
 class Counter(Protocol):
@@ -111,43 +110,50 @@ def _cached(name: str, env: Mapping[str, str]) -> Path | None:
     return snapshots[0].parent if snapshots else None
 
 
-# ---- the server
+# ---- words
 
 
-class ServerCounter:
-    """Knows of each word how many tokens the server makes of it, and guesses at words that it was not asked about.
+class WordCounter:
+    """Counts word by word: knows how many tokens some words have, and guesses at the others."""
 
-    The server is asked once, before the start: to ask it for each text would be a load of its own.
-    """
-
-    def __init__(self, known: Mapping[str, int]) -> None:
+    def __init__(self, name: str, known: Mapping[str, int]) -> None:
+        self.name = name
         self._known = known
-        self.name = "the server's /tokenize, word by word"
 
     def count(self, text: str) -> int:
-        return sum(self._piece(piece) for piece in _PIECE.findall(text))
+        return sum(self._tokens(piece) for piece in _PIECE.findall(text))
 
     def cut(self, text: str, tokens: int) -> str:
         end = 0
         for piece in _PIECE.finditer(text):
-            tokens -= self._piece(piece[0])
+            tokens -= self._tokens(piece[0])
             if tokens < 0:
                 break
             end = piece.end()
         return text[:end]
 
-    def _piece(self, piece: str) -> int:
-        known = self._known.get(piece.strip())
-        return known if known is not None else -(-len(piece.strip()) // _LETTERS_PER_TOKEN)
+    def _tokens(self, piece: str) -> int:
+        word = piece.strip()
+        known = self._known.get(word)
+        return known if known is not None else -(-len(word.encode()) // _BYTES_PER_TOKEN)
 
 
-async def _server_counter(ask: Ask) -> ServerCounter | None:
-    """All words in one text, a line each: the token that ends a line tells where one word ends and the next begins."""
+ESTIMATE: Counter = WordCounter("a token for each word and sign", {})
+"""For prompts of about the right length where nobody counts."""
+
+
+async def _server_counter(ask: Ask) -> Counter | None:
+    """A counter that asks the server once, before the start: to ask for each text would be a load of its own.
+
+    All words go in one text, a line each. The token that ends a line tells where one word ends and the next begins.
+    """
     text = "".join(f" {word}\n" for word in ALL_WORDS)
     reply = await ask("/tokenize", {"content": text, "prompt": text, "add_special_tokens": False})
     tokens = None if reply is None else reply.get("tokens")
     counts = _lines(tokens) if isinstance(tokens, list) and tokens else []
-    return ServerCounter(dict(zip(ALL_WORDS, counts, strict=True))) if len(counts) == len(ALL_WORDS) else None
+    if len(counts) != len(ALL_WORDS):
+        return None
+    return WordCounter("the server's /tokenize, word by word", dict(zip(ALL_WORDS, counts, strict=True)))
 
 
 def _lines(tokens: Sequence[object]) -> list[int]:
@@ -160,23 +166,3 @@ def _lines(tokens: Sequence[object]) -> list[int]:
         else:
             counts[-1] += 1
     return counts[:-1]
-
-
-# ---- nobody
-
-
-class _Estimate:
-    """Words, where nobody counts tokens: good enough to make prompts of about the right length."""
-
-    name = "about 0.75 words per token"
-
-    def count(self, text: str) -> int:
-        return round(len(text.split()) / _WORDS_PER_TOKEN)
-
-    def cut(self, text: str, tokens: int) -> str:
-        words = int(tokens * _WORDS_PER_TOKEN)
-        found = re.match(rf"(?:\s*\S+){{0,{words}}}", text)
-        return found[0] if found else ""
-
-
-ESTIMATE: Counter = _Estimate()

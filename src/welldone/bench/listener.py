@@ -51,6 +51,7 @@ class Listener:
         self._error = bytearray()
         self._failure = ""
         self._is_stream = False
+        self._is_settled = False
 
     # What the exchange calls.
 
@@ -74,7 +75,7 @@ class Listener:
     def end(self, error: OutboundError | None) -> None:
         """It has ended."""
         now = self._now()
-        if self.over.done():
+        if self._is_settled:
             return
         self.is_stale = error is not None and error.is_stale
         if self._is_stream:
@@ -84,13 +85,15 @@ class Listener:
 
     def settle(self, end: End, why: str = "") -> None:
         """Write down how it ended."""
-        if self.over.done():
+        if self._is_settled:
             return
+        self._is_settled = True
         record = self.record
         record.ended_s = self._now()
         record.end, record.why = end, why
         record.rules = tuple(self._notes.counts())
-        self.over.set_result(None)
+        if not self.over.done():  # who waits for it may have been cancelled, and it with them
+            self.over.set_result(None)
 
     # What is made of it.
 

@@ -23,7 +23,9 @@ _LATE_S = 0.005
 """A start that is later than this is late: the timers of an event loop are right within some milliseconds."""
 _BUSY = 0.8
 """Of a core: beyond it this tool's own work shows in the times."""
-_LATE_SHARE = 0.01
+_LATE_SHARE = 0.05
+_LATE_FEW = 5
+"""So many late starts, or such a share of all, may have another cause than this tool."""
 _BACKOFF_S = (0.1, 2.0)
 """How long a user waits after a server that is not there, at first and at most."""
 
@@ -82,7 +84,7 @@ class Load:
         """What this tool did."""
         counts = self.counts
         cpu = self._cpu / self.seconds if self.seconds else 0.0
-        is_late = counts.late > max(1, _LATE_SHARE * len(self.records))
+        is_late = counts.late > max(_LATE_FEW, _LATE_SHARE * len(self.records))
         return Own(cpu=cpu, late_starts=counts.late, latest_s=counts.latest_s, is_bottleneck=cpu > _BUSY or is_late)
 
     # The two ways.

@@ -2,8 +2,14 @@
 
 from array import array
 from enum import StrEnum
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
+
+if TYPE_CHECKING:
+    Times: TypeAlias = array[float]
+else:
+    Times = array  # msgspec looks at it, and Python 3.11 has no array[float]
 
 
 class End(StrEnum):
@@ -44,7 +50,7 @@ class Record(msgspec.Struct):
     reasoning_s: float | None = None
     content_s: float | None = None
     tool_s: float | None = None
-    times: "array[float]" = msgspec.field(default_factory=lambda: array("d"))
+    times: Times = msgspec.field(default_factory=lambda: array("d"))
     """When each chunk with new text (thought, call) came."""
     tokens: int | None = None
     """How many were made: by the server's usage, else by the tokenizer, else chunks."""

@@ -36,7 +36,7 @@ TURNS = _words("""
     Instead Besides
 """)
 SMALL = _words("""
-    the a every another this that and but while because so very quite rather also then now here there
+    the one every another this that and but while because so very quite rather also then now here there
 """)
 # fmt: on
 ALL_WORDS = (

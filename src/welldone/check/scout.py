@@ -153,7 +153,8 @@ async def _ask(desk: Desk, asked: Asked, within_s: float | None = None) -> Reply
     try:
         recordings = await desk.ask(asked, _PROBE, within_s=within_s)
     except ListenError as error:
-        hint = "name it with --ca-file FILE" if error.is_untrusted else "is the server running there?"
+        running = "is the server running there?" if desk.address.tls is None else "does a server speak TLS there?"
+        hint = "name it with --ca-file FILE" if error.is_untrusted else running
         raise UnreachableError(f"{desk.settings.url}: {error}; {hint}") from None
     return Reply(asked, recordings[-1], 1)
 

@@ -140,6 +140,7 @@ def _seconds(text: str) -> float:
 def _object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
+        json.dumps(value, ensure_ascii=False).encode()  # halves of characters cannot be sent
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):

@@ -15,6 +15,7 @@ _SIGPIPE = 13
 COMMANDS = {
     "serve": "serve models to clients of OpenAI's API",
     "check": "ask a running server what clients ask, and say which rules it breaks",
+    "bench": "ask a server as many clients would, and say how fast it answers",
     "lint": "judge a captured stream: which rules it breaks, where, and whom that hurts",
     "fix": "repair a stream as it passes through",
     "rules": "list the rules of the stream, or show the page of one",

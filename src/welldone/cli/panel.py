@@ -9,7 +9,7 @@ from welldone.cli.gauge import Gauge, Row
 
 _SPARKS = "▁▂▃▄▅▆▇█"
 _HEAD = ("step", "state", "%", "errors", "req/s", "tokens/s")
-_BESIDE = 11
+_BESIDE = 10
 """Lines of the panel that are no steps."""
 _FEWEST = 3
 """Steps that are shown on however low a terminal."""

@@ -31,7 +31,8 @@ figure { border: 1px solid var(--line); border-radius: .4rem; padding: .5rem .75
   min-width: 0 }
 .whole { margin-top: .75rem } figcaption { font-weight: 600 } .scroll { overflow-x: auto }
 .plot { display: block; width: 100%; height: auto } .plot.wide { min-width: 40rem }
-.plot text { font: 12px system-ui, sans-serif; fill: currentColor; stroke: Canvas; stroke-width: 3px; paint-order: stroke }
+.plot text { font: 12px system-ui, sans-serif; fill: currentColor; stroke: Canvas; stroke-width: 3px;
+  paint-order: stroke }
 .legend { display: flex; flex-wrap: wrap; gap: .1rem 1rem; font-size: .8rem }
 .swatch { width: .8rem; height: .8rem; margin-right: .3rem; vertical-align: -.1rem }
 .axis { stroke: currentColor; fill: none } .grid { stroke: var(--line); fill: none; stroke-width: .6 }

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from welldone.bench.report import BenchReport, Distribution, Step
-from welldone.bench.reports.words import failed, inert, over, told
+from welldone.bench.reports.words import brief, failed, over, told
 from welldone.bench.settings import Length
 
 _PERCENTILES = ("p50", "p60", "p70", "p80", "p90", "p95", "p99")
@@ -19,7 +19,7 @@ _NONE = Distribution(count=0, mean=None, minimum=None, maximum=None, percentiles
 
 def draw(report: BenchReport) -> str:
     """The report of the first server. Where there is no number, it has 0: its readers want them all."""
-    report = inert(report)
+    report = brief(report)
     drawn = {
         "config": _config(report),
         "results": [_result(step) for step in report.steps if step.target == report.url],

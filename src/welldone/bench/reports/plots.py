@@ -1,7 +1,9 @@
 """Plots: numbers in, SVG out. What is no number is left out, so that nothing in a picture is none."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from xml.etree.ElementTree import Element
 
 import msgspec
@@ -67,11 +69,10 @@ def histogram(title: str, samples: Iterable[float], marks: Sequence[tuple[str, f
     held = sorted(usable(samples))
     if not held:
         return missing(title, "There are no samples.")
-    frame = Frame(x=_times(held[0], held[-1]), y=linear([0.0]), right=46.0)
-    counts = [0] * _BINS
-    for sample in held:
-        counts[min(int(frame.x.place(sample) * _BINS), _BINS - 1)] += 1
-    frame = msgspec.structs.replace(frame, y=linear([max(counts) / len(held) * 100]))
+    x = _times(held[0], held[-1])
+    below = [0, *(bisect_left(held, x.value(number / _BINS)) for number in range(1, _BINS)), len(held)]
+    counts = [later - sooner for sooner, later in pairwise(below)]
+    frame = Frame(x=x, y=linear([max(counts) / len(held) * 100]), right=46.0)
     bars = [_bar(frame, number, count, len(held)) for number, count in enumerate(counts) if count]
     sound = [(name, place) for name, value in marks for place in usable([value])]
     marked = [

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from welldone.bench.record import End
 from welldone.bench.report import BenchReport, Checked, Compared, Distribution, Step
-from welldone.bench.reports.words import NO_FAULT, count, duration, failed, inert, over, told, value
+from welldone.bench.reports.words import NO_FAULT, brief, count, duration, failed, over, told, value
 from welldone.bench.settings import Length
 from welldone.bench.stats import error_rate
 
@@ -32,7 +32,7 @@ _LABEL = max(map(len, _TIMES.values()))
 
 def lines(report: BenchReport) -> list[str]:
     """The report, line by line. Of one step all times are shown, of several the main ones, and what went wrong."""
-    report = inert(report)
+    report = brief(report)
     drawn = [_heading(report), "", *_parameters(report), ""]
     if report.steps:
         drawn += [*_results(report), ""]

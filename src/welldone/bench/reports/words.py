@@ -26,6 +26,12 @@ def inert(report: BenchReport) -> BenchReport:
     return cleaned
 
 
+def brief(report: BenchReport) -> BenchReport:
+    """The same without its requests, of which there may be very many."""
+    steps = tuple(msgspec.structs.replace(step, records=()) for step in report.steps)
+    return inert(msgspec.structs.replace(report, steps=steps))
+
+
 def _inert(value: Any) -> Any:  # noqa: ANN401 - any member of a report
     match value:
         case str():

@@ -1,0 +1,198 @@
+"""Who asks, a program of its own: `welldone bench`'s load, the official client, or a bare reader that only notes times.
+
+It does one run, which it reads from standard input as JSON, and prints what it heard. The upstream's texts are the
+moments at which they were sent, where the times are of interest: both ends have the same clock.
+"""
+
+import asyncio
+import re
+import select
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterable
+
+import msgspec
+import openai
+import uvloop
+
+from welldone.bench.load import Load
+from welldone.bench.prompts import Turn
+from welldone.net.address import read_url
+
+from programs import MODEL, request  # isort: skip  # a neighbour: a script's own folder is on the path
+
+QUESTION = "Tell me a story about a cook."
+LIMIT_S = 60.0  # for what is late: a hang is a failure
+STAMP = re.compile(rb'"content":" (\d+)"')
+READ_BYTES = 262_144  # as asyncio reads
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """What to do."""
+
+    way: str
+    port: int
+    streams: int
+    texts: int
+    """Of an answer."""
+    seconds: float
+    step_s: float = 0.0
+    """Between the opening of a stream and that of the next, where times are measured."""
+
+
+class Heard(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of it."""
+
+    chunks: int
+    seconds: float
+    cpu_s: float
+    failed: list[str]
+    late_s: list[float] = []
+    """From the sending of a chunk to the time that was noted for it: one in a hundred each, ordered; and the last."""
+
+
+class Same:
+    """One question again and again."""
+
+    def __init__(self, texts: int) -> None:
+        self._turn = Turn([{"role": "user", "content": QUESTION}], texts, None, None)
+
+    def next(self) -> Turn:
+        """The question."""
+        return self._turn
+
+    def answered(self, turn: Turn, text: str) -> None:
+        """Nobody asks on."""
+
+
+# ---- as much as it takes
+
+
+async def flood_by_welldone(run: Run) -> Heard:
+    """Our own load, closed."""
+    load = _load(run, grace_s=0.0)
+    await load.closed(run.streams, run.seconds)
+    return Heard(
+        chunks=sum(len(record.times) for record in load.records),
+        seconds=load.seconds,
+        cpu_s=load.own.cpu * load.seconds,
+        failed=_failed(load),
+    )
+
+
+async def flood_by_openai(run: Run) -> Heard:
+    """The official client, which notes of each chunk what a load test needs: when it came, and its text."""
+    client = openai.AsyncOpenAI(api_key="none", base_url=f"http://127.0.0.1:{run.port}/v1")
+    times: list[float] = []
+    texts: list[str] = []
+    began, cpu = time.perf_counter(), time.process_time()
+
+    async def user() -> None:
+        while time.perf_counter() - began < run.seconds:
+            stream = await client.chat.completions.create(
+                model=MODEL,
+                messages=[{"role": "user", "content": QUESTION}],
+                max_tokens=run.texts,
+                stream=True,
+                stream_options={"include_usage": True},
+            )
+            async for chunk in stream:
+                now = time.perf_counter()
+                if chunk.choices and chunk.choices[0].delta.content:
+                    times.append(now)
+                    texts.append(chunk.choices[0].delta.content)
+                if now - began > run.seconds:
+                    break
+            await stream.close()
+
+    ends = await asyncio.gather(*(user() for _ in range(run.streams)), return_exceptions=True)
+    return Heard(
+        chunks=len(times),
+        seconds=time.perf_counter() - began,
+        cpu_s=time.process_time() - cpu,
+        failed=[type(end).__name__ for end in ends if end is not None],
+    )
+
+
+# ---- how right the times are
+
+
+async def times_of_welldone(run: Run) -> Heard:
+    """Our own load, open; each request at its time."""
+    opening_s = run.streams * run.step_s
+    load = _load(run, grace_s=LIMIT_S)
+    starts = (number * run.step_s for number in range(run.streams))
+    await load.open(starts, opening_s + run.seconds, run.streams)
+    began = time.perf_counter() - load.now()
+    pairs = [
+        (came_s + began, int(stamp) / 1e9)
+        for record, text in load.texts
+        for came_s, stamp in zip(record.times, text.split(), strict=True)
+    ]
+    return _timed(run, pairs, began + opening_s, load.own.cpu * load.seconds, _failed(load))
+
+
+async def times_of_bare(run: Run) -> Heard:
+    """Sockets and a clock, and nothing else."""
+    asked, poll = request(run.port, run.texts), select.epoll()
+    streams: dict[int, socket.socket] = {}
+    heard: list[tuple[float, bytes]] = []
+    began, cpu = time.perf_counter(), time.process_time()
+    opened = 0
+    while opened < run.streams or streams:
+        left_s = LIMIT_S if opened == run.streams else began + opened * run.step_s - time.perf_counter()
+        if left_s <= 0:
+            stream = socket.create_connection(("127.0.0.1", run.port))
+            stream.sendall(asked)
+            poll.register(stream, select.EPOLLIN)
+            streams[stream.fileno()] = stream
+            opened += 1
+            continue
+        for place, _ in poll.poll(left_s):
+            data = streams[place].recv(READ_BYTES)
+            heard.append((time.perf_counter(), data))
+            if data.endswith(b"0\r\n\r\n") or not data:
+                streams.pop(place).close()
+    pairs = [(came, int(stamp) / 1e9) for came, data in heard for stamp in STAMP.findall(data)]
+    return _timed(run, pairs, began + run.streams * run.step_s, time.process_time() - cpu, [])
+
+
+def _timed(
+    run: Run, pairs: Iterable[tuple[float, float]], since: float, cpu_s: float, failed: list[str]
+) -> Heard:
+    """Of the time in which all streams are open."""
+    until = since + run.seconds
+    late = sorted(came - sent for came, sent in pairs if since <= sent < until)
+    shares = [late[len(late) * percent // 100] for percent in range(100)] + late[-1:] if late else []
+    return Heard(chunks=len(late), seconds=run.seconds, cpu_s=cpu_s, failed=failed, late_s=shares)
+
+
+def _load(run: Run, *, grace_s: float) -> Load:
+    members = {"model": MODEL, "temperature": 0.0, "stream_options": {"include_usage": True}}
+    address = read_url(f"http://127.0.0.1:{run.port}/v1")
+    return Load(address, Same(run.texts), members, timeout_s=LIMIT_S, grace_s=grace_s, stop=asyncio.Event())
+
+
+def _failed(load: Load) -> list[str]:
+    return [record.why for record in load.records if record.end not in ("ok", "unfinished")]
+
+
+WAYS: dict[str, Callable[[Run], "asyncio.coroutines.Coroutine"]] = {
+    "flood-welldone": flood_by_welldone,
+    "flood-openai": flood_by_openai,
+    "times-welldone": times_of_welldone,
+    "times-bare": times_of_bare,
+}
+
+
+def main() -> None:
+    """Do a run."""
+    run = msgspec.json.decode(sys.stdin.buffer.read(), type=Run)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        heard = runner.run(WAYS[run.way](run))
+    sys.stdout.buffer.write(msgspec.json.encode(heard) + b"\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""Conversations come out of files in all their forms; a file that is none is refused with the place."""
+
+import json
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from welldone.bench import datasets
+from welldone.bench.datasets import read_dataset
+
+USER = {"role": "user", "content": "Who are you?"}
+ASKED = [[{"role": "user", "content": "Who are you?"}]]
+
+
+def _file(folder: Path, text: str | bytes, name: str = "data.json") -> Path:
+    path = folder / name
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps([{"id": "1", "conversations": [USER]}]),
+        json.dumps([{"conversations": [{"from": "human", "value": "Who are you?"}]}]),
+        json.dumps([{"conversations": [{"from": "user", "value": "Who are you?"}, {"from": "gpt", "value": "I"}]}]),
+        json.dumps([{"messages": [USER], "score": 1.5}]),
+        json.dumps([{"prompt": "Who are you?"}], indent=4),
+        json.dumps({"prompt": "Who are you?"}),
+        json.dumps({"text": "Who are you?", "prompt": None}),
+        json.dumps({"messages": [USER, {"role": "assistant", "content": None, "tool_calls": []}]}),
+        json.dumps({"conversations": [USER, {"role": "tool", "content": "5"}]}) + "\r\n\n",
+        "\ufeff" + json.dumps([{"prompt": "Who are you?"}]),
+        "  \n" + json.dumps({"prompt": "Who are you?"}),
+    ],
+)
+def test_every_form_says_the_same(text: str, tmp_path: Path) -> None:
+    assert read_dataset(_file(tmp_path, text)) == [ASKED]
+
+
+def test_turns_are_what_the_user_says_and_the_system_before_it(tmp_path: Path) -> None:
+    system, second = {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}
+    said = [system, USER, {"role": "assistant", "content": "I am."}, second, {"role": "system", "content": "Stop."}]
+    assert read_dataset(_file(tmp_path, json.dumps([{"conversations": said}]))) == [[[system, USER], [second]]]
+
+
+def test_what_has_no_user_in_it_is_left_out(tmp_path: Path) -> None:
+    rows = [{"messages": [{"role": "assistant", "content": "Hi"}]}, {"prompt": ""}, {"prompt": "Who are you?"}]
+    assert read_dataset(_file(tmp_path, "\n".join(map(json.dumps, rows)))) == [ASKED]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "no conversation in which a user"),
+        ("[]", "no conversation in which a user"),
+        ('{"prompt": "a"}\n\n{"prompt": 5}', r"data.json, line 3: Expected str \| null, got int - at \$.prompt"),
+        ('{"prompt": "a"}\n{"prompt": ', "data.json, line 2: "),
+        ('{"prompt": "a"}\n{"question": "b"}', 'data.json, line 2: there is no "prompt", "text", "messages" or'),
+        ("hello", "data.json, line 1: JSON is malformed"),
+        ('[\n{"prompt": "a"},\n{"prompt": x}\n]', "data.json, line 3: JSON is malformed"),
+        ('[{"prompt": "a"}, {"question": "b"}]', "data.json, entry 2: there is no"),
+        ('[{"prompt": "a"}, {"messages": [{"role": 5}]}]', r"at \$\[1\].messages\[0\].role"),
+        (b'{"prompt": "\xff"}', "line 1"),
+        (b'[{"prompt": "\xff"}]', "data.json"),
+        ("[" * 100_000, "data.json"),
+        ("5", "line 1: Expected object, got int"),
+    ],
+)
+def test_what_is_no_dataset_is_refused_with_the_place(text: str | bytes, complaint: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        read_dataset(_file(tmp_path, text))
+
+
+def test_a_file_that_is_not_there_or_a_folder_is_refused(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.json", tmp_path):
+        with pytest.raises(ValueError, match="there is no dataset file"):
+            read_dataset(path)
+
+
+def test_a_file_that_is_too_large_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets, "FILE_LIMIT_BYTES", 2**20)
+    path = tmp_path / "large.json"
+    with path.open("wb") as file:
+        file.truncate(2**30)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="more than 1 MB"):
+            read_dataset(path)
+        assert tracemalloc.get_traced_memory()[1] < 8 * 2**20
+    finally:
+        tracemalloc.stop()

@@ -1,0 +1,72 @@
+"""Lengths are read as inference-benchmarker writes them, and draws keep to them."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from welldone.bench.lengths import MOST_TOKENS, draw, read_length
+from welldone.bench.settings import Length
+
+
+@pytest.mark.parametrize(
+    ("text", "length"),
+    [
+        ("num_tokens=200,max_tokens=220,min_tokens=180,variance=10", (200, 180, 220, 10)),
+        (" num_tokens = 200 , max_tokens=220", (200, 200, 220, 0)),
+        ("num_tokens=200", (200, 200, 200, 0)),
+        ("num_tokens=200,variance=10", (200, 170, 230, 10)),
+        ("num_tokens=5,variance=10", (5, 1, 35, 10)),
+        ("min_tokens=100,max_tokens=200", (150, 100, 200, 0)),
+        ("num_tokens=500,max_tokens=200", (500, 200, 200, 0)),
+        ("num_tokens=5,min_tokens=20", (5, 20, 20, 0)),
+    ],
+)
+def test_a_length_is_read(text: str, length: tuple[int, int, int, int]) -> None:
+    number, least, most, variance = length
+    assert read_length(text) == Length(num_tokens=number, min_tokens=least, max_tokens=most, variance=variance)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "'' is none of num_tokens"),
+        ("200", "'200' is none of num_tokens"),
+        ("num_tokens=", "num_tokens is ''"),
+        ("num_tokens=-5", "num_tokens is '-5'"),
+        ("num_tokens=2.5", "num_tokens is '2.5'"),
+        ("num_tokens=٣", "no number"),
+        ("num_tokens=" + "9" * 5000, "no number"),
+        (f"num_tokens={MOST_TOKENS + 1}", "is the most"),
+        ("num_tokens=0", "no tokens at all"),
+        ("num_tokens=5,min_tokens=0", "no tokens at all"),
+        ("num_tokens=5,min_tokens=9,max_tokens=8", "min_tokens is above max_tokens"),
+        ("variance=5,max_tokens=8", "has no num_tokens"),
+        ("num_tokens=5,length=8", "'length' is none of"),
+        ("num_tokens=5,", "'' is none of"),
+    ],
+)
+def test_what_is_no_length_is_refused_in_a_sentence(text: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        read_length(text)
+
+
+@given(st.integers(1, 500), st.integers(1, 500), st.integers(1, 500), st.integers(0, 1000), st.integers())
+def test_no_draw_leaves_its_bounds(number: int, one: int, other: int, variance: int, seed: int) -> None:
+    least, most = sorted((one, other))
+    length = Length(num_tokens=number, min_tokens=least, max_tokens=most, variance=variance)
+    rng = random.Random(seed)
+    assert all(least <= draw(length, rng) <= most for _ in range(20))
+
+
+def test_draws_lie_around_the_number() -> None:
+    length = Length(num_tokens=200, min_tokens=1, max_tokens=400, variance=10)
+    rng = random.Random(1)
+    drawn = [draw(length, rng) for _ in range(1000)]
+    assert 198 < sum(drawn) / len(drawn) < 202
+    assert len(set(drawn)) > 30
+
+
+def test_without_a_variance_each_draw_is_the_number() -> None:
+    assert {draw(read_length("num_tokens=7"), random.Random(seed)) for seed in range(20)} == {7}

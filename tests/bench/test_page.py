@@ -1,0 +1,354 @@
+"""The page of a load test: it says what the report says, nothing in it moves, and its pictures hold numbers only."""
+
+import math
+import re
+from array import array
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.bench.reports import HOSTILE, OTHER, against, bare, empty, failed, hostile, record, rich, step
+from welldone.bench.record import End, Record
+from welldone.bench.report import BenchReport, Compared, Distribution
+from welldone.bench.reports import page
+from welldone.bench.reports.plots import Line, Ratio, histogram, levels, lines, ratios
+from welldone.bench.reports.scales import linear, logarithmic, share, short, span
+from welldone.bench.reports.timeline import timeline
+
+VOID = ("meta",)
+OURS = {"html", "head", "meta", "title", "style", "body", "header", "section", "details", "summary", "figure"}
+OURS |= {"figcaption", "h1", "h2", "p", "div", "span", "ul", "li", "code", "table", "tr", "th", "td"}
+OURS |= {"svg", "g", "path", "text"}
+NUMBERS = ("d", "x", "y", "viewbox")
+"""Attributes that hold places."""
+
+
+class Tags(HTMLParser):
+    """The elements of a page, and whether each is closed where it was opened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.met: set[str] = set()
+        self.attributes: list[tuple[str, str]] = []
+        self.text: list[str] = []
+        self.captions: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.met.add(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+        if self.open and self.open[-1] == "figcaption":
+            self.captions.append(data)
+
+
+def tags(text: str) -> Tags:
+    parser = Tags()
+    parser.feed(text)
+    parser.close()
+    assert parser.open == []
+    assert parser.met <= OURS
+    for name, value in parser.attributes:
+        assert name not in NUMBERS or re.fullmatch(r"[-0-9. MLHVhvlmaz]+", value), (name, value)
+    return parser
+
+
+def words(report: BenchReport) -> str:
+    return " ".join(tags(page.draw(report)).text)
+
+
+def drawn(tree: Element) -> Tags:
+    """The figure, read again: as XML, and as part of a page."""
+    ElementTree.fromstring(ElementTree.tostring(tree))
+    return tags(ElementTree.tostring(tree, encoding="unicode", method="html"))
+
+
+def changed(report: BenchReport, **changes: object) -> BenchReport:
+    return msgspec.structs.replace(report, **changes)
+
+
+# ---- what is said
+
+
+def test_the_verdict_counts_the_assertions() -> None:
+    assert "2 of 3 assertions missed" in words(rich())
+    assert "1 assertion kept" in words(rich(checked=rich().checked[:1]))
+    assert "assertion" not in words(rich(checked=()))
+
+
+def test_an_assertion_without_enough_samples_says_so_and_is_missed() -> None:
+    said = words(rich(checked=rich().checked[2:]))
+    assert "too few samples" in said
+    assert "1 of 1 assertion missed" in said
+
+
+def test_each_step_has_a_row_and_its_pictures() -> None:
+    parser = tags(page.draw(rich()))
+    said = " ".join(parser.text)
+    for one in rich().steps:
+        assert said.count(one.id) >= 2
+    assert parser.captions.count("Time to the first token") == len(rich().steps)
+    assert parser.captions.count("Requests") == len(rich().steps)
+
+
+def test_what_spoils_the_numbers_is_said_first() -> None:
+    said = words(rich())
+    assert "constant@1.20req/s: this tool was the bottleneck (93 % of a core, 12 late starts" in said
+    assert "constant@1.20req/s: 5 of 45 requests were not made, since 128 were under way." in said
+    said = words(failed())
+    assert "Ended early: stopped by Ctrl-C." in said
+    assert "constant@8.00req/s: no request ended well." in said
+
+
+def test_what_did_not_end_well_is_counted_with_its_reason_and_its_rule() -> None:
+    said = re.sub(r"\s+", " ", words(rich()))
+    assert "timed out 1" in said
+    assert "429: too many requests 1" in said
+    assert "delta-role-once 1" in said
+
+
+def test_a_run_without_a_step_is_a_page_that_says_so() -> None:
+    said = words(empty())
+    assert "No step was made." in said
+    assert "Ended early: nothing answers there." in said
+
+
+def test_a_step_without_records_says_so_in_place_of_its_pictures() -> None:
+    parser = tags(page.draw(bare()))
+    assert "svg" not in parser.met
+    assert parser.text.count("There are no samples.") == 4 * len(bare().steps)
+    assert parser.text.count("There are no requests.") == len(bare().steps)
+
+
+def test_steps_at_several_rates_become_curves_with_the_most_that_the_server_made() -> None:
+    steps = [step(f"constant@{rate}.00req/s", [record(number) for number in range(30)]) for rate in (1, 2, 3)]
+    most = step("throughput", [record(number) for number in range(30)])
+    said = words(rich(steps=(most, *steps)))
+    assert "As the load grows" in said
+    assert "as much as it takes" in said
+    assert "p50: " in said
+    assert "at 2 requests/s asked for" in said
+    assert "As the load grows" not in words(rich(steps=(most, *steps[:1])))
+
+
+def test_levels_of_users_become_curves_of_both_servers() -> None:
+    made = [[record(number) for number in range(30)] for _ in range(2)]
+    steps = [
+        step(f"concurrency@{level}", made[second], max_vus=level, target=target)
+        for level in (1, 8)
+        for second, target in enumerate((against().url, OTHER))
+    ]
+    said = words(changed(against(), steps=tuple(steps)))
+    assert "users at once" in said
+    assert "p50, second" in said
+    assert "second server: " in said
+
+
+@pytest.mark.parametrize(
+    ("metric", "low", "high", "verdict"),
+    [
+        ("ttft.p50", 0.9, 1.1, "no difference"),
+        ("ttft.p50", 1.1, 1.3, "the first is worse"),
+        ("ttft.p50", 0.7, 0.9, "the first is better"),
+        ("token_rate", 1.1, 1.3, "the first is better"),
+        ("rate.p50", 0.7, 0.9, "the first is worse"),
+        ("error_rate", 1.1, 1.3, "the first is worse"),
+        ("ttft.p50", math.nan, math.nan, "no difference"),
+    ],
+)
+def test_a_ratio_is_judged_by_its_band_and_by_what_it_measures(
+    metric: str, low: float, high: float, verdict: str
+) -> None:
+    one = Compared(metric=metric, first=1.0, second=1.0, ratio=(low + high) / 2, low=low, high=high)
+    said = words(changed(against(), compared=(one,)))
+    assert verdict in said.replace("tells no difference", "")
+
+
+def test_at_most_forty_steps_are_drawn_and_the_others_are_counted() -> None:
+    steps = tuple(step(f"constant@{rate}.00req/s", [record(0)]) for rate in range(1, 46))
+    parser = tags(page.draw(rich(steps=steps)))
+    assert parser.captions.count("Requests") == 40
+    assert "5 more steps are in the table only." in parser.text
+
+
+# ---- what must not happen
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_hostile_text_stays_text_wherever_it_stands(text: str) -> None:
+    made = page.draw(hostile(text))
+    parser = tags(made)
+    assert not {name for name, _ in parser.attributes if name.startswith("on") or name in ("src", "href", "style")}
+    assert "<script" not in made
+    assert all(char.isprintable() or char == "\n" for char in made)
+    assert len(made.encode()) < 2_000_000
+
+
+def test_the_page_needs_no_net_and_allows_none() -> None:
+    made = page.draw(rich())
+    assert "default-src 'none'; style-src 'unsafe-inline'" in made
+    assert "url(" not in made
+    assert "@import" not in made
+
+
+def test_a_hundred_thousand_requests_are_a_page_of_a_few_megabytes_that_says_what_it_left_out() -> None:
+    some = [record(number) for number in range(100)]
+    some[7] = record(7, end=End.CUT, why="the connection was lost")
+    many = tuple(some[number % 100] for number in range(100_000))
+    one = msgspec.structs.replace(step("throughput", some), records=many)
+    made = page.draw(rich(steps=(one, one)))
+    assert len(made) < 4_000_000
+    said = " ".join(tags(made).text)
+    assert "Of 100,000 requests one in 50 that ended well is drawn, and each that did not." in said
+    assert ", of one request in " in said
+
+
+def test_requests_that_did_not_end_well_are_drawn_though_they_are_few() -> None:
+    many = [record(0)] * 5_000
+    bad = record(9, end=End.CUT, why="the connection was lost")
+    said = drawn(timeline("Requests", [*many, bad], linear([10.0]), ends_s=10.0, most=100)).text
+    assert [text for text in said if text.startswith("cut: the connection was lost; ")]
+
+
+numbers = st.floats() | st.floats(min_value=0, max_value=100)
+
+
+@st.composite
+def records(draw: st.DrawFn) -> Record:
+    """A request whose times are anything that a float can be."""
+    times = array("d", draw(st.lists(numbers, max_size=4)))
+    due, begun, ended, first = (draw(numbers) for _ in range(4))
+    end = draw(st.sampled_from(End))
+    tokens = draw(st.none() | st.integers(0, 10**6))
+    return Record(
+        target=0, due_s=due, begun_s=begun, ended_s=ended, content_s=first, times=times, end=end, tokens=tokens
+    )
+
+
+@given(st.lists(records(), max_size=5), numbers, st.lists(numbers, min_size=5, max_size=5))
+@settings(max_examples=150, deadline=None)
+def test_no_records_put_anything_but_numbers_into_a_picture(
+    made: list[Record], seconds: float, odd: list[float]
+) -> None:
+    named = {"p50": odd[0], "p90": odd[1], "p99": odd[2]}
+    spread = Distribution(count=1, mean=odd[3], minimum=odd[0], maximum=odd[1], percentiles=named)
+    times = dict.fromkeys(("ttft", "itl", "gap", "e2e"), spread)
+    steps = [
+        msgspec.structs.replace(
+            step(f"constant@{rate}.00req/s", []), records=tuple(made), seconds=seconds, token_rate=odd[4], times=times
+        )
+        for rate in (1, 2)
+    ]
+    tags(page.draw(rich(steps=tuple(steps))))
+
+
+@given(st.lists(numbers, max_size=30), st.lists(st.tuples(st.just("p50"), numbers), max_size=3))
+def test_a_histogram_counts_every_sample_that_is_a_number(samples: list[float], marks: list[tuple[str, float]]) -> None:
+    said = drawn(histogram("Times", samples, marks)).text
+    bars = [int(found[1].replace(",", "")) for text in said if (found := re.search(r": ([\d,]+), ", text))]
+    assert sum(bars) == sum(math.isfinite(sample) for sample in samples)
+
+
+@given(st.lists(st.tuples(numbers, numbers), max_size=300), st.booleans())
+def test_lines_have_a_point_for_each_pair_of_numbers(points: list[tuple[float, float]], has_points: bool) -> None:
+    line = Line(name="p50", look=5, points=points, has_points=has_points)
+    said = drawn(lines("Curve", [line], x=linear([1.0]), y="tokens/s")).text
+    sound = sum(math.isfinite(x) and math.isfinite(y) for x, y in points)
+    found = sum(text.startswith("p50: ") for text in said)
+    assert found == (sound if sound <= 200 else -(-sound // 2)) * has_points
+
+
+@given(st.lists(numbers, max_size=10), numbers, st.lists(st.tuples(numbers, numbers, numbers), max_size=4))
+def test_levels_and_ratios_take_any_numbers(
+    values: list[float], ends_s: float, bands: list[tuple[float, float, float]]
+) -> None:
+    drawn(levels("Tokens", values, linear([10.0]), each_s=1.0, ends_s=ends_s, y="tokens/s"))
+    drawn(ratios("Ratios", [Ratio(name="x", ratio=a, low=b, high=c, look="quiet", words="") for a, b, c in bands]))
+
+
+# ---- axes
+
+
+@given(st.lists(numbers, max_size=5), st.booleans(), st.booleans(), st.booleans())
+def test_an_axis_holds_its_values_and_has_few_ticks(
+    values: list[float], is_time: bool, is_from_zero: bool, is_tight: bool
+) -> None:
+    even = linear(values, is_time=is_time, is_from_zero=is_from_zero, is_tight=is_tight)
+    for axis in (even, logarithmic(values, is_time=is_time)):
+        assert axis.low < axis.high
+        assert 1 <= len(axis.ticks) <= 8
+        for value in values:
+            assert 0 <= axis.place(value) <= 1
+        for tick, _ in axis.ticks:
+            assert axis.value(axis.place(tick)) == pytest.approx(tick, rel=1e-6, abs=1e-6 * axis.high)
+
+
+@pytest.mark.parametrize(
+    ("values", "ticks", "unit"),
+    [
+        ([0.0, 0.18], ["0", "50", "100", "150", "200"], "ms"),
+        ([7.3], ["0", "2", "4", "6", "8"], "s"),
+        ([0.0004], ["0", "100", "200", "300", "400"], "µs"),
+    ],
+)
+def test_ticks_are_round_and_in_the_unit_that_suits(values: list[float], ticks: list[str], unit: str) -> None:
+    axis = linear(values, is_time=True)
+    assert [name for _, name in axis.ticks] == ticks
+    assert axis.unit == unit
+
+
+def test_a_logarithmic_axis_counts_by_one_two_and_five() -> None:
+    assert [name for _, name in logarithmic([0.03, 0.9], is_time=True).ticks] == [
+        "20 ms",
+        "50 ms",
+        "100 ms",
+        "200 ms",
+        "500 ms",
+        "1 s",
+    ]
+    assert [name for _, name in logarithmic([0.001, 900.0], is_time=True).ticks] == [
+        "1 ms",
+        "100 ms",
+        "10 s",
+        "1,000 s",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("said", "is_"),
+    [
+        (short(None), "-"),
+        (short(math.nan), "-"),
+        (short(1234.4), "1,234"),
+        (short(12.34), "12.3"),
+        (short(1e300), "1.00e+300"),
+        (span(0.00012), "120 µs"),
+        (span(0.1234), "123 ms"),
+        (span(math.inf), "-"),
+        (span(0.0), "0 ms"),
+        (share(0.125), "12.5 %"),
+        (share(None), "-"),
+    ],
+)
+def test_numbers_are_said_shortly(said: str, is_: str) -> None:
+    assert said == is_
+
+
+def test_a_request_keeps_its_row_until_it_ends() -> None:
+    both = [record(0, due_s=0.0, begun_s=0.0, ended_s=2.0), record(1, due_s=1.0, begun_s=1.0, ended_s=3.0)]
+    after = record(2, due_s=2.5, begun_s=2.5, ended_s=4.0)
+    parser = drawn(timeline("Requests", [after, *both], linear([4.0]), ends_s=4.0, most=10))
+    tops = [value.split("h")[0].split()[1] for name, value in parser.attributes if name == "d" and value.endswith("z")]
+    assert len(set(tops)) == 3  # two rows, and the swatches of the legend

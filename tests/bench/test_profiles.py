@@ -1,0 +1,37 @@
+"""The profiles have the numbers of inference-benchmarker."""
+
+import pytest
+
+from welldone.bench.profiles import PROFILES, profile_named
+from welldone.bench.settings import Length
+
+
+def _numbers(length: Length | None) -> tuple[int, int, int, int] | None:
+    return length and (length.num_tokens, length.min_tokens, length.max_tokens, length.variance)
+
+
+@pytest.mark.parametrize(
+    ("name", "prompt", "decode"),
+    [
+        ("fixed-length", (200, 200, 200, 0), (800, 50, 800, 100)),
+        ("chat", None, (800, 50, 800, 100)),
+        ("code-generation", (4096, 3000, 6000, 1000), (50, 30, 80, 10)),
+        ("classification", (10_000, 8000, 12_000, 5000), (50, 30, 80, 10)),
+    ],
+)
+def test_a_profile_has_its_lengths(
+    name: str, prompt: tuple[int, int, int, int] | None, decode: tuple[int, int, int, int]
+) -> None:
+    profile = profile_named(name)
+    assert profile.name == name
+    assert _numbers(profile.prompt) == prompt
+    assert _numbers(profile.decode) == decode
+
+
+def test_who_names_another_hears_which_there_are() -> None:
+    with pytest.raises(ValueError, match=r"no profile 'chess'; there are fixed-length, chat, code-generation, cl"):
+        profile_named("chess")
+
+
+def test_only_a_chat_has_several_turns() -> None:
+    assert [name for name, profile in PROFILES.items() if profile.turns != (1, 1)] == ["chat"]

@@ -1,0 +1,287 @@
+"""Ground truth: a server with known answers, cuts and errors, and a report that says just that."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from itertools import count, cycle
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.check.serving import serving
+from tests.net.aio import run
+from welldone.bench.assertions import read_assertion, read_bound
+from welldone.bench.report import BenchReport, Step
+from welldone.bench.run import UnreachableError, Watch, bench
+from welldone.bench.settings import Arrivals, BenchSettings, Kind, Length
+from welldone.engines.ideal import Ideal
+from welldone.engines.mischief import FAULTS, refusal
+from welldone.engines.scripted import Scripted, Seen
+from welldone.engines.scripts import Reply, Script
+
+Choose = Callable[[Seen], Reply]
+SHORT = Length(num_tokens=5, min_tokens=5, max_tokens=5)
+KEY = "sk-a-key-of-some-length"
+
+
+def _settings(url: str, **more: Any) -> BenchSettings:  # noqa: ANN401 - any setting
+    usual: dict[str, Any] = {
+        "model": "ideal",
+        "kind": Kind.CONCURRENCY,
+        "levels": (2,),
+        "duration_s": 0.3,
+        "warmup_s": 0.1,
+        "timeout_s": 30.0,
+        "prompt": SHORT,
+        "decode": SHORT,
+    }
+    return BenchSettings(url=url, **{**usual, **more})
+
+
+async def _bench(choose: Choose, **more: Any) -> BenchReport:  # noqa: ANN401 - any setting
+    async with serving(choose) as url:
+        return await bench(_settings(url, **more))
+
+
+def _by_turns(*replies: Reply | None) -> Choose:
+    """Each request gets the next of these; None is a right answer. The first look gets one too."""
+    ideal, turns, looks = Ideal(), cycle(replies), count()
+
+    def choose(seen: Seen) -> Reply:
+        if seen.method != "POST" or next(looks) == 0:
+            return ideal.answer(seen)
+        return next(turns) or ideal.answer(seen)
+
+    return choose
+
+
+def _last(report: BenchReport) -> Step:
+    assert report.is_whole
+    return report.steps[-1]
+
+
+def test_every_answer_of_a_right_server_is_ok_and_counted() -> None:
+    step = _last(run(_bench(Ideal().answer)))
+    assert step.ends == {"ok": step.requests}
+    assert (step.id, step.is_open, step.max_vus, step.skipped, step.wrong) == ("concurrency@2", False, 2, 0, 0)
+    assert step.decoded_tokens == 5
+    assert step.total_tokens == 5 * step.ok
+    assert {"ttft", "itl", "e2e", "head", "role"} <= step.times.keys()
+    assert all(record.times and record.content_s is not None for record in step.records)
+
+
+@pytest.mark.parametrize(
+    ("fault", "end", "why"),
+    [
+        ("cut", "cut", "the connection was lost before the reply was whole"),
+        ("reset", "cut", "the connection was lost before the reply was whole"),
+        ("no-finish", "ok", ""),
+        ("error-event", "failed", "out of memory"),
+        ("limited", "refused", "429: too many requests"),
+        ("broken", "refused", "500: something broke"),
+        ("html", "broken", "the reply is no stream but text/html"),
+        ("empty", "cut", "the stream ended without a finish_reason"),
+    ],
+)
+def test_every_second_failure_is_counted_apart_and_never_averaged(fault: str, end: str, why: str) -> None:
+    step = _last(run(_bench(_by_turns(None, FAULTS[fault]), levels=(1,))))
+    assert step.ends.keys() <= {"ok", end}
+    assert end == "ok" or abs(step.ends[end] - step.requests / 2) <= 1
+    assert set(step.reasons) <= {why} - {""}
+    assert step.times["e2e"].count == step.ok
+
+
+def test_a_hang_is_a_time_out() -> None:
+    report = run(_bench(_by_turns(None, FAULTS["hang"]), levels=(1,), timeout_s=0.05, grace_s=1.0))
+    assert _last(report).ends["timed out"] > 0
+
+
+def test_what_is_under_way_at_the_end_is_left_and_counted() -> None:
+    report = run(_bench(_by_turns(None, FAULTS["hang"]), levels=(3,), grace_s=0.0))
+    assert _last(report).ends["unfinished"] > 0
+
+
+def test_arrivals_beyond_the_limit_are_skipped_and_counted() -> None:
+    slow = Ideal(gap_s=0.05)
+    step = _last(run(_bench(slow.answer, kind=Kind.RATE, levels=(), rates=(100.0,), max_vus=3)))
+    assert step.skipped > 0
+    assert step.due == step.skipped + step.requests
+    assert step.is_open
+
+
+@pytest.mark.parametrize("arrivals", Arrivals)
+def test_a_rate_makes_the_requests_that_are_due(arrivals: Arrivals) -> None:
+    report = run(_bench(Ideal().answer, kind=Kind.RATE, levels=(), rates=(40.0, 80.0), arrivals=arrivals))
+    slow, fast = report.steps[1:]
+    assert (slow.id, fast.id) == (f"{arrivals}@40.00req/s", f"{arrivals}@80.00req/s")
+    assert slow.due == slow.requests == slow.ok
+    if arrivals is Arrivals.CONSTANT:
+        assert (slow.due, fast.due) == (12, 24)
+
+
+def test_a_sweep_goes_beyond_what_the_server_took() -> None:
+    report = run(_bench(Ideal(gap_s=0.002).answer, kind=Kind.SWEEP, levels=(), max_vus=4, num_rates=2))
+    names = [step.id for step in report.steps]
+    found = report.steps[1].request_rate
+    assert names[:2] == ["warmup", "throughput"]
+    assert [step.rate for step in report.steps[2:]] == [pytest.approx(found * 0.6), pytest.approx(found * 1.2)]
+
+
+def test_a_replay_keeps_the_times_of_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "arrivals.txt"
+    path.write_text("10.0\n10.05\n10.2\n")
+    step = _last(run(_bench(Ideal().answer, kind=Kind.REPLAY, levels=(), replay=path)))
+    assert [round(record.due_s, 3) for record in sorted(step.records, key=lambda one: one.due_s)] == [0.0, 0.05, 0.2]
+
+
+def test_a_conversation_goes_on_with_the_answers_of_the_server() -> None:
+    ideal, asked = Ideal(), list[dict[str, Any]]()
+
+    def choose(seen: Seen) -> Reply:
+        if seen.method == "POST":
+            asked.append(json.loads(seen.body))
+        return ideal.answer(seen)
+
+    run(_bench(choose, profile="chat", levels=(1,), prompt=None, duration_s=0.5))
+    roles = [[message["role"] for message in body["messages"]] for body in asked]
+    assert any("assistant" in turn for turn in roles)
+    assert all(turn[-1] == "user" for turn in roles)
+
+
+def test_rules_that_are_broken_are_counted() -> None:
+    step = _last(run(_bench(_by_turns(FAULTS["no-done"]), levels=(1,))))
+    assert step.wrong == step.requests
+    assert "end-done-sent" in step.rules
+
+
+def test_a_server_without_usage_is_counted_by_chunks() -> None:
+    ideal = Ideal()
+
+    def choose(seen: Seen) -> Reply:
+        if "stream_options" in seen.body:
+            return refusal(400, "no such member")
+        return ideal.answer(seen)
+
+    step = _last(run(_bench(choose)))
+    assert (step.tokens_by, step.decoded_tokens) == ("chunks", 5)
+
+
+def test_who_is_not_there_is_one_line() -> None:
+    async def port() -> int:
+        async with await Scripted(Script()).listen() as server:
+            return server.port
+
+    with pytest.raises(UnreachableError, match="no connection to the server; is the server running there"):
+        run(bench(_settings(f"http://127.0.0.1:{run(port())}/v1")))
+
+
+@pytest.mark.parametrize(
+    ("choose", "said"),
+    [
+        (lambda _: refusal(401, "no key"), "does not answer for 'ideal' "),
+        (lambda _: FAULTS["html"], "gave no whole answer in the warm-up: the reply is no stream but text/html"),
+        (_by_turns(refusal(500, "broke")), "gave no whole answer in the warm-up: 500: broke"),
+    ],
+)
+def test_a_server_that_gives_no_answer_is_one_line(choose: Choose, said: str) -> None:
+    with pytest.raises(UnreachableError, match=said):
+        run(_bench(choose))
+
+
+def test_who_stops_gets_the_report_so_far() -> None:
+    async def work() -> BenchReport:
+        stop, watch, ideal = asyncio.Event(), Watch(), Ideal()
+        seen_posts = count()
+
+        def choose(seen: Seen) -> Reply:
+            if seen.method == "POST" and next(seen_posts) == 40:
+                stop.set()
+            return ideal.answer(seen)
+
+        async with serving(choose) as url:
+            settings = _settings(url, levels=(1, 2, 3), duration_s=600.0, warmup_s=0.01)
+            return await bench(settings, stop=stop, watch=watch)
+
+    report = run(work())
+    assert (report.is_whole, report.why) == (False, "it was stopped")
+    assert report.steps[-1].ok > 10
+    assert report.steps[-1].seconds < 600
+
+
+def test_a_server_that_dies_leaves_the_truth_in_the_report() -> None:
+    async def work() -> BenchReport:
+        posts, ideal = count(), Ideal()
+        died = asyncio.Event()
+        server = Scripted(Script(), lambda seen: answer(seen), for_all=True)
+
+        def answer(seen: Seen) -> Reply:
+            if seen.method == "POST" and next(posts) == 30:
+                died.set()
+            return ideal.answer(seen)
+
+        await server.listen()
+        url = f"http://127.0.0.1:{server.port}/v1"
+
+        async def die() -> None:
+            await died.wait()
+            await server.close()
+
+        dying = asyncio.create_task(die())
+        report = await bench(_settings(url, levels=(2,), duration_s=0.6, warmup_s=0.01))
+        await dying
+        return report
+
+    step = _last(run(work()))
+    assert step.ok > 0
+    assert step.ends.keys() - {"ok"} <= {"unreachable", "cut"}
+    assert step.ends["unreachable"] > 0
+
+
+def test_two_servers_are_asked_in_turn_and_compared() -> None:
+    async def work() -> BenchReport:
+        async with serving(Ideal().answer) as first, serving(Ideal(gap_s=0.005).answer) as second:
+            return await bench(_settings(first, against=second, levels=(1,), duration_s=0.8))
+
+    report = run(work())
+    assert [step.id for step in report.steps] == ["warmup", "warmup", "concurrency@1", "concurrency@1"]
+    assert report.steps[-1].target == report.against
+    found = next(compared for compared in report.compared if compared.metric == "concurrency@1 e2e.mean")
+    assert found.low <= found.ratio <= found.high < 1
+
+
+def test_bounds_and_assertions_are_judged() -> None:
+    report = run(
+        _bench(
+            Ideal().answer,
+            goodput=(read_bound("ttft:60000"), read_bound("e2e:60000")),
+            assertions=(read_assertion("e2e.mean<60s"), read_assertion("token_rate>1000000")),
+        )
+    )
+    assert _last(report).good == _last(report).ok
+    assert [checked.is_kept for checked in report.checked] == [True, False]
+
+
+def test_no_secret_is_in_the_report() -> None:
+    report = run(_bench(Ideal(key=KEY).answer, key=KEY, headers=(("X-Token", "another-secret"),)))
+    text = msgspec.json.encode(msgspec.structs.replace(report, steps=())).decode()
+    assert KEY not in text
+    assert "another-secret" not in text
+
+
+def test_the_same_seed_asks_the_same() -> None:
+    def asked(seed: int) -> list[str]:
+        bodies: list[str] = []
+        ideal = Ideal()
+
+        def choose(seen: Seen) -> Reply:
+            if seen.method == "POST":
+                bodies.append(seen.body)
+            return ideal.answer(seen)
+
+        run(_bench(choose, levels=(1,), seed=seed))
+        return bodies[:5]
+
+    assert asked(1) == asked(1)
+    assert asked(1) != asked(2)
