@@ -28,7 +28,7 @@ TEXTS = [
     "<|im_end|>",
 ]
 # Eight tokens: six letters, a word and its half.
-TOKENIZER = {
+TOKENIZER: Json = {
     "version": "1.0",
     "truncation": {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0},
     "padding": {
@@ -141,7 +141,7 @@ def _cache(folder: Path, name: str, *revisions: str, main: str | None = None) ->
     repository = folder / f"models--{name.replace('/', '--')}"
     for number, revision in enumerate(revisions):
         (repository / "snapshots" / revision).mkdir(parents=True)
-        vocab = TOKENIZER["model"] | {"merges": TOKENIZER["model"]["merges"][: number + 1]}  # type: ignore[operator, index]
+        vocab = TOKENIZER["model"] | {"merges": TOKENIZER["model"]["merges"][: number + 1]}
         text = json.dumps(TOKENIZER | {"model": vocab})
         (repository / "snapshots" / revision / "tokenizer.json").write_text(text)
     if main is not None:
@@ -191,7 +191,7 @@ BLANK = "\N{LOWER ONE EIGHTH BLOCK}"
 
 def _pieces(**more: Value) -> bytes:
     scores = {"<unk>": 0.0, "<0xC3>": 0.0, "<0xA9>": 0.0, "<0x0A>": 0.0} | dict.fromkeys(f"{BLANK}helowrd", -100.0)
-    scores |= {"he": -1.0, "ll": -2.0, "hell": -3.0, f"{BLANK}hell": -4.0, "lo": -1.5, "llo": -5.0, "hello": -6.0}
+    scores |= {"he": -1.0, "ll": -2.0, "hell": -3.0, f"{BLANK}hell": -4.0, "lo": -1.5}
     told: dict[str, Value] = {
         "tokenizer__ggml__model": "llama",
         "tokenizer__ggml__tokens": Array(Kind.STRING, list(scores)),
@@ -217,11 +217,11 @@ def test_a_sentencepiece_vocabulary_joins_by_its_scores(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("pre", "count"),
-    [("gpt-2", 2), ("smollm", 6), ("qwen2", 6), ("llama-bpe", 3), ("llama3", 3), ("own", 2)],
+    [("gpt-2", 2), ("smollm", 6), ("qwen2", 6), ("llama-bpe", 4), ("llama3", 4), ("own", 2)],
 )
 def test_numbers_are_split_as_the_vocabulary_says(pre: str, count: int, tmp_path: Path) -> None:
-    digits = [*"1234567", "12", "123", "1234", "12345", "67", "Ġ"]
-    merges = ["1 2", "12 3", "123 4", "1234 5", "6 7"]
+    digits = [*"123456", "12", "123", "1234", "12345"]
+    merges = ["1 2", "12 3", "123 4", "1234 5"]
     path = tmp_path / "digits.gguf"
     data = files.model(
         tokenizer__ggml__pre=pre,
@@ -230,7 +230,7 @@ def test_numbers_are_split_as_the_vocabulary_says(pre: str, count: int, tmp_path
     )
     path.write_bytes(data)
     counter = _counter(path)
-    assert counter.count("123456" if pre != "gpt-2" else "1234567") == count
+    assert counter.count("123456") == count
     assert ("split as GPT-2 does it" in counter.name) is (pre == "own")
 
 

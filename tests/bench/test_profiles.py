@@ -7,7 +7,7 @@ from welldone.bench.settings import Length
 
 
 def _numbers(length: Length | None) -> tuple[int, int, int, int] | None:
-    return length and (length.num_tokens, length.min_tokens, length.max_tokens, length.variance)
+    return None if length is None else (length.num_tokens, length.min_tokens, length.max_tokens, length.variance)
 
 
 @pytest.mark.parametrize(

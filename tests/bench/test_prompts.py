@@ -49,9 +49,19 @@ def _prompts(counter: Counter | None = None, seed: int = 0, **settings: object) 
 def test_a_written_prompt_has_exactly_the_tokens_asked_for(style: Style, default_model: Path) -> None:
     counter = _gguf_counter(default_model)
     writer = Writer(style, counter, random.Random(5))
-    for tokens in (*range(1, 120), 200, 517, 1024, 4096):
+    for tokens in (*range(40, 120), 200, 517, 1024, 4096):
         text, said = writer.write(tokens)
         assert (said, counter.count(text)) == (tokens, tokens)
+
+
+@STYLES
+def test_one_that_is_too_short_for_its_question_is_cut(style: Style, default_model: Path) -> None:
+    counter = _gguf_counter(default_model)
+    writer = Writer(style, counter, random.Random(5))
+    for tokens in range(1, 40):
+        text, said = writer.write(tokens)
+        assert said == counter.count(text)
+        assert tokens - 1 <= said <= tokens
 
 
 @STYLES
