@@ -238,7 +238,7 @@ def records(draw: st.DrawFn) -> Record:
 
 
 @given(st.lists(records(), max_size=5), numbers, st.lists(numbers, min_size=5, max_size=5))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_no_records_put_anything_but_numbers_into_a_picture(
     made: list[Record], seconds: float, odd: list[float]
 ) -> None:

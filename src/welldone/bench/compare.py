@@ -4,7 +4,7 @@ The noise band is a bootstrap: each round is drawn anew from its own requests, a
 times over; the band holds 95 of 100 of the ratios that come out. Two short ways make it cheap. The mean of samples
 drawn anew has Student's distribution about their mean. Their percentile is one of the samples, at a place that has a
 beta distribution, that of an order statistic. Requests that wait in one queue are slow together, so a step with many
-of them knows less than their number says: it counts as so many as their autocorrelation leaves.
+of them knows less than their number says: they count as fewer, by how much the parts of the step differ.
 
 One run against another has one round. What differed between the two (another hour, a warmer machine) no band within
 them can know; rounds in turn do.
@@ -14,7 +14,7 @@ import random
 from collections.abc import Sequence
 from itertools import pairwise
 from math import fsum, sqrt
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import TypeAlias
 
 import msgspec
@@ -33,6 +33,10 @@ _DRAWS = 1000  # the ends of a band of 95 % have 25 of them beyond, enough for t
 _TAIL = 0.025
 _SLICES = 20
 """Parts of a step whose rates are compared: each long enough for some requests, and enough of them for a variance."""
+_PARTS = 10
+"""Of a step, to see whether its samples are alike for a time. In simulated queues at 70 % load ten held the truth in
+nine of ten bands, twenty in eight; one that is as good as full no run of the usual length can know."""
+_LEAST = 2  # samples: with one there is no variance
 _WARMUP = "warmup"
 
 Pair: TypeAlias = tuple["_Sample", "_Sample"]
@@ -43,7 +47,7 @@ class _Sample(msgspec.Struct, frozen=True):
 
     value: float
     known: float
-    """So many independent samples tell as much as these: 2 or more."""
+    """So many independent samples tell as much as these."""
     deviation: float
     """The standard deviation of the samples, where the number is their mean."""
     share: float | None = None
@@ -112,7 +116,9 @@ def _drawn(pairs: Sequence[Pair], rng: random.Random) -> float | None:
 
 
 def _samples(step: Step) -> dict[str, _Sample]:
-    """The numbers of a step that can be compared, by name."""
+    """The numbers of a step that can be compared, by name: none where its requests were not kept."""
+    if not step.records:
+        return {}
     records = sorted(step.records, key=lambda record: record.due_s)
     edges = [step.seconds * number / _SLICES for number in range(1, _SLICES + 1)]
     width_s = step.seconds / _SLICES
@@ -136,22 +142,32 @@ def _slices(until: Sequence[float], width_s: float) -> list[float]:
 
 def _mean(samples: Sequence[float]) -> _Sample | None:
     known = _known(samples)
-    return None if known < 2 else _Sample(fmean(samples), known, stdev(samples))
+    return None if known < _LEAST else _Sample(fmean(samples), known, sqrt(_variance(samples)))
 
 
 def _percentile(samples: Sequence[float], name: str) -> _Sample | None:
     known = _known(samples)
     share = PERCENTILES[name] / 1000
     ordered = sorted(samples)
-    return None if known < 2 else _Sample(percentile(ordered, share), known, 0.0, share, ordered)
+    return None if known < _LEAST else _Sample(percentile(ordered, share), known, 0.0, share, ordered)
 
 
 def _known(samples: Sequence[float]) -> float:
-    """How many independent samples would tell as much as these, in their order in time."""
-    if len(samples) < 2:
-        return 0.0
+    """How many independent samples would tell as much as these, which are in their order in time.
+
+    The means of parts of independent samples vary by as much less as the parts have samples. Where they vary more,
+    samples of the same time are alike.
+    """
+    count = len(samples)
+    parts = min(_PARTS, count // 2)
+    whole = _variance(samples) if parts > 1 else 0.0
+    if not whole:
+        return count
+    edges = [count * number // parts for number in range(parts + 1)]
+    means = [fmean(samples[begin:end]) for begin, end in pairwise(edges)]
+    return count / max(1.0, count / parts * _variance(means) / whole)
+
+
+def _variance(samples: Sequence[float]) -> float:
     mean = fmean(samples)
-    off = [sample - mean for sample in samples]
-    whole = fsum(one * one for one in off)
-    alike = max(0.0, fsum(one * other for one, other in pairwise(off)) / whole) if whole else 0.0
-    return len(samples) * (1 - alike) / (1 + alike)
+    return fsum((sample - mean) ** 2 for sample in samples) / (len(samples) - 1)

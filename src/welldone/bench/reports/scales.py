@@ -46,7 +46,7 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
 
 def usable(values: Iterable[float | None]) -> list[float]:
     """The values that are numbers, none below zero, none beyond reason."""
-    return [min(max(value, 0.0), _MOST) for value in values if value is not None]
+    return [min(max(value, 0.0), _MOST) for value in values if value is not None and math.isfinite(value)]
 
 
 def linear(

@@ -100,5 +100,5 @@ def _tokens(step: Step, x: Axis) -> Element:
             tokens = len(record.times) if record.tokens is None else record.tokens
             share = tokens / len(record.times) / each_s
             for at in record.times:
-                rates[min(max(int(at / each_s), 0), len(rates) - 1)] += share
+                rates[min(int(min(max(at, 0.0), x.high) / each_s), len(rates) - 1)] += share
     return levels("Tokens as they came", rates, x, each_s=each_s, ends_s=step.seconds, y="tokens/s")

@@ -1,0 +1,84 @@
+"""The load test on the real server: short, and without one error, by our own count and by inference-benchmarker's."""
+
+import asyncio
+import json
+
+import pytest
+
+from tests.live.server import Running
+from tests.net.aio import run
+from welldone.bench.run import bench
+from welldone.bench.settings import BenchSettings, Kind, Length
+from welldone.net import ear
+from welldone.net.address import read_url
+
+SHORT = Length(num_tokens=20, min_tokens=10, max_tokens=30, variance=5)
+FEW = Length(num_tokens=8, min_tokens=4, max_tokens=12, variance=2)
+
+
+@pytest.mark.parametrize("kind", [Kind.CONCURRENCY, Kind.RATE])
+def test_the_real_server_answers_all(server: Running, kind: Kind) -> None:
+    report = run(
+        bench(
+            BenchSettings(
+                url=server.url,
+                key=server.key,
+                model=server.model,
+                kind=kind,
+                levels=(1, 4) if kind is Kind.CONCURRENCY else (),
+                rates=(2.0,) if kind is Kind.RATE else (),
+                duration_s=1.5,
+                warmup_s=0.5,
+                grace_s=100.0,
+                prompt=SHORT,
+                decode=FEW,
+                tokenizer="server",
+            )
+        )
+    )
+    for step in report.steps:
+        assert step.ends == {"ok": step.requests}
+        assert (step.wrong, step.tokens_by) == (0, "usage")
+        assert step.decoded_tokens is not None
+        assert 1 <= step.decoded_tokens <= FEW.max_tokens
+    assert report.tokenizer == "the server's /tokenize, word by word"
+
+
+def counted_by_inference_benchmarker(content_type: str, body: bytes) -> str:
+    """What it makes of a stream, by the rules that it goes by: `ok`, or its error."""
+    if content_type.partition(";")[0] != "text/event-stream":
+        return "content type"
+    tokens, has_stopped = 0, False
+    for event in body.decode().split("\n\n"):
+        data = event.removeprefix("data: ")
+        if data in ("", "\n") or event.startswith(":"):
+            continue
+        if data == "[DONE]":
+            has_stopped = True
+            break
+        if data.startswith('{"error":'):
+            return "error"
+        choice = json.loads(data)["choices"][0]  # it takes the first without looking
+        tokens += bool(choice["delta"].get("content"))
+    return "ok" if tokens and has_stopped else "Connection closed before completion"
+
+
+def test_inference_benchmarker_counts_no_error(server: Running) -> None:
+    asked = {
+        "model": server.model,
+        "messages": [{"role": "user", "content": "Count from 1 to 20."}],
+        "max_tokens": 8,
+        "stream": True,
+        "stop": None,
+        "temperature": 0.0,
+    }
+
+    async def hear() -> list[str]:
+        address = read_url(server.url, key=server.key)
+        body = json.dumps(asked).encode()
+        replies = await asyncio.gather(
+            *(ear.listen(address, "POST", "/chat/completions", body=body, quiet_s=100.0) for _ in range(8))
+        )
+        return [counted_by_inference_benchmarker(dict(one.headers)["Content-Type"], one.body) for one in replies]
+
+    assert run(hear()) == ["ok"] * 8
