@@ -129,11 +129,18 @@ def test_the_place_says_where_and_how_often(findings: list[object], place: str) 
             "  passed: nothing is broken that was not broken before",
         ),
         (wrong(verdict=Verdict.LAX, is_strict=True), "  not passed: with --strict every broken rule counts"),
-        (late(), "  not passed: no whole reply in time to plain"),
+        (late(), "  not passed: no whole reply to plain"),
     ],
 )
 def test_a_verdict_that_the_exit_code_does_not_follow_is_explained(report: Report, last: str) -> None:
     assert shown(report)[-1] == last
+
+
+def test_a_probe_that_heard_no_end_says_so_beside_what_it_heard_broken() -> None:
+    plain, tools, *rest = wrong().probes
+    given_up = msgspec.structs.replace(tools, why="the reply was not whole within 60 s", is_given_up=True)
+    row = next(line for line in shown(wrong(probes=(plain, given_up, *rest))) if line.startswith("tools"))
+    assert row.endswith("2 of 17 rules: delta-role-once, use-final-chunk; the reply was not whole within 60 s")
 
 
 def test_many_names_are_wrapped_between_words() -> None:
@@ -221,7 +228,7 @@ def test_a_reply_that_did_not_come_fails_in_every_form() -> None:
     (failure,) = root.findall(".//failure")
     assert failure.get("message") == "no reply within 60 s"
     for draw in (markdown.draw, html.draw):
-        assert "not passed: no whole reply in time to plain" in draw(late())
+        assert "not passed: no whole reply to plain" in draw(late())
 
 
 def test_junit_tells_what_was_heard_also_where_it_does_not_count() -> None:
@@ -239,7 +246,8 @@ def test_markdown_begins_with_the_verdict_and_lists_what_is_broken() -> None:
     assert len(rows) == 1
     assert "and 2 more in tools, n" in rows[0]
     assert "<li>langchain: joins the roles</li>" in rows[0]
-    assert text.count("<pre>") == len(wrong().findings)
+    assert text.count("<pre>") == len(wrong().broken)
+    assert "<pre>x delta-role-once  breaks  tools, frame 7, byte 1804, and 2 more in tools, n\n" in text
 
 
 def test_markdown_of_a_right_server_has_no_table_of_findings() -> None:
@@ -295,7 +303,7 @@ def test_sarif_says_what_was_known_before() -> None:
         (right(), "right"),
         (wrong(), "3 rules broken"),
         (wrong(verdict=Verdict.LAX), "lax"),
-        (late(), "no reply in time"),
+        (late(), "no whole reply"),
     ],
 )
 def test_the_badge_says_the_verdict_and_is_as_wide_as_its_text(report: Report, said: str) -> None:

@@ -65,7 +65,15 @@ def _watch(*records: Record, **counts: int) -> Watch:
     """A run in its second step of three."""
     load = Standing(Records(records), Counts(**counts))
     warm = step("warmup", [record(0)])
-    return Watch(step="throughput", number=2, total=3, seconds=20.0, load=load, steps=[warm])
+    return Watch(
+        title="m at http://127.0.0.1:8000/v1",
+        step="throughput",
+        number=2,
+        total=3,
+        seconds=20.0,
+        load=load,
+        steps=[warm],
+    )
 
 
 def _looked(watch: Watch, seconds: float = 10.0) -> Gauge:
@@ -186,7 +194,7 @@ def test_the_panel_says_what_there_is() -> None:
         panel.lines(_looked(_watch(record(0), broken(1, End.CUT, "gone"), skipped=7)), columns=100, rows=40)
     )
     for said in (
-        "step 2 of 3, 0:10, http://127.0.0.1:8000/v1",
+        "step 2 of 3, 0:10, m at http://127.0.0.1:8000/v1",
         "req/s   tokens/s",
         "warmup",
         "running         50          1",

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from welldone.bench.quick import Quick
 from welldone.bench.record import End, Record
 from welldone.net.outbound import OutboundError
 from welldone.wire.asked import Asked
@@ -48,6 +49,7 @@ class Listener:
         self._notes = Notes(Endpoint.CHAT)
         self._reader = Reader(Endpoint.CHAT, fallback=_NOBODY, asked=asked, notes=self._notes)
         self._repair = Repair(Endpoint.CHAT, asked=asked, notes=self._notes, mint=lambda: "call_bench")
+        self._quick = Quick(self._reader, self._repair)
         self._error = bytearray()
         self._failure = ""
         self._is_stream = False
@@ -68,7 +70,11 @@ class Listener:
         """More of it."""
         now = self._now()
         if self._is_stream:
-            self._take(self._reader.feed(data), now)
+            texts, data = self._quick.take(data)
+            self.texts += texts
+            self.record.times.extend([now] * len(texts))
+            if data:
+                self._read(data, now)
         elif len(self._error) < _ERROR_LIMIT_BYTES:
             self._error += data[:_ERROR_LIMIT_BYTES]
 
@@ -79,6 +85,7 @@ class Listener:
             return
         self.is_stale = error is not None and error.is_stale
         if self._is_stream:
+            self._read(self._quick.close(), now)
             self._take(self._reader.close(), now)
             self._repair.close(is_done=self._reader.is_done)
         self.settle(*self._verdict(error))
@@ -96,6 +103,18 @@ class Listener:
             self.over.set_result(None)
 
     # What is made of it.
+
+    def _read(self, data: bytes, now: float) -> None:
+        """Read what takes no short way, and learn from it."""
+        events: list[Event] = []
+        said: list[Event] = []
+        frames = self._reader.frames(data)
+        for frame in frames:
+            said = self._reader.read(frame)
+            events += said
+        self._take(events + self._reader.check(), now)
+        if frames:
+            self._quick.learn(frames[-1].raw, said)
 
     def _take(self, events: list[Event], now: float) -> None:
         record = self.record

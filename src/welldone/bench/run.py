@@ -41,6 +41,8 @@ class UnreachableError(Exception):
 class Watch(msgspec.Struct):
     """What a run is at, for who watches. It is changed in place."""
 
+    title: str = ""
+    """The model and the server."""
     step: str = ""
     """The one that runs."""
     number: int = 0
@@ -86,6 +88,7 @@ class _Run:
         began = _date()
         urls = [settings.url, *([settings.against] if settings.against else [])]
         self._targets = [await self._look(url) for url in urls]
+        watch.title = f"{self._targets[0].members['model']} at {' and '.join(urls)}"
         self._counter = await find_counter(settings.tokenizer, self._ask_server)
         self._prompts: Prompts = prompts_for(settings, self._counter, self._rng)
         await self._measure_all()
@@ -158,7 +161,8 @@ class _Run:
         address = self._targets[0].address
         root = msgspec.structs.replace(address, prefix=address.prefix.removesuffix("/v1"))
         try:
-            reply = await fetch(root, "POST", path, within_s=_LOOK_S, body=msgspec.json.encode(body))
+            asked = {"model": self._targets[0].members["model"], **body}
+            reply = await fetch(root, "POST", path, within_s=_LOOK_S, body=msgspec.json.encode(asked))
             value = json.loads(reply.body) if reply.status == 200 else None
         except (OutboundError, ValueError, RecursionError):
             return None
@@ -209,9 +213,9 @@ class _Run:
         if self._stop.is_set() or seconds <= 0:
             return
         watch = self._watch
-        watch.step, watch.number, watch.seconds = step.id, watch.number + 1, seconds
-        if isinstance(step, Replayed):
-            seconds = max(seconds, step.times[-1] + 0.001) if step.times else seconds
+        if isinstance(step, Replayed) and step.times:
+            seconds = max(seconds, step.times[-1] + 0.001)
+        watch.step, watch.number, watch.seconds = step.id, watch.number + 1, seconds * len(self._targets)
         if len(self._targets) == 1:
             watch.steps.append(self._step(step, self._targets[0], [await self._load(step, 0, seconds)]))
             return

@@ -42,6 +42,7 @@ _SECONDS = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|sec|secs|m|min|mins|h)?")
 _UNITS = {"ms": 0.001, "m": 60.0, "min": 60.0, "mins": 60.0, "h": 3600.0}
 _LONGEST_S = 24 * 3600.0
 _MOST_USERS = 10_000
+_SEEDS = 10**6
 _UNSAFE = re.compile(r"[^\w-]+")
 
 Value = TypeVar("Value")
@@ -104,7 +105,7 @@ def _add_load(parser: Parser) -> None:
     add("--warmup", "-w", metavar="TIME", type=_time, help="of the warm-up (30s)")
     add("--timeout", metavar="TIME", type=_time, default=300.0, help="for one answer (300s)")
     add("--grace", metavar="TIME", type=_time, default=30.0, help="for answers under way when a step ends (30s)")
-    add("--seed", metavar="N", type=_whole(0, 2**31), default=0, help="of all that is drawn (0)")
+    add("--seed", metavar="N", type=_whole(0, _SEEDS - 1), help="of all that is drawn (another one each time)")
 
 
 def _add_requests(parser: Parser) -> None:
@@ -166,7 +167,8 @@ def _settings(options: Namespace) -> BenchSettings:
         assertions=tuple(_must(read_assertion, text) for text in options.assertions),
         meta=options.extra_meta,
         run_id=options.run_id or os.urandom(4).hex()[:7],
-        seed=options.seed,
+        # The same prompts again would come from the server's cache.
+        seed=int.from_bytes(os.urandom(4)) % _SEEDS if options.seed is None else options.seed,
     )
 
 

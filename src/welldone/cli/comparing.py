@@ -18,8 +18,8 @@ from welldone.cli.exits import Exit, UsageError
 from welldone.cli.options import Parser
 
 DESCRIPTION = """\
-Compare two reports that welldone bench wrote (--report FILE.json): step by step, how many times the first is the
-second, the band in which chance alone would put that, and a word for the second: faster, slower, or no difference.
+Compare two reports that welldone bench wrote (--report FILE.json), step by step: how many times B the number of A is,
+the band in which that would lie in 95 of 100 such runs, and a word for B: faster, slower, or no difference.
 What changed on the machine between two runs no band can know; for two servers, --against measures in turn."""
 EXAMPLES = """
 welldone bench compare before.json after.json
@@ -100,7 +100,7 @@ def _what_else(text: bytes, error: Exception) -> str:
     except (ValueError, RecursionError):
         return f"is no report of welldone bench ({printable(show.why(error))}); write one with --report FILE.json"
     return (
-        "has the form of inference-benchmarker, which keeps no single requests, and so no chance can be told; "
+        "has the form of inference-benchmarker, which keeps no single requests, so that chance cannot be told; "
         "write reports to compare with welldone bench --report FILE.json"
     )
 
@@ -138,7 +138,7 @@ def _table(found: list[Compared]) -> list[str]:
     width = max(len(_split(one)[1]) for one in found) + 2
     drawn: list[str] = []
     for step, some in groupby(found, key=lambda one: _split(one)[0]):
-        drawn += [printable(step), f"{'':<{width}}  {'A':>12}  {'B':>12}  {'A / B':>6}  by chance"]
+        drawn += [printable(step), f"{'':<{width}}  {'A':>12}  {'B':>12}  {'A / B':>6}  band"]
         drawn += [_row(one, width) for one in some]
         drawn.append("")
     return [*drawn, _sum(found)]

@@ -27,8 +27,8 @@ def lines(gauge: Gauge, *, columns: int, rows: int) -> list[str]:
 
 def _facts(gauge: Gauge) -> str:
     watch = gauge.watch
-    at = f", {printable(watch.steps[0].target)}" if watch.steps else ""
-    return f"step {watch.number} of {watch.total}, {_clock(gauge.spent_s)}{at}"
+    title = f", {printable(watch.title)}" if watch.title else ""
+    return f"step {watch.number} of {watch.total}, {_clock(gauge.spent_s)}{title}"
 
 
 def _clock(seconds: float) -> str:

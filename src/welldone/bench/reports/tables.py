@@ -217,7 +217,7 @@ def compared_lines(compared: Sequence[Compared]) -> list[str]:
     """Two servers, or two runs, side by side."""
     width = max((len(one.metric) for one in compared), default=0)
     rows = [
-        f"{one.metric:<{width}}  {value(one.metric, one.first):>10}  {value(one.metric, one.second):>10}"
+        f"{one.metric:<{width}}  {value(_bare(one), one.first):>10}  {value(_bare(one), one.second):>10}"
         f"  {one.ratio:.2f} ({one.low:.2f} to {one.high:.2f}){', no difference' if one.low <= 1 <= one.high else ''}"
         for one in compared
     ]
@@ -227,3 +227,8 @@ def compared_lines(compared: Sequence[Compared]) -> list[str]:
 def _checked(one: Checked) -> str:
     said = "too few samples to say" if one.value is None else value(one.text, one.value)
     return f"{one.text}   {'kept' if one.is_kept else 'not kept'}   {one.step}: {said}"
+
+
+def _bare(one: Compared) -> str:
+    """The metric without its step."""
+    return one.metric.rpartition(" ")[2]

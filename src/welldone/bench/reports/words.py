@@ -17,7 +17,7 @@ from welldone.bench.settings import BenchSettings
 NO_FAULT = (End.OK, End.UNFINISHED)
 """Ends that are not held against a server."""
 _RATES = ("token_rate", "request_rate", "rate")
-_SHARES = ("error_rate", "goodput")
+_SHARES = ("error_rate", "success_rate", "goodput")
 
 
 def inert(report: BenchReport) -> BenchReport:

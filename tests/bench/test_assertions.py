@@ -1,0 +1,147 @@
+"""Assertions and bounds: what is understood, what is refused, and when one is kept."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.bench.reports import OTHER, record, step
+from welldone.bench.assertions import judge, read_assertion, read_bound
+from welldone.bench.report import Step
+from welldone.bench.settings import Assertion, Bound
+from welldone.bench.stats import distribution
+
+STEP = msgspec.structs.replace(
+    step("throughput", [record(number) for number in range(8)]),
+    ends={"ok": 8, "cut": 1, "timed out": 1, "unfinished": 3},
+    due=20,
+    good=6,
+    request_rate=4.0,
+    token_rate=120.0,
+    times={name: distribution(number / 10 for number in range(100)) for name in ("ttft", "gap", "rate")},
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "metric", "statistic", "is_below", "limit"),
+    [
+        ("ttft.p99<800ms", "ttft", "p99", True, 0.8),
+        ("token_rate>100", "token_rate", "", False, 100),
+        ("error_rate<1%", "error_rate", "", True, 0.01),
+        ("error_rate<=0.01", "error_rate", "", True, 0.01),
+        ("e2e.mean<2s", "e2e", "mean", True, 2),
+        ("itl.p50 < 50 ms", "itl", "p50", True, 0.05),
+        ("request_rate>=4", "request_rate", "", False, 4),
+        ("goodput>95%", "goodput", "", False, 0.95),
+        ("goodput>=57%", "goodput", "", False, 57 / 100),
+        (" stall.p99.9<1.5s ", "stall", "p99.9", True, 1.5),
+        ("rate.min>20", "rate", "min", False, 20),
+    ],
+)
+def test_an_assertion_is_read(text: str, metric: str, statistic: str, is_below: bool, limit: float) -> None:
+    assert read_assertion(text) == Assertion(text, metric, statistic, is_below, limit)
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("", "as in ttft.p99<800ms"),
+        ("ttft.p99", "as in ttft.p99<800ms"),
+        ("ttft.p99=800ms", "then < <= > or >="),
+        ("ttft.p99<-1ms", "is no assertion"),
+        ("ttft.p99<1e3ms", "another unit|is no assertion"),
+        ("ttft.p99<800ms please", "is no assertion"),
+        ("latency.p99<800ms", "no metric 'latency'; there are head, "),
+        ("ttft<800ms", "ttft is not one number; write ttft. and one of mean, min, max, p50"),
+        ("ttft.p98<800ms", "no statistic 'p98'"),
+        ("ttft.p99<800", "write ttft.p99<800ms or ttft.p99<800s"),
+        ("ttft.p99<800%", "another unit"),
+        ("token_rate.p50>1", "write it without .p50"),
+        ("token_rate>1ms", "write token_rate>1$"),
+        ("error_rate<1s", "write error_rate<1% or error_rate<1$"),
+    ],
+)
+def test_what_is_no_assertion_is_refused_with_a_hint(text: str, match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        read_assertion(text)
+
+
+@given(st.text(max_size=30) | st.from_regex(r"(ttft|rate|goodput)(\.p\d\d)?[<>]=?\d+(ms|s|%)?", fullmatch=True))
+def test_any_text_is_an_assertion_or_a_plain_refusal(text: str) -> None:
+    try:
+        found = read_assertion(text)
+    except ValueError as error:
+        assert repr(text) in str(error)
+        return
+    assert found.text == text
+    assert found.limit >= 0
+    assert len(judge([found], [step("throughput", [record(number) for number in range(30)])])) == 1
+
+
+@pytest.mark.parametrize(("text", "wanted"), [("ttft:500", Bound("ttft", 0.5)), ("itl:37.5", Bound("itl", 0.0375))])
+def test_a_bound_is_in_milliseconds(text: str, wanted: Bound) -> None:
+    assert read_bound(text) == wanted
+
+
+@pytest.mark.parametrize("text", ["", "ttft", "ttft:", "ttft:fast", "ttft:-1", "tpot:50", "ttft:500ms", "ttft=500"])
+def test_what_is_no_bound_is_refused_with_a_hint(text: str) -> None:
+    with pytest.raises(ValueError, match="is no bound: write ttft, itl, e2e, .* as in ttft:500"):
+        read_bound(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "is_kept"),
+    [
+        ("token_rate>100", 120.0, True),
+        ("token_rate<100", 120.0, False),
+        ("request_rate>4", 4.0, False),
+        ("request_rate>=4", 4.0, True),
+        ("request_rate<4", 4.0, False),
+        ("request_rate<=4", 4.0, True),
+        ("error_rate<=20%", 0.2, True),  # those that were left did not fail
+        ("error_rate<20%", 0.2, False),
+        ("goodput>=30%", 0.3, True),  # of all that were due
+        ("goodput>50%", 0.3, False),
+        ("ttft.mean<5s", 4.95, True),
+        ("ttft.min<1ms", 0.0, True),
+        ("ttft.max<9s", 9.9, False),
+        ("ttft.p90<9s", 8.91, True),
+        ("ttft.p99<1000s", None, False),  # a hundred samples are too few
+        ("gap.p50<5s", 4.95, True),
+        ("rate.p50>5", 4.95, False),
+    ],
+)
+def test_an_assertion_is_judged_by_the_numbers_of_the_step(text: str, value: float | None, is_kept: bool) -> None:
+    (checked,) = judge([read_assertion(text)], [STEP])
+    assert (checked.text, checked.step, checked.is_kept) == (text, "throughput", is_kept)
+    assert checked.value == (None if value is None else pytest.approx(value))
+
+
+@pytest.mark.parametrize(
+    ("text", "odd"),
+    [
+        ("goodput>0%", msgspec.structs.replace(STEP, good=None)),
+        ("goodput>=0%", msgspec.structs.replace(STEP, due=0, good=0)),
+        ("error_rate<100%", msgspec.structs.replace(STEP, ends={"unfinished": 2})),
+        ("ttft.mean<9s", msgspec.structs.replace(STEP, times={"ttft": distribution([])})),
+    ],
+)
+def test_what_nobody_can_say_is_not_kept(text: str, odd: Step) -> None:
+    (checked,) = judge([read_assertion(text)], [odd])
+    assert (checked.value, checked.is_kept) == (None, False)
+
+
+def test_every_step_of_the_first_server_is_judged_but_the_warm_up() -> None:
+    ids = ("warmup", "throughput", "constant@1.20req/s")
+    steps = [msgspec.structs.replace(STEP, id=id, target=url) for id in ids for url in (STEP.target, OTHER)]
+    found = judge([read_assertion("token_rate>1"), read_assertion("request_rate>9")], steps)
+    assert [(checked.text, checked.step, checked.is_kept) for checked in found] == [
+        ("token_rate>1", "throughput", True),
+        ("token_rate>1", "constant@1.20req/s", True),
+        ("request_rate>9", "throughput", False),
+        ("request_rate>9", "constant@1.20req/s", False),
+    ]
+
+
+def test_without_a_step_nothing_is_judged() -> None:
+    assert judge([read_assertion("token_rate>1")], []) == ()

@@ -1,0 +1,201 @@
+"""Two runs side by side: a difference is found where there is one, and chance is not taken for one."""
+
+import random
+from array import array
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.bench.reports import OTHER, URL, against, bare, rich
+from welldone.bench.compare import FIRST, SAME, SECOND, compare, ratios, verdict
+from welldone.bench.record import End, Record
+from welldone.bench.report import BenchReport, Compared, Own, Step
+from welldone.bench.stats import step_of
+
+SECONDS = 60.0
+
+
+def requests(rng: random.Random, slow: float = 1.0, count: int = 120, alike: float = 0.0) -> list[Record]:
+    """So many requests, one after the other. Where they are alike, each is much as slow as the one before."""
+    records = []
+    luck = rng.gauss()
+    for number in range(count):
+        luck = alike * luck + (1 - alike**2) ** 0.5 * rng.gauss()
+        due = number * SECONDS / count
+        took = 0.4 * slow * 1.2**luck
+        times = array("d", (due + took * (1 + chunk) / 10 for chunk in range(10)))
+        records.append(Record(0, due, due, content_s=times[0], times=times, tokens=10, ended_s=times[-1], end=End.OK))
+    return records
+
+
+def measured(records: Sequence[Record], id: str = "throughput", target: str = URL, seconds: float = SECONDS) -> Step:
+    return step_of(
+        records,
+        id=id,
+        target=target,
+        is_open=False,
+        max_vus=1,
+        rate=None,
+        seconds=seconds,
+        due=len(records),
+        skipped=0,
+        tokens_by="usage",
+        own=Own(cpu=0, late_starts=0, latest_s=0, is_bottleneck=False),
+        goodput=(),
+    )
+
+
+def reported(*steps: Step) -> BenchReport:
+    return rich(steps=steps)
+
+
+def by_metric(found: Sequence[Compared]) -> dict[str, Compared]:
+    return {compared.metric.removeprefix("throughput "): compared for compared in found}
+
+
+def held(alike: float, rounds: int, tries: int = 100) -> float:
+    """How often the band of `ttft.mean` holds the truth, where both are the same server."""
+    found = 0
+    for seed in range(tries):
+        rng = random.Random(seed)
+        pairs = [(measured(requests(rng, alike=alike)), measured(requests(rng, alike=alike))) for _ in range(rounds)]
+        found += verdict(by_metric(ratios(pairs))["ttft.mean"]) == SAME
+    return found / tries
+
+
+@given(st.integers())
+def test_a_run_does_not_differ_from_itself(seed: int) -> None:
+    report = reported(measured(requests(random.Random(seed))))
+    found = compare(report, report)
+    assert {verdict(compared) for compared in found} == {SAME}
+    assert {compared.ratio for compared in found} == {1.0}
+
+
+def test_the_numbers_that_are_compared_are_those_of_the_steps() -> None:
+    rng = random.Random(1)
+    first, second = measured(requests(rng)), measured(requests(rng, slow=1.5))
+    found = by_metric(compare(reported(first), reported(second)))
+    times = [f"{name}.{statistic}" for name in ("ttft", "itl", "e2e") for statistic in ("mean", "p50", "p90")]
+    assert set(found) == {"request_rate", "token_rate", "success_rate", *times}
+    assert found["token_rate"].first == pytest.approx(first.token_rate)
+    assert found["request_rate"].second == pytest.approx(second.request_rate)
+    assert found["success_rate"].first == 1
+    for name in times:
+        metric, _, statistic = name.partition(".")
+        for value, step in ((found[name].first, first), (found[name].second, second)):
+            told = step.times[metric]
+            assert value == pytest.approx(told.mean if statistic == "mean" else told.percentiles[statistic])
+    for compared in found.values():
+        assert compared.ratio == pytest.approx(compared.first / compared.second)
+        assert compared.low <= compared.ratio <= compared.high
+
+
+@pytest.mark.parametrize(("slow", "wanted"), [(1.5, FIRST), (1 / 1.5, SECOND)])
+def test_a_difference_beyond_the_noise_is_found(slow: float, wanted: str) -> None:
+    rng = random.Random(2)
+    found = by_metric(ratios([(measured(requests(rng)), measured(requests(rng, slow=slow)))]))
+    for name in ("ttft.mean", "ttft.p50", "ttft.p90", "itl.mean", "e2e.mean"):
+        assert verdict(found[name]) == wanted
+        assert found[name].low <= 1 / slow <= found[name].high
+    assert verdict(found["success_rate"]) == SAME
+
+
+@pytest.mark.parametrize(("metric", "ratio", "wanted"), [("ttft.p50", 2, SECOND), ("token_rate", 2, FIRST)])
+def test_less_time_is_better_and_a_higher_rate_is(metric: str, ratio: float, wanted: str) -> None:
+    for name in (metric, f"constant@1.20req/s {metric}"):
+        found = Compared(metric=name, first=ratio, second=1, ratio=ratio, low=ratio - 0.1, high=ratio + 0.1)
+        assert verdict(found) == wanted
+        assert verdict(msgspec.structs.replace(found, low=0.9)) == SAME
+
+
+@pytest.mark.parametrize("rounds", [1, 4])
+def test_the_band_holds_the_truth_as_often_as_it_says(rounds: int) -> None:
+    assert held(alike=0.0, rounds=rounds, tries=60) >= 0.9
+
+
+def test_the_band_knows_that_requests_of_one_time_are_alike() -> None:
+    assert held(alike=0.8, rounds=1) >= 0.85
+
+
+def test_more_requests_make_the_band_narrower() -> None:
+    rng = random.Random(3)
+    few, many = (
+        by_metric(ratios([(measured(requests(rng, count=count)), measured(requests(rng, count=count)))]))["ttft.p50"]
+        for count in (60, 2000)
+    )
+    assert many.high - many.low < (few.high - few.low) / 2
+
+
+def test_rounds_that_differ_among_themselves_make_the_band_wider() -> None:
+    rng = random.Random(4)
+    calm = [(measured(requests(rng)), measured(requests(rng))) for _ in range(4)]
+    odd = [(measured(requests(rng, slow)), measured(requests(rng))) for slow in (0.5, 1.5, 0.7, 1.4)]
+    narrow, wide = by_metric(ratios(calm))["ttft.mean"], by_metric(ratios(odd))["ttft.mean"]
+    assert wide.high - wide.low > 2 * (narrow.high - narrow.low)
+    assert verdict(wide) == SAME
+
+
+def test_the_same_rounds_give_the_same_band() -> None:
+    rng = random.Random(5)
+    rounds = [(measured(requests(rng)), measured(requests(rng)))]
+    assert ratios(rounds) == ratios(rounds)
+    assert ratios(rounds) != ratios(rounds, seed=1)
+
+
+def test_a_server_that_fails_more_often_is_worse() -> None:
+    rng = random.Random(6)
+    first, second = requests(rng), requests(rng)
+    for record in second[::3]:
+        record.end = End.CUT
+    second[-1].end = End.UNFINISHED
+    assert verdict(by_metric(ratios([(measured(first), measured(second))]))["success_rate"]) == FIRST
+
+
+def test_steps_are_matched_by_their_id_and_the_warm_up_is_no_step() -> None:
+    rng = random.Random(7)
+    ids = ("warmup", "throughput", "constant@1.00req/s", "constant@2.00req/s")
+    first = reported(*(measured(requests(rng), id) for id in ids))
+    second = reported(*(measured(requests(rng), id) for id in reversed(ids[:3])))
+    found = [compared.metric for compared in compare(first, second) if compared.metric.endswith(" token_rate")]
+    assert found == ["throughput token_rate", "constant@1.00req/s token_rate"]
+
+
+def test_of_a_run_on_two_servers_the_first_is_compared() -> None:
+    rng = random.Random(8)
+    both = rich(against=OTHER, steps=(measured(requests(rng)), measured(requests(rng, 9.0), target=OTHER)))
+    assert {verdict(compared) for compared in compare(both, reported(both.steps[0]))} == {SAME}
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 4, 19])
+def test_too_few_requests_make_no_percentile(count: int) -> None:
+    rng = random.Random(9)
+    rounds = [(measured(requests(rng, count=120)), measured(requests(rng, count=count)))]
+    found = by_metric(ratios(rounds))
+    assert not any(".p" in name for name in found)
+    assert ("ttft.mean" in found) == (count > 1)
+
+
+def test_a_round_that_cannot_tell_a_metric_leaves_it_out_for_all() -> None:
+    rng = random.Random(10)
+    full, thin = measured(requests(rng)), measured(requests(rng, count=30))
+    assert "throughput ttft.p90" not in {compared.metric for compared in ratios([(full, full), (full, thin)])}
+
+
+def test_nothing_is_compared_with_nothing() -> None:
+    dead = [msgspec.structs.replace(record, end=End.CUT, times=array("d")) for record in requests(random.Random(1))]
+    fine = measured(requests(random.Random(1)))
+    assert ratios([]) == ()
+    assert ratios([(fine, measured(dead))]) == ()
+    assert by_metric(ratios([(measured(dead), fine)]))["token_rate"].ratio == 0
+    assert compare(reported(fine), bare()) == compare(bare(), reported(fine)) == []
+    assert {compared.metric for compared in ratios([(measured(requests(random.Random(1)), seconds=0.0), fine)])} == {
+        f"throughput {name}.{statistic}" for name in ("ttft", "itl", "e2e") for statistic in ("mean", "p50", "p90")
+    } | {"throughput success_rate"}
+
+
+def test_reports_of_all_kinds_can_be_compared() -> None:
+    assert compare(rich(), rich())
+    assert compare(against(), against())

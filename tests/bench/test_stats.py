@@ -1,0 +1,240 @@
+"""From records to a step: against slow definitions, and against schedules whose numbers are known."""
+
+from array import array
+from collections import Counter
+from fractions import Fraction
+from math import floor
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from welldone.bench.record import End, Record
+from welldone.bench.report import Own, Step
+from welldone.bench.settings import Bound
+from welldone.bench.stats import MEASURES, PERCENTILES, distribution, error_rate, percentile, step_of, values
+
+OWN = Own(cpu=0.1, late_starts=0, latest_s=0.0, is_bottleneck=False)
+SAMPLES = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60)
+TIMES = st.floats(0, 100)
+
+
+def heard(*times: float, due: float = 0.0, end: End = End.OK, tokens: int | None = None, **more: object) -> Record:
+    """A request whose chunks came at these times, with as many tokens unless it is said."""
+    made = len(times) if tokens is None else tokens
+    record = Record(0, due, due, times=array("d", times), tokens=made, end=end, ended_s=max(times, default=due))
+    if times:
+        record.content_s = times[0]
+    for name, value in more.items():
+        setattr(record, name, value)
+    return record
+
+
+def stepped(*records: Record, seconds: float = 10.0, skipped: int = 0, goodput: tuple[Bound, ...] = ()) -> Step:
+    return step_of(
+        records,
+        id="throughput",
+        target="http://127.0.0.1:8000/v1",
+        is_open=False,
+        max_vus=8,
+        rate=None,
+        seconds=seconds,
+        due=len(records) + skipped,
+        skipped=skipped,
+        tokens_by="usage",
+        own=OWN,
+        goodput=goodput,
+    )
+
+
+def by_definition(samples: list[float], share: Fraction) -> Fraction:
+    """numpy's linear method, in exact numbers."""
+    ordered = sorted(Fraction(sample) for sample in samples)
+    place = share * (len(ordered) - 1)
+    below = floor(place)
+    if below == len(ordered) - 1:
+        return ordered[below]
+    return ordered[below] + (ordered[below + 1] - ordered[below]) * (place - below)
+
+
+@given(SAMPLES, st.integers(0, 1000))
+def test_a_percentile_is_what_its_definition_says(samples: list[float], below: int) -> None:
+    found = percentile(sorted(samples), below / 1000)
+    assert found == pytest.approx(float(by_definition(samples, Fraction(below, 1000))), rel=1e-9, abs=1e-6)
+    assert min(samples) <= found <= max(samples)
+
+
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [("p50", 20), ("p60", 25), ("p80", 50), ("p90", 100), ("p95", 200), ("p99", 1000), ("p99.9", 10_000)],
+)
+def test_a_percentile_is_told_from_ten_samples_above_it_on(name: str, least: int) -> None:
+    assert name not in distribution(map(float, range(least - 1))).percentiles
+    told = distribution(map(float, range(least))).percentiles[name]
+    assert sum(sample > told for sample in range(least)) == 10
+
+
+@given(st.lists(st.floats(0, 1e3), max_size=150))
+def test_a_distribution_invents_nothing(samples: list[float]) -> None:
+    found = distribution(iter(samples))
+    assert found.count == len(samples)
+    assert (found.minimum, found.maximum) == (min(samples, default=None), max(samples, default=None))
+    for name, value in found.percentiles.items():
+        assert len(samples) * (1000 - PERCENTILES[name]) >= 10_000
+        assert value == found.all_percentiles[name]
+    assert list(found.all_percentiles) == (["p50", "p60", "p70", "p80", "p90", "p95", "p99"] if samples else [])
+    told = list(found.all_percentiles.values())
+    assert told == sorted(told)
+    if samples:
+        assert found.mean == pytest.approx(sum(samples) / len(samples))
+    else:
+        assert found.mean is None
+
+
+def test_times_count_from_when_a_request_was_due() -> None:
+    late = heard(3.0, 5.0, due=1.0, begun_s=2.5, head_s=2.7, role_s=2.75, ended_s=6.0)
+    times = stepped(late).times
+    assert {name: times[name].mean for name in ("head", "role", "ttft", "content", "e2e")} == {
+        "head": pytest.approx(1.7),
+        "role": pytest.approx(1.75),
+        "ttft": 2.0,
+        "content": 2.0,
+        "e2e": 5.0,
+    }
+
+
+@pytest.mark.parametrize("first", ["reasoning_s", "content_s", "tool_s"])
+def test_the_first_token_may_be_of_any_kind(first: str) -> None:
+    record = heard(2.0, 3.0, content_s=3.0, **{first: 2.0})
+    assert stepped(record).times["ttft"].mean == 2.0
+
+
+@pytest.mark.parametrize(
+    ("times", "tokens", "wanted"),
+    [
+        ((1.0, 2.0, 4.0), 3, 1.5),
+        ((1.0, 2.0, 4.0), 7, 0.5),  # some chunks hold several
+        ((1.0,), 1, None),
+        ((1.0,), 5, None),  # all at once: nobody knows when they were made
+        ((1.0, 2.0), 1, None),
+        ((1.0, 2.0), None, None),
+    ],
+)
+def test_the_time_between_tokens_is_their_span_by_their_number(
+    times: tuple[float, ...], tokens: int | None, wanted: float | None
+) -> None:
+    record = heard(*times)
+    record.tokens = tokens
+    assert MEASURES["itl"](record) == wanted
+
+
+def test_gaps_are_pooled_and_a_stall_is_the_longest_of_a_request() -> None:
+    times = stepped(heard(1.0, 2.0, 5.0), heard(1.0, 1.5), heard(1.0)).times
+    assert (times["gap"].count, times["gap"].minimum, times["gap"].maximum) == (3, 0.5, 3.0)
+    assert (times["stall"].count, times["stall"].minimum, times["stall"].maximum) == (2, 0.5, 3.0)
+
+
+def test_the_rate_of_a_request_is_its_tokens_by_its_whole_time() -> None:
+    assert stepped(heard(2.0, 4.0, tokens=20, ended_s=5.0)).times["rate"].mean == 4.0
+    assert stepped(heard(0.0, ended_s=0.0)).times["rate"].count == 0
+
+
+@given(
+    rate=st.integers(1, 50),
+    per_chunk=st.integers(1, 4),
+    users=st.integers(1, 5),
+    end=st.sampled_from(End),
+)
+def test_the_token_rate_is_that_of_the_schedule_whatever_became_of_the_answers(
+    rate: int, per_chunk: int, users: int, end: End
+) -> None:
+    # Chunks in the middle of their turns, and for longer than the step: what comes after it does not count.
+    times = [(number + 0.5) / rate for number in range(rate * 15)]
+    records = [heard(*times, tokens=len(times) * per_chunk, end=end) for _ in range(users)]
+    assert stepped(*records, seconds=10.0).token_rate == pytest.approx(rate * per_chunk * users)
+
+
+def test_an_answer_whose_tokens_nobody_counted_has_one_in_each_chunk() -> None:
+    record = heard(1.0, 2.0, 30.0, end=End.UNFINISHED)
+    record.tokens = None
+    assert stepped(record).token_rate == pytest.approx(0.2)
+
+
+def test_the_request_rate_counts_those_that_ended_well_within_the_step() -> None:
+    within, cut, after = heard(9.0), heard(9.0, end=End.CUT), heard(11.0)
+    step = stepped(within, cut, after)
+    assert step.request_rate == pytest.approx(0.1)
+    assert step.ok == 2  # the one that came after is whole all the same
+
+
+def test_only_what_ended_well_is_averaged() -> None:
+    fine = heard(1.0, 2.0, prompt_tokens=10, head_s=0.5)
+    bad = [heard(5.0, 9.0, tokens=99, end=end, prompt_tokens=99, head_s=4.0) for end in End if end is not End.OK]
+    alone, among = stepped(fine), stepped(fine, *bad)
+    assert among.times == alone.times
+    assert (among.prompt_tokens, among.decoded_tokens) == (10, 2)
+    assert (among.total_prompt_tokens, among.total_tokens) == (10, 2)
+
+
+RECORDS = st.builds(
+    lambda times, due, end, why, rules: heard(*sorted(times), due=due, end=end, why=why, rules=rules),
+    st.lists(TIMES, max_size=5),
+    TIMES,
+    st.sampled_from(End),
+    st.sampled_from(["", "lost", "other reasons", *map(str, range(40))]),
+    st.sampled_from([(), ("a",), ("a", "b")]),
+)
+
+
+@given(st.lists(RECORDS, max_size=60), st.integers(0, 5), st.floats(0, 50))
+def test_counts_add_up(records: list[Record], skipped: int, seconds: float) -> None:
+    step = stepped(*records, skipped=skipped, seconds=seconds)
+    assert step.due == step.skipped + step.requests
+    assert step.ends == Counter(record.end.value for record in records)
+    assert sum(step.reasons.values()) == step.requests - step.ok
+    assert len(step.reasons) <= 21
+    assert step.wrong == step.rules.get("a", 0) >= step.rules.get("b", 0)
+    assert step.times["e2e"].count == step.ok
+    assert step.records == tuple(records)
+    assert seconds or step.request_rate == step.token_rate == 0
+    assert step.request_rate * seconds <= step.ok + 1e-9
+
+
+def test_reasons_come_by_how_often_they_were_met_and_an_end_without_one_is_its_own() -> None:
+    records = [heard(end=End.CUT, why="lost") for _ in range(2)] + [heard(end=End.UNFINISHED)]
+    records += [heard(end=End.REFUSED, why="429: later") for _ in range(3)]
+    assert list(stepped(*records).reasons.items()) == [("429: later", 3), ("lost", 2), ("unfinished", 1)]
+
+
+def test_a_step_without_requests_says_so() -> None:
+    step = stepped(skipped=3)
+    assert (step.requests, step.due, step.prompt_tokens, step.decoded_tokens) == (0, 3, None, None)
+    assert set(step.times) == {*MEASURES, "gap"}
+    assert {times.count for times in step.times.values()} == {0}
+
+
+@pytest.mark.parametrize(
+    ("bounds", "good"),
+    [
+        ((), None),
+        ((Bound("ttft", 1.0),), 3),
+        ((Bound("ttft", 0.9),), 1),
+        ((Bound("ttft", 1.0), Bound("e2e", 2.0)), 2),
+        ((Bound("itl", 0.5),), 2),  # one token keeps it: nothing is between
+    ],
+)
+def test_a_good_request_keeps_all_bounds(bounds: tuple[Bound, ...], good: int | None) -> None:
+    records = [heard(1.0, 2.0), heard(1.0, 3.0), heard(0.5), heard(0.5, end=End.CUT)]
+    if good == 2 and bounds[0].metric == "itl":
+        records[0].tokens = 3
+    assert stepped(*records, goodput=bounds).good == good
+
+
+def test_values_are_those_of_requests_that_ended_well_and_have_them() -> None:
+    assert values([heard(1.0), heard(2.0, end=End.CUT), heard(3.0, content_s=None)], "ttft") == [1.0]
+
+
+def test_the_error_rate_is_of_those_that_ended() -> None:
+    fine, cut, left = heard(1.0), heard(1.0, end=End.CUT), heard(1.0, end=End.UNFINISHED)
+    assert error_rate(stepped(fine, fine, fine, cut, left, left, skipped=9)) == 0.25
+    assert error_rate(stepped(left)) is None
