@@ -107,7 +107,7 @@ def test_times_of_a_file_are_in_order_and_begin_with_0(
         ("NaN", "line 1"),
         ("1e999", "line 1"),
         (b"\xff\xfe", "line 1"),
-        (b'{"\xff": 1, "timestamp": 1}', "line 1"),
+        (b'{"timestamp": "\xff"}', "line 1"),
         ('{"timestamp": 1, "x": ' + "[" * 100_000, "line 1"),
     ],
 )
@@ -119,7 +119,7 @@ def test_a_file_that_tells_no_times_is_refused_in_a_sentence(tmp_path: Path, tex
 
 @pytest.mark.parametrize("name", [".", "nothing"])
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ValueError, match="cannot be read: (Is a directory|No such file)"):
+    with pytest.raises(ValueError, match=r"cannot be read: (Is a directory|No such file)"):
         replayed(tmp_path / name)
 
 

@@ -1,5 +1,7 @@
 """Assertions and bounds: what is understood, what is refused, and when one is kept."""
 
+import re
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -70,8 +72,9 @@ def test_what_is_no_assertion_is_refused_with_a_hint(text: str, match: str) -> N
 def test_any_text_is_an_assertion_or_a_plain_refusal(text: str) -> None:
     try:
         found = read_assertion(text)
-    except ValueError as error:
-        assert repr(text) in str(error)
+    except ValueError:
+        with pytest.raises(ValueError, match=re.escape(repr(text))):
+            read_assertion(text)
         return
     assert found.text == text
     assert found.limit >= 0
@@ -85,7 +88,7 @@ def test_a_bound_is_in_milliseconds(text: str, wanted: Bound) -> None:
 
 @pytest.mark.parametrize("text", ["", "ttft", "ttft:", "ttft:fast", "ttft:-1", "tpot:50", "ttft:500ms", "ttft=500"])
 def test_what_is_no_bound_is_refused_with_a_hint(text: str) -> None:
-    with pytest.raises(ValueError, match="is no bound: write ttft, itl, e2e, .* as in ttft:500"):
+    with pytest.raises(ValueError, match=r"is no bound: write ttft, itl, e2e, .* as in ttft:500"):
         read_bound(text)
 
 

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.bench.reports import OTHER, URL, against, bare, rich
 from welldone.bench.compare import FIRST, SAME, SECOND, compare, ratios, verdict
@@ -16,6 +14,7 @@ from welldone.bench.report import BenchReport, Compared, Own, Step
 from welldone.bench.stats import step_of
 
 SECONDS = 60.0
+TRIES = 25
 
 
 def requests(rng: random.Random, slow: float = 1.0, count: int = 120, alike: float = 0.0) -> list[Record]:
@@ -56,17 +55,18 @@ def by_metric(found: Sequence[Compared]) -> dict[str, Compared]:
     return {compared.metric.removeprefix("throughput "): compared for compared in found}
 
 
-def held(alike: float, rounds: int, tries: int = 100) -> float:
+def held(*, count: int, rounds: int = 1, alike: float = 0.0) -> float:
     """How often the band of `ttft.mean` holds the truth, where both are the same server."""
     found = 0
-    for seed in range(tries):
+    for seed in range(TRIES):
         rng = random.Random(seed)
-        pairs = [(measured(requests(rng, alike=alike)), measured(requests(rng, alike=alike))) for _ in range(rounds)]
+        steps = [measured(requests(rng, count=count, alike=alike)) for _ in range(2 * rounds)]
+        pairs = list(zip(steps[::2], steps[1::2], strict=True))
         found += verdict(by_metric(ratios(pairs))["ttft.mean"]) == SAME
-    return found / tries
+    return found / TRIES
 
 
-@given(st.integers())
+@pytest.mark.parametrize("seed", range(3))
 def test_a_run_does_not_differ_from_itself(seed: int) -> None:
     report = reported(measured(requests(random.Random(seed))))
     found = compare(report, report)
@@ -113,11 +113,13 @@ def test_less_time_is_better_and_a_higher_rate_is(metric: str, ratio: float, wan
 
 @pytest.mark.parametrize("rounds", [1, 4])
 def test_the_band_holds_the_truth_as_often_as_it_says(rounds: int) -> None:
-    assert held(alike=0.0, rounds=rounds, tries=60) >= 0.9
+    # Fewer requests than a percentile needs: means alone are drawn, and that is quick.
+    assert held(count=19, rounds=rounds) >= 0.9
 
 
 def test_the_band_knows_that_requests_of_one_time_are_alike() -> None:
-    assert held(alike=0.8, rounds=1) >= 0.85
+    # Taken for independent, as many requests would hold it in four of ten.
+    assert held(count=120, alike=0.8) >= 0.7
 
 
 def test_more_requests_make_the_band_narrower() -> None:

@@ -9,7 +9,7 @@ from xml.etree.ElementTree import Element
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.bench.reports import HOSTILE, OTHER, against, bare, empty, failed, hostile, record, rich, step
@@ -238,6 +238,9 @@ def records(draw: st.DrawFn) -> Record:
 
 
 @given(st.lists(records(), max_size=5), numbers, st.lists(numbers, min_size=5, max_size=5))
+@example(
+    [record(0, times=array("d", [math.nan, 1.0])), record(1, times=array("d", [-1.0, 1e308]))], 0.0, [math.inf] * 5
+)
 @settings(max_examples=60, deadline=None)
 def test_no_records_put_anything_but_numbers_into_a_picture(
     made: list[Record], seconds: float, odd: list[float]
@@ -255,6 +258,7 @@ def test_no_records_put_anything_but_numbers_into_a_picture(
 
 
 @given(st.lists(numbers, max_size=30), st.lists(st.tuples(st.just("p50"), numbers), max_size=3))
+@example([math.inf, 1.0, math.nan], [("p50", math.nan)])
 def test_a_histogram_counts_every_sample_that_is_a_number(samples: list[float], marks: list[tuple[str, float]]) -> None:
     said = drawn(histogram("Times", samples, marks)).text
     bars = [int(found[1].replace(",", "")) for text in said if (found := re.search(r": ([\d,]+), ", text))]

@@ -275,6 +275,8 @@ def test_html_needs_nothing_and_runs_nothing() -> None:
     assert "@import" not in page
     for said in ("delta-role-once", "langchain: joins the roles", "no audio was heard", "qwen3-0.6b", "not passed"):
         assert any(said in text for text in met.text)
+    assert met.text.count("hurts") == sum(bool(findings[0].hurts) for findings in wrong().broken.values())
+    assert "traces/headers-1.json" in met.text
 
 
 def test_sarif_has_a_result_for_each_finding_with_its_rule_and_probe() -> None:
@@ -313,6 +315,7 @@ def test_the_badge_says_the_verdict_and_is_as_wide_as_its_text(report: Report, s
     assert [text.text for text in drawing.findall(".//svg:text", space)] == ["welldone", said]
     boxes = drawing.findall("svg:g/svg:rect", space)
     assert sum(int(box.get("width", "")) for box in boxes) == int(drawing.get("width", ""))
+    assert len({box.get("fill") for box in boxes}) == 2
 
 
 @pytest.mark.parametrize("suffix", forms.FORMS)

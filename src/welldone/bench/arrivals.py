@@ -87,7 +87,7 @@ def _times(path: Path, file: BinaryIO) -> Iterator[float]:
 def _time(decoder: "msgspec.json.Decoder[float | _Line]", path: Path, number: int, line: bytes) -> float:
     try:
         said = decoder.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (msgspec.DecodeError, RecursionError):
         raise ValueError(f"{path}, line {number}: {_WANTED}") from None
     if isinstance(said, float):
         return said

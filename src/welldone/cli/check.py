@@ -45,6 +45,12 @@ The exit code is 0 where no broken rule is known to break a client (with --stric
 _ENV = "env:"
 _SIDE_BY_SIDE_LIMIT = 64
 _TIMEOUT_LIMIT_S = 3600.0
+_SET_BY_PROBES = (
+    *("model", "messages", "prompt", "suffix", "echo", "stream", "stream_options", "n", "stop"),
+    *("max_tokens", "max_completion_tokens", "logprobs", "top_logprobs"),
+    *("tools", "tool_choice", "response_format"),
+)
+"""Members that the verdict depends on: with other values in their place it would be on another question."""
 
 
 def run(arguments: list[str]) -> Exit:
@@ -65,7 +71,8 @@ def run(arguments: list[str]) -> Exit:
         show.note(f"nothing to judge: {error}")
         return Exit.NOTHING
     except OSError as error:
-        raise UsageError(f"the traces cannot be written: {show.why(error)}") from None
+        folder = show.name(str(options.record))
+        raise UsageError(f"cannot write traces into {folder}: {show.why(error)}") from None
     _write(report, options)
     return Exit.RIGHT if report.passed else Exit.FOUND
 
@@ -145,6 +152,9 @@ def _object(text: str) -> dict[str, Any]:
         value = None
     if not isinstance(value, dict):
         raise argparse.ArgumentTypeError('is no JSON object, such as {"reasoning_effort":"low"}')
+    for name in value:
+        if name in _SET_BY_PROBES:
+            raise argparse.ArgumentTypeError(f"{name} is what the probes set themselves")
     return value
 
 

@@ -7,7 +7,7 @@ from welldone.check.reports.elements import as_xml, element
 from welldone.check.reports.words import count, inert
 
 _NAME = "welldone"
-_GREY = "#555"
+_DARK, _GREY = "#555", "#757575"
 _COLOURS = {Verdict.RIGHT: "#2e7d32", Verdict.LAX: "#b26a00", Verdict.WRONG: "#c62828"}
 _HEIGHT = 20
 _MARGIN = 6  # on each side of a text
@@ -25,7 +25,7 @@ def draw(report: Report) -> str:
         element("clipPath", _box(0, left + right, "#fff", rx="3"), id="round"),
         element(
             "g",
-            _box(0, left, _GREY),
+            _box(0, left, _DARK),
             _box(left, right, colour),
             clip_path="url(#round)",
         ),
@@ -52,7 +52,7 @@ def _say(report: Report) -> tuple[str, str]:
     if report.verdict is Verdict.WRONG:
         return f"{count(len(report.broken), 'rule')} broken", _COLOURS[Verdict.WRONG]
     if any(probe.is_given_up for probe in report.probes):
-        return "no reply in time", _GREY
+        return "no whole reply", _GREY
     return report.verdict, _COLOURS.get(report.verdict, _GREY)
 
 

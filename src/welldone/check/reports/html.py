@@ -81,15 +81,16 @@ def _broken(findings: Sequence[Finding], sentence: str) -> Element:
     first = findings[0]
     known = "" if any(finding.is_new for finding in findings) else ", known"
     severity = element("span", first.severity, class_=f"severity {first.severity}")
-    told = [(label, text) for label, text in (("again", first.again), ("curl", first.curl)) if text]
+    hurts = [element("div", "hurts", class_="label"), element("ul", *(element("li", who) for who in first.hurts))]
+    told = [("again", first.again), ("curl", first.curl), ("trace", first.trace)]
     return element(
         "article",
         element("h3", code(first.rule), " ", severity, known),
         element("p", sentence),
         element("p", place(first) + more(findings, len(findings)), class_="quiet"),
         element("div", _quote("heard", first.heard), _quote("wanted", first.wanted), class_="pair"),
-        element("ul", *(element("li", who) for who in first.hurts)),
-        *(_quote(label, text) for label, text in told),
+        *(hurts if first.hurts else []),
+        *(_quote(label, text) for label, text in told if text),
         class_="card",
     )
 

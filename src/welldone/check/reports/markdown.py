@@ -4,7 +4,7 @@ Whatever a server says would mean something in Markdown. So the tables are HTML,
 stand up to the next empty line, and there is none in it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from xml.etree.ElementTree import Element
 
@@ -57,14 +57,14 @@ def _probes(probes: Iterable[Probed]) -> str:
 
 def _findings(report: Report, room: int) -> str:
     sentences = {rule.id: rule.rule for rule in report.rules}
-    texts = [_finding(finding, sentences.get(finding.rule, "")) for finding in report.findings]
+    texts = [_finding(findings, sentences.get(rule, "")) for rule, findings in report.broken.items()]
     fitting = _fitting(texts, room)
     left = _left(texts, fitting)
     return _folded("The findings", [*fitting, *([as_html(element("p", left))] if left else [])]) if texts else ""
 
 
-def _finding(finding: Finding, sentence: str) -> str:
-    lines = finding_lines([finding], sentence, 0, lambda text, _: text)
+def _finding(findings: Sequence[Finding], sentence: str) -> str:
+    lines = finding_lines(findings, sentence, _NAMED, lambda text, _: text)
     return as_html(element("pre", "\n".join(lines)))
 
 

@@ -65,7 +65,8 @@ def more(findings: Sequence[Finding], names: int) -> str:
 def gist(probe: Probed) -> str:
     """What a probe came to, in a few words."""
     if probe.broken:
-        return f"{len(probe.broken)} of {count(probe.rules, 'rule')}: {', '.join(probe.broken)}"
+        end = f"; {probe.why}" if probe.is_given_up else ""
+        return f"{len(probe.broken)} of {count(probe.rules, 'rule')}: {', '.join(probe.broken)}{end}"
     return count(probe.rules, "rule") if probe.verdict in JUDGED else probe.why
 
 
@@ -123,7 +124,7 @@ def reason(report: Report) -> str:
     late = [probe.name for probe in report.probes if probe.is_given_up]
     if late:
         named = ", ".join(late[:_NAMED]) + (", …" if len(late) > _NAMED else "")
-        return f"not passed: no whole reply in time to {named}"
+        return f"not passed: no whole reply to {named}"
     if not report.passed and report.verdict is Verdict.LAX:
         return "not passed: with --strict every broken rule counts"
     if report.passed and report.findings and not any(finding.is_new for finding in report.findings):
