@@ -152,8 +152,17 @@ def test_a_server_that_fails_more_often_is_worse() -> None:
     first, second = requests(rng), requests(rng)
     for record in second[::3]:
         record.end = End.CUT
-    second[-1].end = End.UNFINISHED
-    assert verdict(by_metric(ratios([(measured(first), measured(second))]))["success_rate"]) == FIRST
+    for record in first[::4]:
+        record.end = End.UNFINISHED  # left at the end: that is no failure
+    found = by_metric(ratios([(measured(first), measured(second))]))["success_rate"]
+    assert (found.first, found.second, verdict(found)) == (1, pytest.approx(2 / 3), FIRST)
+
+
+def test_a_slow_tail_shows_where_it_is_and_not_in_the_middle() -> None:
+    rng = random.Random(11)
+    tail = [one for number in range(120) for one in requests(rng, 4.0 if number % 7 == 0 else 1.0)[number : number + 1]]
+    found = by_metric(ratios([(measured(requests(rng)), measured(tail))]))
+    assert {name: verdict(found[name]) for name in ("ttft.p50", "ttft.p90")} == {"ttft.p50": SAME, "ttft.p90": FIRST}
 
 
 def test_steps_are_matched_by_their_id_and_the_warm_up_is_no_step() -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -111,6 +112,17 @@ def test_what_cannot_be_checked_does_not_pass(settings: dict[str, object], said:
         check_server(url, **{"api_key": "secret", **settings})  # type: ignore[arg-type] # one of many kinds
 
 
-def test_there_is_no_profile_of_a_client_that_nobody_knows() -> None:
-    with pytest.raises(ValueError, match="there is no profile 'opnai'; there are openai-python"):
-        check_server("http://127.0.0.1:1/v1", profile="opnai")
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"profile": "opnai"}, "there is no profile 'opnai'"),
+        ({"only": ["tex"]}, "there is no probe 'tex'"),
+        ({"skip": "reasoning"}, "'reasoning' should be a list of names"),
+        ({"rules": ["end-done"]}, "there is no rule 'end-done'"),
+        ({"known": ["end-done"]}, "there is no rule 'end-done'"),
+        ({"extra": {"stream": False}}, "stream is what the probes set themselves"),
+    ],
+)
+def test_what_is_not_there_cannot_be_named(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        check_server("http://127.0.0.1:9/v1", **wrong)

@@ -1,11 +1,13 @@
 """The check as one call, for who has no event loop or has one that is busy. The pytest plugin hands it out."""
 
 import asyncio
+import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from welldone.check.profiles import BUILT_ON, CLIENTS
+from welldone.check.again import KEY_VARIABLE
+from welldone.check.naming import members_given, probes_named, profile_named, rules_named
 from welldone.check.report import Report
 from welldone.check.reports import terminal
 from welldone.check.run import NothingError, UnreachableError, check
@@ -35,21 +37,19 @@ def check_server(
 
     Raises:
         NotPassedError: the server does not pass, or cannot be checked.
-        ValueError: the URL or the key cannot be used, or there is no such profile.
+        ValueError: the URL or the key cannot be used, or something is named that is not there.
     """
-    if profile is not None and profile not in (*CLIENTS, *BUILT_ON):
-        raise ValueError(f"there is no profile {profile!r}; there are {', '.join((*CLIENTS, *BUILT_ON))}")
     settings = CheckSettings(
         url=base_url(url),
         model=model,
-        key=api_key,
-        only=tuple(only),
-        skip=tuple(skip),
-        rules=tuple(rules),
-        profile=profile,
+        key=api_key or os.environ.get(KEY_VARIABLE) or None,
+        only=probes_named(only),
+        skip=probes_named(skip),
+        rules=rules_named(rules),
+        profile=profile_named(profile),
         is_strict=strict,
-        known=None if known is None else frozenset(known),
-        extra=extra or {},
+        known=None if known is None else frozenset(rules_named(known)),
+        extra=members_given(extra or {}),
     )
     report = _run(settings)
     if check and not report.passed:

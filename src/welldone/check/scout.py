@@ -102,8 +102,9 @@ async def _first_answer(desk: Desk, facts: Facts, names: list[str]) -> tuple[Fac
     if not reply.is_ok:
         raise _refused(desk, facts, first, names)
     if not reply.choices and not reply.json:
-        what = "a web page" if reply.trace.media_type == "text/html" else "something else"
-        raise UnreachableError(f"{desk.settings.url} answers with {what}, not with JSON: is it a chat server?")
+        kinds = {"text/html": "a web page"}
+        what = kinds.get(reply.trace.media_type, "no JSON" if reply.recording.body.strip() else "nothing")
+        raise UnreachableError(f"{desk.settings.url} answers a chat request with {what}: is it a chat server?")
     return facts, reply
 
 

@@ -147,7 +147,7 @@ class Session:
         reply = self.replies[-1]
         if reply.recording.is_given_up:
             self.is_given_up = True
-            raise NotHeardError(f"{reply.recording.error} (--timeout gives it more time)")
+            raise NotHeardError(reply.recording.error or "the reply was given up")
         if reply.status is None and not reply.recording.is_left:
             raise NotHeardError(reply.recording.error or "there was no reply")
         return reply

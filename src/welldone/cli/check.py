@@ -12,18 +12,17 @@ from typing import Any
 import msgspec
 
 from welldone.check.again import AUTHORIZATION, KEY_VARIABLE
+from welldone.check.naming import PROFILES, members_given, probes_named, profile_named, rules_named
 from welldone.check.probes import PROBES
-from welldone.check.profiles import BUILT_ON, CLIENTS
 from welldone.check.report import Report
 from welldone.check.reports import data, forms, terminal
 from welldone.check.run import NothingError, UnreachableError, check
 from welldone.check.settings import CheckSettings, Patience
 from welldone.cli import captures, show
 from welldone.cli.exits import Exit, UsageError
-from welldone.cli.options import Parser, nearest
+from welldone.cli.options import Parser
 from welldone.cli.watch import watching
 from welldone.net.address import base_url
-from welldone.wire.faults.catalogue import BY_ID
 
 EXAMPLES = f"""
 welldone check http://127.0.0.1:8000/v1
@@ -45,12 +44,6 @@ The exit code is 0 where no broken rule is known to break a client (with --stric
 _ENV = "env:"
 _SIDE_BY_SIDE_LIMIT = 64
 _TIMEOUT_LIMIT_S = 3600.0
-_SET_BY_PROBES = (
-    *("model", "messages", "prompt", "suffix", "echo", "stream", "stream_options", "n", "stop"),
-    *("max_tokens", "max_completion_tokens", "logprobs", "top_logprobs"),
-    *("tools", "tool_choice", "response_format"),
-)
-"""Members that the verdict depends on: with other values in their place it would be on another question."""
 
 
 def run(arguments: list[str]) -> Exit:
@@ -59,7 +52,10 @@ def run(arguments: list[str]) -> Exit:
     if options.list:
         _list()
         return Exit.RIGHT
-    settings = _settings(options)
+    try:
+        settings = _settings(options)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     for path in options.report:
         _check_report(path)
     try:
@@ -94,7 +90,7 @@ def _parser() -> Parser:
     add("url", nargs="?", metavar="URL", help="the server's address, up to and with /v1")
     add("--model", "-m", metavar="NAME", help="the model to ask (default: the first that the server lists)")
     add("--api-key", metavar="KEY", help=f"the server's key, or env:NAME (default: {KEY_VARIABLE}, where it is set)")
-    add("--profile", metavar="CLIENT", help=f"judge only what hurts this client: {', '.join((*CLIENTS, *BUILT_ON))}")
+    add("--profile", metavar="CLIENT", help=f"judge only what hurts this client: {', '.join(PROFILES)}")
     add("--strict", action="store_true", help="fail on every broken rule, also where no client is known to break")
     add("--only", metavar="PROBES", action="append", default=[], help="run only these, or groups of them (see --list)")
     add("--skip", metavar="PROBES", action="append", default=[], help="do not run these")
@@ -152,9 +148,10 @@ def _object(text: str) -> dict[str, Any]:
         value = None
     if not isinstance(value, dict):
         raise argparse.ArgumentTypeError('is no JSON object, such as {"reasoning_effort":"low"}')
-    for name in value:
-        if name in _SET_BY_PROBES:
-            raise argparse.ArgumentTypeError(f"{name} is what the probes set themselves")
+    try:
+        members_given(value)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
     return value
 
 
@@ -168,12 +165,6 @@ def _header(text: str) -> tuple[str, str]:
 def _settings(options: Namespace) -> CheckSettings:
     if options.url is None:
         raise UsageError("welldone check wants the address of a server: welldone check http://127.0.0.1:8000/v1")
-    if options.profile is not None and options.profile not in (*CLIENTS, *BUILT_ON):
-        hint = nearest(options.profile, [*CLIENTS, *BUILT_ON])
-        raise UsageError(f"there is no profile {options.profile!r}{hint}; there are {', '.join((*CLIENTS, *BUILT_ON))}")
-    for rule in options.rule:
-        if rule not in BY_ID:
-            raise UsageError(f"there is no rule {rule!r}{nearest(rule, BY_ID)}; welldone rules lists them")
     headers, variables = _headers(options.header)
     return CheckSettings(
         url=_url(options.url),
@@ -184,10 +175,10 @@ def _settings(options: Namespace) -> CheckSettings:
         is_verified=not options.insecure,
         headers=headers,
         extra=options.extra,
-        only=_probes(options.only),
-        skip=_probes(options.skip),
-        rules=tuple(options.rule),
-        profile=options.profile,
+        only=probes_named(_words(options.only)),
+        skip=probes_named(_words(options.skip)),
+        rules=rules_named(options.rule),
+        profile=profile_named(options.profile),
         is_strict=options.strict,
         known=None if options.baseline is None else _known(options.baseline),
         side_by_side=options.jobs,
@@ -230,14 +221,8 @@ def _from_environment(said: str, who: str) -> str:
     return os.environ[name]
 
 
-def _probes(given: Iterable[str]) -> tuple[str, ...]:
-    words = [word for text in given for part in text.split(",") if (word := part.strip())]
-    names = [probe.name for probe in PROBES]
-    groups = {name.partition("-")[0] for name in names}
-    for word in words:
-        if word not in names and not any(name.startswith(f"{word}-") for name in names):
-            raise UsageError(f"there is no probe {word!r}{nearest(word, {*names, *groups})}; --list shows them")
-    return tuple(words)
+def _words(given: Iterable[str]) -> list[str]:
+    return [word for text in given for part in text.split(",") if (word := part.strip())]
 
 
 def _known(name: str) -> frozenset[str]:

@@ -1,0 +1,90 @@
+"""What the user of a check may name: probes, rules, clients and members of a request. Who names what is not there is
+told so, with a hint, wherever it is said."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from welldone.check.probes import PROBES
+from welldone.check.profiles import BUILT_ON, CLIENTS
+from welldone.net.hints import nearest
+from welldone.wire.faults.catalogue import BY_ID
+
+PROFILES = (*CLIENTS, *BUILT_ON)
+SET_BY_PROBES = frozenset(
+    {
+        "echo",
+        "logprobs",
+        "max_completion_tokens",
+        "max_tokens",
+        "messages",
+        "model",
+        "n",
+        "prompt",
+        "response_format",
+        "stop",
+        "stream",
+        "stream_options",
+        "suffix",
+        "tool_choice",
+        "tools",
+        "top_logprobs",
+    }
+)
+"""Members that the verdict depends on: with other values in their place it would be on another question."""
+
+
+def probes_named(given: Iterable[str]) -> tuple[str, ...]:
+    """Names of probes, or of groups of them.
+
+    Raises:
+        ValueError: there is no such probe.
+    """
+    words = _listed(given)
+    names = [probe.name for probe in PROBES]
+    groups = {name.partition("-")[0] for name in names}
+    for word in words:
+        if word not in names and not any(name.startswith(f"{word}-") for name in names):
+            raise ValueError(f"there is no probe {word!r}{nearest(word, {*names, *groups})}; --list shows them")
+    return words
+
+
+def rules_named(given: Iterable[str]) -> tuple[str, ...]:
+    """Ids of rules.
+
+    Raises:
+        ValueError: there is no such rule.
+    """
+    words = _listed(given)
+    for rule in words:
+        if rule not in BY_ID:
+            raise ValueError(f"there is no rule {rule!r}{nearest(rule, BY_ID)}; welldone rules lists them")
+    return words
+
+
+def profile_named(given: str | None) -> str | None:
+    """The name of a client.
+
+    Raises:
+        ValueError: nothing is known of it.
+    """
+    if given is not None and given not in PROFILES:
+        raise ValueError(f"there is no profile {given!r}{nearest(given, PROFILES)}; there are {', '.join(PROFILES)}")
+    return given
+
+
+def members_given(extra: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Members for every request.
+
+    Raises:
+        ValueError: one of them would change what is judged.
+    """
+    for name in extra:
+        if name in SET_BY_PROBES:
+            raise ValueError(f"{name} is what the probes set themselves")
+    return extra
+
+
+def _listed(given: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(given, str):  # its letters would be taken for names
+        raise ValueError(f"{given!r} should be a list of names")  # noqa: TRY004 - as all mistakes here
+    return tuple(given)
