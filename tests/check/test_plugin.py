@@ -102,7 +102,7 @@ def test_without_check_the_report_is_all_that_comes() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"only": ["nothing"]}, "no probe is left"),
+        ({"only": ["text"], "skip": ["text"]}, "no probe is left"),
         ({"model": "nobody"}, "nobody"),
         ({"api_key": "wrong"}, "key"),
     ],
