@@ -1,29 +1,31 @@
 """Who asks, a program of its own: `welldone bench`'s load, the official client, or a bare reader that only notes times.
 
-It does one run, which it reads from standard input as JSON, and prints what it heard. The upstream's texts are the
-moments at which they were sent, where the times are of interest: both ends have the same clock.
+It reads runs from standard input, a line of JSON each, and answers each with a line. Where times are of interest, the
+upstream's texts are the moments at which they were sent: both ends have the same clock.
 """
 
 import asyncio
+import os
 import re
 import select
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 import msgspec
 import openai
-import uvloop
 
 from welldone.bench.load import Load
 from welldone.bench.prompts import Turn
+from welldone.bench.record import End
 from welldone.net.address import read_url
 
 from programs import MODEL, request  # isort: skip  # a neighbour: a script's own folder is on the path
 
 QUESTION = "Tell me a story about a cook."
 LIMIT_S = 60.0  # for what is late: a hang is a failure
+LAST_CHUNK = b"0\r\n\r\n"
 STAMP = re.compile(rb'"content":" (\d+)"')
 READ_BYTES = 262_144  # as asyncio reads
 
@@ -38,7 +40,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Of an answer."""
     seconds: float
     step_s: float = 0.0
-    """Between the opening of a stream and that of the next, where times are measured."""
+    """Between the opening of a stream and that of the next, where times are of interest."""
+    core: int
+    """Where to run."""
 
 
 class Heard(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +53,7 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
     cpu_s: float
     failed: list[str]
     late_s: list[float] = []
-    """From the sending of a chunk to the time that was noted for it: one in a hundred each, ordered; and the last."""
+    """From the sending of a chunk to the time that was noted for it, of all chunks while all streams were open."""
 
 
 class Same:
@@ -73,12 +77,7 @@ async def flood_by_welldone(run: Run) -> Heard:
     """Our own load, closed."""
     load = _load(run, grace_s=0.0)
     await load.closed(run.streams, run.seconds)
-    return Heard(
-        chunks=sum(len(record.times) for record in load.records),
-        seconds=load.seconds,
-        cpu_s=load.own.cpu * load.seconds,
-        failed=_failed(load),
-    )
+    return _heard(load)
 
 
 async def flood_by_openai(run: Run) -> Heard:
@@ -125,12 +124,13 @@ async def times_of_welldone(run: Run) -> Heard:
     starts = (number * run.step_s for number in range(run.streams))
     await load.open(starts, opening_s + run.seconds, run.streams)
     began = time.perf_counter() - load.now()
+    heard = [(record, text) for record, text in load.texts if record.end is End.OK]
     pairs = [
         (came_s + began, int(stamp) / 1e9)
-        for record, text in load.texts
+        for record, text in heard
         for came_s, stamp in zip(record.times, text.split(), strict=True)
     ]
-    return _timed(run, pairs, began + opening_s, load.own.cpu * load.seconds, _failed(load))
+    return _heard(load, late_s=_late(run, pairs, began + opening_s))
 
 
 async def times_of_bare(run: Run) -> Heard:
@@ -152,20 +152,16 @@ async def times_of_bare(run: Run) -> Heard:
         for place, _ in poll.poll(left_s):
             data = streams[place].recv(READ_BYTES)
             heard.append((time.perf_counter(), data))
-            if data.endswith(b"0\r\n\r\n") or not data:
+            if data.endswith(LAST_CHUNK) or not data:
                 streams.pop(place).close()
+    cpu_s, seconds = time.process_time() - cpu, time.perf_counter() - began
     pairs = [(came, int(stamp) / 1e9) for came, data in heard for stamp in STAMP.findall(data)]
-    return _timed(run, pairs, began + run.streams * run.step_s, time.process_time() - cpu, [])
+    late_s = _late(run, pairs, began + run.streams * run.step_s)
+    return Heard(chunks=len(pairs), seconds=seconds, cpu_s=cpu_s, failed=[], late_s=late_s)
 
 
-def _timed(
-    run: Run, pairs: Iterable[tuple[float, float]], since: float, cpu_s: float, failed: list[str]
-) -> Heard:
-    """Of the time in which all streams are open."""
-    until = since + run.seconds
-    late = sorted(came - sent for came, sent in pairs if since <= sent < until)
-    shares = [late[len(late) * percent // 100] for percent in range(100)] + late[-1:] if late else []
-    return Heard(chunks=len(late), seconds=run.seconds, cpu_s=cpu_s, failed=failed, late_s=shares)
+def _late(run: Run, pairs: Iterable[tuple[float, float]], since: float) -> list[float]:
+    return [came - sent for came, sent in pairs if since <= sent < since + run.seconds]
 
 
 def _load(run: Run, *, grace_s: float) -> Load:
@@ -174,24 +170,36 @@ def _load(run: Run, *, grace_s: float) -> Load:
     return Load(address, Same(run.texts), members, timeout_s=LIMIT_S, grace_s=grace_s, stop=asyncio.Event())
 
 
-def _failed(load: Load) -> list[str]:
-    return [record.why for record in load.records if record.end not in ("ok", "unfinished")]
+def _heard(load: Load, late_s: list[float] | None = None) -> Heard:
+    return Heard(
+        chunks=sum(len(record.times) for record in load.records),
+        seconds=load.now(),
+        cpu_s=load.own.cpu * load.seconds,
+        failed=[record.why for record in load.records if record.end not in (End.OK, End.UNFINISHED)],
+        late_s=late_s or [],
+    )
 
 
-WAYS: dict[str, Callable[[Run], "asyncio.coroutines.Coroutine"]] = {
-    "flood-welldone": flood_by_welldone,
-    "flood-openai": flood_by_openai,
-    "times-welldone": times_of_welldone,
-    "times-bare": times_of_bare,
+WAYS: dict[str, Callable[[Run], Awaitable[Heard]]] = {
+    "welldone": flood_by_welldone,
+    "openai": flood_by_openai,
+    "welldone, times": times_of_welldone,
+    "bare reader, times": times_of_bare,
 }
 
 
+async def do(run: Run) -> Heard:
+    """What a run says."""
+    return await WAYS[run.way](run)
+
+
 def main() -> None:
-    """Do a run."""
-    run = msgspec.json.decode(sys.stdin.buffer.read(), type=Run)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        heard = runner.run(WAYS[run.way](run))
-    sys.stdout.buffer.write(msgspec.json.encode(heard) + b"\n")
+    """Do what each line says, until there is none. All are on the event loop that `welldone bench` has."""
+    for line in sys.stdin.buffer:
+        run = msgspec.json.decode(line, type=Run)
+        os.sched_setaffinity(0, {run.core})
+        sys.stdout.buffer.write(msgspec.json.encode(asyncio.run(do(run))) + b"\n")
+        sys.stdout.buffer.flush()
 
 
 if __name__ == "__main__":

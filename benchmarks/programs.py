@@ -84,10 +84,10 @@ def pin(core: int | None) -> None:
 
 
 @contextmanager
-def upstream(programs: Programs, *, gap_ms: float, core: int | None) -> Iterator[int]:
+def upstream(programs: Programs, *, gap_ms: float, core: int | None, is_stamped: bool = False) -> Iterator[int]:
     """The upstream, running; its port."""
     with subprocess.Popen(
-        [str(programs.upstream), str(gap_ms)],
+        [str(programs.upstream), str(gap_ms), *(["stamped"] if is_stamped else [])],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,

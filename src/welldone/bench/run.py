@@ -219,18 +219,20 @@ class _Run:
         if len(self._targets) == 1:
             watch.steps.append(self._step(step, self._targets[0], [await self._load(step, 0, seconds)]))
             return
-        rounds = ROUNDS if step is not plan.WARMUP else 1
+        # A trace cannot be cut: what comes late in it would never be played.
+        rounds = 1 if step is plan.WARMUP or isinstance(step, Replayed) else ROUNDS
         loads: tuple[list[Load], list[Load]] = ([], [])
         for part_s in plan.rounds_of(seconds, rounds):
             for number in range(2):
                 loads[number].append(await self._load(step, number, part_s))
-        watch.steps += [self._step(step, target, found) for target, found in zip(self._targets, loads, strict=True)]
+        first, second = (
+            [self._step(step, target, [load]) for load in found]
+            for target, found in zip(self._targets, loads, strict=True)
+        )
+        for target, found, parts in zip(self._targets, loads, (first, second), strict=True):
+            watch.steps.append(joined(self._step(step, target, found), parts))
         if step is not plan.WARMUP:
-            pairs = [
-                (self._step(step, self._targets[0], [first]), self._step(step, self._targets[1], [second]))
-                for first, second in zip(*loads, strict=True)
-            ]
-            self._compared += ratios(pairs)
+            self._compared += ratios(list(zip(first, second, strict=True)))
 
     async def _load(self, step: Planned, number: int, seconds: float) -> Load:
         settings, target = self._settings, self._targets[number]
@@ -292,6 +294,18 @@ class _Run:
         if "stream_options" in target.members:
             return "usage"
         return "chunks" if self._counter is None else "tokenizer"
+
+
+def joined(whole: Step, rounds: list[Step]) -> Step:
+    """A step of several rounds, with the rates of these: what came after the end of one belongs to none."""
+    seconds = sum(one.seconds for one in rounds)
+    if not seconds:
+        return whole
+    return msgspec.structs.replace(
+        whole,
+        request_rate=sum(one.request_rate * one.seconds for one in rounds) / seconds,
+        token_rate=sum(one.token_rate * one.seconds for one in rounds) / seconds,
+    )
 
 
 def shifted(record: Record, seconds: float) -> Record:

@@ -67,6 +67,9 @@ def run(arguments: list[str]) -> Exit:
     _write(report, options)
     if not report.is_whole:
         raise KeyboardInterrupt  # all is said; the exit code is that of a command that was interrupted
+    if settings.assertions and not report.checked:
+        show.note("nothing was judged: no step but the warm-up ran")
+        return Exit.NOTHING
     return Exit.RIGHT if all(checked.is_kept for checked in report.checked) else Exit.FOUND
 
 
