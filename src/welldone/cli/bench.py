@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from welldone.bench.assertions import read_assertion, read_bound
 from welldone.bench.lengths import read_length
-from welldone.bench.profiles import PROFILES
+from welldone.bench.profiles import PROFILES, profile_named
 from welldone.bench.report import BenchReport
 from welldone.bench.reports import data, forms, peer, tables
 from welldone.bench.run import UnreachableError, Watch, bench
@@ -159,7 +159,7 @@ def _settings(options: Namespace) -> BenchSettings:
         replay=options.replay,
         arrivals=Arrivals(options.arrivals),
         burstiness=options.burstiness,
-        profile=options.profile,
+        profile=None if options.profile is None else _must(_profile, options.profile),
         prompt=_read(read_length, options.prompt_options),
         decode=_read(read_length, options.decode_options),
         dataset=options.dataset_file,
@@ -202,6 +202,11 @@ def _must(read: Callable[[str], Value], text: str) -> Value:
 
 def _read(read: Callable[[str], Value], text: str | None) -> Value | None:
     return None if text is None else _must(read, text)
+
+
+def _profile(name: str) -> str:
+    profile_named(name)
+    return name
 
 
 def _address(text: str) -> str:

@@ -1,0 +1,110 @@
+"""`welldone bench` as a process: inference-benchmarker's command line, its files, its mistakes and its exit codes."""
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.live import Live
+from tests.cli.run import Run, run
+from tests.cli.test_mock import Mock
+
+OPTIONS = "num_tokens=20,max_tokens=22,min_tokens=18,variance=1"
+QUICK = ("--duration", "300ms", "--warmup", "100ms", "--prompt-options", OPTIONS, "--decode-options", OPTIONS)
+
+
+@pytest.fixture
+def mock(tmp_path: Path) -> Iterator[Mock]:
+    with Live("mock", "--port", "0", cwd=tmp_path) as live:
+        yield Mock(live)
+
+
+def _url(mock: Mock) -> str:
+    return f"http://127.0.0.1:{mock.port}/v1"
+
+
+def test_the_command_line_of_inference_benchmarker_works_as_it_is(mock: Mock, tmp_path: Path) -> None:
+    words = f"""--no-console --prompt-options {OPTIONS} --decode-options {OPTIONS} --url {_url(mock)} --rates 20.0
+        --max-vus 800 --duration 1s --warmup 1s --benchmark-kind rate --model-name phi-4
+        --tokenizer-name microsoft/phi-4 --extra-meta engine=mock,tp=1 --run-id abc"""
+    ran = run("bench", *words.split(), cwd=tmp_path)
+    shown = ran.out.decode()
+    assert ran.code == 0, ran.notes
+    for word in ("Max VUs", "Benchmark Kind", "QPS", "TTFT (avg)", "Error Rate", "constant@20.00req/s", "20/20"):
+        assert word in shown
+    (path,) = (tmp_path / "results").glob("microsoft_phi-4_*.json")
+    written = json.loads(path.read_bytes())
+    assert written["config"]["model_name"] == "phi-4"
+    assert (written["config"]["meta"], written["config"]["run_id"]) == ({"engine": "mock", "tp": "1"}, "abc")
+    assert [result["id"] for result in written["results"]] == ["warmup", "constant@20.00req/s"]
+    assert written["results"][1]["successful_requests"] == 20
+
+
+def test_reports_are_written_by_their_names(mock: Mock, tmp_path: Path) -> None:
+    paths = [tmp_path / f"bench{suffix}" for suffix in (".json", ".csv", ".html")]
+    words = [word for path in paths for word in ("--report", str(path))]
+    ran = run("bench", _url(mock), "--concurrency", "1,2", *QUICK, *words, cwd=tmp_path)
+    assert ran.code == 0, ran.notes
+    assert all(path.stat().st_size > 100 for path in paths)
+    assert [step["id"] for step in json.loads(paths[0].read_bytes())["steps"]] == [
+        "warmup",
+        "concurrency@1",
+        "concurrency@2",
+    ]
+    compared = run("bench", "compare", str(paths[0]), str(paths[0]), cwd=tmp_path)
+    assert (compared.code, b"no difference" in compared.out) == (0, True)
+
+
+@pytest.mark.parametrize(("text", "code"), [("error_rate<1%", 0), ("token_rate>1000000000", 1), ("ttft.p99<9s", 1)])
+def test_what_is_asserted_is_the_exit_code(mock: Mock, tmp_path: Path, text: str, code: int) -> None:
+    ran = run("bench", _url(mock), "--concurrency", "1", *QUICK, "--assert", text, cwd=tmp_path)
+    assert ran.code == code, ran.out.decode()
+
+
+def test_an_interrupt_ends_it_with_the_report_so_far(mock: Mock, tmp_path: Path) -> None:
+    words = ["bench", _url(mock), "--concurrency", "1", "--duration", "1h", "--warmup", "100ms", *QUICK[4:]]
+    with Live(*words, cwd=tmp_path) as live:
+        assert live.process.stderr is not None
+        while b"warmup" not in (line := live.process.stderr.readline()):
+            assert line, "it ended before its warm-up was over"
+        live.process.send_signal(signal.SIGINT)
+        ran = live.end()
+    assert ran.code == 130
+    assert b"concurrency@1" in ran.out
+    assert b"Traceback" not in ran.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("URL -b fast", "welldone bench: argument --benchmark-kind/-b: 'fast' is none of sweep, throughput"),
+        ("URL -b rate", "-b rate wants --rates"),
+        ("URL -b sweep --rates 1", "--rates is for -b rate, not for -b sweep"),
+        ("URL --rates 0", "welldone bench: argument --rates/-r: '0' is no number above 0"),
+        ("URL --duration soon", "welldone bench: argument --duration/-d: 'soon' is no time up to 24h"),
+        ("URL --max-vus 0", "welldone bench: argument --max-vus/-m: '0' is no whole number from 1 to 10,000"),
+        ("URL --concurrency 1,x", "welldone bench: argument --concurrency: 'x' is no whole number"),
+        ("URL --extra-meta x", "welldone bench: argument --extra-meta: 'x' is no list such as engine=vllm,tp=2"),
+        ("URL --report bench.pdf", "bench.pdf: the name of a report ends in one of .json, .csv, .html"),
+        ("URL --url URL", "there are two addresses: leave out --url"),
+        ("http://me:secret@127.0.0.1/v1", "a password in an address ends up in logs; use --api-key"),
+        ("URL --api-key env:NO_SUCH_VARIABLE", "--api-key names the environment variable NO_SUCH_VARIABLE"),
+        ("URL --profile fast", "there is no profile 'fast'"),
+        ("URL --modle x", "welldone bench does not know '--modle'"),
+        ("compare right.txt right.txt", "right.txt"),
+    ],
+)
+def test_a_mistake_is_one_line_that_says_what_to_do(here: Run, words: str, said: str) -> None:
+    ran = here("bench", *words.replace("URL", "http://127.0.0.1:9/v1").split())
+    assert (ran.code, ran.out) == (2, b"")
+    assert ran.notes.startswith(said)
+    assert ran.notes.count("\n") == 1
+    assert "me:secret" not in ran.notes
+
+
+def test_nobody_there_is_one_line(here: Run) -> None:
+    ran = here("bench", "http://127.0.0.1:9/v1")  # the port of `discard`: nobody listens there
+    assert (ran.code, ran.out) == (3, b"")
+    assert ran.notes.startswith("welldone bench: http://127.0.0.1:9/v1: no connection to the server")
