@@ -23,7 +23,7 @@ LOCK_CPU = $(filter-out --universal,$(LOCK)) --python-platform x86_64-manylinux_
 GPU_ONLY := $(addprefix --no-emit-package ,torchvision torchaudio torchcodec triton)
 
 .PHONY: help serve test clients matrix coverage check lint types contracts docs docs-check format bench bench-serve \
-	bench-gateway bench-cancel servers lock lock-servers clean
+	bench-gateway bench-tool bench-cancel servers lock lock-servers clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -75,6 +75,9 @@ bench-serve: $(SERVE_READY) ## what the server costs on top of its engine; ARGS=
 bench-gateway: $(SERVE_READY) $(PEERS)/.ready ## what the gateway costs, beside others; ARGS="--only welldone,nginx"
 	$(BIN)/python benchmarks/gateway.py $(ARGS)
 
+bench-tool: $(TEST_READY) ## what `welldone bench` costs, beside other clients; ARGS="--quick"
+	$(BIN)/python benchmarks/bench_tool.py $(ARGS)
+
 bench-cancel: $(SERVE_READY) ## how soon an upstream hears that a client has left
 	$(BIN)/python benchmarks/cancel.py $(ARGS)
 
@@ -89,10 +92,11 @@ lock: ## compile requirements/*.in anew (needs uv)
 	$(LOCK) --output-file requirements/litellm.txt requirements/litellm.in
 	$(LOCK) --output-file requirements/bench.txt requirements/bench.in
 
-lock-servers: ## compile requirements/servers-*.in anew (needs uv, and in UV_FIND_LINKS or UV_INDEX PyTorch's CPU builds)
+lock-servers: ## compile requirements/servers-*.in and guidellm.in anew (needs uv, and in UV_FIND_LINKS or UV_INDEX PyTorch's CPU builds)
 	$(LOCK) --output-file requirements/servers-llama-cpp-python.txt requirements/servers-llama-cpp-python.in
 	$(LOCK_CPU) --output-file requirements/servers-transformers.txt requirements/servers-transformers.in
 	$(LOCK_CPU) $(GPU_ONLY) --output-file requirements/servers-vllm.txt requirements/servers-vllm.in
+	$(LOCK_CPU) $(GPU_ONLY) --output-file requirements/guidellm.txt requirements/guidellm.in
 
 clean: ## remove what these commands made
 	rm -rf $(VENV) $(CLIENTS) $(PEERS) $(SERVERS) build dist htmlcov .coverage .coverage.*

@@ -21,7 +21,7 @@ from asker import Heard, Run  # isort: skip  # neighbours: a script's own folder
 from child import Child, ChildError, started  # isort: skip
 from figures import Bar, note, number, percentile  # isort: skip
 from gateway import allow_many_files, cores, in_words  # isort: skip
-from generators import KNOWN, SHORT, Generator, GeneratorError, cpu_per_chunk_s  # isort: skip
+from generators import KNOWN, Generator, GeneratorError, cpu_per_chunk_s  # isort: skip
 from programs import ProgramError, Programs, compile_all, upstream  # isort: skip
 
 OURS, OFFICIAL, BARE = "welldone", "openai", "bare reader"
@@ -158,15 +158,14 @@ class Bench:
 
     def _cost_of(self, generator: Generator, port: int) -> Cost:
         note(f"{generator.name} measures")
-        requests = self._options.streams * 8  # some ten seconds; what a start takes differs by a second
+        requests = self._options.streams * 16  # half a minute of guidellm, so that a start shows little
         cpu_s = cpu_per_chunk_s(
             generator, port=port, streams=self._options.streams, texts=TEXTS, core=self._core, requests=requests
         )
-        chunks = (requests + 2 * SHORT) * TEXTS
         return Cost(
             name=generator.name,
             streams=self._options.streams,
-            chunks=chunks,
+            chunks=requests * TEXTS,
             failed=0,
             cpu_us=cpu_s * 1e6,
             chunks_per_s=None,

@@ -1,7 +1,7 @@
 """Other load generators: how each is started, and what CPU a chunk takes there.
 
-They tell nobody what their own start and their tables take, which is many times a short run. So each does a short run
-and a long one: what the long one took more is what its chunks took.
+They tell nobody what their own start and their tables take, which is many times a short run. So each does short runs
+and long ones: what the long ones took more is what their chunks took.
 """
 
 import json
@@ -10,14 +10,16 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from programs import MODEL, pin  # isort: skip  # a neighbour: a script's own folder is on the path
 
 ROOT = Path(__file__).parents[1]
 SHORT = 32
-"""Requests of the short run: as many as there are streams."""
+"""Requests of a short run: as many as there are streams."""
+_ROUNDS = 2
+"""Runs of each length, of which the least disturbed count: a start takes 10 to 20 s of CPU, and 5 s more or less."""
 _LIMIT_S = 600.0  # a run takes a minute where the machine is busy: a hang is a failure
 _PAUSE_S = 0.1
 _LAST_WORDS = 500
@@ -94,14 +96,14 @@ KNOWN = (
 
 
 def cpu_per_chunk_s(generator: Generator, *, port: int, streams: int, texts: int, core: int, requests: int) -> float:
-    """By a short run and a long one."""
+    """By short runs and long ones, in turn."""
     with tempfile.TemporaryDirectory(prefix="generators-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         _write_tokenizer(folder)
-        few, many = (
-            _cpu_s(generator, Job(folder=folder, port=port, streams=streams, requests=count, texts=texts), core)
-            for count in (SHORT, SHORT + requests)
-        )
+        short = Job(folder=folder, port=port, streams=streams, requests=SHORT, texts=texts)
+        long = replace(short, requests=SHORT + requests)
+        pairs = [(_cpu_s(generator, short, core), _cpu_s(generator, long, core)) for _ in range(_ROUNDS)]
+    few, many = map(min, zip(*pairs, strict=True))
     return (many - few) / (requests * texts)
 
 

@@ -15,6 +15,7 @@ from welldone.bench.record import End
 from welldone.bench.report import BenchReport, Compared
 from welldone.bench.reports import data, forms, peer, rows, tables
 from welldone.bench.reports.words import duration, value
+from welldone.drawing import files
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "bench-report.schema.json").read_text("utf-8"))
 PLAIN = [rich(), bare(), against(), failed(), empty()]
@@ -355,18 +356,18 @@ def test_every_end_of_a_request_is_told_apart() -> None:
 @pytest.mark.parametrize("suffix", [".json", ".csv", ".html", ".JSON"])
 def test_the_ending_of_a_file_says_its_form(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"report{suffix}"
-    forms.write(rich(), path)
+    files.write(rich(), path, forms.FORMS)
     assert path.read_text("utf-8") == forms.FORMS[suffix.lower()](rich()) + "\n"
 
 
 def test_another_ending_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"\.json, \.csv, \.html"):
-        forms.write(rich(), tmp_path / "report.pdf")
+        files.write(rich(), tmp_path / "report.pdf", forms.FORMS)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_hostile_text_can_be_written_in_every_form(text: str, tmp_path: Path) -> None:
     for suffix in forms.FORMS:
-        forms.write(hostile(text), tmp_path / f"report{suffix}")
+        files.write(hostile(text), tmp_path / f"report{suffix}", forms.FORMS)
         assert len((tmp_path / f"report{suffix}").read_bytes()) < 10 * 2**20

@@ -1,5 +1,6 @@
 """Ground truth: bytes that come at known times are written down at these times, and nothing else is."""
 
+import asyncio
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.net.aio import run
+from welldone.bench import listener
 from welldone.bench.listener import Listener
 from welldone.bench.record import End, Record
 from welldone.net.outbound import OutboundError
@@ -72,7 +74,7 @@ def test_each_part_has_its_time() -> None:
         end=1.1,
     )
     assert (record.head_s, record.role_s, record.reasoning_s, record.content_s) == (0.1, 0.2, 0.3, 0.5)
-    assert (record.tool_s, record.ended_s, record.end, record.finish) == (0.7, 1.1, End.OK, "tool_calls")
+    assert (record.tool_s, record.ended_s, record.end, record.finish) == (0.7, 1.0, End.OK, "tool_calls")
     assert list(record.times) == [0.3, 0.5, 0.6, 0.8]
     assert (record.prompt_tokens, record.tokens) == (7, 3)
 
@@ -141,6 +143,46 @@ def test_rules_that_are_broken_are_noted() -> None:
     twice = chunk({"role": "assistant", "content": "Hi"})
     assert "delta-role-once" in play([(0.1, ROLE + twice + STOP + DONE)], end=0.2).rules
     assert play([(0.1, ROLE + chunk({"content": "Hi"}) + STOP + chunk(usage=USAGE) + DONE)], end=0.2).rules == ()
+
+
+CALL = {"index": 0, "id": "c", "type": "function", "function": {"name": "get"}}
+
+
+def test_a_call_without_arguments_is_an_answer() -> None:
+    record = play([(0.1, ROLE + chunk({"tool_calls": [CALL]}) + chunk({}, "tool_calls") + DONE)], end=0.2)
+    assert (record.end, record.tool_s) == (End.OK, 0.1)
+
+
+def test_usage_of_nothing_is_no_count() -> None:
+    nothing = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+    record = play([(0.1, ROLE + chunk({"content": "Hi"}) + STOP + chunk(usage=nothing) + DONE)], end=0.2)
+    assert (record.end, record.prompt_tokens, record.tokens) == (End.OK, None, None)
+
+
+@pytest.mark.parametrize(
+    ("last", "end"),
+    [(STOP + DONE, End.OK), (b'data: {"error":{"message":"no"}}\n\n', End.FAILED)],
+    ids=["done", "error"],
+)
+def test_a_connection_that_stays_open_after_the_last_word_does_not_count(last: bytes, end: End) -> None:
+    async def work() -> Record:
+        played = Played()
+        played.listener.head(200, STREAM)
+        played.now = 0.5
+        played.listener.data(ROLE + chunk({"content": "Hi"}) + last)
+        played.now = 300.0
+        await asyncio.wait_for(played.listener.over, 30)
+        played.listener.data(chunk({"content": "more"}))
+        return played.record
+
+    record = run(work())
+    assert (record.end, record.ended_s, len(record.times)) == (end, 0.5, 1)
+
+
+def test_an_answer_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "_MOST_CHUNKS", 100)
+    record = play([(0.1, ROLE), *((0.2, chunk({"content": "a"})) for _ in range(1000))], end=1.0)
+    assert (record.end, len(record.times)) == (End.BROKEN, 101)
 
 
 def test_nothing_is_written_after_the_end() -> None:

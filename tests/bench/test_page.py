@@ -159,13 +159,12 @@ def test_levels_of_users_become_curves_of_both_servers() -> None:
 @pytest.mark.parametrize(
     ("metric", "low", "high", "verdict"),
     [
-        ("ttft.p50", 0.9, 1.1, "no difference"),
-        ("ttft.p50", 1.1, 1.3, "the first is worse"),
-        ("ttft.p50", 0.7, 0.9, "the first is better"),
-        ("token_rate", 1.1, 1.3, "the first is better"),
-        ("rate.p50", 0.7, 0.9, "the first is worse"),
-        ("error_rate", 1.1, 1.3, "the first is worse"),
-        ("ttft.p50", math.nan, math.nan, "no difference"),
+        ("throughput ttft.p50", 0.9, 1.1, "no difference"),
+        ("constant@1.20req/s ttft.p50", 1.1, 1.3, "the second is better"),
+        ("throughput ttft.p50", 0.7, 0.9, "the first is better"),
+        ("constant@1.20req/s token_rate", 1.1, 1.3, "the first is better"),
+        ("throughput success_rate", 0.7, 0.9, "the second is better"),
+        ("throughput ttft.p50", math.nan, math.nan, "no difference"),
     ],
 )
 def test_a_ratio_is_judged_by_its_band_and_by_what_it_measures(
@@ -174,6 +173,13 @@ def test_a_ratio_is_judged_by_its_band_and_by_what_it_measures(
     one = Compared(metric=metric, first=1.0, second=1.0, ratio=(low + high) / 2, low=low, high=high)
     said = words(changed(against(), compared=(one,)))
     assert verdict in said.replace("tells no difference", "")
+
+
+def test_compared_numbers_have_the_units_of_their_metrics() -> None:
+    said = words(against())
+    assert "The first by the second: concurrency@8" in said
+    assert "71.00/s" in said
+    assert "152 ms" in said
 
 
 def test_at_most_forty_steps_are_drawn_and_the_others_are_counted() -> None:

@@ -161,11 +161,18 @@ def test_an_answer_whose_tokens_nobody_counted_has_one_in_each_chunk() -> None:
     assert stepped(record).token_rate == pytest.approx(0.2)
 
 
-def test_the_request_rate_counts_those_that_ended_well_within_the_step() -> None:
-    within, cut, after = heard(9.0), heard(9.0, end=End.CUT), heard(11.0)
-    step = stepped(within, cut, after)
-    assert step.request_rate == pytest.approx(0.1)
-    assert step.ok == 2  # the one that came after is whole all the same
+def test_the_request_rate_counts_what_ended_well_by_its_share_within_the_step() -> None:
+    within, cut, later, after = heard(9.0), heard(9.0, end=End.CUT), heard(16.0, due=8.0), heard(12.0, due=11.0)
+    step = stepped(within, cut, later, after)
+    assert step.request_rate == pytest.approx((1 + 2 / 8) / 10)
+    assert step.ok == 3  # those that came after are whole all the same
+
+
+@pytest.mark.parametrize("took_s", [0.5, 2.4, 30.0])
+def test_the_request_rate_of_a_closed_loop_does_not_depend_on_how_long_the_step_is(took_s: float) -> None:
+    users = [heard((number + 1) * took_s, due=number * took_s) for number in range(40) for _ in range(8)]
+    begun = [record for record in users if record.begun_s < 5.0]
+    assert stepped(*begun, seconds=5.0).request_rate == pytest.approx(8 / took_s)
 
 
 def test_only_what_ended_well_is_averaged() -> None:

@@ -13,6 +13,7 @@ from tests.check.reports import HOSTILE, finding, hostile, right, wrong
 from welldone.check.report import Report, Verdict
 from welldone.check.reports import badge, data, forms, html, junit, markdown, sarif, terminal
 from welldone.check.reports.words import LONGEST
+from welldone.drawing import files
 
 VOID = ("meta", "br")
 
@@ -321,13 +322,13 @@ def test_the_badge_says_the_verdict_and_is_as_wide_as_its_text(report: Report, s
 @pytest.mark.parametrize("suffix", forms.FORMS)
 def test_the_name_of_a_file_says_its_form(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"report{suffix.upper()}"
-    forms.write(wrong(), path)
+    files.write(wrong(), path, forms.FORMS)
     assert path.read_text("utf-8") == forms.FORMS[suffix](wrong()) + "\n"
 
 
 def test_a_file_of_no_known_form_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"\.json, \.xml"):
-        forms.write(right(), tmp_path / "report.pdf")
+        files.write(right(), tmp_path / "report.pdf", forms.FORMS)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -42,6 +42,15 @@ def test_the_command_line_of_inference_benchmarker_works_as_it_is(mock: Mock, tm
     assert written["results"][1]["successful_requests"] == 20
 
 
+@pytest.mark.parametrize(("time", "seconds"), [("200ms", 0.2), ("0m 300ms", 0.3), ("0min0.4secs", 0.4)])
+def test_times_are_written_as_for_inference_benchmarker(mock: Mock, tmp_path: Path, time: str, seconds: float) -> None:
+    ran = run("bench", _url(mock), "--concurrency", "1", *QUICK, "--warmup", "0s", "-d", time, "--json", cwd=tmp_path)
+    assert ran.code == 0, ran.notes
+    told = json.loads(ran.out)
+    assert told["config"]["duration_s"] == seconds
+    assert [step["id"] for step in told["steps"]] == ["concurrency@1"]
+
+
 def test_reports_are_written_by_their_names(mock: Mock, tmp_path: Path) -> None:
     paths = [tmp_path / f"bench{suffix}" for suffix in (".json", ".csv", ".html")]
     words = [word for path in paths for word in ("--report", str(path))]
@@ -82,8 +91,19 @@ def test_an_interrupt_ends_it_with_the_report_so_far(mock: Mock, tmp_path: Path)
         ("URL -b fast", "welldone bench: argument --benchmark-kind/-b: 'fast' is none of sweep, throughput"),
         ("URL -b rate", "-b rate wants --rates"),
         ("URL -b sweep --rates 1", "--rates is for -b rate, not for -b sweep"),
+        ("URL --rates 1 --concurrency 2", "--rates is for -b rate, --concurrency for -b concurrency: leave one out"),
+        (
+            "URL --replay a --concurrency 2",
+            "--concurrency is for -b concurrency, --replay for -b replay: leave one out",
+        ),
+        ("URL -b throughput --arrivals poisson", "--arrivals is for -b rate and -b sweep, not for -b throughput"),
+        ("URL --arrivals fast", "welldone bench: argument --arrivals: 'fast' is none of constant, poisson, bursty"),
+        ("URL --burstiness 2", "--burstiness is for --arrivals bursty"),
+        ("URL --assert goodput>95%", "--assert 'goodput>95%' wants --goodput, which says what is good"),
+        ("URL --duration 0s", "welldone bench: argument --duration/-d: '0s' is no time above 0 and up to 24h"),
+        ("URL --grace 25h", "welldone bench: argument --grace: '25h' is no time up to 24h"),
         ("URL --rates 0", "welldone bench: argument --rates/-r: '0' is no number above 0"),
-        ("URL --duration soon", "welldone bench: argument --duration/-d: 'soon' is no time up to 24h"),
+        ("URL --duration soon", "welldone bench: argument --duration/-d: 'soon' is no time above 0 and up to 24h"),
         ("URL --max-vus 0", "welldone bench: argument --max-vus/-m: '0' is no whole number from 1 to 10,000"),
         ("URL --concurrency 1,x", "welldone bench: argument --concurrency: 'x' is no whole number"),
         ("URL --extra-meta x", "welldone bench: argument --extra-meta: 'x' is no list such as engine=vllm,tp=2"),

@@ -28,11 +28,12 @@ def test_help_needs_no_extra(command: str, tmp_path: Path) -> None:
     assert f"welldone {command}" in ran.out.decode()
 
 
-def test_a_server_without_its_packages_says_how_to_get_them(tmp_path: Path) -> None:
-    ran = run_python(PROGRAM, "serve", cwd=tmp_path)
+@pytest.mark.parametrize("command", ["serve", "bench"])
+def test_a_command_without_its_packages_says_how_to_get_them(command: str, tmp_path: Path) -> None:
+    ran = run_python(PROGRAM, command, cwd=tmp_path)
     assert (ran.code, ran.notes.count("\n")) == (2, 1)
-    assert "pip install 'welldone[serve]'" in ran.notes
-    assert "pip install '.[serve]'" in ran.notes
+    assert f"pip install 'welldone[{command}]'" in ran.notes
+    assert f"pip install '.[{command}]'" in ran.notes
 
 
 def test_a_mistake_on_the_command_line_comes_before_a_missing_package(tmp_path: Path) -> None:

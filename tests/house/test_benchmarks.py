@@ -15,6 +15,7 @@ LIMIT_S = 120.0
 """It takes some seconds, also on a busy machine: a hang is a failure."""
 SMALLEST = ("--streams", "1,2,3", "--rounds", "1", "--answers", "3", "--tokens", "4", "-np", "2", "-t", "1")
 SMALL_GATEWAY = ("--streams", "2", "--rounds", "1", "--seconds", "0.2", "--gap", "10", "--many", "0", "--only")
+SMALL_TOOL = ("--streams", "2", "--many", "3", "--rounds", "1", "--seconds", "0.5", "--only")
 
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler: apt-get install gcc")
 
@@ -97,3 +98,31 @@ def test_a_benchmark_without_a_compiler_says_so(monkeypatch: pytest.MonkeyPatch)
     done = _run(*SMALL_GATEWAY, "nginx", script=BENCHMARKS / "gateway.py")
     assert (done.returncode, done.stdout) == (3, "")
     assert "apt-get install gcc" in done.stderr
+
+
+@needs_compiler
+def test_the_benchmark_of_the_load_test_shows_every_client_and_every_bar() -> None:
+    done = _run(*SMALL_TOOL, "welldone,openai", script=BENCHMARKS / "bench_tool.py")
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    for start in ("welldone 2 ", "openai 2 ", "welldone 3 ", "bare reader 3 "):
+        assert sum(row.startswith(start) for row in rows) == 1
+    for bar in ("chunks per CPU s, by openai's 2 ", "time noted too late, p99 3 ", "failed streams 3 "):
+        assert sum(row.startswith(bar) for row in rows) == 1
+    assert "load average" in done.stdout
+
+
+@needs_compiler
+def test_a_load_test_that_is_missing_is_named_and_its_bar_stays_open(tmp_path: Path) -> None:
+    shutil.copytree(BENCHMARKS, tmp_path / "benchmarks", ignore=shutil.ignore_patterns("__pycache__"))
+    script = tmp_path / "benchmarks" / "bench_tool.py"  # where nobody has installed the others
+    done = _run(*SMALL_TOOL, "welldone,guidellm", "--json", "--strict", script=script)
+    assert (done.returncode, done.stderr) == (1, "")
+    report: dict[str, Any] = json.loads(done.stdout)
+    assert report["left_out"] == ["guidellm: make .venv-clients/guidellm/.ready"]
+    assert [(cost["name"], cost["failed"]) for cost in report["costs"]] == [("welldone", 0)]
+    assert report["costs"][0]["chunks"] > 0
+    assert "chunks per CPU s, by guidellm's" in [bar["name"] for bar in report["bars"] if bar["figure"] is None]
+    ours, bare = report["lates"]
+    assert min(ours["chunks"], bare["chunks"]) > 0
+    assert ours["max_us"] > 0

@@ -21,7 +21,7 @@ import msgspec
 
 from welldone.bench.record import End
 from welldone.bench.report import BenchReport, Compared, Step
-from welldone.bench.stats import PERCENTILES, ended_until, percentile, tokens_until, values
+from welldone.bench.stats import PERCENTILES, percentile, requests_until, tokens_until, values
 
 SAME = "no difference"
 FIRST = "the first is better"
@@ -93,7 +93,7 @@ def ratios(rounds: Sequence[tuple[Step, Step]], *, seed: int = 0) -> tuple[Compa
 
 def verdict(compared: Compared) -> str:
     """Whether the two differ by more than noise, and which is better then."""
-    if compared.low <= 1 <= compared.high:
+    if not (compared.low > 1 or compared.high < 1):
         return SAME
     is_time = "." in compared.metric.rpartition(" ")[2]  # times have statistics, rates are one number
     return FIRST if (compared.ratio < 1) == is_time else SECOND
@@ -131,7 +131,7 @@ def _samples(step: Step) -> dict[str, _Sample]:
     edges = [step.seconds * number / _SLICES for number in range(1, _SLICES + 1)]
     width_s = step.seconds / _SLICES
     found = {
-        "request_rate": _mean(_slices([ended_until(records, edge) for edge in edges], width_s)),
+        "request_rate": _mean(_slices([requests_until(records, edge) for edge in edges], width_s)),
         "token_rate": _mean(_slices([tokens_until(records, edge) for edge in edges], width_s)),
         "success_rate": _mean([float(record.end is End.OK) for record in records if record.end is not End.UNFINISHED]),
     }

@@ -33,6 +33,9 @@ from welldone.wire.repair import Repair
 _NOBODY = Head("chatcmpl-bench", 0, "bench")
 _ERROR_LIMIT_BYTES = 4096  # of a refusal that is read for its message
 _SHOWN = 100  # characters of a message: many share a line of the report
+_MOST_CHUNKS = 1_000_000  # of an answer: the longest contexts of today hold a million tokens
+_LINGER_S = 1.0
+"""How long the end of the reply is waited for after `[DONE]`: the connection can be used again then."""
 
 
 class Listener:
@@ -45,6 +48,8 @@ class Listener:
         """The connection had been used before and was dead: the request may be sent again."""
         self.texts: list[str] = []
         """The visible answer, for who goes on with it."""
+        self.unseen: list[str] = []
+        """Thoughts, refusals and calls, which are tokens too."""
         self._now = now
         self._notes = Notes(Endpoint.CHAT)
         self._reader = Reader(Endpoint.CHAT, fallback=_NOBODY, asked=asked, notes=self._notes)
@@ -54,6 +59,8 @@ class Listener:
         self._failure = ""
         self._is_stream = False
         self._is_settled = False
+        self._done_s: float | None = None
+        self._lingering: asyncio.TimerHandle | None = None
 
     # What the exchange calls.
 
@@ -69,14 +76,27 @@ class Listener:
     def data(self, data: bytes) -> None:
         """More of it."""
         now = self._now()
+        if self._is_settled:
+            return
         if self._is_stream:
             texts, data = self._quick.take(data)
             self.texts += texts
             self.record.times.extend([now] * len(texts))
             if data:
                 self._read(data, now)
+                self._look_for_end(now)
+            if len(self.record.times) > _MOST_CHUNKS:
+                self.settle(End.BROKEN, f"an answer of more than {_MOST_CHUNKS:,} chunks")
         elif len(self._error) < _ERROR_LIMIT_BYTES:
             self._error += data[:_ERROR_LIMIT_BYTES]
+
+    def _look_for_end(self, now: float) -> None:
+        """After an error nothing counts, and after `[DONE]` clients have left: some servers close much later."""
+        if self._reader.has_failed:
+            self.end(None)
+        elif self._reader.is_done and self._done_s is None:
+            self._done_s = now
+            self._lingering = asyncio.get_running_loop().call_later(_LINGER_S, self.end, None)
 
     def end(self, error: OutboundError | None) -> None:
         """It has ended."""
@@ -95,8 +115,11 @@ class Listener:
         if self._is_settled:
             return
         self._is_settled = True
+        if self._lingering is not None:
+            self._lingering.cancel()
+            self._lingering = None
         record = self.record
-        record.ended_s = self._now()
+        record.ended_s = self._now() if self._done_s is None else self._done_s
         record.end, record.why = end, why
         record.rules = tuple(self._notes.counts())
         if not self.over.done():  # who waits for it may have been cancelled, and it with them
@@ -134,20 +157,24 @@ class Listener:
         match event:
             case Opening():
                 record.role_s = record.role_s or now
-            case Reasoning():
+            case Reasoning(text=text):
                 record.reasoning_s = record.reasoning_s or now
                 record.times.append(now)
-            case Refusal():
+                self.unseen.append(text)
+            case Refusal(text=text):
                 record.content_s = record.content_s or now
                 record.times.append(now)
+                self.unseen.append(text)
             case ToolCall():
                 record.tool_s = record.tool_s or now
-            case ToolArguments():
+            case ToolArguments(text=text):
                 record.times.append(now)
+                self.unseen.append(text)
             case Finish(reason=reason):
                 record.finish = reason
             case Usage(prompt_tokens=prompt, completion_tokens=completion):
-                record.prompt_tokens, record.tokens = prompt, completion
+                # Who has not counted says 0: that is no number of tokens.
+                record.prompt_tokens, record.tokens = prompt or record.prompt_tokens, completion or None
             case Failure(message=message):
                 self._failure = " ".join(message.split())[:_SHOWN] or "an error"
             case _:
@@ -165,7 +192,7 @@ class Listener:
             return End.FAILED, self._failure
         if not (self._reader.is_done or self.record.finish):
             return End.CUT, str(error or "the stream ended without a finish_reason")
-        if not self.record.times:
+        if not self.record.times and self.record.tool_s is None:
             return End.BROKEN, "the answer is empty"
         return End.OK, ""
 

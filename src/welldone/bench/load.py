@@ -27,7 +27,8 @@ _LATE_SHARE = 0.05
 _LATE_FEW = 5
 """So many late starts, or such a share of all, may have another cause than this tool."""
 _BACKOFF_S = (0.1, 2.0)
-"""How long a user waits after a server that is not there, at first and at most."""
+"""How long a user waits after a request that did not end well, at first and at most: who is refused at once would ask
+some thousand times a second, and neither server nor tool would do anything else."""
 
 
 class Counts(msgspec.Struct):
@@ -53,6 +54,7 @@ class Load:
         grace_s: float,
         stop: asyncio.Event,
         target: int = 0,
+        keeps_texts: bool = True,
         on_end: Callable[[Record], None] = lambda _: None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -60,6 +62,10 @@ class Load:
         self.counts = Counts()
         self.seconds = 0.0
         """How long the step was: less than asked where it was stopped."""
+        self.is_whole = False
+        """Whether it was as long as asked."""
+        self.tokens_by: set[str] = set()
+        """Who counted the tokens of its answers, once they are."""
         self._address = address
         self._prompts = prompts
         self._members = members
@@ -67,13 +73,14 @@ class Load:
         self._grace_s = grace_s
         self._stop = stop
         self._target = target
+        self._keeps_texts = keeps_texts
         self._on_end = on_end
         self._clock = clock
         self._begun = clock()
         self._pool = Pool(idle_per_address=4096)
-        self._cpu = 0.0
+        self._cpu_begun = self._cpu = 0.0
         self.texts: list[tuple[Record, str]] = []
-        """The answers, to be counted when the step is over."""
+        """The answers, to be counted when the step is over; none where nobody counts."""
 
     def now(self) -> float:
         """Seconds since the step began."""
@@ -96,46 +103,56 @@ class Load:
             await self._until(seconds)
             await self._drain(working)
 
-    async def open(self, schedule: Iterator[float], seconds: float, most: int) -> None:
-        """Requests at their times, whatever the server does; those beyond `most` at once are skipped and counted."""
+    async def open(
+        self, schedule: Iterator[float], seconds: float, most: int, *, is_until_answered: bool = False
+    ) -> None:
+        """Requests at their times, whatever the server does; those beyond `most` at once are skipped and counted.
+
+        The step ends after so many seconds, or, where it is asked for, with the last answer.
+        """
         with self._measured():
             working: set[asyncio.Task[Record]] = set()
             for due_s in schedule:
                 if due_s >= seconds or not await self._wait(due_s):
                     break
                 self.counts.due += 1
-                if self.counts.under_way >= most:
+                if len(working) >= most:
                     self.counts.skipped += 1
                     continue
-                self._note_start(due_s)
                 task = asyncio.create_task(self._ask(self._prompts.next(), due_s))
                 working.add(task)
                 task.add_done_callback(working.discard)
             await self._until(seconds)
             await self._drain(list(working))
+            if is_until_answered:
+                self._note_end(self.now())
 
     @contextmanager
     def _measured(self) -> Iterator[None]:
         """The step, without the collector: it stops all for a while, and there are no rings here to collect."""
-        usage = getrusage(RUSAGE_SELF)
         gc.collect()
         gc.disable()
+        self._cpu_begun = _cpu_s()
         self._begun = self._clock()
         try:
             yield
         finally:
             gc.enable()
-            after = getrusage(RUSAGE_SELF)
-            self._cpu = after.ru_utime + after.ru_stime - usage.ru_utime - usage.ru_stime
 
     async def _until(self, seconds: float) -> None:
-        await self._wait(seconds)
-        self.seconds = min(seconds, self.now())
+        self.is_whole = await self._wait(seconds)
+        self._note_end(seconds if self.is_whole else min(seconds, self.now()))
+
+    def _note_end(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._cpu = _cpu_s() - self._cpu_begun
 
     async def _wait(self, until_s: float) -> bool:
         """Wait for a time of the step; False where it was stopped before."""
         left_s = until_s - self.now()
-        if left_s > 0 and not self._stop.is_set():
+        if left_s <= 0:
+            await asyncio.sleep(0)  # who is late lets the others go on all the same
+        elif not self._stop.is_set():
             try:
                 async with asyncio.timeout(left_s):
                     await self._stop.wait()
@@ -143,27 +160,31 @@ class Load:
                 return True
         return not self._stop.is_set()
 
-    def _note_start(self, due_s: float) -> None:
-        late_s = self.now() - due_s
+    def _note_start(self, record: Record) -> None:
+        late_s = record.begun_s - record.due_s
         if late_s > _LATE_S:
             self.counts.late += 1
             self.counts.latest_s = max(self.counts.latest_s, late_s)
 
     async def _drain(self, working: Sequence[asyncio.Task[Any]]) -> None:
-        """Let those who are under way end, for a while; then leave them."""
-        if working and not self._stop.is_set():
-            await asyncio.wait(working, timeout=self._grace_s)
-        for task in working:
+        """Let those who are under way end, for a while and as long as nobody stops; then leave them."""
+        stopped = asyncio.create_task(self._stop.wait())
+        ended = asyncio.gather(*working, return_exceptions=True)
+        await asyncio.wait((stopped, ended), timeout=self._grace_s, return_when=asyncio.FIRST_COMPLETED)
+        for task in (stopped, *working):
             task.cancel()
-        await asyncio.gather(*working, return_exceptions=True)
+        await asyncio.gather(stopped, ended, return_exceptions=True)
         await self._pool.close()
+        for failed in ended.result():
+            if isinstance(failed, Exception):  # a mistake of ours: a load with fewer users is not the one asked for
+                raise failed
 
     async def _user(self, seconds: float) -> None:
         pause_s, longest_s = _BACKOFF_S
         while self.now() < seconds and not self._stop.is_set():
             self.counts.due += 1
             record = await self._ask(self._prompts.next(), self.now())
-            if record.end is not End.UNREACHABLE:
+            if record.end is End.OK:
                 pause_s = _BACKOFF_S[0]
                 continue
             await self._wait(self.now() + pause_s)
@@ -177,6 +198,7 @@ class Load:
             body["max_tokens"] = turn.limit_tokens
         data = msgspec.json.encode(body)
         record = Record(self._target, due_s, self.now(), turn.prompt_tokens, turn.limit_tokens)
+        self._note_start(record)
         listener = Listener(record, self.now, read_request(body))
         self.counts.under_way += 1
         try:
@@ -187,7 +209,8 @@ class Load:
             self.records.append(record)
             self._on_end(record)
         text = "".join(listener.texts)
-        self.texts.append((record, text))
+        if self._keeps_texts:
+            self.texts.append((record, "".join(listener.unseen) + text))
         if record.end is End.OK:
             self._prompts.answered(turn, text)
         return record
@@ -215,3 +238,9 @@ class Load:
         return await self._pool.send(
             self._address, "POST", "/chat/completions", listener, body=data, accept="text/event-stream"
         )
+
+
+def _cpu_s() -> float:
+    """What this process has worked so far."""
+    usage = getrusage(RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime

@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Iterator
-from itertools import repeat
 from typing import TypeAlias
 
 import msgspec
@@ -38,6 +37,8 @@ class Replayed(msgspec.Struct, frozen=True):
 Planned: TypeAlias = Closed | Open | Replayed
 
 WARMUP = Closed("warmup", 1)
+LAST_S = 0.001
+"""A replay lasts so much longer than its last request takes to be due: what is due at its end would not be made."""
 
 
 def rate_steps(settings: BenchSettings, rates: tuple[float, ...]) -> list[Planned]:
@@ -69,6 +70,6 @@ def users_of(settings: BenchSettings) -> list[Planned]:
     return [Closed(f"concurrency@{users}", users) for users in settings.levels]
 
 
-def rounds_of(seconds: float, count: int) -> Iterator[float]:
-    """The parts of a step in which two servers are asked in turn."""
-    return repeat(seconds / count, count)
+def turns(rounds: int) -> list[tuple[int, int]]:
+    """In which order two servers are asked in each round: what changes with time is as good or bad for both."""
+    return [(0, 1) if number % 2 == 0 else (1, 0) for number in range(rounds)]

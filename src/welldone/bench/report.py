@@ -64,7 +64,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     good: int | None
     """Requests within all bounds of --goodput; None where there are none."""
     request_rate: float
-    """Requests that ended well, per second of the step."""
+    """Requests that ended well, per second of the step. One that ended later counts by its share within."""
     token_rate: float
     """Tokens that came within the step, of all answers, per second."""
     prompt_tokens: float | None

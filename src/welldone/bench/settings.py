@@ -70,6 +70,8 @@ class BenchSettings(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     """None: the first that the server lists."""
     key: str | None = None
+    against_key: str | None = None
+    """Where it is not on the same host, it gets neither the key nor the headers of the first."""
     ca_file: str | None = None
     is_verified: bool = True
     headers: tuple[tuple[str, str], ...] = ()

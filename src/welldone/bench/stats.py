@@ -119,9 +119,20 @@ def _tokens_until(record: Record, seconds: float) -> float:
     return tokens * bisect_right(record.times, seconds) / chunks if chunks else 0.0
 
 
-def ended_until(records: Iterable[Record], seconds: float) -> int:
-    """How many requests had ended well by then."""
-    return sum(record.end is End.OK and record.ended_s <= seconds for record in records)
+def requests_until(records: Iterable[Record], seconds: float) -> float:
+    """How many requests that ended well had been served by then.
+
+    One that was under way counts by the share of its time that had passed. If it counted as nothing, a short step would
+    seem slow, and one that is shorter than its answers would seem to serve nobody.
+    """
+    return fsum(_share_until(record, seconds) for record in records if record.end is End.OK)
+
+
+def _share_until(record: Record, seconds: float) -> float:
+    if record.ended_s <= seconds:
+        return 1.0
+    begun_s = min(record.begun_s, seconds)
+    return (seconds - begun_s) / (record.ended_s - begun_s)
 
 
 def error_rate(step: Step) -> float | None:
@@ -165,7 +176,7 @@ def step_of(
         wrong=sum(bool(record.rules) for record in records),
         rules=dict(Counter(rule for record in records for rule in record.rules).most_common()),
         good=sum(_is_good(record, goodput) for record in fine) if goodput else None,
-        request_rate=ended_until(fine, seconds) / seconds if seconds else 0.0,
+        request_rate=requests_until(fine, seconds) / seconds if seconds else 0.0,
         token_rate=tokens_until(records, seconds) / seconds if seconds else 0.0,
         prompt_tokens=_mean(prompts),
         decoded_tokens=_mean(made),

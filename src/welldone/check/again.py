@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from welldone.check.reply import Asked
 from welldone.check.settings import CheckSettings
+from welldone.net.secrets import KEY_VARIABLE as KEY_VARIABLE
 
-KEY_VARIABLE = "WELLDONE_API_KEY"
 AUTHORIZATION = "Authorization"
 _LINE_LIMIT = 4000  # characters that people still paste into a terminal
 

@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import json
-import os
 from argparse import Namespace
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,11 +17,13 @@ from welldone.check.report import Report
 from welldone.check.reports import data, forms, terminal
 from welldone.check.run import NothingError, UnreachableError, check
 from welldone.check.settings import CheckSettings, Patience
-from welldone.cli import captures, show
+from welldone.cli import asking, captures, show
+from welldone.cli.asking import ENV
 from welldone.cli.exits import Exit, UsageError
 from welldone.cli.options import Parser
+from welldone.cli.reporting import check_report
 from welldone.cli.watch import watching
-from welldone.net.address import base_url
+from welldone.drawing import files
 
 EXAMPLES = f"""
 welldone check http://127.0.0.1:8000/v1
@@ -41,7 +42,6 @@ writes nothing to the server.
 The exit code is 0 where no broken rule is known to break a client (with --strict: where no rule is broken at all),
 1 where one is, 3 where the server cannot be checked, 4 where there was nothing to judge."""
 
-_ENV = "env:"
 _SIDE_BY_SIDE_LIMIT = 64
 _TIMEOUT_LIMIT_S = 3600.0
 
@@ -57,7 +57,7 @@ def run(arguments: list[str]) -> Exit:
     except ValueError as error:
         raise UsageError(str(error)) from None
     for path in options.report:
-        _check_report(path)
+        check_report(path, forms.FORMS)
     try:
         report = asyncio.run(_check(settings))
     except UnreachableError as error:
@@ -71,17 +71,6 @@ def run(arguments: list[str]) -> Exit:
         raise UsageError(f"cannot write traces into {folder}: {show.why(error)}") from None
     _write(report, options)
     return Exit.RIGHT if report.passed else Exit.FOUND
-
-
-def _check_report(path: Path) -> None:
-    """Say what is wrong with the file of a report before a minute is spent on it."""
-    name = show.name(str(path))
-    if path.suffix.lower() not in forms.FORMS:
-        raise UsageError(f"{name}: the name of a report ends in one of {', '.join(forms.FORMS)}")
-    if not path.parent.is_dir():
-        raise UsageError(f"cannot write {name}: there is no folder {show.name(str(path.parent))}")
-    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise UsageError(f"cannot write {name}: {'it is a folder' if path.is_dir() else 'permission denied'}")
 
 
 def _parser() -> Parser:
@@ -114,7 +103,7 @@ def _parser() -> Parser:
     add(
         "--header",
         metavar="LINE",
-        type=_header,
+        type=asking.header,
         action="append",
         default=[],
         help="a header for every request, as NAME: VALUE or NAME: env:VARIABLE",
@@ -155,21 +144,14 @@ def _object(text: str) -> dict[str, Any]:
     return value
 
 
-def _header(text: str) -> tuple[str, str]:
-    name, colon, value = text.partition(":")
-    if not colon:
-        raise argparse.ArgumentTypeError("is no header, such as 'X-Team: search'")  # the value may be a secret
-    return name.strip(), value.strip()
-
-
 def _settings(options: Namespace) -> CheckSettings:
     if options.url is None:
         raise UsageError("welldone check wants the address of a server: welldone check http://127.0.0.1:8000/v1")
     headers, variables = _headers(options.header)
     return CheckSettings(
-        url=_url(options.url),
+        url=asking.address(options.url),
         model=options.model,
-        key=_key(options.api_key),
+        key=asking.key(options.api_key),
         variables=variables | _key_variable(options.api_key),
         ca_file=options.ca_file,
         is_verified=not options.insecure,
@@ -187,38 +169,15 @@ def _settings(options: Namespace) -> CheckSettings:
     )
 
 
-def _url(text: str) -> str:
-    url = base_url(text)
-    if "@" in url:
-        raise UsageError("a password in an address ends up in logs; use --api-key")
-    return url
-
-
-def _key(said: str | None) -> str | None:
-    if said is None:
-        return os.environ.get(KEY_VARIABLE) or None
-    return _from_environment(said, "--api-key")
-
-
 def _key_variable(said: str | None) -> dict[str, str]:
-    return {AUTHORIZATION: said.removeprefix(_ENV)} if said is not None and said.startswith(_ENV) else {}
+    return {AUTHORIZATION: said.removeprefix(ENV)} if said is not None and said.startswith(ENV) else {}
 
 
 def _headers(given: Iterable[tuple[str, str]]) -> tuple[tuple[tuple[str, str], ...], dict[str, str]]:
     """The headers, and the environment variables that hold some of them."""
     said = list(given)
-    headers = tuple((name, _from_environment(value, f"the header {name}")) for name, value in said)
-    return headers, {name: value.removeprefix(_ENV) for name, value in said if value.startswith(_ENV)}
-
-
-def _from_environment(said: str, who: str) -> str:
-    """What was said, or what the environment variable holds that was named."""
-    if not said.startswith(_ENV):
-        return said
-    name = said.removeprefix(_ENV)
-    if not os.environ.get(name):
-        raise UsageError(f"{who} names the environment variable {name}, which is not set")
-    return os.environ[name]
+    headers = tuple((name, asking.from_environment(value, f"the header {name}")) for name, value in said)
+    return headers, {name: value.removeprefix(ENV) for name, value in said if value.startswith(ENV)}
 
 
 def _words(given: Iterable[str]) -> list[str]:
@@ -247,7 +206,7 @@ async def _check(settings: CheckSettings) -> Report:
 def _write(report: Report, options: Namespace) -> None:
     for path in options.report:
         try:
-            forms.write(report, path)
+            files.write(report, path, forms.FORMS)
         except OSError as error:
             raise UsageError(f"cannot write {show.name(str(path))}: {show.why(error)}") from None
     if options.json:

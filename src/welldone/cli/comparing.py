@@ -11,11 +11,11 @@ import msgspec
 from welldone.bench.compare import FIRST, SAME, SECOND, compare, verdict
 from welldone.bench.report import BenchReport, Compared
 from welldone.bench.reports import data
-from welldone.bench.reports.elements import printable
-from welldone.bench.reports.words import value
+from welldone.bench.reports.words import parts, value
 from welldone.cli import show
 from welldone.cli.exits import Exit, UsageError
 from welldone.cli.options import Parser
+from welldone.drawing.texts import printable
 
 DESCRIPTION = """\
 Compare two reports that welldone bench wrote (--report FILE.json), step by step: how many times B the number of A is,
@@ -128,16 +128,10 @@ def _why_nothing(first: BenchReport, second: BenchReport) -> str:
     return "there is nothing to compare: no step is in both ({}; and {})".format(*said)
 
 
-def _split(one: Compared) -> tuple[str, str]:
-    """Its step, and its metric."""
-    step, _, metric = one.metric.rpartition(" ")
-    return step, metric
-
-
 def _table(found: list[Compared]) -> list[str]:
-    width = max(len(_split(one)[1]) for one in found) + 2
+    width = max(len(parts(one)[1]) for one in found) + 2
     drawn: list[str] = []
-    for step, some in groupby(found, key=lambda one: _split(one)[0]):
+    for step, some in groupby(found, key=lambda one: parts(one)[0]):
         drawn += [printable(step), f"{'':<{width}}  {'A':>12}  {'B':>12}  {'A / B':>6}  band"]
         drawn += [_row(one, width) for one in some]
         drawn.append("")
@@ -145,7 +139,7 @@ def _table(found: list[Compared]) -> list[str]:
 
 
 def _row(one: Compared, width: int) -> str:
-    metric = _split(one)[1]
+    metric = parts(one)[1]
     numbers = f"{value(metric, one.first):>12}  {value(metric, one.second):>12}  {one.ratio:>6.2f}"
     word = show.paint(_word(one), _COLOURS[verdict(one)])
     return f"{'  ' + metric:<{width}}  {numbers}  {one.low:.2f} to {one.high:<6.2f}  {word}"
@@ -154,7 +148,7 @@ def _row(one: Compared, width: int) -> str:
 def _word(one: Compared) -> str:
     """What is to be said of the second."""
     word = _WORDS[verdict(one)]
-    return _OF_SHARES.get(word, word) if _split(one)[1] == _SHARE else word
+    return _OF_SHARES.get(word, word) if parts(one)[1] == _SHARE else word
 
 
 def _sum(found: list[Compared]) -> str:
@@ -164,7 +158,7 @@ def _sum(found: list[Compared]) -> str:
 def _drawn(found: list[Compared]) -> str:
     rows: list[dict[str, Any]] = []
     for one in found:
-        step, metric = _split(one)
+        step, metric = parts(one)
         numbers = {name: getattr(one, name) for name in ("first", "second", "ratio", "low", "high")}
         rows.append({"step": step, "metric": metric, **numbers, "verdict": _word(one)})
     return json.dumps({"version": VERSION, "compared": rows}, indent=2)

@@ -81,9 +81,10 @@ def missing(command: str, module: str, platform: str = sys.platform) -> str:
     """What to say of a command without a module that it needs."""
     if platform == "win32":
         return f"welldone {command} needs Linux or macOS; on Windows it runs in WSL"
+    extra = "bench" if command == "bench" else "serve"
     return (
-        f"welldone {command} needs {module}: pip install 'welldone[serve]', or in a clone of the project "
-        "pip install '.[serve]'"
+        f"welldone {command} needs {module}: pip install 'welldone[{extra}]', or in a clone of the project "
+        f"pip install '.[{extra}]'"
     )
 
 

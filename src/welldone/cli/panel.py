@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from welldone.bench.record import End
-from welldone.bench.reports.elements import printable
 from welldone.bench.reports.words import duration
 from welldone.cli.gauge import Gauge, Row
+from welldone.drawing.texts import printable
 
 _SPARKS = "▁▂▃▄▅▆▇█"
 _HEAD = ("step", "state", "%", "errors", "req/s", "tokens/s")

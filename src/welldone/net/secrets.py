@@ -9,6 +9,9 @@ import msgspec
 HIDDEN = "[hidden]"
 """What stands where a secret was."""
 
+KEY_VARIABLE = "WELLDONE_API_KEY"
+"""The environment variable in which a command looks for the key of a server."""
+
 SHORTEST = 8
 """Characters of a key at least: what is shorter is soon guessed over a network."""
 

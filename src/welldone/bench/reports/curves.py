@@ -6,10 +6,10 @@ from xml.etree.ElementTree import Element
 import msgspec
 
 from welldone.bench.report import BenchReport, Step
-from welldone.bench.reports.elements import element
 from welldone.bench.reports.plots import Line, lines
 from welldone.bench.reports.scales import linear, short, span
 from welldone.bench.reports.words import failed
+from welldone.drawing.elements import element
 
 _LATENCIES = {"ttft": "Time to the first token", "itl": "Time between tokens", "e2e": "Time of the whole answer"}
 _STATISTICS = ("mean", "p50", "p90", "p99")

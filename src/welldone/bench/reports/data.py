@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from welldone.bench.report import VERSION, BenchReport
-from welldone.bench.reports.words import inert
+from welldone.drawing.texts import inert
 
 _PLACES = 6
 """Of a second: microseconds, which is finer than any clock of a network. Long files of times are mostly digits."""

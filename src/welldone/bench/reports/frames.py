@@ -6,8 +6,8 @@ from xml.etree.ElementTree import Element
 
 import msgspec
 
-from welldone.bench.reports.elements import element
 from welldone.bench.reports.scales import Axis
+from welldone.drawing.elements import element
 
 NARROW, WIDE = 480.0, 960.0
 """How wide a plot is, in its own units. A narrow one can be read on a phone; a wide one is scrolled there."""

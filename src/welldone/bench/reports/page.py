@@ -2,15 +2,20 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from xml.etree.ElementTree import Element
 
+import msgspec
+
+from welldone.bench.compare import FIRST, SAME, SECOND, verdict
 from welldone.bench.report import BenchReport, Checked, Compared, Distribution, Step
 from welldone.bench.reports.curves import curves
-from welldone.bench.reports.elements import as_html, code, element, style
 from welldone.bench.reports.plots import Ratio, ratios
 from welldone.bench.reports.scales import share, short, span
 from welldone.bench.reports.steps import sections
-from welldone.bench.reports.words import count, value
+from welldone.bench.reports.words import brief, parts, value
+from welldone.drawing.elements import as_html, code, element
+from welldone.drawing.texts import count
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _STYLE = """
@@ -52,11 +57,11 @@ td { border-top: 1px solid var(--line) } td:first-child, th:first-child, .words 
 """
 _TIMES = {"ttft": "first token (TTFT)", "itl": "between tokens (ITL)", "e2e": "whole answer (E2E)"}
 _SHOWN = ("mean", "p50", "p90", "p99")
-_MORE_IS_BETTER = ("token_rate", "request_rate", "rate", "goodput")
 
 
 def draw(report: BenchReport) -> str:
     """The page: the verdict, what to mind, the comparison, the steps as a table and as plots, and the settings."""
+    report = _calm(report)
     body = element(
         "body",
         _header(report),
@@ -74,9 +79,19 @@ def draw(report: BenchReport) -> str:
         element("meta", http_equiv="Content-Security-Policy", content=_POLICY),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("title", f"welldone bench: {report.model}, {report.kind}"),
-        style(_STYLE),
+        element("style", _STYLE),
     )
     return f"<!doctype html>\n{as_html(element('html', head, body, lang='en'))}"
+
+
+def _calm(report: BenchReport) -> BenchReport:
+    """The report with every text printable. Of its requests only times are drawn, and reasons, made so one by one."""
+    calm = brief(report)
+    steps = [
+        msgspec.structs.replace(step, records=given.records)
+        for step, given in zip(calm.steps, report.steps, strict=True)
+    ]
+    return msgspec.structs.replace(calm, steps=tuple(steps))
 
 
 def _header(report: BenchReport) -> Element:
@@ -151,38 +166,39 @@ def _comparison(report: BenchReport) -> list[Element]:
     rows = [
         (
             one.metric,
-            _measured(one.metric, one.first),
-            _measured(one.metric, one.second),
+            _measured(parts(one)[1], one.first),
+            _measured(parts(one)[1], one.second),
             short(one.ratio),
             f"{short(one.low)} to {short(one.high)}",
             _judged(one)[0],
         )
         for one in report.compared
     ]
-    bands = [
-        Ratio(
-            name=one.metric[:20],
-            ratio=one.ratio,
-            low=one.low,
-            high=one.high,
-            look=_judged(one)[1],
-            words=f"{one.metric}: {short(one.ratio)}, between {short(one.low)} and {short(one.high)}",
-        )
-        for one in report.compared
+    note = "A band that holds 1 tells no difference."
+    drawn = [
+        ratios(f"The first by the second: {step}", [_band(one) for one in some], note=note)
+        for step, some in groupby(report.compared, key=lambda one: parts(one)[0])
     ]
-    drawn = ratios("The first by the second", bands, note="A band that holds 1 tells no difference.")
     table = _rows(("", "first", "second", "ratio", "band", ""), rows)
     who = element("p", code(report.url), " (first) and ", code(report.against or ""), " (second)")
-    return [_section("Comparison", who, drawn, table)]
+    return [_section("Comparison", who, *drawn, table)]
+
+
+def _band(one: Compared) -> Ratio:
+    return Ratio(
+        name=parts(one)[1][:20],
+        ratio=one.ratio,
+        low=one.low,
+        high=one.high,
+        look=_judged(one)[1],
+        words=f"{one.metric}: {short(one.ratio)}, between {short(one.low)} and {short(one.high)}",
+    )
 
 
 def _judged(one: Compared) -> tuple[str, str]:
-    """What the band says about the first server, and its class."""
-    if not (one.high < 1 or one.low > 1):
-        return "no difference", "quiet"
-    is_more = one.low > 1
-    is_better = is_more == (one.metric.partition(".")[0] in _MORE_IS_BETTER)
-    return f"the first is {'better' if is_better else 'worse'}", "right" if is_better else "wrong"
+    """What the band says, and its class: of what is good for the first server, or bad."""
+    said = verdict(one)
+    return said, {FIRST: "right", SAME: "quiet", SECOND: "wrong"}[said]
 
 
 def _table(report: BenchReport) -> list[Element]:

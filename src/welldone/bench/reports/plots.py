@@ -8,9 +8,9 @@ from xml.etree.ElementTree import Element
 
 import msgspec
 
-from welldone.bench.reports.elements import element
 from welldone.bench.reports.frames import WIDE, Frame, box, figure, missing, n, picture, swatch, upright
 from welldone.bench.reports.scales import Axis, linear, logarithmic, share, short, span, spreads, usable
+from welldone.drawing.elements import element
 
 _BINS = 40
 """Bars of a histogram: each about ten units wide."""

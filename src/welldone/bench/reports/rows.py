@@ -5,8 +5,8 @@ import io
 
 from welldone.bench.record import End, Record
 from welldone.bench.report import BenchReport
-from welldone.bench.reports.words import inert
 from welldone.bench.stats import MEASURES
+from welldone.drawing.texts import inert
 
 COLUMNS = (
     *("step", "target", "end", "status", "finish", "ttft", "itl", "stall", "e2e", "rate", "due_s", "begun_s", "head_s"),

@@ -6,11 +6,11 @@ from xml.etree.ElementTree import Element
 
 from welldone.bench.record import End, Record
 from welldone.bench.report import Step
-from welldone.bench.reports.elements import code, element
 from welldone.bench.reports.plots import histogram, levels
 from welldone.bench.reports.scales import Axis, linear, nice
 from welldone.bench.reports.timeline import timeline
 from welldone.bench.stats import values
+from welldone.drawing.elements import code, element
 
 _STEPS = 40
 """Steps in pictures. A sweep of two servers has 24; who has more wants the table."""

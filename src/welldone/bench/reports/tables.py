@@ -4,9 +4,10 @@ from collections.abc import Iterable, Sequence
 
 from welldone.bench.record import End
 from welldone.bench.report import BenchReport, Checked, Compared, Distribution, Step
-from welldone.bench.reports.words import NO_FAULT, brief, count, duration, failed, over, told, value
+from welldone.bench.reports.words import NO_FAULT, brief, duration, failed, over, parts, told, value
 from welldone.bench.settings import Length
 from welldone.bench.stats import error_rate
+from welldone.drawing.texts import count
 
 _CELL = 100  # characters of a cell: more than any that we know of, and a terminal takes no more
 _REASONS = 3  # of what failed, that are named
@@ -217,7 +218,7 @@ def compared_lines(compared: Sequence[Compared]) -> list[str]:
     """Two servers, or two runs, side by side."""
     width = max((len(one.metric) for one in compared), default=0)
     rows = [
-        f"{one.metric:<{width}}  {value(_bare(one), one.first):>10}  {value(_bare(one), one.second):>10}"
+        f"{one.metric:<{width}}  {value(parts(one)[1], one.first):>10}  {value(parts(one)[1], one.second):>10}"
         f"  {one.ratio:.2f} ({one.low:.2f} to {one.high:.2f}){', no difference' if one.low <= 1 <= one.high else ''}"
         for one in compared
     ]
@@ -227,8 +228,3 @@ def compared_lines(compared: Sequence[Compared]) -> list[str]:
 def _checked(one: Checked) -> str:
     said = "too few samples to say" if one.value is None else value(one.text, one.value)
     return f"{one.text}   {'kept' if one.is_kept else 'not kept'}   {one.step}: {said}"
-
-
-def _bare(one: Compared) -> str:
-    """The metric without its step."""
-    return one.metric.rpartition(" ")[2]

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from xml.etree.ElementTree import Element
 
 from welldone.bench.record import End, Record
-from welldone.bench.reports.elements import element, printable
 from welldone.bench.reports.frames import WIDE, Frame, box, figure, missing, picture, swatch, upright
 from welldone.bench.reports.scales import Axis, span, usable
+from welldone.drawing.elements import element
+from welldone.drawing.texts import printable
 
 _SEEN, _CAP = 0.05, 3.0  # what is too narrow to be drawn; and what is wide enough to be seen among others
 _WHY = 120

@@ -1,18 +1,16 @@
 """What all forms of a report say in the same words: times, counts, who failed.
 
-What a server sent stands in a report as it came. `inert` takes out what could move, hide or end the text around it.
+What a server sent stands in a report as it came; `welldone.drawing.texts` makes it fit to be drawn.
 """
 
-from collections.abc import Mapping
 from itertools import takewhile
-from typing import Any
 
 import msgspec
 
 from welldone.bench.record import End
-from welldone.bench.report import BenchReport, Step
-from welldone.bench.reports.elements import printable
+from welldone.bench.report import BenchReport, Compared, Step
 from welldone.bench.settings import BenchSettings
+from welldone.drawing.texts import inert
 
 NO_FAULT = (End.OK, End.UNFINISHED)
 """Ends that are not held against a server."""
@@ -20,34 +18,10 @@ _RATES = ("token_rate", "request_rate", "rate")
 _SHARES = ("error_rate", "success_rate", "goodput")
 
 
-def inert(report: BenchReport) -> BenchReport:
-    """The report with every text printable, in one line, and not too long."""
-    cleaned: BenchReport = _inert(report)
-    return cleaned
-
-
 def brief(report: BenchReport) -> BenchReport:
-    """The same without its requests, of which there may be very many."""
+    """The report with every text printable, and without its requests, of which there may be very many."""
     steps = tuple(msgspec.structs.replace(step, records=()) for step in report.steps)
     return inert(msgspec.structs.replace(report, steps=steps))
-
-
-def _inert(value: Any) -> Any:  # noqa: ANN401 - any member of a report
-    match value:
-        case str():
-            return printable(value)
-        case msgspec.Struct():
-            return msgspec.structs.replace(value, **{name: _inert(member) for name, member in _members(value)})
-        case Mapping():
-            return {_inert(name): _inert(member) for name, member in value.items()}
-        case list() | tuple():
-            return type(value)(_inert(member) for member in value)
-        case _:
-            return value
-
-
-def _members(value: msgspec.Struct) -> list[tuple[str, Any]]:
-    return [(name, getattr(value, name)) for name in value.__struct_fields__]
 
 
 def told(report: BenchReport) -> BenchSettings:
@@ -55,6 +29,12 @@ def told(report: BenchReport) -> BenchSettings:
     return msgspec.convert(
         {"url": report.url, **report.config}, BenchSettings, dec_hook=lambda kind, value: kind(value)
     )
+
+
+def parts(compared: Compared) -> tuple[str, str]:
+    """The step that it is about, and the metric: `throughput ttft.p50` has both."""
+    step, _, metric = compared.metric.rpartition(" ")
+    return step, metric
 
 
 def failed(step: Step) -> int:
@@ -83,8 +63,3 @@ def value(metric: str, number: float) -> str:
     if kind in _SHARES:
         return f"{number:.1%}"
     return f"{number:,.2f}/s" if kind in _RATES else duration(number)
-
-
-def count(number: int, noun: str) -> str:
-    """A number of things."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

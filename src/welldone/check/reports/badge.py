@@ -3,8 +3,9 @@
 from xml.etree.ElementTree import Element
 
 from welldone.check.report import Report, Verdict
-from welldone.check.reports.elements import as_xml, element
-from welldone.check.reports.words import count, inert
+from welldone.check.reports.words import inert
+from welldone.drawing.elements import as_xml, element
+from welldone.drawing.texts import count
 
 _NAME = "welldone"
 _DARK, _GREY = "#555", "#757575"

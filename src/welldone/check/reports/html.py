@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from xml.etree.ElementTree import Element
 
 from welldone.check.report import Finding, Probed, Report, Ruled
-from welldone.check.reports.elements import as_html, code, element
-from welldone.check.reports.words import JUDGED, count, gist, inert, more, outcome, place, reason, sums, terms, unheard
+from welldone.check.reports.words import JUDGED, gist, inert, more, outcome, place, reason, sums, terms, unheard
+from welldone.drawing.elements import as_html, code, element
+from welldone.drawing.texts import count
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _STYLE = """

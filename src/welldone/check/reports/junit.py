@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from xml.etree.ElementTree import Element, indent
 
 from welldone.check.report import Finding, Report, Verdict
-from welldone.check.reports.elements import as_xml, element
 from welldone.check.reports.terminal import finding_lines
-from welldone.check.reports.words import JUDGED, count, fails, inert, place
+from welldone.check.reports.words import JUDGED, fails, inert, place
+from welldone.drawing.elements import as_xml, element
+from welldone.drawing.texts import count
 
 
 def draw(report: Report) -> str:

@@ -9,9 +9,9 @@ from itertools import accumulate
 from xml.etree.ElementTree import Element
 
 from welldone.check.report import Finding, Probed, Report
-from welldone.check.reports.elements import as_html, code, element
 from welldone.check.reports.terminal import finding_lines
 from welldone.check.reports.words import gist, inert, more, outcome, place, reason, sums, terms, unheard
+from welldone.drawing.elements import as_html, code, element
 
 LIMIT = 60_000
 """Characters. A comment on GitHub may have 65,536."""

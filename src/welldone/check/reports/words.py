@@ -1,14 +1,13 @@
 """What all forms of a report say in the same words: places, counts, facts.
 
-What a server sent stands in a report as it came. `inert` takes out what could move, hide or end the text around it.
+What a server sent stands in a report as it came. `inert` makes it fit to be drawn.
 """
 
 from collections.abc import Sequence
-from typing import Any
-
-import msgspec
 
 from welldone.check.report import Cost, Finding, Probed, Report, Ruled, Verdict
+from welldone.drawing import texts
+from welldone.drawing.texts import count
 
 JUDGED = (Verdict.RIGHT, Verdict.LAX, Verdict.WRONG)
 """The verdicts of what had a say."""
@@ -19,24 +18,7 @@ LONGEST = 10_000
 
 def inert(report: Report) -> Report:
     """The report with every text printable, in one line, and not too long."""
-    return msgspec.convert(_inert(msgspec.to_builtins(report)), Report)
-
-
-def _inert(value: Any) -> Any:  # noqa: ANN401 - JSON
-    match value:
-        case str():
-            return _printable(value)
-        case dict():
-            return {name: _inert(member) for name, member in value.items()}
-        case list() | tuple():
-            return [_inert(member) for member in value]
-        case _:
-            return value
-
-
-def _printable(text: str) -> str:
-    cut = text if len(text) <= LONGEST else text[:LONGEST] + "…"
-    return cut if cut.isprintable() else "".join(char if char.isprintable() else ascii(char)[1:-1] for char in cut)
+    return texts.inert(report, LONGEST)
 
 
 def place(finding: Finding) -> str:
@@ -136,8 +118,3 @@ def terms(report: Report) -> str:
     """By which measure it was judged, where it is not the usual one."""
     parts = [f"judged for {report.profile} alone"] if report.profile else []
     return ", ".join([*parts, "strict"] if report.is_strict else parts)
-
-
-def count(number: int, noun: str) -> str:
-    """A number of things."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,10 +1,13 @@
-"""XML and HTML as trees: what stands in a tree as text stays text, whatever it is."""
+"""XML, HTML and SVG as trees: what stands in a tree as text stays text, whatever it is."""
 
 from xml.etree.ElementTree import Element, tostring
 
 
 def element(kind: str, /, *inside: str | Element, **attributes: str) -> Element:
-    """An element with texts and elements inside. Of an attribute that Python has a word for, the name ends in `_`."""
+    """An element with texts and elements inside. Of an attribute that Python has a word for, the name ends in `_`.
+
+    Texts may come from anywhere, made inert; attributes are always ours.
+    """
     made = Element(kind, {key.rstrip("_").replace("_", "-"): value for key, value in attributes.items()})
     for part in inside:
         if isinstance(part, Element):

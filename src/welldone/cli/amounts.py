@@ -1,0 +1,111 @@
+"""What the options of `bench` hold: times, numbers, lists of them. What cannot be read is said in a few words."""
+
+import argparse
+import json
+import math
+import re
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any, TypeVar
+
+MOST_USERS = 10_000
+"""Users at once: as many connections as a machine has ports for, and a few times what a server takes."""
+_LONGEST_S = 24 * 3600.0
+_UNITS = {
+    **dict.fromkeys(("ms", "msec", "millis"), 0.001),
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60.0),
+    **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3600.0),
+}
+_AMOUNT = re.compile(rf"(\d+(?:\.\d+)?)\s*({'|'.join(_UNITS)})?")
+_BETWEEN = re.compile(r"(?<=[a-z])\s*(?=\d)")  # the parts of 1m30s, which inference-benchmarker takes
+Word = TypeVar("Word", bound=StrEnum)
+_RESERVED = ("messages", "stream", "max_tokens")
+
+
+def word(kind: type[Word]) -> Callable[[str], Word]:
+    """One of some words."""
+
+    def read(text: str) -> Word:
+        try:
+            return kind(text.lower())
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(kind)}") from None
+
+    return read
+
+
+def time(text: str) -> float:
+    """A time, in seconds."""
+    found = _seconds(text)
+    if not 0 < found <= _LONGEST_S:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time above 0 and up to 24h, such as 500ms, 30s or 2m")
+    return found
+
+
+def time_or_none(text: str) -> float:
+    """A time that may be no time at all."""
+    found = _seconds(text)
+    if not 0 <= found <= _LONGEST_S:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time up to 24h, such as 0s, 30s or 2m")
+    return found
+
+
+def _seconds(text: str) -> float:
+    """The seconds; infinitely many where it is no time."""
+    found = [_AMOUNT.fullmatch(part) for part in _BETWEEN.split(text.strip().lower())]
+    return sum(math.inf if one is None else float(one[1]) * _UNITS[one[2] or "s"] for one in found)
+
+
+def whole(least: int, most: int) -> Callable[[str], int]:
+    """A whole number between two."""
+
+    def read(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and len(text) < 12 and least <= int(text) <= most):
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least:,} to {most:,}")
+        return int(text)
+
+    return read
+
+
+def positive(most: float) -> Callable[[str], float]:
+    """A number above 0."""
+
+    def read(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = 0.0
+        if not 0 < number <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is no number above 0 and up to {most:,.0f}")
+        return number
+
+    return read
+
+
+def levels(text: str) -> tuple[int, ...]:
+    """Numbers of users."""
+    read = whole(1, MOST_USERS)
+    return tuple(read(part.strip()) for part in text.split(","))
+
+
+def members(text: str) -> dict[str, Any]:
+    """Members for the body of a request."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError('is no JSON object, such as {"reasoning_effort":"low"}')
+    for name in _RESERVED:
+        if name in value:
+            raise argparse.ArgumentTypeError(f"has {name!r}, which each request has of its own; see --decode-options")
+    return value
+
+
+def pairs(text: str) -> dict[str, str]:
+    """Names and what they stand for."""
+    found = [part.partition("=") for part in text.split(",") if part.strip()]
+    if not all(equals and name.strip() for name, equals, _ in found):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list such as engine=vllm,tp=2")
+    return {name.strip(): value.strip() for name, _, value in found}

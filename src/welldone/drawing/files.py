@@ -1,0 +1,20 @@
+"""Which form of report a file gets: its ending says it."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+Report = TypeVar("Report")
+
+
+def write(report: Report, path: Path, forms: Mapping[str, Callable[[Report], str]]) -> None:
+    """Write the report in the form that the name of the file asks for.
+
+    Raises:
+        ValueError: there is no such form.
+        OSError: the file cannot be written.
+    """
+    draw = forms.get(path.suffix.lower())
+    if draw is None:
+        raise ValueError(f"a report ends in one of {', '.join(forms)}")
+    path.write_bytes(f"{draw(report)}\n".encode())

@@ -1,0 +1,138 @@
+"""The short way of the listener gives what the long way gives: the same texts, as many times, and the same rules."""
+
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.net.aio import run
+from tests.recorded.traces import recorded
+from welldone.bench.listener import Listener
+from welldone.bench.quick import Quick
+from welldone.bench.record import Record
+from welldone.wire.asked import Asked
+from welldone.wire.reader import Reader
+from welldone.wire.sse import Frame
+
+STREAMS = {one.name: one.trace.body for one in recorded() if one.trace.body.count(b"chat.completion.chunk") > 12}
+CHUNK = '{"id":"x","object":"chat.completion.chunk","created":%d,"model":"m","choices":[%s]%s}'
+CHOICE = '{"index":%d,"delta":%s,"logprobs":null,"finish_reason":%s}'
+
+
+def said(
+    text: str, *, role: str | None = None, index: int = 0, finish: str = "null", more: str = "", created: int = 1
+) -> bytes:
+    delta = json.dumps({"content": text} if role is None else {"role": role, "content": text}, ensure_ascii=False)
+    return f"data: {CHUNK % (created, CHOICE % (index, delta, finish), more)}\n\n".encode()
+
+
+ROLE = said("", role="assistant")
+ODD = [
+    b": ping\n\n",
+    said("") * 10,
+    b"data: [DONE]\n\n",
+    b'data: {"error":{"message":"no"}}\n\n',
+    b"data: {nonsense\n\n",
+    b'data: {"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3}}\n\n',
+    b'data: {"id":"x","choices":[{"index":0,"delta":{"reasoning":"hm"}}]}\n\n',
+    said("crlf").replace(b"\n\n", b"\r\n\r\n"),
+    said("no empty line").replace(b"\n\n", b"\n"),
+    said("end", finish='"stop"'),
+    said("other", index=1),
+    said("later", created=2),
+    said("more", more=',"odd":1'),
+    said("\ufffd"),
+    ROLE,
+]
+WORDS = st.sampled_from(["a", " the", "\n", '"', "\\", "é", "漢", "<think>", "  ", "long" * 20]).map(said)
+FRAMES = st.lists(st.one_of(WORDS, WORDS, WORDS, st.sampled_from(ODD)), max_size=30)
+
+
+def heard(pieces: Sequence[bytes], asked: Asked, *, is_short: bool = True) -> tuple[str, Record]:
+    """What a listener writes down; a piece comes each second. Without the short way the reader gets all of them."""
+
+    async def work() -> tuple[str, Record]:
+        now = 0.0
+        listener = Listener(Record(0, 0.0, 0.0), lambda: now, asked)
+        listener.head(200, {"content-type": "text/event-stream"})
+        for piece in pieces:
+            now += 1
+            listener.data(piece)
+        listener.end(None)
+        return "".join(listener.texts), listener.record
+
+    with pytest.MonkeyPatch.context() as patch:
+        if not is_short:
+            patch.setattr(Quick, "take", lambda _, data: ([], data))
+        return run(work())
+
+
+def cut(body: bytes, places: Sequence[int]) -> list[bytes]:
+    """The body in pieces; what is after the last place is lost."""
+    edges = [0, *sorted(place % (len(body) + 1) for place in places)]
+    return [body[start:end] for start, end in pairwise(edges)]
+
+
+@pytest.mark.parametrize("body", STREAMS.values(), ids=STREAMS.keys())
+def test_a_recorded_stream_is_heard_the_same_both_ways(body: bytes) -> None:
+    frames = [frame + b"\n\n" for frame in body.split(b"\n\n") if frame]
+    asked = Asked(usage=True)
+    assert heard(frames, asked) == heard(frames, asked, is_short=False)
+
+
+@pytest.mark.parametrize("odd", ODD, ids=range(len(ODD)))
+def test_what_is_odd_between_texts_is_noted_both_ways(odd: bytes) -> None:
+    words = [said(f" word {number}") for number in range(5)]
+    frames, asked = [ROLE, *words, odd, said("and"), odd, *words], Asked(usage=True)
+    assert heard(frames, asked) == heard(frames, asked, is_short=False)
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3, 30, len(said("x")) - 1])
+def test_a_stream_that_is_cut_in_a_chunk_is_heard_the_same_both_ways(lost: int) -> None:
+    words = [said(f" word {number}") for number in range(5)]
+    pieces, asked = [ROLE, *words, said("x")[:-lost]], Asked(usage=True)
+    assert heard(pieces, asked) == heard(pieces, asked, is_short=False)
+
+
+@given(FRAMES, st.lists(st.integers(0, 10_000), max_size=40), st.booleans())
+def test_any_stream_is_heard_the_same_however_it_is_cut(frames: list[bytes], places: list[int], is_json: bool) -> None:
+    asked = Asked(usage=True, json=is_json)
+    frames = [ROLE, said("one"), said(" two"), *frames]
+    for pieces in (frames, cut(b"".join(frames), places)):
+        assert heard(pieces, asked) == heard(pieces, asked, is_short=False)
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What the reader gets, which is what takes the long way."""
+    pieces: list[bytes] = []
+    frames = Reader.frames
+
+    def noted(self: Reader, data: bytes) -> list[Frame]:
+        pieces.append(data)
+        return frames(self, data)
+
+    monkeypatch.setattr(Reader, "frames", noted)
+    return pieces
+
+
+def test_most_of_an_answer_takes_the_short_way(read: list[bytes]) -> None:
+    """One chunk in a read, and many with the end of one cut off."""
+    words = [said(f" word {number}") for number in range(100)]
+    body, stop = b"".join(words), said("", finish='"stop"')
+    text, record = heard([ROLE, *words, body[:2000], body[2000:], stop], Asked())
+    assert text == "".join(f" word {number}" for number in range(100)) * 2
+    assert len(record.times) == 200
+    assert b"".join(read) == b"".join([ROLE, *words[:2], stop])
+
+
+def test_what_is_held_back_is_bounded_and_nothing_of_it_is_lost(read: list[bytes]) -> None:
+    long, size = said("a" * 10_000), 100
+    pieces = [ROLE, said("one"), said("two"), *(long[at : at + size] for at in range(0, len(long), size))]
+    text, record = heard(pieces, Asked())
+    assert text == "onetwo" + "a" * 10_000
+    assert len(record.times) == 3
+    assert 4096 < max(map(len, read)) <= 4096 + size
