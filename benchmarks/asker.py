@@ -11,7 +11,7 @@ import select
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import msgspec
 import openai
@@ -76,8 +76,9 @@ class Same:
 async def flood_by_welldone(run: Run) -> Heard:
     """Our own load, closed."""
     load = _load(run, grace_s=0.0)
+    cpu = time.process_time()
     await load.closed(run.streams, run.seconds)
-    return _heard(load)
+    return _heard(load, time.process_time() - cpu)
 
 
 async def flood_by_openai(run: Run) -> Heard:
@@ -122,15 +123,16 @@ async def times_of_welldone(run: Run) -> Heard:
     opening_s = run.streams * run.step_s
     load = _load(run, grace_s=LIMIT_S)
     starts = (number * run.step_s for number in range(run.streams))
+    cpu = time.process_time()
     await load.open(starts, opening_s + run.seconds, run.streams)
-    began = time.perf_counter() - load.now()
+    cpu_s, began = time.process_time() - cpu, time.perf_counter() - load.now()
     heard = [(record, text) for record, text in load.texts if record.end is End.OK]
     pairs = [
         (came_s + began, int(stamp) / 1e9)
         for record, text in heard
         for came_s, stamp in zip(record.times, text.split(), strict=True)
     ]
-    return _heard(load, late_s=_late(run, pairs, began + opening_s))
+    return _heard(load, cpu_s, _late(run, pairs, began + opening_s))
 
 
 async def times_of_bare(run: Run) -> Heard:
@@ -170,13 +172,13 @@ def _load(run: Run, *, grace_s: float) -> Load:
     return Load(address, Same(run.texts), members, timeout_s=LIMIT_S, grace_s=grace_s, stop=asyncio.Event())
 
 
-def _heard(load: Load, late_s: list[float] | None = None) -> Heard:
+def _heard(load: Load, cpu_s: float, late_s: Sequence[float] = ()) -> Heard:
     return Heard(
         chunks=sum(len(record.times) for record in load.records),
         seconds=load.now(),
-        cpu_s=load.own.cpu * load.seconds,
+        cpu_s=cpu_s,
         failed=[record.why for record in load.records if record.end not in (End.OK, End.UNFINISHED)],
-        late_s=late_s or [],
+        late_s=list(late_s),
     )
 
 

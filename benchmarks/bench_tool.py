@@ -213,6 +213,7 @@ def _times_more(name: str, ours: float | None, theirs: float | None, limit: floa
 
 def _lateness(ours: Late, lates: list[Late]) -> Bar:
     bare = next((late.p99_us for late in lates if late.name == BARE), None)
+    busy = "; the machine is busy" if bare is not None and bare >= LATE_LIMIT_US else ""
     return Bar(
         name="time noted too late, p99",
         streams=ours.streams,
@@ -220,7 +221,7 @@ def _lateness(ours: Late, lates: list[Late]) -> Bar:
         limit=LATE_LIMIT_US,
         is_kept=ours.p99_us is not None and ours.p99_us < LATE_LIMIT_US,
         unit=" µs",
-        note=f"a bare reader: {number(bare, 1, 0)} µs",
+        note=f"a bare reader: {number(bare, 1, 0)} µs{busy}",
     )
 
 

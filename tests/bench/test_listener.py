@@ -179,6 +179,17 @@ def test_a_connection_that_stays_open_after_the_last_word_does_not_count(last: b
     assert (record.end, record.ended_s, len(record.times)) == (end, 0.5, 1)
 
 
+def test_who_leaves_after_the_last_word_has_a_whole_answer() -> None:
+    async def work() -> Record:
+        played = Played()
+        played.listener.head(200, STREAM)
+        played.listener.data(ROLE + chunk({"content": "Hi"}) + STOP + DONE)
+        played.listener.settle(End.UNFINISHED)
+        return played.record
+
+    assert run(work()).end is End.OK
+
+
 def test_an_answer_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "_MOST_CHUNKS", 100)
     record = play([(0.1, ROLE), *((0.2, chunk({"content": "a"})) for _ in range(1000))], end=1.0)

@@ -12,6 +12,7 @@ import pytest
 
 from tests.check.serving import serving
 from tests.net.aio import run
+from welldone.bench import run as bench_run
 from welldone.bench.assertions import read_assertion, read_bound
 from welldone.bench.report import BenchReport, Step
 from welldone.bench.run import UnreachableError, Watch, bench
@@ -285,3 +286,139 @@ def test_the_same_seed_asks_the_same() -> None:
 
     assert asked(1) == asked(1)
     assert asked(1) != asked(2)
+
+
+# ---- what must not mislead
+
+
+def test_a_replay_ends_with_its_last_answer_and_not_with_the_duration(tmp_path: Path) -> None:
+    path = tmp_path / "arrivals.txt"
+    path.write_text("0\n0\n0.05\n")
+    step = _last(run(_bench(Ideal(gap_s=0.01).answer, kind=Kind.REPLAY, levels=(), replay=path, duration_s=600.0)))
+    assert max(record.ended_s for record in step.records) <= step.seconds < 300
+    assert step.request_rate * step.seconds == pytest.approx(3)
+    assert step.token_rate * step.seconds == pytest.approx(15)
+
+
+def test_a_replay_on_two_servers_is_whole_on_both(tmp_path: Path) -> None:
+    path = tmp_path / "arrivals.txt"
+    path.write_text("0\n0.1\n0.3\n")
+
+    async def work() -> BenchReport:
+        async with serving(Ideal().answer) as first, serving(Ideal().answer) as second:
+            return await bench(_settings(first, against=second, kind=Kind.REPLAY, levels=(), replay=path))
+
+    assert [step.ok for step in run(work()).steps[2:]] == [3, 3]
+
+
+def test_a_file_that_cannot_be_replayed_is_said_before_anybody_is_asked(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"none\.txt cannot be read"):
+        run(bench(_settings("http://127.0.0.1:9/v1", kind=Kind.REPLAY, replay=tmp_path / "none.txt")))
+
+
+def test_rounds_count_only_what_came_within_them() -> None:
+    """Answers that take longer than a round: the rest of each lies in the time of the next, and is none of it."""
+
+    async def work() -> BenchReport:
+        slow = Ideal(gap_s=0.1)
+        async with serving(slow.answer) as first, serving(slow.answer) as second:
+            return await bench(_settings(first, against=second, levels=(1,), duration_s=0.8, warmup_s=0.0))
+
+    for step in run(work()).steps:
+        spent_s = sum(record.ended_s - record.begun_s for record in step.records)
+        assert spent_s > step.seconds  # in four rounds of 0.2 seconds four answers, each of about half a second
+        assert step.request_rate * step.seconds < step.ok
+        assert step.token_rate * step.seconds < step.total_tokens
+
+
+def test_a_second_server_that_gives_no_answer_is_named() -> None:
+    async def work() -> None:
+        async with serving(Ideal().answer) as first, serving(_by_turns(refusal(500, "broke"))) as second:
+            with pytest.raises(UnreachableError, match=f"{second} gave no whole answer in the warm-up: 500: broke"):
+                await bench(_settings(first, against=second))
+
+    run(work())
+
+
+def test_without_a_good_answer_there_is_nothing_to_sweep() -> None:
+    warm, posts = Ideal(), count()
+
+    def choose(seen: Seen) -> Reply:
+        is_warm = seen.method != "POST" or next(posts) < 2
+        return warm.answer(seen) if is_warm else refusal(500, "broke")
+
+    report = run(_bench(choose, kind=Kind.SWEEP, levels=(), max_vus=2, warmup_s=0.001))
+    assert [step.id for step in report.steps] == ["warmup", "throughput"]
+    assert (report.is_whole, report.why[:42]) == (False, "no answer of the throughput step ended wel")
+
+
+@pytest.mark.parametrize("status", [400, 422])
+def test_a_server_that_does_not_know_usage_is_asked_without(status: int) -> None:
+    ideal = Ideal()
+
+    def choose(seen: Seen) -> Reply:
+        return refusal(status, "no such member") if "stream_options" in seen.body else ideal.answer(seen)
+
+    assert _last(run(_bench(choose))).tokens_by == "chunks"
+
+
+def test_usage_that_is_asked_for_and_not_sent_is_not_named_as_the_source() -> None:
+    ideal = Ideal()
+
+    def choose(seen: Seen) -> Reply:
+        if seen.method == "POST":
+            body = json.loads(seen.body)
+            body.pop("stream_options")
+            seen = msgspec.structs.replace(seen, body=json.dumps(body))
+        return ideal.answer(seen)
+
+    step = _last(run(_bench(choose)))
+    assert (step.tokens_by, step.decoded_tokens) == ("chunks", 5)
+
+
+def test_the_model_of_the_tokenizer_is_asked_where_the_server_lists_it() -> None:
+    report = run(_bench(Ideal(models=("other", "ideal")).answer, model=None, tokenizer="ideal"))
+    assert report.model == "ideal"
+
+
+def test_what_is_kept_has_a_limit_and_the_report_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_run, "MOST_KEPT", 5_000)
+    report = run(_bench(Ideal().answer, levels=(1, 2), duration_s=600.0, warmup_s=0.001))
+    assert not report.is_whole
+    assert "are not kept" in report.why
+    assert 10 < sum(step.requests for step in report.steps) < 100
+
+
+# ---- secrets
+
+
+@pytest.mark.parametrize(("host", "is_sent"), [("127.0.0.1", True), ("localhost", False)])
+def test_key_and_headers_go_to_another_host_only_where_they_are_meant_for_it(host: str, is_sent: bool) -> None:
+    heard: list[dict[str, str]] = []
+    ideal = Ideal()
+
+    def choose(seen: Seen) -> Reply:
+        heard.append(seen.headers)
+        return ideal.answer(seen)
+
+    async def work(**more: Any) -> list[dict[str, str]]:  # noqa: ANN401 - any setting
+        heard.clear()
+        async with serving(ideal.answer) as first, serving(choose) as second:
+            other = second.replace("127.0.0.1", host)
+            told = {"key": KEY, "headers": (("X-Token", "another-secret"),), "levels": (1,), "duration_s": 0.05}
+            await bench(_settings(first, against=other, **told, **more))
+        return list(heard)
+
+    sent = run(work())
+    assert {"authorization" in headers for headers in sent} == {is_sent}
+    assert {"x-token" in headers for headers in sent} == {is_sent}
+    assert {headers["authorization"] for headers in run(work(against_key="its-own-key"))} == {"Bearer its-own-key"}
+
+
+def test_a_server_that_repeats_the_key_does_not_bring_it_into_the_report() -> None:
+    report = run(_bench(_by_turns(None, refusal(401, f"the key {KEY} is worn out")), key=KEY))
+    assert KEY not in msgspec.json.encode(report, enc_hook=list).decode()
+    assert "401: the key [hidden] is worn out" in _last(report).reasons
+    with pytest.raises(UnreachableError) as caught:
+        run(_bench(lambda _: refusal(401, f"who is {KEY}"), key=KEY))
+    assert KEY not in str(caught.value)

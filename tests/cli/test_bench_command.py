@@ -2,6 +2,7 @@
 
 import json
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -128,3 +129,60 @@ def test_nobody_there_is_one_line(here: Run) -> None:
     ran = here("bench", "http://127.0.0.1:9/v1")  # the port of `discard`: nobody listens there
     assert (ran.code, ran.out) == (3, b"")
     assert ran.notes.startswith("welldone bench: http://127.0.0.1:9/v1: no connection to the server")
+
+
+# ---- files, and the end
+
+
+def test_what_cannot_be_written_is_said_before_the_run(here: Run, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    for words, said in (
+        (("--report", str(tmp_path / "none" / "a.json")), "cannot write"),
+        (("--report", str(tmp_path / "a.pdf")), f"{tmp_path / 'a.pdf'}: the name of a report ends in one of"),
+        (("--results-dir", str(file / "results")), "cannot make the folder"),
+        (("--results-dir", str(file)), "cannot make the folder"),
+    ):
+        ran = here("bench", "http://127.0.0.1:9/v1", *words)
+        assert (ran.code, ran.out, ran.notes.count("\n")) == (2, b"", 1)
+        assert ran.notes.startswith(said)
+
+
+def test_a_report_that_cannot_be_written_in_the_end_is_shown_all_the_same(mock: Mock, tmp_path: Path) -> None:
+    """Its folder goes away in the middle of the run, as a disk does that is full."""
+    gone, kept = tmp_path / "gone", tmp_path / "kept.json"
+    gone.mkdir()
+    words = ["bench", _url(mock), "--concurrency", "1", *QUICK, "--report", str(gone / "a.csv"), "--report", str(kept)]
+    with Live(*words, cwd=tmp_path) as live:
+        assert live.process.stderr is not None
+        while b"warmup" not in (line := live.process.stderr.readline()):
+            assert line, "it ended before its warm-up was over"
+        gone.rmdir()
+        ran = live.end()
+    assert ran.code == 2
+    assert b"concurrency@1" in ran.out
+    assert json.loads(kept.read_bytes())["is_whole"] is True
+    assert f"cannot write {gone / 'a.csv'}: no such file or directory" in ran.notes
+
+
+def test_who_reads_no_further_does_not_cost_the_report(mock: Mock, tmp_path: Path) -> None:
+    kept = tmp_path / "kept.json"
+    with Live("bench", _url(mock), "--concurrency", "1", *QUICK, "--report", str(kept), cwd=tmp_path) as live:
+        assert live.process.stdout is not None
+        live.process.stdout.close()
+        assert live.process.wait() == 141
+    assert json.loads(kept.read_bytes())["is_whole"] is True
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_server_that_says_nothing_can_be_left_at_once(tmp_path: Path, number: signal.Signals) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(60)
+        port = server.getsockname()[1]
+        with Live("bench", f"http://127.0.0.1:{port}/v1", "--model", "m", cwd=tmp_path) as live:
+            asked, _ = server.accept()
+            live.process.send_signal(number)
+            ran = live.end()
+            asked.close()
+    assert (ran.code, ran.out) == (130, b"")
+    assert b"Traceback" not in ran.err

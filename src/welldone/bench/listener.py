@@ -115,6 +115,8 @@ class Listener:
         if self._is_settled:
             return
         self._is_settled = True
+        if self._done_s is not None:  # whoever gave up waiting for more: the answer was whole
+            end, why = self._verdict(None)
         if self._lingering is not None:
             self._lingering.cancel()
             self._lingering = None

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Any, TypeVar
 
-MOST_USERS = 10_000
-"""Users at once: as many connections as a machine has ports for, and a few times what a server takes."""
+_MOST_USERS = 10_000  # a machine has ports for a few times as many connections
 _LONGEST_S = 24 * 3600.0
 _UNITS = {
     **dict.fromkeys(("ms", "msec", "millis"), 0.001),
@@ -83,10 +82,13 @@ def positive(most: float) -> Callable[[str], float]:
     return read
 
 
+users = whole(1, _MOST_USERS)
+"""How many users ask at once."""
+
+
 def levels(text: str) -> tuple[int, ...]:
     """Numbers of users."""
-    read = whole(1, MOST_USERS)
-    return tuple(read(part.strip()) for part in text.split(","))
+    return tuple(users(part.strip()) for part in text.split(","))
 
 
 def members(text: str) -> dict[str, Any]:

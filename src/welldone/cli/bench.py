@@ -38,7 +38,8 @@ welldone bench http://127.0.0.1:8080/v1 --against http://127.0.0.1:8000/v1 -b th
 welldone bench compare before.json after.json
 """
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_FASTEST = 1e6  # requests per second: more than any client makes
+_RATE = amounts.positive(1e6)  # requests per second: more than any client makes
+_ARRIVALS = amounts.word(Arrivals)
 _SEEDS = 10**6
 _UNSAFE = re.compile(r"[^\w-]+")
 
@@ -98,31 +99,12 @@ def _add_server(parser: Parser) -> None:
 def _add_load(parser: Parser) -> None:
     add = parser.add_argument_group("the load").add_argument
     add("--benchmark-kind", "-b", metavar="KIND", type=amounts.word(Kind), help=f"{', '.join(Kind)} (sweep)")
-    add(
-        "--rates",
-        "-r",
-        metavar="N",
-        type=amounts.positive(_FASTEST),
-        action="append",
-        default=[],
-        help="requests per second (repeatable)",
-    )
+    add("--rates", "-r", metavar="N", type=_RATE, action="append", default=[], help="requests per second (repeatable)")
     add("--num-rates", metavar="N", type=amounts.whole(1, 100), default=10, help="steps of a sweep (10)")
-    add(
-        "--max-vus",
-        "-m",
-        metavar="N",
-        type=amounts.whole(1, amounts.MOST_USERS),
-        help="users, or requests at once, at most (128)",
-    )
+    add("--max-vus", "-m", metavar="N", type=amounts.users, help="users, or requests at once, at most (128)")
     add("--concurrency", metavar="N,N", type=amounts.levels, default=(), help="numbers of users, for -b concurrency")
     add("--replay", metavar="FILE", type=Path, help="arrival times, for -b replay: JSONL, or seconds a line")
-    add(
-        "--arrivals",
-        metavar="HOW",
-        type=amounts.word(Arrivals),
-        help=f"how requests come: {', '.join(Arrivals)} (constant)",
-    )
+    add("--arrivals", metavar="HOW", type=_ARRIVALS, help=f"how requests come: {', '.join(Arrivals)} (constant)")
     add("--burstiness", metavar="X", type=amounts.positive(MOST_BURSTY), help="of bursty arrivals; 1 is poisson (4)")
     add("--duration", "-d", metavar="TIME", type=amounts.time, help="of each step, such as 30s or 2m (120s)")
     add("--warmup", "-w", metavar="TIME", type=amounts.time_or_none, help="of the warm-up (30s); 0s: none")
