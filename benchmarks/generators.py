@@ -103,7 +103,7 @@ def cpu_per_chunk_s(generator: Generator, *, port: int, streams: int, texts: int
         short = Job(folder=folder, port=port, streams=streams, requests=SHORT, texts=texts)
         long = replace(short, requests=SHORT + requests)
         pairs = [(_cpu_s(generator, short, core), _cpu_s(generator, long, core)) for _ in range(_ROUNDS)]
-    few, many = map(min, zip(*pairs, strict=True))
+    few, many = (min(runs) for runs in zip(*pairs, strict=True))
     return (many - few) / (requests * texts)
 
 

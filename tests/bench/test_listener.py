@@ -139,6 +139,15 @@ def test_a_connection_that_is_lost_is_cut() -> None:
     assert run(work()).end is End.CUT
 
 
+def test_a_connection_that_is_lost_before_any_word_was_there_and_is_cut() -> None:
+    async def work() -> Record:
+        played = Played()
+        played.listener.end(OutboundError("the connection was lost before the reply was whole"))
+        return played.record
+
+    assert run(work()).end is End.CUT
+
+
 def test_rules_that_are_broken_are_noted() -> None:
     twice = chunk({"role": "assistant", "content": "Hi"})
     assert "delta-role-once" in play([(0.1, ROLE + twice + STOP + DONE)], end=0.2).rules

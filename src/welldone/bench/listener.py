@@ -34,8 +34,9 @@ _NOBODY = Head("chatcmpl-bench", 0, "bench")
 _ERROR_LIMIT_BYTES = 4096  # of a refusal that is read for its message
 _SHOWN = 100  # characters of a message: many share a line of the report
 _MOST_CHUNKS = 1_000_000  # of an answer: the longest contexts of today hold a million tokens
-_LINGER_S = 1.0
-"""How long the end of the reply is waited for after `[DONE]`: the connection can be used again then."""
+_LINGER_S = 0.1
+"""How long the end of the reply is waited for after `[DONE]`: it comes with it, or soon, and the connection can be used
+again then. Who does not send it holds up a user for so long."""
 
 
 class Listener:
@@ -185,7 +186,7 @@ class Listener:
     def _verdict(self, error: OutboundError | None) -> tuple[End, str]:
         status = self.record.status
         if status is None:
-            return End.UNREACHABLE, str(error or "no reply")
+            return End.CUT, str(error or "no reply")
         if status >= 400:
             return End.REFUSED, f"{status}: {self._complaint()}"
         if not self._is_stream:

@@ -21,7 +21,7 @@ class End(StrEnum):
     FAILED = "failed"
     """The server said in the stream that it failed."""
     CUT = "cut"
-    """The stream ended without a finish reason, or the connection was lost."""
+    """The stream ended without a finish reason, or the connection was lost, also before anything was said."""
     BROKEN = "broken"
     """What came is no stream: another content type, no text, bytes that are no frames."""
     TIMED_OUT = "timed out"
