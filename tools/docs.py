@@ -4,6 +4,7 @@ the settings, the schema of a report.
 With --check nothing is written: it fails if a document is not what it would be.
 """
 
+import argparse
 import contextlib
 import io
 import json
@@ -52,9 +53,12 @@ FAMILIES = {
 
 def main() -> int:
     """Write the documents, or say which are stale."""
+    parser = argparse.ArgumentParser(description="Writes the generated documents anew.")
+    parser.add_argument("--check", action="store_true", help="only say which are stale")
+    is_check = parser.parse_args().check
     documents = _documents()
     stale = [path for path, text in documents.items() if not path.exists() or path.read_text("utf-8") != text]
-    if "--check" in sys.argv[1:]:
+    if is_check:
         for path in stale:
             print(f"{path.relative_to(DOCS.parent)} is stale: run make docs")
         return 1 if stale else 0
