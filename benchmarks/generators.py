@@ -103,8 +103,8 @@ def cpu_per_chunk_s(generator: Generator, *, port: int, streams: int, texts: int
         short = Job(folder=folder, port=port, streams=streams, requests=SHORT, texts=texts)
         long = replace(short, requests=SHORT + requests)
         pairs = [(_cpu_s(generator, short, core), _cpu_s(generator, long, core)) for _ in range(_ROUNDS)]
-    few, many = (min(runs) for runs in zip(*pairs, strict=True))
-    return (many - few) / (requests * texts)
+    more_s = min(many for _, many in pairs) - min(few for few, _ in pairs)
+    return more_s / (requests * texts)
 
 
 def _cpu_s(generator: Generator, job: Job, core: int) -> float:

@@ -35,7 +35,7 @@ def together(loads: Sequence[Load], **facts: Unpack[Facts]) -> Step:
         seconds=seconds,
         due=sum(load.counts.due for load in loads),
         skipped=sum(load.counts.skipped for load in loads),
-        tokens_by=" and ".join(sorted({by for load in loads for by in load.tokens_by}, reverse=True)) or "nobody",
+        tokens_by=" and ".join(sorted({by for load in loads for by in load.tokens_by}, reverse=True)) or "chunks",
         own=_own(loads),
         **facts,
     )

@@ -35,6 +35,7 @@ MOST_KEPT = 50_000_000
 _RECORD_SIZE = 60  # numbers that would take as much memory as a record without its times does
 _FULL = f"it has measured {MOST_KEPT:,} chunks, and more are not kept: a shorter --duration, or fewer steps, fit"
 _NO_RATE = "no answer of the throughput step ended well, so there is no rate to go on from"
+_PATIENCE = "a longer --grace, or shorter answers (--decode-options num_tokens=50), may do"
 _SECRET = ("key", "against_key", "headers")
 
 
@@ -144,7 +145,9 @@ class _Run:
     def _check_warmup(self) -> None:
         for step in self._watch.steps:
             if not step.ok and not self._stop.is_set():
-                reason = next(iter(step.reasons), "no answer in time")
+                reason = next(iter(step.reasons), End.UNFINISHED)
+                if reason == End.UNFINISHED:
+                    reason = f"it was still under way after {step.seconds + self._settings.grace_s:g} s; {_PATIENCE}"
                 raise UnreachableError(f"{step.target} gave no whole answer in the warm-up: {reason}")
 
     async def _sweep(self) -> None:
