@@ -128,7 +128,7 @@ def test_a_key_comes_from_the_environment_by_its_name(here: Run, mock: Mock) -> 
         ('URL --extra {"model":"m"}', "welldone check: argument --extra: model is what the probes set"),
         ("URL --header secret", "welldone check: argument --header: is no header"),
         ("URL --jobs 0", "welldone check: argument --jobs: '0' is no whole number from 1 to 64"),
-        ("URL --timeout never", "welldone check: argument --timeout: 'never' is no number of seconds"),
+        ("URL --timeout never", "welldone check: argument --timeout: 'never' is no time above 0 and up to 24h"),
         ("URL --profile netscape", "there is no profile 'netscape'"),
         ("URL --modle x", "welldone check does not know '--modle' (did you mean '--model'?)"),
     ],

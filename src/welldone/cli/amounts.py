@@ -1,4 +1,4 @@
-"""What the options of `bench` hold: times, numbers, lists of them. What cannot be read is said in a few words."""
+"""What options of `check` and `bench` hold: times, numbers, lists of them. What cannot be read is said in few words."""
 
 import argparse
 import json
@@ -91,14 +91,21 @@ def levels(text: str) -> tuple[int, ...]:
     return tuple(users(part.strip()) for part in text.split(","))
 
 
-def members(text: str) -> dict[str, Any]:
+def json_object(text: str) -> dict[str, Any]:
     """Members for the body of a request."""
     try:
         value = json.loads(text)
+        json.dumps(value, ensure_ascii=False).encode()  # halves of characters cannot be sent
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
         raise argparse.ArgumentTypeError('is no JSON object, such as {"reasoning_effort":"low"}')
+    return value
+
+
+def members(text: str) -> dict[str, Any]:
+    """Members that a request of `bench` has not of its own."""
+    value = json_object(text)
     for name in _RESERVED:
         if name in value:
             raise argparse.ArgumentTypeError(f"has {name!r}, which each request has of its own; see --decode-options")

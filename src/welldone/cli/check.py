@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import json
 from argparse import Namespace
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,7 +16,7 @@ from welldone.check.report import Report
 from welldone.check.reports import data, forms, terminal
 from welldone.check.run import NothingError, UnreachableError, check
 from welldone.check.settings import CheckSettings, Patience
-from welldone.cli import asking, captures, show
+from welldone.cli import amounts, asking, captures, show
 from welldone.cli.asking import ENV
 from welldone.cli.exits import Exit, UsageError
 from welldone.cli.options import Parser
@@ -43,7 +42,6 @@ The exit code is 0 where no broken rule is known to break a client (with --stric
 1 where one is, 3 where the server cannot be checked, 4 where there was nothing to judge."""
 
 _SIDE_BY_SIDE_LIMIT = 64
-_TIMEOUT_LIMIT_S = 3600.0
 
 
 def run(arguments: list[str]) -> Exit:
@@ -97,9 +95,9 @@ def _parser() -> Parser:
     add("--record", metavar="DIR", type=Path, help="keep every reply as a trace, for welldone lint and mock")
     add("--verbose", "-v", action="store_true", help="show every probe, and the rules that were not heard")
     add("--list", action="store_true", help="show the probes")
-    add("--jobs", metavar="N", type=_jobs, default=4, help="requests at once (4)")
-    add("--timeout", metavar="SECONDS", type=_seconds, default=60.0, help="for a reply to be whole (60)")
-    add("--extra", metavar="JSON", type=_object, default={}, help="members for the body of every request")
+    add("--jobs", metavar="N", type=amounts.whole(1, _SIDE_BY_SIDE_LIMIT), default=4, help="requests at once (4)")
+    add("--timeout", metavar="TIME", type=amounts.time, default=60.0, help="for a reply to be whole (60s)")
+    add("--extra", metavar="JSON", type=_members, default={}, help="members for the body of every request")
     add(
         "--header",
         metavar="LINE",
@@ -113,30 +111,8 @@ def _parser() -> Parser:
     return parser
 
 
-def _jobs(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 4 and 1 <= int(text) <= _SIDE_BY_SIDE_LIMIT):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 to {_SIDE_BY_SIDE_LIMIT}")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds <= _TIMEOUT_LIMIT_S:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds up to {_TIMEOUT_LIMIT_S:g}")
-    return seconds
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-        json.dumps(value, ensure_ascii=False).encode()  # halves of characters cannot be sent
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError('is no JSON object, such as {"reasoning_effort":"low"}')
+def _members(text: str) -> dict[str, Any]:
+    value = amounts.json_object(text)
     try:
         members_given(value)
     except ValueError as error:
