@@ -375,3 +375,18 @@ class TestHostile:
             assert re.match("<(h3|table|details)>", block)
             assert all(line.strip() for line in block.splitlines())
             tags(block)
+
+
+def test_what_is_wrong_in_every_stream_is_one_line_on_the_terminal() -> None:
+    report = wrong()
+    model = next(probe for probe in report.probes if probe.broken)
+    names = ["one", "two", "three", "four"]
+    alike = [msgspec.structs.replace(model, name=name, broken=("delta-role-once",)) for name in names]
+    late = msgspec.structs.replace(alike[0], name="late", broken=("sse-no-bom",), is_given_up=True)
+    drawn = terminal.lines(msgspec.structs.replace(report, probes=(*alike, late)), lambda text, _: text)
+    assert "wrong  delta-role-once: in one, two, three, four" in drawn
+    assert [line for line in drawn if line.startswith("late ")]
+    few = terminal.lines(msgspec.structs.replace(report, probes=tuple(alike[:3])), lambda text, _: text)
+    assert sum(line.startswith(("one ", "two ", "three ")) for line in few) == 3
+    whole = terminal.lines(msgspec.structs.replace(report, probes=tuple(alike)), lambda text, _: text, is_verbose=True)
+    assert sum(line.startswith(tuple(f"{name} " for name in names)) for line in whole) == 4

@@ -35,13 +35,19 @@ def _heading(report: Report) -> list[str]:
 
 
 def _probes(probes: Sequence[Probed], paint: Paint, *, is_verbose: bool) -> list[str]:
-    shown = probes if is_verbose else [probe for probe in probes if probe.verdict is not Verdict.RIGHT]
-    width = max((len(probe.name) for probe in shown), default=0)
-    rows = [f"{probe.name:<{width}}  {_verdict(probe.verdict, paint)}  {gist(probe)}".rstrip() for probe in shown]
-    return rows if is_verbose else [*_joined(probes, paint), *rows]
+    if is_verbose:
+        return _rows(probes, paint)
+    alike = _alike(probes)
+    shown = [probe for probe in probes if probe.verdict is not Verdict.RIGHT and probe.broken not in alike]
+    return [*_right(probes, paint), *_rows(shown, paint), *_broken_alike(alike, paint)]
 
 
-def _joined(probes: Sequence[Probed], paint: Paint) -> list[str]:
+def _rows(probes: Sequence[Probed], paint: Paint) -> list[str]:
+    width = max((len(probe.name) for probe in probes), default=0)
+    return [f"{probe.name:<{width}}  {_verdict(probe.verdict, paint)}  {gist(probe)}".rstrip() for probe in probes]
+
+
+def _right(probes: Sequence[Probed], paint: Paint) -> list[str]:
     """The probes that are right. A group that is right as a whole is one word."""
     groups: dict[str, list[Probed]] = {}
     for probe in probes:
@@ -50,12 +56,38 @@ def _joined(probes: Sequence[Probed], paint: Paint) -> list[str]:
     for group, members in groups.items():
         right = [probe.name for probe in members if probe.verdict is Verdict.RIGHT]
         words += [f"{group} ({len(right)})"] if 1 < len(right) == len(members) else right
-    if not words:
-        return []
+    return _wrapped(Verdict.RIGHT, ", ".join(words), paint) if words else []
+
+
+def _alike(probes: Sequence[Probed]) -> dict[tuple[str, ...], list[Probed]]:
+    """Probes that heard the same rules broken and nothing else, where they are many: what is wrong in every stream."""
+    by_rules: dict[tuple[str, ...], list[Probed]] = {}
+    for probe in probes:
+        if probe.broken and not probe.is_given_up:
+            by_rules.setdefault(probe.broken, []).append(probe)
+    # One that has more to say keeps its row, and so do those like it.
+    told = {probe.broken for probe in probes if probe.is_given_up}
+    return {rules: found for rules, found in by_rules.items() if len(found) > _NAMED and rules not in told}
+
+
+def _broken_alike(alike: dict[tuple[str, ...], list[Probed]], paint: Paint) -> list[str]:
+    drawn: list[str] = []
+    for rules, probes in alike.items():
+        names = ", ".join(probe.name for probe in probes)
+        drawn += _wrapped(probes[0].verdict, f"{', '.join(rules)}: in {names}", paint)
+    return drawn
+
+
+def _wrapped(verdict: Verdict, text: str, paint: Paint) -> list[str]:
+    """A verdict on many."""
     first, *rest = textwrap.wrap(
-        f"right  {', '.join(words)}", _WIDTH, subsequent_indent=" " * 7, break_on_hyphens=False, break_long_words=False
+        f"{verdict}  {text}",
+        _WIDTH,
+        subsequent_indent=" " * (len(verdict) + 2),
+        break_on_hyphens=False,
+        break_long_words=False,
     )
-    return [first.replace("right", paint("right", "right"), 1), *rest]
+    return [first.replace(verdict, paint(verdict, _kind(verdict)), 1), *rest]
 
 
 def _verdict(verdict: Verdict, paint: Paint) -> str:
