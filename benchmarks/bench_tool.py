@@ -7,19 +7,18 @@ each counts, the least disturbed one. For Linux.
 """
 
 import argparse
-import json
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from asker import Heard, Run  # isort: skip  # neighbours: a script's own folder is on the path
 from child import Child, ChildError, started  # isort: skip
-from figures import Bar, note, number, percentile  # isort: skip
+from figures import Bar, all_kept, note, number, percentile, print_json  # isort: skip
 from gateway import allow_many_files, cores, in_words  # isort: skip
 from generators import KNOWN, Generator, GeneratorError, cpu_per_chunk_s  # isort: skip
 from programs import ProgramError, Programs, compile_all, upstream  # isort: skip
@@ -323,11 +322,8 @@ def main() -> int:
     except (ProgramError, ChildError, GeneratorError) as error:
         print(error, file=sys.stderr)
         return 3
-    if options.is_json:
-        print(json.dumps(asdict(report), indent=1))
-    else:
-        show(report)
-    return int(options.is_strict and not all(bar.is_kept for bar in report.bars))
+    print_json(report) if options.is_json else show(report)
+    return int(options.is_strict and not all_kept(report.bars))
 
 
 if __name__ == "__main__":

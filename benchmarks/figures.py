@@ -1,8 +1,10 @@
 """What was measured of one way at one level, what is shown of it, and what is wanted."""
 
+import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from load import Heard  # isort: skip  # a neighbour: a script's own folder is on the path
 
@@ -170,3 +172,13 @@ def note(text: str) -> None:
     """What happens now, for one who watches."""
     if sys.stderr.isatty():
         print(text, file=sys.stderr)
+
+
+def print_json(report: Any) -> None:  # noqa: ANN401 - any dataclass
+    """All figures, for programs."""
+    print(json.dumps(asdict(report), indent=1))
+
+
+def all_kept(bars: Sequence[Bar]) -> bool:
+    """Whether all is as it was wanted."""
+    return all(bar.is_kept for bar in bars)

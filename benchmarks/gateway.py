@@ -6,7 +6,6 @@ differ. For Linux.
 """
 
 import argparse
-import json
 import math
 import os
 import resource
@@ -15,10 +14,10 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from figures import Bar, note, number  # isort: skip  # neighbours: a script's own folder is on the path
+from figures import Bar, all_kept, note, number, print_json  # isort: skip  # neighbours: a script's own folder is on the path
 from gateways import Gateway, GatewayError, Running, known, running  # isort: skip
 from passed import LONG, MANY, OURS, Round, Row, Tally, bar_of_long, bars, bars_of_many, row  # isort: skip
 from programs import Plan, ProgramError, Programs, Reader, compile_all, upstream  # isort: skip
@@ -305,11 +304,8 @@ def main() -> int:
     except (ProgramError, GatewayError) as error:
         print(error, file=sys.stderr)
         return 3
-    if options.is_json:
-        print(json.dumps(asdict(report), indent=1))
-    else:
-        show(report)
-    return int(options.is_strict and not all(bar.is_kept for bar in report.bars))
+    print_json(report) if options.is_json else show(report)
+    return int(options.is_strict and not all_kept(report.bars))
 
 
 if __name__ == "__main__":

@@ -5,11 +5,10 @@ count, since machines differ. Options that are not its own go to `welldone serve
 """
 
 import argparse
-import json
 import os
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from welldone.cli.pull import fetch
@@ -17,7 +16,7 @@ from welldone.engines import default
 from welldone.engines.store import models_folder
 
 from child import Child, ChildError, started  # isort: skip  # neighbours: a script's own folder is on the path
-from figures import Bar, Row, Tally, bars, note, number, row  # isort: skip
+from figures import Bar, Row, Tally, all_kept, bars, note, number, print_json, row  # isort: skip
 from load import Heard, Run  # isort: skip
 from served import Cpu, Place  # isort: skip
 
@@ -229,11 +228,8 @@ def main() -> int:
     except (BenchError, ChildError) as error:
         print(error, file=sys.stderr)
         return 3
-    if options.is_json:
-        print(json.dumps(asdict(report), indent=1))
-    else:
-        show(report)
-    return int(options.is_strict and not all(bar.is_kept for bar in report.bars))
+    print_json(report) if options.is_json else show(report)
+    return int(options.is_strict and not all_kept(report.bars))
 
 
 if __name__ == "__main__":

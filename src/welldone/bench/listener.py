@@ -11,6 +11,7 @@ import msgspec
 
 from welldone.bench.quick import Quick
 from welldone.bench.record import End, Record
+from welldone.drawing.texts import in_a_line
 from welldone.net.outbound import OutboundError
 from welldone.wire.asked import Asked
 from welldone.wire.events import (
@@ -208,5 +209,4 @@ class Listener:
         error = said.get("error", said) if isinstance(said, dict) else said
         message = error.get("message") if isinstance(error, dict) else error
         text = message if isinstance(message, str) else self._error.decode("utf-8", "replace")
-        line = " ".join(text.split())[:_SHOWN]
-        return "".join(char if char.isprintable() else "?" for char in line)
+        return in_a_line(text, _SHOWN)

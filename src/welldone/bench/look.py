@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from welldone.bench.settings import BenchSettings
+from welldone.drawing.texts import in_a_line
 from welldone.engines.listed import read_models
 from welldone.net.address import Address, read_url
 from welldone.net.outbound import Fetched, OutboundError, fetch
@@ -119,5 +120,4 @@ async def ask_root(target: Target, path: str, body: dict[str, Any]) -> dict[str,
 
 
 def _complaint(reply: Fetched) -> str:
-    text = " ".join(reply.body[:1000].decode("utf-8", "replace").split())
-    return f"{reply.status}: " + "".join(char if char.isprintable() else "?" for char in text[:_SHOWN])
+    return f"{reply.status}: {in_a_line(reply.body[:1000].decode('utf-8', 'replace'), _SHOWN)}"

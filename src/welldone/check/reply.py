@@ -4,7 +4,6 @@ It is read with the eyes of the judge (`rules/heard`), stream or not: probes ask
 """
 
 import json
-import re
 from bisect import bisect_left
 from functools import cached_property
 from itertools import pairwise
@@ -12,12 +11,13 @@ from typing import Any
 
 import msgspec
 
+from welldone.drawing.texts import in_a_line
 from welldone.net.ear import Recording
+from welldone.rules.capture import whole_frames
 from welldone.rules.choices import Choice, as_list, as_object, as_text
 from welldone.rules.heard import Form, Heard
 from welldone.rules.trace import Trace
 
-_FRAME_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _SHOWN = 160  # characters of a server's error message: it is quoted in a line
 
 
@@ -90,7 +90,7 @@ class Reply:
         recording, is_unended = self.recording, self.is_unended
         body = recording.body
         return Trace(
-            body=body[: max((end.end() for end in _FRAME_END.finditer(body)), default=0)] if is_unended else body,
+            body=whole_frames(body) if is_unended else body,
             endpoint=self.asked.endpoint,
             request=self.asked.json,
             status=recording.status,
@@ -136,8 +136,7 @@ class Reply:
         error = self.json.get("error", self.json)
         text = as_text(error if isinstance(error, str) else as_object(error).get("message"))
         text = text or self.recording.body[:1000].decode("utf-8", "replace")
-        line = " ".join(text.split())
-        shown = "".join(char if char.isprintable() else "?" for char in line[:_SHOWN])
+        shown = in_a_line(text, _SHOWN)
         return f"{self.status}: {shown}" if shown else f"status {self.status}"
 
     # ---- what it says

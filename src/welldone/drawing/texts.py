@@ -18,6 +18,11 @@ def printable(text: str, longest: int = LONGEST) -> str:
     return cut if cut.isprintable() else "".join(char if char.isprintable() else ascii(char)[1:-1] for char in cut)
 
 
+def in_a_line(text: str, longest: int) -> str:
+    """The beginning of a text as part of a line: what cannot be printed is a question mark."""
+    return "".join(char if char.isprintable() else "?" for char in " ".join(text.split())[:longest])
+
+
 def inert(value: Value, longest: int = LONGEST) -> Value:
     """The same report, or part of one, with every text in it printable."""
     cleaned: Value = _inert(value, longest)

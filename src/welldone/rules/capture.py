@@ -75,7 +75,7 @@ def read_trace(record: dict[str, Any], body: bytes) -> Trace:
     request, complete = record.get("request"), record.get("body_complete")
     is_left = complete is None and record.get("error") is not None and not _DONE.search(body)
     if is_left:
-        body = body[: max((found.end() for found in _FRAME_END.finditer(body)), default=0)]
+        body = whole_frames(body)
         if not body:
             return Trace(body=b"", end=None)
     found = _STATUS.match(str(record.get("status")))
@@ -91,6 +91,11 @@ def read_trace(record: dict[str, Any], body: bytes) -> Trace:
         end=None if is_left else True,
         pieces=_sizes(record.get("http_chunk_sizes")),
     )
+
+
+def whole_frames(body: bytes) -> bytes:
+    """The frames that are whole, of a stream that was left."""
+    return body[: max((found.end() for found in _FRAME_END.finditer(body)), default=0)]
 
 
 def _pairs(headers: object) -> tuple[tuple[str, str], ...] | None:
