@@ -49,6 +49,12 @@ from welldone.wire.pipe import Pipe
 from welldone.wire.stops import Stops
 
 STOP = Finish(0, "stop")
+
+
+def stopped(string: str) -> Finish:
+    return Finish(0, "stop", string)
+
+
 LENGTH = Finish(0, "length")
 
 
@@ -75,26 +81,28 @@ def said(events: list[Event]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("strings", "pieces", "shown"),
+    ("strings", "pieces", "shown", "stop"),
     [
-        (("five",), ["one, ", "five, ", "six"], "one, "),
-        (("five",), ["one, fi", "ve, six"], "one, "),
-        (("five",), ["one, f", "i", "v", "e"], "one, "),
-        (("five",), ["five"], ""),
-        (("five",), ["one fi", "fi", "ve"], "one fi"),
-        (("aab",), ["aaa", "b"], "a"),
-        (("six", "five"), ["five, six"], ""),
-        (("six", "five"), ["six, five"], ""),
-        (("end", "<|end|>"), ["a<|", "end", "|>"], "a"),
-        (("end", "<|end|>"), ["a<|", "end", "ed"], "a<|"),
-        (("end", "<|end|>"), ["a<|", "end"], "a<|"),
-        (("\n\n",), ["a\n", "b\n", "\nc"], "a\nb"),
-        (("é漢",), ["é", "é", "漢"], "é"),
+        (("five",), ["one, ", "five, ", "six"], "one, ", "five"),
+        (("five",), ["one, fi", "ve, six"], "one, ", "five"),
+        (("five",), ["one, f", "i", "v", "e"], "one, ", "five"),
+        (("five",), ["five"], "", "five"),
+        (("five",), ["one fi", "fi", "ve"], "one fi", "five"),
+        (("aab",), ["aaa", "b"], "a", "aab"),
+        (("six", "five"), ["five, six"], "", "five"),
+        (("six", "five"), ["six, five"], "", "six"),
+        (("end", "<|end|>"), ["a<|", "end", "|>"], "a", "<|end|>"),
+        (("end", "<|end|>"), ["a<|", "end", "ed"], "a<|", "end"),
+        (("end", "<|end|>"), ["a<|", "end"], "a<|", "end"),
+        (("\n\n",), ["a\n", "b\n", "\nc"], "a\nb", "\n\n"),
+        (("é漢",), ["é", "é", "漢"], "é", "é漢"),
     ],
 )
-def test_the_text_ends_before_the_first_stop_string(strings: tuple[str, ...], pieces: list[str], shown: str) -> None:
+def test_the_text_ends_before_the_first_stop_string(
+    strings: tuple[str, ...], pieces: list[str], shown: str, stop: str
+) -> None:
     events = [event for step in step_by_step(strings, [*texts(*pieces), LENGTH]) for event in step]
-    assert (said(events), events[-1]) == (shown, STOP)
+    assert (said(events), events[-1]) == (shown, stopped(stop))
     assert len([event for event in events if isinstance(event, Finish)]) == 1
 
 
@@ -141,7 +149,7 @@ def test_a_stop_string_does_not_go_over_thoughts() -> None:
 
 def test_after_a_stop_string_nothing_is_heard() -> None:
     stops = Stops(("b",))
-    assert stops.feed([*texts("abc", "d"), LENGTH, Usage(1, 2, 3, {})]) == [*texts("a"), STOP]
+    assert stops.feed([*texts("abc", "d"), LENGTH, Usage(1, 2, 3, {})]) == [*texts("a"), stopped("b")]
     assert stops.is_over
     assert stops.feed([KeepAlive(), Failure("x")]) == []
     assert stops.close() == []
@@ -150,19 +158,19 @@ def test_after_a_stop_string_nothing_is_heard() -> None:
 def test_a_stop_string_that_hid_behind_a_longer_one_still_ends_the_text() -> None:
     failure = Failure("gone")
     waiting = texts("a<|end")
-    assert Stops(("end", "<|end|>")).feed([*waiting, failure]) == [*texts("a<|"), STOP, failure]
-    assert Stops(("end", "<|end|>")).feed([*waiting, Reasoning(0, "hm")]) == [*texts("a<|"), STOP]
+    assert Stops(("end", "<|end|>")).feed([*waiting, failure]) == [*texts("a<|"), stopped("end"), failure]
+    assert Stops(("end", "<|end|>")).feed([*waiting, Reasoning(0, "hm")]) == [*texts("a<|"), stopped("end")]
 
 
 def test_tokens_are_counted_up_to_the_stop_string() -> None:
     events: list[Event] = [timed(1), Text(0, "a"), timed(2), Text(0, "b"), timed(3), Text(0, "c")]
     more = {"prompt_tokens_details": {"cached_tokens": 48}}
-    assert Stops(("b",)).feed(events) == [Text(0, "a"), timed(2), STOP, Usage(49, 2, 51, more)]
+    assert Stops(("b",)).feed(events) == [Text(0, "a"), timed(2), stopped("b"), Usage(49, 2, 51, more)]
 
 
 def test_timings_that_tell_nothing_make_no_usage() -> None:
     odd = Extra(0, Place.CHUNK, {"timings": {"predicted_n": 2}})
-    assert Stops(("b",)).feed([odd, Text(0, "b")]) == [odd, STOP]
+    assert Stops(("b",)).feed([odd, Text(0, "b")]) == [odd, stopped("b")]
 
 
 def test_of_timings_only_the_last_reach_the_client() -> None:
@@ -193,7 +201,7 @@ def logged(*tokens: str) -> list[Event]:
 
 def test_log_probabilities_wait_with_their_token_and_go_with_it() -> None:
     steps = step_by_step(("b c",), logged("a", " b", " c", " d"))
-    assert steps == [[], logged("a"), [], [], [], [*logged(" "), STOP], [], [], []]
+    assert steps == [[], logged("a"), [], [], [], [*logged(" "), stopped("b c")], [], [], []]
 
 
 def test_log_probabilities_of_half_a_character_go_with_it() -> None:
@@ -201,14 +209,14 @@ def test_log_probabilities_of_half_a_character_go_with_it() -> None:
     rest = Logprobs(0, {"content": [entry("é", bytes=[169])]})
     now = Extra(0, Place.CHOICE, {}, alone=True)
     events: list[Event] = [half, now, rest, Text(0, "é")]
-    assert Stops(("é",)).feed([*logged("a"), *events]) == [*logged("a"), STOP]
+    assert Stops(("é",)).feed([*logged("a"), *events]) == [*logged("a"), stopped("é")]
     assert Stops(("x",)).feed(events) == events
 
 
 def test_log_probabilities_of_several_tokens_are_cut_in_either_shape() -> None:
     chat = Logprobs(0, {"content": [entry("a"), entry("bé"), entry("c")], "refusal": None})
     cut = {"content": [entry("a"), entry("b")], "refusal": None}
-    assert Stops(("éc",)).feed([chat, Text(0, "abéc")]) == [Logprobs(0, cut), Text(0, "ab"), STOP]
+    assert Stops(("éc",)).feed([chat, Text(0, "abéc")]) == [Logprobs(0, cut), Text(0, "ab"), stopped("éc")]
     lists = {
         "tokens": ["a", "bé", "c"],
         "token_logprobs": [-1, -2, -3],
@@ -216,7 +224,11 @@ def test_log_probabilities_of_several_tokens_are_cut_in_either_shape() -> None:
         "text_offset": [7, 8, 10],
     }
     shown = {"tokens": ["a", "b"], "token_logprobs": [-1, -2], "top_logprobs": [None, {}], "text_offset": [7, 8]}
-    assert Stops(("éc",)).feed([Logprobs(0, lists), Text(0, "abéc")]) == [Logprobs(0, shown), Text(0, "ab"), STOP]
+    assert Stops(("éc",)).feed([Logprobs(0, lists), Text(0, "abéc")]) == [
+        Logprobs(0, shown),
+        Text(0, "ab"),
+        stopped("éc"),
+    ]
 
 
 # Whatever the text and wherever it is cut.
@@ -241,7 +253,8 @@ def test_the_answer_is_the_text_up_to_the_first_stop_string(
     found = [place for stop in strings if (place := whole.find(stop)) >= 0]
     shown = whole[: min(found, default=len(whole))]
     assert said(out) == shown
-    assert out[-1] == (STOP if found else LENGTH)
+    stops = [stop for stop in strings if found and whole.startswith(stop, min(found))]
+    assert out[-1] in (list(map(stopped, stops)) or [LENGTH])
     tokens = [one["token"] for event in out if isinstance(event, Logprobs) for one in event.value["content"]]
     assert "".join(tokens) == (shown if has_logprobs else "")
 

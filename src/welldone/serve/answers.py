@@ -29,7 +29,7 @@ from welldone.serve.requests import Request
 from welldone.serve.settings import ServeSettings
 from welldone.serve.troubles import Trouble
 from welldone.wire import sse
-from welldone.wire.dialects.stream import KEEP_ALIVE
+from welldone.wire.dialects.dialect import KEEP_ALIVE
 from welldone.wire.events import Json
 from welldone.wire.fold import Fold
 from welldone.wire.head import Endpoint, Head

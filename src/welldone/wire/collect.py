@@ -44,6 +44,8 @@ class Answer(msgspec.Struct):
     calls: list[Call] = []
     reason: str = ""
     """Empty where the choice never finished."""
+    stop: str | None = None
+    """The stop string that it ended at, where that is known."""
     logprobs: Json | None = None
     choice_fields: Json = {}
     delta_fields: Json = {}
@@ -119,8 +121,8 @@ def _add(answer: Answer, event: Opening | ToolCall | ToolArguments | Logprobs | 
         case Logprobs(value=value):
             answer.logprobs = {} if answer.logprobs is None else answer.logprobs
             _join(answer.logprobs, value)
-        case Finish(reason=reason):
-            answer.reason = reason
+        case Finish(reason=reason, stop=stop):
+            answer.reason, answer.stop = reason, stop
         case Extra(fields=fields):
             _join(answer.choice_fields, fields)
         case _:

@@ -75,6 +75,8 @@ class Finish(msgspec.Struct, frozen=True, gc=False):
 
     index: int
     reason: str
+    stop: str | None = None
+    """The stop string that it ended at, where that is known."""
 
 
 class Usage(msgspec.Struct, frozen=True):

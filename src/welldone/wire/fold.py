@@ -3,9 +3,7 @@
 from typing import ClassVar
 
 from welldone.wire.collect import collect
-from welldone.wire.dialects import chat, completions
 from welldone.wire.events import Event, Failure, KeepAlive
-from welldone.wire.head import Endpoint
 from welldone.wire.merge import Answered
 
 
@@ -37,10 +35,7 @@ class Fold(Answered):
         """The reply, when all parts have ended and none has failed."""
         reply = collect(self._events)
         reply.usage = self.usage
-        head = self._merge.head or self._fallback
-        if self._endpoint is Endpoint.CHAT:
-            return chat.whole(head, reply, functions=self._asked.functions, reasoning=self._reasoning)
-        return completions.whole(head, reply)
+        return self.dialect.whole(self._head, reply)
 
     def _keep(self, events: list[Event]) -> None:
         self._events += [event for event in events if type(event) is not KeepAlive]

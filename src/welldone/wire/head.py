@@ -16,6 +16,8 @@ class Endpoint(StrEnum):
 
     CHAT = "chat"
     COMPLETIONS = "completions"
+    RESPONSES = "responses"
+    MESSAGES = "messages"
 
 
 OBJECT = {Endpoint.CHAT: "chat.completion.chunk", Endpoint.COMPLETIONS: "text_completion"}

@@ -12,7 +12,9 @@ import msgspec
 
 from welldone.wire import sse
 from welldone.wire.asked import Asked
-from welldone.wire.dialects.chat import REASONING
+from welldone.wire.dialects.chat import REASONING, Chat
+from welldone.wire.dialects.completions import Completions
+from welldone.wire.dialects.dialect import Dialect
 from welldone.wire.events import ChoiceEvent, Event, Extra, Failure, KeepAlive, Opening, Place, Reword, Text, Usage
 from welldone.wire.forced import Forced
 from welldone.wire.head import Endpoint, Head
@@ -209,7 +211,8 @@ class Answered(ABC):
 
     `fallback` is the envelope for what the server does not say; ids that have to be made are made of its id, so that
     the same input gives the same bytes. `model` is the name that the client knows, where the server may say another.
-    `reasoning` are the fields that reasoning goes out in. For `think` and `strict` see `tune`.
+    `dialect` is how the client is answered; without one, as the server answers us, with reasoning in the fields that
+    `reasoning` names. For `think` and `strict` see `tune`.
     """
 
     IS_STREAM: ClassVar[bool]
@@ -223,6 +226,7 @@ class Answered(ABC):
         parts: Parts | None = None,
         forced: Forced | None = None,
         model: str | None = None,
+        dialect: Dialect | None = None,
         reasoning: tuple[str, ...] = REASONING,
         think: Think = "no",
         strict: frozenset[str] = frozenset(),
@@ -230,8 +234,9 @@ class Answered(ABC):
     ) -> None:
         self._endpoint = endpoint
         self._fallback = fallback
-        self._reasoning = reasoning
         self._asked = asked or Asked()
+        self.dialect = dialect or _own_dialect(endpoint, self._asked, reasoning)
+        """How the client is answered."""
         parts = parts or Parts()
         self._merge = Merge(
             endpoint,
@@ -250,6 +255,11 @@ class Answered(ABC):
     @abstractmethod
     def _start(self) -> None:
         """Make what else is kept of the answer."""
+
+    @property
+    def _head(self) -> Head:
+        """The envelope that goes out."""
+        return self.dialect.head(self._merge.head, self._fallback)
 
     def tune(
         self, part: int, *, think: Think = "no", strict: frozenset[str] = frozenset(), reword: Reword | None = None
@@ -302,6 +312,10 @@ class Answered(ABC):
     def usage(self) -> Usage | None:
         """What the server counted, also where the client did not ask for it."""
         return self._merge.usage
+
+
+def _own_dialect(endpoint: Endpoint, asked: Asked, reasoning: tuple[str, ...]) -> Dialect:
+    return Chat(asked, reasoning) if endpoint is Endpoint.CHAT else Completions(asked)
 
 
 def minter(stream_id: str) -> Callable[[], str]:

@@ -3,11 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 
-from welldone.wire.dialects.chat import ChatWriter
-from welldone.wire.dialects.completions import CompletionsWriter
-from welldone.wire.dialects.stream import KEEP_ALIVE, StreamWriter
+from welldone.wire.dialects.dialect import KEEP_ALIVE, Writer
 from welldone.wire.events import Event, Extra, Failure, KeepAlive, Place, Text
-from welldone.wire.head import Endpoint
 from welldone.wire.lane import BARE, Framing, Lane, learn
 from welldone.wire.merge import Answered
 
@@ -21,14 +18,14 @@ class Pipe(Answered):
     IS_STREAM: ClassVar[bool] = True
 
     def _start(self) -> None:
-        self._writer: StreamWriter | None = None
+        self._writer: Writer | None = None
         self._is_ended = False
         self._lane: Lane | None = None
         self.short: Callable[[bytes], bytes | None] | None = None
         """Takes a frame and gives what goes out for it, if it may go a short way; None while there is none."""
         self._framing = BARE
         self._index = 0  # the choice that the lane is of
-        is_plain = self._endpoint is Endpoint.CHAT and not self._asked.stops
+        is_plain = self.dialect.IS_CHAT and not self._asked.stops
         self._lessons = _LESSONS if is_plain else 0
 
     def feed(self, data: bytes, part: int = 0) -> bytes:
@@ -115,14 +112,8 @@ class Pipe(Answered):
             written.append(writer.send(event))
         return b"".join(written)
 
-    def _make_writer(self) -> StreamWriter:
-        head = self._merge.head or self._fallback
-        is_null = self._asked.usage is True
-        if self._endpoint is Endpoint.CHAT:
-            functions = self._asked.functions
-            self._writer = ChatWriter(head, usage_is_null=is_null, functions=functions, reasoning=self._reasoning)
-        else:
-            self._writer = CompletionsWriter(head, usage_is_null=is_null)
+    def _make_writer(self) -> Writer:
+        self._writer = self.dialect.writer(self._head, lambda: self._merge.usage)
         return self._writer
 
 

@@ -57,6 +57,7 @@ class _Choice:
         self.is_open = False
         self.is_greeted = False  # something was heard of it: it was not opened only for its place in the order
         self.reason: str | None = None  # why it finished, held back until it really has
+        self.stop: str | None = None  # and at which stop string
         self.has_spoken = False
         self.has_thought = False
         self.is_plain = False  # text may pass as it is
@@ -262,8 +263,9 @@ class Repair:
                 out += choice.fields.fit(msgspec.structs.replace(event, index=index))
             case Extra():
                 out.append(msgspec.structs.replace(event, index=index))
-            case Finish(reason=reason):
+            case Finish(reason=reason, stop=stop):
                 self._hold(choice, reason)
+                choice.stop = stop
             case Reasoning() | Refusal() | ToolCall() | ToolArguments() if not self._is_chat:
                 pass  # a completion has no place for them, and its reader never gives them
             case Reasoning(text=text):
@@ -340,7 +342,7 @@ class Repair:
         if choice.calls.broken and reason != "length":
             self.broken_arguments += choice.calls.broken
             self._notes.note(faults.tool.ARGS_JSON_OBJECT)
-        out.append(Finish(choice.index, reason))
+        out.append(Finish(choice.index, reason, choice.stop if reason == "stop" else None))
         return []
 
     def _end(self, out: list[Event], *, is_done: bool) -> None:

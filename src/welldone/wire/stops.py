@@ -137,6 +137,7 @@ class Stops:
 
     def _cut(self, place: int, out: list[Event]) -> None:
         """Say what stands before a stop string, and that this was all."""
+        stop = next(one for one in self._strings if self._text.startswith(one, place))
         index = self._held[0].text.index
         for piece in self._held:
             if place > 0:
@@ -145,7 +146,7 @@ class Stops:
         self.is_over = True
         self._held, self._text, self._riders = [], "", []
         self._tell_timings(index, out)
-        out.append(Finish(index, "stop"))
+        out.append(Finish(index, "stop", stop))
         usage = None if self._timings is None else read_timings(self._timings)
         if usage is not None:
             out.append(usage)

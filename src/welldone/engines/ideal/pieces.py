@@ -4,7 +4,8 @@ from collections.abc import Iterable, Iterator
 from itertools import zip_longest
 
 from welldone.engines.scripts import Piece
-from welldone.wire.dialects.stream import KEEP_ALIVE, StreamWriter
+from welldone.wire.dialects.dialect import KEEP_ALIVE
+from welldone.wire.dialects.stream import StreamWriter
 from welldone.wire.events import Event, Reasoning, Text, ToolArguments, ToolCall
 
 TOKENS = (Text, Reasoning, ToolCall, ToolArguments)

@@ -5,11 +5,13 @@ from typing import ClassVar, assert_never
 import msgspec
 
 from welldone.wire import automaton
+from welldone.wire.asked import Asked
 from welldone.wire.automaton import ChoiceTable
 from welldone.wire.collect import Answer, Reply
 from welldone.wire.counts import usage_object
-from welldone.wire.dialects.stream import Spoken, StreamWriter, escape
-from welldone.wire.events import Finish, Json, Opening, Reasoning, Refusal, Text, ToolArguments, ToolCall
+from welldone.wire.dialects.dialect import Counted, Dialect
+from welldone.wire.dialects.stream import Spoken, StreamWriter, error_end, escape
+from welldone.wire.events import Failure, Finish, Json, Opening, Reasoning, Refusal, Text, ToolArguments, ToolCall
 from welldone.wire.head import WHOLE_OBJECT, Endpoint, Head
 
 REASONING = ("reasoning_content",)
@@ -67,6 +69,29 @@ class ChatWriter(StreamWriter):
 
     def _reason(self, event: Finish) -> str:
         return finish_reason(event.reason, functions=self._functions)
+
+
+class Chat(Dialect):
+    """Answers as /v1/chat/completions gives them."""
+
+    IS_CHAT: ClassVar[bool] = True
+
+    def __init__(self, asked: Asked, reasoning: tuple[str, ...] = REASONING) -> None:
+        self._asked = asked
+        self._reasoning = reasoning
+
+    def writer(self, head: Head, counted: Counted) -> ChatWriter:
+        """The writer of a stream."""
+        asked = self._asked
+        return ChatWriter(head, usage_is_null=asked.usage is True, functions=asked.functions, reasoning=self._reasoning)
+
+    def whole(self, head: Head, reply: Reply) -> bytes:
+        """The reply to a request that did not ask for a stream."""
+        return whole(head, reply, functions=self._asked.functions, reasoning=self._reasoning)
+
+    def last_words(self, failure: Failure) -> bytes:
+        """An error event, and the end."""
+        return error_end(failure)
 
 
 def whole(head: Head, reply: Reply, *, functions: bool = False, reasoning: tuple[str, ...] = REASONING) -> bytes:

@@ -5,11 +5,13 @@ from typing import ClassVar
 import msgspec
 
 from welldone.wire import automaton
+from welldone.wire.asked import Asked
 from welldone.wire.automaton import ChoiceTable
 from welldone.wire.collect import Reply
 from welldone.wire.dialects.chat import whole_object
-from welldone.wire.dialects.stream import Spoken, StreamWriter, escape
-from welldone.wire.events import Finish, Json, Text
+from welldone.wire.dialects.dialect import Counted, Dialect
+from welldone.wire.dialects.stream import Spoken, StreamWriter, error_end, escape
+from welldone.wire.events import Failure, Finish, Json, Text
 from welldone.wire.head import Endpoint, Head
 
 
@@ -29,6 +31,25 @@ class CompletionsWriter(StreamWriter):
 
     def _reason(self, event: Finish) -> str:
         return event.reason
+
+
+class Completions(Dialect):
+    """Answers as /v1/completions gives them."""
+
+    def __init__(self, asked: Asked) -> None:
+        self._asked = asked
+
+    def writer(self, head: Head, counted: Counted) -> CompletionsWriter:
+        """The writer of a stream."""
+        return CompletionsWriter(head, usage_is_null=self._asked.usage is True)
+
+    def whole(self, head: Head, reply: Reply) -> bytes:
+        """The reply to a request that did not ask for a stream."""
+        return whole(head, reply)
+
+    def last_words(self, failure: Failure) -> bytes:
+        """An error event, and the end."""
+        return error_end(failure)
 
 
 def whole(head: Head, reply: Reply) -> bytes:

@@ -11,6 +11,7 @@ import msgspec
 from welldone.wire import sse
 from welldone.wire.automaton import Automaton, ChoiceTable, Phase
 from welldone.wire.counts import usage_object
+from welldone.wire.dialects.dialect import KEEP_ALIVE
 from welldone.wire.events import (
     Event,
     Extra,
@@ -29,8 +30,6 @@ from welldone.wire.events import (
     Usage,
 )
 from welldone.wire.head import OBJECT, Endpoint, Head
-
-KEEP_ALIVE = sse.comment(b"keep-alive")
 
 _encode = msgspec.json.Encoder().encode
 _FIELDS_LIMIT = 256  # unknown fields that wait for the next chunk; more get one of their own
@@ -216,6 +215,11 @@ def error_object(failure: Failure) -> Json:
     """An error as OpenAI writes it; `error` comes first, since some clients look only there."""
     error = {"message": failure.message, "type": failure.type, "param": failure.param, "code": failure.code}
     return {"error": error | failure.more}
+
+
+def error_end(failure: Failure) -> bytes:
+    """An error event, and the end of the stream."""
+    return sse.frame(escape(_encode(error_object(failure)))) + sse.DONE
 
 
 def escape(payload: bytes) -> bytes:

@@ -1,0 +1,66 @@
+"""What a dialect is: how the events of an answer are said to a client, as a stream and whole."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import ClassVar, Protocol, TypeAlias
+
+import msgspec
+
+from welldone.wire import sse
+from welldone.wire.collect import Reply
+from welldone.wire.events import Event, Failure, Usage
+from welldone.wire.head import Head
+
+KEEP_ALIVE = sse.comment(b"keep-alive")
+"""A sign of life that every client of every dialect passes over."""
+
+Counted: TypeAlias = Callable[[], Usage | None]
+"""What the server has counted so far: some dialects say it before the answer is whole."""
+
+
+class Writer(Protocol):
+    """Bytes of a right stream out of legal events."""
+
+    def send(self, event: Event) -> bytes:
+        """The bytes that say `event`; none where it is said later. OutOfTurnError where it may not come now."""
+
+    def takes_text(self, index: int) -> bool:
+        """Whether text of this choice may come now, with nothing that waits to ride on it."""
+
+    def end(self) -> bytes:
+        """The bytes that end the stream. OutOfTurnError where something is still open."""
+
+
+class Dialect(ABC):
+    """How one client is answered. Made for one answer: it knows what its request asked for."""
+
+    IS_CHAT: ClassVar[bool] = False
+    """Whether plain text goes out in chunks of chat, which all look the same but for their text."""
+    KEEPS: ClassVar[bool] = False
+    """Whether a stream keeps all that was said, to say it again at its end: then its length must be bounded."""
+    keep_alive: bytes = KEEP_ALIVE
+    """A sign of life in a stream that has begun."""
+
+    def head(self, heard: Head | None, ours: Head) -> Head:
+        """The envelope that goes out, by what the server said of itself and what we would say."""
+        return heard or ours
+
+    @abstractmethod
+    def writer(self, head: Head, counted: Counted) -> Writer:
+        """The writer of a stream."""
+
+    @abstractmethod
+    def whole(self, head: Head, reply: Reply) -> bytes:
+        """The reply to a request that did not ask for a stream."""
+
+    @abstractmethod
+    def last_words(self, failure: Failure) -> bytes:
+        """The end of a stream that can say nothing more than that it failed."""
+
+
+class Translated(Dialect):
+    """A dialect that its server does not speak: the id and the time are ours, and only the model is the server's."""
+
+    def head(self, heard: Head | None, ours: Head) -> Head:
+        """Our own envelope, with the model that answered."""
+        return ours if heard is None else msgspec.structs.replace(ours, model=heard.model)

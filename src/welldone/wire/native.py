@@ -1,0 +1,206 @@
+"""A stream that is mended within its own dialect: its server speaks what its client does.
+
+It is read and written anew, event by event, and never becomes the events of an answer: so whatever only this dialect
+can say is carried on. A dialect has one `Native`, which knows its events; what all of them share stands here: frames,
+JSON, errors that come in the shape of another dialect, and being strict.
+"""
+
+from abc import ABC, abstractmethod
+
+from welldone.wire import faults, sse
+from welldone.wire.events import Failure, Json, Reword, Usage
+from welldone.wire.failures import cut_off, garbage, too_strict
+from welldone.wire.head import Endpoint, Head
+from welldone.wire.lenient import NOT_JSON, first, lenient, strict
+from welldone.wire.notes import Notes
+from welldone.wire.texts import Think
+from welldone.wire.unicode import scrub_object
+
+
+class Native(ABC):
+    """Mends one stream. What is not streamed to the client is kept, and given by `body`.
+
+    `fallback` is the envelope for what the server does not say; ids that have to be made are made of its id. `model`
+    is the name that the client knows, where the server may say another.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        fallback: Head,
+        model: str | None = None,
+        is_stream: bool = True,
+        limit_bytes: int = sse.LIMIT_BYTES,
+    ) -> None:
+        self.notes = Notes(endpoint)
+        """What was mended."""
+        self.failure: Failure | None = None
+        """The error that the answer ends with, if it does."""
+        self.usage: Usage | None = None
+        """What the server counted."""
+        self.broken_json = 0
+        self.broken_arguments = 0
+        self._fallback = fallback
+        self._model = model
+        self._is_stream = is_stream
+        self._decoder = sse.Decoder(limit_bytes=limit_bytes)
+        self._reword: Reword | None = None
+        self._is_closed = False
+
+    # What a dialect says.
+
+    @property
+    @abstractmethod
+    def is_done(self) -> bool:
+        """Whether the event that ends an answer has come, or a failure: nothing that matters can follow."""
+
+    @property
+    @abstractmethod
+    def has_started(self) -> bool:
+        """Whether something of an answer, or a failure, was heard."""
+
+    @abstractmethod
+    def body(self) -> bytes:
+        """The whole reply, when the stream has ended and has not failed."""
+
+    @abstractmethod
+    def _event(self, value: Json, name: str) -> bytes:
+        """What goes out for one JSON object of the stream; `name` is the frame's `event`, perhaps empty."""
+
+    @abstractmethod
+    def _whole(self, value: Json) -> bytes:
+        """What goes out for a reply that was not streamed: the events that it would have been."""
+
+    @abstractmethod
+    def _silence(self) -> bytes:
+        """What goes out for a sign of life."""
+
+    @abstractmethod
+    def _finish(self) -> bytes:
+        """What goes out when the server's stream has ended: all that is still open is closed, if it may be; else the
+        answer fails (see `_fail`)."""
+
+    @abstractmethod
+    def _broken(self, failure: Failure) -> bytes:
+        """What goes out when the answer breaks off; asked once, and nothing follows."""
+
+    # What a pipe has: see `Answered`. A native stream has one part.
+
+    def tune(
+        self, part: int, *, think: Think = "no", strict: frozenset[str] = frozenset(), reword: Reword | None = None
+    ) -> None:
+        """How it is mended, before its first byte. Thoughts have events of their own here."""
+        self.notes.strict = strict
+        self._reword = reword
+
+    def is_part_done(self, part: int) -> bool:
+        """Whether its end has come."""
+        return self.is_done
+
+    def is_stopped(self, part: int) -> bool:
+        """Stop strings are the server's business."""
+        return False
+
+    def has_begun(self, part: int) -> bool:
+        """Whether it has said something, and not only that it is there."""
+        return self.has_started or self.failure is not None
+
+    def feed(self, data: bytes, part: int = 0) -> bytes:
+        """The bytes to send on."""
+        out = self._read(self._decoder.feed(data))
+        if self._decoder.overlong is not None and self.failure is None:
+            self.notes.note(faults.enc.STRICT_JSON)
+            out += self._fail(garbage("a frame that is too long"))
+        return self._sent(out)
+
+    def whole(self, data: bytes, part: int = 0) -> bytes:
+        """The bytes to send for a reply that was not streamed. Then `close`."""
+        self.notes.frame = 1
+        value, has_tail = first(data)
+        if has_tail:
+            self.notes.note(faults.ns.NO_SSE_TAIL)
+        if isinstance(value, dict):
+            out = self._whole(scrub_object(value)) + self._be_strict()
+        else:
+            out = self._fail(garbage("a reply that is no JSON object"))
+        return self._sent(out)
+
+    def close(self, part: int = 0) -> bytes:
+        """The bytes to send when the server's stream has ended, however it did."""
+        if self._is_closed:
+            return b""
+        self._is_closed = True
+        out = self._read(self._decoder.close())
+        if self.failure is None:
+            out += self._finish()
+        return self._sent(out)
+
+    def fail(self, failure: Failure) -> bytes:
+        """The bytes to send when the answer breaks off for a reason that the server did not tell."""
+        self._is_closed = True
+        return self._sent(self._fail(failure, is_ours=True))
+
+    # What dialects use.
+
+    def _fail(self, failure: Failure, *, is_ours: bool = False) -> bytes:
+        """The answer fails, if it has not ended already."""
+        if self.failure is not None or self.is_done:
+            return b""
+        self.failure = failure if is_ours or self._reword is None else self._reword(failure)
+        return self._broken(self.failure)
+
+    def _cut(self, what: str) -> bytes:
+        """The server stopped before its answer was whole."""
+        return self._fail(cut_off(what), is_ours=True)
+
+    def _be_strict(self) -> bytes:
+        rule = self.notes.broken
+        return b"" if rule is None else self._fail(too_strict(rule), is_ours=True)
+
+    def _sent(self, out: bytes) -> bytes:
+        return out if self._is_stream else b""
+
+    def _read(self, frames: list[sse.Frame]) -> bytes:
+        out = b""
+        for frame in frames:
+            if self.failure is not None:
+                break
+            self.notes.frame += 1
+            self.notes.byte = frame.byte
+            out += self._frame(frame) + self._be_strict()
+        return out
+
+    def _frame(self, frame: sse.Frame) -> bytes:
+        data = frame.data
+        if data is None:
+            is_comment = all(line.startswith(b":") for line in sse.lines(frame.raw))
+            if not is_comment:
+                self.notes.note(faults.sse.NO_EMPTY_DATA)
+            return self._silence()
+        if not frame.ended:
+            self.notes.note(faults.end.LAST_EVENT_TERMINATED)
+        value = strict(data)
+        if isinstance(value, dict):
+            return self._event(value, frame.event)
+        return self._odd(data, value, frame)
+
+    def _odd(self, data: bytes, value: object, frame: sse.Frame) -> bytes:
+        """A frame whose data is no JSON object at first sight."""
+        if not data.strip():
+            self.notes.note(faults.sse.NO_EMPTY_DATA)
+            return self._silence()
+        if data.strip() == b"[DONE]":
+            return self._sentinel()
+        values = lenient(data) if value is NOT_JSON else [value]
+        if value is NOT_JSON:
+            self.notes.note(faults.enc.STRICT_JSON, data.decode("utf-8", "replace"))
+        if not values:
+            is_cut = not frame.ended  # inside its last frame; what came before tells whether that matters
+            return b"" if is_cut or self.is_done else self._fail(garbage("a frame that is no JSON"))
+        objects = [scrub_object(item) for item in values if isinstance(item, dict)]
+        return b"".join(self._event(item, frame.event) for item in objects if self.failure is None)
+
+    def _sentinel(self) -> bytes:
+        """`[DONE]`, which is of another dialect."""
+        return b""
