@@ -2,21 +2,21 @@
 
 from itertools import accumulate
 
+from welldone.check.reading import Piece
 from welldone.check.reply import Reply
-from welldone.rules.choices import Part
 
 _BEFORE = 20  # characters that are shown before the first one that differs: some words
 
 
 def frame_of(reply: Reply, place: int) -> int | None:
     """The number of the frame that brings a character of the first choice's text; None where there are no frames."""
-    parts = _parts(reply)
-    return next((part.message.number for part, end in zip(parts, _ends(parts), strict=True) if end > place), None)
+    pieces = _pieces(reply)
+    return next((piece.frame for piece, end in zip(pieces, _ends(pieces), strict=True) if end > place), None)
 
 
 def borders(reply: Reply) -> list[int]:
     """How long the first choice's text was before each of its chunks with text but the first."""
-    return sorted({*_ends(_parts(reply))} - {0, len(reply.text)})
+    return sorted({*_ends(_pieces(reply))} - {0, len(reply.text)})
 
 
 def from_difference(text: str, other: str) -> str:
@@ -26,10 +26,9 @@ def from_difference(text: str, other: str) -> str:
     return ("…" if start else "") + repr(text[start:])
 
 
-def _parts(reply: Reply) -> list[Part]:
-    choices = [choice for choice in reply.heard.choices if choice.key == reply.first.index]
-    return choices[0].parts if choices else []
+def _pieces(reply: Reply) -> list[Piece]:
+    return [piece for piece in reply.pieces if piece.index == reply.first.index]
 
 
-def _ends(parts: list[Part]) -> list[int]:
-    return list(accumulate(len(part.text) for part in parts))
+def _ends(pieces: list[Piece]) -> list[int]:
+    return list(accumulate(len(piece.text) for piece in pieces))

@@ -11,13 +11,15 @@ from typing import Any
 
 import msgspec
 
+from welldone.check.reading import CHOICES, PIECES, USAGE, Piece, Said
 from welldone.drawing.texts import in_a_line
 from welldone.net.ear import Recording
 from welldone.rules.capture import whole_frames
-from welldone.rules.choices import Choice, as_list, as_object, as_text
+from welldone.rules.choices import as_object, as_text
 from welldone.rules.heard import Form, Heard
 from welldone.rules.trace import Trace
 
+_ENDPOINTS = {"/completions": "completions", "/responses": "responses", "/messages": "messages"}
 _SHOWN = 160  # characters of a server's error message: it is quoted in a line
 
 
@@ -43,29 +45,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def endpoint(self) -> str:
         """Which rules speak about the reply."""
-        return "completions" if self.path == "/completions" else "chat"
-
-
-class ToolCall(msgspec.Struct, frozen=True):
-    """A call, put together."""
-
-    id: str
-    name: str
-    arguments: str
-    """As text, whatever came."""
-
-
-class Said(msgspec.Struct, frozen=True):
-    """One choice of a reply."""
-
-    index: int
-    role: object
-    text: str
-    reasoning: str
-    calls: tuple[ToolCall, ...]
-    finish: object
-    logprobs: tuple[Any, ...]
-    """The `logprobs` that are not null, one for each chunk that had some."""
+        return _ENDPOINTS.get(self.path, "chat")
 
 
 class Reply:
@@ -144,17 +124,17 @@ class Reply:
     @cached_property
     def choices(self) -> list[Said]:
         """By their index."""
-        if self.is_stream:
-            found = [_streamed(choice) for choice in self.heard.choices]
-        else:
-            entries = enumerate(as_list(self.heard.reply.get("choices")))
-            found = [_whole(as_object(entry), place, is_chat=self.heard.is_chat) for place, entry in entries]
-        return sorted(found, key=lambda said: said.index)
+        return CHOICES[self.asked.endpoint](self.heard)
+
+    @cached_property
+    def pieces(self) -> list[Piece]:
+        """What each frame of a stream added."""
+        return PIECES[self.asked.endpoint](self.heard) if self.is_stream else []
 
     @property
     def first(self) -> Said:
         """The first choice; one that says nothing where there is none."""
-        return self.choices[0] if self.choices else Said(0, None, "", "", (), None, ())
+        return self.choices[0] if self.choices else Said(0, None, "", "", (), None)
 
     @property
     def text(self) -> str:
@@ -166,12 +146,9 @@ class Reply:
 
     @cached_property
     def usage(self) -> dict[str, Any] | None:
-        """The last usage that was sent."""
-        if not self.is_stream:
-            usage = self.heard.reply.get("usage")
-            return usage if isinstance(usage, dict) else None
-        told = [chunk.json["usage"] for chunk in self.heard.chunks if isinstance(chunk.json.get("usage"), dict)]
-        return told[-1] if told else None
+        """The last usage that was sent, in the dialect's own names."""
+        usage = USAGE[self.asked.endpoint](self.heard)
+        return usage if isinstance(usage, dict) else None
 
     def tokens(self, name: str) -> int | None:
         """A number of the usage."""
@@ -188,14 +165,10 @@ class Reply:
 
     @cached_property
     def text_times(self) -> list[float]:
-        """For each chunk with new text (or reasoning, or a piece of a call): when it was there."""
+        """For each frame with new text (or reasoning, or a piece of a call): when it was there."""
         frames = self.heard.frames
         ends = [following.byte for _, following in pairwise(frames)] + [len(self.trace.body)]
-        return [
-            self.at(ends[chunk.number - 1])
-            for chunk, parts in self.heard.by_chunk
-            if any(any(part.texts) for part in parts)
-        ]
+        return [self.at(ends[frame - 1]) for frame in sorted({one.frame for one in self.pieces if one.is_spoken})]
 
     @cached_property
     def silence_s(self) -> float:
@@ -204,40 +177,3 @@ class Reply:
         times = [0.0, *([] if head_s is None else [head_s]), *(seconds for seconds, _ in self.recording.arrivals)]
         times.append(self.recording.ended_s)
         return max(later - earlier for earlier, later in pairwise(times))
-
-
-def _streamed(choice: Choice) -> Said:
-    roles = [part.role for part in choice.parts if part.role]
-    calls = tuple(ToolCall(call.id, call.name, _as_arguments(call.arguments)) for call in choice.calls)
-    return Said(
-        choice.key,
-        roles[0] if roles else None,
-        choice.text,
-        "".join(part.reasoning for part in choice.parts),
-        calls,
-        None if choice.finish is None else choice.finish.finish,
-        tuple(part.choice["logprobs"] for part in choice.parts if part.choice.get("logprobs") is not None),
-    )
-
-
-def _whole(entry: dict[str, Any], place: int, *, is_chat: bool) -> Said:
-    message = as_object(entry.get("message"))
-    calls = [as_object(call) for call in as_list(message.get("tool_calls"))]
-    functions = [as_object(call.get("function")) for call in calls]
-    index = entry.get("index")
-    return Said(
-        index if isinstance(index, int) else place,
-        message.get("role"),
-        as_text(message.get("content") if is_chat else entry.get("text")),
-        as_text(message.get("reasoning_content")) or as_text(message.get("reasoning")),
-        tuple(
-            ToolCall(as_text(call.get("id")), as_text(function.get("name")), _as_arguments(function.get("arguments")))
-            for call, function in zip(calls, functions, strict=True)
-        ),
-        entry.get("finish_reason"),
-        () if entry.get("logprobs") is None else (entry["logprobs"],),
-    )
-
-
-def _as_arguments(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)

@@ -60,6 +60,16 @@ class UpstreamSettings:
     stream: Annotated[
         bool, Setting("", "it can stream; if not, it is asked for whole replies, which are streamed here", UPSTREAMS)
     ] = True
+    speaks: Annotated[
+        tuple[str, ...],
+        Setting(
+            "",
+            "dialects beside chat that it speaks itself (responses, messages); others are translated",
+            UPSTREAMS,
+            choices="responses messages",
+            unset="none",
+        ),
+    ] = ()
     n: Annotated[
         str,
         Setting(

@@ -188,7 +188,8 @@ def convert(field: Field, given: Given, environment: Mapping[str, str]) -> objec
     if setting.is_secret:
         given = dataclasses.replace(given, value=_resolved(given.value, given.where, environment))
     choices = setting.choices.split()
-    if choices and given.value not in choices:
+    items = given.value if isinstance(given.value, list) else [given.value]
+    if choices and not all(item in choices for item in items):
         raise _unlike(setting, given, f"one of {', '.join(choices)}")
     return _CONVERTERS[field.kind](setting, given)
 

@@ -29,11 +29,14 @@ from welldone.serve.requests import Request
 from welldone.serve.settings import ServeSettings
 from welldone.serve.troubles import Trouble
 from welldone.wire import sse
-from welldone.wire.dialects.dialect import KEEP_ALIVE
+from welldone.wire.dialects.dialect import KEEP_ALIVE, Dialect
+from welldone.wire.dialects.messages import MessagesNative
+from welldone.wire.dialects.responses import ResponsesNative
 from welldone.wire.events import Json
 from welldone.wire.fold import Fold
 from welldone.wire.head import Endpoint, Head
 from welldone.wire.merge import Parts
+from welldone.wire.native import Native
 from welldone.wire.pipe import Pipe
 from welldone.wire.texts import Think
 
@@ -43,7 +46,18 @@ _COMMENTS_LIMIT = 45  # in a row: clients give up at some hundred lines without 
 _WHOLE_LIMIT_BYTES = 256 * 2**20  # of a stream that is kept for a whole reply: a million tokens
 _GRACE_S = 0.5  # for what a server says after [DONE], which is nothing that counts
 _NEVER_S = 86_400.0
-_PATHS = {Endpoint.CHAT: "/chat/completions", Endpoint.COMPLETIONS: "/completions"}
+_PATHS = {
+    Endpoint.CHAT: "/chat/completions",
+    Endpoint.COMPLETIONS: "/completions",
+    Endpoint.RESPONSES: "/responses",
+    Endpoint.MESSAGES: "/messages",
+}
+_PARAMS = {
+    Endpoint.CHAT: "messages",
+    Endpoint.COMPLETIONS: "prompt",
+    Endpoint.RESPONSES: "input",
+    Endpoint.MESSAGES: "messages",
+}
 
 
 class Answer:
@@ -58,6 +72,9 @@ class Answer:
         again: Callable[[], Request] | None = None,
         sticky: str | None = None,
         head: Head,
+        dialect: Dialect | None = None,
+        echo: Json | None = None,
+        passed: Mapping[str, str] | None = None,
         reasoning: tuple[str, ...],
         settings: ServeSettings,
         report: Report,
@@ -75,10 +92,13 @@ class Answer:
         self._recorder = recorder
         self._again = again  # reads the request once more, when the model is loaded and its abilities are known
         self._loop = asyncio.get_running_loop()
-        endpoint = Endpoint(request.endpoint)
-        self._path = _PATHS[endpoint]
-        self.param = "messages" if endpoint is Endpoint.CHAT else "prompt"
+        self._endpoint = Endpoint(request.endpoint)
+        self._path = _PATHS[self._endpoint]
+        self.param = _PARAMS[self._endpoint]
         self._head = head
+        self._dialect = dialect
+        self._echo = echo or {}
+        self._passed = passed or {}
         self._reasoning = reasoning
         self.pipe = self._make_pipe()
         self.error: ApiError | None = None
@@ -98,18 +118,30 @@ class Answer:
         self._is_held = False  # nothing is heard until the client has read
         self._todo: deque[Part] = deque()
 
-    def _make_pipe(self) -> Pipe | Fold:
+    def _make_pipe(self) -> Pipe | Fold | Native:
         request = self._request
+        if self._endpoint is Endpoint.RESPONSES:
+            return ResponsesNative(
+                echo=self._echo, fallback=self._head, model=self.backend.shown, is_stream=request.is_stream
+            )
+        if self._endpoint is Endpoint.MESSAGES:
+            return MessagesNative(fallback=self._head, model=self.backend.shown, is_stream=request.is_stream)
         kind = Pipe if request.is_stream else Fold
         return kind(
-            Endpoint(request.endpoint),
+            self._endpoint,
             fallback=self._head,
             asked=msgspec.structs.replace(request.asked, is_usage_ours=True, top_logprobs=request.top_logprobs),
             parts=Parts(len(request.parts), request.prompts, tuple(request.echo or ())),
             forced=request.forced,
             model=self.backend.shown,
+            dialect=self._dialect,
             reasoning=self._reasoning,
         )
+
+    @property
+    def final(self) -> Json | None:
+        """The answer as an object, when it has come to its end, where its dialect has one."""
+        return self.pipe.final
 
     async def run(self) -> Reply | None:
         """Give the answer; None where it was streamed.
@@ -143,7 +175,7 @@ class Answer:
             self._say(self.pipe.fail(error.failure()))
         except Exception as mistake:  # noqa: BLE001 - whatever is wrong with us, the client hears an end
             log.event(logging.ERROR, "an answer could not be ended", error=mistake)
-            self._say(sse.frame(error.body()) + sse.DONE)
+            self._say(self.pipe.last_words(error.failure()))
         finally:
             self._end()
 
@@ -202,7 +234,15 @@ class Answer:
         tape = None
         if self._recorder is not None and tuned is not None:
             tape = self._recorder.begin(self._path, body, seat.name, self.report.request_id)
-        return await part.ask(seat, self._path, msgspec.json.encode(body), tape)
+        return await part.ask(seat, self._path, msgspec.json.encode(body), tape, self._passed_on(seat))
+
+    def _passed_on(self, seat: Seat) -> dict[str, str]:
+        """The client's headers that go on; what the operator has set is stronger."""
+        set_here = {name.lower() for name, _ in seat.address.headers}
+        headers = {name: value for name, value in self._passed.items() if name.lower() not in set_here}
+        if self._endpoint is Endpoint.MESSAGES and seat.address.key is not None and "x-api-key" not in set_here:
+            headers["X-Api-Key"] = seat.address.key  # Anthropic's own servers look for it there
+        return headers
 
     def _may_retry(self, part: Part, trouble: Trouble, seat: Seat) -> bool:
         """Once, where nothing of the part has gone out yet, and somebody may do better."""
@@ -252,7 +292,7 @@ class Answer:
         if self._is_over:
             return False
         self._heard_bytes += len(data)
-        if self._heard_bytes > _WHOLE_LIMIT_BYTES and isinstance(self.pipe, Fold):
+        if self._heard_bytes > _WHOLE_LIMIT_BYTES and self.pipe.keeps:
             self.break_off(too_large())
             return False
         said = self.pipe.feed(data, part)
@@ -274,7 +314,7 @@ class Answer:
 
     def _flow(self) -> None:
         """Let plain text flow without a detour, once the stream is open."""
-        if self._stream is not None and len(self._parts) == 1 and isinstance(self.pipe, Pipe):
+        if self._stream is not None and len(self._parts) == 1 and isinstance(self.pipe, Pipe) and self.pipe.may_flow:
             self._parts[0].flow(self.pipe, self._stream, self.times)
 
     def heard_whole(self, data: bytes, part: int) -> None:
@@ -339,7 +379,7 @@ class Answer:
         failure = self.pipe.failure
         if failure is not None:
             raise from_failure(failure).error
-        assert isinstance(self.pipe, Fold)
+        assert not isinstance(self.pipe, Pipe)
         told = {**self.report.headers(), **self.report.trailers(self.pipe)}
         return Reply(200, self.pipe.body(), headers={**self._headers(), **told})
 
@@ -398,7 +438,7 @@ class Answer:
         self._kept_at = now
         if self._comments < _COMMENTS_LIMIT:
             self._comments += 1
-            stream.write(KEEP_ALIVE)
+            stream.write(self.pipe.keep_alive())
         return self._settings.keep_alive_s
 
     def _hold(self) -> None:

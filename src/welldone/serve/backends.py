@@ -1,6 +1,6 @@
 """Who gives an answer: the engine of a local model, or one of several upstreams. Both give a seat at which to ask."""
 
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from http import HTTPStatus
 from typing import Protocol
@@ -31,6 +31,7 @@ class Send(Protocol):
         body: bytes = b"",
         accept: str = "*/*",
         content_type: str = "application/json",
+        headers: Iterable[tuple[str, str]] = (),
     ) -> Exchange:
         """The exchange; the reply goes to the receiver."""
 

@@ -110,14 +110,18 @@ class Part:
             return 0.0
         return self._seat.idle_s if self.has_begun else self._seat.first_byte_s
 
-    async def ask(self, seat: Seat, path: str, body: bytes, tape: Tape | None) -> Trouble | None:
+    async def ask(
+        self, seat: Seat, path: str, body: bytes, tape: Tape | None, headers: Mapping[str, str]
+    ) -> Trouble | None:
         """Ask for it, and wait until all of it was heard; what went wrong, if something did."""
         self._seat, self._tape = seat, tape
         self.is_asked = True
         self.heard_at = time.monotonic()
         self._answer.wake()  # from now on there is a limit to the silence
         try:
-            self._exchange = await seat.send(seat.address, "POST", seat.base + path, self, body=body, accept=_SSE)
+            self._exchange = await seat.send(
+                seat.address, "POST", seat.base + path, self, body=body, accept=_SSE, headers=tuple(headers.items())
+            )
             if self._answer.is_congested:
                 self.pause()  # the others are paused, and it goes on with them
         except OutboundError as error:

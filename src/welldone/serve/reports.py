@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from welldone.serve.backends import Seat
 from welldone.serve.times import StreamTimes
 from welldone.wire.fold import Fold
+from welldone.wire.native import Native
 from welldone.wire.pipe import Pipe
 
 REPAIRS = "x-welldone-repairs"
@@ -48,7 +49,7 @@ class Report:
         named = {UPSTREAM: self.upstream} if self.upstream and self._is_open else {}
         return {TIMING: self._timing(), **named}
 
-    def trailers(self, pipe: Pipe | Fold) -> Mapping[str, str]:
+    def trailers(self, pipe: Pipe | Fold | Native) -> Mapping[str, str]:
         """What is known when it has ended."""
         if not self._is_wanted:
             return {}

@@ -5,12 +5,10 @@ import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeAlias
 
 import msgspec
 
-from welldone.engines.fleet import Abilities, Fleet, Model, State
-from welldone.engines.settings import ModelSettings
+from welldone.engines.fleet import Fleet, Model, State
 from welldone.engines.upstream import Upstream
 from welldone.engines.upstreams import Upstreams
 from welldone.net.inbound import Reply
@@ -19,33 +17,24 @@ from welldone.serve import listing, pages
 from welldone.serve.admission import Gate
 from welldone.serve.answers import Answer
 from welldone.serve.app import Action, Ask, Route, json_reply
-from welldone.serve.backends import Local, Remote, Send
+from welldone.serve.backends import Local, Send
 from welldone.serve.errors import ApiError
+from welldone.serve.generate import Generator, Order
 from welldone.serve.keys import Keys
 from welldone.serve.limits import Limits
 from welldone.serve.metrics import Metrics
 from welldone.serve.passing import LocalAction, Passing
-from welldone.serve.readers_of_reasoning import names_for
 from welldone.serve.recording import Recorder
-from welldone.serve.reports import WANTED, Report
-from welldone.serve.requests import Request, read_body, read_chat, read_completions
-from welldone.serve.requests.foreign import read_foreign
-from welldone.serve.requests.sampling import UNKNOWN
 from welldone.serve.settings import ServeSettings
 from welldone.serve.siblings import Siblings
-from welldone.serve.sticky import sticky_text
 from welldone.serve.targets import Targets
 from welldone.serve.troubles import Trouble
 from welldone.serve.vectors import Vectors
-from welldone.wire.events import Json, Usage
-from welldone.wire.head import Head
-
-Reader: TypeAlias = Callable[[Json, ModelSettings, Abilities | None], Request]
-"""Checks a body, and turns it into what the engine gets."""
+from welldone.wire.events import Json
+from welldone.wire.head import Endpoint
 
 _PREFIX = "/v1"
 _METRICS_S = 1.0  # Prometheus itself waits ten
-_ID = {"chat": "chatcmpl-", "completions": "cmpl-"}
 
 
 class Routes:
@@ -66,8 +55,6 @@ class Routes:
         head: Callable[[Ask], dict[str, str]],
         now: Callable[[], float] = time.time,
     ) -> None:
-        self.answers: set[Answer] = set()
-        """Those that are being given."""
         self.is_draining = False
         self._works: set[asyncio.Future[Reply | None]] = set()  # what is answered at once, and may take long
         self._settings = settings
@@ -75,10 +62,8 @@ class Routes:
         self._upstreams = upstreams
         self._metrics = metrics
         self._limits = limits
-        self._recorder = recorder
         self._siblings = siblings
-        self._head = head
-        self._now = now
+        self._generator = Generator(settings, metrics, limits, recorder=recorder, head=head, now=now)
         self._created = int(now())
         self._gates = {model.name: _gate(model) for model in fleet.models}
         for name, gate in self._gates.items():
@@ -96,6 +81,11 @@ class Routes:
         self._vectors = Vectors(settings, self._local, self._gates, spend=self._spend)
         self._passing = Passing(settings, self._targets, spend=self._spend)
         self._paths = self._make()
+
+    @property
+    def answers(self) -> set[Answer]:
+        """Those that are being given."""
+        return self._generator.answers
 
     def find(self, path: str) -> Route | None:
         """The route of a path."""
@@ -192,86 +182,16 @@ class Routes:
     # Answers.
 
     async def _chat(self, ask: Ask) -> Reply | None:
-        return await self._generate(ask, read_chat)
+        return await self._generate(ask, Endpoint.CHAT, "chatcmpl-")
 
     async def _completions(self, ask: Ask) -> Reply | None:
-        return await self._generate(ask, read_completions)
+        return await self._generate(ask, Endpoint.COMPLETIONS, "cmpl-")
 
-    async def _generate(self, ask: Ask, read: Reader) -> Reply | None:
-        body = await self._body(ask)
+    async def _generate(self, ask: Ask, endpoint: Endpoint, prefix: str) -> Reply | None:
+        body = await self._generator.body(ask)
         backend = self._targets.find(ask, body.get("model"))
-        reading = _reading(ask, body, backend, read)
-        request = reading()
-        times = self._metrics.begin()
-        headers = ask.call.headers
-        is_known = not isinstance(backend, Local) or backend.model.abilities is not None
-        answer = Answer(
-            ask.call,
-            request,
-            backend,
-            again=None if is_known else reading,  # what depends on the model is known only when it is loaded
-            sticky=sticky_text(ask, body, backend.upstreams),
-            head=Head(_ID[ask.endpoint] + secrets.token_hex(12), int(self._now()), backend.name),
-            reasoning=names_for(headers.get("User-Agent"), self._settings.reasoning),
-            settings=self._settings,
-            report=Report(
-                ask.id, times, is_wanted=self._settings.report or WANTED in headers, is_open=self._settings.report
-            ),
-            headers=lambda: self._head(ask),
-            recorder=self._recorder,
-        )
-        self.answers.add(answer)
-        try:
-            with backend.using():
-                return await answer.run()
-        finally:
-            self.answers.discard(answer)
-            if answer.error is None:  # a name that somebody answers for
-                self._metrics.add_model(backend.name)
-            self._metrics.end(times, backend.name)
-            self._account(ask, answer)
-
-    def _account(self, ask: Ask, answer: Answer) -> None:
-        """Count what an answer cost, and what was wrong with it."""
-        times, pipe = answer.times, answer.pipe
-        usage = pipe.usage
-        mended = tuple(note.rule for note in pipe.notes.all())
-        self._metrics.findings(mended)
-        if answer.backend.is_foreign:  # what our own engine does is always the same
-            ask.facts["mended"] = mended
-        if upstream := answer.report.upstream:
-            self._metrics.upstream_findings(upstream, mended)
-            self._metrics.upstream_times(upstream, times)
-            self._metrics.upstream_broken(upstream, content=pipe.broken_json, arguments=pipe.broken_arguments)
-            ask.facts |= {"upstream": upstream, "failed": tuple(answer.report.failed)}
-            if pipe.broken_json or pipe.broken_arguments:
-                ask.facts["broken_json"] = pipe.broken_json + pipe.broken_arguments
-        ask.facts |= {"ttft_ms": _ms(times.ttft_s), "queued_ms": _ms(times.queued_s)}
-        if usage is not None:
-            prompt_s = max(0.0, (times.ttft_s or 0.0) - (times.queued_s or 0.0))
-            self._limits.spend(ask.principal, usage.total_tokens)
-            self._metrics.tokens(
-                ask.model,
-                usage.prompt_tokens,
-                usage.completion_tokens,
-                cached=_cached(usage),
-                prompt_s=prompt_s,
-                completion_s=times.gaps_s,
-            )
-            ask.facts |= {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
-        else:
-            self._limits.spend(ask.principal, times.pieces)  # who leaves early has had them all the same
-        failure = pipe.failure
-        if failure is not None and ask.call.stream is not None:
-            self._metrics.failure(failure.code or failure.type)
-            ask.facts |= {"error": failure.code or failure.type, "reason": failure.message}
-
-    async def _body(self, ask: Ask) -> Json:
-        headers = ask.call.headers
-        if headers.get("Content-Encoding", "identity").lower() != "identity":
-            raise ApiError(415, "Send the body as it is, without Content-Encoding.", code="unsupported_encoding")
-        data = await ask.call.body(limit_bytes=self._settings.body_limit_bytes, within_s=self._settings.body_s)
-        return read_body(data, headers.get("Content-Type"), is_browser="Origin" in headers)
+        order = Order(body=body, id=prefix + secrets.token_hex(12), endpoint=endpoint)
+        return await self._generator.answer(ask, backend, order)
 
     def _local(self, ask: Ask, body: Json) -> Model:
         """The local model that a request means."""
@@ -351,40 +271,6 @@ def _ending() -> ApiError:
     return ApiError(503, "The server is shutting down.", code="shutting_down")
 
 
-def _abilities(model: Model) -> Abilities:
-    """What the model can do, as far as that is known before it is loaded."""
-    if model.abilities is not None:
-        return model.abilities
-    return msgspec.structs.replace(UNKNOWN, kind="command") if model.settings.command else UNKNOWN
-
-
-def _cached(usage: Usage) -> int:
-    """The tokens of the prompt that the engine knew from before."""
-    details = usage.more.get("prompt_tokens_details")
-    count = details.get("cached_tokens") if isinstance(details, dict) else None
-    return count if isinstance(count, int) else 0
-
-
-def _reading(ask: Ask, body: Json, backend: Local | Remote, read: Reader) -> Callable[[], Request]:
-    """Reads the body for those who answer: with strict rules for our own engines, freely for upstreams."""
-    if isinstance(backend, Local):
-        model = backend.model
-        return lambda: read(body, model.settings, _abilities(model))
-    # Any of the upstreams may be asked: what one of them cannot do is done here.
-    upstreams = backend.upstreams
-    return lambda: read_foreign(
-        body,
-        "chat" if ask.endpoint == "chat" else "completions",
-        makes_choices=all(upstream.makes_choices for upstream in upstreams),
-        streams=all(upstream.settings.stream for upstream in upstreams),
-        wants_usage=all(upstream.settings.usage for upstream in upstreams),
-    )
-
-
 def _gate(model: Model) -> Gate:
     settings = model.settings
     return Gate(settings.slots, settings.queue, settings.queue_wait_s)
-
-
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds * 1000, 1)

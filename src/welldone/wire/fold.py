@@ -15,6 +15,10 @@ class Fold(Answered):
     def _start(self) -> None:
         self._events: list[Event] = []
 
+    def keep_alive(self) -> bytes:
+        """Nobody waits for one who did not ask for a stream."""
+        return b""
+
     def feed(self, data: bytes, part: int = 0) -> None:
         """More of a part's stream."""
         self._keep(self._merge.feed(data, part))

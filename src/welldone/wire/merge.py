@@ -15,7 +15,19 @@ from welldone.wire.asked import Asked
 from welldone.wire.dialects.chat import REASONING, Chat
 from welldone.wire.dialects.completions import Completions
 from welldone.wire.dialects.dialect import Dialect
-from welldone.wire.events import ChoiceEvent, Event, Extra, Failure, KeepAlive, Opening, Place, Reword, Text, Usage
+from welldone.wire.events import (
+    ChoiceEvent,
+    Event,
+    Extra,
+    Failure,
+    Json,
+    KeepAlive,
+    Opening,
+    Place,
+    Reword,
+    Text,
+    Usage,
+)
 from welldone.wire.forced import Forced
 from welldone.wire.head import Endpoint, Head
 from welldone.wire.lane import Lane
@@ -270,6 +282,20 @@ class Answered(ABC):
         them has failed. `all` are those that would be mended. `reword`: how its own words for a failure go out.
         """
         self._merge.tune(part, think=think, strict=strict, reword=reword)
+
+    @property
+    def final(self) -> Json | None:
+        """The answer as an object, when it has come to its end, where the dialect has one."""
+        return self.dialect.final
+
+    @property
+    def keeps(self) -> bool:
+        """Whether what was said is kept: then its length must be bounded."""
+        return self.dialect.KEEPS or not self.IS_STREAM
+
+    def last_words(self, failure: Failure) -> bytes:
+        """The end of a stream that can say nothing more than that it failed."""
+        return self.dialect.last_words(failure)
 
     @property
     def is_done(self) -> bool:

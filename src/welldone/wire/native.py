@@ -24,6 +24,9 @@ class Native(ABC):
     is the name that the client knows, where the server may say another.
     """
 
+    keeps = True
+    """Whether it keeps what was said: then its length must be bounded."""
+
     def __init__(
         self,
         endpoint: Endpoint,
@@ -39,6 +42,8 @@ class Native(ABC):
         """The error that the answer ends with, if it does."""
         self.usage: Usage | None = None
         """What the server counted."""
+        self.final: Json | None = None
+        """The answer as an object, when it has come to its end, in a dialect in which it can be asked for again."""
         self.broken_json = 0
         self.broken_arguments = 0
         self._fallback = fallback
@@ -74,7 +79,7 @@ class Native(ABC):
 
     @abstractmethod
     def _silence(self) -> bytes:
-        """What goes out for a sign of life."""
+        """What goes out for a sign of life; before the answer has begun, a comment (`KEEP_ALIVE`)."""
 
     @abstractmethod
     def _finish(self) -> bytes:
@@ -105,6 +110,10 @@ class Native(ABC):
     def has_begun(self, part: int) -> bool:
         """Whether it has said something, and not only that it is there."""
         return self.has_started or self.failure is not None
+
+    def keep_alive(self) -> bytes:
+        """A sign of life, while the server is silent."""
+        return self._sent(b"" if self.is_done else self._silence())
 
     def feed(self, data: bytes, part: int = 0) -> bytes:
         """The bytes to send on."""
@@ -140,6 +149,10 @@ class Native(ABC):
         """The bytes to send when the answer breaks off for a reason that the server did not tell."""
         self._is_closed = True
         return self._sent(self._fail(failure, is_ours=True))
+
+    def last_words(self, failure: Failure) -> bytes:
+        """The end of a stream of which nothing more can be said."""
+        return b""
 
     # What dialects use.
 

@@ -36,6 +36,11 @@ class Pipe(Answered):
                 return sent
         return self._feed_slowly(data, part)
 
+    @property
+    def may_flow(self) -> bool:
+        """Whether plain text may ever go a short way."""
+        return self.dialect.IS_CHAT
+
     def take_short_way(self, framing: Framing) -> None:
         """From now on the caller asks `short` before `feed`, for frames in their framing."""
         self._leave_lane()
@@ -76,6 +81,12 @@ class Pipe(Answered):
         self.short = None
         if self._lane is not None and self._lane.frames:
             self._merge.passed(self._lane)
+
+    def keep_alive(self) -> bytes:
+        """A sign of life, while the server is silent."""
+        if self._writer is None or self._merge.is_over:
+            return KEEP_ALIVE
+        return self._writer.send(KeepAlive())
 
     def whole(self, data: bytes, part: int = 0) -> bytes:
         """The bytes to send for a part that was not streamed: `data` is its whole reply. Then `close` it."""

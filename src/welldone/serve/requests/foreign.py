@@ -11,6 +11,7 @@ from welldone.serve.requests import fields
 from welldone.serve.requests.request import Request
 from welldone.serve.requests.sampling import model_name
 from welldone.serve.requests.table import Endpoint
+from welldone.wire import head as wire
 from welldone.wire.asked import CHAT_CHOICES_LIMIT, COMPLETIONS_CHOICES_LIMIT, read_request
 from welldone.wire.events import Json
 
@@ -76,6 +77,14 @@ def read_foreign(
         parts=parts,
         prompts=1 if makes_choices else len(prompts),
     )
+
+
+def read_native(body: Json, endpoint: wire.Endpoint) -> Request:
+    """A request for an upstream that speaks the client's dialect: its own words go on."""
+    is_stream = fields.boolean(body, "stream") is True
+    base = without_routing(body)
+    base.pop("model", None)
+    return Request(endpoint=endpoint.value, model=model_name(body), is_stream=is_stream, parts=[base])
 
 
 def _check_needed(body: Json, endpoint: Endpoint) -> None:

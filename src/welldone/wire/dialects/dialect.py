@@ -8,7 +8,7 @@ import msgspec
 
 from welldone.wire import sse
 from welldone.wire.collect import Reply
-from welldone.wire.events import Event, Failure, Usage
+from welldone.wire.events import Event, Failure, Json, Usage
 from welldone.wire.head import Head
 
 KEEP_ALIVE = sse.comment(b"keep-alive")
@@ -38,8 +38,8 @@ class Dialect(ABC):
     """Whether plain text goes out in chunks of chat, which all look the same but for their text."""
     KEEPS: ClassVar[bool] = False
     """Whether a stream keeps all that was said, to say it again at its end: then its length must be bounded."""
-    keep_alive: bytes = KEEP_ALIVE
-    """A sign of life in a stream that has begun."""
+    final: Json | None = None
+    """The answer as an object, when it has come to its end, in a dialect in which it can be asked for again."""
 
     def head(self, heard: Head | None, ours: Head) -> Head:
         """The envelope that goes out, by what the server said of itself and what we would say."""

@@ -1,11 +1,11 @@
 """Faults of encoding and JSON; each id begins with `enc-`."""
 
-from welldone.wire.faults.fault import Fault, Mend, Severity
+from welldone.wire.faults.fault import EVERYWHERE, Fault, Mend, Severity
 
 VALID_UTF8 = Fault(
     id="enc-valid-utf8",
     severity=Severity.BREAKS,
-    endpoints=("chat", "completions"),
+    endpoints=EVERYWHERE,
     rule="The stream is valid UTF-8 at all times; an unfinished code point is held back, not sent.",
     hurts=(
         "openai-python, LangChain: UnicodeDecodeError",
@@ -18,7 +18,7 @@ VALID_UTF8 = Fault(
 NO_REPLACEMENT_CHAR = Fault(
     id="enc-no-replacement-char",
     severity=Severity.BREAKS,
-    endpoints=("chat", "completions"),
+    endpoints=EVERYWHERE,
     rule="A token that ends inside a character is merged with the next; U+FFFD never appears because of token borders.",
     hurts=("every client: shows U+FFFD where a character should be; it cannot be recovered",),
     mend=Mend.REPORT,
@@ -27,7 +27,7 @@ NO_REPLACEMENT_CHAR = Fault(
 NO_LONE_SURROGATE = Fault(
     id="enc-no-lone-surrogate",
     severity=Severity.BREAKS,
-    endpoints=("chat", "completions"),
+    endpoints=EVERYWHERE,
     rule="Never split a surrogate pair over two chunks as \\udXXX escapes.",
     hurts=(
         "openai-python, LangChain, pydantic-ai, litellm: text with lone surrogates, encode() raises UnicodeEncodeError",
@@ -38,7 +38,7 @@ NO_LONE_SURROGATE = Fault(
 STRICT_JSON = Fault(
     id="enc-strict-json",
     severity=Severity.BREAKS,
-    endpoints=("chat", "completions"),
+    endpoints=EVERYWHERE,
     rule="Strict JSON only: no NaN, Infinity, -Infinity, single quotes or Python repr.",
     hurts=(
         "openai-node: SyntaxError at NaN or -Infinity",
@@ -51,7 +51,7 @@ STRICT_JSON = Fault(
 ESCAPE_LINE_BREAKS = Fault(
     id="enc-escape-line-breaks",
     severity=Severity.BREAKS,
-    endpoints=("chat", "completions"),
+    endpoints=EVERYWHERE,
     rule="Escape control characters, and also U+2028, U+2029, U+0085, inside strings.",
     hurts=(
         "guidellm: cuts the line at a raw U+2028 or U+0085",

@@ -1,6 +1,6 @@
 """Faults of the end of a stream; each id begins with `end-`."""
 
-from welldone.wire.faults.fault import Fault, Mend, Severity
+from welldone.wire.faults.fault import EVERYWHERE, Fault, Mend, Severity
 
 DONE_SENT = Fault(
     id="end-done-sent",
@@ -46,7 +46,7 @@ DONE_LAST = Fault(
 LAST_EVENT_TERMINATED = Fault(
     id="end-last-event-terminated",
     severity=Severity.BREAKS,
-    endpoints=("chat", "completions"),
+    endpoints=EVERYWHERE,
     rule="The last event is followed by its blank line before EOF.",
     hurts=(
         "openai-python, openai-node, AI SDK, LangChain, pydantic-ai, litellm: the last event is lost without an error",

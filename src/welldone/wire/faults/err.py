@@ -1,11 +1,11 @@
 """Faults of errors; each id begins with `err-`."""
 
-from welldone.wire.faults.fault import Fault, Hearing, Mend, Severity
+from welldone.wire.faults.fault import EVERYWHERE, Fault, Hearing, Mend, Severity
 
 STATUS_BEFORE_STREAM = Fault(
     id="err-status-before-stream",
     severity=Severity.BREAKS,
-    endpoints=("chat", "completions"),
+    endpoints=EVERYWHERE,
     rule="A failure known before the first token is a non-2xx status with a JSON body, not a 200 stream.",
     hurts=(
         "openai-python, openai-node: a JSON error body under 200 ends as an empty stream, without an error",
@@ -17,7 +17,7 @@ STATUS_BEFORE_STREAM = Fault(
 REFUSED_4XX = Fault(
     id="err-refused-4xx",
     severity=Severity.TOLERATED,
-    endpoints=("chat", "completions"),
+    endpoints=EVERYWHERE,
     rule="A request that cannot be served gets a 4xx that says why, soon: never a 5xx, never silence.",
     hurts=(
         "openai-python, openai-node: try every 5xx again, twice, so that each mistake costs three requests",
@@ -30,7 +30,7 @@ REFUSED_4XX = Fault(
 BODY_SHAPE = Fault(
     id="err-body-shape",
     severity=Severity.BREAKS,
-    endpoints=("chat", "completions"),
+    endpoints=("chat", "completions", "responses"),
     rule="The body is {error:{message,type,param,code}} with all four keys.",
     hurts=(
         "AI SDK openai-compatible, AI SDK openai: want error.message as a string, else the message is lost",
@@ -42,7 +42,7 @@ BODY_SHAPE = Fault(
 CODE_STRING = Fault(
     id="err-code-string",
     severity=Severity.STYLE,
-    endpoints=("chat", "completions"),
+    endpoints=("chat", "completions", "responses"),
     rule="error.code is a string or null.",
     hurts=(),
     mend=Mend.LOSSLESS,
@@ -84,7 +84,7 @@ NOT_OBJECT_ERROR = Fault(
 NOT_ERROR_FIELD = Fault(
     id="err-not-error-field",
     severity=Severity.BREAKS,
-    endpoints=("chat", "completions"),
+    endpoints=EVERYWHERE,
     rule="No line of the stream uses a field called error:.",
     hurts=("openai-python, openai-node, LangChain, AI SDK openai: ignore the field; the stream looks like a success",),
     mend=Mend.LOSSLESS,
@@ -135,7 +135,7 @@ EVENT_NAME = Fault(
 RETRY_AFTER = Fault(
     id="err-retry-after",
     severity=Severity.STYLE,
-    endpoints=("chat", "completions"),
+    endpoints=EVERYWHERE,
     rule="429 and 503 carry Retry-After.",
     hurts=("openai-python, openai-node: guess how long to wait before they try again",),
     mend=Mend.REPORT,
@@ -144,7 +144,7 @@ RETRY_AFTER = Fault(
 EMPTY_STREAM = Fault(
     id="err-empty-stream",
     severity=Severity.BREAKS,
-    endpoints=("chat", "completions"),
+    endpoints=EVERYWHERE,
     rule="A 200 stream with no chunk at all (only [DONE], or nothing) is an error, not a reply.",
     hurts=(
         "openai-node .stream(): throws 'request ended without sending any chunks'",

@@ -5,6 +5,10 @@ from enum import StrEnum
 import msgspec
 
 
+EVERYWHERE = ("chat", "completions", "responses", "messages")
+"""The endpoints of a rule that knows nothing of what is said."""
+
+
 class Severity(StrEnum):
     """How much a fault costs, by what real clients did with it."""
 

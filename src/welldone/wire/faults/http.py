@@ -1,11 +1,11 @@
 """Faults of HTTP transport; each id begins with `http-`."""
 
-from welldone.wire.faults.fault import Fault, Hearing, Mend, Severity
+from welldone.wire.faults.fault import EVERYWHERE, Fault, Hearing, Mend, Severity
 
 CONTENT_TYPE = Fault(
     id="http-content-type",
     severity=Severity.BREAKS,
-    endpoints=("chat", "completions"),
+    endpoints=EVERYWHERE,
     rule="A streamed reply carries Content-Type text/event-stream (a charset parameter is fine).",
     hurts=(
         "inference-benchmarker: refuses the reply and counts the request as failed",
@@ -18,7 +18,7 @@ CONTENT_TYPE = Fault(
 CHARSET_UTF8 = Fault(
     id="http-charset-utf8",
     severity=Severity.STYLE,
-    endpoints=("chat", "completions"),
+    endpoints=EVERYWHERE,
     rule="Bytes are UTF-8 whatever the charset parameter says; never declare another charset.",
     hurts=(),
     mend=Mend.LOSSLESS,
@@ -27,7 +27,7 @@ CHARSET_UTF8 = Fault(
 FLUSH_EACH_EVENT = Fault(
     id="http-flush-each-event",
     severity=Severity.BREAKS,
-    endpoints=("chat", "completions"),
+    endpoints=EVERYWHERE,
     rule="Every event is sent when it is made; events are not collected first.",
     hurts=(
         "openai-python, openai-node: the whole answer comes at once, as does their callers' first text",
@@ -40,7 +40,7 @@ FLUSH_EACH_EVENT = Fault(
 NO_PROXY_BUFFERING = Fault(
     id="http-no-proxy-buffering",
     severity=Severity.TOLERATED,
-    endpoints=("chat", "completions"),
+    endpoints=EVERYWHERE,
     rule="Send X-Accel-Buffering: no so nginx-type front ends do not hold the stream.",
     hurts=("Pi coding agent: broke behind nginx, which held the stream back",),
     mend=Mend.LOSSLESS,
@@ -49,7 +49,7 @@ NO_PROXY_BUFFERING = Fault(
 CACHE_CONTROL = Fault(
     id="http-cache-control",
     severity=Severity.STYLE,
-    endpoints=("chat", "completions"),
+    endpoints=EVERYWHERE,
     rule="Send Cache-Control: no-cache (add no-transform) on streams.",
     hurts=(),
     mend=Mend.LOSSLESS,
@@ -58,7 +58,7 @@ CACHE_CONTROL = Fault(
 NO_BUFFERING_COMPRESSION = Fault(
     id="http-no-buffering-compression",
     severity=Severity.TOLERATED,
-    endpoints=("chat", "completions"),
+    endpoints=EVERYWHERE,
     rule="Do not run the stream through a compressor that is not flushed per event.",
     hurts=(),
     mend=Mend.LOSSLESS,
@@ -67,7 +67,7 @@ NO_BUFFERING_COMPRESSION = Fault(
 CHUNKED_TERMINATED = Fault(
     id="http-chunked-terminated",
     severity=Severity.BREAKS,
-    endpoints=("chat", "completions"),
+    endpoints=EVERYWHERE,
     rule="Use chunked (or h2) framing with no Content-Length and end the body properly with the zero chunk.",
     hurts=(
         "openai-node: throws 'terminated', even when [DONE] has arrived",
@@ -92,7 +92,7 @@ BODY_ENDS_AFTER_DONE = Fault(
 HEADERS_BEFORE_PREFILL = Fault(
     id="http-headers-before-prefill",
     severity=Severity.BREAKS,
-    endpoints=("chat", "completions"),
+    endpoints=EVERYWHERE,
     rule="Status and headers are sent when the request is accepted, before the prompt is processed.",
     hurts=(
         "openai-node, AI SDK: their fetch gives up when no head came within 300 s",
@@ -105,7 +105,7 @@ HEADERS_BEFORE_PREFILL = Fault(
 CORS_PREFLIGHT = Fault(
     id="http-cors-preflight",
     severity=Severity.BREAKS,
-    endpoints=("chat", "completions"),
+    endpoints=EVERYWHERE,
     rule="OPTIONS is answered, and every header that is asked for is allowed, those named x-stainless-* too.",
     hurts=("openai-node in a browser: no request leaves the page, and all that it shows is 'Connection error.'",),
     mend=Mend.LOSSLESS,
@@ -115,7 +115,7 @@ CORS_PREFLIGHT = Fault(
 ACCEPT_IGNORED = Fault(
     id="http-accept-ignored",
     severity=Severity.BREAKS,
-    endpoints=("chat", "completions"),
+    endpoints=EVERYWHERE,
     rule="The stream field of the body alone chooses between a stream and JSON; the Accept header does not.",
     hurts=(
         "openai-python, openai-node: send Accept: application/json on streams too, and get no stream",
@@ -128,7 +128,7 @@ ACCEPT_IGNORED = Fault(
 STREAM_DEFAULT_FALSE = Fault(
     id="http-stream-default-false",
     severity=Severity.BREAKS,
-    endpoints=("chat", "completions"),
+    endpoints=EVERYWHERE,
     rule="An absent or false stream means one JSON object, not a stream.",
     hurts=("AI SDK: sends no stream key for a whole reply, and fails to read a stream as JSON",),
     mend=Mend.LOSSLESS,

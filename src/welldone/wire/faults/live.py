@@ -1,11 +1,11 @@
 """Faults of liveness: silence, stop strings, clients that leave; each id begins with `live-`."""
 
-from welldone.wire.faults.fault import Fault, Hearing, Mend, Severity
+from welldone.wire.faults.fault import EVERYWHERE, Fault, Hearing, Mend, Severity
 
 CANCEL_ON_DISCONNECT = Fault(
     id="live-cancel-on-disconnect",
     severity=Severity.BREAKS,
-    endpoints=("chat", "completions"),
+    endpoints=EVERYWHERE,
     rule="When the client goes away, generation stops within a token or so.",
     hurts=("agents that try again: each try adds an answer that nobody reads, until the server does nothing else",),
     mend=Mend.LOSSLESS,
@@ -48,7 +48,7 @@ EMPTY_GENERATION = Fault(
 KEEPALIVE_IN_SILENCE = Fault(
     id="live-keepalive-in-silence",
     severity=Severity.BREAKS,
-    endpoints=("chat", "completions"),
+    endpoints=EVERYWHERE,
     rule="Something is sent every 15 s or so: in a long prompt, in hidden reasoning, while a call is held back.",
     hurts=(
         "openai-node, AI SDK: their fetch gives up after 300 s without a byte ('terminated')",
@@ -62,7 +62,7 @@ KEEPALIVE_IN_SILENCE = Fault(
 NO_SPECIAL_TOKENS = Fault(
     id="live-no-special-tokens",
     severity=Severity.BREAKS,
-    endpoints=("chat", "completions"),
+    endpoints=EVERYWHERE,
     rule="Tokens of the template and of the end of text do not stand in content.",
     hurts=("openai-python, openai-node, AI SDK, LangChain: show '<|im_end|>' as part of the answer",),
     mend=Mend.REPORT,

@@ -1,11 +1,11 @@
 """Faults of replies that are not streamed; each id begins with `ns-`."""
 
-from welldone.wire.faults.fault import Fault, Hearing, Mend, Severity
+from welldone.wire.faults.fault import EVERYWHERE, Fault, Hearing, Mend, Severity
 
 CONTENT_TYPE_JSON = Fault(
     id="ns-content-type-json",
     severity=Severity.BREAKS,
-    endpoints=("chat", "completions"),
+    endpoints=EVERYWHERE,
     rule="A JSON reply has Content-Type application/json.",
     hurts=("openai-node: hands back the body as a string, so choices is undefined",),
     mend=Mend.LOSSLESS,
@@ -14,7 +14,7 @@ CONTENT_TYPE_JSON = Fault(
 NO_SSE_TAIL = Fault(
     id="ns-no-sse-tail",
     severity=Severity.BREAKS,
-    endpoints=("chat", "completions"),
+    endpoints=EVERYWHERE,
     rule="Nothing follows the JSON object.",
     hurts=(
         "openai-python, LangChain: JSONDecodeError, extra data",
@@ -97,7 +97,7 @@ TOOL_CALLS = Fault(
 ERROR_STATUS = Fault(
     id="ns-error-status",
     severity=Severity.BREAKS,
-    endpoints=("chat", "completions"),
+    endpoints=EVERYWHERE,
     rule="An error is never a 200.",
     hurts=(
         "openai-python: returns an object whose choices is None",
@@ -118,7 +118,7 @@ OBJECT = Fault(
 LEADING_SPACE_OK = Fault(
     id="ns-leading-space-ok",
     severity=Severity.STYLE,
-    endpoints=("chat", "completions"),
+    endpoints=EVERYWHERE,
     rule="White space before the JSON, sent to keep the connection alive, is harmless.",
     hurts=(),
     mend=Mend.LOSSLESS,
@@ -128,7 +128,7 @@ LEADING_SPACE_OK = Fault(
 MODELS_LIST = Fault(
     id="ns-models-list",
     severity=Severity.TOLERATED,
-    endpoints=("chat", "completions"),
+    endpoints=("chat", "completions", "responses"),
     rule="GET /v1/models gives {object:'list',data:[{id,object:'model',created,owned_by}]}.",
     hurts=(
         "openai-python, openai-node: models.list() gives nothing where there is no data",

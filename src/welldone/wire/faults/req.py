@@ -41,7 +41,7 @@ STOP_FORMS = Fault(
 UNKNOWN_IGNORED = Fault(
     id="req-unknown-ignored",
     severity=Severity.BREAKS,
-    endpoints=("chat", "completions"),
+    endpoints=("chat", "completions", "responses"),
     rule="Parameters that are not known, and headers such as x-stainless-* and OpenAI-Beta, are ignored, not refused.",
     hurts=(
         "Codex: a 400 on tools that are no functions ended every turn",

@@ -1,11 +1,11 @@
 """Faults of SSE framing; each id begins with `sse-`."""
 
-from welldone.wire.faults.fault import Fault, Hearing, Mend, Severity
+from welldone.wire.faults.fault import EVERYWHERE, Fault, Hearing, Mend, Severity
 
 EVENT_BLANK_LINE = Fault(
     id="sse-event-blank-line",
     severity=Severity.BREAKS,
-    endpoints=("chat", "completions"),
+    endpoints=EVERYWHERE,
     rule="Each event ends with an empty line; one newline is not enough.",
     hurts=(
         "openai-python: gives an empty answer and no error",
@@ -24,7 +24,7 @@ EVENT_BLANK_LINE = Fault(
 ONE_OBJECT_PER_EVENT = Fault(
     id="sse-one-object-per-event",
     severity=Severity.BREAKS,
-    endpoints=("chat", "completions"),
+    endpoints=EVERYWHERE,
     rule="One event holds exactly one JSON object; two data: lines in one event are joined, not split.",
     hurts=(
         "openai-python, LangChain: JSONDecodeError 'Extra data'",
@@ -38,7 +38,7 @@ ONE_OBJECT_PER_EVENT = Fault(
 JSON_ON_ONE_LINE = Fault(
     id="sse-json-on-one-line",
     severity=Severity.BREAKS,
-    endpoints=("chat", "completions"),
+    endpoints=EVERYWHERE,
     rule="Put the whole JSON on a single data: line (no pretty printing).",
     hurts=(
         "go-openai, Zed, goose, gptel, org-ai, Continue, open-webui: read line by line and see broken JSON",
@@ -50,7 +50,7 @@ JSON_ON_ONE_LINE = Fault(
 DATA_SPACE = Fault(
     id="sse-data-space",
     severity=Severity.BREAKS,
-    endpoints=("chat", "completions"),
+    endpoints=EVERYWHERE,
     rule="Write 'data: ' with one space after the colon.",
     hurts=(
         "org-ai: searches for 'data: ' with the space and finds nothing",
@@ -62,7 +62,7 @@ DATA_SPACE = Fault(
 LF_ONLY = Fault(
     id="sse-lf-only",
     severity=Severity.BREAKS,
-    endpoints=("chat", "completions"),
+    endpoints=EVERYWHERE,
     rule="Use LF line ends; CRLF and CR are legal but break LF-only readers.",
     hurts=(
         "org-ai: compares the raw line with [DONE], so the CR hides the end",
@@ -75,7 +75,7 @@ LF_ONLY = Fault(
 NO_BOM = Fault(
     id="sse-no-bom",
     severity=Severity.BREAKS,
-    endpoints=("chat", "completions"),
+    endpoints=EVERYWHERE,
     rule="No byte-order mark at the start.",
     hurts=("openai-python, openai-python .stream(), LangChain, pydantic-ai, litellm: the first event is lost",),
     mend=Mend.LOSSLESS,
@@ -84,7 +84,7 @@ NO_BOM = Fault(
 NO_ID_FIELD = Fault(
     id="sse-no-id-field",
     severity=Severity.BREAKS,
-    endpoints=("chat", "completions"),
+    endpoints=EVERYWHERE,
     rule="Do not send id: fields.",
     hurts=(
         "openai-python, LangChain: JSONDecodeError at the next comment or doubled blank line",
@@ -97,7 +97,7 @@ NO_ID_FIELD = Fault(
 NO_RETRY_FRAME = Fault(
     id="sse-no-retry-frame",
     severity=Severity.BREAKS,
-    endpoints=("chat", "completions"),
+    endpoints=EVERYWHERE,
     rule="Do not send stand-alone retry: frames.",
     hurts=(
         "openai-python, openai-python .stream(), LangChain: JSONDecodeError at the retry: frame",
@@ -110,7 +110,7 @@ NO_RETRY_FRAME = Fault(
 NO_EMPTY_DATA = Fault(
     id="sse-no-empty-data",
     severity=Severity.BREAKS,
-    endpoints=("chat", "completions"),
+    endpoints=EVERYWHERE,
     rule="Never dispatch an event without JSON data (event: ping with no data, or data: empty).",
     hurts=(
         "openai-python, LangChain: JSONDecodeError 'Expecting value'",
@@ -148,7 +148,7 @@ NO_EVENT_NAME = Fault(
 KEEPALIVE_FORM = Fault(
     id="sse-keepalive-form",
     severity=Severity.BREAKS,
-    endpoints=("chat", "completions"),
+    endpoints=EVERYWHERE,
     rule=(
         "A keep-alive is a comment line starting with ':' or a chunk that changes nothing; never a data: "
         "line holding a comment."
@@ -165,7 +165,7 @@ KEEPALIVE_FORM = Fault(
 KEEPALIVE_RESETS_IDLE = Fault(
     id="sse-keepalive-resets-idle",
     severity=Severity.BREAKS,
-    endpoints=("chat", "completions"),
+    endpoints=EVERYWHERE,
     rule="Where clients time out on events rather than bytes, a keep-alive is a chunk that changes nothing.",
     hurts=("Codex: ends the turn after 300 s without an event; comments do not count",),
     mend=Mend.REPORT,
@@ -184,7 +184,7 @@ KEEPALIVE_RUN_LIMIT = Fault(
 WHOLE_EVENT_WRITES = Fault(
     id="sse-whole-event-writes",
     severity=Severity.TOLERATED,
-    endpoints=("chat", "completions"),
+    endpoints=EVERYWHERE,
     rule="Write each event in one piece; do not split in the middle of 'data:' by design.",
     hurts=(
         "langchain (Elixir): hung on a split inside 'data:' (brainlid/langchain#156)",

@@ -1,0 +1,3 @@
+from typing import Any
+
+ResponsesNative: Any = None
