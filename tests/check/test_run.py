@@ -33,11 +33,11 @@ KEY = "sk-a-key-of-some-length"
 
 
 async def _text(session: Session) -> None:
-    session.answered(await session.chat(prompts.HELLO))
+    session.answered(await session.ask(prompts.HELLO))
 
 
 async def _whole(session: Session) -> None:
-    session.answered(await session.chat(prompts.HELLO, stream=False))
+    session.answered(await session.ask(prompts.HELLO, stream=False))
 
 
 async def _mistake(session: Session) -> None:
@@ -204,7 +204,7 @@ async def _leave_after(*probes: Probe, **settings: Any) -> Report:  # noqa: ANN4
 
     async def ask(session: Session) -> None:
         await running.__aexit__(None, None, None)
-        await session.chat(prompts.HELLO)
+        await session.ask(prompts.HELLO)
 
     last = Probe(name="last", says="", work=ask, is_alone=True)
     return await check(CheckSettings(url=url, patience=IMPATIENT, **settings), probes=(*probes, last))

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import msgspec
 
 from welldone import __version__
+from welldone.check.dialect import CHAT
 from welldone.check.reply import Asked
 from welldone.check.settings import CheckSettings
 from welldone.net.address import Address, read_url
@@ -14,7 +15,8 @@ from welldone.net.ear import ListenError, Recording
 
 LIMIT_BYTES = 2 * 2**20
 """Of a reply. The longest answer that a probe asks for has some hundred chunks of less than 1 KB."""
-_BUSY = (429, 503)
+BUSY = (429, 503, 529)
+"""To ask again later may help. The last is Anthropic's."""
 _TRIES = 4
 _WAIT_S = 1.0  # after a 429 or 503 that does not say how long
 _LONGEST_WAIT_S = 10.0  # a server that is busy for longer is not to be checked now
@@ -50,7 +52,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     server: str = ""
     """What it calls itself."""
-    members: Mapping[str, Any] = msgspec.field(default_factory=lambda: {"temperature": 0, "seed": 7})
+    members: Mapping[str, Any] = msgspec.field(default_factory=lambda: CHAT.ways[0][0])
     """What every request has that should be answered: what the server took of it."""
     limit_name: str = "max_tokens"
     """How it wants to be told how much to say."""
@@ -71,7 +73,7 @@ class Desk:
             key=settings.key,
             ca_file=settings.ca_file,
             is_verified=settings.is_verified,
-            headers=settings.headers,
+            headers=(*settings.dialect.own_headers(settings.key), *settings.headers),
         )
         self._root = msgspec.structs.replace(self.address, prefix=self.address.prefix.removesuffix("/v1"))
         self._listen = listen
@@ -137,7 +139,7 @@ class Desk:
 
 def _wait_s(recording: Recording) -> float | None:
     """How long to wait before the request is made again; None: it is answered."""
-    if recording.status not in _BUSY:
+    if recording.status not in BUSY:
         return None
     said = next((value for name, value in recording.headers if name.lower() == "retry-after"), "")
     asked_s = float(said) if said.isascii() and said.isdigit() and len(said) < 6 else _WAIT_S

@@ -19,7 +19,6 @@ from welldone.rules.choices import as_object, as_text
 from welldone.rules.heard import Form, Heard
 from welldone.rules.trace import Trace
 
-_ENDPOINTS = {"/completions": "completions", "/responses": "responses", "/messages": "messages"}
 _SHOWN = 160  # characters of a server's error message: it is quoted in a line
 
 
@@ -32,6 +31,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes | None = None
     headers: tuple[tuple[str, str | None], ...] = ()
     is_root: bool = False
+    endpoint: str = "chat"
+    """Which rules speak about the reply."""
 
     @property
     def json(self) -> dict[str, Any] | None:
@@ -41,11 +42,6 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         except (ValueError, RecursionError):
             return None
         return value if isinstance(value, dict) else None
-
-    @property
-    def endpoint(self) -> str:
-        """Which rules speak about the reply."""
-        return _ENDPOINTS.get(self.path, "chat")
 
 
 class Reply:

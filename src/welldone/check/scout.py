@@ -4,13 +4,12 @@ What is wrong here is nobody's broken rule. It ends the check with one line that
 """
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
 from welldone.check import prompts
 from welldone.check.desk import Desk, Facts
+from welldone.check.dialect import CHAT
 from welldone.check.reply import Asked, Reply
 from welldone.engines.listed import kind_of, read_models
 from welldone.net.ear import ListenError
@@ -24,13 +23,6 @@ _UNKNOWN_MEMBER = (400, 422)
 """What servers say to a member that they do not know: most the first, those made with FastAPI the second."""
 _NAMED = 5  # models that a message names
 _LOOK_S = 15.0  # a list of models takes no computing
-
-_OTHER_WAYS: tuple[tuple[Mapping[str, Any], str], ...] = (
-    ({"temperature": 0}, "max_tokens"),
-    ({}, "max_completion_tokens"),
-    ({}, "max_tokens"),
-)
-"""How to ask who does not take the usual members: OpenAI's models that think want no temperature, no max_tokens."""
 
 
 class UnreachableError(Exception):
@@ -50,12 +42,14 @@ async def look(desk: Desk) -> Facts:
     model = desk.settings.model or (names[0] if names else None)
     if model is None:
         raise UnreachableError(_no_model(desk.settings.url, listed))
-    facts = Facts(model=model, server=kind_of(models) or _printable(listed.header("server") or ""))
+    members, limit_name = desk.settings.dialect.ways[0]
+    server = kind_of(models) or _printable(listed.header("server") or "")
+    facts = Facts(model=model, server=server, members=members, limit_name=limit_name)
     facts, reply = await _first_answer(desk, facts, names)
     if reply.first.reasoning or reply.text.lstrip().startswith("<think>"):
         return msgspec.structs.replace(facts, allowance=await _allowance(desk, facts))
     # Some think and do not show it: a greeting that is cut before its first word gives them away.
-    is_secret = not reply.text and reply.finish == "length"
+    is_secret = not reply.text and reply.finish == desk.settings.dialect.cut
     return msgspec.structs.replace(facts, allowance=_ALLOWANCE_LIMIT) if is_secret else facts
 
 
@@ -91,34 +85,37 @@ def _about_the_key(desk: Desk) -> str:
 
 async def _first_answer(desk: Desk, facts: Facts, names: list[str]) -> tuple[Facts, Reply]:
     """A first whole answer, and how it was asked for."""
-    first = reply = await _chat(desk, facts, _TOKENS, stream=False)
-    for members, limit_name in _OTHER_WAYS:
+    first = reply = await _say_hello(desk, facts, _TOKENS, stream=False)
+    for members, limit_name in desk.settings.dialect.ways[1:]:
         if reply.status not in _UNKNOWN_MEMBER:
             break
         facts = msgspec.structs.replace(facts, members=members, limit_name=limit_name)
-        reply = await _chat(desk, facts, _TOKENS, stream=False)
+        reply = await _say_hello(desk, facts, _TOKENS, stream=False)
     if reply.status is not None and reply.status >= 500:  # some only stream
-        reply = await _chat(desk, facts, _TOKENS, stream=True)
+        reply = await _say_hello(desk, facts, _TOKENS, stream=True)
     if not reply.is_ok:
         raise _refused(desk, facts, first, names)
     if not reply.choices and not reply.json:
         kinds = {"text/html": "a web page"}
         what = kinds.get(reply.trace.media_type, "no JSON" if reply.recording.body.strip() else "nothing")
-        raise UnreachableError(f"{desk.settings.url} answers a chat request with {what}: is it a chat server?")
+        name = desk.settings.endpoint
+        raise UnreachableError(f"{desk.settings.url} answers a {name} request with {what}: is it a {name} server?")
     return facts, reply
 
 
 def _refused(desk: Desk, facts: Facts, reply: Reply, names: list[str]) -> UnreachableError:
     """Why a plain question was not answered."""
-    url = desk.settings.url
+    url, dialect = desk.settings.url, desk.settings.dialect
     if reply.status is None:
-        return UnreachableError(f"{url} does not answer a chat request: {reply.recording.error}")
+        return UnreachableError(f"{url} does not answer a {dialect.name} request: {reply.recording.error}")
     if reply.status in (401, 403):
         return UnreachableError(f"{url} {_about_the_key(desk)} ({reply.complaint})")
     if 300 <= reply.status < 400:
         return UnreachableError(_redirected(url, reply))
-    if reply.status in (404, 405) and "error" not in reply.json:
-        return UnreachableError(f"there is no {url}/chat/completions: give the address up to and with /v1")
+    if reply.status in (404, 405) and "error" not in reply.json and dialect is CHAT:
+        return UnreachableError(f"there is no {url}{dialect.path}: give the address up to and with /v1")
+    if reply.status in (404, 405, 501) and dialect is not CHAT and facts.model not in reply.complaint:
+        return UnreachableError(f"not offered: {url} has no {dialect.path} ({reply.complaint})")
     if facts.model not in names and names:
         more = ", …" if len(names) > _NAMED else ""
         lists = f"it lists {', '.join(map(_printable, names[:_NAMED]))}{more}"
@@ -128,26 +125,27 @@ def _refused(desk: Desk, facts: Facts, reply: Reply, names: list[str]) -> Unreac
 
 async def _allowance(desk: Desk, facts: Facts) -> int:
     """How many tokens a model that thinks needs before it speaks."""
-    reply = await _chat(desk, facts, _THINKING_TOKENS, stream=True)
-    choices = reply.heard.choices[:1] if reply.is_stream else []
-    parts = choices[0].parts if choices else []
-    until_text = next((place for place, part in enumerate(parts) if part.text and not part.reasoning), None)
+    reply = await _say_hello(desk, facts, _THINKING_TOKENS, stream=True)
+    pieces = [piece for piece in reply.pieces if piece.index == reply.first.index]
+    until_text = next((place for place, piece in enumerate(pieces) if piece.text and not piece.reasoning), None)
     if until_text is None:
         return _ALLOWANCE_LIMIT
     # Half as much again: another question may need more thought than a greeting.
     return min(_ALLOWANCE_LIMIT, math.ceil(until_text * 1.5) + _TOKENS)
 
 
-async def _chat(desk: Desk, facts: Facts, tokens: int, *, stream: bool) -> Reply:
+async def _say_hello(desk: Desk, facts: Facts, tokens: int, *, stream: bool) -> Reply:
+    dialect = desk.settings.dialect
     body = {
         "model": facts.model,
-        "messages": [{"role": "user", "content": prompts.HELLO}],
+        **dialect.said(prompts.HELLO),
         "stream": stream,
         **facts.members,
-        facts.limit_name: tokens,
+        facts.limit_name: max(tokens, dialect.least_tokens),
         **desk.settings.extra,
     }
-    return await _ask(desk, Asked(method="POST", path="/chat/completions", body=msgspec.json.encode(body)))
+    asked = Asked(method="POST", path=dialect.path, body=msgspec.json.encode(body), endpoint=dialect.name)
+    return await _ask(desk, asked)
 
 
 async def _ask(desk: Desk, asked: Asked, within_s: float | None = None) -> Reply:

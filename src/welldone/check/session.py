@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from welldone.check.desk import Desk, Facts
+from welldone.check.desk import BUSY, Desk, Facts
 from welldone.check.occasions import had_a_say
 from welldone.check.reply import Asked, Reply
 from welldone.net.ear import ListenError, Recording
@@ -49,6 +49,7 @@ class Session:
 
     def __init__(self, desk: Desk, facts: Facts, probe: str, wanted: frozenset[str]) -> None:
         self.facts = facts
+        self.dialect = desk.settings.dialect
         self.patience = desk.settings.patience
         self.side_by_side = desk.settings.side_by_side
         self.replies: list[Reply] = []
@@ -72,7 +73,7 @@ class Session:
 
     # ---- asking
 
-    async def chat(
+    async def ask(
         self,
         content: str | list[dict[str, Any]],
         /,
@@ -85,14 +86,14 @@ class Session:
         leave: Leave | None = None,
         **members: Any,  # noqa: ANN401 - JSON
     ) -> Reply:
-        """The reply to one user message, or to a list of messages. A member that is `...` is left out.
+        """The reply to one user message, or to a whole talk. A member that is `...` is left out.
 
         `stream` None: the key is absent. `limit_name`: another than the server's own for `max_tokens`. `is_exact`: a
         model that thinks gets no more tokens for it.
         """
-        messages = [{"role": "user", "content": content}] if isinstance(content, str) else content
-        body = {"messages": messages, **self._common(stream, max_tokens, is_exact=is_exact, name=limit_name), **members}
-        return await self.post("/chat/completions", body, headers=headers, leave=leave)
+        common = self._common(stream, max_tokens, is_exact=is_exact, name=limit_name)
+        body = {**self.dialect.said(content), **common, **members}
+        return await self.post(self.dialect.path, body, headers=headers, leave=leave)
 
     async def complete(
         self,
@@ -112,11 +113,12 @@ class Session:
         self, stream: bool | None, max_tokens: int | None, *, is_exact: bool, name: str | None = None
     ) -> dict[str, Any]:
         more = 0 if is_exact else self.facts.allowance
+        least = self.dialect.least_tokens
         return {
             "model": self.facts.model,
             **self.facts.members,
             **({} if stream is None else {"stream": stream}),
-            **({} if max_tokens is None else {name or self.facts.limit_name: max_tokens + more}),
+            **({} if max_tokens is None else {name or self.facts.limit_name: max(max_tokens + more, least)}),
             **self._desk.settings.extra,
         }
 
@@ -132,7 +134,9 @@ class Session:
         if isinstance(body, dict):
             kept = {name: value for name, value in body.items() if value is not ...}
             body = json.dumps(kept, ensure_ascii=False, separators=(",", ":")).encode()
-        return await self.send(Asked(method="POST", path=path, body=body, headers=headers), leave=leave)
+        endpoint = "completions" if path == "/completions" else self.dialect.name
+        asked = Asked(method="POST", path=path, body=body, headers=headers, endpoint=endpoint)
+        return await self.send(asked, leave=leave)
 
     async def send(self, asked: Asked, *, leave: Leave | None = None, is_judged: bool = True) -> Reply:
         """The reply to any request. `is_judged` is for those to the endpoints that the rules speak about.
@@ -238,7 +242,7 @@ class Session:
             if not reply.recording.is_left:
                 heard = reply.recording.error or "no reply"
                 self.hold(REFUSED_4XX, reply, is_kept=False, heard=heard, wanted=wanted, severity=Severity.BREAKS)
-        elif reply.status >= 400 and reply.status not in (429, 503):
+        elif reply.status >= 400 and reply.status not in BUSY:
             self.hold(REFUSED_4XX, reply, reply.status < 500, heard=reply.complaint, wanted=wanted)
         patience_s = self.patience.silence_s
         if reply.status is not None and reply.is_stream and reply.recording.ended_s >= patience_s:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from welldone.check.dialect import DIALECTS, Dialect
 from welldone.net.secrets import Secrets
 
 
@@ -34,6 +35,8 @@ class CheckSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Up to and with /v1."""
     model: str | None = None
     """None: the first that the server lists."""
+    endpoint: str = "chat"
+    """The name of the dialect that is checked."""
     key: str | None = None
     ca_file: str | None = None
     is_verified: bool = True
@@ -62,6 +65,11 @@ class CheckSettings(msgspec.Struct, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         """Whom it is about, and no key."""
         return f"CheckSettings({self.url})"
+
+    @property
+    def dialect(self) -> Dialect:
+        """How the server is asked."""
+        return DIALECTS[self.endpoint]
 
     @property
     def secrets(self) -> Secrets:

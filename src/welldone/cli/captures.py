@@ -12,10 +12,11 @@ from welldone.cli.exits import UsageError
 from welldone.cli.options import Parser
 from welldone.rules.capture import read_capture, read_trace
 from welldone.rules.trace import Trace
+from welldone.wire.head import Endpoint
 
 LIMIT_BYTES = 512 * 1024 * 1024
 """The largest capture that is read into memory."""
-ENDPOINTS = ("chat", "completions")
+ENDPOINTS = tuple(Endpoint)
 STDIN = "-"
 
 

@@ -12,7 +12,15 @@ _STATUS = re.compile(r"HTTP/\S+ (\d{3})")
 _COMPLETION = re.compile(rb'(?<!\\)"object"\s{0,4}:\s{0,4}"text_completion')
 _TEXT_CHOICE = re.compile(rb'"choices"\s{0,4}:\s{0,4}\[\s{0,4}\{[^{}]{0,200}"text"\s{0,4}:')
 _FRAME_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
-_DONE = re.compile(rb"^data: ?\[DONE\]\r?\n\r?\n", re.MULTILINE)
+_DONE = re.compile(
+    rb"^(?:data: ?\[DONE\]|event: ?(?:message_stop|response\.(?:completed|incomplete|failed))\r?\n[^\r\n]*)\r?\n\r?\n",
+    re.MULTILINE,
+)
+_CHOICES = re.compile(rb'(?<!\\)"choices"\s{0,4}:')
+_RESPONSE = re.compile(rb'(?<!\\)"(?:type"\s{0,4}:\s{0,4}"response\.|object"\s{0,4}:\s{0,4}"response")')
+_MESSAGE = re.compile(
+    rb'(?<!\\)"type"\s{0,4}:\s{0,4}"(?:message_(?:start|delta|stop)|content_block_|message"|error"[^{}]{0,200}"error")'
+)
 _LOOK_BYTES = 65536  # far beyond any first chunk
 
 
@@ -79,11 +87,10 @@ def read_trace(record: dict[str, Any], body: bytes) -> Trace:
         if not body:
             return Trace(body=b"", end=None)
     found = _STATUS.match(str(record.get("status")))
-    path = str(record.get("endpoint")).rstrip("/")
-    is_chat = path.endswith("/chat/completions") or not path.endswith("completions")
+    path = str(record.get("endpoint")).partition("?")[0].rstrip("/")
     return Trace(
         body=body,
-        endpoint="chat" if is_chat else "completions",
+        endpoint=_endpoint_of(path),
         request=request if isinstance(request, dict) else None,
         status=int(found[1]) if found else None,
         headers=_pairs(record.get("headers")),
@@ -91,6 +98,13 @@ def read_trace(record: dict[str, Any], body: bytes) -> Trace:
         end=None if is_left else True,
         pieces=_sizes(record.get("http_chunk_sizes")),
     )
+
+
+def _endpoint_of(path: str) -> str:
+    """The endpoint that a path names; chat, if none."""
+    if path.endswith(("/responses", "/messages")):
+        return path.rpartition("/")[2]
+    return "completions" if path.endswith("completions") and not path.endswith("/chat/completions") else "chat"
 
 
 def whole_frames(body: bytes) -> bytes:
@@ -112,7 +126,15 @@ def _sizes(sizes: object) -> tuple[int, ...] | None:
 
 
 def guess_endpoint(body: bytes) -> str:
-    """Which endpoint a reply comes from: chunks of completions name themselves, or have `text` and no `delta`."""
+    """Which endpoint a reply comes from: all but chat name themselves; completions may have but `text` and no `delta`.
+
+    What only looks like it, inside a text, has its quotes escaped.
+    """
     start = body[:_LOOK_BYTES]
+    if not _CHOICES.search(start):
+        if _RESPONSE.search(start):
+            return "responses"
+        if _MESSAGE.search(start):
+            return "messages"
     is_completion = _COMPLETION.search(start) or (_TEXT_CHOICE.search(start) and b'"delta"' not in start)
     return "completions" if is_completion else "chat"

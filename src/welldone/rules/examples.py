@@ -9,6 +9,7 @@ import msgspec
 from welldone.rules.capture import read_capture
 from welldone.rules.trace import Trace
 from welldone.wire.faults.catalogue import BY_ID
+from welldone.wire.faults.fault import EVERYWHERE
 
 _BLOCK = re.compile(r"^```(sse|http|json) (wrong|right)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _ESCAPE = re.compile(r"\\(?:(\n)|([rnt\\])|x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4}))")
@@ -40,7 +41,7 @@ def _example(rule: str, number: int, kind: str, outcome: str, options: str, text
     words, _, request = options.partition("request=")
     body = _unescape(text) if "escaped" in words.split() else text.encode()
     trace = read_capture(body) if kind == "http" else Trace(body=body)
-    endpoint = "completions" if "completions" in words.split() else BY_ID[rule].endpoints[0]
+    endpoint = next((word for word in words.split() if word in EVERYWHERE), BY_ID[rule].endpoints[0])
     asked: dict[str, Any] | None = json.loads(request) if request else None
     trace = msgspec.structs.replace(trace, endpoint=endpoint, request=asked)
     return Example(rule, number, outcome == "right", trace)

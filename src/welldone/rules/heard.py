@@ -1,4 +1,4 @@
-"""A trace as the checks see it: its frames, chunks, choices and errors, each worked out once."""
+"""A trace as the checks see it: its frames, chunks or events, choices and errors, each worked out once."""
 
 from enum import StrEnum
 from functools import cached_property
@@ -6,6 +6,7 @@ from typing import Any
 
 from welldone.rules.choices import Choice, Part, as_list, as_object, read_parts, sort_choices
 from welldone.rules.messages import FAILURES, Kind, Message, Value, error_kind, read_messages, read_value, skip_space
+from welldone.rules.responses import Output
 from welldone.rules.trace import Trace
 from welldone.wire import sse
 
@@ -30,7 +31,12 @@ class Heard:
 
     @property
     def is_chat(self) -> bool:
-        return self.trace.endpoint != "completions"
+        return self.trace.endpoint == "chat"
+
+    @property
+    def is_chunked(self) -> bool:
+        """Whether a stream is made of chunks here; else it is made of events, each with a type."""
+        return self.trace.endpoint in ("chat", "completions")
 
     # ---- the reply as one JSON value
 
@@ -64,8 +70,9 @@ class Heard:
 
     @cached_property
     def reply_fails(self) -> bool:
-        """Whether the body is an error, in whatever shape."""
-        return error_kind(self.value.json) is not None
+        """Whether the body is an error, in whatever shape. A Response that failed is still a Response."""
+        is_response = self.trace.endpoint == "responses" and self.reply.get("object") == "response"
+        return error_kind(self.value.json) is not None and not is_response
 
     @cached_property
     def form(self) -> Form:
@@ -76,7 +83,7 @@ class Heard:
             return Form.STREAM
         if trace.wants_stream is False:
             return Form.WHOLE
-        if self._looks_like_chunk():
+        if self._looks_like_chunk() if self.is_chunked else self._looks_like_event():
             return Form.STREAM
         if trace.wants_stream is None:
             return Form.WHOLE if self.value.kind is None or b"\ndata:" not in trace.body else Form.STREAM
@@ -87,6 +94,10 @@ class Heard:
         if str(self.reply.get("object")).endswith(".chunk"):
             return True
         return any("delta" in as_object(choice) for choice in as_list(self.reply.get("choices"))[:1])
+
+    def _looks_like_event(self) -> bool:
+        """Whether the first value is an event that lacks only its `data:`. Messages and errors have a type as well."""
+        return isinstance(self.reply.get("type"), str) and self.reply["type"] not in ("message", "error")
 
     # ---- the reply as a stream
 
@@ -105,11 +116,20 @@ class Heard:
 
     @cached_property
     def messages(self) -> list[Message]:
-        return read_messages(self.frames)
+        return read_messages(self.frames, is_chunked=self.is_chunked)
 
     @cached_property
     def chunks(self) -> list[Message]:
         return [message for message in self.messages if message.kind is Kind.CHUNK]
+
+    @cached_property
+    def events(self) -> list[Message]:
+        return [message for message in self.messages if message.kind is Kind.EVENT]
+
+    @cached_property
+    def output(self) -> Output:
+        """The stream of /v1/responses."""
+        return Output(self.events)
 
     @cached_property
     def dones(self) -> list[Message]:
@@ -118,7 +138,7 @@ class Heard:
     @cached_property
     def failures(self) -> list[Message]:
         """The errors of the stream, in whatever shape."""
-        return [message for message in self.messages if message.kind in FAILURES]
+        return [message for message in self.messages if message.kind in FAILURES or _is_error_event(message)]
 
     @cached_property
     def errors(self) -> list[Message]:
@@ -161,6 +181,10 @@ class Heard:
     def is_whole(self) -> bool:
         """Whether it is a stream of chunks that came to its end and told of no error."""
         return bool(self.chunks) and not self.failures and (bool(self.dones) or not self.unfinished)
+
+
+def _is_error_event(message: Message) -> bool:
+    return message.kind is Kind.EVENT and message.json.get("type") == "error"
 
 
 def bad_bytes(raw: bytes) -> str | None:

@@ -1,4 +1,4 @@
-"""What each frame of a stream says: chunks, errors, the end, or something that no client can read.
+"""What each frame of a stream says: chunks, events, errors, the end, or something that no client can read.
 
 A judge must see past one fault to name the others, so reading is lenient here: a missing `data:`, several values in
 one frame, or NaN in the JSON are noted on the message and the value is still read.
@@ -19,6 +19,8 @@ class Kind(Enum):
     """What a message is."""
 
     CHUNK = auto()
+    EVENT = auto()
+    """An object with a type, on the endpoints that send those in place of chunks."""
     ERROR = auto()
     """An object with a non-null `error`."""
     FLAT_ERROR = auto()
@@ -31,7 +33,7 @@ class Kind(Enum):
     COMMENT = auto()
     """A comment inside data."""
     FOREIGN = auto()
-    """JSON that belongs to no chat stream."""
+    """JSON that belongs to no such stream."""
     BROKEN = auto()
     """Text that is no JSON."""
 
@@ -159,6 +161,18 @@ def _kind(value: Value, event: str) -> Kind:
     return Kind.FOREIGN
 
 
+def _event_kind(value: Value, event: str) -> Kind:
+    """The same where a stream is made of events; the name of the frame stands in for a missing type."""
+    if value.kind is not None:
+        return value.kind
+    said = _object(value)
+    has_type = isinstance(said.get("type"), str)
+    error = error_kind(said, "" if has_type else event)
+    if error is not None and said.get("type") != "error":
+        return error
+    return Kind.EVENT if has_type or (said and event) else Kind.FOREIGN
+
+
 def _object(value: Value) -> dict[str, Any]:
     return value.json if isinstance(value.json, dict) else {}
 
@@ -209,10 +223,11 @@ def _frame_values(frame: sse.Frame) -> Iterator[tuple[Value, bool]]:
             yield Value(_text([line]), Kind.ERROR_FIELD), False
 
 
-def read_messages(frames: list[sse.Frame]) -> list[Message]:
-    """What the frames say, in order. Comments and empty lines say nothing."""
+def read_messages(frames: list[sse.Frame], *, is_chunked: bool) -> list[Message]:
+    """What the frames say, in order, as chunks or as events. Comments and empty lines say nothing."""
+    kind = _kind if is_chunked else _event_kind
     return [
-        Message(number, frame, _kind(value, frame.event), value, _object(value), is_bare)
+        Message(number, frame, kind(value, frame.event), value, _object(value), is_bare)
         for number, frame in enumerate(frames, start=1)
         for value, is_bare in _frame_values(frame)
     ]

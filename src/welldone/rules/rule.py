@@ -47,8 +47,7 @@ class Rule(msgspec.Struct, frozen=True):
 
     def applies(self, heard: Heard) -> bool:
         """Whether it speaks about this kind of reply."""
-        endpoint = "chat" if heard.is_chat else "completions"
-        return heard.form in self.forms and endpoint in (self.endpoints or self.fault.endpoints)
+        return heard.form in self.forms and heard.trace.endpoint in (self.endpoints or self.fault.endpoints)
 
     def can_be_judged(self, heard: Heard) -> bool:
         """Whether what it needs is known."""

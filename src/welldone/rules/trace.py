@@ -10,7 +10,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
 
     body: bytes
     endpoint: str = "chat"
-    """`chat` or `completions`."""
+    """`chat`, `completions`, `responses` or `messages`."""
     request: dict[str, Any] | None = None
     """The JSON body of the request."""
     status: int | None = None

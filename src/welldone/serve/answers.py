@@ -28,7 +28,6 @@ from welldone.serve.reports import Report
 from welldone.serve.requests import Request
 from welldone.serve.settings import ServeSettings
 from welldone.serve.troubles import Trouble
-from welldone.wire import sse
 from welldone.wire.dialects.dialect import KEEP_ALIVE, Dialect
 from welldone.wire.dialects.messages import MessagesNative
 from welldone.wire.dialects.responses import ResponsesNative
@@ -391,7 +390,7 @@ class Answer:
         if self.error is not None:
             raise self.error
         stream = await self._call.open(
-            {**dict(sse.HEADERS), **self._headers(), **self.report.headers()}, trailers=self.report.trailer_names
+            {**self.pipe.headers, **self._headers(), **self.report.headers()}, trailers=self.report.trailer_names
         )
         self._stream = stream
         stream.when_congested(self._hold)

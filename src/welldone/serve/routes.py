@@ -23,6 +23,7 @@ from welldone.serve.generate import Generator, Order
 from welldone.serve.keys import Keys
 from welldone.serve.limits import Limits
 from welldone.serve.metrics import Metrics
+from welldone.serve.ollama import OllamaApi
 from welldone.serve.passing import LocalAction, Passing
 from welldone.serve.recording import Recorder
 from welldone.serve.settings import ServeSettings
@@ -78,6 +79,7 @@ class Routes:
             send=send,
             on_report=self._reported,
         )
+        self._ollama = OllamaApi(self._targets, self._generator, listed=self._listed, now=now)
         self._vectors = Vectors(settings, self._local, self._gates, spend=self._spend)
         self._passing = Passing(settings, self._targets, spend=self._spend)
         self._paths = self._make()
@@ -157,6 +159,10 @@ class Routes:
             "/reranking": rerank,
             "/tokenize": self._counted("/tokenize", vectors.tokenize),
             "/detokenize": self._counted("/detokenize", vectors.detokenize),
+            "/api/chat": asked("ollama", self._ollama.chat),
+            "/api/generate": asked("ollama", self._ollama.complete),
+            "/api/tags": shown("ollama", self._ollama.tags),
+            "/api/version": shown("ollama", self._ollama.version),
             "/models": shown("models", self._list),
             "/models/": shown("models", self._one),
             "/health": shown("health", self._health, is_open=True),

@@ -69,6 +69,15 @@ class ServeSettings:
     no_page: Annotated[
         bool, Setting("--no-page --no-webui --no-ui", "do not offer the page", SERVER, off="--page --webui --ui")
     ] = False
+    unknown_tools: Annotated[
+        str,
+        Setting(
+            "--unknown-tools WAY",
+            "what becomes of tools in /v1/responses that are no functions, such as a web search: refused, or ignored",
+            SERVER,
+            choices="refuse ignore",
+        ),
+    ] = "refuse"
 
     upstreams: Annotated[
         tuple[str, ...],
@@ -170,6 +179,18 @@ class ServeSettings:
     tokens_per_minute: Annotated[
         int, Setting("--tokens-per-minute N", "tokens of each key; 0: no limit", LIMITS, limits=(0, 10**12))
     ] = 0
+    stored_responses: Annotated[
+        int,
+        Setting(
+            "--stored-responses N",
+            "responses that are kept, for clients to go on from; 0: none",
+            LIMITS,
+            limits=(0, 10**6),
+        ),
+    ] = 4_096
+    stored_bytes: Annotated[
+        int, Setting("--stored-bytes BYTES", "memory for them; the oldest go first", LIMITS, limits=(2**20, 2**40))
+    ] = 64 * 2**20  # some 16 bodies of the longest kind, or 4,096 of 16 KB, as most are
 
     log_format: Annotated[
         str, Setting("--log-format FORMAT", "lines for people or for programs", LOGS, choices="text json")

@@ -5,7 +5,7 @@ frames that say nothing. Asked for one choice at a time they are all alike.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 import msgspec
@@ -292,6 +292,11 @@ class Answered(ABC):
     def keeps(self) -> bool:
         """Whether what was said is kept: then its length must be bounded."""
         return self.dialect.KEEPS or not self.IS_STREAM
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers of a stream in this dialect."""
+        return dict(self.dialect.HEADERS)
 
     def last_words(self, failure: Failure) -> bytes:
         """The end of a stream that can say nothing more than that it failed."""

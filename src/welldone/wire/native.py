@@ -6,6 +6,7 @@ JSON, errors that come in the shape of another dialect, and being strict.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 
 from welldone.wire import faults, sse
 from welldone.wire.events import Failure, Json, Reword, Usage
@@ -149,6 +150,11 @@ class Native(ABC):
         """The bytes to send when the answer breaks off for a reason that the server did not tell."""
         self._is_closed = True
         return self._sent(self._fail(failure, is_ours=True))
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers of a stream."""
+        return dict(sse.HEADERS)
 
     def last_words(self, failure: Failure) -> bytes:
         """The end of a stream of which nothing more can be said."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 
-from welldone.wire.dialects.dialect import KEEP_ALIVE, Writer
+from welldone.wire.dialects.dialect import Writer
 from welldone.wire.events import Event, Extra, Failure, KeepAlive, Place, Text
 from welldone.wire.lane import BARE, Framing, Lane, learn
 from welldone.wire.merge import Answered
@@ -85,7 +85,7 @@ class Pipe(Answered):
     def keep_alive(self) -> bytes:
         """A sign of life, while the server is silent."""
         if self._writer is None or self._merge.is_over:
-            return KEEP_ALIVE
+            return self.dialect.SILENCE
         return self._writer.send(KeepAlive())
 
     def whole(self, data: bytes, part: int = 0) -> bytes:
@@ -117,7 +117,7 @@ class Pipe(Answered):
         for event in events:
             if writer is None:
                 if type(event) is KeepAlive:
-                    written.append(KEEP_ALIVE)
+                    written.append(self.dialect.SILENCE)
                     continue
                 writer = self._make_writer()
             written.append(writer.send(event))

@@ -55,8 +55,11 @@ class Job:
     missing_model: str = "no-such-model"
     # No server takes it: OpenAI's limit is 2, llama.cpp's users go up to 5.
     bad_temperature: float = 99.0
-    # For `read`: "chat" or "completions", and what else the request asks for, in the words of the API.
+    # The path that is asked: "chat", "completions", "responses" or "messages".
     endpoint: str = "chat"
+    # How an answer is read: "whole", as a raw "stream", or by the "helper" that adds up a stream.
+    way: str = "whole"
+    # For `read`: what else the request asks for, in the words of the API.
     asks: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -77,6 +80,24 @@ class Job:
 Theirs: TypeAlias = Any
 Saw: TypeAlias = dict[str, Any]
 Scenario: TypeAlias = Callable[[Job], Saw]
+
+
+@dataclass
+class Said:
+    """What a client has shown its user of one answer, also of one that broke off."""
+
+    pieces: list[str] = field(default_factory=list)
+    thoughts: list[str] = field(default_factory=list)
+    calls: list[list[Any]] = field(default_factory=list)
+    finish: str | None = None
+    usage: list[int] | None = None
+    error: str | None = None
+
+    def call(self, name: str, arguments: str) -> None:
+        self.calls.append([name, json.loads(arguments)])
+
+    def fail(self, error: Exception) -> None:
+        self.error = f"{type(error).__name__}: {error}"
 
 
 def answer_jobs(scenarios: dict[str, Scenario]) -> None:

@@ -52,3 +52,18 @@ export const telling = (read) => async (job) => {
     return { choices: [], usage: null, error: `${name}: ${error?.message ?? JSON.stringify(error)}` };
   }
 };
+
+// What a client has shown its user of one answer, also of one that broke off.
+export const emptySaid = () => ({ pieces: [], thoughts: [], calls: [], finish: null, usage: null, error: null });
+
+// A scenario that fills `said`; what the client raises on the way, it tells its user.
+export const attempted = (read) => async (job) => {
+  const said = emptySaid();
+  try {
+    await read(job, said);
+  } catch (error) {
+    const name = error?.constructor?.name ?? typeof error;
+    said.error = `${name}: ${error?.message ?? JSON.stringify(error)}`;
+  }
+  return said;
+};

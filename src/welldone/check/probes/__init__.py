@@ -1,4 +1,6 @@
-"""The probes, one file for each thing that clients ask for. `PROBES` has them all, in the order in which they run."""
+"""The probes, one file for each thing that clients ask for. `PROBES_OF` has them all, in the order in which they run."""
+
+from collections.abc import Mapping
 
 from welldone.check.probe import Probe
 from welldone.check.probes import (
@@ -10,10 +12,12 @@ from welldone.check.probes import (
     limits,
     logprobs,
     long,
+    messages,
     mistakes,
     models,
     reasoning,
     requests,
+    responses,
     same,
     schema,
     stops,
@@ -42,3 +46,32 @@ PROBES: tuple[Probe, ...] = (
     *long.PROBES,
     *leaving.PROBES,
 )
+"""Those of chat and completions."""
+
+_OF_ALL: tuple[Probe, ...] = (*http.PROBES, *flush.PROBES, *long.PROBES, *leaving.PROBES)
+
+PROBES_OF: Mapping[str, tuple[Probe, ...]] = {
+    "chat": PROBES,
+    "responses": (
+        *text.PROBES,
+        text.NUMBERS,
+        *limits.cut_probes(responses.INCOMPLETE),
+        *responses.PROBES,
+        *reasoning.PROBES,
+        *requests.OPEN,
+        *mistakes.INPUT_PROBES,
+        *models.PROBES,
+        *_OF_ALL,
+    ),
+    "messages": (
+        *text.PROBES,
+        text.NUMBERS,
+        *limits.cut_probes(messages.MAX_TOKENS),
+        *messages.PROBES,
+        *reasoning.PROBES,
+        *requests.FORMS,
+        *mistakes.PROBES,
+        *_OF_ALL,
+    ),
+}
+"""By dialect."""

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from welldone.check import prompts
 from welldone.check.probe import Probe
 from welldone.check.probes.refusals import is_refused
-from welldone.check.reply import Reply, Said
+from welldone.check.reading import Said
+from welldone.check.reply import Reply
 from welldone.check.session import NotHeardError, Session
 
 EACH_COMPLETE = "n-each-complete"
@@ -30,7 +31,7 @@ async def _whole(session: Session) -> None:
 
 async def _several(session: Session, *, stream: bool) -> None:
     # Some servers give no two answers where both would be the same: the temperature is theirs to choose.
-    reply = await session.chat(
+    reply = await session.ask(
         prompts.COUNT,
         stream=stream,
         max_tokens=_TOKENS,

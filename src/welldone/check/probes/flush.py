@@ -27,7 +27,7 @@ async def _flush(session: Session) -> None:
 
 async def _count(session: Session, tokens: int) -> Reply:
     """A stream with many pieces of text."""
-    reply = session.answered(await session.chat(prompts.COUNT, max_tokens=tokens))
+    reply = session.answered(await session.ask(prompts.COUNT, max_tokens=tokens))
     if len(reply.text_times) < _FEWEST:
         raise NotHeardError(f"{len(reply.text_times)} pieces of text are too few to show when each is sent")
     return reply

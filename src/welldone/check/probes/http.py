@@ -1,6 +1,7 @@
 """A probe of HTTP itself: whether a page in a browser may ask."""
 
 from welldone.check import prompts
+from welldone.check.dialect import Dialect
 from welldone.check.probe import Probe
 from welldone.check.reply import Asked, Reply
 from welldone.check.session import NotHeardError, NotOfferedError, Session
@@ -16,17 +17,17 @@ _STAINLESS = (
 )
 KEY_HEADER = "authorization"
 HEADERS = (KEY_HEADER, "content-type", *(f"x-stainless-{name}" for name in _STAINLESS))
-"""What openai-node sends from a browser, and a page has to ask for."""
+"""What openai-node sends from a browser; the SDK of Anthropic is made by the same hands."""
 _WANTED = f"2xx, Access-Control-Allow-Origin: {ORIGIN}, and every header that was asked for allowed by its name"
 
 
 async def _cors(session: Session) -> None:
-    preflight = await session.send(_preflight(), is_judged=False)
+    preflight = await session.send(_preflight(session.dialect), is_judged=False)
     if preflight.status in (429, 503):
         raise NotHeardError(preflight.complaint)
     if _refuses_origin(preflight):
         raise NotOfferedError(preflight.complaint)
-    problem = _problem(preflight)
+    problem = _problem(preflight, session.dialect)
     if problem:
         session.hold(CORS_PREFLIGHT, preflight, is_kept=False, heard=problem, wanted=_WANTED)
         return
@@ -39,31 +40,37 @@ async def _cors(session: Session) -> None:
 
 async def _cors_of_reply(session: Session) -> None:
     """A page that may ask must also be allowed to read."""
-    reply = session.answered(await session.chat(prompts.HELLO, max_tokens=8, headers=(("Origin", ORIGIN),)))
+    reply = session.answered(await session.ask(prompts.HELLO, max_tokens=8, headers=(("Origin", ORIGIN),)))
     heard = f"a reply to {ORIGIN} with Access-Control-Allow-Origin: {reply.header('access-control-allow-origin')}"
     session.hold(CORS_PREFLIGHT, reply, _allows_origin(reply), heard=heard, wanted=f"{ORIGIN} or * there")
 
 
-def _preflight() -> Asked:
+def _preflight(dialect: Dialect) -> Asked:
     """What a browser asks before it sends a request to another origin. It carries no key."""
     headers = (
         ("Authorization", None),
+        *((name, None) for name, _ in dialect.own_headers("")),
         ("Accept", "*/*"),
         ("Origin", ORIGIN),
         ("Access-Control-Request-Method", "POST"),
-        ("Access-Control-Request-Headers", ",".join(HEADERS)),
+        ("Access-Control-Request-Headers", ",".join(_headers(dialect))),
     )
-    return Asked(method="OPTIONS", path="/chat/completions", headers=headers)
+    return Asked(method="OPTIONS", path=dialect.path, headers=headers, endpoint=dialect.name)
 
 
-def _problem(preflight: Reply) -> str:
+def _headers(dialect: Dialect) -> tuple[str, ...]:
+    """What a page has to ask for."""
+    return (*HEADERS, *(name for name, _ in dialect.own_headers("")))
+
+
+def _problem(preflight: Reply, dialect: Dialect) -> str:
     """Why a browser would not send its request; empty: it would."""
     if not preflight.is_ok:
         return f"status {preflight.status} for OPTIONS"
     if not _allows_origin(preflight):
         return f"Access-Control-Allow-Origin: {preflight.header('access-control-allow-origin')}"
     allowed = _allowed(preflight)
-    missing = [] if "*" in allowed else [name for name in HEADERS if name not in allowed]
+    missing = [] if "*" in allowed else [name for name in _headers(dialect) if name not in allowed]
     return f"not allowed: {', '.join(missing)}" if missing else ""
 
 

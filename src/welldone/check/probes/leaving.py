@@ -40,7 +40,7 @@ class _Listener:
         return self.has_heard and self.is_leaving
 
     async def ask(self, session: Session) -> Reply:
-        return await session.chat(prompts.COUNT, max_tokens=_TOKENS, leave=self.leave)
+        return await session.ask(prompts.COUNT, max_tokens=_TOKENS, leave=self.leave)
 
 
 async def _leaving(session: Session) -> None:
@@ -157,7 +157,7 @@ def _keep(session: Session, left: Reply, after_s: float) -> None:
 
 
 async def _ask_little(session: Session) -> Reply:
-    return await session.chat(prompts.HELLO, max_tokens=1, is_exact=True)
+    return await session.ask(prompts.HELLO, max_tokens=1, is_exact=True)
 
 
 @asynccontextmanager

@@ -1,5 +1,7 @@
 """Probes of the token limit: an answer that reaches it, by either of its names."""
 
+from functools import partial
+
 from welldone.check import prompts
 from welldone.check.probe import Probe
 from welldone.check.probes.refusals import is_refused
@@ -10,7 +12,7 @@ LENGTH = "fin-length"
 MAX_TOKENS_BOTH = "req-max-tokens-both"
 
 _TOKENS = 8
-_LONGER = 24
+_LONGER = 40
 _TOO_MANY_FRAMES = 64
 """No server sends that many for eight tokens. Who does not know the limit would go on for minutes."""
 _TOO_MANY_TOKENS = 2 * _TOKENS
@@ -29,17 +31,17 @@ async def _limits(session: Session) -> None:
             continue
         session.answered(reply)
         if _hold_limit(session, reply, name):
-            await _hold_length(session, reply)
+            await _hold_cut(session, reply, LENGTH)
 
 
-async def _limits_whole(session: Session) -> None:
-    reply = session.answered(await _ask(session, session.facts.limit_name, _TOKENS, stream=False))
-    await _hold_length(session, reply)
+async def _cut(session: Session, *, rule: str, stream: bool) -> None:
+    reply = session.answered(await _ask(session, session.facts.limit_name, _TOKENS, stream=stream))
+    await _hold_cut(session, reply, rule)
 
 
 async def _ask(session: Session, name: str, tokens: int, *, stream: bool = True) -> Reply:
     leave = _goes_on if stream else None
-    return await session.chat(
+    return await session.ask(
         prompts.COUNT, stream=stream, max_tokens=tokens, limit_name=name, is_exact=True, leave=leave
     )
 
@@ -58,18 +60,19 @@ def _hold_limit(session: Session, reply: Reply, name: str) -> bool:
     return is_kept
 
 
-async def _hold_length(session: Session, reply: Reply) -> None:
+async def _hold_cut(session: Session, reply: Reply, rule: str) -> None:
     """Where another reason is given, the same answer with more room tells whether it was cut."""
-    if reply.finish != "length" and (why := await _why_uncut(session, reply)):
-        session.not_heard(LENGTH, why)
+    word = session.dialect.cut
+    if reply.finish != word and (why := await _why_uncut(session, reply)):
+        session.not_heard(rule, why)
         return
-    session.hold(LENGTH, reply, reply.finish == "length", heard=reply.finish, wanted="length: the text is cut")
+    session.hold(rule, reply, reply.finish == word, heard=reply.finish, wanted=f"{word}: the text is cut")
 
 
 async def _why_uncut(session: Session, reply: Reply) -> str | None:
     """Why an answer cannot be said to be cut; None where it surely is."""
     if reply.finish is None:
-        return "the answer came without a finish_reason"
+        return "the answer came without a reason for its end"
     longer, again = [
         session.answered(await _ask(session, session.facts.limit_name, tokens, stream=reply.is_stream))
         for tokens in (_LONGER, _TOKENS)
@@ -83,6 +86,21 @@ def _said(reply: Reply) -> str:
     return reply.first.reasoning + reply.text
 
 
+def cut_probes(rule: str) -> tuple[Probe, ...]:
+    """The probes of a dialect in which this rule speaks about answers that are cut."""
+    streamed, whole = (partial(_cut, rule=rule, stream=stream) for stream in (True, False))
+    return (
+        Probe(name="limits", says="an answer that is cut at its limit", work=streamed, rules=(rule,), is_alone=True),
+        Probe(
+            name="limits-whole",
+            says="an answer that is cut at its limit, in one piece",
+            work=whole,
+            rules=(rule,),
+            is_alone=True,
+        ),
+    )
+
+
 PROBES = (
     Probe(
         name="limits",
@@ -91,11 +109,5 @@ PROBES = (
         rules=(LENGTH, MAX_TOKENS_BOTH),
         is_alone=True,
     ),
-    Probe(
-        name="limits-whole",
-        says="an answer that is cut at its limit, in one piece",
-        work=_limits_whole,
-        rules=(LENGTH,),
-        is_alone=True,
-    ),
+    *cut_probes(LENGTH)[1:],
 )

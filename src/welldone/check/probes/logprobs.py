@@ -14,7 +14,7 @@ async def _whole(session: Session) -> None:
 
 
 async def _ask(session: Session, *, stream: bool) -> None:
-    reply = await session.chat(prompts.HELLO, stream=stream, max_tokens=12, logprobs=True, top_logprobs=2)
+    reply = await session.ask(prompts.HELLO, stream=stream, max_tokens=12, logprobs=True, top_logprobs=2)
     if not session.answered(reply).first.logprobs:
         raise NotHeardError("asked for logprobs, none came")
 

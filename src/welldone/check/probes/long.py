@@ -41,7 +41,7 @@ def _is_head_first(reply: Reply) -> bool:
 
 
 async def _ask(session: Session, sentences: int) -> Reply:
-    return await session.chat(f"{filler(sentences)}\n\nSay OK.", max_tokens=8)
+    return await session.ask(f"{filler(sentences)}\n\nSay OK.", max_tokens=8)
 
 
 def filler(sentences: int) -> str:

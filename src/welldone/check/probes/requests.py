@@ -41,8 +41,8 @@ _SDK_HEADERS = (
 
 async def _unknown(session: Session) -> None:
     member: dict[str, Any] = {"x_unknown_to_all": {"level": 1}}
-    odd = partial(session.chat, prompts.HELLO, max_tokens=_FEW, **member)
-    plain = partial(session.chat, prompts.HELLO, max_tokens=_FEW)
+    odd = partial(session.ask, prompts.HELLO, max_tokens=_FEW, **member)
+    plain = partial(session.ask, prompts.HELLO, max_tokens=_FEW)
     await _want_taken(session, UNKNOWN, odd, plain, "200, and the member x_unknown_to_all is ignored")
     odd = partial(plain, headers=_SDK_HEADERS)
     await _want_taken(session, UNKNOWN, odd, plain, "200, and the headers x-stainless-* and OpenAI-Beta are ignored")
@@ -50,11 +50,11 @@ async def _unknown(session: Session) -> None:
 
 async def _content_parts(session: Session) -> None:
     parts = [{"type": "text", "text": prompts.HELLO}]
-    odd = partial(session.chat, [{"role": "user", "content": parts}], max_tokens=_FEW)
-    plain = partial(session.chat, prompts.HELLO, max_tokens=_FEW)
+    odd = partial(session.ask, [{"role": "user", "content": parts}], max_tokens=_FEW)
+    plain = partial(session.ask, prompts.HELLO, max_tokens=_FEW)
     await _want_taken(session, PARTS, odd, plain, "200: content may be a list of parts")
     # Some models know no such role by any name, and their templates refuse it.
-    odd, plain = (partial(session.chat, _told_by(role), max_tokens=_FEW) for role in ("developer", "system"))
+    odd, plain = (partial(session.ask, _told_by(role), max_tokens=_FEW) for role in ("developer", "system"))
     await _want_taken(session, PARTS, odd, plain, "200: the role developer is the role system")
 
 
@@ -83,12 +83,12 @@ async def _accept(session: Session) -> None:
 
 async def _accept_other(session: Session, *, stream: bool, other: str, usual: str) -> None:
     wanted = _A_STREAM if stream else _AN_OBJECT
-    reply = await session.chat(prompts.HELLO, stream=stream, max_tokens=_FEW, headers=(("Accept", other),))
+    reply = await session.ask(prompts.HELLO, stream=stream, max_tokens=_FEW, headers=(("Accept", other),))
     if reply.status is not None and (reply.status == 429 or reply.status >= 500):
         raise NotHeardError(reply.complaint)
     if _kind(reply) != wanted:
         # The header is to blame only where another one makes it right.
-        again = await session.chat(prompts.HELLO, stream=stream, max_tokens=_FEW, headers=(("Accept", usual),))
+        again = await session.ask(prompts.HELLO, stream=stream, max_tokens=_FEW, headers=(("Accept", usual),))
         if _kind(session.answered(again)) != wanted:
             raise NotHeardError("the reply is not what the field stream asks for, whatever Accept says")
     heard = f"{_kind(reply)} with Accept: {other}"
@@ -97,7 +97,7 @@ async def _accept_other(session: Session, *, stream: bool, other: str, usual: st
 
 async def _default(session: Session) -> None:
     for stream in (None, False):
-        reply = session.answered(await session.chat(prompts.HELLO, stream=stream, max_tokens=_FEW))
+        reply = session.answered(await session.ask(prompts.HELLO, stream=stream, max_tokens=_FEW))
         if _kind(reply) not in (_A_STREAM, _AN_OBJECT):
             raise NotHeardError(_kind(reply))
         session.hold(DEFAULT, reply, _kind(reply) == _AN_OBJECT, heard=_kind(reply), wanted=_AN_OBJECT)
@@ -107,24 +107,12 @@ def _kind(reply: Reply) -> str:
     """What came: a stream, an object, or what else, in a line."""
     if not reply.is_ok:
         return reply.complaint
-    if reply.heard.chunks or reply.heard.dones:
+    if reply.heard.chunks or reply.heard.dones or (reply.is_stream and reply.choices):
         return _A_STREAM
     return _AN_OBJECT if not reply.is_stream and reply.heard.reply else "the reply is neither a stream nor JSON"
 
 
-PROBES = (
-    Probe(
-        name="requests-unknown",
-        says="members and headers that a server need not know",
-        work=_unknown,
-        rules=(UNKNOWN,),
-    ),
-    Probe(
-        name="requests-parts",
-        says="content in parts, and the role developer",
-        work=_content_parts,
-        rules=(PARTS,),
-    ),
+FORMS = (
     Probe(
         name="requests-accept",
         says="Accept headers that do not fit the field stream",
@@ -136,5 +124,23 @@ PROBES = (
         says="no field stream, and stream false",
         work=_default,
         rules=(DEFAULT,),
+    ),
+)
+OPEN = (
+    Probe(
+        name="requests-unknown",
+        says="members and headers that a server need not know",
+        work=_unknown,
+        rules=(UNKNOWN,),
+    ),
+    *FORMS,
+)
+PROBES = (
+    *OPEN,
+    Probe(
+        name="requests-parts",
+        says="content in parts, and the role developer",
+        work=_content_parts,
+        rules=(PARTS,),
     ),
 )

@@ -43,7 +43,7 @@ async def _compare(session: Session, prompt: str) -> None:
 
 
 async def _ask(session: Session, prompt: str, *, stream: bool) -> Reply:
-    return session.answered(await session.chat(prompt, max_tokens=_TOKENS, stream=stream))
+    return session.answered(await session.ask(prompt, max_tokens=_TOKENS, stream=stream))
 
 
 def _is_whole(streamed: Reply) -> bool:

@@ -4,36 +4,39 @@ from functools import partial
 from typing import Any
 
 from welldone.check.probe import Probe
+from welldone.check.reply import Reply
 from welldone.check.session import NotHeardError, Session
 from welldone.rules.choices import is_json
 
-_PROMPT = "Describe a cat as JSON, with its colour and its age in years."
-_SCHEMA = {
-    "type": "json_schema",
-    "json_schema": {
-        "name": "cat",
-        "strict": True,
-        "schema": {
-            "type": "object",
-            "properties": {
-                "colour": {"type": "string", "enum": ["black", "white", "red"]},
-                "age": {"type": "integer"},
-            },
-            "required": ["colour", "age"],
-            "additionalProperties": False,
+PROMPT = "Describe a cat as JSON, with its colour and its age in years."
+CAT = {
+    "name": "cat",
+    "strict": True,
+    "schema": {
+        "type": "object",
+        "properties": {
+            "colour": {"type": "string", "enum": ["black", "white", "red"]},
+            "age": {"type": "integer"},
         },
+        "required": ["colour", "age"],
+        "additionalProperties": False,
     },
 }
+_SCHEMA = {"type": "json_schema", "json_schema": CAT}
 _OBJECT = {"type": "json_object"}
-_TOKENS = 32  # enough for this cat. A small model may write blanks for ever
+TOKENS = 32  # enough for this cat. A small model may write blanks for ever
 
 
 async def _ask(session: Session, *, response_format: dict[str, Any], stream: bool) -> None:
     reply = session.answered(
-        await session.chat(_PROMPT, stream=stream, max_tokens=_TOKENS, response_format=response_format)
+        await session.ask(PROMPT, stream=stream, max_tokens=TOKENS, response_format=response_format)
     )
-    if reply.finish == "stop" and not is_json(reply.text, dict):
-        kind = response_format["type"]
+    want_json(reply, "stop", response_format["type"])
+
+
+def want_json(reply: Reply, finish: str, kind: str) -> None:
+    """Raises `NotHeardError` where an answer that came to its end is no JSON object."""
+    if reply.finish == finish and not is_json(reply.text, dict):
         raise NotHeardError(f"asked for {kind}, and the answer is no JSON object: the server seems to ignore it")
 
 

@@ -28,7 +28,7 @@ Ask = Callable[..., Awaitable[Reply]]
 
 
 def _chat(session: Session) -> Ask:
-    return lambda **members: session.chat(prompts.COUNT, max_tokens=_TOKENS, **members)
+    return lambda **members: session.ask(prompts.COUNT, max_tokens=_TOKENS, **members)
 
 
 def _complete(session: Session) -> Ask:
@@ -55,7 +55,7 @@ async def _stops(session: Session) -> None:
     if is_refused(listed) and is_refused(single):
         session.answered(single)  # some models take no stop strings at all: newer ones of OpenAI
     _hold_form(session, listed, known, stop)
-    _hold_form(session, await session.chat(prompts.HELLO, max_tokens=8, stop=None), known, None)
+    _hold_form(session, await session.ask(prompts.HELLO, max_tokens=8, stop=None), known, None)
     _hold_form(session, single, known, stop)
     await _hold_leak(session, ask, known, single, stop)
     whole = await ask(stop=stop, stream=False)

@@ -11,19 +11,23 @@ NO_SPECIAL_TOKENS = "live-no-special-tokens"
 
 
 async def _text(session: Session) -> None:
-    _look_for_markup(session, await session.chat(prompts.HELLO))
+    _look_for_markup(session, await session.ask(prompts.HELLO))
 
 
 async def _text_whole(session: Session) -> None:
-    _look_for_markup(session, await session.chat(prompts.HELLO, stream=False))
+    _look_for_markup(session, await session.ask(prompts.HELLO, stream=False))
 
 
 async def _emoji(session: Session) -> None:
-    _look_for_markup(session, await session.chat(prompts.EMOJI))
+    _look_for_markup(session, await session.ask(prompts.EMOJI))
 
 
 async def _emoji_whole(session: Session) -> None:
-    _look_for_markup(session, await session.chat(prompts.EMOJI, stream=False))
+    _look_for_markup(session, await session.ask(prompts.EMOJI, stream=False))
+
+
+async def _numbers(session: Session) -> None:
+    session.answered(await session.ask(prompts.COUNT))
 
 
 def _look_for_markup(session: Session, reply: Reply) -> None:
@@ -43,6 +47,7 @@ def _look_for_markup(session: Session, reply: Reply) -> None:
     )
 
 
+NUMBERS = Probe(name="text-numbers", says="an answer of many pieces, streamed", work=_numbers)
 PROBES = (
     Probe(name="text", says="a short answer, streamed", work=_text, rules=(NO_SPECIAL_TOKENS,)),
     Probe(name="text-whole", says="a short answer in one piece", work=_text_whole, rules=(NO_SPECIAL_TOKENS,)),

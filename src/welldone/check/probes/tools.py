@@ -86,7 +86,7 @@ async def _ask(
     **members: Any,  # noqa: ANN401 - JSON
 ) -> Reply:
     """The reply where a tool is offered. Prompts that begin alike cost a server with a cache less."""
-    reply = session.answered(await session.chat(content, max_tokens=max_tokens, tools=[tool], **members))
+    reply = session.answered(await session.ask(content, max_tokens=max_tokens, tools=[tool], **members))
     # Where no tool may be called, JSON is what the model says. Its own markup is not for people even then.
     name = None if members.get("tool_choice") == "none" else tool["function"]["name"]
     markup = next(filter(None, (find_markup(said.text, name) for said in reply.choices)), None)

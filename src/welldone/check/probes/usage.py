@@ -19,7 +19,7 @@ Ask = Callable[..., Awaitable[Reply]]
 
 
 def _chat(session: Session) -> Ask:
-    return lambda **members: session.chat(prompts.HELLO, max_tokens=_TOKENS, **members)
+    return lambda **members: session.ask(prompts.HELLO, max_tokens=_TOKENS, **members)
 
 
 def _complete(session: Session) -> Ask:

@@ -10,6 +10,7 @@ from welldone.rules.heard import Form, Heard
 _TEXT = "response.output_text.delta"
 _REASONING = ("response.reasoning_text.delta", "response.reasoning_summary_text.delta")
 _MORE = ("response.refusal.delta", "response.function_call_arguments.delta")
+_ITEM_DONE = "response.output_item.done"
 _TERMINAL = ("response.completed", "response.incomplete", "response.failed")
 
 
@@ -57,11 +58,7 @@ def _terminal(heard: Heard) -> dict[str, Any]:
 
 def _done_items(heard: Heard) -> list[Any]:
     """The items that are whole: as Codex reads them."""
-    return [
-        message.json.get("item")
-        for message in heard.messages
-        if message.json.get("type") == "response.output_item.done"
-    ]
+    return [message.json.get("item") for message in heard.messages if message.json.get("type") == _ITEM_DONE]
 
 
 def _whole(response: dict[str, Any], output: list[Any]) -> Said:

@@ -13,6 +13,7 @@ _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 _REPLACEMENT = re.compile(r"\ufffd|\\u[fF]{3}[dD]")
 _LINE_BREAKS = re.compile("[\u2028\u2029\u0085]")
 _BOTH = (Form.STREAM, Form.WHOLE)
+_WHOLE_CHARACTER = "the whole character, in the delta that completes it"
 
 
 def _valid_utf8(heard: Heard) -> Iterator[Place]:
@@ -27,7 +28,11 @@ def _replacement_char(heard: Heard) -> Iterator[Place]:
         # Bytes that are no UTF-8 have a rule of their own.
         if _REPLACEMENT.search(chunk.value.source) and chunk.number not in heard.garbled:
             texts = (text for part in parts for text in part.texts if "\ufffd" in text)
-            yield from (Place(chunk, text, "the whole character, in the delta that completes it") for text in texts)
+            yield from (Place(chunk, text, _WHOLE_CHARACTER) for text in texts)
+    for event in heard.events:
+        if _REPLACEMENT.search(event.value.source) and event.number not in heard.garbled:
+            texts = (text for text in _strings(event.json.get("delta")) if "\ufffd" in text)
+            yield from (Place(event, text, _WHOLE_CHARACTER) for text in texts)
 
 
 def _lone_surrogate(heard: Heard) -> Iterator[Place]:

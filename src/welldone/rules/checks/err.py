@@ -30,7 +30,7 @@ def _status_before(heard: Heard) -> Iterator[Place]:
 
 def _errors(heard: Heard) -> Iterator[tuple[Message | None, object]]:
     """Each error that was heard where an error has its place, with what stands under its `error` key."""
-    for message in heard.errors:
+    for message in heard.errors if heard.is_chunked else ():
         yield message, message.json["error"]
     if heard.form is Form.FAILURE or (heard.form is not Form.STREAM and heard.reply_fails):
         yield None, heard.reply.get("error")
@@ -80,7 +80,7 @@ def _not_object_error(heard: Heard) -> Iterator[Place]:
 def _not_error_field(heard: Heard) -> Iterator[Place]:
     for message in heard.messages:
         if message.kind is Kind.ERROR_FIELD:
-            yield Place(message, message.value.source, _EVENT)
+            yield Place(message, message.value.source, _EVENT if heard.is_chunked else "the error as an event")
 
 
 def _not_content(heard: Heard) -> Iterator[Place]:
@@ -118,10 +118,11 @@ def _retry_after(heard: Heard) -> Iterator[Place]:
 def _empty_stream(heard: Heard) -> Iterator[Place]:
     if heard.form is Form.INSTEAD:
         if not heard.reply_fails:
-            yield Place(None, heard.value.source, "a stream of chunks, as the request asked")
-    elif not heard.chunks and not heard.failures:
+            yield Place(None, heard.value.source, "a stream, as the request asked")
+    elif not heard.chunks and not heard.events and not heard.failures:
         body = heard.trace.body.removeprefix(sse.BOM)[:1000].decode("utf-8", "replace")
-        yield Place(None, body or "nothing", "a stream of chunks, or an error")
+        what = "chunks" if heard.is_chunked else "events"
+        yield Place(None, body or "nothing", f"a stream of {what}, or an error")
 
 
 RULES = (

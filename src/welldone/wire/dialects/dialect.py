@@ -38,6 +38,10 @@ class Dialect(ABC):
     """Whether plain text goes out in chunks of chat, which all look the same but for their text."""
     KEEPS: ClassVar[bool] = False
     """Whether a stream keeps all that was said, to say it again at its end: then its length must be bounded."""
+    HEADERS: ClassVar[tuple[tuple[str, str], ...]] = sse.HEADERS
+    """The headers of a stream."""
+    SILENCE: ClassVar[bytes] = KEEP_ALIVE
+    """A sign of life in a stream that has said nothing yet."""
     final: Json | None = None
     """The answer as an object, when it has come to its end, in a dialect in which it can be asked for again."""
 

@@ -1,11 +1,30 @@
 """All faults in one list, in the order in which a reader meets them: from the socket to the meaning."""
 
-from welldone.wire.faults import cmpl, delta, enc, end, env, err, ext, fin, http, live, n, ns, req, resp, sse, tool, use
+from welldone.wire.faults import (
+    cmpl,
+    delta,
+    enc,
+    end,
+    env,
+    err,
+    ext,
+    fin,
+    http,
+    live,
+    msg,
+    n,
+    ns,
+    req,
+    resp,
+    sse,
+    tool,
+    use,
+)
 from welldone.wire.faults.fault import Fault
 
 ALL: tuple[Fault, ...] = tuple(
     value
-    for family in (http, sse, enc, end, env, delta, fin, use, tool, ext, err, n, cmpl, resp, ns, live, req)
+    for family in (http, sse, enc, end, env, delta, fin, use, tool, ext, err, n, cmpl, resp, msg, ns, live, req)
     for value in vars(family).values()
     if isinstance(value, Fault)
 )

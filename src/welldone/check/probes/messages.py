@@ -1,0 +1,98 @@
+"""Probes of /v1/messages: what only this dialect says in its own way."""
+
+import json
+from typing import Any
+
+import msgspec
+
+from welldone.check import prompts
+from welldone.check.probe import Probe
+from welldone.check.probes import calls
+from welldone.check.probes.calls import Json, Shapes
+from welldone.check.reading import ToolCall
+from welldone.check.reply import Asked
+from welldone.check.session import NotHeardError, Session
+from welldone.rules.choices import is_int, is_json
+
+MAX_TOKENS = "msg-max-tokens"
+COUNT_TOKENS = "msg-count-tokens"
+
+_FEW = 16  # tokens
+_COUNTED = 24
+_NEVER = "~ZQ~"
+"""No answer has it."""
+
+
+# ---- tools
+
+
+def _tool(name: str, says: str, parameters: Json) -> Json:
+    return {"name": name, "description": says, "input_schema": parameters}
+
+
+def _named(name: str) -> Json:
+    return {"type": "tool", "name": name}
+
+
+def _round(asked: str, call: ToolCall, result: str) -> list[Json]:
+    made = json.loads(call.arguments) if is_json(call.arguments, dict) else {}
+    use = {"type": "tool_use", "id": call.id, "name": call.name, "input": made}
+    given = {"type": "tool_result", "tool_use_id": call.id, "content": result}
+    return [
+        {"role": "user", "content": asked},
+        {"role": "assistant", "content": [use]},
+        {"role": "user", "content": [given]},
+    ]
+
+
+_TOOLS = Shapes(
+    tool=_tool,
+    choices={"auto": {"type": "auto"}, "required": {"type": "any"}, "none": {"type": "none"}},
+    named=_named,
+    round=_round,
+)
+
+
+# ---- what is said
+
+
+async def _blocks(session: Session) -> None:
+    talk: list[dict[str, Any]] = [
+        {"role": "user", "content": [{"type": "text", "text": "My name is Ann."}]},
+        {"role": "assistant", "content": [{"type": "text", "text": "Hello, Ann."}]},
+        {"role": "user", "content": "What is my name?"},
+    ]
+    system = [{"type": "text", "text": "Be brief."}]
+    session.answered(await session.ask(talk, max_tokens=_FEW, system=system, metadata={"user_id": "check"}))
+
+
+async def _stops(session: Session) -> None:
+    """The stop string is cut out of what the model says. What came of it is judged as any reply."""
+    known = session.answered(await session.ask(prompts.COUNT, max_tokens=_COUNTED)).text
+    stop = known[len(known) // 2 :][:3]
+    if not stop.strip():
+        raise NotHeardError("the answer is too short to cut a stop string out of it")
+    for stream in (True, False):
+        stops = [_NEVER, stop]
+        reply = session.answered(
+            await session.ask(prompts.COUNT, stream=stream, max_tokens=_COUNTED, stop_sequences=stops)
+        )
+        if stop in reply.text:
+            raise NotHeardError("the server does not stop at stop_sequences")
+
+
+async def _count(session: Session) -> None:
+    body = msgspec.json.encode({"model": session.facts.model, **session.dialect.said(prompts.HELLO)})
+    asked = Asked(method="POST", path="/messages/count_tokens", body=body, endpoint=session.dialect.name)
+    reply = session.answered(await session.send(asked, is_judged=False))
+    count = reply.json.get("input_tokens")
+    is_kept = is_int(count) and count > 0
+    session.hold(COUNT_TOKENS, reply, is_kept, heard=reply.recording.body[:200].decode("utf-8", "replace"), wanted="?")
+
+
+PROBES = (
+    Probe(name="blocks", says="a system prompt, and a talk in content blocks", work=_blocks),
+    *calls.probes_of(_TOOLS),
+    Probe(name="stops", says="an answer that ends at one of its stop_sequences", work=_stops, is_alone=True),
+    Probe(name="count-tokens", says="the tokens of a request, counted beforehand", work=_count, rules=(COUNT_TOKENS,)),
+)

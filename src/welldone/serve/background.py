@@ -1,0 +1,51 @@
+"""Answers that are made while nobody waits for them."""
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import suppress
+
+from welldone.serve.errors import ApiError
+
+_LIMIT = 64
+"""At once, of all clients. Each waits for a seat like any other; but no open connection bounds their number."""
+
+_Key = tuple[str, str]
+
+
+class Background:
+    """Runs them, by whom they belong to and what they are called."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[_Key, asyncio.Task[None]] = {}
+
+    def check_room(self) -> None:
+        """ApiError where too many run."""
+        if len(self._tasks) >= _LIMIT:
+            message = f"{_LIMIT} responses are being made in the background. Try again when some of them are done."
+            raise ApiError(429, message, param="background", code="rate_limit_exceeded", retry_after_s=10.0)
+
+    def start(self, principal: str, name: str, work: Coroutine[None, None, None]) -> None:
+        """Begin with one."""
+        key = (principal, name)
+        task = self._tasks[key] = asyncio.ensure_future(work)
+        task.add_done_callback(lambda _: self._tasks.pop(key, None))
+
+    async def cancel(self, principal: str, name: str) -> bool:
+        """End one; whether it was running. What it does at its end is done then."""
+        task = self._tasks.get((principal, name))
+        if task is None:
+            return False
+        await _end([task])
+        return True
+
+    async def close(self) -> None:
+        """End them all."""
+        await _end(list(self._tasks.values()))
+
+
+async def _end(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait(tasks)

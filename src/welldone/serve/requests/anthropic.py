@@ -1,0 +1,240 @@
+"""`/v1/messages`: a body of Anthropic's API as the body of a chat, or an error that says what a chat cannot say.
+
+The chat is read again by those who answer it, with all their limits. So here only that is checked which they would not
+see, or would name in words that the client does not know.
+"""
+
+import re
+from typing import NamedTuple
+
+import msgspec
+
+from welldone.serve.errors import ApiError, invalid
+from welldone.serve.requests import fields
+from welldone.serve.requests.blocks import Turns, read_turns
+from welldone.serve.requests.table import Field, Use
+from welldone.wire.events import Json
+
+TOKENS_LIMIT = 2**31 - 1
+"""Of `max_tokens` and the like: the integers of engines have 32 bits."""
+USER_LIMIT = 64
+"""Characters of `user` that OpenAI takes. Claude Code sends more; it means nothing to the answer, and is left out."""
+
+FIELDS: tuple[Field, ...] = (
+    Field("model", Use.READ, "the model's name"),
+    Field("max_tokens", Use.READ, "1 or more; must be given, but not to count tokens"),
+    Field("messages", Use.READ, "text, images, documents with text, search results, thinking, tool_use, tool_result"),
+    Field("system", Use.READ, "a text, or blocks of text"),
+    Field("stream", Use.READ, "true or false"),
+    Field("stop_sequences", Use.READ, "the same as stop of a chat"),
+    Field("temperature", Use.PASSED, "0 to 1"),
+    Field("top_p", Use.PASSED, "0 to 1"),
+    Field("top_k", Use.PASSED, "0 or more"),
+    Field("metadata", Use.READ, "user_id, as user of a chat if it is short"),
+    Field("thinking", Use.READ, "disabled: no thinking; budget_tokens: for llama.cpp"),
+    Field("tools", Use.READ, "custom tools; others as --unknown-tools says"),
+    Field("tool_choice", Use.READ, "auto, any, tool, none; disable_parallel_tool_use"),
+    Field("output_config", Use.READ, "effort, and format with a json_schema"),
+    Field("output_format", Use.READ, "the same as output_config.format"),
+    *(
+        Field(name, Use.IGNORED)
+        for name in (
+            "betas",
+            "cache_control",
+            "compaction",
+            "context_management",
+            "diagnostics",
+            "fallbacks",
+            "inference_geo",
+            "service_tier",
+            "speed",
+            "user_profile_id",
+            "workspace_id",
+        )
+    ),
+    Field("container", Use.REFUSED, "needs a container, which this server does not have."),
+    Field("mcp_servers", Use.REFUSED, "needs MCP servers to be called from here, which is not offered."),
+    Field("thread", Use.REFUSED, "needs conversations to be kept here, which they are not."),
+)
+
+_EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh", "max": "xhigh"}
+_CHOICES = {"auto": "auto", "any": "required", "none": "none", "tool": "tool"}
+_THINKING = ("enabled", "disabled", "adaptive", "between_tools")
+_TOOLS_LIMIT = 10_000  # Anthropic's own, for tools that are searched for; a local model takes fewer
+_NO_TOOL = "is a tool that its server runs or knows itself, and this one does not; see --unknown-tools."
+_NO_PREFILL = "Invalid 'messages': the last message is the assistant's, and the upstream cannot continue one."
+# What the client calls the fields of the chat. The first that fits is taken.
+_NAMES = (
+    (re.compile(r"^stop\b"), "stop_sequences"),
+    (re.compile(r"^user$"), "metadata.user_id"),
+    (re.compile(r"^max_completion_tokens$"), "max_tokens"),
+    (re.compile(r"^thinking_budget_tokens$"), "thinking.budget_tokens"),
+    (re.compile(r"^reasoning_effort$"), "output_config.effort"),
+    (re.compile(r"^parallel_tool_calls$"), "tool_choice.disable_parallel_tool_use"),
+    (re.compile(r"^response_format(\.json_schema)?"), "output_config.format"),
+    (re.compile(r"^(tools\[\d+\])\.function\.parameters"), r"\1.input_schema"),
+    (re.compile(r"^(tools\[\d+\])\.function"), r"\1"),
+)
+_MESSAGE = re.compile(r"^messages\[(\d+)\]")
+
+
+class Translated(NamedTuple):
+    """A chat, and where its messages stand in the client's body."""
+
+    chat: Json
+    places: list[int]
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The client's stop strings."""
+        return tuple(self.chat.get("stop") or ())
+
+
+def read_anthropic(body: Json, kind: str, *, skips_tools: bool, is_counted: bool = False) -> Translated:
+    """The chat that a body means.
+
+    Args:
+        body: what `read_body` gave.
+        kind: the kind of server that answers, as `Upstream.kind` has it; our own engine is a `llamacpp`.
+        skips_tools: whether tools that nobody here can run are left out; else they are refused.
+        is_counted: whether only the tokens of the prompt are wanted.
+    """
+    for row in FIELDS:
+        if row.use is Use.REFUSED and body.get(row.name) not in (None, [], {}, ""):
+            raise fields.unsupported(row.name, row.note)
+    turns = read_turns(body, takes_system=kind == "openai")
+    chat: Json = {"model": body.get("model"), "messages": turns.items}
+    chat |= _sampling(body, kind, is_counted)
+    chat |= _thoughts(body, kind)
+    chat |= _tools(body, skips_tools)
+    chat |= _form(body)
+    chat |= _continued(turns, kind)
+    return Translated(chat, turns.places)
+
+
+def as_client_knows(error: ApiError, translated: Translated) -> ApiError:
+    """The same error, with the client's names for what is wrong: Anthropic's errors have them in their text only."""
+    param = error.param
+    if param is None:
+        return error
+    if found := _MESSAGE.match(param):
+        place = int(found[1])
+        told = translated.places[place] if place < len(translated.places) else place
+        name = _MESSAGE.sub("system" if told < 0 else f"messages[{told}]", param)
+    else:
+        name = next((pattern.sub(known, param) for pattern, known in _NAMES if pattern.match(param)), param)
+    error.message = error.message.replace(f"'{param}'", f"'{name}'")
+    error.param = name
+    return error
+
+
+def _sampling(body: Json, kind: str, is_counted: bool) -> Json:
+    out: Json = {"stream": fields.boolean(body, "stream") is True}
+    most = fields.integer(body, "max_tokens", 1, TOKENS_LIMIT)
+    if most is not None:  # OpenAI's models that think know only the newer name, and others only the older
+        out["max_completion_tokens" if kind == "openai" else "max_tokens"] = most
+    elif not is_counted:
+        raise fields.missing("max_tokens")
+    for name in ("temperature", "top_p"):
+        if (value := fields.number(body, name, 0, 1)) is not None:
+            out[name] = value
+    if (top := fields.integer(body, "top_k", 0, TOKENS_LIMIT)) is not None:
+        out["top_k"] = top
+    if stops := fields.array(body, "stop_sequences", _TOOLS_LIMIT):
+        out["stop"] = stops
+    user = (fields.table(body, "metadata") or {}).get("user_id")
+    if isinstance(user, str) and len(user) <= USER_LIMIT:
+        out["user"] = user
+    return out
+
+
+def _thoughts(body: Json, kind: str) -> Json:
+    """How much is thought. A budget is llama.cpp's alone: others refuse it, or need to be set up for it."""
+    thinking = fields.table(body, "thinking") or {}
+    mode = fields.choice(thinking, "type", _THINKING, "thinking.")
+    budget = fields.integer(thinking, "budget_tokens", 0, TOKENS_LIMIT, "thinking.")
+    config = fields.table(body, "output_config") or {}
+    effort = fields.choice(config, "effort", tuple(_EFFORTS), "output_config.")
+    if mode == "disabled":
+        return {"reasoning_effort": "none"}
+    out: Json = {} if effort is None else {"reasoning_effort": _EFFORTS[effort]}
+    if mode == "enabled" and budget is not None and kind == "llamacpp":
+        out["thinking_budget_tokens"] = budget
+    return out
+
+
+def _tools(body: Json, skips_tools: bool) -> Json:
+    tools = []
+    for place, tool in enumerate(fields.array(body, "tools", _TOOLS_LIMIT) or ()):
+        if not isinstance(tool, dict):
+            raise fields.wrong_type(f"tools[{place}]", "an object", tool)
+        if _is_custom(tool):
+            tools.append(_function(tool, f"tools[{place}]"))
+        elif not skips_tools:
+            raise fields.unsupported(f"tools[{place}]", _NO_TOOL)
+    choice = fields.table(body, "tool_choice") or {}
+    mode = fields.choice(choice, "type", tuple(_CHOICES), "tool_choice.")
+    if mode in ("any", "tool") and not tools:
+        raise invalid("'tool_choice' needs 'tools' to choose from.", param="tool_choice", code="invalid_value")
+    if not tools:
+        return {}
+    out: Json = {"tools": tools}
+    if mode == "tool":
+        name = fields.string(choice, "name", 256, "tool_choice.")
+        if name is None:
+            raise fields.missing("tool_choice.name")
+        out["tool_choice"] = {"type": "function", "function": {"name": name}}
+    elif mode is not None:
+        out["tool_choice"] = _CHOICES[mode]
+    if fields.boolean(choice, "disable_parallel_tool_use", "tool_choice."):
+        out["parallel_tool_calls"] = False
+    return out
+
+
+def _is_custom(tool: Json) -> bool:
+    """Whether the client runs a tool itself, and the model may call it."""
+    callers = tool.get("allowed_callers")
+    return tool.get("type") in (None, "custom") and (not isinstance(callers, list) or "direct" in callers)
+
+
+def _function(tool: Json, param: str) -> Json:
+    schema = fields.table(tool, "input_schema", f"{param}.")
+    if schema is None:
+        raise fields.missing(f"{param}.input_schema")
+    function: Json = {"name": tool.get("name"), "parameters": schema}
+    texts = [fields.string(tool, "description", TOKENS_LIMIT, f"{param}.")]
+    if examples := fields.array(tool, "input_examples", _TOOLS_LIMIT, f"{param}."):
+        texts.append(f"Examples of its input: {msgspec.json.encode(examples).decode()}")
+    if description := "\n".join(filter(None, texts)):
+        function["description"] = description
+    if (strict := fields.boolean(tool, "strict", f"{param}.")) is not None:
+        function["strict"] = strict
+    return {"type": "function", "function": function}
+
+
+def _form(body: Json) -> Json:
+    """The schema that the answer must follow."""
+    config, path = fields.table(body, "output_config") or {}, "output_config.format"
+    wanted = fields.table(config, "format", "output_config.")
+    if wanted is None:
+        wanted, path = fields.table(body, "output_format"), "output_format"
+    if wanted is None:
+        return {}
+    if fields.choice(wanted, "type", ("json_schema",), f"{path}.") is None:
+        raise fields.missing(f"{path}.type")
+    schema = fields.table(wanted, "schema", f"{path}.")
+    if schema is None:
+        raise fields.missing(f"{path}.schema")
+    named = {"name": "answer", "schema": schema, "strict": True}
+    return {"response_format": {"type": "json_schema", "json_schema": named}}
+
+
+def _continued(turns: Turns, kind: str) -> Json:
+    """How a server is asked to go on with a last message that is the assistant's. llama.cpp does so unasked."""
+    if not turns.is_open:
+        return {}
+    if kind == "openai":
+        raise invalid(_NO_PREFILL, param="messages", code="unsupported_value")
+    if kind in ("vllm", "sglang"):
+        return {"continue_final_message": True, "add_generation_prompt": False}
+    return {}

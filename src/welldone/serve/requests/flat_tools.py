@@ -1,0 +1,121 @@
+"""The tools of a response, in which a function stands flat, as those of a chat, in which it has a table of its own."""
+
+import msgspec
+
+from welldone.serve.errors import ApiError, invalid
+from welldone.serve.requests import fields
+from welldone.serve.requests.tools import TOOLS_LIMIT, check_name
+from welldone.wire.events import Json
+
+_MODES = ("none", "auto", "required")
+_FUNCTION = ("name", "description", "parameters", "strict")
+
+
+class FlatTools(msgspec.Struct):
+    """What is said of tools."""
+
+    chat: Json
+    """The fields of a chat."""
+    listed: list[Json]
+    """The tools as the response repeats them."""
+
+
+def read_flat_tools(body: Json, *, ignores_unknown: bool) -> FlatTools:
+    """What `tools`, `tool_choice` and `parallel_tool_calls` ask for.
+
+    Raises:
+        ApiError: a tool is no function, and such are not ignored here; or the choice is none that a chat has.
+    """
+    listed = _listed(body, ignores_unknown)
+    choice, allowed = _choice(body.get("tool_choice"), {tool["name"] for tool in listed})
+    is_parallel = fields.boolean(body, "parallel_tool_calls")
+    tools = [_nested(tool) for tool in listed if allowed is None or tool["name"] in allowed]
+    if not tools:  # servers refuse a choice where there is nothing to choose
+        return FlatTools({}, listed)
+    chat: Json = {"tools": tools}
+    if choice is not None:
+        chat["tool_choice"] = choice
+    if is_parallel is not None:
+        chat["parallel_tool_calls"] = is_parallel
+    return FlatTools(chat, listed)
+
+
+def _listed(body: Json, ignores_unknown: bool) -> list[Json]:
+    out = []
+    for place, tool in enumerate(fields.array(body, "tools", TOOLS_LIMIT) or ()):
+        param = f"tools[{place}]"
+        if not isinstance(tool, dict):
+            raise fields.wrong_type(param, "an object", tool)
+        kind = fields.string(tool, "type", TOOLS_LIMIT, f"{param}.")
+        if kind is None:
+            raise fields.missing(f"{param}.type")
+        if kind == "function":
+            check_name(tool.get("name"), f"{param}.name")
+            out.append({"strict": False, "parameters": None, **tool})
+        elif not ignores_unknown:
+            raise _unknown(f"{param}.type", kind)
+    return out
+
+
+def _nested(tool: Json) -> Json:
+    function = {name: tool[name] for name in _FUNCTION if tool.get(name) is not None}
+    return {"type": "function", "function": function}
+
+
+def _choice(value: object, names: set[str]) -> tuple[str | Json | None, set[str] | None]:
+    """The choice as a chat has it, and the tools that may be called, where not all of them may."""
+    if value is None:
+        return None, None
+    if isinstance(value, dict):
+        return _table(value, names)
+    if not isinstance(value, str):
+        raise fields.wrong_type("tool_choice", "a string or an object", value)
+    if value not in _MODES:
+        raise fields.wrong_value("tool_choice", value, _MODES)
+    _check_any(value, names)
+    return value, None
+
+
+def _table(value: Json, names: set[str]) -> tuple[str | Json, set[str] | None]:
+    kind = fields.string(value, "type", TOOLS_LIMIT, "tool_choice.")
+    if kind == "function":
+        name = _known(value, "tool_choice.name", names)
+        return {"type": "function", "function": {"name": name}}, None
+    if kind == "allowed_tools":
+        return _allowed(value, names)
+    if kind is None:
+        raise fields.missing("tool_choice.type")
+    raise fields.wrong_value("tool_choice.type", kind, ("function", "allowed_tools"))
+
+
+def _allowed(value: Json, names: set[str]) -> tuple[str, set[str]]:
+    mode = fields.choice(value, "mode", ("auto", "required"), "tool_choice.") or "auto"
+    allowed = set()
+    for place, tool in enumerate(fields.array(value, "tools", TOOLS_LIMIT, "tool_choice.") or ()):
+        param = f"tool_choice.tools[{place}]"
+        if not isinstance(tool, dict):
+            raise fields.wrong_type(param, "an object", tool)
+        allowed.add(_known(tool, f"{param}.name", names))
+    _check_any(mode, allowed)
+    return mode, allowed
+
+
+def _known(table: Json, param: str, names: set[str]) -> str:
+    name = check_name(table.get("name"), param)
+    if name not in names:
+        raise invalid(f"Invalid '{param}': there is no function '{name}'.", param=param, code="invalid_value")
+    return name
+
+
+def _check_any(mode: str, names: set[str]) -> None:
+    if mode == "required" and not names:
+        message = "'tool_choice' is only allowed when 'tools' has functions."
+        raise invalid(message, param="tool_choice", code="invalid_value")
+
+
+def _unknown(param: str, kind: str) -> ApiError:
+    message = (
+        f"Invalid value for '{param}': '{fields.shown(kind)}'. This server calls no tools itself: it offers models "
+        "'function' only. Leave the tool out, or have such tools ignored by the server (--unknown-tools ignore)."
+    )
+    return invalid(message, param=param, code="unsupported_value")

@@ -1,0 +1,287 @@
+"""The items that a response is made of, as the messages of a chat.
+
+What a model said in one turn is several items: thoughts, a message, calls. Chat has one message for all of them, and
+what answers a call must come right after it: so they are put together until somebody else speaks.
+"""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import msgspec
+
+from welldone.serve.errors import invalid
+from welldone.serve.requests import fields
+from welldone.serve.requests.messages import MESSAGES_LIMIT, PARTS_LIMIT
+from welldone.wire.events import Json
+
+ITEMS_LIMIT = 4 * MESSAGES_LIMIT
+"""Items of one request: a message of a chat may be thoughts, a text and calls."""
+
+Find: TypeAlias = Callable[[str], Json | None]
+"""Finds an item that was kept, by its id."""
+
+_ROLES = ("user", "assistant", "system", "developer")
+_KINDS = ("message", "function_call", "function_call_output", "reasoning", "item_reference")
+_PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
+_REFERENCE = "item_reference"
+
+
+def read_items(body: Json, find: Find) -> list[Json]:
+    """The items of `input`; those that are only named are looked up.
+
+    Raises:
+        ApiError: `input` is no text and no list of objects, or an item is not there.
+    """
+    value = body.get("input")
+    if value is None and body.get("previous_response_id") is not None:
+        return []
+    if value is None:
+        raise fields.missing("input")
+    if isinstance(value, str):
+        return [{"role": "user", "content": value}]
+    if not isinstance(value, list):
+        raise fields.wrong_type("input", "a string or an array of objects", value)
+    items = []
+    for place, item in enumerate(fields.array(body, "input", ITEMS_LIMIT) or ()):
+        if not isinstance(item, dict):
+            raise fields.wrong_type(f"input[{place}]", "an object", item)
+        items.append(_looked_up(item, find, f"input[{place}]") if kind_of(item) == _REFERENCE else item)
+    return items
+
+
+def kind_of(item: Json) -> object:
+    """The type of an item; clients leave it out where the rest tells it."""
+    kind = item.get("type")
+    if kind is not None:
+        return kind
+    return "message" if "role" in item else _REFERENCE if item.keys() == {"id"} else None
+
+
+def in_full(items: list[Json], response: str) -> list[Json]:
+    """Items as they are kept and listed: each with a type, a status and an id, which is made of the response's."""
+    return [_full(item, f"{response.removeprefix('resp_')}_in{place}") for place, item in enumerate(items)]
+
+
+def as_messages(items: list[tuple[Json, str]]) -> list[Json]:
+    """The messages of a chat that say what these items say; each comes with what an error calls it.
+
+    Raises:
+        ApiError: a chat cannot say it.
+    """
+    chat = _Chat()
+    for item, param in items:
+        chat.add(item, param)
+    chat.close_turn()
+    return chat.messages
+
+
+class _Turn(msgspec.Struct):
+    """What the model said before somebody else spoke."""
+
+    thoughts: list[str] = []
+    texts: list[str] = []
+    refusals: list[str] = []
+    calls: list[Json] = []
+
+    @property
+    def takes_words(self) -> bool:
+        """Whether words belong to it: after its text another message begins, unless calls wait for their outputs."""
+        return bool(self.calls) or not (self.texts or self.refusals)
+
+    def message(self) -> Json | None:
+        """The message; None where there are thoughts only, which nothing followed."""
+        if not (self.texts or self.refusals or self.calls):
+            return None
+        out: Json = {"role": "assistant", "content": "\n".join(self.texts) if self.texts else None}
+        if self.refusals:
+            out["refusal"] = "\n".join(self.refusals)
+        if self.thoughts:
+            out["reasoning_content"] = "\n\n".join(self.thoughts)
+        if self.calls:
+            out["tool_calls"] = self.calls
+        return out
+
+
+class _Chat:
+    def __init__(self) -> None:
+        self.messages: list[Json] = []
+        self._turn = _Turn()
+
+    def add(self, item: Json, param: str) -> None:
+        kind = kind_of(item)
+        match kind:
+            case "message":
+                self._message(item, param)
+            case "function_call":
+                self._turn.calls.append(_call(item, param))
+            case "function_call_output":
+                message = {"role": "tool", "tool_call_id": _text(item, "call_id", param)}
+                self._say({**message, "content": _content(item, "output", param)})
+            case "reasoning":
+                self._think(item, param)
+            case None:
+                raise fields.missing(f"{param}.type")
+            case _:
+                shown = kind if isinstance(kind, str) else fields.kind_of(kind)
+                raise fields.wrong_value(f"{param}.type", shown, _KINDS)
+
+    def close_turn(self) -> None:
+        """Put down what the model said so far."""
+        message = self._turn.message()
+        self._turn = _Turn()
+        if message is not None:
+            self.messages.append(message)
+
+    def _say(self, message: Json) -> None:
+        self.close_turn()
+        self.messages.append(message)
+
+    def _message(self, item: Json, param: str) -> None:
+        role = fields.choice(item, "role", _ROLES, f"{param}.")
+        if role is None:
+            raise fields.missing(f"{param}.role")
+        if role == "assistant":
+            self._answer(item, param)
+        elif role == "user":
+            self._say({"role": role, "content": _content(item, "content", param)})
+        else:  # not every server knows developers
+            self._say({"role": "system", "content": _plain(item, param)})
+
+    def _answer(self, item: Json, param: str) -> None:
+        if not self._turn.takes_words:
+            self.close_turn()
+        content = item.get("content")
+        if isinstance(content, str):
+            self._turn.texts.append(content)
+            return
+        for part, where in _parts(item, "content", param):
+            if part.get("type") == "refusal":
+                self._turn.refusals.append(_text(part, "refusal", where))
+            else:
+                self._turn.texts.append(_text(_checked(part, ("output_text", "input_text"), where), "text", where))
+
+    def _think(self, item: Json, param: str) -> None:
+        """Thoughts go before what they led to. Those that came sealed cannot be read, and are left out."""
+        if not self._turn.takes_words:
+            self.close_turn()
+        for name in ("content", "summary"):
+            found = _parts(item, name, param) if item.get(name) is not None else []
+            texts = [_text(part, "text", where) for part, where in found]
+            if any(texts):
+                self._turn.thoughts.append("\n\n".join(texts))
+                return
+
+
+def _call(item: Json, param: str) -> Json:
+    function = {"name": _text(item, "name", param), "arguments": _text(item, "arguments", param)}
+    return {"id": _text(item, "call_id", param), "type": "function", "function": function}
+
+
+def _content(item: Json, name: str, param: str) -> str | list[Json]:
+    """A text, or the parts of a chat."""
+    content = item.get(name)
+    if isinstance(content, str):
+        return content
+    parts = [_part(part, where) for part, where in _parts(item, name, param)]
+    if len(parts) == 1 and parts[0]["type"] == "text":
+        text: str = parts[0]["text"]
+        return text
+    return parts
+
+
+def _plain(item: Json, param: str) -> str:
+    """The text of who may say nothing else."""
+    content = item.get("content")
+    if isinstance(content, str):
+        return content
+    return "\n".join(
+        _text(_checked(part, ("input_text",), where), "text", where) for part, where in _parts(item, "content", param)
+    )
+
+
+def _part(part: Json, param: str) -> Json:
+    match part.get("type"):
+        case "input_text" | "output_text":
+            return {"type": "text", "text": _text(part, "text", param)}
+        case "input_image":
+            return _image(part, param)
+        case "input_audio":
+            return {"type": "input_audio", "input_audio": fields.table(part, "input_audio", f"{param}.")}
+        case "input_file":
+            return _file(part, param)
+        case _:
+            return _checked(part, ("input_text", "input_image", "input_audio", "input_file"), param)
+
+
+def _image(part: Json, param: str) -> Json:
+    if part.get("image_url") is None and part.get("file_id") is not None:
+        raise fields.unsupported(f"{param}.file_id", "cannot be followed here: send the picture as 'image_url'.")
+    image: Json = {"url": _text(part, "image_url", param)}
+    if part.get("detail") is not None:
+        image["detail"] = _text(part, "detail", param)
+    return {"type": "image_url", "image_url": image}
+
+
+def _file(part: Json, param: str) -> Json:
+    if part.get("file_url") is not None:
+        raise fields.unsupported(f"{param}.file_url", "cannot be followed here: send the file as 'file_data'.")
+    names = [name for name in ("file_data", "file_id", "filename") if part.get(name) is not None]
+    return {"type": "file", "file": {name: _text(part, name, param) for name in names}}
+
+
+def _parts(item: Json, name: str, param: str) -> list[tuple[Json, str]]:
+    """The parts of an item, each with what an error calls it."""
+    where = f"{param}.{name}"
+    value = item.get(name)
+    if value is None:
+        raise fields.missing(where)
+    if not isinstance(value, list):
+        raise fields.wrong_type(where, "a string or an array of objects", value)
+    found = []
+    for place, part in enumerate(fields.array(item, name, PARTS_LIMIT, f"{param}.") or ()):
+        if not isinstance(part, dict):
+            raise fields.wrong_type(f"{where}[{place}]", "an object", part)
+        found.append((part, f"{where}[{place}]"))
+    return found
+
+
+def _checked(part: Json, kinds: tuple[str, ...], param: str) -> Json:
+    kind = part.get("type")
+    if kind is None:
+        raise fields.missing(f"{param}.type")
+    if kind not in kinds:
+        raise fields.wrong_value(f"{param}.type", kind if isinstance(kind, str) else fields.kind_of(kind), kinds)
+    return part
+
+
+def _text(item: Json, name: str, param: str) -> str:
+    value = item.get(name)
+    if value is None:
+        raise fields.missing(f"{param}.{name}")
+    if not isinstance(value, str):
+        raise fields.wrong_type(f"{param}.{name}", "a string", value)
+    return value
+
+
+def _looked_up(item: Json, find: Find, param: str) -> Json:
+    name = _text(item, "id", param)
+    found = find(name)
+    if found is None:
+        message = (
+            f"Item with id '{fields.shown(name)}' not found. Items are kept in memory, for some time, and only of "
+            "responses that are stored. Send the item itself."
+        )
+        raise invalid(message, param=param, code="item_not_found")
+    return found
+
+
+def _full(item: Json, name: str) -> Json:
+    kind = str(kind_of(item))
+    out: Json = {"id": f"{_PREFIXES.get(kind, 'item')}_{name}", "type": kind, "status": "completed"}
+    out |= {key: value for key, value in item.items() if value is not None}
+    content = item.get("content")
+    if kind == "message" and isinstance(content, str):
+        is_ours = item.get("role") == "assistant"
+        part: Json = {"type": "output_text", "text": content, "annotations": []}
+        out["content"] = [part if is_ours else {"type": "input_text", "text": content}]
+    return out

@@ -1,0 +1,188 @@
+"""The objects of Anthropic's Messages API: the message, its blocks, its counts, why it stopped, and errors."""
+
+import msgspec
+
+from welldone.wire.collect import Answer, Call
+from welldone.wire.events import Failure, Json, Usage
+from welldone.wire.head import Head
+from welldone.wire.lenient import lenient
+from welldone.wire.unicode import scrub_object
+
+STOP_REASONS = frozenset(
+    {
+        "end_turn",
+        "max_tokens",
+        "stop_sequence",
+        "tool_use",
+        "pause_turn",
+        "refusal",
+        "model_context_window_exceeded",
+    }
+)
+ERROR_TYPES = frozenset(
+    {
+        "invalid_request_error",
+        "authentication_error",
+        "billing_error",
+        "permission_error",
+        "not_found_error",
+        "request_too_large",
+        "rate_limit_error",
+        "timeout_error",
+        "api_error",
+        "overloaded_error",
+    }
+)
+
+_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
+# Words of other servers, and ours, for what Anthropic's clients know by a type of its own. All else is an api_error.
+_ERRORS = {
+    "400": "invalid_request_error",
+    "BadRequestError": "invalid_request_error",
+    "context_length_exceeded": "invalid_request_error",
+    "exceed_context_size_error": "invalid_request_error",
+    "401": "authentication_error",
+    "invalid_api_key": "authentication_error",
+    "403": "permission_error",
+    "404": "not_found_error",
+    "model_not_found": "not_found_error",
+    "413": "request_too_large",
+    "429": "rate_limit_error",
+    "insufficient_quota": "rate_limit_error",
+    "rate_limit_exceeded": "rate_limit_error",
+    "503": "overloaded_error",
+    "529": "overloaded_error",
+    "model_loading": "overloaded_error",
+    "model_unavailable": "overloaded_error",
+    "overloaded": "overloaded_error",
+    "server_overloaded": "overloaded_error",
+    "service_unavailable": "overloaded_error",
+    "shutting_down": "overloaded_error",
+    "unavailable_error": "overloaded_error",
+    "upstream_unavailable": "overloaded_error",
+    "504": "timeout_error",
+    "timeout": "timeout_error",
+}
+
+
+def message_object(head: Head, usage: Json, *, content: list[Json], reason: str | None, stop: str | None) -> Json:
+    """A message."""
+    return {
+        "id": head.id,
+        "type": "message",
+        "role": "assistant",
+        "model": head.model,
+        "content": content,
+        "stop_reason": reason,
+        "stop_sequence": stop,
+        "usage": usage,
+    }
+
+
+def text_block(text: str = "") -> Json:
+    """A block of visible text."""
+    return {"type": "text", "text": text}
+
+
+def thinking_block(text: str = "", signature: str = "") -> Json:
+    """A block of thoughts. Clients require a signature, and send it back; what no one signed has an empty one."""
+    return {"type": "thinking", "thinking": text, "signature": signature}
+
+
+def tool_block(id: str, name: str, input: Json, more: Json) -> Json:
+    """A call of a tool."""
+    return {**more, "type": "tool_use", "id": id, "name": name, "input": input}
+
+
+def content_of(answer: Answer) -> list[Json]:
+    """The blocks of a whole answer, in the order in which they would have streamed."""
+    blocks = [thinking_block(answer.reasoning)] if answer.reasoning else []
+    blocks += [text_block(text) for text in (answer.text, answer.refusal) if text]
+    return blocks + [_call_block(call) for call in answer.calls]
+
+
+def usage_object(usage: Usage | None) -> Json:
+    """Tokens as Anthropic counts them: those of the prompt that were cached stand apart. Unknown is 0."""
+    if usage is None:
+        return {
+            "input_tokens": 0,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": 0,
+            "output_tokens": 0,
+        }
+    cached = min(_detail(usage, "prompt_tokens_details", "cached_tokens") or 0, usage.prompt_tokens)
+    counts: Json = {
+        "input_tokens": usage.prompt_tokens - cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "output_tokens": usage.completion_tokens,
+    }
+    thought = _detail(usage, "completion_tokens_details", "reasoning_tokens")
+    if thought is not None:
+        counts["output_tokens_details"] = {"thinking_tokens": thought}
+    return counts
+
+
+def stop_of(reason: str, stop: str | None, *, is_called: bool, is_refused: bool) -> tuple[str, str | None]:
+    """Why a message stopped, and at which of the request's stop sequences, out of a choice's finish."""
+    if reason == "length":
+        return "max_tokens", None
+    if is_called and reason != "content_filter":
+        return "tool_use", None  # also of a call that was forced, which OpenAI ends with `stop`
+    if is_refused:
+        return "refusal", None
+    if stop is not None:
+        return "stop_sequence", stop
+    return "end_turn" if reason == "tool_calls" else _REASONS.get(reason, "end_turn"), None
+
+
+def reason_in_our_words(reason: str) -> str:
+    """A stop reason, where OpenAI's word for it may have come; one that nobody knows means that the model stopped."""
+    return reason if reason in STOP_REASONS else _REASONS.get(reason, "end_turn")
+
+
+def error_object(failure: Failure) -> Json:
+    """An error as Anthropic writes it."""
+    more = dict(failure.more)
+    request = more.pop("request_id", None)
+    error = {"type": _error_type(failure), "message": failure.message}
+    body: Json = {"type": "error", "error": {**more, **error}}
+    if request is not None:
+        body["request_id"] = request
+    return body
+
+
+def tool_input(arguments: str) -> Json | None:
+    """The object that a call's arguments are; None where they are none. No arguments are an empty object."""
+    if not arguments.strip():
+        return {}
+    try:
+        value = msgspec.json.decode(arguments)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return None
+    return scrub_object(value) if isinstance(value, dict) else None
+
+
+def _call_block(call: Call) -> Json:
+    return tool_block(call.id, call.name, _input(call.arguments), call.more)
+
+
+def _input(arguments: str) -> Json:
+    """A call's input; of arguments that are no JSON object what can be read of them, or nothing."""
+    known = tool_input(arguments)
+    if known is not None:
+        return known
+    read = [value for value in lenient(arguments.encode()) if isinstance(value, dict)]
+    return scrub_object(read[0]) if read else {}
+
+
+def _detail(usage: Usage, group: str, name: str) -> int | None:
+    details = usage.more.get(group)
+    count = details.get(name) if isinstance(details, dict) else None
+    return count if type(count) is int and count >= 0 else None
+
+
+def _error_type(failure: Failure) -> str:
+    if failure.type in ERROR_TYPES and failure.type != "api_error":
+        return failure.type
+    return _ERRORS.get(failure.code or "") or _ERRORS.get(failure.type) or "api_error"

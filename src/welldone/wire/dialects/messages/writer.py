@@ -1,0 +1,208 @@
+"""The dialect of /v1/messages: events as its stream, and as its whole reply."""
+
+from typing import ClassVar, assert_never
+
+import msgspec
+
+from welldone.wire.automaton import CHAT, Automaton, Stage
+from welldone.wire.collect import Answer, Reply
+from welldone.wire.counts import read_timings
+from welldone.wire.dialects.dialect import KEEP_ALIVE, Counted, Translated
+from welldone.wire.dialects.messages.objects import (
+    content_of,
+    message_object,
+    stop_of,
+    text_block,
+    thinking_block,
+    tool_block,
+    usage_object,
+)
+from welldone.wire.dialects.messages.scribe import PING, Scribe, last_words
+from welldone.wire.dialects.stream import escape
+from welldone.wire.events import (
+    Event,
+    Extra,
+    Failure,
+    Finish,
+    Json,
+    KeepAlive,
+    Logprobs,
+    Opening,
+    Place,
+    Reasoning,
+    Refusal,
+    Text,
+    ToolArguments,
+    ToolCall,
+    Usage,
+)
+from welldone.wire.head import Head
+
+_HELD_CHARACTERS = 4 * 1024 * 1024  # said between two pieces of one call: far more than any model's longest answer
+
+
+class MessagesWriter:
+    """A right stream of messages, of one choice.
+
+    `stops` are the request's stop sequences. Blocks come one after the other: what is said between two pieces of one
+    call's arguments waits until that call has ended.
+    """
+
+    def __init__(self, head: Head, counted: Counted, *, stops: tuple[str, ...] = ()) -> None:
+        self._head = head
+        self._counted = counted
+        self._stops = stops
+        self._automaton = Automaton(CHAT, is_ordered=True)
+        self._scribe = Scribe()
+        self._said: type[Event] | None = None  # what the open block is of
+        self._held: list[Text | Reasoning | Refusal] = []
+        self._held_characters = 0
+        self._is_bare = False  # a call is open that has no arguments yet
+        self._is_called = False
+        self._is_refused = False
+        self._timings: Json | None = None
+        self._usage: Usage | None = None
+        self._finish: Finish | None = None
+        self._stop: str | None = None
+
+    def send(self, event: Event) -> bytes:
+        """The bytes that say `event`; none where it is said later, or cannot be said here.
+
+        Raises:
+            OutOfTurnError: it may not come now.
+        """
+        self._automaton.accept(event)
+        if type(event) is Text and self._said is Text:
+            return self._scribe.say(event.text)
+        return self._send(event)
+
+    def takes_text(self, index: int) -> bool:
+        """Whether text may come now, and would go out at once."""
+        return self._said is Text and self._automaton.takes_text(index)
+
+    def end(self) -> bytes:
+        """Why the message stopped, what was counted, and its end; nothing after a failure.
+
+        Raises:
+            OutOfTurnError: something is still open.
+        """
+        is_failed = self._automaton.stage is Stage.FAILED
+        self._automaton.end()
+        finish = self._finish
+        if is_failed or finish is None:
+            return b""
+        stop = finish.stop or self._stop
+        reason, stop = stop_of(finish.reason, stop, is_called=self._is_called, is_refused=self._is_refused)
+        return self._scribe.end({"stop_reason": reason, "stop_sequence": stop}, usage_object(self._counts()))
+
+    def _send(self, event: Event) -> bytes:
+        match event:
+            case Text() | Reasoning() | Refusal():
+                return self._say(event)
+            case ToolCall(id=id, name=name, more=more):
+                out = self._begin() + self._end_block()
+                self._said, self._is_called, self._is_bare = ToolCall, True, True
+                return out + self._scribe.open(tool_block(id, name, {}, more))
+            case ToolArguments(text=text):
+                return self._argue(text)
+            case Finish():
+                self._finish = event
+                return self._begin() + self._end_block()
+            case Usage():
+                self._usage = event
+                return b""
+            case Failure():
+                # What is open stays open: a client might run a call whose block has ended.
+                return last_words(event)
+            case KeepAlive():
+                return PING if self._scribe.has_started else KEEP_ALIVE
+            case Extra():
+                self._learn(event)
+                return b""
+            case Opening() | Logprobs():
+                return b""  # the message begins when there is something to say; probabilities have no place in it
+            case _:
+                assert_never(event)
+
+    def _say(self, event: Text | Reasoning | Refusal) -> bytes:
+        if self._said is ToolCall:
+            self._held.append(event)
+            self._held_characters += len(event.text)
+            return b"" if self._held_characters <= _HELD_CHARACTERS else self._end_block()
+        opened = b""
+        if self._said is not type(event):
+            opened = self._begin() + self._close()
+            opened += self._scribe.open(thinking_block() if isinstance(event, Reasoning) else text_block())
+            self._said = type(event)
+            self._is_refused |= isinstance(event, Refusal)
+        return opened + self._scribe.say(event.text)
+
+    def _argue(self, text: str) -> bytes:
+        """More of a call's arguments; none where they only had members that a block cannot be given later."""
+        if not text or self._said is not ToolCall:
+            return b""
+        self._is_bare = False
+        return self._scribe.say(text)
+
+    def _begin(self) -> bytes:
+        """The start of the message, once: as late as can be, since it says how long the prompt is."""
+        if self._scribe.has_started:
+            return b""
+        usage = usage_object(self._counts()) | {"output_tokens": 0}
+        usage.pop("output_tokens_details", None)
+        return self._scribe.start(message_object(self._head, usage, content=[], reason=None, stop=None))
+
+    def _end_block(self) -> bytes:
+        """End what is open, and say what waited for its end."""
+        ended = self._close()
+        held, self._held, self._held_characters = self._held, [], 0
+        return ended + b"".join(map(self._say, held)) + self._close()
+
+    def _close(self) -> bytes:
+        said, self._said = self._said, None
+        last = b""
+        if said is ToolCall and self._is_bare:
+            last = self._scribe.say("{}")
+        elif said is Reasoning:
+            # Some clients take a thought along only if a signature came, be it empty.
+            last = self._scribe.delta({"type": "signature_delta", "signature": ""})
+        return last + self._scribe.close()
+
+    def _learn(self, event: Extra) -> None:
+        """Two unknown fields tell what this dialect can say: llama.cpp's counts, and vLLM's stop string."""
+        timings, stop = event.fields.get("timings"), event.fields.get("stop_reason")
+        if event.place is Place.CHUNK and isinstance(timings, dict):
+            self._timings = timings
+        if event.place is Place.CHOICE and isinstance(stop, str) and stop in self._stops:
+            self._stop = stop
+
+    def _counts(self) -> Usage | None:
+        """What is known of the tokens by now."""
+        known = self._usage or self._counted()
+        return read_timings(self._timings) if known is None and self._timings is not None else known
+
+
+class Messages(Translated):
+    """Answers as /v1/messages gives them. `stops` are the request's stop sequences."""
+
+    KEEPS: ClassVar[bool] = False
+
+    def __init__(self, *, stops: tuple[str, ...] = ()) -> None:
+        self._stops = stops
+
+    def writer(self, head: Head, counted: Counted) -> MessagesWriter:
+        """The writer of a stream."""
+        return MessagesWriter(head, counted, stops=self._stops)
+
+    def whole(self, head: Head, reply: Reply) -> bytes:
+        """The reply to a request that did not ask for a stream."""
+        answer = reply.answers.get(0) or Answer()
+        told = answer.choice_fields.get("stop_reason")
+        stop = answer.stop or (told if told in self._stops else None)
+        reason, stop = stop_of(answer.reason, stop, is_called=bool(answer.calls), is_refused=bool(answer.refusal))
+        message = message_object(head, usage_object(reply.usage), content=content_of(answer), reason=reason, stop=stop)
+        return escape(msgspec.json.encode(message))
+
+    def last_words(self, failure: Failure) -> bytes:
+        """An error event; nothing follows it."""
+        return last_words(failure)

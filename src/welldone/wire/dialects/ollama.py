@@ -1,0 +1,128 @@
+"""Ollama's dialect: a line of JSON for each event, on /api/chat and on /api/generate."""
+
+from typing import ClassVar
+
+import msgspec
+
+from welldone.wire.automaton import CHAT, Automaton, Stage
+from welldone.wire.collect import Reply
+from welldone.wire.dialects.dialect import Counted, Translated
+from welldone.wire.events import Event, Failure, Finish, Json, Reasoning, Refusal, Text, ToolArguments, ToolCall, Usage
+from welldone.wire.head import Head
+from welldone.wire.lenient import strict
+
+_NDJSON = "application/x-ndjson"
+_encode = msgspec.json.Encoder().encode
+
+
+class Ollama(Translated):
+    """Answers as Ollama gives them. `is_chat`: as messages, else as bare text. `at`: the time, as Ollama writes it."""
+
+    HEADERS: ClassVar[tuple[tuple[str, str], ...]] = (("Content-Type", _NDJSON), ("Cache-Control", "no-cache"))
+    SILENCE: ClassVar[bytes] = b""
+    KEEPS: ClassVar[bool] = True  # the arguments of a call
+
+    def __init__(self, *, is_chat: bool, at: str) -> None:
+        self._is_chat = is_chat
+        self._at = at
+
+    def writer(self, head: Head, counted: Counted) -> "OllamaWriter":
+        """The writer of a stream."""
+        return OllamaWriter(self, head)
+
+    def whole(self, head: Head, reply: Reply) -> bytes:
+        """The reply to a request that did not ask for a stream."""
+        answer = reply.answers[0]
+        calls = [_call(call.name, call.arguments) for call in answer.calls]
+        said = self.said(answer.text + answer.refusal, answer.reasoning, calls)
+        return _encode(self.line(head, said) | self.end(answer.reason, reply.usage))
+
+    def last_words(self, failure: Failure) -> bytes:
+        """An error is a line of its own."""
+        return _encode({"error": failure.message}) + b"\n"
+
+    def said(self, text: str, thinking: str = "", calls: list[Json] | None = None) -> Json:
+        """What is said, in the words of the path."""
+        thought = {"thinking": thinking} if thinking else {}
+        if not self._is_chat:
+            return {"response": text, **thought}
+        message: Json = {"role": "assistant", "content": text, **thought}
+        return {"message": message | ({"tool_calls": calls} if calls else {})}
+
+    def line(self, head: Head, said: Json) -> Json:
+        """One line of the stream, not the last."""
+        return {"model": head.model, "created_at": self._at, **said, "done": False}
+
+    def end(self, reason: str, usage: Usage | None) -> Json:
+        """What the last line has beside."""
+        done: Json = {"done": True, "done_reason": "length" if reason == "length" else "stop"}
+        if usage is not None:
+            done |= {"prompt_eval_count": usage.prompt_tokens, "eval_count": usage.completion_tokens}
+        return done
+
+
+class OllamaWriter:
+    """A right stream of Ollama's, of one choice. A call is said when it is whole."""
+
+    def __init__(self, dialect: Ollama, head: Head) -> None:
+        self._dialect = dialect
+        self._head = head
+        self._automaton = Automaton(CHAT, is_ordered=True)
+        self._call: ToolCall | None = None
+        self._arguments: list[str] = []
+        self._reason = "stop"
+        self._usage: Usage | None = None
+
+    def send(self, event: Event) -> bytes:
+        """The bytes that say `event`; none where it is said later, or cannot be said here."""
+        self._automaton.accept(event)
+        match event:
+            case Text(text=text) | Refusal(text=text):
+                return self._line(self._dialect.said(text))
+            case Reasoning(text=text):
+                return self._line(self._dialect.said("", text))
+            case ToolCall():
+                said = self._end_call()
+                self._call = event
+                return said
+            case ToolArguments(text=text):
+                self._arguments.append(text)
+            case Finish(reason=reason):
+                self._reason = reason
+                return self._end_call()
+            case Usage():
+                self._usage = event
+            case Failure():
+                return self._dialect.last_words(event)
+            case _:
+                pass  # nothing that Ollama has a word for
+        return b""
+
+    def takes_text(self, index: int) -> bool:
+        """Whether text may come now."""
+        return self._automaton.takes_text(index)
+
+    def end(self) -> bytes:
+        """The last line: why it ended, and what was counted."""
+        has_failed = self._automaton.stage is Stage.FAILED
+        self._automaton.end()
+        if has_failed:
+            return b""
+        said = self._dialect.line(self._head, self._dialect.said(""))
+        return _encode(said | self._dialect.end(self._reason, self._usage)) + b"\n"
+
+    def _line(self, said: Json) -> bytes:
+        return _encode(self._dialect.line(self._head, said)) + b"\n"
+
+    def _end_call(self) -> bytes:
+        call, pieces = self._call, self._arguments
+        self._call, self._arguments = None, []
+        if call is None:
+            return b""
+        return self._line(self._dialect.said("", "", [_call(call.name, "".join(pieces))]))
+
+
+def _call(name: str, arguments: str) -> Json:
+    """A call as Ollama writes it: its arguments are an object."""
+    value = strict(arguments.encode())
+    return {"function": {"name": name, "arguments": value if isinstance(value, dict) else {}}}

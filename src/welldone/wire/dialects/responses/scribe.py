@@ -1,0 +1,262 @@
+"""The one maker of frames of the Responses dialect.
+
+It numbers the events, counts items and parts, and closes what is open with its full value: so writer and native mender
+need only say what happens. The same calls always make the same bytes.
+"""
+
+import msgspec
+
+from welldone.wire import sse
+from welldone.wire.dialects.dialect import KEEP_ALIVE
+from welldone.wire.dialects.stream import escape
+from welldone.wire.events import Json
+
+_encode = msgspec.json.Encoder().encode
+_MARK = "\x00text\x00"
+_MARK_BYTES = _encode(_MARK)
+_NUMBER = b'"sequence_number":'
+
+
+class Way(msgspec.Struct, frozen=True):
+    """How one kind of text is said: in `.delta` events, and whole in a `.done` event and in a member."""
+
+    stem: str
+    member: str
+
+
+PARTS = {
+    "output_text": Way("response.output_text", "text"),
+    "refusal": Way("response.refusal", "refusal"),
+    "reasoning_text": Way("response.reasoning_text", "text"),
+    "summary_text": Way("response.reasoning_summary_text", "text"),
+}
+"""Texts that are parts of a message or of reasoning."""
+CALLS = {
+    "function_call": Way("response.function_call_arguments", "arguments"),
+    "custom_tool_call": Way("response.custom_tool_call_input", "input"),
+    "mcp_call": Way("response.mcp_call_arguments", "arguments"),
+    "code_interpreter_call": Way("response.code_interpreter_call_code", "code"),
+}
+"""Texts that are members of an item."""
+_WITH_STATUS = frozenset({"message", "reasoning", "function_call", "custom_tool_call"})
+
+
+class Strand:
+    """A text that is said in pieces: a part of an item, or the arguments of a call."""
+
+    def __init__(self, way: Way, address: Json, value: Json, tail: Json) -> None:
+        self.way = way
+        self.address = address
+        """The members that tell of whom its events are."""
+        self.value = value
+        """The part or the item that the text is a member of."""
+        self.tail = tail
+        """Other members that its events have."""
+        self.pieces: list[str] = []
+        self.logprobs: list[Json] = []
+        self.is_open = True
+        self.is_part_open = True
+        kind = f"{way.stem}.delta"
+        made = frame({"type": kind, "sequence_number": 0, **address, "delta": _MARK, **tail})
+        before, number, rest = made.partition(_NUMBER)
+        middle, _, after = rest.removeprefix(b"0").rpartition(_MARK_BYTES)
+        self.around = before + number, middle, after
+        """The bytes of its deltas, without their number and text."""
+
+    @property
+    def kind(self) -> str:
+        """Its type, or that of the item that it is a member of."""
+        return str(self.value["type"])
+
+    @property
+    def whole(self) -> str:
+        """What was said so far; what it was closed with."""
+        if len(self.pieces) > 1:
+            self.pieces = ["".join(self.pieces)]
+        return self.pieces[0] if self.pieces else ""
+
+    def snapshot(self) -> Json:
+        """The part as it is now."""
+        return self.value | {self.way.member: self.whole} if self.is_part_open else self.value
+
+
+class Item:
+    """One thing of the output."""
+
+    def __init__(self, index: int, value: Json) -> None:
+        self.index = index
+        self.value = value
+        """As it was added; when it is closed, whole."""
+        self.content: list[Strand] = []
+        self.summary: list[Strand] = []
+        self.call: Strand | None = None
+        """Its arguments, if it is a call."""
+        self.is_open = True
+        way = CALLS.get(self.kind)
+        if way is not None:
+            self.call = Strand(way, self.address, value, {})
+
+    @property
+    def id(self) -> str:
+        """Its id, the same in all its events."""
+        return str(self.value["id"])
+
+    @property
+    def kind(self) -> str:
+        """Its type."""
+        return str(self.value["type"])
+
+    @property
+    def address(self) -> Json:
+        """The members that tell that an event is of this item."""
+        return {"item_id": self.id, "output_index": self.index}
+
+    def snapshot(self) -> Json:
+        """The item as it is now."""
+        if not self.is_open:
+            return self.value
+        value = dict(self.value)
+        for place, parts in (("content", self.content), ("summary", self.summary)):
+            if parts or isinstance(value.get(place), list):
+                value[place] = [part.snapshot() for part in parts]
+        if self.call is not None:
+            value[self.call.way.member] = self.call.whole
+        return value
+
+
+class Scribe:
+    """Makes the frames of one stream. They are kept until they are taken."""
+
+    def __init__(self, response: Json) -> None:
+        self.response = response
+        """The Response, without what is still to come."""
+        self.items: list[Item] = []
+        self.final: Json | None = None
+        """The Response as it was said last, when it has ended."""
+        self._number = 0
+        self._out: list[bytes] = []
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether something was said."""
+        return self._number > 0
+
+    def take(self) -> bytes:
+        """The frames made since they were last taken."""
+        out = self._out
+        if len(out) == 1:
+            self._out = []
+            return out[0]
+        taken = b"".join(out)
+        out.clear()
+        return taken
+
+    def event(self, kind: str, members: Json) -> None:
+        """An event of this type; its number is given here."""
+        self._out.append(frame({"type": kind} | members | {"type": kind, "sequence_number": self._number}))
+        self._number += 1
+
+    def respond(self, kind: str, members: Json | None = None) -> None:
+        """An event that carries the Response as it is now; `members` are others of the event."""
+        self.event(kind, (members or {}) | {"response": self.response | {"output": self.output()}})
+
+    def keep_alive(self) -> None:
+        """A sign of life; before the stream has begun only a comment may come."""
+        if self.has_begun:
+            self.event("keepalive", {})
+        else:
+            self._out.append(KEEP_ALIVE)
+
+    def output(self) -> list[Json]:
+        """All items as they are now."""
+        return [item.snapshot() for item in self.items]
+
+    def end(self, status: str, changed: Json, members: Json | None = None) -> Json:
+        """The event that ends the stream, with what has `changed` in the Response; the Response as it says it."""
+        self.response = self.response | changed | {"status": status, "output": self.output()}
+        self.final = self.response
+        self.event(f"response.{status}", (members or {}) | {"response": self.final})
+        return self.final
+
+    def open_item(self, value: Json, members: Json | None = None) -> Item:
+        """A new item, as it begins."""
+        item = Item(len(self.items), value)
+        self.items.append(item)
+        self.event("response.output_item.added", (members or {}) | {"output_index": item.index, "item": value})
+        return item
+
+    def open_part(self, item: Item, value: Json, members: Json | None = None) -> Strand:
+        """A new part of an item, as it begins."""
+        is_summary = value["type"] == "summary_text"
+        parts = item.summary if is_summary else item.content
+        address = item.address | {"summary_index" if is_summary else "content_index": len(parts)}
+        tail: Json = {"logprobs": []} if value["type"] == "output_text" else {}
+        part = Strand(PARTS[value["type"]], address, value, tail)
+        parts.append(part)
+        self.event(f"{_part_stem(part)}.added", (members or {}) | address | {"part": value})
+        return part
+
+    def piece(self, strand: Strand, text: str) -> bytes:
+        """The frame that says more of a text. It is not kept: nothing that was kept may wait."""
+        strand.pieces.append(text)
+        number = self._number
+        self._number = number + 1
+        before, middle, after = strand.around
+        payload = _encode(text)
+        if not payload.isascii():
+            payload = escape(payload)
+        return b"%b%d%b%b%b" % (before, number, middle, payload, after)
+
+    def say(self, strand: Strand, text: str, members: Json | None = None) -> None:
+        """More of a text; `members` are others of the event."""
+        if members:
+            strand.pieces.append(text)
+            self.event(f"{strand.way.stem}.delta", strand.tail | members | strand.address | {"delta": text})
+        else:
+            self._out.append(self.piece(strand, text))
+
+    def close_text(self, strand: Strand, members: Json | None = None) -> None:
+        """A text is whole; `members` are others of the event."""
+        if strand.is_open:
+            strand.is_open = False
+            more = {"logprobs": strand.logprobs} if strand.tail else {}
+            if strand.kind == "function_call":
+                more = {"name": strand.value["name"]}
+            whole = strand.address | {strand.way.member: strand.whole}
+            self.event(f"{strand.way.stem}.done", more | (members or {}) | whole)
+
+    def close_part(self, part: Strand, value: Json | None = None, members: Json | None = None) -> None:
+        """A part is whole; `value` are its members at its end, where they are known."""
+        if part.is_part_open:
+            self.close_text(part)
+            part.is_part_open = False
+            whole = {"type": part.kind, part.way.member: part.whole}
+            collected = {"logprobs": part.logprobs} if part.logprobs else {}
+            part.value = part.value | collected | (value or {}) | whole
+            self.event(f"{_part_stem(part)}.done", (members or {}) | part.address | {"part": part.value})
+
+    def close_item(self, item: Item, status: str, value: Json | None = None, members: Json | None = None) -> None:
+        """An item is whole, with all in it; `value` are its members at its end, where they are known."""
+        for part in item.content + item.summary:
+            self.close_part(part)
+        if item.call is not None:
+            self.close_text(item.call)
+        whole = item.snapshot()
+        kept: Json = {key: whole[key] for key in ("content", "summary", "id", "type", "call_id", "name") if key in whole}
+        if item.call is not None:
+            kept[item.call.way.member] = item.call.whole
+        if item.kind in _WITH_STATUS or "status" in item.value:
+            kept["status"] = status
+        item.value = whole | (value or {}) | kept
+        item.is_open = False
+        self.event("response.output_item.done", (members or {}) | {"output_index": item.index, "item": item.value})
+
+
+def frame(value: Json) -> bytes:
+    """One event as it is sent: its type stands in a line of its own too."""
+    kind: str = value["type"]
+    return b"event: " + kind.encode() + b"\n" + sse.frame(escape(_encode(value)))
+
+
+def _part_stem(part: Strand) -> str:
+    return "response.reasoning_summary_part" if part.kind == "summary_text" else "response.content_part"

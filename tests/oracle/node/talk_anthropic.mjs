@@ -1,0 +1,141 @@
+// Anthropic's client for JavaScript: whole messages, raw streams, and its helper stream().
+
+import Anthropic from "@anthropic-ai/sdk";
+
+import { LIMIT_MS, answerJobs, attempted, emptySaid, refused } from "./job.mjs";
+
+// This client adds /v1 itself.
+const clientOf = ({ base_url, key }) =>
+  new Anthropic({ apiKey: key, baseURL: base_url.replace(/\/v1$/, ""), maxRetries: 0, timeout: LIMIT_MS });
+const requestOf = (job, more) => ({
+  model: job.model,
+  messages: [{ role: "user", content: job.prompt }],
+  max_tokens: job.max_tokens,
+  temperature: 0,
+  ...more,
+});
+
+const readers = {
+  whole: async (client, request, said) => read(await client.messages.create(request), said),
+
+  // The blocks, put together by hand.
+  stream: async (client, request, said) => {
+    const blocks = [];
+    const written = [];
+    let usage;
+    for await (const event of await client.messages.create({ ...request, stream: true })) {
+      if (event.type === "message_start") usage = event.message.usage;
+      else if (event.type === "content_block_start") {
+        blocks[event.index] = { ...event.content_block };
+        written[event.index] = "";
+      } else if (event.type === "content_block_delta") {
+        if (event.delta.type === "input_json_delta") written[event.index] += event.delta.partial_json;
+        else add(blocks[event.index], event.delta, said);
+      } else if (event.type === "message_delta") {
+        said.finish = event.delta.stop_reason;
+        usage = { input_tokens: event.usage.input_tokens || usage.input_tokens, output_tokens: event.usage.output_tokens };
+      } else if (event.type === "message_stop") said.usage = countsOf(usage);
+    }
+    blocks.forEach((block, index) => {
+      if (block.type === "tool_use") block.input = JSON.parse(written[index]);
+    });
+    said.calls = callsIn(blocks).map(({ name, input }) => [name, input]);
+    return blocks;
+  },
+
+  helper: async (client, request, said) => {
+    const stream = client.messages.stream(request);
+    stream.on("text", (piece) => said.pieces.push(piece));
+    return read(await stream.finalMessage(), said);
+  },
+};
+
+function add(block, delta, said) {
+  if (delta.type === "text_delta") {
+    block.text += delta.text;
+    said.pieces.push(delta.text);
+  } else if (delta.type === "thinking_delta") {
+    block.thinking += delta.thinking;
+    said.thoughts.push(delta.thinking);
+  } else if (delta.type === "signature_delta") block.signature = delta.signature;
+}
+
+// All that a whole message says; a text that came in pieces is there already.
+function read({ content, stop_reason, usage }, said) {
+  const texts = content.filter(({ type }) => type === "text").map(({ text }) => text);
+  if (!said.pieces.length) said.pieces = texts;
+  said.thoughts = content.filter(({ type }) => type === "thinking").map(({ thinking }) => thinking);
+  said.calls = callsIn(content).map(({ name, input }) => [name, input]);
+  said.finish = stop_reason;
+  said.usage = countsOf(usage);
+  return content;
+}
+
+const countsOf = ({ input_tokens, output_tokens }) => [input_tokens, output_tokens, input_tokens + output_tokens];
+const callsIn = (blocks) => blocks.filter(({ type }) => type === "tool_use");
+const ask = (job, said, more) => readers[job.way](clientOf(job), requestOf(job, more), said);
+const answer = attempted((job, said) => ask(job, said));
+
+// A forced call, and the answer to what the tools said, with all that was said before it.
+async function call(job) {
+  const [called, answered] = [emptySaid(), emptySaid()];
+  const tools = job.tools.map(({ function: { name, description, parameters } }) => ({
+    name,
+    description,
+    input_schema: parameters,
+  }));
+  const question = { role: "user", content: job.question };
+  const forced = { messages: [question], tools, tool_choice: { type: "any" }, max_tokens: job.call_tokens };
+  const blocks = await ask(job, called, forced);
+  const results = callsIn(blocks).map(({ id }) => ({
+    type: "tool_result",
+    tool_use_id: id,
+    content: [{ type: "text", text: job.tool_result }],
+  }));
+  const messages = [question, { role: "assistant", content: blocks }, { role: "user", content: results }];
+  await ask(job, answered, { messages, tools, tool_choice: { type: "none" } });
+  return { called, answered };
+}
+
+async function count(job) {
+  const { model, messages } = requestOf(job);
+  return { tokens: (await clientOf(job).messages.countTokens({ model, messages })).input_tokens };
+}
+
+async function models(job) {
+  const ids = [];
+  for await (const { id } of clientOf(job).models.list()) ids.push(id);
+  return { models: ids };
+}
+
+const refusal = (job, more) =>
+  refused(
+    () => ask(job, emptySaid(), more),
+    (error) => error instanceof Anthropic.APIError,
+    (error) => error.constructor.name,
+    (error) => error.status,
+  );
+const unknown_model = (job) => refusal(job, { model: job.missing_model });
+const bad_request = (job) => refusal(job, { temperature: job.bad_temperature });
+
+async function cancel(job) {
+  let pieces = 0;
+  const messages = [{ role: "user", content: job.story }];
+  const request = requestOf(job, { messages, max_tokens: job.story_tokens });
+  const client = clientOf(job);
+  const isHelper = job.way === "helper";
+  const stream = isHelper
+    ? client.messages.stream(request)
+    : await client.messages.create({ ...request, stream: true });
+  for await (const { type } of stream) {
+    if (type === "content_block_delta") pieces += 1;
+    if (pieces === 2) break; // which closes the stream
+  }
+  if (isHelper)
+    await stream.done().catch((error) => {
+      if (!(error instanceof Anthropic.APIUserAbortError)) throw error;
+    });
+  return { pieces };
+}
+
+await answerJobs({ answer, call, count, models, unknown_model, bad_request, cancel });

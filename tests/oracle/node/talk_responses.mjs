@@ -1,0 +1,122 @@
+// The official client for JavaScript on the Responses API: whole answers, raw streams, and its helper stream().
+
+import OpenAI from "openai";
+
+import { LIMIT_MS, answerJobs, attempted, emptySaid, refused } from "./job.mjs";
+
+const TERMINAL = new Set(["response.completed", "response.incomplete", "response.failed"]);
+
+const clientOf = ({ base_url, key }) =>
+  new OpenAI({ apiKey: key, baseURL: base_url, maxRetries: 0, timeout: LIMIT_MS });
+const requestOf = (job, more) => ({
+  model: job.model,
+  input: job.prompt,
+  max_output_tokens: job.max_tokens,
+  temperature: 0,
+  ...more,
+});
+
+const readers = {
+  whole: async (client, request, said) => read(await client.responses.create(request), said),
+
+  // All but the end by its pieces, put together by hand.
+  stream: async (client, request, said) => {
+    const calls = [];
+    let final;
+    for await (const event of await client.responses.create({ ...request, stream: true })) {
+      const { type, delta, item, output_index } = event;
+      if (type === "response.output_text.delta") said.pieces.push(delta);
+      else if (type === "response.reasoning_text.delta") said.thoughts.push(delta);
+      else if (type === "response.output_item.added" && item.type === "function_call")
+        calls[output_index] = [item.name, item.arguments];
+      else if (type === "response.function_call_arguments.delta") calls[output_index][1] += delta;
+      else if (TERMINAL.has(type)) final = event.response;
+    }
+    said.calls = calls.filter(Boolean).map(([name, written]) => [name, JSON.parse(written)]);
+    readEnd(final, said);
+    return final.output;
+  },
+
+  helper: async (client, request, said) => {
+    const stream = client.responses.stream(request);
+    stream.on("response.output_text.delta", ({ delta }) => said.pieces.push(delta));
+    return read(await stream.finalResponse(), said);
+  },
+};
+
+// All that a whole response says; a text that came in pieces is there already.
+function read(response, said) {
+  const { output, output_text } = response;
+  if (!said.pieces.length && output_text) said.pieces.push(output_text);
+  const reasoning = output.filter(({ type }) => type === "reasoning");
+  said.thoughts = reasoning.flatMap(({ content }) => (content ?? []).map(({ text }) => text));
+  said.calls = callsIn(output).map(({ name, arguments: written }) => [name, JSON.parse(written)]);
+  readEnd(response, said);
+  return output;
+}
+
+function readEnd({ status, usage, error }, said) {
+  said.finish = status;
+  if (usage) said.usage = [usage.input_tokens, usage.output_tokens, usage.total_tokens];
+  if (error) said.error = `${error.code}: ${error.message}`;
+}
+
+const callsIn = (output) => output.filter(({ type }) => type === "function_call");
+const ask = (job, said, more) => readers[job.way](clientOf(job), requestOf(job, more), said);
+const answer = attempted((job, said) => ask(job, said));
+
+// A forced call, and the answer to what the tools said, with all that was said before it.
+async function call(job) {
+  const [called, answered] = [emptySaid(), emptySaid()];
+  const tools = job.tools.map(({ function: one }) => ({ type: "function", strict: true, ...one }));
+  const input = [{ role: "user", content: job.question }];
+  const forced = { input, tools, tool_choice: "required", max_output_tokens: job.call_tokens };
+  const output = await ask(job, called, forced);
+  const results = callsIn(output).map(({ call_id }) => ({
+    type: "function_call_output",
+    call_id,
+    output: job.tool_result,
+  }));
+  await ask(job, answered, { input: [...input, ...output, ...results], tools, tool_choice: "none" });
+  return { called, answered };
+}
+
+// A response is kept, given again, and gone when it was deleted.
+async function stored(job) {
+  const { responses } = clientOf(job);
+  const { id, output_text } = await responses.create(requestOf(job));
+  const again = (await responses.retrieve(id)).output_text === output_text;
+  const input = [];
+  for await (const item of responses.inputItems.list(id)) input.push(item.type);
+  await responses.delete(id);
+  return { again, input, ...(await refusal(() => responses.retrieve(id))) };
+}
+
+const refusal = (asking) =>
+  refused(
+    asking,
+    (error) => error instanceof OpenAI.APIError,
+    (error) => error.constructor.name,
+    (error) => error.status,
+  );
+const unknown_model = (job) => refusal(() => ask(job, emptySaid(), { model: job.missing_model }));
+const bad_request = (job) => refusal(() => ask(job, emptySaid(), { temperature: job.bad_temperature }));
+
+async function cancel(job) {
+  let pieces = 0;
+  const request = requestOf(job, { input: job.story, max_output_tokens: job.story_tokens });
+  const { responses } = clientOf(job);
+  const isHelper = job.way === "helper";
+  const stream = isHelper ? responses.stream(request) : await responses.create({ ...request, stream: true });
+  for await (const { type } of stream) {
+    if (type === "response.output_text.delta") pieces += 1;
+    if (pieces === 2) break; // which closes the stream
+  }
+  if (isHelper)
+    await stream.done().catch((error) => {
+      if (!(error instanceof OpenAI.APIUserAbortError)) throw error;
+    });
+  return { pieces };
+}
+
+await answerJobs({ answer, call, stored, unknown_model, bad_request, cancel });

@@ -1,0 +1,109 @@
+"""Ollama's dialect: lines of JSON out of events, and the whole reply out of the same."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.laws.strategies import legal
+from welldone.wire.collect import collect
+from welldone.wire.dialects.ollama import Ollama
+from welldone.wire.events import (
+    Event,
+    Failure,
+    Finish,
+    KeepAlive,
+    Opening,
+    Reasoning,
+    Refusal,
+    Text,
+    ToolArguments,
+    ToolCall,
+    Usage,
+)
+from welldone.wire.head import Endpoint, Head
+
+HEAD = Head("chatcmpl-1", 1, "m")
+AT = "2026-01-01T00:00:00Z"
+
+
+def lines(events: list[Event], *, is_chat: bool = True) -> list[dict[str, Any]]:
+    writer = Ollama(is_chat=is_chat, at=AT).writer(HEAD, lambda: None)
+    written = b"".join([*(writer.send(event) for event in events), writer.end()])
+    return [json.loads(line) for line in written.splitlines()]
+
+
+def test_a_chat_is_a_line_for_each_piece_and_one_at_the_end() -> None:
+    events = [Opening(0), Reasoning(0, "hm"), Text(0, "a"), Finish(0, "length"), Usage(3, 2, 5, {})]
+    head = {"model": "m", "created_at": AT}
+    assert lines(events) == [
+        {**head, "message": {"role": "assistant", "content": "", "thinking": "hm"}, "done": False},
+        {**head, "message": {"role": "assistant", "content": "a"}, "done": False},
+        {
+            **head,
+            "message": {"role": "assistant", "content": ""},
+            "done": True,
+            "done_reason": "length",
+            "prompt_eval_count": 3,
+            "eval_count": 2,
+        },
+    ]
+
+
+def test_calls_are_said_when_they_are_whole() -> None:
+    events: list[Event] = [
+        Opening(0),
+        ToolCall(0, 0, "c1", "f"),
+        ToolArguments(0, 0, '{"a"'),
+        ToolArguments(0, 0, ":1}"),
+    ]
+    events += [ToolCall(0, 1, "c2", "g"), Finish(0, "tool_calls")]
+    said = [line["message"].get("tool_calls") for line in lines(events)]
+    assert said == [
+        [{"function": {"name": "f", "arguments": {"a": 1}}}],
+        [{"function": {"name": "g", "arguments": {}}}],
+        None,
+    ]
+
+
+def test_generate_says_bare_text() -> None:
+    events = [Opening(0), KeepAlive(), Reasoning(0, "hm"), Refusal(0, "no"), Finish(0, "stop")]
+    said = lines(events, is_chat=False)
+    assert [(line["response"], line.get("thinking"), line["done"]) for line in said] == [
+        ("", "hm", False),
+        ("no", None, False),
+        ("", None, True),
+    ]
+
+
+def test_a_failure_is_the_last_line() -> None:
+    assert lines([Opening(0), Text(0, "a"), Failure("gone")])[-1] == {"error": "gone"}
+
+
+@pytest.mark.parametrize("is_chat", [True, False])
+@given(events=legal(Endpoint.CHAT, choices=1), data=st.data())
+def test_the_whole_reply_says_what_the_stream_says(is_chat: bool, events: list[Event], data: st.DataObject) -> None:
+    written = lines(events, is_chat=is_chat)
+    if isinstance(events[-1], Failure):
+        assert "error" in written[-1]
+        return
+    dialect = Ollama(is_chat=is_chat, at=AT)
+    whole = json.loads(dialect.whole(HEAD, collect(events)))
+    assert (whole["done"], whole["done_reason"]) == (True, written[-1]["done_reason"])
+    assert whole.get("eval_count") == written[-1].get("eval_count")
+    if is_chat:
+        assert whole["message"]["content"] == "".join(line["message"]["content"] for line in written)
+        assert whole["message"].get("tool_calls", []) == [
+            call for line in written for call in line["message"].get("tool_calls", [])
+        ]
+    else:
+        assert whole["response"] == "".join(line["response"] for line in written)
+
+
+def test_text_may_flow_while_a_choice_is_open() -> None:
+    writer = Ollama(is_chat=True, at=AT).writer(HEAD, lambda: None)
+    assert not writer.takes_text(0)
+    writer.send(Opening(0))
+    assert writer.takes_text(0)
