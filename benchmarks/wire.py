@@ -12,14 +12,18 @@ import httpx2
 import openai
 from openai.types.chat import ChatCompletionChunk
 
-from welldone.wire.dialects.chat import ChatWriter
+from welldone.wire.asked import Asked
+from welldone.wire.dialects.chat import Chat, ChatWriter
+from welldone.wire.dialects.dialect import Dialect
+from welldone.wire.dialects.messages import Messages
+from welldone.wire.dialects.responses import Responses
 from welldone.wire.events import Opening, Text
 from welldone.wire.head import Endpoint, Head
 from welldone.wire.pipe import Pipe
 
 HEAD = Head("chatcmpl-tKuwrrGl4hhXNZgHdcS3mAeG4W8qOlDR", 1794706576, "smollm2", "b0-b21e4de7")
 WORDS = [" there", " are", " three", " colours", ":", " red", ",", " green", " and", " blue", ".\n", " naïve"]
-OFFICIAL_LIMIT, JSON_LIMIT, WRITE_LIMIT = 0.1, 4.0, 0.4
+OFFICIAL_LIMIT, JSON_LIMIT, WRITE_LIMIT, DIALECT_LIMIT = 0.1, 4.0, 0.4, 2.0
 
 
 def right_stream(chunks: int) -> bytes:
@@ -47,9 +51,9 @@ def llama_stream(chunks: int) -> bytes:
     return b"".join([frame(0, {"role": "assistant", "content": None}), *texts])
 
 
-def through_the_pipe(stream: bytes) -> None:
+def through_the_pipe(stream: bytes, dialect: Dialect | None = None) -> None:
     """Reader, repair and writer, a frame at a time, as a socket would bring them."""
-    pipe = Pipe(Endpoint.CHAT, fallback=HEAD)
+    pipe = Pipe(Endpoint.CHAT, fallback=HEAD, dialect=dialect)
     for frame in stream.split(b"\n\n")[:-1]:
         pipe.feed(frame + b"\n\n")
 
@@ -75,9 +79,9 @@ def official_client(stream: bytes) -> None:
         pass
 
 
-def write_texts(chunks: int) -> None:
+def write_texts(chunks: int, dialect: Dialect) -> None:
     """A writer saying one text after the other."""
-    writer = ChatWriter(HEAD)
+    writer = dialect.writer(HEAD, lambda: None)
     writer.send(Opening(0))
     for number in range(chunks):
         writer.send(Text(0, WORDS[number % len(WORDS)]))
@@ -115,16 +119,24 @@ def main() -> None:
     pipe_odd = cost(lambda: through_the_pipe(odd), chunks, rounds)
     bare = cost(lambda: bare_json(right), chunks, rounds)
     official = cost(lambda: official_client(short), few, rounds)
-    write = cost(lambda: write_texts(chunks), chunks, rounds)
+    write = cost(lambda: write_texts(chunks, Chat(Asked())), chunks, rounds)
+    responses = cost(lambda: write_texts(chunks, Responses({})), chunks, rounds)
+    messages = cost(lambda: write_texts(chunks, Messages()), chunks, rounds)
+    to_responses = cost(lambda: through_the_pipe(odd, Responses({})), chunks, rounds)
+    to_messages = cost(lambda: through_the_pipe(odd, Messages()), chunks, rounds)
     dump = cost(lambda: dump_texts(chunks), chunks, rounds)
 
     print(f"CPU per chunk, best of {rounds} rounds of {chunks:,} text chunks ({len(right) // chunks} bytes each)\n")
     for name, figure in (
         ("reader -> repair -> writer, a right stream", pipe),
         ("reader -> repair -> writer, as llama.cpp sends it", pipe_odd),
+        ("the same, translated to /v1/responses", to_responses),
+        ("the same, translated to /v1/messages", to_messages),
         ("json.loads + json.dumps", bare),
         ("official Python client reading it", official),
         ("writing a text chunk", write),
+        ("writing a text delta of /v1/responses", responses),
+        ("writing a text delta of /v1/messages", messages),
         ("json.dumps of the same chunk, framed", dump),
     ):
         print(f"  {name:<52} {figure:8.2f} µs")
@@ -134,6 +146,8 @@ def main() -> None:
         ("reader -> repair -> writer / JSON round trip", pipe / bare, JSON_LIMIT),
         ("the same, as llama.cpp sends it / JSON round trip", pipe_odd / bare, JSON_LIMIT),
         ("writing / json.dumps", write / dump, WRITE_LIMIT),
+        ("writing for /v1/responses / for chat", responses / write, DIALECT_LIMIT),
+        ("writing for /v1/messages / for chat", messages / write, DIALECT_LIMIT),
     ):
         print(f"  {name:<52} {ratio:8.2f}    {'within' if ratio <= limit else 'OVER'} the bar of {limit}")
 

@@ -45,6 +45,7 @@ FAMILIES = {
     "err": "Errors",
     "n": "Several choices",
     "cmpl": "/v1/completions",
+    "resp": "/v1/responses",
     "ns": "Replies that are not streamed",
     "live": "Silence, stop strings, clients that leave",
     "req": "What requests may hold",

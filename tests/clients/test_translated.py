@@ -88,10 +88,10 @@ def _check_history(messages: list[dict[str, Any]]) -> None:
 @EACH_WAY
 def test_an_answer_that_reached_its_limit_says_so(ask: Ask, speaker: Speaker, way: str) -> None:
     saw = ask(speaker, "answer", "limited", way)
-    assert "".join(saw["pieces"]) == "".join(script.TEXT)
-    if speaker.program is AGENTS and way == "stream":
+    if speaker.program is AGENTS:
         assert "max_output_tokens" in saw["error"]  # an agent cannot go on with half an answer
     else:
+        assert "".join(saw["pieces"]) == "".join(script.TEXT)
         assert (saw["finish"], saw["error"]) == (speaker.ends[1], None)
 
 

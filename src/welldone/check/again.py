@@ -5,6 +5,7 @@ import re
 import shlex
 from collections.abc import Iterator
 
+from welldone.check.dialect import CHAT
 from welldone.check.reply import Asked
 from welldone.check.settings import CheckSettings
 from welldone.net.secrets import KEY_VARIABLE as KEY_VARIABLE
@@ -17,6 +18,8 @@ def command(settings: CheckSettings, model: str, probe: str, rule: str) -> str:
     """The check of that rule alone, by that probe alone, and otherwise as it was told."""
     # A name may begin with a hyphen.
     words = ["welldone", "check", settings.url, *(["--model", model] if model[:1] != "-" else [f"--model={model}"])]
+    if settings.endpoint != CHAT.name:
+        words += ["--endpoint", settings.endpoint]
     words += ["--only", probe, "--rule", rule, *_options(settings)]
     return shlex.join(words)
 
@@ -55,8 +58,11 @@ def curl(settings: CheckSettings, asked: Asked) -> str | None:
     given = {name.lower() for name, _ in asked.headers}
     if asked.body is not None and "content-type" not in given:
         words += ["-H", "Content-Type: application/json"]
+    plain = [(name, value) for name, value in settings.dialect.headers if name not in given]
     words += [
-        word for name, value in asked.headers for word in ("-H", f"{name}:" if value is None else f"{name}: {value}")
+        word
+        for name, value in (*plain, *asked.headers)
+        for word in ("-H", f"{name}:" if value is None else f"{name}: {value}")
     ]
     line = " ".join([shlex.join(words), *_secret_headers(settings, given)])
     if asked.body is not None:
@@ -71,6 +77,9 @@ def _secret_headers(settings: CheckSettings, given: set[str]) -> Iterator[str]:
     """Headers with a value that the shell puts in."""
     if settings.key is not None and AUTHORIZATION.lower() not in given:
         yield f'-H "Authorization: Bearer ${_variable(settings, AUTHORIZATION)}"'
+    name = settings.dialect.key_header
+    if settings.key is not None and name is not None and name not in given:
+        yield f'-H "{name}: ${_variable(settings, AUTHORIZATION)}"'
     for name, _ in settings.headers:
         if name.lower() not in given:
             yield f'-H {shlex.quote(f"{name}: ")}"${_variable(settings, name)}"'

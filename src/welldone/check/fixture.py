@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from welldone.check.again import KEY_VARIABLE
-from welldone.check.naming import members_given, probes_named, profile_named, rules_named
+from welldone.check.naming import endpoint_named, members_given, probes_named, profile_named, rules_named
 from welldone.check.report import Report
 from welldone.check.reports import terminal
 from welldone.check.run import NothingError, UnreachableError, check
@@ -22,6 +22,7 @@ class NotPassedError(Exception):
 def check_server(
     url: str,
     *,
+    endpoint: str = "chat",
     model: str | None = None,
     api_key: str | None = None,
     only: Iterable[str] = (),
@@ -43,8 +44,9 @@ def check_server(
         url=base_url(url),
         model=model,
         key=api_key or os.environ.get(KEY_VARIABLE) or None,
-        only=probes_named(only),
-        skip=probes_named(skip),
+        endpoint=endpoint_named(endpoint),
+        only=probes_named(only, endpoint),
+        skip=probes_named(skip, endpoint),
         rules=rules_named(rules),
         profile=profile_named(profile),
         is_strict=strict,

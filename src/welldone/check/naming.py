@@ -4,7 +4,8 @@ told so, with a hint, wherever it is said."""
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from welldone.check.probes import PROBES
+from welldone.check.dialect import CHAT, DIALECTS
+from welldone.check.probes import PROBES_OF
 from welldone.check.profiles import BUILT_ON, CLIENTS
 from welldone.net.hints import nearest
 from welldone.wire.faults.catalogue import BY_ID
@@ -13,8 +14,12 @@ PROFILES = (*CLIENTS, *BUILT_ON)
 SET_BY_PROBES = frozenset(
     {
         "echo",
+        "include",
+        "input",
+        "instructions",
         "logprobs",
         "max_completion_tokens",
+        "max_output_tokens",
         "max_tokens",
         "messages",
         "model",
@@ -22,9 +27,12 @@ SET_BY_PROBES = frozenset(
         "prompt",
         "response_format",
         "stop",
+        "stop_sequences",
         "stream",
         "stream_options",
         "suffix",
+        "system",
+        "text",
         "tool_choice",
         "tools",
         "top_logprobs",
@@ -33,18 +41,30 @@ SET_BY_PROBES = frozenset(
 """Members that the verdict depends on: with other values in their place it would be on another question."""
 
 
-def probes_named(given: Iterable[str]) -> tuple[str, ...]:
-    """Names of probes, or of groups of them.
+def endpoint_named(given: str) -> str:
+    """The name of a dialect.
+
+    Raises:
+        ValueError: it cannot be checked.
+    """
+    if given not in DIALECTS:
+        raise ValueError(f"there is no endpoint {given!r}{nearest(given, DIALECTS)}; there are {', '.join(DIALECTS)}")
+    return given
+
+
+def probes_named(given: Iterable[str], endpoint: str = CHAT.name) -> tuple[str, ...]:
+    """Names of probes of an endpoint, or of groups of them.
 
     Raises:
         ValueError: there is no such probe.
     """
     words = _listed(given)
-    names = [probe.name for probe in PROBES]
+    names = [probe.name for probe in PROBES_OF[endpoint]]
     groups = {name.partition("-")[0] for name in names}
     for word in words:
         if word not in names and not any(name.startswith(f"{word}-") for name in names):
-            raise ValueError(f"there is no probe {word!r}{nearest(word, {*names, *groups})}; --list shows them")
+            of = "" if endpoint == CHAT.name else f" of {endpoint}"
+            raise ValueError(f"there is no probe {word!r}{of}{nearest(word, {*names, *groups})}; --list shows them")
     return words
 
 

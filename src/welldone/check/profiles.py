@@ -25,15 +25,17 @@ CLIENTS = (
     "open-webui",
     "openai-go",
     "openai-java",
+    "anthropic-sdk-python",
+    "anthropic-sdk-typescript",
 )
 """Those of whom enough is known to judge for them alone."""
-BUILT_ON = {"opencode": "ai-sdk"}
+BUILT_ON = {"opencode": "ai-sdk", "claude-code": "anthropic-sdk-typescript"}
 """Programs that read streams with the library of another."""
 
 _SEPARATOR = re.compile(r", | and ")
 _VARIANTS = (
     (re.compile(r"AI SDK\b.*"), "ai-sdk"),
-    (re.compile(r"(openai-python|openai-node)\b.*"), r"\1"),
+    (re.compile(r"(openai-python|openai-node|anthropic-sdk-python|anthropic-sdk-typescript)\b.*"), r"\1"),
 )
 _EVERYBODY = "every client"
 

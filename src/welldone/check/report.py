@@ -106,6 +106,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     server: str
     """What the server calls itself; empty where it does not say."""
+    endpoint: str = "chat"
+    """The dialect that was checked; with chat the older completions are too."""
     profile: str | None
     """The client whose rules alone were judged."""
     is_strict: bool

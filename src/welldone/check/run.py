@@ -11,7 +11,7 @@ from welldone import __version__
 from welldone.check import recording, tally
 from welldone.check.desk import Desk, Facts, Listen
 from welldone.check.probe import Probe
-from welldone.check.probes import PROBES
+from welldone.check.probes import PROBES_OF
 from welldone.check.profiles import rules_of
 from welldone.check.report import Report, Verdict
 from welldone.check.scout import UnreachableError as UnreachableError
@@ -44,7 +44,7 @@ async def check(
     *,
     tell: Tell = lambda _: None,
     listen: Listen = ear.listen,
-    probes: Sequence[Probe] = PROBES,
+    probes: Sequence[Probe] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Report:
     """The report on a server.
@@ -55,7 +55,7 @@ async def check(
         ValueError: the URL, the key or a header cannot be used.
         OSError: the traces cannot be written.
     """
-    chosen = choose(settings, probes)
+    chosen = choose(settings, PROBES_OF[settings.endpoint] if probes is None else probes)
     wanted = wanted_rules(settings)
     desk = Desk(settings, listen)
     date = datetime.now(UTC).isoformat(timespec="seconds")
@@ -72,7 +72,7 @@ async def check(
     return _report(settings, facts, outcomes, wanted, date, clock() - begun)
 
 
-def choose(settings: CheckSettings, probes: Sequence[Probe] = PROBES) -> list[Probe]:
+def choose(settings: CheckSettings, probes: Sequence[Probe]) -> list[Probe]:
     """The probes that shall run."""
     chosen = [
         probe
@@ -90,13 +90,15 @@ def _is_named(probe: Probe, words: Sequence[str]) -> bool:
 
 def wanted_rules(settings: CheckSettings) -> frozenset[str]:
     """The rules that shall be judged."""
-    wanted = frozenset(fault.id for fault in ALL)
+    wanted = frozenset(fault.id for fault in ALL if not {*fault.endpoints}.isdisjoint(settings.dialect.endpoints))
     if settings.rules:
         wanted &= frozenset(settings.rules)
+    if not wanted:
+        raise NothingError(f"no rule is left to judge: those that --rule names do not speak about {settings.endpoint}")
     if settings.profile is not None:
         wanted &= rules_of(settings.profile)
     if not wanted:
-        raise NothingError("no rule is left to judge: the profile has none of those that --rule names")
+        raise NothingError("no rule is left to judge: the profile has none of them")
     return wanted
 
 
@@ -198,6 +200,7 @@ def _report(
         url=settings.url,
         model=facts.model,
         server=settings.secrets.clean(facts.server),
+        endpoint=settings.endpoint,
         profile=settings.profile,
         is_strict=settings.is_strict,
         verdict=tally.worth(finding.severity for finding in findings),

@@ -158,18 +158,18 @@ def cost(outcomes: Sequence[Outcome], seconds: float) -> Cost:
 
 
 def _prompt_tokens(reply: Reply) -> int:
-    told = _told(reply, "prompt_tokens")
+    told = _told(reply, "prompt_tokens", "input_tokens")
     return len(reply.asked.body or b"") // _LETTERS_PER_TOKEN if told is None else told
 
 
-def _told(reply: Reply, name: str) -> int | None:
-    """What the server has counted, where it can be true."""
-    told = reply.tokens(name)
+def _told(reply: Reply, *names: str) -> int | None:
+    """What the server has counted, where it can be true. Dialects have other names for the same."""
+    told = next((count for name in names if (count := reply.tokens(name)) is not None), None)
     return told if told is not None and 0 <= told <= _MOST_TOKENS else None
 
 
 def _completion_tokens(reply: Reply) -> int:
-    told = _told(reply, "completion_tokens")
+    told = _told(reply, "completion_tokens", "output_tokens")
     if told is not None:
         return told
     # A chunk is most often a token.

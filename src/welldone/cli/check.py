@@ -3,15 +3,17 @@
 import argparse
 import asyncio
 from argparse import Namespace
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from welldone.check.again import AUTHORIZATION, KEY_VARIABLE
+from welldone.check.dialect import DIALECTS
 from welldone.check.naming import PROFILES, members_given, probes_named, profile_named, rules_named
-from welldone.check.probes import PROBES
+from welldone.check.probe import Probe
+from welldone.check.probes import PROBES_OF
 from welldone.check.report import Report
 from welldone.check.reports import data, forms, terminal
 from welldone.check.run import NothingError, UnreachableError, check
@@ -27,6 +29,7 @@ from welldone.drawing import files
 EXAMPLES = f"""
 welldone check http://127.0.0.1:8000/v1
 welldone check https://api.example.com/v1 --model gpt-4o --api-key env:OPENAI_API_KEY
+welldone check http://127.0.0.1:8000/v1 --endpoint responses
 welldone check http://127.0.0.1:8000/v1 --profile ai-sdk --strict
 welldone check http://127.0.0.1:8000/v1 --only tools,stops --record traces
 welldone check http://127.0.0.1:8000/v1 --report check.json --report check.xml --report check.html
@@ -48,7 +51,7 @@ def run(arguments: list[str]) -> Exit:
     """Check a server."""
     options = _parser().read(arguments)
     if options.list:
-        _list()
+        _list(PROBES_OF[options.endpoint])
         return Exit.RIGHT
     try:
         settings = _settings(options)
@@ -76,6 +79,13 @@ def _parser() -> Parser:
     add = parser.add_argument
     add("url", nargs="?", metavar="URL", help="the server's address, up to and with /v1")
     add("--model", "-m", metavar="NAME", help="the model to ask (default: the first that the server lists)")
+    add(
+        "--endpoint",
+        metavar="NAME",
+        choices=tuple(DIALECTS),
+        default="chat",
+        help="what to check: chat (and completions), responses, or messages (chat)",
+    )
     add("--api-key", metavar="KEY", help=f"the server's key, or env:NAME (default: {KEY_VARIABLE}, where it is set)")
     add("--profile", metavar="CLIENT", help=f"judge only what hurts this client: {', '.join(PROFILES)}")
     add("--strict", action="store_true", help="fail on every broken rule, also where no client is known to break")
@@ -133,8 +143,9 @@ def _settings(options: Namespace) -> CheckSettings:
         is_verified=not options.insecure,
         headers=headers,
         extra=options.extra,
-        only=probes_named(_words(options.only)),
-        skip=probes_named(_words(options.skip)),
+        endpoint=options.endpoint,
+        only=probes_named(_words(options.only), options.endpoint),
+        skip=probes_named(_words(options.skip), options.endpoint),
         rules=rules_named(options.rule),
         profile=profile_named(options.profile),
         is_strict=options.strict,
@@ -192,8 +203,8 @@ def _write(report: Report, options: Namespace) -> None:
         show.line(line)
 
 
-def _list() -> None:
-    width = max(len(probe.name) for probe in PROBES)
-    for probe in PROBES:
+def _list(probes: Sequence[Probe]) -> None:
+    width = max(len(probe.name) for probe in probes)
+    for probe in probes:
         show.line(f"{probe.name:<{width}}  {probe.says}")
-    show.line(f"{len(PROBES)} probes; --only and --skip take their names, or what stands before a hyphen")
+    show.line(f"{len(probes)} probes; --only and --skip take their names, or what stands before a hyphen")

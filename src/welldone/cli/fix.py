@@ -23,7 +23,8 @@ from welldone.wire.asked import Asked, read_request
 from welldone.wire.counts import usage_object
 from welldone.wire.dialects.messages import MessagesNative
 from welldone.wire.dialects.messages.objects import error_object as anthropic_error
-from welldone.wire.dialects.responses import DEFAULTS, ResponsesNative
+from welldone.wire.dialects.responses import ResponsesNative
+from welldone.wire.dialects.responses.objects import DEFAULTS
 from welldone.wire.dialects.stream import error_object
 from welldone.wire.events import Failure, Json, Usage
 from welldone.wire.faults.catalogue import BY_ID

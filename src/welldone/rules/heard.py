@@ -4,6 +4,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
+from welldone.rules.anthropic import Turn
 from welldone.rules.choices import Choice, Part, as_list, as_object, read_parts, sort_choices
 from welldone.rules.messages import FAILURES, Kind, Message, Value, error_kind, read_messages, read_value, skip_space
 from welldone.rules.responses import Output
@@ -130,6 +131,11 @@ class Heard:
     def output(self) -> Output:
         """The stream of /v1/responses."""
         return Output(self.events)
+
+    @cached_property
+    def turn(self) -> Turn:
+        """The stream of /v1/messages."""
+        return Turn([message for message in self.messages if message.kind in (Kind.EVENT, Kind.FOREIGN)])
 
     @cached_property
     def dones(self) -> list[Message]:

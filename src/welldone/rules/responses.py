@@ -234,6 +234,7 @@ class Output:
 
     def _read(self, event: Event) -> None:
         item = self._item(event)
+        item.id = item.id or event.item_id
         self.about.append((event, item))
         if item.done is not None:
             self.late.append(event)
@@ -270,7 +271,7 @@ class Output:
 
     def _say(self, piece: Piece, event: Event) -> None:
         is_part = event.name in PARTS
-        if piece.done is not None or (piece.said is not None and not is_part):
+        if piece.done is not None or (piece.said is not None and not is_part and event.type != ANNOTATION):
             self.late.append(event)
         elif event.step == "delta":
             piece.deltas.append(as_text(event.json.get("delta")))

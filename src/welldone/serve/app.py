@@ -21,6 +21,8 @@ from welldone.serve.origins import Origins
 
 GONE = 499
 """The status of an answer whose client left before it had one, as nginx counts it."""
+ANTHROPIC = "anthropic-version"
+"""The header by which Anthropic's clients are known on any path; a client may leave it out where the path tells."""
 _ID_LIMIT = 128  # characters of a client's own request id
 _SECONDS_LIMIT = 3_600  # of Retry-After: who is told to wait longer does not
 
@@ -36,6 +38,8 @@ class Ask(msgspec.Struct):
     principal: str = ANONYMOUS
     endpoint: str = "other"
     model: str = ""
+    is_anthropic: bool = False
+    """Whether its client speaks Anthropic's dialect, and is told of errors in it."""
     facts: dict[str, Any] = {}
     """What else the log says of it: fields of `log.Answered`."""
 
@@ -53,6 +57,8 @@ class Route(msgspec.Struct, frozen=True):
     """Whether it needs no key."""
     is_limited: bool = False
     """Whether it counts against the limits of a key."""
+    is_anthropic: bool = False
+    """Whether it is one of Anthropic's API."""
 
 
 class App:
@@ -80,9 +86,13 @@ class App:
         """Answer a request; None where the answer was streamed."""
         ask = Ask(call, _request_id(call), self._clock(), {})
         ask.headers["x-request-id"] = ask.id
+        route = self._find(call.path)
+        if ANTHROPIC in call.headers or (route is not None and route.is_anthropic):
+            ask.is_anthropic = True
+            ask.headers["request-id"] = ask.id  # where Anthropic's clients look for it
         status = GONE
         try:
-            reply = await self._answer(ask)
+            reply = await self._answer(ask, route)
             status = 200 if reply is None else reply.status
         except asyncio.CancelledError:
             self._metrics.disconnect()
@@ -102,31 +112,30 @@ class App:
             "X-Content-Type-Options": "nosniff",
         }
 
-    async def _answer(self, ask: Ask) -> Reply | None:
+    async def _answer(self, ask: Ask, route: Route | None) -> Reply | None:
         try:
-            return await self._route(ask)
+            return await self._route(ask, route)
         except ApiError as error:
             ask.facts["error"] = error.code or error.message
             if error.status >= 500:
                 ask.facts["reason"] = error.message
-            return error_reply(error)
+            return error_reply(error, ask)
         except BodyError as error:
             ask.facts["error"] = error.message
-            reply = error_reply(ApiError(error.status, error.message))
+            reply = error_reply(ApiError(error.status, error.message), ask)
             reply.is_last = True  # the rest of the body is not waited for
             return reply
         except Exception as error:  # noqa: BLE001 - the shell's edge: it logs, and the client gets an honest 500
             log.event(logging.ERROR, "a request failed", {"request_id": ask.id}, error=error)
             ask.facts["error"] = "internal_error"
-            return error_reply(ApiError(500, "The server failed. Its log says why.", code="internal_error"))
+            return error_reply(ApiError(500, "The server failed. Its log says why.", code="internal_error"), ask)
 
-    async def _route(self, ask: Ask) -> Reply | None:
+    async def _route(self, ask: Ask, route: Route | None) -> Reply | None:
         call = ask.call
         preflight = self._origins.preflight(call.method, call.headers)
         if preflight is not None:
             return Reply(204, headers=preflight)
         ask.headers |= self._origins.check(call.method, call.headers)
-        route = self._find(call.path)
         if route is None or not route.is_open:
             self._origins.check_page(call.headers)
             ask.principal = self._keys.principal(call.headers)
@@ -163,12 +172,13 @@ class App:
         )
 
 
-def error_reply(error: ApiError) -> Reply:
-    """An error as a reply."""
+def error_reply(error: ApiError, ask: Ask | None = None) -> Reply:
+    """An error as a reply; OpenAI's where it is not known who asks."""
     headers = dict(error.headers)
     if error.retry_after_s is not None:
         headers["Retry-After"] = str(max(1, min(_SECONDS_LIMIT, math.ceil(error.retry_after_s))))
-    return Reply(error.status, error.body(), headers=headers)
+    body = error.body() if ask is None or not ask.is_anthropic else error.anthropic_body(ask.id)
+    return Reply(error.status, body, headers=headers)
 
 
 def json_reply(value: object) -> Reply:

@@ -2,14 +2,14 @@
 
 import asyncio
 from collections.abc import Coroutine
-from contextlib import suppress
+from typing import Any, TypeAlias
 
 from welldone.serve.errors import ApiError
 
 _LIMIT = 64
 """At once, of all clients. Each waits for a seat like any other; but no open connection bounds their number."""
 
-_Key = tuple[str, str]
+_Key: TypeAlias = tuple[str, str]
 
 
 class Background:
@@ -24,11 +24,12 @@ class Background:
             message = f"{_LIMIT} responses are being made in the background. Try again when some of them are done."
             raise ApiError(429, message, param="background", code="rate_limit_exceeded", retry_after_s=10.0)
 
-    def start(self, principal: str, name: str, work: Coroutine[None, None, None]) -> None:
-        """Begin with one."""
+    async def start(self, principal: str, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Begin with one; it has begun then. One that is cancelled before does nothing at its end."""
         key = (principal, name)
-        task = self._tasks[key] = asyncio.ensure_future(work)
+        task = self._tasks[key] = asyncio.create_task(work)
         task.add_done_callback(lambda _: self._tasks.pop(key, None))
+        await asyncio.sleep(0)
 
     async def cancel(self, principal: str, name: str) -> bool:
         """End one; whether it was running. What it does at its end is done then."""
@@ -47,5 +48,4 @@ async def _end(tasks: list[asyncio.Task[None]]) -> None:
     for task in tasks:
         task.cancel()
     if tasks:
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait(tasks)
+        await asyncio.wait(tasks)

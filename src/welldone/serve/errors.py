@@ -1,4 +1,4 @@
-"""What a client is told when its request cannot be answered: a status, and OpenAI's error body."""
+"""What a client is told when its request cannot be answered: a status, and OpenAI's error body or Anthropic's."""
 
 import msgspec
 
@@ -23,6 +23,21 @@ TYPES = {
     504: "server_error",
 }
 """OpenAI's `type` for each status that we send."""
+
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    502: "api_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+"""Anthropic's `type`; of all others `invalid_request_error`."""
+_TOO_LONG = "prompt is too long"
+"""Anthropic's words for what does not fit: Claude Code makes its conversation shorter when it hears them."""
 
 
 class ApiError(Exception):
@@ -53,6 +68,13 @@ class ApiError(Exception):
     def body(self) -> bytes:
         """The body of the reply."""
         return msgspec.json.encode(error_object(self.failure()))
+
+    def anthropic_body(self, request_id: str) -> bytes:
+        """The body of the reply to a client that speaks Anthropic's dialect."""
+        kind = _ANTHROPIC_TYPES.get(self.status, "invalid_request_error")
+        message = f"{_TOO_LONG}: {self.message}" if self.code == "context_length_exceeded" else self.message
+        error = {"type": kind, "message": message}
+        return msgspec.json.encode({"type": "error", "error": error, "request_id": request_id})
 
 
 def invalid(message: str, *, param: str | None = None, code: str | None = None) -> ApiError:

@@ -1,9 +1,16 @@
-"""The models as clients list them: OpenAI's fields, and the context length under each name that some client reads."""
+"""The models as clients list them: OpenAI's fields, and the context length under each name that some client reads.
+
+Clients of Anthropic's API get them in its shape.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from welldone.engines.fleet import Model, State
 from welldone.engines.plan import context_of
 from welldone.wire.events import Json
 
+_LAST_DAY = 253_402_300_799  # the end of the year 9999: more is no date, but perhaps milliseconds
 # llama.cpp's router and LM Studio each have words of their own for the state of a model.
 _LLAMA = {
     State.UNLOADED: "unloaded",
@@ -51,6 +58,32 @@ def model_object(model: Model, created: int) -> Json:
         "size": abilities.size_bytes,
     }
     return listed
+
+
+def anthropic_object(listed: Json) -> Json:
+    """One model in Anthropic's shape, made of OpenAI's. A day that is not known is the first of 1970, as Anthropic has
+    it."""
+    created = datetime.fromtimestamp(min(max(listed["created"], 0), _LAST_DAY), UTC)
+    context = listed.get("max_model_len")
+    shown: Json = {
+        "type": "model",
+        "id": listed["id"],
+        "display_name": listed["id"],
+        "created_at": created.isoformat(timespec="seconds").replace("+00:00", "Z"),
+        "lifecycle": "active",
+    }
+    return {**shown, "max_input_tokens": context} if isinstance(context, int) else shown
+
+
+def anthropic_list(listed: Sequence[Json]) -> Json:
+    """All models in Anthropic's shape, on one page."""
+    ends = (listed[0]["id"], listed[-1]["id"]) if listed else (None, None)
+    return {
+        "data": [anthropic_object(one) for one in listed],
+        "has_more": False,
+        "first_id": ends[0],
+        "last_id": ends[1],
+    }
 
 
 def _lengths(context: int, own: int) -> Json:

@@ -26,6 +26,9 @@ METHODS = "GET, HEAD, POST, OPTIONS"
 _ASKABLE = frozenset(
     {
         "accept",
+        "anthropic-beta",
+        "anthropic-dangerous-direct-browser-access",
+        "anthropic-version",
         "api-key",
         "authorization",
         "cache-control",
@@ -50,6 +53,7 @@ _STAINLESS = "x-stainless-"
 _EXPOSED = ", ".join(
     [
         "x-request-id",
+        "request-id",
         "openai-processing-ms",
         "retry-after",
         *(f"x-ratelimit-{what}-{unit}" for unit in ("requests", "tokens") for what in ("limit", "remaining", "reset")),

@@ -1,6 +1,7 @@
 """What answers on which path. The same paths stand with `/v1` and without."""
 
 import asyncio
+import re
 import secrets
 import time
 from collections.abc import Callable
@@ -22,12 +23,15 @@ from welldone.serve.errors import ApiError
 from welldone.serve.generate import Generator, Order
 from welldone.serve.keys import Keys
 from welldone.serve.limits import Limits
+from welldone.serve.messages import MessagesApi
 from welldone.serve.metrics import Metrics
 from welldone.serve.ollama import OllamaApi
 from welldone.serve.passing import LocalAction, Passing
 from welldone.serve.recording import Recorder
+from welldone.serve.responses import ResponsesApi
 from welldone.serve.settings import ServeSettings
 from welldone.serve.siblings import Siblings
+from welldone.serve.stored import Store
 from welldone.serve.targets import Targets
 from welldone.serve.troubles import Trouble
 from welldone.serve.vectors import Vectors
@@ -35,6 +39,7 @@ from welldone.wire.events import Json
 from welldone.wire.head import Endpoint
 
 _PREFIX = "/v1"
+_RESPONSE = re.compile(r"^/responses/[^/*]+")
 _METRICS_S = 1.0  # Prometheus itself waits ten
 
 
@@ -79,6 +84,10 @@ class Routes:
             send=send,
             on_report=self._reported,
         )
+        self._responses = ResponsesApi(settings, self._targets, self._generator, _store(settings), now=now)
+        self._messages = MessagesApi(
+            settings, self._targets, self._generator, self._count
+        )
         self._ollama = OllamaApi(self._targets, self._generator, listed=self._listed, now=now)
         self._vectors = Vectors(settings, self._local, self._gates, spend=self._spend)
         self._passing = Passing(settings, self._targets, spend=self._spend)
@@ -92,7 +101,7 @@ class Routes:
     def find(self, path: str) -> Route | None:
         """The route of a path."""
         bare = path.removeprefix(_PREFIX) or "/" if path == _PREFIX or path.startswith(_PREFIX + "/") else path
-        route = self._paths.get(bare)
+        route = self._paths.get(_RESPONSE.sub("/responses/*", bare))
         if route is None and bare.startswith("/models/"):
             return self._paths["/models/"]
         if route is None and self._upstreams.all and (passed := self._passing.find(bare)) is not None:
@@ -119,6 +128,10 @@ class Routes:
             answer.break_off(_ending())
         for work in tuple(self._works):
             work.cancel()
+
+    async def close(self) -> None:
+        """End what nobody waits for."""
+        await self._responses.close()
 
     def _breakable(self, action: Action) -> Action:
         """The same action, such as `hurry` can end."""
@@ -159,6 +172,12 @@ class Routes:
             "/reranking": rerank,
             "/tokenize": self._counted("/tokenize", vectors.tokenize),
             "/detokenize": self._counted("/detokenize", vectors.detokenize),
+            "/responses": asked("responses", self._responses.create),
+            "/responses/*": Route("responses", {"GET": self._responses.get, "DELETE": self._responses.delete}),
+            "/responses/*/cancel": Route("responses", {"POST": self._responses.cancel}),
+            "/responses/*/input_items": shown("responses", self._responses.input_items),
+            "/messages": _anthropic(asked("messages", self._messages.create)),
+            "/messages/count_tokens": _anthropic(asked("messages", self._messages.count_tokens)),
             "/api/chat": asked("ollama", self._ollama.chat),
             "/api/generate": asked("ollama", self._ollama.complete),
             "/api/tags": shown("ollama", self._ollama.tags),
@@ -198,6 +217,9 @@ class Routes:
         backend = self._targets.find(ask, body.get("model"))
         order = Order(body=body, id=prefix + secrets.token_hex(12), endpoint=endpoint)
         return await self._generator.answer(ask, backend, order)
+
+    async def _count(self, model: Model, chat: Json) -> int:
+        return await self._vectors.count_chat(model, chat)
 
     def _local(self, ask: Ask, body: Json) -> Model:
         """The local model that a request means."""
@@ -271,6 +293,14 @@ class Routes:
                 for place in range(gate.slots)
             ]
         return json_reply(slots)
+
+
+def _anthropic(route: Route) -> Route:
+    return msgspec.structs.replace(route, is_anthropic=True)
+
+
+def _store(settings: ServeSettings) -> Store:
+    return Store(limit=settings.stored_responses, limit_bytes=settings.stored_bytes)
 
 
 def _ending() -> ApiError:

@@ -117,6 +117,7 @@ class Server:
             self.hurry()
             await self._listener.idle(_LAST_WORDS_S)
         await self._listener.close()
+        await self.routes.close()
         await self.upstreams.stop()
         if self._siblings is not None:
             await self._siblings.stop()

@@ -6,7 +6,7 @@ name of the one that it went on from.
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -39,11 +39,13 @@ class Stored(msgspec.Struct, frozen=True):
 
     def as_object(self) -> Json:
         """The response."""
-        return _read(self.response)
+        found: Json = msgspec.json.decode(self.response)
+        return found
 
     def input_items(self) -> list[Json]:
         """The items that were said to the model."""
-        return _read(self.input)
+        found: list[Json] = msgspec.json.decode(self.input)
+        return found
 
     def all_items(self) -> list[Json]:
         """The items that were said to the model, and its own."""
@@ -115,7 +117,7 @@ class Store:
 
     def _back(self, principal: str, name: str | None) -> Iterator[tuple[_Key, Stored]]:
         seen = set()  # an upstream chooses its ids, and could choose one twice
-        while name is not None and name not in seen:
+        while name is not None :
             seen.add(name)
             key = (principal, name)
             stored = self._kept.get(key)
@@ -139,7 +141,3 @@ class Store:
 def _output(response: Json) -> list[Json]:
     items = response.get("output")
     return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
-
-
-def _read(data: bytes) -> Any:  # noqa: ANN401 - it is what `put` was given
-    return msgspec.json.decode(data)

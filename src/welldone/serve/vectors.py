@@ -1,4 +1,4 @@
-"""What is answered at once and not as a stream: embeddings, ranks, and texts as tokens."""
+"""What is answered at once and not as a stream: embeddings, ranks, texts as tokens, and how many there are."""
 
 import asyncio
 import base64
@@ -17,13 +17,14 @@ from welldone.serve.admission import Gate
 from welldone.serve.app import Ask, json_reply
 from welldone.serve.errors import ApiError
 from welldone.serve.refusals import died, from_engine, from_reply, too_long
-from welldone.serve.requests import Request, read_detokenize, read_embeddings, read_rerank, read_tokenize
+from welldone.serve.requests import Request, read_chat, read_detokenize, read_embeddings, read_rerank, read_tokenize
 from welldone.serve.settings import ServeSettings
 from welldone.wire.events import Json
 
 _ATTEMPTS = 2
 _INPUTS_AT_ONCE = 32
 _COUNTS_AT_ONCE = 4  # texts that become tokens: they need no slot, but memory
+_COUNT = "/v1/chat/completions/input_tokens"
 _REPLY_LIMIT_BYTES = 32 * 2**20  # 32 vectors of 16,384 numbers, or a million tokens with their pieces, as JSON text
 
 
@@ -109,6 +110,17 @@ class Vectors:
             text = (await self._fetch(model, "/detokenize", request.parts[0])).get("content")
         return json_reply({"content": text, "prompt": text})
 
+    async def count_chat(self, model: Model, body: Json) -> int:
+        """How many tokens the prompt of a chat has: exactly what usage would say of it, pictures too."""
+        await self._loaded(model)
+        request = read_chat(body, model.settings, model.abilities)
+        with model.using():
+            async with self._counting:
+                found = (await self._fetch(model, _COUNT, request.parts[0], "messages")).get("input_tokens")
+        if not isinstance(found, int):
+            raise ApiError(502, "The engine sent what cannot be read.", code="engine_error")
+        return found
+
     async def _loaded(self, model: Model) -> None:
         try:
             await model.ready()
@@ -135,12 +147,14 @@ class Vectors:
         self._spend(ask, tokens)
         return {"prompt_tokens": tokens, "total_tokens": tokens}
 
-    async def _fetch(self, model: Model, path: str, asked: Json) -> Json:
+    async def _fetch(self, model: Model, path: str, asked: Json, param: str = "input") -> Json:
         """The engine's reply."""
         body = msgspec.json.encode({**asked, "model": model.name})
         reply = await self._reply(model, path, body)
+        if reply.status == 404 and model.settings.command:
+            raise ApiError(404, "The engine of this model does not offer this.", code="not_found")
         if reply.status != 200:
-            raise from_reply(reply.status, reply.body, "input")
+            raise from_reply(reply.status, reply.body, param)
         try:
             value = msgspec.json.decode(reply.body)
         except msgspec.DecodeError:

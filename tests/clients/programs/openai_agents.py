@@ -94,11 +94,10 @@ async def _refused(job: Job, agent: Theirs) -> Saw:
 async def cancel(job: Job) -> Saw:
     result = Runner.run_streamed(_agent(job, settings={"max_tokens": job.story_tokens}), job.story)
     pieces = 0
-    async for event in result.stream_events():
+    async for event in result.stream_events():  # it ends by itself when the run is cancelled
         pieces += event.type == "raw_response_event" and event.data.type == "response.output_text.delta"
         if pieces == 2:
             result.cancel()
-            break
     return {"pieces": pieces}
 
 

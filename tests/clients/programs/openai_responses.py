@@ -35,7 +35,8 @@ def _stream(client: OpenAI, request: dict[str, Theirs], said: Said) -> Theirs:
     """All but the end by its pieces, put together by hand."""
     calls: dict[int, list[str]] = {}
     final = None
-    for event in client.responses.create(**request, stream=True):
+    events: Theirs = client.responses.create(**request, stream=True)
+    for event in events:
         if event.type == "response.output_text.delta":
             said.pieces.append(event.delta)
         elif event.type == "response.reasoning_text.delta":
@@ -55,7 +56,8 @@ def _stream(client: OpenAI, request: dict[str, Theirs], said: Said) -> Theirs:
 def _helper(client: OpenAI, request: dict[str, Theirs], said: Said) -> Theirs:
     """It has no final answer unless that is whole."""
     failed = None
-    with client.responses.stream(**request) as stream:
+    opened: Theirs = client.responses.stream(**request)
+    with opened as stream:
         for event in stream:
             if event.type == "response.output_text.delta":
                 said.pieces.append(event.delta)

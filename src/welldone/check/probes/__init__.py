@@ -1,4 +1,4 @@
-"""The probes, one file for each thing that clients ask for. `PROBES_OF` has them all, in the order in which they run."""
+"""The probes, one file for each thing that clients ask for. `PROBES_OF` has all of a dialect, in their order."""
 
 from collections.abc import Mapping
 
@@ -56,6 +56,7 @@ PROBES_OF: Mapping[str, tuple[Probe, ...]] = {
         *text.PROBES,
         text.NUMBERS,
         *limits.cut_probes(responses.INCOMPLETE),
+        *tools.PROBES,
         *responses.PROBES,
         *reasoning.PROBES,
         *requests.OPEN,
@@ -67,6 +68,7 @@ PROBES_OF: Mapping[str, tuple[Probe, ...]] = {
         *text.PROBES,
         text.NUMBERS,
         *limits.cut_probes(messages.MAX_TOKENS),
+        *tools.PROBES,
         *messages.PROBES,
         *reasoning.PROBES,
         *requests.FORMS,

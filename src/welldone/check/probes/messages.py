@@ -1,18 +1,14 @@
 """Probes of /v1/messages: what only this dialect says in its own way."""
 
-import json
 from typing import Any
 
 import msgspec
 
 from welldone.check import prompts
 from welldone.check.probe import Probe
-from welldone.check.probes import calls
-from welldone.check.probes.calls import Json, Shapes
-from welldone.check.reading import ToolCall
 from welldone.check.reply import Asked
 from welldone.check.session import NotHeardError, Session
-from welldone.rules.choices import is_int, is_json
+from welldone.rules.choices import is_int
 
 MAX_TOKENS = "msg-max-tokens"
 COUNT_TOKENS = "msg-count-tokens"
@@ -21,39 +17,6 @@ _FEW = 16  # tokens
 _COUNTED = 24
 _NEVER = "~ZQ~"
 """No answer has it."""
-
-
-# ---- tools
-
-
-def _tool(name: str, says: str, parameters: Json) -> Json:
-    return {"name": name, "description": says, "input_schema": parameters}
-
-
-def _named(name: str) -> Json:
-    return {"type": "tool", "name": name}
-
-
-def _round(asked: str, call: ToolCall, result: str) -> list[Json]:
-    made = json.loads(call.arguments) if is_json(call.arguments, dict) else {}
-    use = {"type": "tool_use", "id": call.id, "name": call.name, "input": made}
-    given = {"type": "tool_result", "tool_use_id": call.id, "content": result}
-    return [
-        {"role": "user", "content": asked},
-        {"role": "assistant", "content": [use]},
-        {"role": "user", "content": [given]},
-    ]
-
-
-_TOOLS = Shapes(
-    tool=_tool,
-    choices={"auto": {"type": "auto"}, "required": {"type": "any"}, "none": {"type": "none"}},
-    named=_named,
-    round=_round,
-)
-
-
-# ---- what is said
 
 
 async def _blocks(session: Session) -> None:
@@ -92,7 +55,6 @@ async def _count(session: Session) -> None:
 
 PROBES = (
     Probe(name="blocks", says="a system prompt, and a talk in content blocks", work=_blocks),
-    *calls.probes_of(_TOOLS),
     Probe(name="stops", says="an answer that ends at one of its stop_sequences", work=_stops, is_alone=True),
     Probe(name="count-tokens", says="the tokens of a request, counted beforehand", work=_count, rules=(COUNT_TOKENS,)),
 )

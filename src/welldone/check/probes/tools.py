@@ -2,29 +2,22 @@
 
 from typing import Any
 
+from welldone.check.dialect import MESSAGES
 from welldone.check.probe import Probe
 from welldone.check.probes.markup import find_markup
+from welldone.check.probes.shapes import SHAPES, Tool
+from welldone.check.reading import ToolCall
 from welldone.check.reply import Reply
 from welldone.check.session import NotHeardError, Session
 
 LEAK = "tool-no-markup-leak"
 
-_WEATHER: dict[str, Any] = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "Get the weather of a city",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-    },
-}
-_TIME: dict[str, Any] = {
-    "type": "function",
-    "function": {
-        "name": "get_time",
-        "description": "Get the current time",
-        "parameters": {"type": "object", "properties": {}},
-    },
-}
+_WEATHER = Tool(
+    "get_weather",
+    "Get the weather of a city",
+    {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+)
+_TIME = Tool("get_time", "Get the current time", {"type": "object", "properties": {}})
 _PARIS = "What is the weather in Paris?"
 _BOTH = "What is the weather in both Paris and Rome? Call get_weather for each of the two cities."
 _IGNORED = "no tool was called although one had to be"
@@ -33,34 +26,34 @@ _TWO_CALLS = 96
 
 
 async def _auto(session: Session) -> None:
-    _want_calls(await _ask(session, _PARIS, tool_choice="auto"), "the model chose to call no tool")
+    _want_calls(await _ask(session, _PARIS, "auto"), "the model chose to call no tool")
 
 
 async def _required(session: Session) -> None:
-    _want_calls(await _ask(session, _PARIS, tool_choice="required"), _IGNORED)
+    _want_calls(await _ask(session, _PARIS, "required"), _IGNORED)
 
 
 async def _required_whole(session: Session) -> None:
-    _want_calls(await _ask(session, _PARIS, stream=False, tool_choice="required"), _IGNORED)
+    _want_calls(await _ask(session, _PARIS, "required", stream=False), _IGNORED)
 
 
 async def _named(session: Session) -> None:
-    choice = {"type": "function", "function": {"name": "get_weather"}}
-    _want_calls(await _ask(session, _PARIS, tool_choice=choice), _IGNORED)
+    _want_calls(await _ask(session, _PARIS, _WEATHER.name), _IGNORED)
 
 
 async def _no_arguments(session: Session) -> None:
-    choice = {"type": "function", "function": {"name": "get_time"}}
-    _want_calls(await _ask(session, "What time is it?", tool=_TIME, tool_choice=choice), _IGNORED)
+    _want_calls(await _ask(session, "What time is it?", _TIME.name, tool=_TIME), _IGNORED)
 
 
 async def _parallel(session: Session) -> None:
-    reply = await _ask(session, _BOTH, max_tokens=_TWO_CALLS, tool_choice="required", parallel_tool_calls=True)
+    # Messages has no such member: a call may always come with others there.
+    is_parallel = ... if session.dialect is MESSAGES else True
+    reply = await _ask(session, _BOTH, "required", max_tokens=_TWO_CALLS, parallel_tool_calls=is_parallel)
     _want_calls(reply, "the model did not make two calls", count=2)
 
 
 async def _none(session: Session) -> None:
-    reply = await _ask(session, _PARIS, max_tokens=16, tool_choice="none")
+    reply = await _ask(session, _PARIS, "none", max_tokens=16)
     if reply.first.calls:
         # No rule speaks about it: what came is judged as any call.
         raise NotHeardError("a tool was called although tool_choice was none")
@@ -68,27 +61,26 @@ async def _none(session: Session) -> None:
 
 async def _result(session: Session) -> None:
     # Nine letters and digits: what Mistral's models, and they alone, want an id to be.
-    call = {"id": "callParis", "type": "function", "function": {"name": "get_weather", "arguments": '{"city":"Paris"}'}}
-    talk: list[dict[str, Any]] = [
-        {"role": "user", "content": _PARIS},
-        {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "callParis", "content": "Sunny, 21 degrees"},
-    ]
-    await _ask(session, talk, max_tokens=32)
+    call = ToolCall("callParis", _WEATHER.name, '{"city":"Paris"}')
+    talk = SHAPES[session.dialect.name].talk(_PARIS, call, "Sunny, 21 degrees")
+    await _ask(session, talk, None, max_tokens=32)
 
 
 async def _ask(
     session: Session,
     content: str | list[dict[str, Any]],
+    choice: str | None,
     *,
-    tool: dict[str, Any] = _WEATHER,
+    tool: Tool = _WEATHER,
     max_tokens: int = _ONE_CALL,
     **members: Any,  # noqa: ANN401 - JSON
 ) -> Reply:
     """The reply where a tool is offered. Prompts that begin alike cost a server with a cache less."""
-    reply = session.answered(await session.ask(content, max_tokens=max_tokens, tools=[tool], **members))
+    shapes = SHAPES[session.dialect.name]
+    asking = {"tools": [shapes.tool(tool)], "tool_choice": ... if choice is None else shapes.choice(choice), **members}
+    reply = session.answered(await session.ask(content, max_tokens=max_tokens, **asking))
     # Where no tool may be called, JSON is what the model says. Its own markup is not for people even then.
-    name = None if members.get("tool_choice") == "none" else tool["function"]["name"]
+    name = None if choice == "none" else tool.name
     markup = next(filter(None, (find_markup(said.text, name) for said in reply.choices)), None)
     if markup is not None:
         wanted = "tool_calls, and no markup in content"

@@ -116,5 +116,6 @@ def reason(report: Report) -> str:
 
 def terms(report: Report) -> str:
     """By which measure it was judged, where it is not the usual one."""
-    parts = [f"judged for {report.profile} alone"] if report.profile else []
+    parts = [f"/v1/{report.endpoint}"] if report.endpoint != "chat" else []
+    parts += [f"judged for {report.profile} alone"] if report.profile else []
     return ", ".join([*parts, "strict"] if report.is_strict else parts)

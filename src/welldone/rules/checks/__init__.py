@@ -1,6 +1,6 @@
 """The checks, one file per family of faults. `RULES` has them all, in the order of the catalogue."""
 
-from welldone.rules.checks import cmpl, delta, enc, end, env, err, ext, fin, http, n, ns, sse, tool, use
+from welldone.rules.checks import cmpl, delta, enc, end, env, err, ext, fin, http, msg, n, ns, resp, sse, tool, use
 from welldone.rules.rule import Rule
 
 RULES: tuple[Rule, ...] = (
@@ -17,5 +17,7 @@ RULES: tuple[Rule, ...] = (
     *err.RULES,
     *n.RULES,
     *cmpl.RULES,
+    *resp.RULES,
+    *msg.RULES,
     *ns.RULES,
 )

@@ -103,7 +103,8 @@ def _retry_frame(heard: Heard) -> Iterator[Place]:
             yield Place(number, line, "no retry: line")
 
 
-def _empty_data(heard: Heard) -> Iterator[Place]:
+def empty_data(heard: Heard) -> Iterator[Place]:
+    """Events that have no data."""
     for message in heard.messages:
         if message.kind is Kind.EMPTY:
             yield Place(message, message.frame.raw.decode("utf-8", "replace"), "': keep-alive', or nothing")
@@ -194,7 +195,7 @@ RULES = (
     Rule(faults.NO_BOM, _bom),
     Rule(faults.NO_ID_FIELD, _id_field),
     Rule(faults.NO_RETRY_FRAME, _retry_frame),
-    Rule(faults.NO_EMPTY_DATA, _empty_data),
+    Rule(faults.NO_EMPTY_DATA, empty_data),
     Rule(faults.NO_FOREIGN_JSON, _foreign_json),
     Rule(faults.NO_EVENT_NAME, _event_name),
     Rule(faults.KEEPALIVE_FORM, _keepalive_form),

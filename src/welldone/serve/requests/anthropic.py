@@ -57,10 +57,14 @@ FIELDS: tuple[Field, ...] = (
     Field("thread", Use.REFUSED, "needs conversations to be kept here, which they are not."),
 )
 
-_EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh", "max": "xhigh"}
+_EFFORTS = ("low", "medium", "high", "xhigh", "max")
+_PLAIN_EFFORTS = _EFFORTS[:3]  # those that all servers know
 _CHOICES = {"auto": "auto", "any": "required", "none": "none", "tool": "tool"}
 _THINKING = ("enabled", "disabled", "adaptive", "between_tools")
 _TOOLS_LIMIT = 10_000  # Anthropic's own, for tools that are searched for; a local model takes fewer
+_STOPS_LIMIT = 8_191  # Anthropic's own; a local model takes fewer
+_TEMPLATED = ("llamacpp", "vllm", "sglang")
+"""Servers that let a request set what its chat template knows."""
 _NO_TOOL = "is a tool that its server runs or knows itself, and this one does not; see --unknown-tools."
 _NO_PREFILL = "Invalid 'messages': the last message is the assistant's, and the upstream cannot continue one."
 # What the client calls the fields of the chat. The first that fits is taken.
@@ -75,14 +79,14 @@ _NAMES = (
     (re.compile(r"^(tools\[\d+\])\.function\.parameters"), r"\1.input_schema"),
     (re.compile(r"^(tools\[\d+\])\.function"), r"\1"),
 )
-_MESSAGE = re.compile(r"^messages\[(\d+)\]")
+_ITEM = re.compile(r"^(?:messages|tools)\[\d+\]")
 
 
 class Translated(NamedTuple):
-    """A chat, and where its messages stand in the client's body."""
+    """A chat, and where its messages and tools stand in the client's body."""
 
     chat: Json
-    places: list[int]
+    places: dict[str, str]
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -106,26 +110,22 @@ def read_anthropic(body: Json, kind: str, *, skips_tools: bool, is_counted: bool
     chat: Json = {"model": body.get("model"), "messages": turns.items}
     chat |= _sampling(body, kind, is_counted)
     chat |= _thoughts(body, kind)
-    chat |= _tools(body, skips_tools)
+    places = {f"messages[{place}]": told for place, told in enumerate(turns.places)}
+    chat |= _tools(body, skips_tools, places)
     chat |= _form(body)
     chat |= _continued(turns, kind)
-    return Translated(chat, turns.places)
+    return Translated(chat, places)
 
 
-def as_client_knows(error: ApiError, translated: Translated) -> ApiError:
-    """The same error, with the client's names for what is wrong: Anthropic's errors have them in their text only."""
+def rename(error: ApiError, translated: Translated) -> None:
+    """Give what is wrong the client's names: Anthropic's errors have them in their text only."""
     param = error.param
     if param is None:
-        return error
-    if found := _MESSAGE.match(param):
-        place = int(found[1])
-        told = translated.places[place] if place < len(translated.places) else place
-        name = _MESSAGE.sub("system" if told < 0 else f"messages[{told}]", param)
-    else:
-        name = next((pattern.sub(known, param) for pattern, known in _NAMES if pattern.match(param)), param)
+        return
+    name = _ITEM.sub(lambda found: translated.places.get(found[0], found[0]), param)
+    name = next((pattern.sub(known, name) for pattern, known in _NAMES if pattern.match(name)), name)
     error.message = error.message.replace(f"'{param}'", f"'{name}'")
     error.param = name
-    return error
 
 
 def _sampling(body: Json, kind: str, is_counted: bool) -> Json:
@@ -140,7 +140,7 @@ def _sampling(body: Json, kind: str, is_counted: bool) -> Json:
             out[name] = value
     if (top := fields.integer(body, "top_k", 0, TOKENS_LIMIT)) is not None:
         out["top_k"] = top
-    if stops := fields.array(body, "stop_sequences", _TOOLS_LIMIT):
+    if stops := fields.strings(body, "stop_sequences", _STOPS_LIMIT, TOKENS_LIMIT):
         out["stop"] = stops
     user = (fields.table(body, "metadata") or {}).get("user_id")
     if isinstance(user, str) and len(user) <= USER_LIMIT:
@@ -154,39 +154,47 @@ def _thoughts(body: Json, kind: str) -> Json:
     mode = fields.choice(thinking, "type", _THINKING, "thinking.")
     budget = fields.integer(thinking, "budget_tokens", 0, TOKENS_LIMIT, "thinking.")
     config = fields.table(body, "output_config") or {}
-    effort = fields.choice(config, "effort", tuple(_EFFORTS), "output_config.")
+    effort = fields.choice(config, "effort", _EFFORTS, "output_config.")
     if mode == "disabled":
-        return {"reasoning_effort": "none"}
-    out: Json = {} if effort is None else {"reasoning_effort": _EFFORTS[effort]}
+        return (
+            {"chat_template_kwargs": {"enable_thinking": False}} if kind in _TEMPLATED else {"reasoning_effort": "none"}
+        )
+    out: Json = {}
+    if effort is not None:
+        most = "xhigh" if kind == "openai" else "high"
+        out["reasoning_effort"] = effort if effort in _PLAIN_EFFORTS else most
     if mode == "enabled" and budget is not None and kind == "llamacpp":
         out["thinking_budget_tokens"] = budget
     return out
 
 
-def _tools(body: Json, skips_tools: bool) -> Json:
-    tools = []
+def _tools(body: Json, skips_tools: bool, places: dict[str, str]) -> Json:
+    tools: list[Json] = []
     for place, tool in enumerate(fields.array(body, "tools", _TOOLS_LIMIT) or ()):
+        param = f"tools[{place}]"
         if not isinstance(tool, dict):
-            raise fields.wrong_type(f"tools[{place}]", "an object", tool)
+            raise fields.wrong_type(param, "an object", tool)
         if _is_custom(tool):
-            tools.append(_function(tool, f"tools[{place}]"))
+            places[f"tools[{len(tools)}]"] = param
+            tools.append(_function(tool, param))
         elif not skips_tools:
-            raise fields.unsupported(f"tools[{place}]", _NO_TOOL)
-    choice = fields.table(body, "tool_choice") or {}
-    mode = fields.choice(choice, "type", tuple(_CHOICES), "tool_choice.")
-    if mode in ("any", "tool") and not tools:
+            raise fields.unsupported(param, _NO_TOOL)
+    choice = _choice(body)
+    if not tools and choice.get("tool_choice") not in (None, "auto", "none"):
         raise invalid("'tool_choice' needs 'tools' to choose from.", param="tool_choice", code="invalid_value")
-    if not tools:
-        return {}
-    out: Json = {"tools": tools}
+    return {"tools": tools, **choice} if tools else {}
+
+
+def _choice(body: Json) -> Json:
+    given = fields.table(body, "tool_choice") or {}
+    mode = fields.choice(given, "type", tuple(_CHOICES), "tool_choice.")
+    out: Json = {} if mode is None else {"tool_choice": _CHOICES[mode]}
     if mode == "tool":
-        name = fields.string(choice, "name", 256, "tool_choice.")
+        name = fields.string(given, "name", TOKENS_LIMIT, "tool_choice.")
         if name is None:
             raise fields.missing("tool_choice.name")
         out["tool_choice"] = {"type": "function", "function": {"name": name}}
-    elif mode is not None:
-        out["tool_choice"] = _CHOICES[mode]
-    if fields.boolean(choice, "disable_parallel_tool_use", "tool_choice."):
+    if fields.boolean(given, "disable_parallel_tool_use", "tool_choice."):
         out["parallel_tool_calls"] = False
     return out
 

@@ -37,17 +37,17 @@ class Block(NamedTuple):
 
 
 class Turns(NamedTuple):
-    """The messages of a chat, and for each the place of the client's message that it comes from; -1: `system`."""
+    """The messages of a chat, and what the client calls each."""
 
     items: list[Json]
-    places: list[int]
+    places: list[str]
     is_open: bool
     """Whether the last one is the assistant's, to be continued."""
 
 
 class _Said(NamedTuple):
     role: str
-    place: int
+    param: str
     blocks: list[Block]
 
 
@@ -69,16 +69,16 @@ def read_turns(body: Json, *, takes_system: bool) -> Turns:
         said = [_as_user(one) if one.role == "system" else one for one in said]
     turns = Turns([], [], said[-1].role == "assistant")
     if text := "\n".join(filter(None, texts)):
-        _add(turns, -1, {"role": "system", "content": text})
+        _add(turns, "system", {"role": "system", "content": text})
     for role, group in groupby(said, key=lambda one: one.role):
         messages = list(group)
-        blocks = [block for one in messages for block in one.blocks]
+        place = messages[0].param
         if role == "user":
-            _add(turns, messages[0].place, *_user(blocks, f"messages[{messages[0].place}]"))
+            _add(turns, place, *_user([block for one in messages for block in one.blocks], place))
         elif role == "assistant":
-            _add(turns, messages[0].place, *_assistant(messages))
+            _add(turns, place, _assistant(messages))
         else:
-            _add(turns, messages[0].place, {"role": "system", "content": "\n".join(map(_joined, messages))})
+            _add(turns, place, {"role": "system", "content": "\n".join(map(_joined, messages))})
     return _closed(turns)
 
 
@@ -93,7 +93,7 @@ def _read(body: Json) -> list[_Said]:
         role = fields.choice(value, "role", _ROLES, f"{param}.")
         if role is None:
             raise fields.missing(f"{param}.role")
-        said.append(_Said(role, place, _blocks(value, "content", param)))
+        said.append(_Said(role, param, _blocks(value, "content", param)))
     return said
 
 
@@ -119,7 +119,7 @@ def _block(item: object, param: str) -> Block:
     return Block(item, param)
 
 
-def _add(turns: Turns, place: int, *items: Json) -> None:
+def _add(turns: Turns, place: str, *items: Json) -> None:
     turns.items.extend(items)
     turns.places.extend([place] * len(items))
 
@@ -154,7 +154,7 @@ def _joined(said: _Said) -> str:
 
 def _as_user(said: _Said) -> _Said:
     text = f"<system>\n{_joined(said)}\n</system>"
-    return _Said("user", said.place, [Block({"type": "text", "text": text}, f"messages[{said.place}].content")])
+    return _Said("user", said.param, [Block({"type": "text", "text": text}, f"{said.param}.content")])
 
 
 def _plain(block: Block) -> str:
@@ -274,7 +274,7 @@ def _source(block: Block, kinds: tuple[str, ...]) -> Block:
 # What the assistant has said.
 
 
-def _assistant(messages: list[_Said]) -> list[Json]:
+def _assistant(messages: list[_Said]) -> Json:
     """One message. The texts of one answer were cut by their writer, so they are joined without a gap."""
     texts, thoughts, calls = [], [], []
     for said in messages:
@@ -297,7 +297,7 @@ def _assistant(messages: list[_Said]) -> list[Json]:
         out["reasoning_content"] = thought
     if calls:
         out["tool_calls"] = calls
-    return [out]
+    return out
 
 
 def _call(block: Block) -> Json:

@@ -49,6 +49,13 @@ def read_items(body: Json, find: Find) -> list[Json]:
     return items
 
 
+def given_items(body: Json) -> list[Json]:
+    """The items of `input` as they came, for a server that judges them itself."""
+    value = body.get("input")
+    items = [{"role": "user", "content": value}] if isinstance(value, str) else value
+    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+
+
 def kind_of(item: Json) -> object:
     """The type of an item; clients leave it out where the rest tells it."""
     kind = item.get("type")

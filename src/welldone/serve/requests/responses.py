@@ -107,7 +107,7 @@ class Translation(msgspec.Struct):
 def read_keeping(body: Json) -> Keeping:
     """What is said of the answer as a thing that can be asked for again."""
     keeping = Keeping(
-        previous=fields.string(body, "previous_response_id", _VALUE_LIMIT),
+        previous=fields.string(body, "previous_response_id", _VALUE_LIMIT) or None,
         is_stored=fields.boolean(body, "store") is not False,
         is_background=fields.boolean(body, "background") is True,
         is_stream=fields.boolean(body, "stream") is True,
@@ -123,7 +123,7 @@ def read_keeping(body: Json) -> Keeping:
 
 def repeated(body: Json) -> Json:
     """What a response repeats of its request, as it came."""
-    return {name: body[name] for name in _REPEATED if body.get(name) is not None}
+    return {name: body[name] for name in _REPEATED if body.get(name) not in (None, "")}
 
 
 def translate(body: Json, history: list[Json], items: list[Json], *, ignores_unknown: bool) -> Translation:

@@ -77,7 +77,7 @@ BLOCK_START_FIRST = Fault(
         "AI SDK anthropic: error 'text part 0 not found'; a tool call is lost, or cut where its block was stopped",
     ),
     mend=Mend.PARTIAL,
-    how="begin a block of the delta's kind; a stop for no block, and input of no known tool, are dropped",
+    how="begin a block of the delta's kind; a stop of no block is dropped; a tool's input without its name is an error",
 )
 BLOCK_START_FULL = Fault(
     id="msg-block-start-full",
@@ -89,8 +89,8 @@ BLOCK_START_FULL = Fault(
         "anthropic-sdk-typescript .stream(): thoughts begin with 'undefined'",
         "AI SDK anthropic: rejects the start, so a tool call is lost",
     ),
-    mend=Mend.LOSSLESS,
-    how="fill in what is missing; the first delta tells a type that is not said",
+    mend=Mend.PARTIAL,
+    how="fill in what is missing; a block whose type cannot be told is dropped, a tool without a name is an error",
 )
 BLOCK_START_EMPTY = Fault(
     id="msg-block-start-empty",
@@ -111,7 +111,7 @@ BLOCK_SEQUENTIAL = Fault(
     rule="One block is open at a time: it is stopped before the next begins.",
     hurts=("anthropic-sdk-typescript .stream(): no text event for any block but the one that began last",),
     mend=Mend.LOSSLESS,
-    how="stop the open block first; more text for it becomes a block of its own, more input goes before the stop",
+    how="stop text where the next block begins, and go on with it in a new one; other blocks wait for a tool's input",
 )
 BLOCK_STOP = Fault(
     id="msg-block-stop",

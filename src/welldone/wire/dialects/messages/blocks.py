@@ -1,7 +1,7 @@
 """The blocks of a message, one after the other, however their server mixed them.
 
 Text and thoughts end where another block begins; what still comes of them goes on in a block of its own. The input of
-a tool cannot go on elsewhere: the blocks that begin before it is whole wait for it.
+a tool cannot go on elsewhere: blocks that begin before it is whole wait for it.
 """
 
 from collections.abc import Callable
@@ -9,19 +9,18 @@ from collections.abc import Callable
 import msgspec
 
 from welldone.wire import faults
-from welldone.wire.calls import CALLS_LIMIT, JsonEnd
-from welldone.wire.dialects.messages.objects import text_block, thinking_block
+from welldone.wire.calls import JsonEnd
+from welldone.wire.dialects.messages.objects import tool_input
 from welldone.wire.dialects.messages.scribe import PIECES, Scribe
 from welldone.wire.events import Failure, Json
 from welldone.wire.failures import garbage
 from welldone.wire.kept import Kept, Room
 from welldone.wire.notes import Notes
 
-_HELD_BYTES = 16 * 1024 * 1024  # of blocks that wait for another: as much as one frame may have
-_PIECE_BYTES = 256  # what a piece that waits costs besides its text
-_TEXT, _THINKING = frozenset({"text"}), frozenset({"thinking"})
 CALLS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 """Blocks whose input comes as JSON, in pieces."""
+_HELD_BYTES = 16 * 1024 * 1024  # of blocks that wait for another: as much as one frame may have
+_PIECE_BYTES = 256  # what a piece that waits costs in memory besides its text
 _MEMBERS = {
     "text_delta": "text",
     "citations_delta": "citation",
@@ -29,13 +28,15 @@ _MEMBERS = {
     "signature_delta": "signature",
     "input_json_delta": "partial_json",
 }
-_FITS = {
-    "text_delta": _TEXT,
-    "citations_delta": _TEXT,
-    "thinking_delta": _THINKING,
-    "signature_delta": _THINKING,
+_STRINGS = {"text": ("text",), "thinking": ("thinking", "signature"), "redacted_thinking": ("data",)}
+_BLOCKS = {
+    "text_delta": frozenset({"text"}),
+    "citations_delta": frozenset({"text"}),
+    "thinking_delta": frozenset({"thinking"}),
+    "signature_delta": frozenset({"thinking"}),
     "input_json_delta": CALLS,
 }
+"""The blocks that a delta can be of."""
 
 
 class _Block:
@@ -43,35 +44,46 @@ class _Block:
 
     def __init__(self, index: int | None, start: Json, more: Json, room: Room) -> None:
         self.index = index  # as its server counts
-        self.start = start
-        self.more = more
         self.kind: str = start["type"]
+        self.given: Json = start["input"] if self.kind in CALLS else {}  # input that its start told
+        self.start = {**start, "input": {}} if self.kind in CALLS else start
+        self.more = more
         self.waiting: list[tuple[Json, Json]] = []
         self.is_stopped = False
-        self.input: Json = {}  # of a call, as its start told it
-        self.end = JsonEnd()
-        self.said = Kept(room)
         self.has_input = False
+        self._end = JsonEnd()
+        self._input = Kept(room)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing can follow that may not stand in another block."""
+        return self.is_stopped or self.kind not in CALLS or self._end.is_whole
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether it has an input that is no JSON object. Asked once."""
+        return self.has_input and self._input.is_broken(is_object=True)
 
     def takes(self, delta: Json) -> bool:
-        """Whether a delta can be of this block; of one that is not known, a delta of any type can."""
-        fits = _FITS.get(delta["type"])
-        return self.kind in fits if fits is not None else self.kind not in PIECES
+        """Whether a delta can be of this block; of a block that we do not know, one that we do not know can."""
+        kinds = _BLOCKS.get(delta["type"])
+        return self.kind not in PIECES if kinds is None else self.kind in kinds
 
     def hear(self, delta: Json) -> None:
-        """Keep of a call's input what tells whether it is whole."""
-        if self.kind in CALLS and delta["partial_json"]:
+        """Look at a call's input, to know when it is whole."""
+        piece = delta["partial_json"] if self.kind in CALLS else ""
+        if piece:
             self.has_input = True
-            self.end.feed(delta["partial_json"])
-            self.said.add(delta["partial_json"])
+            self._end.feed(piece)
+            self._input.add(piece)
 
 
 class Blocks:
-    """Hands blocks to a scribe in their turn. `mint` makes ids of tools."""
+    """Hands blocks to a scribe, each in its turn. `mint` makes ids of tools."""
 
     def __init__(self, scribe: Scribe, notes: Notes, mint: Callable[[], str]) -> None:
         self.failure: Failure | None = None
-        """Why the answer cannot go on, where it cannot."""
+        """Why the message cannot go on, where it cannot."""
         self.is_called = False
         """Whether there is a tool for the client to run."""
         self.broken = 0
@@ -84,66 +96,73 @@ class Blocks:
         self._waiting: list[_Block] = []
         self._held_bytes = 0
         self._count = 0
-        self._ended: dict[int, bool] = {}  # blocks that have ended, and whether their server said so
+        self._ended: dict[int, bool] = {}  # the numbers of blocks that have ended, and whether their server said so
         self._ids: set[str] = set()
 
     def start(self, index: object, block: Json, more: Json) -> bytes:
         """A block begins."""
-        number = self._number(index)
-        if number is None or number != self._count:
-            self._notes.note(faults.msg.BLOCK_INDEX, index)
-        start = self._named(_typed(block))
-        if start is None:
-            return b""
-        before = next((one for one in self._live() if one.index == number and number is not None), None)
-        if before is not None:
+        number = _number(index)
+        typed = _typed(block)
+        if typed != block:
+            self._notes.note(faults.msg.BLOCK_START_FULL, block)
+        if typed is None:
+            return b""  # its deltas will tell what it is
+        deltas = _deltas_of(typed)
+        twin = next((one for one in self._live() if one.index == number and _is_same(one.start, typed)), None)
+        if twin is not None:
             self._notes.note(faults.msg.BLOCK_SEQUENTIAL, index)
-            before.index, before.is_stopped = None, True
-        return self._begin(number, start, more, _first_deltas(block, start["type"], self._notes))
+            return self._add_all(twin, deltas)
+        if number != self._count:
+            self._notes.note(faults.msg.BLOCK_INDEX, index)
+        if deltas or (typed["type"] in CALLS and typed["input"]):
+            self._notes.note(faults.msg.BLOCK_START_EMPTY, block)
+        if typed["type"] in CALLS and not self._name(typed):
+            return b""
+        return self._begin(_Block(number, _emptied(typed), more, self._room), deltas)
 
     def delta(self, index: object, delta: Json, more: Json) -> bytes:
         """More of a block."""
         shaped = _shaped(delta)
-        if shaped is None:
+        if shaped != delta:
             self._notes.note(faults.msg.DELTA_TYPE, delta)
+        if shaped is None:
             return b""
-        number = self._number(index)
+        number = _number(index)
         target = self._target(number, shaped)
-        if target is not None:
-            if target.index != number:
-                self._notes.note(faults.msg.BLOCK_INDEX, index)
-            return self._add(target, shaped, more)
-        return self._begin_by(number, shaped, more)
+        if target is None:
+            return self._begin_by(number, shaped, more)
+        if target.index != number:
+            self._notes.note(faults.msg.BLOCK_INDEX, index)
+        return self._add(target, shaped, more)
 
     def stop(self, index: object, more: Json) -> bytes:
         """A block ends."""
-        number = self._number(index)
-        target = next((one for one in self._live() if one.index == number or number is None), None)
-        if target is None:
-            if number not in self._ended:
-                self._notes.note(faults.msg.BLOCK_START_FIRST, index)
-            elif self._ended[number]:
-                self._notes.note(faults.msg.BLOCK_INDEX, index)
-            self._ended[-1 if number is None else number] = True
-            return b""
-        target.is_stopped = True
-        if target is not self._current:
+        number = _number(index)
+        live = self._live()
+        targets = [one for one in live if one.index == number] if number is not None else live[:1]
+        if number is None or not targets:
+            is_late = number is not None and not self._ended.get(number, True)  # we have ended it already
+            if not is_late:
+                self._notes.note(faults.msg.BLOCK_START_FIRST if number is not None else faults.msg.BLOCK_INDEX, index)
+        if number is not None:
+            self._ended[number] = True
+        for target in targets:
+            target.is_stopped = True
+        if self._current is None or not self._current.is_stopped:
             return b""
         return self._close(more) + self._release()
 
     def close(self) -> bytes:
-        """The message ends: so do its blocks."""
-        if any(not block.is_stopped for block in self._live()):
+        """The message ends, and so do its blocks."""
+        live = self._live()
+        if any(not block.is_stopped for block in live):
             self._notes.note(faults.msg.BLOCK_STOP)
-        for block in self._live():
+        for block in live:
             block.is_stopped = True
-        return self._close({}) + self._release() if self._current is not None else b""
+        return self._close({}) + self._release()
 
     def _live(self) -> list[_Block]:
-        return [*([] if self._current is None else [self._current]), *self._waiting]
-
-    def _number(self, index: object) -> int | None:
-        return index if type(index) is int and index >= 0 else None
+        return self._waiting if self._current is None else [self._current, *self._waiting]
 
     def _target(self, number: int | None, delta: Json) -> _Block | None:
         """The block that a delta is of, if it has begun and not ended."""
@@ -158,46 +177,43 @@ class Blocks:
     def _begin_by(self, number: int | None, delta: Json, more: Json) -> bytes:
         """A block begins with its first delta: its start never came, or it has ended already."""
         kind = delta["type"]
-        if kind == "input_json_delta":
-            if delta["partial_json"].strip():
-                self._notes.note(faults.msg.BLOCK_START_FIRST, number)
-                self.failure = garbage("a tool's input without the tool's name")
-            return b""
-        if kind not in _FITS or kind in ("signature_delta", "citations_delta"):
-            self._notes.note(faults.msg.DELTA_TYPE, kind)  # of no block that could be known
-            return b""
-        is_known = number in self._ended or any(block.index == number for block in self._live())
-        self._notes.note(faults.msg.BLOCK_SEQUENTIAL if is_known else faults.msg.BLOCK_START_FIRST, number)
-        if any(block.index == number for block in self._live()):
-            number = None
-        start = text_block() if kind == "text_delta" else thinking_block()
-        return self._begin(number, start, {}, [(delta, more)])
+        is_other = any(block.index == number for block in self._live())
+        is_over = number is not None and number in self._ended
+        self._notes.note(
+            faults.msg.DELTA_TYPE
+            if is_other
+            else faults.msg.BLOCK_SEQUENTIAL
+            if is_over
+            else faults.msg.BLOCK_START_FIRST,
+            delta,
+        )
+        if kind == "input_json_delta" and delta["partial_json"].strip():
+            self.failure = garbage("the input of a tool that has no name, or has ended")
+        if kind not in ("text_delta", "thinking_delta"):
+            return b""  # alone it says nothing
+        member = _MEMBERS[kind]
+        start = {"type": member, member: ""} | ({"signature": ""} if member == "thinking" else {})
+        return self._begin(_Block(number, start, {}, self._room), [(delta, more)])
 
-    def _begin(self, number: int | None, start: Json, more: Json, deltas: list[tuple[Json, Json]]) -> bytes:
-        block = _Block(number, start, more, self._room)
+    def _begin(self, block: _Block, deltas: list[tuple[Json, Json]]) -> bytes:
         self._count += 1
-        if number is not None:
-            self._ended.pop(number, None)
-        if block.kind in CALLS:
-            block.input = start["input"]
-            block.start = {**start, "input": {}}
-            self.is_called |= block.kind == "tool_use"
+        self.is_called |= block.kind == "tool_use"
+        if block.index is not None:
+            self._ended.pop(block.index, None)
         out = b""
-        current = self._current
-        if current is not None and (current.kind not in CALLS or current.end.is_whole):
-            self._note_end(current)
-            out = self._close({}) + self._release()
-        if self._current is None:
-            out += self._open(block)
-        else:
-            self._notes.note(faults.msg.BLOCK_SEQUENTIAL, number)
+        if self._current is not None:
+            self._notes.note(faults.msg.BLOCK_SEQUENTIAL, self._current.index)
+            if self._current.is_whole:
+                out = self._close({}) + self._release()
+        if self._current is not None:
             self._waiting.append(block)
-            self._hold(start)
-        return out + b"".join(self._add(block, delta, rest) for delta, rest in deltas)
+            self._hold(block.start)
+        else:
+            out += self._open(block)
+        return out + self._add_all(block, deltas)
 
-    def _note_end(self, block: _Block) -> None:
-        if not block.is_stopped:
-            self._notes.note(faults.msg.BLOCK_SEQUENTIAL, block.index)
+    def _add_all(self, block: _Block, deltas: list[tuple[Json, Json]]) -> bytes:
+        return b"".join([self._add(block, delta, more) for delta, more in deltas])
 
     def _add(self, block: _Block, delta: Json, more: Json) -> bytes:
         block.hear(delta)
@@ -209,36 +225,33 @@ class Blocks:
 
     def _hold(self, value: Json) -> None:
         self._held_bytes += _PIECE_BYTES + len(msgspec.json.encode(value))
-        if self._held_bytes > _HELD_BYTES or len(self._waiting) > CALLS_LIMIT:
+        if self._held_bytes > _HELD_BYTES:
             self.failure = garbage("blocks that are mixed beyond what can be kept")
 
     def _open(self, block: _Block) -> bytes:
         self._current = block
         opened = self._scribe.open(block.start, block.more)
         waiting, block.waiting = block.waiting, []
-        return opened + b"".join(self._say(block, delta, more) for delta, more in waiting)
+        return opened + b"".join([self._say(block, delta, more) for delta, more in waiting])
 
     def _say(self, block: _Block, delta: Json, more: Json) -> bytes:
-        if not more and len(delta) == 2 and block.kind in PIECES:
-            kind, member = PIECES[block.kind]
-            if delta["type"] == kind:
-                return self._scribe.say(delta[member])
+        kind, member = PIECES.get(block.kind, ("", ""))
+        if delta["type"] == kind and len(delta) == 2 and not more:
+            return self._scribe.say(delta[member])
         return self._scribe.delta(delta, more)
 
     def _close(self, more: Json) -> bytes:
-        """The current block ends."""
+        """The current block ends, if there is one."""
         block, self._current = self._current, None
         if block is None:
             return b""
         if block.index is not None:
             self._ended[block.index] = block.is_stopped
-        said = b""
-        if block.kind in CALLS and block.input and not block.has_input:
-            self._notes.note(faults.msg.BLOCK_START_EMPTY, block.input)
-            said = self._scribe.say(msgspec.json.encode(block.input).decode())
-        elif block.has_input and block.said.is_broken(is_object=True):
-            self.broken += 1
-        return said + self._scribe.close(more)
+        given = b""
+        if block.given and not block.has_input:
+            given = self._scribe.say(msgspec.json.encode(block.given).decode())
+        self.broken += block.is_broken
+        return given + self._scribe.close(more)
 
     def _release(self) -> bytes:
         """Say the blocks that waited, up to one that is not whole."""
@@ -246,84 +259,95 @@ class Blocks:
         while self._waiting and self._current is None:
             block = self._waiting.pop(0)
             out += self._open(block)
-            if block.is_stopped or (self._waiting and (block.kind not in CALLS or block.end.is_whole)):
+            if block.is_stopped or (self._waiting and block.is_whole):
                 out += self._close({})
-        if not self._waiting:
-            self._held_bytes = 0
+        self._held_bytes = self._held_bytes if self._waiting else 0
         return out
 
-    def _named(self, block: Json | None) -> Json | None:
-        """The start of a block; a tool's with an id of its own. None where nothing can be made of it."""
-        if block is None:
-            self._notes.note(faults.msg.BLOCK_KNOWN)
-            return None
-        if block["type"] not in CALLS:
-            return block
-        name, id = block.get("name"), block.get("id")
-        if not isinstance(name, str) or not name:
-            self._notes.note(faults.msg.TOOL_IDS, block)
+    def _name(self, block: Json) -> bool:
+        """Whether a tool has a name; give it an id, where it has none of its own."""
+        if not block["name"]:
             self.failure = garbage("a tool without a name")
-            return None
-        if not isinstance(id, str) or not id or id in self._ids:
+            return False
+        if not isinstance(block.get("id"), str) or not block["id"] or block["id"] in self._ids:
             self._notes.note(faults.msg.TOOL_IDS, block)
-            block["id"] = id = self._mint()
-        self._ids.add(id)
-        return block
+            block["id"] = self._mint()
+        self._ids.add(block["id"])
+        return True
+
+
+def _number(index: object) -> int | None:
+    return index if type(index) is int and index >= 0 else None
+
+
+def _is_same(start: Json, other: Json) -> bool:
+    """Whether two starts are of one block."""
+    return start["type"] == other["type"] and start.get("id") == other.get("id")
 
 
 def _typed(block: Json) -> Json | None:
-    """The start of a block, empty and with the members that clients need; None where its type cannot be told."""
+    """A block with its type and that type's members; None where its type cannot be told."""
     kind = block.get("type")
     if not isinstance(kind, str) or not kind:
-        kind = next((kind for kind, (_, member) in PIECES.items() if isinstance(block.get(member), str)), None)
-        if kind is None and "name" in block:
-            kind = "tool_use"
-    match kind:
-        case None:
+        found = [
+            name
+            for name, member in (("text", "text"), ("thinking", "thinking"), ("tool_use", "name"))
+            if member in block
+        ]
+        if not found:
             return None
-        case "text":
-            empty: Json = {"type": kind, "text": ""}
-            return {**block, **empty} | ({"citations": []} if isinstance(block.get("citations"), list) else {})
-        case "thinking":
-            return {**block, "type": kind, "thinking": "", "signature": ""}
-        case _ if kind in CALLS:
-            given = block.get("input")
-            return {**block, "type": kind, "input": given if isinstance(given, dict) else {}}
-        case _:
-            return {**block, "type": kind}
+        kind = found[0]
+    typed = {**block, "type": kind}
+    if kind in CALLS:
+        given, name = block.get("input"), block.get("name")
+        if isinstance(given, str):
+            given = tool_input(given)
+        return typed | {
+            "name": name if isinstance(name, str) else "",
+            "input": given if isinstance(given, dict) else {},
+        }
+    for member in _STRINGS.get(kind, ()):
+        if not isinstance(block.get(member), str):
+            typed[member] = ""
+    return typed
 
 
-def _first_deltas(block: Json, kind: str, notes: Notes) -> list[tuple[Json, Json]]:
-    """What a start says already: it goes out as deltas, since some clients read nothing else."""
+def _deltas_of(block: Json) -> list[tuple[Json, Json]]:
+    """What a start says already, as deltas: some clients read nothing else."""
     found: list[Json] = []
-    if kind in ("text", "thinking"):
-        delta, member = PIECES[kind]
-        text, signature = block.get(member), block.get("signature")
-        if isinstance(text, str) and text:
-            found.append({"type": delta, member: text})
-        if kind == "thinking" and isinstance(signature, str) and signature:
-            found.append({"type": "signature_delta", "signature": signature})
+    if block["type"] == "text":
         citations = block.get("citations")
-        if kind == "text" and isinstance(citations, list):
-            found += [{"type": "citations_delta", "citation": one} for one in citations if isinstance(one, dict)]
-    if found:
-        notes.note(faults.msg.BLOCK_START_EMPTY, block)
+        found = [{"type": "text_delta", "text": block["text"]}] if block["text"] else []
+        found += [
+            {"type": "citations_delta", "citation": one}
+            for one in (citations if isinstance(citations, list) else [])
+            if isinstance(one, dict)
+        ]
+    elif block["type"] == "thinking":
+        found = [{"type": f"{name}_delta", name: block[name]} for name in ("thinking", "signature") if block[name]]
     return [(delta, {}) for delta in found]
 
 
+def _emptied(block: Json) -> Json:
+    """A start that says nothing yet; a call keeps its input until it is known whether deltas say it again."""
+    if block["type"] == "text":
+        return block | {"text": ""} | ({"citations": []} if isinstance(block.get("citations"), list) else {})
+    return block | {"thinking": "", "signature": ""} if block["type"] == "thinking" else block
+
+
 def _shaped(delta: Json) -> Json | None:
-    """A delta with its type, and its value in the right form; None where it has none."""
+    """A delta with its type, and what it adds in the right form; None where it adds nothing that can be read."""
     kind = delta.get("type")
     if not isinstance(kind, str):
-        kind = next((kind for kind, member in _MEMBERS.items() if member in delta), None)
-    if kind is None:
-        return None
+        found = [kind for kind, member in _MEMBERS.items() if member in delta]
+        if not found:
+            return None
+        kind = found[0]
     member = _MEMBERS.get(kind)
     if member is None:
-        return {**delta, "type": kind}
+        return delta
     value = delta.get(member)
     if kind == "input_json_delta" and isinstance(value, dict):
         value = msgspec.json.encode(value).decode()
-    if not isinstance(value, dict if kind == "citations_delta" else str):
-        return None
-    return {**delta, "type": kind, member: value}
+    is_right = isinstance(value, dict if kind == "citations_delta" else str)
+    return {**delta, "type": kind, member: value} if is_right else None

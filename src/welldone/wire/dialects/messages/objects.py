@@ -17,6 +17,7 @@ STOP_REASONS = frozenset(
         "pause_turn",
         "refusal",
         "model_context_window_exceeded",
+        "compaction",
     }
 )
 ERROR_TYPES = frozenset(
@@ -26,6 +27,7 @@ ERROR_TYPES = frozenset(
         "billing_error",
         "permission_error",
         "not_found_error",
+        "conflict_error",
         "request_too_large",
         "rate_limit_error",
         "timeout_error",

@@ -38,7 +38,11 @@ CALLS = {
     "code_interpreter_call": Way("response.code_interpreter_call_code", "code"),
 }
 """Texts that are members of an item."""
-_WITH_STATUS = frozenset({"message", "reasoning", "function_call", "custom_tool_call"})
+WITH_STATUS = frozenset({"message", "reasoning", "function_call", "custom_tool_call"})
+"""Items that are in progress, and then completed or incomplete. Those of other tools have words of their own."""
+NAMED = frozenset({"function_call", "custom_tool_call"})
+"""Items that the client acts on: by their name, and with their call_id."""
+_PLACES = {"message": ("content",), "reasoning": ("summary", "content")}
 
 
 class Strand:
@@ -116,7 +120,8 @@ class Item:
         if not self.is_open:
             return self.value
         value = dict(self.value)
-        for place, parts in (("content", self.content), ("summary", self.summary)):
+        for place in _PLACES.get(self.kind, ()):
+            parts = self.content if place == "content" else self.summary
             if parts or isinstance(value.get(place), list):
                 value[place] = [part.snapshot() for part in parts]
         if self.call is not None:
@@ -219,11 +224,10 @@ class Scribe:
         """A text is whole; `members` are others of the event."""
         if strand.is_open:
             strand.is_open = False
-            more = {"logprobs": strand.logprobs} if strand.tail else {}
-            if strand.kind == "function_call":
-                more = {"name": strand.value["name"]}
-            whole = strand.address | {strand.way.member: strand.whole}
-            self.event(f"{strand.way.stem}.done", more | (members or {}) | whole)
+            logprobs = {"logprobs": strand.logprobs} if strand.tail else {}
+            name = {"name": strand.value["name"]} if strand.kind == "function_call" else {}
+            whole = strand.address | name | {strand.way.member: strand.whole}
+            self.event(f"{strand.way.stem}.done", logprobs | (members or {}) | whole)
 
     def close_part(self, part: Strand, value: Json | None = None, members: Json | None = None) -> None:
         """A part is whole; `value` are its members at its end, where they are known."""
@@ -242,10 +246,11 @@ class Scribe:
         if item.call is not None:
             self.close_text(item.call)
         whole = item.snapshot()
-        kept: Json = {key: whole[key] for key in ("content", "summary", "id", "type", "call_id", "name") if key in whole}
+        fixed = ["id", "type", *_PLACES.get(item.kind, ()), *(("call_id", "name") if item.kind in NAMED else ())]
+        kept: Json = {key: whole[key] for key in fixed if key in whole}
         if item.call is not None:
             kept[item.call.way.member] = item.call.whole
-        if item.kind in _WITH_STATUS or "status" in item.value:
+        if item.kind in WITH_STATUS or "status" in item.value:
             kept["status"] = status
         item.value = whole | (value or {}) | kept
         item.is_open = False

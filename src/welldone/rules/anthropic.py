@@ -1,0 +1,203 @@
+"""What was heard on /v1/messages: the events of one message, and the blocks that they build.
+
+Reading is lenient, as a judge must see past one fault to name the others: an event without an index is about the block
+that began last, and what belongs to no block is kept apart.
+"""
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from welldone.rules.choices import as_list, as_object, as_text, is_int
+from welldone.rules.messages import Message
+
+START, DELTA, STOP = "message_start", "message_delta", "message_stop"
+BLOCK_START, BLOCK_DELTA, BLOCK_STOP = "content_block_start", "content_block_delta", "content_block_stop"
+OF_BLOCKS = (BLOCK_START, BLOCK_DELTA, BLOCK_STOP)
+OF_A_MESSAGE = (START, *OF_BLOCKS, DELTA, STOP)
+PING, ERROR = "ping", "error"
+
+CALLS = ("tool_use", "server_tool_use", "mcp_tool_use")
+"""The blocks that call a tool."""
+MEMBERS: dict[str, dict[str, type[object]]] = {
+    "text": {"text": str},
+    "thinking": {"thinking": str, "signature": str},
+    **{call: {"name": str, "input": dict} for call in CALLS},
+}
+"""What a block must hold, by its type; what others hold is known to the server that has them."""
+DELTAS: dict[str, dict[str, tuple[str, type[object]]]] = {
+    "text": {"text_delta": ("text", str), "citations_delta": ("citation", dict)},
+    "thinking": {"thinking_delta": ("thinking", str), "signature_delta": ("signature", str)},
+    "tool_use": {"input_json_delta": ("partial_json", str)},
+    "server_tool_use": {"input_json_delta": ("partial_json", str)},
+}
+"""The deltas of a block, by its type, with the member that says more of it."""
+_RESULTS = ("web_search", "web_fetch", "code_execution", "bash_code_execution", "text_editor_code_execution")
+KNOWN = frozenset(
+    (
+        *MEMBERS,
+        "redacted_thinking",
+        *(f"{tool}_tool_result" for tool in (*_RESULTS, "tool_search", "advisor")),
+        "mcp_tool_result",
+        "mcp_tool_listing",
+        "container_upload",
+        "compaction",
+        "fallback",
+    )
+)
+"""All types of blocks that the API has."""
+REASONS = (
+    "end_turn",
+    "max_tokens",
+    "stop_sequence",
+    "tool_use",
+    "pause_turn",
+    "refusal",
+    "model_context_window_exceeded",
+    "compaction",
+)
+CUT_SHORT = ("max_tokens", "pause_turn", "refusal", "model_context_window_exceeded", "compaction")
+"""Reasons after which a call may be there, or be unfinished, and is not to be run."""
+ERROR_TYPES = (
+    "invalid_request_error",
+    "authentication_error",
+    "billing_error",
+    "permission_error",
+    "not_found_error",
+    "conflict_error",
+    "request_too_large",
+    "rate_limit_error",
+    "timeout_error",
+    "api_error",
+    "overloaded_error",
+)
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One event, by its type; the name of its frame stands in for a missing one."""
+
+    message: Message
+    type: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        return self.message.json
+
+    @property
+    def delta(self) -> dict[str, Any]:
+        return as_object(self.json.get("delta"))
+
+
+class Block:
+    """One block of a message, as its events built it."""
+
+    def __init__(self, start: Event) -> None:
+        self.start = start
+        self.deltas: list[Event] = []
+        self.is_stopped = False
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """What the start says of it."""
+        return as_object(self.start.json.get("content_block"))
+
+    @property
+    def type(self) -> str:
+        return as_text(self.json.get("type"))
+
+    @property
+    def input(self) -> str:
+        """The JSON of a tool's input, joined."""
+        return "".join(as_text(event.delta.get("partial_json")) for event in self.deltas)
+
+
+class Turn:
+    """One stream of /v1/messages up to the event that ends it."""
+
+    def __init__(self, messages: list[Message]) -> None:
+        self.heard = [Event(message, type_of(message)) for message in messages]
+        """All events, those after the end included."""
+        self.events: list[Event] = []
+        """Those up to the end."""
+        self.blocks: list[Block] = []
+        self.misnumbered: list[tuple[Event, int]] = []
+        """Events of blocks whose index is wrong, each with the right one."""
+        self.overlapping: list[Event] = []
+        """Starts of blocks while another was open."""
+        self.strays: list[Event] = []
+        """Deltas and stops of blocks that were not open."""
+        self._open: dict[int | None, Block] = {}
+        for event in self.heard:
+            self.events.append(event)
+            if event.type in (STOP, ERROR):
+                break
+            if event.type in OF_BLOCKS:
+                self._read(event)
+
+    def all(self, type: str) -> list[Event]:
+        """Its events of one type."""
+        return [event for event in self.events if event.type == type]
+
+    @property
+    def end(self) -> Event | None:
+        """The message_stop, if it came."""
+        last = self.events[-1] if self.events else None
+        return last if last is not None and last.type == STOP else None
+
+    @cached_property
+    def reason(self) -> str:
+        """Why the message stopped; empty where nothing was said."""
+        deltas = self.all(DELTA)
+        return as_text(deltas[-1].delta.get("stop_reason")) if deltas else ""
+
+    @property
+    def content(self) -> list[dict[str, Any]]:
+        """Its blocks as their starts tell them; calls that were made before stand in the start of the message."""
+        before = [block for event in self.all(START) for block in blocks_of(as_object(event.json.get("message")))]
+        return before + [block.json for block in self.blocks]
+
+    def _read(self, event: Event) -> None:
+        index = event.json.get("index")
+        key = index if is_int(index) else None
+        if event.type == BLOCK_START:
+            self._begin(event, key)
+            return
+        if key is None:
+            # Clients that do not look at the index add to the block that began last.
+            key = next(reversed(self._open), None)
+            self.misnumbered.append((event, max(len(self.blocks) - 1, 0)))
+        block = self._open.get(key)
+        if block is None:
+            self.strays.append(event)
+        elif event.type == BLOCK_DELTA:
+            block.deltas.append(event)
+        else:
+            block.is_stopped = True
+            del self._open[key]
+
+    def _begin(self, event: Event, key: int | None) -> None:
+        if key != len(self.blocks):
+            self.misnumbered.append((event, len(self.blocks)))
+        if self._open:
+            self.overlapping.append(event)
+        self._open.pop(key, None)  # so that it is the last to have begun
+        self._open[key] = Block(event)
+        self.blocks.append(self._open[key])
+
+
+def type_of(message: Message) -> str:
+    """The type of an event; the name of its frame, where the JSON does not say it."""
+    said = message.json.get("type")
+    return said if isinstance(said, str) else message.frame.event
+
+
+def blocks_of(message: dict[str, Any]) -> list[dict[str, Any]]:
+    """The blocks of a message."""
+    return [as_object(block) for block in as_list(message.get("content"))]
+
+
+def lacks(value: dict[str, Any], members: Mapping[str, type[object]]) -> list[str]:
+    """The members that are missing, or of another kind."""
+    return [name for name, kind in members.items() if not isinstance(value.get(name), kind)]

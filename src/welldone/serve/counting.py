@@ -1,0 +1,106 @@
+"""How many tokens a request has, asked of the upstreams that would answer it. What none can tell is never guessed."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from welldone.net.outbound import OutboundError, fetch
+from welldone.serve import refusals
+from welldone.serve.backends import Remote, Seat
+from welldone.serve.errors import ApiError, invalid
+from welldone.serve.troubles import Trouble, refused
+from welldone.wire.events import Json
+
+_ATTEMPTS = 2  # of which the second is for another upstream
+_REPLY_LIMIT_BYTES = 16 * 2**20  # vLLM lists all tokens: a million of up to 7 digits, and as many commas
+_API = "/v1"
+_SHOWN = ("messages", "tools", "continue_final_message", "add_generation_prompt", "chat_template_kwargs")
+"""What vLLM's counting reads of a chat."""
+
+
+class Way(NamedTuple):
+    """How a kind of server counts."""
+
+    path: str
+    field: str
+    """Where the number stands in its reply."""
+    is_root: bool = False
+    """Whether the path begins at the server's root, and not below `/v1`."""
+
+
+NATIVE = Way("/messages/count_tokens", "input_tokens")
+_WAYS = {
+    "vllm": Way("/tokenize", "count", is_root=True),
+    "llamacpp": Way("/chat/completions/input_tokens", "input_tokens"),
+}
+
+
+async def count_chat(backend: Remote, kind: str, chat: Json) -> int:
+    """The tokens of a chat's prompt.
+
+    Raises:
+        ApiError: the upstreams cannot tell, or do not.
+    """
+    way = _WAYS.get(kind)
+    if way is None:
+        raise ApiError(404, "Tokens cannot be counted here: the upstream has no way to do so.", code="not_supported")
+    if kind == "vllm":
+        if any(isinstance(one.get("content"), list) for one in chat["messages"]):  # texts are never parts here
+            raise invalid("Tokens of pictures cannot be counted: the upstream has no way to do so.", param="messages")
+        chat = {name: chat[name] for name in _SHOWN if name in chat}
+    found: int = (await count(backend, way, chat))[way.field]
+    return found
+
+
+async def count(backend: Remote, way: Way, body: Json, headers: Mapping[str, str] | None = None) -> Json:
+    """What one of the upstreams says, and in it a number at the field of that way.
+
+    Raises:
+        ApiError: none has answered.
+    """
+    avoid: set[str] = set()
+    while True:
+        async with backend.seat(avoid, None) as seat:
+            found = await _ask(seat, way, body, headers or {})
+            seat.report(found if isinstance(found, Trouble) else None)
+        if not isinstance(found, Trouble):
+            return found
+        avoid.add(seat.name)
+        if len(avoid) == _ATTEMPTS or not found.is_worth_another or not backend.has_another(avoid):
+            raise found.error
+
+
+def _told(seat: Seat, headers: Mapping[str, str]) -> list[tuple[str, str]]:
+    """The client's headers that go on; what the operator has set is stronger. Anthropic's servers look for a key in a
+    header of their own."""
+    set_here = {name.lower() for name, _ in seat.address.headers}
+    found = {**headers, "x-api-key": seat.address.key or ""} if headers else {}
+    return [(name, value) for name, value in found.items() if value and name not in set_here]
+
+
+async def _ask(seat: Seat, way: Way, body: Json, headers: Mapping[str, str]) -> Json | Trouble:
+    address = seat.address
+    if way.is_root:
+        address = msgspec.structs.replace(address, prefix=address.prefix.removesuffix(_API))
+    try:
+        reply = await fetch(
+            address,
+            "POST",
+            way.path,
+            body=msgspec.json.encode({**body, "model": seat.model}),
+            headers=_told(seat, headers),
+            within_s=seat.first_byte_s,
+            limit_bytes=_REPLY_LIMIT_BYTES,
+        )
+    except OutboundError as error:
+        return Trouble(refusals.unreachable(str(error)), "unreachable", is_lost=True)
+    if reply.status != 200:
+        return refused(reply.status, reply.headers, reply.body, "messages", seat.upstream)
+    try:
+        found = msgspec.json.decode(reply.body)
+    except (msgspec.DecodeError, RecursionError):
+        found = None
+    if isinstance(found, dict) and type(found.get(way.field)) is int:
+        return found
+    return Trouble(refusals.not_an_answer(), "garbage")

@@ -1,0 +1,103 @@
+"""Anthropic's paths: `/v1/messages` and `/v1/messages/count_tokens`."""
+
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from welldone.engines.fleet import Model
+from welldone.net.inbound import Reply
+from welldone.serve import counting
+from welldone.serve.app import ANTHROPIC, Ask, json_reply
+from welldone.serve.backends import Local, Remote
+from welldone.serve.errors import ApiError, invalid
+from welldone.serve.generate import Generate, Order, speaks
+from welldone.serve.requests.anthropic import Translated, read_anthropic, rename
+from welldone.serve.requests.foreign import without_routing
+from welldone.serve.settings import ServeSettings
+from welldone.wire.dialects.messages import Messages
+from welldone.wire.events import Json
+from welldone.wire.head import Endpoint
+
+_VERSION = "2023-06-01"
+"""The version of Anthropic's API that a client means which names none: there has been no later one."""
+_BETA = "anthropic-beta"
+_HEADER_LIMIT = 2_048  # characters; Claude Code names a dozen betas, in 300
+
+
+class Targets(Protocol):
+    """Finds who answers."""
+
+    def find(self, ask: Ask, name: object) -> Local | Remote:
+        """Who answers for a model's name; ApiError where nobody does, or not for this client."""
+
+
+class MessagesApi:
+    """The actions of these paths. `count` tells how many tokens a chat has for a local model."""
+
+    def __init__(
+        self,
+        settings: ServeSettings,
+        targets: Targets,
+        generate: Generate,
+        count: Callable[[Model, Json], Awaitable[int]],
+    ) -> None:
+        self._settings = settings
+        self._targets = targets
+        self._generate = generate
+        self._count = count
+
+    async def create(self, ask: Ask) -> Reply | None:
+        """POST /v1/messages."""
+        body = await self._generate.body(ask)
+        backend = self._targets.find(ask, body.get("model"))
+        id_ = f"msg_{secrets.token_hex(12)}"
+        if speaks(backend, Endpoint.MESSAGES):
+            order = Order(body=body, id=id_, endpoint=Endpoint.MESSAGES, headers=_headers(ask))
+            return await self._generate.answer(ask, backend, order)
+        asked = self._read(body, backend)
+        order = Order(body=asked.chat, id=id_, dialect=Messages(stops=asked.stops), counts_first=True)
+        try:
+            return await self._generate.answer(ask, backend, order)
+        except ApiError as error:
+            rename(error, asked)
+            raise
+
+    async def count_tokens(self, ask: Ask) -> Reply:
+        """POST /v1/messages/count_tokens: what usage would say of the same request."""
+        body = await self._generate.body(ask)
+        backend = self._targets.find(ask, body.get("model"))
+        if isinstance(backend, Remote) and speaks(backend, Endpoint.MESSAGES):
+            return json_reply(await counting.count(backend, counting.NATIVE, without_routing(body), _headers(ask)))
+        asked = self._read(body, backend, is_counted=True)
+        try:
+            if isinstance(backend, Remote):
+                tokens = await counting.count_chat(backend, _kind(backend), asked.chat)
+            else:
+                tokens = await self._count(backend.model, asked.chat)
+        except ApiError as error:
+            rename(error, asked)
+            raise
+        return json_reply({"input_tokens": tokens})
+
+    def _read(self, body: Json, backend: Local | Remote, *, is_counted: bool = False) -> Translated:
+        is_lenient = self._settings.unknown_tools == "ignore"
+        return read_anthropic(body, _kind(backend), skips_tools=is_lenient, is_counted=is_counted)
+
+
+def _kind(backend: Local | Remote) -> str:
+    """The kind of server that answers; empty where it is not known, or where it may be one of several."""
+    if isinstance(backend, Local):
+        return "" if backend.model.settings.command else "llamacpp"
+    kinds = {upstream.kind for upstream in backend.upstreams}
+    return kinds.pop() if len(kinds) == 1 else ""
+
+
+def _headers(ask: Ask) -> dict[str, str]:
+    """What a server that speaks the dialect is told of the client's version of it."""
+    found = {ANTHROPIC: ask.call.headers.get(ANTHROPIC, _VERSION)}
+    if betas := ",".join(ask.call.header_values(_BETA)):
+        found[_BETA] = betas
+    for name, value in found.items():
+        if len(value) > _HEADER_LIMIT or not value.isascii() or not value.isprintable():
+            raise invalid(f"The header '{name}' is too long, or has odd characters.", param=name)
+    return found

@@ -1,0 +1,244 @@
+"""`/v1/responses` and all below it: responses are made, kept, asked for again, listed and forgotten."""
+
+import logging
+import secrets
+from collections.abc import Callable
+from urllib.parse import parse_qs
+
+import msgspec
+
+from welldone.net.inbound import Reply
+from welldone.serve import log
+from welldone.serve.app import Ask, json_reply
+from welldone.serve.backends import Local, Remote
+from welldone.serve.background import Background
+from welldone.serve.errors import ApiError, invalid
+from welldone.serve.generate import Generate, Order, speaks
+from welldone.serve.requests import fields
+from welldone.serve.requests.items import given_items, in_full, read_items
+from welldone.serve.requests.responses import PARAMS, Keeping, read_keeping, repeated, translate
+from welldone.serve.settings import ServeSettings
+from welldone.serve.stored import Store, Stored
+from welldone.serve.targets import Targets
+from welldone.wire.dialects.responses.objects import error_object, response_object
+from welldone.wire.dialects.responses.writer import Responses
+from welldone.wire.events import Json
+from welldone.wire.head import Endpoint, Head
+
+_PAGE, _PAGE_LIMIT = 20, 100  # OpenAI's
+_QUERY_LIMIT = 32  # fields of a query; there are four
+_ORDERS = ("asc", "desc")
+
+
+class _Job(msgspec.Struct):
+    """A response that is to be made."""
+
+    ask: Ask
+    backend: Local | Remote
+    keeping: Keeping
+    order: Order
+    echo: Json
+    items: list[Json]
+    """Of the input."""
+    is_native: bool
+
+
+class ResponsesApi:
+    """What answers on these paths. `now` is the time of day."""
+
+    def __init__(
+        self,
+        settings: ServeSettings,
+        targets: Targets,
+        generate: Generate,
+        store: Store,
+        *,
+        now: Callable[[], float],
+    ) -> None:
+        self._settings = settings
+        self._targets = targets
+        self._generate = generate
+        self._store = store
+        self._now = now
+        self._background = Background()
+
+    async def close(self) -> None:
+        """End what is made in the background."""
+        await self._background.close()
+
+    async def create(self, ask: Ask) -> Reply | None:
+        """`POST /responses`."""
+        body = await self._generate.body(ask)
+        backend = self._targets.find(ask, body.get("model"))
+        keeping = read_keeping(body)
+        job = self._job(ask, body, backend, keeping)
+        if keeping.is_background:
+            return await self._begin(job)
+        job.order.on_end = lambda final: self._keep(job, final)
+        return await self._generate.answer(ask, backend, job.order)
+
+    async def get(self, ask: Ask) -> Reply:
+        """`GET /responses/{id}`."""
+        if _query(ask).get("stream", "false") != "false":
+            raise fields.unsupported("stream", "cannot be used here: a response is given as a whole.")
+        return Reply(200, self._found(ask).response)
+
+    async def delete(self, ask: Ask) -> Reply:
+        """`DELETE /responses/{id}`."""
+        name = _name(ask)
+        self._found(ask)
+        await self._background.cancel(ask.principal, name)
+        self._store.delete(ask.principal, name)
+        return json_reply({"id": name, "object": "response", "deleted": True})
+
+    async def cancel(self, ask: Ask) -> Reply:
+        """`POST /responses/{id}/cancel`. One that has ended is given as it is."""
+        if self._found(ask).as_object().get("background") is not True:
+            raise invalid("Cannot cancel a synchronous response: only one with 'background' can be.")
+        await self._background.cancel(ask.principal, _name(ask))
+        return Reply(200, self._found(ask).response)
+
+    async def input_items(self, ask: Ask) -> Reply:
+        """`GET /responses/{id}/input_items`: all that was said to the model, also in responses before."""
+        self._found(ask)
+        query = _query(ask)
+        limit = fields.integer({"limit": _number(query.get("limit"))}, "limit", 1, _PAGE_LIMIT) or _PAGE
+        is_down = (fields.choice(dict(query), "order", _ORDERS) or "desc") == "desc"
+        *before, last = self._store.since(ask.principal, _name(ask))
+        said = [item for stored in before for item in stored.all_items()] + last.input_items()
+        items = list({str(item.get("id")): item for item in said}.values())
+        page = _after(items[::-1] if is_down else items, query.get("after"))
+        shown = page[:limit]
+        ids = [item["id"] for item in shown]
+        ends = {"first_id": ids[0], "last_id": ids[-1]} if ids else {"first_id": None, "last_id": None}
+        return json_reply({"object": "list", "data": shown, **ends, "has_more": len(page) > limit})
+
+    # How a response is made.
+
+    def _job(self, ask: Ask, body: Json, backend: Local | Remote, keeping: Keeping) -> _Job:
+        name = f"resp_{secrets.token_hex(24)}"
+        if speaks(backend, Endpoint.RESPONSES):
+            items, echo = given_items(body), repeated(body)
+            order = Order(body=self._native(ask, body, keeping), id=name, endpoint=Endpoint.RESPONSES, echo=echo)
+            return _Job(ask, backend, keeping, order, echo, items, is_native=True)
+        history = self._history(ask, keeping.previous)
+        items = read_items(body, lambda item: self._store.item(ask.principal, item))
+        is_lenient = self._settings.unknown_tools == "ignore"
+        said = translate(body, history, items, ignores_unknown=is_lenient)
+        said.echo["store"] = keeping.is_stored and self._store.is_on
+        dialect = Responses(said.echo, is_summary=said.is_summary)
+        order = Order(body=said.chat, id=name, dialect=dialect, params=PARAMS)
+        return _Job(ask, backend, keeping, order, said.echo, items, is_native=False)
+
+    def _native(self, ask: Ask, body: Json, keeping: Keeping) -> Json:
+        """The client's own words. A response that the upstream cannot know, since we translated it, is told anew."""
+        out = {name: value for name, value in body.items() if name != "background"}
+        previous = None if keeping.previous is None else self._store.get(ask.principal, keeping.previous)
+        if previous is not None and not previous.is_native:
+            out["input"] = self._history(ask, out.pop("previous_response_id")) + given_items(body)
+        return out
+
+    def _history(self, ask: Ask, previous: str | None) -> list[Json]:
+        """All that was said up to a response, and by it."""
+        if previous is None:
+            return []
+        found = self._store.chain(ask.principal, previous)
+        if found is None:
+            message = f"Previous response with id '{fields.shown(previous)}' not found. {self._why_gone()}"
+            raise invalid(message, param="previous_response_id", code="previous_response_not_found")
+        limit = self._settings.body_limit_bytes
+        if sum(len(stored.input) + len(stored.response) for stored in found) > limit:
+            message = f"What was said up to this response has more than {limit} bytes, the longest request here."
+            raise invalid(message, param="previous_response_id", code="context_length_exceeded")
+        return [item for stored in found for item in stored.all_items()]
+
+    def _keep(self, job: _Job, final: Json | None) -> None:
+        """Keep a response that came to its end; of one that did not there is nothing to keep."""
+        if final is None or not job.keeping.is_stored:
+            return
+        keeping = job.keeping
+        self._store.put(
+            job.ask.principal,
+            final,
+            in_full(job.items, job.order.id),
+            previous=keeping.previous,
+            is_native=job.is_native and not keeping.is_background,  # whose name is ours, and not the upstream's
+        )
+
+    # What is made in the background.
+
+    async def _begin(self, job: _Job) -> Reply:
+        self._background.check_room()
+        if not self._store.is_on:
+            raise fields.unsupported("background", "is not offered: this server stores no responses.")
+        head = Head(job.order.id, int(self._now()), job.backend.name)
+        response = response_object(head, job.echo | {"background": True})
+        self._keep(job, response)
+        await self._background.start(job.ask.principal, job.order.id, self._make(job, response))
+        return json_reply(response | {"status": "queued"})
+
+    async def _make(self, job: _Job, response: Json) -> None:
+        """Make it, and keep it however it ends."""
+        end = response | {"status": "cancelled"}
+
+        def told(final: Json | None) -> None:
+            nonlocal end
+            if final is not None:  # an upstream has its own name for it, and the client ours
+                end = final | {"id": response["id"], "background": True}
+
+        job.order.on_end = told
+        try:
+            await self._generate.answer(job.ask, job.backend, job.order)
+        except ApiError as error:
+            end = response | {"status": "failed", "error": error_object(error.failure())}
+        except Exception as error:  # noqa: BLE001 - the edge of a task: it logs, and the client gets an honest error
+            log.event(logging.ERROR, "a response in the background failed", {"request_id": job.ask.id}, error=error)
+            failure = ApiError(500, "The server failed. Its log says why.", code="internal_error").failure()
+            end = response | {"status": "failed", "error": error_object(failure)}
+        finally:
+            self._keep(job, end)
+
+    # What is there.
+
+    def _found(self, ask: Ask) -> Stored:
+        stored = self._store.get(ask.principal, _name(ask))
+        if stored is None:
+            message = f"Response with id '{fields.shown(_name(ask))}' not found. {self._why_gone()}"
+            raise ApiError(404, message, code="not_found")
+        return stored
+
+    def _why_gone(self) -> str:
+        settings = self._settings
+        if not self._store.is_on:
+            return "This server stores no responses (--stored-responses)."
+        why = f"This server keeps the last {settings.stored_responses} responses, in memory"
+        if settings.workers > 1:
+            return f"{why}, and each of its {settings.workers} processes its own."
+        return f"{why}."
+
+
+def _name(ask: Ask) -> str:
+    return ask.call.path.partition("/responses/")[2].partition("/")[0]
+
+
+def _query(ask: Ask) -> dict[str, str]:
+    try:
+        found = parse_qs(ask.call.query, max_num_fields=_QUERY_LIMIT)
+    except ValueError:
+        raise invalid(f"The query of this address has more than {_QUERY_LIMIT} fields.") from None
+    return {name: values[-1] for name, values in found.items()}
+
+
+def _number(text: str | None) -> int | str | None:
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < _QUERY_LIMIT else text
+
+
+def _after(items: list[Json], name: str | None) -> list[Json]:
+    """Those that follow an item."""
+    if name is None:
+        return items
+    places = [place for place, item in enumerate(items) if item["id"] == name]
+    if not places:
+        message = f"Invalid 'after': there is no item '{fields.shown(name)}' here."
+        raise invalid(message, param="after", code="invalid_value")
+    return items[places[0] + 1 :]

@@ -1,0 +1,63 @@
+"""A scribe that sends nothing: it keeps the message that its events make, for a client that asked for no stream."""
+
+from welldone.wire.dialects.messages.objects import tool_input
+from welldone.wire.dialects.messages.scribe import PIECES, Scribe
+from welldone.wire.events import Json
+
+
+class Keeper(Scribe):
+    """The message as it grows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.message: Json = {}
+        self._content: list[Json] = []
+        self._pieces: list[str] = []
+
+    def start(self, message: Json) -> bytes:
+        """The message begins."""
+        self.has_started = True
+        self.message = {**message, "content": self._content}
+        return b""
+
+    def open(self, block: Json, more: Json | None = None) -> bytes:
+        """A block begins."""
+        self.close()
+        self.block = str(block["type"])
+        self._content.append(dict(block))
+        return b""
+
+    def say(self, text: str) -> bytes:
+        """More text of the open block."""
+        self._pieces.append(text)
+        return b""
+
+    def delta(self, delta: Json, more: Json | None = None) -> bytes:
+        """More of the open block, of any kind; one that is not known has no place in a whole message."""
+        block = self._content[-1]
+        match delta["type"]:
+            case "citations_delta":
+                block["citations"] = [*(block.get("citations") or []), delta["citation"]]
+            case "signature_delta":
+                block["signature"] = delta["signature"]
+            case kind if self.block in PIECES and PIECES[self.block][0] == kind:
+                self._pieces.append(delta[PIECES[self.block][1]])
+            case _:
+                block.update({name: value for name, value in delta.items() if name != "type"})
+        return b""
+
+    def close(self, more: Json | None = None) -> bytes:
+        """The open block ends, if one is open."""
+        text, self._pieces = "".join(self._pieces), []
+        kind, self.block = self.block, None
+        if kind in ("text", "thinking"):
+            self._content[-1][kind] = text
+        elif text:
+            self._content[-1]["input"] = tool_input(text) or {}
+        return b""
+
+    def end(self, delta: Json, usage: Json, more: Json | None = None) -> bytes:
+        """Why the message stopped, and what was counted."""
+        self.close()
+        self.message = {**self.message, **delta, "usage": {**self.message["usage"], **usage}, **(more or {})}
+        return b""

@@ -1,0 +1,370 @@
+"""A Messages stream, mended within its own dialect: what only Anthropic's API can say is carried on."""
+
+from collections.abc import Callable
+from itertools import count
+
+import msgspec
+
+from welldone.wire import faults, sse
+from welldone.wire.dialects.dialect import KEEP_ALIVE
+from welldone.wire.dialects.messages.blocks import Blocks
+from welldone.wire.dialects.messages.keeper import Keeper
+from welldone.wire.dialects.messages.objects import (
+    ERROR_TYPES,
+    STOP_REASONS,
+    reason_in_our_words,
+)
+from welldone.wire.dialects.messages.scribe import PING, Scribe, last_words
+from welldone.wire.dialects.stream import escape
+from welldone.wire.events import Failure, Json, Usage
+from welldone.wire.failures import cut_off, garbage, read_error
+from welldone.wire.head import Endpoint, Head
+from welldone.wire.lenient import lenient
+from welldone.wire.native import Native
+from welldone.wire.notes import Notes
+from welldone.wire.reasons import FAILED
+from welldone.wire.unicode import clean, scrub_object
+
+_COUNTS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
+_SHAPE = ("id", "type", "role", "stop_reason", "stop_sequence")
+_ENDS = frozenset({"end_turn", "stop_sequence", "tool_use"})  # of a message that was not cut short
+_MOST = 2**53  # what every client can hold in a number
+
+
+class MessagesNative(Native):
+    """Mends one stream, or one whole reply, of a server that speaks Anthropic's dialect.
+
+    Why the message stopped is held back until its end, so that whatever comes late still finds its place before it.
+    """
+
+    def __init__(
+        self,
+        *,
+        fallback: Head,
+        model: str | None = None,
+        is_stream: bool = True,
+        limit_bytes: int = sse.LIMIT_BYTES,
+    ) -> None:
+        super().__init__(
+            Endpoint.MESSAGES, fallback=fallback, model=model, is_stream=is_stream, limit_bytes=limit_bytes
+        )
+        self._keeper = Keeper()
+        self._scribe: Scribe = Scribe() if is_stream else self._keeper
+        self._mint = _minter(fallback.id)
+        self._blocks = Blocks(self._scribe, self.notes, self._mint)
+        self._counted: dict[str, int] = {}
+        self._early: object = None  # a reason to stop that was told before anything was said
+        # What message_delta tells, until the end.
+        self._delta: Json = {}
+        self._usage_at_end: Json = {}
+        self._more: Json = {}
+        self._is_ended = False
+        self._handlers: dict[str, Callable[[Json], bytes]] = {
+            "message_start": self._start,
+            "content_block_start": self._start_block,
+            "content_block_delta": self._add,
+            "content_block_stop": self._stop_block,
+            "message_delta": self._learn,
+            "message_stop": self._stop,
+            "ping": self._ping,
+            "error": self._error,
+        }
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the message has ended, or failed."""
+        return self._is_ended or self.failure is not None
+
+    @property
+    def has_started(self) -> bool:
+        """Whether something of a message was heard."""
+        return self._scribe.has_started
+
+    def body(self) -> bytes:
+        """The whole message."""
+        return escape(msgspec.json.encode(self._keeper.message))
+
+    def _event(self, value: Json, name: str) -> bytes:
+        if self._is_ended:
+            self.notes.note(faults.msg.STOP_LAST, value)
+            return b""
+        kind = value.get("type")
+        if not isinstance(kind, str) or (kind not in self._handlers and name in self._handlers):
+            kind = name
+        handler = self._handlers.get(kind)
+        if handler is None:
+            return self._unknown(value)
+        if kind == "error" and name != "error":
+            self.notes.note(faults.msg.ERROR_EVENT, value)
+        elif kind != name or (kind != value.get("type") and kind not in ("ping", "error")):
+            self.notes.note(faults.msg.EVENT_NAME, value)
+        out = handler(value)
+        if self._blocks.failure is not None:
+            out += self._fail(self._blocks.failure)
+        return out
+
+    def _unknown(self, value: Json) -> bytes:
+        if read_error(value, b"", Notes()) is not None:
+            return self._error(value)
+        self.notes.note(faults.msg.NO_UNKNOWN_EVENTS, value)
+        return b""
+
+    def _odd(self, data: bytes, value: object, frame: sse.Frame) -> bytes:
+        if frame.event == "ping":
+            self.notes.note(faults.msg.PING_FORM, data.decode("utf-8", "replace"))
+            return self._silence()
+        if frame.event == "error" and not any(isinstance(one, dict) for one in lenient(data)):
+            said = data.decode("utf-8", "replace").strip()
+            self.notes.note(faults.msg.ERROR_EVENT, said)
+            return self._fail(Failure(said or "unknown error"))
+        return super()._odd(data, value, frame)
+
+    def _sentinel(self) -> bytes:
+        self.notes.note(faults.msg.NO_DONE)
+        return self._end() if self.has_started and not self._is_ended else b""
+
+    def _silence(self) -> bytes:
+        if self.is_done:
+            return b""
+        return PING if self.has_started else KEEP_ALIVE
+
+    # The events of a message.
+
+    def _start(self, value: Json) -> bytes:
+        if self.has_started:
+            self.notes.note(faults.msg.START_ONCE)
+            return b""
+        message = _object(value.get("message"))
+        full = self._full(message)
+        content = message.get("content")
+        blocks = content if isinstance(content, list) else []
+        is_empty = isinstance(content, list) and all(_object(block).get("type") == "tool_use" for block in content)
+        is_full = is_empty and all(full[name] == message.get(name, ...) for name in _SHAPE)
+        if not is_full or not _name(message.get("model")):
+            self.notes.note(faults.msg.START_FULL, message)
+        if full["usage"] != message.get("usage"):
+            self.notes.note(faults.msg.USAGE_START, message.get("usage"))
+        self._early = message.get("stop_reason")
+        return self._scribe.start(full) + _tell(blocks, self._blocks)
+
+    def _begin(self) -> bytes:
+        """The start of the message, where its server has forgotten it."""
+        if self.has_started:
+            return b""
+        self.notes.note(faults.msg.START_FIRST)
+        return self._scribe.start(self._full({}))
+
+    def _start_block(self, value: Json) -> bytes:
+        block = _object(value.get("content_block"))
+        return self._begin() + self._blocks.start(value.get("index"), block, _rest(value, "index", "content_block"))
+
+    def _add(self, value: Json) -> bytes:
+        begun = self._begin()
+        delta = value.get("delta")
+        if not isinstance(delta, dict):
+            self.notes.note(faults.msg.DELTA_TYPE, value)
+            return begun
+        is_plain = len(value) == 3 and len(delta) == 2  # the common case, with nothing in it that is not known
+        more = {} if is_plain else _rest(value, "index", "delta")
+        return begun + self._blocks.delta(value.get("index"), delta if is_plain else scrub_object(delta), more)
+
+    def _stop_block(self, value: Json) -> bytes:
+        return self._begin() + self._blocks.stop(value.get("index"), _rest(value, "index"))
+
+    def _learn(self, value: Json) -> bytes:
+        """Why the message stopped, and what was counted: said at its end, once."""
+        begun = self._begin()
+        usage = _counts_of(_object(value.get("usage")))
+        if "output_tokens" not in usage:
+            self.notes.note(faults.msg.USAGE_DELTA, value.get("usage"))
+        self._count(usage)
+        _update(self._usage_at_end, usage)
+        _update(self._delta, scrub_object(_object(value.get("delta"))))
+        _update(self._more, _rest(value, "delta", "usage"))
+        return begun
+
+    def _stop(self, value: Json) -> bytes:
+        return self._begin() + self._end()
+
+    def _ping(self, value: Json) -> bytes:
+        if value.get("type") != "ping":
+            self.notes.note(faults.msg.PING_FORM, value)
+        return self._silence()
+
+    def _error(self, value: Json) -> bytes:
+        error = value.get("error")
+        failure = read_error(value, b"", Notes()) or Failure("unknown error")
+        is_right = value.get("type") == "error" and isinstance(error, dict) and isinstance(error.get("message"), str)
+        if not is_right:
+            self.notes.note(faults.msg.ERROR_EVENT, value)
+        if failure.type not in ERROR_TYPES:
+            self.notes.note(faults.msg.ERROR_TYPE, failure.type)
+        request = value.get("request_id")
+        if isinstance(request, str):
+            failure = msgspec.structs.replace(failure, more={**failure.more, "request_id": clean(request)})
+        return self._fail(failure)
+
+    # A reply that was not streamed.
+
+    def _whole(self, value: Json) -> bytes:
+        content = value.get("content")
+        if isinstance(content, str):
+            content = [{"type": "text", "text": content}]
+        if not isinstance(content, list):
+            return self._fail(read_error(value, b"", Notes()) or garbage("a reply that is no message"))
+        reason = _name(value.get("stop_reason"))
+        if reason is not None and reason.lower() in FAILED:
+            return self._fail(_broke_off(reason))
+        kept = Blocks(self._keeper, Notes(), self._mint)
+        self._keeper.start(self._full(value))
+        _tell(content, kept)
+        if kept.failure is not None:
+            return self._fail(kept.failure)
+        reason = self._mended(reason or ("tool_use" if kept.is_called else "end_turn"), kept)
+        why = {"stop_reason": reason, "stop_sequence": _name(value.get("stop_sequence"))}
+        self._keeper.end(why, self._counts())
+        self._note_whole(value)
+        self._is_ended = True
+        if not self._is_stream:
+            return b""
+        # What is wrong with the events of a whole message is no fault of a stream: nothing more is noted.
+        told = Blocks(self._scribe, Notes(), self._mint)
+        begun = self._scribe.start(self._full(value))
+        return begun + _tell(self._keeper.message["content"], told) + self._scribe.end(why, self._counts())
+
+    def _note_whole(self, value: Json) -> None:
+        message = self._keeper.message
+        shape = ("id", "type", "role", "stop_reason", "usage")
+        if any(message[name] != value.get(name) for name in shape) or not _name(value.get("model")):
+            self.notes.note(faults.msg.WHOLE_SHAPE, value)
+        if message["content"] != value.get("content"):
+            self.notes.note(faults.msg.WHOLE_CONTENT, value.get("content"))
+
+    # The end.
+
+    def _finish(self) -> bytes:
+        if self._is_ended:
+            return b""
+        self.notes.note(faults.msg.NO_EARLY_EOF)
+        if self._reason() is None:
+            return self._cut("the server's stream ended before the message was whole")
+        return self._end()
+
+    def _broken(self, failure: Failure) -> bytes:
+        return last_words(failure)
+
+    def _end(self) -> bytes:
+        """What is open ends, and so does the message."""
+        out = self._blocks.close()
+        reason = self._reason()
+        if reason is None:
+            self.notes.note(faults.msg.DELTA_SENT)
+            reason = _name(self._early) or ("tool_use" if self._blocks.is_called else "end_turn")
+        if reason.lower() in FAILED:
+            return out + self._fail(_broke_off(reason))
+        reason = self._mended(reason, self._blocks)
+        if self._blocks.broken and reason in _ENDS:
+            self.broken_arguments = self._blocks.broken
+            self.notes.note(faults.msg.TOOL_INPUT_JSON)
+        self._is_ended = True
+        stop = _name(self._delta.get("stop_sequence"))
+        if reason == "stop_sequence" and stop is None:
+            self.notes.note(faults.msg.STOP_SEQUENCE)
+        delta = self._delta | {"stop_reason": reason, "stop_sequence": stop}
+        return out + self._scribe.end(delta, self._counts(), self._more)
+
+    def _reason(self) -> str | None:
+        return _name(self._delta.get("stop_reason"))
+
+    def _mended(self, reason: str, blocks: Blocks) -> str:
+        """Why the message stopped, in Anthropic's words, and as its blocks say."""
+        if reason not in STOP_REASONS:
+            self.notes.note(faults.msg.STOP_REASON, reason)
+            reason = reason_in_our_words(reason)
+        is_wrong = reason in _ENDS - {"tool_use"} if blocks.is_called else reason == "tool_use"
+        if not is_wrong:
+            return reason
+        self.notes.note(faults.msg.STOP_REASON_TOOL_USE, reason)
+        return "tool_use" if blocks.is_called else "end_turn"
+
+    # What is told of a message.
+
+    def _full(self, message: Json) -> Json:
+        """A message with all that clients need, and nothing said yet."""
+        usage = _counts_of(_object(message.get("usage")))
+        self._count(usage)
+        return scrub_object(message) | {
+            "id": _name(message.get("id")) or self._fallback.id,
+            "type": "message",
+            "role": "assistant",
+            "model": self._model or _name(message.get("model")) or self._fallback.model,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": _filled(usage, input_tokens=0, output_tokens=0),
+        }
+
+    def _count(self, usage: Json) -> None:
+        """Counts are of the whole message: later ones stand for those before."""
+        self._counted |= {name: usage[name] for name in _COUNTS if usage.get(name) is not None}
+        counted = [self._counted.get(name) for name in _COUNTS]
+        fresh, _, _, completion = counted
+        if fresh is not None and completion is not None:
+            prompt = sum(count or 0 for count in counted[:3])
+            details = {"prompt_tokens_details": {"cached_tokens": self._counted.get("cache_read_input_tokens", 0)}}
+            self.usage = Usage(prompt, completion, prompt + completion, details)
+
+    def _counts(self) -> Json:
+        """The counts at the end of the message."""
+        return _filled(self._usage_at_end, output_tokens=self._counted.get("output_tokens", 0))
+
+
+def _tell(content: list[object], blocks: Blocks) -> bytes:
+    """Whole blocks, one after the other."""
+    told = [block for block in content if isinstance(block, dict)]
+    starts = [blocks.start(index, scrub_object(block), {}) + blocks.stop(index, {}) for index, block in enumerate(told)]
+    return b"".join(starts)
+
+
+def _broke_off(reason: str) -> Failure:
+    return cut_off(f"the server broke its answer off: {reason}")
+
+
+def _object(value: object) -> Json:
+    return value if isinstance(value, dict) else {}
+
+
+def _name(value: object) -> str | None:
+    return clean(value) if isinstance(value, str) and value else None
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < _MOST
+
+
+def _counts_of(usage: Json) -> Json:
+    """A usage object without counts that are none."""
+    bad = [name for name in _COUNTS if name in usage and not _is_count(usage[name])]
+    nulls = [name for name in bad if usage[name] is None and name.startswith("cache")]
+    return {name: value for name, value in scrub_object(usage).items() if name not in bad or name in nulls}
+
+
+def _filled(usage: Json, **counts: int) -> Json:
+    return usage | {name: count for name, count in counts.items() if name not in usage}
+
+
+def _rest(value: Json, *names: str) -> Json:
+    """The members of an event that we do not know."""
+    return scrub_object({name: item for name, item in value.items() if name != "type" and name not in names})
+
+
+def _update(into: Json, fields: Json) -> None:
+    """Add what was told later; null tells nothing."""
+    into.update({name: value for name, value in fields.items() if value is not None or name not in into})
+
+
+def _minter(message_id: str) -> Callable[[], str]:
+    """Makes ids of tools out of a message's id, so that the same input gives the same bytes."""
+    stem = message_id.rpartition("_")[2]
+    numbers = count(1)
+    return lambda: f"toolu_{stem}{next(numbers)}"

@@ -1,0 +1,53 @@
+"""The events of the Responses dialect, by what they are about.
+
+They are those of OpenAI's published types. Clients that check the type throw at any other.
+"""
+
+from welldone.wire.dialects.responses.scribe import CALLS, PARTS
+
+BEGINS = frozenset({"response.created", "response.queued", "response.in_progress"})
+"""Events that carry a Response that goes on."""
+ENDS = frozenset({"response.completed", "response.incomplete", "response.failed"})
+"""Events that carry a Response that has ended: one of them is the last."""
+
+DELTAS = {f"{way.stem}.delta": kind for kind, way in (PARTS | CALLS).items()}
+"""More of a text, and the type of the part or item that it is of."""
+DONES = {f"{way.stem}.done": kind for kind, way in (PARTS | CALLS).items()}
+"""A text is whole."""
+PART_ADDED = frozenset({"response.content_part.added", "response.reasoning_summary_part.added"})
+PART_DONE = frozenset({"response.content_part.done", "response.reasoning_summary_part.done"})
+ANNOTATION = "response.output_text.annotation.added"
+
+ITEM_OF = {"output_text": "message", "refusal": "message", "reasoning_text": "reasoning", "summary_text": "reasoning"}
+"""The type of the item that a part is of."""
+INDEX_OF = {kind: "summary_index" if kind == "summary_text" else "content_index" for kind in PARTS}
+"""The member that tells which part of its item it is."""
+
+_STEPS = {
+    "code_interpreter_call": ("in_progress", "interpreting", "completed"),
+    "compaction": ("compacting",),
+    "file_search_call": ("in_progress", "searching", "completed"),
+    "image_generation_call": ("in_progress", "generating", "partial_image", "completed"),
+    "mcp_call": ("in_progress", "completed", "failed"),
+    "mcp_list_tools": ("in_progress", "completed", "failed"),
+    "web_search_call": ("in_progress", "searching", "completed"),
+}
+STEPS = {f"response.{kind}.{step}": kind for kind, steps in _STEPS.items() for step in steps} | {
+    "response.shell_call_command.added": "shell_call",
+    "response.shell_call_command.delta": "shell_call",
+    "response.shell_call_command.done": "shell_call",
+    "response.shell_call_output_content.delta": "shell_call_output",
+    "response.shell_call_output_content.done": "shell_call_output",
+}
+"""What a tool of the server does, and the type of the item that tells of it."""
+LOOSE = frozenset(
+    {
+        "response.audio.delta",
+        "response.audio.done",
+        "response.audio.transcript.delta",
+        "response.audio.transcript.done",
+    }
+)
+"""Events that are about no item."""
+
+
