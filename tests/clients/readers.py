@@ -74,10 +74,10 @@ def _is_same_end(mine: Choice, theirs: Choice) -> bool:
 
 
 def _parsed(calls: list[list[Any]]) -> list[tuple[str, Any]]:
-    return [(name, _value(arguments)) for name, arguments in calls]
+    return [(name, parsed(arguments)) for name, arguments in calls]
 
 
-def _value(arguments: Any) -> Any:  # noqa: ANN401 - any JSON
+def parsed(arguments: Any) -> Any:  # noqa: ANN401 - any JSON
     """Arguments as a value; as they are where they are no JSON, since the answer has ended within them."""
     try:
         return json.loads(arguments) if isinstance(arguments, str) else arguments

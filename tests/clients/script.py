@@ -20,6 +20,8 @@ MODELS = ["says", "calls", "limited", "breaks", "falls-silent", "stalls"]
 
 _COUNTED = dict(zip(("prompt_tokens", "completion_tokens", "total_tokens"), USAGE, strict=True))
 _END = (Piece(f"data: {json.dumps({'choices': [], 'usage': _COUNTED})}\n\n"), Piece("data: [DONE]\n\n"))
+# More than is read at once, so that what was said before it has gone out when the failure comes.
+_PADDING = Piece(f": {'w' * 65536}\n\n", times=32)
 _FAILURE = {"error": {"message": COMPLAINT, "type": "server_error", "code": "no_card"}}
 
 
@@ -49,8 +51,8 @@ REPLIES = {
     "calls": _whole("tool_calls", *_THINKS, _delta(content=PREFACE), *_CALLED),
     "answers": _whole("stop", _delta(content=ANSWER)),
     "limited": _whole("length", *_SAYS),
-    "breaks": Reply((_ROLE, *_SAYS, Piece(f"data: {json.dumps(_FAILURE)}\n\n"))),
-    "falls-silent": Reply((_ROLE, *_SAYS), end="cut"),
+    "breaks": Reply((_ROLE, *_SAYS, _PADDING, Piece(f"data: {json.dumps(_FAILURE)}\n\n"))),
+    "falls-silent": Reply((_ROLE, *_SAYS, _PADDING), end="cut"),
     "stalls": Reply((_ROLE, *_SAYS), end="hang"),
 }
 

@@ -39,6 +39,9 @@ def test_a_block_with_a_head_has_its_status_and_headers() -> None:
         ("cmpl-done", "", "completions"),
         ("sse-no-bom", "", "chat"),
         ("sse-no-bom", " completions", "completions"),
+        ("sse-no-bom", " responses escaped", "responses"),
+        ("sse-no-bom", " messages", "messages"),
+        ("resp-usage", "", "responses"),
     ],
 )
 def test_the_endpoint_is_that_of_the_rule_unless_the_block_says_another(rule: str, words: str, endpoint: str) -> None:

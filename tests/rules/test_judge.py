@@ -25,6 +25,7 @@ from welldone.rules.judge import LISTED, SHOWN, Verdict, has_something, judge
 from welldone.rules.trace import Trace
 from welldone.wire.faults import Hearing, Severity
 from welldone.wire.faults.catalogue import ALL
+from welldone.wire.faults.fault import EVERYWHERE as ENDPOINTS
 
 STREAM = {"model": "m", "stream": True}
 REPLY = {
@@ -67,7 +68,7 @@ def test_a_reference_stream_is_right(stream: tuple[bytes, dict[str, Any] | None]
 
 
 def _judge_every_way(body: bytes) -> None:
-    for endpoint in ("chat", "completions"):
+    for endpoint in ENDPOINTS:
         judge(Trace(body=body, endpoint=endpoint))
         judge(Trace(body=body, endpoint=endpoint, request=ASKS_USAGE, status=200, headers=HEADERS, complete=False))
         judge(Trace(body=body, endpoint=endpoint, request={}, status=429, headers=(), pieces=(1, 2, 0, 50)))

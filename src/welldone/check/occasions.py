@@ -4,15 +4,15 @@ The judge finds nothing in a reply that gives no occasion, and that is right for
 a rule must have heard the thing that the rule is about.
 """
 
-from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from collections.abc import Mapping
 
+from welldone.check import event_occasions
+from welldone.check.desk import BUSY
+from welldone.check.event_occasions import OF_EVENTS, Occasion, has_comment
+from welldone.check.reading import PIECES
 from welldone.rules.checks import RULES
 from welldone.rules.choices import REASONING_FIELDS, as_list, as_object
 from welldone.rules.heard import Form, Heard, has_usage
-from welldone.rules.messages import Kind
-
-Occasion: TypeAlias = Callable[[Heard], bool]
 
 
 def _has_call(heard: Heard) -> bool:
@@ -64,11 +64,8 @@ def _has_reasoning(heard: Heard) -> bool:
 
 
 def _has_wide_text(heard: Heard) -> bool:
-    return any(not text.isascii() for part in heard.parts for text in part.texts)
-
-
-def _has_comment(heard: Heard) -> bool:
-    return any(line.startswith(b":") for line in heard.trace.body.splitlines())
+    pieces = PIECES[heard.trace.endpoint](heard)
+    return any(not text.isascii() for piece in pieces for text in (piece.text, piece.reasoning))
 
 
 def _has_member(name: str) -> Occasion:
@@ -89,11 +86,7 @@ def _is_failure(heard: Heard) -> bool:
 
 
 def _is_busy(heard: Heard) -> bool:
-    return heard.trace.status in (429, 503)
-
-
-def _has_comments(heard: Heard) -> bool:
-    return any(message.kind is Kind.COMMENT for message in heard.messages) or _has_comment(heard)
+    return heard.trace.status in BUSY
 
 
 _FAMILIES: Mapping[str, Occasion] = {
@@ -137,8 +130,8 @@ _RULES: Mapping[str, Occasion] = {
     "n-index-int": _ALWAYS,
     "ns-error-status": _is_failure,
     "ns-tool-calls": _has_whole_call,
-    "sse-keepalive-form": _has_comments,
-    "sse-keepalive-run-limit": _has_comments,
+    "sse-keepalive-form": has_comment,
+    "sse-keepalive-run-limit": has_comment,
     "tool-calls-null": _ALWAYS,
     "tool-id-once": _has_later_piece,
     "tool-id-stable": _has_second_id,
@@ -149,6 +142,7 @@ _RULES: Mapping[str, Occasion] = {
     "use-final-chunk": _asked_usage,
     "use-only-if-asked": _ALWAYS,
     "use-null-elsewhere": _asked_usage,
+    **OF_EVENTS,
 }
 """By rule; else by family; else the rule has a say in every reply that it speaks about."""
 
@@ -174,6 +168,7 @@ UNHEARD: Mapping[str, str] = {
     "live-keepalive": "no stream took so long that a sign of life was due",
     "ns-error-status": "nothing was refused",
     "err-status-before-stream": "nothing was refused",
+    **event_occasions.UNHEARD,
 }
 """Why a rule had no say, by the beginning of its id; the longest counts."""
 

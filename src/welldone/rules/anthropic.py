@@ -128,7 +128,9 @@ class Turn:
         """Starts of blocks while another was open."""
         self.strays: list[Event] = []
         """Deltas and stops of blocks that were not open."""
-        self._open: dict[int | None, Block] = {}
+        self._by_index: dict[int, Block] = {}
+        self._open: list[Block] = []
+        """Blocks as they began, the last at the end; those that have ended are taken out when they come last."""
         for event in self.heard:
             self.events.append(event)
             if event.type in (STOP, ERROR):
@@ -160,31 +162,38 @@ class Turn:
 
     def _read(self, event: Event) -> None:
         index = event.json.get("index")
-        key = index if is_int(index) else None
         if event.type == BLOCK_START:
-            self._begin(event, key)
+            self._begin(event, index)
             return
-        if key is None:
+        if is_int(index):
+            block = self._by_index.get(index)
+        else:
             # Clients that do not look at the index add to the block that began last.
-            key = next(reversed(self._open), None)
+            block = self._last()
             self.misnumbered.append((event, max(len(self.blocks) - 1, 0)))
-        block = self._open.get(key)
-        if block is None:
+        if block is None or block.is_stopped:
             self.strays.append(event)
         elif event.type == BLOCK_DELTA:
             block.deltas.append(event)
         else:
             block.is_stopped = True
-            del self._open[key]
 
-    def _begin(self, event: Event, key: int | None) -> None:
-        if key != len(self.blocks):
+    def _begin(self, event: Event, index: object) -> None:
+        if not is_int(index) or index != len(self.blocks):
             self.misnumbered.append((event, len(self.blocks)))
-        if self._open:
+        if self._last() is not None:
             self.overlapping.append(event)
-        self._open.pop(key, None)  # so that it is the last to have begun
-        self._open[key] = Block(event)
-        self.blocks.append(self._open[key])
+        block = Block(event)
+        self.blocks.append(block)
+        self._open.append(block)
+        if is_int(index):
+            self._by_index[index] = block
+
+    def _last(self) -> Block | None:
+        """The block that is open; if there are several, the one that began last."""
+        while self._open and self._open[-1].is_stopped:
+            self._open.pop()
+        return self._open[-1] if self._open else None
 
 
 def type_of(message: Message) -> str:

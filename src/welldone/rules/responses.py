@@ -292,7 +292,7 @@ def _part(item: Item, event: Event) -> Piece:
         if known is not None and known.added is None and known.done is None:
             return known
     elif known is not None:
-        if event.kind != known.kind:
+        if event.kind and event.kind != known.kind:
             known.other = known.other or event
         return known
     elif pieces and pieces[-1].done is None and event.kind == pieces[-1].kind:

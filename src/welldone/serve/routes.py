@@ -231,22 +231,26 @@ class Routes:
     # What the server says of itself.
 
     async def _list(self, ask: Ask) -> Reply:
-        return json_reply({"object": "list", "data": self._listed(ask)})
+        listed = self._listed(ask)
+        return json_reply(listing.anthropic_list(listed) if ask.is_anthropic else {"object": "list", "data": listed})
 
     def _listed(self, ask: Ask) -> list[Json]:
         local = [listing.model_object(model, self._created) for model in self._fleet.models]
         return [one for one in [*local, *self._upstreams.listing()] if self._targets.may_use(ask, one["id"])]
 
     async def _one(self, ask: Ask) -> Reply:
-        name = ask.call.path.partition("/models/")[2]
+        found = self._model_object(ask, ask.call.path.partition("/models/")[2])
+        return json_reply(listing.anthropic_object(found) if ask.is_anthropic else found)
+
+    def _model_object(self, ask: Ask, name: str) -> Json:
         backend = self._targets.find(ask, name)
         if isinstance(backend, Local):
-            return json_reply(listing.model_object(backend.model, self._created))
+            return listing.model_object(backend.model, self._created)
         for one in self._upstreams.listing():
             if one["id"] == name:
-                return json_reply(one)
+                return one
         # It may be had, though nobody lists it: a pattern has it.
-        return json_reply({"id": name, "object": "model", "created": self._created, "owned_by": "welldone"})
+        return {"id": name, "object": "model", "created": self._created, "owned_by": "welldone"}
 
     async def _live(self, ask: Ask) -> Reply:
         return json_reply({"status": "ok"})

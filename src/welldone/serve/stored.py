@@ -117,7 +117,7 @@ class Store:
 
     def _back(self, principal: str, name: str | None) -> Iterator[tuple[_Key, Stored]]:
         seen = set()  # an upstream chooses its ids, and could choose one twice
-        while name is not None :
+        while name is not None and name not in seen:
             seen.add(name)
             key = (principal, name)
             stored = self._kept.get(key)

@@ -1,6 +1,5 @@
 """Anthropic's client for Python: whole messages, raw streams, and its helper `stream()`."""
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict
 
@@ -47,8 +46,8 @@ def _stream(client: Theirs, request: dict[str, Theirs], said: Said) -> list[Thei
     for block in blocks:
         written = block.pop("written")
         if block["type"] == "tool_use":
-            block["input"] = json.loads(written)
-            said.calls.append([block["name"], block["input"]])
+            said.call(block["name"], written)
+            block["input"] = said.calls[-1][1]
     return blocks
 
 

@@ -94,7 +94,11 @@ class Said:
     error: str | None = None
 
     def call(self, name: str, arguments: str) -> None:
-        self.calls.append([name, json.loads(arguments)])
+        """One more; its arguments as a value, or as they are where they are none, since the answer ended in them."""
+        try:
+            self.calls.append([name, json.loads(arguments)])
+        except json.JSONDecodeError:
+            self.calls.append([name, arguments])
 
     def fail(self, error: Exception) -> None:
         self.error = f"{type(error).__name__}: {error}"

@@ -2,7 +2,7 @@
 
 import Anthropic from "@anthropic-ai/sdk";
 
-import { LIMIT_MS, answerJobs, attempted, emptySaid, refused } from "./job.mjs";
+import { LIMIT_MS, answerJobs, attempted, emptySaid, refused, valueOf } from "./job.mjs";
 
 // This client adds /v1 itself.
 const clientOf = ({ base_url, key }) =>
@@ -37,7 +37,7 @@ const readers = {
       } else if (event.type === "message_stop") said.usage = countsOf(usage);
     }
     blocks.forEach((block, index) => {
-      if (block.type === "tool_use") block.input = JSON.parse(written[index]);
+      if (block.type === "tool_use") block.input = valueOf(written[index]);
     });
     said.calls = callsIn(blocks).map(({ name, input }) => [name, input]);
     return blocks;

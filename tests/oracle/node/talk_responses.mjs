@@ -2,7 +2,7 @@
 
 import OpenAI from "openai";
 
-import { LIMIT_MS, answerJobs, attempted, emptySaid, refused } from "./job.mjs";
+import { LIMIT_MS, answerJobs, attempted, emptySaid, refused, valueOf } from "./job.mjs";
 
 const TERMINAL = new Set(["response.completed", "response.incomplete", "response.failed"]);
 
@@ -32,7 +32,7 @@ const readers = {
       else if (type === "response.function_call_arguments.delta") calls[output_index][1] += delta;
       else if (TERMINAL.has(type)) final = event.response;
     }
-    said.calls = calls.filter(Boolean).map(([name, written]) => [name, JSON.parse(written)]);
+    said.calls = calls.filter(Boolean).map(([name, written]) => [name, valueOf(written)]);
     readEnd(final, said);
     return final.output;
   },
@@ -50,7 +50,7 @@ function read(response, said) {
   if (!said.pieces.length && output_text) said.pieces.push(output_text);
   const reasoning = output.filter(({ type }) => type === "reasoning");
   said.thoughts = reasoning.flatMap(({ content }) => (content ?? []).map(({ text }) => text));
-  said.calls = callsIn(output).map(({ name, arguments: written }) => [name, JSON.parse(written)]);
+  said.calls = callsIn(output).map(({ name, arguments: written }) => [name, valueOf(written)]);
   readEnd(response, said);
   return output;
 }

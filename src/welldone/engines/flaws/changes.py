@@ -13,6 +13,13 @@ from welldone.rules.choices import as_list, as_object, as_text
 from welldone.wire import sse
 from welldone.wire.events import Json
 
+_PARTICULAR = (
+    *("tools", "tool_choice", "response_format", "text", "stop", "stop_sequences", "max_completion_tokens"),
+    *("instructions", "system"),
+)
+"""Members that change what is said."""
+_TEXTS = ("output_text", "text")
+_CALLS = ("function_call", "tool_use")
 _ENOUGH = 2000  # tokens: no text that is said so is longer
 
 
@@ -46,9 +53,11 @@ def asked_as(ideal: Ideal, seen: Seen, **members: Any) -> Reply:  # noqa: ANN401
 def said_as(ideal: Ideal, seen: Seen, text: str) -> Reply:
     """A right reply that says this text, to a request that is like it in all else."""
     prompt = f"Repeat exactly: {text}"
-    asking = {"messages": [{"role": "user", "content": prompt}], "prompt": prompt, "max_tokens": _ENOUGH}
-    left_out = ("tools", "tool_choice", "response_format", "stop", "max_completion_tokens")
-    return asked_as(ideal, seen, **asking, **dict.fromkeys(left_out, ...))
+    # Each dialect reads its own members, and no other.
+    talk = [{"role": "user", "content": prompt}]
+    limits = dict.fromkeys(("max_tokens", "max_output_tokens"), _ENOUGH)
+    left_out = dict.fromkeys(_PARTICULAR, ...)
+    return asked_as(ideal, seen, **left_out, **limits, messages=talk, prompt=prompt, input=prompt)
 
 
 def first_choice(ideal: Ideal, seen: Seen, **members: Any) -> Json:  # noqa: ANN401 - JSON
@@ -61,6 +70,20 @@ def first_choice(ideal: Ideal, seen: Seen, **members: Any) -> Json:  # noqa: ANN
 def text_of(choice: Json) -> str:
     """What a choice says."""
     return as_text(as_object(choice.get("message")).get("content")) or as_text(choice.get("text"))
+
+
+def whole_text(ideal: Ideal, seen: Seen) -> tuple[str, bool]:
+    """The text of what is right to reply, in any dialect; and whether it ended by itself."""
+    whole = as_object(json.loads(asked_as(ideal, seen, stream=False, stream_options=...).body))
+    choice = as_object(next(iter(as_list(whole.get("choices"))), None))
+    if choice:
+        return text_of(choice), choice.get("finish_reason") == "stop"
+    content = [block for item in as_list(whole.get("output")) for block in as_list(as_object(item).get("content"))]
+    blocks = [as_object(block) for block in content or as_list(whole.get("content"))]
+    text = "".join(as_text(block.get("text")) for block in blocks if block.get("type") in _TEXTS)
+    has_calls = any(as_object(item).get("type") in _CALLS for item in (*as_list(whole.get("output")), *blocks))
+    is_ended = whole.get("status") == "completed" or whole.get("stop_reason") == "end_turn"
+    return text, is_ended and not has_calls
 
 
 def edited(reply: Reply, change: Callable[[Json], Json | None]) -> Reply:
@@ -77,7 +100,11 @@ def _edit(data: bytes, change: Callable[[Json], Json | None]) -> bytes:
 
 
 def _edit_frame(frame: bytes, change: Callable[[Json], Json | None]) -> bytes:
-    if frame == sse.DONE or not frame.startswith(sse.DATA):
+    name, data, said = frame.partition(sse.DATA)
+    if frame == sse.DONE or not data:
         return frame
-    changed = change(json.loads(frame.removeprefix(sse.DATA)))
-    return b"" if changed is None else sse.frame(msgspec.json.encode(changed))
+    changed = change(json.loads(said))
+    if changed is None:
+        return b""
+    line = b"event: " + changed["type"].encode() + b"\n" if name else b""
+    return line + sse.frame(msgspec.json.encode(changed))

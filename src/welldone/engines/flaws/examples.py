@@ -14,7 +14,7 @@ from welldone.engines.flaws.changes import changed, edited, path_of, request_of,
 from welldone.engines.ideal import Ideal
 from welldone.engines.scripted import Seen
 from welldone.engines.scripts import End, Framing, Piece, Reply
-from welldone.rules.choices import as_list, as_object, is_int
+from welldone.rules.choices import as_list, as_object, as_text, is_int
 from welldone.rules.examples import Example, read_examples
 from welldone.rules.heard import Form, Heard
 from welldone.rules.judge import judge
@@ -22,8 +22,13 @@ from welldone.rules.trace import Trace
 from welldone.wire import sse
 from welldone.wire.events import Json
 
-_ENDPOINTS = {"/v1/chat/completions": "chat", "/v1/completions": "completions"}
-_PARTICULAR = ("stop", "echo", "suffix", "response_format")
+_ENDPOINTS = {
+    "/v1/chat/completions": "chat",
+    "/v1/completions": "completions",
+    "/v1/responses": "responses",
+    "/v1/messages": "messages",
+}
+_PARTICULAR = ("stop", "stop_sequences", "echo", "suffix", "response_format", "text")
 """Members that ask for a text of some kind, which no example has."""
 _FORMS: tuple[dict[str, Any], ...] = (
     {"stream": True, "stream_options": {"include_usage": True}},
@@ -36,8 +41,8 @@ _OPEN = "http-body-ends-after-done"
 """Its page can show that the end is missing, and not that it is still waited for."""
 _EVENT = re.compile(rb".+?(?:\n\n|\r\n\r\n|\r\r|\Z)", re.DOTALL)
 _DONE = re.compile(rb'data: *"?\[done', re.IGNORECASE)
-_CALLS = (b'"tool_calls":[{', b'"function_call":{')
-_LOGPROBS = b'"logprobs":{'
+_CALLS = (b'"tool_calls":[{', b'"function_call":{', b'"type":"function_call"', b'"type":"tool_use"')
+_LOGPROBS = (b'"logprobs":{', b'"logprobs":[{')
 _COUNTS = {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}
 _HEADS: dict[str, Json] = {
     "chat": {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1_700_000_000, "model": "m"},
@@ -77,7 +82,7 @@ class Shown:
 
     def _fitting(self, asked: Trace) -> Iterator[Trace]:
         for example, known in self._wrong:
-            for variant in (example, _with_usage(example)) if example.endpoint == asked.endpoint else ():
+            for variant in _variants(example) if example.endpoint == asked.endpoint else ():
                 trace = msgspec.structs.replace(variant, request=asked.request)
                 # Anybody may be told that there is no time now.
                 is_alike = trace.status in _BUSY or _likeness(trace) == _likeness(asked)
@@ -96,7 +101,8 @@ class Shown:
             other = changed(seen, **form)
             trace = self.find(other, self._ideal.answer(other))
             if trace is not None and (text := _text(trace)):
-                return edited(said_as(self._ideal, seen, text), partial(_counted, usage=_usage(trace)))
+                same = said_as(self._ideal, seen, text)
+                return edited(same, partial(_counted, usage=_usage(trace))) if trace.endpoint in _HEADS else same
         return None
 
     def _play(self, trace: Trace, right: Reply) -> Reply:
@@ -120,6 +126,12 @@ def read_page(rule: str) -> list[Example]:
     return read_examples(rule, page.read_text(encoding="utf-8"))
 
 
+def _variants(trace: Trace) -> Iterator[Trace]:
+    yield trace
+    if trace.endpoint in _HEADS:
+        yield _with_usage(trace)
+
+
 def _with_usage(trace: Trace) -> Trace:
     """The same stream with a usage chunk before its end, for who asks for that: most pages say nothing of it."""
     body, pieces = trace.body, trace.pieces
@@ -138,7 +150,8 @@ def _likeness(trace: Trace) -> tuple[Form, bool, bool, bool]:
     heard = Heard(trace)
     has_calls = any(mark in trace.body for mark in _CALLS)
     choices = heard.choices or as_list(heard.reply.get("choices"))
-    return heard.form, has_calls, _LOGPROBS in trace.body, len(choices) > 1
+    has_logprobs = any(mark in trace.body for mark in _LOGPROBS)
+    return heard.form, has_calls, has_logprobs, len(choices) > 1
 
 
 def _pieces(trace: Trace) -> list[bytes]:
@@ -154,9 +167,19 @@ def _pieces(trace: Trace) -> list[bytes]:
 
 def _text(trace: Trace) -> str:
     heard = Heard(trace)
+    if not heard.is_chunked:
+        return _spoken(heard)
     if heard.choices:
         return heard.choices[0].text
     return next((text_of(as_object(choice)) for choice in as_list(heard.reply.get("choices"))), "")
+
+
+def _spoken(heard: Heard) -> str:
+    """The text of a stream of events; of a whole reply nothing is told again."""
+    if heard.trace.endpoint == "responses":
+        return "".join(piece.text for item in heard.output.items for piece in item.pieces["content"])
+    deltas = (event.delta for block in heard.turn.blocks for event in block.deltas)
+    return "".join(as_text(delta.get("text")) for delta in deltas)
 
 
 def _usage(trace: Trace) -> Json:

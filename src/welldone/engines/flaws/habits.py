@@ -8,10 +8,21 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from welldone.engines.flaws.changes import asked_as, edited, first_choice, path_of, request_of, said_as, text_of
+from welldone.engines.flaws.changes import (
+    asked_as,
+    edited,
+    first_choice,
+    path_of,
+    request_of,
+    said_as,
+    text_of,
+    whole_text,
+)
 from welldone.engines.ideal import Ideal
+from welldone.engines.ideal.messages import Answered
 from welldone.engines.ideal.refusals import invalid
 from welldone.engines.ideal.requests import Chat, Completion
+from welldone.engines.ideal.responses import Responses
 from welldone.engines.ideal.server import GAUGE
 from welldone.engines.scripted import Seen
 from welldone.engines.scripts import Piece, Reply
@@ -21,7 +32,8 @@ from welldone.wire.events import Json
 Habit: TypeAlias = Callable[[Ideal, Seen], Reply]
 
 _EVENTS = "text/event-stream"
-_MEMBERS = frozenset(field.encode_name for kind in (Chat, Completion) for field in msgspec.structs.fields(kind))
+_KINDS = (Chat, Completion, Responses, Answered)
+_MEMBERS = frozenset(field.encode_name for kind in _KINDS for field in msgspec.structs.fields(kind))
 _SPECIAL = "<|im_end|>"
 _MADE_S = 0.5
 """How long a text takes that comes all at once: long enough to be seen."""
@@ -152,6 +164,12 @@ def _bare_models(ideal: Ideal, seen: Seen) -> Reply:
     return edited(reply, lambda listed: {"data": listed["data"]}) if is_list else reply
 
 
+def _counts_otherwise(ideal: Ideal, seen: Seen) -> Reply:
+    reply = ideal.answer(seen)
+    is_count = path_of(seen) == "/v1/messages/count_tokens" and reply.status == 200
+    return edited(reply, lambda counted: {"tokens": counted["input_tokens"]}) if is_count else reply
+
+
 def _fails_at_bad_json(ideal: Ideal, seen: Seen) -> Reply:
     reply = ideal.answer(seen)
     is_bad = reply.status == 400 and request_of(seen) is None
@@ -174,6 +192,23 @@ def _stop_for_length(said: Json) -> Json:
     for choice in _choices(said):
         if choice.get("finish_reason") == "length":
             choice["finish_reason"] = "stop"
+    return said
+
+
+def _completed(said: Json) -> Json:
+    """A response that was cut is said to be whole."""
+    if said.get("type") == "response.incomplete":
+        return said | {"type": "response.completed", "response": _completed(said["response"])}
+    if said.get("object") == "response" and said.get("status") == "incomplete":
+        return said | {"status": "completed", "incomplete_details": None}
+    return said
+
+
+def _ended_turn(said: Json) -> Json:
+    """A message that was cut is said to be whole."""
+    place = as_object(said.get("delta")) if said.get("type") == "message_delta" else said
+    if place.get("stop_reason") == "max_tokens":
+        place["stop_reason"] = "end_turn"
     return said
 
 
@@ -263,10 +298,11 @@ def _nothing_without_role(ideal: Ideal, seen: Seen) -> Reply:
 def _says_special_token(ideal: Ideal, seen: Seen) -> Reply:
     """At the end of each text that ends by itself."""
     request = request_of(seen) or {}
-    if "messages" in request and not _stops(request) and not request.get("response_format"):
-        choice = first_choice(ideal, seen)
-        if choice.get("finish_reason") == "stop":
-            return said_as(ideal, seen, text_of(choice) + _SPECIAL)
+    is_talk = "messages" in request or "input" in request
+    if is_talk and not _stops(request) and not any(map(request.get, ("response_format", "text", "stop_sequences"))):
+        text, is_ended = whole_text(ideal, seen)
+        if is_ended:
+            return said_as(ideal, seen, text + _SPECIAL)
     return ideal.answer(seen)
 
 
@@ -299,6 +335,9 @@ HABITS: Mapping[str, Habit] = {
     "cmpl-echo": _ignoring("echo"),
     "cmpl-batch-index": _turned_round,
     "cmpl-suffix": _ignoring("suffix"),
+    "resp-incomplete": _changing(_completed),
+    "msg-max-tokens": _changing(_ended_turn),
+    "msg-count-tokens": _counts_otherwise,
     "ns-models-list": _bare_models,
     "live-stop-not-leaked": _leaks_stop,
     "live-stop-holdback-flushed": _withholds,

@@ -2,22 +2,30 @@
 
 import json
 import time
+from collections.abc import Callable
 from itertools import count
+from typing import TypeAlias
 
 from welldone.engines.ideal import likely, mind
 from welldone.engines.ideal.calls import calls_for
+from welldone.engines.ideal.messages import Answered
 from welldone.engines.ideal.pieces import has_token, side_by_side, streamed
 from welldone.engines.ideal.refusals import invalid
 from welldone.engines.ideal.requests import Chat, Completion, Request
+from welldone.engines.ideal.responses import Responses
 from welldone.engines.ideal.said import Said, limited, stopped
 from welldone.engines.ideal.samples import Sampler
 from welldone.engines.ideal.tokens import count_tokens, tokens_of
 from welldone.engines.scripts import JSON, Piece, Reply
 from welldone.wire import sse
+from welldone.wire.collect import Reply as Collected
 from welldone.wire.collect import collect
 from welldone.wire.dialects import chat, completions
 from welldone.wire.dialects.chat import ChatWriter
 from welldone.wire.dialects.completions import CompletionsWriter
+from welldone.wire.dialects.dialect import Translated, Writer
+from welldone.wire.dialects.messages import Messages as MessagesDialect
+from welldone.wire.dialects.responses import Responses as ResponsesDialect
 from welldone.wire.dialects.stream import StreamWriter
 from welldone.wire.events import (
     Event,
@@ -36,7 +44,14 @@ from welldone.wire.head import Endpoint, Head
 THINKING = "-thinking"
 """The end of the name of a model that thinks before it answers."""
 _MESSAGE_TOKENS = 4  # what templates put around a message
-_PREFIX = {Endpoint.CHAT: "chatcmpl", Endpoint.COMPLETIONS: "cmpl"}
+_PREFIX = {
+    Endpoint.CHAT: "chatcmpl-",
+    Endpoint.COMPLETIONS: "cmpl-",
+    Endpoint.RESPONSES: "resp_",
+    Endpoint.MESSAGES: "msg_",
+}
+
+Whole: TypeAlias = Callable[[Head, Collected], bytes]
 
 
 class Answers:
@@ -53,7 +68,7 @@ class Answers:
 
     def chat(self, request: Chat) -> Reply:
         """The reply to a chat."""
-        prompt = self.count_prompt([message.text for message in request.messages], len(request.messages))
+        prompt = self.count_chat(request)
         said = self.bounded(self.decide(request), request.most, request.stops, prompt)
         return self.speak(Endpoint.CHAT, request, [said] * (request.n or 1), prompt)
 
@@ -67,6 +82,30 @@ class Answers:
             said = self.bounded(self.go_on(request, prompt), request.most, request.stops, counted)
             choices += [said] * (request.n or 1)
         return self.speak(Endpoint.COMPLETIONS, request, choices, total)
+
+    def responses(self, request: Responses) -> Reply:
+        """The reply of /v1/responses."""
+        dialect = ResponsesDialect(request.echo, is_summary=request.wants_summary)
+        return self.translate(Endpoint.RESPONSES, request.chat, dialect)
+
+    def messages(self, request: Answered) -> Reply:
+        """The reply of /v1/messages."""
+        chat = request.chat
+        return self.translate(Endpoint.MESSAGES, chat, MessagesDialect(stops=tuple(chat.stops)))
+
+    def translate(self, endpoint: Endpoint, request: Chat, dialect: Translated) -> Reply:
+        """What is said to a chat, in another dialect."""
+        prompt = self.count_chat(request)
+        said = self.bounded(self.decide(request), request.most, request.stops, prompt)
+        head = self.head(endpoint, request)
+        events, usage = [self.events(request, 0, said, head)], self.usage(Endpoint.CHAT, [said], prompt)
+        if request.stream:
+            return self.stream(dialect.writer(head, lambda: usage), events, usage)
+        return self.whole(dialect.whole, head, events, usage)
+
+    def count_chat(self, request: Chat) -> int:
+        """The tokens of a chat. Raises `RefusedError` where no answer fits after it."""
+        return self.count_prompt([message.text for message in request.messages], len(request.messages))
 
     def count_prompt(self, texts: list[str], messages: int) -> int:
         """The tokens of a prompt. Raises `RefusedError` where no answer fits after it."""
@@ -131,11 +170,11 @@ class Answers:
         usage = self.usage(endpoint, choices, prompt)
         if request.stream:
             return self.stream(self.writer(endpoint, head, request), events, usage if request.wants_usage else None)
-        return self.whole(endpoint, head, events, usage)
+        return self.whole(chat.whole if endpoint is Endpoint.CHAT else completions.whole, head, events, usage)
 
     def head(self, endpoint: Endpoint, request: Request) -> Head:
         """What is the same on each chunk."""
-        name = f"{_PREFIX[endpoint]}-ideal{next(self._numbers)}"
+        name = f"{_PREFIX[endpoint]}ideal{next(self._numbers)}"
         return Head(name, int(time.time()), request.model or "", "fp_ideal")
 
     def usage(self, endpoint: Endpoint, choices: list[Said], prompt: int) -> Usage:
@@ -153,18 +192,18 @@ class Answers:
         kind = ChatWriter if endpoint is Endpoint.CHAT else CompletionsWriter
         return kind(head, usage_is_null=request.wants_usage)
 
-    def stream(self, writer: StreamWriter, events: list[list[Event]], usage: Usage | None) -> Reply:
+    def stream(self, writer: Writer, events: list[list[Event]], usage: Usage | None) -> Reply:
         """A stream."""
         rows = list(side_by_side(events))
         if usage is not None:
             rows.append([usage])
         return Reply(tuple(streamed(rows, writer, self.gap_s)), headers=dict(sse.HEADERS))
 
-    def whole(self, endpoint: Endpoint, head: Head, events: list[list[Event]], usage: Usage) -> Reply:
+    def whole(self, write: Whole, head: Head, events: list[list[Event]], usage: Usage) -> Reply:
         """The same in one JSON object, after all its pauses."""
         rows = list(side_by_side(events))
         reply = collect([event for row in rows for event in row] + [usage])
-        data = chat.whole(head, reply) if endpoint is Endpoint.CHAT else completions.whole(head, reply)
+        data = write(head, reply)
         after_s = self.gap_s * sum(map(has_token, rows))
         return Reply((Piece(base64=data, after_s=after_s),), headers=dict(JSON), framing="length")
 
@@ -180,11 +219,11 @@ class Answers:
         for number, call in enumerate(said.calls):
             events.append(ToolCall(index, number, self.call_id(head, index, number), call.name))
             events += [ToolArguments(index, number, piece) for piece in call.arguments]
-        return [*events, Finish(index, said.reason)]
+        return [*events, Finish(index, said.reason, said.stop)]
 
     def call_id(self, head: Head, index: int, number: int) -> str:
         """The name of a call: no two have the same."""
-        return f"call_{head.id.rpartition('-')[2]}_{index}_{number}"
+        return f"call_{head.id.replace('-', '_').rpartition('_')[2]}_{index}_{number}"
 
     def likelihood(self, request: Request, token: str, offset: int, *, is_first: bool) -> Json | None:
         """The log probabilities of a token, where they are asked for."""

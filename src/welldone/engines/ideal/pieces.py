@@ -4,8 +4,7 @@ from collections.abc import Iterable, Iterator
 from itertools import zip_longest
 
 from welldone.engines.scripts import Piece
-from welldone.wire.dialects.dialect import KEEP_ALIVE
-from welldone.wire.dialects.stream import StreamWriter
+from welldone.wire.dialects.dialect import KEEP_ALIVE, Writer
 from welldone.wire.events import Event, Reasoning, Text, ToolArguments, ToolCall
 
 TOKENS = (Text, Reasoning, ToolCall, ToolArguments)
@@ -19,7 +18,7 @@ def side_by_side(choices: list[list[Event]]) -> Iterator[list[Event]]:
         yield [event for event in row if event is not None]
 
 
-def streamed(rows: Iterable[list[Event]], writer: StreamWriter, gap_s: float) -> Iterator[Piece]:
+def streamed(rows: Iterable[list[Event]], writer: Writer, gap_s: float) -> Iterator[Piece]:
     """A stream up to its end. A row with tokens comes after a pause."""
     for row in rows:
         wait_s = gap_s if has_token(row) else 0.0

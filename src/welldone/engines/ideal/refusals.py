@@ -1,10 +1,14 @@
-"""What a request is told that cannot be answered: a status, and OpenAI's error body."""
+"""What a request is told that cannot be answered: a status, and the error body of its dialect."""
 
 import msgspec
 
 from welldone.engines.scripts import Reply, json_reply
+from welldone.wire.dialects.messages import objects as messages
 from welldone.wire.dialects.stream import error_object
 from welldone.wire.events import Failure
+
+_KINDS = {401: "authentication_error", 404: "not_found_error"}
+"""Anthropic's word for what is wrong, by status; else it is the request."""
 
 
 class RefusedError(Exception):
@@ -39,8 +43,10 @@ def not_found(message: str, param: str | None = None, code: str | None = None) -
     return RefusedError(404, message, param=param, code=code)
 
 
-def refusal(error: RefusedError) -> Reply:
-    """The reply that says so."""
+def refusal(error: RefusedError, *, is_anthropic: bool = False) -> Reply:
+    """The reply that says so, in OpenAI's shape or in Anthropic's."""
     said = error_object(Failure(error.message, error.kind, error.param, error.code))
+    if is_anthropic:
+        said = messages.error_object(Failure(error.message, _KINDS.get(error.status, "invalid_request_error")))
     reply = json_reply(said, error.status)
     return msgspec.structs.replace(reply, headers=reply.headers | error.headers)

@@ -24,16 +24,24 @@ class Options(msgspec.Struct):
     include_obfuscation: bool | None = None
 
 
-class Request(msgspec.Struct, kw_only=True):
-    """What chat and completions share. The limits are OpenAI's."""
+class Body(msgspec.Struct, kw_only=True):
+    """What all requests for an answer share. The limits are OpenAI's."""
 
     model: str | None = None
     stream: bool | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+
+    def check(self) -> None:
+        """Raises `RefusedError` for members that do not go together."""
+
+
+class Request(Body, kw_only=True):
+    """What chat and completions share."""
+
     stream_options: Options | None = None
     n: Annotated[int, Meta(ge=1, le=CHAT_CHOICES_LIMIT)] | None = None
     stop: Stop | Annotated[list[Stop], Meta(max_length=4)] | None = None
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
@@ -251,7 +259,7 @@ def _spelled(tokens: list[Any]) -> str:
     return " ".join(map(str, tokens))
 
 
-Kind = TypeVar("Kind", bound=Request)
+Kind = TypeVar("Kind", bound=Body)
 
 
 def read(body: str, kind: type[Kind]) -> Kind:

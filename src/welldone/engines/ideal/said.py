@@ -17,6 +17,8 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     text: tuple[str, ...] = ()
     calls: tuple[Call, ...] = ()
     reason: str = "stop"
+    stop: str | None = None
+    """The stop string that ended it."""
     spent: int = 0
     """How many tokens it took, also those that are not sent."""
     echo: tuple[str, ...] = ()
@@ -50,10 +52,10 @@ def limited(said: Said, most: int) -> Said:
 def stopped(said: Said, stops: list[str]) -> Said:
     """The same, up to the stop string that is complete first. Nothing of it is said, and all that stands before is."""
     text = "".join(said.text)
-    found = [(place + len(stop), place) for stop in stops if (place := text.find(stop)) >= 0]
+    found = [(place + len(stop), place, stop) for stop in stops if (place := text.find(stop)) >= 0]
     if not found:
         return said
-    end, begin = min(found)
+    end, begin, stop = min(found)
     kept: list[str] = []
     spoken = generated = 0
     for token in said.text:
@@ -63,6 +65,5 @@ def stopped(said: Said, stops: list[str]) -> Said:
         if spoken < begin:
             kept.append(token[: begin - spoken])
         spoken += len(token)
-    return msgspec.structs.replace(
-        said, text=tuple(kept), calls=(), reason="stop", spent=len(said.reasoning) + generated
-    )
+    spent = len(said.reasoning) + generated
+    return msgspec.structs.replace(said, text=tuple(kept), calls=(), reason="stop", stop=stop, spent=spent)

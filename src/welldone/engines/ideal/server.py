@@ -9,8 +9,10 @@ from urllib.parse import unquote
 import msgspec
 
 from welldone.engines.ideal.answers import Answers
+from welldone.engines.ideal.messages import Answered, Messages
 from welldone.engines.ideal.refusals import RefusedError, invalid, not_found, refusal
-from welldone.engines.ideal.requests import Chat, Completion, Request, read
+from welldone.engines.ideal.requests import Body, Chat, Completion, read
+from welldone.engines.ideal.responses import Responses
 from welldone.engines.scripted import Seen
 from welldone.engines.scripts import Piece, Reply, json_reply
 from welldone.wire.events import Json
@@ -22,7 +24,7 @@ _METHODS = "GET, HEAD, POST, OPTIONS"
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")  # the name of a header
 
 Answerer: TypeAlias = Callable[[Seen], Reply]
-RequestKind = TypeVar("RequestKind", bound=Request)
+RequestKind = TypeVar("RequestKind", bound=Body)
 
 
 class Ideal(Answers):
@@ -49,7 +51,7 @@ class Ideal(Answers):
         try:
             reply = self.route(seen)
         except RefusedError as error:
-            reply = self.refuse(error)
+            reply = refusal(error, is_anthropic=True) if _is_anthropic(seen) else self.refuse(error)
         reply = msgspec.structs.replace(reply, headers=reply.headers | self.cors())
         return _without_body(reply) if seen.method == "HEAD" else reply
 
@@ -74,6 +76,9 @@ class Ideal(Answers):
         routes: dict[str, tuple[str, Answerer]] = {
             "/v1/chat/completions": ("POST", lambda seen: self.chat(self.read(seen, Chat))),
             "/v1/completions": ("POST", lambda seen: self.completions(self.read(seen, Completion))),
+            "/v1/responses": ("POST", lambda seen: self.responses(self.read(seen, Responses))),
+            "/v1/messages": ("POST", lambda seen: self.messages(self.read(seen, Answered))),
+            "/v1/messages/count_tokens": ("POST", lambda seen: self.count(self.read(seen, Messages))),
             "/v1/models": ("GET", self.list_models),
             "/metrics": ("GET", self.metrics),
             "/health": ("GET", self.health),
@@ -89,6 +94,8 @@ class Ideal(Answers):
         if self._key is None:
             return
         said = seen.headers.get("authorization", "")
+        if _is_anthropic(seen) and "x-api-key" in seen.headers:
+            said = f"Bearer {seen.headers['x-api-key']}"
         if not hmac.compare_digest(said.encode("latin-1", "replace"), f"Bearer {self._key}".encode()):
             raise RefusedError(
                 401,
@@ -129,6 +136,10 @@ class Ideal(Answers):
         request.model = self.known(request.model)
         return request
 
+    def count(self, request: Messages) -> Reply:
+        """How many tokens a request would have."""
+        return json_reply({"input_tokens": self.count_chat(request.chat)})
+
     # ---- what is told of the server
 
     def health(self, seen: Seen) -> Reply:
@@ -167,6 +178,10 @@ class Ideal(Answers):
         if name not in self.models:
             raise not_found(f"The model '{name[:100]}' does not exist.", "model", "model_not_found")
         return name
+
+
+def _is_anthropic(seen: Seen) -> bool:
+    return seen.path.startswith("/v1/messages")
 
 
 def _without_body(reply: Reply) -> Reply:

@@ -105,7 +105,9 @@ def _block_start_full(heard: Heard) -> Iterator[Place]:
             yield Place(block.start.message, block.start.json, '"content_block":{"type":"text","text":""}, or another')
         elif wrong := anthropic.lacks(block.json, anthropic.MEMBERS.get(block.type, {})):
             wanted = f"a {block.type} block with {' and '.join(anthropic.MEMBERS[block.type])}"
-            yield Place(block.start.message, block.json, wanted, _milder(_SOFT.issuperset(wrong)))
+            # Deltas bring the input that a start does not speak of.
+            is_told = wrong == ["input"] and "input" not in block.json and bool(block.input)
+            yield Place(block.start.message, block.json, wanted, _milder(is_told or _SOFT.issuperset(wrong)))
 
 
 def _block_start_empty(heard: Heard) -> Iterator[Place]:

@@ -106,9 +106,9 @@ def _usage(heard: Heard) -> Iterator[Place]:
     last = None if heard.output.end is None else heard.output.end.message
     for at, response in _responses(heard):
         usage = response.get("usage")
-        # Only the last event has to tell, and not of what failed.
-        if at is not last or response.get("status") == "failed":
-            continue
+        is_failed = response.get("status") == "failed" if at is None else not heard.output.is_whole
+        if at is not last or is_failed:
+            continue  # only the last event has to tell
         if usage is None:
             yield Place(at, "no usage", "usage with its counts and details", Severity.TOLERATED)
         elif wrong := _uncounted(as_object(usage)):

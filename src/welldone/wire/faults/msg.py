@@ -348,8 +348,8 @@ WHOLE_SHAPE = Fault(
         "AI SDK anthropic: 'Invalid JSON response' without type, content, usage or its input_tokens",
         "anthropic-sdk-python: content is None, and reading it fails",
     ),
-    mend=Mend.LOSSLESS,
-    how="fill in what is missing; 0 where nobody counted",
+    mend=Mend.PARTIAL,
+    how="fill in what is missing, 0 where nobody counted; a reply without content is an error",
 )
 WHOLE_CONTENT = Fault(
     id="msg-whole-content",

@@ -92,7 +92,7 @@ class MessagesNative(Native):
         if not isinstance(kind, str) or (kind not in self._handlers and name in self._handlers):
             kind = name
         handler = self._handlers.get(kind)
-        if handler is None:
+        if handler is None or (value.get("error") is not None and kind != "error"):
             return self._unknown(value)
         if kind == "error" and name != "error":
             self.notes.note(faults.msg.ERROR_EVENT, value)
@@ -210,8 +210,9 @@ class MessagesNative(Native):
         content = value.get("content")
         if isinstance(content, str):
             content = [{"type": "text", "text": content}]
-        if not isinstance(content, list):
-            return self._fail(read_error(value, b"", Notes()) or garbage("a reply that is no message"))
+        failure = read_error({"type": "error", **value}, b"", Notes())
+        if failure is not None or not isinstance(content, list):
+            return self._fail(failure or garbage("a reply that is no message"))
         reason = _name(value.get("stop_reason"))
         if reason is not None and reason.lower() in FAILED:
             return self._fail(_broke_off(reason))
@@ -354,8 +355,9 @@ def _filled(usage: Json, **counts: int) -> Json:
 
 
 def _rest(value: Json, *names: str) -> Json:
-    """The members of an event that we do not know."""
-    return scrub_object({name: item for name, item in value.items() if name != "type" and name not in names})
+    """The members of an event that we do not know, less those by which an error is known."""
+    known = ("type", "error", "message", *names)
+    return scrub_object({name: item for name, item in value.items() if name not in known})
 
 
 def _update(into: Json, fields: Json) -> None:

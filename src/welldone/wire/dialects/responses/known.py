@@ -14,6 +14,8 @@ DELTAS = {f"{way.stem}.delta": kind for kind, way in (PARTS | CALLS).items()}
 """More of a text, and the type of the part or item that it is of."""
 DONES = {f"{way.stem}.done": kind for kind, way in (PARTS | CALLS).items()}
 """A text is whole."""
+ITEM_ADDED = "response.output_item.added"
+ITEM_DONE = "response.output_item.done"
 PART_ADDED = frozenset({"response.content_part.added", "response.reasoning_summary_part.added"})
 PART_DONE = frozenset({"response.content_part.done", "response.reasoning_summary_part.done"})
 ANNOTATION = "response.output_text.annotation.added"
@@ -51,3 +53,7 @@ LOOSE = frozenset(
 """Events that are about no item."""
 
 
+SAID = frozenset(
+    {*DELTAS, *DONES, *PART_ADDED, *PART_DONE, ANNOTATION, *STEPS, *LOOSE, ITEM_ADDED, ITEM_DONE},
+)
+"""All events that tell of the output."""

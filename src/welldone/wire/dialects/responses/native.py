@@ -3,36 +3,30 @@
 import msgspec
 
 from welldone.wire import faults, sse
-from welldone.wire.counts import read_usage
-from welldone.wire.dialects.responses.known import (
-    ANNOTATION,
-    BEGINS,
-    DELTAS,
-    DONES,
-    ENDS,
-    LOOSE,
-    PART_ADDED,
-    PART_DONE,
-    STEPS,
-)
-from welldone.wire.dialects.responses.objects import DEFAULTS, OURS, error_object, response_object, usage_object
+from welldone.wire.dialects.responses.counts import has_counts, read_counts, whole_usage
+from welldone.wire.dialects.responses.known import BEGINS, DELTAS, ENDS, SAID
+from welldone.wire.dialects.responses.objects import OURS, error_object, response_object
 from welldone.wire.dialects.responses.output import Output
 from welldone.wire.dialects.responses.scribe import Scribe
 from welldone.wire.dialects.stream import escape
-from welldone.wire.events import Failure, Json, Usage
+from welldone.wire.events import Failure, Json
 from welldone.wire.failures import garbage, read_error
 from welldone.wire.head import Endpoint, Head
 from welldone.wire.native import Native
 from welldone.wire.notes import Notes
 from welldone.wire.unicode import scrub_object
 
-_WHOLE = "the server's stream ended before the response was whole"
-_NAMES = {
-    "prompt_tokens": "input_tokens",
-    "completion_tokens": "output_tokens",
-    "prompt_tokens_details": "input_tokens_details",
-    "completion_tokens_details": "output_tokens_details",
-}
+_NEEDED = ("id", "object", "created_at", "model", "status", "output")
+"""Members of a Response without which clients fail."""
+_REQUIRED = frozenset(
+    {
+        *("error", "incomplete_details", "instructions", "metadata", "parallel_tool_calls"),
+        *("temperature", "tool_choice", "tools", "top_p"),
+    }
+)
+"""Members that OpenAI's definition requires as well."""
+_TYPES = {"tools": list, "parallel_tool_calls": bool}
+"""Members that clients go through without a look."""
 
 
 class ResponsesNative(Native):
@@ -52,7 +46,9 @@ class ResponsesNative(Native):
         )
         self._scribe = Scribe(response_object(fallback, echo or {}))
         self._output = Output(self._scribe, self.notes, fallback.id.removeprefix("resp_"))
-        self._heard = 0  # events that should have a number
+        self._number = 0  # that the next event should have
+        self._others: Json = {}  # members of the last event beside the Response
+        self._counted: Json = {}  # usage as its server told it
 
     @property
     def is_done(self) -> bool:
@@ -78,9 +74,10 @@ class ResponsesNative(Native):
             self.notes.note(faults.resp.TERMINAL_ONCE, value)
             return b""
         if kind == "keepalive":
-            self._count(value)
+            if "sequence_number" in value:
+                self._count(value)
             return self._silence()
-        if kind == "error" or (value.get("error") is not None and kind not in BEGINS | ENDS):
+        if kind == "error" or value.get("error"):  # clients take the second for a failure, whatever its type is
             return self._error(value, kind)
         if kind != name:
             self.notes.note(faults.resp.EVENT_NAME, name)
@@ -94,7 +91,9 @@ class ResponsesNative(Native):
         if kind in BEGINS:
             self._go_on(value, kind)
         elif kind in SAID:
-            self._begin({}, {})
+            if not self._scribe.has_begun:
+                self.notes.note(faults.resp.CREATED_FIRST, kind)
+                self._begin({}, {})
             self._output.hear(value, kind)
         else:
             self.notes.note(faults.resp.NO_UNKNOWN_EVENTS, kind)
@@ -105,10 +104,12 @@ class ResponsesNative(Native):
             failure = read_error(value, b"", self.notes)
             return self._fail(failure or garbage("a reply that is no Response"))
         self._begin(value, {})
+        self._compare(value)
+        self._count_tokens(value.get("usage"), is_due=True)
         self.notes.hush()  # what follows are events that nobody expects of a whole reply
         status = value.get("status")
         if status in ("queued", "in_progress", "cancelled") and not self._is_stream:
-            self.final = self._read_response(value) | {"status": status}  # to be asked for again
+            self.final = self._scribe.response | {"status": status, "output": value.get("output") or []}
             return b""
         kind = f"response.{status}"
         return self._conclude({"response": value}, kind if kind in ENDS else "response.completed") + self._scribe.take()
@@ -149,28 +150,115 @@ class ResponsesNative(Native):
         return self._fail(failure or garbage("an error that says nothing"))
 
     def _count(self, value: Json) -> None:
-        if value.get("sequence_number") != self._heard:
-            self.notes.note(faults.resp.SEQUENCE_NUMBER, value.get("sequence_number"))
-        self._heard += 1
+        number = value.get("sequence_number")
+        if type(number) is not int or number != self._number:
+            self.notes.note(faults.resp.SEQUENCE_NUMBER, number)
+        self._number = (number if type(number) is int else self._number) + 1
 
     # The Response.
 
     def _go_on(self, value: Json, kind: str) -> None:
         """An event that carries a Response that goes on."""
         response = _object(value.get("response"))
-        others = _without_response(value)
-        if kind == "response.created":
-            if self._scribe.has_begun:
-                self.notes.note(faults.resp.CREATED_FIRST, value)
-            self._begin(response, others)
-            return
-        self._begin(response, {})
-        self._note_id(response)
-        self._scribe.response |= self._read_response(response) | {"status": kind.removeprefix("response.")}
-        self._scribe.respond(kind, others)
+        is_first = not self._scribe.has_begun
+        if is_first != (kind == "response.created"):
+            self.notes.note(faults.resp.CREATED_FIRST, kind)
+        self._begin(response, _others(value) if kind == "response.created" else {})
+        self._compare(response)
+        if kind != "response.created":
+            self._scribe.response |= _repeated(response) | {"status": kind.removeprefix("response.")}
+            self._scribe.respond(kind, _others(value))
 
     def _begin(self, response: Json, others: Json) -> None:
         """`response.created`, once: from what its server says of the Response, and else from what is known."""
         if self._scribe.has_begun:
             return
-        if ...
+        named = {name: response[name] for name in ("id", "created_at", "model") if _is_told(name, response)}
+        if self._model is not None:
+            named["model"] = self._model
+        queued = {"status": "queued"} if response.get("status") == "queued" else {}
+        self._scribe.response |= _repeated(response) | named | queued
+        self._scribe.respond("response.created", others)
+
+    def _compare(self, response: Json) -> None:
+        """Note in what a Response is not whole, or not the one that was begun."""
+        if not all(_is_told(name, response) for name in _NEEDED) or not response.keys() >= _REQUIRED:
+            self.notes.note(faults.resp.CREATED_FULL, response)
+        if _is_told("id", response) and response["id"] != self._scribe.response["id"]:
+            self.notes.note(faults.resp.RESPONSE_ID, response["id"])
+
+    def _conclude(self, value: Json, kind: str) -> bytes:
+        """The event that carries a Response that has ended."""
+        response = _object(value.get("response"))
+        if not self._scribe.has_begun:
+            self.notes.note(faults.resp.CREATED_FIRST, kind)
+            self._begin(response, {})
+        self._compare(response)
+        status = kind.removeprefix("response.")
+        told = response.get("status")
+        if told != status:
+            self.notes.note(faults.resp.TERMINAL_ONCE, told)
+        if status == "completed" and told in ("incomplete", "failed"):
+            status = str(told)
+        self._scribe.response |= _repeated(response)
+        self._others = _others(value)
+        self._count_tokens(response.get("usage"), is_due=status != "failed")
+        self._output.conclude(response.get("output"), "completed" if status == "completed" else "incomplete")
+        if status == "failed":
+            return self._fail(self._read_failure(response.get("error")))
+        cut = {"incomplete_details": _details(response)} if status == "incomplete" else {}
+        self._end(status, cut)
+        return b""
+
+    def _read_failure(self, error: object) -> Failure:
+        told = _object(error)
+        if not isinstance(told.get("message"), str) or not isinstance(told.get("code"), str):
+            self.notes.note(faults.resp.ERROR, error)
+        return read_error({"error": told}, b"", Notes()) or garbage("a failure without an error")
+
+    def _count_tokens(self, told: object, *, is_due: bool) -> None:
+        usage = read_counts(_object(told))
+        if usage is None:
+            if is_due:
+                self.notes.note(faults.resp.USAGE, told)
+            return
+        self.usage = usage
+        self._counted = _object(told)
+        if not has_counts(self._counted):
+            self.notes.note(faults.resp.USAGE, told)
+
+    def _end(self, status: str, changed: Json) -> None:
+        usage = None if self.usage is None else whole_usage(self._counted, self.usage)
+        self.broken_arguments = self._output.broken_arguments
+        self.final = self._scribe.end(status, changed | {"usage": usage}, self._others)
+
+
+def _object(value: object) -> Json:
+    return value if isinstance(value, dict) else {}
+
+
+def _others(value: Json) -> Json:
+    """The members of an event beside its Response."""
+    return {key: item for key, item in value.items() if key != "response"}
+
+
+def _repeated(response: Json) -> Json:
+    """What a Response repeats of its request, and whatever else its server tells in it."""
+    return {
+        key: value for key, value in response.items() if key not in OURS and isinstance(value, _TYPES.get(key, object))
+    }
+
+
+def _is_told(name: str, response: Json) -> bool:
+    value = response.get(name)
+    if name == "created_at":
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if name == "output":
+        return isinstance(value, list)
+    return value == "response" if name == "object" else isinstance(value, str) and value != ""
+
+
+def _details(response: Json) -> Json:
+    """Why an answer was cut; mostly there was no more room."""
+    details = _object(response.get("incomplete_details"))
+    return details if isinstance(details.get("reason"), str) else {"reason": "max_output_tokens"}

@@ -1,6 +1,6 @@
-"""The objects of the Responses dialect: a Response, its items and parts, its usage and its error."""
+"""The objects of the Responses dialect: a Response, its items and parts, and its error."""
 
-from welldone.wire.events import Failure, Json, Usage
+from welldone.wire.events import Failure, Json
 from welldone.wire.head import Head
 
 DEFAULTS: Json = {
@@ -27,7 +27,8 @@ DEFAULTS: Json = {
 }
 """What a Response repeats of its request, where the request does not say."""
 
-_OURS = frozenset({"id", "object", "created_at", "status", "error", "incomplete_details", "model", "output", "usage"})
+OURS = frozenset({"id", "object", "created_at", "status", "error", "incomplete_details", "model", "output", "usage"})
+"""Members of a Response that tell of the answer, and not of its request."""
 _CALL = frozenset({"id", "type", "status", "call_id", "name", "arguments"})
 _CODES = {
     "invalid_request_error": "invalid_prompt",
@@ -48,7 +49,7 @@ def response_object(head: Head, echo: Json) -> Json:
         "model": head.model,
         "output": [],
         "usage": None,
-    } | {key: value for key, value in (DEFAULTS | echo).items() if key not in _OURS}
+    } | {key: value for key, value in (DEFAULTS | echo).items() if key not in OURS}
 
 
 def message_item(id: str) -> Json:
@@ -96,18 +97,6 @@ def text_logprobs(value: Json) -> list[Json]:
     return [_entry(entry) | {"top_logprobs": list(map(_entry, entry["top_logprobs"]))} for entry in entries]
 
 
-def usage_object(usage: Usage) -> Json:
-    """Usage in the words of this dialect; details that nobody told are 0."""
-    read, written = (_details(usage, name) for name in ("prompt_tokens_details", "completion_tokens_details"))
-    return {
-        "input_tokens": usage.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0, **read},
-        "output_tokens": usage.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0, **written},
-        "total_tokens": usage.total_tokens,
-    }
-
-
 def error_object(failure: Failure) -> Json:
     """Why a Response failed. Clients act by its code."""
     code = failure.code or _CODES.get(failure.type, "server_error")
@@ -119,8 +108,3 @@ def _entry(entry: Json) -> Json:
     raw = entry["bytes"]
     token = entry["token"]
     return {"token": token, "bytes": list(token.encode()) if raw is None else raw, "logprob": entry["logprob"]}
-
-
-def _details(usage: Usage, name: str) -> Json:
-    details = usage.more.get(name)
-    return details if isinstance(details, dict) else {}

@@ -5,9 +5,21 @@ close it. What they mean is told by the id first, then by the index, then by wha
 """
 
 from collections.abc import Iterable
+from types import UnionType
 
 from welldone.wire import faults
-from welldone.wire.dialects.responses.known import INDEX_OF, ITEM_OF
+from welldone.wire.dialects.responses.known import (
+    ANNOTATION,
+    DELTAS,
+    DONES,
+    INDEX_OF,
+    ITEM_ADDED,
+    ITEM_DONE,
+    ITEM_OF,
+    PART_ADDED,
+    PART_DONE,
+    STEPS,
+)
 from welldone.wire.dialects.responses.objects import part_object
 from welldone.wire.dialects.responses.scribe import CALLS, NAMED, PARTS, WITH_STATUS, Item, Scribe, Strand
 from welldone.wire.events import Json
@@ -17,6 +29,7 @@ from welldone.wire.notes import Notes
 _PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}
 _ADDRESS = frozenset({"type", "sequence_number", "item_id", "output_index", "content_index", "summary_index"})
 _PLACES = ("content", "summary")
+_LISTS: dict[str, type | UnionType] = {"annotations": list, "logprobs": list | None}
 
 
 class Output:
@@ -33,102 +46,26 @@ class Output:
         self._parts: dict[tuple[int, str, int], Strand] = {}  # by item, name of the index, and the server's index
         self._given: dict[Item | Strand, Json] = {}  # as they were added: some servers say all at once there
 
-    # What is heard.
-
-    def add(self, value: Json) -> None:
-        """An item begins."""
-        given = _object(value.get("item"))
-        if self._is_repeated(given, value.get("output_index")):
-            self._notes.note(faults.resp.ITEM_ADDED_FIRST, value)
-            return
-        item = self._open_item(given, value)
-        if item is None:
-            return
-        if value.get("output_index") != item.index:
-            self._notes.note(faults.resp.OUTPUT_INDEX, value)
-        if item.kind in WITH_STATUS and given.get("status") != "in_progress":
-            self._notes.note(faults.resp.ITEM_STATUS, value)
-
-    def finish(self, value: Json) -> None:
-        """An item is whole."""
-        theirs = _object(value.get("item"))
-        kind = theirs.get("type")
-        about = {"item_id": theirs.get("id"), "output_index": value.get("output_index")}
-        item = self._find(about, kind if isinstance(kind, str) else None)
-        if item is None:
-            self._notes.note(faults.resp.ITEM_ADDED_FIRST, value)
-            item = self._open_item(theirs, {"output_index": value.get("output_index")})
-        if item is None:
-            return
-        if item.is_open:
-            self._close(item, theirs, _without(value, "item"))
+    def hear(self, value: Json, kind: str) -> None:
+        """Say one of the events that tell of the output."""
+        if kind in DELTAS:
+            self._say(value, DELTAS[kind])
+        elif kind in DONES:
+            self._finish_text(value, DONES[kind])
+        elif kind == ITEM_ADDED:
+            self._add(value)
+        elif kind == ITEM_DONE:
+            self._finish(value)
+        elif kind in PART_ADDED:
+            self._add_part(value)
+        elif kind in PART_DONE:
+            self._finish_part(value)
+        elif kind in STEPS:
+            self._step(value, STEPS[kind])
+        elif kind == ANNOTATION:
+            self._annotate(value)
         else:
-            self._notes.note(faults.resp.DONE_EVENTS, value)
-
-    def add_part(self, value: Json) -> None:
-        """A part of an item begins."""
-        given = _object(value.get("part"))
-        kind = self._part_kind(value, given)
-        item = self._speaker(value, kind)
-        index = value.get(INDEX_OF[kind])
-        known = None if item is None else self._parts.get((item.index, INDEX_OF[kind], _number(index)))
-        if item is None or (known is not None and known.is_part_open):
-            self._notes.note(_part_fault(kind), value)
-        else:
-            part = self._open_part(item, kind, value, given)
-            self._compare(part, value)
-
-    def finish_part(self, value: Json) -> None:
-        """A part is whole."""
-        theirs = _object(value.get("part"))
-        part = self._strand(value, self._part_kind(value, theirs))
-        if part is None or not part.is_part_open:
-            self._notes.note(faults.resp.DONE_EVENTS, value)
-        else:
-            self._close_part(part, theirs, _without(value, "part"))
-
-    def say(self, value: Json, kind: str) -> None:
-        """More of a text."""
-        strand = self._strand(value, kind)
-        text = value.get("delta")
-        if not isinstance(text, str):
-            self._notes.note(faults.resp.DELTAS, value)
-        elif strand is None or not strand.is_open:
-            self._notes.note(faults.resp.DONE_EVENTS, value)
-        else:
-            members = _without(value, "delta")
-            strand.logprobs += self._logprobs(strand, members)
-            self._scribe.say(strand, text, None if members == strand.tail else members)
-
-    def finish_text(self, value: Json, kind: str) -> None:
-        """A text is whole."""
-        strand = self._strand(value, kind)
-        if strand is None or not strand.is_open:
-            self._notes.note(faults.resp.DONE_EVENTS, value)
-            return
-        members = _without(value, strand.way.member)
-        self._logprobs(strand, members)
-        if kind == "function_call" and members.get("name") != strand.value["name"]:
-            self._notes.note(faults.resp.ARGS_DONE, value)
-        self._settle(strand, value.get(strand.way.member))
-        self._scribe.close_text(strand, members)
-
-    def annotate(self, value: Json, event: str) -> None:
-        """A text gets an annotation."""
-        part = self._strand(value, "output_text")
-        if part is None or not part.is_part_open:
-            self._notes.note(faults.resp.DONE_EVENTS, value)
-            return
-        part.value = part.value | {"annotations": [*part.value["annotations"], value.get("annotation")]}
-        self._scribe.event(event, _without(value) | part.address)
-
-    def step(self, value: Json, event: str, kind: str) -> None:
-        """A tool of the server does something."""
-        item = self._find(value, kind)
-        if item is None or not item.is_open:
-            self._notes.note(faults.resp.ITEM_ADDED_FIRST if item is None else faults.resp.DONE_EVENTS, value)
-        else:
-            self._scribe.event(event, _without(value) | item.address)
+            self._scribe.event(kind, {}, value)
 
     def conclude(self, output: object, status: str) -> None:
         """All items, as the server lists them at its end: what is still open is closed, as `status`."""
@@ -154,6 +91,103 @@ class Output:
         for item in self._scribe.items:
             if item.is_open:
                 self._close(item, {"status": status})
+
+    # What is heard.
+
+    def _add(self, value: Json) -> None:
+        """An item begins."""
+        given = _object(value.get("item"))
+        if self._is_repeated(given, value.get("output_index")):
+            self._notes.note(faults.resp.ITEM_ADDED_FIRST, value)
+            return
+        item = self._open_item(given, value)
+        if item is None:
+            return
+        if value.get("output_index") != item.index:
+            self._notes.note(faults.resp.OUTPUT_INDEX, value)
+        if item.kind in WITH_STATUS and given.get("status") != "in_progress":
+            self._notes.note(faults.resp.ITEM_STATUS, value)
+
+    def _finish(self, value: Json) -> None:
+        """An item is whole."""
+        theirs = _object(value.get("item"))
+        kind = theirs.get("type")
+        about = {"item_id": theirs.get("id"), "output_index": value.get("output_index")}
+        item = self._find(about, kind if isinstance(kind, str) else None)
+        if item is None:
+            self._notes.note(faults.resp.ITEM_ADDED_FIRST, value)
+            item = self._open_item(theirs, {"output_index": value.get("output_index")})
+        if item is None:
+            return
+        if item.is_open:
+            self._close(item, theirs, _without(value, "item"))
+        else:
+            self._notes.note(faults.resp.DONE_EVENTS, value)
+
+    def _add_part(self, value: Json) -> None:
+        """A part of an item begins."""
+        given = _object(value.get("part"))
+        kind = self._part_kind(value, given)
+        item = self._speaker(value, kind)
+        index = value.get(INDEX_OF[kind])
+        known = None if item is None else self._parts.get((item.index, INDEX_OF[kind], _number(index)))
+        if item is None or (known is not None and known.is_part_open):
+            self._notes.note(_part_fault(kind), value)
+        else:
+            part = self._open_part(item, kind, value, given)
+            self._compare(part, value)
+
+    def _finish_part(self, value: Json) -> None:
+        """A part is whole."""
+        theirs = _object(value.get("part"))
+        part = self._strand(value, self._part_kind(value, theirs))
+        if part is None or not part.is_part_open:
+            self._notes.note(faults.resp.DONE_EVENTS, value)
+        else:
+            self._close_part(part, theirs, _without(value, "part"))
+
+    def _say(self, value: Json, kind: str) -> None:
+        """More of a text."""
+        strand = self._strand(value, kind)
+        text = value.get("delta")
+        if not isinstance(text, str):
+            self._notes.note(faults.resp.DELTAS, value)
+        elif strand is None or not strand.is_open:
+            self._notes.note(faults.resp.DONE_EVENTS, value)
+        else:
+            members = _without(value, "delta")
+            strand.logprobs += self._logprobs(strand, members)
+            self._scribe.say(strand, text, members)
+
+    def _finish_text(self, value: Json, kind: str) -> None:
+        """A text is whole."""
+        strand = self._strand(value, kind)
+        if strand is None or not strand.is_open:
+            self._notes.note(faults.resp.DONE_EVENTS, value)
+            return
+        members = _without(value, strand.way.member)
+        self._logprobs(strand, members)
+        if kind == "function_call" and members.get("name") != strand.value["name"]:
+            self._notes.note(faults.resp.ARGS_DONE, value)
+        self._settle(strand, value.get(strand.way.member))
+        self._scribe.close_text(strand, members)
+
+    def _annotate(self, value: Json) -> None:
+        """A text gets an annotation."""
+        part = self._strand(value, "output_text")
+        if part is None or not part.is_part_open:
+            self._notes.note(faults.resp.DONE_EVENTS, value)
+            return
+        part.value = part.value | {"annotations": [*part.value["annotations"], value.get("annotation")]}
+        self._scribe.event(value["type"], part.address, _without(value))
+
+    def _step(self, value: Json, kind: str) -> None:
+        """A tool of the server does something."""
+        item = self._find(value, kind)
+        if item is None or not item.is_open:
+            self._notes.note(faults.resp.ITEM_ADDED_FIRST if item is None else faults.resp.DONE_EVENTS, value)
+        else:
+            self._scribe.event(value["type"], item.address, _without(value))
 
     # Items.
 
@@ -181,7 +215,7 @@ class Output:
     def _open_item(self, given: Json, value: Json) -> Item | None:
         """A new item out of one that a server gave in an event; None where nobody could use it."""
         kind = given.get("type")
-        if not _is_name(kind):
+        if not isinstance(kind, str) or not kind:
             self._notes.note(faults.resp.ITEM_ADDED_FIRST, given)
             return None
         if kind in NAMED and not _is_name(given.get("name")):
@@ -382,8 +416,7 @@ def _is_name(value: object) -> bool:
 
 def _clean_part(part: Json) -> Json:
     """A part without lists that are none."""
-    lists = {"annotations": list, "logprobs": (list, type(None))}
-    return {key: value for key, value in part.items() if isinstance(value, lists.get(key, object))}
+    return {key: value for key, value in part.items() if isinstance(value, _LISTS.get(key, object))}
 
 
 def _part_fault(kind: str) -> faults.Fault:

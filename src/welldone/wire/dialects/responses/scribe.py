@@ -130,7 +130,10 @@ class Item:
 
 
 class Scribe:
-    """Makes the frames of one stream. They are kept until they are taken."""
+    """Makes the frames of one stream. They are kept until they are taken.
+
+    `others` are members of an event that this dialect does not know, or does not need.
+    """
 
     def __init__(self, response: Json) -> None:
         self.response = response
@@ -156,14 +159,15 @@ class Scribe:
         out.clear()
         return taken
 
-    def event(self, kind: str, members: Json) -> None:
-        """An event of this type; its number is given here."""
-        self._out.append(frame({"type": kind} | members | {"type": kind, "sequence_number": self._number}))
+    def event(self, kind: str, fixed: Json, others: Json | None = None) -> None:
+        """An event of this type; its number is given here. Where `others` say something else, what is `fixed` holds."""
+        fixed = {"type": kind, "sequence_number": self._number} | fixed
+        self._out.append(frame(fixed | others | fixed if others else fixed))
         self._number += 1
 
-    def respond(self, kind: str, members: Json | None = None) -> None:
-        """An event that carries the Response as it is now; `members` are others of the event."""
-        self.event(kind, (members or {}) | {"response": self.response | {"output": self.output()}})
+    def respond(self, kind: str, others: Json | None = None) -> None:
+        """An event that carries the Response as it is now."""
+        self.event(kind, {"response": self.response | {"output": self.output()}}, others)
 
     def keep_alive(self) -> None:
         """A sign of life; before the stream has begun only a comment may come."""
@@ -176,21 +180,21 @@ class Scribe:
         """All items as they are now."""
         return [item.snapshot() for item in self.items]
 
-    def end(self, status: str, changed: Json, members: Json | None = None) -> Json:
+    def end(self, status: str, changed: Json, others: Json | None = None) -> Json:
         """The event that ends the stream, with what has `changed` in the Response; the Response as it says it."""
         self.response = self.response | changed | {"status": status, "output": self.output()}
         self.final = self.response
-        self.event(f"response.{status}", (members or {}) | {"response": self.final})
+        self.event(f"response.{status}", {"response": self.final}, others)
         return self.final
 
-    def open_item(self, value: Json, members: Json | None = None) -> Item:
+    def open_item(self, value: Json, others: Json | None = None) -> Item:
         """A new item, as it begins."""
         item = Item(len(self.items), value)
         self.items.append(item)
-        self.event("response.output_item.added", (members or {}) | {"output_index": item.index, "item": value})
+        self.event("response.output_item.added", {"output_index": item.index, "item": value}, others)
         return item
 
-    def open_part(self, item: Item, value: Json, members: Json | None = None) -> Strand:
+    def open_part(self, item: Item, value: Json, others: Json | None = None) -> Strand:
         """A new part of an item, as it begins."""
         is_summary = value["type"] == "summary_text"
         parts = item.summary if is_summary else item.content
@@ -198,7 +202,7 @@ class Scribe:
         tail: Json = {"logprobs": []} if value["type"] == "output_text" else {}
         part = Strand(PARTS[value["type"]], address, value, tail)
         parts.append(part)
-        self.event(f"{_part_stem(part)}.added", (members or {}) | address | {"part": value})
+        self.event(f"{_part_stem(part)}.added", address | {"part": value}, others)
         return part
 
     def piece(self, strand: Strand, text: str) -> bytes:
@@ -212,24 +216,25 @@ class Scribe:
             payload = escape(payload)
         return b"%b%d%b%b%b" % (before, number, middle, payload, after)
 
-    def say(self, strand: Strand, text: str, members: Json | None = None) -> None:
-        """More of a text; `members` are others of the event."""
-        if members:
+    def say(self, strand: Strand, text: str, others: Json | None = None) -> None:
+        """More of a text."""
+        if others and others != strand.tail:
             strand.pieces.append(text)
-            self.event(f"{strand.way.stem}.delta", strand.tail | members | strand.address | {"delta": text})
+            said = strand.address | {"delta": text}
+            self.event(f"{strand.way.stem}.delta", said, strand.tail | others)
         else:
             self._out.append(self.piece(strand, text))
 
-    def close_text(self, strand: Strand, members: Json | None = None) -> None:
-        """A text is whole; `members` are others of the event."""
+    def close_text(self, strand: Strand, others: Json | None = None) -> None:
+        """A text is whole."""
         if strand.is_open:
             strand.is_open = False
-            logprobs = {"logprobs": strand.logprobs} if strand.tail else {}
             name = {"name": strand.value["name"]} if strand.kind == "function_call" else {}
+            logprobs = {"logprobs": strand.logprobs} if strand.tail else {}
             whole = strand.address | name | {strand.way.member: strand.whole}
-            self.event(f"{strand.way.stem}.done", logprobs | (members or {}) | whole)
+            self.event(f"{strand.way.stem}.done", whole, logprobs | (others or {}))
 
-    def close_part(self, part: Strand, value: Json | None = None, members: Json | None = None) -> None:
+    def close_part(self, part: Strand, value: Json | None = None, others: Json | None = None) -> None:
         """A part is whole; `value` are its members at its end, where they are known."""
         if part.is_part_open:
             self.close_text(part)
@@ -237,9 +242,9 @@ class Scribe:
             whole = {"type": part.kind, part.way.member: part.whole}
             collected = {"logprobs": part.logprobs} if part.logprobs else {}
             part.value = part.value | collected | (value or {}) | whole
-            self.event(f"{_part_stem(part)}.done", (members or {}) | part.address | {"part": part.value})
+            self.event(f"{_part_stem(part)}.done", part.address | {"part": part.value}, others)
 
-    def close_item(self, item: Item, status: str, value: Json | None = None, members: Json | None = None) -> None:
+    def close_item(self, item: Item, status: str, value: Json | None = None, others: Json | None = None) -> None:
         """An item is whole, with all in it; `value` are its members at its end, where they are known."""
         for part in item.content + item.summary:
             self.close_part(part)
@@ -254,7 +259,7 @@ class Scribe:
             kept["status"] = status
         item.value = whole | (value or {}) | kept
         item.is_open = False
-        self.event("response.output_item.done", (members or {}) | {"output_index": item.index, "item": item.value})
+        self.event("response.output_item.done", {"output_index": item.index, "item": item.value}, others)
 
 
 def frame(value: Json) -> bytes:

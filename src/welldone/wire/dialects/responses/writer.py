@@ -9,6 +9,7 @@ from welldone.wire import automaton
 from welldone.wire.automaton import Automaton
 from welldone.wire.collect import Answer, Reply
 from welldone.wire.dialects.dialect import Counted, Translated
+from welldone.wire.dialects.responses.counts import usage_object
 from welldone.wire.dialects.responses.objects import (
     call_item,
     call_members,
@@ -18,7 +19,6 @@ from welldone.wire.dialects.responses.objects import (
     reasoning_item,
     response_object,
     text_logprobs,
-    usage_object,
 )
 from welldone.wire.dialects.responses.scribe import Item, Scribe, Strand, frame
 from welldone.wire.dialects.stream import escape

@@ -1,0 +1,86 @@
+"""Every recorded reply of a chat server, read by clients of the Responses and the Messages API through the gateway."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.clients.cases import Case, recorded_cases
+from tests.clients.client import Client, Program
+from tests.clients.play import playing
+from tests.clients.programs.job import Job, Saw
+from tests.clients.readers import NO_ERROR, parsed
+from tests.clients.speakers import AGENTS, AI_SDK, SPEAKERS, Speaker
+from tests.live.server import Running, serving
+
+# These ask for more than they are told to, or object to calls that they did not offer.
+READERS = [speaker for speaker in SPEAKERS if speaker.program not in (AGENTS, AI_SDK)]
+CASES = [case for case in recorded_cases() if case.endpoint == "chat" and not case.wants_choices]
+ENDS = {
+    "responses": {"length": "incomplete", "content_filter": "incomplete"},
+    "messages": {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"},
+}
+"""What a finish reason of chat is called; a Response is completed where nothing else is said."""
+
+GATEWAY = """
+[upstreams.recorded]
+url = "{url}"
+models = ["*"]
+probe_s = 0    # it answers nothing but requests
+"""
+
+
+@pytest.fixture(scope="module")
+def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    config = tmp_path_factory.mktemp("gateway") / "welldone.toml"
+    with playing({case.name: case.reply for case in CASES}) as url:
+        config.write_text(GATEWAY.format(url=url))
+        with serving(["--config", str(config)], is_awaited=False) as running:
+            yield running
+
+
+@pytest.mark.parametrize("speaker", READERS, ids=lambda speaker: speaker.name)
+def test_a_client_shows_what_the_server_sent(
+    front: Running, client_of: Callable[[Program], Client], speaker: Speaker
+) -> None:
+    client = client_of(speaker.program)
+    wrong = {}
+    for case in CASES:
+        for way in ("stream", "helper") if case.is_stream else ("whole",):
+            saw = client.ask(
+                Job(
+                    scenario="answer",
+                    base_url=front.url,
+                    model=case.name,
+                    key=front.key or "none",
+                    endpoint=speaker.endpoint,
+                    way=way,
+                )
+            )
+            if complaint := _what_is_wrong(case, speaker, saw):
+                wrong[f"{case.name}, {way}"] = complaint
+    assert wrong == {}
+
+
+def _what_is_wrong(case: Case, speaker: Speaker, saw: Saw) -> str | None:
+    """In a few words; None where the client shows what the server sent, or an error where the server failed."""
+    if case.is_failure:
+        return None if saw["error"] else NO_ERROR
+    if saw["error"]:
+        return str(saw["error"])
+    (sent,) = case.choices
+    text = "".join(saw["pieces"])
+    if text != sent.text:
+        return f"shows {text!r} for {sent.text!r}"
+    calls = [[name, parsed(arguments)] for name, arguments in sent.calls]
+    if saw["calls"] != calls:
+        return f"shows {saw['calls']} for {calls}"
+    end = _end(speaker, sent.finish, has_calls=bool(calls))
+    if saw["finish"] != end:
+        return f"ends with {saw['finish']!r}, not {end!r}"
+    return None if case.usage in (None, saw["usage"]) else f"counts {saw['usage']}, not {case.usage}"
+
+
+def _end(speaker: Speaker, finish: str | None, *, has_calls: bool) -> str:
+    if has_calls and finish == "stop":  # as chat says it of a call that was asked for by name
+        finish = "tool_calls"
+    return ENDS[speaker.endpoint].get(finish or "", "completed")
