@@ -20,6 +20,7 @@ from welldone.cli.foreign import ACCEPTED, REFUSED, Foreign
 from welldone.cli.main import COMMANDS, run
 from welldone.net.settings import Field
 from welldone.serve.config import ALL_FIELDS
+from welldone.serve.requests import anthropic, responses
 from welldone.serve.requests.table import FIELDS, Use
 from welldone.serve.tables import DEFAULT_FIELDS, KEY_FIELDS, MODEL_FIELDS, UPSTREAM_FIELDS
 from welldone.wire import automaton
@@ -91,15 +92,19 @@ def _requests() -> str:
         "The table is that of `src/welldone/serve/requests/table.py`.",
     ]
     for use in Use:
-        lines += [
-            "",
-            f"## {use.value[0].upper()}{use.value[1:]}",
-            "",
-            "| field | where | what it may be |",
-            "|---|---|---|",
-        ]
+        lines += ["", f"## {_title(use)}", "", "| field | where | what it may be |", "|---|---|---|"]
         lines += [f"| `{row.name}` | {row.only or 'both'} | {_cell(row.note)} |" for row in FIELDS if row.use is use]
+    for path, rows, rest in (
+        ("/v1/responses", responses.FIELDS, "Any other field is read as one of a chat."),
+        ("/v1/messages", anthropic.FIELDS, "Any other field is dropped without a word, as in a chat."),
+    ):
+        lines += ["", f"## `{path}`", "", f"Requests become chats. {rest}", "", "| field | | |", "|---|---|---|"]
+        lines += [f"| `{row.name}` | {row.use.value.partition(':')[0]} | {_cell(row.note)} |" for row in rows]
     return "\n".join(lines) + "\n"
+
+
+def _title(use: Use) -> str:
+    return use.value[0].upper() + use.value[1:]
 
 
 def _page(fault: Fault) -> str:

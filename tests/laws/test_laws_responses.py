@@ -113,7 +113,7 @@ def said_in_responses(data: bytes) -> Json:
         elif kind in ("completed", "incomplete", "failed"):
             response = value["response"]
             said["status"] = response["status"]
-            said["error"] = (response["error"] or {}).get("message")
+            said["error"] = (response.get("error") or {}).get("message")
             if response["usage"]:
                 said["usage"] = [response["usage"][key] for key in ("input_tokens", "output_tokens", "total_tokens")]
     return said

@@ -35,13 +35,13 @@ KEEPALIVE: Event = {"type": "keepalive"}
 
 def _frames(events: list[Event]) -> bytes:
     """The stream of these events; those of the specification are numbered."""
-    body, number = b"", 0
+    frames, number = list[str](), 0
     for event in events:
         is_numbered = event.get("type") in KNOWN - {"keepalive"}
         told = {**event, "sequence_number": number} if is_numbered else event
         number += is_numbered
-        body += f"event: {event.get('type', '')}\ndata: {json.dumps(told, separators=(',', ':'))}\n\n".encode()
-    return body
+        frames.append(f"event: {event.get('type', '')}\ndata: {json.dumps(told, separators=(',', ':'))}\n\n")
+    return "".join(frames).encode()
 
 
 def _judged(body: bytes, **known: Any) -> Judgement:  # noqa: ANN401  # any field of a trace
@@ -144,6 +144,7 @@ CUSTOM[-1] = {**CALL[-1], "response": {**CALL[-1]["response"], "output": [CUSTOM
         _with(TEXT, 5, {"type": "response.output_text.annotation.added", "annotation_index": 0, "annotation": {}}),
         _with(TEXT, 2, KEEPALIVE, TEXT[1]),
         [TEXT[0], *FAILED[-1:]],
+        _changed(TEXT, "output_item.done", lambda event: event["item"]["content"].append({"type": "refusal"})),
         [*_without(TEXT, "output_text.done", "content_part.done", "output_item.done", "completed"), *FAILED[-1:]],
         [*_without(THOUGHTS, "reasoning_text.done", "content_part.done", "completed"), *FAILED[-1:]],
         _changed(_changed(SUMMARY, "output_item.added", lambda event: event["item"].pop("status")), "created", _set()),
@@ -225,7 +226,7 @@ LATE = TEXT[_at(TEXT, "output_text.delta")]
         (_changed(TEXT, "output_item.added", _set_item(status="completed")), {"resp-item-status"}),
         (_changed(THOUGHTS, "output_item.done", lambda event: event["item"].pop("status")), {"resp-item-status"}),
         (_hosted(status="in_progress"), {"resp-item-status"}),
-        (_with(TEXT, 2, {"type": 7}), {"resp-no-unknown-events"}),
+        (_with(TEXT, 2, {"type": 7}), {"resp-no-unknown-events", "resp-sequence-number"}),
         (_with(TEXT, 2, {"choices": []}), {"resp-no-unknown-events"}),
         (_with(TEXT, 2, {}), {"resp-no-unknown-events"}),
         (_with(FAILED, 2, {"type": "server_error", "message": "boom", "code": 500}), {"resp-error"}),
@@ -367,5 +368,5 @@ def test_no_events_make_it_raise(events: list[Event]) -> None:
 
 
 def test_many_items_and_parts_are_judged() -> None:
-    many = [{**event, "output_index": place} for place in range(2000) for event in TEXT[2:8]]
+    many = [{**event, "output_index": place} for place in range(500) for event in TEXT[2:8]]
     assert "resp-item-id-stable" in _rules([*TEXT[:2], *many, TEXT[-1]])

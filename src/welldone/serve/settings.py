@@ -189,7 +189,13 @@ class ServeSettings:
         ),
     ] = 4_096
     stored_bytes: Annotated[
-        int, Setting("--stored-bytes BYTES", "memory for them; the oldest go first", LIMITS, limits=(2**20, 2**40))
+        int,
+        Setting(
+            "--stored-bytes BYTES",
+            "memory for responses that are kept; the oldest go first",
+            LIMITS,
+            limits=(2**20, 2**40),
+        ),
     ] = 64 * 2**20  # some 16 bodies of the longest kind, or 4,096 of 16 KB, as most are
 
     log_format: Annotated[

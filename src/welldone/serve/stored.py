@@ -12,10 +12,10 @@ import msgspec
 
 from welldone.wire.events import Json
 
-_ENTRY_BYTES = 1_024
-"""What a response takes besides its texts; measured: 700."""
+_ENTRY_BYTES = 512
+"""What a response takes besides its texts; measured: 430."""
 _ITEM_BYTES = 256
-"""What an item takes, so that it can be found by its id."""
+"""What an item takes so that it can be found by its id; measured: 213."""
 
 _Key: TypeAlias = tuple[str, str]
 

@@ -32,7 +32,7 @@ def _stream(client: Theirs, request: dict[str, Theirs], said: Said) -> list[Thei
     usage = [0, 0]
     for event in client.messages.create(**request, stream=True):
         if event.type == "message_start":
-            usage = [event.message.usage.input_tokens, event.message.usage.output_tokens]
+            usage = _counts(event.message.usage)
         elif event.type == "content_block_start":
             assert event.index == len(blocks)
             blocks.append({**event.content_block.model_dump(exclude_none=True), "written": ""})
@@ -40,7 +40,7 @@ def _stream(client: Theirs, request: dict[str, Theirs], said: Said) -> list[Thei
             _add(blocks[event.index], event.delta, said)
         elif event.type == "message_delta":
             said.finish = event.delta.stop_reason
-            usage = [event.usage.input_tokens or usage[0], event.usage.output_tokens]
+            usage = [_counts(event.usage)[0] or usage[0], event.usage.output_tokens]
         elif event.type == "message_stop":
             said.usage = [*usage, sum(usage)]
     for block in blocks:
@@ -86,9 +86,14 @@ def _read(message: Theirs, said: Said) -> list[Theirs]:
     said.thoughts = [block.thinking for block in message.content if block.type == "thinking"]
     said.calls = [[block.name, block.input] for block in message.content if block.type == "tool_use"]
     said.finish = message.stop_reason
-    counted = [message.usage.input_tokens, message.usage.output_tokens]
+    counted = _counts(message.usage)
     said.usage = [*counted, sum(counted)]
     return [block.model_dump(exclude_none=True, exclude={"parsed_output"}) for block in message.content]
+
+
+def _counts(usage: Theirs) -> list[int]:
+    """Of the prompt and of the answer. The part of a prompt that was in a cache is counted apart."""
+    return [(usage.input_tokens or 0) + (usage.cache_read_input_tokens or 0), usage.output_tokens]
 
 
 def _ask(job: Job, said: Said, **more: Theirs) -> list[Theirs]:

@@ -33,7 +33,7 @@ const readers = {
         else add(blocks[event.index], event.delta, said);
       } else if (event.type === "message_delta") {
         said.finish = event.delta.stop_reason;
-        usage = { input_tokens: event.usage.input_tokens || usage.input_tokens, output_tokens: event.usage.output_tokens };
+        usage = promptOf(event.usage) ? event.usage : { ...usage, output_tokens: event.usage.output_tokens };
       } else if (event.type === "message_stop") said.usage = countsOf(usage);
     }
     blocks.forEach((block, index) => {
@@ -71,7 +71,9 @@ function read({ content, stop_reason, usage }, said) {
   return content;
 }
 
-const countsOf = ({ input_tokens, output_tokens }) => [input_tokens, output_tokens, input_tokens + output_tokens];
+// The part of a prompt that was in a cache is counted apart.
+const promptOf = ({ input_tokens, cache_read_input_tokens }) => (input_tokens ?? 0) + (cache_read_input_tokens ?? 0);
+const countsOf = (usage) => [promptOf(usage), usage.output_tokens, promptOf(usage) + usage.output_tokens];
 const callsIn = (blocks) => blocks.filter(({ type }) => type === "tool_use");
 const ask = (job, said, more) => readers[job.way](clientOf(job), requestOf(job, more), said);
 const answer = attempted((job, said) => ask(job, said));

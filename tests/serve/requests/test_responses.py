@@ -128,8 +128,15 @@ def test_what_a_model_said_in_one_turn_is_one_message() -> None:
 
 
 def test_between_a_call_and_its_output_nothing_stands() -> None:
-    got = messages(CALL, {"role": "assistant", "content": "wait"}, OUTPUT)
-    assert got[0] == {"role": "assistant", "content": "wait", "tool_calls": [CHAT_CALL]}
+    thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]}
+    first, second = ({"role": "assistant", "content": text} for text in ("let me see", "wait"))
+    got = messages(first, CALL, second, thought, OUTPUT)
+    assert got[0] == {
+        "role": "assistant",
+        "content": "let me see\nwait",
+        "reasoning_content": "hm",
+        "tool_calls": [CHAT_CALL],
+    }
     assert [message["role"] for message in got] == ["assistant", "tool"]
 
 
