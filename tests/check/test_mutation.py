@@ -7,10 +7,11 @@ from functools import cache
 import msgspec
 import pytest
 
-from tests.check.serving import BY_NAME, Choose, serving
+from tests.check.serving import Choose, serving
 from tests.net.aio import run
+from welldone.check.dialect import DIALECTS
 from welldone.check.probe import Probe
-from welldone.check.probes import PROBES
+from welldone.check.probes import PROBES_OF
 from welldone.check.reach import OUT_OF_REACH
 from welldone.check.report import Report, Verdict
 from welldone.check.run import check
@@ -23,7 +24,7 @@ from welldone.engines.scripts import Piece, Reply
 from welldone.rules.judge import judge
 from welldone.wire import sse
 from welldone.wire.faults import Hearing
-from welldone.wire.faults.catalogue import ALL
+from welldone.wire.faults.catalogue import ALL, BY_ID
 
 NEVER_S = 60.0
 PATIENCE = Patience(reply_s=20.0, silence_s=NEVER_S, prefill_s=NEVER_S, stream_s=NEVER_S, leave_s=0.2, after_done_s=0.2)
@@ -36,7 +37,13 @@ TIMED: Mapping[str, tuple[float, Patience]] = {
 }
 """Rules about times: how much faster than by itself the server is, and who waits for it."""
 BY_REPLY = [fault.id for fault in ALL if fault.by is Hearing.REPLY]
-BY_PROBE = [fault.id for fault in ALL if fault.by is Hearing.PROBE and fault.id not in OUT_OF_REACH]
+BY_PROBE = [
+    (fault.id, dialect.name)
+    for dialect in DIALECTS.values()
+    for fault in ALL
+    if fault.by is Hearing.PROBE and fault.id not in OUT_OF_REACH and {*dialect.endpoints} & {*fault.endpoints}
+]
+"""Rules, each with every dialect in which a server can break it."""
 ALSO: Mapping[str, Collection[str]] = {
     # An answer of nothing lacks its role, its reason or its end: whichever it is, a rule of its own speaks of it.
     "live-empty-generation": {"delta-role-first"},
@@ -46,22 +53,34 @@ KEY = "sk-of-the-ideal-server"
 _OPTIONAL = "a server need not send it, and the ideal one does not"
 _FAILED = "the streams of a right server do not fail"
 _QUICK = "a sign of life is due only in a long silence"
-UNHEARD = {
-    **dict.fromkeys(("sse-keepalive-form", "sse-keepalive-run-limit", "live-keepalive-in-silence"), _QUICK),
-    **dict.fromkeys(("env-service-tier", "env-obfuscation"), _OPTIONAL),
-    **dict.fromkeys(("ext-refusal", "ext-annotations", "ext-audio"), _OPTIONAL),
-    "fin-function-call-legacy": "no probe asks with the old functions",
-    **dict.fromkeys(("err-midstream-event", "err-then-done", "err-not-object-error", "err-not-error-field"), _FAILED),
-    **dict.fromkeys(("err-not-with-choices", "err-event-name"), _FAILED),
+_IN_ALL = {
+    **dict.fromkeys(("sse-keepalive-form", "live-keepalive-in-silence"), _QUICK),
+    "err-not-error-field": _FAILED,
     "err-retry-after": "a right server that has time is never too busy",
     **OUT_OF_REACH,
 }
-"""What a right server gives no occasion to judge, and why."""
+UNHEARD: Mapping[str, Mapping[str, str]] = {
+    "chat": {
+        **_IN_ALL,
+        "sse-keepalive-run-limit": _QUICK,
+        **dict.fromkeys(("env-service-tier", "env-obfuscation"), _OPTIONAL),
+        **dict.fromkeys(("ext-refusal", "ext-annotations", "ext-audio"), _OPTIONAL),
+        "fin-function-call-legacy": "no probe asks with the old functions",
+        **dict.fromkeys(("err-midstream-event", "err-then-done", "err-not-object-error"), _FAILED),
+        **dict.fromkeys(("err-not-with-choices", "err-event-name"), _FAILED),
+    },
+    "responses": {**_IN_ALL, "resp-keepalive": _QUICK, "resp-error": _FAILED},
+    "messages": {**_IN_ALL, "msg-ping-form": _QUICK, "msg-error-event": _FAILED, "msg-error-last": _FAILED},
+}
+"""What a right server gives no occasion to judge, by dialect, and why."""
 
 
-async def _check(choose: Choose, *probes: Probe, patience: Patience = PATIENCE, speed: float = 1.0) -> Report:
+async def _check(
+    choose: Choose, *probes: Probe, endpoint: str = "chat", patience: Patience = PATIENCE, speed: float = 1.0
+) -> Report:
     async with serving(choose, speed) as url:
-        return await check(CheckSettings(url=url, key=KEY, patience=patience), probes=probes or PROBES)
+        settings = CheckSettings(url=url, endpoint=endpoint, key=KEY, patience=patience)
+        return await check(settings, probes=probes or None)
 
 
 def _probe_of(seen: Seen) -> str:
@@ -72,24 +91,29 @@ def _probe_of(seen: Seen) -> str:
 
 
 @cache
-def _asked() -> list[tuple[Seen, Reply]]:
-    """All that the probes ask, and what is right to reply."""
+def _asked(endpoint: str) -> list[tuple[Seen, Reply]]:
+    """All that the probes of a dialect ask, and what is right to reply."""
     ideal, asked = Ideal(), list[tuple[Seen, Reply]]()
 
     def choose(seen: Seen) -> Reply:
         asked.append((seen, ideal.answer(seen)))
         return asked[-1][1]
 
-    run(_check(choose))
-    order = {probe.name: place for place, probe in enumerate(PROBES)}
+    run(_check(choose, endpoint=endpoint))
+    order = {probe.name: place for place, probe in enumerate(PROBES_OF[endpoint])}
     asked = [(seen, reply) for seen, reply in asked if _probe_of(seen) in order]
     return sorted(asked, key=lambda one: order[_probe_of(one[0])])
 
 
-def _first_fitting(rule: str) -> tuple[str, Collection[str]]:
+def _dialect(rule: str) -> str:
+    """The first one whose endpoints the rule speaks about."""
+    return next(dialect.name for dialect in DIALECTS.values() if {*dialect.endpoints} & {*BY_ID[rule].endpoints})
+
+
+def _first_fitting(rule: str, endpoint: str) -> tuple[str, Collection[str]]:
     """The first probe that asks for what the page shows, and all rules that its bytes break."""
     shown = Shown(rule, Ideal())
-    for seen, right in _asked():
+    for seen, right in _asked(endpoint):
         trace = shown.find(seen, right)
         if trace is not None:
             return _probe_of(seen), judge(trace).counts.keys()
@@ -98,18 +122,21 @@ def _first_fitting(rule: str) -> tuple[str, Collection[str]]:
 
 @pytest.mark.parametrize("rule", BY_REPLY)
 def test_a_rule_that_a_reply_breaks_is_found_and_no_other(rule: str) -> None:
-    name, shown = _first_fitting(rule)
+    endpoint = _dialect(rule)
+    name, shown = _first_fitting(rule, endpoint)
+    probe = next(probe for probe in PROBES_OF[endpoint] if probe.name == name)
     ideal = Ideal()
     flaw = flawed(rule, ideal)
-    report = run(_check(lambda seen: flaw(seen) if _probe_of(seen) == name else ideal.answer(seen), BY_NAME[name]))
+    choose: Choose = lambda seen: flaw(seen) if _probe_of(seen) == name else ideal.answer(seen)  # noqa: E731
+    report = run(_check(choose, probe, endpoint=endpoint))
     assert rule in report.broken
     assert report.broken.keys() <= {*shown}
 
 
-@pytest.mark.parametrize("rule", BY_PROBE)
-def test_a_rule_that_a_server_breaks_is_found_and_no_other(rule: str) -> None:
+@pytest.mark.parametrize(("rule", "endpoint"), BY_PROBE)
+def test_a_rule_that_a_server_breaks_is_found_and_no_other(rule: str, endpoint: str) -> None:
     speed, patience = TIMED.get(rule, (1.0, PATIENCE))
-    report = run(_check(flawed(rule, Ideal()), patience=patience, speed=speed))
+    report = run(_check(flawed(rule, Ideal()), endpoint=endpoint, patience=patience, speed=speed))
     assert rule in report.broken
     assert report.broken.keys() <= {rule, *ALSO.get(rule, ())}
 
@@ -129,22 +156,24 @@ def _unhurried(ideal: Ideal) -> Choose:
             return talks.answer(seen)
         if _probe_of(seen) != "long":
             return ideal.answer(seen)
-        role, first, *rest = reads.answer(seen).pieces
-        pieces = (role, Piece(base64=first.data, after_s=0.4), *rest)
-        return Reply(pieces, headers=dict(sse.HEADERS))
+        pieces = list(reads.answer(seen).pieces)
+        place = 0 if seen.path == "/v1/messages" else 1  # nothing comes before the first word there
+        pieces[place] = Piece(base64=pieces[place].data, after_s=0.4)
+        return Reply(tuple(pieces), headers=dict(sse.HEADERS))
 
     return choose
 
 
-def test_nothing_is_found_in_a_right_server_and_nearly_every_rule_is_judged() -> None:
+@pytest.mark.parametrize("endpoint", DIALECTS)
+def test_nothing_is_found_in_a_right_server_and_nearly_every_rule_is_judged(endpoint: str) -> None:
     patience = msgspec.structs.replace(PATIENCE, prefill_s=0.2, leave_s=10.0)
     reports = [
-        run(_check(_unhurried(Ideal(key=KEY)), patience=patience)),
-        run(_check(Ideal(key=KEY, models=("ideal-thinking",)).answer, patience=patience)),
+        run(_check(_unhurried(Ideal(key=KEY)), endpoint=endpoint, patience=patience)),
+        run(_check(Ideal(key=KEY, models=("ideal-thinking",)).answer, endpoint=endpoint, patience=patience)),
     ]
     assert [report.findings for report in reports] == [(), ()]
     judged = {rule.id for report in reports for rule in report.rules if rule.verdict is Verdict.RIGHT}
-    assert {fault.id for fault in ALL} - judged == UNHEARD.keys()
+    assert {rule.id for rule in reports[0].rules} - judged == UNHEARD[endpoint].keys()
     assert [(probe.name, probe.why) for probe in reports[0].probes if probe.verdict is not Verdict.RIGHT] == [
         ("reasoning", "the model does not think aloud")
     ]

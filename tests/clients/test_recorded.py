@@ -1,10 +1,12 @@
 """Every recorded reply of a chat server, read by clients of the Responses and the Messages API through the gateway."""
 
 from collections.abc import Callable, Iterator
+from itertools import zip_longest
+from typing import Any
 
 import pytest
 
-from tests.clients.cases import Case, recorded_cases
+from tests.clients.cases import Case, is_object, recorded_cases
 from tests.clients.client import Client, Program
 from tests.clients.play import playing
 from tests.clients.programs.job import Job, Saw
@@ -20,6 +22,9 @@ ENDS = {
     "messages": {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"},
 }
 """What a finish reason of chat is called; a Response is completed where nothing else is said."""
+
+# So says the helper of anthropic for Python of arguments that begin as no object does.
+OBJECTION = "ValueError: Unable to parse tool parameter JSON"
 
 GATEWAY = """
 [upstreams.recorded]
@@ -66,18 +71,29 @@ def _what_is_wrong(case: Case, speaker: Speaker, saw: Saw) -> str | None:
     if case.is_failure:
         return None if saw["error"] else NO_ERROR
     if saw["error"]:
-        return str(saw["error"])
+        is_objection = case.is_arguable and saw["error"].startswith(OBJECTION)
+        return None if is_objection else str(saw["error"])
     (sent,) = case.choices
     text = "".join(saw["pieces"])
     if text != sent.text:
         return f"shows {text!r} for {sent.text!r}"
-    calls = [[name, parsed(arguments)] for name, arguments in sent.calls]
-    if saw["calls"] != calls:
-        return f"shows {saw['calls']} for {calls}"
-    end = _end(speaker, sent.finish, has_calls=bool(calls))
+    wrong = [
+        (mine, theirs) for mine, theirs in zip_longest(saw["calls"], sent.calls) if not _is_same(speaker, mine, theirs)
+    ]
+    if wrong:
+        return f"shows other calls: {wrong}"
+    end = _end(speaker, sent.finish, has_calls=bool(sent.calls))
     if saw["finish"] != end:
         return f"ends with {saw['finish']!r}, not {end!r}"
     return None if case.usage in (None, saw["usage"]) else f"counts {saw['usage']}, not {case.usage}"
+
+
+def _is_same(speaker: Speaker, mine: list[Any] | None, theirs: list[Any] | None) -> bool:
+    if mine is None or theirs is None:
+        return False
+    # What is given to a tool is an object in Messages. Arguments that are none cannot be said there.
+    is_sayable = speaker.endpoint != "messages" or is_object(theirs[1])
+    return mine[0] == theirs[0] and (mine[1] == parsed(theirs[1]) or not is_sayable)
 
 
 def _end(speaker: Speaker, finish: str | None, *, has_calls: bool) -> str:

@@ -106,6 +106,8 @@ def said_in_messages(data: bytes) -> Json:
                 said["more"] |= {k: v for k, v in value["delta"].items() if k not in ("stop_reason", "stop_sequence")}
             case "error":
                 said["error"] = value["error"]["message"]
+            case _:
+                pass
     return said
 
 
@@ -369,7 +371,7 @@ BLOCKS = st.one_of(
 def right(draw: st.DrawFn) -> bytes:
     """A right stream, of things that only this dialect can say."""
     usage = {"input_tokens": 5, "output_tokens": 1, "cache_creation_input_tokens": 7, "service_tier": "standard"}
-    message = {"id": "msg_x", "type": "message", "role": "assistant", "model": "claude", "content": []}
+    message: Json = {"id": "msg_x", "type": "message", "role": "assistant", "model": "claude", "content": []}
     message |= {"stop_reason": None, "stop_sequence": None, "usage": usage, "container": None}
     values: list[Json] = [{"type": "message_start", "message": message}]
     for index, (start, deltas) in enumerate(draw(st.lists(BLOCKS, max_size=5))):

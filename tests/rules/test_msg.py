@@ -242,6 +242,7 @@ BREAKS, TOLERATED = {Severity.BREAKS.value}, {Severity.TOLERATED.value}
         (stream(start(), *HI, why({"deep": []}), STOP), "msg-stop-reason", BREAKS),
         (called(*HI), "msg-stop-reason-tool-use", BREAKS),
         (called(began(TOOL), ended(), reason="end_turn"), "msg-stop-reason-tool-use", BREAKS),
+        (called(began(TOOL), ended(), reason="stop_sequence"), "msg-stop-reason-tool-use", BREAKS),
         (called(*HI, reason="stop_sequence"), "msg-stop-sequence", TOLERATED),
         (stream(start(), *HI, why(usage=None), STOP), "msg-usage-delta", BREAKS),
         (stream(start(), *HI, why(usage={"output_tokens": 1.5}), STOP), "msg-usage-delta", BREAKS),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import cache
 
 from openai import APIStatusError, NotFoundError, OpenAI
 from pydantic import BaseModel
@@ -19,8 +20,14 @@ class Place(BaseModel):
     days: Days
 
 
+@cache
+def _kept_client(base_url: str, key: str) -> OpenAI:
+    """To make one takes longer than most answers."""
+    return OpenAI(base_url=base_url, api_key=key, max_retries=0, timeout=LIMIT_S)
+
+
 def _client(job: Job) -> OpenAI:
-    return OpenAI(base_url=job.base_url, api_key=job.key, max_retries=0, timeout=LIMIT_S)
+    return _kept_client(job.base_url, job.key)
 
 
 def _request(job: Job, **more: Theirs) -> dict[str, Theirs]:
@@ -96,8 +103,7 @@ def _read_end(response: Theirs, said: Said) -> None:
 
 
 def _ask(job: Job, said: Said, **more: Theirs) -> Theirs:
-    with _client(job) as client:
-        return READERS[job.way](client, _request(job, **more), said)
+    return READERS[job.way](_client(job), _request(job, **more), said)
 
 
 def answer(job: Job) -> Saw:
@@ -148,24 +154,24 @@ def _results(job: Job, output: Theirs) -> list[Theirs]:
 
 def structured(job: Job) -> Saw:
     request = _request(job, input=job.question, max_output_tokens=job.call_tokens)
-    with _client(job) as client:
-        whole = client.responses.parse(**request, text_format=Place).output_parsed
-        with client.responses.stream(**request, text_format=Place) as stream:
-            streamed = stream.get_final_response().output_parsed
+    responses = _client(job).responses
+    whole = responses.parse(**request, text_format=Place).output_parsed
+    with responses.stream(**request, text_format=Place) as stream:
+        streamed = stream.get_final_response().output_parsed
     return {"places": [place.model_dump() for place in (whole, streamed) if place]}
 
 
 def stored(job: Job) -> Saw:
     """A response is kept, given again, and gone when it was deleted."""
-    with _client(job) as client:
-        made = client.responses.create(**_request(job))
-        again = client.responses.retrieve(made.id)
-        items = client.responses.input_items.list(made.id)
-        client.responses.delete(made.id)
-        try:
-            client.responses.retrieve(made.id)
-        except NotFoundError as error:
-            return {"again": again == made, "input": [item.type for item in items], **told(error, error.status_code)}
+    responses = _client(job).responses
+    made = responses.create(**_request(job))
+    again = responses.retrieve(made.id)
+    items = [item.type for item in responses.input_items.list(made.id)]
+    responses.delete(made.id)
+    try:
+        responses.retrieve(made.id)
+    except NotFoundError as error:
+        return {"again": again.output == made.output, "input": items, **told(error, error.status_code)}
     return {"error": None}
 
 
