@@ -1,14 +1,15 @@
 """What a gateway can mend is mended: behind it a server may break the rule, and the check finds nothing."""
 
+from itertools import product
 from pathlib import Path
 
 import pytest
 
-from tests.check.serving import BY_NAME, Choose
-from tests.check.test_mutation import PATIENCE, TIMED, _first_fitting
+from tests.check.serving import Choose
+from tests.check.test_mutation import PATIENCE, TIMED, _dialect, _first_fitting
 from tests.net.aio import run
 from welldone.check.probe import Probe
-from welldone.check.probes import PROBES
+from welldone.check.probes import PROBES_OF
 from welldone.check.reach import OUT_OF_REACH
 from welldone.check.report import Report
 from welldone.check.run import check
@@ -35,16 +36,26 @@ FAILED = "err-refused-4xx"
 """A stream that failed behind the gateway before it had said anything is a 502."""
 
 
-async def _check(folder: Path, choose: Choose, speed: float, *probes: Probe) -> Report:
-    """What is heard of a gateway in front of a server."""
+async def _check(
+    folder: Path,
+    choose: Choose,
+    speed: float,
+    endpoint: str,
+    *probes: Probe,
+    model: str = "ideal",
+    is_native: bool = True,
+) -> Report:
+    """What is heard of a gateway in front of a server that speaks the dialect itself, or only chat."""
     async with await Scripted(Script(speed=speed), choose, for_all=True).listen() as behind:
-        upstream = UpstreamSettings(name="a", url=f"http://127.0.0.1:{behind.port}/v1", probe_s=0.0)
+        speaks = (endpoint,) if is_native and endpoint != "chat" else ()
+        upstream = UpstreamSettings(name="a", url=f"http://127.0.0.1:{behind.port}/v1", probe_s=0.0, speaks=speaks)
         settings = ServeSettings(port=0, cors_origins=("http://localhost:3000",))
         server = Server(Config(server=settings, models=(), upstreams=(upstream,)), keys=(), folder=folder)
         await server.start()
         try:
             url = f"http://127.0.0.1:{server.port}/v1"
-            return await check(CheckSettings(url=url, model="ideal", patience=PATIENCE), probes=probes)
+            asked = CheckSettings(url=url, endpoint=endpoint, model=model, patience=PATIENCE)
+            return await check(asked, probes=probes)
         finally:
             await server.stop()
 
@@ -56,16 +67,32 @@ def _after_the_first_look(flaw: Choose) -> Choose:
     return lambda seen: ideal.answer(seen) if seen.method == "POST" and next(first, None) else flaw(seen)
 
 
-def _probes(fault: Fault) -> list[Probe]:
+def _probes(fault: Fault, endpoint: str) -> list[Probe]:
     """Who would hear it."""
     if fault.by is Hearing.REPLY:
-        return [BY_NAME[_first_fitting(fault.id)[0]]]
-    return [probe for probe in PROBES if fault.id in probe.rules]
+        name, _ = _first_fitting(fault.id, endpoint)
+        return [probe for probe in PROBES_OF[endpoint] if probe.name == name]
+    return [probe for probe in PROBES_OF[endpoint] if fault.id in probe.rules]
 
 
 @pytest.mark.parametrize("fault", MENDED, ids=lambda fault: fault.id)
 def test_what_can_be_mended_is_mended(fault: Fault, tmp_path: Path) -> None:
     speed, _ = TIMED.get(fault.id, (1.0, PATIENCE))
-    report = run(_check(tmp_path, _after_the_first_look(flawed(fault.id, Ideal())), speed, *_probes(fault)))
-    is_failure = fault.id.startswith("err-")
+    endpoint = _dialect(fault.id)
+    flaw = _after_the_first_look(flawed(fault.id, Ideal()))
+    report = run(_check(tmp_path, flaw, speed, endpoint, *_probes(fault, endpoint)))
+    is_failure = fault.id.startswith(("err-", "resp-error", "msg-error-"))
     assert report.broken.keys() <= ({FAILED} if is_failure else set())
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "is_native"), [("chat", True), *product(("responses", "messages"), (True, False))]
+)
+@pytest.mark.parametrize("model", ["ideal", "ideal-thinking"])
+def test_a_gateway_in_front_of_a_right_server_is_right(
+    endpoint: str, is_native: bool, model: str, tmp_path: Path
+) -> None:
+    right = Ideal(models=(model,)).answer
+    report = run(_check(tmp_path, right, 1.0, endpoint, *PROBES_OF[endpoint], model=model, is_native=is_native))
+    assert report.findings == ()
+    assert not any(probe.is_given_up for probe in report.probes)

@@ -21,7 +21,7 @@ MODELS = ["says", "calls", "limited", "breaks", "falls-silent", "stalls"]
 _COUNTED = dict(zip(("prompt_tokens", "completion_tokens", "total_tokens"), USAGE, strict=True))
 _END = (Piece(f"data: {json.dumps({'choices': [], 'usage': _COUNTED})}\n\n"), Piece("data: [DONE]\n\n"))
 # More than is read at once, so that what was said before it has gone out when the failure comes.
-_PADDING = Piece(f": {'w' * 65536}\n\n", times=32)
+_PADDING = Piece(f": {'w' * 65536}\n\n", times=16)
 _FAILURE = {"error": {"message": COMPLAINT, "type": "server_error", "code": "no_card"}}
 
 

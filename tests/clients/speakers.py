@@ -27,8 +27,8 @@ class Speaker:
     ways: tuple[str, ...]
     ends: tuple[str | None, str | None]
     """Of an answer that is whole, and of one that reached its limit; None where it tells nobody."""
-    errors: tuple[str, str]
-    """For a model that is not there, and for a request that is wrong."""
+    errors: tuple[str, str | None]
+    """For a model that is not there, and for a temperature that is too high; None where it lowers that itself."""
     shows_thoughts: bool = True
 
 
@@ -82,7 +82,7 @@ SPEAKERS = (
         endpoint="messages",
         ways=TWO_WAYS,
         ends=("stop", "length"),
-        errors=_AI_ERRORS,
+        errors=("AI_APICallError", None),
     ),
 )
 

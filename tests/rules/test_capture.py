@@ -9,6 +9,11 @@ from hypothesis import strategies as st
 from welldone.rules.capture import read_capture, read_trace
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
+from welldone.wire.dialects.dialect import Dialect
+from welldone.wire.dialects.messages import Messages
+from welldone.wire.dialects.responses import Responses
+from welldone.wire.events import Finish, Opening, Text, Usage
+from welldone.wire.head import Head
 
 BODY = b"data: [DONE]\n\n"
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -72,9 +77,17 @@ def test_a_content_length_says_whether_the_body_is_complete(length: bytes, compl
     [
         (b'data: {"object": "text_completion","choices":[]}\n\n', "completions"),
         (b'data: {"choices":[{"delta":{"content":"{\\"object\\":\\"text_completion\\"}"}}]}\n\n', "chat"),
+        (b'event: response.created\ndata: {"type":"response.created"}\n\n', "responses"),
+        (b'{"id":"resp_1","object": "response"}', "responses"),
+        (b'event: message_start\ndata: {"type": "message_start"}\n\n', "messages"),
+        (b'data: {"index":0,"type":"content_block_delta"}\n\n', "messages"),
+        (b'{"id":"msg_1","type":"message","role":"assistant"}', "messages"),
+        (b'{"type":"error","error":{"type":"api_error","message":"x"}}', "messages"),
+        (b'{"error":{"type":"api_error","message":"x"}}', "chat"),
+        (b'data: {"choices":[{"delta":{"type":"message_start"}}]}\n\n', "chat"),
     ],
 )
-def test_chunks_of_completions_name_themselves(body: bytes, endpoint: str) -> None:
+def test_endpoints_name_themselves_in_their_replies(body: bytes, endpoint: str) -> None:
     assert read_capture(body).endpoint == endpoint
 
 
@@ -130,6 +143,12 @@ WHOLE = (
 )
 
 
+def _written(dialect: Dialect) -> bytes:
+    writer = dialect.writer(Head("a_1", 1, "m"), lambda: None)
+    events = [Opening(0), Text(0, "a"), Text(0, "b"), Finish(0, "stop"), Usage(1, 2, 3, {})]
+    return b"".join([*(writer.send(event) for event in events), writer.end()])
+
+
 @pytest.mark.parametrize(
     ("path", "status", "is_stream", "body"),
     [
@@ -139,8 +158,10 @@ WHOLE = (
         ("/v1/completions", 200, True, TEXT + ENVELOPE[1].replace(b'"choices":[{"index":0,', USAGE)),
         ("/v1/chat/completions", 200, False, WHOLE),
         ("/v1/chat/completions", 400, True, FAILURE),
+        ("/v1/responses", 200, True, _written(Responses({}))),
+        ("/v1/messages", 200, True, _written(Messages())),
     ],
-    ids=["chat", "broken", "late", "completions", "whole", "failure"],
+    ids=["chat", "broken", "late", "completions", "whole", "failure", "responses", "messages"],
 )
 def test_a_record_that_was_left_blames_nobody_for_its_end(path: str, status: int, is_stream: bool, body: bytes) -> None:
     request = {"stream": is_stream, "stream_options": {"include_usage": True}}
@@ -157,14 +178,24 @@ def test_a_record_that_was_left_blames_nobody_for_its_end(path: str, status: int
         assert (trace.body, trace.end, judge(trace).findings != ()) == (body[:-20], True, True)
 
 
-def test_who_leaves_after_done_has_heard_the_end() -> None:
-    trace = read_trace({"body_complete": None, "error": "left"}, b"data: [DONE]\n\nda")
-    assert (trace.body, trace.end) == (b"data: [DONE]\n\nda", True)
+@pytest.mark.parametrize(
+    "end", [b"data: [DONE]\n\n", b"event: message_stop\ndata: {}\n\n", b"event: response.completed\r\ndata: {}\r\n\r\n"]
+)
+def test_who_leaves_after_the_end_has_heard_it(end: bytes) -> None:
+    trace = read_trace({"body_complete": None, "error": "left"}, end + b"da")
+    assert (trace.body, trace.end) == (end + b"da", True)
 
 
 @pytest.mark.parametrize(
     ("endpoint", "wanted"),
-    [("/v1/completions", "completions"), ("/v1/chat/completions/", "chat"), ("/v1/models", "chat"), (None, "chat")],
+    [
+        ("/v1/completions", "completions"),
+        ("/v1/chat/completions/", "chat"),
+        ("/v1/models", "chat"),
+        (None, "chat"),
+        ("/v1/responses", "responses"),
+        ("/v1/messages?beta=true", "messages"),
+    ],
 )
 def test_the_path_names_the_endpoint(endpoint: object, wanted: str) -> None:
     assert read_trace({"endpoint": endpoint}, BODY).endpoint == wanted

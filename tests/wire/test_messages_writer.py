@@ -1,7 +1,6 @@
 """The dialect of /v1/messages: what is translated into it."""
 
 import json
-from typing import Any
 
 import pytest
 
@@ -74,7 +73,7 @@ def short(value: Json) -> str:
 
 
 def test_a_message_begins_says_a_text_and_ends() -> None:
-    message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": []}
+    message: Json = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": []}
     message |= {"stop_reason": None, "stop_sequence": None, "usage": NOTHING}
     assert write(OPEN, Text(0, "a"), Text(0, "é\u2028"), STOP, Usage(5, 3, 8, {})) == [
         {"type": "message_start", "message": message},
@@ -101,7 +100,7 @@ def test_no_character_of_a_stream_is_taken_for_a_line_break() -> None:
     ("events", "expected"),
     [
         ([], []),
-        ([Reasoning(0, "hm"), Text(0, "a")], [*"0 thinking|0 thinking: hm|0 signature: |0 stop".split("|"), "1 text"]),
+        ([Reasoning(0, "hm"), Text(0, "a")], [*["0 thinking", "0 thinking: hm", "0 signature: ", "0 stop"], "1 text"]),
         ([Text(0, "a"), Refusal(0, "no")], ["0 text", "0 text: a", "0 stop", "1 text", "1 text: no"]),
         ([CALL], ["0 tool_use", "0 input_json: {}", "0 stop"]),
         (
@@ -110,9 +109,17 @@ def test_no_character_of_a_stream_is_taken_for_a_line_break() -> None:
         ),
         (
             [CALL, Text(0, "a"), ToolArguments(0, 0, "{}"), Reasoning(0, "b"), Text(0, "c")],
-            "0 tool_use|0 input_json: {}|0 stop|1 text|1 text: a|1 stop|2 thinking|2 thinking: b|2 signature: ".split(
-                "|"
-            ),
+            [
+                "0 tool_use",
+                "0 input_json: {}",
+                "0 stop",
+                "1 text",
+                "1 text: a",
+                "1 stop",
+                "2 thinking",
+                "2 thinking: b",
+                "2 signature: ",
+            ],
         ),
         (
             [CALL, Text(0, "a"), ToolCall(0, 1, "call_b", "put"), ToolArguments(0, 1, "{}")],
@@ -269,7 +276,13 @@ def test_our_own_mistakes_are_exceptions() -> None:
 
 
 def test_a_whole_reply_has_its_blocks_in_the_order_in_which_they_stream() -> None:
-    calls = [CALL, ToolArguments(0, 0, '{"a":1}', {"sign": "s"}), Text(0, "a"), Reasoning(0, "hm"), REFUSED]
+    calls: list[Event] = [
+        CALL,
+        ToolArguments(0, 0, '{"a":1}', {"sign": "s"}),
+        Text(0, "a"),
+        Reasoning(0, "hm"),
+        REFUSED,
+    ]
     assert whole(OPEN, *calls, Finish(0, "tool_calls"), Usage(5, 3, 8, {})) == {
         "id": "msg_1",
         "type": "message",
@@ -300,7 +313,7 @@ def test_a_whole_reply_has_its_blocks_in_the_order_in_which_they_stream() -> Non
         ("[" * 100_000, {}),
     ],
 )
-def test_a_whole_call_has_an_object_as_its_input(arguments: str, expected: Any) -> None:
+def test_a_whole_call_has_an_object_as_its_input(arguments: str, expected: Json) -> None:
     pieces = [ToolArguments(0, 0, arguments)] if arguments else []
     assert whole(OPEN, CALL, *pieces, Finish(0, "tool_calls"))["content"][0]["input"] == expected
 

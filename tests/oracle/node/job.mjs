@@ -10,6 +10,9 @@ dns.lookup = (name) => {
   process.exit(70);
 };
 
+// Some clients print; what they print goes where no answer is awaited.
+console.log = console.info = console.warn = console.error;
+
 export const LIMIT_MS = 100_000;
 
 export async function answerJobs(scenarios) {

@@ -45,12 +45,20 @@ async def _stops(session: Session) -> None:
 
 
 async def _count(session: Session) -> None:
-    body = msgspec.json.encode({"model": session.facts.model, **session.dialect.said(prompts.HELLO)})
-    asked = Asked(method="POST", path="/messages/count_tokens", body=body, endpoint=session.dialect.name)
-    reply = session.answered(await session.send(asked, is_judged=False))
-    count = reply.json.get("input_tokens")
-    is_kept = is_int(count) and count > 0
-    session.hold(COUNT_TOKENS, reply, is_kept, heard=reply.recording.body[:200].decode("utf-8", "replace"), wanted="?")
+    counts = []
+    for content in (prompts.HELLO, f"{prompts.HELLO} {prompts.COUNT}"):
+        body = msgspec.json.encode({"model": session.facts.model, **session.dialect.said(content)})
+        asked = Asked(method="POST", path="/messages/count_tokens", body=body, endpoint=session.dialect.name)
+        reply = await session.send(asked, is_judged=False)
+        count = reply.json.get("input_tokens") if reply.is_ok else None
+        if not is_int(count):
+            heard = reply.json if is_refused(reply) or reply.is_ok else session.answered(reply)
+            session.hold(COUNT_TOKENS, reply, is_kept=False, heard=heard, wanted='{"input_tokens":n}')
+            return
+        counts.append(count)
+    is_kept = 0 < counts[0] < counts[1]
+    wanted = "more tokens for a longer text"
+    session.hold(COUNT_TOKENS, reply, is_kept, heard=f"{counts[0]} and {counts[1]} tokens", wanted=wanted)
 
 
 PROBES = (

@@ -19,8 +19,11 @@ _FEW = 16  # tokens, where a server takes what it could refuse
 _ENOUGH_BYTES = 16_384  # of a stream: some 60 chunks, where a wrong limit means none
 _NO_MODEL = "no-such-model-of-welldone-check"
 _LONGEST = 262_144  # tokens: what a context may hold to be filled twice with one letter each, in 1 MB
-_CONTEXTS = ("max_model_len", "context_length", "context_window", "max_context_length", "n_ctx", "n_ctx_train")
-"""How models lists say how long a prompt may be: vLLM and SGLang, OpenRouter, Groq, Mistral, llama.cpp."""
+_CONTEXTS = (
+    *("max_model_len", "context_length", "context_window", "max_context_length", "n_ctx", "n_ctx_train"),
+    "max_input_tokens",
+)
+"""How models lists say how long a prompt may be: vLLM and SGLang, OpenRouter, Groq, Mistral, llama.cpp, Anthropic."""
 _PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
 _PIXEL_URL = f"data:image/png;base64,{_PIXEL}"
 _IMAGES: Mapping[str, tuple[Members, Members]] = {

@@ -20,6 +20,7 @@ from welldone.wire.notes import Notes
 CALLS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 """Blocks whose input comes as JSON, in pieces."""
 _HELD_BYTES = 16 * 1024 * 1024  # of blocks that wait for another: as much as one frame may have
+_WAITING = 128  # blocks that wait: as many calls as OpenAI's clients allow
 _PIECE_BYTES = 256  # what a piece that waits costs in memory besides its text
 _MEMBERS = {
     "text_delta": "text",
@@ -225,7 +226,7 @@ class Blocks:
 
     def _hold(self, value: Json) -> None:
         self._held_bytes += _PIECE_BYTES + len(msgspec.json.encode(value))
-        if self._held_bytes > _HELD_BYTES:
+        if self._held_bytes > _HELD_BYTES or len(self._waiting) > _WAITING:
             self.failure = garbage("blocks that are mixed beyond what can be kept")
 
     def _open(self, block: _Block) -> bytes:
