@@ -94,5 +94,6 @@ def test_a_gateway_in_front_of_a_right_server_is_right(
 ) -> None:
     right = Ideal(models=(model,)).answer
     report = run(_check(tmp_path, right, 1.0, endpoint, *PROBES_OF[endpoint], model=model, is_native=is_native))
-    assert report.findings == ()
+    # Who only speaks chat cannot count beforehand.
+    assert report.broken.keys() <= (set() if is_native else {"msg-count-tokens"})
     assert not any(probe.is_given_up for probe in report.probes)

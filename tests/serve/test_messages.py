@@ -182,10 +182,10 @@ def test_upstreams_count_as_they_can(tmp_path: Path, kind: str, reply: Json, pat
 
 def test_an_upstream_that_speaks_the_dialect_counts_itself(tmp_path: Path) -> None:
     told = {"input_tokens": 7, "context_management": {"original_input_tokens": 9}}
-    heard, asked = ask(
-        tmp_path, json_reply(told), body=ASKED, path=COUNT, each={"speaks": ("messages",), "key": "sk-theirs"}
-    )
+    body, native = {**ASKED, "api_key": "secret"}, {"speaks": ("messages",), "key": "sk-theirs"}
+    heard, asked = ask(tmp_path, json_reply(told), body=body, path=COUNT, each=native)
     assert heard.json == told
+    assert "api_key" not in asked
     assert (asked["path"], asked["messages"]) == ("/v1/messages/count_tokens", ASKED["messages"])
     assert asked["headers"]["x-api-key"] == "sk-theirs"
     assert asked["headers"]["anthropic-version"] == "2023-06-01"

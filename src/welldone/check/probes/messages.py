@@ -6,7 +6,8 @@ import msgspec
 
 from welldone.check import prompts
 from welldone.check.probe import Probe
-from welldone.check.reply import Asked
+from welldone.check.probes.refusals import is_refused
+from welldone.check.reply import Asked, Reply
 from welldone.check.session import NotHeardError, Session
 from welldone.rules.choices import is_int
 
@@ -45,20 +46,20 @@ async def _stops(session: Session) -> None:
 
 
 async def _count(session: Session) -> None:
-    counts = []
-    for content in (prompts.HELLO, f"{prompts.HELLO} {prompts.COUNT}"):
-        body = msgspec.json.encode({"model": session.facts.model, **session.dialect.said(content)})
-        asked = Asked(method="POST", path="/messages/count_tokens", body=body, endpoint=session.dialect.name)
-        reply = await session.send(asked, is_judged=False)
-        count = reply.json.get("input_tokens") if reply.is_ok else None
-        if not is_int(count):
-            heard = reply.json if is_refused(reply) or reply.is_ok else session.answered(reply)
-            session.hold(COUNT_TOKENS, reply, is_kept=False, heard=heard, wanted='{"input_tokens":n}')
-            return
-        counts.append(count)
-    is_kept = 0 < counts[0] < counts[1]
-    wanted = "more tokens for a longer text"
-    session.hold(COUNT_TOKENS, reply, is_kept, heard=f"{counts[0]} and {counts[1]} tokens", wanted=wanted)
+    (_, short), (reply, longer) = [await _counted(session, text) for text in (prompts.HELLO, prompts.COUNT)]
+    is_kept = short is not None and longer is not None and 0 < short < longer
+    heard = {"input_tokens": [short, longer]} if reply.is_ok else reply.complaint
+    session.hold(COUNT_TOKENS, reply, is_kept, heard=heard, wanted='{"input_tokens":n}, and more for a longer text')
+
+
+async def _counted(session: Session, content: str) -> tuple[Reply, int | None]:
+    body = msgspec.json.encode({"model": session.facts.model, **session.dialect.said(content)})
+    asked = Asked(method="POST", path="/messages/count_tokens", body=body, endpoint=session.dialect.name)
+    reply = await session.send(asked, is_judged=False)
+    if not is_refused(reply):  # to have no such path is to break the rule
+        session.answered(reply)
+    count = reply.json.get("input_tokens")
+    return reply, count if reply.is_ok and is_int(count) else None
 
 
 PROBES = (

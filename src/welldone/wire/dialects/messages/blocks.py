@@ -141,11 +141,11 @@ class Blocks:
         number = _number(index)
         live = self._live()
         targets = [one for one in live if one.index == number] if number is not None else live[:1]
-        if number is None or not targets:
-            is_late = number is not None and not self._ended.get(number, True)  # we have ended it already
-            if not is_late:
-                self._notes.note(faults.msg.BLOCK_START_FIRST if number is not None else faults.msg.BLOCK_INDEX, index)
-        if number is not None:
+        if number is None:
+            self._notes.note(faults.msg.BLOCK_INDEX, index)
+        else:
+            if not targets and self._ended.get(number, True):  # else we have ended it already
+                self._notes.note(faults.msg.BLOCK_START_FIRST, index)
             self._ended[number] = True
         for target in targets:
             target.is_stopped = True
@@ -178,16 +178,12 @@ class Blocks:
     def _begin_by(self, number: int | None, delta: Json, more: Json) -> bytes:
         """A block begins with its first delta: its start never came, or it has ended already."""
         kind = delta["type"]
-        is_other = any(block.index == number for block in self._live())
-        is_over = number is not None and number in self._ended
-        self._notes.note(
-            faults.msg.DELTA_TYPE
-            if is_other
-            else faults.msg.BLOCK_SEQUENTIAL
-            if is_over
-            else faults.msg.BLOCK_START_FIRST,
-            delta,
-        )
+        if any(block.index == number for block in self._live()):
+            self._notes.note(faults.msg.DELTA_TYPE, delta)
+        elif number is not None and number in self._ended:
+            self._notes.note(faults.msg.BLOCK_SEQUENTIAL, delta)
+        else:
+            self._notes.note(faults.msg.BLOCK_START_FIRST, delta)
         if kind == "input_json_delta" and delta["partial_json"].strip():
             self.failure = garbage("the input of a tool that has no name, or has ended")
         if kind not in ("text_delta", "thinking_delta"):
@@ -208,7 +204,7 @@ class Blocks:
                 out = self._close({}) + self._release()
         if self._current is not None:
             self._waiting.append(block)
-            self._hold(block.start)
+            self._hold(block.start, block.more)
         else:
             out += self._open(block)
         return out + self._add_all(block, deltas)
@@ -221,11 +217,11 @@ class Blocks:
         if block is self._current:
             return self._say(block, delta, more)
         block.waiting.append((delta, more))
-        self._hold(delta)
+        self._hold(delta, more)
         return b""
 
-    def _hold(self, value: Json) -> None:
-        self._held_bytes += _PIECE_BYTES + len(msgspec.json.encode(value))
+    def _hold(self, *values: Json) -> None:
+        self._held_bytes += _PIECE_BYTES + len(msgspec.json.encode(values))
         if self._held_bytes > _HELD_BYTES or len(self._waiting) > _WAITING:
             self.failure = garbage("blocks that are mixed beyond what can be kept")
 
