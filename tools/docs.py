@@ -47,6 +47,7 @@ FAMILIES = {
     "n": "Several choices",
     "cmpl": "/v1/completions",
     "resp": "/v1/responses",
+    "msg": "/v1/messages",
     "ns": "Replies that are not streamed",
     "live": "Silence, stop strings, clients that leave",
     "req": "What requests may hold",

@@ -9,6 +9,7 @@ import pytest
 
 from tests.check.serving import HASTY
 from tests.net.aio import run
+from welldone.check.dialect import DIALECTS
 from welldone.check.report import Report
 from welldone.check.reports import forms, terminal
 from welldone.check.run import NothingError, UnreachableError, check
@@ -129,17 +130,19 @@ def draw_all(report: Report) -> None:
         assert line.isprintable()
 
 
-async def _report(listen: Callable[..., Awaitable[Recording]]) -> Report | str:
-    settings = CheckSettings(url="http://127.0.0.1:9/v1", patience=HASTY, model="ideal", key="a-key-of-some-length")
+async def _report(listen: Callable[..., Awaitable[Recording]], endpoint: str) -> Report | str:
+    url, key = "http://127.0.0.1:9/v1", "a-key-of-some-length"
+    settings = CheckSettings(url=url, endpoint=endpoint, patience=HASTY, model="ideal", key=key)
     try:
         return await check(settings, listen=listen)
     except (UnreachableError, NothingError) as error:
         return str(error)
 
 
+@pytest.mark.parametrize("endpoint", DIALECTS)
 @pytest.mark.parametrize("seed", range(12))
-def test_no_server_is_too_odd_for_a_report(seed: int) -> None:
-    report = run(_report(Hostile(seed)))
+def test_no_server_is_too_odd_for_a_report(seed: int, endpoint: str) -> None:
+    report = run(_report(Hostile(seed), endpoint))
     if isinstance(report, str):
         assert report.isprintable()
     else:

@@ -19,7 +19,7 @@ from welldone.engines.ideal.said import Said, stopped
 from welldone.engines.mischief import FAULTS
 from welldone.engines.scripted import Seen
 from welldone.engines.scripts import Reply, json_reply
-from welldone.wire.dialects.stream import StreamWriter
+from welldone.wire.dialects.dialect import Writer
 from welldone.wire.events import Event, Usage
 from welldone.wire.head import Endpoint
 
@@ -60,7 +60,7 @@ class Miscounting(Ideal):
         super().__init__()
         self._more = prompt, completion
 
-    def stream(self, writer: StreamWriter, events: list[list[Event]], usage: Usage | None) -> Reply:
+    def stream(self, writer: Writer, events: list[list[Event]], usage: Usage | None) -> Reply:
         if usage is not None:
             counts = usage.prompt_tokens + self._more[0], usage.completion_tokens + self._more[1]
             usage = Usage(*counts, sum(counts), {})

@@ -37,7 +37,7 @@ def _answer(rule: str, body: str, *, method: str = "POST", path: str = "/v1/chat
 @pytest.mark.parametrize("rule", BREAKABLE)
 def test_whatever_is_asked_there_is_an_answer(rule: str) -> None:
     for body in ("", "{", *map(json.dumps, ODD)):
-        for path in ("/v1/chat/completions", "/v1/completions", "/nowhere"):
+        for path in ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/nowhere"):
             assert _answer(rule, body, path=path).status in (200, 400, 404, 429, 500)
     for path in ("/v1/models", "/metrics", "/health", "/nowhere"):
         assert _answer(rule, "", method="GET", path=path).status in (200, 404)

@@ -147,7 +147,7 @@ def test_law_1_holds_where_text_comes_between_the_pieces_of_a_call(events: list[
     if not calls:
         return
     texts = [event for event in events if isinstance(event, Text | Reasoning | Refusal)]
-    rest = [event for event in events if not isinstance(event, Text | Reasoning | Refusal | Logprobs)]
+    rest: list[Event] = [event for event in events if not isinstance(event, Text | Reasoning | Refusal | Logprobs)]
     first = next(place for place, event in enumerate(rest) if isinstance(event, ToolCall))
     last = max(place for place, event in enumerate(rest) if isinstance(event, ToolCall | ToolArguments))
     for text in texts:

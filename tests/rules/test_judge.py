@@ -1,12 +1,14 @@
 """The judge: what it says of right streams, of junk, and of the faults that pages have no room for."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.rules.pages import PAGES, read_page
 from tests.rules.streams import (
     ASKS_USAGE,
     DONE,
@@ -427,3 +429,43 @@ def test_the_http_reply_counts_where_it_is_known(change: dict[str, Any], rules: 
 def test_the_message_of_a_whole_reply(message: object, rules: set[str]) -> None:
     choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
     assert rules_of(whole({**REPLY, "choices": choices})) == rules
+
+
+STREAMS = {
+    "responses": next(block.trace.body for block in read_page(PAGES / "resp-deltas.md") if block.is_right),
+    "messages": next(block.trace.body for block in read_page(PAGES / "msg-start-first.md") if block.is_right),
+}
+"""Streams of events, as pages show them."""
+
+
+@pytest.mark.parametrize("endpoint", STREAMS)
+@pytest.mark.parametrize(
+    ("change", "rules"),
+    [
+        (lambda body: b"\xef\xbb\xbf" + body, {"sse-no-bom"}),
+        (lambda body: body.replace(b"\n", b"\r\n"), {"sse-lf-only"}),
+        (lambda body: body.replace(b"data: ", b"data:", 1), {"sse-data-space"}),
+        (lambda body: body.replace(b"\ndata: {", b"\ndata: {\ndata: ", 1), {"sse-json-on-one-line"}),
+        (lambda body: body.replace(b"\n\n", b"\n\nid: 7\n\n", 1), {"sse-no-id-field"}),
+        (lambda body: body.replace(b"\n\n", b"\n\nretry: 7\n\n", 1), {"sse-no-retry-frame"}),
+        (lambda body: body.replace(b"\n\n", b"\n\ndata: : ping\n\n", 1), {"sse-keepalive-form"}),
+        (lambda body: body.replace(b"\n\n", b"\n\n: ping\n\n", 1), set()),
+        (lambda body: body.replace(b"data: {", b'data: {"x":NaN,', 1), {"enc-strict-json"}),
+        (lambda body: body.replace(b"data: {", b'data: {"x":"\t",', 1), {"enc-escape-line-breaks"}),
+        (lambda body: body.replace(b"data: {", b'data: {"x":"\\ud83d",', 1), {"enc-no-lone-surrogate"}),
+        (lambda body: body.replace(b"data: {", b'data: {"x":"\xff",', 1), {"enc-valid-utf8"}),
+        (lambda body: body[:-1], {"end-last-event-terminated"}),
+        (lambda body: body[:0], {"err-empty-stream"}),
+    ],
+)
+def test_what_knows_nothing_of_what_is_said_holds_for_events_too(
+    change: Callable[[bytes], bytes], rules: set[str], endpoint: str
+) -> None:
+    generic = {rule for rule in rules_of(change(STREAMS[endpoint]), endpoint) if rule[:4] not in ("resp", "msg-")}
+    assert generic == rules
+
+
+@pytest.mark.parametrize("endpoint", STREAMS)
+def test_the_head_of_a_stream_of_events_counts(endpoint: str) -> None:
+    headers = (("Content-Type", "application/json"), ("X-Accel-Buffering", "no"), ("Cache-Control", "no-store"))
+    assert rules_of(STREAMS[endpoint], endpoint, headers=headers, status=200, complete=True) == {"http-content-type"}

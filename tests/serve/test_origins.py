@@ -240,7 +240,7 @@ def test_a_preflight_of_an_allowed_page_hears_what_it_may_send() -> None:
     assert reply == {
         "Access-Control-Allow-Origin": "https://app.example.org",
         "Vary": "Origin",
-        "Access-Control-Allow-Methods": "GET, HEAD, POST, OPTIONS",
+        "Access-Control-Allow-Methods": "GET, HEAD, POST, DELETE, OPTIONS",
         "Access-Control-Allow-Headers": "authorization, content-type, x-stainless-os",
         "Access-Control-Max-Age": "600",
     }

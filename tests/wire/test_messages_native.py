@@ -589,6 +589,20 @@ def test_nesting_beyond_reason_is_cut() -> None:
     assert Mended(b"event: message_start\ndata: " + deep + b"\n\n", DELTA, END).values[-1] == END
 
 
+HALVES = [b"\\ud83d", b"\\ude00"], [b"\xf0\x9f", b"\x98\x80"]
+
+
+@pytest.mark.parametrize("halves", HALVES)
+def test_characters_that_come_in_halves_are_joined(halves: list[bytes]) -> None:
+    frames = [named(more(0, "?")).replace(b"?", half) for half in halves]
+    mended = Mended(START, begin(0), *frames, stop(0), DELTA, END)
+    said = "".join(value["delta"]["text"] for value in mended.values if "index" in value and "delta" in value)
+    assert said == "😀"
+    assert mended.rules == ["enc-no-lone-surrogate" if frames[0].isascii() else "enc-valid-utf8"]
+    half = Mended(START, begin(0), frames[0], stop(0), DELTA, END)
+    assert "".join(value["delta"]["text"] for value in half.values if "index" in value and "delta" in value) == "\ufffd"
+
+
 class Whole:
     """What is made of a reply that was not streamed."""
 

@@ -83,7 +83,10 @@ def test_an_answer_is_told_from_its_beginning_to_its_end() -> None:
         "part": part | {"text": ""},
     }
     assert values[5] == {
-        **{"type": "response.output_text.delta", "sequence_number": 5, "delta": "llo", "logprobs": []},
+        "type": "response.output_text.delta",
+        "sequence_number": 5,
+        "delta": "llo",
+        "logprobs": [],
         **address,
     }
     assert values[6]["text"] == "Héllo"
@@ -137,14 +140,22 @@ def test_another_kind_closes_what_is_open() -> None:
     )
     thought, message, after, first, second = values[-1]["response"]["output"]
     assert thought == {
-        **{"id": "rs_7_0", "type": "reasoning", "status": "completed", "summary": []},
+        "id": "rs_7_0",
+        "type": "reasoning",
+        "status": "completed",
+        "summary": [],
         "content": [{"type": "reasoning_text", "text": "hm"}],
     }
     assert [part.get("text", part.get("refusal")) for part in message["content"]] == ["a", "no", "b"]
     assert after["content"] == [{"type": "reasoning_text", "text": "oh"}]
     assert first == {
-        **{"id": "fc_7_3", "type": "function_call", "status": "completed", "call_id": "call_1", "name": "get"},
-        **{"arguments": "{}", "x": 1},
+        "id": "fc_7_3",
+        "type": "function_call",
+        "status": "completed",
+        "call_id": "call_1",
+        "name": "get",
+        "arguments": "{}",
+        "x": 1,
     }
     assert (second["id"], second["arguments"], second["sign"]) == ("fc_7_4", "{}", "s")
     done = [value for value in values if value["type"] == "response.function_call_arguments.done"]
@@ -204,7 +215,9 @@ def test_log_probabilities_ride_on_the_text_that_they_are_of() -> None:
     deltas = [value for value in values if value["type"] == "response.output_text.delta"]
     assert [[entry["token"] for entry in value["logprobs"]] for value in deltas] == [["a"], [], ["c"], ["late"]]
     assert deltas[0]["logprobs"][0] == {
-        **{"token": "a", "bytes": [97], "logprob": -0.5},
+        "token": "a",
+        "bytes": [97],
+        "logprob": -0.5,
         "top_logprobs": [{"token": "x", "bytes": [120], "logprob": -1.0}],
     }
     message = values[-1]["response"]["output"][1]

@@ -72,11 +72,13 @@ def run(arguments: list[str]) -> Exit:
 def _parser() -> Parser:
     parser = Parser(
         "mock",
-        "Answer chat and completions requests without a model, for those who write clients: with a right answer, with\n"
-        "a recorded one, with a fault, or against one rule. It listens on this machine only, and asks for no key.\n"
+        "Answer requests for chats, completions, responses and messages without a model, for those who write clients:\n"
+        "with a right answer, with a recorded one, with a fault, or against one rule. It listens on this machine\n"
+        "only, and asks for no key.\n"
         'A right answer is one to what was asked: "Say: hello" is answered with hello, "Count to 50" with numbers,\n'
         "and a tool is called where the prompt speaks of it. Limits, stop strings, n, logprobs and JSON schemas\n"
-        "are kept to, and a wrong request gets OpenAI's error. A model whose name ends in -thinking sends reasoning.\n"
+        "are kept to, and a wrong request gets OpenAI's error, or Anthropic's. A model whose name ends in -thinking\n"
+        "sends reasoning.\n"
         "GET /seen tells what was asked and whether the client stayed to the end, GET /counts how often.",
         EXAMPLES,
     )

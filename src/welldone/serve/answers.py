@@ -18,7 +18,7 @@ import msgspec
 from welldone.engines.errors import EngineError
 from welldone.net.inbound import Call, Reply, Stream
 from welldone.serve import log, refusals
-from welldone.serve.backends import Backend, Seat
+from welldone.serve.backends import Backend, Seat, told
 from welldone.serve.errors import ApiError
 from welldone.serve.metrics import StreamTimes
 from welldone.serve.parts import Part, from_failure
@@ -233,15 +233,7 @@ class Answer:
         tape = None
         if self._recorder is not None and tuned is not None:
             tape = self._recorder.begin(self._path, body, seat.name, self.report.request_id)
-        return await part.ask(seat, self._path, msgspec.json.encode(body), tape, self._passed_on(seat))
-
-    def _passed_on(self, seat: Seat) -> dict[str, str]:
-        """The client's headers that go on; what the operator has set is stronger."""
-        set_here = {name.lower() for name, _ in seat.address.headers}
-        headers = {name: value for name, value in self._passed.items() if name.lower() not in set_here}
-        if self._endpoint is Endpoint.MESSAGES and seat.address.key is not None and "x-api-key" not in set_here:
-            headers["X-Api-Key"] = seat.address.key  # Anthropic's own servers look for it there
-        return headers
+        return await part.ask(seat, self._path, msgspec.json.encode(body), tape, told(seat, self._passed))
 
     def _may_retry(self, part: Part, trouble: Trouble, seat: Seat) -> bool:
         """Once, where nothing of the part has gone out yet, and somebody may do better."""

@@ -12,7 +12,8 @@ import msgspec
 
 from welldone.net.inbound import BodyError, Call, Reply
 from welldone.serve import log
-from welldone.serve.errors import ApiError
+from welldone.serve.backends import ANTHROPIC
+from welldone.serve.errors import ApiError, Shape
 from welldone.serve.keys import ANONYMOUS, Keys
 from welldone.serve.limits import Limits
 from welldone.serve.log import Answered
@@ -21,8 +22,6 @@ from welldone.serve.origins import Origins
 
 GONE = 499
 """The status of an answer whose client left before it had one, as nginx counts it."""
-ANTHROPIC = "anthropic-version"
-"""The header by which Anthropic's clients are known on any path; a client may leave it out where the path tells."""
 _ID_LIMIT = 128  # characters of a client's own request id
 _SECONDS_LIMIT = 3_600  # of Retry-After: who is told to wait longer does not
 
@@ -38,8 +37,8 @@ class Ask(msgspec.Struct):
     principal: str = ANONYMOUS
     endpoint: str = "other"
     model: str = ""
-    is_anthropic: bool = False
-    """Whether its client speaks Anthropic's dialect, and is told of errors in it."""
+    shape: Shape = Shape.OPENAI
+    """Whose errors its client knows."""
     facts: dict[str, Any] = {}
     """What else the log says of it: fields of `log.Answered`."""
 
@@ -57,8 +56,8 @@ class Route(msgspec.Struct, frozen=True):
     """Whether it needs no key."""
     is_limited: bool = False
     """Whether it counts against the limits of a key."""
-    is_anthropic: bool = False
-    """Whether it is one of Anthropic's API."""
+    shape: Shape = Shape.OPENAI
+    """Whose path it is."""
 
 
 class App:
@@ -87,8 +86,8 @@ class App:
         ask = Ask(call, _request_id(call), self._clock(), {})
         ask.headers["x-request-id"] = ask.id
         route = self._find(call.path)
-        if ANTHROPIC in call.headers or (route is not None and route.is_anthropic):
-            ask.is_anthropic = True
+        ask.shape = Shape.ANTHROPIC if ANTHROPIC in call.headers else Shape.OPENAI if route is None else route.shape
+        if ask.shape is Shape.ANTHROPIC:
             ask.headers["request-id"] = ask.id  # where Anthropic's clients look for it
         status = GONE
         try:
@@ -177,7 +176,7 @@ def error_reply(error: ApiError, ask: Ask | None = None) -> Reply:
     headers = dict(error.headers)
     if error.retry_after_s is not None:
         headers["Retry-After"] = str(max(1, min(_SECONDS_LIMIT, math.ceil(error.retry_after_s))))
-    body = error.body() if ask is None or not ask.is_anthropic else error.anthropic_body(ask.id)
+    body = error.body() if ask is None else error.body(ask.shape, ask.id)
     return Reply(error.status, body, headers=headers)
 
 

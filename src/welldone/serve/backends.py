@@ -15,6 +15,8 @@ from welldone.serve.admission import Gate
 from welldone.serve.settings import ServeSettings
 from welldone.serve.troubles import LEFT, Trouble
 
+ANTHROPIC = "anthropic-version"
+"""The header by which clients of Anthropic's API, and its requests, are known."""
 _AT_ONCE = 16  # parts of one request that an upstream is asked for side by side
 
 
@@ -93,6 +95,18 @@ class Backend(Protocol):
 
     def using(self) -> AbstractContextManager[None]:
         """Counts a request for as long as it lasts."""
+
+
+def told(seat: Seat, headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """What a seat is told of a client's headers, in its own dialect; what the operator has set is stronger.
+
+    Anthropic's servers look for their key in a header of their own.
+    """
+    given = dict(headers)
+    if ANTHROPIC in given and seat.address.key is not None:
+        given["x-api-key"] = seat.address.key
+    set_here = {name.lower() for name, _ in seat.address.headers}
+    return tuple((name, value) for name, value in given.items() if name not in set_here)
 
 
 class LocalSeat:

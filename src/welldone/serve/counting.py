@@ -7,7 +7,7 @@ import msgspec
 
 from welldone.net.outbound import OutboundError, fetch
 from welldone.serve import refusals
-from welldone.serve.backends import Remote, Seat
+from welldone.serve.backends import Remote, Seat, told
 from welldone.serve.errors import ApiError, invalid
 from welldone.serve.troubles import Trouble, refused
 from welldone.wire.events import Json
@@ -71,14 +71,6 @@ async def count(backend: Remote, way: Way, body: Json, headers: Mapping[str, str
             raise found.error
 
 
-def _told(seat: Seat, headers: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The client's headers that go on; what the operator has set is stronger. Anthropic's servers look for a key in a
-    header of their own."""
-    set_here = {name.lower() for name, _ in seat.address.headers}
-    found = {**headers, "x-api-key": seat.address.key or ""} if headers else {}
-    return [(name, value) for name, value in found.items() if value and name not in set_here]
-
-
 async def _ask(seat: Seat, way: Way, body: Json, headers: Mapping[str, str]) -> Json | Trouble:
     address = seat.address
     if way.is_root:
@@ -89,7 +81,7 @@ async def _ask(seat: Seat, way: Way, body: Json, headers: Mapping[str, str]) -> 
             "POST",
             way.path,
             body=msgspec.json.encode({**body, "model": seat.model}),
-            headers=_told(seat, headers),
+            headers=told(seat, headers),
             within_s=seat.first_byte_s,
             limit_bytes=_REPLY_LIMIT_BYTES,
         )

@@ -1,9 +1,11 @@
-"""What a client is told when its request cannot be answered: a status, and OpenAI's error body or Anthropic's."""
+"""What a client is told when its request cannot be answered: a status, and a body in the shape of its dialect."""
+
+from enum import Enum, auto
 
 import msgspec
 
 from welldone.wire.dialects.stream import error_object
-from welldone.wire.events import Failure
+from welldone.wire.events import Failure, Json
 
 TYPES = {
     400: "invalid_request_error",
@@ -40,6 +42,14 @@ _TOO_LONG = "prompt is too long"
 """Anthropic's words for what does not fit: Claude Code makes its conversation shorter when it hears them."""
 
 
+class Shape(Enum):
+    """Whose errors a client knows."""
+
+    OPENAI = auto()
+    ANTHROPIC = auto()
+    OLLAMA = auto()
+
+
 class ApiError(Exception):
     """A request that gets an error. The message is shown to the client: it holds no secret, no path, no traceback."""
 
@@ -65,16 +75,20 @@ class ApiError(Exception):
         """The same, as the event that ends a stream which has begun."""
         return Failure(self.message, TYPES[self.status], self.param, self.code)
 
-    def body(self) -> bytes:
+    def body(self, shape: Shape = Shape.OPENAI, request_id: str = "") -> bytes:
         """The body of the reply."""
-        return msgspec.json.encode(error_object(self.failure()))
+        match shape:
+            case Shape.OPENAI:
+                return msgspec.json.encode(error_object(self.failure()))
+            case Shape.ANTHROPIC:
+                return msgspec.json.encode(self._anthropic(request_id))
+            case Shape.OLLAMA:
+                return msgspec.json.encode({"error": self.message})
 
-    def anthropic_body(self, request_id: str) -> bytes:
-        """The body of the reply to a client that speaks Anthropic's dialect."""
+    def _anthropic(self, request_id: str) -> Json:
         kind = _ANTHROPIC_TYPES.get(self.status, "invalid_request_error")
         message = f"{_TOO_LONG}: {self.message}" if self.code == "context_length_exceeded" else self.message
-        error = {"type": kind, "message": message}
-        return msgspec.json.encode({"type": "error", "error": error, "request_id": request_id})
+        return {"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id}
 
 
 def invalid(message: str, *, param: str | None = None, code: str | None = None) -> ApiError:

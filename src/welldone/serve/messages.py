@@ -7,8 +7,8 @@ from typing import Protocol
 from welldone.engines.fleet import Model
 from welldone.net.inbound import Reply
 from welldone.serve import counting
-from welldone.serve.app import ANTHROPIC, Ask, json_reply
-from welldone.serve.backends import Local, Remote
+from welldone.serve.app import Ask, json_reply
+from welldone.serve.backends import ANTHROPIC, Local, Remote
 from welldone.serve.errors import ApiError, invalid
 from welldone.serve.generate import Generate, Order, speaks
 from welldone.serve.requests.anthropic import Translated, read_anthropic, rename

@@ -21,7 +21,7 @@ _PORTS = {"http": 80, "https": 443}
 
 _LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 
-METHODS = "GET, HEAD, POST, OPTIONS"
+METHODS = "GET, HEAD, POST, DELETE, OPTIONS"
 
 _ASKABLE = frozenset(
     {

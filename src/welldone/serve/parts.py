@@ -6,7 +6,7 @@ byte does.
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, auto
 from typing import NamedTuple, Protocol
 
@@ -111,7 +111,7 @@ class Part:
         return self._seat.idle_s if self.has_begun else self._seat.first_byte_s
 
     async def ask(
-        self, seat: Seat, path: str, body: bytes, tape: Tape | None, headers: Mapping[str, str]
+        self, seat: Seat, path: str, body: bytes, tape: Tape | None, headers: Iterable[tuple[str, str]]
     ) -> Trouble | None:
         """Ask for it, and wait until all of it was heard; what went wrong, if something did."""
         self._seat, self._tape = seat, tape
@@ -120,7 +120,7 @@ class Part:
         self._answer.wake()  # from now on there is a limit to the silence
         try:
             self._exchange = await seat.send(
-                seat.address, "POST", seat.base + path, self, body=body, accept=_SSE, headers=tuple(headers.items())
+                seat.address, "POST", seat.base + path, self, body=body, accept=_SSE, headers=headers
             )
             if self._answer.is_congested:
                 self.pause()  # the others are paused, and it goes on with them

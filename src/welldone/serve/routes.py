@@ -19,7 +19,7 @@ from welldone.serve.admission import Gate
 from welldone.serve.answers import Answer
 from welldone.serve.app import Action, Ask, Route, json_reply
 from welldone.serve.backends import Local, Send
-from welldone.serve.errors import ApiError
+from welldone.serve.errors import ApiError, Shape
 from welldone.serve.generate import Generator, Order
 from welldone.serve.keys import Keys
 from welldone.serve.limits import Limits
@@ -85,9 +85,7 @@ class Routes:
             on_report=self._reported,
         )
         self._responses = ResponsesApi(settings, self._targets, self._generator, _store(settings), now=now)
-        self._messages = MessagesApi(
-            settings, self._targets, self._generator, self._count
-        )
+        self._messages = MessagesApi(settings, self._targets, self._generator, self._count)
         self._ollama = OllamaApi(self._targets, self._generator, listed=self._listed, now=now)
         self._vectors = Vectors(settings, self._local, self._gates, spend=self._spend)
         self._passing = Passing(settings, self._targets, spend=self._spend)
@@ -156,11 +154,11 @@ class Routes:
         self._metrics.tokens(ask.model, tokens, 0)
 
     def _make(self) -> dict[str, Route]:
-        def asked(endpoint: str, action: Action) -> Route:
-            return Route(endpoint, {"POST": action}, is_limited=True)
+        def asked(endpoint: str, action: Action, shape: Shape = Shape.OPENAI) -> Route:
+            return Route(endpoint, {"POST": action}, is_limited=True, shape=shape)
 
-        def shown(endpoint: str, action: Action, *, is_open: bool = False) -> Route:
-            return Route(endpoint, {"GET": action}, is_open=is_open)
+        def shown(endpoint: str, action: Action, shape: Shape = Shape.OPENAI, *, is_open: bool = False) -> Route:
+            return Route(endpoint, {"GET": action}, is_open=is_open, shape=shape)
 
         vectors = self._vectors
         rerank = self._counted("/rerank", vectors.rerank)
@@ -176,12 +174,12 @@ class Routes:
             "/responses/*": Route("responses", {"GET": self._responses.get, "DELETE": self._responses.delete}),
             "/responses/*/cancel": Route("responses", {"POST": self._responses.cancel}),
             "/responses/*/input_items": shown("responses", self._responses.input_items),
-            "/messages": _anthropic(asked("messages", self._messages.create)),
-            "/messages/count_tokens": _anthropic(asked("messages", self._messages.count_tokens)),
-            "/api/chat": asked("ollama", self._ollama.chat),
-            "/api/generate": asked("ollama", self._ollama.complete),
-            "/api/tags": shown("ollama", self._ollama.tags),
-            "/api/version": shown("ollama", self._ollama.version),
+            "/messages": asked("messages", self._messages.create, Shape.ANTHROPIC),
+            "/messages/count_tokens": self._hurried(asked("messages", self._messages.count_tokens, Shape.ANTHROPIC)),
+            "/api/chat": asked("ollama", self._ollama.chat, Shape.OLLAMA),
+            "/api/generate": asked("ollama", self._ollama.complete, Shape.OLLAMA),
+            "/api/tags": shown("ollama", self._ollama.tags, Shape.OLLAMA),
+            "/api/version": shown("ollama", self._ollama.version, Shape.OLLAMA),
             "/models": shown("models", self._list),
             "/models/": shown("models", self._one),
             "/health": shown("health", self._health, is_open=True),
@@ -232,7 +230,9 @@ class Routes:
 
     async def _list(self, ask: Ask) -> Reply:
         listed = self._listed(ask)
-        return json_reply(listing.anthropic_list(listed) if ask.is_anthropic else {"object": "list", "data": listed})
+        return json_reply(
+            listing.anthropic_list(listed) if ask.shape is Shape.ANTHROPIC else {"object": "list", "data": listed}
+        )
 
     def _listed(self, ask: Ask) -> list[Json]:
         local = [listing.model_object(model, self._created) for model in self._fleet.models]
@@ -240,7 +240,7 @@ class Routes:
 
     async def _one(self, ask: Ask) -> Reply:
         found = self._model_object(ask, ask.call.path.partition("/models/")[2])
-        return json_reply(listing.anthropic_object(found) if ask.is_anthropic else found)
+        return json_reply(listing.anthropic_object(found) if ask.shape is Shape.ANTHROPIC else found)
 
     def _model_object(self, ask: Ask, name: str) -> Json:
         backend = self._targets.find(ask, name)
@@ -297,10 +297,6 @@ class Routes:
                 for place in range(gate.slots)
             ]
         return json_reply(slots)
-
-
-def _anthropic(route: Route) -> Route:
-    return msgspec.structs.replace(route, is_anthropic=True)
 
 
 def _store(settings: ServeSettings) -> Store:

@@ -73,7 +73,7 @@ class ServeSettings:
         str,
         Setting(
             "--unknown-tools WAY",
-            "what becomes of tools in /v1/responses that are no functions, such as a web search: refused, or ignored",
+            "what becomes of tools that only OpenAI's or Anthropic's own servers can run, such as a web search",
             SERVER,
             choices="refuse ignore",
         ),

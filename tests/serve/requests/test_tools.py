@@ -180,7 +180,7 @@ def test_functions_of_the_older_form_are_tools() -> None:
         ({"tools": [{"type": "function", "function": []}]}, "tools[0].function"),
         ({"tools": [tool("")]}, "tools[0].function.name"),
         ({"tools": [tool("a b")]}, "tools[0].function.name"),
-        ({"tools": [tool("a" * 65)]}, "tools[0].function.name"),
+        ({"tools": [tool("a" * 129)]}, "tools[0].function.name"),
         ({"tools": [tool("a\n")]}, "tools[0].function.name"),
         ({"tools": [{"function": {}}]}, "tools[0].function.name"),
         ({"tools": [tool("a"), tool("a")]}, "tools[1].function.name"),

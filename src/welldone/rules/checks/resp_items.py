@@ -62,7 +62,7 @@ def item_added(heard: Heard) -> Iterator[Place]:
 
 
 def part_added(heard: Heard) -> Iterator[Place]:
-    """The same for texts and refusals."""
+    """The first event of each text or refusal that is in no part, or in one of another type."""
     for piece in _pieces(heard):
         if not piece.is_reasoning:
             yield from _unopened(piece)
@@ -80,12 +80,10 @@ def _unopened(piece: Piece) -> Iterator[Place]:
 
 
 def reasoning_parts(heard: Heard) -> Iterator[Place]:
-    """Thoughts outside of a part, and those that no event closes."""
+    """The same for thoughts."""
     for piece in _pieces(heard):
         if piece.is_reasoning:
             yield from _unopened(piece)
-            if heard.output.is_whole:
-                yield from _unclosed(piece)
 
 
 def deltas(heard: Heard) -> Iterator[Place]:
@@ -125,8 +123,7 @@ def done_events(heard: Heard) -> Iterator[Place]:
         return
     for item in output.items:
         for piece in item.all_pieces:
-            if not piece.is_reasoning:
-                yield from _unclosed(piece)
+            yield from _unclosed(piece)
         if item.done is None:
             yield Place(item.last.message, f"item {item.place} is never done", f"{ITEM_DONE} with the whole item")
         else:

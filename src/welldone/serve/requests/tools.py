@@ -23,7 +23,8 @@ CALLS_LIMIT = 8
 DESCRIPTION_LIMIT = 65_536
 """Characters; OpenAI's limit was 1,024 and is no longer held by clients."""
 
-NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
+"""Anthropic's length; OpenAI's 64 are too few for the names that agents make of MCP servers and their tools."""
 _NO_ARGUMENTS: Json = {"type": "object", "properties": {}, "additionalProperties": False}
 _MODES = ("none", "auto", "required")
 _LISTED = "You can call these functions, given as JSON:\n"
@@ -90,7 +91,7 @@ def check_name(value: object, param: str) -> str:
         raise fields.wrong_type(param, "a string", value)
     if not NAME.fullmatch(value):
         message = (
-            f"Invalid '{param}': '{fields.shown(value)}' has other than 1 to 64 of letters, digits, '_', '.', '-'."
+            f"Invalid '{param}': '{fields.shown(value)}' has other than 1 to 128 of letters, digits, '_', '.', '-'."
         )
         raise invalid(message, param=param, code="invalid_value")
     return value

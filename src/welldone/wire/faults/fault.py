@@ -4,7 +4,6 @@ from enum import StrEnum
 
 import msgspec
 
-
 EVERYWHERE = ("chat", "completions", "responses", "messages")
 """The endpoints of a rule that knows nothing of what is said."""
 

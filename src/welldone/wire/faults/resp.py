@@ -76,7 +76,7 @@ ITEM_ID_STABLE = Fault(
     id="resp-item-id-stable",
     severity=Severity.BREAKS,
     endpoints=("responses",),
-    rule="Every item has an id; item_id is that id in all its events, and so is the id at its end and in the output.",
+    rule="Every item has an id of its own, and it is the same in all events about it.",
     hurts=(
         "openai-python .stream(): RuntimeError 'Completed output item identity changed.'",
         "AI SDK openai: rejects a delta without item_id, and finds no part under an id that changed",
@@ -270,7 +270,7 @@ REASONING_PARTS = Fault(
     id="resp-reasoning-parts",
     severity=Severity.BREAKS,
     endpoints=("responses",),
-    rule="Reasoning text has a content part, and a summary has a summary part, added before it and closed after it.",
+    rule="Reasoning text has a content part, and a summary has a summary part, which is added before it.",
     hurts=(
         "openai-node .stream(): 'missing content at index 0'",
         "AI SDK openai: loses the summary, or fails, without reasoning_summary_part.added",

@@ -16,6 +16,7 @@ from welldone.wire.events import Failure, Json
 from welldone.wire.failures import garbage
 from welldone.wire.kept import Kept, Room
 from welldone.wire.notes import Notes
+from welldone.wire.unicode import Joiner
 
 CALLS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 """Blocks whose input comes as JSON, in pieces."""
@@ -54,6 +55,7 @@ class _Block:
         self.has_input = False
         self._end = JsonEnd()
         self._input = Kept(room)
+        self._joiner = Joiner()  # of characters that come in halves
 
     @property
     def is_whole(self) -> bool:
@@ -70,13 +72,21 @@ class _Block:
         kinds = _BLOCKS.get(delta["type"])
         return self.kind not in PIECES if kinds is None else self.kind in kinds
 
-    def hear(self, delta: Json) -> None:
-        """Look at a call's input, to know when it is whole."""
-        piece = delta["partial_json"] if self.kind in CALLS else ""
-        if piece:
+    def hear(self, delta: Json) -> Json:
+        """A delta with whole characters only. Of a call's input, look at it, to know when it is whole."""
+        kind, member = PIECES.get(self.kind, ("", ""))
+        if delta["type"] != kind:
+            return delta
+        piece = self._joiner.feed(delta[member])
+        if piece and self.kind in CALLS:
             self.has_input = True
             self._end.feed(piece)
             self._input.add(piece)
+        return delta if piece == delta[member] else {**delta, member: piece}
+
+    def rest(self) -> str:
+        """What is left at the end: a half of a character that never found its other one."""
+        return self._joiner.close()
 
 
 class Blocks:
@@ -213,7 +223,7 @@ class Blocks:
         return b"".join([self._add(block, delta, more) for delta, more in deltas])
 
     def _add(self, block: _Block, delta: Json, more: Json) -> bytes:
-        block.hear(delta)
+        delta = block.hear(delta)
         if block is self._current:
             return self._say(block, delta, more)
         block.waiting.append((delta, more))
@@ -244,11 +254,11 @@ class Blocks:
             return b""
         if block.index is not None:
             self._ended[block.index] = block.is_stopped
-        given = b""
+        last = block.rest()
         if block.given and not block.has_input:
-            given = self._scribe.say(msgspec.json.encode(block.given).decode())
+            last = msgspec.json.encode(block.given).decode()
         self.broken += block.is_broken
-        return given + self._scribe.close(more)
+        return (self._scribe.say(last) if last else b"") + self._scribe.close(more)
 
     def _release(self) -> bytes:
         """Say the blocks that waited, up to one that is not whole."""

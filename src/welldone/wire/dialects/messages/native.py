@@ -14,12 +14,12 @@ from welldone.wire.dialects.messages.objects import (
     STOP_REASONS,
     reason_in_our_words,
 )
-from welldone.wire.dialects.messages.scribe import PING, Scribe, last_words
+from welldone.wire.dialects.messages.scribe import PIECES, PING, Scribe, last_words
 from welldone.wire.dialects.stream import escape
 from welldone.wire.events import Failure, Json, Usage
 from welldone.wire.failures import cut_off, garbage, read_error
 from welldone.wire.head import Endpoint, Head
-from welldone.wire.lenient import lenient
+from welldone.wire.lenient import NOT_JSON, first, lenient
 from welldone.wire.native import Native
 from welldone.wire.notes import Notes
 from welldone.wire.reasons import FAILED
@@ -28,6 +28,7 @@ from welldone.wire.unicode import clean, scrub_object
 _COUNTS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
 _SHAPE = ("id", "type", "role", "stop_reason", "stop_sequence")
 _ENDS = frozenset({"end_turn", "stop_sequence", "tool_use"})  # of a message that was not cut short
+_TEXTS = dict(PIECES.values())
 _MOST = 2**53  # what every client can hold in a number
 
 
@@ -117,6 +118,10 @@ class MessagesNative(Native):
             said = data.decode("utf-8", "replace").strip()
             self.notes.note(faults.msg.ERROR_EVENT, said)
             return self._fail(Failure(said or "unknown error"))
+        halves = _halves(data) if value is NOT_JSON else None
+        if halves is not None:
+            self.notes.note(faults.enc.NO_LONE_SURROGATE if data.isascii() else faults.enc.VALID_UTF8)
+            return self._event(halves, frame.event)
         return super()._odd(data, value, frame)
 
     def _sentinel(self) -> bytes:
@@ -155,7 +160,7 @@ class MessagesNative(Native):
         return self._scribe.start(self._full({}))
 
     def _start_block(self, value: Json) -> bytes:
-        block = _object(value.get("content_block"))
+        block = scrub_object(_object(value.get("content_block")))
         return self._begin() + self._blocks.start(value.get("index"), block, _rest(value, "index", "content_block"))
 
     def _add(self, value: Json) -> bytes:
@@ -164,8 +169,8 @@ class MessagesNative(Native):
         if not isinstance(delta, dict):
             self.notes.note(faults.msg.DELTA_TYPE, value)
             return begun
-        is_plain = len(value) == 3 and len(delta) == 2  # the common case, with nothing in it that is not known
-        more = {} if is_plain else _rest(value, "index", "delta")
+        is_plain = all(type(item) is str for item in delta.values())  # the common case
+        more = _rest(value, "index", "delta")
         return begun + self._blocks.delta(value.get("index"), delta if is_plain else scrub_object(delta), more)
 
     def _stop_block(self, value: Json) -> bytes:
@@ -325,6 +330,17 @@ def _tell(content: list[object], blocks: Blocks) -> bytes:
     told = [block for block in content if isinstance(block, dict)]
     starts = [blocks.start(index, scrub_object(block), {}) + blocks.stop(index, {}) for index, block in enumerate(told)]
     return b"".join(starts)
+
+
+def _halves(data: bytes) -> Json | None:
+    """A delta that is no JSON only since its text has half a character, with that half; None for all else."""
+    value, has_tail = first(data)
+    delta = _object(_object(value).get("delta"))
+    member = _TEXTS.get(str(delta.get("type")), "")
+    text = delta.get(member)
+    if has_tail or not isinstance(text, str) or clean(text) == text:
+        return None
+    return {**_object(value), "delta": {**scrub_object(delta), member: text}}
 
 
 def _broke_off(reason: str) -> Failure:

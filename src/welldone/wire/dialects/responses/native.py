@@ -25,6 +25,8 @@ _REQUIRED = frozenset(
     }
 )
 """Members that OpenAI's definition requires as well."""
+_UNFINISHED = frozenset({"queued", "in_progress", "cancelled"})
+"""What has become of a Response that can be asked for later, but has no stream."""
 _TYPES = {"tools": list, "parallel_tool_calls": bool}
 """Members that clients go through without a look."""
 
@@ -108,9 +110,11 @@ class ResponsesNative(Native):
         self._count_tokens(value.get("usage"), is_due=True)
         self.notes.hush()  # what follows are events that nobody expects of a whole reply
         status = value.get("status")
-        if status in ("queued", "in_progress", "cancelled") and not self._is_stream:
+        if status in _UNFINISHED and not self._is_stream:
             self.final = self._scribe.response | {"status": status, "output": value.get("output") or []}
             return b""
+        if status in _UNFINISHED:
+            return self._cut(f"the server's response is {status}")
         kind = f"response.{status}"
         return self._conclude({"response": value}, kind if kind in ENDS else "response.completed") + self._scribe.take()
 
@@ -165,7 +169,9 @@ class ResponsesNative(Native):
             self.notes.note(faults.resp.CREATED_FIRST, kind)
         self._begin(response, _others(value) if kind == "response.created" else {})
         self._compare(response)
-        if kind != "response.created":
+        if self._scribe.items:
+            self._scribe.keep_alive()  # a Response that goes on would have to say again all that was said
+        elif kind != "response.created":
             self._scribe.response |= _repeated(response) | {"status": kind.removeprefix("response.")}
             self._scribe.respond(kind, _others(value))
 

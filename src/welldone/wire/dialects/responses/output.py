@@ -4,7 +4,7 @@ Servers leave out ids and indices, change them, or give all items the same; they
 close it. What they mean is told by the id first, then by the index, then by what is open.
 """
 
-from collections.abc import Iterable
+from collections import deque
 from types import UnionType
 
 from welldone.wire import faults
@@ -29,6 +29,8 @@ from welldone.wire.notes import Notes
 _PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}
 _ADDRESS = frozenset({"type", "sequence_number", "item_id", "output_index", "content_index", "summary_index"})
 _PLACES = ("content", "summary")
+_NAMELESS = "shell_call"
+"""The events of these items have no `item_id`."""
 _LISTS: dict[str, type | UnionType] = {"annotations": list, "logprobs": list | None}
 
 
@@ -43,6 +45,8 @@ class Output:
         self._stem = stem  # of ids that have to be made
         self._by_id: dict[str, Item] = {}
         self._by_index: dict[int, Item] = {}
+        self._last: dict[str | None, Item] = {}  # by type; of all types by None
+        self._ids: set[str] = set()
         self._parts: dict[tuple[int, str, int], Strand] = {}  # by item, name of the index, and the server's index
         self._given: dict[Item | Strand, Json] = {}  # as they were added: some servers say all at once there
 
@@ -70,27 +74,27 @@ class Output:
     def conclude(self, output: object, status: str) -> None:
         """All items, as the server lists them at its end: what is still open is closed, as `status`."""
         listed = [_object(theirs) for theirs in output] if isinstance(output, list) else []
-        left = list(self._scribe.items)
-        known = [_take(left, (item for item in left if _is_same(item, theirs))) for theirs in listed]
+        known = _match(self._scribe.items, listed)
+        if not isinstance(output, list) or [item.id for item in self._scribe.items] != [
+            one.get("id") for one in listed
+        ]:
+            self._notes.note(faults.resp.FINAL_OUTPUT, output)
         for theirs, found in zip(listed, known, strict=True):
-            item = found or _take(left, (item for item in left if item.kind == theirs.get("type")))
-            if found is None:
-                self._notes.note(faults.resp.FINAL_OUTPUT, theirs)
-            item = item or self._open_item(theirs, {})
+            item = found or self._open_item(theirs, {})
             if item is None:
                 continue
             if item.is_open:
-                self._close(item, {"status": status} | theirs)
+                self._notes.note(faults.resp.DONE_EVENTS, theirs)
+                self._close(item, theirs, status)
             item.value = theirs | item.value  # it may tell more here than when it was closed
-        if left or not isinstance(output, list):
-            self._notes.note(faults.resp.FINAL_OUTPUT, output)
         self.close_all(status)
 
     def close_all(self, status: str) -> None:
         """All that is still open is closed."""
         for item in self._scribe.items:
             if item.is_open:
-                self._close(item, {"status": status})
+                self._notes.note(faults.resp.DONE_EVENTS, item.value)
+                self._close(item, {}, status)
 
     # What is heard.
 
@@ -120,7 +124,7 @@ class Output:
         if item is None:
             return
         if item.is_open:
-            self._close(item, theirs, _without(value, "item"))
+            self._close(item, theirs, "completed", _without(value, "item"))
         else:
             self._notes.note(faults.resp.DONE_EVENTS, value)
 
@@ -178,7 +182,7 @@ class Output:
         if part is None or not part.is_part_open:
             self._notes.note(faults.resp.DONE_EVENTS, value)
             return
-        part.value = part.value | {"annotations": [*part.value["annotations"], value.get("annotation")]}
+        part.value["annotations"].append(value.get("annotation"))
         self._scribe.event(value["type"], part.address, _without(value))
 
     def _step(self, value: Json, kind: str) -> None:
@@ -187,7 +191,8 @@ class Output:
         if item is None or not item.is_open:
             self._notes.note(faults.resp.ITEM_ADDED_FIRST if item is None else faults.resp.DONE_EVENTS, value)
         else:
-            self._scribe.event(value["type"], item.address, _without(value))
+            address = {"output_index": item.index} if kind == _NAMELESS else item.address
+            self._scribe.event(value["type"], address, _without(value))
 
     # Items.
 
@@ -195,12 +200,13 @@ class Output:
         """The item of this type that an event is about; None where it never began."""
         id, index = value.get("item_id"), value.get("output_index")
         found = [self._by_id.get(id) if isinstance(id, str) else None, self._by_index.get(_number(index))]
-        if not isinstance(id, str) and type(index) is not int:
-            found += [item for item in reversed(self._scribe.items) if item.is_open]
+        last = self._last.get(kind)
+        if not isinstance(id, str) and type(index) is not int and last is not None and last.is_open:
+            found.append(last)
         item = next((item for item in found if item is not None and kind in (None, item.kind)), None)
         if item is not None and index != item.index:
             self._notes.note(faults.resp.OUTPUT_INDEX, value)
-        if item is not None and id != item.id:
+        if item is not None and id != item.id and kind != _NAMELESS:
             self._notes.note(faults.resp.ITEM_ID_STABLE, value)
         return item
 
@@ -222,10 +228,12 @@ class Output:
             self._notes.note(faults.resp.FUNCTION_IDS, given)
             return None  # it may have a name when it is whole
         id = given.get("id")
-        if not _is_name(id) or any(item.id == id for item in self._scribe.items):
+        if not _is_name(id) or id in self._ids:
             self._notes.note(faults.resp.FUNCTION_IDS if kind in NAMED else faults.resp.ITEM_ID_STABLE, given)
             id = f"{_PREFIXES.get(kind, 'item')}_{self._stem}_{len(self._scribe.items)}"
         item = self._scribe.open_item(self._begun(given | {"id": id}), _without(value, "item"))
+        self._ids.add(item.id)
+        self._last[kind] = self._last[None] = item
         for name in (item.id, given.get("id")):
             if isinstance(name, str):
                 self._by_id[name] = item
@@ -248,8 +256,8 @@ class Output:
             return value | {"summary": []} | ({"content": []} if "content" in value else {})
         return value | {CALLS[kind].member: ""} if kind in CALLS else value
 
-    def _close(self, item: Item, theirs: Json, members: Json | None = None) -> None:
-        """An item is whole: as its server says, and else as it was said."""
+    def _close(self, item: Item, theirs: Json, status: str, members: Json | None = None) -> None:
+        """An item is whole: as its server says, and else as it was said. Its own word for its `status` comes first."""
         given = self._given.pop(item, {})
         for place, parts in zip(_PLACES, (item.content, item.summary), strict=True):
             listed = theirs.get(place)
@@ -257,19 +265,19 @@ class Output:
         if item.call is not None and item.call.is_open:
             self._notes.note(faults.resp.ARGS_DONE, theirs)
             self._settle(item.call, theirs.get(item.call.way.member), given.get(item.call.way.member))
-        status = self._final_status(item, theirs)
+        status = self._final_status(item, theirs, status)
         if item.kind == "function_call" and item.call is not None and status == "completed":
             self.broken_arguments += not isinstance(strict(item.call.whole.encode()), dict)
         self._scribe.close_item(item, status, theirs, members)
 
-    def _final_status(self, item: Item, theirs: Json) -> str:
-        status = theirs.get("status")
-        is_known = status in ("completed", "incomplete") if item.kind in WITH_STATUS else status != "in_progress"
-        if isinstance(status, str) and is_known:
-            return status
-        if item.kind in WITH_STATUS or "status" in item.value:
+    def _final_status(self, item: Item, theirs: Json, status: str) -> str:
+        told = theirs.get("status")
+        is_known = told in ("completed", "incomplete") if item.kind in WITH_STATUS else told != "in_progress"
+        if isinstance(told, str) and is_known:
+            return told
+        if theirs and (item.kind in WITH_STATUS or "status" in item.value):
             self._notes.note(faults.resp.ITEM_STATUS, theirs)
-        return "completed"
+        return status
 
     # Parts, and other texts.
 
@@ -315,9 +323,8 @@ class Output:
         if part is not None and part.kind == kind:
             return part
         parts = item.summary if name == "summary_index" else item.content
-        if index == len(parts):
-            return None
-        return next((part for part in reversed(parts) if part.kind == kind and part.is_part_open), None)
+        is_last = bool(parts) and index != len(parts) and parts[-1].kind == kind and parts[-1].is_part_open
+        return parts[-1] if is_last else None
 
     def _open_part(self, item: Item, kind: str, value: Json, given: Json) -> Strand:
         way = PARTS[kind]
@@ -370,6 +377,8 @@ class Output:
         if given is None:
             given = self._given.pop(strand, {}).get(strand.way.member)
         if not isinstance(whole, str) or not whole:
+            if said:
+                self._notes.note(faults.resp.DONE_EVENTS, whole)
             whole = said or given
         if not isinstance(whole, str) or whole == said:
             return
@@ -423,14 +432,23 @@ def _part_fault(kind: str) -> faults.Fault:
     return faults.resp.REASONING_PARTS if ITEM_OF[kind] == "reasoning" else faults.resp.PART_ADDED_FIRST
 
 
-def _is_same(item: Item, theirs: Json) -> bool:
-    if item.kind != theirs.get("type"):
-        return False
-    return item.id == theirs.get("id") or (item.kind in NAMED and item.value["call_id"] == theirs.get("call_id"))
+def _match(items: list[Item], listed: list[Json]) -> list[Item | None]:
+    """The item that each one of a server's list is: by its names, and else by its type; None for a new one."""
+    left = {item.index: item for item in items}
+    named = {name: item for item in items for name in _names(item.value)}
+    found = [next((named[name] for name in _names(theirs) if name in named), None) for theirs in listed]
+    matched = [None if item is None else left.pop(item.index, None) for item in found]
+    by_kind: dict[str, deque[Item]] = {}
+    for item in left.values():
+        by_kind.setdefault(item.kind, deque()).append(item)
+    for number, theirs in enumerate(listed):
+        others = by_kind.get(str(theirs.get("type")))
+        if matched[number] is None and others:
+            matched[number] = others.popleft()
+    return matched
 
 
-def _take(left: list[Item], found: Iterable[Item]) -> Item | None:
-    item = next(iter(found), None)
-    if item is not None:
-        left.remove(item)
-    return item
+def _names(value: Json) -> list[tuple[str, str]]:
+    """What an item is known by."""
+    names = (value.get("id"), value.get("call_id"))
+    return [(str(value.get("type")), name) for name in names if isinstance(name, str)]

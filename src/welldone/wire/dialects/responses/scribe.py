@@ -42,7 +42,6 @@ WITH_STATUS = frozenset({"message", "reasoning", "function_call", "custom_tool_c
 """Items that are in progress, and then completed or incomplete. Those of other tools have words of their own."""
 NAMED = frozenset({"function_call", "custom_tool_call"})
 """Items that the client acts on: by their name, and with their call_id."""
-_PLACES = {"message": ("content",), "reasoning": ("summary", "content")}
 
 
 class Strand:
@@ -79,10 +78,6 @@ class Strand:
             self.pieces = ["".join(self.pieces)]
         return self.pieces[0] if self.pieces else ""
 
-    def snapshot(self) -> Json:
-        """The part as it is now."""
-        return self.value | {self.way.member: self.whole} if self.is_part_open else self.value
-
 
 class Item:
     """One thing of the output."""
@@ -114,19 +109,6 @@ class Item:
     def address(self) -> Json:
         """The members that tell that an event is of this item."""
         return {"item_id": self.id, "output_index": self.index}
-
-    def snapshot(self) -> Json:
-        """The item as it is now."""
-        if not self.is_open:
-            return self.value
-        value = dict(self.value)
-        for place in _PLACES.get(self.kind, ()):
-            parts = self.content if place == "content" else self.summary
-            if parts or isinstance(value.get(place), list):
-                value[place] = [part.snapshot() for part in parts]
-        if self.call is not None:
-            value[self.call.way.member] = self.call.whole
-        return value
 
 
 class Scribe:
@@ -166,8 +148,8 @@ class Scribe:
         self._number += 1
 
     def respond(self, kind: str, others: Json | None = None) -> None:
-        """An event that carries the Response as it is now."""
-        self.event(kind, {"response": self.response | {"output": self.output()}}, others)
+        """An event that carries the Response, before anything of its output is said."""
+        self.event(kind, {"response": self.response}, others)
 
     def keep_alive(self) -> None:
         """A sign of life; before the stream has begun only a comment may come."""
@@ -176,13 +158,9 @@ class Scribe:
         else:
             self._out.append(KEEP_ALIVE)
 
-    def output(self) -> list[Json]:
-        """All items as they are now."""
-        return [item.snapshot() for item in self.items]
-
     def end(self, status: str, changed: Json, others: Json | None = None) -> Json:
         """The event that ends the stream, with what has `changed` in the Response; the Response as it says it."""
-        self.response = self.response | changed | {"status": status, "output": self.output()}
+        self.response = self.response | changed | {"status": status, "output": [item.value for item in self.items]}
         self.final = self.response
         self.event(f"response.{status}", {"response": self.final}, others)
         return self.final
@@ -250,14 +228,16 @@ class Scribe:
             self.close_part(part)
         if item.call is not None:
             self.close_text(item.call)
-        whole = item.snapshot()
-        fixed = ["id", "type", *_PLACES.get(item.kind, ()), *(("call_id", "name") if item.kind in NAMED else ())]
-        kept: Json = {key: whole[key] for key in fixed if key in whole}
+        fixed = ("id", "type", "call_id", "name") if item.kind in NAMED else ("id", "type")
+        kept: Json = {key: item.value[key] for key in fixed}
+        for place, parts in (("summary", item.summary), ("content", item.content)):
+            if parts or (place in item.value and item.kind in ("message", "reasoning")):
+                kept[place] = [part.value for part in parts]
         if item.call is not None:
             kept[item.call.way.member] = item.call.whole
         if item.kind in WITH_STATUS or "status" in item.value:
             kept["status"] = status
-        item.value = whole | (value or {}) | kept
+        item.value = item.value | (value or {}) | kept
         item.is_open = False
         self.event("response.output_item.done", {"output_index": item.index, "item": item.value}, others)
 

@@ -1,0 +1,86 @@
+"""An ear: makes of the bytes of one answer what its record holds. What all dialects write down stands here."""
+
+from abc import ABC, abstractmethod
+
+from welldone.bench.record import Record
+from welldone.wire.events import Usage
+
+SHOWN = 100
+"""Characters of a message: many share a line of the report."""
+
+
+class Ear(ABC):
+    """Hears one stream. Whoever feeds it says when the bytes came."""
+
+    def __init__(self, record: Record) -> None:
+        self.texts: list[str] = []
+        """The visible answer, for who goes on with it."""
+        self.unseen: list[str] = []
+        """Thoughts, refusals and calls, which are tokens too."""
+        self.failure: str | None = None
+        """What the server said of its failure, in a line; None where it did not fail."""
+        self._record = record
+
+    @property
+    @abstractmethod
+    def is_done(self) -> bool:
+        """Whether the event came that ends an answer: clients leave then, and some servers close much later."""
+
+    @property
+    @abstractmethod
+    def cut(self) -> str:
+        """What the answer lacks to be whole, in words, when its stream has ended; nothing where it is whole."""
+
+    @property
+    @abstractmethod
+    def rules(self) -> tuple[str, ...]:
+        """The rules that the stream broke."""
+
+    @abstractmethod
+    def feed(self, data: bytes, now: float) -> None:
+        """More of it."""
+
+    @abstractmethod
+    def close(self, now: float) -> None:
+        """It has ended."""
+
+    # What dialects write down.
+
+    def _open(self, now: float) -> None:
+        if self._record.role_s is None:
+            self._record.role_s = now
+
+    def _say(self, text: str, now: float) -> None:
+        record = self._record
+        self.texts.append(text)
+        record.times.append(now)
+        if record.content_s is None:
+            record.content_s = now
+
+    def _refuse(self, text: str, now: float) -> None:
+        self._mutter(text, now)
+        if self._record.content_s is None:
+            self._record.content_s = now
+
+    def _think(self, text: str, now: float) -> None:
+        self._mutter(text, now)
+        if self._record.reasoning_s is None:
+            self._record.reasoning_s = now
+
+    def _call(self, now: float) -> None:
+        if self._record.tool_s is None:
+            self._record.tool_s = now
+
+    def _mutter(self, text: str, now: float) -> None:
+        """More of what is no visible answer, such as the arguments of a call."""
+        self.unseen.append(text)
+        self._record.times.append(now)
+
+    def _count(self, usage: Usage) -> None:
+        # Who has not counted says 0: that is no number of tokens.
+        record = self._record
+        record.prompt_tokens = usage.prompt_tokens or record.prompt_tokens
+        record.tokens = usage.completion_tokens or None
+
+    def _fail(self, message: str) -> None:
+        self.failure = " ".join(message.split())[:SHOWN] or "an error"
