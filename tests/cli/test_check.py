@@ -129,6 +129,8 @@ def test_a_key_comes_from_the_environment_by_its_name(here: Run, mock: Mock) -> 
         ("URL --header secret", "welldone check: argument --header: is no header"),
         ("URL --jobs 0", "welldone check: argument --jobs: '0' is no whole number from 1 to 64"),
         ("URL --timeout never", "welldone check: argument --timeout: 'never' is no time above 0 and up to 24h"),
+        ("URL --endpoint embeddings", "welldone check: argument --endpoint: invalid choice: 'embeddings'"),
+        ("URL --endpoint responses --only stops", "there is no probe 'stops' of responses"),
         ("URL --profile netscape", "there is no profile 'netscape'"),
         ("URL --modle x", "welldone check does not know '--modle' (did you mean '--model'?)"),
     ],
@@ -159,6 +161,39 @@ def test_the_file_of_a_report_may_not_be_a_folder(here: Run, tmp_path: Path) -> 
 def test_filters_that_leave_nothing_are_no_pass(here: Run, mock: Mock) -> None:
     ran = here("check", _url(mock), "--only", "text", "--rule", "tool-id-once")
     assert (ran.code, ran.notes) == (4, "nothing to judge: no rule had a say: no reply gave an occasion\n")
+
+
+@pytest.mark.parametrize("endpoint", ["responses", "messages"])
+def test_another_endpoint_is_checked_where_it_is_named(here: Run, mock: Mock, endpoint: str) -> None:
+    ran = here("check", _url(mock), "--endpoint", endpoint, "--only", "text,tools")
+    assert (ran.code, ran.notes) == (0, "")
+    assert f"/v1/{endpoint}\n" in ran.out.decode()
+
+
+def test_a_rule_of_another_endpoint_is_broken_by_the_mock_and_found(here: Run, tmp_path: Path) -> None:
+    with Live("mock", "--port", "0", "--break", "msg-start-full", cwd=tmp_path) as live:
+        url = _url(Mock(live))
+        ran = here("check", url, "--endpoint", "messages", "--only", "text")
+        assert ran.code == 1
+        assert f"welldone check {url} --model mock --endpoint messages --only text --rule" in ran.out.decode()
+        assert here("check", url, "--only", "text").code == 0
+
+
+def test_an_endpoint_that_a_server_does_not_have_is_not_offered(here: Run) -> None:
+    ideal = Ideal()
+
+    def chat_only(seen: Seen) -> Reply:
+        return ideal.answer(Seen(seen.method, seen.path.replace("responses", "nothing"), seen.headers, seen.body))
+
+    with served(chat_only) as url:
+        ran = here("check", url, "--endpoint", "responses")
+    assert (ran.code, ran.out) == (3, b"")
+    assert ran.notes.startswith(f"welldone check: not offered: {url} has no /responses (404: ")
+    assert ran.notes.count("\n") == 1
+
+
+def test_the_probes_of_another_endpoint_are_listed(here: Run) -> None:
+    assert "\ncount-tokens " in here("check", "--list", "--endpoint", "messages").out.decode()
 
 
 def test_probes_are_listed(here: Run) -> None:

@@ -36,7 +36,7 @@ OF_THE_REPLY = {
     *("sse-whole-event-writes", "err-status-before-stream", "ns-content-type-json", "ns-error-status"),
 }
 """Rules of the HTTP reply around a body: who sends it keeps them (`sse.HEADERS`), not who repairs the body."""
-NEVER_SAID = {"use-final-chunk", "cmpl-usage-chunk"}
+NEVER_SAID = {"use-final-chunk", "cmpl-usage-chunk", "resp-usage"}
 """Their mend needs a count that the server gave somewhere; it is not invented."""
 
 

@@ -163,8 +163,8 @@ def test_what_only_this_dialect_can_say_is_carried_on(parts: list[Json]) -> None
         ([begin(1), more(1, "a"), stop(1)], TEXT, ["msg-block-index"]),
         ([begin("0"), more(None, "a"), stop(None)], TEXT, ["msg-block-index"]),
         ([*TEXT, begin(0), more(0, "b"), stop(0)], [*TEXT, begin(1), more(1, "b"), stop(1)], ["msg-block-index"]),
-        ([*TEXT, begin(1), more(0, "b"), stop(1)], [*TEXT, begin(1), more(1, "b"), stop(1)], ["msg-block-index"]),
-        ([*TEXT, more(0, "b"), stop(0)], [*TEXT, begin(1), more(1, "b"), stop(1)], ["msg-block-sequential"]),
+        ([*TEXT, begin(1), more(0, "b"), stop(1)], [*TEXT, begin(1), more(1, "b"), stop(1)], ["msg-block-start-first"]),
+        ([*TEXT, more(0, "b"), stop(0)], [*TEXT, begin(1), more(1, "b"), stop(1)], ["msg-block-start-first"]),
         ([begin(0), begin(0), *TEXT[1:]], TEXT, ["msg-block-sequential"]),
         (
             [begin(0), more(0, "a"), begin(0), more(0, "b"), stop(0)],
@@ -336,7 +336,7 @@ def test_a_call_that_cannot_be_known_ends_the_answer(parts: list[Json], what: st
 
 
 def test_a_tools_input_that_says_nothing_is_passed_over() -> None:
-    check([begin(0, "tool_use"), stop(0), put(0, " ")], [begin(0, "tool_use"), stop(0)], "msg-block-sequential")
+    check([begin(0, "tool_use"), stop(0), put(0, " ")], [begin(0, "tool_use"), stop(0)], "msg-block-start-first")
 
 
 BROKEN = [begin(0, "tool_use"), put(0, "{"), stop(0)]
@@ -395,8 +395,8 @@ def test_the_model_is_the_one_that_the_client_knows() -> None:
     ("parts", "noted"),
     [
         ([*TEXT, DELTA, END], ["msg-start-first"]),
-        ([DELTA, *TEXT, END], ["msg-start-first"]),
-        ([stop(0), DELTA, *TEXT, END], ["msg-block-start-first", "msg-start-first"]),
+        ([DELTA, *TEXT, END], ["msg-delta-sent", "msg-start-first"]),
+        ([stop(0), DELTA, *TEXT, END], ["msg-block-start-first", "msg-delta-sent", "msg-start-first"]),
     ],
 )
 def test_a_start_that_is_missing_is_made(parts: list[Json], noted: list[str]) -> None:

@@ -3,7 +3,7 @@ rules they break. What it would say instead nobody hears."""
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from welldone.bench.dialects.alike import Alike, Json, Path, learn
 from welldone.bench.dialects.ear import SHOWN, Ear
@@ -22,6 +22,15 @@ _KEPT = 1024
 """Texts that the mender hears of at once: few enough for one frame, and so many that each costs next to nothing."""
 
 
+class More(NamedTuple):
+    """What an event was that only says more of a text."""
+
+    path: Path
+    """Where in its value the text is."""
+    into: list[str]
+    """Where it was written down."""
+
+
 class NativeEar(Ear):
     """Hears one stream of a dialect that has a mender of its own."""
 
@@ -31,7 +40,8 @@ class NativeEar(Ear):
         self._now = 0.0
         self._is_known = False  # what the mender hears now is written down already
         self._is_cut = False
-        self._said: tuple[Json, Path] | None = None  # the last event, where it only says more of a text
+        self._said: tuple[Json, More] | None = None  # the last event, where it only says more of a text
+        self._is_between = True  # nothing of the next event has come yet
         self._alike: Alike | None = None
         self._is_open = False  # whether the next event may be like the last
         self._texts: list[str] = []  # that took the short way, and the mender has not heard yet
@@ -45,8 +55,8 @@ class NativeEar(Ear):
         """Its mender, which tells of every event."""
 
     @abstractmethod
-    def _hear(self, value: Json, kind: str, now: float) -> Path | None:
-        """Write down what an event says. Where it only says more of a text: the way to that text."""
+    def _hear(self, value: Json, kind: str, now: float) -> More | None:
+        """Write down what an event says, and whether others may be like it."""
 
     def _skip(self, events: int) -> None:
         """So many events have come that the mender does not know of, where it counts them."""
@@ -70,7 +80,7 @@ class NativeEar(Ear):
         if self._alike is not None and self._is_open:
             data = self._pass(self._alike, data, now)
         if data:
-            self._now = now
+            self._now, self._said = now, None
             self._native.feed(data)
             self._look()
             self._learn(data)
@@ -94,8 +104,8 @@ class NativeEar(Ear):
     def _tell(self, value: Json, name: str) -> None:
         if not self._is_known:
             kind = value.get("type")
-            path = self._hear(value, kind if isinstance(kind, str) else name, self._now)
-            self._said = None if path is None else (value, path)
+            more = self._hear(value, kind if isinstance(kind, str) else name, self._now)
+            self._said = None if more is None else (value, more)
 
     # The short way.
 
@@ -122,15 +132,17 @@ class NativeEar(Ear):
 
     def _learn(self, data: bytes) -> None:
         """The next event may be like the last one, if nothing of another has come after it."""
-        if self._said is None or not data.endswith(sse.END) or self._native.is_done:
+        was_between, self._is_between = self._is_between, data.endswith(sse.END)
+        before = data.rfind(sse.END, 0, -len(sse.END))
+        is_whole = self._is_between and (was_between or before >= 0)
+        if self._said is None or not is_whole or self._native.is_done:
             return
-        value, path = self._said
-        self._said = None
-        frame = data[data.rfind(sse.END, 0, -len(sse.END)) + len(sse.END) :] if data.count(sse.END) > 1 else data
+        value, more = self._said
+        frame = data if before < 0 else data[before + len(sse.END) :]
         if self._alike is None or not self._alike.follow(frame, value):
             if not self._lessons:
                 return
             if self._alike is None or self._alike.taken < _OF_USE:
                 self._lessons -= 1
-            self._alike = learn(frame, value, path)
+            self._alike, self._into = learn(frame, value, more.path), more.into
         self._is_open = self._alike is not None

@@ -143,7 +143,7 @@ class Blocks:
         if target is None:
             return self._begin_by(number, shaped, more)
         if target.index != number:
-            self._notes.note(faults.msg.BLOCK_INDEX, index)
+            self._notes.note(faults.msg.BLOCK_INDEX if number is None else faults.msg.BLOCK_START_FIRST, index)
         return self._add(target, shaped, more)
 
     def stop(self, index: object, more: Json) -> bytes:
@@ -190,7 +190,7 @@ class Blocks:
         kind = delta["type"]
         if any(block.index == number for block in self._live()):
             self._notes.note(faults.msg.DELTA_TYPE, delta)
-        elif number is not None and number in self._ended:
+        elif number is not None and not self._ended.get(number, True):  # we have ended it, and not its server
             self._notes.note(faults.msg.BLOCK_SEQUENTIAL, delta)
         else:
             self._notes.note(faults.msg.BLOCK_START_FIRST, delta)

@@ -59,7 +59,9 @@ class MessagesNative(Native):
         self._delta: Json = {}
         self._usage_at_end: Json = {}
         self._more: Json = {}
+        self._has_delta = False
         self._is_ended = False
+        self._has_error = False
         self._handlers: dict[str, Callable[[Json], bytes]] = {
             "message_start": self._start,
             "content_block_start": self._start_block,
@@ -84,6 +86,14 @@ class MessagesNative(Native):
     def body(self) -> bytes:
         """The whole message."""
         return escape(msgspec.json.encode(self._keeper.message))
+
+    def _read(self, frames: list[sse.Frame]) -> bytes:
+        before = self.notes.frame
+        out = super()._read(frames)
+        unread = frames[self.notes.frame - before :]
+        if self._has_error and any(frame.data and frame.data.strip() != b"[DONE]" for frame in unread):
+            self.notes.note(faults.msg.ERROR_LAST)
+        return out
 
     def _event(self, value: Json, name: str) -> bytes:
         if self._is_ended:
@@ -117,6 +127,7 @@ class MessagesNative(Native):
         if frame.event == "error" and not any(isinstance(one, dict) for one in lenient(data)):
             said = data.decode("utf-8", "replace").strip()
             self.notes.note(faults.msg.ERROR_EVENT, said)
+            self._has_error = True
             return self._fail(Failure(said or "unknown error"))
         halves = _halves(data) if value is NOT_JSON else None
         if halves is not None:
@@ -160,6 +171,8 @@ class MessagesNative(Native):
         return self._scribe.start(self._full({}))
 
     def _start_block(self, value: Json) -> bytes:
+        if self._has_delta:
+            self.notes.note(faults.msg.DELTA_SENT, value)
         block = scrub_object(_object(value.get("content_block")))
         return self._begin() + self._blocks.start(value.get("index"), block, _rest(value, "index", "content_block"))
 
@@ -179,6 +192,9 @@ class MessagesNative(Native):
     def _learn(self, value: Json) -> bytes:
         """Why the message stopped, and what was counted: said at its end, once."""
         begun = self._begin()
+        self._has_delta = True
+        if not isinstance(value.get("delta"), dict):
+            self.notes.note(faults.msg.DELTA_SENT, value)
         usage = _counts_of(_object(value.get("usage")))
         if "output_tokens" not in usage:
             self.notes.note(faults.msg.USAGE_DELTA, value.get("usage"))
@@ -197,17 +213,21 @@ class MessagesNative(Native):
         return self._silence()
 
     def _error(self, value: Json) -> bytes:
-        error = value.get("error")
+        self._has_error = True
         failure = read_error(value, b"", Notes()) or Failure("unknown error")
-        is_right = value.get("type") == "error" and isinstance(error, dict) and isinstance(error.get("message"), str)
-        if not is_right:
-            self.notes.note(faults.msg.ERROR_EVENT, value)
+        return self._fail(self._told(failure, value, faults.msg.ERROR_EVENT))
+
+    def _told(self, failure: Failure, value: Json, shape: faults.Fault) -> Failure:
+        """A failure that the server told of; note in what `value`, which told it, is not of Anthropic's shape."""
+        error = _object(value.get("error"))
+        if value.get("type") != "error" or not isinstance(error.get("message"), str):
+            self.notes.note(shape, value)
         if failure.type not in ERROR_TYPES:
             self.notes.note(faults.msg.ERROR_TYPE, failure.type)
-        request = value.get("request_id")
-        if isinstance(request, str):
-            failure = msgspec.structs.replace(failure, more={**failure.more, "request_id": clean(request)})
-        return self._fail(failure)
+        request = _name(value.get("request_id"))
+        if request is None:
+            return failure
+        return msgspec.structs.replace(failure, more={**failure.more, "request_id": request})
 
     # A reply that was not streamed.
 
@@ -215,9 +235,13 @@ class MessagesNative(Native):
         content = value.get("content")
         if isinstance(content, str):
             content = [{"type": "text", "text": content}]
+        # A member `message` would make an error of it, whatever its type.
         failure = read_error({"type": "error", **value}, b"", Notes())
-        if failure is not None or not isinstance(content, list):
-            return self._fail(failure or garbage("a reply that is no message"))
+        if failure is not None:
+            return self._fail(self._told(failure, value, faults.msg.ERROR_BODY))
+        if not isinstance(content, list):
+            self.notes.note(faults.msg.WHOLE_SHAPE, value)
+            return self._fail(garbage("a reply that is no message"))
         reason = _name(value.get("stop_reason"))
         if reason is not None and reason.lower() in FAILED:
             return self._fail(_broke_off(reason))

@@ -4,7 +4,7 @@ import msgspec
 
 from welldone.wire import faults, sse
 from welldone.wire.dialects.responses.counts import has_counts, read_counts, whole_usage
-from welldone.wire.dialects.responses.known import BEGINS, DELTAS, ENDS, SAID
+from welldone.wire.dialects.responses.known import BEGINS, ENDS, SAID
 from welldone.wire.dialects.responses.objects import OURS, error_object, response_object
 from welldone.wire.dialects.responses.output import Output
 from welldone.wire.dialects.responses.scribe import Scribe
@@ -70,8 +70,7 @@ class ResponsesNative(Native):
         kind = value.get("type")
         if not isinstance(kind, str):
             kind = name
-        if kind not in DELTAS:  # those have nothing in them that could be deep
-            value = scrub_object(value)
+        value = scrub_object(value)
         if self.is_done:
             self.notes.note(faults.resp.TERMINAL_ONCE, value)
             return b""

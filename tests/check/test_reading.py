@@ -1,0 +1,127 @@
+"""What a reply says, as the probes read it: the same in a stream and in one piece, in every dialect."""
+
+import json
+from typing import Any
+
+import pytest
+
+from welldone.check.dialect import DIALECTS
+from welldone.check.places import frame_of
+from welldone.check.probes.shapes import SHAPES, Tool
+from welldone.check.reading import CHOICES, PIECES, USAGE, Said
+from welldone.check.reply import Asked, Reply
+from welldone.engines.ideal import Ideal
+from welldone.engines.scripted import Seen
+from welldone.net.ear import Recording
+
+Json = dict[str, Any]
+WEATHER = Tool("get_weather", "Get the weather", {"type": "object", "properties": {"city": {"type": "string"}}})
+ODD: tuple[object, ...] = (None, 7, "x", [], {}, [[]], {"a": []}, [7, None, "x"])
+KINDS: dict[str, tuple[str, ...]] = {
+    "responses": (
+        "response.output_text.delta",
+        "response.output_item.done",
+        "response.completed",
+        "response.function_call_arguments.delta",
+    ),
+    "messages": ("message_start", "content_block_start", "content_block_delta", "message_delta"),
+}
+MEMBERS = ("delta", "item", "response", "message", "content_block", "index", "usage")
+EACH = pytest.mark.parametrize("endpoint", DIALECTS)
+OTHERS = pytest.mark.parametrize("endpoint", KINDS)
+
+
+def _reply(endpoint: str, *, stream: bool, model: str = "ideal", **members: Any) -> Reply:  # noqa: ANN401 - JSON
+    dialect = DIALECTS[endpoint]
+    talk = dialect.said("What is the weather in Paris?")
+    limits = {dialect.ways[0][1]: 100}
+    body = json.dumps({"model": model, "stream": stream, **talk, **limits, **members}).encode()
+    asked = Asked(method="POST", path=dialect.path, body=body, endpoint=endpoint)
+    given = Ideal(models=(model,)).answer(Seen("POST", f"/v1{dialect.path}", {}, body.decode()))
+    return _heard(asked, given.body)
+
+
+def _heard(asked: Asked, body: bytes) -> Reply:
+    recording = Recording(
+        status=200,
+        headers=(),
+        body=body,
+        pieces=None,
+        is_complete=True,
+        head_s=0.0,
+        arrivals=((0.5, len(body)),),
+        ended_s=0.5,
+        error=None,
+    )
+    return Reply(asked, recording, 1)
+
+
+def _without_ids(said: Said) -> tuple[str, str, list[tuple[str, Any]], object]:
+    calls = [(call.name, json.loads(call.arguments)) for call in said.calls]
+    return said.text, said.reasoning, calls, said.finish
+
+
+@EACH
+@pytest.mark.parametrize("model", ["ideal", "ideal-thinking"])
+@pytest.mark.parametrize("has_tool", [True, False])
+def test_a_stream_is_read_as_the_whole_reply_is(endpoint: str, model: str, has_tool: bool) -> None:
+    members = {"tools": [SHAPES[endpoint].tool(WEATHER)]} if has_tool else {}
+    streamed, whole = (_reply(endpoint, stream=stream, model=model, **members) for stream in (True, False))
+    assert _without_ids(streamed.first) == _without_ids(whole.first)
+    assert bool(whole.first.calls) is has_tool
+    assert bool(whole.text) is not has_tool
+    assert bool(whole.first.reasoning) is (model == "ideal-thinking")
+    assert all(call.id for call in (*streamed.first.calls, *whole.first.calls))
+
+
+@EACH
+def test_an_answer_that_was_cut_says_so_in_the_word_of_its_dialect(endpoint: str) -> None:
+    dialect = DIALECTS[endpoint]
+    talk = dialect.said("Count to 500")
+    for stream in (True, False):
+        reply = _reply(endpoint, stream=stream, **{**talk, dialect.ways[0][1]: 16})
+        assert reply.finish == dialect.cut
+
+
+@OTHERS
+def test_usage_is_that_of_the_whole_request(endpoint: str) -> None:
+    for stream in (True, False):
+        reply = _reply(endpoint, stream=stream)
+        assert reply.tokens("input_tokens")
+        assert reply.tokens("output_tokens")
+
+
+@EACH
+def test_each_piece_has_its_frame_and_its_time(endpoint: str) -> None:
+    reply = _reply(endpoint, stream=True)
+    pieces = [piece for piece in reply.pieces if piece.is_spoken]
+    assert "".join(piece.text for piece in pieces) == reply.text
+    assert reply.text_times == [0.5] * len(pieces)
+    assert frame_of(reply, 0) == pieces[0].frame
+    assert frame_of(reply, len(reply.text)) is None
+    assert _reply(endpoint, stream=False).pieces == []
+
+
+@OTHERS
+@pytest.mark.parametrize("body", [b"", b"data: 7\n\n", b"data: {}\n\n", b"data: [DONE]\n\n", b"[]", b'{"error":7}'])
+def test_what_says_nothing_has_no_text(endpoint: str, body: bytes) -> None:
+    reply = _heard(Asked(method="POST", path="/x", body=b'{"stream":true}', endpoint=endpoint), body)
+    assert (reply.text, reply.first.calls, reply.usage) == ("", (), None)
+
+
+@OTHERS
+@pytest.mark.parametrize("odd", ODD, ids=repr)
+def test_nothing_is_too_odd_to_be_read(endpoint: str, odd: object) -> None:
+    events: list[Json] = [{"type": kind, **dict.fromkeys(MEMBERS, odd)} for kind in KINDS[endpoint]]
+    nested = [{"type": kind, **{name: dict.fromkeys(MEMBERS, odd) for name in MEMBERS}} for kind in KINDS[endpoint]]
+    stream = "".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in (*events, *nested)).encode()
+    whole = json.dumps({"object": "response", "output": odd, "content": odd, "usage": odd, "status": odd}).encode()
+    deep = json.dumps(
+        {"object": "response", "output": [{"type": "message", "content": odd}], "content": [odd]}
+    ).encode()
+    for body, wants_stream in ((stream, b"true"), (whole, b"false"), (deep, b"false")):
+        asked = Asked(method="POST", path="/x", body=b'{"stream":' + wants_stream + b"}", endpoint=endpoint)
+        reply = _heard(asked, body)
+        for read in (CHOICES, PIECES, USAGE):
+            read[endpoint](reply.heard)
+        assert isinstance(reply.text, str)
