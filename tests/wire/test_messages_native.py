@@ -454,7 +454,13 @@ def test_events_are_known_by_their_name_or_their_type(text: bytes, noted: list[s
         ([stopped("pause_turn", container={"id": "c"}), END], stopped("pause_turn", container={"id": "c"}), []),
         ([{**DELTA, "context_management": {}}, END], {**DELTA, "context_management": {}}, []),
         ([{**DELTA, "usage": {"output_tokens": 2}}, DELTA, END], DELTA, []),
-        ([DELTA, {**stopped(None), "x": 1}, END], {**DELTA, "x": 1}, []),
+        ([DELTA, {**stopped(None), "x": 1}, END], {**DELTA, "x": 1}, ["msg-delta-sent"]),
+        ([DELTA, {**DELTA, "delta": {}}, END], DELTA, []),
+        (
+            [{"type": "message_delta", "stop_reason": "max_tokens", "usage": {"output_tokens": 3}}, END],
+            stopped("max_tokens"),
+            ["msg-delta-sent"],
+        ),
     ],
 )
 def test_every_message_ends_and_says_why(ends: list[Json | bytes], expected: Json, noted: list[str]) -> None:
@@ -521,7 +527,7 @@ def error(kind: str, message: str = "no", **more: object) -> Json:
         (
             b"event: error\ndata: {'error': {'message': 'no'}}\n\n",
             error("api_error"),
-            ["enc-strict-json", "msg-error-event", "msg-error-type"],
+            ["msg-error-event", "msg-error-type"],
         ),
         (
             named({**more(0, "a"), "error": {"message": "no"}}),
@@ -535,10 +541,9 @@ def test_an_error_of_any_shape_becomes_anthropics_and_ends_the_stream(
 ) -> None:
     mended = Mended(START, text, *TEXT, DELTA, END)
     assert mended.values == [START, expected]
-    assert [rule for rule in mended.rules if not rule.startswith("enc")] == [
-        rule for rule in noted if rule[:3] == "msg"
-    ]
+    assert [rule for rule in mended.rules if rule != "enc-strict-json"] == sorted([*noted, "msg-error-last"])
     assert mended.native.is_done
+    assert "msg-error-last" not in Mended(START, text, b": x\n\n", b"data: [DONE]\n\n").rules
 
 
 @pytest.mark.parametrize(
@@ -656,6 +661,8 @@ def test_a_whole_reply_is_mended(reply: Json, changed: Json, noted: list[str]) -
     ("reply", "message"),
     [
         ({"type": "error", "error": {"type": "api_error", "message": "no"}}, "no"),
+        ({"detail": "no"}, "no"),
+        ({**REPLY, "message": "no"}, "no"),
         ({**REPLY, "error": {"message": "no"}}, "no"),
         ({**REPLY, "content": None}, "the server sent a reply that is no message"),
         ({"choices": []}, "the server sent a reply that is no message"),

@@ -80,7 +80,9 @@ def test_each_rule_that_can_be_mended_has_a_case() -> None:
     mendable = {
         fault.id
         for fault in ALL
-        if fault.by is Hearing.REPLY and fault.mend is not Mend.REPORT and not fault.id.startswith(("http-", "ns-", "resp-", "msg-"))
+        if fault.by is Hearing.REPLY
+        and fault.mend is not Mend.REPORT
+        and not fault.id.startswith(("http-", "ns-", "resp-", "msg-"))
     }
     assert {case.rule for case in CASES} == mendable - NOT_IN_THE_BYTES
 

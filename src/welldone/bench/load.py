@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from welldone.bench.dialects import DIALECTS, Dialect
 from welldone.bench.listener import Listener
 from welldone.bench.prompts import Prompts, Turn
 from welldone.bench.record import End, Record
@@ -17,7 +18,6 @@ from welldone.bench.report import Own
 from welldone.net.address import Address
 from welldone.net.outbound import Exchange, OutboundError
 from welldone.net.pool import Pool
-from welldone.wire.asked import read_request
 
 _LATE_S = 0.005
 """A start that is later than this is late: the timers of an event loop are right within some milliseconds."""
@@ -53,6 +53,7 @@ class Load:
         timeout_s: float,
         grace_s: float,
         stop: asyncio.Event,
+        dialect: Dialect = DIALECTS["chat"],
         target: int = 0,
         keeps_texts: bool = True,
         on_end: Callable[[Record], None] = lambda _: None,
@@ -69,6 +70,7 @@ class Load:
         self._address = address
         self._prompts = prompts
         self._members = members
+        self._dialect = dialect
         self._timeout_s = timeout_s
         self._grace_s = grace_s
         self._stop = stop
@@ -193,13 +195,11 @@ class Load:
     # One request.
 
     async def _ask(self, turn: Turn, due_s: float) -> Record:
-        body = {**self._members, "messages": turn.messages, "stream": True}
-        if turn.limit_tokens is not None:
-            body["max_tokens"] = turn.limit_tokens
+        body = self._dialect.body(self._members, turn.messages, turn.limit_tokens)
         data = msgspec.json.encode(body)
         record = Record(self._target, due_s, self.now(), turn.prompt_tokens, turn.limit_tokens)
         self._note_start(record)
-        listener = Listener(record, self.now, read_request(body))
+        listener = self._listener(record, body)
         self.counts.under_way += 1
         try:
             listener = await self._hear(listener, data, body)
@@ -208,12 +208,15 @@ class Load:
             self.counts.under_way -= 1
             self.records.append(record)
             self._on_end(record)
-        text = "".join(listener.texts)
+        text = "".join(listener.ear.texts)
         if self._keeps_texts:
-            self.texts.append((record, "".join(listener.unseen) + text))
+            self.texts.append((record, "".join(listener.ear.unseen) + text))
         if record.end is End.OK:
             self._prompts.answered(turn, text)
         return record
+
+    def _listener(self, record: Record, body: dict[str, Any]) -> Listener:
+        return Listener(record, self.now, self._dialect.ear(record, body))
 
     async def _hear(self, listener: Listener, data: bytes, body: dict[str, Any]) -> Listener:
         exchange: Exchange | None = None
@@ -222,7 +225,7 @@ class Load:
                 exchange = await self._send(listener, data)
                 await listener.over
                 if listener.is_stale:  # the server had closed the connection while nobody used it
-                    listener = Listener(listener.record, self.now, read_request(body))
+                    listener = self._listener(listener.record, body)
                     exchange = await self._send(listener, data)
                     await listener.over
         except TimeoutError:
@@ -236,7 +239,7 @@ class Load:
 
     async def _send(self, listener: Listener, data: bytes) -> Exchange:
         return await self._pool.send(
-            self._address, "POST", "/chat/completions", listener, body=data, accept="text/event-stream"
+            self._address, "POST", self._dialect.path, listener, body=data, accept="text/event-stream"
         )
 
 

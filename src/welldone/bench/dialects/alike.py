@@ -1,5 +1,5 @@
-"""A short way for most of an answer: an event that differs from the one before in its text alone, and in the number that
-counts it, need not be parsed.
+"""A short way for most of an answer: an event that differs from the one before in its text alone, and in the number
+that counts it, need not be parsed.
 
 Several such events say what one with all their texts would: the mender, which notes broken rules, hears that one.
 """

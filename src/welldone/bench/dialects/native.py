@@ -102,7 +102,7 @@ class NativeEar(Ear):
             self._count(native.usage)
 
     def _tell(self, value: Json, name: str) -> None:
-        if not self._is_known:
+        if not (self._is_known or self._native.is_done):
             kind = value.get("type")
             more = self._hear(value, kind if isinstance(kind, str) else name, self._now)
             self._said = None if more is None else (value, more)

@@ -24,6 +24,8 @@ _CALLS = {
 }
 """Items that are calls, and the events of what they are called with."""
 _STEMS = frozenset({_TEXT, _REFUSAL, *_THOUGHTS, *_CALLS.values()})
+_BEGINS = ("response.created", "response.in_progress")
+_ITEM = "response.output_item.added"
 _ENDS = ("response.completed", "response.incomplete")
 _MEMBERS = ("text", "refusal", "arguments", "input", "code")
 """Where an event that ends a text has all of it."""
@@ -63,7 +65,7 @@ class ResponsesEar(NativeEar):
 
     def __init__(self, record: Record) -> None:
         super().__init__(record)
-        self._is_said = False  # whether some of the text that is open has come
+        self._piecewise: set[str] = set()  # kinds of texts that come in pieces
 
     def _mender(self, tell: Tell) -> Native:
         self._mended = _Mender(tell)
@@ -76,10 +78,9 @@ class ResponsesEar(NativeEar):
         stem, _, what = kind.rpartition(".")
         if stem in _STEMS:
             return self._hear_text(value, stem, what, now)
-        if what in ("created", "in_progress"):
+        if kind in _BEGINS:
             self._open(now)
-        elif what == "added":
-            self._is_said = False
+        elif kind == _ITEM:
             item = value.get("item")
             if isinstance(item, dict) and item.get("type") in _CALLS:
                 self._call(now)
@@ -90,12 +91,11 @@ class ResponsesEar(NativeEar):
     def _hear_text(self, value: Json, stem: str, what: str, now: float) -> More | None:
         if what == "delta":
             text = value.get("delta")
+            self._piecewise.add(stem)
         else:  # all of it: some say it only here
-            text = None if self._is_said else next((value[name] for name in _MEMBERS if name in value), None)
-            self._is_said = False
+            text = None if stem in self._piecewise else next((value[name] for name in _MEMBERS if name in value), None)
         if not isinstance(text, str) or not text:
             return None
-        self._is_said = what == "delta"
         into = self.unseen
         if stem == _TEXT:
             into = self.texts

@@ -26,7 +26,8 @@ from welldone.wire.reasons import FAILED
 from welldone.wire.unicode import clean, scrub_object
 
 _COUNTS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
-_SHAPE = ("id", "type", "role", "stop_reason", "stop_sequence")
+_WHY = ("stop_reason", "stop_sequence")
+_SHAPE = ("id", "type", "role", *_WHY)
 _ENDS = frozenset({"end_turn", "stop_sequence", "tool_use"})  # of a message that was not cut short
 _TEXTS = dict(PIECES.values())
 _MOST = 2**53  # what every client can hold in a number
@@ -193,15 +194,18 @@ class MessagesNative(Native):
         """Why the message stopped, and what was counted: said at its end, once."""
         begun = self._begin()
         self._has_delta = True
-        if not isinstance(value.get("delta"), dict):
+        delta, usage = value.get("delta"), _counts_of(_object(value.get("usage")))
+        if not isinstance(delta, dict):
+            delta = {name: value.get(name) for name in _WHY}
             self.notes.note(faults.msg.DELTA_SENT, value)
-        usage = _counts_of(_object(value.get("usage")))
+        elif delta and delta.get("stop_reason") is None and self._reason() is not None:
+            self.notes.note(faults.msg.DELTA_SENT, value)  # clients take the last word, which says nothing
         if "output_tokens" not in usage:
             self.notes.note(faults.msg.USAGE_DELTA, value.get("usage"))
         self._count(usage)
         _update(self._usage_at_end, usage)
-        _update(self._delta, scrub_object(_object(value.get("delta"))))
-        _update(self._more, _rest(value, "delta", "usage"))
+        _update(self._delta, scrub_object(delta))
+        _update(self._more, _rest(value, "delta", "usage", *_WHY))
         return begun
 
     def _stop(self, value: Json) -> bytes:
@@ -235,8 +239,8 @@ class MessagesNative(Native):
         content = value.get("content")
         if isinstance(content, str):
             content = [{"type": "text", "text": content}]
-        # A member `message` would make an error of it, whatever its type.
-        failure = read_error({"type": "error", **value}, b"", Notes())
+        # With a member `message` and a type it is an error to all who read it.
+        failure = read_error(value, b"", Notes()) or read_error({"type": "error", **value}, b"", Notes())
         if failure is not None:
             return self._fail(self._told(failure, value, faults.msg.ERROR_BODY))
         if not isinstance(content, list):
