@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.net.aio import run
 from welldone.bench import listener
+from welldone.bench.dialects.chat import ChatEar
 from welldone.bench.listener import Listener
 from welldone.bench.record import End, Record
 from welldone.net.outbound import OutboundError
@@ -38,7 +39,7 @@ class Played:
     def __init__(self, asked: Asked | None = None) -> None:
         self.now = 0.0
         self.record = Record(0, 0.0, 0.0)
-        self.listener = Listener(self.record, lambda: self.now, asked or Asked(usage=True))
+        self.listener = Listener(self.record, lambda: self.now, ChatEar(self.record, asked or Asked(usage=True)))
 
     def play(self, pieces: Sequence[Heard], *, head: float = 0.0, end: float = 0.0, status: int = 200) -> Record:
         self.now = head

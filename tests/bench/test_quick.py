@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from tests.net.aio import run
 from tests.recorded.traces import recorded
+from welldone.bench.dialects.chat import ChatEar
+from welldone.bench.dialects.quick import Quick
 from welldone.bench.listener import Listener
-from welldone.bench.quick import Quick
 from welldone.bench.record import Record
 from welldone.wire.asked import Asked
 from welldone.wire.reader import Reader
@@ -56,13 +57,14 @@ def heard(pieces: Sequence[bytes], asked: Asked, *, is_short: bool = True) -> tu
 
     async def work() -> tuple[str, Record]:
         now = 0.0
-        listener = Listener(Record(0, 0.0, 0.0), lambda: now, asked)
+        record = Record(0, 0.0, 0.0)
+        listener = Listener(record, lambda: now, ChatEar(record, asked))
         listener.head(200, {"content-type": "text/event-stream"})
         for piece in pieces:
             now += 1
             listener.data(piece)
         listener.end(None)
-        return "".join(listener.texts), listener.record
+        return "".join(listener.ear.texts), record
 
     with pytest.MonkeyPatch.context() as patch:
         if not is_short:

@@ -17,8 +17,8 @@ from welldone.net.outbound import OutboundError
 _ERROR_LIMIT_BYTES = 4096  # of a refusal that is read for its message
 _MOST_CHUNKS = 1_000_000  # of an answer: the longest contexts of today hold a million tokens
 _LINGER_S = 0.1
-"""How long the end of the reply is waited for after the answer's: it comes with it, or soon, and the connection can be used
-again then. Who does not send it holds up a user for so long."""
+"""How long the end of the reply is waited for after the answer's: it comes with it, or soon, and the connection can be
+used again then. Who does not send it holds up a user for so long."""
 
 
 class Listener:

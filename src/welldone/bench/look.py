@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from welldone.bench.dialects import DIALECTS, Dialect
 from welldone.bench.settings import BenchSettings
 from welldone.drawing.texts import in_a_line
 from welldone.engines.listed import read_models
@@ -15,6 +16,7 @@ _LOOK_S = 60.0  # a server that loads its model answers a first request late
 _SHOWN = 160
 _NOT_UNDERSTOOD = (400, 422)
 """How servers refuse a member that they do not know; 422 are those that let pydantic say it."""
+_HELLO = [{"role": "user", "content": "Say hello."}]
 
 
 class UnreachableError(Exception):
@@ -26,6 +28,7 @@ class Target(msgspec.Struct, frozen=True):
 
     url: str
     address: Address
+    dialect: Dialect
     members: dict[str, Any]
 
     @property
@@ -58,30 +61,33 @@ def _addresses(settings: BenchSettings) -> list[tuple[str, Address]]:
     trust: dict[str, Any] = {"ca_file": settings.ca_file, "is_verified": settings.is_verified}
     first = read_url(settings.url, key=settings.key, headers=settings.headers, **trust)
     if settings.against is None:
-        return [(settings.url, first)]
+        return [(settings.url, _in_dialect(first, settings))]
     if settings.against.startswith("http:"):
         trust["ca_file"] = None
     other = read_url(settings.against, key=settings.against_key, **trust)
     if other.host == first.host:
         other = msgspec.structs.replace(other, key=other.key or first.key, headers=first.headers)
-    return [(settings.url, first), (settings.against, other)]
+    return [(settings.url, _in_dialect(first, settings)), (settings.against, _in_dialect(other, settings))]
+
+
+def _in_dialect(address: Address, settings: BenchSettings) -> Address:
+    """The address, with what the dialect adds to every request; who names such a header knows better."""
+    own = DIALECTS[settings.endpoint].headers(address.key)
+    return msgspec.structs.replace(address, headers=(*own, *address.headers))
 
 
 async def _look(address: Address, url: str, settings: BenchSettings) -> Target:
     model = settings.model or await _model(address, url, settings.tokenizer)
-    members: dict[str, Any] = {
-        "model": model,
-        "temperature": 0.0,
-        "stream_options": {"include_usage": True},
-        **settings.extra,
-    }
-    reply = await _try(address, url, members)
-    if reply.status in _NOT_UNDERSTOOD and "stream_options" in members:  # then nobody counts tokens
-        members = {name: value for name, value in members.items() if name != "stream_options"}
-        reply = await _try(address, url, members)
+    dialect = DIALECTS[settings.endpoint]
+    common = {"model": model, "temperature": 0.0}
+    members = {**common, **dialect.wanted, **settings.extra}
+    reply = await _try(address, url, dialect, members)
+    if reply.status in _NOT_UNDERSTOOD and dialect.wanted:  # without usage nobody counts tokens; so be it
+        members = {**common, **settings.extra}
+        reply = await _try(address, url, dialect, members)
     if reply.status != 200:
-        raise UnreachableError(f"{url} does not answer for {model!r} ({_complaint(reply)})")
-    return Target(url, address, members)
+        raise UnreachableError(f"{url} does not answer {dialect.path} for {model!r} ({_complaint(reply)})")
+    return Target(url, address, dialect, members)
 
 
 async def _model(address: Address, url: str, tokenizer: str | None) -> str:
@@ -93,10 +99,9 @@ async def _model(address: Address, url: str, tokenizer: str | None) -> str:
     return next((model.id for model in models if model.id == tokenizer), models[0].id)
 
 
-async def _try(address: Address, url: str, members: dict[str, Any]) -> Fetched:
-    asked = [{"role": "user", "content": "Say hello."}]
-    body = {**members, "messages": asked, "stream": True, "max_tokens": 1}
-    return await _fetch(address, url, "POST", "/chat/completions", msgspec.json.encode(body))
+async def _try(address: Address, url: str, dialect: Dialect, members: dict[str, Any]) -> Fetched:
+    body = dialect.body(members, _HELLO, dialect.least_tokens)
+    return await _fetch(address, url, "POST", dialect.path, msgspec.json.encode(body))
 
 
 async def _fetch(address: Address, url: str, method: str, path: str, body: bytes) -> Fetched:

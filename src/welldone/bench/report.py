@@ -126,6 +126,8 @@ class BenchReport(msgspec.Struct, frozen=True, kw_only=True):
     ended: str
     url: str
     against: str | None
+    endpoint: str = "chat"
+    """What was asked: chat, responses or messages."""
     model: str
     kind: str
     config: Mapping[str, object]

@@ -70,6 +70,8 @@ async def bench(
     began = _date()
     targets = await look(settings)
     watch.title = f"{targets[0].model} at {' and '.join(target.url for target in targets)}"
+    if settings.endpoint != "chat":
+        watch.title += f", {settings.endpoint}"
     counter = await find_counter(settings.tokenizer, partial(ask_root, targets[0]))
     run = _Run(settings, stop or asyncio.Event(), watch, targets, counter)
     await run.measure_all(steps)
@@ -79,6 +81,7 @@ async def bench(
         ended=_date(),
         url=settings.url,
         against=settings.against,
+        endpoint=settings.endpoint,
         model=targets[0].model,
         kind=settings.kind.value,
         config=public(settings),
@@ -195,6 +198,7 @@ class _Run:
             timeout_s=settings.timeout_s,
             grace_s=settings.grace_s,
             stop=self._stop,
+            dialect=target.dialect,
             target=number,
             keeps_texts=self._counter is not None,
             on_end=self._note,

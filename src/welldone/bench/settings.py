@@ -67,6 +67,8 @@ class BenchSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Up to and with /v1."""
     against: str | None = None
     """Another server, asked in turn with the first."""
+    endpoint: str = "chat"
+    """What is asked: chat, responses or messages."""
     model: str | None = None
     """None: the first that the server lists."""
     key: str | None = None

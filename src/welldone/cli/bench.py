@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from welldone.bench.arrivals import MOST_BURSTY
 from welldone.bench.assertions import read_assertion, read_bound
+from welldone.bench.dialects import DIALECTS
 from welldone.bench.lengths import read_length
 from welldone.bench.profiles import PROFILES, profile_named
 from welldone.bench.report import BenchReport
@@ -35,6 +36,7 @@ welldone bench http://127.0.0.1:8000/v1 --duration 30s
 welldone bench http://127.0.0.1:8000/v1 -b rate --rates 2 --rates 4 --arrivals poisson --assert 'ttft.p90<800ms'
 welldone bench http://127.0.0.1:8000/v1 -b concurrency --concurrency 1,4,16 --report bench.html
 welldone bench http://127.0.0.1:8080/v1 --against http://127.0.0.1:8000/v1 -b throughput
+welldone bench http://127.0.0.1:8000/v1 --endpoint responses -b throughput
 welldone bench compare before.json after.json
 """
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -88,6 +90,7 @@ def _add_server(parser: Parser) -> None:
     add("address", nargs="?", metavar="URL", help="its address, up to and with /v1 (http://127.0.0.1:8000/v1)")
     add("--url", "-u", metavar="URL", help="the same")
     add("--against", metavar="URL", help="another server, asked in turn with the first: prints ratios")
+    add("--endpoint", metavar="NAME", choices=tuple(DIALECTS), default="chat", help=f"{', '.join(DIALECTS)} (chat)")
     add("--against-api-key", metavar="KEY", help="its key; --api-key and --header are for the first host only")
     add("--model-name", "--model", metavar="NAME", help="the model to ask (the tokenizer's, else the first listed)")
     add("--api-key", "-a", metavar="KEY", help=f"the server's key, or env:NAME (default: {KEY_VARIABLE})")
@@ -151,6 +154,7 @@ def _settings(options: Namespace) -> BenchSettings:
     return BenchSettings(
         url=asking.address(url),
         against=None if options.against is None else asking.address(options.against),
+        endpoint=options.endpoint,
         model=options.model_name,
         key=asking.key(options.api_key or None),
         against_key=_read(_against_key, options.against_api_key),

@@ -116,7 +116,7 @@ def _cautions(first: BenchReport, second: BenchReport, paths: tuple[Path, Path])
         if not report.is_whole
     ]
     unlike = [name for name in _UNLIKE if first.config.get(name) != second.config.get(name)]
-    unlike += ["model"] if first.model != second.model else []
+    unlike += [name for name in ("endpoint", "model") if getattr(first, name) != getattr(second, name)]
     return cautions + ([f"the two were not asked alike; they differ in {', '.join(unlike)}"] if unlike else [])
 
 

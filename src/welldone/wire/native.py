@@ -181,14 +181,14 @@ class Native(ABC):
         return out if self._is_stream else b""
 
     def _read(self, frames: list[sse.Frame]) -> bytes:
-        out = b""
+        out = []
         for frame in frames:
             if self.failure is not None:
                 break
             self.notes.frame += 1
             self.notes.byte = frame.byte
-            out += self._frame(frame) + self._be_strict()
-        return out
+            out.append(self._frame(frame) + self._be_strict())
+        return b"".join(out)
 
     def _frame(self, frame: sse.Frame) -> bytes:
         data = frame.data

@@ -98,6 +98,7 @@ def _header(report: BenchReport) -> Element:
     about: list[str | Element] = [code(report.model), " at ", code(report.url)]
     if report.against is not None:
         about += [", in turn with ", code(report.against)]
+    about.append(f", endpoint {report.endpoint}")
     ended = (
         [] if report.is_whole else [element("p", f"Ended early: {report.why or 'no reason is known'}.", class_="note")]
     )

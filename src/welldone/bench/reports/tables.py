@@ -47,7 +47,8 @@ def lines(report: BenchReport) -> list[str]:
 
 
 def _heading(report: BenchReport) -> str:
-    return f"{report.model} at {report.url}" + (f", against {report.against}" if report.against else "")
+    against = f", against {report.against}" if report.against else ""
+    return f"{report.model} at {report.url}{against}, endpoint {report.endpoint}"
 
 
 def _server(report: BenchReport, step: Step) -> str:
