@@ -1,12 +1,13 @@
 """Ground truth for answers in named events: what comes at known times is written down at these times.
 
-Right streams are made by the writers of the dialects; the short way of events that are alike must hear what the long
+Right streams are made by the writers of the dialects. The short way of events that are alike must hear what the long
 way hears.
 """
 
 import json
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,14 +15,321 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.net.aio import run
-from tests.recorded_dialects.traces import recorded
-from welldone.bench.dialects import DIALECTS, alike
+from welldone.bench.dialects import DIALECTS
 from welldone.bench.dialects.alike import Alike
 from welldone.bench.listener import Listener
 from welldone.bench.record import End, Record
 from welldone.net.outbound import OutboundError
+from welldone.wire.dialects.dialect import Dialect
 from welldone.wire.dialects.messages import Messages
 from welldone.wire.dialects.responses import Responses
-from welldone.wire.events import Event, Failure, Finish, Opening, Reasoning, Refusal, Text, ToolArguments, ToolCall, Usage
+from welldone.wire.events import (
+    Event,
+    Failure,
+    Finish,
+    Opening,
+    Reasoning,
+    Refusal,
+    Text,
+    ToolArguments,
+    ToolCall,
+    Usage,
+)
 from welldone.wire.head import Head
 from welldone.wire.native import Native
+
+Heard = tuple[float, bytes]
+STREAM = {"content-type": "text/event-stream"}
+ENDPOINTS = ("responses", "messages")
+RECORDED = {
+    f"{path.parent.name}/{path.stem}": (name, path.read_bytes())
+    for name in ENDPOINTS
+    for path in (Path(__file__).parent.parent / "recorded_dialects").glob(f"*/*{name}_stream.body")
+}
+COUNTED = Usage(7, 3, 10, {})
+CUT = {
+    "responses": "the server's stream ended before the response was whole",
+    "messages": "the server's stream ended before the message was whole",
+}
+
+
+def written(endpoint: str, events: Sequence[Event], *, is_ended: bool = True) -> list[bytes]:
+    """The bytes that say each of these events, and those of the end."""
+    dialect: Dialect = Responses({}) if endpoint == "responses" else Messages()
+    writer = dialect.writer(Head("resp_1" if endpoint == "responses" else "msg_1", 1, "m"), lambda: None)
+    return [*(writer.send(event) for event in events), writer.end() if is_ended else b""]
+
+
+def hear(
+    endpoint: str,
+    pieces: Sequence[Heard],
+    *,
+    end_s: float = 1.0,
+    status: int = 200,
+    error: OutboundError | None = None,
+) -> tuple[Record, str, str]:
+    """What is written down of pieces that come at these times, and the texts: those to see, and the others."""
+
+    async def work() -> tuple[Record, str, str]:
+        now = 0.0
+        record = Record(0, 0.0, 0.0)
+        listener = Listener(record, lambda: now, DIALECTS[endpoint].ear(record, {}))
+        listener.head(status, STREAM if status < 400 else {"content-type": "application/json"})
+        for at, data in pieces:
+            now = at
+            listener.data(data)
+        now = end_s
+        listener.end(error)
+        return record, "".join(listener.ear.texts), "".join(listener.ear.unseen)
+
+    return run(work())
+
+
+def at_once(endpoint: str, events: Sequence[Event], *, is_ended: bool = True) -> Record:
+    return hear(endpoint, [(0.1, b"".join(written(endpoint, events, is_ended=is_ended)))])[0]
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "role_s", "finish"), [("responses", 0.1, "completed"), ("messages", 0.2, "tool_use")]
+)
+def test_each_part_has_its_time(endpoint: str, role_s: float, finish: str) -> None:
+    said: list[Event] = [
+        *(Opening(0), Reasoning(0, "hm"), Text(0, "Hello"), Text(0, " world")),
+        *(ToolCall(0, 0, "call_1", "get"), ToolArguments(0, 0, "{}"), Finish(0, "tool_calls"), COUNTED),
+    ]
+    times = [number / 10 for number in range(1, 10)]
+    record, text, unseen = hear(endpoint, list(zip(times, written(endpoint, said), strict=True)))
+    assert (record.role_s, record.reasoning_s, record.content_s, record.tool_s) == (role_s, 0.2, 0.3, 0.5)
+    assert list(record.times) == [0.2, 0.3, 0.4, 0.6]
+    assert (record.end, record.ended_s, record.finish, record.rules) == (End.OK, 0.9, finish, ())
+    assert (record.prompt_tokens, record.tokens) == (7, 3)
+    assert (text, unseen) == ("Hello world", "hm{}")
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+@given(tokens=st.lists(st.tuples(st.floats(0, 10), st.floats(0, 1), st.integers(0, 300)), min_size=1, max_size=30))
+def test_an_event_is_there_when_its_last_byte_is(endpoint: str, tokens: list[tuple[float, float, int]]) -> None:
+    """Each comes after a gap, in two pieces: the first at some share of the gap."""
+    words = [f"word{number} " for number in range(len(tokens))]
+    begun, *said, ended, counted, end = written(
+        endpoint, [Opening(0), *(Text(0, word) for word in words), Finish(0, "stop"), COUNTED]
+    )
+    at = 0.0
+    pieces: list[Heard] = [(0.0, begun)]
+    truth = []
+    for data, (gap, share, cut) in zip(said, tokens, strict=True):
+        cut = min(cut, len(data) - 1)
+        pieces += [(at + gap * share, data[:cut]), (at + gap, data[cut:])]
+        at += gap
+        truth.append(at)
+    record, text, _ = hear(endpoint, [*pieces, (at, ended + counted + end)], end_s=at)
+    assert list(record.times) == truth
+    assert (record.end, record.content_s, text, record.rules) == (End.OK, truth[0], "".join(words), ())
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+@pytest.mark.parametrize(
+    ("events", "end", "why"),
+    [
+        ([Opening(0), Text(0, "Hi"), Failure("out of\nmemory")], End.FAILED, "out of memory"),
+        ([Opening(0), Finish(0, "stop"), COUNTED], End.BROKEN, "the answer is empty"),
+        ([Opening(0), Refusal(0, "No."), Finish(0, "stop"), COUNTED], End.OK, ""),
+        ([Opening(0), ToolCall(0, 0, "call_1", "get"), Finish(0, "tool_calls"), COUNTED], End.OK, ""),
+    ],
+    ids=["failed", "empty", "refusal", "call"],
+)
+def test_every_end_is_told_apart(endpoint: str, events: list[Event], end: End, why: str) -> None:
+    record = at_once(endpoint, events)
+    assert (record.end, record.why, record.rules) == (end, why, ())
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+def test_a_stream_that_stops_within_the_answer_is_cut_and_counts_no_tokens(endpoint: str) -> None:
+    said = written(endpoint, [Opening(0), *(Text(0, f"{number}") for number in range(9))], is_ended=False)
+    record = hear(endpoint, [(0.1, data) for data in said])[0]
+    assert (record.end, record.why, record.tokens) == (End.CUT, CUT[endpoint], None)
+    assert len(record.times) == 9
+    lost = hear(endpoint, [(0.1, data) for data in said], error=OutboundError("the connection was lost"))[0]
+    assert (lost.end, lost.why) == (End.CUT, "the connection was lost")
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "finish"), [("responses", "max_output_tokens"), ("messages", "max_tokens")], ids=ENDPOINTS
+)
+def test_an_answer_that_reached_its_limit_is_whole(endpoint: str, finish: str) -> None:
+    record = at_once(endpoint, [Opening(0), Text(0, "Hi"), Finish(0, "length"), COUNTED])
+    assert (record.end, record.finish, record.tokens) == (End.OK, finish, 3)
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"error": {"message": "too many", "type": "rate_limit", "param": None, "code": None}},
+        {"type": "error", "error": {"type": "rate_limit_error", "message": "too many"}, "request_id": "req_1"},
+    ],
+    ids=["openai", "anthropic"],
+)
+def test_a_refusal_has_its_reason_in_both_shapes(endpoint: str, body: dict[str, Any]) -> None:
+    record = hear(endpoint, [(0.1, json.dumps(body).encode())], status=429)[0]
+    assert (record.end, record.why) == (End.REFUSED, "429: too many")
+
+
+def event(kind: str, **members: Any) -> bytes:  # noqa: ANN401 - JSON
+    return f"event: {kind}\ndata: {json.dumps({'type': kind, **members})}\n\n".encode()
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "spoil", "rule"),
+    [
+        (
+            "responses",
+            lambda body: body.replace(b'"sequence_number":5,', b'"sequence_number":9,'),
+            "resp-sequence-number",
+        ),
+        ("responses", lambda body: body + b"data: [DONE]\n\n", "resp-terminal-once"),
+        ("messages", lambda body: body.replace(b"event: content_block_delta\n", b""), "msg-event-name"),
+        ("messages", lambda body: body + b"data: [DONE]\n\n", "msg-no-done"),
+    ],
+    ids=["number", "responses-done", "name", "messages-done"],
+)
+def test_rules_that_are_broken_are_noted(endpoint: str, spoil: Callable[[bytes], bytes], rule: str) -> None:
+    events: list[Event] = [Opening(0), *(Text(0, f"{number}") for number in range(9)), Finish(0, "stop"), COUNTED]
+    body = b"".join(written(endpoint, events))
+    assert hear(endpoint, [(0.1, body)])[0].rules == ()
+    record = hear(endpoint, [(0.1, frame + b"\n\n") for frame in spoil(body).split(b"\n\n") if frame])[0]
+    assert (record.end, record.rules) == (End.OK, (rule,))
+
+
+def test_a_text_that_is_only_said_whole_has_the_time_of_that() -> None:
+    frames = written("responses", [Opening(0), Text(0, "All of it."), Finish(0, "stop"), COUNTED])
+    body = b"".join(frames)
+    without = [frame + b"\n\n" for frame in body.split(b"\n\n") if frame and b"output_text.delta" not in frame]
+    record, text, _ = hear("responses", [(float(number), frame) for number, frame in enumerate(without)])
+    done = next(number for number, frame in enumerate(without) if b"output_text.done" in frame)
+    assert (text, list(record.times), record.end) == ("All of it.", [done], End.OK)
+    assert "resp-deltas" in record.rules
+
+
+@pytest.mark.parametrize(("member", "is_seen"), [("text", True), ("thinking", False)])
+def test_a_block_that_begins_with_its_text_has_the_time_of_that(member: str, is_seen: bool) -> None:
+    block = {"type": member, member: "All of it."}
+    usage = {"input_tokens": 7, "output_tokens": 0}
+    begun = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": [], "usage": usage}
+    frames = [
+        event("message_start", message=begun | {"stop_reason": None, "stop_sequence": None}),
+        event("content_block_start", index=0, content_block=block),
+        event("content_block_stop", index=0),
+        event("message_delta", delta={"stop_reason": "end_turn", "stop_sequence": None}, usage={"output_tokens": 3}),
+        event("message_stop"),
+    ]
+    record, text, unseen = hear("messages", [(float(number), frame) for number, frame in enumerate(frames)])
+    assert (text, unseen)[not is_seen] == "All of it."
+    assert (list(record.times), record.end) == ([1.0], End.OK)
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+def test_what_comes_after_the_end_does_not_count(endpoint: str) -> None:
+    said = written(endpoint, [Opening(0), Text(0, "Hi"), Finish(0, "stop"), COUNTED])
+    record = hear(endpoint, [(0.1, b"".join(said)), (0.2, said[1])])[0]
+    assert (record.end, record.ended_s, list(record.times)) == (End.OK, 0.1, [0.1])
+
+
+# ---- the short way
+
+
+def both(endpoint: str, pieces: Sequence[bytes]) -> None:
+    """What is heard, a piece each second; without the short way it is the same."""
+    timed = [(float(number), piece) for number, piece in enumerate(pieces)]
+    short = hear(endpoint, timed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Alike, "take", lambda _, data: ([], data))
+        assert short == hear(endpoint, timed)
+
+
+def cut(body: bytes, places: Sequence[int]) -> list[bytes]:
+    """The body in pieces; what is after the last place is lost."""
+    edges = [0, *sorted(place % (len(body) + 1) for place in places)]
+    return [body[start:end] for start, end in pairwise(edges)]
+
+
+@pytest.mark.parametrize(("endpoint", "body"), RECORDED.values(), ids=RECORDED.keys())
+def test_a_recorded_stream_is_heard_the_same_both_ways(endpoint: str, body: bytes) -> None:
+    both(endpoint, [frame + b"\n\n" for frame in body.split(b"\n\n") if frame])
+
+
+WORDS = st.sampled_from(["a", " the", "\n", '"', "\\", "é", "漢", "\u2028", "\x7f", "  ", "long" * 20, "}\n\n{"])
+SAID = st.lists(st.tuples(st.sampled_from([Text, Text, Text, Reasoning]), WORDS), min_size=1, max_size=30)
+ODD = [
+    b": a comment\n\n",
+    b"data: [DONE]\n\n",
+    b"event: ping\ndata: {}\n\n",
+    b'data: {"type":"response.output_text.delta","delta":"x"}\n\n',
+    b'event: response.output_text.delta\ndata: {"delta":"y"}\n\n',
+    b'data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"z"}}\n\n',
+    b"\r\n",
+    b"data: 5\n\n",
+]
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+@given(
+    said=SAID,
+    odd=st.lists(st.tuples(st.integers(0, 40), st.sampled_from(ODD)), max_size=3),
+    places=st.lists(st.integers(0, 20_000), max_size=40),
+)
+def test_any_stream_is_heard_the_same_however_it_is_cut(
+    endpoint: str, said: list[tuple[type[Text] | type[Reasoning], str]], odd: list[tuple[int, bytes]], places: list[int]
+) -> None:
+    events = [Opening(0), *(kind(0, text) for kind, text in said), Finish(0, "stop"), COUNTED]
+    frames = written(endpoint, events)
+    for place, spoilt in odd:
+        frames.insert(place, spoilt)
+    both(endpoint, frames)
+    both(endpoint, cut(b"".join(frames), places))
+
+
+@pytest.mark.parametrize("is_number_last", [False, True])
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+def test_most_of_an_answer_takes_the_short_way(
+    endpoint: str, is_number_last: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames = written(endpoint, [Opening(0), *(Text(0, f" w{n}") for n in range(3000)), Finish(0, "stop"), COUNTED])
+    if is_number_last:
+        frames = [_with_number_last(frame) for frame in frames]
+    fed: list[bytes] = []
+    feed = Native.feed
+
+    def noted(self: Native, data: bytes, part: int = 0) -> bytes:
+        fed.append(data)
+        return feed(self, data, part)
+
+    monkeypatch.setattr(Native, "feed", noted)
+    record, text, _ = hear(endpoint, [(float(number), frame) for number, frame in enumerate(frames) if frame])
+    assert text == "".join(f" w{n}" for n in range(3000))
+    assert (record.end, record.rules, len(record.times)) == (End.OK, (), 3000)
+    assert len(fed) < 12
+
+
+def _with_number_last(frames: bytes) -> bytes:
+    """As servers send it that sort the members of an event."""
+    sorted_ = []
+    for frame in frames.split(b"\n\n")[:-1]:
+        name, _, data = frame.partition(b"\ndata: ")
+        value = json.loads(data)
+        sorted_.append(name + b"\ndata: " + json.dumps(dict(sorted(value.items()))).encode() + b"\n\n")
+    return b"".join(sorted_)
+
+
+def test_events_that_differ_in_more_than_their_text_take_the_long_way() -> None:
+    """As with OpenAI's padding, which is another in each event."""
+    frames = written("responses", [Opening(0), *(Text(0, f" w{n}") for n in range(50)), Finish(0, "stop"), COUNTED])
+    padded = [
+        frame.replace(b'"logprobs":[]}\n', b'"logprobs":[],"obfuscation":"%b"}\n' % (b"x" * (number % 7)))
+        if b"output_text.delta" in frame
+        else frame
+        for number, frame in enumerate(frames)
+    ]
+    record, text, _ = hear("responses", [(float(number), frame) for number, frame in enumerate(padded)])
+    assert (record.end, text, len(record.times)) == (End.OK, "".join(f" w{n}" for n in range(50)), 50)
+    both("responses", padded)

@@ -181,7 +181,7 @@ def test_who_is_not_there_is_one_line() -> None:
 @pytest.mark.parametrize(
     ("choose", "said"),
     [
-        (lambda _: refusal(401, "no key"), "does not answer for 'ideal' "),
+        (lambda _: refusal(401, "no key"), "does not answer /chat/completions for 'ideal' "),
         (lambda _: FAULTS["html"], "gave no whole answer in the warm-up: the reply is no stream but text/html"),
         (_by_turns(refusal(500, "broke")), "gave no whole answer in the warm-up: 500: broke"),
     ],

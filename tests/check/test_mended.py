@@ -32,6 +32,8 @@ OTHERWISE = {
 }
 """What is not mended in this way, and why."""
 MENDED = [fault for fault in ALL if fault.mend is Mend.LOSSLESS and fault.id not in OTHERWISE]
+WAYS = [("chat", True), *product(("responses", "messages"), (True, False))]
+"""Endpoints, each with whether the server behind the gateway has it too."""
 FAILED = "err-refused-4xx"
 """A stream that failed behind the gateway before it had said anything is a 502."""
 
@@ -85,9 +87,7 @@ def test_what_can_be_mended_is_mended(fault: Fault, tmp_path: Path) -> None:
     assert report.broken.keys() <= ({FAILED} if is_failure else set())
 
 
-@pytest.mark.parametrize(
-    ("endpoint", "is_native"), [("chat", True), *product(("responses", "messages"), (True, False))]
-)
+@pytest.mark.parametrize(("endpoint", "is_native"), WAYS)
 @pytest.mark.parametrize("model", ["ideal", "ideal-thinking"])
 def test_a_gateway_in_front_of_a_right_server_is_right(
     endpoint: str, is_native: bool, model: str, tmp_path: Path
@@ -97,3 +97,10 @@ def test_a_gateway_in_front_of_a_right_server_is_right(
     # Who only speaks chat cannot count beforehand.
     assert report.broken.keys() <= (set() if is_native else {"msg-count-tokens"})
     assert not any(probe.is_given_up for probe in report.probes)
+
+
+@pytest.mark.parametrize(("endpoint", "is_native"), WAYS)
+def test_nothing_is_lost_of_a_stream_that_comes_piece_by_piece(endpoint: str, is_native: bool, tmp_path: Path) -> None:
+    probes = [probe for probe in PROBES_OF[endpoint] if probe.name in ("text", "tools-required")]
+    report = run(_check(tmp_path, Ideal(gap_s=0.02).answer, 1.0, endpoint, *probes, is_native=is_native))
+    assert report.findings == ()

@@ -141,6 +141,7 @@ def test_files_that_are_not_there_are_told(words: list[str]) -> None:
     ("changes", "said"),
     [
         ({"model": "another"}, "the two were not asked alike; they differ in model\n"),
+        ({"endpoint": "messages"}, "the two were not asked alike; they differ in endpoint\n"),
         ({"config": config(max_vus=3)}, "the two were not asked alike; they differ in max_vus\n"),
         ({"is_whole": False, "why": "it was stopped"}, "b.json ended early: it was stopped\n"),
     ],

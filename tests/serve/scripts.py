@@ -64,11 +64,11 @@ class Heard:
         found: dict[str, Any] = json.loads(lines[0])["error"]
         return found
 
-    def findings(self) -> list[str]:
+    def findings(self, endpoint: str = "chat") -> list[str]:
         """What the judge has to say."""
         trace = Trace(
             body=self.body,
-            endpoint="chat",
+            endpoint=endpoint,
             request=self.request,
             status=self.status,
             headers=self.capture.headers,
@@ -83,30 +83,32 @@ class Serving:
     def __init__(self, server: Server) -> None:
         self.server = server
 
-    async def ask(self, request: dict[str, Any] | None = None, path: str = "/v1/chat/completions") -> Heard:
+    async def ask(
+        self, request: dict[str, Any] | None = None, path: str = "/v1/chat/completions", headers: str = ""
+    ) -> Heard:
         """A request, and all of its reply."""
         request = CHAT if request is None else request
-        reader, writer = await self.send(request, path)
+        reader, writer = await self.send(request, path, headers)
         raw = await reader.read()
         writer.close()
         return Heard(raw, request)
 
-    async def get(self, path: str, headers: str = "") -> Heard:
+    async def get(self, path: str, headers: str = "", method: str = "GET") -> Heard:
         """What is shown at a path."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.server.port)
-        writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}\r\n".encode())
+        writer.write(f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}\r\n".encode())
         raw = await reader.read()
         writer.close()
         return Heard(raw, {})
 
     async def send(
-        self, request: dict[str, Any], path: str = "/v1/chat/completions"
+        self, request: dict[str, Any], path: str = "/v1/chat/completions", headers: str = ""
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A request, sent."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.server.port)
         body = json.dumps(request).encode()
         head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
-        writer.write(head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        writer.write((head + headers).encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body)
         return reader, writer
 
     def answers(self) -> list[Answer]:

@@ -635,10 +635,29 @@ def test_a_failure_is_told_in_one_way(value: Json, error: Json) -> None:
     assert native.failure is not None
 
 
+def test_an_error_event_goes_on_before_the_failure_that_follows_it() -> None:
+    error, failed = FAILED[0][0] | {"sequence_number": 5}, FAILED[4][0] | {"sequence_number": 6}
+    failed["response"] = failed["response"] | {"status": "failed"}
+    mended, native = mend([*hello()[:5], error, failed])
+    assert mended[5] == error
+    assert mended[-1]["response"]["error"]["message"] == "boom"
+    assert "resp-error" not in native.notes.counts()
+    assert native.has_started
+
+
+def test_an_error_event_that_nothing_follows_is_a_failure() -> None:
+    mended, native = mend([FAILED[0][0]])
+    assert [value["type"] for value in mended] == ["response.created", "error", "response.failed"]
+    assert "resp-error" in native.notes.counts()
+
+
 def test_a_failure_is_told_in_the_words_that_may_go_out() -> None:
     native = ResponsesNative(fallback=HEAD)
     native.tune(0, reword=lambda failure: msgspec.structs.replace(failure, message="trouble"))
-    assert mend([FAILED[0][0]], native)[0][-1]["response"]["error"]["message"] == "trouble"
+    mended, _ = mend([FAILED[0][0]], native)
+    assert mended[1]["message"] == "trouble"
+    assert mended[2]["response"]["error"]["message"] == "trouble"
+    assert "boom" not in json.dumps(mended)
 
 
 def test_an_answer_can_be_broken_off() -> None:
@@ -677,7 +696,24 @@ def test_a_numbered_sign_of_life_counts_as_an_event() -> None:
     assert native.notes.all() == []
 
 
+def test_an_event_without_data_is_a_sign_of_life_and_a_fault() -> None:
+    native = ResponsesNative(fallback=HEAD)
+    assert native.feed(b'event: keepalive\n\ndata: {"type":"keepalive"}\n\n: ping\n\n') == KEEP_ALIVE * 3
+    assert native.notes.counts()["resp-keepalive"] == 2
+
+
 # Replies that were not streamed.
+
+
+def test_faults_of_a_whole_reply_are_noted() -> None:
+    nameless, message = CALL | {"id": "", "arguments": "{}", "status": "completed"}, MESSAGE
+    native = ResponsesNative(fallback=HEAD, is_stream=False)
+    native.whole(json.dumps({"output": [nameless, message, 5], "usage": {"prompt_tokens": 1}}).encode())
+    rules = {"resp-created-full", "resp-usage", "resp-function-ids", "resp-item-status"}
+    assert native.notes.counts() == dict.fromkeys(rules, 1)
+    call, said = json.loads(native.body())["output"]
+    assert call["id"]
+    assert said["status"] == "completed"
 
 
 @pytest.mark.parametrize("status", ["queued", "in_progress", "cancelled"])

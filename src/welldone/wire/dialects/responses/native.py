@@ -25,6 +25,7 @@ _REQUIRED = frozenset(
     }
 )
 """Members that OpenAI's definition requires as well."""
+_ENVELOPE = frozenset({"type", "sequence_number"})
 _UNFINISHED = frozenset({"queued", "in_progress", "cancelled"})
 """What has become of a Response that can be asked for later, but has no stream."""
 _TYPES = {"tools": list, "parallel_tool_calls": bool}
@@ -49,6 +50,7 @@ class ResponsesNative(Native):
         self._scribe = Scribe(response_object(fallback, echo or {}))
         self._output = Output(self._scribe, self.notes, fallback.id.removeprefix("resp_"))
         self._number = 0  # that the next event should have
+        self._told: Failure | None = None  # by an error event
         self._others: Json = {}  # members of the last event beside the Response
         self._counted: Json = {}  # usage as its server told it
 
@@ -60,7 +62,7 @@ class ResponsesNative(Native):
     @property
     def has_started(self) -> bool:
         """Whether something of an answer was heard, and not only that it will come."""
-        return bool(self._scribe.items) or self.is_done
+        return bool(self._scribe.items) or self._told is not None or self.is_done
 
     def body(self) -> bytes:
         """The whole reply."""
@@ -75,9 +77,7 @@ class ResponsesNative(Native):
             self.notes.note(faults.resp.TERMINAL_ONCE, value)
             return b""
         if kind == "keepalive":
-            if "sequence_number" in value:
-                self._count(value)
-            return self._silence()
+            return self._keep_alive(value)
         if kind == "error" or value.get("error"):  # clients take the second for a failure, whatever its type is
             return self._error(value, kind)
         if kind != name:
@@ -106,7 +106,8 @@ class ResponsesNative(Native):
             return self._fail(failure or garbage("a reply that is no Response"))
         self._begin(value, {})
         self._compare(value)
-        self._count_tokens(value.get("usage"), is_due=True)
+        self._count_tokens(value.get("usage"), is_due=value.get("status") != "failed")
+        self._output.review(value.get("output"))
         self.notes.hush()  # what follows are events that nobody expects of a whole reply
         status = value.get("status")
         if status in _UNFINISHED and not self._is_stream:
@@ -129,6 +130,9 @@ class ResponsesNative(Native):
     def _finish(self) -> bytes:
         if self.is_done:
             return b""
+        if self._told is not None:
+            self.notes.note(faults.resp.ERROR, self._told.message)
+            return self._fail(self._told, is_ours=True)
         self.notes.note(faults.resp.TERMINAL_ONCE)
         items = self._scribe.items
         if not items or any(item.is_open for item in items):
@@ -142,15 +146,33 @@ class ResponsesNative(Native):
         self._end("failed", {"error": failure.more | error_object(failure)})
         return self._scribe.take()
 
+    def _frame(self, frame: sse.Frame) -> bytes:
+        has_fields = any(not line.startswith(b":") for line in sse.lines(frame.raw))
+        if has_fields and not (frame.data or b"").strip():
+            self.notes.note(faults.resp.KEEPALIVE, frame.event)
+        return super()._frame(frame)
+
+    def _keep_alive(self, value: Json) -> bytes:
+        if not self._scribe.has_begun:
+            self.notes.note(faults.resp.KEEPALIVE, value)
+        if "sequence_number" in value:
+            self._count(value)
+        return self._silence()
+
     def _error(self, value: Json, kind: str) -> bytes:
-        """An error event, or an error in the shape of chat."""
-        error = value.get("error")
-        if kind != "error":
+        """An error event, which should be followed by `response.failed`; or an error in the shape of chat."""
+        error = value.get("error") or {key: item for key, item in value.items() if key not in _ENVELOPE}
+        failure = read_error({"error": error}, b"", Notes()) or garbage("an error that says nothing")
+        is_event = kind == "error" and isinstance(value.get("message"), str) and value.keys() >= {"code", "param"}
+        if not is_event or value.get("error"):
             self.notes.note(faults.resp.ERROR, value)
-        if error is None:
-            error = {key: item for key, item in value.items() if key not in ("type", "sequence_number")}
-        failure = read_error({"error": error}, b"", Notes())
-        return self._fail(failure or garbage("an error that says nothing"))
+            return self._fail(failure)
+        self._begin({}, {})
+        self._count(value)
+        self._told = failure if self._reword is None else self._reword(failure)
+        said = {"code": self._told.code, "message": self._told.message, "param": self._told.param}
+        self._scribe.event("error", said, self._told.more)
+        return self._scribe.take()
 
     def _count(self, value: Json) -> None:
         number = value.get("sequence_number")

@@ -29,6 +29,9 @@ from welldone.wire.notes import Notes
 _PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}
 _ADDRESS = frozenset({"type", "sequence_number", "item_id", "output_index", "content_index", "summary_index"})
 _PLACES = ("content", "summary")
+_CALLED = ("call_id", "name")
+_SAME = ("id", "type", "call_id", "name", "arguments", "input")
+"""What an item says the same when it is closed and at the end."""
 _NAMELESS = "shell_call"
 """The events of these items have no `item_id`."""
 _LISTS: dict[str, type | UnionType] = {"annotations": list, "logprobs": list | None}
@@ -73,11 +76,11 @@ class Output:
 
     def conclude(self, output: object, status: str) -> None:
         """All items, as the server lists them at its end: what is still open is closed, as `status`."""
-        listed = [_object(theirs) for theirs in output] if isinstance(output, list) else []
+        listed = [_object(theirs) for theirs in _list(output)]
         known = _match(self._scribe.items, listed)
-        if not isinstance(output, list) or [item.id for item in self._scribe.items] != [
-            one.get("id") for one in listed
-        ]:
+        pairs = list(zip(self._scribe.items, listed, strict=False))
+        is_same = all(item.is_open or _said(item.value) == _said(theirs) for item, theirs in pairs)
+        if not is_same or len(self._scribe.items) != len(listed):
             self._notes.note(faults.resp.FINAL_OUTPUT, output)
         for theirs, found in zip(listed, known, strict=True):
             item = found or self._open_item(theirs, {})
@@ -88,6 +91,15 @@ class Output:
                 self._close(item, theirs, status)
             item.value = theirs | item.value  # it may tell more here than when it was closed
         self.close_all(status)
+
+    def review(self, output: object) -> None:
+        """Note what is wrong with the items of a reply that was not streamed."""
+        for item in map(_object, _list(output)):
+            is_call = item.get("type") == "function_call"
+            if is_call and not all(map(_is_name, [item.get("id"), *map(item.get, _CALLED), item.get("arguments")])):
+                self._notes.note(faults.resp.FUNCTION_IDS, item)
+            if (is_call or item.get("type") == "message") and item.get("status") not in ("completed", "incomplete"):
+                self._notes.note(faults.resp.ITEM_STATUS, item)
 
     def close_all(self, status: str) -> None:
         """All that is still open is closed."""
@@ -111,6 +123,8 @@ class Output:
             self._notes.note(faults.resp.OUTPUT_INDEX, value)
         if item.kind in WITH_STATUS and given.get("status") != "in_progress":
             self._notes.note(faults.resp.ITEM_STATUS, value)
+        if item.kind == "function_call" and given.get("arguments") != "":
+            self._notes.note(faults.resp.FUNCTION_IDS, value)
 
     def _finish(self, value: Json) -> None:
         """An item is whole."""
@@ -259,6 +273,8 @@ class Output:
     def _close(self, item: Item, theirs: Json, status: str, members: Json | None = None) -> None:
         """An item is whole: as its server says, and else as it was said. Its own word for its `status` comes first."""
         given = self._given.pop(item, {})
+        if item.kind in NAMED and any(theirs.get(name, item.value[name]) != item.value[name] for name in _CALLED):
+            self._notes.note(faults.resp.FUNCTION_IDS, theirs)
         for place, parts in zip(_PLACES, (item.content, item.summary), strict=True):
             listed = theirs.get(place)
             self._close_parts(item, parts, listed if parts or listed else given.get(place))
@@ -323,7 +339,7 @@ class Output:
         if part is not None and part.kind == kind:
             return part
         parts = item.summary if name == "summary_index" else item.content
-        is_last = bool(parts) and index != len(parts) and parts[-1].kind == kind and parts[-1].is_part_open
+        is_last = bool(parts) and parts[-1].kind == kind and parts[-1].is_part_open
         return parts[-1] if is_last else None
 
     def _open_part(self, item: Item, kind: str, value: Json, given: Json) -> Strand:
@@ -345,22 +361,18 @@ class Output:
     def _close_parts(self, item: Item, parts: list[Strand], theirs: object) -> None:
         """The parts of an item that is whole, as its server lists them."""
         is_summary = parts is item.summary
-        listed = [_object(part) for part in theirs] if isinstance(theirs, list) else []
+        listed = [_object(part) for part in _list(theirs)]
         kinds = [kind for kind, name in INDEX_OF.items() if (name == "summary_index") == is_summary]
         fitting = [part for part in listed if part.get("type") in kinds and ITEM_OF[part["type"]] == item.kind]
-        for number, part in enumerate(fitting):
-            if number == len(parts):
-                self._notes.note(_part_fault(part["type"]), part)
-                self._open_part(item, part["type"], {}, {})
-            if parts[number].kind == part["type"]:
-                self._end_part(parts[number], part)
-        for strand in parts:
-            self._end_part(strand, {})
-
-    def _end_part(self, part: Strand, theirs: Json) -> None:
-        if part.is_part_open:
-            self._notes.note(faults.resp.DONE_EVENTS, theirs)
-            self._close_part(part, theirs, {})
+        for part in fitting[len(parts) :]:
+            self._notes.note(_part_fault(part["type"]), part)
+            self._open_part(item, part["type"], {}, {})
+        for number, strand in enumerate(parts):
+            told = fitting[number] if number < len(fitting) and fitting[number]["type"] == strand.kind else {}
+            if strand.is_part_open or (strand.whole and told.get(strand.way.member) != strand.whole):
+                self._notes.note(faults.resp.DONE_EVENTS, theirs)
+            if strand.is_part_open:
+                self._close_part(strand, told, {})
 
     def _close_part(self, part: Strand, theirs: Json, members: Json) -> None:
         whole = theirs.get(part.way.member)
@@ -446,6 +458,16 @@ def _match(items: list[Item], listed: list[Json]) -> list[Item | None]:
         if matched[number] is None and others:
             matched[number] = others.popleft()
     return matched
+
+
+def _said(value: Json) -> list[object]:
+    """What an item says, with all its texts."""
+    parts = [_object(part) for place in _PLACES for part in _list(value.get(place))]
+    return [*map(value.get, _SAME), *(part.get("text", part.get("refusal")) for part in parts)]
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
 
 
 def _names(value: Json) -> list[tuple[str, str]]:
