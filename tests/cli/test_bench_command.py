@@ -67,6 +67,23 @@ def test_reports_are_written_by_their_names(mock: Mock, tmp_path: Path) -> None:
     assert (compared.code, b"no difference" in compared.out) == (0, True)
 
 
+@pytest.mark.parametrize("endpoint", ["responses", "messages"])
+def test_other_endpoints_are_measured_and_named(mock: Mock, tmp_path: Path, endpoint: str) -> None:
+    report = tmp_path / "bench.json"
+    words = ["--endpoint", endpoint, "--concurrency", "1", *QUICK, "--report", str(report)]
+    ran = run("bench", _url(mock), *words, "--assert", "error_rate<1%", cwd=tmp_path)
+    assert ran.code == 0, ran.notes
+    assert f"/v1, endpoint {endpoint}" in ran.out.decode()
+    told = json.loads(report.read_bytes())
+    assert (told["endpoint"], told["config"]["endpoint"]) == (endpoint, endpoint)
+    assert [step["ends"].keys() for step in told["steps"]] == [{"ok"}, {"ok"}]
+
+
+def test_an_endpoint_that_cannot_be_measured_is_a_mistake(tmp_path: Path) -> None:
+    ran = run("bench", "http://127.0.0.1:9/v1", "--endpoint", "completions", cwd=tmp_path)
+    assert (ran.code, "chat" in ran.notes) == (2, True)
+
+
 @pytest.mark.parametrize(("text", "code"), [("error_rate<1%", 0), ("token_rate>1000000000", 1), ("ttft.p99<9s", 1)])
 def test_what_is_asserted_is_the_exit_code(mock: Mock, tmp_path: Path, text: str, code: int) -> None:
     ran = run("bench", _url(mock), "--concurrency", "1", *QUICK, "--assert", text, cwd=tmp_path)

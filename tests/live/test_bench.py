@@ -44,6 +44,32 @@ def test_the_real_server_answers_all(server: Running, kind: Kind) -> None:
     assert report.tokenizer == "the server's usage numbers, or else the server's /tokenize, word by word"
 
 
+@pytest.mark.parametrize("endpoint", ["responses", "messages"])
+def test_the_real_server_answers_all_in_other_dialects(server: Running, endpoint: str) -> None:
+    report = run(
+        bench(
+            BenchSettings(
+                url=server.url,
+                endpoint=endpoint,
+                key=server.key,
+                model=server.model,
+                kind=Kind.CONCURRENCY,
+                levels=(2,),
+                duration_s=1.0,
+                warmup_s=0.5,
+                grace_s=100.0,
+                prompt=SHORT,
+                decode=FEW,
+            )
+        )
+    )
+    for step in report.steps:
+        assert step.ends == {"ok": step.requests}
+        assert (step.wrong, step.tokens_by) == (0, "usage")
+        assert step.decoded_tokens is not None
+        assert 1 <= step.decoded_tokens <= FEW.max_tokens
+
+
 def counted_by_inference_benchmarker(content_type: str, body: bytes) -> str:
     """What it makes of a stream, by the rules that it goes by: `ok`, or its error."""
     if content_type.partition(";")[0] != "text/event-stream":

@@ -8,7 +8,7 @@ import pytest
 
 from tests.net.aio import run
 from tests.serve.gateways import Gateway, gateway
-from tests.serve.scripts import CHAT, Heard, refusal
+from tests.serve.scripts import CHAT, DONE, HELLO, ROLE, STOP, USAGE, Heard, refusal
 from welldone.engines.scripts import Piece, Reply, cut_at, json_reply
 
 Json = dict[str, Any]
@@ -81,7 +81,7 @@ MESSAGE: Json = {
     "usage": {"input_tokens": 3, "output_tokens": 1},
 }
 THOUGHT = {"type": "thinking", "thinking": "hm", "signature": "sealed"}
-DONE = {"stop_reason": "end_turn", "stop_sequence": None}
+ENDED = {"stop_reason": "end_turn", "stop_sequence": None}
 
 
 def told() -> tuple[Json, ...]:
@@ -100,7 +100,7 @@ def told() -> tuple[Json, ...]:
             said.append({"type": "content_block_delta", "index": index, "delta": sealed})
         said.append({"type": "content_block_stop", "index": index})
     end: list[Json] = [
-        {"type": "message_delta", "delta": DONE, "usage": {"output_tokens": 2}},
+        {"type": "message_delta", "delta": ENDED, "usage": {"output_tokens": 2}},
         {"type": "message_stop"},
     ]
     return ({"type": "message_start", "message": MESSAGE}, *said, *end)
@@ -109,12 +109,12 @@ def told() -> tuple[Json, ...]:
 RIGHT = {"responses": numbered(*responded()), "messages": frames(*told())}
 WHOLE: dict[str, Json] = {
     "responses": response("completed", SEARCH, message("completed", TEXT), usage={**COUNTS, **DETAILS}),
-    "messages": {**MESSAGE, "content": [THOUGHT, {"type": "text", "text": "Hello"}], **DONE},
+    "messages": {**MESSAGE, "content": [THOUGHT, {"type": "text", "text": "Hello"}], **ENDED},
 }
 KEPT = {"responses": '"web_search_call"', "messages": '"sealed"'}
 """What only the dialect can say."""
 ODD = {
-    "responses": (*frames(*responded()[2:-1]), Piece("data: [DONE]\n\n")),  # no beginning, no end, no numbers
+    "responses": (*frames(*responded()[2:]), Piece("data: [DONE]\n\n")),  # no beginning, and no numbers
     "messages": (*frames(*told()[1:-1]), Piece("data: [DONE]\n\n")),
 }
 ERRORS = {
@@ -209,7 +209,7 @@ def test_what_is_wrong_is_mended_within_the_dialect(dialect: str, is_stream: boo
 
 @EACH
 def test_what_is_wrong_is_an_error_where_the_operator_wants_that(dialect: str, tmp_path: Path) -> None:
-    rule = {"responses": "resp-sequence", "messages": "msg-start-first"}[dialect]
+    rule = {"responses": "resp-sequence-number", "messages": "msg-start-first"}[dialect]
     heard, _ = ask(tmp_path, dialect, [Reply(ODD[dialect])], request=asked(dialect), each={"strict": (rule,)})
     assert heard.status == 502
     assert rule in error(heard, dialect)[1]
@@ -288,8 +288,8 @@ def test_a_model_that_not_all_upstreams_speak_for_is_asked_in_chat(tmp_path: Pat
     request = {"model": "m", "input": "Hi", "stream": True}
 
     async def work() -> None:
-        each = {"weight": 0.01}
-        async with gateway(tmp_path, [], [], each=each, first={**FIRST, "speaks": ("responses",)}) as serving:
+        each, chat = {"weight": 0.01}, Reply((ROLE, HELLO, STOP, USAGE, DONE))
+        async with gateway(tmp_path, [chat], [chat], each=each, first={**FIRST, "speaks": ("responses",)}) as serving:
             heard = await serving.ask(request, PATHS["responses"])
             assert (heard.status, heard.findings("responses")) == (200, [])
             assert seen(serving)["path"] == "/v1/chat/completions"
@@ -359,9 +359,11 @@ def test_a_client_that_leaves_frees_the_upstream_and_nothing_is_kept(dialect: st
         async with gateway(tmp_path, [reply], each=settings(dialect)) as serving:
             reader, writer = await serving.send(asked(dialect), PATHS[dialect])
             await reader.readuntil(b"Hello")
-            (answer,) = serving.answers()
             writer.transport.abort()
-            await serving.upstreams[0].drained() if hasattr(serving.upstreams[0], "drained") else None
-            assert answer.final is None
+            upstream = serving.upstreams[0]
+            await upstream.until(lambda: any(one.end == "left" for one in upstream.seen))
+            assert serving.answers() == []
+            assert (await serving.get("/v1/responses/resp_up")).status == 404
+            assert 'welldone_upstream_running{upstream="a"} 0.0' in (await serving.get("/metrics")).body.decode()
 
     run(work())

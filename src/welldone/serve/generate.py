@@ -196,23 +196,23 @@ def abilities_of(model: Model) -> Abilities:
 
 def _reading(order: Order, backend: Local | Remote) -> Callable[[], Request]:
     """Reads the body for those who answer: with strict rules for our own engines, freely for upstreams."""
-    body = order.body
+    body, upstreams = order.body, backend.upstreams
+    streams = all(upstream.settings.stream for upstream in upstreams)
     if order.endpoint in (Endpoint.RESPONSES, Endpoint.MESSAGES):
-        return lambda: read_native(body, order.endpoint)
+        return lambda: read_native(body, order.endpoint, streams=streams)
     if order.dialect is not None and body.get("stream") is True:  # what is translated is always counted
         body = {**body, "stream_options": {"include_usage": True}}
     if isinstance(backend, Local):
         model, read = backend.model, _READERS[order.endpoint]
         return lambda: _counting(order, read(body, model.settings, abilities_of(model)), abilities_of(model))
     # Any of the upstreams may be asked: what one of them cannot do is done here.
-    upstreams = backend.upstreams
     if order.counts_first and "stream_options" in body and all(upstream.kind == "vllm" for upstream in upstreams):
         body["stream_options"]["continuous_usage_stats"] = True
     return lambda: read_foreign(
         body,
         "chat" if order.endpoint is Endpoint.CHAT else "completions",
         makes_choices=all(upstream.makes_choices for upstream in upstreams),
-        streams=all(upstream.settings.stream for upstream in upstreams),
+        streams=streams,
         wants_usage=all(upstream.settings.usage for upstream in upstreams),
     )
 

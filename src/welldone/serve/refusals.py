@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Mapping
 from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 
 import msgspec
 
@@ -53,6 +54,7 @@ _BAD_REQUEST = re.compile(
 )
 _MODEL = re.compile(r"\bmodel\b", re.IGNORECASE)
 _KEPT = (408, 409, 413, 415)
+_OVERLOADED = 529  # Anthropic's own status
 _UNAVAILABLE = {
     502: "The upstream cannot reach its own server.",
     503: "The upstream is not available.",
@@ -152,6 +154,7 @@ def from_upstream(
         return ApiError(429, message or "The upstream has too much to do.", code=code, retry_after_s=wait_s)
     if status == 501:
         return ApiError(400, message or "The upstream cannot do this.", code="unsupported_by_upstream")
+    status = HTTPStatus.SERVICE_UNAVAILABLE if status == _OVERLOADED else status
     if status in _UNAVAILABLE:
         said = f"{_UNAVAILABLE[status]} It says: {message}" if message else _UNAVAILABLE[status]
         return ApiError(status, said, code="upstream_unavailable", retry_after_s=wait_s)

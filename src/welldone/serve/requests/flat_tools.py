@@ -58,7 +58,7 @@ def _listed(body: Json, ignores_unknown: bool) -> list[Json]:
 
 
 def _nested(tool: Json) -> Json:
-    function = {name: tool[name] for name in _FUNCTION if tool.get(name) is not None}
+    function = {name: tool[name] for name in _FUNCTION if tool.get(name) not in (None, False)}
     return {"type": "function", "function": function}
 
 

@@ -79,11 +79,13 @@ def read_foreign(
     )
 
 
-def read_native(body: Json, endpoint: wire.Endpoint) -> Request:
-    """A request for an upstream that speaks the client's dialect: its own words go on."""
+def read_native(body: Json, endpoint: wire.Endpoint, *, streams: bool) -> Request:
+    """A request for an upstream that speaks the client's dialect: its own words go on. `streams`: it can stream."""
     is_stream = fields.boolean(body, "stream") is True
     base = without_routing(body)
     base.pop("model", None)
+    if is_stream:
+        base["stream"] = streams
     return Request(endpoint=endpoint.value, model=model_name(body), is_stream=is_stream, parts=[base])
 
 
