@@ -1,4 +1,4 @@
-"""Upstreams that speak the client's dialect themselves: what goes to them, what comes back, and what is mended of it."""
+"""Upstreams that speak the client's dialect themselves: what goes to them, what comes back, and what is mended."""
 
 import json
 from pathlib import Path
@@ -137,13 +137,12 @@ def settings(dialect: str, **more: Any) -> Json:  # noqa: ANN401 - each its own
 
 
 def ask(
-    folder: Path, dialect: str, *scripts: Any, request: Json, each: Json | None = None, first: Json | None = None
+    folder: Path, dialect: str, *scripts: list[Reply], request: Json, each: Json | None = None
 ) -> tuple[Heard, list[Json]]:
     """What a client hears, and what the upstreams were asked."""
 
     async def work() -> tuple[Heard, list[Json]]:
-        given = settings(dialect, **(each or {}))
-        async with gateway(folder, *scripts, each=given, first={**FIRST, **(first or {})}) as serving:
+        async with gateway(folder, *scripts, each=settings(dialect, **(each or {})), first=FIRST) as serving:
             heard = await serving.ask(request, PATHS[dialect])
             return heard, [seen(serving, place) for place in range(len(scripts)) if serving.asked[place]]
 

@@ -291,6 +291,8 @@ class Answer:
             self._break(part, said)
             return True
         if not self.pipe.has_begun(part):
+            if isinstance(self.pipe, Native):
+                self._say(said)  # that an answer will come: it has events for that
             return False
         self.times.more()
         self._say(said)
