@@ -3,11 +3,13 @@
 It imports no neighbour: tools/docs.py and the tests use it as well.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
+from welldone.check.dialect import DIALECTS
 from welldone.check.report import Finding, Report, Verdict
 
 PROBES_SHOWN = 3  # a rule that is broken is often broken everywhere; its row stays a line
@@ -25,9 +27,8 @@ class Broken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A server that was checked."""
+    """An endpoint that was checked."""
 
-    version: str
     date: str
     tool: str
     """The version of welldone."""
@@ -39,11 +40,21 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Probes whose replies were not waited for to their end."""
 
 
-class NotRun(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A server that could not be run, or not be checked."""
+class NotOffered(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """An endpoint that the server does not have."""
 
     date: str
     why: str
+
+
+class NotRun(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The server could not be run, or the endpoint not be checked."""
+
+    date: str
+    why: str
+
+
+Result: TypeAlias = Checked | NotOffered | NotRun
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,13 +67,15 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     """The command, without the paths of a machine, and what its files hold."""
     note: str
     """What one should know of that start; may be empty."""
-    result: Checked | NotRun
+    version: str
+    """Empty where it did not run."""
+    results: Mapping[str, Result]
+    """By the names of the dialects, all of them."""
 
 
-def trimmed(report: Report, *, version: str) -> Checked:
+def trimmed(report: Report) -> Checked:
     """What the page needs of a report."""
     return Checked(
-        version=version,
         date=report.date[:10],
         tool=report.tool,
         verdict=report.verdict,
@@ -97,6 +110,9 @@ What `welldone check` says of servers that people run, each as it comes, with on
 a CPU. `make servers` installs them (pinned, each in an environment of its own), starts them one after the other on this
 machine, checks them and writes this page; `make servers ARGS="--only vllm"` does one.
 
+Each is checked on `/v1/chat/completions` (and with it the older `/v1/completions`), `/v1/responses` and `/v1/messages`.
+The number beside a verdict is that of the rules that are broken.
+
 A rule is *right* where it was kept, *lax* where it was broken and no client is known to break by that, *wrong* where
 one does. It is *not offered* where the server says that it does not do this, and *not heard* where there was no
 occasion: a model as small as this one seldom calls a tool on its own, and never reasons. [The rules](rules/README.md)
@@ -106,32 +122,35 @@ say what each is about.
 
 def draw(pages: Sequence[Page]) -> str:
     """The page, in Markdown."""
-    verdicts = list(Verdict)
     lines = [
         HEAD.strip(),
         "",
-        f"| server | version | checked | verdict | {' | '.join(verdicts)} |",
-        f"|---|---|---|---|{'--:|' * len(verdicts)}",
-        *(_row(page, verdicts) for page in pages),
+        f"| server | version | checked | {' | '.join(DIALECTS)} |",
+        f"|---|---|---|{'---|' * len(DIALECTS)}",
+        *map(_row, pages),
     ]
     for page in pages:
         lines += ["", f"## {page.title}", "", "```", page.started.strip(), "```"]
         lines += ["", page.note] if page.note else []
-        lines += ["", *_said(page.result)]
+        for name, dialect in DIALECTS.items():
+            lines += ["", *_said(f"`/v1{dialect.path}`", page.results[name])]
     return "\n".join(lines) + "\n"
 
 
-def _row(page: Page, verdicts: Iterable[Verdict]) -> str:
+def _row(page: Page) -> str:
     link = f"[{page.title}](#{_anchor(page.title)})"
-    return f"| {' | '.join([link, *_cells(page.result, verdicts)])} |"
+    date = max(result.date for result in page.results.values())
+    return f"| {' | '.join([link, page.version, date, *(_cell(page.results[name]) for name in DIALECTS)])} |"
 
 
-def _cells(result: Checked | NotRun, verdicts: Iterable[Verdict]) -> list[str]:
+def _cell(result: Result) -> str:
     match result:
-        case NotRun(date=date):
-            return ["", date, "not run", *("" for _ in verdicts)]
-        case Checked(version=version, date=date, verdict=verdict, rules=rules):
-            return [version, date, verdict.value, *(str(rules.get(each.value, 0)) for each in verdicts)]
+        case NotRun():
+            return "not run"
+        case NotOffered():
+            return Verdict.NOT_OFFERED.value
+        case Checked(verdict=verdict, broken=broken):
+            return f"{verdict.value} ({len(broken)})" if broken else verdict.value
 
 
 def _anchor(title: str) -> str:
@@ -139,12 +158,15 @@ def _anchor(title: str) -> str:
     return kept.replace(" ", "-")
 
 
-def _said(result: Checked | NotRun) -> list[str]:
+def _said(endpoint: str, result: Result) -> list[str]:
     match result:
         case NotRun(why=why):
-            return ["It could not be checked here:", "", "```", why, "```"]
-        case Checked(tool=tool, broken=broken, late=late):
-            lines = [f"Checked by welldone {tool}: {_count(broken)}."]
+            return [f"{endpoint} could not be checked here:", "", "```", why, "```"]
+        case NotOffered(why=why):
+            return [f"{endpoint} is not offered: {_code(why)}"]
+        case Checked(tool=tool, rules=rules, broken=broken, late=late):
+            counts = ", ".join(f"{count} {name}" for name, count in rules.items())
+            lines = [f"{endpoint}, checked by welldone {tool}: {_count(broken)} ({counts})."]
             lines += [f"No reply came in time to {', '.join(late)}."] if late else []
             return [*lines, *_table(broken)]
 

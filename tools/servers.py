@@ -1,7 +1,7 @@
 """Checks real servers, one after the other, and writes docs/servers.md.
 
 Each is installed from its lock file, started on a free port of loopback with the built-in model, checked by
-`welldone check`, and ended. What is kept of each is docs/servers/NAME.json; the page is made of these.
+`welldone check` on each endpoint, and ended. What is kept of each is docs/servers/NAME.json; the page is made of these.
 """
 
 import argparse
@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from welldone.check.dialect import DIALECTS
 from welldone.check.report import Report
 from welldone.cli.exits import Exit
 from welldone.engines.arrival import PullError
@@ -23,7 +24,7 @@ from welldone.engines.pull import pull
 from welldone.engines.store import models_folder
 
 import server_page  # isort: skip  # neighbours: a script's own folder is on the path
-from server_page import Checked, NotRun, Page  # isort: skip
+from server_page import Checked, NotOffered, NotRun, Page, Result  # isort: skip
 from server_process import (  # isort: skip
     KEY,
     ROOT,
@@ -42,6 +43,7 @@ DOCS = ROOT / "docs"
 TEMPLATE = ROOT / "src" / "welldone" / "engines" / "templates" / str(DEFAULT.template)
 
 _CHECK_S = 1800.0  # a slow server has a minute for each of some hundred replies, four at once
+_NOT_OFFERED = "not offered: "  # so begins what the check says of an endpoint that is not there
 
 
 def main() -> int:
@@ -55,11 +57,17 @@ def main() -> int:
     has_failed = False
     for place, server in enumerate(SERVERS):
         if server.name in options.only:
-            result = _result(server, gguf, options.json)
-            has_failed |= isinstance(result, NotRun)
-            page = Page(place=place, title=server.title, started=shown(server), note=server.note, result=result)
+            version, results = _results(server, gguf, options.json)
+            has_failed |= any(isinstance(result, NotRun) for result in results.values())
+            page = Page(
+                place=place,
+                title=server.title,
+                started=shown(server),
+                note=server.note,
+                version=version,
+                results=results,
+            )
             server_page.store(page, DOCS / "servers" / f"{server.name}.json")
-            print(f"{server.name}: {_in_a_line(result)}", flush=True)
     (DOCS / "servers.md").write_text(server_page.draw(server_page.stored(DOCS / "servers")), "utf-8")
     return Exit.FOUND if has_failed else Exit.RIGHT
 
@@ -79,14 +87,23 @@ def _names(text: str) -> list[str]:
     return text.split(",")
 
 
-def _result(server: Server, gguf: Path, reports: Path | None) -> Checked | NotRun:
+def _results(server: Server, gguf: Path, reports: Path | None) -> tuple[str, dict[str, Result]]:
+    """Its version, and what came of each endpoint."""
     try:
         with ExitStack() as stack:
             url, version = _started(server, gguf, stack)
-            print(f"{server.name} {version}: checking", flush=True)
-            return server_page.trimmed(_check(server, url, reports), version=version)
+            results: dict[str, Result] = {}
+            for endpoint in DIALECTS:
+                print(f"{server.name} {version}: checking {endpoint}", flush=True)
+                results[endpoint] = _result(server, url, endpoint, reports)
+                print(f"{server.name} {version}: {endpoint} {_in_a_line(results[endpoint])}", flush=True)
+            return version, results
     except ServerError as error:
-        return NotRun(date=time.strftime("%Y-%m-%d", time.gmtime()), why=str(error))
+        return "", dict.fromkeys(DIALECTS, NotRun(date=_today(), why=str(error)))
+
+
+def _today() -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime())
 
 
 def _started(server: Server, gguf: Path, stack: ExitStack) -> tuple[str, str]:
@@ -113,30 +130,45 @@ def _started(server: Server, gguf: Path, stack: ExitStack) -> tuple[str, str]:
     return stack.enter_context(running(server, names, work)), version_of(server, programs)
 
 
-def _check(server: Server, url: str, reports: Path | None) -> Report:
+def _result(server: Server, url: str, endpoint: str, reports: Path | None) -> Result:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "report.json"
-        command = [sys.executable, "-m", "welldone", "check", url, "--model", MODEL, "--report", str(file)]
-        environment = os.environ | {"WELLDONE_API_KEY": KEY}
         try:
-            done = subprocess.run(
-                command, env=environment, capture_output=True, text=True, timeout=_CHECK_S, check=False
-            )
+            code, said = _check(url, endpoint, file)
         except subprocess.TimeoutExpired:
-            raise ServerError(f"the check was not over after {_CHECK_S:g} s") from None
-        if done.returncode not in (Exit.RIGHT, Exit.FOUND):
-            raise ServerError(f"the check ended with code {done.returncode}:\n{gist(done.stderr)}")
+            return NotRun(date=_today(), why=f"the check was not over after {_CHECK_S:g} s")
+        if code == Exit.UNREACHABLE and _NOT_OFFERED in said:
+            why = said.partition(_NOT_OFFERED)[2].strip().replace(url, "it")  # its port is another the next time
+            return NotOffered(date=_today(), why=plain(why))
+        if code not in (Exit.RIGHT, Exit.FOUND):
+            return NotRun(date=_today(), why=f"the check ended with code {code}:\n{gist(said)}")
         text = plain(file.read_text("utf-8"))
     if reports is not None:
         reports.mkdir(parents=True, exist_ok=True)
-        (reports / f"{server.name}.json").write_text(text, "utf-8")
-    return msgspec.json.decode(text, type=Report)
+        (reports / f"{server.name}-{endpoint}.json").write_text(text, "utf-8")
+    return server_page.trimmed(msgspec.json.decode(text, type=Report))
 
 
-def _in_a_line(result: Checked | NotRun) -> str:
+def _check(url: str, endpoint: str, report: Path) -> tuple[int, str]:
+    """Its exit code, and what it said on standard error."""
+    options = ("--model", MODEL, "--endpoint", endpoint, "--report", str(report))
+    done = subprocess.run(
+        [sys.executable, "-m", "welldone", "check", url, *options],
+        env=os.environ | {"WELLDONE_API_KEY": KEY},
+        capture_output=True,
+        text=True,
+        timeout=_CHECK_S,
+        check=False,
+    )
+    return done.returncode, done.stderr
+
+
+def _in_a_line(result: Result) -> str:
     match result:
         case NotRun(why=why):
             return f"not checked: {why}"
+        case NotOffered(why=why):
+            return f"not offered: {why}"
         case Checked(verdict=verdict, rules=rules):
             return f"{verdict.value} ({', '.join(f'{count} {name}' for name, count in rules.items())})"
 

@@ -80,7 +80,8 @@ def hear(
             listener.data(data)
         now = end_s
         listener.end(error)
-        return record, "".join(listener.ear.texts), "".join(listener.ear.unseen)
+        text = listener.ear.answer
+        return record, text, listener.ear.all_said.removesuffix(text)
 
     return run(work())
 
@@ -211,6 +212,16 @@ def test_a_text_that_is_only_said_whole_has_the_time_of_that() -> None:
     assert "resp-deltas" in record.rules
 
 
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+def test_a_character_that_comes_in_halves_is_whole_in_the_end(endpoint: str) -> None:
+    frames = written(endpoint, [Opening(0), Text(0, "first"), Text(0, "second"), Finish(0, "stop"), COUNTED])
+    frames = [
+        frame.replace(b'"first"', b'"\\ud83d"').replace(b'"second"', b'"\\ude00"') if number < 3 else frame
+        for number, frame in enumerate(frames)
+    ]
+    assert hear(endpoint, [(0.1, frame) for frame in frames])[1] in ("\U0001f600", "\ufffd\ufffd")
+
+
 @pytest.mark.parametrize(("member", "is_seen"), [("text", True), ("thinking", False)])
 def test_a_block_that_begins_with_its_text_has_the_time_of_that(member: str, is_seen: bool) -> None:
     block = {"type": member, member: "All of it."}
@@ -230,9 +241,32 @@ def test_a_block_that_begins_with_its_text_has_the_time_of_that(member: str, is_
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
 def test_what_comes_after_the_end_does_not_count(endpoint: str) -> None:
-    said = written(endpoint, [Opening(0), Text(0, "Hi"), Finish(0, "stop"), COUNTED])
-    record = hear(endpoint, [(0.1, b"".join(said)), (0.2, said[1])])[0]
-    assert (record.end, record.ended_s, list(record.times)) == (End.OK, 0.1, [0.1])
+    said = written(endpoint, [Opening(0), *(Text(0, f"{n}") for n in range(9)), Finish(0, "stop"), COUNTED])
+    record = hear(endpoint, [*((0.1, data) for data in said), (0.2, said[5]), (0.3, said[1])])[0]
+    assert (record.end, record.ended_s, list(record.times)) == (End.OK, 0.1, [0.1] * 9)
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+def test_lines_may_end_as_they_like(endpoint: str) -> None:
+    said = written(endpoint, [Opening(0), *(Text(0, f"{n}") for n in range(9)), Finish(0, "stop"), COUNTED])
+    pieces = [(float(number), data.replace(b"\n", b"\r\n")) for number, data in enumerate(said)]
+    record, text, _ = hear(endpoint, pieces)
+    assert (record.end, text, list(record.times)) == (End.OK, "012345678", [float(n) for n in range(1, 10)])
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+def test_the_last_event_is_heard_without_its_empty_line(endpoint: str) -> None:
+    body = b"".join(written(endpoint, [Opening(0), Text(0, "Hi"), Finish(0, "stop"), COUNTED]))
+    record = hear(endpoint, [(0.1, body.removesuffix(b"\n\n"))])[0]
+    assert (record.end, record.tokens, record.rules) == (End.OK, 3, ("end-last-event-terminated",))
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+def test_an_event_without_an_end_is_given_up(endpoint: str) -> None:
+    said = written(endpoint, [Opening(0), *(Text(0, f"{n}") for n in range(9))], is_ended=False)
+    endless = b'data: {"type": "' + b"x" * 2**20
+    record = hear(endpoint, [*((0.1, data) for data in said), *((0.2, endless) for _ in range(20))])[0]
+    assert (record.end, record.why) == (End.FAILED, "the server sent a frame that is too long")
 
 
 # ---- the short way
@@ -289,26 +323,47 @@ def test_any_stream_is_heard_the_same_however_it_is_cut(
     both(endpoint, cut(b"".join(frames), places))
 
 
-@pytest.mark.parametrize("is_number_last", [False, True])
-@pytest.mark.parametrize("endpoint", ENDPOINTS)
-def test_most_of_an_answer_takes_the_short_way(
-    endpoint: str, is_number_last: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    frames = written(endpoint, [Opening(0), *(Text(0, f" w{n}") for n in range(3000)), Finish(0, "stop"), COUNTED])
-    if is_number_last:
-        frames = [_with_number_last(frame) for frame in frames]
-    fed: list[bytes] = []
+@pytest.fixture
+def fed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What the menders get: what takes the long way, and now and then what took the short one."""
+    pieces: list[bytes] = []
     feed = Native.feed
 
     def noted(self: Native, data: bytes, part: int = 0) -> bytes:
-        fed.append(data)
+        pieces.append(data)
         return feed(self, data, part)
 
     monkeypatch.setattr(Native, "feed", noted)
-    record, text, _ = hear(endpoint, [(float(number), frame) for number, frame in enumerate(frames) if frame])
-    assert text == "".join(f" w{n}" for n in range(3000))
+    return pieces
+
+
+def long_answer(endpoint: str) -> list[bytes]:
+    thoughts = [Reasoning(0, f" t{number}") for number in range(1000)]
+    words = [Text(0, f" w{number}") for number in range(2000)]
+    return written(endpoint, [Opening(0), *thoughts, *words, Finish(0, "stop"), COUNTED])
+
+
+@pytest.mark.parametrize("is_number_last", [False, True])
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+def test_most_of_an_answer_takes_the_short_way(endpoint: str, is_number_last: bool, fed: list[bytes]) -> None:
+    frames = long_answer(endpoint)
+    if is_number_last:
+        frames = [_with_number_last(frame) for frame in frames]
+    record, text, unseen = hear(endpoint, [(float(number), frame) for number, frame in enumerate(frames) if frame])
+    assert text == "".join(f" w{number}" for number in range(2000))
+    assert unseen == "".join(f" t{number}" for number in range(1000))
     assert (record.end, record.rules, len(record.times)) == (End.OK, (), 3000)
-    assert len(fed) < 12
+    assert len(fed) < 20
+
+
+@pytest.mark.parametrize("size", [50, 20_000])
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+def test_events_that_come_in_pieces_do_not_end_the_short_way(endpoint: str, size: int, fed: list[bytes]) -> None:
+    body = b"".join(long_answer(endpoint))
+    pieces = [body[at : at + size] for at in range(0, len(body), size)]
+    record, _, _ = hear(endpoint, [(float(number), piece) for number, piece in enumerate(pieces)])
+    assert (record.end, record.rules, len(record.times)) == (End.OK, (), 3000)
+    assert sum(map(len, fed)) < len(body) / 2
 
 
 def _with_number_last(frames: bytes) -> bytes:
@@ -333,3 +388,32 @@ def test_events_that_differ_in_more_than_their_text_take_the_long_way() -> None:
     record, text, _ = hear("responses", [(float(number), frame) for number, frame in enumerate(padded)])
     assert (record.end, text, len(record.times)) == (End.OK, "".join(f" w{n}" for n in range(50)), 50)
     both("responses", padded)
+
+
+def test_an_event_without_text_does_not_count() -> None:
+    frames = written("messages", [Opening(0), *(Text(0, f" w{n}") for n in range(9)), Finish(0, "stop"), COUNTED])
+    frames = [frame.replace(b'" w5"', b'""') for frame in frames]
+    record, _, _ = hear("messages", [(float(number), frame) for number, frame in enumerate(frames)])
+    assert (record.end, len(record.times)) == (End.OK, 8)
+    both("messages", frames)
+
+
+def test_a_text_is_found_where_it_is_and_not_where_another_has_its_name() -> None:
+    frames = [
+        *written("messages", [Opening(0), Text(0, "x")], is_ended=False),
+        *(
+            event("content_block_delta", index=0, note={"text": f"{n}"}, delta={"type": "text_delta", "text": "x"})
+            for n in range(9)
+        ),
+    ]
+    assert hear("messages", [(float(number), frame) for number, frame in enumerate(frames)])[1] == "x" * 10
+
+
+def test_counts_that_come_before_the_end_are_not_those_of_the_answer() -> None:
+    usage = {"input_tokens": 7, "output_tokens": 1}
+    begun = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": [], "usage": usage}
+    started = event("message_start", message=begun | {"stop_reason": None, "stop_sequence": None})
+    words = written("messages", [Opening(0), *(Text(0, f" w{n}") for n in range(9))], is_ended=False)
+    body = started + b"".join(words).partition(b"\n\n")[2]
+    record = hear("messages", [(0.1, body)])[0]
+    assert (record.end, record.tokens, len(record.times)) == (End.CUT, None, 9)

@@ -283,6 +283,24 @@ def test_an_error_that_comes_first_is_a_status(dialect: str, tmp_path: Path) -> 
     assert (heard.status, error(heard, dialect)[1]) == (502, "no")
 
 
+@BOTH
+@pytest.mark.parametrize(
+    ("dialect", "event", "status"),
+    [
+        ("messages", {"type": "error", "error": {"type": "overloaded_error", "message": "no"}}, 503),
+        ("messages", {"type": "error", "error": {"type": "rate_limit_error", "message": "no"}}, 429),
+        ("messages", {"type": "error", "error": {"type": "invalid_request_error", "message": "no"}}, 400),
+        ("responses", {"type": "error", "code": "rate_limit_exceeded", "message": "no", "param": None}, 429),
+        ("responses", {"type": "response.failed", "response": {"error": {"code": "invalid_prompt"}}}, 400),
+    ],
+)
+def test_an_error_that_comes_first_has_the_status_that_it_means(
+    dialect: str, event: Json, status: int, is_stream: bool, tmp_path: Path
+) -> None:
+    heard, _ = ask(tmp_path, dialect, [Reply(frames(event))], request=asked(dialect, is_stream=is_stream))
+    assert heard.status == status
+
+
 def test_a_model_that_not_all_upstreams_speak_for_is_asked_in_chat(tmp_path: Path) -> None:
     request = {"model": "m", "input": "Hi", "stream": True}
 

@@ -2,19 +2,47 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from tests.net.aio import run
 from tests.serve.gateways import gateway
+from tests.serve.requests.build import ABLE, MODEL
 from tests.serve.scripts import DONE, HELLO, ROLE, STOP, USAGE, Heard
 from welldone.engines.scripted import Reply
 from welldone.serve.errors import ApiError
-from welldone.serve.requests.ollama import read_ollama_chat, read_ollama_generate
+from welldone.serve.ollama import OllamaApi
+from welldone.serve.requests import read_chat
+from welldone.serve.requests.names import rename
+from welldone.serve.requests.ollama import NAMES, read_ollama_chat, read_ollama_generate
 
 WHOLE = Reply((ROLE, HELLO, STOP, USAGE, DONE))
 PNG = "iVBORw0KGgo="
+
+
+def test_a_model_of_an_odd_age_is_listed() -> None:
+    listed = [{"id": "old", "created": -5}, {"id": "new", "created": 10**30}]
+    api = OllamaApi(cast("Any", None), cast("Any", None), listed=lambda ask: listed, now=lambda: 0.0)
+    shown = json.loads(run(api.tags(cast("Any", None))).body)["models"]
+    assert [one["modified_at"] for one in shown] == ["1970-01-01T00:00:00Z", "9999-12-31T23:59:59Z"]
+
+
+@pytest.mark.parametrize(
+    ("field", "name"),
+    [
+        ({"options": {"num_predict": "x"}}, "options.num_predict"),
+        ({"options": {"temperature": "x"}}, "options.temperature"),
+        ({"think": "x" * 999}, "think"),
+        ({"format": {"type": 5}}, "format"),
+    ],
+)
+def test_an_error_names_what_the_client_wrote(field: dict[str, Any], name: str) -> None:
+    chat = read_ollama_chat({"model": "m", "messages": [{"role": "user", "content": "Hi"}], **field})
+    with pytest.raises(ApiError) as caught:
+        read_chat(chat, MODEL, ABLE)
+    rename(caught.value, NAMES)
+    assert f"'{name}'" in caught.value.message
 
 
 def ask(folder: Path, path: str, body: dict[str, Any] | None = None) -> tuple[Heard, list[Any]]:
@@ -56,6 +84,7 @@ def test_who_asks_for_nothing_wants_the_model_loaded(tmp_path: Path, path: str) 
 def test_models_and_version_are_told(tmp_path: Path) -> None:
     tags, _ = ask(tmp_path, "/api/tags")
     assert [one["name"] for one in tags.json["models"]] == ["m"]
+    assert tags.json["models"][0]["modified_at"].endswith("Z")
     version, _ = ask(tmp_path, "/api/version")
     assert version.json["version"]
 

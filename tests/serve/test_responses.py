@@ -97,7 +97,7 @@ def test_a_response_is_asked_for_in_chat() -> None:
         assert name.startswith("resp_")
         assert order.endpoint == "chat"
         assert order.dialect is not None
-        assert order.params["messages"] == "input"
+        assert order.names["messages"] == "input"
         assert order.body == {
             "model": "m",
             "stream": True,
@@ -405,6 +405,16 @@ def test_only_so_many_are_made_in_the_background() -> None:
     run(work())
 
 
+def test_what_is_too_large_to_be_kept_is_not_made_in_the_background() -> None:
+    async def work() -> None:
+        scene = Scene(stored_bytes=2**20)
+        error = await refused(scene.api.create(scene.ask(input="x" * 2**20, background=True)))
+        assert (error.status, error.param) == (400, "background")
+        assert scene.orders == []
+
+    run(work())
+
+
 def test_a_response_that_was_waited_for_cannot_be_cancelled() -> None:
     async def work() -> None:
         scene = Scene()
@@ -451,6 +461,19 @@ def test_a_previous_response_is_the_upstreams_business_unless_it_was_translated(
         scene.backend = cast("Local | Remote", PLAIN)
         await scene.create(previous_response_id=theirs)
         assert len(scene.orders[-1].body["messages"]) == 5
+
+    run(work())
+
+
+def test_where_several_upstreams_may_answer_a_previous_response_is_told_anew() -> None:
+    async def work() -> None:
+        scene = Scene(native=True)
+        name = await scene.create()
+        scene.backend = cast("Local | Remote", SimpleNamespace(name="m", upstreams=NATIVE.upstreams * 2))
+        await scene.create(previous_response_id=name)
+        told = scene.orders[-1].body
+        assert "previous_response_id" not in told
+        assert [item["role"] for item in told["input"]] == ["user", "assistant", "user"]
 
     run(work())
 

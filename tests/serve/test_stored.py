@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from welldone.serve.stored import Store
@@ -155,3 +156,22 @@ def test_an_output_that_is_odd_is_kept_all_the_same(output: object) -> None:
     assert stored is not None
     assert stored.as_object() == {"id": "a", "output": output}
     stored.all_items()
+
+
+def test_long_ids_are_counted() -> None:
+    sizes = []
+    for name in ("x", "x" * 1_000):
+        store = Store(limit=1, limit_bytes=10**6)
+        store.put("me", response("a"), [{"type": "message", "id": name}])
+        sizes.append(store.size_bytes)
+    assert sizes[1] - sizes[0] == 2 * 999  # in the item, and in what finds it
+
+
+def test_what_a_response_repeats_of_its_request_is_not_what_was_said() -> None:
+    store = Store(limit=2, limit_bytes=10**6)
+    store.put("me", response("a", said("out")), [said("in")])
+    store.put("me", response("b", said("out")) | {"instructions": "x" * 1_000}, [said("in")])
+    plain, long = store.get("me", "a"), store.get("me", "b")
+    assert plain is not None
+    assert long is not None
+    assert plain.said_bytes == long.said_bytes == len(plain.input) + len(msgspec.json.encode([said("out")]))

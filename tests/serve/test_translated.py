@@ -99,6 +99,8 @@ def _message(events: list[Json]) -> Said:
                 block[target] = block.get(target, "") + piece[field]
             case "message_delta":
                 reason, usage = event["delta"]["stop_reason"], event["usage"]
+            case _:
+                pass
     for block in blocks:
         if block["type"] == "tool_use":
             block["input"] = json.loads(block["json"])
@@ -315,6 +317,18 @@ def test_a_client_that_leaves_frees_the_upstream(path: str, tmp_path: Path) -> N
             await upstream.until(lambda: any(one.end == "left" for one in upstream.seen))
             assert serving.answers() == []
             assert 'welldone_upstream_running{upstream="a"} 0.0' in (await serving.get("/metrics")).body.decode()
+
+    run(work())
+
+
+@ALL
+def test_each_path_is_counted_by_its_name(path: str, tmp_path: Path) -> None:
+    async def work() -> None:
+        async with gateway(tmp_path, [answer(*TEXT)]) as serving:
+            await serving.ask(asked(path), path)
+            shown = (await serving.get("/metrics")).body.decode()
+            name = DIALECTS.get(path, "ollama")
+            assert f'welldone_requests_total{{endpoint="{name}",model="m",status="200"}} 1.0' in shown
 
     run(work())
 

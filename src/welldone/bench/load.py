@@ -208,11 +208,10 @@ class Load:
             self.counts.under_way -= 1
             self.records.append(record)
             self._on_end(record)
-        text = "".join(listener.ear.texts)
         if self._keeps_texts:
-            self.texts.append((record, "".join(listener.ear.unseen) + text))
+            self.texts.append((record, listener.ear.all_said))
         if record.end is End.OK:
-            self._prompts.answered(turn, text)
+            self._prompts.answered(turn, listener.ear.answer)
         return record
 
     def _listener(self, record: Record, body: dict[str, Any]) -> Listener:

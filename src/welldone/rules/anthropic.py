@@ -18,6 +18,7 @@ BLOCK_START, BLOCK_DELTA, BLOCK_STOP = "content_block_start", "content_block_del
 OF_BLOCKS = (BLOCK_START, BLOCK_DELTA, BLOCK_STOP)
 OF_A_MESSAGE = (START, *OF_BLOCKS, DELTA, STOP)
 PING, ERROR = "ping", "error"
+KNOWN_EVENTS = frozenset((*OF_A_MESSAGE, PING, ERROR))
 
 CALLS = ("tool_use", "server_tool_use", "mcp_tool_use")
 """The blocks that call a tool."""
@@ -128,6 +129,7 @@ class Turn:
         """Starts of blocks while another was open."""
         self.strays: list[Event] = []
         """Deltas and stops of blocks that were not open."""
+        self._before: list[dict[str, Any]] = []
         self._by_index: dict[int, Block] = {}
         self._open: list[Block] = []
         """Blocks as they began, the last at the end; those that have ended are taken out when they come last."""
@@ -137,6 +139,8 @@ class Turn:
                 break
             if event.type in OF_BLOCKS:
                 self._read(event)
+            elif event.type == START:
+                self._before += blocks_of(as_object(event.json.get("message")))
 
     def all(self, type: str) -> list[Event]:
         """Its events of one type."""
@@ -157,8 +161,7 @@ class Turn:
     @property
     def content(self) -> list[dict[str, Any]]:
         """Its blocks as their starts tell them; calls that were made before stand in the start of the message."""
-        before = [block for event in self.all(START) for block in blocks_of(as_object(event.json.get("message")))]
-        return before + [block.json for block in self.blocks]
+        return self._before + [block.json for block in self.blocks]
 
     def _read(self, event: Event) -> None:
         index = event.json.get("index")
@@ -179,7 +182,8 @@ class Turn:
             block.is_stopped = True
 
     def _begin(self, event: Event, index: object) -> None:
-        if not is_int(index) or index != len(self.blocks):
+        # Calls that stand in the start of the message may be counted as well.
+        if not is_int(index) or index not in (len(self.blocks), len(self.blocks) + len(self._before)):
             self.misnumbered.append((event, len(self.blocks)))
         if self._last() is not None:
             self.overlapping.append(event)

@@ -1,15 +1,21 @@
 """A trace as the checks see it: its frames, chunks or events, choices and errors, each worked out once."""
 
+from collections.abc import Container
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
+from welldone.rules import anthropic, responses
 from welldone.rules.anthropic import Turn
 from welldone.rules.choices import Choice, Part, as_list, as_object, read_parts, sort_choices
 from welldone.rules.messages import FAILURES, Kind, Message, Value, error_kind, read_messages, read_value, skip_space
 from welldone.rules.responses import Output
 from welldone.rules.trace import Trace
 from welldone.wire import sse
+
+
+_TYPES: dict[str, Container[str]] = {"responses": responses.KNOWN, "messages": anthropic.KNOWN_EVENTS}
+"""The types of events, where a stream is not made of chunks."""
 
 
 class Form(StrEnum):
@@ -117,7 +123,7 @@ class Heard:
 
     @cached_property
     def messages(self) -> list[Message]:
-        return read_messages(self.frames, is_chunked=self.is_chunked)
+        return read_messages(self.frames, _TYPES.get(self.trace.endpoint))
 
     @cached_property
     def chunks(self) -> list[Message]:

@@ -6,7 +6,7 @@ one frame, or NaN in the JSON are noted on the message and the value is still re
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from enum import Enum, auto
 from typing import Any, NoReturn
 
@@ -161,14 +161,18 @@ def _kind(value: Value, event: str) -> Kind:
     return Kind.FOREIGN
 
 
-def _event_kind(value: Value, event: str) -> Kind:
-    """The same where a stream is made of events; the name of the frame stands in for a missing type."""
+def _event_kind(value: Value, event: str, types: Container[str]) -> Kind:
+    """The same where a stream is made of events of these types; a frame's name stands in for a missing one."""
     if value.kind is not None:
         return value.kind
     said = _object(value)
-    has_type = isinstance(said.get("type"), str)
+    type = said.get("type")
+    has_type = isinstance(type, str)
     error = error_kind(said, "" if has_type else event)
-    if error is not None and said.get("type") != "error":
+    # What has a type that is known may have a member `message` as well.
+    if error is Kind.FLAT_ERROR and has_type and type in types:
+        error = None
+    if error is not None and type != "error":
         return error
     return Kind.EVENT if has_type or (said and event) else Kind.FOREIGN
 
@@ -223,9 +227,12 @@ def _frame_values(frame: sse.Frame) -> Iterator[tuple[Value, bool]]:
             yield Value(_text([line]), Kind.ERROR_FIELD), False
 
 
-def read_messages(frames: list[sse.Frame], *, is_chunked: bool) -> list[Message]:
-    """What the frames say, in order, as chunks or as events. Comments and empty lines say nothing."""
-    kind = _kind if is_chunked else _event_kind
+def read_messages(frames: list[sse.Frame], types: Container[str] | None) -> list[Message]:
+    """What the frames say, in order: events of these types, or chunks. Comments and empty lines say nothing."""
+
+    def kind(value: Value, event: str) -> Kind:
+        return _kind(value, event) if types is None else _event_kind(value, event, types)
+
     return [
         Message(number, frame, kind(value, frame.event), value, _object(value), is_bare)
         for number, frame in enumerate(frames, start=1)

@@ -38,6 +38,7 @@ ANNOTATION = "response.output_text.annotation.added"
 _NAMELESS = frozenset(f"response.shell_call_command.{step}" for step in ("added", "delta", "done"))
 """Events that have an index but no `item_id`."""
 _HOSTED = {
+    "apply_patch_call_operation_diff": ("delta", "done"),
     "code_interpreter_call": ("in_progress", "interpreting", "completed"),
     "compaction": ("compacting",),
     "file_search_call": ("in_progress", "searching", "completed"),

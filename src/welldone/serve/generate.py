@@ -20,6 +20,7 @@ from welldone.serve.recording import Recorder
 from welldone.serve.reports import WANTED, Report
 from welldone.serve.requests import Request, read_body, read_chat, read_completions
 from welldone.serve.requests.foreign import read_foreign, read_native
+from welldone.serve.requests.names import rename
 from welldone.serve.requests.sampling import UNKNOWN
 from welldone.serve.settings import ServeSettings
 from welldone.serve.sticky import sticky_text
@@ -44,8 +45,8 @@ class Order(msgspec.Struct, kw_only=True):
     """What the server is asked in: chat, also where the client speaks another dialect, unless the server does too."""
     dialect: Dialect | None = None
     """How the client is answered, where that is not how the server was asked."""
-    params: Mapping[str, str] = {}
-    """What the client calls the fields of the body, where it has other names for them."""
+    names: Mapping[str, str] = {}
+    """What the client calls fields of the body, or their beginnings, where it has other names for them."""
     echo: Json = {}
     """What a native answer repeats of its request."""
     headers: Mapping[str, str] = {}
@@ -105,7 +106,7 @@ class Generator:
         try:
             return await self._answer(ask, backend, order)
         except ApiError as error:
-            error.param = _renamed(error.param, order.params)
+            rename(error, order.names)
             raise
 
     async def _answer(self, ask: Ask, backend: Local | Remote, order: Order) -> Reply | None:
@@ -223,14 +224,6 @@ def _counting(order: Order, request: Request, abilities: Abilities) -> Request:
         for part in request.parts:
             part["timings_per_token"] = True
     return request
-
-
-def _renamed(param: str | None, names: Mapping[str, str]) -> str | None:
-    """A field of the body as the client knows it: `messages[2].content` may be in its `input`."""
-    if param is None or param in names:
-        return names.get(param or "", param)
-    field = param.partition(".")[0].partition("[")[0]
-    return names.get(field, param)
 
 
 def _cached(usage: Usage) -> int:

@@ -63,16 +63,21 @@ def model_object(model: Model, created: int) -> Json:
 def anthropic_object(listed: Json) -> Json:
     """One model in Anthropic's shape, made of OpenAI's. A day that is not known is the first of 1970, as Anthropic has
     it."""
-    created = datetime.fromtimestamp(min(max(listed["created"], 0), _LAST_DAY), UTC)
     context = listed.get("max_model_len")
     shown: Json = {
         "type": "model",
         "id": listed["id"],
         "display_name": listed["id"],
-        "created_at": created.isoformat(timespec="seconds").replace("+00:00", "Z"),
+        "created_at": date(listed["created"]),
         "lifecycle": "active",
     }
     return {**shown, "max_input_tokens": context} if isinstance(context, int) else shown
+
+
+def date(seconds: float, precision: str = "seconds") -> str:
+    """A time of day as Anthropic and Ollama write it."""
+    moment = datetime.fromtimestamp(min(max(seconds, 0), _LAST_DAY), UTC)
+    return moment.isoformat(timespec=precision).replace("+00:00", "Z")
 
 
 def anthropic_list(listed: Sequence[Json]) -> Json:

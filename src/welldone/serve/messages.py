@@ -11,8 +11,9 @@ from welldone.serve.app import Ask, json_reply
 from welldone.serve.backends import ANTHROPIC, Local, Remote
 from welldone.serve.errors import ApiError, invalid
 from welldone.serve.generate import Generate, Order, speaks
-from welldone.serve.requests.anthropic import Translated, read_anthropic, rename
+from welldone.serve.requests.anthropic import Translated, read_anthropic
 from welldone.serve.requests.foreign import without_routing
+from welldone.serve.requests.names import rename
 from welldone.serve.settings import ServeSettings
 from welldone.wire.dialects.messages import Messages
 from welldone.wire.events import Json
@@ -55,12 +56,9 @@ class MessagesApi:
             order = Order(body=body, id=id_, endpoint=Endpoint.MESSAGES, headers=_headers(ask))
             return await self._generate.answer(ask, backend, order)
         asked = self._read(body, backend)
-        order = Order(body=asked.chat, id=id_, dialect=Messages(stops=asked.stops), counts_first=True)
-        try:
-            return await self._generate.answer(ask, backend, order)
-        except ApiError as error:
-            rename(error, asked)
-            raise
+        dialect = Messages(stops=asked.stops)
+        order = Order(body=asked.chat, id=id_, dialect=dialect, names=asked.names, counts_first=True)
+        return await self._generate.answer(ask, backend, order)
 
     async def count_tokens(self, ask: Ask) -> Reply:
         """POST /v1/messages/count_tokens: what usage would say of the same request."""
@@ -75,7 +73,7 @@ class MessagesApi:
             else:
                 tokens = await self._count(backend.model, asked.chat)
         except ApiError as error:
-            rename(error, asked)
+            rename(error, asked.names)
             raise
         return json_reply({"input_tokens": tokens})
 

@@ -2,13 +2,13 @@
 
 import secrets
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 import welldone
 from welldone.net.inbound import Reply
 from welldone.serve.app import Ask, json_reply
 from welldone.serve.generate import Generate, Order
-from welldone.serve.requests.ollama import read_ollama_chat, read_ollama_generate
+from welldone.serve.listing import date
+from welldone.serve.requests.ollama import NAMES, read_ollama_chat, read_ollama_generate
 from welldone.serve.targets import Targets
 from welldone.wire.dialects.ollama import Ollama
 from welldone.wire.events import Json
@@ -50,19 +50,15 @@ class OllamaApi:
 
     async def _answer(self, ask: Ask, body: Json, chat: Json, *, is_chat: bool) -> Reply | None:
         backend = self._targets.find(ask, body.get("model"))
-        dialect = Ollama(is_chat=is_chat, at=_time(self._now()))
+        at = date(self._now(), "microseconds")
+        dialect = Ollama(is_chat=is_chat, at=at)
         if not body.get("messages" if is_chat else "prompt"):  # so Ollama is asked to load a model
-            ready = {"model": backend.name, "created_at": _time(self._now()), **dialect.said("")}
+            ready = {"model": backend.name, "created_at": at, **dialect.said("")}
             return json_reply({**ready, "done": True, "done_reason": "load"})
-        order = Order(body=chat, id=f"chatcmpl-{secrets.token_hex(12)}", dialect=dialect)
+        order = Order(body=chat, id=f"chatcmpl-{secrets.token_hex(12)}", dialect=dialect, names=NAMES)
         return await self._generate.answer(ask, backend, order)
 
     def _tag(self, model: Json) -> Json:
-        name, at = model["id"], _time(float(model.get("created") or 0))
+        name, at = model["id"], date(model["created"])
         details = {"format": "gguf", "family": "", "families": [], "parameter_size": "", "quantization_level": ""}
         return {"name": name, "model": name, "modified_at": at, "size": 0, "digest": "", "details": details}
-
-
-def _time(seconds: float) -> str:
-    """A time as Ollama writes it."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -23,7 +23,14 @@ from welldone.wire.lane import Framing
 from welldone.wire.pipe import Pipe
 
 _WHOLE_LIMIT_BYTES = 64 * 2**20  # of a reply that is not streamed: a million tokens as JSON text, and their logprobs
-_STATUSES = {"invalid_request_error": 400, "rate_limit_error": 429}  # of errors that come as events
+_STATUSES = {
+    "invalid_request_error": 400,
+    "invalid_prompt": 400,
+    "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,
+    "overloaded_error": 503,
+}
+"""Of errors that come as events, by their type or, in Responses, by their code; of all others 502."""
 _SSE = "text/event-stream"
 _FRAME_ENDS = (b"\n\n", b"\r\n\r\n")
 _OK = 200
@@ -314,10 +321,10 @@ def _is_silence(data: bytes) -> bool:
 
 def from_failure(failure: Failure) -> Trouble:
     """What a server's stream said, or showed, to be wrong."""
-    status = _STATUSES.get(failure.type, 502)
+    status = _STATUSES.get(failure.type) or _STATUSES.get(failure.code or "", 502)
     error = ApiError(status, failure.message, param=failure.param, code=failure.code)
     return Trouble(
-        error, "garbage" if status == 502 else str(status), is_fault=status == 502, is_worth_another=status != 400
+        error, "garbage" if status == 502 else str(status), is_fault=status >= 500, is_worth_another=status != 400
     )
 
 

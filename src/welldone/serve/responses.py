@@ -16,7 +16,7 @@ from welldone.serve.errors import ApiError, invalid
 from welldone.serve.generate import Generate, Order, speaks
 from welldone.serve.requests import fields
 from welldone.serve.requests.items import given_items, in_full, read_items
-from welldone.serve.requests.responses import PARAMS, Keeping, read_keeping, repeated, translate
+from welldone.serve.requests.responses import Keeping, read_keeping, repeated, translate
 from welldone.serve.settings import ServeSettings
 from welldone.serve.stored import Store, Stored
 from welldone.serve.targets import Targets
@@ -28,6 +28,7 @@ from welldone.wire.head import Endpoint, Head
 _PAGE, _PAGE_LIMIT = 20, 100  # OpenAI's
 _QUERY_LIMIT = 32  # fields of a query; there are four
 _ORDERS = ("asc", "desc")
+_FAILED = "a response in the background failed"
 
 
 class _Job(msgspec.Struct):
@@ -119,7 +120,9 @@ class ResponsesApi:
         name = f"resp_{secrets.token_hex(24)}"
         if speaks(backend, Endpoint.RESPONSES):
             items, echo = given_items(body), repeated(body)
-            order = Order(body=self._native(ask, body, keeping), id=name, endpoint=Endpoint.RESPONSES, echo=echo)
+            order = Order(
+                body=self._native(ask, backend, body, keeping), id=name, endpoint=Endpoint.RESPONSES, echo=echo
+            )
             return _Job(ask, backend, keeping, order, echo, items, is_native=True)
         history = self._history(ask, keeping.previous)
         items = read_items(body, lambda item: self._store.item(ask.principal, item))
@@ -127,14 +130,15 @@ class ResponsesApi:
         said = translate(body, history, items, ignores_unknown=is_lenient)
         said.echo["store"] = keeping.is_stored and self._store.is_on
         dialect = Responses(said.echo, is_summary=said.is_summary)
-        order = Order(body=said.chat, id=name, dialect=dialect, params=PARAMS)
+        order = Order(body=said.chat, id=name, dialect=dialect, names=said.names)
         return _Job(ask, backend, keeping, order, said.echo, items, is_native=False)
 
-    def _native(self, ask: Ask, body: Json, keeping: Keeping) -> Json:
-        """The client's own words. A response that the upstream cannot know, since we translated it, is told anew."""
+    def _native(self, ask: Ask, backend: Local | Remote, body: Json, keeping: Keeping) -> Json:
+        """The client's own words. A response that the upstream cannot know is told anew: one that we translated, or
+        perhaps another upstream's."""
         out = {name: value for name, value in body.items() if name != "background"}
         previous = None if keeping.previous is None else self._store.get(ask.principal, keeping.previous)
-        if previous is not None and not previous.is_native:
+        if previous is not None and not (previous.is_native and len(backend.upstreams) == 1):
             out["input"] = self._history(ask, out.pop("previous_response_id")) + given_items(body)
         return out
 
@@ -147,7 +151,7 @@ class ResponsesApi:
             message = f"Previous response with id '{fields.shown(previous)}' not found. {self._why_gone()}"
             raise invalid(message, param="previous_response_id", code="previous_response_not_found")
         limit = self._settings.body_limit_bytes
-        if sum(len(stored.input) + len(stored.response) for stored in found) > limit:
+        if sum(stored.said_bytes for stored in found) > limit:
             message = f"What was said up to this response has more than {limit} bytes, the longest request here."
             raise invalid(message, param="previous_response_id", code="context_length_exceeded")
         return [item for stored in found for item in stored.all_items()]
@@ -174,6 +178,9 @@ class ResponsesApi:
         head = Head(job.order.id, int(self._now()), job.backend.name)
         response = response_object(head, job.echo | {"background": True})
         self._keep(job, response)
+        if self._store.get(job.ask.principal, job.order.id) is None:
+            limit = self._settings.stored_bytes
+            raise fields.unsupported("background", f"cannot be used for so much: this server stores {limit} bytes.")
         await self._background.start(job.ask.principal, job.order.id, self._make(job, response))
         return json_reply(response | {"status": "queued"})
 
@@ -190,9 +197,10 @@ class ResponsesApi:
         try:
             await self._generate.answer(job.ask, job.backend, job.order)
         except ApiError as error:
+            log.event(logging.WARNING, _FAILED, {"request_id": job.ask.id, "error": error.code or error.message})
             end = response | {"status": "failed", "error": error_object(error.failure())}
         except Exception as error:  # noqa: BLE001 - the edge of a task: it logs, and the client gets an honest error
-            log.event(logging.ERROR, "a response in the background failed", {"request_id": job.ask.id}, error=error)
+            log.event(logging.ERROR, _FAILED, {"request_id": job.ask.id}, error=error)
             failure = ApiError(500, "The server failed. Its log says why.", code="internal_error").failure()
             end = response | {"status": "failed", "error": error_object(failure)}
         finally:
@@ -211,7 +219,8 @@ class ResponsesApi:
         settings = self._settings
         if not self._store.is_on:
             return "This server stores no responses (--stored-responses)."
-        why = f"This server keeps the last {settings.stored_responses} responses, in memory"
+        most = f"{settings.stored_responses} responses, of up to {settings.stored_bytes} bytes in all"
+        why = f"This server keeps the last {most}, in memory"
         if settings.workers > 1:
             return f"{why}, and each of its {settings.workers} processes its own."
         return f"{why}."

@@ -27,6 +27,8 @@ class Stored(msgspec.Struct, frozen=True):
     input: bytes
     items: tuple[str, ...]
     """The ids of all items."""
+    said_bytes: int
+    """The length of all items: of what goes before the next input."""
     previous: str | None = None
     """The response that it went on from."""
     is_native: bool = False
@@ -35,7 +37,8 @@ class Stored(msgspec.Struct, frozen=True):
     @property
     def size_bytes(self) -> int:
         """About what it takes."""
-        return len(self.response) + len(self.input) + len(self.items) * _ITEM_BYTES + _ENTRY_BYTES
+        ids = sum(map(len, self.items)) + len(self.items) * _ITEM_BYTES
+        return len(self.response) + len(self.input) + ids + _ENTRY_BYTES
 
     def as_object(self) -> Json:
         """The response."""
@@ -70,10 +73,11 @@ class Store:
         self, principal: str, response: Json, items: list[Json], *, previous: str | None = None, is_native: bool = False
     ) -> None:
         """Keep a response, with the items of its input; in place of what was kept under its id."""
-        ids = [item.get("id") for item in (*items, *_output(response))]
+        output, encode = _output(response), msgspec.json.encode
+        ids = [item.get("id") for item in (*items, *output)]
         names = tuple(dict.fromkeys(name for name in ids if isinstance(name, str)))
-        encode = msgspec.json.encode
-        stored = Stored(encode(response), encode(items), names, previous, is_native)
+        given = encode(items)
+        stored = Stored(encode(response), given, names, len(given) + len(encode(output)), previous, is_native)
         key = (principal, response["id"])
         self._drop(key)
         if not self.is_on or stored.size_bytes > self._limit_bytes:

@@ -22,7 +22,7 @@ Placed = tuple[str, UpstreamSettings]
 """Where an upstream was written, and what it is."""
 
 _PATH = "/v1"  # where most servers have their API
-_ENDPOINTS = ("/completions", "/models", "/embeddings")
+_ENDPOINTS = ("/completions", "/models", "/embeddings", "/responses", "/messages")
 _LABEL = 60  # characters of a name that is made, with room for a number
 _BARE = re.compile(r"(localhost|[\w-]+(\.[\w-]+)+|[\w-]+(?=:))(:[0-9]+)?(/[\w./-]*)?", re.ASCII)
 """A URL without its http://: localhost, a name with a dot, or any with a port."""

@@ -8,6 +8,8 @@ import re
 
 import msgspec
 
+from welldone.wire import faults
+
 _WORDS = {"None": "null", "True": "true", "False": "false"}
 # A string that never closes is taken to the end: else each quote in it would be tried anew.
 _PYTHON_TOKEN = re.compile(
@@ -16,6 +18,10 @@ _PYTHON_TOKEN = re.compile(
 _BYTES_REPR = re.compile(r"""\s*b(['"])(.*)\1\s*""", re.DOTALL)
 _PYTHON_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U000([0-9a-fA-F]{5})|(.))", re.DOTALL)
 _LETTERS = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
+
+_INVALID_BYTES = re.compile("[\udc80-\udcff]")
+_SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
+_CONTROL = re.compile(rb"[\x00-\x1f]")
 
 _REPR_LIMIT = 2**20  # characters that are read as Python's: real chunks have less, and each MB takes 0.1 s
 
@@ -55,6 +61,17 @@ def lenient(data: bytes) -> list[object]:
         text = _undo_bytes_repr(quoted[2])
         values = _values(text)
     return values or _values(_PYTHON_TOKEN.sub(_as_json, text))
+
+
+def why_odd(data: bytes, values: list[object]) -> faults.Fault:
+    """What is wrong with text that is no strict JSON, and in which these `values` were read."""
+    if _INVALID_BYTES.search(data.decode("utf-8", "surrogateescape")):
+        return faults.enc.VALID_UTF8
+    if _SURROGATE_ESCAPE.search(data):
+        return faults.enc.NO_LONE_SURROGATE
+    if len(values) > 1:
+        return faults.sse.ONE_OBJECT_PER_EVENT
+    return faults.enc.ESCAPE_LINE_BREAKS if values and _CONTROL.search(data) else faults.enc.STRICT_JSON
 
 
 def first(data: bytes) -> tuple[object, bool]:

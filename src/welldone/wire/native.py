@@ -12,7 +12,7 @@ from welldone.wire import faults, sse
 from welldone.wire.events import Failure, Json, Reword, Usage
 from welldone.wire.failures import cut_off, garbage, too_strict
 from welldone.wire.head import Endpoint, Head
-from welldone.wire.lenient import NOT_JSON, first, lenient, strict
+from welldone.wire.lenient import NOT_JSON, first, lenient, strict, why_odd
 from welldone.wire.notes import Notes
 from welldone.wire.texts import Think
 from welldone.wire.unicode import scrub_object
@@ -69,6 +69,10 @@ class Native(ABC):
     @abstractmethod
     def body(self) -> bytes:
         """The whole reply, when the stream has ended and has not failed."""
+
+    @abstractmethod
+    def _scrubbed(self, value: Json) -> Json:
+        """An object of the stream with whole characters only, but in a text whose next piece may have the rest."""
 
     @abstractmethod
     def _event(self, value: Json, name: str) -> bytes:
@@ -213,11 +217,11 @@ class Native(ABC):
             return self._sentinel()
         values = lenient(data) if value is NOT_JSON else [value]
         if value is NOT_JSON:
-            self.notes.note(faults.enc.STRICT_JSON, data.decode("utf-8", "replace"))
+            self.notes.note(why_odd(data, values), data.decode("utf-8", "replace"))
         if not values:
             is_cut = not frame.ended  # inside its last frame; what came before tells whether that matters
             return b"" if is_cut or self.is_done else self._fail(garbage("a frame that is no JSON"))
-        objects = [scrub_object(item) for item in values if isinstance(item, dict)]
+        objects = [self._scrubbed(item) for item in values if isinstance(item, dict)]
         return b"".join(self._event(item, frame.event) for item in objects if self.failure is None)
 
     def _sentinel(self) -> bytes:

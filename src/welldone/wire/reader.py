@@ -11,16 +11,13 @@ from welldone.wire.chunks import ChunkReader
 from welldone.wire.events import Event, Failure, Json, KeepAlive
 from welldone.wire.failures import garbage, read_error
 from welldone.wire.head import Endpoint, Head
-from welldone.wire.lenient import NOT_JSON, lenient, strict
+from welldone.wire.lenient import NOT_JSON, lenient, strict, why_odd
 from welldone.wire.notes import Notes, show
 from welldone.wire.replies import read_reply
 
 _CHUNK_KEYS = frozenset({"choices", "id", "object", "created", "model", "usage"})
-_INVALID_BYTES = re.compile("[\udc80-\udcff]")
-_SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 _LINE_BREAKS = re.compile(rb"\xe2\x80[\xa8\xa9]|\xc2\x85")
 _REPLACEMENT = "\ufffd".encode()
-_CONTROL = re.compile(rb"[\x00-\x1f]")
 _FIELDS = frozenset({b"data", b"event", b"id", b"retry", b"error", b""})
 _FIELD_FAULTS = {
     b"data": faults.sse.DATA_SPACE,
@@ -297,7 +294,7 @@ class Reader:
             if not values and not frame.ended:
                 return  # the stream was cut inside its last frame; what came before it tells whether that matters
             self._chunks.be_careful()
-            self._note_encoding(text, values)
+            self._notes.note(why_odd(text, values), text.decode("utf-8", "replace"))
         if not values:
             self._fail(garbage(f"a frame that is no JSON (frame {self._notes.frame})"), events)
         for value in values:
@@ -316,19 +313,6 @@ class Reader:
                     self._object(item, text, events, event)
         else:
             self._notes.note(faults.sse.NO_FOREIGN_JSON, show(value))
-
-    def _note_encoding(self, text: bytes, values: list[object]) -> None:
-        note, heard = self._notes.note, text.decode("utf-8", "replace")
-        if _INVALID_BYTES.search(text.decode("utf-8", "surrogateescape")):
-            note(faults.enc.VALID_UTF8, heard)
-        elif _SURROGATE_ESCAPE.search(text):
-            note(faults.enc.NO_LONE_SURROGATE, heard)
-        elif len(values) > 1:
-            note(faults.sse.ONE_OBJECT_PER_EVENT, heard)
-        elif _CONTROL.search(text) and values:
-            note(faults.enc.ESCAPE_LINE_BREAKS, heard)
-        else:
-            note(faults.enc.STRICT_JSON, heard)
 
     def _object(self, value: Json, data: bytes, events: list[Event], event: str = "") -> None:
         if self.is_done:

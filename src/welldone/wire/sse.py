@@ -245,6 +245,11 @@ def frame(payload: bytes) -> bytes:
     return DATA + payload + END
 
 
+def named(event: str, payload: bytes) -> bytes:
+    """One frame that has a name as well."""
+    return b"event: " + event.encode() + b"\n" + frame(payload)
+
+
 def comment(text: bytes) -> bytes:
     """A comment: bytes on the wire that no client sees."""
     return b": " + text + END

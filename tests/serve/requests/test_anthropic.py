@@ -10,8 +10,9 @@ from tests.models.picture import png
 from tests.serve.requests.build import ABLE, MODEL, able
 from welldone.serve.errors import ApiError, invalid
 from welldone.serve.requests import read_chat
-from welldone.serve.requests.anthropic import FIELDS, Translated, read_anthropic, rename
+from welldone.serve.requests.anthropic import FIELDS, Translated, read_anthropic
 from welldone.serve.requests.foreign import read_foreign
+from welldone.serve.requests.names import rename
 from welldone.serve.requests.table import Use
 from welldone.wire.events import Json
 
@@ -393,12 +394,12 @@ def test_an_error_names_what_the_client_wrote(body: Json, names: str) -> None:
     asked = read(skips_tools=True, **body)
     with pytest.raises(ApiError) as caught:
         read_chat(asked.chat, MODEL, able(images=False))
-    rename(caught.value, asked)
+    rename(caught.value, asked.names)
     assert (caught.value.param or "").startswith(names)
     assert f"'{caught.value.param}'" in caught.value.message
 
 
 def test_an_error_without_a_name_stays_as_it_is() -> None:
     error = invalid("The engine is odd.")
-    rename(error, read())
+    rename(error, read().names)
     assert (error.message, error.param) == ("The engine is odd.", None)

@@ -8,6 +8,7 @@ from tests.serve.requests.build import MODEL, able
 from welldone.serve.errors import ApiError
 from welldone.serve.requests import read_chat
 from welldone.serve.requests.items import as_messages, given_items, in_full, read_items
+from welldone.serve.requests.names import rename
 from welldone.serve.requests.responses import FIELDS, Translation, read_keeping, repeated, translate
 
 Body = dict[str, Any]
@@ -457,3 +458,33 @@ def test_a_local_model_takes_what_becomes_of_a_long_request() -> None:
     (part,) = read_chat(got.chat, MODEL, able()).parts
     assert [message["role"] for message in part["messages"]] == ["system", "user", "assistant", "tool"]
     assert part["max_tokens"] == 5
+
+
+PICTURE = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}
+
+
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [
+        ({"input": []}, "input"),
+        ({"input": [{"role": "user", "content": "a"}, {"role": "user", "content": [PICTURE]}]}, "input[1].content[0]"),
+        ({"instructions": "s", "input": [CALL, {**CALL, "arguments": "no"}, OUTPUT]}, "input[1].arguments"),
+        ({"input": [CALL, {**OUTPUT, "output": [PICTURE]}]}, "input[1].output[0].type"),
+        ({"tools": [{"type": "web_search"}, {**TOOL, "parameters": {"type": 5}}]}, "tools[1].parameters"),
+        ({"tools": [TOOL, {**TOOL, "name": "g", "description": 5}]}, "tools[1].description"),
+        ({"text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": 5}}}}, "text.format.schema"),
+        ({"reasoning": {"effort": "x" * 64}}, "reasoning.effort"),
+    ],
+)
+def test_an_error_names_what_the_client_wrote(body: Body, name: str) -> None:
+    said = translated(ignores_unknown=True, **body)
+    with pytest.raises(ApiError) as caught:
+        read_chat(said.chat, MODEL, able(images=False))
+    rename(caught.value, said.names)
+    assert caught.value.param == name
+    assert f"'{name}'" in caught.value.message
+
+
+@pytest.mark.parametrize("item", [{"role": "user", "content": "a", "id": 5}, {"id": ["x"], **OUTPUT}])
+def test_an_id_is_a_text(item: Body) -> None:
+    assert refusal(input=[item]).param == "input[0].id"

@@ -16,7 +16,7 @@ Json: TypeAlias = dict[str, Any]
 Path: TypeAlias = tuple[str, ...]
 """The names of the members that lead to a text."""
 
-_LONGEST = 4096  # bytes of an event that is learnt: one of a token has some hundred
+_LONGEST = 4096  # bytes of an event that goes this way: one of a token has some hundred
 _COUNT = "sequence_number"
 _NUMBER = re.compile(rb'"sequence_number": ?(\d{1,15})')  # no stream has more events
 _STRING = rb'": ?"((?:[^"\\]|\\.)*)"'
@@ -41,7 +41,8 @@ class Alike:
         while end := data.find(sse.END, start) + 1:
             end += 1
             before, after = self._around(self._number)
-            if not (data.startswith(before, start) and data.endswith(after, start, end)):
+            is_alike = data.startswith(before, start) and data.endswith(after, start, end)
+            if not is_alike or end - start > _LONGEST:
                 break
             try:
                 text = _text(b'"%b"' % data[start + len(before) : end - len(after)])

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 
 from welldone.bench.record import Record
 from welldone.wire.events import Usage
+from welldone.wire.unicode import clean
 
 SHOWN = 100
 """Characters of a message: many share a line of the report."""
@@ -14,12 +15,22 @@ class Ear(ABC):
 
     def __init__(self, record: Record) -> None:
         self.texts: list[str] = []
-        """The visible answer, for who goes on with it."""
+        """The visible answer, in pieces."""
         self.unseen: list[str] = []
         """Thoughts, refusals and calls, which are tokens too."""
         self.failure: str | None = None
         """What the server said of its failure, in a line; None where it did not fail."""
         self._record = record
+
+    @property
+    def answer(self) -> str:
+        """The visible answer, for who goes on with it. Pieces may have had halves of characters."""
+        return clean("".join(self.texts))
+
+    @property
+    def all_said(self) -> str:
+        """All that was said, for who counts it."""
+        return clean("".join(self.unseen)) + self.answer
 
     @property
     @abstractmethod

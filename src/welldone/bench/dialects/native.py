@@ -18,6 +18,7 @@ _LESSONS = 4
 """Events whose form may be learnt: of a server whose events differ in more than their text it is of no use."""
 _OF_USE = 8
 """Events that a form must take, to be worth its lesson: that costs as much as a few."""
+_REST_BYTES = 4096  # of an event that has no end yet: one of a token has some hundred
 _KEPT = 1024
 """Texts that the mender hears of at once: few enough for one frame, and so many that each costs next to nothing."""
 
@@ -41,7 +42,8 @@ class NativeEar(Ear):
         self._is_known = False  # what the mender hears now is written down already
         self._is_cut = False
         self._said: tuple[Json, More] | None = None  # the last event, where it only says more of a text
-        self._is_between = True  # nothing of the next event has come yet
+        self._rest = b""  # the beginning of an event
+        self._has_returns = False  # lines may end in other ways
         self._alike: Alike | None = None
         self._is_open = False  # whether the next event may be like the last
         self._texts: list[str] = []  # that took the short way, and the mender has not heard yet
@@ -77,6 +79,7 @@ class NativeEar(Ear):
         return tuple(self._native.notes.counts())
 
     def feed(self, data: bytes, now: float) -> None:
+        data = self._whole(data)
         if self._alike is not None and self._is_open:
             data = self._pass(self._alike, data, now)
         if data:
@@ -85,9 +88,23 @@ class NativeEar(Ear):
             self._look()
             self._learn(data)
 
+    def _whole(self, data: bytes) -> bytes:
+        """The events that have come whole: the mender would wait for more, too. It gets long ones as they come, and
+        those that may end otherwise."""
+        data = self._rest + data
+        end = data.rfind(sse.END) + len(sse.END)
+        self._has_returns = self._has_returns or b"\r" in data
+        if self._has_returns or len(data) - end > _REST_BYTES:
+            end = len(data)
+        elif end < len(sse.END):
+            end = 0
+        self._rest = data[end:]
+        return data[:end]
+
     def close(self, now: float) -> None:
         self._now = now
         self._leave()
+        self._native.feed(self._rest)
         had_failed = self._native.failure is not None
         self._native.close()
         self._is_cut = not had_failed and self._native.failure is not None
@@ -96,8 +113,9 @@ class NativeEar(Ear):
     def _look(self) -> None:
         """See whether the answer has come to its end."""
         native = self._native
-        if native.failure is not None and not self._is_cut:
-            self._fail(native.failure.message)
+        if native.failure is not None:
+            if not self._is_cut:
+                self._fail(native.failure.message)
         elif native.is_done and native.usage is not None:  # counts that come sooner are not those of the whole answer
             self._count(native.usage)
 
@@ -131,13 +149,11 @@ class NativeEar(Ear):
             self._texts = []
 
     def _learn(self, data: bytes) -> None:
-        """The next event may be like the last one, if nothing of another has come after it."""
-        was_between, self._is_between = self._is_between, data.endswith(sse.END)
-        before = data.rfind(sse.END, 0, -len(sse.END))
-        is_whole = self._is_between and (was_between or before >= 0)
-        if self._said is None or not is_whole or self._native.is_done:
+        """The next event may be like the last one."""
+        if self._said is None or not data.endswith(sse.END):
             return
         value, more = self._said
+        before = data.rfind(sse.END, 0, -len(sse.END))
         frame = data if before < 0 else data[before + len(sse.END) :]
         if self._alike is None or not self._alike.follow(frame, value):
             if not self._lessons:

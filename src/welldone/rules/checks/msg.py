@@ -5,7 +5,7 @@ from typing import Any
 
 from welldone.rules import anthropic
 from welldone.rules.anthropic import Block, Event
-from welldone.rules.choices import as_object, is_int, is_json
+from welldone.rules.choices import as_list, as_object, is_int, is_json
 from welldone.rules.heard import Form, Heard
 from welldone.rules.messages import Kind, Message
 from welldone.rules.rule import Place, Rule
@@ -182,7 +182,14 @@ def _tool_ids(heard: Heard) -> Iterator[Place]:
             seen.add(id)
 
 
+def _is_unchecked(tool: object) -> bool:
+    """Whether a request asks for the input of a tool as it comes, be it JSON or not."""
+    return as_object(tool).get("eager_input_streaming") is True
+
+
 def _tool_input_json(heard: Heard) -> Iterator[Place]:
+    if any(map(_is_unchecked, as_list((heard.trace.request or {}).get("tools")))):
+        return
     for block in heard.turn.blocks:
         is_ended = block.is_stopped and heard.turn.reason not in anthropic.CUT_SHORT
         if not is_ended or block.type not in anthropic.CALLS or not block.input.strip():
@@ -295,7 +302,7 @@ def _no_early_eof(heard: Heard) -> Iterator[Place]:
 
 def _no_unknown_events(heard: Heard) -> Iterator[Place]:
     for event in heard.turn.heard:
-        if event.type not in (*anthropic.OF_A_MESSAGE, anthropic.PING, anthropic.ERROR):
+        if event.type not in anthropic.KNOWN_EVENTS:
             yield Place(event.message, event.message.value.source, "an event of the API, or nothing")
 
 

@@ -23,6 +23,8 @@ REPEATED = (
 COUNTS = ("input_tokens", "output_tokens", "total_tokens")
 DETAILS = {"input_tokens_details": "cached_tokens", "output_tokens_details": "reasoning_tokens"}
 
+_COUNTED = ("completed", "incomplete")
+"""How a Response may have ended that has usage."""
 _BOTH = (Form.STREAM, Form.WHOLE)
 _FAILED = "response.failed with response.error {code, message}"
 
@@ -106,8 +108,8 @@ def _usage(heard: Heard) -> Iterator[Place]:
     last = None if heard.output.end is None else heard.output.end.message
     for at, response in _responses(heard):
         usage = response.get("usage")
-        is_failed = response.get("status") == "failed" if at is None else not heard.output.is_whole
-        if at is not last or is_failed:
+        is_ended = response.get("status") in _COUNTED if at is None else heard.output.is_whole
+        if at is not last or not is_ended:
             continue  # only the last event has to tell
         if usage is None:
             yield Place(at, "no usage", "usage with its counts and details", Severity.TOLERATED)
@@ -160,8 +162,11 @@ def _error(heard: Heard) -> Iterator[Place]:
 
 
 def _error_event(heard: Heard, event: Event) -> Iterator[Place]:
-    is_shaped = isinstance(event.json.get("message"), str) and all(name in event.json for name in ("code", "param"))
-    if not is_shaped:
+    # OpenAI's server sends both: the error as a member of its own, or in the event itself.
+    inner = as_object(event.json.get("error"))
+    error = inner or event.json
+    is_whole = isinstance(error.get("type"), str) if inner else all(name in error for name in ("code", "param"))
+    if not is_whole or not isinstance(error.get("message"), str) or not isinstance(error.get("code"), str | None):
         yield Place(event.message, event.json, 'code, message and param beside "type":"error"')
     elif heard.output.end is None and heard.trace.end is not None:
         yield Place(event.message, "the end of the stream after it", _FAILED, Severity.TOLERATED)

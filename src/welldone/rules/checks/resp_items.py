@@ -13,6 +13,8 @@ STATUSES = ("completed", "incomplete")
 """How an item may have ended."""
 _WITH_STATUS = ("message", "function_call")
 """Types whose items must have one; others may."""
+_SPOKEN = ("message", "reasoning")
+"""Types whose items have parts with text."""
 _SAME = ("id", "type", "call_id", "name", "arguments", "input")
 """What an item says the same at its end and in the output."""
 
@@ -98,8 +100,8 @@ def deltas(heard: Heard) -> Iterator[Place]:
 
 
 def _unstreamed(item: Item, done: Event) -> Iterator[Place]:
-    """The texts of an item that no event spoke of."""
-    for slot, pieces in item.pieces.items():
+    """The texts of an item that no event spoke of. Items of other types may have a content of their own."""
+    for slot, pieces in item.pieces.items() if item.type in _SPOKEN else ():
         for part in as_list(done.item.get(slot))[len(pieces) :]:
             if part_text(part):
                 yield Place(done.message, part, "the events that open this part and say its text before it")
@@ -213,14 +215,14 @@ def _whole_items(heard: Heard) -> list[dict[str, Any]]:
 
 def args_done(heard: Heard) -> Iterator[Place]:
     """Calls whose arguments no event closes, or one that lacks them."""
-    wanted = "response.function_call_arguments.done with arguments and name"
+    wanted = "response.function_call_arguments.done with the arguments"
     for item in heard.output.items if heard.output.is_whole else ():
         said = item.input.said if item.input is not None else None
         if item.type != "function_call":
             continue
         if said is None:
             yield Place(item.last.message, f"call {item.place} has no end of its arguments", wanted)
-        elif not isinstance(said.json.get("arguments"), str) or not as_text(said.json.get("name")):
+        elif not isinstance(said.json.get("arguments"), str):
             yield Place(said.message, said.json, wanted)
 
 

@@ -4,12 +4,11 @@ The chat is read again by those who answer it, with all their limits. So here on
 see, or would name in words that the client does not know.
 """
 
-import re
 from typing import NamedTuple
 
 import msgspec
 
-from welldone.serve.errors import ApiError, invalid
+from welldone.serve.errors import invalid
 from welldone.serve.requests import fields
 from welldone.serve.requests.blocks import Turns, read_turns
 from welldone.serve.requests.table import Field, Use
@@ -67,26 +66,25 @@ _TEMPLATED = ("llamacpp", "vllm", "sglang")
 """Servers that let a request set what its chat template knows."""
 _NO_TOOL = "is a tool that its server runs or knows itself, and this one does not; see --unknown-tools."
 _NO_PREFILL = "Invalid 'messages': the last message is the assistant's, and the upstream cannot continue one."
-# What the client calls the fields of the chat. The first that fits is taken.
-_NAMES = (
-    (re.compile(r"^stop\b"), "stop_sequences"),
-    (re.compile(r"^user$"), "metadata.user_id"),
-    (re.compile(r"^max_completion_tokens$"), "max_tokens"),
-    (re.compile(r"^thinking_budget_tokens$"), "thinking.budget_tokens"),
-    (re.compile(r"^reasoning_effort$"), "output_config.effort"),
-    (re.compile(r"^parallel_tool_calls$"), "tool_choice.disable_parallel_tool_use"),
-    (re.compile(r"^response_format(\.json_schema)?"), "output_config.format"),
-    (re.compile(r"^(tools\[\d+\])\.function\.parameters"), r"\1.input_schema"),
-    (re.compile(r"^(tools\[\d+\])\.function"), r"\1"),
-)
-_ITEM = re.compile(r"^(?:messages|tools)\[\d+\]")
+_NAMES = {
+    "stop": "stop_sequences",
+    "user": "metadata.user_id",
+    "max_completion_tokens": "max_tokens",
+    "thinking_budget_tokens": "thinking.budget_tokens",
+    "reasoning_effort": "output_config.effort",
+    "parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
+    "tool_choice.function": "tool_choice",
+    "response_format": "output_config.format",
+    "response_format.json_schema": "output_config.format",
+}
+"""What the client calls fields of a chat."""
 
 
 class Translated(NamedTuple):
-    """A chat, and where its messages and tools stand in the client's body."""
+    """A chat, and what the client calls its fields, messages and tools."""
 
     chat: Json
-    places: dict[str, str]
+    names: dict[str, str]
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -110,22 +108,11 @@ def read_anthropic(body: Json, kind: str, *, skips_tools: bool, is_counted: bool
     chat: Json = {"model": body.get("model"), "messages": turns.items}
     chat |= _sampling(body, kind, is_counted)
     chat |= _thoughts(body, kind)
-    places = {f"messages[{place}]": told for place, told in enumerate(turns.places)}
-    chat |= _tools(body, skips_tools, places)
+    names = _NAMES | {f"messages[{place}]": told for place, told in enumerate(turns.places)}
+    chat |= _tools(body, skips_tools, names)
     chat |= _form(body)
     chat |= _continued(turns, kind)
-    return Translated(chat, places)
-
-
-def rename(error: ApiError, translated: Translated) -> None:
-    """Give what is wrong the client's names: Anthropic's errors have them in their text only."""
-    param = error.param
-    if param is None:
-        return
-    name = _ITEM.sub(lambda found: translated.places.get(found[0], found[0]), param)
-    name = next((pattern.sub(known, name) for pattern, known in _NAMES if pattern.match(name)), name)
-    error.message = error.message.replace(f"'{param}'", f"'{name}'")
-    error.param = name
+    return Translated(chat, names)
 
 
 def _sampling(body: Json, kind: str, is_counted: bool) -> Json:
@@ -168,14 +155,15 @@ def _thoughts(body: Json, kind: str) -> Json:
     return out
 
 
-def _tools(body: Json, skips_tools: bool, places: dict[str, str]) -> Json:
+def _tools(body: Json, skips_tools: bool, names: dict[str, str]) -> Json:
     tools: list[Json] = []
     for place, tool in enumerate(fields.array(body, "tools", _TOOLS_LIMIT) or ()):
         param = f"tools[{place}]"
         if not isinstance(tool, dict):
             raise fields.wrong_type(param, "an object", tool)
         if _is_custom(tool):
-            places[f"tools[{len(tools)}]"] = param
+            here = f"tools[{len(tools)}]"
+            names |= {here: param, f"{here}.function": param, f"{here}.function.parameters": f"{param}.input_schema"}
             tools.append(_function(tool, param))
         elif not skips_tools:
             raise fields.unsupported(param, _NO_TOOL)

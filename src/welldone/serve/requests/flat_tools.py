@@ -18,6 +18,8 @@ class FlatTools(msgspec.Struct):
     """The fields of a chat."""
     listed: list[Json]
     """The tools as the response repeats them."""
+    names: dict[str, str]
+    """Where the tools of the chat stand in the request."""
 
 
 def read_flat_tools(body: Json, *, ignores_unknown: bool) -> FlatTools:
@@ -26,21 +28,24 @@ def read_flat_tools(body: Json, *, ignores_unknown: bool) -> FlatTools:
     Raises:
         ApiError: a tool is no function, and such are not ignored here; or the choice is none that a chat has.
     """
-    listed = _listed(body, ignores_unknown)
+    named = _named(body, ignores_unknown)
+    listed = [tool for tool, _ in named]
     choice, allowed = _choice(body.get("tool_choice"), {tool["name"] for tool in listed})
     is_parallel = fields.boolean(body, "parallel_tool_calls")
-    tools = [_nested(tool) for tool in listed if allowed is None or tool["name"] in allowed]
-    if not tools:  # servers refuse a choice where there is nothing to choose
-        return FlatTools({}, listed)
-    chat: Json = {"tools": tools}
+    offered = [(tool, param) for tool, param in named if allowed is None or tool["name"] in allowed]
+    names = {f"tools[{place}].function": param for place, (_, param) in enumerate(offered)}
+    if not offered:  # servers refuse a choice where there is nothing to choose
+        return FlatTools({}, listed, names)
+    chat: Json = {"tools": [_nested(tool) for tool, _ in offered]}
     if choice is not None:
         chat["tool_choice"] = choice
     if is_parallel is not None:
         chat["parallel_tool_calls"] = is_parallel
-    return FlatTools(chat, listed)
+    return FlatTools(chat, listed, names)
 
 
-def _listed(body: Json, ignores_unknown: bool) -> list[Json]:
+def _named(body: Json, ignores_unknown: bool) -> list[tuple[Json, str]]:
+    """The functions, each with what an error calls it."""
     out = []
     for place, tool in enumerate(fields.array(body, "tools", TOOLS_LIMIT) or ()):
         param = f"tools[{place}]"
@@ -51,7 +56,7 @@ def _listed(body: Json, ignores_unknown: bool) -> list[Json]:
             raise fields.missing(f"{param}.type")
         if kind == "function":
             check_name(tool.get("name"), f"{param}.name")
-            out.append({"strict": False, "parameters": None, **tool})
+            out.append(({"strict": False, "parameters": None, **tool}, param))
         elif not ignores_unknown:
             raise _unknown(f"{param}.type", kind)
     return out

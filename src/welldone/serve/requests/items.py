@@ -5,7 +5,7 @@ what answers a call must come right after it: so they are put together until som
 """
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -45,6 +45,8 @@ def read_items(body: Json, find: Find) -> list[Json]:
     for place, item in enumerate(fields.array(body, "input", ITEMS_LIMIT) or ()):
         if not isinstance(item, dict):
             raise fields.wrong_type(f"input[{place}]", "an object", item)
+        if not isinstance(item.get("id"), str | None):
+            raise fields.wrong_type(f"input[{place}].id", "a string", item["id"])
         items.append(_looked_up(item, find, f"input[{place}]") if kind_of(item) == _REFERENCE else item)
     return items
 
@@ -69,7 +71,14 @@ def in_full(items: list[Json], response: str) -> list[Json]:
     return [_full(item, f"{response.removeprefix('resp_')}_in{place}") for place, item in enumerate(items)]
 
 
-def as_messages(items: list[tuple[Json, str]]) -> list[Json]:
+class Message(NamedTuple):
+    """A message of a chat, and what the client calls it and what stands below it."""
+
+    value: Json
+    names: dict[str, str]
+
+
+def as_messages(items: list[tuple[Json, str]]) -> list[Message]:
     """The messages of a chat that say what these items say; each comes with what an error calls it.
 
     Raises:
@@ -89,11 +98,21 @@ class _Turn(msgspec.Struct):
     texts: list[str] = []
     refusals: list[str] = []
     calls: list[Json] = []
+    param: str = ""
+    """Where it begins."""
+    call_params: list[str] = []
+    """Where its calls stand."""
 
     @property
     def takes_words(self) -> bool:
         """Whether words belong to it: after its text another message begins, unless calls wait for their outputs."""
         return bool(self.calls) or not (self.texts or self.refusals)
+
+    @property
+    def names(self) -> dict[str, str]:
+        """What the client calls the parts of the message."""
+        calls = {f".tool_calls[{place}].function": param for place, param in enumerate(self.call_params)}
+        return {"": self.param, **calls}
 
     def message(self) -> Json | None:
         """The message; None where there are thoughts only, which nothing followed."""
@@ -111,7 +130,7 @@ class _Turn(msgspec.Struct):
 
 class _Chat:
     def __init__(self) -> None:
-        self.messages: list[Json] = []
+        self.messages: list[Message] = []
         self._turn = _Turn()
 
     def add(self, item: Json, param: str) -> None:
@@ -121,9 +140,12 @@ class _Chat:
                 self._message(item, param)
             case "function_call":
                 self._turn.calls.append(_call(item, param))
+                self._turn.call_params.append(param)
+                self._turn.param = self._turn.param or param
             case "function_call_output":
-                message = {"role": "tool", "tool_call_id": _text(item, "call_id", param)}
-                self._say({**message, "content": _content(item, "output", param)})
+                id_, content = _text(item, "call_id", param), _content(item, "output", param)
+                message = {"role": "tool", "tool_call_id": id_, "content": content}
+                self._say(message, {"": param, ".content": f"{param}.output", ".tool_call_id": f"{param}.call_id"})
             case "reasoning":
                 self._think(item, param)
             case None:
@@ -135,13 +157,13 @@ class _Chat:
     def close_turn(self) -> None:
         """Put down what the model said so far."""
         message = self._turn.message()
-        self._turn = _Turn()
         if message is not None:
-            self.messages.append(message)
+            self.messages.append(Message(message, self._turn.names))
+        self._turn = _Turn()
 
-    def _say(self, message: Json) -> None:
+    def _say(self, message: Json, names: dict[str, str]) -> None:
         self.close_turn()
-        self.messages.append(message)
+        self.messages.append(Message(message, names))
 
     def _message(self, item: Json, param: str) -> None:
         role = fields.choice(item, "role", _ROLES, f"{param}.")
@@ -150,13 +172,14 @@ class _Chat:
         if role == "assistant":
             self._answer(item, param)
         elif role == "user":
-            self._say({"role": role, "content": _content(item, "content", param)})
+            self._say({"role": role, "content": _content(item, "content", param)}, {"": param})
         else:  # not every server knows developers
-            self._say({"role": "system", "content": _plain(item, param)})
+            self._say({"role": "system", "content": _plain(item, param)}, {"": param})
 
     def _answer(self, item: Json, param: str) -> None:
         if not self._turn.takes_words:
             self.close_turn()
+        self._turn.param = self._turn.param or param
         content = item.get("content")
         if isinstance(content, str):
             self._turn.texts.append(content)
@@ -213,7 +236,10 @@ def _part(part: Json, param: str) -> Json:
         case "input_image":
             return _image(part, param)
         case "input_audio":
-            return {"type": "input_audio", "input_audio": fields.table(part, "input_audio", f"{param}.")}
+            audio = fields.table(part, "input_audio", f"{param}.")
+            if audio is None:
+                raise fields.missing(f"{param}.input_audio")
+            return {"type": "input_audio", "input_audio": audio}
         case "input_file":
             return _file(part, param)
         case _:

@@ -5,7 +5,7 @@ import msgspec
 from welldone.serve.errors import ApiError, invalid
 from welldone.serve.requests import fields
 from welldone.serve.requests.flat_tools import read_flat_tools
-from welldone.serve.requests.items import as_messages
+from welldone.serve.requests.items import Message, as_messages
 from welldone.serve.requests.sampling import TOP_LIMIT
 from welldone.serve.requests.table import ROWS, Field, Use
 from welldone.wire.events import Json
@@ -67,15 +67,17 @@ FIELDS: tuple[Field, ...] = (
 )
 """What becomes of each field. Any other is of chat as well, and goes on to be read there."""
 
-PARAMS = {
+_NAMES = {
     "messages": "input",
     "max_completion_tokens": "max_output_tokens",
     "response_format": "text.format",
+    "response_format.json_schema": "text.format",
     "reasoning_effort": "reasoning.effort",
+    "verbosity": "text.verbosity",
     "logprobs": "include",
+    "tool_choice.function": "tool_choice",
 }
-"""What a client of this API calls fields of a chat."""
-
+"""What the client calls fields of a chat."""
 _OWN = frozenset(row.name for row in FIELDS)
 _REPEATED = (
     *("background", "instructions", "max_output_tokens", "max_tool_calls", "metadata", "parallel_tool_calls"),
@@ -100,6 +102,8 @@ class Translation(msgspec.Struct):
     chat: Json
     echo: Json
     """What the response repeats of its request."""
+    names: dict[str, str]
+    """What the client calls fields of the chat, its messages and tools."""
     is_summary: bool
     """Whether thoughts were asked for as a summary."""
 
@@ -145,24 +149,31 @@ def translate(body: Json, history: list[Json], items: list[Json], *, ignores_unk
         chat["reasoning_effort"] = reasoning["effort"]
     if fields.boolean(body, "stream") is not None:
         chat["stream"] = body["stream"]
-    chat["messages"] = _messages(body, history, items)
+    messages = _messages(body, history, items)
+    chat["messages"] = [message.value for message in messages]
     echo = repeated(body) | {"tools": tools.listed, "reasoning": reasoning}
     echo["text"] = {**text, "format": text.get("format") or {"type": "text"}}
-    return Translation(chat, echo, is_summary=reasoning["summary"] is not None)
+    names = _NAMES | tools.names
+    for place, message in enumerate(messages):
+        names |= {f"messages[{place}]{below}": param for below, param in message.names.items()}
+    return Translation(chat, echo, names, is_summary=reasoning["summary"] is not None)
 
 
-def _messages(body: Json, history: list[Json], items: list[Json]) -> list[Json]:
+def _messages(body: Json, history: list[Json], items: list[Json]) -> list[Message]:
     """What was said before, and now; what stands first for the model is one system message: templates want no more."""
     named = [(item, "previous_response_id") for item in history]
     named += [(item, f"input[{place}]") for place, item in enumerate(items)]
     messages = as_messages(named)
     instructions = fields.string(body, "instructions", _INT32)
     if instructions:
-        messages.insert(0, {"role": "system", "content": instructions})
+        messages.insert(0, Message({"role": "system", "content": instructions}, {".content": "instructions"}))
     first = []
-    while messages and messages[0]["role"] == "system":
-        first.append(messages.pop(0)["content"])
-    return [{"role": "system", "content": "\n\n".join(first)}, *messages] if first else messages
+    while messages and messages[0].value["role"] == "system":
+        first.append(messages.pop(0))
+    if not first:
+        return messages
+    text = "\n\n".join(message.value["content"] for message in first)
+    return [Message({"role": "system", "content": text}, first[0].names), *messages]
 
 
 def _sampling(body: Json) -> Json:

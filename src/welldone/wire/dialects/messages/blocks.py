@@ -20,6 +20,8 @@ from welldone.wire.unicode import Joiner
 
 CALLS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 """Blocks whose input comes as JSON, in pieces."""
+_EMPTY_AT_FIRST = CALLS - {"mcp_tool_use"}
+"""Those whose input all clients read in pieces; of the others some read only what the start tells."""
 _HELD_BYTES = 16 * 1024 * 1024  # of blocks that wait for another: as much as one frame may have
 _WAITING = 128  # blocks that wait: as many calls as OpenAI's clients allow
 _PIECE_BYTES = 256  # what a piece that waits costs in memory besides its text
@@ -47,8 +49,9 @@ class _Block:
     def __init__(self, index: int | None, start: Json, more: Json, room: Room) -> None:
         self.index = index  # as its server counts
         self.kind: str = start["type"]
-        self.given: Json = start["input"] if self.kind in CALLS else {}  # input that its start told
-        self.start = {**start, "input": {}} if self.kind in CALLS else start
+        is_emptied = self.kind in _EMPTY_AT_FIRST
+        self.given: Json = start["input"] if is_emptied else {}  # input that its start told
+        self.start = {**start, "input": {}} if is_emptied else start
         self.more = more
         self.waiting: list[tuple[Json, Json]] = []
         self.is_stopped = False
@@ -125,7 +128,7 @@ class Blocks:
             return self._add_all(twin, deltas)
         if number != self._count:
             self._notes.note(faults.msg.BLOCK_INDEX, index)
-        if deltas or (typed["type"] in CALLS and typed["input"]):
+        if deltas or (typed["type"] in _EMPTY_AT_FIRST and typed["input"]):
             self._notes.note(faults.msg.BLOCK_START_EMPTY, block)
         if typed["type"] in CALLS and not self._name(typed):
             return b""

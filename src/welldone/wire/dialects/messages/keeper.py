@@ -56,7 +56,7 @@ class Keeper(Scribe):
             self._content[-1]["input"] = tool_input(text) or {}
         return b""
 
-    def end(self, delta: Json, usage: Json, more: Json | None = None) -> bytes:
+    def end(self, delta: Json, usage: Json, more: Json | None = None, last: Json | None = None) -> bytes:
         """Why the message stopped, and what was counted."""
         self.close()
         self.message = {**self.message, **delta, "usage": {**self.message["usage"], **usage}, **(more or {})}

@@ -19,7 +19,7 @@ from welldone.wire.dialects.stream import escape
 from welldone.wire.events import Failure, Json, Usage
 from welldone.wire.failures import cut_off, garbage, read_error
 from welldone.wire.head import Endpoint, Head
-from welldone.wire.lenient import NOT_JSON, first, lenient
+from welldone.wire.lenient import lenient
 from welldone.wire.native import Native
 from welldone.wire.notes import Notes
 from welldone.wire.reasons import FAILED
@@ -96,6 +96,13 @@ class MessagesNative(Native):
             self.notes.note(faults.msg.ERROR_LAST)
         return out
 
+    def _scrubbed(self, value: Json) -> Json:
+        delta = _object(value.get("delta"))
+        member = _TEXTS.get(str(delta.get("type")), "")
+        text = delta.get(member)
+        clean = scrub_object(value)
+        return clean | {"delta": clean["delta"] | {member: text}} if isinstance(text, str) else clean
+
     def _event(self, value: Json, name: str) -> bytes:
         if self._is_ended:
             self.notes.note(faults.msg.STOP_LAST, value)
@@ -130,10 +137,6 @@ class MessagesNative(Native):
             self.notes.note(faults.msg.ERROR_EVENT, said)
             self._has_error = True
             return self._fail(Failure(said or "unknown error"))
-        halves = _halves(data) if value is NOT_JSON else None
-        if halves is not None:
-            self.notes.note(faults.enc.NO_LONE_SURROGATE if data.isascii() else faults.enc.VALID_UTF8)
-            return self._event(halves, frame.event)
         return super()._odd(data, value, frame)
 
     def _sentinel(self) -> bytes:
@@ -209,7 +212,7 @@ class MessagesNative(Native):
         return begun
 
     def _stop(self, value: Json) -> bytes:
-        return self._begin() + self._end()
+        return self._begin() + self._end(_rest(value))
 
     def _ping(self, value: Json) -> bytes:
         if value.get("type") != "ping":
@@ -287,8 +290,8 @@ class MessagesNative(Native):
     def _broken(self, failure: Failure) -> bytes:
         return last_words(failure)
 
-    def _end(self) -> bytes:
-        """What is open ends, and so does the message."""
+    def _end(self, last: Json | None = None) -> bytes:
+        """What is open ends, and so does the message; `last` are unknown members of its last event."""
         out = self._blocks.close()
         reason = self._reason()
         if reason is None:
@@ -305,7 +308,7 @@ class MessagesNative(Native):
         if reason == "stop_sequence" and stop is None:
             self.notes.note(faults.msg.STOP_SEQUENCE)
         delta = self._delta | {"stop_reason": reason, "stop_sequence": stop}
-        return out + self._scribe.end(delta, self._counts(), self._more)
+        return out + self._scribe.end(delta, self._counts(), self._more, last)
 
     def _reason(self) -> str | None:
         return _name(self._delta.get("stop_reason"))
@@ -358,17 +361,6 @@ def _tell(content: list[object], blocks: Blocks) -> bytes:
     told = [block for block in content if isinstance(block, dict)]
     starts = [blocks.start(index, scrub_object(block), {}) + blocks.stop(index, {}) for index, block in enumerate(told)]
     return b"".join(starts)
-
-
-def _halves(data: bytes) -> Json | None:
-    """A delta that is no JSON only since its text has half a character, with that half; None for all else."""
-    value, has_tail = first(data)
-    delta = _object(_object(value).get("delta"))
-    member = _TEXTS.get(str(delta.get("type")), "")
-    text = delta.get(member)
-    if has_tail or not isinstance(text, str) or clean(text) == text:
-        return None
-    return {**_object(value), "delta": {**scrub_object(delta), member: text}}
 
 
 def _broke_off(reason: str) -> Failure:

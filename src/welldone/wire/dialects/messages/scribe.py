@@ -26,7 +26,7 @@ PIECES = {
 
 def event(name: str, body: Json) -> bytes:
     """One named event, whose data says its name again as its type."""
-    return b"event: " + name.encode() + b"\n" + sse.frame(escape(_encode({"type": name, **body})))
+    return sse.named(name, escape(_encode({"type": name, **body})))
 
 
 PING = event("ping", {})
@@ -81,7 +81,7 @@ class Scribe:
         self.block = None
         return event("content_block_stop", {"index": self._index, **(more or {})})
 
-    def end(self, delta: Json, usage: Json, more: Json | None = None) -> bytes:
-        """Why the message stopped, what was counted, and its end."""
+    def end(self, delta: Json, usage: Json, more: Json | None = None, last: Json | None = None) -> bytes:
+        """Why the message stopped, what was counted, and its end. `last`: unknown members of the last event."""
         stopped = event("message_delta", {"delta": delta, "usage": usage, **(more or {})})
-        return self.close() + stopped + event("message_stop", {})
+        return self.close() + stopped + event("message_stop", last or {})

@@ -34,6 +34,8 @@ def read_counts(told: Json) -> Usage | None:
 
 def whole_usage(told: Json, usage: Usage) -> Json:
     """A usage object with all that it must have, and all else that was told."""
+    if has_counts(told):
+        return told
     ours = usage_object(usage)
     details = {name: _object(told.get(name)) | ours[name] for name in _DETAILS}
     return {key: value for key, value in told.items() if key not in _NAMES} | ours | details

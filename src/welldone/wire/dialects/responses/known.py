@@ -35,6 +35,8 @@ _STEPS = {
     "web_search_call": ("in_progress", "searching", "completed"),
 }
 STEPS = {f"response.{kind}.{step}": kind for kind, steps in _STEPS.items() for step in steps} | {
+    "response.apply_patch_call_operation_diff.delta": "apply_patch_call",
+    "response.apply_patch_call_operation_diff.done": "apply_patch_call",
     "response.shell_call_command.added": "shell_call",
     "response.shell_call_command.delta": "shell_call",
     "response.shell_call_command.done": "shell_call",

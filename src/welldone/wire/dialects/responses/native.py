@@ -68,11 +68,15 @@ class ResponsesNative(Native):
         """The whole reply."""
         return escape(msgspec.json.encode(self.final))
 
+    def _scrubbed(self, value: Json) -> Json:
+        text = value.get("delta")
+        return scrub_object(value) | ({"delta": text} if isinstance(text, str) else {})
+
     def _event(self, value: Json, name: str) -> bytes:
         kind = value.get("type")
         if not isinstance(kind, str):
             kind = name
-        value = scrub_object(value)
+        value = self._scrubbed(value)
         if self.is_done:
             self.notes.note(faults.resp.TERMINAL_ONCE, value)
             return b""
@@ -161,17 +165,17 @@ class ResponsesNative(Native):
 
     def _error(self, value: Json, kind: str) -> bytes:
         """An error event, which should be followed by `response.failed`; or an error in the shape of chat."""
+        inner = _object(value.get("error"))  # OpenAI sends both shapes
         error = value.get("error") or {key: item for key, item in value.items() if key not in _ENVELOPE}
         failure = read_error({"error": error}, b"", Notes()) or garbage("an error that says nothing")
-        is_event = kind == "error" and isinstance(value.get("message"), str) and value.keys() >= {"code", "param"}
-        if not is_event or value.get("error"):
+        if value.get("type") != "error" or not _is_error(inner or value, is_inner=bool(inner)):
             self.notes.note(faults.resp.ERROR, value)
             return self._fail(failure)
         self._begin({}, {})
         self._count(value)
-        self._told = failure if self._reword is None else self._reword(failure)
-        said = {"code": self._told.code, "message": self._told.message, "param": self._told.param}
-        self._scribe.event("error", said, self._told.more)
+        self._told = told = failure if self._reword is None else self._reword(failure)
+        said = told.more | {"code": told.code, "message": told.message, "param": told.param}
+        self._scribe.event("error", {"error": {"type": told.type, **said}} if inner else said)
         return self._scribe.take()
 
     def _count(self, value: Json) -> None:
@@ -262,6 +266,12 @@ class ResponsesNative(Native):
 
 def _object(value: object) -> Json:
     return value if isinstance(value, dict) else {}
+
+
+def _is_error(error: Json, *, is_inner: bool) -> bool:
+    """Whether an error has what clients read of it: in a member of its own, or in the event itself."""
+    is_whole = isinstance(error.get("type"), str) if is_inner else error.keys() >= {"code", "param"}
+    return is_whole and isinstance(error.get("message"), str) and isinstance(error.get("code"), str | None)
 
 
 def _others(value: Json) -> Json:

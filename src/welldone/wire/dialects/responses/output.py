@@ -25,6 +25,7 @@ from welldone.wire.dialects.responses.scribe import CALLS, NAMED, PARTS, WITH_ST
 from welldone.wire.events import Json
 from welldone.wire.lenient import strict
 from welldone.wire.notes import Notes
+from welldone.wire.unicode import Joiner
 
 _PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}
 _ADDRESS = frozenset({"type", "sequence_number", "item_id", "output_index", "content_index", "summary_index"})
@@ -51,6 +52,7 @@ class Output:
         self._last: dict[str | None, Item] = {}  # by type; of all types by None
         self._ids: set[str] = set()
         self._parts: dict[tuple[int, str, int], Strand] = {}  # by item, name of the index, and the server's index
+        self._joiners: dict[Strand, Joiner] = {}  # of characters that come in halves
         self._given: dict[Item | Strand, Json] = {}  # as they were added: some servers say all at once there
 
     def hear(self, value: Json, kind: str) -> None:
@@ -89,7 +91,9 @@ class Output:
             if item.is_open:
                 self._notes.note(faults.resp.DONE_EVENTS, theirs)
                 self._close(item, theirs, status)
-            item.value = theirs | item.value  # it may tell more here than when it was closed
+            # It may tell more here than when it was closed.
+            fixed = item.said | ({"status": item.value["status"]} if item.kind in WITH_STATUS else {})
+            item.value = item.value | theirs | fixed
         self.close_all(status)
 
     def review(self, output: object) -> None:
@@ -175,7 +179,8 @@ class Output:
         else:
             members = _without(value, "delta")
             strand.logprobs += self._logprobs(strand, members)
-            self._scribe.say(strand, text, members)
+            piece = self._joiners.setdefault(strand, Joiner()).feed(text)
+            self._scribe.say(strand, piece, members)
 
     def _finish_text(self, value: Json, kind: str) -> None:
         """A text is whole."""
@@ -185,7 +190,7 @@ class Output:
             return
         members = _without(value, strand.way.member)
         self._logprobs(strand, members)
-        if kind == "function_call" and members.get("name") != strand.value["name"]:
+        if kind == "function_call" and members.get("name", strand.value["name"]) != strand.value["name"]:
             self._notes.note(faults.resp.ARGS_DONE, value)
         self._settle(strand, value.get(strand.way.member))
         self._scribe.close_text(strand, members)
@@ -386,12 +391,13 @@ class Output:
     def _settle(self, strand: Strand, whole: object, given: object = None) -> None:
         """A text is whole: what its server says only now goes out first."""
         said = strand.whole
+        half = self._joiners.pop(strand, Joiner()).close()
         if given is None:
             given = self._given.pop(strand, {}).get(strand.way.member)
         if not isinstance(whole, str) or not whole:
             if said:
                 self._notes.note(faults.resp.DONE_EVENTS, whole)
-            whole = said or given
+            whole = said + half or given
         if not isinstance(whole, str) or whole == said:
             return
         if whole.startswith(said):

@@ -38,8 +38,8 @@ CALLS = {
     "code_interpreter_call": Way("response.code_interpreter_call_code", "code"),
 }
 """Texts that are members of an item."""
-WITH_STATUS = frozenset({"message", "reasoning", "function_call", "custom_tool_call"})
-"""Items that are in progress, and then completed or incomplete. Those of other tools have words of their own."""
+WITH_STATUS = frozenset({"message", "function_call"})
+"""Items that are in progress, and then completed or incomplete. Others may have a status, and words of their own."""
 NAMED = frozenset({"function_call", "custom_tool_call"})
 """Items that the client acts on: by their name, and with their call_id."""
 
@@ -104,6 +104,16 @@ class Item:
     def kind(self) -> str:
         """Its type."""
         return str(self.value["type"])
+
+    @property
+    def said(self) -> Json:
+        """What it says the same wherever it stands when it is whole."""
+        names = ("id", "type", "call_id", "name") if self.kind in NAMED else ("id", "type")
+        said: Json = {name: self.value[name] for name in names}
+        for place, parts in (("summary", self.summary), ("content", self.content)):
+            if parts or (place in self.value and self.kind in ("message", "reasoning")):
+                said[place] = [part.value for part in parts]
+        return said if self.call is None else said | {self.call.way.member: self.call.whole}
 
     @property
     def address(self) -> Json:
@@ -228,24 +238,16 @@ class Scribe:
             self.close_part(part)
         if item.call is not None:
             self.close_text(item.call)
-        fixed = ("id", "type", "call_id", "name") if item.kind in NAMED else ("id", "type")
-        kept: Json = {key: item.value[key] for key in fixed}
-        for place, parts in (("summary", item.summary), ("content", item.content)):
-            if parts or (place in item.value and item.kind in ("message", "reasoning")):
-                kept[place] = [part.value for part in parts]
-        if item.call is not None:
-            kept[item.call.way.member] = item.call.whole
-        if item.kind in WITH_STATUS or "status" in item.value:
-            kept["status"] = status
-        item.value = item.value | (value or {}) | kept
+        theirs = value or {}
+        has_status = item.kind in WITH_STATUS or item.value.get("status") or theirs.get("status")
+        item.value = item.value | theirs | item.said | ({"status": status} if has_status else {})
         item.is_open = False
         self.event("response.output_item.done", {"output_index": item.index, "item": item.value}, others)
 
 
 def frame(value: Json) -> bytes:
     """One event as it is sent: its type stands in a line of its own too."""
-    kind: str = value["type"]
-    return b"event: " + kind.encode() + b"\n" + sse.frame(escape(_encode(value)))
+    return sse.named(value["type"], escape(_encode(value)))
 
 
 def _part_stem(part: Strand) -> str:

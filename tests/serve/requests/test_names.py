@@ -1,0 +1,30 @@
+"""What a client calls the fields of a chat."""
+
+import pytest
+
+from welldone.serve.requests.names import renamed
+
+NAMES = {
+    "messages": "input",
+    "messages[1]": "input[4]",
+    "messages[1].tool_calls[0].function": "input[5]",
+    "stop": "ends",
+}
+
+
+@pytest.mark.parametrize(
+    ("param", "name"),
+    [
+        ("messages", "input"),
+        ("messages[0].content", "input[0].content"),
+        ("messages[1].content[2]", "input[4].content[2]"),
+        ("messages[1].tool_calls[0].function.arguments", "input[5].arguments"),
+        ("messages[11]", "input[11]"),
+        ("stop[3]", "ends[3]"),
+        ("stopped", "stopped"),
+        ("other.stop", "other.stop"),
+        ("", ""),
+    ],
+)
+def test_the_longest_beginning_counts_that_has_a_name(param: str, name: str) -> None:
+    assert renamed(param, NAMES) == name
