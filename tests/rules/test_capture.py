@@ -12,7 +12,7 @@ from welldone.rules.trace import Trace
 from welldone.wire.dialects.dialect import Dialect
 from welldone.wire.dialects.messages import Messages
 from welldone.wire.dialects.responses import Responses
-from welldone.wire.events import Finish, Opening, Text, Usage
+from welldone.wire.events import Event, Finish, Opening, Text, Usage
 from welldone.wire.head import Head
 
 BODY = b"data: [DONE]\n\n"
@@ -145,7 +145,7 @@ WHOLE = (
 
 def _written(dialect: Dialect) -> bytes:
     writer = dialect.writer(Head("a_1", 1, "m"), lambda: None)
-    events = [Opening(0), Text(0, "a"), Text(0, "b"), Finish(0, "stop"), Usage(1, 2, 3, {})]
+    events: list[Event] = [Opening(0), Text(0, "a"), Text(0, "b"), Finish(0, "stop"), Usage(1, 2, 3, {})]
     return b"".join([*(writer.send(event) for event in events), writer.end()])
 
 

@@ -185,6 +185,7 @@ def test_keys_have_names_models_and_rates(read: Read) -> None:
         ("--upstream http://me:canary@lab/v1", "--upstream: a URL has no user and no password: give the key"),
         ("--upstream http://lab/v1?key=canary", "--upstream: the URL of a server has no query and no fragment"),
         ("--upstream http://lab/v1/chat/completions", "--upstream: write the address up to where the API begins"),
+        ("--upstream http://lab/v1/messages", "--upstream: write the address up to where the API begins"),
         ("--upstream http://127.0.0.1:8000/v1", "--upstream is where this server would listen: choose another port"),
         ("--host 0.0.0.0 --upstream http://localhost:8000/v1", "--upstream is where this server would listen"),
         ("--upstream-key canary-1", "--upstream-key is for the servers of --upstream, and there are none"),

@@ -36,7 +36,7 @@ def lines(events: list[Event], *, is_chat: bool = True) -> list[dict[str, Any]]:
 
 
 def test_a_chat_is_a_line_for_each_piece_and_one_at_the_end() -> None:
-    events = [Opening(0), Reasoning(0, "hm"), Text(0, "a"), Finish(0, "length"), Usage(3, 2, 5, {})]
+    events: list[Event] = [Opening(0), Reasoning(0, "hm"), Text(0, "a"), Finish(0, "length"), Usage(3, 2, 5, {})]
     head = {"model": "m", "created_at": AT}
     assert lines(events) == [
         {**head, "message": {"role": "assistant", "content": "", "thinking": "hm"}, "done": False},
@@ -69,7 +69,7 @@ def test_calls_are_said_when_they_are_whole() -> None:
 
 
 def test_generate_says_bare_text() -> None:
-    events = [Opening(0), KeepAlive(), Reasoning(0, "hm"), Refusal(0, "no"), Finish(0, "stop")]
+    events: list[Event] = [Opening(0), KeepAlive(), Reasoning(0, "hm"), Refusal(0, "no"), Finish(0, "stop")]
     said = lines(events, is_chat=False)
     assert [(line["response"], line.get("thinking"), line["done"]) for line in said] == [
         ("", "hm", False),

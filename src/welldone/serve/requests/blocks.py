@@ -246,6 +246,7 @@ def _image(block: Block) -> Json:
 
 
 def _document(block: Block) -> list[Json]:
+    _check_uncited(block)
     source, param = _source(block, ("text", "content", "base64", "url", "file"))
     title, context = (fields.string(block.value, name, 2**20, f"{block.param}.") for name in ("title", "context"))
     if source["type"] == "text":
@@ -257,8 +258,17 @@ def _document(block: Block) -> list[Json]:
 
 
 def _search_result(block: Block) -> list[Json]:
+    _check_uncited(block)
     content = [_plain(one) for one in _blocks(block.value, "content", block.param)]
     return _texts(_text(block, "title"), _text(block, "source"), *content)
+
+
+def _check_uncited(block: Block) -> None:
+    """Answers that cite, and say where, are nothing that a chat can ask for."""
+    param = f"{block.param}.citations"
+    cites = fields.table(block.value, "citations", f"{block.param}.") or {}
+    if fields.boolean(cites, "enabled", f"{param}."):
+        raise fields.unsupported(param, "cannot be enabled: the model behind this server does not cite.")
 
 
 def _source(block: Block, kinds: tuple[str, ...]) -> Block:
