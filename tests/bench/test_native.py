@@ -219,7 +219,7 @@ def test_a_character_that_comes_in_halves_is_whole_in_the_end(endpoint: str) -> 
         frame.replace(b'"first"', b'"\\ud83d"').replace(b'"second"', b'"\\ude00"') if number < 3 else frame
         for number, frame in enumerate(frames)
     ]
-    assert hear(endpoint, [(0.1, frame) for frame in frames])[1] in ("\U0001f600", "\ufffd\ufffd")
+    assert hear(endpoint, [(0.1, frame) for frame in frames])[1] == "\U0001f600"
 
 
 @pytest.mark.parametrize(("member", "is_seen"), [("text", True), ("thinking", False)])

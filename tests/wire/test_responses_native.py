@@ -319,7 +319,7 @@ CALL_CHANGES: list[tuple[str, int, Json]] = [
     ("resp-function-ids", 1, {"item": CALL | {"call_id": None}}),
     ("resp-function-ids", 1, {"item": CALL | {"name": None}}),
     ("resp-args-done", 3, {}),
-    ("resp-args-done", 3, {"name": None}),
+    ("resp-args-done", 3, {"name": "other"}),
     ("resp-item-added-first", 1, {}),
     ("resp-deltas", 2, {}),
     ("resp-deltas", 2, {"delta": '{"a"'}),

@@ -128,7 +128,7 @@ def test_pictures_are_parts() -> None:
 
 def test_documents_with_text_and_search_results_are_texts() -> None:
     plain = {"type": "text", "media_type": "text/plain", "data": "once"}
-    document = {"type": "document", "source": plain, "title": "Tale", "context": "old", "citations": {"enabled": True}}
+    document = {"type": "document", "source": plain, "title": "Tale", "context": "old", "citations": {"enabled": False}}
     assert messages(user(document))[0]["content"] == "Tale\nold\nonce"
     mixed = {
         "type": "document",
@@ -294,6 +294,8 @@ PDF = {"type": "base64", "media_type": "application/pdf", "data": "x"}
     ("given", "param"),
     [
         ([user({"type": "document", "source": PDF})], "messages[0].content[0].source"),
+        ([user({"type": "document", "citations": {"enabled": True}})], "messages[0].content[0].citations"),
+        ([user({"type": "search_result", "citations": {"enabled": True}})], "messages[0].content[0].citations"),
         ([user({"type": "document", "source": {"type": "file", "file_id": "f"}})], "messages[0].content[0].source"),
         ([user({"type": "image", "source": {"type": "file", "file_id": "f"}})], "messages[0].content[0].source"),
         (

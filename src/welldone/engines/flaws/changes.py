@@ -106,5 +106,5 @@ def _edit_frame(frame: bytes, change: Callable[[Json], Json | None]) -> bytes:
     changed = change(json.loads(said))
     if changed is None:
         return b""
-    line = b"event: " + changed["type"].encode() + b"\n" if name else b""
-    return line + sse.frame(msgspec.json.encode(changed))
+    payload = msgspec.json.encode(changed)
+    return sse.named(changed["type"], payload) if name else sse.frame(payload)

@@ -157,7 +157,6 @@ class MessagesNative(Native):
         message = _object(value.get("message"))
         full = self._full(message)
         content = message.get("content")
-        blocks = content if isinstance(content, list) else []
         is_empty = isinstance(content, list) and all(_object(block).get("type") == "tool_use" for block in content)
         is_full = is_empty and all(full[name] == message.get(name, ...) for name in _SHAPE)
         if not is_full or not _name(message.get("model")):
@@ -165,7 +164,7 @@ class MessagesNative(Native):
         if full["usage"] != message.get("usage"):
             self.notes.note(faults.msg.USAGE_START, message.get("usage"))
         self._early = message.get("stop_reason")
-        return self._scribe.start(full) + _tell(blocks, self._blocks)
+        return self._scribe.start(full) + self._blocks.tell(content if isinstance(content, list) else [])
 
     def _begin(self) -> bytes:
         """The start of the message, where its server has forgotten it."""
@@ -254,7 +253,7 @@ class MessagesNative(Native):
             return self._fail(_broke_off(reason))
         kept = Blocks(self._keeper, Notes(), self._mint)
         self._keeper.start(self._full(value))
-        _tell(content, kept)
+        kept.tell(content)
         if kept.failure is not None:
             return self._fail(kept.failure)
         reason = self._mended(reason or ("tool_use" if kept.is_called else "end_turn"), kept)
@@ -267,7 +266,7 @@ class MessagesNative(Native):
         # What is wrong with the events of a whole message is no fault of a stream: nothing more is noted.
         told = Blocks(self._scribe, Notes(), self._mint)
         begun = self._scribe.start(self._full(value))
-        return begun + _tell(self._keeper.message["content"], told) + self._scribe.end(why, self._counts())
+        return begun + told.tell(self._keeper.message["content"]) + self._scribe.end(why, self._counts())
 
     def _note_whole(self, value: Json) -> None:
         message = self._keeper.message
@@ -354,13 +353,6 @@ class MessagesNative(Native):
     def _counts(self) -> Json:
         """The counts at the end of the message."""
         return _filled(self._usage_at_end, output_tokens=self._counted.get("output_tokens", 0))
-
-
-def _tell(content: list[object], blocks: Blocks) -> bytes:
-    """Whole blocks, one after the other."""
-    told = [block for block in content if isinstance(block, dict)]
-    starts = [blocks.start(index, scrub_object(block), {}) + blocks.stop(index, {}) for index, block in enumerate(told)]
-    return b"".join(starts)
 
 
 def _broke_off(reason: str) -> Failure:
