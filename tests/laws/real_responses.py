@@ -224,7 +224,7 @@ FILES = hosted(
     {"status": "in_progress", "queries": [], "results": None},
     {"status": "completed", "queries": ["q"], "results": [{"file_id": "file-1", "text": "found", "score": 0.9}]},
 )
-_FILE = {"type": "container_file_citation", "container_id": "cntr_1", "file_id": "cfile_1", "filename": "a.png"}
+_FILE: Json = {"type": "container_file_citation", "container_id": "cntr_1", "file_id": "cfile_1", "filename": "a.png"}
 _FILE |= {"start_index": 0, "end_index": 3}
 _OUTPUT = [{"stdout": "a", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}]
 LOCAL_TOOLS = (

@@ -319,7 +319,6 @@ CALL_CHANGES: list[tuple[str, int, Json]] = [
     ("resp-function-ids", 1, {"item": CALL | {"call_id": None}}),
     ("resp-function-ids", 1, {"item": CALL | {"name": None}}),
     ("resp-args-done", 3, {}),
-    ("resp-args-done", 3, {"name": "other"}),
     ("resp-item-added-first", 1, {}),
     ("resp-deltas", 2, {}),
     ("resp-deltas", 2, {"delta": '{"a"'}),
@@ -339,6 +338,15 @@ def test_a_fault_of_a_call_is_mended_and_noted(rule: str, place: int, change: Js
     (done,) = [value for value in mended if value["type"] == "response.function_call_arguments.done"]
     assert (done["name"], done["arguments"]) == ("get", '{"a":1}')
     assert "".join(value["delta"] for value in mended if "delta" in value) == '{"a":1}'
+
+
+@pytest.mark.parametrize(("name", "noted"), [("get", set()), (None, {"resp-args-done"}), ("set", {"resp-args-done"})])
+def test_the_name_of_a_call_stays(name: str | None, noted: set[str]) -> None:
+    values = calling()
+    values[3]["name"] = name
+    mended, native = mend(values)
+    assert mended == calling()
+    assert native.notes.counts().keys() == noted
 
 
 def test_a_call_that_never_gets_a_name_is_left_out() -> None:

@@ -13,7 +13,6 @@ from welldone.rules.responses import Output
 from welldone.rules.trace import Trace
 from welldone.wire import sse
 
-
 _TYPES: dict[str, Container[str]] = {"responses": responses.KNOWN, "messages": anthropic.KNOWN_EVENTS}
 """The types of events, where a stream is not made of chunks."""
 

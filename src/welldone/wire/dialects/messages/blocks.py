@@ -138,10 +138,8 @@ class Blocks:
     def tell(self, content: list[object]) -> bytes:
         """Whole blocks, one after the other. What a stream must do is not asked of them."""
         notes, self._notes = self._notes, Notes()
-        out = []
-        for block in content:
-            if isinstance(block, dict):
-                out.append(self.start(self._count, scrub_object(block), {}) + self.stop(self._count - 1, {}))
+        blocks = [scrub_object(block) for block in content if isinstance(block, dict)]
+        out = [self.start(self._count, block, {}) + self.stop(self._count - 1, {}) for block in blocks]
         self._notes = notes
         self._told = self._count
         return b"".join(out)
