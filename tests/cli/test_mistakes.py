@@ -59,6 +59,16 @@ def test_a_mistake_is_answered_with_one_line_that_says_what_to_do(words: str, he
     assert (ran.code, ran.out, ran.notes) == (2, b"", MISTAKES[words] + "\n")
 
 
+@pytest.mark.parametrize("command", ["lint", "fix"])
+def test_an_endpoint_that_is_not_known_is_answered_with_those_that_are(command: str, here: Run) -> None:
+    ran = here(command, "right.txt", "--endpoint", "ollama")
+    told, shown = ran.notes.split("(choose from ")  # some versions of Python put the names in quotes
+    assert (ran.code, ran.out) == (2, b"")
+    assert told == f"welldone {command}: argument --endpoint: invalid choice: 'ollama' "
+    names = "chat, completions, responses, messages"
+    assert shown.replace("'", "") == f"{names}); see welldone {command} --help\n"
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -1,5 +1,6 @@
 """Hostile input costs no more than its length, in work and in memory. Work is counted in calls: time would lie."""
 
+import json
 import sys
 import tracemalloc
 from collections.abc import Callable
@@ -11,8 +12,11 @@ from tests.laws.strategies import HEAD
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 from welldone.wire import faults
+from welldone.wire.dialects.messages import MessagesNative
+from welldone.wire.dialects.responses import ResponsesNative
 from welldone.wire.faults.catalogue import ALL
-from welldone.wire.head import Endpoint
+from welldone.wire.head import Endpoint, Head
+from welldone.wire.native import Native
 from welldone.wire.pipe import Pipe
 
 PIECE_BYTES = 4096
@@ -106,3 +110,124 @@ def test_a_line_beyond_the_limit_is_dropped_and_ends_the_stream() -> None:
     assert pipe.failure is not None
     assert faults.enc.STRICT_JSON.id in {note.rule for note in pipe.notes.all()}
     assert peak < 4_000_000
+
+
+def _events(kind: str, *values: object) -> bytes:
+    """Events of one type, with these members."""
+    return b"".join(
+        b"event: %s\ndata: %s\n\n" % (kind.encode(), json.dumps({"type": kind, **value}).encode())
+        for value in values
+        if isinstance(value, dict)
+    )
+
+
+def _item(number: int, kind: str = "message") -> dict[str, object]:
+    call = {"call_id": f"c{number}", "name": "f", "arguments": ""} if kind == "function_call" else {}
+    return {"output_index": number, "item": {"id": f"i{number}", "type": kind, **call}}
+
+
+def _block(index: int, kind: str = "text") -> dict[str, object]:
+    return {"index": index, "content_block": {"type": kind, "text": "", "id": f"t{index}", "name": "f", "input": {}}}
+
+
+def _piece(index: int, kind: str = "text_delta", member: str = "text") -> dict[str, object]:
+    return {"index": index, "delta": {"type": kind, member: "x"}}
+
+
+_ADDED, _DONE = "response.output_item.added", "response.output_item.done"
+_PART, _DELTA, _ARGUMENTS = (
+    f"response.{name}" for name in ("content_part.added", "output_text.delta", "function_call_arguments.delta")
+)
+_BEGIN = _events("message_start", {"message": {"content": [], "usage": {"input_tokens": 1, "output_tokens": 1}}})
+_START, _MORE, _STOP = "content_block_start", "content_block_delta", "content_block_stop"
+
+HOSTILE_RESPONSES: dict[str, Callable[[int], bytes]] = {
+    "items without end": lambda size: _events(_ADDED, *(_item(n) for n in range(size // 120))),
+    "calls that take turns": lambda size: (
+        _events(_ADDED, *(_item(n, "function_call") for n in range(50)))
+        + _events(
+            _ARGUMENTS, *({"item_id": f"i{n % 50}", "output_index": n % 50, "delta": "x"} for n in range(size // 120))
+        )
+    ),
+    "items of the same id": lambda size: _events(_ADDED, *(_item(0) | {"output_index": n} for n in range(size // 120))),
+    "parts without end": lambda size: (
+        _events(_ADDED, _item(0)) + _events(_PART, *({"item_id": "i0", "content_index": n} for n in range(size // 120)))
+    ),
+    "one item of many parts": lambda size: _events(
+        _DONE,
+        {"item": {"id": "i", "type": "message", "content": [{"type": "output_text", "text": "x"}] * (size // 40)}},
+    ),
+    "one message that never has an index": lambda size: _events(_DELTA, *({"delta": "x"} for _ in range(size // 80))),
+    "indices that jump": lambda size: _events(
+        _DELTA, *({"item_id": f"i{n}", "content_index": 7 * n, "delta": "x"} for n in range(size // 120))
+    ),
+    "an output that says it all": lambda size: _events(
+        "response.completed", {"response": {"output": [{"type": "message", "content": []}] * (size // 40)}}
+    ),
+    "responses without end": lambda size: _events(
+        "response.in_progress", *({"response": {"id": f"r{n}"}} for n in range(size // 80))
+    ),
+    "a deep object": lambda size: b'event: x\ndata: {"type":' + b'{"a":' * (size // 5) + b"\n\n",
+}
+HOSTILE_MESSAGES: dict[str, Callable[[int], bytes]] = {
+    "blocks without end": lambda size: _BEGIN + _events(_START, *(_block(n) for n in range(size // 150))),
+    "calls that wait": lambda size: _BEGIN + _events(_START, *(_block(n, "tool_use") for n in range(size // 150))),
+    "calls that take turns": lambda size: (
+        _BEGIN
+        + _events(_START, *(_block(n, "tool_use") for n in range(50)))
+        + _events(_MORE, *(_piece(n % 50, "input_json_delta", "partial_json") for n in range(size // 150)))
+        + _events(_STOP, *({"index": n} for n in range(50)))
+    ),
+    "texts that take turns": lambda size: (
+        _BEGIN + _events(_START, _block(0), _block(1)) + _events(_MORE, *(_piece(n % 2) for n in range(size // 120)))
+    ),
+    "deltas of no block": lambda size: _BEGIN + _events(_MORE, *(_piece(n) for n in range(size // 120))),
+    "stops of no block": lambda size: _BEGIN + _events(_STOP, *({"index": n} for n in range(size // 80))),
+    "citations without end": lambda size: (
+        _BEGIN
+        + _events(_START, _block(0))
+        + _events(
+            _MORE, *({"index": 0, "delta": {"type": "citations_delta", "citation": {}}} for _ in range(size // 150))
+        )
+    ),
+    "a start that says it all": lambda size: _events(
+        "message_start", {"message": {"content": [{"type": "text", "text": "x"}] * (size // 40)}}
+    ),
+    "ends without end": lambda size: (
+        _BEGIN + _events("message_delta", *({"delta": {"x": n}} for n in range(size // 80)))
+    ),
+}
+NATIVES: dict[str, tuple[type[ResponsesNative | MessagesNative], dict[str, Callable[[int], bytes]]]] = {
+    "responses": (ResponsesNative, HOSTILE_RESPONSES | HOSTILE),
+    "messages": (MessagesNative, HOSTILE_MESSAGES | HOSTILE),
+}
+CASES = [(endpoint, kind) for endpoint, (_, kinds) in NATIVES.items() for kind in kinds]
+
+
+def _mend(endpoint: str, data: bytes, *, is_stream: bool = True) -> Native:
+    native = NATIVES[endpoint][0](fallback=Head("x_1", 1, "m"), is_stream=is_stream)
+    for start in range(0, len(data), PIECE_BYTES):
+        native.feed(data[start : start + PIECE_BYTES])
+    native.close()
+    return native
+
+
+@pytest.mark.parametrize("is_stream", [True, False], ids=["streamed", "kept"])
+@pytest.mark.parametrize(("endpoint", "kind"), CASES)
+def test_twice_the_input_is_at_most_twice_the_work_of_a_native_mender(
+    endpoint: str, kind: str, is_stream: bool
+) -> None:
+    def work(data: bytes) -> object:
+        return _mend(endpoint, data, is_stream=is_stream)
+
+    small, large = (_calls(work, NATIVES[endpoint][1][kind](size)) for size in (60_000, 120_000))
+    assert large <= 2.2 * small + 2000
+
+
+@pytest.mark.parametrize(("endpoint", "kind"), CASES)
+def test_twice_the_input_is_at_most_twice_the_work_of_the_judge_of_events(endpoint: str, kind: str) -> None:
+    def work(data: bytes) -> object:
+        return judge(Trace(body=data, endpoint=endpoint))
+
+    small, large = (_calls(work, NATIVES[endpoint][1][kind](size)) for size in (60_000, 120_000))
+    assert large <= 2.2 * small + 2000

@@ -77,6 +77,17 @@ def test_a_stream_goes_out_in_chunks_and_ends() -> None:
     assert body == b"3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n"
 
 
+def test_to_write_nothing_does_not_end_a_stream() -> None:
+    async def pause(call: Call) -> None:
+        stream = await call.open({"Content-Type": "application/x-ndjson"})
+        for said in (b"one", b"", b"two"):
+            stream.write(said)
+        await stream.end()
+
+    _, _, body = answer(pause, GET).partition(b"\r\n\r\n")
+    assert body == b"3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n"
+
+
 def test_an_old_client_gets_a_stream_that_ends_with_the_connection() -> None:
     head, _, body = answer(tell, b"GET /x HTTP/1.0\r\nHost: h\r\n\r\n", is_last=False).partition(b"\r\n\r\n")
     assert b"chunked" not in head

@@ -335,6 +335,32 @@ def test_a_character_that_was_cut_in_two_is_heard() -> None:
     assert _rules(_changed(TEXT, "created", _set_response(instructions="\ufffd"))) == set()
 
 
+def test_an_event_of_a_known_type_may_have_a_message() -> None:
+    assert _rules(_changed(TEXT, "created", _set(message="Welcome.", code=1))) == set()
+    assert _rules(_changed(TEXT, "created", _set(message="Welcome.", error={"message": "no"}))) > {"resp-error"}
+    assert "resp-error" in _rules([*TEXT, {"type": "server_error", "message": "no"}])
+
+
+@pytest.mark.parametrize("status", ["queued", "in_progress", "cancelled", "failed"])
+def test_a_response_that_has_not_come_to_its_end_has_no_usage(status: str) -> None:
+    body = json.dumps(WHOLE | {"status": status, "usage": None, "output": []}).encode()
+    assert _judged(body).findings == ()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"error": {"message": "no", "code": None}},
+        {"error": {"message": "no", "type": "server_error", "code": 500}},
+        {"error": {"message": 1, "type": "server_error"}},
+        {"message": "no", "code": None},
+        {"message": "no", "code": 500, "param": None},
+    ],
+)
+def test_an_error_event_lacks_what_clients_read(error: Event) -> None:
+    assert _rules([*FAILED[:-1], {"type": "error", **error}, FAILED[-1]]) == {"resp-error"}
+
+
 junk = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=3), lambda some: st.lists(some, max_size=2)
 )

@@ -369,6 +369,27 @@ def test_a_response_is_kept_under_the_name_that_the_upstream_gave_it(is_stream: 
     run(work())
 
 
+@pytest.mark.parametrize("is_text", [True, False])
+def test_a_conversation_stays_with_its_upstream(is_text: bool, tmp_path: Path) -> None:
+    def said(name: str, turn: int) -> Any:  # noqa: ANN401 - a text, or items
+        more = [{"role": "assistant", "content": "Yes"}, {"role": "user", "content": "Go on"}] * turn
+        return name if is_text else [{"role": "user", "content": name}, *more]
+
+    async def work() -> None:
+        scripts = [[Reply(RIGHT["responses"])]] * 3
+        each = {"speaks": ("responses",), "sticky": "conversation"}
+        async with gateway(tmp_path, *scripts, each=each) as serving:
+            for name in (f"person-{number}" for number in range(12)):
+                before = serving.asked
+                for turn in range(3):
+                    await serving.ask(asked("responses", input=said(name, turn)), PATHS["responses"])
+                gained = sorted(new - old for old, new in zip(before, serving.asked, strict=True))
+                assert gained == [0, 0, 3]
+            assert sum(bool(count) for count in serving.asked) > 1
+
+    run(work())
+
+
 @EACH
 def test_a_client_that_leaves_frees_the_upstream_and_nothing_is_kept(dialect: str, tmp_path: Path) -> None:
     async def work() -> None:

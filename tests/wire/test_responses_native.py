@@ -349,6 +349,42 @@ def test_the_name_of_a_call_stays(name: str | None, noted: set[str]) -> None:
     assert native.notes.counts().keys() == noted
 
 
+@pytest.mark.parametrize("halves", [(b"\\ud83d", b"\\ude00"), (b"\xf0\x9f", b"\x98\x80")])
+def test_a_character_in_halves_becomes_whole(halves: tuple[bytes, bytes]) -> None:
+    values = hello(text="?")
+    begin, delta, end = (
+        values[:4],
+        values[4],
+        [value | {"sequence_number": 6 + n} for n, value in enumerate(values[5:])],
+    )
+    first, second = (frame(delta | {"sequence_number": 4 + n}).replace(b"?", half) for n, half in enumerate(halves))
+    native = ResponsesNative(fallback=HEAD)
+    body = b"".join(map(frame, begin)) + first + second + b"".join(map(frame, end)).replace(b"?", "😀".encode())
+    mended = read(native.feed(body) + native.close())
+    assert [value["delta"] for value in mended if "delta" in value] == ["", "😀"]
+    assert mended[-1]["response"]["output"][0]["content"][0]["text"] == "😀"
+    assert native.notes.counts() == {"enc-no-lone-surrogate" if first.isascii() else "enc-valid-utf8": 2}
+    cut = ResponsesNative(fallback=HEAD)
+    lost = read(cut.feed(b"".join(map(frame, begin)) + first) + cut.close())
+    assert [value["delta"] for value in lost if "delta" in value] == ["", "\ufffd"]
+
+
+@pytest.mark.parametrize("status", [None, "in_progress", "completed"])
+def test_reasoning_needs_no_status(status: str | None) -> None:
+    thought = {key: value for key, value in THOUGHT.items() if key != "status"}
+    done = {"type": "output_item.done", "output_index": 0, "item": thought | {"status": status}}
+    mended, _ = mend(
+        numbered(
+            {"type": "created", "response": RESPONSE},
+            {"type": "output_item.added", "output_index": 0, "item": thought},
+            done,
+            {"type": "completed", "response": RESPONSE | {"status": "completed", "usage": USAGE}},
+        )
+    )
+    assert mended[1]["item"] == thought
+    assert mended[2]["item"] == thought | {"status": status and "completed"}
+
+
 def test_a_call_that_never_gets_a_name_is_left_out() -> None:
     values = calling()
     for place in (1, 4):

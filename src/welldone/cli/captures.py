@@ -16,7 +16,7 @@ from welldone.wire.head import Endpoint
 
 LIMIT_BYTES = 512 * 1024 * 1024
 """The largest capture that is read into memory."""
-ENDPOINTS = tuple(Endpoint)
+ENDPOINTS = tuple(endpoint.value for endpoint in Endpoint)  # plain strings, as a mistake shows them
 STDIN = "-"
 
 

@@ -83,8 +83,8 @@ class Stream:
         return self._request.protocol.connected
 
     def write(self, data: bytes) -> None:
-        """Send bytes now; what the socket does not take waits in its buffer."""
-        if not self._transport.is_closing():
+        """Send bytes now; what the socket does not take waits in its buffer. Nothing is nothing: no empty chunk."""
+        if data and not self._transport.is_closing():  # an empty chunk would be the end of the reply
             self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
 
     async def drain(self) -> None:

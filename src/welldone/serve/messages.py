@@ -2,7 +2,6 @@
 
 import secrets
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
 from welldone.engines.fleet import Model
 from welldone.net.inbound import Reply
@@ -15,6 +14,7 @@ from welldone.serve.requests.anthropic import Translated, read_anthropic
 from welldone.serve.requests.foreign import without_routing
 from welldone.serve.requests.names import rename
 from welldone.serve.settings import ServeSettings
+from welldone.serve.targets import Targets
 from welldone.wire.dialects.messages import Messages
 from welldone.wire.events import Json
 from welldone.wire.head import Endpoint
@@ -23,13 +23,6 @@ _VERSION = "2023-06-01"
 """The version of Anthropic's API that a client means which names none: there has been no later one."""
 _BETA = "anthropic-beta"
 _HEADER_LIMIT = 2_048  # characters; Claude Code names a dozen betas, in 300
-
-
-class Targets(Protocol):
-    """Finds who answers."""
-
-    def find(self, ask: Ask, name: object) -> Local | Remote:
-        """Who answers for a model's name; ApiError where nobody does, or not for this client."""
 
 
 class MessagesApi:

@@ -85,9 +85,9 @@ class Routes:
             on_report=self._reported,
         )
         self._responses = ResponsesApi(settings, self._targets, self._generator, _store(settings), now=now)
-        self._messages = MessagesApi(settings, self._targets, self._generator, self._count)
-        self._ollama = OllamaApi(self._targets, self._generator, listed=self._listed, now=now)
         self._vectors = Vectors(settings, self._local, self._gates, spend=self._spend)
+        self._messages = MessagesApi(settings, self._targets, self._generator, self._vectors.count_chat)
+        self._ollama = OllamaApi(self._targets, self._generator, listed=self._listed, now=now)
         self._passing = Passing(settings, self._targets, spend=self._spend)
         self._paths = self._make()
 
@@ -215,9 +215,6 @@ class Routes:
         backend = self._targets.find(ask, body.get("model"))
         order = Order(body=body, id=prefix + secrets.token_hex(12), endpoint=endpoint)
         return await self._generator.answer(ask, backend, order)
-
-    async def _count(self, model: Model, chat: Json) -> int:
-        return await self._vectors.count_chat(model, chat)
 
     def _local(self, ask: Ask, body: Json) -> Model:
         """The local model that a request means."""

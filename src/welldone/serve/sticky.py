@@ -34,8 +34,8 @@ def _conversation(ask: Ask, body: Json) -> str:
 
 def _start(body: Json) -> object:
     """All up to the first word of the user."""
-    messages = body.get("messages")
-    if not isinstance(messages, list):
-        return str(body.get("prompt"))[:_PROMPT]
-    users = (place for place, one in enumerate(messages) if isinstance(one, dict) and one.get("role") == "user")
-    return messages[: next(users, 0) + 1]
+    said = body.get("messages") or body.get("input")
+    if not isinstance(said, list):
+        return str(said or body.get("prompt"))[:_PROMPT]
+    users = (place for place, one in enumerate(said) if isinstance(one, dict) and one.get("role") == "user")
+    return said[: next(users, 0) + 1]

@@ -37,7 +37,9 @@ class Keeper(Scribe):
         block = self._content[-1]
         match delta["type"]:
             case "citations_delta":
-                block["citations"] = [*(block.get("citations") or []), delta["citation"]]
+                if not isinstance(block.get("citations"), list):
+                    block["citations"] = []
+                block["citations"].append(delta["citation"])
             case "signature_delta":
                 block["signature"] = delta["signature"]
             case kind if self.block in PIECES and PIECES[self.block][0] == kind:
