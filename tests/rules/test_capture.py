@@ -85,6 +85,8 @@ def test_a_content_length_says_whether_the_body_is_complete(length: bytes, compl
         (b'{"type":"error","error":{"type":"api_error","message":"x"}}', "messages"),
         (b'{"error":{"type":"api_error","message":"x"}}', "chat"),
         (b'data: {"choices":[{"delta":{"type":"message_start"}}]}\n\n', "chat"),
+        (b'{"object":"response","tools":[{"parameters":{"properties":{"choices":{}}}}]}', "responses"),
+        (b'{"type":"message","content":[{"type":"tool_use","input":{"choices":[]}}]}', "messages"),
     ],
 )
 def test_endpoints_name_themselves_in_their_replies(body: bytes, endpoint: str) -> None:

@@ -385,6 +385,15 @@ def test_reasoning_needs_no_status(status: str | None) -> None:
     assert mended[2]["item"] == thought | {"status": status and "completed"}
 
 
+def test_members_that_clients_go_through_are_never_null() -> None:
+    values = hello()
+    for value in values[:2]:
+        value["response"] = value["response"] | {"tools": None, "parallel_tool_calls": None, "text": None}
+    mended, _ = mend(values)
+    response = mended[0]["response"]
+    assert (response["tools"], response["parallel_tool_calls"], response["text"]) == ([], True, None)
+
+
 def test_a_call_that_never_gets_a_name_is_left_out() -> None:
     values = calling()
     for place in (1, 4):

@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-import msgspec
-
+from welldone.rules import messages
 from welldone.rules.choices import as_list, as_object, as_text, is_int
-from welldone.rules.messages import Message
+from welldone.rules.messages import Message, type_of
 
 START, DELTA, STOP = "message_start", "message_delta", "message_stop"
 BLOCK_START, BLOCK_DELTA, BLOCK_STOP = "content_block_start", "content_block_delta", "content_block_stop"
@@ -76,15 +75,8 @@ ERROR_TYPES = (
 )
 
 
-class Event(msgspec.Struct, frozen=True):
-    """One event, by its type; the name of its frame stands in for a missing one."""
-
-    message: Message
-    type: str
-
-    @property
-    def json(self) -> dict[str, Any]:
-        return self.message.json
+class Event(messages.Event, frozen=True):
+    """One event."""
 
     @property
     def delta(self) -> dict[str, Any]:
@@ -117,8 +109,8 @@ class Block:
 class Turn:
     """One stream of /v1/messages up to the event that ends it."""
 
-    def __init__(self, messages: list[Message]) -> None:
-        self.heard = [Event(message, type_of(message)) for message in messages]
+    def __init__(self, heard: list[Message]) -> None:
+        self.heard = [Event(message, type_of(message)) for message in heard]
         """All events, those after the end included."""
         self.events: list[Event] = []
         """Those up to the end."""
@@ -198,12 +190,6 @@ class Turn:
         while self._open and self._open[-1].is_stopped:
             self._open.pop()
         return self._open[-1] if self._open else None
-
-
-def type_of(message: Message) -> str:
-    """The type of an event; the name of its frame, where the JSON does not say it."""
-    said = message.json.get("type")
-    return said if isinstance(said, str) else message.frame.event
 
 
 def blocks_of(message: dict[str, Any]) -> list[dict[str, Any]]:

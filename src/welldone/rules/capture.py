@@ -131,10 +131,11 @@ def guess_endpoint(body: bytes) -> str:
     What only looks like it, inside a text, has its quotes escaped.
     """
     start = body[:_LOOK_BYTES]
-    if not _CHOICES.search(start):
-        if _RESPONSE.search(start):
-            return "responses"
-        if _MESSAGE.search(start):
-            return "messages"
+    choices = _CHOICES.search(start)  # of a chunk; later on it may stand in the input of a tool
+    before = choices.start() if choices else len(start)
+    if _RESPONSE.search(start, 0, before):
+        return "responses"
+    if _MESSAGE.search(start, 0, before):
+        return "messages"
     is_completion = _COMPLETION.search(start) or (_TEXT_CHOICE.search(start) and b'"delta"' not in start)
     return "completions" if is_completion else "chat"

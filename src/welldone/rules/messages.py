@@ -69,6 +69,23 @@ class Message(msgspec.Struct, frozen=True):
     """Whether it stood on a line without `data:`."""
 
 
+class Event(msgspec.Struct, frozen=True):
+    """A message that is an event, by its type; the name of its frame stands in for a missing one."""
+
+    message: Message
+    type: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        return self.message.json
+
+
+def type_of(message: Message) -> str:
+    """The type of an event."""
+    told = message.json.get("type")
+    return told if isinstance(told, str) else message.frame.event
+
+
 def _integer(digits: str) -> int | float:
     # Python refuses to read very long integers, and reading them costs more than linear time.
     return int(digits) if len(digits) < 400 else float(digits)

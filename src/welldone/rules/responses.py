@@ -7,10 +7,9 @@ by being next to it, and what was never added is there from the first event abou
 from functools import cached_property
 from typing import Any
 
-import msgspec
-
+from welldone.rules import messages
 from welldone.rules.choices import as_list, as_object, as_text, is_int
-from welldone.rules.messages import Message
+from welldone.rules.messages import Message, type_of
 
 CREATED = "response.created"
 ITEM_ADDED = "response.output_item.added"
@@ -65,15 +64,8 @@ KNOWN = LIFECYCLE | ABOUT_ITEMS | {KEEPALIVE, ERROR, *_AUDIO, "response.audio.tr
 """All types of the specification, and the keep-alive that all clients pass over."""
 
 
-class Event(msgspec.Struct, frozen=True):
-    """One event, by its type; the name of its frame stands in for a missing one."""
-
-    message: Message
-    type: str
-
-    @property
-    def json(self) -> dict[str, Any]:
-        return self.message.json
+class Event(messages.Event, frozen=True):
+    """One event."""
 
     @property
     def name(self) -> str:
@@ -202,8 +194,8 @@ def part_text(part: object) -> str:
 class Output:
     """A stream of /v1/responses up to the event that ends it."""
 
-    def __init__(self, messages: list[Message]) -> None:
-        self.events = [Event(message, _type(message)) for message in messages]
+    def __init__(self, heard: list[Message]) -> None:
+        self.events = [Event(message, type_of(message)) for message in heard]
         """All of them, those after the end included."""
         self.items: list[Item] = []
         self.about: list[tuple[Event, Item]] = []
@@ -301,11 +293,6 @@ def _part(item: Item, event: Event) -> Piece:
     piece = Piece(event.kind, event, len(pieces))
     pieces.append(piece)
     return piece
-
-
-def _type(message: Message) -> str:
-    told = message.json.get("type")
-    return told if isinstance(told, str) else message.frame.event
 
 
 def _index(value: object) -> int | None:

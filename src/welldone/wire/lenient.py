@@ -9,6 +9,7 @@ import re
 import msgspec
 
 from welldone.wire import faults
+from welldone.wire.events import Json
 
 _WORDS = {"None": "null", "True": "true", "False": "false"}
 # A string that never closes is taken to the end: else each quote in it would be tried anew.
@@ -82,6 +83,16 @@ def first(data: bytes) -> tuple[object, bool]:
     except _NOT_JSON:
         return NOT_JSON, False
     return value, end < len(text)
+
+
+def as_object(value: object) -> Json:
+    """The value, if it is an object; else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def as_list(value: object) -> list[object]:
+    """The value, if it is a list; else an empty one."""
+    return value if isinstance(value, list) else []
 
 
 def _values(text: str) -> list[object]:

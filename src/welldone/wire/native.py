@@ -13,6 +13,7 @@ from welldone.wire.events import Failure, Json, Reword, Usage
 from welldone.wire.failures import cut_off, garbage, too_strict
 from welldone.wire.head import Endpoint, Head
 from welldone.wire.lenient import NOT_JSON, first, lenient, strict, why_odd
+from welldone.wire.lines import note_characters, note_lines, salvage
 from welldone.wire.notes import Notes
 from welldone.wire.texts import Think
 from welldone.wire.unicode import scrub_object
@@ -122,7 +123,10 @@ class Native(ABC):
 
     def feed(self, data: bytes, part: int = 0) -> bytes:
         """The bytes to send on."""
-        out = self._read(self._decoder.feed(data))
+        frames = self._decoder.feed(data)
+        if frames and self.notes.frame == 0 and self._decoder.has_bom:
+            self.notes.note(faults.sse.NO_BOM)
+        out = self._read(frames)
         if self._decoder.overlong is not None and self.failure is None:
             self.notes.note(faults.enc.STRICT_JSON)
             out += self._fail(garbage("a frame that is too long"))
@@ -195,15 +199,20 @@ class Native(ABC):
         return b"".join(out)
 
     def _frame(self, frame: sse.Frame) -> bytes:
-        data = frame.data
-        if data is None:
-            is_comment = all(line.startswith(b":") for line in sse.lines(frame.raw))
-            if not is_comment:
-                self.notes.note(faults.sse.NO_EMPTY_DATA)
-            return self._silence()
-        if not frame.ended:
-            self.notes.note(faults.end.LAST_EVENT_TERMINATED)
+        data = frame.data or b""
         value = strict(data)
+        if frame.raw != sse.named(frame.event, data):  # what else stands in it?
+            lines = sse.lines(frame.raw)
+            if all(line.startswith(b":") for line in lines):
+                return self._silence()
+            note_lines(self.notes, frame.raw, lines)
+            if value is NOT_JSON:
+                data = salvage(lines)
+                value = strict(data)
+        if not data.isascii():
+            note_characters(self.notes, data)
+        if not frame.ended and data:
+            self.notes.note(faults.end.LAST_EVENT_TERMINATED)
         if isinstance(value, dict):
             return self._event(value, frame.event)
         return self._odd(data, value, frame)

@@ -3,8 +3,6 @@
 The reader knows frames, JSON and the shapes of chunks. What may follow what is not its business: see `repair`.
 """
 
-import re
-
 from welldone.wire import faults, sse
 from welldone.wire.asked import Asked
 from welldone.wire.chunks import ChunkReader
@@ -12,19 +10,11 @@ from welldone.wire.events import Event, Failure, Json, KeepAlive
 from welldone.wire.failures import garbage, read_error
 from welldone.wire.head import Endpoint, Head
 from welldone.wire.lenient import NOT_JSON, lenient, strict, why_odd
+from welldone.wire.lines import note_characters, note_lines, salvage
 from welldone.wire.notes import Notes, show
 from welldone.wire.replies import read_reply
 
 _CHUNK_KEYS = frozenset({"choices", "id", "object", "created", "model", "usage"})
-_LINE_BREAKS = re.compile(rb"\xe2\x80[\xa8\xa9]|\xc2\x85")
-_REPLACEMENT = "\ufffd".encode()
-_FIELDS = frozenset({b"data", b"event", b"id", b"retry", b"error", b""})
-_FIELD_FAULTS = {
-    b"data": faults.sse.DATA_SPACE,
-    b"event": faults.sse.NO_EVENT_NAME,
-    b"id": faults.sse.NO_ID_FIELD,
-    b"retry": faults.sse.NO_RETRY_FRAME,
-}
 
 
 class Reader:
@@ -136,7 +126,7 @@ class Reader:
             value = strict(data)
             if type(value) is dict:
                 if not data.isascii():
-                    self._note_characters(data)
+                    note_characters(self._notes, data)
                 self._object(value, data, events)
                 return events
         self._is_inside = not frame.ended
@@ -172,12 +162,6 @@ class Reader:
             self._notes.note(faults.err.THEN_DONE)
         return []
 
-    def _note_characters(self, data: bytes) -> None:
-        if _LINE_BREAKS.search(data):
-            self._notes.note(faults.enc.ESCAPE_LINE_BREAKS, data.decode("utf-8", "replace"))
-        if _REPLACEMENT in data:
-            self._notes.note(faults.enc.NO_REPLACEMENT_CHAR, data.decode("utf-8", "replace"))
-
     def _after_failure(self, frame: sse.Frame) -> None:
         if frame.data == b"[DONE]":
             self.is_done = True
@@ -187,7 +171,7 @@ class Reader:
     def _odd_frame(self, frame: sse.Frame, events: list[Event], *, is_whole: bool) -> None:
         """A frame that is more than one plain line of JSON: note its form, and find what it says."""
         lines = sse.lines(frame.raw)
-        self._note_framing(lines, has_cr=b"\r" in frame.raw)
+        note_lines(self._notes, frame.raw, lines, data_lines=len(self._pieces))
         fields = [sse.field(line) for line in lines]
         if all(name == b"" for name, _ in fields):
             events.append(KeepAlive())
@@ -196,7 +180,7 @@ class Reader:
             if name == b"error":
                 self._error_field(value, events)
                 return
-        said = _salvage(lines)
+        said = salvage(lines)
         text = frame.data if frame.data is not None and frame.data.strip() and _is_whole(frame.data) else said
         if self._pieces or not (is_whole or _is_whole(text)):
             self._keep_piece(text, events)
@@ -228,24 +212,6 @@ class Reader:
         self._pieces.clear()
         self._pieces_bytes = 0
         return text
-
-    def _note_framing(self, lines: list[bytes], *, has_cr: bool) -> None:
-        notes = self._notes
-        if has_cr:
-            notes.note(faults.sse.LF_ONLY)
-        data_lines = len(self._pieces)
-        for line in lines:
-            name, _ = sse.field(line)
-            fault = _FIELD_FAULTS.get(name) if name in _FIELDS else _stray_fault(line)
-            if name == b"data":
-                data_lines += 1
-                # JSON that goes on may well begin with white space.
-                is_spaced = line.startswith(sse.DATA) and (data_lines > 1 or not line.startswith(b"data:  "))
-                fault = None if is_spaced else fault
-            if fault is not None:
-                notes.note(fault, line.decode("utf-8", "replace"))
-        if data_lines > 1:
-            notes.note(faults.sse.JSON_ON_ONE_LINE)
 
     def _error_field(self, value: bytes, events: list[Event]) -> None:
         """Older servers say `error: {...}` where a field name belongs."""
@@ -283,7 +249,7 @@ class Reader:
 
     def _values(self, text: bytes, frame: sse.Frame, events: list[Event]) -> None:
         if not text.isascii():
-            self._note_characters(text)
+            note_characters(self._notes, text)
         value = strict(text)
         values = [value]
         if value is NOT_JSON:
@@ -340,23 +306,6 @@ class Reader:
         events += self._chunks.close()
         events.append(failure)
         self.has_failed = True
-
-
-def _stray_fault(line: bytes) -> faults.Fault:
-    """What is wrong with a line that has no field name we know: its `data:` is missing, or it goes on from before."""
-    return faults.sse.DATA_SPACE if line.startswith((b"{", b"[")) else faults.sse.JSON_ON_ONE_LINE
-
-
-def _salvage(lines: list[bytes]) -> bytes:
-    """What a frame says, with the lines that lack `data:`; the lines of other fields are left out."""
-    said = []
-    for line in lines:
-        name, value = sse.field(line)
-        if name == b"data":
-            said.append(value)
-        elif name not in _FIELDS:
-            said.append(line)
-    return b"\n".join(said)
 
 
 def _may_be_json(text: bytes) -> bool:

@@ -7,7 +7,7 @@ from welldone.rules import anthropic
 from welldone.rules.anthropic import Block, Event
 from welldone.rules.choices import as_list, as_object, is_int, is_json
 from welldone.rules.heard import Form, Heard
-from welldone.rules.messages import Kind, Message
+from welldone.rules.messages import Kind, Message, type_of
 from welldone.rules.rule import Place, Rule
 from welldone.wire.faults import Severity
 from welldone.wire.faults import msg as faults
@@ -286,7 +286,7 @@ def _after(heard: Heard, first: Message) -> Iterator[Message]:
 def _stop_last(heard: Heard) -> Iterator[Place]:
     if heard.turn.end is not None:
         for message in _after(heard, heard.turn.end.message):
-            is_harmless = anthropic.type_of(message) in (anthropic.STOP, anthropic.PING)
+            is_harmless = type_of(message) in (anthropic.STOP, anthropic.PING)
             yield Place(message, message.value.source, "nothing after message_stop", _milder(is_harmless))
 
 

@@ -10,29 +10,19 @@ import msgspec
 
 from welldone.wire import faults
 from welldone.wire.calls import JsonEnd
-from welldone.wire.dialects.messages.objects import tool_input
 from welldone.wire.dialects.messages.scribe import PIECES, Scribe
+from welldone.wire.dialects.messages.shapes import CALLS, MEMBERS, deltas_of, emptied, shaped, typed
 from welldone.wire.events import Failure, Json
 from welldone.wire.failures import garbage
 from welldone.wire.kept import Kept, Room
 from welldone.wire.notes import Notes
 from welldone.wire.unicode import Joiner, scrub_object
 
-CALLS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
-"""Blocks whose input comes as JSON, in pieces."""
 _EMPTY_AT_FIRST = CALLS - {"mcp_tool_use"}
 """Those whose input all clients read in pieces; of the others some read only what the start tells."""
 _HELD_BYTES = 16 * 1024 * 1024  # of blocks that wait for another: as much as one frame may have
 _WAITING = 128  # blocks that wait: as many calls as OpenAI's clients allow
 _PIECE_BYTES = 256  # what a piece that waits costs in memory besides its text
-_MEMBERS = {
-    "text_delta": "text",
-    "citations_delta": "citation",
-    "thinking_delta": "thinking",
-    "signature_delta": "signature",
-    "input_json_delta": "partial_json",
-}
-_STRINGS = {"text": ("text",), "thinking": ("thinking", "signature"), "redacted_thinking": ("data",)}
 _BLOCKS = {
     "text_delta": frozenset({"text"}),
     "citations_delta": frozenset({"text"}),
@@ -117,23 +107,23 @@ class Blocks:
     def start(self, index: object, block: Json, more: Json) -> bytes:
         """A block begins."""
         number = _number(index)
-        typed = _typed(block)
-        if typed != block:
+        full = typed(block)
+        if full != block:
             self._notes.note(faults.msg.BLOCK_START_FULL, block)
-        if typed is None:
+        if full is None:
             return b""  # its deltas will tell what it is
-        deltas = _deltas_of(typed)
-        twin = next((one for one in self._live() if one.index == number and _is_same(one.start, typed)), None)
+        deltas = deltas_of(full)
+        twin = next((one for one in self._live() if one.index == number and _is_same(one.start, full)), None)
         if twin is not None:
             self._notes.note(faults.msg.BLOCK_SEQUENTIAL, index)
             return self._add_all(twin, deltas)
         if number not in (self._count, self._count - self._told):
             self._notes.note(faults.msg.BLOCK_INDEX, index)
-        if deltas or (typed["type"] in _EMPTY_AT_FIRST and typed["input"]):
+        if deltas or (full["type"] in _EMPTY_AT_FIRST and full["input"]):
             self._notes.note(faults.msg.BLOCK_START_EMPTY, block)
-        if typed["type"] in CALLS and not self._name(typed):
+        if full["type"] in CALLS and not self._name(full):
             return b""
-        return self._begin(_Block(number, _emptied(typed), more, self._room), deltas)
+        return self._begin(_Block(number, emptied(full), more, self._room), deltas)
 
     def tell(self, content: list[object]) -> bytes:
         """Whole blocks, one after the other. What a stream must do is not asked of them."""
@@ -146,18 +136,18 @@ class Blocks:
 
     def delta(self, index: object, delta: Json, more: Json) -> bytes:
         """More of a block."""
-        shaped = _shaped(delta)
-        if shaped != delta:
+        added = shaped(delta)
+        if added != delta:
             self._notes.note(faults.msg.DELTA_TYPE, delta)
-        if shaped is None:
+        if added is None:
             return b""
         number = _number(index)
-        target = self._target(number, shaped)
+        target = self._target(number, added)
         if target is None:
-            return self._begin_by(number, shaped, more)
+            return self._begin_by(number, added, more)
         if target.index != number:
             self._notes.note(faults.msg.BLOCK_INDEX if number is None else faults.msg.BLOCK_START_FIRST, index)
-        return self._add(target, shaped, more)
+        return self._add(target, added, more)
 
     def stop(self, index: object, more: Json) -> bytes:
         """A block ends."""
@@ -211,7 +201,7 @@ class Blocks:
             self.failure = garbage("the input of a tool that has no name, or has ended")
         if kind not in ("text_delta", "thinking_delta"):
             return b""  # alone it says nothing
-        member = _MEMBERS[kind]
+        member = MEMBERS[kind]
         start = {"type": member, member: ""} | ({"signature": ""} if member == "thinking" else {})
         return self._begin(_Block(number, start, {}, self._room), [(delta, more)])
 
@@ -303,71 +293,3 @@ def _number(index: object) -> int | None:
 def _is_same(start: Json, other: Json) -> bool:
     """Whether two starts are of one block."""
     return start["type"] == other["type"] and start.get("id") == other.get("id")
-
-
-def _typed(block: Json) -> Json | None:
-    """A block with its type and that type's members; None where its type cannot be told."""
-    kind = block.get("type")
-    if not isinstance(kind, str) or not kind:
-        found = [
-            name
-            for name, member in (("text", "text"), ("thinking", "thinking"), ("tool_use", "name"))
-            if member in block
-        ]
-        if not found:
-            return None
-        kind = found[0]
-    typed = {**block, "type": kind}
-    if kind in CALLS:
-        given, name = block.get("input"), block.get("name")
-        if isinstance(given, str):
-            given = tool_input(given)
-        return typed | {
-            "name": name if isinstance(name, str) else "",
-            "input": given if isinstance(given, dict) else {},
-        }
-    for member in _STRINGS.get(kind, ()):
-        if not isinstance(block.get(member), str):
-            typed[member] = ""
-    return typed
-
-
-def _deltas_of(block: Json) -> list[tuple[Json, Json]]:
-    """What a start says already, as deltas: some clients read nothing else."""
-    found: list[Json] = []
-    if block["type"] == "text":
-        citations = block.get("citations")
-        found = [{"type": "text_delta", "text": block["text"]}] if block["text"] else []
-        found += [
-            {"type": "citations_delta", "citation": one}
-            for one in (citations if isinstance(citations, list) else [])
-            if isinstance(one, dict)
-        ]
-    elif block["type"] == "thinking":
-        found = [{"type": f"{name}_delta", name: block[name]} for name in ("thinking", "signature") if block[name]]
-    return [(delta, {}) for delta in found]
-
-
-def _emptied(block: Json) -> Json:
-    """A start that says nothing yet; a call keeps its input until it is known whether deltas say it again."""
-    if block["type"] == "text":
-        return block | {"text": ""} | ({"citations": []} if isinstance(block.get("citations"), list) else {})
-    return block | {"thinking": "", "signature": ""} if block["type"] == "thinking" else block
-
-
-def _shaped(delta: Json) -> Json | None:
-    """A delta with its type, and what it adds in the right form; None where it adds nothing that can be read."""
-    kind = delta.get("type")
-    if not isinstance(kind, str):
-        found = [kind for kind, member in _MEMBERS.items() if member in delta]
-        if not found:
-            return None
-        kind = found[0]
-    member = _MEMBERS.get(kind)
-    if member is None:
-        return delta
-    value = delta.get(member)
-    if kind == "input_json_delta" and isinstance(value, dict):
-        value = msgspec.json.encode(value).decode()
-    is_right = isinstance(value, dict if kind == "citations_delta" else str)
-    return {**delta, "type": kind, member: value} if is_right else None

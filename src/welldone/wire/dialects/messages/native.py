@@ -8,6 +8,7 @@ import msgspec
 from welldone.wire import faults, sse
 from welldone.wire.dialects.dialect import KEEP_ALIVE
 from welldone.wire.dialects.messages.blocks import Blocks
+from welldone.wire.dialects.messages.counts import COUNTS, counts_of, filled, usage_of
 from welldone.wire.dialects.messages.keeper import Keeper
 from welldone.wire.dialects.messages.objects import (
     ERROR_TYPES,
@@ -16,21 +17,19 @@ from welldone.wire.dialects.messages.objects import (
 )
 from welldone.wire.dialects.messages.scribe import PIECES, PING, Scribe, last_words
 from welldone.wire.dialects.stream import escape
-from welldone.wire.events import Failure, Json, Usage
+from welldone.wire.events import Failure, Json
 from welldone.wire.failures import cut_off, garbage, read_error
 from welldone.wire.head import Endpoint, Head
-from welldone.wire.lenient import lenient
+from welldone.wire.lenient import as_list, as_object, lenient
 from welldone.wire.native import Native
 from welldone.wire.notes import Notes
 from welldone.wire.reasons import FAILED
 from welldone.wire.unicode import clean, scrub_object
 
-_COUNTS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
 _WHY = ("stop_reason", "stop_sequence")
 _SHAPE = ("id", "type", "role", *_WHY)
 _ENDS = frozenset({"end_turn", "stop_sequence", "tool_use"})  # of a message that was not cut short
 _TEXTS = dict(PIECES.values())
-_MOST = 2**53  # what every client can hold in a number
 
 
 class MessagesNative(Native):
@@ -97,7 +96,7 @@ class MessagesNative(Native):
         return out
 
     def _scrubbed(self, value: Json) -> Json:
-        delta = _object(value.get("delta"))
+        delta = as_object(value.get("delta"))
         member = _TEXTS.get(str(delta.get("type")), "")
         text = delta.get(member)
         clean = scrub_object(value)
@@ -154,17 +153,17 @@ class MessagesNative(Native):
         if self.has_started:
             self.notes.note(faults.msg.START_ONCE)
             return b""
-        message = _object(value.get("message"))
+        message = as_object(value.get("message"))
         full = self._full(message)
         content = message.get("content")
-        is_empty = isinstance(content, list) and all(_object(block).get("type") == "tool_use" for block in content)
+        is_empty = isinstance(content, list) and all(as_object(block).get("type") == "tool_use" for block in content)
         is_full = is_empty and all(full[name] == message.get(name, ...) for name in _SHAPE)
         if not is_full or not _name(message.get("model")):
             self.notes.note(faults.msg.START_FULL, message)
         if full["usage"] != message.get("usage"):
             self.notes.note(faults.msg.USAGE_START, message.get("usage"))
         self._early = message.get("stop_reason")
-        return self._scribe.start(full) + self._blocks.tell(content if isinstance(content, list) else [])
+        return self._scribe.start(full) + self._blocks.tell(as_list(content))
 
     def _begin(self) -> bytes:
         """The start of the message, where its server has forgotten it."""
@@ -176,7 +175,7 @@ class MessagesNative(Native):
     def _start_block(self, value: Json) -> bytes:
         if self._has_delta:
             self.notes.note(faults.msg.DELTA_SENT, value)
-        block = scrub_object(_object(value.get("content_block")))
+        block = scrub_object(as_object(value.get("content_block")))
         return self._begin() + self._blocks.start(value.get("index"), block, _rest(value, "index", "content_block"))
 
     def _add(self, value: Json) -> bytes:
@@ -196,7 +195,7 @@ class MessagesNative(Native):
         """Why the message stopped, and what was counted: said at its end, once."""
         begun = self._begin()
         self._has_delta = True
-        delta, usage = value.get("delta"), _counts_of(_object(value.get("usage")))
+        delta, usage = value.get("delta"), counts_of(as_object(value.get("usage")))
         if not isinstance(delta, dict):
             delta = {name: value.get(name) for name in _WHY}
             self.notes.note(faults.msg.DELTA_SENT, value)
@@ -225,7 +224,7 @@ class MessagesNative(Native):
 
     def _told(self, failure: Failure, value: Json, shape: faults.Fault) -> Failure:
         """A failure that the server told of; note in what `value`, which told it, is not of Anthropic's shape."""
-        error = _object(value.get("error"))
+        error = as_object(value.get("error"))
         if value.get("type") != "error" or not isinstance(error.get("message"), str):
             self.notes.note(shape, value)
         if failure.type not in ERROR_TYPES:
@@ -327,7 +326,7 @@ class MessagesNative(Native):
 
     def _full(self, message: Json) -> Json:
         """A message with all that clients need, and nothing said yet."""
-        usage = _counts_of(_object(message.get("usage")))
+        usage = counts_of(as_object(message.get("usage")))
         self._count(usage)
         return scrub_object(message) | {
             "id": _name(message.get("id")) or self._fallback.id,
@@ -337,49 +336,25 @@ class MessagesNative(Native):
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
-            "usage": _filled(usage, input_tokens=0, output_tokens=0),
+            "usage": filled(usage, input_tokens=0, output_tokens=0),
         }
 
     def _count(self, usage: Json) -> None:
         """Counts are of the whole message: later ones stand for those before."""
-        self._counted |= {name: usage[name] for name in _COUNTS if usage.get(name) is not None}
-        counted = [self._counted.get(name) for name in _COUNTS]
-        fresh, _, _, completion = counted
-        if fresh is not None and completion is not None:
-            prompt = sum(count or 0 for count in counted[:3])
-            details = {"prompt_tokens_details": {"cached_tokens": self._counted.get("cache_read_input_tokens", 0)}}
-            self.usage = Usage(prompt, completion, prompt + completion, details)
+        self._counted |= {name: usage[name] for name in COUNTS if usage.get(name) is not None}
+        self.usage = usage_of(self._counted)
 
     def _counts(self) -> Json:
         """The counts at the end of the message."""
-        return _filled(self._usage_at_end, output_tokens=self._counted.get("output_tokens", 0))
+        return filled(self._usage_at_end, output_tokens=self._counted.get("output_tokens", 0))
 
 
 def _broke_off(reason: str) -> Failure:
     return cut_off(f"the server broke its answer off: {reason}")
 
 
-def _object(value: object) -> Json:
-    return value if isinstance(value, dict) else {}
-
-
 def _name(value: object) -> str | None:
     return clean(value) if isinstance(value, str) and value else None
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value < _MOST
-
-
-def _counts_of(usage: Json) -> Json:
-    """A usage object without counts that are none."""
-    bad = [name for name in _COUNTS if name in usage and not _is_count(usage[name])]
-    nulls = [name for name in bad if usage[name] is None and name.startswith("cache")]
-    return {name: value for name, value in scrub_object(usage).items() if name not in bad or name in nulls}
-
-
-def _filled(usage: Json, **counts: int) -> Json:
-    return usage | {name: count for name, count in counts.items() if name not in usage}
 
 
 def _rest(value: Json, *names: str) -> Json:

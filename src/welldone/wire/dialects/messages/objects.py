@@ -3,7 +3,7 @@
 import msgspec
 
 from welldone.wire.collect import Answer, Call
-from welldone.wire.events import Failure, Json, Usage
+from welldone.wire.events import Failure, Json
 from welldone.wire.head import Head
 from welldone.wire.lenient import lenient
 from welldone.wire.unicode import scrub_object
@@ -103,28 +103,6 @@ def content_of(answer: Answer) -> list[Json]:
     return blocks + [_call_block(call) for call in answer.calls]
 
 
-def usage_object(usage: Usage | None) -> Json:
-    """Tokens as Anthropic counts them: those of the prompt that were cached stand apart. Unknown is 0."""
-    if usage is None:
-        return {
-            "input_tokens": 0,
-            "cache_creation_input_tokens": 0,
-            "cache_read_input_tokens": 0,
-            "output_tokens": 0,
-        }
-    cached = min(_detail(usage, "prompt_tokens_details", "cached_tokens") or 0, usage.prompt_tokens)
-    counts: Json = {
-        "input_tokens": usage.prompt_tokens - cached,
-        "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": cached,
-        "output_tokens": usage.completion_tokens,
-    }
-    thought = _detail(usage, "completion_tokens_details", "reasoning_tokens")
-    if thought is not None:
-        counts["output_tokens_details"] = {"thinking_tokens": thought}
-    return counts
-
-
 def stop_of(reason: str, stop: str | None, *, is_called: bool, is_refused: bool) -> tuple[str, str | None]:
     """Why a message stopped, and at which of the request's stop sequences, out of a choice's finish."""
     if reason == "length":
@@ -176,12 +154,6 @@ def _input(arguments: str) -> Json:
         return known
     read = [value for value in lenient(arguments.encode()) if isinstance(value, dict)]
     return scrub_object(read[0]) if read else {}
-
-
-def _detail(usage: Usage, group: str, name: str) -> int | None:
-    details = usage.more.get(group)
-    count = details.get(name) if isinstance(details, dict) else None
-    return count if type(count) is int and count >= 0 else None
 
 
 def _error_type(failure: Failure) -> str:

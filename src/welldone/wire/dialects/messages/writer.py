@@ -8,6 +8,7 @@ from welldone.wire.automaton import CHAT, Automaton, Stage
 from welldone.wire.collect import Answer, Reply
 from welldone.wire.counts import read_timings
 from welldone.wire.dialects.dialect import KEEP_ALIVE, Counted, Translated
+from welldone.wire.dialects.messages.counts import usage_object
 from welldone.wire.dialects.messages.objects import (
     content_of,
     message_object,
@@ -15,7 +16,6 @@ from welldone.wire.dialects.messages.objects import (
     text_block,
     thinking_block,
     tool_block,
-    usage_object,
 )
 from welldone.wire.dialects.messages.scribe import PING, Scribe, last_words
 from welldone.wire.dialects.stream import escape

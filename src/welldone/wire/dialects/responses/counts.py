@@ -2,6 +2,7 @@
 
 from welldone.wire.counts import read_usage
 from welldone.wire.events import Json, Usage
+from welldone.wire.lenient import as_object
 from welldone.wire.notes import Notes
 
 _NAMES = {
@@ -16,7 +17,7 @@ _DETAILS = {"input_tokens_details": "cached_tokens", "output_tokens_details": "r
 
 def usage_object(usage: Usage) -> Json:
     """Usage as OpenAI writes it here; details that nobody told are 0."""
-    read, written = (_object(usage.more.get(name)) for name in ("prompt_tokens_details", "completion_tokens_details"))
+    read, written = (as_object(usage.more.get(name)) for name in ("prompt_tokens_details", "completion_tokens_details"))
     return {
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0, **read},
@@ -37,16 +38,12 @@ def whole_usage(told: Json, usage: Usage) -> Json:
     if has_counts(told):
         return told
     ours = usage_object(usage)
-    details = {name: _object(told.get(name)) | ours[name] for name in _DETAILS}
+    details = {name: as_object(told.get(name)) | ours[name] for name in _DETAILS}
     return {key: value for key, value in told.items() if key not in _NAMES} | ours | details
 
 
 def has_counts(told: Json) -> bool:
     """Whether a usage object has all that it must have."""
     counts = [told.get(name) for name in ("input_tokens", "output_tokens", "total_tokens")]
-    counts += [_object(told.get(name)).get(detail) for name, detail in _DETAILS.items()]
+    counts += [as_object(told.get(name)).get(detail) for name, detail in _DETAILS.items()]
     return all(type(count) is int for count in counts)
-
-
-def _object(value: object) -> Json:
-    return value if isinstance(value, dict) else {}

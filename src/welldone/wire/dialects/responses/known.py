@@ -12,8 +12,8 @@ ENDS = frozenset({"response.completed", "response.incomplete", "response.failed"
 
 DELTAS = {f"{way.stem}.delta": kind for kind, way in (PARTS | CALLS).items()}
 """More of a text, and the type of the part or item that it is of."""
-DONES = {f"{way.stem}.done": kind for kind, way in (PARTS | CALLS).items()}
-"""A text is whole."""
+SAYS = DELTAS | {f"{way.stem}.done": kind for kind, way in (PARTS | CALLS).items()}
+"""More of a text, or all of it."""
 ITEM_ADDED = "response.output_item.added"
 ITEM_DONE = "response.output_item.done"
 PART_ADDED = frozenset({"response.content_part.added", "response.reasoning_summary_part.added"})
@@ -56,6 +56,6 @@ LOOSE = frozenset(
 
 
 SAID = frozenset(
-    {*DELTAS, *DONES, *PART_ADDED, *PART_DONE, ANNOTATION, *STEPS, *LOOSE, ITEM_ADDED, ITEM_DONE},
+    {*SAYS, *PART_ADDED, *PART_DONE, ANNOTATION, *STEPS, *LOOSE, ITEM_ADDED, ITEM_DONE},
 )
 """All events that tell of the output."""

@@ -12,6 +12,7 @@ from welldone.wire.dialects.stream import escape
 from welldone.wire.events import Failure, Json
 from welldone.wire.failures import garbage, read_error
 from welldone.wire.head import Endpoint, Head
+from welldone.wire.lenient import as_object
 from welldone.wire.native import Native
 from welldone.wire.notes import Notes
 from welldone.wire.unicode import scrub_object
@@ -165,7 +166,7 @@ class ResponsesNative(Native):
 
     def _error(self, value: Json, kind: str) -> bytes:
         """An error event, which should be followed by `response.failed`; or an error in the shape of chat."""
-        inner = _object(value.get("error"))  # OpenAI sends both shapes
+        inner = as_object(value.get("error"))  # OpenAI sends both shapes
         error = value.get("error") or {key: item for key, item in value.items() if key not in _ENVELOPE}
         failure = read_error({"error": error}, b"", Notes()) or garbage("an error that says nothing")
         if value.get("type") != "error" or not _is_error(inner or value, is_inner=bool(inner)):
@@ -188,7 +189,7 @@ class ResponsesNative(Native):
 
     def _go_on(self, value: Json, kind: str) -> None:
         """An event that carries a Response that goes on."""
-        response = _object(value.get("response"))
+        response = as_object(value.get("response"))
         is_first = not self._scribe.has_begun
         if is_first != (kind == "response.created"):
             self.notes.note(faults.resp.CREATED_FIRST, kind)
@@ -220,7 +221,7 @@ class ResponsesNative(Native):
 
     def _conclude(self, value: Json, kind: str) -> bytes:
         """The event that carries a Response that has ended."""
-        response = _object(value.get("response"))
+        response = as_object(value.get("response"))
         if not self._scribe.has_begun:
             self.notes.note(faults.resp.CREATED_FIRST, kind)
             self._begin(response, {})
@@ -242,19 +243,19 @@ class ResponsesNative(Native):
         return b""
 
     def _read_failure(self, error: object) -> Failure:
-        told = _object(error)
+        told = as_object(error)
         if not isinstance(told.get("message"), str) or not isinstance(told.get("code"), str):
             self.notes.note(faults.resp.ERROR, error)
         return read_error({"error": told}, b"", Notes()) or garbage("a failure without an error")
 
     def _count_tokens(self, told: object, *, is_due: bool) -> None:
-        usage = read_counts(_object(told))
+        usage = read_counts(as_object(told))
         if usage is None:
             if is_due:
                 self.notes.note(faults.resp.USAGE, told)
             return
         self.usage = usage
-        self._counted = _object(told)
+        self._counted = as_object(told)
         if not has_counts(self._counted):
             self.notes.note(faults.resp.USAGE, told)
 
@@ -262,10 +263,6 @@ class ResponsesNative(Native):
         usage = None if self.usage is None else whole_usage(self._counted, self.usage)
         self.broken_arguments = self._output.broken_arguments
         self.final = self._scribe.end(status, changed | {"usage": usage}, self._others)
-
-
-def _object(value: object) -> Json:
-    return value if isinstance(value, dict) else {}
 
 
 def _is_error(error: Json, *, is_inner: bool) -> bool:
@@ -297,5 +294,5 @@ def _is_told(name: str, response: Json) -> bool:
 
 def _details(response: Json) -> Json:
     """Why an answer was cut; mostly there was no more room."""
-    details = _object(response.get("incomplete_details"))
+    details = as_object(response.get("incomplete_details"))
     return details if isinstance(details.get("reason"), str) else {"reason": "max_output_tokens"}

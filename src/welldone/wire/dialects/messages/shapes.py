@@ -1,0 +1,78 @@
+"""The shapes of blocks and deltas, as servers send them and as they should be."""
+
+import msgspec
+
+from welldone.wire.dialects.messages.objects import tool_input
+from welldone.wire.events import Json
+from welldone.wire.lenient import as_list, as_object
+
+CALLS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
+"""Blocks whose input comes as JSON, in pieces."""
+MEMBERS = {
+    "text_delta": "text",
+    "citations_delta": "citation",
+    "thinking_delta": "thinking",
+    "signature_delta": "signature",
+    "input_json_delta": "partial_json",
+}
+"""What a delta adds, by its type."""
+_TOLD_BY = {"text": "text", "thinking": "thinking", "tool_use": "name"}
+"""The member that tells the type of a block which does not say it."""
+_STRINGS = {"text": ("text",), "thinking": ("thinking", "signature"), "redacted_thinking": ("data",)}
+
+
+def typed(block: Json) -> Json | None:
+    """A block with its type and that type's members; None where its type cannot be told."""
+    kind = block.get("type")
+    if not isinstance(kind, str) or not kind:
+        found = [name for name, member in _TOLD_BY.items() if member in block]
+        if not found:
+            return None
+        kind = found[0]
+    full = {**block, "type": kind}
+    if kind in CALLS:
+        given, name = block.get("input"), block.get("name")
+        if isinstance(given, str):
+            given = tool_input(given)
+        return full | {"name": name if isinstance(name, str) else "", "input": as_object(given)}
+    for member in _STRINGS.get(kind, ()):
+        if not isinstance(block.get(member), str):
+            full[member] = ""
+    return full
+
+
+def deltas_of(block: Json) -> list[tuple[Json, Json]]:
+    """What a start says already, as deltas: some clients read nothing else."""
+    found: list[Json] = []
+    if block["type"] == "text":
+        cited = [one for one in as_list(block.get("citations")) if isinstance(one, dict)]
+        found = [{"type": "text_delta", "text": block["text"]}] if block["text"] else []
+        found += [{"type": "citations_delta", "citation": one} for one in cited]
+    elif block["type"] == "thinking":
+        found = [{"type": f"{name}_delta", name: block[name]} for name in ("thinking", "signature") if block[name]]
+    return [(delta, {}) for delta in found]
+
+
+def emptied(block: Json) -> Json:
+    """A start that says nothing yet; a call keeps its input until it is known whether deltas say it again."""
+    if block["type"] == "text":
+        return block | {"text": ""} | ({"citations": []} if isinstance(block.get("citations"), list) else {})
+    return block | {"thinking": "", "signature": ""} if block["type"] == "thinking" else block
+
+
+def shaped(delta: Json) -> Json | None:
+    """A delta with its type, and what it adds in the right form; None where it adds nothing that can be read."""
+    kind = delta.get("type")
+    if not isinstance(kind, str):
+        found = [kind for kind, member in MEMBERS.items() if member in delta]
+        if not found:
+            return None
+        kind = found[0]
+    member = MEMBERS.get(kind)
+    if member is None:
+        return delta
+    value = delta.get(member)
+    if kind == "input_json_delta" and isinstance(value, dict):
+        value = msgspec.json.encode(value).decode()
+    is_right = isinstance(value, dict if kind == "citations_delta" else str)
+    return {**delta, "type": kind, member: value} if is_right else None

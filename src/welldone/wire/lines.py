@@ -1,0 +1,59 @@
+"""The lines of a frame: what is wrong with them, and what they say all the same."""
+
+import re
+
+from welldone.wire import faults, sse
+from welldone.wire.notes import Notes
+
+_LINE_BREAKS = re.compile(rb"\xe2\x80[\xa8\xa9]|\xc2\x85")
+_REPLACEMENT = "\ufffd".encode()
+_FIELDS = frozenset({b"data", b"event", b"id", b"retry", b"error", b""})
+_FIELD_FAULTS = {
+    b"data": faults.sse.DATA_SPACE,
+    b"event": faults.sse.NO_EVENT_NAME,
+    b"id": faults.sse.NO_ID_FIELD,
+    b"retry": faults.sse.NO_RETRY_FRAME,
+}
+
+
+def note_lines(notes: Notes, raw: bytes, lines: list[bytes], *, data_lines: int = 0) -> None:
+    """Note what is wrong with the lines of a frame, after so many of its data."""
+    if b"\r" in raw:
+        notes.note(faults.sse.LF_ONLY)
+    for line in lines:
+        name, _ = sse.field(line)
+        fault = _FIELD_FAULTS.get(name) if name in _FIELDS else _stray_fault(line)
+        if name == b"data":
+            data_lines += 1
+            # JSON that goes on may well begin with white space.
+            is_spaced = line.startswith(sse.DATA) and (data_lines > 1 or not line.startswith(b"data:  "))
+            fault = None if is_spaced else fault
+        if fault is not None:
+            notes.note(fault, line.decode("utf-8", "replace"))
+    if data_lines > 1:
+        notes.note(faults.sse.JSON_ON_ONE_LINE)
+
+
+def note_characters(notes: Notes, data: bytes) -> None:
+    """Note characters that break lines, or that stand for others that were lost."""
+    if _LINE_BREAKS.search(data):
+        notes.note(faults.enc.ESCAPE_LINE_BREAKS, data.decode("utf-8", "replace"))
+    if _REPLACEMENT in data:
+        notes.note(faults.enc.NO_REPLACEMENT_CHAR, data.decode("utf-8", "replace"))
+
+
+def salvage(lines: list[bytes]) -> bytes:
+    """What a frame says, with the lines that lack `data:`; the lines of other fields are left out."""
+    said = []
+    for line in lines:
+        name, value = sse.field(line)
+        if name == b"data":
+            said.append(value)
+        elif name not in _FIELDS:
+            said.append(line)
+    return b"\n".join(said)
+
+
+def _stray_fault(line: bytes) -> faults.Fault:
+    """What is wrong with a line that has no field name we know: its `data:` is missing, or it goes on from before."""
+    return faults.sse.DATA_SPACE if line.startswith((b"{", b"[")) else faults.sse.JSON_ON_ONE_LINE
