@@ -27,7 +27,7 @@ def note_lines(notes: Notes, raw: bytes, lines: list[bytes], *, data_lines: int 
             data_lines += 1
             # JSON that goes on may well begin with white space.
             is_spaced = line.startswith(sse.DATA) and (data_lines > 1 or not line.startswith(b"data:  "))
-            fault = None if is_spaced else fault
+            fault = None if is_spaced or line == b"data:" else fault
         if fault is not None:
             notes.note(fault, line.decode("utf-8", "replace"))
     if data_lines > 1:

@@ -269,7 +269,7 @@ class Blocks:
         while self._waiting and self._current is None:
             block = self._waiting.pop(0)
             out += self._open(block)
-            if block.is_stopped or (self._waiting and block.is_whole):
+            if block.is_stopped:
                 out += self._close({})
         self._held_bytes = self._held_bytes if self._waiting else 0
         return out
