@@ -1,6 +1,7 @@
 """Streams of OpenAI's and Anthropic's own servers are right, and pass the menders as they are."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -79,3 +80,39 @@ def test_calls_that_were_made_before_may_be_counted_or_not(first: int) -> None:
         {"type": "text", "text": ""},
     ]
     assert native.notes.all() == []
+
+
+ODD: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
+    "carriage returns": ("sse-lf-only", lambda body: body.replace(b"\n", b"\r\n")),
+    "a byte order mark": ("sse-no-bom", lambda body: b"\xef\xbb\xbf" + body),
+    "no space": ("sse-data-space", lambda body: body.replace(b"data: ", b"data:")),
+    "no field name": ("sse-data-space", lambda body: body.replace(b"data: ", b"")),
+    "ids": ("sse-no-id-field", lambda body: body.replace(b"data: ", b"id: 7\ndata: ")),
+    "times to wait": ("sse-no-retry-frame", lambda body: b"retry: 7\n\n" + body),
+    "several lines": ("sse-json-on-one-line", lambda body: body.replace(b"data: {", b"data: {\ndata: ")),
+    "line separators": ("enc-escape-line-breaks", lambda body: body.replace(b"He", "\u2028".encode())),
+    "no last line": ("end-last-event-terminated", lambda body: body.removesuffix(b"\n")),
+}
+PLAIN: dict[str, tuple[list[Json], Callable[[], Native]]] = {
+    "responses": (
+        real_responses.STREAMS["reasoning with summaries"],
+        lambda: ResponsesNative(fallback=Head("resp_ours", 1, "ours")),
+    ),
+    "messages": (
+        real_messages.STREAMS["text with a ping"],
+        lambda: MessagesNative(fallback=Head("msg_ours", 1, "ours")),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+@pytest.mark.parametrize("endpoint", PLAIN)
+def test_a_stream_in_an_odd_form_says_the_same_and_what_is_odd_is_noted(endpoint: str, kind: str) -> None:
+    (rule, spoil), (events, make) = ODD[kind], PLAIN[endpoint]
+    body, native = spoil(_frames(events)), make()
+    mended = native.feed(body) + native.close()
+    assert _read(mended) == _read(
+        _frames(events).replace(b"He", b"\\u2028") if "separators" in kind else _frames(events)
+    )
+    assert [note.rule for note in native.notes.all()] == [rule]
+    assert rule in judge(Trace(body=body, endpoint=endpoint)).counts

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from tests.net.aio import run
@@ -165,3 +166,19 @@ def test_what_is_wrong_is_refused(body: dict[str, Any]) -> None:
 def test_what_cannot_be_followed_is_refused(name: str) -> None:
     with pytest.raises(ApiError, match=name):
         read_ollama_generate({"prompt": "a", name: [1]})
+
+
+def test_a_path_that_is_not_there_says_so_in_ollamas_words(tmp_path: Path) -> None:
+    heard, _ = ask(tmp_path, "/api/ps")
+    assert heard.status == 404
+    assert isinstance(heard.json["error"], str)
+
+
+def test_a_long_silence_does_not_end_a_stream(tmp_path: Path) -> None:
+    slow = Reply((ROLE, msgspec.structs.replace(HELLO, after_s=0.3), STOP, USAGE, DONE))
+
+    async def work() -> Heard:
+        async with gateway(tmp_path, [slow], keep_alive_s=0.05, early_s=0.01) as server:
+            return await server.ask({"model": "m", "prompt": "Hi"}, "/api/generate")
+
+    assert "Hello" in run(work()).body.decode()

@@ -38,7 +38,14 @@ class Scene:
         self.answer_with: Answer = self.complete
         self.store = Store(limit=self.settings.stored_responses, limit_bytes=self.settings.stored_bytes)
         targets = cast("Targets", SimpleNamespace(find=lambda ask, name: self.backend))
-        self.api = ResponsesApi(self.settings, targets, cast("Generate", self), self.store, now=lambda: 1_700_000_000.0)
+        self.api = ResponsesApi(
+            self.settings,
+            targets,
+            cast("Generate", self),
+            self.store,
+            count=self.count,
+            now=lambda: 1_700_000_000.0,
+        )
 
     # What the paths are given.
 
@@ -50,6 +57,9 @@ class Scene:
         self.orders.append(order)
         await self.answer_with(order)
         return Reply(200, b"{}")
+
+    async def count(self, backend: Local | Remote, chat: Body) -> int:
+        return len(chat["messages"])
 
     async def complete(self, order: Order, text: str = "hello") -> None:
         number = len(self.orders)
@@ -497,3 +507,24 @@ def test_in_the_background_an_upstreams_response_has_the_name_that_the_client_kn
         assert "previous_response_id" not in scene.orders[-1].body
 
     run(work())
+
+
+def test_the_tokens_of_an_input_are_counted_as_those_of_its_chat() -> None:
+    async def work() -> Body:
+        scene = Scene()
+        return said(await scene.api.input_tokens(scene.ask("/input_tokens", input="Hi", instructions="Be brief.")))
+
+    assert run(work()) == {"object": "response.input_tokens", "input_tokens": 2}
+
+
+@pytest.mark.parametrize(
+    ("body", "param"), [({"messages": [1]}, "messages"), ({"prompt": {"id": "p"}}, "prompt"), ({}, "input")]
+)
+def test_what_has_another_name_here_is_said_before_what_is_missing(body: Body, param: str) -> None:
+    async def work() -> None:
+        scene = Scene()
+        await scene.api.create(scene.ask(**body))
+
+    with pytest.raises(ApiError) as caught:
+        run(work())
+    assert caught.value.param == param

@@ -142,6 +142,7 @@ def ask(folder: Path, path: str, request: Json, *replies: Reply, **settings: Any
 TEXT = (delta({"content": "Hel"}), delta({"content": "lo"}))
 CALLS = (*call(0, "f", '{"a":', "1}"), *call(1, "f", "{}"))
 THOUGHTS = (delta({"reasoning_content": "h"}), delta({"reasoning_content": "m"}))
+THINKING: dict[str, Json] = {RESPONSES: {}, MESSAGES: {"thinking": {"type": "adaptive"}}}
 CASES: dict[str, tuple[Reply, Said, Said]] = {
     "text": (answer(*TEXT), Said("Hello", end="completed"), Said("Hello", end="end_turn")),
     "thoughts": (
@@ -178,9 +179,16 @@ CASES: dict[str, tuple[Reply, Said, Said]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_what_an_upstream_says_arrives(path: str, is_stream: bool, case: str, tmp_path: Path) -> None:
     reply, response, message = CASES[case]
-    heard, _ = ask(tmp_path, path, asked(path, is_stream=is_stream, tools=TOOLS[path]), reply)
+    request = asked(path, is_stream=is_stream, tools=TOOLS[path], **THINKING[path])
+    heard, _ = ask(tmp_path, path, request, reply)
     assert (heard.status, heard.findings(DIALECTS[path])) == (200, [])
     assert heard_of(path, heard) == {RESPONSES: response, MESSAGES: message}[path]
+
+
+@BOTH
+def test_who_does_not_ask_for_thinking_finds_the_text_in_the_first_block(is_stream: bool, tmp_path: Path) -> None:
+    heard, _ = ask(tmp_path, MESSAGES, asked(MESSAGES, is_stream=is_stream), answer(*THOUGHTS, *TEXT))
+    assert (heard.findings("messages"), heard_of(MESSAGES, heard)) == ([], Said("Hello", end="end_turn"))
 
 
 @EACH

@@ -86,7 +86,7 @@ class App:
         ask = Ask(call, _request_id(call), self._clock(), {})
         ask.headers["x-request-id"] = ask.id
         route = self._find(call.path)
-        ask.shape = Shape.ANTHROPIC if ANTHROPIC in call.headers else Shape.OPENAI if route is None else route.shape
+        ask.shape = _shape(call, route)
         if ask.shape is Shape.ANTHROPIC:
             ask.headers["request-id"] = ask.id  # where Anthropic's clients look for it
         status = GONE
@@ -189,6 +189,15 @@ def error_page(status: int, message: str) -> Reply:
     """The reply where HTTP itself was broken, or the server is full."""
     known = status if status in (400, 408, 413, 503) else 500 if status >= 500 else 400
     return error_reply(ApiError(known, message, retry_after_s=1.0 if status == 503 else None))
+
+
+def _shape(call: Call, route: Route | None) -> Shape:
+    """Whose errors the client knows, by its header or by the path that it asks."""
+    if ANTHROPIC in call.headers:
+        return Shape.ANTHROPIC
+    if route is not None:
+        return route.shape
+    return Shape.OLLAMA if call.path.startswith("/api/") else Shape.OPENAI
 
 
 def _no_such(path: str) -> str:

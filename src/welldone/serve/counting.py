@@ -1,16 +1,18 @@
 """How many tokens a request has, asked of the upstreams that would answer it. What none can tell is never guessed."""
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple, Protocol
 
 import msgspec
 
+from welldone.engines.fleet import Model
 from welldone.net.outbound import OutboundError, fetch
 from welldone.serve import refusals
-from welldone.serve.backends import Remote, Seat, told
+from welldone.serve.backends import Local, Remote, Seat, told
 from welldone.serve.errors import ApiError, invalid
 from welldone.serve.troubles import Trouble, refused
 from welldone.wire.events import Json
+from welldone.wire.head import Endpoint
 
 _ATTEMPTS = 2  # of which the second is for another upstream
 _REPLY_LIMIT_BYTES = 16 * 2**20  # vLLM lists all tokens: a million of up to 7 digits, and as many commas
@@ -29,19 +31,48 @@ class Way(NamedTuple):
     """Whether the path begins at the server's root, and not below `/v1`."""
 
 
-NATIVE = Way("/messages/count_tokens", "input_tokens")
+_NATIVE = {
+    Endpoint.MESSAGES: Way("/messages/count_tokens", "input_tokens"),
+    Endpoint.RESPONSES: Way("/responses/input_tokens", "input_tokens"),
+}
+"""How servers count that speak a dialect."""
 _WAYS = {
     "vllm": Way("/tokenize", "count", is_root=True),
     "llamacpp": Way("/chat/completions/input_tokens", "input_tokens"),
 }
 
 
-async def count_chat(backend: Remote, kind: str, chat: Json) -> int:
+class Count(Protocol):
+    """Counts the tokens of a chat's prompt, for whoever answers."""
+
+    async def __call__(self, backend: Local | Remote, chat: Json) -> int:
+        """How many there are. ApiError where nobody can tell."""
+
+
+def counter(local: Callable[[Model, Json], Awaitable[int]]) -> Count:
+    """Counts by `local` for a local model, and by asking the upstreams for theirs."""
+
+    async def count_any(backend: Local | Remote, chat: Json) -> int:
+        return await (local(backend.model, chat) if isinstance(backend, Local) else _count_chat(backend, chat))
+
+    return count_any
+
+
+def kind_of(backend: Local | Remote) -> str:
+    """The kind of server that answers; empty where it is not known, or where it may be one of several."""
+    if isinstance(backend, Local):
+        return "" if backend.model.settings.command else "llamacpp"
+    kinds = {upstream.kind for upstream in backend.upstreams}
+    return kinds.pop() if len(kinds) == 1 else ""
+
+
+async def _count_chat(backend: Remote, chat: Json) -> int:
     """The tokens of a chat's prompt.
 
     Raises:
         ApiError: the upstreams cannot tell, or do not.
     """
+    kind = kind_of(backend)
     way = _WAYS.get(kind)
     if way is None:
         raise ApiError(404, "Tokens cannot be counted here: the upstream has no way to do so.", code="not_supported")
@@ -49,11 +80,16 @@ async def count_chat(backend: Remote, kind: str, chat: Json) -> int:
         if any(isinstance(one.get("content"), list) for one in chat["messages"]):  # texts are never parts here
             raise invalid("Tokens of pictures cannot be counted: the upstream has no way to do so.", param="messages")
         chat = {name: chat[name] for name in _SHOWN if name in chat}
-    found: int = (await count(backend, way, chat))[way.field]
+    found: int = (await _count(backend, way, chat))[way.field]
     return found
 
 
-async def count(backend: Remote, way: Way, body: Json, headers: Mapping[str, str] | None = None) -> Json:
+async def count_native(backend: Remote, endpoint: Endpoint, body: Json, headers: Mapping[str, str]) -> Json:
+    """What an upstream says that speaks the client's dialect. ApiError where none has answered."""
+    return await _count(backend, _NATIVE[endpoint], body, headers)
+
+
+async def _count(backend: Remote, way: Way, body: Json, headers: Mapping[str, str] | None = None) -> Json:
     """What one of the upstreams says, and in it a number at the field of that way.
 
     Raises:

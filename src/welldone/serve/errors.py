@@ -70,6 +70,8 @@ class ApiError(Exception):
         self.code = code
         self.retry_after_s = retry_after_s
         self.headers = headers or {}
+        self.details: Json | None = None
+        """What Anthropic's clients act by."""
 
     def failure(self) -> Failure:
         """The same, as the event that ends a stream which has begun."""
@@ -88,7 +90,8 @@ class ApiError(Exception):
     def _anthropic(self, request_id: str) -> Json:
         kind = _ANTHROPIC_TYPES.get(self.status, "invalid_request_error")
         message = f"{_TOO_LONG}: {self.message}" if self.code == "context_length_exceeded" else self.message
-        return {"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id}
+        details = {} if self.details is None else {"details": self.details}
+        return {"type": "error", "error": {"type": kind, "message": message, **details}, "request_id": request_id}
 
 
 def invalid(message: str, *, param: str | None = None, code: str | None = None) -> ApiError:

@@ -87,7 +87,9 @@ class Keys:
             return ANONYMOUS
         given = _given(headers)
         if not given:
-            raise _refused("No API key came with this request. Send it as 'Authorization: Bearer YOUR_API_KEY'.")
+            raise _refused(
+                "No API key came with this request. Send it as 'Authorization: Bearer YOUR_API_KEY' (or 'x-api-key')."
+            )
         if len(given) > 1:
             raise invalid("This request carries different API keys in its headers. Send one.", code="invalid_api_key")
         asked = _digest(given.pop())

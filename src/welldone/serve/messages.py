@@ -1,13 +1,11 @@
 """Anthropic's paths: `/v1/messages` and `/v1/messages/count_tokens`."""
 
 import secrets
-from collections.abc import Awaitable, Callable
 
-from welldone.engines.fleet import Model
 from welldone.net.inbound import Reply
-from welldone.serve import counting
 from welldone.serve.app import Ask, json_reply
 from welldone.serve.backends import ANTHROPIC, Local, Remote
+from welldone.serve.counting import Count, count_native, kind_of
 from welldone.serve.errors import ApiError, invalid
 from welldone.serve.generate import Generate, Order, speaks
 from welldone.serve.requests.anthropic import Translated, read_anthropic
@@ -26,14 +24,14 @@ _HEADER_LIMIT = 2_048  # characters; Claude Code names a dozen betas, in 300
 
 
 class MessagesApi:
-    """The actions of these paths. `count` tells how many tokens a chat has for a local model."""
+    """The actions of these paths. `count` tells how many tokens a chat has."""
 
     def __init__(
         self,
         settings: ServeSettings,
         targets: Targets,
         generate: Generate,
-        count: Callable[[Model, Json], Awaitable[int]],
+        count: Count,
     ) -> None:
         self._settings = settings
         self._targets = targets
@@ -49,7 +47,7 @@ class MessagesApi:
             order = Order(body=body, id=id_, endpoint=Endpoint.MESSAGES, headers=_headers(ask))
             return await self._generate.answer(ask, backend, order)
         asked = self._read(body, backend)
-        dialect = Messages(stops=asked.stops)
+        dialect = Messages(stops=asked.stops, shows_thoughts=asked.shows_thoughts)
         order = Order(body=asked.chat, id=id_, dialect=dialect, names=asked.names, counts_first=True)
         return await self._generate.answer(ask, backend, order)
 
@@ -58,13 +56,10 @@ class MessagesApi:
         body = await self._generate.body(ask)
         backend = self._targets.find(ask, body.get("model"))
         if isinstance(backend, Remote) and speaks(backend, Endpoint.MESSAGES):
-            return json_reply(await counting.count(backend, counting.NATIVE, without_routing(body), _headers(ask)))
+            return json_reply(await count_native(backend, Endpoint.MESSAGES, without_routing(body), _headers(ask)))
         asked = self._read(body, backend, is_counted=True)
         try:
-            if isinstance(backend, Remote):
-                tokens = await counting.count_chat(backend, _kind(backend), asked.chat)
-            else:
-                tokens = await self._count(backend.model, asked.chat)
+            tokens = await self._count(backend, asked.chat)
         except ApiError as error:
             rename(error, asked.names)
             raise
@@ -72,15 +67,7 @@ class MessagesApi:
 
     def _read(self, body: Json, backend: Local | Remote, *, is_counted: bool = False) -> Translated:
         is_lenient = self._settings.unknown_tools == "ignore"
-        return read_anthropic(body, _kind(backend), skips_tools=is_lenient, is_counted=is_counted)
-
-
-def _kind(backend: Local | Remote) -> str:
-    """The kind of server that answers; empty where it is not known, or where it may be one of several."""
-    if isinstance(backend, Local):
-        return "" if backend.model.settings.command else "llamacpp"
-    kinds = {upstream.kind for upstream in backend.upstreams}
-    return kinds.pop() if len(kinds) == 1 else ""
+        return read_anthropic(body, kind_of(backend), skips_tools=is_lenient, is_counted=is_counted)
 
 
 def _headers(ask: Ask) -> dict[str, str]:

@@ -32,13 +32,11 @@ class OllamaApi:
 
     async def chat(self, ask: Ask) -> Reply | None:
         """POST /api/chat."""
-        body = await self._generate.body(ask)
-        return await self._answer(ask, body, read_ollama_chat(body), is_chat=True)
+        return await self._answer(ask, read_ollama_chat, is_chat=True)
 
     async def complete(self, ask: Ask) -> Reply | None:
         """POST /api/generate."""
-        body = await self._generate.body(ask)
-        return await self._answer(ask, body, read_ollama_generate(body), is_chat=False)
+        return await self._answer(ask, read_ollama_generate, is_chat=False)
 
     async def tags(self, ask: Ask) -> Reply:
         """GET /api/tags."""
@@ -48,7 +46,9 @@ class OllamaApi:
         """GET /api/version."""
         return json_reply({"version": welldone.__version__})
 
-    async def _answer(self, ask: Ask, body: Json, chat: Json, *, is_chat: bool) -> Reply | None:
+    async def _answer(self, ask: Ask, read: Callable[[Json], Json], *, is_chat: bool) -> Reply | None:
+        body = await self._generate.body(ask)
+        chat = read(body)
         backend = self._targets.find(ask, body.get("model"))
         at = date(self._now(), "microseconds")
         dialect = Ollama(is_chat=is_chat, at=at)

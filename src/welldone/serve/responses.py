@@ -12,11 +12,14 @@ from welldone.serve import log
 from welldone.serve.app import Ask, json_reply
 from welldone.serve.backends import Local, Remote
 from welldone.serve.background import Background
+from welldone.serve.counting import Count, count_native
 from welldone.serve.errors import ApiError, invalid
 from welldone.serve.generate import Generate, Order, speaks
 from welldone.serve.requests import fields
+from welldone.serve.requests.foreign import without_routing
 from welldone.serve.requests.items import given_items, in_full, read_items
-from welldone.serve.requests.responses import Keeping, read_keeping, repeated, translate
+from welldone.serve.requests.names import rename
+from welldone.serve.requests.responses import Keeping, check_fields, read_keeping, repeated, translate
 from welldone.serve.settings import ServeSettings
 from welldone.serve.stored import Store, Stored
 from welldone.serve.targets import Targets
@@ -54,12 +57,14 @@ class ResponsesApi:
         generate: Generate,
         store: Store,
         *,
+        count: Count,
         now: Callable[[], float],
     ) -> None:
         self._settings = settings
         self._targets = targets
         self._generate = generate
         self._store = store
+        self._count = count
         self._now = now
         self._background = Background()
 
@@ -77,6 +82,20 @@ class ResponsesApi:
             return await self._begin(job)
         job.order.on_end = lambda final: self._keep(job, final)
         return await self._generate.answer(ask, backend, job.order)
+
+    async def input_tokens(self, ask: Ask) -> Reply:
+        """`POST /responses/input_tokens`: what usage would say of the same request."""
+        body = await self._generate.body(ask)
+        backend = self._targets.find(ask, body.get("model"))
+        job = self._job(ask, body, backend, read_keeping(body))
+        if isinstance(backend, Remote) and job.is_native:
+            return json_reply(await count_native(backend, Endpoint.RESPONSES, without_routing(job.order.body), {}))
+        try:
+            tokens = await self._count(backend, job.order.body)
+        except ApiError as error:
+            rename(error, job.order.names)
+            raise
+        return json_reply({"object": "response.input_tokens", "input_tokens": tokens})
 
     async def get(self, ask: Ask) -> Reply:
         """`GET /responses/{id}`."""
@@ -124,6 +143,7 @@ class ResponsesApi:
                 body=self._native(ask, backend, body, keeping), id=name, endpoint=Endpoint.RESPONSES, echo=echo
             )
             return _Job(ask, backend, keeping, order, echo, items, is_native=True)
+        check_fields(body)
         history = self._history(ask, keeping.previous)
         items = read_items(body, lambda item: self._store.item(ask.principal, item))
         is_lenient = self._settings.unknown_tools == "ignore"

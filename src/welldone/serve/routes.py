@@ -19,6 +19,7 @@ from welldone.serve.admission import Gate
 from welldone.serve.answers import Answer
 from welldone.serve.app import Action, Ask, Route, json_reply
 from welldone.serve.backends import Local, Send
+from welldone.serve.counting import counter
 from welldone.serve.errors import ApiError, Shape
 from welldone.serve.generate import Generator, Order
 from welldone.serve.keys import Keys
@@ -39,7 +40,7 @@ from welldone.wire.events import Json
 from welldone.wire.head import Endpoint
 
 _PREFIX = "/v1"
-_RESPONSE = re.compile(r"^/responses/[^/*]+")
+_RESPONSE = re.compile(r"^/responses/(?!(?:input_tokens|compact)$)[^/*]+")
 _METRICS_S = 1.0  # Prometheus itself waits ten
 
 
@@ -84,9 +85,10 @@ class Routes:
             send=send,
             on_report=self._reported,
         )
-        self._responses = ResponsesApi(settings, self._targets, self._generator, _store(settings), now=now)
         self._vectors = Vectors(settings, self._local, self._gates, spend=self._spend)
-        self._messages = MessagesApi(settings, self._targets, self._generator, self._vectors.count_chat)
+        count = counter(self._vectors.count_chat)
+        self._responses = ResponsesApi(settings, self._targets, self._generator, _store(settings), count=count, now=now)
+        self._messages = MessagesApi(settings, self._targets, self._generator, count)
         self._ollama = OllamaApi(self._targets, self._generator, listed=self._listed, now=now)
         self._passing = Passing(settings, self._targets, spend=self._spend)
         self._paths = self._make()
@@ -171,6 +173,7 @@ class Routes:
             "/tokenize": self._counted("/tokenize", vectors.tokenize),
             "/detokenize": self._counted("/detokenize", vectors.detokenize),
             "/responses": asked("responses", self._responses.create),
+            "/responses/input_tokens": self._hurried(asked("responses", self._responses.input_tokens)),
             "/responses/*": Route("responses", {"GET": self._responses.get, "DELETE": self._responses.delete}),
             "/responses/*/cancel": Route("responses", {"POST": self._responses.cancel}),
             "/responses/*/input_items": shown("responses", self._responses.input_items),

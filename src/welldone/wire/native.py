@@ -7,6 +7,7 @@ JSON, errors that come in the shape of another dialect, and being strict.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from typing import ClassVar
 
 from welldone.wire import faults, sse
 from welldone.wire.events import Failure, Json, Reword, Usage
@@ -26,6 +27,8 @@ class Native(ABC):
     is the name that the client knows, where the server may say another.
     """
 
+    _EMPTY: ClassVar[tuple[faults.Fault, ...]] = (faults.sse.NO_EMPTY_DATA,)
+    """What is wrong with an event that has no data."""
     keeps = True
     """Whether it keeps what was said: then its length must be bounded."""
 
@@ -220,7 +223,9 @@ class Native(ABC):
     def _odd(self, data: bytes, value: object, frame: sse.Frame) -> bytes:
         """A frame whose data is no JSON object at first sight."""
         if not data.strip():
-            self.notes.note(faults.sse.NO_EMPTY_DATA)
+            if frame.event or frame.data is not None:
+                for fault in self._EMPTY:
+                    self.notes.note(fault, frame.event)
             return self._silence()
         if data.strip() == b"[DONE]":
             return self._sentinel()

@@ -8,7 +8,7 @@ import pytest
 
 from tests.models.picture import png
 from tests.serve.requests.build import ABLE, MODEL, able
-from welldone.serve.errors import ApiError, invalid
+from welldone.serve.errors import ApiError, Shape, invalid
 from welldone.serve.requests import read_chat
 from welldone.serve.requests.anthropic import FIELDS, Translated, read_anthropic
 from welldone.serve.requests.foreign import read_foreign
@@ -76,6 +76,7 @@ def test_a_plain_request_is_a_plain_chat() -> None:
         "top_p": 0.5,
         "top_k": 3,
         "stop": ["END", "\n"],
+        "chat_template_kwargs": {"enable_thinking": False},
     }
     assert read(stop_sequences=["END"]).stops == ("END",)
     assert read().stops == ()
@@ -200,14 +201,17 @@ def test_a_last_message_of_the_assistant_is_continued() -> None:
 @pytest.mark.parametrize(
     ("thinking", "asked"),
     [
+        (None, {"chat_template_kwargs": {"enable_thinking": False}}),
         ({"type": "disabled"}, {"chat_template_kwargs": {"enable_thinking": False}}),
         ({"type": "enabled", "budget_tokens": 2048}, {"thinking_budget_tokens": 2048}),
         ({"type": "adaptive"}, {}),
     ],
 )
-def test_thinking_is_set_as_the_engine_knows_it(thinking: Json, asked: Json) -> None:
-    plain = chat()
-    assert chat(thinking=thinking) == {**plain, **asked}
+def test_thinking_is_set_as_the_engine_knows_it(thinking: Json | None, asked: Json) -> None:
+    found = read(thinking=thinking)
+    names = ("chat_template_kwargs", "thinking_budget_tokens", "reasoning_effort")
+    assert {name: found.chat[name] for name in names if name in found.chat} == asked
+    assert found.shows_thoughts == ("chat_template_kwargs" not in asked)
 
 
 def test_thinking_is_said_to_others_in_words_that_all_know() -> None:
@@ -216,6 +220,12 @@ def test_thinking_is_said_to_others_in_words_that_all_know() -> None:
     assert chat("vllm", output_config={"effort": "max"})["reasoning_effort"] == "high"
     assert chat("openai", output_config={"effort": "max"})["reasoning_effort"] == "xhigh"
     assert chat(output_config={"effort": "low"})["reasoning_effort"] == "low"
+
+
+def test_a_tool_runner_is_told_that_it_must_do_without_a_thread() -> None:
+    error = refusal(thread={"type": "auto"})
+    assert error.details == {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+    assert json.loads(error.body(Shape.ANTHROPIC))["error"]["details"] == error.details
 
 
 def test_tools_are_functions() -> None:
@@ -251,9 +261,18 @@ def test_the_choice_of_tools_is_told(choice: Json, asked: Json) -> None:
     assert {name: found[name] for name in ("tool_choice", "parallel_tool_calls") if name in found} == asked
 
 
-@pytest.mark.parametrize("tool", [SEARCH, {**WEATHER, "allowed_callers": ["code_execution_20250825"]}])
-def test_tools_that_nobody_here_runs_are_refused_or_left_out(tool: Json) -> None:
-    assert refusal(tools=[WEATHER, tool]).param == "tools[1]"
+@pytest.mark.parametrize(
+    ("tool", "param"),
+    [
+        (SEARCH, "tools[1].type"),
+        ({**WEATHER, "allowed_callers": ["code_execution_20250825"]}, "tools[1].allowed_callers"),
+    ],
+)
+def test_tools_that_nobody_here_runs_are_refused_or_left_out(tool: Json, param: str) -> None:
+    assert refusal(tools=[WEATHER, tool]).param == param
+    named = {"type": "tool", "name": tool["name"]}
+    other = {**WEATHER, "name": "other"}
+    assert chat(tools=[tool, other], skips_tools=True, tool_choice=named)["tool_choice"] == "auto"
     assert len(chat(tools=[tool, WEATHER], skips_tools=True)["tools"]) == 1
     assert "tools" not in chat(tools=[tool], skips_tools=True, tool_choice={"type": "auto"})
     assert refusal(tools=[tool], skips_tools=True, tool_choice={"type": "any"}).param == "tool_choice"

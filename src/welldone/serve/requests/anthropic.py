@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from welldone.serve.errors import invalid
+from welldone.serve.errors import ApiError, invalid
 from welldone.serve.requests import fields
 from welldone.serve.requests.blocks import Turns, read_turns
+from welldone.serve.requests.flat_tools import unknown_tool
 from welldone.serve.requests.table import Field, Use
 from welldone.wire.events import Json
 
@@ -30,7 +31,7 @@ FIELDS: tuple[Field, ...] = (
     Field("top_p", Use.PASSED, "0 to 1"),
     Field("top_k", Use.PASSED, "0 or more"),
     Field("metadata", Use.READ, "user_id, as user of a chat if it is short"),
-    Field("thinking", Use.READ, "disabled: no thinking; budget_tokens: for llama.cpp"),
+    Field("thinking", Use.READ, "enabled, adaptive: thoughts are shown; budget_tokens: for llama.cpp"),
     Field("tools", Use.READ, "custom tools; others as --unknown-tools says"),
     Field("tool_choice", Use.READ, "auto, any, tool, none; disable_parallel_tool_use"),
     Field("output_config", Use.READ, "effort, and format with a json_schema"),
@@ -59,12 +60,13 @@ FIELDS: tuple[Field, ...] = (
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")
 _PLAIN_EFFORTS = _EFFORTS[:3]  # those that all servers know
 _CHOICES = {"auto": "auto", "any": "required", "none": "none", "tool": "tool"}
-_THINKING = ("enabled", "disabled", "adaptive", "between_tools")
+_CUSTOM = (None, "custom")
+_THINKS = ("enabled", "adaptive", "between_tools")
+_THINKING = (*_THINKS, "disabled")
 _TOOLS_LIMIT = 10_000  # Anthropic's own, for tools that are searched for; a local model takes fewer
 _STOPS_LIMIT = 8_191  # Anthropic's own; a local model takes fewer
 _TEMPLATED = ("llamacpp", "vllm", "sglang")
 """Servers that let a request set what its chat template knows."""
-_NO_TOOL = "is a tool that its server runs or knows itself, and this one does not; see --unknown-tools."
 _NO_PREFILL = "Invalid 'messages': the last message is the assistant's, and the upstream cannot continue one."
 _NAMES = {
     "stop": "stop_sequences",
@@ -86,6 +88,8 @@ class Translated(NamedTuple):
     chat: Json
     names: dict[str, str]
 
+    shows_thoughts: bool
+
     @property
     def stops(self) -> tuple[str, ...]:
         """The client's stop strings."""
@@ -103,7 +107,7 @@ def read_anthropic(body: Json, kind: str, *, skips_tools: bool, is_counted: bool
     """
     for row in FIELDS:
         if row.use is Use.REFUSED and body.get(row.name) not in (None, [], {}, ""):
-            raise fields.unsupported(row.name, row.note)
+            raise _cannot(row)
     turns = read_turns(body, takes_system=kind == "openai")
     chat: Json = {"model": body.get("model"), "messages": turns.items}
     chat |= _sampling(body, kind, is_counted)
@@ -112,7 +116,14 @@ def read_anthropic(body: Json, kind: str, *, skips_tools: bool, is_counted: bool
     chat |= _tools(body, skips_tools, names)
     chat |= _form(body)
     chat |= _continued(turns, kind)
-    return Translated(chat, names)
+    return Translated(chat, names, shows_thoughts=_mode(body) in _THINKS)
+
+
+def _cannot(row: Field) -> ApiError:
+    error = fields.unsupported(row.name, row.note)
+    if row.name == "thread":  # then the tool runners of Anthropic's SDKs go on without it
+        error.details = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+    return error
 
 
 def _sampling(body: Json, kind: str, is_counted: bool) -> Json:
@@ -138,15 +149,15 @@ def _sampling(body: Json, kind: str, is_counted: bool) -> Json:
 def _thoughts(body: Json, kind: str) -> Json:
     """How much is thought. A budget is llama.cpp's alone: others refuse it, or need to be set up for it."""
     thinking = fields.table(body, "thinking") or {}
-    mode = fields.choice(thinking, "type", _THINKING, "thinking.")
+    mode = _mode(body)
     budget = fields.integer(thinking, "budget_tokens", 0, TOKENS_LIMIT, "thinking.")
     config = fields.table(body, "output_config") or {}
     effort = fields.choice(config, "effort", _EFFORTS, "output_config.")
-    if mode == "disabled":
-        return (
-            {"chat_template_kwargs": {"enable_thinking": False}} if kind in _TEMPLATED else {"reasoning_effort": "none"}
-        )
     out: Json = {}
+    if mode in (None, "disabled") and kind in _TEMPLATED:  # who does not ask for thoughts gets none
+        out["chat_template_kwargs"] = {"enable_thinking": False}
+    elif mode == "disabled":
+        return {"reasoning_effort": "none"}
     if effort is not None:
         most = "xhigh" if kind == "openai" else "high"
         out["reasoning_effort"] = effort if effort in _PLAIN_EFFORTS else most
@@ -155,8 +166,13 @@ def _thoughts(body: Json, kind: str) -> Json:
     return out
 
 
+def _mode(body: Json) -> str | None:
+    return fields.choice(fields.table(body, "thinking") or {}, "type", _THINKING, "thinking.")
+
+
 def _tools(body: Json, skips_tools: bool, names: dict[str, str]) -> Json:
     tools: list[Json] = []
+    skipped: set[object] = set()
     for place, tool in enumerate(fields.array(body, "tools", _TOOLS_LIMIT) or ()):
         param = f"tools[{place}]"
         if not isinstance(tool, dict):
@@ -166,14 +182,17 @@ def _tools(body: Json, skips_tools: bool, names: dict[str, str]) -> Json:
             names |= {here: param, f"{here}.function": param, f"{here}.function.parameters": f"{param}.input_schema"}
             tools.append(_function(tool, param))
         elif not skips_tools:
-            raise fields.unsupported(param, _NO_TOOL)
-    choice = _choice(body)
+            raise _not_run_here(tool, param)
+        else:
+            skipped.add(tool.get("name"))
+    choice = _choice(body, skipped)
     if not tools and choice.get("tool_choice") not in (None, "auto", "none"):
         raise invalid("'tool_choice' needs 'tools' to choose from.", param="tool_choice", code="invalid_value")
     return {"tools": tools, **choice} if tools else {}
 
 
-def _choice(body: Json) -> Json:
+def _choice(body: Json, skipped: set[object]) -> Json:
+    """Which tool is called. One that was left out cannot be."""
     given = fields.table(body, "tool_choice") or {}
     mode = fields.choice(given, "type", tuple(_CHOICES), "tool_choice.")
     out: Json = {} if mode is None else {"tool_choice": _CHOICES[mode]}
@@ -181,7 +200,7 @@ def _choice(body: Json) -> Json:
         name = fields.string(given, "name", TOKENS_LIMIT, "tool_choice.")
         if name is None:
             raise fields.missing("tool_choice.name")
-        out["tool_choice"] = {"type": "function", "function": {"name": name}}
+        out["tool_choice"] = "auto" if name in skipped else {"type": "function", "function": {"name": name}}
     if fields.boolean(given, "disable_parallel_tool_use", "tool_choice."):
         out["parallel_tool_calls"] = False
     return out
@@ -190,7 +209,15 @@ def _choice(body: Json) -> Json:
 def _is_custom(tool: Json) -> bool:
     """Whether the client runs a tool itself, and the model may call it."""
     callers = tool.get("allowed_callers")
-    return tool.get("type") in (None, "custom") and (not isinstance(callers, list) or "direct" in callers)
+    return tool.get("type") in _CUSTOM and (not isinstance(callers, list) or "direct" in callers)
+
+
+def _not_run_here(tool: Json, param: str) -> ApiError:
+    if tool.get("type") in _CUSTOM:
+        return fields.unsupported(
+            f"{param}.allowed_callers", "must have 'direct': no tool of a server calls others here."
+        )
+    return unknown_tool(f"{param}.type", str(tool["type"]), "custom")
 
 
 def _function(tool: Json, param: str) -> Json:

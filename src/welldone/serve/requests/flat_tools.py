@@ -30,7 +30,7 @@ def read_flat_tools(body: Json, *, ignores_unknown: bool) -> FlatTools:
     """
     named = _named(body, ignores_unknown)
     listed = [tool for tool, _ in named]
-    choice, allowed = _choice(body.get("tool_choice"), {tool["name"] for tool in listed})
+    choice, allowed = _choice(body.get("tool_choice"), {tool["name"] for tool in listed}, ignores_unknown)
     is_parallel = fields.boolean(body, "parallel_tool_calls")
     offered = [(tool, param) for tool, param in named if allowed is None or tool["name"] in allowed]
     names = {f"tools[{place}].function": param for place, (_, param) in enumerate(offered)}
@@ -58,7 +58,7 @@ def _named(body: Json, ignores_unknown: bool) -> list[tuple[Json, str]]:
             check_name(tool.get("name"), f"{param}.name")
             out.append(({"strict": False, "parameters": None, **tool}, param))
         elif not ignores_unknown:
-            raise _unknown(f"{param}.type", kind)
+            raise unknown_tool(f"{param}.type", kind, "function")
     return out
 
 
@@ -67,12 +67,12 @@ def _nested(tool: Json) -> Json:
     return {"type": "function", "function": function}
 
 
-def _choice(value: object, names: set[str]) -> tuple[str | Json | None, set[str] | None]:
+def _choice(value: object, names: set[str], ignores_unknown: bool) -> tuple[str | Json | None, set[str] | None]:
     """The choice as a chat has it, and the tools that may be called, where not all of them may."""
     if value is None:
         return None, None
     if isinstance(value, dict):
-        return _table(value, names)
+        return _table(value, names, ignores_unknown)
     if not isinstance(value, str):
         raise fields.wrong_type("tool_choice", "a string or an object", value)
     if value not in _MODES:
@@ -81,7 +81,7 @@ def _choice(value: object, names: set[str]) -> tuple[str | Json | None, set[str]
     return value, None
 
 
-def _table(value: Json, names: set[str]) -> tuple[str | Json, set[str] | None]:
+def _table(value: Json, names: set[str], ignores_unknown: bool) -> tuple[str | Json, set[str] | None]:
     kind = fields.string(value, "type", TOOLS_LIMIT, "tool_choice.")
     if kind == "function":
         name = _known(value, "tool_choice.name", names)
@@ -90,6 +90,8 @@ def _table(value: Json, names: set[str]) -> tuple[str | Json, set[str] | None]:
         return _allowed(value, names)
     if kind is None:
         raise fields.missing("tool_choice.type")
+    if ignores_unknown:  # a tool that was left out cannot be called
+        return "auto", None
     raise fields.wrong_value("tool_choice.type", kind, ("function", "allowed_tools"))
 
 
@@ -118,9 +120,10 @@ def _check_any(mode: str, names: set[str]) -> None:
         raise invalid(message, param="tool_choice", code="invalid_value")
 
 
-def _unknown(param: str, kind: str) -> ApiError:
+def unknown_tool(param: str, kind: str, known: str) -> ApiError:
+    """A tool that its API's own server runs. `known`: what it calls those that clients run."""
     message = (
         f"Invalid value for '{param}': '{fields.shown(kind)}'. This server calls no tools itself: it offers models "
-        "'function' only. Leave the tool out, or have such tools ignored by the server (--unknown-tools ignore)."
+        f"'{known}' only. Leave the tool out, or have such tools ignored by the server (--unknown-tools ignore)."
     )
     return invalid(message, param=param, code="unsupported_value")

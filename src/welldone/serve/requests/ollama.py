@@ -12,13 +12,8 @@ _OPTIONS = (
     *("repeat_penalty", "repeat_last_n", "presence_penalty", "frequency_penalty"),
 )
 """Options that chat knows; the others (num_ctx, num_gpu …) are of the server and not of a request."""
-NAMES = {
-    **{name: f"options.{name}" for name in _OPTIONS},
-    "max_tokens": "options.num_predict",
-    "reasoning_effort": "think",
-    "response_format": "format",
-    "response_format.json_schema.schema": "format",
-}
+_OTHERS = {"max_tokens": "options.num_predict", "reasoning_effort": "think", "response_format": "format"}
+NAMES = {name: f"options.{name}" for name in _OPTIONS} | _OTHERS | {"response_format.json_schema.schema": "format"}
 """What the client calls fields of a chat."""
 _REFUSED = {
     "suffix": "needs infill, which is not offered here.",

@@ -130,15 +130,20 @@ def repeated(body: Json) -> Json:
     return {name: body[name] for name in _REPEATED if body.get(name) not in (None, "")}
 
 
+def check_fields(body: Json) -> None:
+    """ApiError for a field that cannot be followed here, or has another name."""
+    for row in FIELDS:
+        if row.use is Use.REFUSED and body.get(row.name) not in (None, False, "", {}):
+            raise fields.unsupported(row.name, row.note)
+
+
 def translate(body: Json, history: list[Json], items: list[Json], *, ignores_unknown: bool) -> Translation:
     """The request as that for a chat. `history` has the items that went before `items`.
 
     Raises:
         ApiError: a field is wrong, or a chat cannot say it.
     """
-    for row in FIELDS:
-        if row.use is Use.REFUSED and body.get(row.name) not in (None, False, "", {}):
-            raise fields.unsupported(row.name, row.note)
+    check_fields(body)
     _check_repeated(body)
     chat = {name: value for name, value in body.items() if name not in _OWN}
     tools = read_flat_tools(body, ignores_unknown=ignores_unknown)

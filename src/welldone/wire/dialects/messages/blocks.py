@@ -264,7 +264,7 @@ class Blocks:
         return (self._scribe.say(last) if last else b"") + self._scribe.close(more)
 
     def _release(self) -> bytes:
-        """Say the blocks that waited, up to one that is not whole."""
+        """Say the blocks that waited, up to one that goes on."""
         out = b""
         while self._waiting and self._current is None:
             block = self._waiting.pop(0)

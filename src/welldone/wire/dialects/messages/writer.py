@@ -48,10 +48,13 @@ class MessagesWriter:
     call's arguments waits until that call has ended.
     """
 
-    def __init__(self, head: Head, counted: Counted, *, stops: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, head: Head, counted: Counted, *, stops: tuple[str, ...] = (), shows_thoughts: bool = True
+    ) -> None:
         self._head = head
         self._counted = counted
         self._stops = stops
+        self._shows_thoughts = shows_thoughts
         self._automaton = Automaton(CHAT, is_ordered=True)
         self._scribe = Scribe()
         self._said: type[Event] | None = None  # what the open block is of
@@ -125,6 +128,8 @@ class MessagesWriter:
                 assert_never(event)
 
     def _say(self, event: Text | Reasoning | Refusal) -> bytes:
+        if isinstance(event, Reasoning) and not self._shows_thoughts:
+            return b""
         if self._said is ToolCall:
             self._held.append(event)
             self._held_characters += len(event.text)
@@ -183,20 +188,26 @@ class MessagesWriter:
 
 
 class Messages(Translated):
-    """Answers as /v1/messages gives them. `stops` are the request's stop sequences."""
+    """Answers as /v1/messages gives them. `stops` are the request's stop sequences.
+
+    `shows_thoughts`: who did not ask for thinking looks for the text in the first block.
+    """
 
     KEEPS: ClassVar[bool] = False
 
-    def __init__(self, *, stops: tuple[str, ...] = ()) -> None:
+    def __init__(self, *, stops: tuple[str, ...] = (), shows_thoughts: bool = True) -> None:
         self._stops = stops
+        self._shows_thoughts = shows_thoughts
 
     def writer(self, head: Head, counted: Counted) -> MessagesWriter:
         """The writer of a stream."""
-        return MessagesWriter(head, counted, stops=self._stops)
+        return MessagesWriter(head, counted, stops=self._stops, shows_thoughts=self._shows_thoughts)
 
     def whole(self, head: Head, reply: Reply) -> bytes:
         """The reply to a request that did not ask for a stream."""
         answer = reply.answers.get(0) or Answer()
+        if not self._shows_thoughts:
+            answer = msgspec.structs.replace(answer, reasoning="")
         told = answer.choice_fields.get("stop_reason")
         stop = answer.stop or (told if told in self._stops else None)
         reason, stop = stop_of(answer.reason, stop, is_called=bool(answer.calls), is_refused=bool(answer.refusal))

@@ -1,5 +1,7 @@
 """A stream of /v1/responses that is mended within its own dialect."""
 
+from typing import ClassVar
+
 import msgspec
 
 from welldone.wire import faults, sse
@@ -35,6 +37,8 @@ _TYPES = {"tools": list, "parallel_tool_calls": bool}
 
 class ResponsesNative(Native):
     """Mends one stream of responses. `echo` is what a Response repeats of its request, where its server does not."""
+
+    _EMPTY: ClassVar[tuple[faults.Fault, ...]] = (*Native._EMPTY, faults.resp.KEEPALIVE)
 
     def __init__(
         self,
@@ -150,12 +154,6 @@ class ResponsesNative(Native):
         self._output.close_all("incomplete")
         self._end("failed", {"error": failure.more | error_object(failure)})
         return self._scribe.take()
-
-    def _frame(self, frame: sse.Frame) -> bytes:
-        has_fields = any(not line.startswith(b":") for line in sse.lines(frame.raw))
-        if has_fields and not (frame.data or b"").strip():
-            self.notes.note(faults.resp.KEEPALIVE, frame.event)
-        return super()._frame(frame)
 
     def _keep_alive(self, value: Json) -> bytes:
         if not self._scribe.has_begun:
