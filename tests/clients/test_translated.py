@@ -34,7 +34,7 @@ def front(behind: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def ask(front: Running, client_of: Callable[[Program], Client]) -> Ask:
     """What a client saw in a scenario, of the model that is named."""
 
-    def one(speaker: Speaker, scenario: str, model: str = "says", way: str = "whole") -> Saw:
+    def one(speaker: Speaker, scenario: str, model: str = "says", way: str = "whole", **asks: Any) -> Saw:  # noqa: ANN401 - each its own
         return client_of(speaker.program).ask(
             Job(
                 scenario=scenario,
@@ -43,6 +43,7 @@ def ask(front: Running, client_of: Callable[[Program], Client]) -> Ask:
                 key=front.key or "none",
                 endpoint=speaker.endpoint,
                 way=way,
+                asks=asks,
             )
         )
 
@@ -51,7 +52,7 @@ def ask(front: Running, client_of: Callable[[Program], Client]) -> Ask:
 
 @EACH_WAY
 def test_an_answer_is_what_the_upstream_said(ask: Ask, speaker: Speaker, way: str) -> None:
-    saw = ask(speaker, "answer", way=way)
+    saw = ask(speaker, "answer", way=way, thinking={"type": "adaptive"})
     assert saw["error"] is None
     assert "".join(saw["pieces"]) == "".join(script.TEXT)
     assert way == "whole" or saw["pieces"] == list(script.TEXT)

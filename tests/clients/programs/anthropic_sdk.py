@@ -25,7 +25,8 @@ def _request(job: Job, **more: Theirs) -> dict[str, Theirs]:
     messages = [{"role": "user", "content": job.prompt}]
     # It has no parameter for a temperature.
     sampling = {"extra_body": {"temperature": 0}}
-    return {"model": job.model, "messages": messages, "max_tokens": job.max_tokens, **sampling, **more}
+    thinking = {name: job.asks[name] for name in ("thinking",) if name in job.asks}
+    return {"model": job.model, "messages": messages, "max_tokens": job.max_tokens, **sampling, **thinking, **more}
 
 
 def _whole(client: Theirs, request: dict[str, Theirs], said: Said) -> list[Theirs]:

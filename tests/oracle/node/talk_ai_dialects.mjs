@@ -17,6 +17,7 @@ const requestOf = (job, { model = job.model, ...more } = {}) => ({
   temperature: 0,
   maxOutputTokens: job.max_tokens,
   maxRetries: 0,
+  ...(job.asks.thinking && { providerOptions: { anthropic: { thinking: job.asks.thinking } } }),
   ...more,
 });
 const countsOf = (usage) => [usage.inputTokens, usage.outputTokens, usage.totalTokens];

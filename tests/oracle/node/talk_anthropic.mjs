@@ -12,6 +12,7 @@ const requestOf = (job, more) => ({
   messages: [{ role: "user", content: job.prompt }],
   max_tokens: job.max_tokens,
   temperature: 0,
+  ...(job.asks.thinking && { thinking: job.asks.thinking }),
   ...more,
 });
 
