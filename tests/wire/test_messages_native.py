@@ -410,6 +410,13 @@ def test_an_empty_message_may_lack_its_start_too() -> None:
     assert [value["type"] for value in Mended(END).values] == ["message_start", "message_delta", "message_stop"]
 
 
+def test_a_reason_that_was_told_is_not_taken_back() -> None:
+    again = {"type": "message_delta", "delta": {"stop_reason": None, "x": 1}, "usage": {"output_tokens": 3}}
+    mended = Mended(START, *TEXT, stopped("max_tokens"), again, END)
+    assert mended.values[-2]["delta"] == {"stop_reason": "max_tokens", "stop_sequence": None, "x": 1}
+    assert mended.rules == ["msg-delta-sent"]
+
+
 def test_a_second_start_is_dropped() -> None:
     mended = Mended(START, START, *TEXT, DELTA, END)
     assert (mended.values, mended.rules) == ([START, *TEXT, DELTA, END], ["msg-start-once"])

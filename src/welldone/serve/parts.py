@@ -31,6 +31,7 @@ _STATUSES = {
     "overloaded_error": 503,
 }
 """Of errors that come as events, by their type or, in Responses, by their code; of all others 502."""
+_WAIT_S = 1.0  # before another try, where an event says that there is too much to do: it cannot say how long
 _SSE = "text/event-stream"
 _FRAME_ENDS = (b"\n\n", b"\r\n\r\n")
 _OK = 200
@@ -322,7 +323,8 @@ def _is_silence(data: bytes) -> bool:
 def from_failure(failure: Failure) -> Trouble:
     """What a server's stream said, or showed, to be wrong."""
     status = _STATUSES.get(failure.type) or _STATUSES.get(failure.code or "", 502)
-    error = ApiError(status, failure.message, param=failure.param, code=failure.code)
+    wait_s = _WAIT_S if status in (429, 503) else None
+    error = ApiError(status, failure.message, param=failure.param, code=failure.code, retry_after_s=wait_s)
     return Trouble(
         error, "garbage" if status == 502 else str(status), is_fault=status >= 500, is_worth_another=status != 400
     )
