@@ -11,6 +11,7 @@ from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 from welldone.wire.dialects.messages import MessagesNative
 from welldone.wire.dialects.responses import ResponsesNative
+from welldone.wire.events import Failure
 from welldone.wire.head import Head
 from welldone.wire.native import Native
 
@@ -116,3 +117,24 @@ def test_a_stream_in_an_odd_form_says_the_same_and_what_is_odd_is_noted(endpoint
     )
     assert [note.rule for note in native.notes.all()] == [rule]
     assert rule in judge(Trace(body=body, endpoint=endpoint)).counts
+
+
+@pytest.mark.parametrize("endpoint", PLAIN)
+def test_a_stream_that_is_cut_in_its_last_event_is_whole(endpoint: str) -> None:
+    events, make = PLAIN[endpoint]
+    native = make()
+    body = _frames(events)
+    mended = _read(native.feed(body[: body.rindex(b"data: ") + 12]) + native.close())
+    assert native.failure is None
+    assert [event["type"] for event in mended] == [event["type"] for event in events]
+
+
+@pytest.mark.parametrize("endpoint", PLAIN)
+def test_what_a_server_says_of_its_failure_is_reworded_and_what_we_say_is_not(endpoint: str) -> None:
+    events, make = PLAIN[endpoint]
+    begun = _frames(events[:1])
+    told, cut = make(), make()
+    for native in (told, cut):
+        native.tune(0, reword=lambda failure: Failure(failure.message.upper()))
+    assert b"BOOM" in told.feed(begun + b'data: {"error":{"message":"boom","type":"x"}}\n\n') + told.close()
+    assert b"the server's stream ended" in cut.feed(begun) + cut.close()

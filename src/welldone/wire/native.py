@@ -91,6 +91,10 @@ class Native(ABC):
         """What goes out for a sign of life; before the answer has begun, a comment (`KEEP_ALIVE`)."""
 
     @abstractmethod
+    def _sentinel(self) -> bytes:
+        """What goes out for `[DONE]`, which is of another dialect."""
+
+    @abstractmethod
     def _finish(self) -> bytes:
         """What goes out when the server's stream has ended: all that is still open is closed, if it may be; else the
         answer fails (see `_fail`)."""
@@ -237,7 +241,3 @@ class Native(ABC):
             return b"" if is_cut or self.is_done else self._fail(garbage("a frame that is no JSON"))
         objects = [self._scrubbed(item) for item in values if isinstance(item, dict)]
         return b"".join(self._event(item, frame.event) for item in objects if self.failure is None)
-
-    def _sentinel(self) -> bytes:
-        """`[DONE]`, which is of another dialect."""
-        return b""

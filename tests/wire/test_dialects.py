@@ -1,0 +1,92 @@
+"""What all dialects have: how a client is answered, in a stream and whole, and when there is nothing to say."""
+
+import pytest
+
+from tests.wire.build import CHAT, FALLBACK, finish, role, rules, stream, words
+from welldone.wire import sse
+from welldone.wire.asked import Asked
+from welldone.wire.dialects.chat import Chat
+from welldone.wire.dialects.completions import Completions
+from welldone.wire.dialects.dialect import KEEP_ALIVE, Dialect
+from welldone.wire.dialects.messages import Messages, MessagesNative
+from welldone.wire.dialects.ollama import Ollama
+from welldone.wire.dialects.responses import Responses, ResponsesNative
+from welldone.wire.events import Failure
+from welldone.wire.fold import Fold
+from welldone.wire.native import Native
+from welldone.wire.pipe import Pipe
+
+BODY = stream(role(), *words("Hi"), finish())
+FAILED = Failure("It broke.", code="x")
+
+DIALECTS: dict[str, Dialect] = {
+    "chat": Chat(Asked()),
+    "completions": Completions(Asked()),
+    "responses": Responses({}),
+    "messages": Messages(),
+    "ollama": Ollama(is_chat=True, at="now"),
+}
+LAST_WORDS = {
+    "chat": (b'data: {"error":', sse.DONE),
+    "completions": (b'data: {"error":', sse.DONE),
+    "responses": (b"event: error\n", sse.END),
+    "messages": (b"event: error\n", sse.END),
+    "ollama": (b'{"error":', b"\n"),
+}
+NATIVES = [ResponsesNative, MessagesNative]
+natives = pytest.mark.parametrize("kind", NATIVES)
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_a_stream_and_a_whole_reply_know_how_their_client_is_answered(name: str) -> None:
+    dialect = DIALECTS[name]
+    pipe, fold = Pipe(CHAT, fallback=FALLBACK, dialect=dialect), Fold(CHAT, fallback=FALLBACK, dialect=dialect)
+    assert pipe.headers == fold.headers == dict(dialect.HEADERS)
+    assert (pipe.keeps, fold.keeps) == (dialect.KEEPS, True)
+    assert pipe.may_flow == (name == "chat")
+    assert (pipe.keep_alive(), fold.keep_alive()) == (dialect.SILENCE, b"")
+    first, last = LAST_WORDS[name]
+    assert pipe.last_words(FAILED).startswith(first)
+    assert pipe.last_words(FAILED).endswith(last)
+    assert b"It broke." in pipe.last_words(FAILED)
+
+
+@pytest.mark.parametrize(("name", "object_"), [("responses", "response"), ("messages", None), ("chat", None)])
+def test_an_answer_that_can_be_asked_for_again_is_there_as_an_object(name: str, object_: str | None) -> None:
+    pipe = Pipe(CHAT, fallback=FALLBACK, dialect=DIALECTS[name])
+    out = pipe.feed(BODY[:200])
+    assert pipe.keep_alive()
+    assert out + pipe.feed(BODY[200:]) + pipe.close()
+    assert (pipe.final or {}).get("object") == object_
+
+
+@natives
+def test_a_native_stream_has_one_part_and_one_end(kind: type[ResponsesNative | MessagesNative]) -> None:
+    native: Native = kind(fallback=FALLBACK)
+    assert (native.headers, native.keeps) == (dict(sse.HEADERS), True)
+    assert native.keep_alive() == KEEP_ALIVE
+    assert not native.is_stopped(0)
+    assert not native.is_part_done(0)
+    assert not native.has_begun(0)
+    assert native.fail(FAILED).count(b"It broke.") == 1
+    assert native.is_part_done(0)
+    assert native.has_begun(0)
+    assert native.last_words(FAILED) == native.close() == native.keep_alive() == b""
+
+
+@natives
+def test_a_frame_that_is_too_long_ends_the_stream(kind: type[ResponsesNative | MessagesNative]) -> None:
+    native = kind(fallback=FALLBACK, limit_bytes=100)
+    assert b"a frame that is too long" in native.feed(b"data: " + b"x" * 200)
+    assert native.feed(b"x" * 200) + native.close() == b""
+    assert rules(native.notes) == ["enc-strict-json"]
+
+
+@natives
+def test_what_follows_a_whole_reply_is_dropped(kind: type[ResponsesNative | MessagesNative]) -> None:
+    native = kind(fallback=FALLBACK, is_stream=False)
+    native.whole(b'{"object":"response","output":[],"content":[],"status":"completed"}\n\ndata: [DONE]\n\n')
+    native.close()
+    assert native.failure is None
+    assert native.body().startswith(b"{")
+    assert "ns-no-sse-tail" in rules(native.notes)
