@@ -16,6 +16,7 @@ from tests.live.server import KEY, LIMIT_S, Running, serving
 from welldone.engines.settings import ModelSettings
 from welldone.rules.capture import read_capture
 from welldone.serve.app import Route
+from welldone.serve.errors import Shape
 from welldone.serve.server import Server
 from welldone.serve.settings import Config, ServeSettings
 
@@ -55,6 +56,17 @@ def all_routes(tmp_path: Path) -> dict[str, Route]:
 
 
 # Keys.
+
+
+def _says_key(reply: Reply, shape: Shape) -> bool:
+    """Whether an error says, in the shape of its path, that it is about the key."""
+    match shape:
+        case Shape.OPENAI:
+            return bool(reply.error()["code"] == "invalid_api_key")
+        case Shape.ANTHROPIC:
+            return bool(reply.json()["error"]["type"] == "authentication_error")
+        case Shape.OLLAMA:
+            return "API key" in reply.json()["error"]
 
 
 @pytest.mark.parametrize("header", [None, OTHER, f"Authorization: Basic {KEY}", "x-api-key: wrong-key"])
