@@ -20,6 +20,7 @@ def repaired_cases() -> list[Case]:
     """Every stream that repair was tried on elsewhere."""
     streams = [(reply.name, reply.trace) for reply in recorded() if reply.is_stream]
     blocks = [block for path in sorted(PAGES.glob("*-*.md")) for block in read_page(path)]
+    blocks = [block for block in blocks if block.trace.endpoint in ("chat", "completions")]
     streams += [(block.name, block.trace) for block in blocks if _is_stream(block.trace)]
     return [_case(name, trace) for name, trace in streams]
 
