@@ -1,5 +1,7 @@
 """What all dialects have: how a client is answered, in a stream and whole, and when there is nothing to say."""
 
+import json
+
 import pytest
 
 from tests.wire.build import CHAT, FALLBACK, finish, role, rules, stream, words
@@ -90,3 +92,41 @@ def test_what_follows_a_whole_reply_is_dropped(kind: type[ResponsesNative | Mess
     assert native.failure is None
     assert native.body().startswith(b"{")
     assert "ns-no-sse-tail" in rules(native.notes)
+
+
+@natives
+@pytest.mark.parametrize("data", [b"5", b"[]", b'"x" {}'])
+def test_json_that_is_no_event_is_dropped_and_noted(kind: type[ResponsesNative | MessagesNative], data: bytes) -> None:
+    native = kind(fallback=FALLBACK)
+    assert native.feed(b"data: " + data + b"\n\n") == b""
+    assert native.failure is None
+    assert any(rule.endswith("-no-unknown-events") for rule in rules(native.notes))
+
+
+HALF = rb"\ud83d"
+
+
+@natives
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"type":"response.in_progress","delta":"?"}',
+        b'{"type":"response.output_text.delta","item_id":"?","delta":"?","x":"?","?":1}',
+        b'{"type":"response.function_call_arguments.delta","delta":"?"}',
+        b'{"type":"error","code":"?","message":"?","param":"?","delta":"?"}',
+        b'{"type":"?","delta":"?"}',
+        b'{"type":["?"],"delta":"?"}',
+        b'{"message":"?","code":"?","delta":{"type":"text_delta","text":"?"}}',
+        b'{"type":"message_start","delta":{"type":"text_delta","text":"?"},"message":{"id":"?","model":"?"}}',
+        b'{"type":"content_block_delta","index":0,"x":"?","delta":{"type":"text_delta","text":"?","x":"?"}}',
+        b'{"type":"content_block_delta","index":0,"delta":{"type":"signature_delta","signature":"?"}}',
+        b'{"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","text":"?","thinking":"?"}}',
+        b'{"type":"message_delta","delta":{"type":"text_delta","text":"?","stop_reason":"?"}}',
+        b'{"type":"error","error":{"type":"?","message":"?"},"delta":{"type":"text_delta","text":"?"}}',
+    ],
+)
+def test_half_a_character_may_stand_anywhere(kind: type[ResponsesNative | MessagesNative], data: bytes) -> None:
+    native = kind(fallback=FALLBACK)
+    body = native.feed(b"data: " + data.replace(b"?", HALF) + b"\n\n") + native.close()
+    assert b"event: " in body
+    assert json.loads(body.decode().rpartition("data: ")[2])

@@ -417,6 +417,14 @@ def test_a_reason_that_was_told_is_not_taken_back() -> None:
     assert mended.rules == ["msg-delta-sent"]
 
 
+def test_an_id_that_is_made_is_not_that_of_another() -> None:
+    ids = ["toolu_ours1", None, "toolu_ours2"]
+    blocks = [event for n, id in enumerate(ids) for event in (begin(n, "tool_use", id=id), stop(n))]
+    mended = Mended(START, *blocks, TOOL_USE, END)
+    told = [value["content_block"]["id"] for value in mended.values if value["type"] == "content_block_start"]
+    assert told == ["toolu_ours1", "toolu_ours2", "toolu_ours3"]
+
+
 def test_a_second_start_is_dropped() -> None:
     mended = Mended(START, START, *TEXT, DELTA, END)
     assert (mended.values, mended.rules) == ([START, *TEXT, DELTA, END], ["msg-start-once"])

@@ -394,6 +394,23 @@ def test_members_that_clients_go_through_are_never_null() -> None:
     assert (response["tools"], response["parallel_tool_calls"], response["text"]) == ([], True, None)
 
 
+def test_an_id_that_is_made_is_not_that_of_another() -> None:
+    taken = [MESSAGE | {"id": id} for id in ("msg_7_2", "msg_7_2_", None, "msg_7_2_")]
+    added = [{"type": "output_item.added", "output_index": n, "item": item} for n, item in enumerate(taken)]
+    mended, _ = mend(numbered({"type": "created", "response": RESPONSE}, *added))
+    ids = [value["item"]["id"] for value in mended if value["type"] == "response.output_item.added"]
+    assert ids == ["msg_7_2", "msg_7_2_", "msg_7_2__", "msg_7_3"]
+
+
+def test_a_part_that_its_item_cannot_have_is_left_out() -> None:
+    thought = {"id": "rs_a", "type": "reasoning", "summary": []}
+    done = thought | {"content": [TEXT | {"text": "x"}]}
+    added = {"type": "output_item.added", "output_index": 0, "item": thought}
+    ended = {"type": "output_item.done", "output_index": 0, "item": done}
+    mended, _ = mend(numbered({"type": "created", "response": RESPONSE}, added, ended))
+    assert mended[2]["item"] == mended[-1]["response"]["output"][0] == thought | {"content": []}
+
+
 def test_a_call_that_never_gets_a_name_is_left_out() -> None:
     values = calling()
     for place in (1, 4):

@@ -27,6 +27,8 @@ class Native(ABC):
     is the name that the client knows, where the server may say another.
     """
 
+    _UNKNOWN: ClassVar[faults.Fault]
+    """What is wrong with JSON that is no event."""
     _EMPTY: ClassVar[tuple[faults.Fault, ...]] = (faults.sse.NO_EMPTY_DATA,)
     """What is wrong with an event that has no data."""
     keeps = True
@@ -233,11 +235,14 @@ class Native(ABC):
             return self._silence()
         if data.strip() == b"[DONE]":
             return self._sentinel()
-        values = lenient(data) if value is NOT_JSON else [value]
+        values = [value]
         if value is NOT_JSON:
+            values = lenient(data)
             self.notes.note(why_odd(data, values), data.decode("utf-8", "replace"))
         if not values:
             is_cut = not frame.ended  # inside its last frame; what came before tells whether that matters
             return b"" if is_cut or self.is_done else self._fail(garbage("a frame that is no JSON"))
         objects = [self._scrubbed(item) for item in values if isinstance(item, dict)]
+        if len(objects) < len(values):
+            self.notes.note(self._UNKNOWN, data.decode("utf-8", "replace"))
         return b"".join(self._event(item, frame.event) for item in objects if self.failure is None)

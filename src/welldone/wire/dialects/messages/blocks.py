@@ -281,7 +281,7 @@ class Blocks:
             return False
         if not isinstance(block.get("id"), str) or not block["id"] or block["id"] in self._ids:
             self._notes.note(faults.msg.TOOL_IDS, block)
-            block["id"] = self._mint()
+            block["id"] = next(id for id in iter(self._mint, None) if id not in self._ids)
         self._ids.add(block["id"])
         return True
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from itertools import count
+from typing import ClassVar
 
 import msgspec
 
@@ -37,6 +38,8 @@ class MessagesNative(Native):
 
     Why the message stopped is held back until its end, so that whatever comes late still finds its place before it.
     """
+
+    _UNKNOWN: ClassVar[faults.Fault] = faults.msg.NO_UNKNOWN_EVENTS
 
     def __init__(
         self,
@@ -96,7 +99,7 @@ class MessagesNative(Native):
         return out
 
     def _scrubbed(self, value: Json) -> Json:
-        delta = as_object(value.get("delta"))
+        delta = as_object(value.get("delta")) if value.get("type") == "content_block_delta" else {}
         member = _TEXTS.get(str(delta.get("type")), "")
         text = delta.get(member)
         clean = scrub_object(value)

@@ -6,7 +6,7 @@ import msgspec
 
 from welldone.wire import faults, sse
 from welldone.wire.dialects.responses.counts import has_counts, read_counts, whole_usage
-from welldone.wire.dialects.responses.known import BEGINS, ENDS, SAID
+from welldone.wire.dialects.responses.known import BEGINS, DELTAS, ENDS, SAID
 from welldone.wire.dialects.responses.objects import OURS, error_object, response_object
 from welldone.wire.dialects.responses.output import Output
 from welldone.wire.dialects.responses.scribe import Scribe
@@ -38,6 +38,7 @@ _TYPES = {"tools": list, "parallel_tool_calls": bool}
 class ResponsesNative(Native):
     """Mends one stream of responses. `echo` is what a Response repeats of its request, where its server does not."""
 
+    _UNKNOWN: ClassVar[faults.Fault] = faults.resp.NO_UNKNOWN_EVENTS
     _EMPTY: ClassVar[tuple[faults.Fault, ...]] = (*Native._EMPTY, faults.resp.KEEPALIVE)
 
     def __init__(
@@ -74,7 +75,7 @@ class ResponsesNative(Native):
         return escape(msgspec.json.encode(self.final))
 
     def _scrubbed(self, value: Json) -> Json:
-        text = value.get("delta")
+        text = value.get("delta") if str(value.get("type")) in DELTAS else None
         return scrub_object(value) | ({"delta": text} if isinstance(text, str) else {})
 
     def _event(self, value: Json, name: str) -> bytes:

@@ -80,8 +80,8 @@ class Output:
                 self._notes.note(faults.resp.DONE_EVENTS, theirs)
                 self._close(item, theirs, status)
             # It may tell more here than when it was closed.
-            fixed = item.said | ({"status": item.value["status"]} if item.kind in WITH_STATUS else {})
-            item.value = item.value | theirs | fixed
+            status_said = {"status": item.value["status"]} if item.kind in WITH_STATUS else {}
+            item.value = item.whole(theirs) | status_said
         self.close_all(status)
 
     def review(self, output: object) -> None:
@@ -221,7 +221,7 @@ class Output:
         id = given.get("id")
         if not _is_name(id) or id in self._ids:
             self._notes.note(faults.resp.FUNCTION_IDS if kind in NAMED else faults.resp.ITEM_ID_STABLE, given)
-            id = f"{_PREFIXES.get(kind, 'item')}_{self._stem}_{len(self._scribe.items)}"
+            id = self._mint(kind)
         item = self._scribe.open_item(self._begun(given | {"id": id}), others(value, "item"))
         self._ids.add(item.id)
         self._last[kind] = self._last[None] = item
@@ -232,6 +232,13 @@ class Output:
             self._by_index[index] = item
         self._given[item] = given
         return item
+
+    def _mint(self, kind: str) -> str:
+        """An id for the next item, which no other has."""
+        id = f"{_PREFIXES.get(kind, 'item')}_{self._stem}_{len(self._scribe.items)}"
+        while id in self._ids:
+            id += "_"
+        return id
 
     def _begun(self, value: Json) -> Json:
         """An item as it begins: nothing of what it will say is said yet."""

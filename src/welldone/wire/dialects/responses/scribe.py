@@ -105,15 +105,14 @@ class Item:
         """Its type."""
         return str(self.value["type"])
 
-    @property
-    def said(self) -> Json:
-        """What it says the same wherever it stands when it is whole."""
+    def whole(self, theirs: Json) -> Json:
+        """It when it is whole: with members that its server told, and what it said, wherever it stands."""
         names = ("id", "type", "call_id", "name") if self.kind in NAMED else ("id", "type")
-        said: Json = {name: self.value[name] for name in names}
+        whole = self.value | theirs | {name: self.value[name] for name in names}
         for place, parts in (("summary", self.summary), ("content", self.content)):
-            if parts or (place in self.value and self.kind in ("message", "reasoning")):
-                said[place] = [part.value for part in parts]
-        return said if self.call is None else said | {self.call.way.member: self.call.whole}
+            if parts or (place in whole and self.kind in ("message", "reasoning")):
+                whole[place] = [part.value for part in parts]
+        return whole if self.call is None else whole | {self.call.way.member: self.call.whole}
 
     @property
     def address(self) -> Json:
@@ -240,7 +239,7 @@ class Scribe:
             self.close_text(item.call)
         theirs = value or {}
         has_status = item.kind in WITH_STATUS or item.value.get("status") or theirs.get("status")
-        item.value = item.value | theirs | item.said | ({"status": status} if has_status else {})
+        item.value = item.whole(theirs) | ({"status": status} if has_status else {})
         item.is_open = False
         self.event("response.output_item.done", {"output_index": item.index, "item": item.value}, others)
 
