@@ -3,6 +3,7 @@
 Each is a list of events, as JSON.
 """
 
+import json
 from typing import Any
 
 Json = dict[str, Any]
@@ -375,3 +376,9 @@ STREAMS: dict[str, list[Json]] = {
         {"type": "error", "error": {"type": "server_error", **_ERROR}}
     ),
 }
+
+
+def frames(events: list[Json]) -> bytes:
+    """The bytes of such a stream."""
+    lines = ((event["type"], json.dumps(event, separators=(",", ":"))) for event in events)
+    return b"".join(f"event: {name}\ndata: {data}\n\n".encode() for name, data in lines)

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
+from tests.laws import real_messages
+from tests.laws.real_responses import frames
 from tests.laws.strategies import HEAD, arguments, legal, names, texts
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
@@ -21,6 +23,7 @@ from welldone.wire.head import Endpoint, Head
 
 Json = dict[str, Any]
 MSG = Head("msg_1", 1700000000, "m")
+REAL = [frames(events) for events in real_messages.STREAMS.values()]
 RECORDED = sorted((Path(__file__).parent.parent / "recorded_dialects").glob("*/*messages_stream.body"))
 REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
 
@@ -253,7 +256,7 @@ SPOILS = [
 @st.composite
 def spoiled(draw: st.DrawFn) -> bytes:
     """A recorded stream in which frames were moved, lost or doubled, words exchanged, and bytes changed."""
-    body = draw(st.sampled_from(RECORDED)).read_bytes()
+    body = draw(st.one_of(st.sampled_from(REAL), st.sampled_from(RECORDED).map(Path.read_bytes)))
     frames = body.split(b"\n\n")
     middle = max(3, len(frames) - 22)
     frames = frames[:6] + frames[middle:]

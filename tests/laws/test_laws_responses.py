@@ -9,6 +9,7 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
+from tests.laws import real_responses
 from tests.laws.strategies import HEAD, any_bytes, legal
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
@@ -23,6 +24,7 @@ from welldone.wire.head import Endpoint, Head
 Json = dict[str, Any]
 RESP = Head("resp_1", 1700000000, "m")
 FOLDER = Path(__file__).parent.parent / "recorded_dialects"
+REAL = [real_responses.frames(events) for events in real_responses.STREAMS.values()]
 RECORDED = [path.read_bytes() for path in sorted(FOLDER.glob("*/*responses_stream.body"))]
 WHOLE = [path.read_bytes() for path in sorted(FOLDER.glob("*/*responses_nonstream.body"))]
 STATUSES = {"stop": "completed", "tool_calls": "completed", "length": "incomplete", "content_filter": "incomplete"}
@@ -297,7 +299,7 @@ _SPOILS = [
 def spoiled(draw: st.DrawFn) -> bytes:
     """A recorded or written stream in which frames were moved, lost or doubled, words exchanged, and bytes changed."""
     written = legal(Endpoint.CHAT, choices=1).map(lambda events: write(events, is_summary=True))
-    body = draw(st.one_of(st.sampled_from(RECORDED), written))
+    body = draw(st.one_of(st.sampled_from(RECORDED), st.sampled_from(REAL), written))
     frames = body.split(b"\n\n")[:12] + body.split(b"\n\n")[-8:]
     for _ in range(draw(st.integers(0, 4))):
         place, other = draw(st.integers(0, len(frames) - 1)), draw(st.integers(0, len(frames) - 1))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.laws import real_messages, real_responses
+from tests.laws.real_responses import frames
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 from welldone.wire.dialects.messages import MessagesNative
@@ -18,21 +19,17 @@ from welldone.wire.native import Native
 Json = dict[str, Any]
 
 
-def _frames(events: list[Json]) -> bytes:
-    return b"".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode() for event in events)
-
-
 def _read(body: bytes) -> list[Json]:
     return [json.loads(frame.partition("data: ")[2]) for frame in body.decode().split("\n\n") if "data: " in frame]
 
 
 def _mended(native: Native, events: list[Json]) -> list[Json]:
-    return _read(native.feed(_frames(events)) + native.close())
+    return _read(native.feed(frames(events)) + native.close())
 
 
 @pytest.mark.parametrize("name", real_responses.STREAMS)
 def test_a_stream_of_openai_is_right(name: str) -> None:
-    body = _frames(real_responses.STREAMS[name])
+    body = frames(real_responses.STREAMS[name])
     assert judge(Trace(body=body, endpoint="responses")).findings == ()
 
 
@@ -47,7 +44,7 @@ def test_a_stream_of_openai_passes_as_it_is(name: str) -> None:
 @pytest.mark.parametrize("name", real_messages.STREAMS)
 def test_a_stream_of_anthropic_is_right(name: str) -> None:
     events, request = real_messages.STREAMS[name], real_messages.REQUESTS.get(name)
-    assert judge(Trace(body=_frames(events), endpoint="messages", request=request)).findings == ()
+    assert judge(Trace(body=frames(events), endpoint="messages", request=request)).findings == ()
 
 
 @pytest.mark.parametrize("name", real_messages.STREAMS)
@@ -63,7 +60,7 @@ def test_a_function_may_end_without_its_name() -> None:
         {key: value for key, value in event.items() if key != "name"}
         for event in real_responses.STREAMS["a function after reasoning that is not told"]
     ]
-    assert judge(Trace(body=_frames(events), endpoint="responses")).findings == ()
+    assert judge(Trace(body=frames(events), endpoint="responses")).findings == ()
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -73,7 +70,7 @@ def test_calls_that_were_made_before_may_be_counted_or_not(first: int) -> None:
         *real_messages.text(first, "a"),
         *real_messages.end("tool_use"),
     ]
-    assert judge(Trace(body=_frames(events), endpoint="messages")).findings == ()
+    assert judge(Trace(body=frames(events), endpoint="messages")).findings == ()
     native = MessagesNative(fallback=Head("msg_ours", 1, "ours"))
     mended = _mended(native, events)
     assert [event["content_block"] for event in mended if event["type"] == "content_block_start"] == [
@@ -110,11 +107,9 @@ PLAIN: dict[str, tuple[list[Json], Callable[[], Native]]] = {
 @pytest.mark.parametrize("endpoint", PLAIN)
 def test_a_stream_in_an_odd_form_says_the_same_and_what_is_odd_is_noted(endpoint: str, kind: str) -> None:
     (rule, spoil), (events, make) = ODD[kind], PLAIN[endpoint]
-    body, native = spoil(_frames(events)), make()
+    body, native = spoil(frames(events)), make()
     mended = native.feed(body) + native.close()
-    assert _read(mended) == _read(
-        _frames(events).replace(b"He", b"\\u2028") if "separators" in kind else _frames(events)
-    )
+    assert _read(mended) == _read(frames(events).replace(b"He", b"\\u2028") if "separators" in kind else frames(events))
     assert [note.rule for note in native.notes.all()] == [rule]
     assert rule in judge(Trace(body=body, endpoint=endpoint)).counts
 
@@ -123,7 +118,7 @@ def test_a_stream_in_an_odd_form_says_the_same_and_what_is_odd_is_noted(endpoint
 def test_a_stream_that_is_cut_in_its_last_event_is_whole(endpoint: str) -> None:
     events, make = PLAIN[endpoint]
     native = make()
-    body = _frames(events)
+    body = frames(events)
     mended = _read(native.feed(body[: body.rindex(b"data: ") + 12]) + native.close())
     assert native.failure is None
     assert [event["type"] for event in mended] == [event["type"] for event in events]
@@ -132,7 +127,7 @@ def test_a_stream_that_is_cut_in_its_last_event_is_whole(endpoint: str) -> None:
 @pytest.mark.parametrize("endpoint", PLAIN)
 def test_what_a_server_says_of_its_failure_is_reworded_and_what_we_say_is_not(endpoint: str) -> None:
     events, make = PLAIN[endpoint]
-    begun = _frames(events[:1])
+    begun = frames(events[:1])
     told, cut = make(), make()
     for native in (told, cut):
         native.tune(0, reword=lambda failure: Failure(failure.message.upper()))

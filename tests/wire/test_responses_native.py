@@ -411,6 +411,22 @@ def test_a_part_that_its_item_cannot_have_is_left_out() -> None:
     assert mended[2]["item"] == mended[-1]["response"]["output"][0] == thought | {"content": []}
 
 
+def test_what_an_item_said_of_itself_holds_at_the_end_and_all_else_may_change() -> None:
+    picture = {"id": "ig_a", "type": "image_generation_call", "status": "generating", "name": "a", "result": "x"}
+    changed_at_end = picture | {"status": "completed", "name": "b", "result": "y"}
+    response = RESPONSE | {"status": "completed", "usage": USAGE, "output": [changed_at_end]}
+    mended, _ = mend(
+        numbered(
+            {"type": "created", "response": RESPONSE},
+            {"type": "output_item.added", "output_index": 0, "item": picture},
+            {"type": "output_item.done", "output_index": 0, "item": picture},
+            {"type": "completed", "response": response},
+        )
+    )
+    assert mended[2]["item"] == picture
+    assert mended[-1]["response"]["output"] == [changed_at_end | {"name": "a"}]
+
+
 def test_a_call_that_never_gets_a_name_is_left_out() -> None:
     values = calling()
     for place in (1, 4):

@@ -8,7 +8,7 @@ from welldone.wire.lenient import as_list, as_object
 
 PLACES = ("content", "summary")
 """Where an item has its parts."""
-_SAME = ("id", "type", "call_id", "name", "arguments", "input")
+SAME = ("id", "type", "call_id", "name", "arguments", "input")
 """What an item says the same when it is closed and at the end."""
 
 
@@ -31,7 +31,7 @@ def match(items: list[Item], listed: list[Json]) -> list[Item | None]:
 def said(value: Json) -> list[object]:
     """What an item says, with all its texts."""
     parts = [as_object(part) for place in PLACES for part in as_list(value.get(place))]
-    return [*map(value.get, _SAME), *(part.get("text", part.get("refusal")) for part in parts)]
+    return [*map(value.get, SAME), *(part.get("text", part.get("refusal")) for part in parts)]
 
 
 def _names(value: Json) -> list[tuple[str, str]]:

@@ -16,7 +16,7 @@ from welldone.wire.dialects.responses.known import (
     SAYS,
     STEPS,
 )
-from welldone.wire.dialects.responses.listed import PLACES, match, said
+from welldone.wire.dialects.responses.listed import PLACES, SAME, match, said
 from welldone.wire.dialects.responses.scribe import CALLS, NAMED, PARTS, WITH_STATUS, Item, Scribe, Strand
 from welldone.wire.dialects.responses.texts import ADDRESS, Texts, number, others, part_fault
 from welldone.wire.events import Json
@@ -80,8 +80,9 @@ class Output:
                 self._notes.note(faults.resp.DONE_EVENTS, theirs)
                 self._close(item, theirs, status)
             # It may tell more here than when it was closed.
-            status_said = {"status": item.value["status"]} if item.kind in WITH_STATUS else {}
-            item.value = item.whole(theirs) | status_said
+            fixed = (*SAME, "status") if item.kind in WITH_STATUS else SAME
+            said_before = {name: item.value[name] for name in fixed if name in item.value}
+            item.value = item.whole(theirs) | said_before
         self.close_all(status)
 
     def review(self, output: object) -> None:
