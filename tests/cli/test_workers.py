@@ -53,11 +53,11 @@ class Crew(AbstractContextManager["Crew"]):
         """Read its log until something was said so often; the last line that said it."""
         assert self.process.stderr is not None
         said = []
-        while times:
+        while times > 0:
             line = self.process.stderr.readline().decode()
             said.append(line)
             assert line, f"it ended without {text!r}: {said}"
-            times -= text in line
+            times -= line.count(text)  # two workers may write at once, and their lines run together
         return said[-1]
 
     def end(self) -> tuple[int, bytes, bytes]:

@@ -14,8 +14,8 @@ def line(text: str = "") -> None:
 
 
 def note(text: str) -> None:
-    """A line beside the answer."""
-    print(text, file=sys.stderr)
+    """A line beside the answer. In one piece: several processes may write at once."""
+    sys.stderr.write(f"{text}\n")
 
 
 def hint(text: str) -> None:
