@@ -326,3 +326,13 @@ def test_the_id_is_ours_and_the_model_is_the_servers() -> None:
     dialect = Messages()
     assert dialect.head(None, HEAD) == HEAD
     assert dialect.head(Head("chatcmpl-1", 1, "other"), HEAD) == Head("msg_1", 1700000000, "other")
+
+
+def test_thoughts_that_nobody_asked_for_are_not_said() -> None:
+    dialect = Messages(shows_thoughts=False)
+    events: list[Event] = [Opening(0), Reasoning(0, "hm"), Text(0, "a"), Finish(0, "stop")]
+    writer = dialect.writer(HEAD, lambda: None)
+    written = b"".join([*(writer.send(event) for event in events), writer.end()])
+    assert b"thinking" not in written
+    whole = json.loads(dialect.whole(HEAD, collect(events)))
+    assert whole["content"] == [{"type": "text", "text": "a"}]

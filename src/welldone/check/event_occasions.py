@@ -37,7 +37,8 @@ def _has_function_call(heard: Heard) -> bool:
 
 
 def _has_keepalive(heard: Heard) -> bool:
-    return has_comment(heard) or any(event.type == responses.KEEPALIVE for event in heard.output.events)
+    is_silent = any(frame.data is None for frame in heard.frames)  # a comment, or an event that has only a name
+    return is_silent or has_comment(heard) or any(event.type == responses.KEEPALIVE for event in heard.output.events)
 
 
 def _failed(heard: Heard) -> bool:
@@ -50,6 +51,18 @@ def _failed(heard: Heard) -> bool:
 
 def _has_block(heard: Heard) -> bool:
     return bool(heard.turn.blocks) or bool(blocks_of(heard.reply))
+
+
+def _has_piece(heard: Heard) -> bool:
+    return _has_block(heard) or any(event.type.startswith("content_block_") for event in heard.turn.heard)
+
+
+def _has_content(heard: Heard) -> bool:
+    return "content" in heard.reply
+
+
+def _is_called(heard: Heard) -> bool:
+    return _has_tool_use(heard) or "tool_use" in (heard.turn.reason, heard.reply.get("stop_reason"))
 
 
 def _has_tool_use(heard: Heard) -> bool:
@@ -86,20 +99,20 @@ OF_EVENTS: Mapping[str, Occasion] = {
     **dict.fromkeys(
         ("resp-output-index", "resp-item-id-stable", "resp-item-added-first", "resp-done-events"), _has_item
     ),
-    **dict.fromkeys(("resp-final-output", "resp-item-status"), _has_item),
-    **dict.fromkeys(
-        ("resp-content-index", "resp-part-added-first", "resp-deltas", "resp-delta-equals-done"), _has_part
-    ),
+    **dict.fromkeys(("resp-final-output", "resp-item-status", "resp-deltas"), _has_item),
+    **dict.fromkeys(("resp-content-index", "resp-part-added-first", "resp-delta-equals-done"), _has_part),
     "resp-logprobs-array": _has_text,
     "resp-reasoning-parts": _has_thought,
     "resp-function-ids": _has_function_call,
     "resp-args-done": _has_function_call,
     "resp-keepalive": _has_keepalive,
     "resp-error": _failed,
-    **dict.fromkeys(("msg-block-index", "msg-block-start-first", "msg-block-start-full", "msg-block-stop"), _has_block),
+    "msg-block-start-first": _has_piece,
+    **dict.fromkeys(("msg-block-index", "msg-block-start-full", "msg-block-stop"), _has_block),
     **dict.fromkeys(("msg-block-start-empty", "msg-block-sequential", "msg-block-known", "msg-delta-type"), _has_block),
-    **dict.fromkeys(("msg-tool-ids", "msg-tool-input-json", "msg-stop-reason-tool-use"), _has_tool_use),
-    "msg-whole-content": _has_block,
+    **dict.fromkeys(("msg-tool-ids", "msg-tool-input-json"), _has_tool_use),
+    "msg-stop-reason-tool-use": _is_called,
+    "msg-whole-content": _has_content,
     "msg-stop-sequence": _has_stopped_at,
     "msg-ping-form": _has_ping,
     "msg-error-event": _has_failure,

@@ -20,6 +20,7 @@ _LONGEST = 4096  # bytes of an event that goes this way: one of a token has some
 _COUNT = "sequence_number"
 _NUMBER = re.compile(rb'"sequence_number": ?(\d{1,15})')  # no stream has more events
 _STRING = rb'": ?"((?:[^"\\]|\\.)*)"'
+_ODD = re.compile("[\x85\u2028\u2029\ufffd]")  # characters that break a rule: the mender notes each
 _MARK = "a mark"
 _text = msgspec.json.Decoder(str).decode
 
@@ -48,7 +49,7 @@ class Alike:
                 text = _text(b'"%b"' % data[start + len(before) : end - len(after)])
             except (msgspec.DecodeError, UnicodeDecodeError):
                 break
-            if not text:
+            if not text or (not text.isascii() and _ODD.search(text)):
                 break
             texts.append(text)
             start = end
