@@ -242,8 +242,8 @@ def test_a_server_that_dies_leaves_the_truth_in_the_report() -> None:
 
 def test_two_servers_are_asked_in_turn_and_compared() -> None:
     async def work() -> BenchReport:
-        async with serving(Ideal().answer) as first, serving(Ideal(gap_s=0.02).answer) as second:
-            return await bench(_settings(first, against=second, levels=(1,), duration_s=2.0))
+        async with serving(Ideal().answer) as first, serving(Ideal(gap_s=0.005).answer) as second:
+            return await bench(_settings(first, against=second, levels=(1,), duration_s=4.0))
 
     report = run(work())
     assert [step.id for step in report.steps] == ["warmup", "warmup", "concurrency@1", "concurrency@1"]
