@@ -3,7 +3,6 @@
 import re
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from tests.rules.pages import PAGES, read_page
@@ -14,14 +13,10 @@ from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 from welldone.wire import sse
 from welldone.wire.asked import Asked, read_request
-from welldone.wire.dialects.messages import MessagesNative
-from welldone.wire.dialects.messages.objects import error_object as anthropic_error
-from welldone.wire.dialects.responses import ResponsesNative
-from welldone.wire.dialects.stream import error_object
+from welldone.wire.dialects.natives import NATIVE, native_for
 from welldone.wire.faults import Fault, Hearing, Mend
 from welldone.wire.faults.catalogue import ALL, BY_ID
-from welldone.wire.head import Endpoint, Head
-from welldone.wire.native import Native
+from welldone.wire.head import ID_PREFIX, Endpoint, Head
 from welldone.wire.notes import Notes
 from welldone.wire.pipe import Pipe
 from welldone.wire.whole import fix_whole
@@ -43,9 +38,9 @@ NEVER_SAID = {"use-final-chunk", "cmpl-usage-chunk", "resp-usage"}
 def _fix(block: Example) -> tuple[bytes, Notes]:
     trace = block.trace
     endpoint = Endpoint(trace.endpoint)
-    if endpoint in (Endpoint.RESPONSES, Endpoint.MESSAGES):
-        return _fix_native(trace, endpoint)
-    fallback = Head("chatcmpl-1" if endpoint is Endpoint.CHAT else "cmpl-1", 1700000000, "m")
+    fallback = Head(f"{ID_PREFIX[endpoint]}1", 1700000000, "m")
+    if endpoint in NATIVE:
+        return _fix_native(trace, endpoint, fallback)
     asked = Asked() if trace.request is None else read_request(trace.request)
     if Heard(trace).form in (Form.WHOLE, Form.FAILURE):
         notes = Notes()
@@ -54,20 +49,12 @@ def _fix(block: Example) -> tuple[bytes, Notes]:
     return pipe.feed(trace.body) + pipe.close(), pipe.notes
 
 
-def _fix_native(trace: Trace, endpoint: Endpoint) -> tuple[bytes, Notes]:
+def _fix_native(trace: Trace, endpoint: Endpoint, fallback: Head) -> tuple[bytes, Notes]:
     form = Heard(trace).form
     is_stream = form not in (Form.WHOLE, Form.FAILURE)
-    is_messages = endpoint is Endpoint.MESSAGES
-    fallback = Head("msg_1" if is_messages else "resp_1", 1700000000, "m")
-    kind = MessagesNative if is_messages else ResponsesNative
-    native: Native = kind(fallback=fallback, is_stream=is_stream)
+    native = native_for(endpoint, fallback=fallback, is_stream=is_stream)
     said = (native.feed(trace.body) if form is Form.STREAM else native.whole(trace.body)) + native.close()
-    if is_stream:
-        return said, native.notes
-    if native.failure is None:
-        return native.body(), native.notes
-    error = anthropic_error(native.failure) if is_messages else error_object(native.failure)
-    return msgspec.json.encode(error), native.notes
+    return said if is_stream else native.body(), native.notes
 
 
 def test_every_rule_that_a_reply_shows_has_one_check() -> None:

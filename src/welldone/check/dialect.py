@@ -5,6 +5,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from welldone.wire.dialects.messages.objects import VERSION, VERSION_HEADER
+
 Headers: TypeAlias = tuple[tuple[str, str], ...]
 
 
@@ -66,7 +68,7 @@ MESSAGES = Dialect(
     path="/messages",
     ways=(({"temperature": 0}, "max_tokens"), ({}, "max_tokens")),
     cut="max_tokens",
-    headers=(("anthropic-version", "2023-06-01"),),
+    headers=((VERSION_HEADER, VERSION),),
     key_header="x-api-key",
 )
 DIALECTS: Mapping[str, Dialect] = {dialect.name: dialect for dialect in (CHAT, RESPONSES, MESSAGES)}

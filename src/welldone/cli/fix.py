@@ -21,14 +21,11 @@ from welldone.rules.trace import Trace
 from welldone.wire import sse
 from welldone.wire.asked import Asked, read_request
 from welldone.wire.counts import usage_object
-from welldone.wire.dialects.messages import MessagesNative
-from welldone.wire.dialects.messages.objects import error_object as anthropic_error
-from welldone.wire.dialects.responses import ResponsesNative
-from welldone.wire.dialects.responses.objects import DEFAULTS
+from welldone.wire.dialects.natives import NATIVE, native_for
 from welldone.wire.dialects.stream import error_object
-from welldone.wire.events import Failure, Json, Usage
+from welldone.wire.events import Failure, Usage
 from welldone.wire.faults.catalogue import BY_ID
-from welldone.wire.head import Endpoint, Head
+from welldone.wire.head import ID_PREFIX, Endpoint, Head
 from welldone.wire.native import Native
 from welldone.wire.notes import Note, Notes
 from welldone.wire.pipe import Pipe
@@ -44,12 +41,6 @@ _LOOK_BYTES = 65536  # how far the first chunk may be when the endpoint has to b
 _GRACE_S = 0.5  # how long late chunks are awaited after [DONE]
 _HTTP = b"HTTP/"
 _FIRST_CHUNK = re.compile(rb'"(?:choices|error|type)"[^\r\n]*[\r\n]')
-_PREFIXES = {
-    Endpoint.CHAT: "chatcmpl-",
-    Endpoint.COMPLETIONS: "cmpl-",
-    Endpoint.RESPONSES: "resp_",
-    Endpoint.MESSAGES: "msg_",
-}
 
 
 def run(arguments: list[str]) -> Exit:
@@ -103,15 +94,10 @@ def _parser() -> Parser:
 def _fix(trace: Trace, pieces: Iterator[bytes], *, is_stream: bool, is_live: bool) -> _Done:
     endpoint = Endpoint(trace.endpoint)
     asked = Asked() if trace.request is None else read_request(trace.request)
-    fallback = Head(_PREFIXES[endpoint] + os.urandom(12).hex(), int(time.time()), asked.model or "unknown")
-    if endpoint in (Endpoint.RESPONSES, Endpoint.MESSAGES):
-        return _fix_native(
-            _native(endpoint, fallback, trace.request or {}, is_stream),
-            trace,
-            pieces,
-            is_stream=is_stream,
-            is_live=is_live,
-        )
+    fallback = Head(ID_PREFIX[endpoint] + os.urandom(12).hex(), int(time.time()), asked.model or "unknown")
+    if endpoint in NATIVE:
+        native = native_for(endpoint, fallback=fallback, request=trace.request, is_stream=is_stream)
+        return _fix_native(native, trace, pieces, is_stream=is_stream, is_live=is_live)
     if not is_stream:
         notes = Notes(endpoint)
         whole = fix_whole(trace.body, endpoint, fallback=fallback, asked=asked, notes=notes)
@@ -122,13 +108,6 @@ def _fix(trace: Trace, pieces: Iterator[bytes], *, is_stream: bool, is_live: boo
     return _Done(pipe.notes.all(), pipe.failure, pipe.usage)
 
 
-def _native(endpoint: Endpoint, fallback: Head, request: Json, is_stream: bool) -> Native:
-    if endpoint is Endpoint.MESSAGES:
-        return MessagesNative(fallback=fallback, is_stream=is_stream)
-    echo = {name: request[name] for name in DEFAULTS if name in request}
-    return ResponsesNative(echo=echo, fallback=fallback, is_stream=is_stream)
-
-
 def _fix_native(pipe: Native, trace: Trace, pieces: Iterator[bytes], *, is_stream: bool, is_live: bool) -> _Done:
     """Repair a stream, or a whole reply, within its own dialect."""
     if is_stream and Heard(trace).form is Form.STREAM:
@@ -136,14 +115,8 @@ def _fix_native(pipe: Native, trace: Trace, pieces: Iterator[bytes], *, is_strea
     else:
         show.write(pipe.whole(trace.body) + pipe.close())
     if not is_stream:
-        show.write((pipe.body() if pipe.failure is None else _error(trace, pipe.failure)) + b"\n")
+        show.write(pipe.body() + b"\n")
     return _Done(pipe.notes.all(), pipe.failure, pipe.usage)
-
-
-def _error(trace: Trace, failure: Failure) -> bytes:
-    """An error as a reply, in the dialect's shape."""
-    is_messages = trace.endpoint == Endpoint.MESSAGES
-    return msgspec.json.encode(anthropic_error(failure) if is_messages else error_object(failure))
 
 
 def _pass(pipe: Pipe | Native, body: bytes, pieces: Iterator[bytes], *, is_live: bool) -> None:

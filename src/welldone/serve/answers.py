@@ -29,8 +29,7 @@ from welldone.serve.requests import Request
 from welldone.serve.settings import ServeSettings
 from welldone.serve.troubles import Trouble
 from welldone.wire.dialects.dialect import KEEP_ALIVE, Dialect
-from welldone.wire.dialects.messages import MessagesNative
-from welldone.wire.dialects.responses import ResponsesNative
+from welldone.wire.dialects.natives import NATIVE, native_for
 from welldone.wire.events import Json
 from welldone.wire.fold import Fold
 from welldone.wire.head import Endpoint, Head
@@ -119,12 +118,14 @@ class Answer:
 
     def _make_pipe(self) -> Pipe | Fold | Native:
         request = self._request
-        if self._endpoint is Endpoint.RESPONSES:
-            return ResponsesNative(
-                echo=self._echo, fallback=self._head, model=self.backend.shown, is_stream=request.is_stream
+        if self._endpoint in NATIVE:
+            return native_for(
+                self._endpoint,
+                fallback=self._head,
+                request=self._echo,
+                model=self.backend.shown,
+                is_stream=request.is_stream,
             )
-        if self._endpoint is Endpoint.MESSAGES:
-            return MessagesNative(fallback=self._head, model=self.backend.shown, is_stream=request.is_stream)
         kind = Pipe if request.is_stream else Fold
         return kind(
             self._endpoint,

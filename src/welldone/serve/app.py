@@ -12,13 +12,13 @@ import msgspec
 
 from welldone.net.inbound import BodyError, Call, Reply
 from welldone.serve import log
-from welldone.serve.backends import ANTHROPIC
 from welldone.serve.errors import ApiError, Shape
 from welldone.serve.keys import ANONYMOUS, Keys
 from welldone.serve.limits import Limits
 from welldone.serve.log import Answered
 from welldone.serve.metrics import Metrics
 from welldone.serve.origins import Origins
+from welldone.wire.dialects.messages.objects import VERSION_HEADER
 
 GONE = 499
 """The status of an answer whose client left before it had one, as nginx counts it."""
@@ -193,7 +193,7 @@ def error_page(status: int, message: str) -> Reply:
 
 def _shape(call: Call, route: Route | None) -> Shape:
     """Whose errors the client knows, by its header or by the path that it asks."""
-    if ANTHROPIC in call.headers:
+    if VERSION_HEADER in call.headers:
         return Shape.ANTHROPIC
     if route is not None:
         return route.shape

@@ -14,9 +14,8 @@ from welldone.net.outbound import Exchange, Receiver
 from welldone.serve.admission import Gate
 from welldone.serve.settings import ServeSettings
 from welldone.serve.troubles import LEFT, Trouble
+from welldone.wire.dialects.messages.objects import VERSION_HEADER
 
-ANTHROPIC = "anthropic-version"
-"""The header by which clients of Anthropic's API, and its requests, are known."""
 _AT_ONCE = 16  # parts of one request that an upstream is asked for side by side
 
 
@@ -103,7 +102,7 @@ def told(seat: Seat, headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     Anthropic's servers look for their key in a header of their own.
     """
     given = dict(headers)
-    if ANTHROPIC in given and seat.address.key is not None:
+    if VERSION_HEADER in given and seat.address.key is not None:
         given["x-api-key"] = seat.address.key
     set_here = {name.lower() for name, _ in seat.address.headers}
     return tuple((name, value) for name, value in given.items() if name not in set_here)

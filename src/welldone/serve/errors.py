@@ -4,6 +4,7 @@ from enum import Enum, auto
 
 import msgspec
 
+from welldone.wire.dialects.messages.objects import error_type
 from welldone.wire.dialects.stream import error_object
 from welldone.wire.events import Failure, Json
 
@@ -26,18 +27,6 @@ TYPES = {
 }
 """OpenAI's `type` for each status that we send."""
 
-_ANTHROPIC_TYPES = {
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    500: "api_error",
-    502: "api_error",
-    503: "overloaded_error",
-    504: "timeout_error",
-}
-"""Anthropic's `type`; of all others `invalid_request_error`."""
 _TOO_LONG = "prompt is too long"
 """Anthropic's words for what does not fit: Claude Code makes its conversation shorter when it hears them."""
 
@@ -88,7 +77,7 @@ class ApiError(Exception):
                 return msgspec.json.encode({"error": self.message})
 
     def _anthropic(self, request_id: str) -> Json:
-        kind = _ANTHROPIC_TYPES.get(self.status, "invalid_request_error")
+        kind = error_type(self.status)
         message = f"{_TOO_LONG}: {self.message}" if self.code == "context_length_exceeded" else self.message
         details = {} if self.details is None else {"details": self.details}
         return {"type": "error", "error": {"type": kind, "message": message, **details}, "request_id": request_id}

@@ -51,8 +51,6 @@ class Order(msgspec.Struct, kw_only=True):
     """What a native answer repeats of its request."""
     headers: Mapping[str, str] = {}
     """What goes on of the client's headers, to a server that speaks its dialect."""
-    counts_first: bool = False
-    """Whether the prompt's tokens are to be known before the answer is whole."""
     on_end: Callable[[Json | None], None] | None = None
     """Called at the end with the answer as an object, if its dialect has one and it came to its end."""
 
@@ -207,7 +205,7 @@ def _reading(order: Order, backend: Local | Remote) -> Callable[[], Request]:
         model, read = backend.model, _READERS[order.endpoint]
         return lambda: _counting(order, read(body, model.settings, abilities_of(model)), abilities_of(model))
     # Any of the upstreams may be asked: what one of them cannot do is done here.
-    if order.counts_first and "stream_options" in body and all(upstream.kind == "vllm" for upstream in upstreams):
+    if _counts_first(order) and "stream_options" in body and all(upstream.kind == "vllm" for upstream in upstreams):
         body["stream_options"]["continuous_usage_stats"] = True
     return lambda: read_foreign(
         body,
@@ -218,9 +216,13 @@ def _reading(order: Order, backend: Local | Remote) -> Callable[[], Request]:
     )
 
 
+def _counts_first(order: Order) -> bool:
+    return order.dialect is not None and order.dialect.COUNTS_FIRST
+
+
 def _counting(order: Order, request: Request, abilities: Abilities) -> Request:
     """The same request; llama.cpp is asked to count as it goes, where that is to be known first."""
-    if order.counts_first and request.is_stream and abilities.kind == "llama":
+    if _counts_first(order) and request.is_stream and abilities.kind == "llama":
         for part in request.parts:
             part["timings_per_token"] = True
     return request

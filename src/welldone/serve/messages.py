@@ -4,7 +4,7 @@ import secrets
 
 from welldone.net.inbound import Reply
 from welldone.serve.app import Ask, json_reply
-from welldone.serve.backends import ANTHROPIC, Local, Remote
+from welldone.serve.backends import Local, Remote
 from welldone.serve.counting import Count, count_native, kind_of
 from welldone.serve.errors import ApiError, invalid
 from welldone.serve.generate import Generate, Order, speaks
@@ -14,11 +14,10 @@ from welldone.serve.requests.names import rename
 from welldone.serve.settings import ServeSettings
 from welldone.serve.targets import Targets
 from welldone.wire.dialects.messages import Messages
+from welldone.wire.dialects.messages.objects import VERSION, VERSION_HEADER
 from welldone.wire.events import Json
-from welldone.wire.head import Endpoint
+from welldone.wire.head import ID_PREFIX, Endpoint
 
-_VERSION = "2023-06-01"
-"""The version of Anthropic's API that a client means which names none: there has been no later one."""
 _BETA = "anthropic-beta"
 _HEADER_LIMIT = 2_048  # characters; Claude Code names a dozen betas, in 300
 
@@ -42,13 +41,13 @@ class MessagesApi:
         """POST /v1/messages."""
         body = await self._generate.body(ask)
         backend = self._targets.find(ask, body.get("model"))
-        id_ = f"msg_{secrets.token_hex(12)}"
+        id_ = ID_PREFIX[Endpoint.MESSAGES] + secrets.token_hex(12)
         if speaks(backend, Endpoint.MESSAGES):
             order = Order(body=body, id=id_, endpoint=Endpoint.MESSAGES, headers=_headers(ask))
             return await self._generate.answer(ask, backend, order)
         asked = self._read(body, backend)
         dialect = Messages(stops=asked.stops, shows_thoughts=asked.shows_thoughts)
-        order = Order(body=asked.chat, id=id_, dialect=dialect, names=asked.names, counts_first=True)
+        order = Order(body=asked.chat, id=id_, dialect=dialect, names=asked.names)
         return await self._generate.answer(ask, backend, order)
 
     async def count_tokens(self, ask: Ask) -> Reply:
@@ -72,7 +71,7 @@ class MessagesApi:
 
 def _headers(ask: Ask) -> dict[str, str]:
     """What a server that speaks the dialect is told of the client's version of it."""
-    found = {ANTHROPIC: ask.call.headers.get(ANTHROPIC, _VERSION)}
+    found = {VERSION_HEADER: ask.call.headers.get(VERSION_HEADER, VERSION)}
     if betas := ",".join(ask.call.header_values(_BETA)):
         found[_BETA] = betas
     for name, value in found.items():

@@ -12,6 +12,7 @@ from welldone.serve.requests.ollama import NAMES, read_ollama_chat, read_ollama_
 from welldone.serve.targets import Targets
 from welldone.wire.dialects.ollama import Ollama
 from welldone.wire.events import Json
+from welldone.wire.head import ID_PREFIX, Endpoint
 
 
 class OllamaApi:
@@ -55,7 +56,7 @@ class OllamaApi:
         if not body.get("messages" if is_chat else "prompt"):  # so Ollama is asked to load a model
             ready = {"model": backend.name, "created_at": at, **dialect.said("")}
             return json_reply({**ready, "done": True, "done_reason": "load"})
-        order = Order(body=chat, id=f"chatcmpl-{secrets.token_hex(12)}", dialect=dialect, names=NAMES)
+        order = Order(body=chat, id=ID_PREFIX[Endpoint.CHAT] + secrets.token_hex(12), dialect=dialect, names=NAMES)
         return await self._generate.answer(ask, backend, order)
 
     def _tag(self, model: Json) -> Json:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from welldone.serve.errors import ApiError, invalid
+from welldone.wire.dialects.messages.objects import VERSION_HEADER
 
 _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,254})(?::(?P<port>[0-9]{0,5}))?")
 _ORIGIN = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,31})://(?P<host>[^/?#@]{1,300})")
@@ -28,7 +29,7 @@ _ASKABLE = frozenset(
         "accept",
         "anthropic-beta",
         "anthropic-dangerous-direct-browser-access",
-        "anthropic-version",
+        VERSION_HEADER,
         "api-key",
         "authorization",
         "cache-control",

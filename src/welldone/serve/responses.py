@@ -26,7 +26,7 @@ from welldone.serve.targets import Targets
 from welldone.wire.dialects.responses.objects import error_object, response_object
 from welldone.wire.dialects.responses.writer import Responses
 from welldone.wire.events import Json
-from welldone.wire.head import Endpoint, Head
+from welldone.wire.head import ID_PREFIX, Endpoint, Head
 
 _PAGE, _PAGE_LIMIT = 20, 100  # OpenAI's
 _QUERY_LIMIT = 32  # fields of a query; there are four
@@ -136,7 +136,7 @@ class ResponsesApi:
     # How a response is made.
 
     def _job(self, ask: Ask, body: Json, backend: Local | Remote, keeping: Keeping) -> _Job:
-        name = f"resp_{secrets.token_hex(24)}"
+        name = ID_PREFIX[Endpoint.RESPONSES] + secrets.token_hex(24)
         if speaks(backend, Endpoint.RESPONSES):
             items, echo = given_items(body), repeated(body)
             order = Order(

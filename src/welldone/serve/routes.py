@@ -37,7 +37,7 @@ from welldone.serve.targets import Targets
 from welldone.serve.troubles import Trouble
 from welldone.serve.vectors import Vectors
 from welldone.wire.events import Json
-from welldone.wire.head import Endpoint
+from welldone.wire.head import ID_PREFIX, Endpoint
 
 _PREFIX = "/v1"
 _RESPONSE = re.compile(r"^/responses/(?!(?:input_tokens|compact)$)[^/*]+")
@@ -208,15 +208,15 @@ class Routes:
     # Answers.
 
     async def _chat(self, ask: Ask) -> Reply | None:
-        return await self._generate(ask, Endpoint.CHAT, "chatcmpl-")
+        return await self._generate(ask, Endpoint.CHAT)
 
     async def _completions(self, ask: Ask) -> Reply | None:
-        return await self._generate(ask, Endpoint.COMPLETIONS, "cmpl-")
+        return await self._generate(ask, Endpoint.COMPLETIONS)
 
-    async def _generate(self, ask: Ask, endpoint: Endpoint, prefix: str) -> Reply | None:
+    async def _generate(self, ask: Ask, endpoint: Endpoint) -> Reply | None:
         body = await self._generator.body(ask)
         backend = self._targets.find(ask, body.get("model"))
-        order = Order(body=body, id=prefix + secrets.token_hex(12), endpoint=endpoint)
+        order = Order(body=body, id=ID_PREFIX[endpoint] + secrets.token_hex(12), endpoint=endpoint)
         return await self._generator.answer(ask, backend, order)
 
     def _local(self, ask: Ask, body: Json) -> Model:

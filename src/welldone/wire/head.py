@@ -20,9 +20,15 @@ class Endpoint(StrEnum):
     MESSAGES = "messages"
 
 
+ID_PREFIX = {
+    Endpoint.CHAT: "chatcmpl-",
+    Endpoint.COMPLETIONS: "cmpl-",
+    Endpoint.RESPONSES: "resp_",
+    Endpoint.MESSAGES: "msg_",
+}
+"""How the ids of answers begin."""
 OBJECT = {Endpoint.CHAT: "chat.completion.chunk", Endpoint.COMPLETIONS: "text_completion"}
 WHOLE_OBJECT = {Endpoint.CHAT: "chat.completion", Endpoint.COMPLETIONS: "text_completion"}
-_COMPLETIONS_ID = "cmpl-"
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -80,9 +86,10 @@ def _is_name(value: object) -> bool:
 
 def _id(value: object, endpoint: Endpoint) -> str:
     text = value if isinstance(value, str) else str(value) if type(value) is int else ""
-    if endpoint is Endpoint.CHAT or not text or text.startswith(_COMPLETIONS_ID):
+    prefix = ID_PREFIX[Endpoint.COMPLETIONS]
+    if endpoint is Endpoint.CHAT or not text or text.startswith(prefix):
         return text
-    return _COMPLETIONS_ID + text.removeprefix("chat").removeprefix(_COMPLETIONS_ID)
+    return prefix + text.removeprefix("chat").removeprefix(prefix)
 
 
 def _seconds(value: object, fallback: int) -> int:

@@ -6,10 +6,13 @@ JSON, errors that come in the shape of another dialect, and being strict.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
+import msgspec
+
 from welldone.wire import faults, sse
+from welldone.wire.dialects.stream import escape
 from welldone.wire.events import Failure, Json, Reword, Usage
 from welldone.wire.failures import cut_off, garbage, too_strict
 from welldone.wire.head import Endpoint, Head
@@ -51,6 +54,8 @@ class Native(ABC):
         """What the server counted."""
         self.final: Json | None = None
         """The answer as an object, when it has come to its end, in a dialect in which it can be asked for again."""
+        self.on_event: Callable[[Json, str], None] | None = None
+        """Is told of every event, by its value and its name, before it is mended."""
         self.broken_json = 0
         self.broken_arguments = 0
         self._fallback = fallback
@@ -73,8 +78,8 @@ class Native(ABC):
         """Whether something of an answer, or a failure, was heard."""
 
     @abstractmethod
-    def body(self) -> bytes:
-        """The whole reply, when the stream has ended and has not failed."""
+    def _reply(self, failure: Failure | None) -> Json:
+        """The whole reply: the answer, or an error in the dialect's shape."""
 
     @abstractmethod
     def _scrubbed(self, value: Json) -> Json:
@@ -105,6 +110,10 @@ class Native(ABC):
     def _broken(self, failure: Failure) -> bytes:
         """What goes out when the answer breaks off; asked once, and nothing follows."""
 
+    def body(self) -> bytes:
+        """The whole reply, when the stream has ended; an error, if it has failed."""
+        return escape(msgspec.json.encode(self._reply(self.failure)))
+
     # What a pipe has: see `Answered`. A native stream has one part.
 
     def tune(
@@ -129,6 +138,9 @@ class Native(ABC):
     def keep_alive(self) -> bytes:
         """A sign of life, while the server is silent."""
         return self._sent(b"" if self.is_done else self._silence())
+
+    def passed(self, events: int) -> None:  # noqa: B027 - most dialects do not count
+        """So many events took a shorter way: for a dialect that counts them."""
 
     def feed(self, data: bytes, part: int = 0) -> bytes:
         """The bytes to send on."""
@@ -223,8 +235,13 @@ class Native(ABC):
         if not frame.ended and data:
             self.notes.note(faults.end.LAST_EVENT_TERMINATED)
         if isinstance(value, dict):
-            return self._event(value, frame.event)
+            return self._hear(value, frame.event)
         return self._odd(data, value, frame)
+
+    def _hear(self, value: Json, name: str) -> bytes:
+        if self.on_event is not None:
+            self.on_event(value, name)
+        return self._event(value, name)
 
     def _odd(self, data: bytes, value: object, frame: sse.Frame) -> bytes:
         """A frame whose data is no JSON object at first sight."""
@@ -245,4 +262,4 @@ class Native(ABC):
         objects = [self._scrubbed(item) for item in values if isinstance(item, dict)]
         if len(objects) < len(values):
             self.notes.note(self._UNKNOWN, data.decode("utf-8", "replace"))
-        return b"".join(self._event(item, frame.event) for item in objects if self.failure is None)
+        return b"".join(self._hear(item, frame.event) for item in objects if self.failure is None)

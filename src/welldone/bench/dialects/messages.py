@@ -6,14 +6,15 @@ from typing import Any
 from welldone.bench.dialects.alike import Json
 from welldone.bench.dialects.dialect import Body, Headers, apart
 from welldone.bench.dialects.ear import SHOWN, Ear
-from welldone.bench.dialects.native import More, NativeEar, Tell
+from welldone.bench.dialects.native import More, NativeEar
 from welldone.bench.record import Record
 from welldone.wire.dialects.messages import MessagesNative
+from welldone.wire.dialects.messages.objects import VERSION, VERSION_HEADER
 from welldone.wire.head import Head
 from welldone.wire.native import Native
 
 _NOBODY = Head("msg_bench", 0, "bench")
-_VERSION = ("anthropic-version", "2023-06-01")  # the only one since then
+_VERSION = (VERSION_HEADER, VERSION)
 _MEMBERS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
 _CALLS = ("tool_use", "server_tool_use", "mcp_tool_use")
 
@@ -42,8 +43,8 @@ class Messages:
 class MessagesEar(NativeEar):
     """Hears one stream of messages."""
 
-    def _mender(self, tell: Tell) -> Native:
-        return _Mender(tell)
+    def _mender(self) -> Native:
+        return MessagesNative(fallback=_NOBODY)
 
     def _hear(self, value: Json, kind: str, now: float) -> More | None:
         delta = value.get("delta")
@@ -86,15 +87,3 @@ class MessagesEar(NativeEar):
         else:
             self._call(now)
             self._mutter(text, now)
-
-
-class _Mender(MessagesNative):
-    """A mender that tells of what it hears."""
-
-    def __init__(self, tell: Tell) -> None:
-        super().__init__(fallback=_NOBODY)
-        self._tell = tell
-
-    def _event(self, value: Json, name: str) -> bytes:
-        self._tell(value, name)
-        return super()._event(value, name)

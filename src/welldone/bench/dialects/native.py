@@ -2,17 +2,13 @@
 rules they break. What it would say instead nobody hears."""
 
 from abc import abstractmethod
-from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from welldone.bench.dialects.alike import Alike, Json, Path, learn
 from welldone.bench.dialects.ear import SHOWN, Ear
 from welldone.bench.record import Record
 from welldone.wire import sse
 from welldone.wire.native import Native
-
-Tell: TypeAlias = Callable[[Json, str], None]
-"""Is told of every event, by its value and its name, before it is mended."""
 
 _LESSONS = 4
 """Events whose form may be learnt: of a server whose events differ in more than their text it is of no use."""
@@ -37,7 +33,8 @@ class NativeEar(Ear):
 
     def __init__(self, record: Record) -> None:
         super().__init__(record)
-        self._native = self._mender(self._tell)
+        self._native = self._mender()
+        self._native.on_event = self._tell
         self._now = 0.0
         self._is_known = False  # what the mender hears now is written down already
         self._is_cut = False
@@ -53,15 +50,12 @@ class NativeEar(Ear):
     # What a dialect says.
 
     @abstractmethod
-    def _mender(self, tell: Tell) -> Native:
-        """Its mender, which tells of every event."""
+    def _mender(self) -> Native:
+        """Its mender."""
 
     @abstractmethod
     def _hear(self, value: Json, kind: str, now: float) -> More | None:
         """Write down what an event says, and whether others may be like it."""
-
-    def _skip(self, events: int) -> None:
-        """So many events have come that the mender does not know of, where it counts them."""
 
     # What the listener asks.
 
@@ -145,7 +139,7 @@ class NativeEar(Ear):
             self._is_known = True
             self._native.feed(self._alike.joined(self._texts))
             self._is_known = False
-            self._skip(len(self._texts) - 1)
+            self._native.passed(len(self._texts) - 1)
             self._texts = []
 
     def _learn(self, data: bytes) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from welldone.bench.dialects.alike import Json
 from welldone.bench.dialects.dialect import Body, Headers, apart
 from welldone.bench.dialects.ear import SHOWN, Ear
-from welldone.bench.dialects.native import More, NativeEar, Tell
+from welldone.bench.dialects.native import More, NativeEar
 from welldone.bench.record import Record
 from welldone.wire.dialects.responses import ResponsesNative
 from welldone.wire.head import Head
@@ -67,12 +67,8 @@ class ResponsesEar(NativeEar):
         super().__init__(record)
         self._piecewise: set[str] = set()  # kinds of texts that come in pieces
 
-    def _mender(self, tell: Tell) -> Native:
-        self._mended = _Mender(tell)
-        return self._mended
-
-    def _skip(self, events: int) -> None:
-        self._mended.skip(events)
+    def _mender(self) -> Native:
+        return ResponsesNative(fallback=_NOBODY)
 
     def _hear(self, value: Json, kind: str, now: float) -> More | None:
         stem, _, what = kind.rpartition(".")
@@ -117,19 +113,3 @@ def _reason(response: object, status: str) -> str:
             return reason[:SHOWN]
         case _:
             return status
-
-
-class _Mender(ResponsesNative):
-    """A mender that tells of what it hears."""
-
-    def __init__(self, tell: Tell) -> None:
-        super().__init__(fallback=_NOBODY)
-        self._tell = tell
-
-    def _event(self, value: Json, name: str) -> bytes:
-        self._tell(value, name)
-        return super()._event(value, name)
-
-    def skip(self, events: int) -> None:
-        """So many events were counted elsewhere."""
-        self._number += events

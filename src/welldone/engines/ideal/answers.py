@@ -39,17 +39,11 @@ from welldone.wire.events import (
     ToolCall,
     Usage,
 )
-from welldone.wire.head import Endpoint, Head
+from welldone.wire.head import ID_PREFIX, Endpoint, Head
 
 THINKING = "-thinking"
 """The end of the name of a model that thinks before it answers."""
 _MESSAGE_TOKENS = 4  # what templates put around a message
-_PREFIX = {
-    Endpoint.CHAT: "chatcmpl-",
-    Endpoint.COMPLETIONS: "cmpl-",
-    Endpoint.RESPONSES: "resp_",
-    Endpoint.MESSAGES: "msg_",
-}
 
 Whole: TypeAlias = Callable[[Head, Collected], bytes]
 
@@ -174,7 +168,7 @@ class Answers:
 
     def head(self, endpoint: Endpoint, request: Request) -> Head:
         """What is the same on each chunk."""
-        name = f"{_PREFIX[endpoint]}ideal{next(self._numbers)}"
+        name = f"{ID_PREFIX[endpoint]}ideal{next(self._numbers)}"
         return Head(name, int(time.time()), request.model or "", "fp_ideal")
 
     def usage(self, endpoint: Endpoint, choices: list[Said], prompt: int) -> Usage:

@@ -7,9 +7,6 @@ from welldone.wire.dialects.messages import objects as messages
 from welldone.wire.dialects.stream import error_object
 from welldone.wire.events import Failure
 
-_KINDS = {401: "authentication_error", 404: "not_found_error"}
-"""Anthropic's word for what is wrong, by status; else it is the request."""
-
 
 class RefusedError(Exception):
     """A request that gets an error."""
@@ -47,6 +44,6 @@ def refusal(error: RefusedError, *, is_anthropic: bool = False) -> Reply:
     """The reply that says so, in OpenAI's shape or in Anthropic's."""
     said = error_object(Failure(error.message, error.kind, error.param, error.code))
     if is_anthropic:
-        said = messages.error_object(Failure(error.message, _KINDS.get(error.status, "invalid_request_error")))
+        said = messages.error_object(Failure(error.message, messages.error_type(error.status)))
     reply = json_reply(said, error.status)
     return msgspec.structs.replace(reply, headers=reply.headers | error.headers)

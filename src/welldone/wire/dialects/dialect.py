@@ -38,6 +38,8 @@ class Dialect(ABC):
     """Whether plain text goes out in chunks of chat, which all look the same but for their text."""
     KEEPS: ClassVar[bool] = False
     """Whether a stream keeps all that was said, to say it again at its end: then its length must be bounded."""
+    COUNTS_FIRST: ClassVar[bool] = False
+    """Whether the prompt's tokens are said before the answer: then the server is asked to count as it goes."""
     HEADERS: ClassVar[tuple[tuple[str, str], ...]] = sse.HEADERS
     """The headers of a stream."""
     SILENCE: ClassVar[bytes] = KEEP_ALIVE

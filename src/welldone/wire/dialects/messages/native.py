@@ -14,10 +14,10 @@ from welldone.wire.dialects.messages.keeper import Keeper
 from welldone.wire.dialects.messages.objects import (
     ERROR_TYPES,
     STOP_REASONS,
+    error_object,
     reason_in_our_words,
 )
 from welldone.wire.dialects.messages.scribe import PIECES, PING, Scribe, last_words
-from welldone.wire.dialects.stream import escape
 from welldone.wire.events import Failure, Json
 from welldone.wire.failures import cut_off, garbage, read_error
 from welldone.wire.head import Endpoint, Head
@@ -86,9 +86,8 @@ class MessagesNative(Native):
         """Whether something of a message was heard."""
         return self._scribe.has_started
 
-    def body(self) -> bytes:
-        """The whole message."""
-        return escape(msgspec.json.encode(self._keeper.message))
+    def _reply(self, failure: Failure | None) -> Json:
+        return self._keeper.message if failure is None else error_object(failure)
 
     def _read(self, frames: list[sse.Frame]) -> bytes:
         before = self.notes.frame

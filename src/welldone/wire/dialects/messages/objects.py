@@ -8,6 +8,9 @@ from welldone.wire.head import Head
 from welldone.wire.lenient import lenient
 from welldone.wire.unicode import scrub_object
 
+VERSION_HEADER, VERSION = "anthropic-version", "2023-06-01"
+"""The header by which Anthropic's clients are known, and the version that one means who names none: there has been no
+later one."""
 STOP_REASONS = frozenset(
     {
         "end_turn",
@@ -36,24 +39,28 @@ ERROR_TYPES = frozenset(
     }
 )
 
+_BY_STATUS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
 # Words of other servers, and ours, for what Anthropic's clients know by a type of its own. All else is an api_error.
 _ERRORS = {
     "400": "invalid_request_error",
+    **{str(status): kind for status, kind in _BY_STATUS.items()},
     "BadRequestError": "invalid_request_error",
     "context_length_exceeded": "invalid_request_error",
     "exceed_context_size_error": "invalid_request_error",
-    "401": "authentication_error",
     "invalid_api_key": "authentication_error",
-    "403": "permission_error",
-    "404": "not_found_error",
     "model_not_found": "not_found_error",
-    "413": "request_too_large",
-    "429": "rate_limit_error",
     "insufficient_quota": "rate_limit_error",
     "rate_limit_exceeded": "rate_limit_error",
-    "503": "overloaded_error",
-    "529": "overloaded_error",
     "model_loading": "overloaded_error",
     "model_unavailable": "overloaded_error",
     "overloaded": "overloaded_error",
@@ -62,7 +69,6 @@ _ERRORS = {
     "shutting_down": "overloaded_error",
     "unavailable_error": "overloaded_error",
     "upstream_unavailable": "overloaded_error",
-    "504": "timeout_error",
     "timeout": "timeout_error",
 }
 
@@ -119,6 +125,11 @@ def stop_of(reason: str, stop: str | None, *, is_called: bool, is_refused: bool)
 def reason_in_our_words(reason: str) -> str:
     """A stop reason, where OpenAI's word for it may have come; one that nobody knows means that the model stopped."""
     return reason if reason in STOP_REASONS else _REASONS.get(reason, "end_turn")
+
+
+def error_type(status: int) -> str:
+    """Anthropic's word for what a status says."""
+    return _BY_STATUS.get(status, "api_error" if status >= 500 else "invalid_request_error")
 
 
 def error_object(failure: Failure) -> Json:

@@ -193,7 +193,7 @@ class Messages(Translated):
     `shows_thoughts`: who did not ask for thinking looks for the text in the first block.
     """
 
-    KEEPS: ClassVar[bool] = False
+    COUNTS_FIRST: ClassVar[bool] = True
 
     def __init__(self, *, stops: tuple[str, ...] = (), shows_thoughts: bool = True) -> None:
         self._stops = stops

@@ -2,18 +2,16 @@
 
 from typing import ClassVar
 
-import msgspec
-
 from welldone.wire import faults, sse
 from welldone.wire.dialects.responses.counts import has_counts, read_counts, whole_usage
 from welldone.wire.dialects.responses.known import BEGINS, DELTAS, ENDS, SAID
 from welldone.wire.dialects.responses.objects import OURS, error_object, response_object
 from welldone.wire.dialects.responses.output import Output
 from welldone.wire.dialects.responses.scribe import Scribe
-from welldone.wire.dialects.stream import escape
+from welldone.wire.dialects.stream import error_object as error_body
 from welldone.wire.events import Failure, Json
 from welldone.wire.failures import garbage, read_error
-from welldone.wire.head import Endpoint, Head
+from welldone.wire.head import ID_PREFIX, Endpoint, Head
 from welldone.wire.lenient import as_object
 from welldone.wire.native import Native
 from welldone.wire.notes import Notes
@@ -54,7 +52,7 @@ class ResponsesNative(Native):
             Endpoint.RESPONSES, fallback=fallback, model=model, is_stream=is_stream, limit_bytes=limit_bytes
         )
         self._scribe = Scribe(response_object(fallback, echo or {}))
-        self._output = Output(self._scribe, self.notes, fallback.id.removeprefix("resp_"))
+        self._output = Output(self._scribe, self.notes, fallback.id.removeprefix(ID_PREFIX[Endpoint.RESPONSES]))
         self._number = 0  # that the next event should have
         self._told: Failure | None = None  # by an error event
         self._others: Json = {}  # members of the last event beside the Response
@@ -70,9 +68,12 @@ class ResponsesNative(Native):
         """Whether something of an answer was heard, and not only that it will come."""
         return bool(self._scribe.items) or self._told is not None or self.is_done
 
-    def body(self) -> bytes:
-        """The whole reply."""
-        return escape(msgspec.json.encode(self.final))
+    def passed(self, events: int) -> None:
+        """So many events were counted elsewhere."""
+        self._number += events
+
+    def _reply(self, failure: Failure | None) -> Json:
+        return (self.final or {}) if failure is None else error_body(failure)
 
     def _scrubbed(self, value: Json) -> Json:
         text = value.get("delta") if str(value.get("type")) in DELTAS else None

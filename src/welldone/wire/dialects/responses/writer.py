@@ -39,7 +39,7 @@ from welldone.wire.events import (
     ToolCall,
     Usage,
 )
-from welldone.wire.head import Head
+from welldone.wire.head import ID_PREFIX, Endpoint, Head
 
 _CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Finish reasons of an answer that is not whole, in the words of this dialect."""
@@ -56,7 +56,7 @@ class ResponsesWriter:
     ) -> None:
         self._automaton = Automaton(automaton.CHAT, is_ordered=True)
         self._scribe = Scribe(response_object(head, echo))
-        self._stem = head.id.removeprefix("resp_")
+        self._stem = head.id.removeprefix(ID_PREFIX[Endpoint.RESPONSES])
         self._counted = counted
         self._on_end = on_end
         self._thought = "summary_text" if is_summary else "reasoning_text"
