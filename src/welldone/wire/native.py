@@ -6,8 +6,8 @@ JSON, errors that come in the shape of another dialect, and being strict.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from typing import ClassVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import ClassVar, TypeAlias
 
 import msgspec
 
@@ -21,6 +21,9 @@ from welldone.wire.lines import note_characters, note_lines, salvage
 from welldone.wire.notes import Notes
 from welldone.wire.texts import Think
 from welldone.wire.unicode import scrub_object
+
+Said: TypeAlias = tuple[sse.Frame | None, bytes]
+"""A frame that was taken, and what goes out for it. None: for all that is left, or for the end."""
 
 
 class Native(ABC):
@@ -144,14 +147,17 @@ class Native(ABC):
 
     def feed(self, data: bytes, part: int = 0) -> bytes:
         """The bytes to send on."""
+        return b"".join([said for _, said in self.take(data)])
+
+    def take(self, data: bytes) -> Iterator[Said]:
+        """As `feed`, frame by frame."""
         frames = self._decoder.feed(data)
         if frames and self.notes.frame == 0 and self._decoder.has_bom:
             self.notes.note(faults.sse.NO_BOM)
-        out = self._read(frames)
+        yield from self._read(frames)
         if self._decoder.overlong is not None and self.failure is None:
             self.notes.note(faults.enc.STRICT_JSON)
-            out += self._fail(garbage("a frame that is too long"))
-        return self._sent(out)
+            yield None, self._sent(self._fail(garbage("a frame that is too long")))
 
     def whole(self, data: bytes, part: int = 0) -> bytes:
         """The bytes to send for a reply that was not streamed. Then `close`."""
@@ -167,13 +173,16 @@ class Native(ABC):
 
     def close(self, part: int = 0) -> bytes:
         """The bytes to send when the server's stream has ended, however it did."""
+        return b"".join([said for _, said in self.take_last()])
+
+    def take_last(self) -> Iterator[Said]:
+        """As `close`, frame by frame."""
         if self._is_closed:
-            return b""
+            return
         self._is_closed = True
-        out = self._read(self._decoder.close())
+        yield from self._read(self._decoder.close())
         if self.failure is None:
-            out += self._finish()
-        return self._sent(out)
+            yield None, self._sent(self._finish())
 
     def fail(self, failure: Failure) -> bytes:
         """The bytes to send when the answer breaks off for a reason that the server did not tell."""
@@ -209,15 +218,13 @@ class Native(ABC):
     def _sent(self, out: bytes) -> bytes:
         return out if self._is_stream else b""
 
-    def _read(self, frames: list[sse.Frame]) -> bytes:
-        out = []
+    def _read(self, frames: list[sse.Frame]) -> Iterator[Said]:
         for frame in frames:
             if self.failure is not None:
                 break
             self.notes.frame += 1
             self.notes.byte = frame.byte
-            out.append(self._frame(frame) + self._be_strict())
-        return b"".join(out)
+            yield frame, self._sent(self._frame(frame) + self._be_strict())
 
     def _frame(self, frame: sse.Frame) -> bytes:
         data = frame.data or b""
@@ -235,10 +242,10 @@ class Native(ABC):
         if not frame.ended and data:
             self.notes.note(faults.end.LAST_EVENT_TERMINATED)
         if isinstance(value, dict):
-            return self._hear(value, frame.event)
+            return self._meet(value, frame.event)
         return self._odd(data, value, frame)
 
-    def _hear(self, value: Json, name: str) -> bytes:
+    def _meet(self, value: Json, name: str) -> bytes:
         if self.on_event is not None:
             self.on_event(value, name)
         return self._event(value, name)
@@ -262,4 +269,4 @@ class Native(ABC):
         objects = [self._scrubbed(item) for item in values if isinstance(item, dict)]
         if len(objects) < len(values):
             self.notes.note(self._UNKNOWN, data.decode("utf-8", "replace"))
-        return b"".join(self._hear(item, frame.event) for item in objects if self.failure is None)
+        return b"".join(self._meet(item, frame.event) for item in objects if self.failure is None)
