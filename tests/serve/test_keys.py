@@ -248,3 +248,18 @@ def test_keys_may_come_from_a_pipe(tmp_path: Path) -> None:
         assert read_key_file(Path(f"/dev/fd/{reading}")) == ([KEY], None)
     finally:
         os.close(reading)
+
+
+def test_plain_keys_are_admins_and_named_ones_only_where_their_table_says_so() -> None:
+    named = [KeySettings(name="ci", key=OTHER), KeySettings(name="ops", key=OTHER + "2", admin=True)]
+    keys = Keys([KEY], named)
+    plain = keys.principal({"x-api-key": KEY})
+    assert [keys.is_admin(name) for name in (plain, "ops", "ci", ANONYMOUS)] == [True, True, False, False]
+    keys.check_admin("ops")
+    with pytest.raises(ApiError) as caught:
+        keys.check_admin("ci")
+    assert (caught.value.status, caught.value.code) == (403, "not_allowed")
+
+
+def test_without_keys_everyone_is_an_admin() -> None:
+    assert Keys([]).is_admin(ANONYMOUS)

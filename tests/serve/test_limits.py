@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from welldone.serve.errors import ApiError
-from welldone.serve.limits import InMemory, Limits, duration
+from welldone.serve.limits import InMemory, Limits, Room, Spent, duration
 from welldone.serve.settings import KeySettings
 
 
@@ -217,3 +217,39 @@ def test_no_minute_and_a_bucket_lets_more_through_than_twice_the_limit(per_minut
             continue
         passed.append(clock.now)
         assert sum(at > clock.now - 60 for at in passed) <= 2 * per_minute
+
+
+def test_usage_tells_what_is_left_and_takes_nothing() -> None:
+    subject = Limits(requests_per_minute=3, tokens_per_minute=100, clock=Clock())
+    subject.take("a")
+    subject.spend("a", 30)
+    first = subject.usage("a")
+    assert (first.requests, first.tokens) == (Room(3, 2), Room(100, 70))
+    assert first.spent == Spent(1, 30)
+    assert subject.usage("a") == first
+    subject.spend("a", 200)
+    assert subject.usage("a").tokens == Room(100, 0)
+
+
+def test_what_was_refused_is_not_spent() -> None:
+    subject = Limits(requests_per_minute=1, tokens_per_minute=0, clock=Clock())
+    subject.take("a")
+    _refused(subject)
+    assert subject.usage("a").spent == Spent(1, 0)
+
+
+def test_without_limits_what_was_spent_is_counted_all_the_same() -> None:
+    subject = Limits(requests_per_minute=0, tokens_per_minute=0, principals=["a", "b"])
+    subject.take("a")
+    subject.spend("a", 7)
+    usage = subject.usage("a")
+    assert (usage.requests, usage.tokens, usage.spent) == (None, None, Spent(1, 7))
+    assert subject.principals == ["a"]
+    assert subject.spent() == {"a": Spent(1, 7)}
+
+
+def test_who_has_a_limit_is_named_also_before_asking() -> None:
+    named = [KeySettings(name="b", key="k" * 8, tokens_per_minute=5)]
+    subject = Limits(requests_per_minute=0, tokens_per_minute=0, named=named, principals=["a", "b"], clock=Clock())
+    assert subject.principals == ["b"]
+    assert subject.usage("b").tokens == Room(5, 5)

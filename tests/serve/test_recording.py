@@ -332,3 +332,26 @@ def test_a_folder_that_cannot_be_is_an_error_at_the_start(tmp_path: Path) -> Non
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
         Recorder(tmp_path / "file" / "folder").start()
+
+
+def test_a_trace_is_found_by_its_request_when_it_is_on_the_disk(tmp_path: Path) -> None:
+    with recorder_in(tmp_path) as recorder:
+        tape = begin(recorder)
+        assert recorder.find("req-1") is None
+        tape.end(None)
+    name = recorder.find("req-1")
+    assert names_in(tmp_path) == [f"{name}.body", f"{name}.json"]
+
+
+def test_the_last_traces_are_found_and_older_ones_forgotten(tmp_path: Path) -> None:
+    with recorder_in(tmp_path) as recorder:
+        for number in (0, *range(recording.FINDABLE + 1)):
+            recorder.begin(CHAT, REQUEST, "lab", f"req-{number}").end(None)
+    found = [number for number in range(recording.FINDABLE + 1) if recorder.find(f"req-{number}")]
+    assert found == list(range(1, recording.FINDABLE + 1))
+
+
+def test_a_trace_that_was_withheld_is_not_found(tmp_path: Path) -> None:
+    with recorder_in(tmp_path) as recorder:
+        say(recorder, KEY.encode())
+    assert recorder.find("req-1") is None

@@ -1,10 +1,11 @@
-"""The page of metrics of several workers, gathered over their sockets."""
+"""What several workers know together, gathered over their sockets: the page of metrics, and whatever else is asked."""
 
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.net.aio import run
@@ -108,5 +109,62 @@ def test_a_worker_that_comes_after_one_that_was_killed_takes_its_socket(folder: 
         _, page = await Siblings(worker(1, 2), Metrics([], ["lab"]).render).page()
         assert _value(page, "welldone_workers_missing") == 0
         await second.stop()
+
+    run(main())
+
+
+def test_who_asks_hears_all_others_who_have_something_to_say(worker: Make) -> None:
+    async def main() -> None:
+        crew = [Siblings(worker(number, 4), Metrics([]).render) for number in (1, 2, 3, 4)]
+        crew[0].register("name", lambda question: b"my own, which I know")
+        crew[1].register("name", lambda question: msgspec.json.encode(["two", question["of"]]))
+        crew[2].register("name", lambda question: b"")
+        for siblings in crew:
+            await siblings.start()
+        heard = await crew[0].gather("name", {"of": "x\n\0"})
+        assert [msgspec.json.decode(answer) for answer in heard] == [["two", "x\n\0"]]
+        assert await crew[0].gather("nobody knows", {}) == []
+        assert crew[0].count == 4
+        for siblings in crew:
+            await siblings.stop()
+
+    run(main())
+
+
+def test_an_answer_of_many_pieces_comes_whole(worker: Make) -> None:
+    async def main() -> None:
+        one, other = (Siblings(worker(number, 2), Metrics([]).render) for number in (1, 2))
+        other.register("much", lambda question: b"x" * 5_000_000)
+        await other.start()
+        assert [len(answer) for answer in await one.gather("much", {})] == [5_000_000]
+        await other.stop()
+
+    run(main())
+
+
+@pytest.mark.parametrize("question", [b"", b"no JSON\n", b"[]\n", b'{"what": 1}\n', b"x" * 200_000])
+def test_a_question_that_is_none_gets_nothing_and_harms_nobody(question: bytes, folder: Path, worker: Make) -> None:
+    async def main() -> None:
+        siblings = Siblings(worker(1, 2), Metrics([]).render)
+        await siblings.start()
+        reader, writer = await asyncio.open_unix_connection(folder / "1.sock")
+        writer.write(question)
+        writer.write_eof()
+        try:
+            assert await reader.read() in (b"", b"\0")
+        except ConnectionError:
+            pass  # it did not wait for the rest
+        writer.close()
+        await siblings.stop()
+
+    run(main())
+
+
+@pytest.mark.parametrize("answer", [_silent, _cut, _endless])
+def test_who_gives_no_whole_answer_in_time_is_not_heard(answer: Answer, folder: Path, worker: Make) -> None:
+    async def main() -> None:
+        server = await asyncio.start_unix_server(answer, folder / "2.sock")
+        assert await Siblings(worker(1, 2), Metrics([]).render).gather("name", {}) == []
+        server.close()
 
     run(main())

@@ -25,9 +25,11 @@ from welldone.engines.orders import NO_GPU
 from welldone.engines.store import models_folder
 from welldone.serve import log
 from welldone.serve.log import LineFormatter, Log, Redactor, Value
+from welldone.serve.page.front import ASSETS
 from welldone.serve.server import Server
 from welldone.serve.settings import Config, ServeSettings
 from welldone.serve.siblings import Worker
+from welldone.web.site import Site
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 _COLLECT = (10_000, 20, 100)
@@ -126,6 +128,7 @@ class _Service:
             on_line=self._line,
             on_upstream=News().tell,
             worker=worker,
+            site=Site(ASSETS.strip("/")),  # relative to the document: a proxy may put both below another path
         )
 
     async def run(self) -> Exit:

@@ -18,10 +18,12 @@ from welldone.serve.limits import Limits
 from welldone.serve.log import Answered
 from welldone.serve.metrics import Metrics
 from welldone.serve.origins import Origins
+from welldone.serve.page.recent import Recent
 from welldone.wire.dialects.messages.objects import VERSION_HEADER
 
 GONE = 499
 """The status of an answer whose client left before it had one, as nginx counts it."""
+_OFTEN = ("health", "metrics", "page")  # they come every few seconds, and say nothing
 _ID_LIMIT = 128  # characters of a client's own request id
 _SECONDS_LIMIT = 3_600  # of Retry-After: who is told to wait longer does not
 
@@ -71,6 +73,7 @@ class App:
         origins: Origins,
         limits: Limits,
         metrics: Metrics,
+        recent: Recent | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.is_draining = False
@@ -79,6 +82,7 @@ class App:
         self._origins = origins
         self._limits = limits
         self._metrics = metrics
+        self._recent = recent
         self._clock = clock
 
     async def handle(self, call: Call) -> Reply | None:
@@ -154,21 +158,22 @@ class App:
     def _note(self, ask: Ask, status: int) -> None:
         took_s = self._clock() - ask.began
         self._metrics.request(ask.endpoint, ask.model, status, took_s)
-        if ask.endpoint in ("health", "metrics") and status != 500:
-            return  # they come every few seconds, and say nothing
-        log.answered(
-            Answered(
-                request_id=ask.id,
-                principal=ask.principal,
-                method=ask.call.method,
-                path=ask.call.path,
-                status=status,
-                duration_ms=round(took_s * 1000, 1),
-                model=ask.model or None,
-                has_left=status == GONE,
-                **ask.facts,
-            )
+        if ask.endpoint in _OFTEN and status != 500:
+            return
+        line = Answered(
+            request_id=ask.id,
+            principal=ask.principal,
+            method=ask.call.method,
+            path=ask.call.path,
+            status=status,
+            duration_ms=round(took_s * 1000, 1),
+            model=ask.model or None,
+            has_left=status == GONE,
+            **ask.facts,
         )
+        log.answered(line)
+        if self._recent is not None:
+            self._recent.add(line)
 
 
 def error_reply(error: ApiError, ask: Ask | None = None) -> Reply:

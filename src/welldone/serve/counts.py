@@ -4,8 +4,11 @@ Adding belongs to one event loop; who reads in another thread gets a copy that w
 """
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
+
+import msgspec
 
 
 class Numbers:
@@ -56,12 +59,55 @@ class Histogram:
         self._counts[value] = [old + new for old, new in zip(self._counts[value], counts, strict=True)]
         self._sums[value] += total_s
 
+    def counts(self, value: str) -> list[int]:
+        """How many were in each bucket; the last one has no bound."""
+        return list(self._counts[value])
+
     def series(self) -> list[tuple[str, list[tuple[str, float]], float]]:
         """For each value of the label: how many up to each bound, smaller ones included, and the sum."""
         return [
             (value, list(zip(self._names, accumulate(counts), strict=True)), self._sums[value])
             for value, counts in tuple(self._counts.items())
         ]
+
+
+class UpstreamCounts(msgspec.Struct):
+    """What one process has counted of an upstream."""
+
+    running: int
+    waiting: int
+    first: list[int]
+    """How many first tokens came within each bound of time."""
+    findings: dict[str, int]
+    """How often each rule was broken."""
+    attempts: dict[str, int]
+    """By how they ended."""
+
+    def plus(self, other: "UpstreamCounts") -> "UpstreamCounts":
+        """Both together."""
+        return UpstreamCounts(
+            running=self.running + other.running,
+            waiting=self.waiting + other.waiting,
+            first=[one + another for one, another in zip(self.first, other.first, strict=True)],
+            findings=dict(Counter(self.findings) + Counter(other.findings)),
+            attempts=dict(Counter(self.attempts) + Counter(other.attempts)),
+        )
+
+
+def quantile(bounds: Sequence[float], counts: Sequence[int], share: float) -> float | None:
+    """The time within which this share of all came, by a straight line in its bucket, as Prometheus draws it.
+
+    Beyond the last bound nothing is known: then it is that bound.
+    """
+    wanted = share * sum(counts)
+    if not wanted:
+        return None
+    below, start = 0, 0.0
+    for bound, count in zip(bounds, counts, strict=False):
+        if below + count >= wanted:
+            return start + (bound - start) * (wanted - below) / count
+        below, start = below + count, bound
+    return start
 
 
 class Speed:

@@ -46,6 +46,7 @@ class Keys:
         plain = dict.fromkeys(keys)
         owners = {key: f"API key {number}" for number, key in enumerate(plain, 1)}
         self._known = [(_digest(key), _name(key)) for key in plain]
+        self._admins = {name for _, name in self._known}
         self._models: dict[str, tuple[str, ...]] = {}
         """The patterns of those who may not use all models."""
         for settings in named:
@@ -56,6 +57,8 @@ class Keys:
             self._known.append((_digest(settings.key), settings.name))
             if settings.models:
                 self._models[settings.name] = settings.models
+            if settings.admin:
+                self._admins.add(settings.name)
         if len(owners) > MOST_KEYS:
             raise ValueError(f"{len(owners)} keys are too many: {MOST_KEYS} at most")
         for key, owner in owners.items():
@@ -76,6 +79,20 @@ class Keys:
         """Whether this model, by the name that the client says, is one of those that the key is for."""
         patterns = self._models.get(principal)
         return patterns is None or any(matches(pattern, model) for pattern in patterns)
+
+    def is_admin(self, principal: str) -> bool:
+        """Whether this one may see the whole server and steer it: plain keys may, and everyone where there are none."""
+        return self.is_open or principal in self._admins
+
+    def check_admin(self, principal: str) -> None:
+        """Let only those pass who may see and steer the whole server.
+
+        Raises:
+            ApiError: 403.
+        """
+        if not self.is_admin(principal):
+            message = "This is for admins: a plain key, or one with admin = true in its table."
+            raise ApiError(403, message, code="not_allowed")
 
     def principal(self, headers: Mapping[str, str]) -> str:
         """The name of the key that came, its own or a short one, for limits and logs; it does not tell the key.

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+import msgspec
+
 from welldone.serve.errors import ApiError
 from welldone.serve.settings import KeySettings
 
@@ -24,6 +26,33 @@ _DUST = 1e-9
 
 Change = Callable[[float, float], tuple[float, float]]
 """New numbers of a bucket out of the old: its level, and when it was filled up to there."""
+
+
+class Room(msgspec.Struct, frozen=True):
+    """How full a bucket is."""
+
+    limit: int
+    remaining: int
+
+
+class Spent(msgspec.Struct):
+    """What somebody has used since the start."""
+
+    requests: int = 0
+    tokens: int = 0
+
+    def plus(self, other: "Spent") -> "Spent":
+        """Both together."""
+        return Spent(self.requests + other.requests, self.tokens + other.tokens)
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """What somebody may still ask for, and has had; None: without a limit."""
+
+    name: str
+    requests: Room | None
+    tokens: Room | None
+    spent: Spent
 
 
 class Numbers(Protocol):
@@ -81,9 +110,13 @@ class Bucket:
         level = self._pour(0, now)
         return {
             f"x-ratelimit-limit-{self.unit}": str(self.size),
-            f"x-ratelimit-remaining-{self.unit}": str(max(0, math.floor(level + _DUST))),
+            f"x-ratelimit-remaining-{self.unit}": str(_whole(level)),
             f"x-ratelimit-reset-{self.unit}": duration((self.size - level) / self._rate),
         }
+
+    def room(self, now: float) -> Room:
+        """How full it is; nothing is taken."""
+        return Room(self.size, _whole(self._pour(0, now)))
 
     @property
     def _rate(self) -> float:
@@ -135,6 +168,7 @@ class Limits:
         self._numbers = InMemory() if numbers is None else numbers
         self._clock = clock
         self._buckets: dict[str, dict[str, Bucket]] = {}
+        self._spent: dict[str, Spent] = {}
         for principal in principals:
             self._of(principal)
 
@@ -145,10 +179,9 @@ class Limits:
             ApiError: 429 where a bucket is empty. A request that is refused costs nothing.
         """
         buckets = self._of(principal)
-        if not buckets:
-            return {}
         now = self._clock()
         is_in = _take(buckets, now)
+        self._spent[principal].requests += is_in
         headers: dict[str, str] = {}
         for bucket in buckets.values():
             headers |= bucket.headers(now)
@@ -168,6 +201,22 @@ class Limits:
         """Count the tokens of an answer, its prompt's and its own."""
         if bucket := self._of(principal).get("tokens"):
             bucket.take(tokens, self._clock())
+        self._spent[principal].tokens += tokens
+
+    @property
+    def principals(self) -> list[str]:
+        """All who have buckets, or have asked."""
+        return [name for name, buckets in self._buckets.items() if buckets or self._spent[name].requests]
+
+    def usage(self, principal: str) -> Usage:
+        """What somebody may still ask for. What was spent is that of this process."""
+        buckets, now = self._of(principal), self._clock()
+        requests, tokens = (buckets[unit].room(now) if unit in buckets else None for unit in _UNITS)
+        return Usage(principal, requests, tokens, msgspec.structs.replace(self._spent[principal]))
+
+    def spent(self) -> dict[str, Spent]:
+        """What each who has asked has used in this process."""
+        return {name: spent for name, spent in self._spent.items() if spent.requests}
 
     def _of(self, principal: str) -> dict[str, Bucket]:
         found = self._buckets.get(principal)
@@ -179,7 +228,13 @@ class Limits:
                 for place, (unit, size) in enumerate(zip(_UNITS, sizes, strict=True))
                 if size > 0
             }
+            self._spent[principal] = Spent()
         return found
+
+
+def _whole(level: float) -> int:
+    """The units of a bucket that can be taken."""
+    return max(0, math.floor(level + _DUST))
 
 
 def _take(buckets: dict[str, Bucket], now: float) -> bool:

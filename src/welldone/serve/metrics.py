@@ -16,11 +16,11 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from welldone import __version__
-from welldone.serve.counts import Histogram, Numbers, Speed
+from welldone.serve.counts import Histogram, Numbers, Speed, UpstreamCounts
 from welldone.serve.times import BETWEEN_S, StreamTimes
 from welldone.wire.faults.catalogue import BY_ID
 
-__all__ = ["ENDPOINTS", "MODELS_LIMIT", "OTHER", "OUTCOMES", "Busy", "Lossy", "Metrics", "StreamTimes"]
+__all__ = ["ENDPOINTS", "FIRST_S", "MODELS_LIMIT", "OTHER", "OUTCOMES", "Busy", "Lossy", "Metrics", "StreamTimes"]
 
 OTHER = "other"
 
@@ -66,7 +66,7 @@ _STATUSES = frozenset(str(status) for status in range(100, 600))
 _BREAKER = ("closed", "open", "half-open")
 
 # The smallest first token of a cached prompt takes some milliseconds; after a minute people have left.
-_FIRST_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0)
+FIRST_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0)
 _WHOLE_S = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 _QUEUE_S = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0)
 
@@ -257,6 +257,17 @@ class Metrics(Collector):
         """Show how many run and wait at an upstream's gate."""
         self._upstream_gates[name] = gate
 
+    def upstream_counts(self, name: str) -> UpstreamCounts:
+        """What was counted of an upstream, and what runs there."""
+        gate = self._upstream_gates[name]
+        return UpstreamCounts(
+            running=gate.running,
+            waiting=gate.waiting,
+            first=self._upstream_first.counts(name),
+            findings=_of(name, self._repairs),
+            attempts=_of(name, self._attempts_by_outcome),
+        )
+
     def watch_recorder(self, recorder: Lossy) -> None:
         """Show how many recordings were dropped."""
         self._recorder = recorder
@@ -321,7 +332,7 @@ class Metrics(Collector):
         self._up = self._of_engines("welldone_engine_up", "Whether the engine answers.", is_gauge=True)
 
     def _declare_times(self) -> None:
-        self._first = self._times("time_to_first_token", "From a request to its first token.", _FIRST_S)
+        self._first = self._times("time_to_first_token", "From a request to its first token.", FIRST_S)
         self._between = self._times("inter_token", "From one token of an answer to the next.", BETWEEN_S)
         self._whole = self._times("request", "From a request to the end of its answer.", _WHOLE_S)
         self._queue = self._times("queue", "How long requests waited for a slot.", _QUEUE_S)
@@ -342,7 +353,7 @@ class Metrics(Collector):
             self.upstream_broken(name)
             self.upstream_state(name, is_up=True, breaker="closed")  # until somebody finds out otherwise
         first = "From sending a request to the upstream to its first token."
-        self._upstream_first = self._upstream_times("time_to_first_token", first, _FIRST_S)
+        self._upstream_first = self._upstream_times("time_to_first_token", first, FIRST_S)
         self._upstream_between = self._upstream_times("inter_token", "From one of its tokens to the next.", BETWEEN_S)
 
     def _counter(self, name: str, says: str, labels: Sequence[str], *, is_gauge: bool = False) -> Numbers:
@@ -378,6 +389,11 @@ class Metrics(Collector):
 
     def _model(self, name: str) -> str:
         return name if name in self._prompt_speed else OTHER
+
+
+def _of(upstream: str, numbers: Numbers) -> dict[str, int]:
+    """The counts of one upstream by their second label."""
+    return {second: int(number) for (first, second), number in numbers.series() if first == upstream}
 
 
 def _rule(name: str) -> str:

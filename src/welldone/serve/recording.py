@@ -15,6 +15,7 @@ import re
 import threading
 import time
 from array import array
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import partial
@@ -34,6 +35,8 @@ PAUSE_S = 30.0
 """How long nothing is recorded after the disk refused: a full one is not empty again in a moment."""
 TOLD_S = 60.0
 """How often it is said that traces were lost."""
+FINDABLE = 200
+"""Finished traces that are found by the ids of their requests: as many as the page shows."""
 CLOSE_S = 5.0
 """How long the last traces may take to be written when the server ends."""
 
@@ -71,7 +74,8 @@ class Recorder:
         """Traces that are on the disk."""
         self.withheld = 0
         """Traces that were not written, since a secret is in them."""
-        self._folder = folder
+        self.folder = folder
+        self._findable: OrderedDict[str, str] = OrderedDict()  # changed by the writer, and looked at by the loop
         self._lost = 0  # counted by the loop
         self._unwritten = 0  # counted by the writer
         self._count = 0
@@ -93,7 +97,7 @@ class Recorder:
 
     def start(self) -> None:
         """Begin. Raises `OSError` where there can be no such folder."""
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -110,11 +114,16 @@ class Recorder:
         now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")[:-3] + "Z"
         # The process is named too: several may write into one folder.
         names = [now, *(_safe(self.secrets.clean(name)) for name in (upstream, endpoint))]
-        file = _File(self._folder, "_".join([*names, f"{os.getpid()}-{self._count:06}"]), self.secrets)
+        name = "_".join([*names, f"{os.getpid()}-{self._count:06}"])
+        file = _File(self.folder, name, self.secrets, request_id)
         tape = Tape(self, file, record)
         if self.clock() < self._paused_until or not tape.take(len(record)):
             tape.drop()
         return tape
+
+    def find(self, request_id: str) -> str | None:
+        """The name of the last trace of a request, if it is on the disk and not long ago."""
+        return self._findable.get(request_id)
 
     def take(self, size: int) -> bool:
         """Room for so many bytes more; False where there is none."""
@@ -154,6 +163,10 @@ class Recorder:
         file.finish(self.secrets.clean_json(record))
         self.written += 1
         self._is_refused = False
+        self._findable[file.request_id] = file.name
+        self._findable.move_to_end(file.request_id)
+        if len(self._findable) > FINDABLE:
+            self._findable.popitem(last=False)
 
     def remove(self, file: "_File") -> None:
         """A trace that is not wanted any more."""
@@ -266,7 +279,9 @@ class Tape:
 class _File:
     """The two files of a trace. Only the writer touches them; they have other names until they are whole."""
 
-    def __init__(self, folder: Path, name: str, secrets: Secrets) -> None:
+    def __init__(self, folder: Path, name: str, secrets: Secrets, request_id: str) -> None:
+        self.name = name
+        self.request_id = request_id
         self.body_name = f"{name}.body"
         self.has_secret = False
         self.is_lost = False

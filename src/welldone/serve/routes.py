@@ -14,7 +14,7 @@ from welldone.engines.upstream import Upstream
 from welldone.engines.upstreams import Upstreams
 from welldone.net.inbound import Reply
 from welldone.net.outbound import OutboundError, fetch
-from welldone.serve import listing, pages
+from welldone.serve import listing
 from welldone.serve.admission import Gate
 from welldone.serve.answers import Answer
 from welldone.serve.app import Action, Ask, Route, json_reply
@@ -27,6 +27,11 @@ from welldone.serve.limits import Limits
 from welldone.serve.messages import MessagesApi
 from welldone.serve.metrics import Metrics
 from welldone.serve.ollama import OllamaApi
+from welldone.serve.page.api import PageApi, below_page
+from welldone.serve.page.front import Front, Site
+from welldone.serve.page.loading import Loading
+from welldone.serve.page.recent import Recent
+from welldone.serve.page.state import StateApi
 from welldone.serve.passing import LocalAction, Passing
 from welldone.serve.recording import Recorder
 from welldone.serve.responses import ResponsesApi
@@ -59,6 +64,8 @@ class Routes:
         send: Send,
         recorder: Recorder | None,
         siblings: Siblings | None = None,
+        site: Site | None = None,
+        recent: Recent | None = None,
         head: Callable[[Ask], dict[str, str]],
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -91,7 +98,23 @@ class Routes:
         self._messages = MessagesApi(settings, self._targets, self._generator, count)
         self._ollama = OllamaApi(self._targets, self._generator, listed=self._listed, now=now)
         self._passing = Passing(settings, self._targets, spend=self._spend)
+        self._loading = Loading(keys, body=self._generator.body, find=self._targets.find)
         self._paths = self._make()
+        if site is not None and recent is not None:
+            state = StateApi(
+                fleet=fleet,
+                gates=self._gates,
+                upstreams=upstreams,
+                metrics=metrics,
+                limits=limits,
+                keys=keys,
+                recent=recent,
+                recorder=recorder,
+                siblings=siblings,
+                is_draining=lambda: self.is_draining,
+                now=now,
+            )
+            self._paths |= PageApi(Front(site), {"state": state.state, "recordings/*": state.recording}, {}).paths()
 
     @property
     def answers(self) -> set[Answer]:
@@ -101,7 +124,7 @@ class Routes:
     def find(self, path: str) -> Route | None:
         """The route of a path."""
         bare = path.removeprefix(_PREFIX) or "/" if path == _PREFIX or path.startswith(_PREFIX + "/") else path
-        route = self._paths.get(_RESPONSE.sub("/responses/*", bare))
+        route = self._paths.get(below_page(_RESPONSE.sub("/responses/*", bare)))
         if route is None and bare.startswith("/models/"):
             return self._paths["/models/"]
         if route is None and self._upstreams.all and (passed := self._passing.find(bare)) is not None:
@@ -185,6 +208,8 @@ class Routes:
             "/api/version": shown("ollama", self._ollama.version, Shape.OLLAMA),
             "/models": shown("models", self._list),
             "/models/": shown("models", self._one),
+            "/models/load": Route("models", {"POST": self._loading.load}),
+            "/models/unload": Route("models", {"POST": self._loading.unload}),
             "/health": shown("health", self._health, is_open=True),
             "/livez": shown("health", self._live),
             "/readyz": shown("health", self._health),
@@ -192,8 +217,6 @@ class Routes:
         }
         if self._settings.slots:
             paths["/slots"] = shown("slots", self._show_slots)
-        if not self._settings.no_page:
-            paths["/"] = shown("page", pages.front, is_open=True)
         return paths
 
     def _counted(self, path: str, local: LocalAction) -> Route:

@@ -16,6 +16,8 @@ from welldone.serve.keys import Keys, is_weak
 from welldone.serve.limits import Limits
 from welldone.serve.metrics import Metrics
 from welldone.serve.origins import Origins
+from welldone.serve.page.front import Site
+from welldone.serve.page.recent import Recent
 from welldone.serve.recording import Recorder
 from welldone.serve.routes import Routes
 from welldone.serve.settings import Config
@@ -39,6 +41,7 @@ class Server:
         on_line: Callable[[Model, str], None] = lambda *_: None,
         on_upstream: Callable[[Upstream], None] = lambda _: None,
         worker: Worker | None = None,
+        site: Site | None = None,
     ) -> None:
         self._config = config
         self._worker = worker
@@ -75,6 +78,8 @@ class Server:
         self._recorder = None if settings.record is None else Recorder(settings.record, secrets=secrets)
         if self._recorder is not None:
             self._metrics.watch_recorder(self._recorder)
+        has_page = site is not None and not settings.no_page
+        self._recent = Recent(secrets=secrets) if has_page else None
         self.routes = Routes(
             settings,
             self.fleet,
@@ -85,6 +90,8 @@ class Server:
             send=self._pool.send,
             recorder=self._recorder,
             siblings=self._siblings,
+            site=site if has_page else None,
+            recent=self._recent,
             head=lambda ask: self._app.head(ask),
         )
         self._app = self._make_app(settings.port)
@@ -152,7 +159,14 @@ class Server:
             is_tls=settings.ssl_cert_file is not None,
             has_keys=not self._keys.is_open,
         )
-        return App(self.routes.find, keys=self._keys, origins=origins, limits=self._limits, metrics=self._metrics)
+        return App(
+            self.routes.find,
+            keys=self._keys,
+            origins=origins,
+            limits=self._limits,
+            metrics=self._metrics,
+            recent=self._recent,
+        )
 
 
 def _without(keys: Iterable[str], environment: Mapping[str, str]) -> dict[str, str]:

@@ -232,6 +232,9 @@ class KeySettings:
         int | None,
         Setting("", "its tokens; 0: no limit", KEYS, limits=(0, 10**12), unset="server.tokens_per_minute"),
     ] = None
+    admin: Annotated[bool, Setting("", "it may see the whole server on the page, and load and unload models", KEYS)] = (
+        False
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,19 +21,19 @@ class Fold(Answered):
 
     def feed(self, data: bytes, part: int = 0) -> None:
         """More of a part's stream."""
-        self._keep(self._merge.feed(data, part))
+        self.say(self.merge.feed(data, part))
 
     def whole(self, data: bytes, part: int = 0) -> None:
         """A part that was not streamed: `data` is its whole reply. Then `close` it."""
-        self._keep(self._merge.whole(data, part))
+        self.say(self.merge.whole(data, part))
 
     def close(self, part: int = 0) -> None:
         """A part's stream has ended, however it did."""
-        self._keep(self._merge.close(part))
+        self.say(self.merge.close(part))
 
     def fail(self, failure: Failure) -> None:
         """The answer breaks off for a reason that the server did not tell."""
-        self._keep(self._merge.fail(failure))
+        self.say(self.merge.fail(failure))
 
     def body(self) -> bytes:
         """The reply, when all parts have ended and none has failed."""
@@ -41,5 +41,11 @@ class Fold(Answered):
         reply.usage = self.usage
         return self.dialect.whole(self._head, reply)
 
-    def _keep(self, events: list[Event]) -> None:
+    def say(self, events: list[Event]) -> bytes:
+        """They are kept: what is said is the body."""
         self._events += [event for event in events if type(event) is not KeepAlive]
+        return b""
+
+    def end(self) -> bytes:
+        """There is no stream to end."""
+        return b""

@@ -1,6 +1,7 @@
 """One server's bytes, as the legal events of an answer: reader and repair in a row."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 from welldone.wire import faults, sse
 from welldone.wire.asked import Asked
@@ -16,6 +17,9 @@ from welldone.wire.stops import Stops
 from welldone.wire.texts import Think
 
 _EARLY_LIMIT = 64  # chunks without an envelope whose fields are kept; real servers send one
+
+Taken: TypeAlias = tuple[sse.Frame | None, list[Event]]
+"""A frame that was taken, and what is to be said for it. None: for all that is left, or for the end."""
 
 
 class Mender:
@@ -97,10 +101,14 @@ class Mender:
 
     def feed(self, data: bytes) -> list[Event]:
         """The events that `data` completes."""
-        events = self._read(self._reader.frames(data))
-        if self._reader.is_overrun:
-            events += self._hold(self._repair.feed(self._reader.check()))
-        return events
+        frames = self._reader.frames(data)
+        if len(frames) == 1 and self._is_plain and self._repair.failure is None and not self._reader.is_overrun:
+            return self._repair.feed(self._reader.read(frames[0]))
+        return [event for _, events in self._take(frames) for event in events]
+
+    def take(self, data: bytes) -> Iterator[Taken]:
+        """As `feed`, frame by frame: all that is noted before one is given is about that one, or was before it."""
+        return self._take(self._reader.frames(data))
 
     def whole(self, data: bytes) -> list[Event]:
         """The events of a reply that was not streamed."""
@@ -108,9 +116,14 @@ class Mender:
 
     def close(self) -> list[Event]:
         """The last events, when the server's stream has ended, however it did."""
+        return [event for _, events in self.take_last() for event in events]
+
+    def take_last(self) -> Iterator[Taken]:
+        """As `close`, frame by frame."""
         if self.is_stopped:
-            return self._hold(self._repair.close(is_done=True))
-        events = self._read(self._reader.last_frames())
+            yield None, self._hold(self._repair.close(is_done=True))
+            return
+        yield from self._read(self._reader.last_frames())
         last = self._repair.feed(self._force(self._reader.check() + self._reader.end()) + self._take_held())
         last += self._repair.close(is_done=self._reader.is_done or self.is_stopped)
         is_counted = self._reader.has_usage_chunk or self.is_stopped
@@ -118,23 +131,24 @@ class Mender:
             self.notes.note(faults.use.FINAL_CHUNK)
             if self._endpoint is Endpoint.COMPLETIONS:
                 self.notes.note(faults.cmpl.USAGE_CHUNK)
-        return events + self._hold(self._unless_broken(last))
+        yield None, self._hold(self._unless_broken(last))
 
     def fail(self, failure: Failure) -> list[Event]:
         """The last events where the answer breaks off for a reason that the server did not tell."""
         return self._hold(self._repair.feed([*self._take_held(), failure]))
 
-    def _read(self, frames: list[sse.Frame]) -> list[Event]:
+    def _take(self, frames: list[sse.Frame]) -> Iterator[Taken]:
+        yield from self._read(frames)
+        if self._reader.is_overrun:
+            yield None, self._hold(self._repair.feed(self._reader.check()))
+
+    def _read(self, frames: list[sse.Frame]) -> Iterator[Taken]:
         """What is to be said for each frame: one at a time, so that each note knows its place."""
-        if len(frames) == 1 and self._is_plain and self._repair.failure is None:
-            return self._repair.feed(self._reader.read(frames[0]))
-        events: list[Event] = []
         for frame in frames:
             if self.is_stopped or (self._repair.failure is not None and not self._reader.has_failed):
                 break  # what follows would only be kept, and never sent
-            events += self._hold(self._repair.feed(self._force(self._reader.read(frame))))
-            events += self._be_strict()
-        return events
+            events = self._hold(self._repair.feed(self._force(self._reader.read(frame))))
+            yield frame, events + self._be_strict()
 
     def _be_strict(self) -> list[Event]:
         """The end of an answer that broke a rule which may not be broken."""

@@ -5,7 +5,7 @@ frames that say nothing. Asked for one choice at a time they are all alike.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import ClassVar
 
 import msgspec
@@ -31,7 +31,7 @@ from welldone.wire.events import (
 from welldone.wire.forced import Forced
 from welldone.wire.head import Endpoint, Head
 from welldone.wire.lane import Lane
-from welldone.wire.mender import Mender
+from welldone.wire.mender import Mender, Taken
 from welldone.wire.notes import Notes, join_notes
 from welldone.wire.texts import Think
 
@@ -155,6 +155,11 @@ class Merge:
         """The events that `data` of a part completes."""
         return self._joined(self._menders[part].feed(data), part)
 
+    def take(self, data: bytes, part: int = 0) -> Iterator[Taken]:
+        """As `feed`, frame by frame."""
+        for frame, events in self._menders[part].take(data):
+            yield frame, self._joined(events, part)
+
     def whole(self, data: bytes, part: int = 0) -> list[Event]:
         """The events of a part that was not streamed: `data` is its whole reply."""
         return self._joined(self._menders[part].whole(data), part)
@@ -165,12 +170,16 @@ class Merge:
 
     def close(self, part: int = 0) -> list[Event]:
         """The events to say when a part has ended, however it did."""
-        events = self._joined(self._menders[part].close(), part)
+        return [event for _, events in self.take_last(part) for event in events]
+
+    def take_last(self, part: int = 0) -> Iterator[Taken]:
+        """As `close`, frame by frame."""
+        for frame, events in self._menders[part].take_last():
+            yield frame, self._joined(events, part)
         self._ended.add(part)
         is_last = len(self._ended) == len(self._menders) and self.failure is None
         if is_last and not self._is_single and self._asked.usage and (usage := self.usage) is not None:
-            events.append(usage)
-        return events
+            yield None, [usage]
 
     def fail(self, failure: Failure) -> list[Event]:
         """The events to say when the answer breaks off for a reason that the server did not tell."""
@@ -250,7 +259,7 @@ class Answered(ABC):
         self.dialect = dialect or _own_dialect(endpoint, self._asked, reasoning)
         """How the client is answered."""
         parts = parts or Parts()
-        self._merge = Merge(
+        self.merge = Merge(
             endpoint,
             fallback=fallback,
             asked=self._asked,
@@ -260,6 +269,7 @@ class Answered(ABC):
             is_stream=self.IS_STREAM,
             limit_bytes=limit_bytes,
         )
+        """How it is read."""
         for part in range(parts.count):
             self.tune(part, think=think, strict=strict)
         self._start()
@@ -268,10 +278,18 @@ class Answered(ABC):
     def _start(self) -> None:
         """Make what else is kept of the answer."""
 
+    @abstractmethod
+    def say(self, events: list[Event]) -> bytes:
+        """What goes out for events that were read: they may be said later than others are read."""
+
+    @abstractmethod
+    def end(self) -> bytes:
+        """What ends the stream, once."""
+
     @property
     def _head(self) -> Head:
         """The envelope that goes out."""
-        return self.dialect.head(self._merge.head, self._fallback)
+        return self.dialect.head(self.merge.head, self._fallback)
 
     def tune(
         self, part: int, *, think: Think = "no", strict: frozenset[str] = frozenset(), reword: Reword | None = None
@@ -281,7 +299,7 @@ class Answered(ABC):
         `think`: whether thoughts in `<think>` tags are taken out of the text. `strict`: ids of rules; who breaks one of
         them has failed. `all` are those that would be mended. `reword`: how its own words for a failure go out.
         """
-        self._merge.tune(part, think=think, strict=strict, reword=reword)
+        self.merge.tune(part, think=think, strict=strict, reword=reword)
 
     @property
     def final(self) -> Json | None:
@@ -305,44 +323,44 @@ class Answered(ABC):
     @property
     def is_done(self) -> bool:
         """Whether the server said `[DONE]` on each part, or failed: nothing that matters can follow."""
-        return self._merge.is_done
+        return self.merge.is_done
 
     def is_part_done(self, part: int) -> bool:
         """Whether the server said `[DONE]` on a part, or failed there."""
-        return self._merge.is_part_done(part)
+        return self.merge.is_part_done(part)
 
     def is_stopped(self, part: int) -> bool:
         """Whether a stop string has come in a part: the server would go on, and need not."""
-        return self._merge.is_stopped(part)
+        return self.merge.is_stopped(part)
 
     def has_begun(self, part: int) -> bool:
         """Whether a part has said something, and not only that it is there."""
-        return self._merge.has_begun(part)
+        return self.merge.has_begun(part)
 
     @property
     def notes(self) -> Notes:
         """What was mended."""
-        return self._merge.notes
+        return self.merge.notes
 
     @property
     def broken_json(self) -> int:
         """How many choices should have been JSON by what was asked, and are not, though nothing had cut them."""
-        return self._merge.broken_json
+        return self.merge.broken_json
 
     @property
     def broken_arguments(self) -> int:
         """How many tool calls had arguments that are no JSON object, though nothing had cut them."""
-        return self._merge.broken_arguments
+        return self.merge.broken_arguments
 
     @property
     def failure(self) -> Failure | None:
         """The error that the answer ends with, if it does."""
-        return self._merge.failure
+        return self.merge.failure
 
     @property
     def usage(self) -> Usage | None:
         """What the server counted, also where the client did not ask for it."""
-        return self._merge.usage
+        return self.merge.usage
 
 
 def _own_dialect(endpoint: Endpoint, asked: Asked, reasoning: tuple[str, ...]) -> Dialect:

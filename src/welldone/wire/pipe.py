@@ -51,9 +51,9 @@ class Pipe(Answered):
         """Through reader, repair and writer; and learn from it how the next text can go a shorter way."""
         self._leave_lane()
         is_lesson = self._lessons > 0 and (self._lane is None or not self._lane.is_of(data))
-        before = self._merge.notes.counts() if is_lesson else {}
-        events = self._merge.feed(data, part)
-        sent = self._write(events)
+        before = self.merge.notes.counts() if is_lesson else {}
+        events = self.merge.feed(data, part)
+        sent = self.say(events)
         if is_lesson:
             self._learn(data, sent, events, before)
         if self._lane is not None and self._is_flowing(self._index):
@@ -67,49 +67,50 @@ class Pipe(Answered):
             return
         if self._lane is None or not self._lane.is_of_use:
             self._lessons -= 1
-        after = self._merge.notes.counts()
+        after = self.merge.notes.counts()
         faults = {rule: count - before.get(rule, 0) for rule, count in after.items() if count > before.get(rule, 0)}
         self._lane = learn(data, sent, faults, self._framing)
         self._index = text.index
 
     def _is_flowing(self, index: int) -> bool:
         """Whether a plain text of this choice would go out as it is, and nothing else would happen."""
-        return self._writer is not None and self._writer.takes_text(index) and self._merge.is_flowing(index)
+        return self._writer is not None and self._writer.takes_text(index) and self.merge.is_flowing(index)
 
     def _leave_lane(self) -> None:
         """Tell reader and repair what they did not see."""
         self.short = None
         if self._lane is not None and self._lane.frames:
-            self._merge.passed(self._lane)
+            self.merge.passed(self._lane)
 
     def keep_alive(self) -> bytes:
         """A sign of life, while the server is silent."""
-        if self._writer is None or self._merge.is_over:
+        if self._writer is None or self.merge.is_over:
             return self.dialect.SILENCE
         return self._writer.send(KeepAlive())
 
     def whole(self, data: bytes, part: int = 0) -> bytes:
         """The bytes to send for a part that was not streamed: `data` is its whole reply. Then `close` it."""
-        return self._write(self._merge.whole(data, part))
+        return self.say(self.merge.whole(data, part))
 
     def close(self, part: int = 0) -> bytes:
         """The bytes to send when the server's stream has ended, however it did."""
         self._leave_lane()
-        return self._write(self._merge.close(part)) + self._end()
+        return self.say(self.merge.close(part)) + self.end()
 
     def fail(self, failure: Failure) -> bytes:
         """The bytes to send when the answer breaks off for a reason that the server did not tell."""
         self._leave_lane()
-        return self._write(self._merge.fail(failure)) + self._end()
+        return self.say(self.merge.fail(failure)) + self.end()
 
-    def _end(self) -> bytes:
+    def end(self) -> bytes:
         """What ends the stream, once."""
-        if self._is_ended or not self._merge.is_over:
+        if self._is_ended or not self.merge.is_over:
             return b""
         self._is_ended = True
         return (self._writer or self._make_writer()).end()
 
-    def _write(self, events: list[Event]) -> bytes:
+    def say(self, events: list[Event]) -> bytes:
+        """The bytes that say events."""
         writer = self._writer
         if len(events) == 1 and writer is not None:
             return writer.send(events[0])
@@ -124,7 +125,7 @@ class Pipe(Answered):
         return b"".join(written)
 
     def _make_writer(self) -> Writer:
-        self._writer = self.dialect.writer(self._head, lambda: self._merge.usage)
+        self._writer = self.dialect.writer(self._head, lambda: self.merge.usage)
         return self._writer
 
 

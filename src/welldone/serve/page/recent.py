@@ -1,0 +1,86 @@
+"""The last requests, as the page shows them: what the log says of each, and never what was said in them."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from welldone.net.secrets import Secrets
+from welldone.serve.log import Answered, Redactor
+
+LIMIT = 200
+"""More than a screen shows, and 100 KB as JSON."""
+
+_TEXT_LIMIT = 256  # characters of a path, a name or an error
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A request that is over."""
+
+    at: float
+    """When it was over, in seconds since 1970."""
+    request_id: str
+    principal: str
+    method: str
+    path: str
+    status: int
+    duration_ms: float
+    model: str | None = None
+    ttft_ms: float | None = None
+    queued_ms: float | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    error: str | None = None
+    has_left: bool = False
+    mended: tuple[str, ...] = ()
+    upstream: str | None = None
+    failed: tuple[str, ...] = ()
+    is_recorded: bool = False
+
+
+class Recent:
+    """A ring of them. To add one costs next to nothing: secrets are blotted out when somebody looks."""
+
+    def __init__(self, *, secrets: Iterable[str] = (), now: Callable[[], float] = time.time) -> None:
+        self._secrets = Secrets(secrets)
+        self._redactor = Redactor()
+        self._now = now
+        self._new: deque[tuple[float, Answered]] = deque(maxlen=LIMIT)
+        self._rows: deque[Row] = deque(maxlen=LIMIT)
+
+    def add(self, line: Answered) -> None:
+        """A request is over."""
+        self._new.append((self._now(), line))
+
+    def rows(self, principal: str | None = None) -> list[Row]:
+        """The last ones, the newest first; only those of a principal where one is given."""
+        while self._new:
+            self._rows.append(self._row(*self._new.popleft()))
+        return [row for row in reversed(self._rows) if principal in (None, row.principal)]
+
+    def _row(self, at: float, line: Answered) -> Row:
+        return Row(
+            at=at,
+            request_id=self._clean(line.request_id),
+            principal=line.principal,
+            method=self._clean(line.method),
+            path=self._clean(line.path.partition("?")[0]),  # some put a key behind it
+            status=line.status,
+            duration_ms=line.duration_ms,
+            model=None if line.model is None else self._clean(line.model),
+            ttft_ms=line.ttft_ms,
+            queued_ms=line.queued_ms,
+            prompt_tokens=line.prompt_tokens,
+            completion_tokens=line.completion_tokens,
+            error=None if line.error is None else self._clean(line.error),
+            has_left=line.has_left,
+            mended=line.mended,
+            upstream=line.upstream,
+            failed=line.failed,
+        )
+
+    def _clean(self, text: str) -> str:
+        # A path may hold half a character, which JSON cannot.
+        whole = text.encode(errors="backslashreplace").decode()
+        return self._redactor.start_of(self._secrets.clean(whole), _TEXT_LIMIT)

@@ -1,0 +1,1 @@
+"""The page: a playground, the stream inspector and the server view, as static files without a build step."""

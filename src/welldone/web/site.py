@@ -1,0 +1,89 @@
+"""The page's files, ready to be sent: under a name that changes with their content, and compressed.
+
+Modules import each other by relative paths. So it is the folder that has a name of its own, made of all that is in it:
+a browser may keep each file for ever, and never mixes the files of two versions.
+"""
+
+import gzip
+import hashlib
+from collections.abc import Iterator
+from functools import cached_property
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import NamedTuple
+
+_TYPES = {
+    "css": "text/css; charset=utf-8",
+    "html": "text/html; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+_INDEX = "index.html"
+_PLACE = "{{assets}}"
+_PRELOADS = "{{preloads}}"
+_LEVEL = 9  # it is done once
+
+
+class Asset(NamedTuple):
+    """A file as it is sent."""
+
+    body: bytes
+    gzipped: bytes
+    content_type: str
+    etag: str
+
+
+class Site:
+    """All files of the page; they are read when the first is asked for.
+
+    `prefix` is the path under which `find` is asked for, relative to the document so that a proxy may put both below
+    another path.
+    """
+
+    def __init__(self, prefix: str, root: Traversable | None = None) -> None:
+        self._prefix = prefix
+        self._root = root or files("welldone.web") / "static"
+
+    @cached_property
+    def index(self) -> Asset:
+        """The document."""
+        folder = f"{self._prefix}/{self._hash}"
+        scripts = [name for name in self._found if name.endswith(".js")]
+        preloads = "\n".join(f'<link rel="modulepreload" href="{folder}/{name}">' for name in scripts)
+        text = self._found[_INDEX].decode().replace(_PLACE, folder).replace(_PRELOADS, preloads)
+        return _asset(_INDEX, text.encode())
+
+    def find(self, path: str) -> Asset | None:
+        """The file at a path below the prefix; None where there is none, or not in this version."""
+        return self._assets.get(path)
+
+    @cached_property
+    def _found(self) -> dict[str, bytes]:
+        return dict(sorted(_walk(self._root, "")))
+
+    @cached_property
+    def _hash(self) -> str:
+        digest = hashlib.sha256()
+        for name, body in self._found.items():
+            digest.update(b"%d %b %d " % (len(name), name.encode(), len(body)))
+            digest.update(body)
+        return digest.hexdigest()[:16]
+
+    @cached_property
+    def _assets(self) -> dict[str, Asset]:
+        named = ((name, body) for name, body in self._found.items() if name != _INDEX)
+        return {f"{self._hash}/{name}": _asset(name, body) for name, body in named}
+
+
+def _walk(folder: Traversable, path: str) -> Iterator[tuple[str, bytes]]:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _walk(entry, f"{path}{entry.name}/")
+        elif entry.name.rpartition(".")[2] in _TYPES:
+            yield path + entry.name, entry.read_bytes()
+
+
+def _asset(name: str, body: bytes) -> Asset:
+    etag = f'"{hashlib.sha256(body).hexdigest()[:16]}"'
+    kind = _TYPES[name.rpartition(".")[2]]
+    return Asset(body, gzip.compress(body, _LEVEL, mtime=0), kind, etag)

@@ -1,0 +1,110 @@
+// The page: its views, and what stands in the bar above them.
+
+import { makeApi } from "./api.js";
+import { makeChat } from "./chat/index.js";
+import { toast } from "./dialog.js";
+import { h } from "./dom.js";
+import { makeInspector } from "./inspector/index.js";
+import { showShortcuts, shortcut } from "./keys.js";
+import { makeServerView } from "./server/index.js";
+import { makeThemeButton } from "./theme.js";
+
+const VIEWS = /** @type {const} */ ({ chat: "Chat", server: "Server" });
+const OPEN = "welldone.inspector"; // whether the inspector is open
+
+/** @typedef {keyof typeof VIEWS} View */
+
+function start() {
+  const base = new URL(".", document.baseURI);
+  /** @type {Page} */
+  const page = { bus: new EventTarget(), base, ...makeApi(base) };
+  const rooms = { chat: byId("chat"), server: byId("server") };
+  const server = makeServerView(rooms.server, page);
+  makeInspector(byId("inspector"), page);
+  const tabs = makeTabs();
+  /** @param {View} view */
+  const show = (view) => {
+    for (const name of /** @type {View[]} */ (Object.keys(VIEWS))) {
+      rooms[name].hidden = name !== view;
+      tabs[name].setAttribute("aria-current", name === view ? "page" : "false");
+    }
+    document.body.dataset.view = view;
+    if (view === "server") server.show();
+    else server.hide();
+  };
+  window.addEventListener("hashchange", () => show(viewOf(location.hash)));
+  page.bus.addEventListener("view", (event) => {
+    location.hash = /** @type {CustomEvent<View>} */ (event).detail;
+  });
+  makeTools(page);
+  show(viewOf(location.hash));
+  makeChat(rooms.chat, page);
+}
+
+/** @returns {Record<View, HTMLAnchorElement>} */
+function makeTabs() {
+  const links = Object.entries(VIEWS).map(([name, title]) => [name, h("a", { href: `#${name}`, class: "tab" }, title)]);
+  byClass("views").append(...links.map(([, link]) => link));
+  return Object.fromEntries(links);
+}
+
+/** @param {Page} page */
+function makeTools(page) {
+  const inspector = makeInspectorButton(page);
+  byClass("tools").append(
+    inspector,
+    makeThemeButton(),
+    h("button", { type: "button", class: "quiet", "aria-label": "Keyboard shortcuts", title: "Keyboard shortcuts (?)",
+      on: { click: showShortcuts } }, "?"),
+  );
+  shortcut("Alt+I", "Show or hide the stream inspector", () => inspector.click());
+  shortcut("Alt+1", "Go to the chat", () => page.bus.dispatchEvent(new CustomEvent("view", { detail: "chat" })));
+  shortcut("Alt+2", "Go to the server view", () =>
+    page.bus.dispatchEvent(new CustomEvent("view", { detail: "server" })),
+  );
+}
+
+/** @param {Page} page */
+function makeInspectorButton(page) {
+  const room = byId("inspector");
+  const button = h("button", { type: "button", "aria-controls": "inspector" }, "Inspector");
+  /** @param {boolean} isOpen */
+  const open = (isOpen) => {
+    room.hidden = !isOpen;
+    button.setAttribute("aria-pressed", String(isOpen));
+    document.body.dataset.inspector = isOpen ? "open" : "closed";
+    localStorage.setItem(OPEN, String(isOpen));
+  };
+  button.addEventListener("click", () => open(room.hidden));
+  page.bus.addEventListener("trace", () => open(true));
+  page.bus.addEventListener("close-inspector", () => open(false));
+  // On a narrow screen the inspector lies over the chat: it waits until it is wanted.
+  const isWide = matchMedia("(min-width: 1100px)").matches;
+  open(isWide && localStorage.getItem(OPEN) !== "false");
+  return button;
+}
+
+/**
+ * @param {string} hash
+ * @returns {View}
+ */
+function viewOf(hash) {
+  return hash === "#server" ? "server" : "chat";
+}
+
+/** @param {string} id */
+function byId(id) {
+  const found = document.getElementById(id);
+  if (!found) throw new Error(`there is no #${id}`);
+  return found;
+}
+
+/** @param {string} name */
+function byClass(name) {
+  const found = document.querySelector(`.${name}`);
+  if (!(found instanceof HTMLElement)) throw new Error(`there is no .${name}`);
+  return found;
+}
+
+window.addEventListener("unhandledrejection", (event) => toast(String(event.reason?.message ?? event.reason), "error"));
+start();

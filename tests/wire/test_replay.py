@@ -1,0 +1,200 @@
+"""A stream mended once more, frame by frame."""
+
+import json
+
+import pytest
+
+from tests.wire.build import (
+    CHAT,
+    COMPLETIONS,
+    DONE,
+    FALLBACK,
+    FALLBACKS,
+    counted,
+    finish,
+    frame,
+    role,
+    say,
+    stream,
+    text,
+    text_choice,
+    text_chunk,
+    words,
+)
+from welldone.wire.asked import Asked
+from welldone.wire.dialects.natives import native_for
+from welldone.wire.dialects.responses.writer import Responses
+from welldone.wire.events import Failure, Finish, KeepAlive, Opening, Text, Usage
+from welldone.wire.fold import Fold
+from welldone.wire.head import Endpoint, Head
+from welldone.wire.merge import Parts
+from welldone.wire.pipe import Pipe
+from welldone.wire.replay import Replay, Step
+
+HELLO = stream(role(), *words("Hel", "lo"), finish())
+GONE = Failure("the engine is gone", code="engine_died")
+MESSAGE_START = (
+    b'event: message_start\ndata: {"type":"message_start","message":{"id":"msg_1","type":"message","role":"assistant",'
+    b'"content":[],"model":"m","stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":1,"output_tokens":1}}}'
+    b"\n\n"
+)
+HEADS = {Endpoint.RESPONSES: Head("resp_1", 1, "m"), Endpoint.MESSAGES: Head("msg_1", 1, "m")}
+
+
+def chat(asked: Asked | None = None, **how: object) -> Pipe:
+    return Pipe(CHAT, fallback=FALLBACK, asked=asked, **how)  # type: ignore[arg-type] - whatever a test wants
+
+
+def said(steps: list[Step]) -> bytes:
+    return b"".join(step.said for step in steps)
+
+
+def heard(steps: list[Step]) -> bytes:
+    return b"".join(step.heard for step in steps)
+
+
+def test_each_frame_is_a_step_with_its_events_and_what_went_out_for_it() -> None:
+    replay = Replay(chat())
+    steps = replay.feed(HELLO) + replay.close()
+    assert [list(step.events) for step in steps] == [
+        [Opening(0)],
+        [Text(0, "Hel")],
+        [Text(0, "lo")],
+        [],
+        [],
+        [Finish(0, "stop")],
+    ]
+    assert [step.heard for step in steps[:-1]] == [part + b"\n\n" for part in HELLO.split(b"\n\n")[:-1]]
+    assert [step.byte for step in steps[:2]] == [0, len(steps[0].heard)]
+    assert b'"content":"Hel"' in steps[1].said
+    assert steps[-1].heard == b""
+    assert steps[-1].said.endswith(DONE)
+    assert not any(step.notes for step in steps)
+
+
+def test_a_note_stands_where_its_frame_is_and_is_counted_by_frame() -> None:
+    twice = say({"role": "assistant", "content": "x"})
+    replay = Replay(chat())
+    steps = replay.feed(stream(role(), twice, text("y"), twice, finish())) + replay.close()
+    noted = [[(note.rule, note.count, bool(note.heard)) for note in step.notes] for step in steps]
+    assert noted[1] == [("delta-role-once", 1, True)]
+    assert noted[2] == []
+    assert noted[3] == [("delta-role-once", 1, False)]
+
+
+def test_what_stands_between_frames_belongs_to_the_next_one() -> None:
+    data = b"\xef\xbb\xbf" + frame(role()) + b"\n\n" + frame(text("x")) + b"\n"
+    replay = Replay(chat())
+    steps = replay.feed(data) + replay.close()
+    assert steps[0].heard == b"\xef\xbb\xbf" + frame(role())
+    assert [note.rule for note in steps[0].notes] == ["sse-no-bom"]
+    assert steps[1].heard == b"\n\n" + frame(text("x"))
+    assert steps[-1].heard == b"\n"
+
+
+def test_a_frame_that_is_too_long_is_one_step_with_the_failure() -> None:
+    replay = Replay(chat(limit_bytes=200))
+    steps = replay.feed(frame(role()) + b"data: " + b"x" * 300)
+    assert [type(event) for event in steps[-1].events] == [Failure]
+    assert steps[-1].heard.endswith(b"x" * 300)
+    assert replay.feed(b"more") == []
+    assert replay.close()[-1].heard == b"more"
+
+
+def test_an_answer_that_breaks_off_ends_with_its_error() -> None:
+    replay = Replay(chat())
+    steps = replay.feed(frame(role()) + frame(text("x")) + b"data: {")
+    steps += replay.fail(GONE)
+    assert steps[-2].heard == b"data: {"
+    assert steps[-1].events[-1] == GONE
+    assert b"engine_died" in steps[-1].said
+    assert steps[-1].said.endswith(DONE)
+    assert replay.fail(GONE) == []
+
+
+def test_a_sign_of_life_is_a_step() -> None:
+    replay = Replay(chat())
+    (step,) = replay.keep_alive()
+    assert (list(step.events), step.said) == ([KeepAlive()], b": keep-alive\n\n")
+    assert Replay(Fold(CHAT, fallback=FALLBACK)).keep_alive() == []
+
+
+def test_a_sign_of_life_that_is_numbered_shifts_what_follows() -> None:
+    def make() -> Pipe:
+        return Pipe(CHAT, fallback=HEADS[Endpoint.RESPONSES], dialect=Responses({}))
+
+    pipe, replay = make(), Replay(make())
+    plain = pipe.feed(frame(role())) + pipe.keep_alive() + pipe.feed(frame(text("x"))) + pipe.close()
+    steps = replay.feed(frame(role())) + replay.keep_alive() + replay.feed(frame(text("x"))) + replay.close()
+    assert said(steps) == plain
+
+
+def test_a_reply_that_is_not_streamed_is_said_at_its_end() -> None:
+    replay = Replay(Fold(CHAT, fallback=FALLBACK))
+    steps = [*replay.feed(HELLO), *replay.close(), replay.body()]
+    assert said(steps[:-1]) == b""
+    assert heard(steps) == HELLO
+    assert json.loads(steps[-1].said)["choices"][0]["message"]["content"] == "Hello"
+
+
+def test_a_whole_reply_is_one_step() -> None:
+    reply = {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": []}
+    reply["choices"] = [{"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}]
+    data = json.dumps(reply).encode()
+    replay = Replay(Fold(CHAT, fallback=FALLBACK))
+    first = replay.whole(data)
+    assert [step.heard for step in first] == [data]
+    assert Text(0, "Hi") in first[0].events
+    replay.close()
+    assert json.loads(replay.body().said)["choices"][0]["message"]["content"] == "Hi"
+
+
+def test_parts_have_steps_of_their_own() -> None:
+    asked = Asked(usage=True, choices=2)
+    replay = Replay(chat(asked, parts=Parts(2)))
+    usage = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
+    body = stream(role(), text("x"), finish(), counted(usage))
+    steps = replay.feed(body, 1) + replay.feed(body, 0) + replay.close(1) + replay.close(0)
+    assert heard([step for step in steps if step.part == 0]) == body
+    assert heard([step for step in steps if step.part == 1]) == body
+    assert isinstance(steps[-1].events[0], Usage)
+    assert steps[-1].said.endswith(DONE)
+
+
+def test_completions_are_read_as_what_they_are() -> None:
+    replay = Replay(Pipe(COMPLETIONS, fallback=FALLBACKS[COMPLETIONS]))
+    steps = replay.feed(stream(text_chunk(text_choice("x")))) + replay.close()
+    assert Text(0, "x") in steps[0].events
+
+
+@pytest.mark.parametrize("endpoint", [Endpoint.RESPONSES, Endpoint.MESSAGES])
+def test_a_native_stream_tells_its_own_events(endpoint: Endpoint) -> None:
+    data = {
+        Endpoint.RESPONSES: b'data: {"type":"response.created","response":{"id":"resp_1","output":[]}}\n\n',
+        Endpoint.MESSAGES: MESSAGE_START,
+    }[endpoint]
+    replay = Replay(native_for(endpoint, fallback=HEADS[endpoint]))
+    steps = replay.feed(data) + replay.feed(b": ping\n\n")
+    assert [event["type"] for event in steps[0].events if isinstance(event, dict)] != []
+    assert b"event: " in steps[0].said
+    assert list(steps[1].events) == []
+    last = replay.fail(GONE)
+    assert b"the engine is gone" in last[-1].said
+    assert replay.close() == []
+
+
+def test_a_native_reply_that_was_not_streamed_is_one_step() -> None:
+    data = b'{"id":"msg_1","type":"message","role":"assistant","content":[{"type":"text","text":"Hi"}]}'
+    replay = Replay(native_for(Endpoint.MESSAGES, fallback=HEADS[Endpoint.MESSAGES], is_stream=False))
+    steps = [*replay.whole(data), *replay.close(), replay.body()]
+    assert steps[0].heard == data
+    assert steps[0].notes
+    assert json.loads(steps[-1].said)["content"] == [{"type": "text", "text": "Hi"}]
+
+
+def test_what_follows_the_error_of_a_native_stream_is_noted_without_being_read() -> None:
+    error = b'event: error\ndata: {"type":"error","error":{"type":"api_error","message":"no"}}\n\n'
+    replay = Replay(native_for(Endpoint.MESSAGES, fallback=HEADS[Endpoint.MESSAGES]))
+    steps = replay.feed(MESSAGE_START + error + MESSAGE_START) + replay.close()
+    assert heard(steps) == MESSAGE_START + error + MESSAGE_START
+    assert "msg-error-last" in [note.rule for note in steps[2].notes]
