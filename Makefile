@@ -13,6 +13,7 @@ DEV_READY := $(VENV)/.dev-ready
 CLIENTS := .venv-clients
 PEERS := .venv-bench
 SERVERS := .venv-servers
+WEB := tests/web
 IS_NEW_ENOUGH := -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
 COVERED := --include='*/welldone/wire/*,*/welldone/rules/*'
 LOCK := $(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --python-version 3.11 \
@@ -23,7 +24,7 @@ LOCK_CPU = $(filter-out --universal,$(LOCK)) --python-platform x86_64-manylinux_
 GPU_ONLY := $(addprefix --no-emit-package ,torchvision torchaudio torchcodec triton)
 
 .PHONY: help serve test clients matrix coverage check lint types contracts docs docs-check format bench bench-serve \
-	bench-gateway bench-tool bench-cancel servers lock lock-servers clean
+	bench-gateway bench-tool bench-cancel bench-page web-types shots servers lock lock-servers clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -42,7 +43,7 @@ matrix: $(TEST_READY) clients ## try every server on every client, and write doc
 coverage: $(TEST_READY) ## after `make test COVER=1`: every branch of wire and rules has run
 	$(BIN)/python -m coverage report --fail-under=100 $(COVERED)
 
-check: lint types contracts docs-check ## all that CI does
+check: lint types web-types contracts docs-check ## all that CI does
 	$(MAKE) test COVER=1
 	$(MAKE) coverage
 
@@ -52,6 +53,9 @@ lint: $(DEV_READY) ## format and lint, changing nothing
 
 types: $(DEV_READY) ## mypy, strict
 	$(BIN)/mypy
+
+web-types: $(WEB)/node_modules/.ready ## the types of the page's JavaScript (needs npm)
+	$(WEB)/node_modules/.bin/tsc -p src/welldone/web
 
 contracts: $(DEV_READY) ## who may import whom
 	$(BIN)/lint-imports
@@ -81,6 +85,12 @@ bench-tool: $(TEST_READY) ## what `welldone bench` costs, beside other clients; 
 bench-cancel: $(SERVE_READY) ## how soon an upstream hears that a client has left
 	$(BIN)/python benchmarks/cancel.py $(ARGS)
 
+bench-page: $(TEST_READY) ## what a long stream costs the page (needs Chromium); ARGS="--frames 10000"
+	$(BIN)/python -m benchmarks.page $(ARGS)
+
+shots: $(TEST_READY) ## take the pictures of docs/images anew (needs Chromium)
+	$(BIN)/python -m tests.web.shots
+
 servers: $(SERVE_READY) ## check real servers, and write docs/servers.md anew; ARGS="--only vllm,litellm"
 	$(BIN)/python tools/servers.py $(ARGS)
 
@@ -100,7 +110,8 @@ lock-servers: ## compile requirements/servers-*.in and guidellm.in anew (needs u
 
 clean: ## remove what these commands made
 	rm -rf $(VENV) $(CLIENTS) $(PEERS) $(SERVERS) build dist htmlcov .coverage .coverage.*
-	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache tests/oracle/node/node_modules
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf tests/oracle/node/node_modules $(WEB)/node_modules
 	find src tests tools benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # The package is linked, not copied, so that an edit under src needs no new installation.
@@ -120,6 +131,10 @@ $(TEST_READY): requirements/test.txt $(SERVE_READY)
 
 $(DEV_READY): requirements/dev.txt $(TEST_READY)
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.txt
+	touch $@
+
+$(WEB)/node_modules/.ready: $(WEB)/package-lock.json
+	npm ci --prefix $(WEB) --no-audit --no-fund --loglevel=error
 	touch $@
 
 $(CLIENTS)/%/.ready: requirements/%.txt

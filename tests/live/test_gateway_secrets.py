@@ -128,6 +128,8 @@ def provoke(scene: Scene) -> None:
         "/metrics",
         "/health",
         "/",
+        "/page/api/state",
+        "/page/api/rules/end-done-last",
         "/props",
         "/v1/nothing",
         f"/v1/files{query}",

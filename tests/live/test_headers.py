@@ -60,13 +60,6 @@ def test_health_needs_no_key(tiny_server: Running) -> None:
     assert ask(tiny_server, "/health", headers={"Authorization": ""}).ok() == {"status": "ok"}
 
 
-def test_the_front_page_says_what_this_is(tiny_server: Running) -> None:
-    reply = ask(tiny_server, "/")
-    assert reply.status == 200
-    assert reply.trace.media_type == "text/html"
-    assert b"/v1/chat/completions" in reply.trace.body
-
-
 def metrics(server: Running) -> dict[str, float]:
     """All numbers, by name and labels."""
     reply = ask(server, "/metrics")

@@ -11,7 +11,7 @@ from welldone.serve.page.recent import LIMIT, Recent
 KEY = "canary-key-0123456789"
 
 
-def _line(number: int = 1, **fields: object) -> Answered:
+def _line(number: int = 1, /, **fields: object) -> Answered:
     given = {"request_id": f"req_{number}", "principal": "ci", "method": "POST", "path": "/v1/chat/completions"}
     return msgspec.convert({**given, "status": 200, "duration_ms": 1.5, **fields}, Answered)
 

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -150,10 +151,8 @@ def test_a_question_that_is_none_gets_nothing_and_harms_nobody(question: bytes, 
         reader, writer = await asyncio.open_unix_connection(folder / "1.sock")
         writer.write(question)
         writer.write_eof()
-        try:
+        with suppress(ConnectionError):  # it does not wait for the rest
             assert await reader.read() in (b"", b"\0")
-        except ConnectionError:
-            pass  # it did not wait for the rest
         writer.close()
         await siblings.stop()
 

@@ -14,9 +14,7 @@ from tests.wire.build import (
     finish,
     frame,
     role,
-    say,
     stream,
-    text,
     text_choice,
     text_chunk,
     words,
@@ -41,8 +39,8 @@ MESSAGE_START = (
 HEADS = {Endpoint.RESPONSES: Head("resp_1", 1, "m"), Endpoint.MESSAGES: Head("msg_1", 1, "m")}
 
 
-def chat(asked: Asked | None = None, **how: object) -> Pipe:
-    return Pipe(CHAT, fallback=FALLBACK, asked=asked, **how)  # type: ignore[arg-type] - whatever a test wants
+def chat() -> Pipe:
+    return Pipe(CHAT, fallback=FALLBACK)
 
 
 def said(steps: list[Step]) -> bytes:
@@ -73,37 +71,37 @@ def test_each_frame_is_a_step_with_its_events_and_what_went_out_for_it() -> None
 
 
 def test_a_note_stands_where_its_frame_is_and_is_counted_by_frame() -> None:
-    twice = say({"role": "assistant", "content": "x"})
+    odd = b"data: 5\n\n"
     replay = Replay(chat())
-    steps = replay.feed(stream(role(), twice, text("y"), twice, finish())) + replay.close()
+    steps = replay.feed(stream(role(), odd, *words("y"), odd, finish())) + replay.close()
     noted = [[(note.rule, note.count, bool(note.heard)) for note in step.notes] for step in steps]
-    assert noted[1] == [("delta-role-once", 1, True)]
+    assert noted[1] == [("sse-no-foreign-json", 1, True)]
     assert noted[2] == []
-    assert noted[3] == [("delta-role-once", 1, False)]
+    assert noted[3] == [("sse-no-foreign-json", 1, False)]
 
 
 def test_what_stands_between_frames_belongs_to_the_next_one() -> None:
-    data = b"\xef\xbb\xbf" + frame(role()) + b"\n\n" + frame(text("x")) + b"\n"
+    data = b"\xef\xbb\xbf" + frame(role()) + b"\n\n" + frame(*words("x")) + b"\n"
     replay = Replay(chat())
     steps = replay.feed(data) + replay.close()
     assert steps[0].heard == b"\xef\xbb\xbf" + frame(role())
     assert [note.rule for note in steps[0].notes] == ["sse-no-bom"]
-    assert steps[1].heard == b"\n\n" + frame(text("x"))
+    assert steps[1].heard == b"\n\n" + frame(*words("x"))
     assert steps[-1].heard == b"\n"
 
 
 def test_a_frame_that_is_too_long_is_one_step_with_the_failure() -> None:
-    replay = Replay(chat(limit_bytes=200))
+    replay = Replay(Pipe(CHAT, fallback=FALLBACK, limit_bytes=200))
     steps = replay.feed(frame(role()) + b"data: " + b"x" * 300)
-    assert [type(event) for event in steps[-1].events] == [Failure]
+    assert isinstance(steps[-1].events[-1], Failure)
     assert steps[-1].heard.endswith(b"x" * 300)
-    assert replay.feed(b"more") == []
-    assert replay.close()[-1].heard == b"more"
+    assert [(step.heard, step.said) for step in replay.feed(b"more")] == [(b"more", b"")]
+    assert replay.close()[-1].said == DONE
 
 
 def test_an_answer_that_breaks_off_ends_with_its_error() -> None:
     replay = Replay(chat())
-    steps = replay.feed(frame(role()) + frame(text("x")) + b"data: {")
+    steps = replay.feed(frame(role()) + frame(*words("x")) + b"data: {")
     steps += replay.fail(GONE)
     assert steps[-2].heard == b"data: {"
     assert steps[-1].events[-1] == GONE
@@ -124,8 +122,8 @@ def test_a_sign_of_life_that_is_numbered_shifts_what_follows() -> None:
         return Pipe(CHAT, fallback=HEADS[Endpoint.RESPONSES], dialect=Responses({}))
 
     pipe, replay = make(), Replay(make())
-    plain = pipe.feed(frame(role())) + pipe.keep_alive() + pipe.feed(frame(text("x"))) + pipe.close()
-    steps = replay.feed(frame(role())) + replay.keep_alive() + replay.feed(frame(text("x"))) + replay.close()
+    plain = pipe.feed(frame(role())) + pipe.keep_alive() + pipe.feed(frame(*words("x"))) + pipe.close()
+    steps = replay.feed(frame(role())) + replay.keep_alive() + replay.feed(frame(*words("x"))) + replay.close()
     assert said(steps) == plain
 
 
@@ -138,9 +136,8 @@ def test_a_reply_that_is_not_streamed_is_said_at_its_end() -> None:
 
 
 def test_a_whole_reply_is_one_step() -> None:
-    reply = {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": []}
-    reply["choices"] = [{"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}]
-    data = json.dumps(reply).encode()
+    answer = {"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}
+    data = json.dumps({"id": "x", "object": "chat.completion", "model": "m", "choices": [answer]}).encode()
     replay = Replay(Fold(CHAT, fallback=FALLBACK))
     first = replay.whole(data)
     assert [step.heard for step in first] == [data]
@@ -151,9 +148,9 @@ def test_a_whole_reply_is_one_step() -> None:
 
 def test_parts_have_steps_of_their_own() -> None:
     asked = Asked(usage=True, choices=2)
-    replay = Replay(chat(asked, parts=Parts(2)))
+    replay = Replay(Pipe(CHAT, fallback=FALLBACK, asked=asked, parts=Parts(2)))
     usage = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
-    body = stream(role(), text("x"), finish(), counted(usage))
+    body = stream(role(), *words("x"), finish(), counted(usage))
     steps = replay.feed(body, 1) + replay.feed(body, 0) + replay.close(1) + replay.close(0)
     assert heard([step for step in steps if step.part == 0]) == body
     assert heard([step for step in steps if step.part == 1]) == body

@@ -1,0 +1,75 @@
+"""A gateway in front of an upstream that says what a test tells it to: what the page gets is known to the last byte."""
+
+import json
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tests.live.server import Running
+from tests.live.upstream import Upstream, gateway
+from welldone.engines.scripts import CHUNK, HELLO, Piece, Reply, Script
+
+Json = dict[str, Any]
+
+MODELS = ("scripted", "other")
+DONE = Piece("data: [DONE]\n\n")
+
+
+def delta(value: Json, finish: str | None = None, *, after_s: float = 0.0) -> Piece:
+    """A chunk with this delta."""
+    return Piece(CHUNK % (msgspec.json.encode(value).decode(), json.dumps(finish)), after_s=after_s)
+
+
+ROLE = delta({"role": "assistant", "content": ""})
+STOP = delta({}, "stop")
+
+
+def usage(prompt: int, completion: int) -> Piece:
+    """The chunk that counts tokens."""
+    counts = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    body = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "scripted", "choices": []}
+    return Piece(f"data: {json.dumps({**body, 'usage': counts})}\n\n")
+
+
+def saying(*texts: str, counts: tuple[int, int] = (7, 3)) -> Reply:
+    """A right answer, one frame for each text."""
+    return Reply((ROLE, *(delta({"content": text}) for text in texts), STOP, usage(*counts), DONE))
+
+
+class Stage:
+    """What stands behind the gateway, and the gateway."""
+
+    def __init__(self, upstream: Upstream, server: Running, next_replies: deque[Reply]) -> None:
+        self.upstream, self.server = upstream, server
+        self._next = next_replies
+
+    def will(self, *replies: Reply) -> None:
+        """These are the next answers, in this order; the last one stays."""
+        self._next.clear()
+        self._next.extend(replies)
+
+    def asked(self) -> Json:
+        """The body of the newest request that reached the upstream."""
+        body: Json = json.loads(self.upstream.posts()[-1].body)
+        return body
+
+
+@contextmanager
+def staged(
+    folder: Path, *options: str, models: Sequence[str] = MODELS, key: str | None = None, more: str = ""
+) -> Iterator[Stage]:
+    """A stage, for as long as the `with` block lasts."""
+    replies = deque([HELLO])
+    named = {"object": "list", "data": [{"id": name, "object": "model"} for name in models]}
+    made = Upstream(lambda _: replies.popleft() if len(replies) > 1 else replies[0], Script(models=named))
+    try:
+        made.start()
+        each = {"models": list(models)}
+        with gateway(folder, made.url, options=options, each=each, key=key, more=more) as server:
+            yield Stage(made, server, replies)
+    finally:
+        made.end()

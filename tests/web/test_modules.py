@@ -1,0 +1,20 @@
+"""The page's modules alone, in Node: what needs no browser."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent / "js"
+LIMIT_S = 120.0
+
+
+def test_the_modules_keep_what_their_own_tests_say() -> None:
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("no node here")
+    files = sorted(map(str, TESTS.glob("*.test.js")))
+    assert files
+    ran = subprocess.run([node, "--test", *files], capture_output=True, text=True, timeout=LIMIT_S)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
