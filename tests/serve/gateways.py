@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.serve.scripts import Serving
+from tests.serve.scripts import SITE, Serving
 from welldone.engines.scripted import Script, Scripted
 from welldone.engines.scripts import Reply
 from welldone.engines.upstream_settings import UpstreamSettings
@@ -54,7 +54,7 @@ async def gateway(
             for name, upstream in zip(NAMES, upstreams, strict=False)
         ]
         whole = Config(server=ServeSettings(port=0, **settings), models=(), upstreams=tuple(wanted))
-        server = Server(dataclasses.replace(whole, **(config or {})), keys=keys, folder=folder)
+        server = Server(dataclasses.replace(whole, **(config or {})), keys=keys, folder=folder, site=SITE)
         await server.start()
         stack.push_async_callback(server.stop)
         yield Gateway(server, upstreams)

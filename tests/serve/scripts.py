@@ -19,7 +19,10 @@ from welldone.rules.trace import Trace
 from welldone.serve.answers import Answer
 from welldone.serve.server import Server
 from welldone.serve.settings import Config, ServeSettings
+from welldone.web.site import Site
 
+SITE = Site("page/assets")
+"""The page, as the command serves it."""
 ROLE = Piece(CHUNK % ('{"role":"assistant","content":""}', "null"))
 HELLO = Piece(CHUNK % ('{"content":"Hello"}', "null"))
 STOP = Piece(CHUNK % ("{}", '"stop"'))
@@ -134,7 +137,8 @@ async def scripted(
     script.write_bytes(msgspec.json.encode(Script(posts=posts) if posts else Script()))
     command = (sys.executable, "-m", "welldone.engines.scripted", "--port", "{port}", "--script", str(script))
     models = (ModelSettings(name="m", command=command, **(model or {})),)
-    server = Server(Config(server=ServeSettings(port=0, **settings), models=models), keys=(), folder=folder)
+    config = Config(server=ServeSettings(port=0, **settings), models=models)
+    server = Server(config, keys=(), folder=folder, site=SITE)
     await server.start()
     try:
         await server.fleet.models[0].ready()

@@ -1,6 +1,5 @@
 """Models that are loaded and unloaded by hand: at once, by admins only, and never from under somebody by mistake."""
 
-import asyncio
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -12,7 +11,7 @@ import pytest
 from tests.net.aio import run
 from tests.serve.gateways import gateway
 from tests.serve.scripts import CHAT, DONE, HELLO, ROLE, STOP, Heard, Serving, scripted
-from welldone.engines.fleet import State
+from welldone.engines.fleet import EngineError, State
 from welldone.engines.scripts import Piece, Reply
 from welldone.engines.settings import ModelSettings
 from welldone.serve.server import Server
@@ -31,11 +30,8 @@ async def _unload(serving: Serving, headers: str = "", **more: object) -> Heard:
     return await serving.ask({"model": "m", **more}, "/models/unload", headers)
 
 
-async def _becomes(serving: Serving, state: State) -> None:
-    """Wait until the model is there, or not."""
-    model = serving.server.fleet.models[0]
-    while model.state is not state:
-        await asyncio.sleep(0.01)
+def _state(serving: Serving) -> State:
+    return serving.server.fleet.models[0].state
 
 
 @asynccontextmanager
@@ -54,12 +50,13 @@ def test_a_model_is_loaded_and_unloaded_by_hand(tiny_model: Path, tmp_path: Path
     async def main() -> None:
         async with _serving(tmp_path, ModelSettings(name="m", file=tiny_model, aliases=("tiny",))) as serving:
             model = serving.server.fleet.models[0]
-            assert model.state is State.UNLOADED
+            assert _state(serving) is State.UNLOADED
             assert (await _load(serving, "tiny")).json == SUCCESS
-            await _becomes(serving, State.READY)
+            assert _state(serving) is State.LOADING
+            await model.ready()
             assert (await _load(serving)).json == SUCCESS
             assert (await _unload(serving)).json == SUCCESS
-            await _becomes(serving, State.UNLOADED)
+            assert _state(serving) is State.UNLOADED
             assert (await _unload(serving)).json == SUCCESS
             assert (await serving.ask({**CHAT, "max_tokens": 2})).status == 200
 
@@ -73,7 +70,7 @@ def test_a_model_that_answers_is_not_unloaded_unless_it_is_forced(tmp_path: Path
             await reader.readuntil(b"Hello")
             refused = await _unload(serving)
             assert (refused.status, refused.error["code"]) == (409, "model_busy")
-            assert serving.server.fleet.models[0].state is State.READY
+            assert _state(serving) is State.READY
             assert (await _unload(serving, force=True)).json == SUCCESS
             rest = await reader.read()
             assert rest.count(b'data: {"error"') == 1
@@ -110,7 +107,8 @@ def test_a_model_that_cannot_be_loaded_is_refused_while_it_is_left_alone(tmp_pat
         broken = ModelSettings(name="m", file=tmp_path / "none.gguf")
         async with _serving(tmp_path, broken) as serving:
             assert (await _load(serving)).json == SUCCESS
-            await _becomes(serving, State.FAILED)
+            with pytest.raises(EngineError):
+                await serving.server.fleet.models[0].ready()
             refused = await _load(serving)
             assert (refused.status, refused.error["code"]) == (503, "model_unavailable")
 

@@ -5,6 +5,7 @@ to open the stream, to keep a silent line alive, to wait for a slow client, and 
 """
 
 import asyncio
+import copy
 import logging
 import time
 from collections import deque
@@ -21,12 +22,14 @@ from welldone.serve import log, refusals
 from welldone.serve.backends import Backend, Seat, told
 from welldone.serve.errors import ApiError
 from welldone.serve.metrics import StreamTimes
+from welldone.serve.page.tapes import Watch
 from welldone.serve.parts import Part, from_failure
 from welldone.serve.recording import Recorder
 from welldone.serve.refusals import from_engine, too_large
 from welldone.serve.reports import Report
 from welldone.serve.requests import Request
 from welldone.serve.settings import ServeSettings
+from welldone.serve.taping import Both, Taping
 from welldone.serve.troubles import Trouble
 from welldone.wire.dialects.dialect import KEEP_ALIVE, Dialect
 from welldone.wire.dialects.natives import NATIVE, native_for
@@ -78,6 +81,7 @@ class Answer:
         report: Report,
         headers: Callable[[], Mapping[str, str]],
         recorder: Recorder | None = None,
+        watch: Watch | None = None,
     ) -> None:
         self._call = call
         self._request = request
@@ -88,6 +92,7 @@ class Answer:
         self.times: StreamTimes = report.times
         self._headers = headers
         self._recorder = recorder
+        self._watch = watch
         self._again = again  # reads the request once more, when the model is loaded and its abilities are known
         self._loop = asyncio.get_running_loop()
         self._endpoint = Endpoint(request.endpoint)
@@ -117,24 +122,31 @@ class Answer:
         self._todo: deque[Part] = deque()
 
     def _make_pipe(self) -> Pipe | Fold | Native:
+        if self._watch is not None:
+            self._watch.made(self._making())
+        return self._making()()
+
+    def _making(self) -> Callable[[], Pipe | Fold | Native]:
+        """How a pipe for the request is made, once. It holds nothing of us: a watch may keep it for long."""
         request = self._request
         if self._endpoint in NATIVE:
-            return native_for(
+            return partial(
+                native_for,
                 self._endpoint,
                 fallback=self._head,
                 request=self._echo,
                 model=self.backend.shown,
                 is_stream=request.is_stream,
             )
-        kind = Pipe if request.is_stream else Fold
-        return kind(
+        return partial(
+            Pipe if request.is_stream else Fold,
             self._endpoint,
             fallback=self._head,
             asked=msgspec.structs.replace(request.asked, is_usage_ours=True, top_logprobs=request.top_logprobs),
             parts=Parts(len(request.parts), request.prompts, tuple(request.echo or ())),
             forced=request.forced,
             model=self.backend.shown,
-            dialect=self._dialect,
+            dialect=copy.copy(self._dialect),  # it may keep the end of its answer: each pipe has one of its own
             reasoning=self._reasoning,
         )
 
@@ -171,6 +183,8 @@ class Answer:
         if self._is_over or self.error is not None:
             return
         self.error = error
+        if self._watch is not None:
+            self._watch.fail(error.failure())
         try:
             self._say(self.pipe.fail(error.failure()))
         except Exception as mistake:  # noqa: BLE001 - whatever is wrong with us, the client hears an end
@@ -225,16 +239,26 @@ class Answer:
     async def _ask(self, part: Part, seat: Seat) -> Trouble | None:
         self.report.seat(seat)
         self.times.sent()
-        tuned = seat.upstream
-        if tuned is not None:
-            think = cast("Think", tuned.settings.think)
-            reword = partial(refusals.reword, secrets=tuned.secrets)
-            self.pipe.tune(part.number, think=think, strict=frozenset(tuned.settings.strict), reword=reword)
+        self._tune(part, seat)
         body = self._body(part.number, seat)
-        tape = None
-        if self._recorder is not None and tuned is not None:
+        encoded = msgspec.json.encode(body)
+        tape: Taping | None = None
+        if self._recorder is not None and seat.upstream is not None:
             tape = self._recorder.begin(self._path, body, seat.name, self.report.request_id)
-        return await part.ask(seat, self._path, msgspec.json.encode(body), tape, told(seat, self._passed))
+        if self._watch is not None:
+            watching = self._watch.ask(part.number, seat.name, encoded, is_local=seat.upstream is None)
+            tape = watching if tape is None else Both((tape, watching))
+        return await part.ask(seat, self._path, encoded, tape, told(seat, self._passed))
+
+    def _tune(self, part: Part, seat: Seat) -> None:
+        tuned = seat.upstream
+        if tuned is None:
+            return
+        think, strict = cast("Think", tuned.settings.think), frozenset(tuned.settings.strict)
+        reword = partial(refusals.reword, secrets=tuned.secrets)
+        self.pipe.tune(part.number, think=think, strict=strict, reword=reword)
+        if self._watch is not None:
+            self._watch.tune(part.number, think=think, strict=strict, reword=reword)
 
     def _may_retry(self, part: Part, trouble: Trouble, seat: Seat) -> bool:
         """Once, where nothing of the part has gone out yet, and somebody may do better."""
@@ -287,6 +311,8 @@ class Answer:
         if self._heard_bytes > _WHOLE_LIMIT_BYTES and self.pipe.keeps:
             self.break_off(too_large())
             return False
+        if self._watch is not None:
+            self._watch.feed(data, part)
         said = self.pipe.feed(data, part)
         if self.pipe.failure is not None:
             self._break(part, said)
@@ -316,6 +342,8 @@ class Answer:
         if self._is_over:
             return
         self.times.more()
+        if self._watch is not None:
+            self._watch.whole(data, part)
         said = self.pipe.whole(data, part)
         if self.pipe.failure is not None:
             self._break(part, said)
@@ -336,7 +364,7 @@ class Answer:
         if self._is_over:
             return
         self._ended += 1
-        said = self.pipe.close(part)
+        said = self._close(part)
         if self.pipe.failure is not None:
             self._break(part, said)
             return
@@ -356,8 +384,13 @@ class Answer:
         if self.backend.upstreams and self._stream is None:
             self.error = trouble.error  # then it is a status
         self._say(said)
-        self._say(self.pipe.close(part))
+        self._say(self._close(part))
         self._end()
+
+    def _close(self, part: int) -> bytes | None:
+        if self._watch is not None:
+            self._watch.close(part)
+        return self.pipe.close(part)
 
     def _begin(self) -> None:
         self._is_accepted = True
@@ -374,6 +407,8 @@ class Answer:
         if failure is not None:
             raise from_failure(failure).error
         assert not isinstance(self.pipe, Pipe)
+        if self._watch is not None:
+            self._watch.body()
         told = {**self.report.headers(), **self.report.trailers(self.pipe)}
         return Reply(200, self.pipe.body(), headers={**self._headers(), **told})
 
@@ -432,6 +467,8 @@ class Answer:
         self._kept_at = now
         if self._comments < _COMMENTS_LIMIT:
             self._comments += 1
+            if self._watch is not None:
+                self._watch.keep_alive()
             stream.write(self.pipe.keep_alive())
         return self._settings.keep_alive_s
 

@@ -15,6 +15,7 @@ from welldone.serve.backends import Local, Remote
 from welldone.serve.errors import ApiError
 from welldone.serve.limits import Limits
 from welldone.serve.metrics import Metrics
+from welldone.serve.page.tapes import HEADER, Tapes, Watch
 from welldone.serve.readers_of_reasoning import names_for
 from welldone.serve.recording import Recorder
 from welldone.serve.reports import WANTED, Report
@@ -75,6 +76,7 @@ class Generator:
         limits: Limits,
         *,
         recorder: Recorder | None,
+        tapes: Tapes | None = None,
         head: Callable[[Ask], dict[str, str]],
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -84,6 +86,7 @@ class Generator:
         self._metrics = metrics
         self._limits = limits
         self._recorder = recorder
+        self._tapes = tapes
         self._head = head
         self._now = now
 
@@ -101,13 +104,32 @@ class Generator:
         Raises:
             ApiError: there is none, and nothing was sent.
         """
+        watch = self._watch(ask, backend, order)
         try:
-            return await self._answer(ask, backend, order)
+            return await self._answer(ask, backend, order, watch)
         except ApiError as error:
             rename(error, order.names)
+            if watch is not None:
+                watch.refused(error.body(ask.shape, ask.id))
             raise
+        finally:
+            if watch is not None:
+                watch.end()
 
-    async def _answer(self, ask: Ask, backend: Local | Remote, order: Order) -> Reply | None:
+    def _watch(self, ask: Ask, backend: Local | Remote, order: Order) -> Watch | None:
+        """What keeps the answer for the page, if that is how it was asked for."""
+        if self._tapes is None or (name := ask.call.headers.get(HEADER)) is None:
+            return None
+        return self._tapes.begin(
+            ask.principal,
+            name,
+            endpoint=order.endpoint.value,
+            model=backend.name,
+            is_stream=order.body.get("stream") is True,
+            began=ask.began,
+        )
+
+    async def _answer(self, ask: Ask, backend: Local | Remote, order: Order, watch: Watch | None) -> Reply | None:
         reading = _reading(order, backend)
         request = reading()
         times = self._metrics.begin()
@@ -130,6 +152,7 @@ class Generator:
             ),
             headers=lambda: self._head(ask),
             recorder=self._recorder,
+            watch=watch,
         )
         self.answers.add(answer)
         try:

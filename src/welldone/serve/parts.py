@@ -15,7 +15,7 @@ from welldone.net.outbound import Exchange, OutboundError, around_chunk
 from welldone.serve import refusals
 from welldone.serve.backends import Seat
 from welldone.serve.errors import ApiError
-from welldone.serve.recording import Tape
+from welldone.serve.taping import Taping
 from welldone.serve.times import StreamTimes
 from welldone.serve.troubles import ERROR_LIMIT_BYTES, ERROR_S, Trouble, refused, timed_out
 from welldone.wire.events import Failure
@@ -102,7 +102,7 @@ class Part:
         self._loop = asyncio.get_running_loop()
         self._seat: Seat | None = None
         self._exchange: Exchange | None = None
-        self._tape: Tape | None = None
+        self._tape: Taping | None = None
         self._flow: _Flow | None = None
         self._is_between = True  # no frame has begun and not ended: what begins with a colon now is a comment
         self._kind = _Kind.UNKNOWN
@@ -119,7 +119,7 @@ class Part:
         return self._seat.idle_s if self.has_begun else self._seat.first_byte_s
 
     async def ask(
-        self, seat: Seat, path: str, body: bytes, tape: Tape | None, headers: Iterable[tuple[str, str]]
+        self, seat: Seat, path: str, body: bytes, tape: Taping | None, headers: Iterable[tuple[str, str]]
     ) -> Trouble | None:
         """Ask for it, and wait until all of it was heard; what went wrong, if something did."""
         self._seat, self._tape = seat, tape

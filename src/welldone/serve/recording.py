@@ -26,6 +26,7 @@ import msgspec
 
 from welldone.net.secrets import Secrets
 from welldone.serve import log
+from welldone.serve.taping import HARMLESS
 
 WAITING_LIMIT_BYTES = 64 * 2**20
 """What may wait for the disk, over all traces: a second of a slow disk."""
@@ -44,20 +45,6 @@ _FLUSH_BYTES = 16384  # what a trace holds before it goes to the writer: 16 MB f
 _PIECES_LIMIT = 2**20  # times that are kept of one trace; what comes later counts to its last piece
 _PIECE_BYTES = 16  # what a time and a size take in memory
 _NAME_LIMIT = 64
-_HEADERS = frozenset(
-    {
-        "cache-control",
-        "content-encoding",
-        "content-length",
-        "content-type",
-        "date",
-        "retry-after",
-        "server",
-        "transfer-encoding",
-        "x-accel-buffering",
-        "x-request-id",
-    }
-)
 _UNSAFE = re.compile(r"[^A-Za-z0-9.-]+")
 _encode = msgspec.json.encode
 
@@ -212,7 +199,7 @@ class Tape:
 
     def head(self, status: int, headers: Mapping[str, str]) -> None:
         """The reply begins."""
-        kept = [[name, value] for name, value in headers.items() if name.lower() in _HEADERS]
+        kept = [[name, value] for name, value in headers.items() if name.lower() in HARMLESS]
         self._facts = {"status": f"HTTP/1.1 {status}", "headers": kept, "head_s": self._now()}
 
     def data(self, data: bytes) -> None:

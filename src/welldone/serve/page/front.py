@@ -1,4 +1,4 @@
-"""The page's files as replies. They are open to all, so they say nothing of the models: the page asks for that itself."""
+"""The page's files as replies. They are open to all and say nothing of the models: the page asks for that itself."""
 
 import asyncio
 from typing import Protocol

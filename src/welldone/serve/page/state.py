@@ -257,7 +257,7 @@ class StateApi:
         )
 
     def _upstream(self, upstream: Upstream, counts: UpstreamCounts) -> UpstreamView:
-        listed = [model.id for model in upstream.listed or ()] or upstream.settings.models
+        models = upstream.settings.models or tuple(model.id for model in upstream.listed or ())
         findings = sorted(counts.findings.items(), key=lambda pair: -pair[1])
         return UpstreamView(
             name=upstream.name,
@@ -269,7 +269,7 @@ class StateApi:
             waiting=counts.waiting,
             # Each process has a share of it.
             limit=upstream.settings.limit * self._workers,
-            models=list(listed[:_MODELS_SHOWN]),
+            models=list(models[:_MODELS_SHOWN]),
             retry_after_s=upstream.retry_after_s,
             ttft_s=Times(
                 p50=quantile(FIRST_S, counts.first, 0.5),

@@ -1,9 +1,126 @@
 // Dialogs, and short messages that go away by themselves.
 
+import { h } from "./dom.js";
+
+/** @typedef {import("./dom.js").Child} Child */
+/** @typedef {{label: string, value: string, kind?: "primary" | "danger" | "quiet"}} Action */
+
+const MOST_TOASTS = 3; // more than a person reads at once
+const INFO_MS = 6_000; // time to read two lines
+const ACTION_MS = 12_000; // and to reach for a button
+
+let names = 0;
+
 /**
+ * A dialog over the page, until the person chooses: the value of the action, or null where they leave with Escape.
+ * The primary action is what Enter does. `accept` may keep it open.
+ *
+ * @param {{title: string, body: Child | Child[], actions?: Action[], accept?: (value: string) => boolean}} parts
+ * @returns {Promise<string | null>}
+ */
+export function dialog({ title, body, actions = [{ label: "Close", value: "close" }], accept = () => true }) {
+  const name = `dialog-${++names}`;
+  const box = h("dialog", { class: "dialog", "aria-labelledby": name });
+  return new Promise((settle) => {
+    /** @type {string | null} */
+    let chosen = null;
+    /** @param {string} value */
+    const choose = (value) => {
+      if (!accept(value)) return;
+      chosen = value;
+      box.close();
+    };
+    const primary = actions.find(({ kind }) => kind === "primary");
+    const form = h(
+      "form",
+      { noValidate: true },
+      h("h2", { id: name }, title),
+      h("div", { class: "dialog-body" }, body),
+      h("div", { class: "dialog-actions" }, actions.map((action) => makeAction(action, choose))),
+    );
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      if (primary) choose(primary.value);
+    });
+    box.append(form);
+    box.addEventListener("close", () => {
+      box.remove();
+      settle(chosen);
+    });
+    document.body.append(box);
+    box.showModal();
+  });
+}
+
+/**
+ * @param {Action} action
+ * @param {(value: string) => void} choose
+ */
+function makeAction({ label, value, kind }, choose) {
+  if (kind === "primary") return h("button", { type: "submit", class: "primary" }, label);
+  return h("button", { type: "button", class: kind ?? "", on: { click: () => choose(value) } }, label);
+}
+
+/**
+ * Whether the person is sure.
+ *
+ * @param {string} title
+ * @param {string} text
+ * @param {string} label of the button that does it
+ */
+export async function confirm(title, text, label) {
+  const actions = /** @type {Action[]} */ ([
+    { label: "Cancel", value: "" },
+    { label, value: "yes", kind: "danger" },
+  ]);
+  return (await dialog({ title, body: h("p", {}, text), actions })) === "yes";
+}
+
+/**
+ * A short message. An error stays until it is dismissed.
+ *
  * @param {string} message
  * @param {"info" | "error"} [kind]
+ * @param {{label: string, act: () => void}} [action]
  */
-export function toast(message, kind = "info") {
-  console.info(kind, message);
+export function toast(message, kind = "info", action) {
+  const regions = { info: region("info", "status"), error: region("error", "alert") };
+  const shown = [...document.querySelectorAll(".toast")];
+  // What is said again takes the place of what was said.
+  const again = shown.filter((other) => other.querySelector(".toast-text")?.textContent === message);
+  const others = shown.filter((other) => !again.includes(other));
+  for (const gone of [...again, ...others.slice(0, Math.max(0, others.length - MOST_TOASTS + 1))]) gone.remove();
+  regions[kind].append(makeToast(message, kind, action));
+}
+
+/**
+ * @param {string} message
+ * @param {"info" | "error"} kind
+ * @param {{label: string, act: () => void}} [action]
+ */
+function makeToast(message, kind, action) {
+  const box = h("div", { class: `toast ${kind}` }, h("span", { class: "toast-text", dir: "auto" }, message));
+  const go = () => box.remove();
+  if (action) {
+    const act = () => {
+      go();
+      action.act();
+    };
+    box.append(h("button", { type: "button", class: "mini", on: { click: act } }, action.label));
+  }
+  box.append(h("button", { type: "button", class: "quiet mini", "aria-label": "Dismiss", on: { click: go } }, "✕"));
+  if (kind === "info") setTimeout(go, action ? ACTION_MS : INFO_MS);
+  return box;
+}
+
+/**
+ * The place of toasts, which is read out when something is put into it.
+ *
+ * @param {string} kind
+ * @param {"status" | "alert"} role
+ * @returns {Element}
+ */
+function region(kind, role) {
+  const all = document.querySelector(".toasts") ?? document.body.appendChild(h("div", { class: "toasts" }));
+  return all.querySelector(`.toasts-${kind}`) ?? all.appendChild(h("div", { class: `toasts-${kind}`, role }));
 }

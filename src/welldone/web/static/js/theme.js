@@ -1,7 +1,38 @@
-// Light or dark.
+// Light or dark: as the system has it and changes it, or as the person chose. theme-early.js does the same before the
+// first paint.
+
 import { h } from "./dom.js";
+
+const KEPT = "welldone.theme";
+const MODES = /** @type {const} */ (["system", "light", "dark"]);
+const SIGNS = { system: "◐", light: "☀", dark: "☾" };
+
+/** @typedef {typeof MODES[number]} Mode */
 
 /** The button that changes it. */
 export function makeThemeButton() {
-  return h("button", { type: "button", class: "quiet", "aria-label": "Theme" }, "◐");
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  let mode = kept();
+  const button = h("button", { type: "button", class: "quiet theme" });
+  const show = () => {
+    const isDark = mode === "dark" || (mode === "system" && system.matches);
+    document.documentElement.dataset.theme = isDark ? "dark" : "light";
+    button.textContent = SIGNS[mode];
+    button.title = `Theme: ${mode}`;
+    button.setAttribute("aria-label", button.title);
+  };
+  button.addEventListener("click", () => {
+    mode = MODES[(MODES.indexOf(mode) + 1) % MODES.length];
+    localStorage.setItem(KEPT, mode);
+    show();
+  });
+  system.addEventListener("change", show);
+  show();
+  return button;
+}
+
+/** @returns {Mode} */
+function kept() {
+  const value = localStorage.getItem(KEPT);
+  return MODES.find((mode) => mode === value) ?? "system";
 }

@@ -1,9 +1,282 @@
-// The playground.
+// The playground: a conversation with a model, the others beside it, and its settings.
+
+import { copy } from "../clipboard.js";
+import { toast } from "../dialog.js";
+import { h } from "../dom.js";
+import { shortcut } from "../keys.js";
+import { Composer } from "./composer.js";
+import { keptForRetry, newConversation, newMessage, waitingCalls, without } from "./conversation.js";
+import { Library } from "./library.js";
+import { ModelPicker } from "./models.js";
+import { readOptions } from "./options.js";
+import { Run } from "./run.js";
+import { Settings } from "./settings.js";
+import { Thread } from "./thread.js";
+import { makeWelcome } from "./welcome.js";
+
+/**
+ * @typedef {import("./conversation.js").Conversation} Conversation
+ * @typedef {import("./conversation.js").Message} Message
+ */
+
+const ENDS = { whole: "Answer complete", stopped: "Answer stopped", broken: "The answer broke off" };
 
 /**
  * @param {HTMLElement} root
  * @param {Page} page
  */
 export function makeChat(root, page) {
-  void [root, page];
+  const chat = new Chat(page);
+  root.append(...chat.elements);
+  root.classList.add("chat");
+  root.addEventListener("keydown", (event) => chat.typed(event));
+  shortcut("Alt+N", "New conversation", () => chat.create());
+  shortcut("Alt+M", "Write a message", () => chat.focus());
+  // Models may have been loaded in the server's view.
+  window.addEventListener("hashchange", () => root.hidden || void chat.refreshModels());
+  void chat.start();
+}
+
+class Chat {
+  #page;
+  #conversation = newConversation();
+  /** @type {Map<string, Run>} answers under way, by the id of their conversation */
+  #runs = new Map();
+  #status = h("div", { role: "status", class: "sr-only" });
+
+  /** @param {Page} page */
+  constructor(page) {
+    this.#page = page;
+    this.welcome = makeWelcome((text) => this.#send(text));
+    this.models = new ModelPicker(page, () => this.welcome.setModel(this.models.model));
+    this.settings = new Settings(() => this.#changedSettings());
+    this.composer = new Composer(
+      (text) => this.#send(text),
+      () => this.#stop(),
+    );
+    this.thread = new Thread(this.#acts(), this.welcome.element);
+    this.library = new Library({
+      current: () => this.#conversation,
+      create: () => this.create(),
+      open: (id) => this.open(id),
+      removed: (id) => this.#removed(id),
+    });
+    const { sidebar } = this.library;
+    this.elements = [
+      sidebar.element,
+      h(
+        "div",
+        { class: "talk" },
+        h("div", { class: "talk-head" }, sidebar.button, this.models.element, this.settings.button),
+        this.thread.element,
+        this.composer.element,
+        this.#status,
+      ),
+      this.settings.element,
+    ];
+    this.#show();
+  }
+
+  async start() {
+    void this.refreshModels();
+    const newest = await this.library.start();
+    // Who was quick has begun one already.
+    if (newest && !this.#conversation.messages.length) await this.open(newest);
+    this.focus();
+  }
+
+  async refreshModels() {
+    await this.models.refresh();
+    this.models.choose(this.#conversation.model);
+  }
+
+  focus() {
+    this.composer.focus();
+  }
+
+  create() {
+    this.#conversation = newConversation();
+    this.#turnTo();
+  }
+
+  /** @param {string} id */
+  async open(id) {
+    const conversation = this.#runs.get(id)?.conversation ?? (await this.library.load(id));
+    if (!conversation) return;
+    this.#conversation = conversation;
+    this.models.choose(conversation.model);
+    this.#turnTo();
+  }
+
+  /** @param {KeyboardEvent} event */
+  typed(event) {
+    if (event.key !== "Escape" || event.defaultPrevented) return;
+    if (this.library.sidebar.isOpen) this.library.sidebar.close();
+    else if (this.settings.isOpen && this.settings.element.contains(/** @type {Node} */ (event.target))) {
+      this.settings.close();
+    } else this.#stop();
+  }
+
+  /** Another conversation is shown. */
+  #turnTo() {
+    this.library.sidebar.close();
+    this.#show();
+    this.thread.toEnd();
+    this.focus();
+    void this.library.refresh();
+  }
+
+  #show() {
+    const run = this.#runs.get(this.#conversation.id);
+    this.thread.show(this.#conversation, run);
+    this.settings.show(this.#conversation);
+    this.composer.setRunning(run !== undefined);
+  }
+
+  /** @returns {import("./message.js").Acts} */
+  #acts() {
+    return {
+      retry: (message) => void this.#retry(message),
+      edit: (message, text) => void this.#edit(message, text),
+      copy: (message) => void this.#copy(message),
+      remove: (message) => void this.#remove(message),
+      sendResults: (results) => this.#sendResults(results),
+    };
+  }
+
+  /**
+   * Say something, and hear the answer; false where it cannot be sent now.
+   *
+   * @param {string} text
+   */
+  #send(text) {
+    if (!this.#canAsk()) return false;
+    if (waitingCalls(this.#conversation.messages).length) {
+      toast("The model waits for the results of its tool calls.");
+      this.thread.focusResult();
+      return false;
+    }
+    this.#conversation.messages.push(newMessage("user", text));
+    void this.#ask();
+    this.focus();
+    return true;
+  }
+
+  /** @param {string[]} results */
+  #sendResults(results) {
+    if (!this.#canAsk()) return;
+    const calls = waitingCalls(this.#conversation.messages);
+    const said = calls.map(({ id }, place) => ({ ...newMessage("tool", results[place] ?? ""), tool_call_id: id }));
+    this.#conversation.messages.push(...said);
+    void this.#ask();
+    this.focus();
+  }
+
+  /** Whether there is a model, and nothing wrong in the settings; else the person is led there. */
+  #canAsk() {
+    const [wrong] = Object.keys(readOptions(this.#conversation.options).errors);
+    if (wrong) {
+      toast("One of the settings cannot be sent.", "error");
+      this.settings.open(wrong);
+    } else if (!this.models.model) {
+      toast("There is no model to talk to yet.", "error");
+    }
+    return !wrong && this.models.model !== "" && !this.#runs.has(this.#conversation.id);
+  }
+
+  /** Ask for the next answer of the conversation that is shown. */
+  async #ask() {
+    const conversation = this.#conversation;
+    const { model, isCold } = this.models;
+    conversation.model = model;
+    conversation.updated_at = Date.now();
+    const run = new Run(this.#page, conversation, model, this.#acts());
+    this.#runs.set(conversation.id, run);
+    this.#status.textContent = "";
+    this.#show();
+    this.thread.toEnd();
+    void this.library.save(conversation);
+    const outcome = await run.go(() => this.#save(conversation));
+    this.#runs.delete(conversation.id);
+    this.#status.textContent = ENDS[outcome];
+    if (conversation === this.#conversation) this.#show();
+    if (isCold) void this.models.refresh();
+  }
+
+  #stop() {
+    this.#runs.get(this.#conversation.id)?.stop();
+  }
+
+  /** Stop the answer under way, and wait until it is settled. */
+  async #stopped() {
+    const run = this.#runs.get(this.#conversation.id);
+    run?.stop();
+    await run?.settled;
+  }
+
+  /** @param {Message} message */
+  async #retry(message) {
+    await this.#stopped();
+    if (!this.#canAsk()) return;
+    this.#conversation.messages = keptForRetry(this.#conversation.messages, message);
+    void this.#ask();
+    this.focus();
+  }
+
+  /**
+   * @param {Message} message
+   * @param {string} text
+   */
+  async #edit(message, text) {
+    await this.#stopped();
+    if (message.role === "user" && !this.#canAsk()) return;
+    message.content = text;
+    this.thread.forget(message);
+    if (message.role === "user") {
+      await this.#retry(message);
+      return;
+    }
+    this.#show();
+    this.#save(this.#conversation);
+    this.focus();
+  }
+
+  /** @param {Message} message */
+  async #copy({ content, refusal }) {
+    const isCopied = await copy(content || refusal || "");
+    toast(isCopied ? "Copied." : "The browser does not let this page copy.", isCopied ? "info" : "error");
+  }
+
+  /** @param {Message} message */
+  async #remove(message) {
+    await this.#stopped();
+    const conversation = this.#conversation;
+    const before = conversation.messages;
+    /** @param {Message[]} messages */
+    const put = (messages) => {
+      conversation.messages = messages;
+      if (conversation === this.#conversation) this.#show();
+      this.#save(conversation);
+    };
+    put(without(before, message));
+    toast("Message deleted.", "info", { label: "Undo", act: () => put(before) });
+    this.focus();
+  }
+
+  /** A conversation was deleted. @param {string} id */
+  #removed(id) {
+    const run = this.#runs.get(id);
+    run?.stop();
+    this.#runs.delete(id);
+    if (id === this.#conversation.id) this.create();
+  }
+
+  #changedSettings() {
+    if (this.#conversation.messages.length) this.#save(this.#conversation);
+  }
+
+  /** @param {Conversation} conversation */
+  #save(conversation) {
+    void this.library.save(conversation);
+  }
 }

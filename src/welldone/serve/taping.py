@@ -1,0 +1,55 @@
+"""Who keeps what a server says to us, as it comes: a recorder, a page that watches, or both."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+HARMLESS = frozenset(
+    {
+        "cache-control",
+        "content-encoding",
+        "content-length",
+        "content-type",
+        "date",
+        "retry-after",
+        "server",
+        "transfer-encoding",
+        "x-accel-buffering",
+        "x-request-id",
+    }
+)
+"""Headers of replies that hold no secret. Others are not kept."""
+
+
+class Taping(Protocol):
+    """Keeps one exchange."""
+
+    def head(self, status: int, headers: Mapping[str, str]) -> None:
+        """The reply begins."""
+
+    def data(self, data: bytes) -> None:
+        """More of its body."""
+
+    def end(self, error: str | None, *, is_left: bool = False) -> None:
+        """It has ended: whole, or with what went wrong. What is said of it later counts less."""
+
+
+class Both:
+    """Tells several of the same exchange."""
+
+    def __init__(self, tapes: Sequence[Taping]) -> None:
+        self._tapes = tapes
+
+    def head(self, status: int, headers: Mapping[str, str]) -> None:
+        """The reply begins."""
+        for tape in self._tapes:
+            tape.head(status, headers)
+
+    def data(self, data: bytes) -> None:
+        """More of its body."""
+        for tape in self._tapes:
+            tape.data(data)
+
+    def end(self, error: str | None, *, is_left: bool = False) -> None:
+        """It has ended."""
+        for tape in self._tapes:
+            tape.end(error, is_left=is_left)

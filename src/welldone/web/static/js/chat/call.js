@@ -1,0 +1,50 @@
+// A tool call as a card: its name, its arguments as they come, and a place for its result.
+
+import { h } from "../dom.js";
+import { visible } from "../text.js";
+import { JsonText } from "./json.js";
+
+export class CallCard {
+  #name = h("code");
+  #arguments = h("div", { class: "call-arguments" });
+  #json = new JsonText(this.#arguments);
+  #result = h("textarea", { rows: 2, placeholder: "What the tool gives back", spellcheck: false });
+  #field = h("label", { class: "call-result", hidden: true }, "Result", this.#result);
+
+  constructor() {
+    this.element = h(
+      "section",
+      { class: "call", "aria-label": "Tool call" },
+      h("div", { class: "call-name" }, h("span", { class: "badge info" }, "tool call"), this.#name),
+      this.#arguments,
+      this.#field,
+    );
+  }
+
+  /** What was typed as its result. */
+  get result() {
+    return this.#result.value;
+  }
+
+  /**
+   * @param {string} name
+   * @param {string} piece
+   */
+  hear(name, piece) {
+    if (!this.#name.textContent) this.#name.textContent = visible(name);
+    if (piece) this.#json.append(piece);
+  }
+
+  end() {
+    this.#json.end();
+  }
+
+  /** @param {boolean} isWaiting whether a result is wanted */
+  setWaiting(isWaiting) {
+    this.#field.hidden = !isWaiting;
+  }
+
+  focus() {
+    this.#result.focus();
+  }
+}

@@ -1,0 +1,154 @@
+// Conversations as plain values: their messages, what an edit drops, and the request that goes to the server.
+// Messages have OpenAI's shape; what is known about how an answer came stands beside it in `answer`.
+
+import { readOptions } from "./options.js";
+
+/**
+ * @typedef {{id: string, type: "function", function: {name: string, arguments: string}}} ToolCall
+ *
+ * @typedef {object} AnswerFacts how an answer came
+ * @property {string} model
+ * @property {"whole" | "stopped" | "broken"} outcome
+ * @property {string | null} error in the server's words
+ * @property {string | null} finish_reason
+ * @property {boolean} is_json whether a JSON schema was asked for
+ * @property {number | null} ttft_ms
+ * @property {number | null} duration_ms
+ * @property {number | null} thought_ms
+ * @property {number | null} tokens_per_s
+ * @property {number | null} prompt_tokens
+ * @property {number | null} completion_tokens
+ *
+ * @typedef {object} Message
+ * @property {string} id
+ * @property {"user" | "assistant" | "tool"} role
+ * @property {string} content
+ * @property {string} [reasoning_content]
+ * @property {string} [refusal]
+ * @property {ToolCall[]} [tool_calls]
+ * @property {string} [tool_call_id]
+ * @property {AnswerFacts} [answer]
+ *
+ * @typedef {object} Conversation
+ * @property {string} id
+ * @property {string} title empty: it is made of the first words
+ * @property {string} model the one that was asked last
+ * @property {string} system the system prompt
+ * @property {import("./options.js").Options} options
+ * @property {Message[]} messages
+ * @property {number} created_at milliseconds, as Date.now()
+ * @property {number} updated_at
+ */
+
+const TITLE_LENGTH = 48; // about two lines of the list
+const UNTITLED = "New conversation";
+
+/** A name for a conversation or a message. `crypto.randomUUID` is missing where the page comes by plain HTTP. */
+export function newId() {
+  return [...crypto.getRandomValues(new Uint8Array(12))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+/**
+ * @param {number} [now]
+ * @returns {Conversation}
+ */
+export function newConversation(now = Date.now()) {
+  return { id: newId(), title: "", model: "", system: "", options: {}, messages: [], created_at: now, updated_at: now };
+}
+
+/**
+ * @param {Message["role"]} role
+ * @param {string} content
+ * @returns {Message}
+ */
+export function newMessage(role, content) {
+  return { id: newId(), role, content };
+}
+
+/**
+ * Its given name, else its first words.
+ *
+ * @param {Conversation} conversation
+ */
+export function titleOf({ title, messages }) {
+  if (title) return title;
+  const first = messages.find(({ role }) => role === "user")?.content ?? "";
+  // Only the beginning is looked at: a message may be long.
+  const words = first.slice(0, 4 * TITLE_LENGTH).replace(/\s+/g, " ").trim();
+  if (words.length <= TITLE_LENGTH) return words || UNTITLED;
+  const cut = words.slice(0, TITLE_LENGTH);
+  const space = cut.lastIndexOf(" ");
+  return `${cut.slice(0, space > TITLE_LENGTH / 2 ? space : TITLE_LENGTH)}…`;
+}
+
+/**
+ * What to keep when an answer is asked for again: all before it; or, of a message of a person, all up to it.
+ *
+ * @param {Message[]} messages
+ * @param {Message} message
+ */
+export function keptForRetry(messages, message) {
+  const place = messages.indexOf(message);
+  return messages.slice(0, message.role === "assistant" ? place : place + 1);
+}
+
+/**
+ * The messages without one. The results of its tool calls go with it: they answer nothing then.
+ *
+ * @param {Message[]} messages
+ * @param {Message} message
+ */
+export function without(messages, message) {
+  const calls = new Set(message.tool_calls?.map(({ id }) => id));
+  const place = messages.indexOf(message);
+  const next = messages.findIndex(({ role }, at) => at > place && role !== "tool");
+  const end = next < 0 ? messages.length : next;
+  return messages.filter(
+    (other, at) => other !== message && !(at > place && at < end && calls.has(other.tool_call_id ?? "")),
+  );
+}
+
+/**
+ * The tool calls at the end that wait for their results.
+ *
+ * @param {Message[]} messages
+ * @returns {ToolCall[]}
+ */
+export function waitingCalls(messages) {
+  const last = messages.at(-1);
+  return last?.answer?.outcome === "whole" ? (last.tool_calls ?? []) : [];
+}
+
+/**
+ * The body of the request for the next answer. Only what was set is in it.
+ *
+ * @param {Conversation} conversation
+ * @param {string} model
+ * @returns {Record<string, unknown>}
+ */
+export function requestBody({ system, options, messages }, model) {
+  const before = system.trim() ? [{ role: "system", content: system }] : [];
+  return {
+    model,
+    messages: [...before, ...messages.flatMap(asSent)],
+    stream: true,
+    stream_options: { include_usage: true },
+    ...readOptions(options).fields,
+  };
+}
+
+/**
+ * A message as the server is told it; nothing for an answer of which nothing came.
+ *
+ * @param {Message} message
+ * @returns {Record<string, unknown>[]}
+ */
+function asSent({ role, content, refusal, tool_calls, tool_call_id, answer }) {
+  if (role === "tool") return [{ role, content, tool_call_id }];
+  if (role === "user") return [{ role, content }];
+  const text = content || refusal || null;
+  // Calls of an answer that broke off may be cut in the middle.
+  const calls = answer && answer.outcome !== "whole" ? [] : (tool_calls ?? []);
+  if (calls.length) return [{ role, content: text, tool_calls: calls }];
+  return text === null ? [] : [{ role, content: text }];
+}

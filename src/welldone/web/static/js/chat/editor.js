@@ -1,0 +1,34 @@
+// A box in which a message is changed.
+
+import { h } from "../dom.js";
+
+/**
+ * @param {string} text
+ * @param {string} label of the button that keeps it
+ * @param {{save: (text: string) => void, cancel: () => void}} acts
+ */
+export function makeEditor(text, label, { save, cancel }) {
+  const rows = Math.min(16, text.slice(0, 2_000).split("\n").length + 1);
+  const box = h("textarea", { "aria-label": "Edited message", rows, value: text });
+  /** @param {KeyboardEvent} event */
+  const onKey = (event) => {
+    if (event.key === "Escape") cancel();
+    else if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) save(box.value);
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  };
+  box.addEventListener("keydown", onKey);
+  const element = h(
+    "div",
+    { class: "editor" },
+    box,
+    h(
+      "div",
+      { class: "editor-buttons" },
+      h("button", { type: "button", class: "primary", title: "Ctrl+Enter", on: { click: () => save(box.value) } }, label),
+      h("button", { type: "button", title: "Esc", on: { click: cancel } }, "Cancel"),
+    ),
+  );
+  return { element, focus: () => box.focus() };
+}

@@ -1,0 +1,35 @@
+// Text that should be JSON, shown with line breaks and indents while it comes. What turns out to be none is shown as
+// any other answer.
+
+import { Live } from "../markdown/index.js";
+import { Pretty } from "./pretty.js";
+
+const FENCE = "~~~~~~"; // no line of indented JSON begins with it
+
+export class JsonText {
+  #live;
+  #pretty = new Pretty();
+  /** @type {boolean | null} null: nothing was heard yet */
+  #isJson = null;
+
+  /** @param {HTMLElement} root */
+  constructor(root) {
+    this.#live = new Live(root);
+  }
+
+  /** @param {string} piece */
+  append(piece) {
+    if (this.#isJson === null) {
+      const start = piece.trimStart()[0];
+      if (start === undefined) return;
+      this.#isJson = start === "{" || start === "[";
+      if (this.#isJson) this.#live.append(`${FENCE}json\n`);
+    }
+    this.#live.append(this.#isJson ? this.#pretty.feed(piece) : piece);
+  }
+
+  end() {
+    if (this.#isJson) this.#live.append(`\n${FENCE}`);
+    this.#live.end();
+  }
+}

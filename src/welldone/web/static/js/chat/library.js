@@ -1,0 +1,167 @@
+// The conversations that are kept: their list, and what a person does with them there.
+
+import { dialog, toast } from "../dialog.js";
+import { h } from "../dom.js";
+import { pick, save as saveFile } from "../files.js";
+import { count } from "../format.js";
+import { visible } from "../text.js";
+import { Sidebar } from "./sidebar.js";
+import { MemoryStore, openStore, StoreError } from "./store.js";
+import { MOST_BYTES, read, TransferError, write } from "./transfer.js";
+
+/**
+ * @typedef {import("./conversation.js").Conversation} Conversation
+ * @typedef {import("./store.js").Head} Head
+ * @typedef {import("./store.js").Store} Store
+ *
+ * @typedef {object} Shown what the library must know of the chat
+ * @property {() => Conversation} current
+ * @property {() => void} create
+ * @property {(id: string) => Promise<void>} open
+ * @property {(id: string) => void} removed
+ */
+
+const TITLE_LENGTH = 120;
+const NOT_LASTING = "This browser keeps nothing here: conversations are gone when the page is closed. Export them.";
+
+export class Library {
+  #shown;
+  /** @type {Store} */
+  #store = new MemoryStore();
+  /** @type {Set<string> | null} those that a search found; null: there is no search */
+  #found = null;
+
+  /** @param {Shown} shown */
+  constructor(shown) {
+    this.#shown = shown;
+    this.sidebar = new Sidebar({
+      create: shown.create,
+      open: (id) => void shown.open(id),
+      rename: (head) => void this.#rename(head),
+      remove: (head) => void this.#remove(head),
+      search: (words) => void this.#search(words),
+      exportFile: () => void this.#export(),
+      importFile: () => void this.#import(),
+    });
+  }
+
+  /** The id of the conversation that was changed last. */
+  async start() {
+    this.#store = await openStore();
+    this.sidebar.note(this.#store.isLasting ? "" : NOT_LASTING);
+    const [newest] = await this.refresh();
+    return newest?.id;
+  }
+
+  /** @param {string} id */
+  load(id) {
+    return this.#store.load(id);
+  }
+
+  /**
+   * Keep conversations; false, and a message, where the browser refuses.
+   *
+   * @param {...Conversation} conversations
+   */
+  async save(...conversations) {
+    const isKept = await this.#try(this.#store.save(conversations));
+    await this.refresh();
+    return isKept;
+  }
+
+  /** Show the list as it is now. */
+  async refresh() {
+    const heads = await this.#store.heads();
+    const listed = heads.filter(({ id }) => this.#found?.has(id) ?? true);
+    this.sidebar.show(listed, this.#shown.current().id);
+    return heads;
+  }
+
+  /** @param {string} words */
+  async #search(words) {
+    this.#found = words ? await this.#store.search(words) : null;
+    await this.refresh();
+  }
+
+  /** @param {Head} head */
+  async #rename({ id, title }) {
+    const input = h("input", { value: title, maxLength: TITLE_LENGTH, "aria-label": "Title", autocomplete: "off" });
+    const chosen = await dialog({
+      title: "Rename the conversation",
+      body: input,
+      actions: [
+        { label: "Cancel", value: "" },
+        { label: "Rename", value: "yes", kind: "primary" },
+      ],
+    });
+    const conversation = chosen ? await this.#find(id) : undefined;
+    if (!conversation) return;
+    conversation.title = input.value.trim();
+    await this.save(conversation);
+  }
+
+  /** @param {Head} head */
+  async #remove({ id, title }) {
+    const conversation = await this.#find(id);
+    this.#shown.removed(id);
+    await this.#try(this.#store.remove(id));
+    await this.refresh();
+    if (!conversation) return;
+    const undo = () => void this.save(conversation).then(() => this.#shown.open(id));
+    toast(`Deleted “${visible(title)}”.`, "info", { label: "Undo", act: undo });
+  }
+
+  async #export() {
+    const chosen = await dialog({
+      title: "Export conversations",
+      body: h("p", {}, "As a JSON file that people can read and this page can import."),
+      actions: [
+        { label: "Cancel", value: "", kind: "quiet" },
+        { label: "All conversations", value: "all" },
+        { label: "This conversation", value: "one", kind: "primary" },
+      ],
+    });
+    if (!chosen) return;
+    const conversations = chosen === "all" ? await this.#all() : [this.#shown.current()];
+    const now = new Date();
+    saveFile(`welldone-${now.toISOString().slice(0, 10)}.json`, write(conversations, now));
+  }
+
+  async #import() {
+    const file = await pick({ accept: ".json,application/json", limitBytes: MOST_BYTES });
+    if (!file) return;
+    try {
+      const conversations = read(file.text);
+      if (!(await this.save(...conversations))) return;
+      await this.#shown.open(conversations[0].id);
+      toast(conversations.length === 1 ? "One conversation imported." : `${count(conversations.length)} imported.`);
+    } catch (error) {
+      if (!(error instanceof TransferError)) throw error;
+      toast(`${visible(file.name)} was not imported. ${visible(error.message)}`, "error");
+    }
+  }
+
+  /** Every conversation, the one that is shown as it is now. */
+  async #all() {
+    const found = await Promise.all((await this.#store.heads()).map(({ id }) => this.#find(id)));
+    return found.filter((one) => one !== undefined);
+  }
+
+  /** @param {string} id */
+  async #find(id) {
+    const current = this.#shown.current();
+    return current.id === id ? current : this.#store.load(id);
+  }
+
+  /** @param {Promise<void>} work */
+  async #try(work) {
+    try {
+      await work;
+      return true;
+    } catch (error) {
+      if (!(error instanceof StoreError)) throw error;
+      toast(error.message, "error");
+      return false;
+    }
+  }
+}

@@ -1,0 +1,109 @@
+// What the articles of all messages have in common, and the article of a message that a person or a tool wrote.
+
+import { h } from "../dom.js";
+import { count } from "../format.js";
+import { pieces, visible } from "../text.js";
+import { makeEditor } from "./editor.js";
+
+/**
+ * @typedef {import("./conversation.js").Message} Message
+ *
+ * @typedef {object} Acts what a person can do to a message
+ * @property {(message: Message) => void} retry
+ * @property {(message: Message, text: string) => void} edit
+ * @property {(message: Message) => void} copy
+ * @property {(message: Message) => void} remove
+ * @property {(results: string[]) => void} sendResults
+ */
+
+const WHO = { user: "You", assistant: "Assistant", tool: "Tool" };
+const LONG = 20_000; // characters of a message that are shown at first
+
+/**
+ * The frame of a message: who wrote it, a body, a foot, and the buttons.
+ *
+ * @param {Message} message
+ * @param {Acts} acts
+ */
+export function makeArticle(message, acts) {
+  const body = h("div", { class: "message-body" });
+  const facts = h("div", { class: "message-facts" });
+  const edit = button("Edit", () => editIn(body, message, acts));
+  const buttons = h(
+    "div",
+    { class: "message-buttons" },
+    button("Copy", () => acts.copy(message)),
+    edit,
+    button("Retry", () => acts.retry(message)),
+    button("Delete", () => acts.remove(message)),
+  );
+  const element = h(
+    "article",
+    { class: `message ${message.role}`, "aria-label": WHO[message.role] },
+    h("div", { class: "message-who", "aria-hidden": "true" }, WHO[message.role]),
+    body,
+    h("div", { class: "message-foot" }, facts, buttons),
+  );
+  return { element, body, facts, buttons };
+}
+
+/**
+ * The article of what a person or a tool said: text as it is.
+ *
+ * @param {Message} message
+ * @param {Acts} acts
+ */
+export function makeSaid(message, acts) {
+  const { element, body } = makeArticle(message, acts);
+  body.append(plainText(message.content));
+  return element;
+}
+
+/**
+ * Text as it was written; the rest of a long one waits until it is wanted.
+ *
+ * @param {string} text
+ */
+function plainText(text) {
+  const [start = "", ...rest] = text.length > LONG ? pieces(text, LONG) : [text];
+  const shown = h("div", { class: "plain", dir: "auto" }, visible(start));
+  if (!rest.length) return shown;
+  const more = h("button", { type: "button", class: "mini" }, `Show all ${count(text.length)} characters`);
+  more.addEventListener("click", () => {
+    more.remove();
+    shown.append(...rest.map((piece) => h("span", {}, visible(piece))));
+  });
+  return h("div", {}, shown, more);
+}
+
+/**
+ * Put an editor in the place of a message's text.
+ *
+ * @param {HTMLElement} body
+ * @param {Message} message
+ * @param {Acts} acts
+ */
+function editIn(body, message, acts) {
+  if (body.hidden) return;
+  body.hidden = true;
+  const back = document.activeElement;
+  const close = () => {
+    editor.element.remove();
+    body.hidden = false;
+    if (back instanceof HTMLElement) back.focus();
+  };
+  const editor = makeEditor(message.content, message.role === "user" ? "Save and send" : "Save", {
+    save: (text) => acts.edit(message, text),
+    cancel: close,
+  });
+  body.after(editor.element);
+  editor.focus();
+}
+
+/**
+ * @param {string} label
+ * @param {() => void} act
+ */
+function button(label, act) {
+  return h("button", { type: "button", class: "quiet mini", on: { click: act } }, label);
+}

@@ -1,0 +1,122 @@
+// The models that can be talked to, and which one was picked.
+
+import { fill, h } from "../dom.js";
+import { visible } from "../text.js";
+
+/**
+ * @typedef {object} Listed a model as the server lists it
+ * @property {string} id
+ * @property {string} [type]
+ * @property {string[]} [capabilities]
+ * @property {{value?: string}} [status]
+ */
+
+const PICKED = "welldone.model"; // not a secret: the name of the model that was used last
+
+export class ModelPicker {
+  #page;
+  #changed;
+  #select = h("select", { id: "model", disabled: true });
+  #trouble = h("span", { class: "models-trouble", hidden: true });
+  /** @type {Listed[]} */
+  #models = [];
+
+  /**
+   * @param {Page} page
+   * @param {() => void} changed
+   */
+  constructor(page, changed) {
+    this.#page = page;
+    this.#changed = changed;
+    this.#select.addEventListener("change", () => this.#pick(this.#select.value));
+    this.element = h(
+      "div",
+      { class: "models" },
+      h("label", { for: "model", class: "sr-only" }, "Model"),
+      this.#select,
+      this.#trouble,
+    );
+  }
+
+  /** The name of the model that is picked; empty: there is none. */
+  get model() {
+    return this.#models.some(({ id }) => id === this.#select.value) ? this.#select.value : "";
+  }
+
+  /** Whether the server says that it must be loaded first. */
+  get isCold() {
+    return !isLoaded(this.#models.find(({ id }) => id === this.model));
+  }
+
+  /** Ask the server for its models. */
+  async refresh() {
+    if (!this.#models.length) fill(this.#select, h("option", {}, "Loading the models…"));
+    try {
+      const { data } = await this.#page.json("v1/models");
+      this.#show(data.filter(canChat));
+    } catch (error) {
+      this.#fail(error instanceof Error ? error.message : String(error));
+    }
+  }
+
+  /**
+   * Pick a model if the server has it.
+   *
+   * @param {string} id
+   */
+  choose(id) {
+    if (!this.#models.some((model) => model.id === id)) return;
+    this.#select.value = id;
+    this.#changed();
+  }
+
+  /** @param {Listed[]} models */
+  #show(models) {
+    const wanted = this.model || localStorage.getItem(PICKED);
+    this.#models = models;
+    this.#trouble.hidden = true;
+    this.#select.disabled = !models.length;
+    fill(this.#select, models.length ? models.map(optionOf) : h("option", {}, "No model can chat"));
+    if (models.some(({ id }) => id === wanted)) this.#select.value = wanted ?? "";
+    this.#changed();
+  }
+
+  /** @param {string} why */
+  #fail(why) {
+    if (!this.#models.length) fill(this.#select, h("option", {}, "No models"));
+    const again = h("button", { type: "button", class: "mini" }, "Try again");
+    again.addEventListener("click", () => void this.refresh());
+    fill(this.#trouble, h("span", { role: "alert" }, visible(why)), again);
+    this.#trouble.hidden = false;
+  }
+
+  /** @param {string} id */
+  #pick(id) {
+    localStorage.setItem(PICKED, id);
+    this.#changed();
+  }
+}
+
+/** @param {Listed} model */
+function optionOf(model) {
+  return h("option", { value: model.id }, visible(model.id) + (isLoaded(model) ? "" : " (not loaded)"));
+}
+
+/**
+ * What upstreams do not say of their models counts as loaded.
+ *
+ * @param {Listed | undefined} model
+ */
+function isLoaded(model) {
+  return (model?.status?.value ?? "loaded") === "loaded";
+}
+
+/** @param {Listed} model */
+function canChat({ type, capabilities }) {
+  return type !== "embeddings" && (!Array.isArray(capabilities) || isChatty(capabilities));
+}
+
+/** @param {string[]} capabilities */
+function isChatty(capabilities) {
+  return capabilities.includes("completion") || !["embedding", "rerank"].some((one) => capabilities.includes(one));
+}

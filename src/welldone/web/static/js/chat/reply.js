@@ -1,0 +1,178 @@
+// The article of an answer. One that comes from the store is told in one piece what one that streams hears bit by bit.
+
+import { h } from "../dom.js";
+import { count, duration, rate } from "../format.js";
+import { Live } from "../markdown/index.js";
+import { visible } from "../text.js";
+import { CallCard } from "./call.js";
+import { JsonText } from "./json.js";
+import { makeArticle } from "./message.js";
+
+/**
+ * @typedef {import("./answer.js").News} News
+ * @typedef {import("./conversation.js").AnswerFacts} AnswerFacts
+ * @typedef {import("./conversation.js").Message} Message
+ */
+
+export class Reply {
+  #message;
+  #facts;
+  #acts;
+  #text;
+  #thoughts = new Thoughts();
+  #refusal = h("p", { class: "refusal", hidden: true });
+  /** @type {CallCard[]} */
+  #cards = [];
+  #calls = h("div", { class: "calls" });
+  #results = h("button", { type: "button", class: "primary", hidden: true }, "Send results");
+  #trouble = h("div");
+  #typing = h("span", { class: "typing", "aria-hidden": "true", hidden: true });
+
+  /**
+   * @param {Message} message
+   * @param {import("./message.js").Acts} acts
+   */
+  constructor(message, acts) {
+    const { element, body, facts } = makeArticle(message, acts);
+    const text = h("div", { class: "answer-text" });
+    this.element = element;
+    this.#message = message;
+    this.#acts = acts;
+    this.#facts = facts;
+    this.#text = message.answer?.is_json ? new JsonText(text) : new Live(text);
+    body.append(text);
+    body.before(this.#thoughts.element);
+    body.after(this.#refusal, this.#calls, this.#results, this.#typing, this.#trouble);
+    this.#results.addEventListener("click", () => acts.sendResults(this.#cards.map(({ result }) => result)));
+  }
+
+  /** It streams. */
+  begin() {
+    this.element.classList.add("is-running");
+    this.#typing.hidden = false;
+  }
+
+  /** @param {News} news */
+  hear({ content, reasoning, refusal, calls }) {
+    if (reasoning) this.#thoughts.hear(reasoning);
+    if (content) this.#text.append(content);
+    if (refusal) {
+      this.#refusal.hidden = false;
+      this.#refusal.append(visible(refusal));
+    }
+    for (const { place, name, piece } of calls) this.#card(place).hear(name, piece);
+  }
+
+  /** It is whole, or nothing more comes of it. */
+  end() {
+    this.element.classList.remove("is-running");
+    this.#typing.hidden = true;
+    this.#text.end();
+    for (const card of this.#cards) card.end();
+    const { answer } = this.#message;
+    this.#thoughts.end(answer?.thought_ms ?? null);
+    if (!answer) return;
+    this.#facts.textContent = factsLine(answer);
+    this.#trouble.replaceChildren(...troubles(answer, () => this.#acts.retry(this.#message)));
+  }
+
+  /** @param {boolean} isWaiting whether its tool calls wait for their results */
+  setWaiting(isWaiting) {
+    for (const card of this.#cards) card.setWaiting(isWaiting);
+    this.#results.hidden = !isWaiting;
+  }
+
+  /** Go to where the first result is typed. */
+  focusResult() {
+    this.#cards[0]?.focus();
+  }
+
+  /** @param {number} place */
+  #card(place) {
+    for (let next = this.#cards.length; next <= place; next += 1) {
+      const card = new CallCard();
+      this.#cards.push(card);
+      this.#calls.append(card.element);
+    }
+    return this.#cards[place];
+  }
+}
+
+/**
+ * The article of an answer that was kept.
+ *
+ * @param {Message} message
+ * @param {import("./message.js").Acts} acts
+ */
+export function makeReply(message, acts) {
+  const reply = new Reply(message, acts);
+  const calls = (message.tool_calls ?? []).map(({ function: { name, arguments: piece } }, place) => {
+    return { place, name, piece };
+  });
+  const { content, reasoning_content: reasoning = "", refusal = "" } = message;
+  reply.hear({ content, reasoning, refusal, calls });
+  reply.end();
+  return reply;
+}
+
+/** What the model thought, folded. */
+class Thoughts {
+  #summary = h("summary", {}, "Reasoning");
+  #time = h("span", { class: "soft" });
+  #text = h("div", { class: "thoughts-text" });
+  #live = new Live(this.#text);
+
+  constructor() {
+    this.#summary.append(this.#time);
+    this.element = h("details", { class: "thoughts", hidden: true }, this.#summary, this.#text);
+  }
+
+  /** @param {string} piece */
+  hear(piece) {
+    if (this.element.hidden) {
+      this.element.hidden = false;
+      this.#time.textContent = " · thinking…";
+    }
+    this.#live.append(piece);
+  }
+
+  /** @param {number | null} ms */
+  end(ms) {
+    this.#live.end();
+    this.#time.textContent = ms === null ? "" : ` · thought for ${(ms / 1000).toFixed(1)} s`;
+  }
+}
+
+/** @param {AnswerFacts} facts */
+function factsLine({ model, completion_tokens, tokens_per_s, ttft_ms, finish_reason }) {
+  const said = [
+    visible(model),
+    completion_tokens !== null && `${count(completion_tokens)} tokens`,
+    tokens_per_s !== null && `${rate(tokens_per_s)} tokens/s`,
+    ttft_ms !== null && `first after ${duration(ttft_ms)}`,
+    finish_reason !== null && !["stop", "length", "tool_calls"].includes(finish_reason) && visible(finish_reason),
+  ];
+  return said.filter(Boolean).join(" · ");
+}
+
+/**
+ * What went wrong with an answer, if anything did.
+ *
+ * @param {AnswerFacts} facts
+ * @param {() => void} retry
+ */
+function troubles({ outcome, error, finish_reason }, retry) {
+  const shown = [];
+  if (outcome === "stopped") shown.push(h("p", { class: "mark" }, h("span", { class: "badge warn" }, "stopped")));
+  if (outcome === "whole" && finish_reason === "length") {
+    shown.push(h("p", { class: "mark" }, h("span", { class: "badge warn" }, "length"), " ", LENGTH_HINT));
+  }
+  if (outcome === "broken") {
+    const again = h("button", { type: "button", class: "mini", on: { click: retry } }, "Retry");
+    const words = h("div", {}, h("strong", {}, "The answer broke off. "), visible(error ?? "Nobody said why."));
+    shown.push(h("div", { class: "trouble", role: "alert" }, words, again));
+  }
+  return shown;
+}
+
+const LENGTH_HINT = "The answer was cut: it met Max tokens, or the context is full.";

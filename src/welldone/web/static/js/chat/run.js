@@ -1,0 +1,116 @@
+// One answer under way: it asks, lets the article grow, and keeps what came.
+
+import { Exchange } from "../exchange.js";
+import { Answer } from "./answer.js";
+import { newMessage, requestBody } from "./conversation.js";
+import { Reply } from "./reply.js";
+
+/**
+ * @typedef {import("../sse.js").Frame} Frame
+ * @typedef {import("./conversation.js").AnswerFacts} AnswerFacts
+ * @typedef {import("./conversation.js").Conversation} Conversation
+ */
+
+const SAVE_MS = 2_000; // what a crash may cost
+const MOST_CHARACTERS = 16 * 2 ** 20; // of an answer, as much as the page keeps in memory
+const TOO_LONG = "The answer is longer than this page can keep, so it was stopped.";
+const NO_END = "The stream ended without an end of the answer.";
+
+export class Run {
+  #answer = new Answer();
+  #exchange;
+  #model;
+  #isTooLong = false;
+
+  /**
+   * @param {Page} page
+   * @param {Conversation} conversation
+   * @param {string} model
+   * @param {import("./message.js").Acts} acts
+   */
+  constructor(page, conversation, model, acts) {
+    this.conversation = conversation;
+    this.#model = model;
+    this.#exchange = new Exchange(page, "v1/chat/completions", requestBody(conversation, model));
+    this.message = newMessage("assistant", "");
+    this.message.answer = this.#facts("stopped", null);
+    conversation.messages.push(this.message);
+    this.reply = new Reply(this.message, acts);
+  }
+
+  /**
+   * To the end of the answer, however that comes.
+   *
+   * @param {() => void} save what came is in the conversation
+   * @returns {Promise<AnswerFacts["outcome"]>}
+   */
+  async go(save) {
+    this.#exchange.addEventListener("frame", (event) => this.#hear(/** @type {CustomEvent<Frame>} */ (event).detail));
+    const saving = setInterval(() => {
+      this.#keep(this.#facts("stopped", null));
+      save();
+    }, SAVE_MS);
+    this.reply.begin();
+    await this.#exchange.run();
+    clearInterval(saving);
+    const facts = this.#end();
+    this.#keep(facts);
+    this.reply.end();
+    save();
+    return facts.outcome;
+  }
+
+  stop() {
+    this.#exchange.stop();
+  }
+
+  /** @param {Frame} frame */
+  #hear(frame) {
+    this.reply.hear(this.#answer.feed(frame.json, frame.at));
+    if (this.#answer.size <= MOST_CHARACTERS) return;
+    this.#isTooLong = true;
+    this.stop();
+  }
+
+  /** How it ended. */
+  #end() {
+    const { outcome, error } = this.#exchange;
+    if (this.#isTooLong) return this.#facts("broken", TOO_LONG);
+    if (outcome === "stopped") return this.#facts("stopped", null);
+    if (outcome === "failed") return this.#facts("broken", error);
+    if (this.#answer.error !== null) return this.#facts("broken", this.#answer.error);
+    return this.#answer.finishReason === null ? this.#facts("broken", NO_END) : this.#facts("whole", null);
+  }
+
+  /** @param {AnswerFacts} facts */
+  #keep(facts) {
+    const { content, reasoning, refusal, calls } = this.#answer;
+    this.message.content = content;
+    this.message.answer = facts;
+    if (reasoning) this.message.reasoning_content = reasoning;
+    if (refusal) this.message.refusal = refusal;
+    if (calls.length) this.message.tool_calls = calls;
+  }
+
+  /**
+   * @param {AnswerFacts["outcome"]} outcome
+   * @param {string | null} error
+   * @returns {AnswerFacts}
+   */
+  #facts(outcome, error) {
+    const answer = this.#answer;
+    return {
+      model: this.#model,
+      outcome,
+      error,
+      finish_reason: answer.finishReason,
+      is_json: "response_format" in this.#exchange.body,
+      ttft_ms: answer.firstAt,
+      duration_ms: this.#exchange.endedAt,
+      thought_ms: answer.thoughtMs,
+      tokens_per_s: answer.tokensPerSecond,
+      prompt_tokens: answer.promptTokens,
+      completion_tokens: answer.completionTokens,
+    };
+  }
+}

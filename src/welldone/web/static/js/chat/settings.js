@@ -1,0 +1,137 @@
+// The panel with the system prompt and the settings of a conversation.
+
+import { fill, h } from "../dom.js";
+import { FIELDS, readOptions } from "./options.js";
+
+/** @typedef {import("./options.js").Field} Field */
+
+export class Settings {
+  #changed;
+  /** @type {import("./conversation.js").Conversation | null} */
+  #conversation = null;
+  #system = h("textarea", { id: "setting-system", rows: 4, placeholder: "You are a helpful assistant." });
+  /** @type {Map<string, {input: HTMLInputElement | HTMLTextAreaElement | HTMLSelectElement, error: HTMLElement}>} */
+  #inputs = new Map();
+
+  /** @param {() => void} changed */
+  constructor(changed) {
+    this.#changed = changed;
+    this.button = h("button", { type: "button", "aria-expanded": "false", "aria-controls": "settings" }, "Settings");
+    this.button.addEventListener("click", () => (this.isOpen ? this.close() : this.open()));
+    this.#system.addEventListener("input", () => this.#typedSystem());
+    const close = h("button", { type: "button", class: "quiet", "aria-label": "Close the settings" }, "✕");
+    close.addEventListener("click", () => this.close());
+    this.element = h(
+      "section",
+      { id: "settings", class: "settings", "aria-label": "Settings", hidden: true },
+      h("div", { class: "settings-head" }, h("h2", {}, "Settings"), close),
+      h("p", { class: "soft small" }, "For this conversation. What is empty is left to the server."),
+      h("div", { class: "field wide" }, h("label", { for: this.#system.id }, "System prompt"), this.#system),
+      FIELDS.map((field) => this.#makeField(field)),
+    );
+  }
+
+  get isOpen() {
+    return !this.element.hidden;
+  }
+
+  /** @param {string} [name] of the field to go to */
+  open(name) {
+    this.element.hidden = false;
+    this.button.setAttribute("aria-expanded", "true");
+    (this.#inputs.get(name ?? "")?.input ?? this.#system).focus();
+  }
+
+  close() {
+    this.element.hidden = true;
+    this.button.setAttribute("aria-expanded", "false");
+    this.button.focus();
+  }
+
+  /** @param {import("./conversation.js").Conversation} conversation */
+  show(conversation) {
+    this.#conversation = conversation;
+    this.#system.value = conversation.system;
+    for (const [name, { input }] of this.#inputs) input.value = conversation.options[name] ?? "";
+    this.#check();
+  }
+
+  #typedSystem() {
+    if (!this.#conversation) return;
+    this.#conversation.system = this.#system.value;
+    this.#check();
+    this.#changed();
+  }
+
+  /** @param {string} name */
+  #typed(name) {
+    const typed = this.#inputs.get(name)?.input.value ?? "";
+    if (!this.#conversation) return;
+    if (typed) this.#conversation.options[name] = typed;
+    else delete this.#conversation.options[name];
+    this.#check();
+    this.#changed();
+  }
+
+  /** Say what cannot be sent, where it was typed; and how many are set. */
+  #check() {
+    const { options, system } = this.#conversation ?? { options: {}, system: "" };
+    const { errors } = readOptions(options);
+    for (const [name, { input, error }] of this.#inputs) {
+      error.textContent = errors[name] ?? "";
+      input.setAttribute("aria-invalid", String(name in errors));
+    }
+    const set = Object.keys(options).length + (system ? 1 : 0);
+    fill(this.button, "Settings", set > 0 && h("span", { class: "badge info" }, set));
+  }
+
+  /** @param {Field} field */
+  #makeField(field) {
+    const id = `setting-${field.name}`;
+    const error = h("div", { class: "error", id: `${id}-error` });
+    const input = makeInput(field);
+    input.id = id;
+    input.setAttribute("aria-describedby", error.id);
+    input.addEventListener("input", () => this.#typed(field.name));
+    this.#inputs.set(field.name, { input, error });
+    const isWide = ["tools", "schema", "lines"].includes(field.kind);
+    return h(
+      "div",
+      { class: isWide ? "field wide" : "field" },
+      h("div", { class: "field-head" }, h("label", { for: id }, field.label), this.#makeExample(field, input)),
+      input,
+      error,
+    );
+  }
+
+  /**
+   * @param {Field} field
+   * @param {HTMLElement & {value: string}} input
+   */
+  #makeExample({ name, label, example }, input) {
+    if (!example) return null;
+    const put = () => {
+      input.value = example;
+      this.#typed(name);
+      input.focus();
+    };
+    const title = `Put an example in ${label}`;
+    return h("button", { type: "button", class: "quiet mini", "aria-label": title, on: { click: put } }, "Example");
+  }
+}
+
+/** @param {Field} field */
+function makeInput({ kind, hint = "", choices = [] }) {
+  switch (kind) {
+    case "choice":
+    case "flag":
+      return h("select", {}, h("option", { value: "" }, "default"), choices.map((one) => h("option", {}, one)));
+    case "tools":
+    case "schema":
+      return h("textarea", { rows: 4, class: "mono", spellcheck: false, placeholder: hint });
+    case "lines":
+      return h("textarea", { rows: 2, class: "mono", spellcheck: false, placeholder: hint });
+    default:
+      return h("input", { inputMode: "decimal", autocomplete: "off", placeholder: "default", title: hint });
+  }
+}

@@ -1,0 +1,134 @@
+// The list of conversations. On a narrow screen it is a drawer over the chat.
+
+import { fill, h } from "../dom.js";
+import { visible } from "../text.js";
+
+/**
+ * @typedef {import("./store.js").Head} Head
+ *
+ * @typedef {object} ListActs
+ * @property {() => void} create
+ * @property {(id: string) => void} open
+ * @property {(head: Head) => void} rename
+ * @property {(head: Head) => void} remove
+ * @property {(words: string) => void} search
+ * @property {() => void} exportFile
+ * @property {() => void} importFile
+ */
+
+const PAUSE_MS = 200; // between two keys of who types on
+
+export class Sidebar {
+  #acts;
+  #list = h("ul", { class: "conversations", "aria-label": "Conversations" });
+  #note = h("p", { class: "soft small sidebar-note", hidden: true });
+  #search = h("input", { type: "search", placeholder: "Search", "aria-label": "Search the conversations" });
+
+  /** @param {ListActs} acts */
+  constructor(acts) {
+    this.#acts = acts;
+    this.button = h(
+      "button",
+      { type: "button", class: "drawer-button", "aria-expanded": "false", "aria-controls": "conversations" },
+      "Conversations",
+    );
+    this.button.addEventListener("click", () => (this.isOpen ? this.close() : this.open()));
+    this.#search.addEventListener("input", paused(() => acts.search(this.#search.value.trim())));
+    const veil = h("div", { class: "veil", on: { click: () => this.close() } });
+    this.panel = h(
+      "div",
+      { id: "conversations", class: "sidebar" },
+      h("button", { type: "button", title: "Alt+N", on: { click: acts.create } }, "New conversation"),
+      this.#search,
+      this.#list,
+      this.#note,
+      h(
+        "div",
+        { class: "sidebar-foot" },
+        h("button", { type: "button", class: "quiet mini", on: { click: acts.exportFile } }, "Export"),
+        h("button", { type: "button", class: "quiet mini", on: { click: acts.importFile } }, "Import"),
+      ),
+    );
+    this.element = h("div", { class: "drawer" }, veil, this.panel);
+  }
+
+  get isOpen() {
+    return this.element.classList.contains("is-open");
+  }
+
+  open() {
+    this.#setOpen(true);
+    this.panel.querySelector("button")?.focus();
+  }
+
+  close() {
+    if (!this.isOpen) return;
+    this.#setOpen(false);
+    this.button.focus();
+  }
+
+  /**
+   * @param {Head[]} heads
+   * @param {string} current the id of the one that is shown
+   */
+  show(heads, current) {
+    const focused = document.activeElement instanceof HTMLElement ? document.activeElement.dataset.key : undefined;
+    fill(this.#list, heads.map((head) => this.#item(head, head.id === current)));
+    // The list was made anew under who stood in it.
+    if (focused) /** @type {HTMLElement | null} */ (this.#list.querySelector(`[data-key="${focused}"]`))?.focus();
+  }
+
+  /** @param {string} text what should be known of where conversations are kept; empty: nothing */
+  note(text) {
+    this.#note.textContent = text;
+    this.#note.hidden = !text;
+  }
+
+  /**
+   * @param {Head} head
+   * @param {boolean} isCurrent
+   */
+  #item(head, isCurrent) {
+    const title = visible(head.title);
+    const open = h(
+      "button",
+      { type: "button", class: "quiet conversation", title, dataset: { key: `open-${head.id}` } },
+      h("span", { dir: "auto" }, title),
+    );
+    if (isCurrent) open.setAttribute("aria-current", "true");
+    open.addEventListener("click", () => this.#acts.open(head.id));
+    return h(
+      "li",
+      { class: isCurrent ? "is-current" : "" },
+      open,
+      this.#small("✎", `Rename “${title}”`, `rename-${head.id}`, () => this.#acts.rename(head)),
+      this.#small("✕", `Delete “${title}”`, `delete-${head.id}`, () => this.#acts.remove(head)),
+    );
+  }
+
+  /**
+   * @param {string} sign
+   * @param {string} label
+   * @param {string} key
+   * @param {() => void} act
+   */
+  #small(sign, label, key, act) {
+    const props = { type: "button", class: "quiet mini", "aria-label": label, title: label, dataset: { key } };
+    return h("button", { ...props, on: { click: act } }, sign);
+  }
+
+  /** @param {boolean} isOpen */
+  #setOpen(isOpen) {
+    this.element.classList.toggle("is-open", isOpen);
+    this.button.setAttribute("aria-expanded", String(isOpen));
+  }
+}
+
+/** @param {() => void} act */
+function paused(act) {
+  let waiting = 0;
+  return () => {
+    clearTimeout(waiting);
+    waiting = window.setTimeout(act, PAUSE_MS);
+  };
+}

@@ -1,0 +1,104 @@
+// The messages of a conversation, one article each. Articles stay as they are while others come and go.
+
+import { h } from "../dom.js";
+import { waitingCalls } from "./conversation.js";
+import { Follow } from "./follow.js";
+import { makeSaid } from "./message.js";
+import { makeReply, Reply } from "./reply.js";
+
+/**
+ * @typedef {import("./conversation.js").Conversation} Conversation
+ * @typedef {import("./conversation.js").Message} Message
+ * @typedef {import("./run.js").Run} Run
+ */
+
+export class Thread {
+  #acts;
+  #list = h("div", { class: "messages" });
+  #welcome;
+  #follow;
+  /** @type {Map<Message, Reply | HTMLElement>} */
+  #views = new Map();
+
+  /**
+   * @param {import("./message.js").Acts} acts
+   * @param {HTMLElement} welcome shown while there are no messages
+   */
+  constructor(acts, welcome) {
+    this.#acts = acts;
+    this.#welcome = welcome;
+    // An answer is announced when it is complete, not word by word.
+    const log = h(
+      "div",
+      { class: "log", role: "log", "aria-label": "Messages", "aria-live": "off", tabIndex: 0 },
+      welcome,
+      this.#list,
+    );
+    this.#follow = new Follow(log, this.#list);
+    this.element = h("div", { class: "thread" }, log, this.#follow.button);
+  }
+
+  /**
+   * Show what has changed in a conversation, or another one.
+   *
+   * @param {Conversation} conversation
+   * @param {Run | undefined} run the answer to it that is under way
+   */
+  show({ messages }, run) {
+    const before = this.#views;
+    this.#views = new Map(messages.map((message) => [message, before.get(message) ?? this.#make(message, run)]));
+    for (const [message, view] of before) if (!this.#views.has(message)) elementOf(view).remove();
+    let last = null;
+    for (const view of this.#views.values()) last = this.#place(elementOf(view), last);
+    const waiting = run ? [] : waitingCalls(messages);
+    for (const [message, view] of this.#views) {
+      if (view instanceof Reply) view.setWaiting(waiting.length > 0 && message === messages.at(-1));
+    }
+    this.#welcome.hidden = messages.length > 0;
+  }
+
+  /**
+   * A message was changed: its article is made anew.
+   *
+   * @param {Message} message
+   */
+  forget(message) {
+    const view = this.#views.get(message);
+    if (view) elementOf(view).remove();
+    this.#views.delete(message);
+  }
+
+  toEnd() {
+    this.#follow.toEnd();
+  }
+
+  /** Go to where the result of a tool call is typed. */
+  focusResult() {
+    const view = [...this.#views.values()].at(-1);
+    if (view instanceof Reply) view.focusResult();
+  }
+
+  /**
+   * @param {Message} message
+   * @param {Run | undefined} run
+   */
+  #make(message, run) {
+    if (message.role !== "assistant") return makeSaid(message, this.#acts);
+    return run?.message === message ? run.reply : makeReply(message, this.#acts);
+  }
+
+  /**
+   * @param {HTMLElement} element
+   * @param {Element | null} before
+   */
+  #place(element, before) {
+    const wanted = before ? before.nextElementSibling : this.#list.firstElementChild;
+    if (wanted !== element) this.#list.insertBefore(element, wanted);
+    return element;
+  }
+}
+
+/** @param {Reply | HTMLElement} view */
+function elementOf(view) {
+  return view instanceof Reply ? view.element : view;
+}

@@ -1,0 +1,196 @@
+// All that is known of one frame: its bytes, its JSON, the events that it became, what was repaired.
+
+import { bytes, count, duration } from "../format.js";
+import { h } from "../dom.js";
+import { visible } from "../text.js";
+import { changes } from "./changes.js";
+import { copyButton } from "./clipboard.js";
+import { rawHex, rawText } from "./raw.js";
+import { isObject, jsonOf, read } from "./reading.js";
+import { ruleLink, severityBadge } from "./rule.js";
+import { upstreamSource } from "./sources.js";
+import { bytesOf } from "./trace.js";
+import { tree } from "./tree.js";
+
+/** @typedef {import("./sources.js").Item} Item */
+/** @typedef {{isHex: boolean}} Looks how it was last looked at */
+
+const MOST_STEPS = 20;
+const MOST_EVENTS = 50;
+const MOST_LETTERS = 300;
+
+/**
+ * @param {Page} page
+ * @param {Item} item
+ * @param {Looks} looks
+ * @param {() => void} close
+ */
+export function makeDetail(page, item, looks, close) {
+  const { frame } = item;
+  const json = jsonOf(frame);
+  return [
+    head(item, close),
+    item.repairs > 0 && notes(page, item.steps),
+    bytesPart(item, looks),
+    changesPart(item),
+    json !== undefined && h("section", {}, title("JSON", copyButton("Copy JSON", () => pretty(json))), tree(json)),
+    events(item.steps),
+  ];
+}
+
+/**
+ * @param {Item} item
+ * @param {() => void} close
+ */
+function head({ frame, hasTime }, close) {
+  const when = hasTime ? ` at ${duration(frame.at)}, ${duration(frame.gap)} after the one before` : "";
+  return h(
+    "div",
+    { class: "detail-head" },
+    h("h3", { tabIndex: -1 }, `Frame ${count(frame.n)}: ${visible(read(frame).kind)}`),
+    h("button", { type: "button", class: "quiet mini", "aria-label": "Close the frame", on: { click: close } }, "✕"),
+    h("p", { class: "soft small" }, `${bytes(frame.size)} from byte ${count(frame.byte)}${when}`),
+  );
+}
+
+/**
+ * @param {string} text
+ * @param {...HTMLElement} tools
+ */
+function title(text, ...tools) {
+  return h("div", { class: "detail-title" }, h("h4", {}, text), tools);
+}
+
+/**
+ * What the upstream said beside what we were sent for it.
+ *
+ * @param {Item} item
+ * @param {Looks} looks
+ */
+function bytesPart({ frame, steps, said }, looks) {
+  const heard = steps.map((step) => step.heard).join("");
+  const columns = h("div", { class: "detail-columns" });
+  const fill = () => {
+    const upstream = steps.length > 0 && column("Upstream", heard, () => joined(steps.map(bytesOf)), looks);
+    const ours = column("Sent to you", said, () => new TextEncoder().encode(said), looks);
+    columns.replaceChildren(...[upstream, ours].filter((element) => element !== false));
+    toggle.setAttribute("aria-pressed", String(looks.isHex));
+  };
+  const toggle = h("button", { type: "button", class: "quiet mini", on: {
+    click: () => {
+      looks.isHex = !looks.isHex;
+      fill();
+    },
+  } }, "Hex");
+  fill();
+  return h("section", {}, title("Bytes", toggle, copyButton("Copy frame", () => frame.raw)), columns);
+}
+
+/**
+ * @param {string} name
+ * @param {string} text
+ * @param {() => Uint8Array} data
+ * @param {Looks} looks
+ */
+function column(name, text, data, looks) {
+  const nothing = () => h("p", { class: "soft small" }, "Nothing: it was held back, or left out.");
+  const shown = text === "" ? nothing() : looks.isHex ? rawHex(data()) : rawText(text);
+  return h("div", { class: "detail-column" }, h("h5", {}, name), shown);
+}
+
+/** @param {Uint8Array[]} parts */
+function joined(parts) {
+  const whole = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
+  let at = 0;
+  for (const part of parts) {
+    whole.set(part, at);
+    at += part.length;
+  }
+  return whole;
+}
+
+/**
+ * @param {Page} page
+ * @param {Step[]} steps
+ */
+function notes(page, steps) {
+  const found = steps.slice(0, MOST_STEPS).flatMap((step) => step.notes);
+  return h("section", {}, title("Repairs"), h("ul", { class: "notes" }, found.map((note) => noteItem(page, note))));
+}
+
+/**
+ * @param {Page} page
+ * @param {StepNote} note
+ */
+function noteItem(page, note) {
+  return h(
+    "li",
+    {},
+    h("div", {}, ruleLink(page, note.rule), " ", severityBadge(note.severity),
+      note.count > 1 && h("span", { class: "soft small" }, ` ${count(note.count)} times`)),
+    heardWanted(note),
+    h("div", { class: "small" }, h("span", { class: "soft" }, "repair: "), visible([note.mend, note.how].filter(Boolean).join(": "))),
+  );
+}
+
+/**
+ * What was heard, and what a right server would have said.
+ *
+ * @param {{heard: string, wanted: string}} note
+ */
+export function heardWanted({ heard, wanted }) {
+  return h(
+    "div",
+    { class: "small" },
+    heard && [h("span", { class: "soft" }, "heard "), h("code", { class: "was" }, shortly(heard)), " "],
+    wanted && [h("span", { class: "soft" }, "wanted "), h("code", { class: "now" }, shortly(wanted))],
+  );
+}
+
+/** @param {string} text */
+function shortly(text) {
+  return visible(text.length > MOST_LETTERS ? `${text.slice(0, MOST_LETTERS)}…` : text);
+}
+
+/**
+ * The fields that differ between the upstream's chunk and ours, where both are one chunk.
+ *
+ * @param {Item} item
+ */
+function changesPart({ steps, said }) {
+  const spoken = steps.filter((step) => step.said !== "");
+  const [step] = spoken;
+  if (!step || spoken.length > 1 || step.notes.length === 0) return null;
+  const before = jsonOf(upstreamSource(() => [step]).item(0).frame);
+  const after = jsonOf(upstreamSource(() => [{ ...step, heard: said }]).item(0).frame);
+  if (!isObject(before) || !isObject(after)) return null;
+  const rows = changes(before, after).map((change) =>
+    h("tr", {}, h("th", { scope: "row", class: "mono" }, visible(change.path)),
+      h("td", {}, h("code", { class: "was" }, value(change.before))),
+      h("td", {}, h("code", { class: "now" }, value(change.after)))),
+  );
+  if (rows.length === 0) return null;
+  const titles = ["Field", "Before", "After"].map((name) => h("th", { scope: "col" }, name));
+  return h("section", {}, title("Changed fields"),
+    h("table", {}, h("thead", {}, h("tr", {}, titles)), h("tbody", {}, rows)));
+}
+
+/** @param {unknown} field */
+function value(field) {
+  return field === undefined ? "(none)" : shortly(JSON.stringify(field));
+}
+
+/** @param {Step[]} steps */
+function events(steps) {
+  const found = steps.slice(0, MOST_STEPS).flatMap((step) => step.events).slice(0, MOST_EVENTS);
+  if (found.length === 0) return null;
+  const rows = found.map(({ type, ...fields }) =>
+    h("li", {}, h("span", { class: "badge" }, visible(type)), " ", h("code", {}, shortly(JSON.stringify(fields)))),
+  );
+  return h("section", {}, title("Events"), h("ul", { class: "events" }, rows));
+}
+
+/** @param {unknown} json */
+function pretty(json) {
+  return JSON.stringify(json, null, 2);
+}

@@ -1,0 +1,139 @@
+// A list of frames with the detail of the chosen one. The live stream and a linted capture are both shown by it.
+
+import { fill, h } from "../dom.js";
+import { bytes, duration } from "../format.js";
+import { visible } from "../text.js";
+import { makeDetail } from "./detail.js";
+import { read } from "./reading.js";
+import { VirtualList } from "./virtual.js";
+
+/** @typedef {import("./sources.js").Source} Source */
+
+/** Gaps from here on are marked: a person notices them. */
+const LONG_GAP_MS = 300;
+/** The bar of a gap is empty up to the first of these, and full from the second on. */
+const [HEAT_FROM_MS, HEAT_TO_MS] = [5, 2_000];
+const PREVIEW_LETTERS = 160;
+const COLUMNS = ["#", "Time", "Gap", "Size", "Kind", "Fixes", "Content"];
+
+/** @type {Source} */
+const NOTHING = {
+  count: () => 0,
+  item: () => {
+    throw new Error("there is no frame");
+  },
+};
+
+export class FrameView {
+  #page;
+  #list;
+  #detail;
+  /** @type {Source} */
+  #source = NOTHING;
+  #looks = { isHex: false };
+  #shown = "";
+
+  /**
+   * @param {Page} page
+   * @param {string} label
+   */
+  constructor(page, label) {
+    this.#page = page;
+    this.#list = new VirtualList({
+      label,
+      columns: COLUMNS,
+      paint: (cells, index, row) => paintRow(cells, this.#source.item(index), row),
+      choose: () => this.#showDetail(),
+      open: () => this.#detail.querySelector("h3")?.focus(),
+    });
+    this.#detail = h("div", { class: "detail", role: "region", "aria-label": "Frame", hidden: true });
+    this.#detail.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") this.#close();
+    });
+    this.element = h("div", { class: "frame-view" }, this.#list.element, this.#detail);
+  }
+
+  /**
+   * Show other frames.
+   *
+   * @param {Source} source
+   */
+  open(source) {
+    this.#source = source;
+    this.#list.reset();
+    this.#hide();
+    this.update();
+  }
+
+  /** There may be more of them, or more may be known. */
+  update() {
+    this.#list.show(this.#source.count());
+    if (!this.#detail.hidden) this.#showDetail();
+  }
+
+  /** @param {number} index */
+  choose(index) {
+    if (index >= 0) this.#list.choose(index);
+  }
+
+  #showDetail() {
+    const index = this.#list.chosen;
+    if (index < 0 || index >= this.#source.count()) return;
+    const item = this.#source.item(index);
+    // While a stream goes on, only what is new of the frame makes its detail anew.
+    const shown = `${index}/${item.steps.length}`;
+    if (shown === this.#shown) return;
+    this.#shown = shown;
+    this.#detail.hidden = false;
+    fill(this.#detail, ...makeDetail(this.#page, item, this.#looks, () => this.#close()));
+    this.#detail.scrollTop = 0;
+  }
+
+  #hide() {
+    this.#detail.hidden = true;
+    this.#shown = "";
+  }
+
+  #close() {
+    this.#hide();
+    this.#list.focus();
+  }
+}
+
+/**
+ * @param {HTMLElement[]} cells
+ * @param {import("./sources.js").Item} item
+ * @param {HTMLElement} row
+ */
+function paintRow(cells, { frame, hasTime, repairs }, row) {
+  const { kind, text } = read(frame);
+  const texts = [
+    String(frame.n),
+    hasTime ? duration(frame.at) : "–",
+    hasTime ? duration(frame.gap) : "–",
+    bytes(frame.size),
+    visible(kind),
+    repairs ? `✎ ${repairs}` : "",
+    oneLine(text),
+  ];
+  cells.forEach((cell, place) => {
+    const wanted = texts[place] ?? "";
+    if (cell.textContent !== wanted) cell.textContent = wanted;
+  });
+  row.dataset.kind = kind;
+  row.classList.toggle("is-repaired", repairs > 0);
+  row.classList.toggle("is-late", hasTime && frame.gap >= LONG_GAP_MS);
+  row.style.setProperty("--heat", hasTime ? heat(frame.gap).toFixed(2) : "0");
+  cells[5]?.setAttribute("aria-label", repairs ? `${repairs} repairs` : "no repairs");
+}
+
+/** @param {string} text */
+function oneLine(text) {
+  return visible(text.slice(0, PREVIEW_LETTERS)).replace(/\r\n|\r|\n/g, "⏎");
+}
+
+/** @param {number} gap */
+function heat(gap) {
+  const share = Math.log(Math.max(gap, HEAT_FROM_MS) / HEAT_FROM_MS) / Math.log(HEAT_TO_MS / HEAT_FROM_MS);
+  return Math.min(1, share);
+}

@@ -1,0 +1,54 @@
+// Bytes as text, exactly: line ends are marked, what cannot be seen is made visible. Or as hexadecimal numbers.
+
+import { count } from "../format.js";
+import { h } from "../dom.js";
+import { visible } from "../text.js";
+
+/** What is shown at once. A frame of megabytes is cut here, or the page would be busy for seconds; it can be copied. */
+const MOST_LETTERS = 20_000;
+const MOST_LINES = 400;
+const MOST_HEX_BYTES = 4_096;
+const HEX_WIDTH = 16;
+
+/**
+ * @param {string} text
+ * @returns {HTMLElement}
+ */
+export function rawText(text) {
+  const lines = text.slice(0, MOST_LETTERS).match(/[^\r\n]*(?:\r\n|\r|\n|$)/g) ?? [];
+  const shown = lines.slice(0, MOST_LINES);
+  const pre = h("pre", { class: "raw", tabIndex: 0 }, shown.flatMap(rawLine));
+  const left = text.length - shown.join("").length;
+  if (left > 0) pre.append(h("span", { class: "soft" }, `\n… ${count(left)} more characters: copy it to see them all`));
+  return pre;
+}
+
+/** @param {string} line */
+function rawLine(line) {
+  const end = /[\r\n]*$/.exec(line)?.[0] ?? "";
+  const mark = end.replace("\r", "␍").replace("\n", "␊");
+  const text = visible(line.slice(0, line.length - end.length));
+  return mark ? [text, h("span", { class: "eol" }, mark), "\n"] : [text];
+}
+
+/**
+ * @param {Uint8Array} bytes
+ * @returns {HTMLElement}
+ */
+export function rawHex(bytes) {
+  const lines = [];
+  for (let at = 0; at < Math.min(bytes.length, MOST_HEX_BYTES); at += HEX_WIDTH) lines.push(hexLine(bytes, at));
+  if (bytes.length > MOST_HEX_BYTES) lines.push(`… ${count(bytes.length - MOST_HEX_BYTES)} more bytes`);
+  return h("pre", { class: "raw hex", tabIndex: 0 }, lines.join("\n"));
+}
+
+/**
+ * @param {Uint8Array} bytes
+ * @param {number} at
+ */
+function hexLine(bytes, at) {
+  const row = [...bytes.slice(at, at + HEX_WIDTH)];
+  const hex = row.map((byte) => byte.toString(16).padStart(2, "0")).join(" ");
+  const letters = row.map((byte) => (byte >= 0x20 && byte < 0x7f ? String.fromCharCode(byte) : "·")).join("");
+  return `${at.toString(16).padStart(4, "0")}  ${hex.padEnd(HEX_WIDTH * 3 - 1)}  ${letters}`;
+}

@@ -1,0 +1,36 @@
+// Says that what is shown may be old, and why.
+
+import { h } from "../dom.js";
+
+export class Banner {
+  #words = h("span");
+  #again = h("button", { type: "button", class: "mini", dataset: { act: "again" } }, "Try now");
+
+  constructor() {
+    this.element = h("div", { class: "banner", role: "status" });
+  }
+
+  hide() {
+    if (this.element.hasChildNodes()) this.element.replaceChildren();
+  }
+
+  /** @param {number} pauseMs until somebody asks again */
+  isAway(pauseMs) {
+    this.#show(`The server does not answer. What you see is old. Next try in ${Math.round(pauseMs / 1000)} s.`);
+  }
+
+  /** @param {string} message the server's own words */
+  refused(message) {
+    this.#show(`The server does not tell: ${message}`);
+  }
+
+  needsKey() {
+    this.#show("The server needs a key.");
+  }
+
+  /** @param {string} words */
+  #show(words) {
+    this.#words.textContent = words;
+    if (!this.element.hasChildNodes()) this.element.append(this.#words, this.#again);
+  }
+}

@@ -1,0 +1,94 @@
+// The charts of the last ten minutes.
+
+import { duration } from "../format.js";
+import { Chart } from "./chart.js";
+import { Measures } from "./measures.js";
+import { readMetrics } from "./prometheus.js";
+import { Ring } from "./series.js";
+
+/** @typedef {import("./chart.js").Kind} Kind */
+/** @typedef {import("./measures.js").Point} Point */
+
+const SPAN_MS = 600_000;
+const MOST_POINTS = 300; // one in two seconds, for as long as the charts go back
+
+const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
+
+/** @param {number} value */
+const number = (value) => compact.format(value);
+
+/** @param {number} seconds */
+const time = (seconds) => (seconds === 0 ? "0" : duration(seconds * 1000).replace(/\.0+(?= )/, ""));
+
+/** @type {Kind[]} */
+const KINDS = [
+  {
+    title: "Requests per second",
+    format: number,
+    lines: [
+      { key: "good", name: "2xx", colour: "good" },
+      { key: "refused", name: "4xx", colour: "warn" },
+      { key: "broken", name: "5xx", colour: "bad" },
+    ],
+  },
+  {
+    title: "Tokens per second",
+    format: number,
+    lines: [
+      { key: "completion", name: "completion", colour: "accent" },
+      { key: "prompt", name: "prompt", colour: "info" },
+    ],
+  },
+  {
+    title: "Time to first token",
+    format: time,
+    lines: [
+      { key: "first50", name: "p50", colour: "info" },
+      { key: "first95", name: "p95", colour: "violet" },
+    ],
+  },
+  {
+    title: "Gaps between tokens",
+    format: time,
+    lines: [{ key: "gaps95", name: "p95", colour: "violet" }],
+  },
+  {
+    title: "In flight and waiting",
+    format: number,
+    lines: [
+      { key: "running", name: "in flight", colour: "info" },
+      { key: "waiting", name: "waiting", colour: "warn" },
+    ],
+  },
+  {
+    title: "Repairs per second",
+    format: number,
+    lines: [{ key: "repairs", name: "repairs", colour: "accent" }],
+  },
+  {
+    title: "Errors per second",
+    format: number,
+    lines: [
+      { key: "failed", name: "broken streams", colour: "bad" },
+      { key: "broken", name: "5xx", colour: "warn" },
+      { key: "left", name: "clients left", colour: "info" },
+    ],
+  },
+];
+
+/** @param {HTMLElement} root */
+export function makeCharts(root) {
+  const charts = KINDS.map((kind) => new Chart(kind));
+  const measures = new Measures();
+  /** @type {Ring<Point>} */
+  const points = new Ring(MOST_POINTS);
+  root.append(...charts.map(({ element }) => element));
+
+  return {
+    /** @param {string} text a page of metrics, as it is now */
+    add(text) {
+      points.push(measures.add(readMetrics(text), Date.now()));
+      for (const chart of charts) chart.draw(points.items, SPAN_MS);
+    },
+  };
+}

@@ -1,0 +1,125 @@
+// The last requests: what was asked for and how it went, never what was said.
+
+import { h } from "../dom.js";
+import { clock, count, duration } from "../format.js";
+import { isWanted } from "./filter.js";
+import { badge, NOTHING, ruleLink, said, table } from "./parts.js";
+import { patchChildren } from "./patch.js";
+
+/** @typedef {import("../dom.js").Child} Child */
+
+const STATUSES = { "": "All", 2: "2xx: answered", 4: "4xx: refused", 5: "5xx: failed", mended: "Repaired" };
+
+/** @param {HTMLElement} root */
+export function makeRecent(root) {
+  /** @type {ServerState | null} */
+  let state = null;
+  const again = () => state !== null && draw(state);
+  const model = h("select", { on: { change: again } });
+  const status = h("select", { on: { change: again } });
+  const text = h("input", { type: "search", placeholder: "path, key, rule, id…", on: { input: again } });
+  const told = h("p", { class: "soft small", role: "status" });
+  // It scrolls in its own box, so a keyboard must be able to reach it.
+  const box = h("div", { class: "recent", tabIndex: 0, role: "region", "aria-label": "List of recent requests" });
+  status.append(...options(STATUSES));
+  const filters = [field("Model", model), field("Status", status), field("Text", text)];
+  root.append(h("div", { class: "filters" }, filters), told, box);
+
+  /** @param {ServerState} now */
+  function draw(now) {
+    state = now;
+    const names = [...new Set(now.recent.flatMap(({ model: name }) => name ?? []))].sort();
+    if (model.value !== "" && !names.includes(model.value)) names.push(model.value);
+    patchChildren(model, options({ "": "All", ...Object.fromEntries(names.map((name) => [name, said(name)])) }));
+    const filter = { model: model.value, status: status.value, text: text.value.trim() };
+    const shown = now.recent.filter((request) => isWanted(request, filter));
+    const words = shown.length === now.recent.length ? "" : `${shown.length} of ${now.recent.length} shown.`;
+    if (told.textContent !== words) told.textContent = words;
+    patchChildren(box, drawRows(now, shown));
+  }
+
+  return { draw };
+}
+
+/**
+ * @param {ServerState} state
+ * @param {RecentRequest[]} shown
+ * @returns {Node[]}
+ */
+function drawRows({ recent, is_admin: isAdmin, is_recording: isRecording }, shown) {
+  if (recent.length === 0) return [h("p", { class: "soft" }, "No requests yet.")];
+  if (shown.length === 0) return [h("p", { class: "soft" }, "None of the last requests is like this.")];
+  const columns = isAdmin && isRecording ? [...COLUMNS, INSPECT] : COLUMNS;
+  return [table("Recent requests", columns, shown, ({ request_id: id }) => id)];
+}
+
+/** @type {import("./parts.js").Column<RecentRequest>[]} */
+const COLUMNS = [
+  { title: "Time", cell: ({ at, request_id: id }) => h("span", { title: id }, clock(new Date(at * 1000))) },
+  { title: "Request", cell: ({ method, path }) => h("span", { class: "mono path" }, `${method} ${said(path)}`) },
+  { title: "Model", cell: ({ model }) => said(model) },
+  { title: "Status", cell: drawStatus },
+  { title: "In", isNumber: true, cell: ({ prompt_tokens: n }) => (n === undefined ? NOTHING : count(n)) },
+  { title: "Out", isNumber: true, cell: ({ completion_tokens: n }) => (n === undefined ? NOTHING : count(n)) },
+  { title: "Queued", isNumber: true, cell: ({ queued_ms: ms }) => (ms ? duration(ms) : NOTHING) },
+  { title: "TTFT", isNumber: true, cell: ({ ttft_ms: ms }) => duration(ms) },
+  { title: "Took", isNumber: true, cell: ({ duration_ms: ms }) => duration(ms) },
+  { title: "Repairs", cell: ({ mended = [] }) => drawRepairs(mended) },
+  { title: "Upstream", cell: drawUpstream },
+  { title: "Key", cell: ({ principal }) => said(principal) },
+];
+
+/** @type {import("./parts.js").Column<RecentRequest>} */
+const INSPECT = {
+  title: "Recording",
+  cell: ({ is_recorded: isRecorded, request_id: id }) => {
+    const looks = { class: "mini", "aria-label": "Open in the inspector", title: "Open in the inspector" };
+    return isRecorded && h("button", { type: "button", ...looks, dataset: { act: "open", name: id } }, "Open");
+  },
+};
+
+/**
+ * @param {RecentRequest} request
+ * @returns {Child[]}
+ */
+function drawStatus({ status, error, has_left: hasLeft }) {
+  const kind = status < 400 ? "good" : status < 500 ? "warn" : "bad";
+  return [
+    badge(String(status), error !== undefined && status < 400 ? "bad" : kind),
+    hasLeft === true && badge("client left", "warn"),
+    error !== undefined && h("div", { class: "trouble" }, said(error)),
+  ];
+}
+
+/** @param {string[]} mended */
+function drawRepairs(mended) {
+  if (mended.length <= 1) return mended.map((rule) => ruleLink(rule));
+  const list = h("ul", { class: "facts" }, mended.map((rule) => h("li", {}, ruleLink(rule))));
+  return h("details", {}, h("summary", {}, badge(`${mended.length} rules`, "warn")), list);
+}
+
+/**
+ * @param {RecentRequest} request
+ * @returns {Child[]}
+ */
+function drawUpstream({ upstream, failed = [] }) {
+  return [
+    said(upstream),
+    failed.length > 0 && h("div", { class: "trouble" }, `after ${failed.map(said).join(", ")} failed`),
+  ];
+}
+
+/** @param {Record<string, string>} words */
+function options(words) {
+  return Object.entries(words)
+    .sort(([one], [other]) => Number(other === "") - Number(one === ""))
+    .map(([value, word]) => h("option", { value, dataset: { key: `=${value}` } }, word));
+}
+
+/**
+ * @param {string} label
+ * @param {HTMLElement} input
+ */
+function field(label, input) {
+  return h("label", { class: "filter" }, h("span", {}, label), input);
+}

@@ -1,0 +1,32 @@
+// The keys: what is left of their limits, and what they have spent.
+
+import { h } from "../dom.js";
+import { count } from "../format.js";
+import { bar, said, table } from "./parts.js";
+
+const TIGHT = 0.1; // of a limit: the next requests may be refused
+
+/**
+ * @param {ServerState} state
+ * @returns {Node[]}
+ */
+export function drawUsage({ keys }) {
+  if (keys.length === 0) return [h("p", { class: "soft" }, "Nobody has asked for anything yet.")];
+  return [table("Keys", COLUMNS, keys, ({ name }) => name)];
+}
+
+/** @type {import("./parts.js").Column<KeyState>[]} */
+const COLUMNS = [
+  { title: "Key", cell: ({ name }) => said(name) },
+  { title: "Requests left this minute", cell: ({ requests }) => drawLimit(requests) },
+  { title: "Tokens left this minute", cell: ({ tokens }) => drawLimit(tokens) },
+  { title: "Requests so far", isNumber: true, cell: ({ spent }) => count(spent.requests) },
+  { title: "Tokens so far", isNumber: true, cell: ({ spent }) => count(spent.tokens) },
+];
+
+/** @param {KeyState["requests"]} limit */
+function drawLimit(limit) {
+  if (limit === null) return "no limit";
+  const left = Math.max(0, Math.floor(limit.remaining));
+  return bar(left, limit.limit, `${count(left)} of ${count(limit.limit)}`, left <= limit.limit * TIGHT);
+}

@@ -1,0 +1,7 @@
+// The theme before the first paint: modules run too late for that. theme.js keeps it from then on.
+
+{
+  const mode = localStorage.getItem("welldone.theme");
+  const isDark = mode === "dark" || (mode !== "light" && matchMedia("(prefers-color-scheme: dark)").matches);
+  document.documentElement.dataset.theme = isDark ? "dark" : "light";
+}

@@ -1,0 +1,167 @@
+"""All of the page is there for everybody: by keyboard, by screen reader, on a phone, in the dark."""
+
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.web.browser import DESKTOP, HOME, PHONE, Size, Visit
+from tests.web.conftest import Visiting
+from tests.web.stage import DONE, ROLE, STOP, Stage, delta, usage
+from welldone.engines.scripts import Reply
+
+AXE = HOME / "node_modules" / "axe-core" / "axe.min.js"
+RICH = Reply(
+    (
+        ROLE,
+        delta({"reasoning_content": "Let me think."}),
+        delta({"content": "# Title\n\nSome *text* with `code` and a [link](https://example.com/).\n\n"}),
+        delta({"content": "```python\nprint('hello')\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n"}),
+        delta({"content": "> quoted\n\n- one\n- two\n"}),
+        STOP,
+        usage(7, 40),
+        DONE,
+    )
+)
+LOOKS = pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
+SIZES = pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+TABS = ("Frames", "Repairs", "Timeline", "Request", "Lint")
+MANY = 60  # more stops than a keyboard makes before it is round
+
+
+def look_through(visit: Visit) -> list[str]:
+    """What axe-core finds that keeps people out, with the places."""
+    found: dict[str, Any] = visit.page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
+    return [
+        f"{one['id']}: {node['target']} {node['failureSummary']}"
+        for one in found["violations"]
+        if one["impact"] in ("serious", "critical")
+        for node in one["nodes"]
+    ]
+
+
+def with_axe(visit: Visit) -> Visit:
+    """The same visit, with axe-core in it."""
+    if not AXE.is_file():
+        pytest.skip("run: npm ci --prefix tests/web")
+    visit.page.evaluate(AXE.read_text(encoding="utf-8"))
+    return visit
+
+
+def overflow(visit: Visit) -> int:
+    """By how many pixels the page is wider than what is seen of it."""
+    width: int = visit.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    return width
+
+
+@SIZES
+@LOOKS
+def test_nothing_keeps_people_out(visit: Visiting, stage: Stage, size: Size, is_dark: bool) -> None:
+    page = with_axe(visit(stage.server.root, size=size, is_dark=is_dark))
+    assert look_through(page) == []
+    stage.will(RICH)
+    page.send("Hello")
+    expect(page.answer).to_contain_text("quoted")
+    page.settle()
+    assert look_through(page) == []
+    page.chat.get_by_role("button", name="Settings", exact=True).click()
+    assert look_through(page) == []
+    page.page.keyboard.press("Escape")
+    page.page.get_by_role("button", name="Keyboard shortcuts").click()
+    expect(page.page.get_by_role("dialog")).to_be_visible()
+    assert look_through(page) == []
+    page.page.keyboard.press("Escape")
+
+
+@SIZES
+@LOOKS
+def test_nothing_in_the_inspector_keeps_people_out(visit: Visiting, stage: Stage, size: Size, is_dark: bool) -> None:
+    page = with_axe(visit(stage.server.root, size=size, is_dark=is_dark))
+    stage.will(RICH)
+    page.send("Hello")
+    expect(page.answer).to_contain_text("quoted")
+    page.settle()
+    if size == PHONE:
+        page.page.get_by_role("button", name="Inspector", exact=True).click()
+    for tab in TABS:
+        page.tab(tab)
+        assert look_through(page) == [], tab
+
+
+@SIZES
+@LOOKS
+def test_nothing_in_the_server_view_keeps_people_out(visit: Visiting, stage: Stage, size: Size, is_dark: bool) -> None:
+    page = with_axe(visit(stage.server.root, size=size, is_dark=is_dark))
+    page.go("Server")
+    expect(page.server.get_by_text("scripted").first).to_be_visible()
+    assert look_through(page) == []
+
+
+def focused(page: Visit) -> str:
+    """The name of what the keyboard is at."""
+    name: str = page.page.evaluate(
+        """() => {
+          const at = document.activeElement;
+          return at?.getAttribute("aria-label") || at?.labels?.[0]?.textContent.trim() || at?.textContent.trim() || "";
+        }"""
+    )
+    return name
+
+
+def tab_to(page: Visit, name: str) -> None:
+    """Press Tab until something of this name has the focus."""
+    stops = []
+    for _ in range(MANY):
+        page.page.keyboard.press("Tab")
+        stops.append(focused(page))
+        if stops[-1] == name:
+            return
+    raise AssertionError(f"{name} was not among {stops}")
+
+
+def test_a_chat_with_the_keyboard_alone(page: Visit, stage: Stage) -> None:
+    stage.will(RICH)
+    if focused(page) != "Message":
+        tab_to(page, "Message")
+    keyboard = page.page.keyboard
+    keyboard.type("First line")
+    keyboard.press("Shift+Enter")
+    keyboard.type("second line")
+    keyboard.press("Enter")
+    expect(page.answer).to_contain_text("quoted")
+    page.settle()
+    assert stage.asked()["messages"][-1]["content"] == "First line\nsecond line"
+    expect(page.message).to_be_focused()
+    expect(page.message).to_have_value("")
+    keyboard.press("Alt+2")
+    expect(page.server).to_be_visible()
+    keyboard.press("Alt+1")
+    expect(page.chat).to_be_visible()
+    tab_to(page, "Keyboard shortcuts")
+    keyboard.press("Enter")
+    expect(page.page.get_by_role("dialog")).to_be_visible()
+    keyboard.press("Escape")
+    expect(page.page.get_by_role("dialog")).to_be_hidden()
+    assert focused(page) == "Keyboard shortcuts"
+
+
+def test_escape_stops_an_answer(page: Visit, stage: Stage) -> None:
+    stage.will(Reply((ROLE, delta({"content": "Once"})), end="hang"))
+    page.send("Hello")
+    expect(page.answer).to_contain_text("Once")
+    page.page.keyboard.press("Escape")
+    page.settle()
+    stage.upstream.until(lambda one: one.seen[-1].end == "left")
+
+
+@pytest.mark.parametrize("width", [320, 390, 768, 1100, 1920])
+def test_the_page_never_scrolls_sideways(visit: Visiting, stage: Stage, width: int) -> None:
+    page = visit(stage.server.root, size=(width, 800))
+    assert overflow(page) == 0
+    stage.will(Reply((ROLE, delta({"content": "w" * 5000 + "\n\n```\n" + "c" * 5000 + "\n```\n"}), STOP, DONE)))
+    page.send("u" * 5000)
+    page.settle()
+    assert overflow(page) == 0
+    page.go("Server")
+    expect(page.server.get_by_text("scripted").first).to_be_visible()
+    assert overflow(page) == 0
