@@ -1,5 +1,7 @@
 """Where a reply comes from does not change what is said of it, and the commands agree with each other."""
 
+import base64
+import json
 from pathlib import Path
 
 import pytest
@@ -98,3 +100,34 @@ def test_lint_finds_nothing_wrong_in_an_answer_that_could_not_be_made_whole(name
     ran = run("lint", stdin=run("fix", name, cwd=folder).out, cwd=folder)
     assert ran.code == 0
     assert ran.out.startswith(b"right: ")
+
+
+SAVED = {
+    "endpoint": "/v1/chat/completions",
+    "request": {"model": "m", "stream": True, "messages": [{"role": "user", "content": "Hi"}]},
+    "status": "HTTP/1.1 200 OK",
+    "headers": [["content-type", "text/event-stream"]],
+    "body_complete": True,
+    "pieces": [[0.25, 40], [0.5, 20]],
+}
+"""A trace as the page saves it, but for its body."""
+
+
+@pytest.mark.parametrize("command", ["lint", "fix"])
+@pytest.mark.parametrize("is_text", [True, False], ids=["text", "base64"])
+def test_a_trace_may_hold_its_body(command: str, is_text: bool, folder: Path, tmp_path: Path) -> None:
+    body = FILES["roles.txt"]
+    held = {"body_text": body.decode()} if is_text else {"body_base64": base64.b64encode(body).decode()}
+    (tmp_path / "saved.json").write_text(json.dumps(SAVED | held))
+    (tmp_path / "named.json").write_text(json.dumps(SAVED | {"body": "named.body"}))
+    (tmp_path / "named.body").write_bytes(body)
+    ran = run(command, "saved.json", cwd=tmp_path)
+    assert ran == run(command, "named.json", cwd=tmp_path)
+    assert "delta-role-once" in ran.notes + ran.out.decode()
+
+
+def test_a_trace_whose_body_is_broken_is_a_mistake(tmp_path: Path) -> None:
+    (tmp_path / "saved.json").write_text(json.dumps(SAVED | {"body_base64": "%"}))
+    ran = run("lint", "saved.json", cwd=tmp_path)
+    assert ran.code == 2
+    assert "the body in the trace saved.json cannot be read" in ran.notes

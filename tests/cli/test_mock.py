@@ -21,7 +21,7 @@ from welldone.rules.trace import Trace
 CHAT: dict[str, Any] = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
 MISTAKES = {
     "--fault ctu": "there is no fault 'ctu' (did you mean 'cut'?); welldone mock --list shows them",
-    "--trace right.txt": "right.txt is no trace: JSON that names the file of its body, beside it",
+    "--trace right.txt": "right.txt is no trace: JSON that holds its body, or names the file of it, beside it",
     "--trace trace-gone.json": "cannot read gone.body: no such file or directory",
     "--fault cut --trace trace.json": (
         "a trace is played as it was recorded, without a fault: leave out --trace or --fault"
@@ -183,6 +183,13 @@ def test_it_plays_traces_in_their_order_and_the_last_one_stays(folder: Path) -> 
         assert ", ".join(names) in mock.banner
         last = (folder / names[1]).with_suffix(".body").read_bytes()
         assert [mock.ask(CHAT).body for _ in range(3)] == [USED, last, last]
+
+
+def test_it_plays_a_trace_that_holds_its_body(folder: Path, tmp_path: Path) -> None:
+    record = json.loads((folder / "trace.json").read_bytes())
+    (tmp_path / "saved.json").write_text(json.dumps(record | {"body": None, "body_text": USED.decode()}))
+    with mocking("--trace", "saved.json", "--speed", "0", cwd=tmp_path) as mock:
+        assert mock.ask(CHAT).body == USED
 
 
 def test_a_port_that_is_taken_is_said_to_be(folder: Path, here: Run) -> None:

@@ -1,12 +1,20 @@
 """What people and programs have saved, read back as traces."""
 
+import json
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from welldone.rules.capture import read_capture, read_trace
+from welldone.rules.capture import (
+    inline_body,
+    read_capture,
+    read_record,
+    read_trace,
+    timed_pieces,
+    why_unreadable,
+)
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 from welldone.wire.dialects.dialect import Dialect
@@ -218,3 +226,53 @@ def test_what_a_record_does_not_know_stays_unknown(record: dict[str, Any]) -> No
 def test_odd_headers_and_sizes_of_a_record_are_passed_over() -> None:
     trace = read_trace({"headers": [["a", 1], "b", ["c"]], "http_chunk_sizes": [1, "2", -3]}, BODY)
     assert (trace.headers, trace.pieces) == ((("a", "1"),), (1,))
+
+
+@pytest.mark.parametrize(
+    ("record", "body"),
+    [
+        ({"body_text": "data: é\n\n"}, "data: é\n\n".encode()),
+        ({"body_base64": "/w=="}, b"\xff"),
+        ({"body_text": "a", "body": "x.body"}, b"a"),
+        ({"body": "x.body"}, None),
+    ],
+)
+def test_a_record_holds_its_body_or_names_it(record: dict[str, Any], body: bytes | None) -> None:
+    assert read_record(b" " + json.dumps(record).encode()) == record
+    assert inline_body(record) == body
+
+
+@pytest.mark.parametrize("record", [{"body_base64": "%"}, {"body_text": "\ud800"}])
+def test_a_body_that_is_broken_is_refused(record: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        inline_body(record)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"data: {}\n\n",
+        b'{"body_text":',
+        b'{"body_text": 5}',
+        b'{"choices": [], "body": "x"}',
+        b'{"content": "a body"}',
+        b'{"body":' * 100_000,
+    ],
+)
+def test_what_is_no_record_is_none(data: bytes) -> None:
+    assert read_record(data) is None
+
+
+def test_pieces_of_a_record_have_times() -> None:
+    pieces = [[0.5, 3], [1, 2], ["x", 1], [1, "x"], [1, 0], [-1, 1], [1e30, 1], [1], 7]
+    assert timed_pieces({"pieces": pieces}) == [(0.5, 3), (1.0, 2)]
+    assert timed_pieces({"pieces": 5}) == []
+    assert timed_pieces({}) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "word"), [(b"\x1f\x8b..", "compressed"), (b"\xff\xfex", "UTF-16"), (b"\xfe\xffx", "UTF-16")]
+)
+def test_what_a_tool_made_of_a_reply_is_told_from_a_reply(body: bytes, word: str) -> None:
+    assert word in (why_unreadable(body) or "")
+    assert why_unreadable(BODY) is None

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, Request, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, Request, expect, sync_playwright
 
 Size: TypeAlias = tuple[int, int]
 
-LIMIT_MS = 60_000
+LIMIT_MS = 8_000
 """No wait takes that long, also on a busy machine: a hang is a failure."""
 DESKTOP: Size = (1280, 800)
 PHONE: Size = (390, 844)
@@ -30,6 +30,8 @@ _FLAGS = (
 _TELL_VIOLATIONS = """addEventListener("securitypolicyviolation", (event) =>
   console.error(`policy violated: ${event.violatedDirective} by ${event.blockedURI} ${event.sample}`));"""
 _DANGEROUS = ("error", "warning", "assert")
+
+expect.set_options(timeout=LIMIT_MS)
 
 
 def program() -> str | None:
@@ -75,7 +77,7 @@ class Visit:
     def open(self, path: str = "/") -> None:
         """Go to the page, as for the first time."""
         self.page.goto(self.origin + path)
-        self.page.get_by_role("button", name="Inspector").wait_for()
+        self.page.get_by_role("button", name="Inspector", exact=True).wait_for()
 
     def allow(self, pattern: str) -> None:
         """The console may show this: browsers write a line there for every reply that is an error."""

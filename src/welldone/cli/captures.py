@@ -10,7 +10,7 @@ import msgspec
 from welldone.cli import show
 from welldone.cli.exits import UsageError
 from welldone.cli.options import Parser
-from welldone.rules.capture import read_capture, read_trace
+from welldone.rules import capture
 from welldone.rules.trace import Trace
 from welldone.wire.head import Endpoint
 
@@ -69,8 +69,8 @@ def check_stdin() -> None:
 
 def read_reply(data: bytes, name: str, *, endpoint: str | None, request: dict[str, Any] | None) -> Trace:
     """The trace that captured bytes hold; what the user says counts more than what they say."""
-    record = _record(data)
-    trace = read_capture(data) if record is None else read_trace(record, _body_beside(name, record))
+    record = capture.read_record(data)
+    trace = capture.read_capture(data) if record is None else capture.read_trace(record, _body_of(record, name))
     check_readable(trace.body)
     request = trace.request if request is None else request
     return msgspec.structs.replace(trace, endpoint=endpoint or trace.endpoint, request=request)
@@ -78,18 +78,17 @@ def read_reply(data: bytes, name: str, *, endpoint: str | None, request: dict[st
 
 def read_record(name: str) -> tuple[dict[str, Any], bytes]:
     """The record of a trace, and its body."""
-    record = _record(read_bytes(name))
+    record = capture.read_record(read_bytes(name))
     if record is None:
-        raise UsageError(f"{show.name(name)} is no trace: JSON that names the file of its body, beside it")
-    return record, _body_beside(name, record)
+        raise UsageError(f"{show.name(name)} is no trace: JSON that holds its body, or names the file of it, beside it")
+    return record, _body_of(record, name)
 
 
 def check_readable(body: bytes) -> None:
     """Bytes that are no text of a server, but what a tool made of it: say so before anybody is blamed."""
-    if body.startswith(b"\x1f\x8b"):
-        raise UsageError("the capture is compressed; capture it again with curl --compressed")
-    if body.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise UsageError("the capture is UTF-16, as some shells write it; save it as UTF-8")
+    why = capture.why_unreadable(body)
+    if why is not None:
+        raise UsageError(why)
 
 
 def read_request(name: str | None, beside: str) -> dict[str, Any] | None:
@@ -109,16 +108,13 @@ def read_request(name: str | None, beside: str) -> dict[str, Any] | None:
     return request
 
 
-def _record(data: bytes) -> dict[str, Any] | None:
-    """The record of a trace, where that is what the bytes are: JSON that names the file of its body."""
-    if not data.lstrip().startswith(b"{") or b'"body"' not in data:
-        return None
+def _body_of(record: dict[str, Any], name: str) -> bytes:
+    """The body that the record holds, or the file that it names."""
     try:
-        record = json.loads(data)
-    except (ValueError, RecursionError):
-        return None
-    is_record = isinstance(record, dict) and isinstance(record.get("body"), str) and "choices" not in record
-    return record if is_record else None
+        body = capture.inline_body(record)
+    except ValueError as error:
+        raise UsageError(f"the body in the trace {show.name(name)} cannot be read: {show.why(error)}") from None
+    return _body_beside(name, record) if body is None else body
 
 
 def _body_beside(name: str, record: dict[str, Any]) -> bytes:

@@ -19,17 +19,16 @@ from welldone.rules.capture import guess_endpoint, read_capture
 from welldone.rules.heard import Form, Heard
 from welldone.rules.trace import Trace
 from welldone.wire import sse
-from welldone.wire.asked import Asked, read_request
 from welldone.wire.counts import usage_object
-from welldone.wire.dialects.natives import NATIVE, native_for
 from welldone.wire.dialects.stream import error_object
 from welldone.wire.events import Failure, Usage
 from welldone.wire.faults.catalogue import BY_ID
-from welldone.wire.head import ID_PREFIX, Endpoint, Head
+from welldone.wire.fixing import pipe_for
+from welldone.wire.head import Endpoint
 from welldone.wire.native import Native
-from welldone.wire.notes import Note, Notes
+from welldone.wire.notes import Note
 from welldone.wire.pipe import Pipe
-from welldone.wire.whole import fix_whole
+from welldone.wire.whole import body_of
 
 EXAMPLES = """
 curl -sN http://127.0.0.1:8000/v1/chat/completions -d @request.json | welldone fix
@@ -92,30 +91,14 @@ def _parser() -> Parser:
 
 
 def _fix(trace: Trace, pieces: Iterator[bytes], *, is_stream: bool, is_live: bool) -> _Done:
-    endpoint = Endpoint(trace.endpoint)
-    asked = Asked() if trace.request is None else read_request(trace.request)
-    fallback = Head(ID_PREFIX[endpoint] + os.urandom(12).hex(), int(time.time()), asked.model or "unknown")
-    if endpoint in NATIVE:
-        native = native_for(endpoint, fallback=fallback, request=trace.request, is_stream=is_stream)
-        return _fix_native(native, trace, pieces, is_stream=is_stream, is_live=is_live)
-    if not is_stream:
-        notes = Notes(endpoint)
-        whole = fix_whole(trace.body, endpoint, fallback=fallback, asked=asked, notes=notes)
-        show.write(whole.body + b"\n")
-        return _Done(notes.all(), whole.failure, whole.usage)
-    pipe = Pipe(endpoint, fallback=fallback, asked=asked)
-    _pass(pipe, trace.body, pieces, is_live=is_live)
-    return _Done(pipe.notes.all(), pipe.failure, pipe.usage)
-
-
-def _fix_native(pipe: Native, trace: Trace, pieces: Iterator[bytes], *, is_stream: bool, is_live: bool) -> _Done:
-    """Repair a stream, or a whole reply, within its own dialect."""
-    if is_stream and Heard(trace).form is Form.STREAM:
+    stem, created = os.urandom(12).hex(), int(time.time())
+    pipe = pipe_for(Endpoint(trace.endpoint), trace.request, stem=stem, created=created, is_stream=is_stream)
+    if isinstance(pipe, Pipe) or (is_stream and isinstance(pipe, Native) and Heard(trace).form is Form.STREAM):
         _pass(pipe, trace.body, pieces, is_live=is_live)
     else:
-        show.write(pipe.whole(trace.body) + pipe.close())
-    if not is_stream:
-        show.write(pipe.body() + b"\n")
+        show.write((pipe.whole(trace.body) or b"") + (pipe.close() or b""))
+        if not is_stream:
+            show.write(body_of(pipe) + b"\n")
     return _Done(pipe.notes.all(), pipe.failure, pipe.usage)
 
 

@@ -1,12 +1,11 @@
 """`welldone rules`: the rules of the stream, and the page of each."""
 
-from importlib import resources
-
 import msgspec
 
 from welldone.cli import show
 from welldone.cli.exits import Exit, UsageError
 from welldone.cli.options import Parser, nearest
+from welldone.rules.page import page
 from welldone.wire.faults import Fault
 from welldone.wire.faults.catalogue import ALL, BY_ID
 
@@ -38,12 +37,6 @@ def run(arguments: list[str]) -> Exit:
     show.line(f"{len(faults)} rules; welldone rules ID shows one with examples")
     show.line("reply: heard in one captured reply, so welldone lint judges it too; probe: only welldone check does")
     return Exit.RIGHT
-
-
-def page(rule: str) -> str:
-    """The page of a rule, without the marks that only its generator needs."""
-    text = resources.files("welldone.rules").joinpath("pages", f"{rule}.md").read_text(encoding="utf-8")
-    return "\n".join(line for line in text.splitlines() if not line.startswith("<!--"))
 
 
 def _is_meant(fault: Fault, word: str) -> bool:

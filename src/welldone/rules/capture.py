@@ -1,5 +1,11 @@
-"""Traces out of what people and programs have saved: the output of curl, or a trace record with its body."""
+"""Traces out of what people and programs have saved: the output of curl, or a trace record with its body.
 
+A record is JSON. It names the file of its body (`body`), or holds it: as text (`body_text`), or, where it is no UTF-8,
+in base64 (`body_base64`).
+"""
+
+import base64
+import json
 import re
 from typing import Any
 
@@ -22,6 +28,9 @@ _MESSAGE = re.compile(
     rb'(?<!\\)"type"\s{0,4}:\s{0,4}"(?:message_(?:start|delta|stop)|content_block_|message"|error"[^{}]{0,200}"error")'
 )
 _LOOK_BYTES = 65536  # far beyond any first chunk
+_LONGEST_S = 1e9  # thirty years: what is beyond it is no time
+_BODIES = ("body_text", "body_base64", "body")
+_HAS_BODY = re.compile(rb'"body(?:_text|_base64)?"')
 
 
 def read_capture(data: bytes) -> Trace:
@@ -72,6 +81,53 @@ def _dechunk(framed: bytes) -> tuple[bytes, bool, tuple[int, ...]]:
         at = size.end() + len(piece)
         at += 2 if framed.startswith(b"\r\n", at) else 1
     return b"".join(pieces), complete, tuple(len(piece) for piece in pieces)
+
+
+def read_record(data: bytes) -> dict[str, Any] | None:
+    """The record of a trace, where that is what the bytes are: JSON that holds its body, or names the file of it."""
+    if not data.lstrip().startswith(b"{") or _HAS_BODY.search(data) is None:
+        return None
+    try:
+        record = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    is_record = any(isinstance(record.get(name), str) for name in _BODIES) and "choices" not in record
+    return record if is_record else None
+
+
+def inline_body(record: dict[str, Any]) -> bytes | None:
+    """The body that a record holds; None where it only names it.
+
+    Raises:
+        ValueError: it is no text, or no base64.
+    """
+    if isinstance(text := record.get("body_text"), str):
+        return text.encode()
+    if isinstance(encoded := record.get("body_base64"), str):
+        return base64.b64decode(encoded, validate=True)
+    return None
+
+
+def timed_pieces(record: dict[str, Any]) -> list[tuple[float, int]]:
+    """When each piece of the body came, in seconds, and its size, where the record says so."""
+    pieces = record.get("pieces")
+    return [(float(piece[0]), piece[1]) for piece in pieces if _is_timed(piece)] if isinstance(pieces, list) else []
+
+
+def _is_timed(piece: object) -> bool:
+    if not (isinstance(piece, list) and len(piece) == 2):
+        return False
+    at_s, size = piece
+    return isinstance(at_s, int | float) and 0 <= at_s < _LONGEST_S and isinstance(size, int) and size > 0
+
+
+def why_unreadable(body: bytes) -> str | None:
+    """What to do about bytes that are no text of a server, but what a tool made of it; None where they may be text."""
+    if body.startswith(b"\x1f\x8b"):
+        return "the capture is compressed; capture it again with curl --compressed"
+    if body.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "the capture is UTF-16, as some shells write it; save it as UTF-8"
+    return None
 
 
 def read_trace(record: dict[str, Any], body: bytes) -> Trace:

@@ -27,10 +27,10 @@ from welldone.serve.limits import Limits
 from welldone.serve.messages import MessagesApi
 from welldone.serve.metrics import Metrics
 from welldone.serve.ollama import OllamaApi
-from welldone.serve.page.api import PageApi, below_page
-from welldone.serve.page.front import Front, Site
+from welldone.serve.page.api import PageParts, below_page, page_paths
+from welldone.serve.page.front import Front
+from welldone.serve.page.inspect import Inspect
 from welldone.serve.page.loading import Loading
-from welldone.serve.page.recent import Recent
 from welldone.serve.page.state import StateApi
 from welldone.serve.passing import LocalAction, Passing
 from welldone.serve.recording import Recorder
@@ -64,8 +64,7 @@ class Routes:
         send: Send,
         recorder: Recorder | None,
         siblings: Siblings | None = None,
-        site: Site | None = None,
-        recent: Recent | None = None,
+        page: PageParts | None = None,
         head: Callable[[Ask], dict[str, str]],
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -77,7 +76,15 @@ class Routes:
         self._metrics = metrics
         self._limits = limits
         self._siblings = siblings
-        self._generator = Generator(settings, metrics, limits, recorder=recorder, head=head, now=now)
+        self._generator = Generator(
+            settings,
+            metrics,
+            limits,
+            recorder=recorder,
+            tapes=None if page is None else page.tapes,
+            head=head,
+            now=now,
+        )
         self._created = int(now())
         self._gates = {model.name: _gate(model) for model in fleet.models}
         for name, gate in self._gates.items():
@@ -100,7 +107,7 @@ class Routes:
         self._passing = Passing(settings, self._targets, spend=self._spend)
         self._loading = Loading(keys, body=self._generator.body, find=self._targets.find)
         self._paths = self._make()
-        if site is not None and recent is not None:
+        if page is not None:
             state = StateApi(
                 fleet=fleet,
                 gates=self._gates,
@@ -108,13 +115,14 @@ class Routes:
                 metrics=metrics,
                 limits=limits,
                 keys=keys,
-                recent=recent,
+                recent=page.recent,
                 recorder=recorder,
                 siblings=siblings,
                 is_draining=lambda: self.is_draining,
                 now=now,
             )
-            self._paths |= PageApi(Front(site), {"state": state.state, "recordings/*": state.recording}, {}).paths()
+            inspect = Inspect(page.tapes, siblings=siblings, body_s=settings.body_s, is_admin=keys.is_admin)
+            self._paths |= page_paths(Front(page.site), state, inspect)
 
     @property
     def answers(self) -> set[Answer]:

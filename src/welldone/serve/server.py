@@ -11,13 +11,16 @@ from welldone.engines.upstream import Upstream
 from welldone.engines.upstreams import Upstreams
 from welldone.net.inbound import Call, Listener, Reply
 from welldone.net.pool import Pool
+from welldone.net.secrets import Secrets
 from welldone.serve.app import App, error_page
 from welldone.serve.keys import Keys, is_weak
 from welldone.serve.limits import Limits
 from welldone.serve.metrics import Metrics
 from welldone.serve.origins import Origins
+from welldone.serve.page.api import PageParts
 from welldone.serve.page.front import Site
 from welldone.serve.page.recent import Recent
+from welldone.serve.page.tapes import Tapes
 from welldone.serve.recording import Recorder
 from welldone.serve.routes import Routes
 from welldone.serve.settings import Config
@@ -78,8 +81,12 @@ class Server:
         self._recorder = None if settings.record is None else Recorder(settings.record, secrets=secrets)
         if self._recorder is not None:
             self._metrics.watch_recorder(self._recorder)
-        has_page = site is not None and not settings.no_page
-        self._recent = Recent(secrets=secrets) if has_page else None
+        page = (
+            None
+            if site is None or settings.no_page
+            else PageParts(site, Recent(secrets=secrets), Tapes(Secrets(secrets)))
+        )
+        self._recent = None if page is None else page.recent
         self.routes = Routes(
             settings,
             self.fleet,
@@ -90,8 +97,7 @@ class Server:
             send=self._pool.send,
             recorder=self._recorder,
             siblings=self._siblings,
-            site=site if has_page else None,
-            recent=self._recent,
+            page=page,
             head=lambda ask: self._app.head(ask),
         )
         self._app = self._make_app(settings.port)

@@ -7,6 +7,7 @@ from welldone.wire.dialects.stream import error_object, escape
 from welldone.wire.events import Failure, Usage
 from welldone.wire.fold import Fold
 from welldone.wire.head import Endpoint, Head
+from welldone.wire.native import Native
 from welldone.wire.notes import Notes
 
 
@@ -25,6 +26,11 @@ def fix_whole(body: bytes, endpoint: Endpoint, *, fallback: Head, asked: Asked, 
     fold.close()
     for note in fold.notes.all():
         notes.add(note)
-    if fold.failure is not None:
-        return Whole(escape(msgspec.json.encode(error_object(fold.failure))), fold.failure)
-    return Whole(fold.body(), usage=fold.usage)
+    return Whole(body_of(fold), fold.failure, fold.usage if fold.failure is None else None)
+
+
+def body_of(pipe: Fold | Native) -> bytes:
+    """The reply when all was heard: the answer, or the error that it failed with."""
+    if isinstance(pipe, Native) or pipe.failure is None:
+        return pipe.body()
+    return escape(msgspec.json.encode(error_object(pipe.failure)))

@@ -41,7 +41,7 @@ _NAMES: dict[type[Event], str] = {
     Extra: "extra",
 }
 _OVERHEAD_BYTES = 512  # of a step in memory, besides its texts
-_UNSHOWN = msgspec.Raw(b'[{"type":"unshown"}]')  # of events that are no JSON again, such as half a character
+_UNSHOWN = msgspec.Raw(b'[{"type":"unshown"}]')  # of events that cannot be JSON again: half a character, a deep nest
 _encode = msgspec.json.encode
 
 
@@ -102,7 +102,7 @@ def _text(data: bytes) -> tuple[str, str | msgspec.UnsetType]:
 def _events(events: Sequence[Event | Json]) -> msgspec.Raw:
     try:
         return msgspec.Raw(_encode([_event(event) for event in events]))
-    except (RecursionError, UnicodeEncodeError, OverflowError):
+    except (RecursionError, UnicodeEncodeError):
         return _UNSHOWN
 
 

@@ -26,8 +26,10 @@ TAPES = 64
 """As many as are kept: of a few pages, the last few answers each."""
 ALL_BYTES = 64 * 2**20
 """What all of them may take in memory; the oldest goes first."""
-TAPE_BYTES = 16 * 2**20
-"""What one may take: ten thousand frames with all that was made of them."""
+TAPE_BYTES = 8 * 2**20
+"""What came of one answer, each piece with what it takes to keep it: some twenty thousand frames."""
+STEPS_BYTES = 16 * 2**20
+"""What its steps may take: each tells what came, what was made of it, and what went out."""
 REQUEST_BYTES = 256 * 2**10
 """The longest request that is shown: it is told each time the page asks."""
 STEPS = 2_000
@@ -108,8 +110,9 @@ class Watch:
     """One answer that is watched. It is told what its pipe is told, right before it."""
 
     def __init__(self, tapes: Tapes, id: str, *, endpoint: str, model: str, is_stream: bool, began: float) -> None:
-        self.size = 0
-        """What it takes in memory."""
+        self._kept_bytes = 0  # in all
+        self._waiting_bytes = 0  # of what is not played yet
+        self._steps_bytes = 0
         self._tapes = tapes
         self._id = id
         self._endpoint = endpoint
@@ -123,6 +126,11 @@ class Watch:
         self._tape_of: dict[int, PartTape] = {}
         self._player = Player(tapes.secrets)
         self._moments: deque[tuple[float, int, Callable[[], None]]] = deque()
+
+    @property
+    def size(self) -> int:
+        """What it takes in memory."""
+        return self._waiting_bytes + self._steps_bytes
 
     # What the answer tells.
 
@@ -224,15 +232,17 @@ class Watch:
         """Keep no more, and play no more of what was kept."""
         self._is_cut = True
         self._moments.clear()
+        self._waiting_bytes = 0
 
     def _keep(self, moment: Callable[[], None], size: int = 0, at_s: float | None = None) -> None:
         size += _MOMENT_BYTES
         if self._is_cut:
             return
-        if self.size + size > TAPE_BYTES:
+        if self._kept_bytes + size > TAPE_BYTES:
             self._is_cut = True
             return
-        self.size += size
+        self._kept_bytes += size
+        self._waiting_bytes += size
         self._moments.append((self.now() if at_s is None else at_s, size, moment))
         self._tapes.tidy()
 
@@ -244,8 +254,9 @@ class Watch:
             player.at_s, size, moment = self._moments.popleft()
             before = len(player.steps)
             moment()
-            self.size += sum(step.size for step in player.steps[before:]) - size
-            if self.size > TAPE_BYTES:
+            self._waiting_bytes -= size
+            self._steps_bytes += sum(step.size for step in player.steps[before:])
+            if self._steps_bytes > STEPS_BYTES:
                 self.drop()
         self._tapes.tidy()
 

@@ -5,7 +5,7 @@ import { h } from "../dom.js";
 export class Composer {
   #send;
   #box = h("textarea", { id: "message", rows: 1, placeholder: "Write a message" });
-  #sendButton = h("button", { type: "submit", class: "primary" }, "Send");
+  #sendButton = h("button", { type: "submit", class: "primary", disabled: true }, "Send");
   #stopButton = h("button", { type: "button", hidden: true, title: "Esc" }, "Stop");
 
   /**
@@ -31,6 +31,11 @@ export class Composer {
 
   focus() {
     this.#box.focus();
+  }
+
+  /** @param {boolean} isReady whether there is a model to talk to */
+  setReady(isReady) {
+    this.#sendButton.disabled = !isReady;
   }
 
   /** @param {boolean} isRunning whether an answer comes now */

@@ -8,7 +8,7 @@ import { Composer } from "./composer.js";
 import { keptForRetry, newConversation, newMessage, waitingCalls, without } from "./conversation.js";
 import { Library } from "./library.js";
 import { ModelPicker } from "./models.js";
-import { readOptions } from "./options.js";
+import { FIELDS, readOptions } from "./options.js";
 import { Run } from "./run.js";
 import { Settings } from "./settings.js";
 import { Thread } from "./thread.js";
@@ -48,7 +48,7 @@ class Chat {
   constructor(page) {
     this.#page = page;
     this.welcome = makeWelcome((text) => this.#send(text));
-    this.models = new ModelPicker(page, () => this.welcome.setModel(this.models.model));
+    this.models = new ModelPicker(page, () => this.#changedModel());
     this.settings = new Settings(() => this.#changedSettings());
     this.composer = new Composer(
       (text) => this.#send(text),
@@ -82,7 +82,7 @@ class Chat {
     const newest = await this.library.start();
     // Who was quick has begun one already.
     if (newest && !this.#conversation.messages.length) await this.open(newest);
-    this.focus();
+    else this.#rest();
   }
 
   async refreshModels() {
@@ -122,8 +122,13 @@ class Chat {
     this.library.sidebar.close();
     this.#show();
     this.thread.toEnd();
-    this.focus();
+    this.#rest();
     void this.library.refresh();
+  }
+
+  /** Go to the message box, unless that brings up the keyboard of a phone before anybody wants to write. */
+  #rest() {
+    if (matchMedia("(pointer: fine)").matches) this.focus();
   }
 
   #show() {
@@ -141,6 +146,7 @@ class Chat {
       copy: (message) => void this.#copy(message),
       remove: (message) => void this.#remove(message),
       sendResults: (results) => this.#sendResults(results),
+      editSystem: () => this.settings.open(),
     };
   }
 
@@ -174,10 +180,11 @@ class Chat {
 
   /** Whether there is a model, and nothing wrong in the settings; else the person is led there. */
   #canAsk() {
-    const [wrong] = Object.keys(readOptions(this.#conversation.options).errors);
+    const { errors } = readOptions(this.#conversation.options);
+    const wrong = FIELDS.find(({ name }) => name in errors);
     if (wrong) {
-      toast("One of the settings cannot be sent.", "error");
-      this.settings.open(wrong);
+      toast(`${wrong.label} cannot be sent. ${errors[wrong.name]}`, "error");
+      this.settings.open(wrong.name);
     } else if (!this.models.model) {
       toast("There is no model to talk to yet.", "error");
     }
@@ -196,8 +203,10 @@ class Chat {
     this.#show();
     this.thread.toEnd();
     void this.library.save(conversation);
-    const outcome = await run.go(() => this.#save(conversation));
-    this.#runs.delete(conversation.id);
+    // One that was deleted meanwhile must not come back.
+    const isWanted = () => this.#runs.get(conversation.id) === run;
+    const outcome = await run.go(() => isWanted() && this.#save(conversation));
+    if (isWanted()) this.#runs.delete(conversation.id);
     this.#status.textContent = ENDS[outcome];
     if (conversation === this.#conversation) this.#show();
     if (isCold) void this.models.refresh();
@@ -258,12 +267,14 @@ class Chat {
       if (conversation === this.#conversation) this.#show();
       this.#save(conversation);
     };
+    // What was said since stays behind it.
+    const undo = () => put([...before, ...conversation.messages.filter((other) => !before.includes(other))]);
     put(without(before, message));
-    toast("Message deleted.", "info", { label: "Undo", act: () => put(before) });
+    toast("Message deleted.", "info", { label: "Undo", act: undo });
     this.focus();
   }
 
-  /** A conversation was deleted. @param {string} id */
+  /** @param {string} id of a conversation that was deleted */
   #removed(id) {
     const run = this.#runs.get(id);
     run?.stop();
@@ -271,8 +282,15 @@ class Chat {
     if (id === this.#conversation.id) this.create();
   }
 
+  #changedModel() {
+    this.welcome.setModel(this.models.model);
+    this.composer.setReady(this.models.model !== "");
+  }
+
   #changedSettings() {
-    if (this.#conversation.messages.length) this.#save(this.#conversation);
+    if (!this.#conversation.messages.length) return;
+    this.thread.showSystem(this.#conversation.system);
+    this.#save(this.#conversation);
   }
 
   /** @param {Conversation} conversation */

@@ -5,6 +5,7 @@ import { h } from "../dom.js";
 import { pick, save as saveFile } from "../files.js";
 import { count } from "../format.js";
 import { visible } from "../text.js";
+import { titleOf } from "./conversation.js";
 import { Sidebar } from "./sidebar.js";
 import { MemoryStore, openStore, StoreError } from "./store.js";
 import { MOST_BYTES, read, TransferError, write } from "./transfer.js";
@@ -40,7 +41,8 @@ export class Library {
       rename: (head) => void this.#rename(head),
       remove: (head) => void this.#remove(head),
       search: (words) => void this.#search(words),
-      exportFile: () => void this.#export(),
+      exportOne: (head) => void this.#exportOne(head),
+      exportAll: () => void this.#export(),
       importFile: () => void this.#import(),
     });
   }
@@ -112,19 +114,25 @@ export class Library {
   }
 
   async #export() {
-    const chosen = await dialog({
-      title: "Export conversations",
-      body: h("p", {}, "As a JSON file that people can read and this page can import."),
-      actions: [
-        { label: "Cancel", value: "", kind: "quiet" },
-        { label: "All conversations", value: "all" },
-        { label: "This conversation", value: "one", kind: "primary" },
-      ],
-    });
-    if (!chosen) return;
-    const conversations = chosen === "all" ? await this.#all() : [this.#shown.current()];
+    const found = await Promise.all((await this.#store.heads()).map(({ id }) => this.#find(id)));
+    this.#saveAsFile(found.filter((one) => one !== undefined));
+  }
+
+  /** @param {Head} head */
+  async #exportOne({ id }) {
+    const conversation = await this.#find(id);
+    if (conversation) this.#saveAsFile([conversation]);
+  }
+
+  /** @param {Conversation[]} conversations */
+  #saveAsFile(conversations) {
+    if (!conversations.length) {
+      toast("There is nothing to export yet.");
+      return;
+    }
     const now = new Date();
-    saveFile(`welldone-${now.toISOString().slice(0, 10)}.json`, write(conversations, now));
+    const what = conversations.length === 1 ? titleOf(conversations[0]) : "conversations";
+    saveFile(`welldone-${what.slice(0, 40)}-${now.toISOString().slice(0, 10)}.json`, write(conversations, now));
   }
 
   async #import() {
@@ -141,13 +149,11 @@ export class Library {
     }
   }
 
-  /** Every conversation, the one that is shown as it is now. */
-  async #all() {
-    const found = await Promise.all((await this.#store.heads()).map(({ id }) => this.#find(id)));
-    return found.filter((one) => one !== undefined);
-  }
-
-  /** @param {string} id */
+  /**
+   * A conversation; the one that is shown as it is now.
+   *
+   * @param {string} id
+   */
   async #find(id) {
     const current = this.#shown.current();
     return current.id === id ? current : this.#store.load(id);

@@ -14,6 +14,7 @@ import { makeEditor } from "./editor.js";
  * @property {(message: Message) => void} copy
  * @property {(message: Message) => void} remove
  * @property {(results: string[]) => void} sendResults
+ * @property {() => void} editSystem
  */
 
 const WHO = { user: "You", assistant: "Assistant", tool: "Tool" };
@@ -28,12 +29,11 @@ const LONG = 20_000; // characters of a message that are shown at first
 export function makeArticle(message, acts) {
   const body = h("div", { class: "message-body" });
   const facts = h("div", { class: "message-facts" });
-  const edit = button("Edit", () => editIn(body, message, acts));
   const buttons = h(
     "div",
     { class: "message-buttons" },
     button("Copy", () => acts.copy(message)),
-    edit,
+    button("Edit", () => editIn(body, message, acts)),
     button("Retry", () => acts.retry(message)),
     button("Delete", () => acts.remove(message)),
   );
@@ -42,9 +42,9 @@ export function makeArticle(message, acts) {
     { class: `message ${message.role}`, "aria-label": WHO[message.role] },
     h("div", { class: "message-who", "aria-hidden": "true" }, WHO[message.role]),
     body,
-    h("div", { class: "message-foot" }, facts, buttons),
+    h("div", { class: "message-foot" }, buttons, facts),
   );
-  return { element, body, facts, buttons };
+  return { element, body, facts };
 }
 
 /**
@@ -57,6 +57,22 @@ export function makeSaid(message, acts) {
   const { element, body } = makeArticle(message, acts);
   body.append(plainText(message.content));
   return element;
+}
+
+/**
+ * The article of the system prompt.
+ *
+ * @param {string} text
+ * @param {() => void} edit
+ */
+export function makeSystem(text, edit) {
+  return h(
+    "article",
+    { class: "message system", "aria-label": "System", hidden: !text.trim() },
+    h("div", { class: "message-who", "aria-hidden": "true" }, "System"),
+    h("div", { class: "message-body" }, plainText(text)),
+    h("div", { class: "message-foot" }, h("div", { class: "message-buttons" }, button("Edit", edit))),
+  );
 }
 
 /**

@@ -8,6 +8,7 @@
  * @property {string} name in the request
  * @property {string} label
  * @property {"number" | "integer" | "lines" | "choice" | "flag" | "tools" | "schema"} kind
+ * @property {boolean} [isWide] whether it has a line of its own
  * @property {string} [hint]
  * @property {string[]} [choices]
  * @property {string} [example]
@@ -48,20 +49,29 @@ export const FIELDS = [
   { name: "seed", label: "Seed", kind: "integer" },
   { name: "presence_penalty", label: "Presence penalty", kind: "number" },
   { name: "frequency_penalty", label: "Frequency penalty", kind: "number" },
-  { name: "stop", label: "Stop", kind: "lines", hint: "One per line" },
+  { name: "stop", label: "Stop", kind: "lines", isWide: true, hint: "One per line" },
   {
     name: "reasoning_effort",
     label: "Reasoning effort",
     kind: "choice",
+    isWide: true,
     choices: ["none", "minimal", "low", "medium", "high"],
   },
-  { name: "tools", label: "Tools (JSON)", kind: "tools", hint: "A list, as OpenAI has it", example: EXAMPLE_TOOLS },
+  {
+    name: "tools",
+    label: "Tools (JSON)",
+    kind: "tools",
+    isWide: true,
+    hint: "A list, as OpenAI has it",
+    example: EXAMPLE_TOOLS,
+  },
   { name: "tool_choice", label: "Tool choice", kind: "choice", choices: ["auto", "none", "required"] },
   { name: "parallel_tool_calls", label: "Parallel tool calls", kind: "flag", choices: ["true", "false"] },
   {
     name: "response_format",
     label: "JSON schema",
     kind: "schema",
+    isWide: true,
     hint: "The answer keeps to it",
     example: EXAMPLE_SCHEMA,
   },

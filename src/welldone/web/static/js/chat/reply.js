@@ -14,10 +14,11 @@ import { makeArticle } from "./message.js";
  * @typedef {import("./conversation.js").Message} Message
  */
 
+const LENGTH_HINT = "The answer was cut: it met Max tokens, or the context is full.";
+
 export class Reply {
   #message;
   #facts;
-  #acts;
   #text;
   #thoughts = new Thoughts();
   #refusal = h("p", { class: "refusal", hidden: true });
@@ -37,7 +38,6 @@ export class Reply {
     const text = h("div", { class: "answer-text" });
     this.element = element;
     this.#message = message;
-    this.#acts = acts;
     this.#facts = facts;
     this.#text = message.answer?.is_json ? new JsonText(text) : new Live(text);
     body.append(text);
@@ -73,7 +73,7 @@ export class Reply {
     this.#thoughts.end(answer?.thought_ms ?? null);
     if (!answer) return;
     this.#facts.textContent = factsLine(answer);
-    this.#trouble.replaceChildren(...troubles(answer, () => this.#acts.retry(this.#message)));
+    this.#trouble.replaceChildren(...troubles(answer));
   }
 
   /** @param {boolean} isWaiting whether its tool calls wait for their results */
@@ -120,7 +120,8 @@ class Thoughts {
   #summary = h("summary", {}, "Reasoning");
   #time = h("span", { class: "soft" });
   #text = h("div", { class: "thoughts-text" });
-  #live = new Live(this.#text);
+  /** @type {Live | null} made with the first thought: most answers have none */
+  #live = null;
 
   constructor() {
     this.#summary.append(this.#time);
@@ -129,7 +130,8 @@ class Thoughts {
 
   /** @param {string} piece */
   hear(piece) {
-    if (this.element.hidden) {
+    if (!this.#live) {
+      this.#live = new Live(this.#text);
       this.element.hidden = false;
       this.#time.textContent = " · thinking…";
     }
@@ -138,7 +140,7 @@ class Thoughts {
 
   /** @param {number | null} ms */
   end(ms) {
-    this.#live.end();
+    this.#live?.end();
     this.#time.textContent = ms === null ? "" : ` · thought for ${(ms / 1000).toFixed(1)} s`;
   }
 }
@@ -159,20 +161,16 @@ function factsLine({ model, completion_tokens, tokens_per_s, ttft_ms, finish_rea
  * What went wrong with an answer, if anything did.
  *
  * @param {AnswerFacts} facts
- * @param {() => void} retry
  */
-function troubles({ outcome, error, finish_reason }, retry) {
+function troubles({ outcome, error, finish_reason }) {
   const shown = [];
   if (outcome === "stopped") shown.push(h("p", { class: "mark" }, h("span", { class: "badge warn" }, "stopped")));
   if (outcome === "whole" && finish_reason === "length") {
     shown.push(h("p", { class: "mark" }, h("span", { class: "badge warn" }, "length"), " ", LENGTH_HINT));
   }
   if (outcome === "broken") {
-    const again = h("button", { type: "button", class: "mini", on: { click: retry } }, "Retry");
-    const words = h("div", {}, h("strong", {}, "The answer broke off. "), visible(error ?? "Nobody said why."));
-    shown.push(h("div", { class: "trouble", role: "alert" }, words, again));
+    const words = visible(error ?? "Nobody said why.");
+    shown.push(h("div", { class: "trouble", role: "alert" }, h("strong", {}, "The answer broke off. "), words));
   }
   return shown;
 }
-
-const LENGTH_HINT = "The answer was cut: it met Max tokens, or the context is full.";

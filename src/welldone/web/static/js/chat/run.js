@@ -21,6 +21,8 @@ export class Run {
   #exchange;
   #model;
   #isTooLong = false;
+  /** @type {Promise<AnswerFacts["outcome"]> | null} how it ended, when it has; null: it has not begun */
+  settled = null;
 
   /**
    * @param {Page} page
@@ -44,7 +46,17 @@ export class Run {
    * @param {() => void} save what came is in the conversation
    * @returns {Promise<AnswerFacts["outcome"]>}
    */
-  async go(save) {
+  go(save) {
+    this.settled ??= this.#go(save);
+    return this.settled;
+  }
+
+  stop() {
+    this.#exchange.stop();
+  }
+
+  /** @param {() => void} save */
+  async #go(save) {
     this.#exchange.addEventListener("frame", (event) => this.#hear(/** @type {CustomEvent<Frame>} */ (event).detail));
     const saving = setInterval(() => {
       this.#keep(this.#facts("stopped", null));
@@ -58,10 +70,6 @@ export class Run {
     this.reply.end();
     save();
     return facts.outcome;
-  }
-
-  stop() {
-    this.#exchange.stop();
   }
 
   /** @param {Frame} frame */

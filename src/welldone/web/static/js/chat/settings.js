@@ -16,7 +16,8 @@ export class Settings {
   /** @param {() => void} changed */
   constructor(changed) {
     this.#changed = changed;
-    this.button = h("button", { type: "button", "aria-expanded": "false", "aria-controls": "settings" }, "Settings");
+    this.button = h("button", { type: "button", "aria-label": "Settings", "aria-controls": "settings" });
+    this.button.setAttribute("aria-expanded", "false");
     this.button.addEventListener("click", () => (this.isOpen ? this.close() : this.open()));
     this.#system.addEventListener("input", () => this.#typedSystem());
     const close = h("button", { type: "button", class: "quiet", "aria-label": "Close the settings" }, "✕");
@@ -82,7 +83,7 @@ export class Settings {
       input.setAttribute("aria-invalid", String(name in errors));
     }
     const set = Object.keys(options).length + (system ? 1 : 0);
-    fill(this.button, "Settings", set > 0 && h("span", { class: "badge info" }, set));
+    fill(this.button, "Settings", set > 0 && h("span", { class: "badge info", title: `${set} set` }, set));
   }
 
   /** @param {Field} field */
@@ -94,10 +95,9 @@ export class Settings {
     input.setAttribute("aria-describedby", error.id);
     input.addEventListener("input", () => this.#typed(field.name));
     this.#inputs.set(field.name, { input, error });
-    const isWide = ["tools", "schema", "lines"].includes(field.kind);
     return h(
       "div",
-      { class: isWide ? "field wide" : "field" },
+      { class: field.isWide ? "field wide" : "field" },
       h("div", { class: "field-head" }, h("label", { for: id }, field.label), this.#makeExample(field, input)),
       input,
       error,
@@ -106,7 +106,7 @@ export class Settings {
 
   /**
    * @param {Field} field
-   * @param {HTMLElement & {value: string}} input
+   * @param {HTMLInputElement | HTMLTextAreaElement | HTMLSelectElement} input
    */
   #makeExample({ name, label, example }, input) {
     if (!example) return null;
@@ -114,6 +114,8 @@ export class Settings {
       input.value = example;
       this.#typed(name);
       input.focus();
+      if (input instanceof HTMLTextAreaElement) input.setSelectionRange(0, 0);
+      input.scrollTop = 0;
     };
     const title = `Put an example in ${label}`;
     return h("button", { type: "button", class: "quiet mini", "aria-label": title, on: { click: put } }, "Example");
@@ -128,7 +130,7 @@ function makeInput({ kind, hint = "", choices = [] }) {
       return h("select", {}, h("option", { value: "" }, "default"), choices.map((one) => h("option", {}, one)));
     case "tools":
     case "schema":
-      return h("textarea", { rows: 4, class: "mono", spellcheck: false, placeholder: hint });
+      return h("textarea", { rows: 6, class: "mono", spellcheck: false, placeholder: hint });
     case "lines":
       return h("textarea", { rows: 2, class: "mono", spellcheck: false, placeholder: hint });
     default:

@@ -12,7 +12,8 @@ import { visible } from "../text.js";
  * @property {(head: Head) => void} rename
  * @property {(head: Head) => void} remove
  * @property {(words: string) => void} search
- * @property {() => void} exportFile
+ * @property {(head: Head) => void} exportOne
+ * @property {() => void} exportAll
  * @property {() => void} importFile
  */
 
@@ -45,7 +46,7 @@ export class Sidebar {
       h(
         "div",
         { class: "sidebar-foot" },
-        h("button", { type: "button", class: "quiet mini", on: { click: acts.exportFile } }, "Export"),
+        h("button", { type: "button", class: "quiet mini", on: { click: acts.exportAll } }, "Export"),
         h("button", { type: "button", class: "quiet mini", on: { click: acts.importFile } }, "Import"),
       ),
     );
@@ -101,8 +102,13 @@ export class Sidebar {
       "li",
       { class: isCurrent ? "is-current" : "" },
       open,
-      this.#small("✎", `Rename “${title}”`, `rename-${head.id}`, () => this.#acts.rename(head)),
-      this.#small("✕", `Delete “${title}”`, `delete-${head.id}`, () => this.#acts.remove(head)),
+      h(
+        "div",
+        { class: "conversation-buttons" },
+        this.#small("✎", `Rename “${title}”`, `rename-${head.id}`, () => this.#acts.rename(head)),
+        this.#small("↓", `Save “${title}” as a file`, `save-${head.id}`, () => this.#acts.exportOne(head)),
+        this.#small("✕", `Delete “${title}”`, `delete-${head.id}`, () => this.#acts.remove(head)),
+      ),
     );
   }
 

@@ -1,9 +1,9 @@
 // The messages of a conversation, one article each. Articles stay as they are while others come and go.
 
-import { h } from "../dom.js";
+import { fill, h } from "../dom.js";
 import { waitingCalls } from "./conversation.js";
 import { Follow } from "./follow.js";
-import { makeSaid } from "./message.js";
+import { makeSaid, makeSystem } from "./message.js";
 import { makeReply, Reply } from "./reply.js";
 
 /**
@@ -14,7 +14,8 @@ import { makeReply, Reply } from "./reply.js";
 
 export class Thread {
   #acts;
-  #list = h("div", { class: "messages" });
+  #list = h("div");
+  #system = h("div");
   #welcome;
   #follow;
   /** @type {Map<Message, Reply | HTMLElement>} */
@@ -27,14 +28,15 @@ export class Thread {
   constructor(acts, welcome) {
     this.#acts = acts;
     this.#welcome = welcome;
+    const all = h("div", { class: "messages" }, this.#system, this.#list);
     // An answer is announced when it is complete, not word by word.
     const log = h(
       "div",
       { class: "log", role: "log", "aria-label": "Messages", "aria-live": "off", tabIndex: 0 },
       welcome,
-      this.#list,
+      all,
     );
-    this.#follow = new Follow(log, this.#list);
+    this.#follow = new Follow(log, all);
     this.element = h("div", { class: "thread" }, log, this.#follow.button);
   }
 
@@ -44,7 +46,8 @@ export class Thread {
    * @param {Conversation} conversation
    * @param {Run | undefined} run the answer to it that is under way
    */
-  show({ messages }, run) {
+  show({ messages, system }, run) {
+    this.showSystem(messages.length ? system : "");
     const before = this.#views;
     this.#views = new Map(messages.map((message) => [message, before.get(message) ?? this.#make(message, run)]));
     for (const [message, view] of before) if (!this.#views.has(message)) elementOf(view).remove();
@@ -66,6 +69,11 @@ export class Thread {
     const view = this.#views.get(message);
     if (view) elementOf(view).remove();
     this.#views.delete(message);
+  }
+
+  /** @param {string} text the system prompt */
+  showSystem(text) {
+    fill(this.#system, makeSystem(text, this.#acts.editSystem));
   }
 
   toEnd() {

@@ -8,7 +8,7 @@ import { copyButton } from "./clipboard.js";
 import { rawHex, rawText } from "./raw.js";
 import { isObject, jsonOf, read } from "./reading.js";
 import { ruleLink, severityBadge } from "./rule.js";
-import { upstreamSource } from "./sources.js";
+import { frameOf } from "./sources.js";
 import { bytesOf } from "./trace.js";
 import { tree } from "./tree.js";
 
@@ -47,7 +47,7 @@ function head({ frame, hasTime }, close) {
   return h(
     "div",
     { class: "detail-head" },
-    h("h3", { tabIndex: -1 }, `Frame ${count(frame.n)}: ${visible(read(frame).kind)}`),
+    h("h3", { tabIndex: -1 }, `Frame ${count(frame.n)}: ${frame.raw === "" ? "added" : visible(read(frame).kind)}`),
     h("button", { type: "button", class: "quiet mini", "aria-label": "Close the frame", on: { click: close } }, "✕"),
     h("p", { class: "soft small" }, `${bytes(frame.size)} from byte ${count(frame.byte)}${when}`),
   );
@@ -71,8 +71,11 @@ function bytesPart({ frame, steps, said }, looks) {
   const heard = steps.map((step) => step.heard).join("");
   const columns = h("div", { class: "detail-columns" });
   const fill = () => {
-    const upstream = steps.length > 0 && column("Upstream", heard, () => joined(steps.map(bytesOf)), looks);
-    const ours = column("Sent to you", said, () => new TextEncoder().encode(said), looks);
+    const upstream =
+      steps.length > 0 &&
+      column("Upstream", shown(heard, "Nothing: this was added.", () => joined(steps.map(bytesOf)), looks));
+    const encode = () => new TextEncoder().encode(said);
+    const ours = column("Sent to you", shown(said, "Nothing: it was held back, or left out.", encode, looks));
     columns.replaceChildren(...[upstream, ours].filter((element) => element !== false));
     toggle.setAttribute("aria-pressed", String(looks.isHex));
   };
@@ -87,15 +90,22 @@ function bytesPart({ frame, steps, said }, looks) {
 }
 
 /**
- * @param {string} name
  * @param {string} text
+ * @param {string} why what is said where there is none
  * @param {() => Uint8Array} data
  * @param {Looks} looks
  */
-function column(name, text, data, looks) {
-  const nothing = () => h("p", { class: "soft small" }, "Nothing: it was held back, or left out.");
-  const shown = text === "" ? nothing() : looks.isHex ? rawHex(data()) : rawText(text);
-  return h("div", { class: "detail-column" }, h("h5", {}, name), shown);
+function shown(text, why, data, looks) {
+  if (text === "") return h("p", { class: "soft small" }, why);
+  return looks.isHex ? rawHex(data()) : rawText(text);
+}
+
+/**
+ * @param {string} name
+ * @param {HTMLElement} content
+ */
+function column(name, content) {
+  return h("div", { class: "detail-column" }, h("h5", {}, name), content);
 }
 
 /** @param {Uint8Array[]} parts */
@@ -129,8 +139,18 @@ function noteItem(page, note) {
     h("div", {}, ruleLink(page, note.rule), " ", severityBadge(note.severity),
       note.count > 1 && h("span", { class: "soft small" }, ` ${count(note.count)} times`)),
     heardWanted(note),
-    h("div", { class: "small" }, h("span", { class: "soft" }, "repair: "), visible([note.mend, note.how].filter(Boolean).join(": "))),
+    mended(note),
   );
+}
+
+/**
+ * How it was repaired.
+ *
+ * @param {StepNote} note
+ */
+export function mended({ mend, how }) {
+  const text = visible([mend, how].filter(Boolean).join(": "));
+  return h("div", { class: "small" }, h("span", { class: "soft" }, "repair: "), text);
 }
 
 /**
@@ -142,8 +162,8 @@ export function heardWanted({ heard, wanted }) {
   return h(
     "div",
     { class: "small" },
-    heard && [h("span", { class: "soft" }, "heard "), h("code", { class: "was" }, shortly(heard)), " "],
-    wanted && [h("span", { class: "soft" }, "wanted "), h("code", { class: "now" }, shortly(wanted))],
+    heard && h("div", {}, h("span", { class: "soft" }, "heard "), h("code", { class: "was" }, shortly(heard))),
+    wanted && h("div", {}, h("span", { class: "soft" }, "wanted "), h("code", { class: "now" }, shortly(wanted))),
   );
 }
 
@@ -161,8 +181,8 @@ function changesPart({ steps, said }) {
   const spoken = steps.filter((step) => step.said !== "");
   const [step] = spoken;
   if (!step || spoken.length > 1 || step.notes.length === 0) return null;
-  const before = jsonOf(upstreamSource(() => [step]).item(0).frame);
-  const after = jsonOf(upstreamSource(() => [{ ...step, heard: said }]).item(0).frame);
+  const before = jsonOf(frameOf(step));
+  const after = jsonOf(frameOf({ ...step, heard: said }));
   if (!isObject(before) || !isObject(after)) return null;
   const rows = changes(before, after).map((change) =>
     h("tr", {}, h("th", { scope: "row", class: "mono" }, visible(change.path)),

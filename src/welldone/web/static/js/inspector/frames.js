@@ -7,6 +7,7 @@ import { makeDetail } from "./detail.js";
 import { read } from "./reading.js";
 import { VirtualList } from "./virtual.js";
 
+/** @typedef {import("../sse.js").Frame} Frame */
 /** @typedef {import("./sources.js").Source} Source */
 
 /** Gaps from here on are marked: a person notices them. */
@@ -14,7 +15,10 @@ const LONG_GAP_MS = 300;
 /** The bar of a gap is empty up to the first of these, and full from the second on. */
 const [HEAT_FROM_MS, HEAT_TO_MS] = [5, 2_000];
 const PREVIEW_LETTERS = 160;
-const COLUMNS = ["#", "Time", "Gap", "Size", "Kind", "Fixes", "Content"];
+const COLUMNS = ["#", "Time", "Gap", "Size", "Kind", "Fix", "Content"];
+
+/** @type {WeakMap<Frame, {kind: string, preview: string}>} */
+const skimmed = new WeakMap();
 
 /** @type {Source} */
 const NOTHING = {
@@ -105,16 +109,17 @@ export class FrameView {
  * @param {import("./sources.js").Item} item
  * @param {HTMLElement} row
  */
-function paintRow(cells, { frame, hasTime, repairs }, row) {
-  const { kind, text } = read(frame);
+function paintRow(cells, { frame, hasTime, repairs, said }, row) {
+  // What the upstream left out has a row too.
+  const { kind, preview } = frame.raw === "" ? { kind: "added", preview: oneLine(said) } : skim(frame);
   const texts = [
     String(frame.n),
     hasTime ? duration(frame.at) : "–",
-    hasTime ? duration(frame.gap) : "–",
+    hasTime ? gapText(frame.gap) : "–",
     bytes(frame.size),
-    visible(kind),
+    kind,
     repairs ? `✎ ${repairs}` : "",
-    oneLine(text),
+    preview,
   ];
   cells.forEach((cell, place) => {
     const wanted = texts[place] ?? "";
@@ -125,6 +130,29 @@ function paintRow(cells, { frame, hasTime, repairs }, row) {
   row.classList.toggle("is-late", hasTime && frame.gap >= LONG_GAP_MS);
   row.style.setProperty("--heat", hasTime ? heat(frame.gap).toFixed(2) : "0");
   cells[5]?.setAttribute("aria-label", repairs ? `${repairs} repairs` : "no repairs");
+}
+
+/**
+ * What a row says of a frame. It is read once, not at each painting: it may have megabytes.
+ *
+ * @param {Frame} frame
+ */
+function skim(frame) {
+  const known = skimmed.get(frame);
+  if (known) return known;
+  const { kind, text } = read(frame);
+  const facts = { kind: visible(kind), preview: oneLine(text) };
+  skimmed.set(frame, facts);
+  return facts;
+}
+
+/**
+ * Frames that came together have no gap between them.
+ *
+ * @param {number} gap
+ */
+function gapText(gap) {
+  return gap === 0 ? "0" : duration(gap);
 }
 
 /** @param {string} text */

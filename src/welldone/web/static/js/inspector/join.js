@@ -43,15 +43,6 @@ export class Join {
   }
 
   /**
-   * The first frame that has this step, or that came after it.
-   *
-   * @param {number} step
-   */
-  frameOf(step) {
-    return this.#ranges.findIndex((range) => range !== null && range.to > step);
-  }
-
-  /**
    * Where a text ends in what was said, if it comes next. "other": something else comes next, so it is a comment of
    * the server itself. "unknown": it is not known yet what comes next.
    *

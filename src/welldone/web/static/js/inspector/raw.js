@@ -19,14 +19,14 @@ export function rawText(text) {
   const shown = lines.slice(0, MOST_LINES);
   const pre = h("pre", { class: "raw", tabIndex: 0 }, shown.flatMap(rawLine));
   const left = text.length - shown.join("").length;
-  if (left > 0) pre.append(h("span", { class: "soft" }, `\n… ${count(left)} more characters: copy it to see them all`));
+  if (left > 0) pre.append(h("span", { class: "soft" }, `\n… ${count(left)} more characters: copy it to have them`));
   return pre;
 }
 
 /** @param {string} line */
 function rawLine(line) {
   const end = /[\r\n]*$/.exec(line)?.[0] ?? "";
-  const mark = end.replace("\r", "␍").replace("\n", "␊");
+  const mark = end.replace("\r", "\\r").replace("\n", "\\n");
   const text = visible(line.slice(0, line.length - end.length));
   return mark ? [text, h("span", { class: "eol" }, mark), "\n"] : [text];
 }

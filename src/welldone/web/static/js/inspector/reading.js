@@ -69,7 +69,7 @@ function readObject(json, event) {
   if (json.error) said.push({ kind: "error", text: errorText(json.error) });
   if (Array.isArray(json.choices)) said.push(...json.choices.filter(isObject).flatMap(readChoice));
   else if (isObject(json.message) && json.done !== undefined) said.push(...readParts(json.message));
-  else if (type) said.push(readTyped(json, type));
+  else if (type && !json.error) said.push(readTyped(json, type));
   const tokens = tokensOf(json);
   if (tokens) said.push({ kind: "usage", text: `${tokens.prompt ?? "?"} + ${tokens.completion ?? "?"} tokens` });
   return said.sort((one, other) => rank(one.kind) - rank(other.kind));
@@ -105,7 +105,7 @@ function readParts(parts) {
   for (const call of Array.isArray(parts.tool_calls) ? parts.tool_calls.filter(isObject) : []) {
     said.push({ kind: "tool call", text: callText(call) });
   }
-  if (isObject(parts.function_call)) said.push({ kind: "tool call", text: callText({ function: parts.function_call }) });
+  if (parts.function_call) said.push({ kind: "tool call", text: callText({ function: parts.function_call }) });
   const texts = {
     text: parts.content,
     reasoning: parts.reasoning_content ?? parts.reasoning ?? parts.thinking,

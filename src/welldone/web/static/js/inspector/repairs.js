@@ -2,11 +2,12 @@
 
 import { fill, h } from "../dom.js";
 import { count } from "../format.js";
-import { visible } from "../text.js";
-import { heardWanted } from "./detail.js";
+import { heardWanted, mended } from "./detail.js";
 import { ruleLink, severityBadge } from "./rule.js";
 
 /** @typedef {{note: StepNote, count: number, first: number}} Repaired `first`: the first step with it */
+
+export const NOT_KNOWN = "Nothing is known of the upstream: it was not asked, or it is too long ago.";
 
 /** Counted while steps arrive. */
 export class Repairs {
@@ -83,8 +84,7 @@ export class RepairsView {
       h("div", { class: "repair-head" }, ruleLink(this.#page, note.rule), severityBadge(note.severity),
         h("span", { class: "badge" }, `× ${count(times)}`)),
       heardWanted(note),
-      h("div", { class: "small" }, h("span", { class: "soft" }, "repair: "),
-        visible([note.mend, note.how].filter(Boolean).join(": "))),
+      mended(note),
       hurts,
       h("div", { class: "small" }, h("span", { class: "soft" }, "first in "), go),
     );
@@ -108,5 +108,5 @@ export class RepairsView {
 function whyNone(tape) {
   if (!tape) return "What is repaired in a stream is listed here, by rule.";
   if (tape.isKnown) return tape.isOver ? "Nothing to repair: the stream came right." : "Nothing to repair so far.";
-  return tape.isOver ? "Nothing is known of the upstream: it was not asked, or it is too long ago." : "Not known yet.";
+  return tape.isOver ? NOT_KNOWN : "Not known yet.";
 }

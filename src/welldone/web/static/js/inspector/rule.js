@@ -20,6 +20,15 @@ export function severityBadge(severity) {
   return h("span", { class: `badge ${TONES[severity] ?? ""}` }, severity);
 }
 
+/**
+ * A page without its title, which the dialog has, and without the comments that say which part of it is generated.
+ *
+ * @param {string} page
+ */
+function withoutFrame(page) {
+  return page.replace(/^# .*\n/, "").replace(/^<!--.*-->\n/gm, "\n");
+}
+
 /** The pages of rules, each asked for once. */
 export class Rules {
   #page;
@@ -50,8 +59,8 @@ export class Rules {
   async #show(id) {
     try {
       const rule = await this.find(id);
-      const body = h("div", { class: "markdown rule-page" }, render(rule.page));
-      await dialog({ title: `Rule ${id}`, body, actions: ["Close"] });
+      const body = h("div", { class: "markdown rule-page" }, render(withoutFrame(rule.page)));
+      await dialog({ title: `Rule ${id}`, body });
     } catch (error) {
       toast(`The rule ${id} cannot be shown: ${error instanceof Error ? error.message : error}`, "error");
     }

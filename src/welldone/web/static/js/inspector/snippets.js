@@ -45,7 +45,8 @@ export function python({ path, body, base }) {
   ];
   if (!known) {
     const rest = literal(path.replace(/^v1/, ""));
-    return [...start, `reply = client.post(${rest}, body=${pythonLiteral(body, 0)}, cast_to=object)`, "print(reply)", ""].join("\n");
+    const call = `client.post(${rest}, body=${pythonLiteral(body, 0)}, cast_to=object)`;
+    return [...start, `print(${call})`, ""].join("\n");
   }
   const named = Object.entries(body).filter(([name]) => NAMED.has(name));
   const extra = Object.entries(body).filter(([name]) => !NAMED.has(name));
@@ -75,7 +76,7 @@ export function javascript({ path, body, base }) {
   ];
   if (!known) {
     const rest = literal(path.replace(/^v1/, ""));
-    return [...start, `const reply = await client.post(${rest}, { body: ${literal(body)} });`, "console.log(reply);", ""].join("\n");
+    return [...start, `console.log(await client.post(${rest}, { body: ${literal(body)} }));`, ""].join("\n");
   }
   const call = `await client.${known.call}(${literal(body)});`;
   const end = body.stream

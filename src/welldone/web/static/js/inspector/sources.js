@@ -35,21 +35,27 @@ export function sentSource(exchange, steps, join) {
  * @returns {Source}
  */
 export function upstreamSource(steps) {
+  /** @type {WeakMap<Step, Frame>} */
+  const frames = new WeakMap();
   /** @param {number} index */
   const item = (index) => {
     const step = /** @type {Step} */ (steps()[index]);
-    const before = steps()[index - 1]?.at_s;
-    const at = (step.at_s ?? 0) * 1000;
-    const gap = before === undefined || before === null ? 0 : Math.max(0, at - before * 1000);
-    const frame = new Frame({ n: step.n + 1, at, gap, byte: step.byte, size: heardSize(step), raw: step.heard });
+    const frame = frames.get(step) ?? frameOf(step, steps()[index - 1]);
+    frames.set(step, frame);
     return { frame, hasTime: step.at_s !== null, steps: [step], repairs: countRepairs([step]), said: step.said };
   };
   return { count: () => steps().length, item };
 }
 
-/** @param {Step} step */
-function heardSize(step) {
-  return step.heard_base64 === undefined ? sizeOf(step.heard) : atob(step.heard_base64).length;
+/**
+ * @param {Step} step
+ * @param {Step} [before]
+ */
+export function frameOf(step, before) {
+  const at = (step.at_s ?? 0) * 1000;
+  const gap = Math.max(0, at - (before?.at_s ?? step.at_s ?? 0) * 1000);
+  const size = step.heard_base64 === undefined ? sizeOf(step.heard) : atob(step.heard_base64).length;
+  return new Frame({ n: step.n + 1, at, gap, byte: step.byte, size, raw: step.heard });
 }
 
 /** @param {Step[]} steps */

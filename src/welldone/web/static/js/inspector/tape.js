@@ -31,8 +31,10 @@ export class Tape extends EventTarget {
     /** @type {Attempt[]} */
     this.attempts = [];
     this.request = {};
+    /** How many characters its steps have. */
+    this.size = 0;
     this.isKnown = false;
-    /** The server has all of it. */
+    /** The server has told all of it. */
     this.isDone = false;
     /** A limit was met: the rest was not kept. */
     this.isCut = false;
@@ -91,12 +93,15 @@ export class Tape extends EventTarget {
     const hasMore = taped.next > this.#next;
     this.isKnown = true;
     this.#next = taped.next;
-    for (const step of taped.steps) this.steps.push(step);
+    for (const step of taped.steps) {
+      this.steps.push(step);
+      this.size += step.heard.length + step.said.length;
+    }
     this.attempts = taped.attempts;
     this.request = taped.request;
     this.isDone = taped.is_done;
     this.isCut = taped.is_cut;
-    this.isOver = hasEnded && !hasMore && (taped.is_done || this.#asksAfterEnd >= LAST_ASKS);
+    this.isOver = taped.is_done || (hasEnded && !hasMore && this.#asksAfterEnd >= LAST_ASKS);
     this.#tell();
     return hasMore && hasEnded;
   }

@@ -59,7 +59,7 @@ export function figures(exchange, totals, repairs) {
   const tokens = [totals.prompt, totals.completion].map((value) => (value === null ? "–" : count(value)));
   return [
     { label: "Outcome", ...OUTCOMES[exchange.outcome] },
-    { label: "Status", value: status === null ? "–" : String(status), ...(status && status >= 400 ? { tone: "bad" } : {}) },
+    { label: "Status", value: String(status ?? "–"), ...((status ?? 0) >= 400 ? { tone: "bad" } : {}) },
     { label: "TTFT", value: duration(totals.firstTokenAt) },
     { label: "Time", value: duration(exchange.endedAt ?? (exchange.began ? exchange.now() : null)) },
     { label: "Frames", value: count(exchange.frameCount) },

@@ -3,8 +3,8 @@
 import { h } from "../dom.js";
 import { visible } from "../text.js";
 
-/** Levels that are open from the start: a chunk's delta is on the third. */
-const OPEN_DEPTH = 4;
+/** Levels that are open from the start: a chunk's tool call has its name on the seventh. */
+const OPEN_DEPTH = 7;
 const MOST_ITEMS = 200;
 const MOST_LETTERS = 5_000;
 
@@ -32,7 +32,8 @@ function node(name, value, depth) {
   const fill = () => {
     if (room.childElementCount) return;
     room.append(...entries.slice(0, MOST_ITEMS).map(([inner, item]) => node(inner, item, depth + 1)));
-    if (entries.length > MOST_ITEMS) room.append(h("div", { class: "soft" }, `… ${entries.length - MOST_ITEMS} more`));
+    const left = entries.length - MOST_ITEMS;
+    if (left > 0) room.append(h("div", { class: "soft" }, `… ${left} more`));
   };
   const isOpen = depth < OPEN_DEPTH;
   if (isOpen) fill();

@@ -1,26 +1,31 @@
-// Markdown as elements.
+// Markdown as elements, for text that anybody may have written.
 
-/** @param {string} text */
+import { h } from "../dom.js";
+import { Live } from "./live.js";
+import { parse } from "./parse.js";
+import { renderBlock } from "./render.js";
+
+export { Live };
+
+const AT_ONCE = 64 * 1024; // what takes longer is painted frame by frame
+
+/**
+ * A whole text.
+ *
+ * @param {string} text
+ * @returns {DocumentFragment}
+ */
 export function render(text) {
+  const root = h("div");
+  if (text.length <= AT_ONCE) {
+    root.append(...parse(text).map(renderBlock));
+  } else {
+    const live = new Live(root);
+    live.append(text);
+    live.end();
+  }
+  root.className = "markdown";
   const fragment = document.createDocumentFragment();
-  fragment.append(text);
+  fragment.append(root);
   return fragment;
-}
-
-/** Markdown that grows. */
-export class Live {
-  /** @param {HTMLElement} root */
-  constructor(root) {
-    this.root = root;
-    this.text = "";
-  }
-
-  /** @param {string} text */
-  append(text) {
-    this.text += text;
-    this.root.textContent = this.text;
-  }
-
-  /** It is whole. */
-  end() {}
 }

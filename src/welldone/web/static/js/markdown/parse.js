@@ -16,9 +16,9 @@ import { parseInline } from "./inline.js";
  *   | {type: "list", start: number | null, isTight: boolean, items: Item[]}
  *   | {type: "table", aligns: Align[], head: Inline[][], rows: Inline[][][]}} Block
  */
-/** @typedef {{indent: number, sign: string, length: number}} Fence */
+/** @typedef {{indent: number, sign: string, length: number, info: string}} Fence */
 /** @typedef {{sign: string, start: number | null, indent: number, content: number, isEmpty: boolean}} Marker */
-/** A block without its inside, and the lines it takes. */
+/** A block without its inside, and the lines it takes; `fence` where one is open. */
 /** @typedef {{block: () => Block, from: number, to: number, fence?: Fence, isTable?: boolean}} Cut */
 
 const DEEPEST = 16; // more than people nest
@@ -27,7 +27,8 @@ const FENCE = /^( {0,3})(`{3,}|~{3,})([^]*)$/;
 const HEADING = /^ {0,3}(#{1,6})(?:[ \t]|$)/;
 const UNDERLINE = /^ {0,3}(=+|-+) *$/;
 const QUOTE = /^ {0,3}>/;
-const MARKER = /^( *)([-*+]|(\d{1,9})([.)]))( +|$)/;
+const MARKER = /^( *)([-*+]|(\d{1,9})([.)]))( +|\t|$)/;
+const BEGINS = /^ {0,3}[-`~#*_>+\d]/;
 const TASK = /^\[([ xX])\] /;
 const DELIMITER = /^ *:?-+:? *$/;
 
@@ -60,12 +61,11 @@ function parseLines(lines, depth) {
 /**
  * Where blocks begin and end. The inside of each is read when its `block` is called.
  *
- * @param {string[]} raw
+ * @param {string[]} lines
  * @param {number} [depth]
  * @returns {Cut[]}
  */
-export function cutBlocks(raw, depth = 0) {
-  const lines = raw.map(withoutTabs);
+export function cutBlocks(lines, depth = 0) {
   /** @type {Cut[]} */
   const cuts = [];
   for (let at = 0; at < lines.length; ) {
@@ -117,13 +117,13 @@ function cutIndented(lines, from) {
     if (indentOf(lines[at]) >= 4 && !isBlank(lines[at])) to = at + 1;
     else if (!isBlank(lines[at])) break;
   }
-  const text = () => lines.slice(from, to).map((line) => line.slice(4)).join("\n");
+  const text = () => lines.slice(from, to).map((line) => strip(line, 4)).join("\n");
   return { from, to, block: () => ({ type: "code", info: "", text: text() }) };
 }
 
 /**
  * @param {string} line
- * @returns {Fence & {info: string} | null}
+ * @returns {Fence | null}
  */
 function fenceOf(line) {
   const found = FENCE.exec(line);
@@ -151,13 +151,13 @@ export function isFenceEnd(line, fence) {
  * @param {Fence} fence
  */
 export function codeLine(line, fence) {
-  return line.slice(Math.min(indentOf(line), fence.indent));
+  return strip(line, fence.indent);
 }
 
 /**
  * @param {string[]} lines
  * @param {number} from
- * @param {Fence & {info: string}} fence
+ * @param {Fence} fence
  * @returns {Cut}
  */
 function cutFence(lines, from, fence) {
@@ -235,23 +235,34 @@ function cutList(lines, from, first, depth) {
   /** @type {string[][]} */
   const items = [];
   let isTight = true;
-  let at = from;
+  let to = from;
   /** @type {Marker | null} */
   let marker = first;
-  while (marker && marker.sign === first.sign && !isRule(lines[at])) {
-    const end = itemEnd(lines, at, marker, depth);
-    items.push(itemLines(lines, at, end, marker));
-    isTight &&= !hasGap(lines, at, end);
-    const next = skipBlank(lines, end);
-    marker = next < lines.length && indentOf(lines[next]) < 4 ? markerOf(lines[next]) : null;
-    if (marker?.sign === first.sign && next > end) isTight = false;
-    at = marker?.sign === first.sign ? next : end;
-    if (at === end && end < lines.length && marker?.sign !== first.sign) break;
+  for (let at = from; marker; ) {
+    to = itemEnd(lines, at, marker, depth);
+    items.push(itemLines(lines, at, to, marker));
+    isTight &&= !hasGap(lines, at, to);
+    at = skipBlank(lines, to);
+    marker = siblingAt(lines, at, first);
+    if (marker && at > to) isTight = false;
   }
   const { start } = first;
   const block = () =>
     /** @type {Block} */ ({ type: "list", start, isTight, items: items.map((item) => makeItem(item, depth)) });
-  return { from, to: at, block };
+  return { from, to, block };
+}
+
+/**
+ * The marker of the next item of a list, if one stands here.
+ *
+ * @param {string[]} lines
+ * @param {number} at
+ * @param {Marker} first
+ */
+function siblingAt(lines, at, first) {
+  if (at >= lines.length || indentOf(lines[at]) >= 4 || isRule(lines[at])) return null;
+  const marker = markerOf(lines[at]);
+  return marker?.sign === first.sign ? marker : null;
 }
 
 /**
@@ -270,8 +281,10 @@ function itemEnd(lines, from, marker, depth) {
     if (isBlank(line)) {
       // An item that begins with a blank line has nothing behind it.
       if (marker.isEmpty && at === from + 1) break;
-    } else if (indentOf(line) >= marker.content || (end === at && continues(line, before, depth))) end = at + 1;
-    else break;
+    } else if (indentOf(line) >= marker.content || (end === at && !markerOf(line) && continues(line, before, depth))) {
+      end = at + 1;
+    }
+else break;
     before = line;
   }
   return end;
@@ -284,7 +297,7 @@ function itemEnd(lines, from, marker, depth) {
  * @param {Marker} marker
  */
 function itemLines(lines, from, to, marker) {
-  const rest = lines.slice(from + 1, to).map((line) => line.slice(Math.min(indentOf(line), marker.content)));
+  const rest = lines.slice(from + 1, to).map((line) => strip(line, marker.content));
   return [lines[from].slice(marker.content), ...rest];
 }
 
@@ -430,7 +443,7 @@ function paragraphText(lines, from, to) {
  * @param {number} depth
  */
 function interrupts(line, depth) {
-  if (indentOf(line) >= 4) return false;
+  if (!BEGINS.test(line)) return false; // as most lines do
   if (fenceOf(line) || HEADING.test(line) || isRule(line)) return true;
   if (depth >= DEEPEST) return false;
   if (QUOTE.test(line)) return true;
@@ -441,12 +454,12 @@ function interrupts(line, depth) {
 
 /** @param {string} line */
 function isRule(line) {
-  const sign = line[indentOf(line)];
-  if ((sign !== "-" && sign !== "*" && sign !== "_") || indentOf(line) >= 4) return false;
+  const signs = line.trimStart();
+  if (!/^[-*_]/.test(signs) || indentOf(line) >= 4) return false;
   let count = 0;
-  for (const character of line) {
-    if (character === sign) count += 1;
-    else if (character !== " ") return false;
+  for (const sign of signs) {
+    if (sign === signs[0]) count += 1;
+    else if (sign !== " " && sign !== "\t") return false;
   }
   return count >= 3;
 }
@@ -456,11 +469,30 @@ function isBlank(line) {
   return line.trim() === "";
 }
 
-/** @param {string} line */
+/**
+ * How many columns a line is indented; a tab goes to the next fourth.
+ *
+ * @param {string} line
+ */
 function indentOf(line) {
+  let width = 0;
+  for (let at = 0; line[at] === " " || line[at] === "\t"; at += 1) width += line[at] === "\t" ? 4 - (width % 4) : 1;
+  return width;
+}
+
+/**
+ * A line without this many columns of its indent.
+ *
+ * @param {string} line
+ * @param {number} columns
+ */
+function strip(line, columns) {
+  let width = 0;
   let at = 0;
-  while (line[at] === " ") at += 1;
-  return at;
+  for (; width < columns && (line[at] === " " || line[at] === "\t"); at += 1) {
+    width += line[at] === "\t" ? 4 - (width % 4) : 1;
+  }
+  return " ".repeat(Math.max(0, width - columns)) + line.slice(at);
 }
 
 /**
@@ -484,17 +516,4 @@ function withoutHashes(text) {
   while (trimmed[end - 1] === "#") end -= 1;
   if (end === trimmed.length) return trimmed;
   return end === 0 || trimmed[end - 1] === " " ? trimmed.slice(0, end).trimEnd() : trimmed;
-}
-
-/**
- * The line with spaces for the tabs of its indent.
- *
- * @param {string} line
- */
-function withoutTabs(line) {
-  if (!line.includes("\t")) return line;
-  let width = 0;
-  let at = 0;
-  for (; line[at] === " " || line[at] === "\t"; at += 1) width += line[at] === "\t" ? 4 - (width % 4) : 1;
-  return " ".repeat(width) + line.slice(at);
 }

@@ -7,7 +7,8 @@ export class Banner {
   #again = h("button", { type: "button", class: "mini", dataset: { act: "again" } }, "Try now");
 
   constructor() {
-    this.element = h("div", { class: "banner", role: "status" });
+    // It stays when it is empty: who listens hears only of what was there before.
+    this.element = h("div", { class: "server-banner", role: "status" });
   }
 
   hide() {

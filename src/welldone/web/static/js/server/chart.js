@@ -7,7 +7,10 @@ import { niceTicks } from "./scale.js";
 
 /** @typedef {import("./measures.js").Point} Point */
 /** @typedef {{key: string, name: string, colour: string}} Line a colour is the name of one of the page's */
-/** @typedef {{title: string, lines: Line[], format: (value: number) => string}} Kind */
+/**
+ * @typedef {{title: string, lines: Line[], format: (value: number) => string, least?: number}} Kind `least` is where the
+ * scale ends at least
+ */
 
 const HEIGHT = 132;
 const EDGE = { left: 52, right: 8, top: 8, bottom: 20 };
@@ -18,7 +21,7 @@ const TABLE_STEP = 15; // every so many points make a row: half a minute
 export class Chart {
   #kind;
   #svg = svg("svg", { height: HEIGHT, "aria-hidden": true });
-  #legend = h("ul", { class: "legend" });
+  #legend = h("ul", { class: "chart-legend" });
   #when = h("span", { class: "soft small when" });
   #rows = h("div", { class: "numbers" });
   #details = h("details", {}, h("summary", {}, "As a table"), this.#rows);
@@ -115,8 +118,8 @@ export class Chart {
     this.#paintWords();
     if (this.#details.open) patchChildren(this.#rows, [this.#table()]);
     if (this.#width === 0) return; // it is not shown
-    const { lines, format } = this.#kind;
-    const most = Math.max(0, ...lines.flatMap(({ key }) => this.#points.map(({ values }) => values[key] ?? 0)));
+    const { lines, format, least = 0 } = this.#kind;
+    const most = Math.max(least, ...lines.flatMap(({ key }) => this.#points.map(({ values }) => values[key] ?? 0)));
     const ticks = niceTicks(most);
     /** @param {number} value */
     const y = (value) => HEIGHT - EDGE.bottom - ((HEIGHT - EDGE.top - EDGE.bottom) * value) / (ticks.at(-1) ?? 1);

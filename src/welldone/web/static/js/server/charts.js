@@ -12,10 +12,11 @@ import { Ring } from "./series.js";
 const SPAN_MS = 600_000;
 const MOST_POINTS = 300; // one in two seconds, for as long as the charts go back
 
-const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
+const large = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
+const small = new Intl.NumberFormat("en", { maximumSignificantDigits: 2 });
 
 /** @param {number} value */
-const number = (value) => compact.format(value);
+const number = (value) => (value < 1 ? small : large).format(value);
 
 /** @param {number} seconds */
 const time = (seconds) => (seconds === 0 ? "0" : duration(seconds * 1000).replace(/\.0+(?= )/, ""));
@@ -55,6 +56,7 @@ const KINDS = [
   {
     title: "In flight and waiting",
     format: number,
+    least: 3, // so that the scale has whole numbers only
     lines: [
       { key: "running", name: "in flight", colour: "info" },
       { key: "waiting", name: "waiting", colour: "warn" },

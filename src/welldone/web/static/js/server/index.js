@@ -53,7 +53,7 @@ class ServerView {
     });
     this.#loader = new Loader(page, () => this.#onLoader());
     const rooms = Object.values(this.#rooms).map(({ element }) => element);
-    root.append(h("div", { class: "server" }, this.#banner.element, this.#about, this.#less, rooms));
+    root.append(this.#banner.element, h("div", { class: "server" }, this.#about, this.#less, rooms));
     root.addEventListener("click", (event) => this.#onClick(event));
     document.addEventListener("visibilitychange", () => this.#settle());
   }

@@ -67,7 +67,7 @@ function drawState({ id, state, error }) {
   return [
     badge(word, kind),
     state === "loading" && h("progress", { class: "loading", "aria-label": `Loading ${id}` }),
-    error !== null && h("div", { class: "trouble" }, said(error)),
+    error !== null && h("div", { class: "reason" }, said(error)),
   ];
 }
 

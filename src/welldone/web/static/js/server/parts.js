@@ -12,21 +12,23 @@ import { visible } from "../text.js";
 export const NOTHING = "–";
 
 /**
- * A table that becomes cards where there is little room. Its roles are written out: looks would take them away.
+ * A table; with the looks "cards" its rows become cards where there is little room. Its roles are written out, which
+ * looks would take away.
  *
  * @template Row
  * @param {string} title
  * @param {Column<Row>[]} columns the first names the row
  * @param {Row[]} rows
  * @param {(row: Row) => string} keyOf
+ * @param {string} [looks]
  */
-export function table(title, columns, rows, keyOf) {
+export function table(title, columns, rows, keyOf, looks = "cards") {
   const heads = columns.map(({ title: head, isNumber }) =>
     h("th", { role: "columnheader", scope: "col", class: isNumber ? "number" : "" }, head),
   );
   return h(
     "table",
-    { class: "cards", role: "table", "aria-label": title },
+    { class: looks, role: "table", "aria-label": title },
     h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, heads)),
     h("tbody", { role: "rowgroup" }, rows.map((row) => drawRow(columns, row, keyOf(row)))),
   );

@@ -18,7 +18,7 @@ export function drawQueue({ models, upstreams }) {
   if (places.length === 0) return [h("p", { class: "soft" }, "Nothing can run here yet.")];
   const [running, waiting] = [total(places, "running"), total(places, "waiting")];
   const words = `In all ${count(running)} running, ${count(waiting)} waiting.`;
-  return [h("p", { class: "soft small" }, words), table("Queue", COLUMNS, places, ({ where }) => where)];
+  return [h("p", { class: "soft small" }, words), table("Queue", COLUMNS, places, ({ where }) => where, "")];
 }
 
 /** @type {import("./parts.js").Column<Place>[]} */

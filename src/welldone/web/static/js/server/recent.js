@@ -87,7 +87,7 @@ function drawStatus({ status, error, has_left: hasLeft }) {
   return [
     badge(String(status), error !== undefined && status < 400 ? "bad" : kind),
     hasLeft === true && badge("client left", "warn"),
-    error !== undefined && h("div", { class: "trouble" }, said(error)),
+    error !== undefined && h("div", { class: "reason" }, said(error)),
   ];
 }
 
@@ -105,7 +105,7 @@ function drawRepairs(mended) {
 function drawUpstream({ upstream, failed = [] }) {
   return [
     said(upstream),
-    failed.length > 0 && h("div", { class: "trouble" }, `after ${failed.map(said).join(", ")} failed`),
+    failed.length > 0 && h("div", { class: "reason" }, `after ${failed.map(said).join(", ")} failed`),
   ];
 }
 

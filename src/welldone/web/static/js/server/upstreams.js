@@ -55,7 +55,7 @@ function about(kind, models) {
 function drawHealth({ is_healthy: isHealthy, trouble }) {
   return [
     isHealthy ? badge("answers", "good") : badge("does not answer", "bad"),
-    trouble !== null && h("div", { class: "trouble" }, said(trouble)),
+    trouble !== null && h("div", { class: "reason" }, said(trouble)),
   ];
 }
 

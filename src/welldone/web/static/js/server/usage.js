@@ -12,16 +12,17 @@ const TIGHT = 0.1; // of a limit: the next requests may be refused
  */
 export function drawUsage({ keys }) {
   if (keys.length === 0) return [h("p", { class: "soft" }, "Nobody has asked for anything yet.")];
-  return [table("Keys", COLUMNS, keys, ({ name }) => name)];
+  const words = "What is left of each minute's limits, and what was used since the server began.";
+  return [h("p", { class: "soft small" }, words), table("Keys", COLUMNS, keys, ({ name }) => name)];
 }
 
 /** @type {import("./parts.js").Column<KeyState>[]} */
 const COLUMNS = [
   { title: "Key", cell: ({ name }) => said(name) },
-  { title: "Requests left this minute", cell: ({ requests }) => drawLimit(requests) },
-  { title: "Tokens left this minute", cell: ({ tokens }) => drawLimit(tokens) },
-  { title: "Requests so far", isNumber: true, cell: ({ spent }) => count(spent.requests) },
-  { title: "Tokens so far", isNumber: true, cell: ({ spent }) => count(spent.tokens) },
+  { title: "Requests left", cell: ({ requests }) => drawLimit(requests) },
+  { title: "Tokens left", cell: ({ tokens }) => drawLimit(tokens) },
+  { title: "Requests", isNumber: true, cell: ({ spent }) => count(spent.requests) },
+  { title: "Tokens", isNumber: true, cell: ({ spent }) => count(spent.tokens) },
 ];
 
 /** @param {KeyState["requests"]} limit */

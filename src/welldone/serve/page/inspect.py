@@ -1,0 +1,143 @@
+"""What the stream inspector asks for: tapes of answers, the verdict on a captured stream, the page of a rule."""
+
+import asyncio
+import base64
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Protocol
+from urllib.parse import parse_qs
+
+import msgspec
+
+from welldone.net.inbound import Reply
+from welldone.rules.page import page
+from welldone.serve.app import Ask, json_reply
+from welldone.serve.errors import ApiError, invalid
+from welldone.serve.page import linting
+from welldone.serve.page.tapes import Tapes
+from welldone.serve.requests import fields, read_body
+from welldone.wire.events import Json
+from welldone.wire.faults.catalogue import BY_ID
+from welldone.wire.head import Endpoint
+
+LINTS = 2
+"""Captures that are judged at once: each takes a core for up to some seconds."""
+_BODY_LIMIT_BYTES = 2 * linting.LIMIT_BYTES  # of a request: a capture grows by a third in base64, and less as text
+_RETRY_S = 1.0
+_DIGITS = 9  # of a step's number
+_ENDPOINTS = tuple(endpoint.value for endpoint in Endpoint)
+_TAPE = "tape"
+
+
+class Siblings(Protocol):
+    """The other processes of this server."""
+
+    def register(self, what: str, answer: Callable[[Mapping[str, Any]], bytes]) -> None:
+        """Let the others ask this process for something."""
+
+    async def gather(self, what: str, question: Mapping[str, Any]) -> list[bytes]:
+        """What the others answer."""
+
+
+class Inspect:
+    """Answers the inspector. `is_admin`: whether a principal may know of the servers behind this one."""
+
+    def __init__(
+        self, tapes: Tapes, *, siblings: Siblings | None, body_s: float, is_admin: Callable[[str], bool]
+    ) -> None:
+        self._tapes = tapes
+        self._siblings = siblings
+        self._body_s = body_s
+        self._is_admin = is_admin
+        self._threads = ThreadPoolExecutor(LINTS, "lint")
+        self._room = threading.BoundedSemaphore(LINTS)
+        if siblings is not None:
+            siblings.register(_TAPE, self._told_of)
+
+    async def tape(self, ask: Ask) -> Reply:
+        """`GET …/tapes/{id}?from=N`."""
+        question = {"principal": ask.principal, "id": _last(ask), "from": _start(ask.call.query)}
+        found = self._told_of(question)
+        if not found and self._siblings is not None:
+            found = next(iter(await self._siblings.gather(_TAPE, question)), b"")
+        if not found:
+            raise ApiError(404, "There is no such tape: it is not there yet, or not any more.", code="not_found")
+        return Reply(200, found)
+
+    def _told_of(self, question: Mapping[str, Any]) -> bytes:
+        """What this process has to say of a tape; nothing where it has none."""
+        principal = question["principal"]
+        watch = self._tapes.find(principal, question["id"])
+        if watch is None:
+            return b""
+        return msgspec.json.encode(watch.told(question["from"], is_admin=self._is_admin(principal)))
+
+    async def lint(self, ask: Ask) -> Reply:
+        """`POST …/lint`."""
+        headers = ask.call.headers
+        data = await ask.call.body(limit_bytes=_BODY_LIMIT_BYTES, within_s=self._body_s)
+        body = read_body(data, headers.get("Content-Type"), is_browser="Origin" in headers)
+        work = partial(
+            _lint, _capture(body), fields.choice(body, "endpoint", _ENDPOINTS), fields.table(body, "request")
+        )
+        if not self._room.acquire(blocking=False):
+            raise ApiError(
+                429, f"{LINTS} captures are judged at a time.", code="too_many_lints", retry_after_s=_RETRY_S
+            )
+        # The room is free when the thread is, be it that nobody waits for it any more.
+        working = self._threads.submit(work)
+        working.add_done_callback(lambda _: self._room.release())
+        return Reply(200, await asyncio.wrap_future(working))
+
+    async def rule(self, ask: Ask) -> Reply:
+        """`GET …/rules/{id}`."""
+        fault = BY_ID.get(_last(ask))
+        if fault is None:
+            raise ApiError(404, "There is no such rule.", code="not_found")
+        text = await asyncio.to_thread(page, fault.id)
+        told = {name: getattr(fault, name) for name in ("id", "rule", "severity", "mend", "how", "hurts", "endpoints")}
+        return json_reply({**told, "page": text})
+
+
+def _lint(capture: bytes, endpoint: str | None, request: Json | None) -> bytes:
+    """What is said of a capture. It takes a while."""
+    stem, created = secrets.token_hex(12), int(time.time())
+    return msgspec.json.encode(linting.lint(capture, endpoint=endpoint, request=request, stem=stem, created=created))
+
+
+def _capture(body: Json) -> bytes:
+    """The bytes of the capture, which came as text or in base64."""
+    text, encoded = body.get("capture"), body.get("capture_base64")
+    if isinstance(text, str):
+        capture = text.encode()
+    elif isinstance(encoded, str):
+        try:
+            capture = base64.b64decode(encoded, validate=True)
+        except ValueError:
+            raise invalid("This is no base64.", param="capture_base64") from None
+    else:
+        raise invalid("The capture is missing: send it as text in 'capture', or in 'capture_base64'.", param="capture")
+    if len(capture) > linting.LIMIT_BYTES:
+        limit = linting.LIMIT_BYTES // 2**20
+        raise ApiError(413, f"The capture has more than {limit} MiB: use welldone lint, which takes more.")
+    return capture
+
+
+def _last(ask: Ask) -> str:
+    """The last name in the path."""
+    return ask.call.path.rpartition("/")[2]
+
+
+def _start(query: str) -> int:
+    """The step that is asked for first."""
+    try:
+        start = parse_qs(query, max_num_fields=1).get("from", ["0"])[-1]
+    except ValueError:
+        start = ""
+    if not (start.isascii() and start.isdigit() and len(start) <= _DIGITS):
+        raise invalid("'from' must be the number of a step.", param="from")
+    return int(start)

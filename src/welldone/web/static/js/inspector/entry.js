@@ -1,0 +1,75 @@
+// One exchange in the inspector's memory: its frames, the upstream's, and what is made of them.
+
+import { Join } from "./join.js";
+import { Repairs } from "./repairs.js";
+import { sentSource, upstreamSource } from "./sources.js";
+import { Tape } from "./tape.js";
+import { Totals } from "./totals.js";
+
+/** @typedef {import("../exchange.js").Exchange} Exchange */
+
+const MOST_ENTRIES = 20;
+/** What all of them may have; the oldest lose their frames first. */
+const MOST_BYTES = 64 * 2 ** 20;
+/** Frames that are read between two looks at the clock. */
+const BATCH = 50;
+
+export class Entry {
+  join = new Join();
+  totals = new Totals();
+  repairs = new Repairs();
+  /** Its frames were given up. */
+  isForgotten = false;
+
+  /**
+   * @param {Page} page
+   * @param {Exchange} exchange
+   */
+  constructor(page, exchange) {
+    this.exchange = exchange;
+    this.tape = new Tape(page, exchange);
+    this.sent = sentSource(exchange, () => this.tape.steps, this.join);
+    this.upstream = upstreamSource(() => this.tape.steps);
+  }
+
+  /**
+   * Read what is new, for as long as there is time. Whether something is left.
+   *
+   * @param {number} until on the browser's clock
+   */
+  advance(until) {
+    const { frames } = this.exchange;
+    const { totals, tape } = this;
+    while (totals.read < frames.length && performance.now() < until) {
+      for (const frame of frames.slice(totals.read, totals.read + BATCH)) totals.add(frame);
+    }
+    this.repairs.advance(tape.steps);
+    this.join.advance(frames, tape.steps);
+    return totals.read < frames.length;
+  }
+
+  /** Bytes that are kept of it. */
+  get size() {
+    return this.isForgotten ? 0 : this.exchange.bytes + this.tape.size;
+  }
+
+  forget() {
+    this.isForgotten = true;
+    this.exchange.frames = [];
+    this.tape.drop();
+  }
+}
+
+/**
+ * Keep within bounds.
+ *
+ * @param {Entry[]} entries the newest first
+ */
+export function trim(entries) {
+  for (const gone of entries.splice(MOST_ENTRIES)) gone.forget();
+  let size = 0;
+  for (const [place, entry] of entries.entries()) {
+    size += entry.size;
+    if (place > 0 && size > MOST_BYTES && entry.exchange.outcome !== "running") entry.forget();
+  }
+}

@@ -1,0 +1,41 @@
+// The totals as they are shown. Their places stay while the values change, so that one can be read or copied.
+
+import { fill, h } from "../dom.js";
+import { copy } from "./clipboard.js";
+
+/** @typedef {import("./totals.js").Figure} Figure */
+
+export class TotalsBar {
+  #list = h("dl");
+  #labels = "";
+  /** @type {HTMLElement[]} */
+  #values = [];
+  element = h("div", { class: "totals", role: "group", "aria-label": "Totals" }, this.#list);
+
+  /** @param {Figure[]} figures */
+  update(figures) {
+    const labels = figures.map(({ label }) => label).join();
+    if (labels !== this.#labels) this.#make(figures);
+    this.#labels = labels;
+    figures.forEach(({ value, tone }, place) => {
+      const room = /** @type {HTMLElement} */ (this.#values[place]);
+      if (room.textContent !== value) room.textContent = value;
+      room.dataset.tone = tone ?? "";
+    });
+  }
+
+  /** @param {Figure[]} figures */
+  #make(figures) {
+    this.#values = figures.map(({ label, copies }) => (copies ? copyable(label) : h("span")));
+    const pairs = figures.map(({ label }, place) =>
+      h("div", {}, h("dt", {}, label), h("dd", {}, this.#values[place])));
+    fill(this.#list, pairs);
+  }
+}
+
+/** @param {string} label */
+function copyable(label) {
+  const button = h("button", { type: "button", class: "link mono", title: `Copy the ${label.toLowerCase()}` });
+  button.addEventListener("click", () => void copy(button.textContent ?? ""));
+  return button;
+}

@@ -1,0 +1,105 @@
+// Text that is too long to be read as Markdown: shown as it is, in pieces, and only its two ends where it is huge.
+
+import { copy } from "../clipboard.js";
+import { toast } from "../dialog.js";
+import { h } from "../dom.js";
+import { save } from "../files.js";
+import { count } from "../format.js";
+import { PIECE, pieces, visible } from "../text.js";
+
+/** So much is shown at once; the browser keeps some ten bytes for each character shown. */
+const MOST_SHOWN = 1.5 * 2 ** 20;
+const TAIL = 4; // pieces of the end
+
+/** Text that may still grow. */
+export class Plain {
+  #shown = 0;
+  #last = "";
+  #piece = makePiece();
+  /** Pieces that are not shown, but for the newest of them. @type {string[]} */
+  #hidden = [];
+  #hiddenLength = 0;
+  #isAll = false;
+  #tail = h("div");
+  #label = h("span");
+  #all = h("button", { type: "button", class: "mini" });
+
+  /** @param {() => string} whole all of the text, to copy or to save */
+  constructor(whole) {
+    const buttons = [
+      this.#all,
+      h("button", { type: "button", class: "mini", on: { click: () => void copyAll(whole()) } }, "Copy"),
+      h("button", { type: "button", class: "mini", on: { click: () => save("answer.txt", whole()) } }, "Save"),
+    ];
+    this.#all.addEventListener("click", () => this.#showAll());
+    this.whole = whole;
+    this.bar = h("div", { class: "md-hidden", role: "group", "aria-label": "Long text", hidden: true }, this.#label, buttons);
+    this.head = h("div", {}, this.#piece);
+    this.element = h("div", { class: "md-plain", dir: "auto" }, this.head, this.bar, this.#tail);
+  }
+
+  /** @param {string} text */
+  append(text) {
+    this.#last += text;
+    while (this.#last.length > PIECE) {
+      const [first] = pieces(this.#last.slice(0, PIECE + 1), PIECE);
+      this.#settle(first);
+      this.#last = this.#last.slice(first.length);
+    }
+    this.#piece.textContent = visible(this.#last);
+    if (!this.bar.hidden) this.#showBar();
+  }
+
+  /** @param {string} text */
+  #settle(text) {
+    if (this.#isAll || this.#shown < MOST_SHOWN) {
+      this.#shown += text.length;
+      this.#piece.textContent = visible(text);
+      const next = makePiece();
+      this.#piece.after(next);
+      this.#piece = next;
+      return;
+    }
+    if (this.bar.hidden) {
+      this.bar.hidden = false;
+      this.#tail.append(this.#piece);
+    }
+    this.#tail.insertBefore(makePiece(text), this.#piece);
+    this.#hidden.push(text);
+    this.#hiddenLength += text.length;
+    if (this.#tail.childElementCount > TAIL + 1) this.#tail.firstElementChild?.remove();
+  }
+
+  #showBar() {
+    const gone = this.#hidden.slice(0, Math.max(0, this.#hidden.length - TAIL));
+    const hidden = this.#hiddenLength - this.#hidden.slice(gone.length).reduce((sum, text) => sum + text.length, 0);
+    this.#label.textContent = `${count(hidden)} characters are not shown here.`;
+    this.#all.textContent = `Show all (${(this.whole().length / 1e6).toFixed(1)} MB)`;
+  }
+
+  /** A few pieces at each frame, so that the page stays quick. */
+  #showAll() {
+    this.#isAll = true;
+    this.bar.hidden = true;
+    const waiting = this.#hidden.slice(0, Math.max(0, this.#hidden.length - TAIL));
+    this.#hidden = [];
+    let at = 0;
+    const more = () => {
+      for (const text of waiting.slice(at, at + TAIL)) this.head.append(makePiece(text));
+      at += TAIL;
+      if (at < waiting.length) requestAnimationFrame(more);
+    };
+    more();
+  }
+}
+
+/** @param {string} [text] */
+function makePiece(text = "") {
+  return h("div", { class: "md-piece md-settled" }, visible(text));
+}
+
+/** @param {string} text */
+async function copyAll(text) {
+  if (await copy(text)) toast("Copied.");
+  else toast("The browser does not let this page copy.", "error");
+}

@@ -1,0 +1,119 @@
+// The tree as elements.
+
+import { h } from "../dom.js";
+import { visible } from "../text.js";
+import { CodeBlock } from "./code.js";
+import { placeOf } from "./links.js";
+
+/** @typedef {import("./parse.js").Block} Block */
+/** @typedef {import("./inline.js").Inline} Inline */
+
+const TAGS = /** @type {const} */ ({ emphasis: "em", strong: "strong", strike: "del" });
+const HEADINGS = /** @type {const} */ (["h3", "h4", "h5", "h6", "h6", "h6"]); // below the headings of the page itself
+// A name of a host, as people would read one in the text of a link.
+const HOST = /[\p{L}\p{N}-]\.[\p{L}]{2}/u;
+
+/**
+ * @param {Block} block
+ * @returns {HTMLElement}
+ */
+export function renderBlock(block) {
+  switch (block.type) {
+    case "paragraph":
+      return h("p", { dir: "auto" }, renderInlines(block.inlines));
+    case "heading":
+      return h(HEADINGS[block.level - 1], { dir: "auto", dataset: { level: block.level } }, renderInlines(block.inlines));
+    case "code":
+      return renderCode(block);
+    case "rule":
+      return h("hr");
+    case "quote":
+      return h("blockquote", { dir: "auto" }, block.blocks.map(renderBlock));
+    case "list":
+      return renderList(block);
+    case "table":
+      return renderTable(block);
+  }
+}
+
+/** @param {Extract<Block, {type: "code"}>} block */
+function renderCode({ info, text }) {
+  const code = new CodeBlock(info);
+  code.append(text);
+  return code.element;
+}
+
+/** @param {Extract<Block, {type: "list"}>} block */
+function renderList({ start, isTight, items }) {
+  const made = items.map(({ isDone, blocks }) => {
+    const box = isDone === null ? null : h("input", { type: "checkbox", disabled: true, checked: isDone, "aria-label": "Task" });
+    const inside = blocks.map((block) =>
+      // The text of a short item needs no paragraph around it.
+      isTight && block.type === "paragraph" ? h("span", { class: "md-tight" }, renderInlines(block.inlines)) : renderBlock(block),
+    );
+    return h("li", { dir: "auto", class: box ? "md-task" : "" }, box, inside);
+  });
+  if (start === null) return h("ul", { dir: "auto" }, made);
+  return h("ol", { dir: "auto", start }, made);
+}
+
+/** @param {Extract<Block, {type: "table"}>} block */
+function renderTable({ aligns, head, rows }) {
+  /**
+   * @param {"th" | "td"} tag
+   * @param {Inline[]} inlines
+   * @param {number} column
+   */
+  const cell = (tag, inlines, column) => {
+    const align = aligns[column];
+    return h(tag, { dir: "auto", class: align ? `md-${align}` : "" }, renderInlines(inlines));
+  };
+  const top = h("tr", {}, head.map((inlines, column) => cell("th", inlines, column)));
+  const body = rows.map((row) => h("tr", {}, row.map((inlines, column) => cell("td", inlines, column))));
+  const table = h("table", {}, h("thead", {}, top), h("tbody", {}, body));
+  return h("div", { class: "md-table", tabIndex: 0, role: "group", "aria-label": "Table" }, table);
+}
+
+/**
+ * @param {Inline[]} inlines
+ * @returns {(Node | string)[]}
+ */
+function renderInlines(inlines) {
+  return inlines.map(renderInline);
+}
+
+/**
+ * @param {Inline} inline
+ * @returns {Node | string}
+ */
+function renderInline(inline) {
+  switch (inline.type) {
+    case "text":
+      return visible(inline.text);
+    case "code":
+      return h("code", { dir: "ltr" }, visible(inline.text));
+    case "math":
+      return h("span", { class: "md-math", dir: "ltr" }, visible(inline.text));
+    case "break":
+      return h("br");
+    case "link":
+      return renderLink(inline);
+    default:
+      return h(TAGS[inline.type], {}, renderInlines(inline.inlines));
+  }
+}
+
+/** @param {Extract<Inline, {type: "link"}>} link */
+function renderLink({ href, title, inlines }) {
+  const place = placeOf(href);
+  const anchor = h(
+    "a",
+    { href, target: "_blank", rel: "noopener noreferrer nofollow", title: title ? `${place}: ${visible(title)}` : place },
+    renderInlines(inlines),
+  );
+  const text = anchor.textContent ?? "";
+  if (!text.trim()) anchor.append(place);
+  // A text that reads like another address must not hide where the link leads.
+  else if (HOST.test(text) && !text.toLowerCase().includes(place)) anchor.append(h("span", { class: "md-host" }, ` (${place})`));
+  return anchor;
+}

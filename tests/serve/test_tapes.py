@@ -1,0 +1,454 @@
+"""What the page is told of an answer that it watched: what came, what was mended, and just what went out."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.net.aio import run
+from tests.serve import test_native as native
+from tests.serve.gateways import Gateway, gateway
+from tests.serve.scripts import CHAT, DONE, HELLO, ROLE, STOP, USAGE, Heard, Serving, refusal, scripted
+from welldone.engines.scripts import CHUNK, Piece, Reply, json_reply
+from welldone.net.secrets import Secrets
+from welldone.serve.page import tapes as tapes_file
+from welldone.serve.page.tapes import Tapes, Watch
+from welldone.serve.settings import KeySettings
+from welldone.wire.dialects.natives import native_for
+from welldone.wire.events import Failure
+from welldone.wire.head import Endpoint, Head
+from welldone.wire.pipe import Pipe
+
+Json = dict[str, Any]
+
+NAME = "a-name-of-22-letters-x"
+WATCHED = f"x-welldone-tape: {NAME}\r\n"
+STREAM = {**CHAT, "stream": True}
+GOOD = Reply((ROLE, HELLO, STOP, USAGE, DONE))
+TWICE = Piece(CHUNK % ('{"role":"assistant","content":" you"}', "null"))
+SPOILED = Reply((ROLE, HELLO, TWICE, TWICE, STOP))
+"""With its role again and again, and without its end."""
+FIRST: Any = {"each": {"weight": 0.01}, "first": {"weight": 1000.0}}
+PLAIN, NAMED = "wd-plain-key-012345", "wd-named-key-012345"
+UPSTREAM_KEY = "sk-upstream-canary-0123456789"
+HEAD = Head("chatcmpl-1", 1, "m")
+RESPONSES: Json = {"model": "m", "input": "Hi"}
+MESSAGES: Json = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
+OLLAMA: Json = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+
+
+async def taped(serving: Serving, key: str = "", name: str = NAME) -> Json:
+    """All of a tape, asked for as a page does."""
+    found: Json = {}
+    steps: list[Json] = []
+    while not found.get("is_done"):
+        heard = await serving.get(f"/page/api/tapes/{name}?from={len(steps)}", _by(key))
+        assert heard.status == 200, heard.body
+        found = heard.json
+        steps += found["steps"]
+        assert found["next"] == len(steps)
+    assert [step["n"] for step in steps] == list(range(len(steps)))
+    return {**found, "steps": steps}
+
+
+def _by(key: str) -> str:
+    return f"Authorization: Bearer {key}\r\n" if key else ""
+
+
+def said(tape: Json) -> str:
+    return "".join(step["said"] for step in tape["steps"])
+
+
+def rules(tape: Json) -> list[str]:
+    return [note["rule"] for step in tape["steps"] for note in step["notes"]]
+
+
+def ask(
+    folder: Path,
+    *scripts: Any,  # noqa: ANN401 - each its own
+    request: Json = STREAM,
+    path: str = "/v1/chat/completions",
+    **settings: Any,  # noqa: ANN401 - each its own
+) -> tuple[Heard, Json]:
+    """What a client got that watches, and its tape."""
+
+    async def work() -> tuple[Heard, Json]:
+        async with gateway(folder, *scripts, **settings) as serving:
+            heard = await serving.ask(request, path, WATCHED)
+            return heard, await taped(serving)
+
+    return run(work())
+
+
+def heard_in(tape: Json, attempt: int = 0) -> bytes:
+    return "".join(step["heard"] for step in tape["steps"] if step["attempt"] == attempt).encode()
+
+
+def test_a_tape_tells_what_came_and_what_went_out_for_it(tmp_path: Path) -> None:
+    heard, tape = ask(tmp_path, [GOOD])
+    assert said(tape) == heard.body.decode()
+    assert heard_in(tape) == GOOD.body
+    assert rules(tape) == []
+    facts = {name: tape[name] for name in ("id", "endpoint", "model", "is_stream", "is_cut")}
+    assert facts == {"id": NAME, "endpoint": "chat", "model": "m", "is_stream": True, "is_cut": False}
+    (attempt,) = tape["attempts"]
+    assert (attempt["server"], attempt["status"], attempt["error"], attempt["is_local"]) == ("a", 200, None, False)
+    assert ["content-type", "text/event-stream"] in [[name.lower(), value] for name, value in attempt["headers"]]
+    assert tape["request"]["messages"] == CHAT["messages"]
+    times = [step["at_s"] for step in tape["steps"]]
+    assert times == sorted(times)
+    assert {"type": "text", "index": 0, "text": "Hello"} in tape["steps"][1]["events"]
+
+
+def test_what_was_mended_stands_at_its_frame(tmp_path: Path) -> None:
+    heard, tape = ask(tmp_path, [SPOILED])
+    assert said(tape) == heard.body.decode()
+    assert [[note["rule"] for note in step["notes"]] for step in tape["steps"][:4]] == [
+        [],
+        [],
+        ["delta-role-once"],
+        ["delta-role-once"],
+    ]
+    (note,) = tape["steps"][2]["notes"]
+    assert (note["count"], note["severity"]) == (1, "breaks")
+    assert note["how"]
+    assert note["wanted"]
+    assert "end-done" in "".join(rules(tape)) or rules(tape)[2:]
+
+
+WAYS: dict[str, tuple[str, Json]] = {
+    "chat": ("/v1/chat/completions", CHAT),
+    "responses": ("/v1/responses", RESPONSES),
+    "messages": ("/v1/messages", MESSAGES),
+    "ollama": ("/api/chat", OLLAMA),
+    "two choices": ("/v1/chat/completions", {**CHAT, "n": 2}),
+}
+BOTH = pytest.mark.parametrize("is_stream", [True, False], ids=["stream", "whole"])
+
+
+@BOTH
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("reply", [GOOD, SPOILED], ids=["right", "spoiled"])
+def test_in_every_dialect_what_is_told_to_be_said_is_what_the_client_got(
+    tmp_path: Path, way: str, is_stream: bool, reply: Reply
+) -> None:
+    path, request = WAYS[way]
+    heard, tape = ask(tmp_path, [reply], request={**request, "stream": is_stream}, path=path)
+    assert heard.status == 200
+    assert said(tape) == heard.body.decode()
+    assert tape["is_stream"] is is_stream
+
+
+@BOTH
+@native.EACH
+def test_a_native_stream_is_told_with_its_own_events(tmp_path: Path, dialect: str, is_stream: bool) -> None:
+    heard, tape = ask(
+        tmp_path,
+        [native.right(dialect, is_stream=is_stream)],
+        request=native.asked(dialect, is_stream=is_stream),
+        path=native.PATHS[dialect],
+        each=native.settings(dialect),
+    )
+    assert heard.status == 200
+    assert said(tape) == heard.body.decode()
+    if is_stream:
+        assert tape["steps"][0]["events"][0]["type"] in ("response.created", "message_start")
+
+
+def test_a_failover_is_two_attempts_and_only_the_second_is_said(tmp_path: Path) -> None:
+    broken = Reply((Piece('data: {"error":{"message":"no","code":500}}\n\n'),))
+    heard, tape = ask(tmp_path, [broken], [SPOILED], **FIRST)
+    assert said(tape) == heard.body.decode()
+    assert [attempt["server"] for attempt in tape["attempts"]] == ["a", "b"]
+    assert tape["attempts"][0]["error"]
+    assert heard_in(tape, 0) == broken.body
+    assert heard_in(tape, 1) == SPOILED.body
+
+
+def test_a_refusal_is_heard_though_no_pipe_has_read_it(tmp_path: Path) -> None:
+    body = {"error": {"message": "no such thing", "type": "invalid_request_error", "param": None, "code": None}}
+    heard, tape = ask(tmp_path, [refusal(400, body)])
+    assert heard.status == 400
+    assert said(tape) == heard.body.decode()
+    assert json.loads(heard_in(tape)) == body
+    assert tape["attempts"][0]["status"] == 400
+
+
+@pytest.mark.parametrize("request_body", [STREAM, CHAT], ids=["stream", "whole"])
+def test_an_error_in_the_middle_ends_the_tape_as_it_ends_the_answer(tmp_path: Path, request_body: Json) -> None:
+    heard, tape = ask(tmp_path, [Reply((ROLE, HELLO), end="cut")], request=request_body)
+    assert said(tape) == heard.body.decode()
+    assert heard.error["message"] in said(tape)
+    assert tape["attempts"][0]["error"]
+
+
+def test_signs_of_life_of_a_server_are_heard_and_not_said(tmp_path: Path) -> None:
+    ping = Piece(": still here\n\n")
+    heard, tape = ask(tmp_path, [Reply((ROLE, ping, HELLO, STOP, USAGE, DONE))])
+    assert said(tape) == heard.body.decode()
+    assert heard_in(tape) == Reply((ROLE, ping, HELLO, STOP, USAGE, DONE)).body
+    (step,) = [step for step in tape["steps"] if step["heard"].startswith(ping.text.strip())]
+    assert step["events"] == [{"type": "keep_alive", "is_chunk": False}]
+
+
+def test_signs_of_life_that_we_send_are_numbered_in_the_tape_as_well(tmp_path: Path) -> None:
+    slow = Reply((ROLE, HELLO, Piece(HELLO.text, after_s=0.5), STOP, USAGE, DONE))
+    request = {**RESPONSES, "stream": True}
+    heard, tape = ask(tmp_path, [slow], request=request, path="/v1/responses", keep_alive_s=0.05)
+    assert "keep" in heard.body.decode()
+    assert said(tape) == heard.body.decode()
+
+
+def test_a_reply_that_is_no_stream_is_one_step(tmp_path: Path) -> None:
+    answer = {"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}
+    whole = {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": [answer]}
+    heard, tape = ask(tmp_path, [json_reply(whole)])
+    assert said(tape) == heard.body.decode()
+    assert json.loads(tape["steps"][0]["heard"]) == whole
+
+
+def test_a_local_model_is_watched_too(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with scripted(tmp_path, SPOILED) as serving:
+            heard = await serving.ask(STREAM, headers=WATCHED)
+            tape = await taped(serving)
+        assert said(tape) == heard.body.decode()
+        assert tape["attempts"][0]["is_local"] is True
+
+    run(work())
+
+
+def test_while_an_answer_is_given_its_tape_grows(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with gateway(tmp_path, [Reply((ROLE, HELLO), end="hang")]) as serving:
+            reader, writer = await serving.send(STREAM, headers=WATCHED)
+            await reader.readuntil(b"Hello")
+            found = (await serving.get(f"/page/api/tapes/{NAME}")).json
+            assert (found["is_done"], found["next"]) == (False, 2)
+            again = (await serving.get(f"/page/api/tapes/{NAME}?from=2")).json
+            assert (again["is_done"], again["steps"], again["next"]) == (False, [], 2)
+            writer.close()  # Stop
+            assert (await taped(serving))["attempts"][0]["error"] == "left"
+
+    run(work())
+
+
+def test_without_the_header_nothing_is_kept(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with gateway(tmp_path, [GOOD]) as serving:
+            await serving.ask(STREAM)
+            await serving.ask(STREAM, headers="x-welldone-tape: short\r\n")
+            assert (await serving.get(f"/page/api/tapes/{NAME}")).status == 404
+            assert (await serving.get("/page/api/tapes/short")).status == 404
+
+    run(work())
+
+
+def test_without_a_page_the_header_means_nothing(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with gateway(tmp_path, [GOOD], no_page=True) as serving:
+            assert (await serving.ask(STREAM, headers=WATCHED)).status == 200
+            assert (await serving.get(f"/page/api/tapes/{NAME}")).status == 404
+
+    run(work())
+
+
+async def _with_keys(serving: Gateway, key: str) -> Heard:
+    return await serving.ask(STREAM, headers=WATCHED + _by(key))
+
+
+def test_a_tape_is_for_who_asked_for_it(tmp_path: Path) -> None:
+    async def work() -> None:
+        named = (KeySettings(name="ci", key=NAMED),)
+        async with gateway(tmp_path, [GOOD], keys=[PLAIN], config={"keys": named}) as serving:
+            await _with_keys(serving, PLAIN)
+            assert (await serving.get(f"/page/api/tapes/{NAME}", _by(PLAIN))).status == 200
+            assert (await serving.get(f"/page/api/tapes/{NAME}", _by(NAMED))).status == 404
+            assert (await serving.get(f"/page/api/tapes/{NAME}")).status == 401
+
+    run(work())
+
+
+@pytest.mark.parametrize("key", [PLAIN, NAMED], ids=["admin", "named"])
+def test_only_admins_hear_of_the_servers_behind(tmp_path: Path, key: str) -> None:
+    async def work() -> None:
+        named = (KeySettings(name="ci", key=NAMED),)
+        error = {"error": {"message": f"Incorrect API key provided: {UPSTREAM_KEY}"}}
+        async with gateway(
+            tmp_path, [refusal(401, error)], keys=[PLAIN], config={"keys": named}, each={"key": UPSTREAM_KEY}
+        ) as serving:
+            heard = await _with_keys(serving, key)
+            tape = await taped(serving, key)
+        assert heard.status == 502
+        assert said(tape) == heard.body.decode()
+        assert UPSTREAM_KEY not in json.dumps(tape)
+        is_admin = key == PLAIN
+        assert tape["attempts"][0]["server"] == ("a" if is_admin else "")
+        assert bool(tape["attempts"][0]["headers"]) is is_admin
+        assert ("Incorrect API key provided" in heard_in(tape).decode()) is is_admin
+
+    run(work())
+
+
+def test_a_secret_in_a_stream_is_blotted_out_of_what_was_heard(tmp_path: Path) -> None:
+    leak = Piece("data: " + json.dumps({"error": {"message": f"key {UPSTREAM_KEY} is bad"}}) + "\n\n")
+    _, tape = ask(tmp_path, [Reply((ROLE, HELLO, leak))], each={"key": UPSTREAM_KEY})
+    assert UPSTREAM_KEY not in json.dumps(tape)
+    assert "[hidden]" in heard_in(tape).decode()
+
+
+def test_bytes_that_are_no_text_are_told_in_base64(tmp_path: Path) -> None:
+    odd = Piece(base64=b'data: {"choices":[{"index":0,"delta":{"content":"\xff"},"finish_reason":null}]}\n\n')
+    heard, tape = ask(tmp_path, [Reply((ROLE, odd, STOP, USAGE, DONE))])
+    assert said(tape) == heard.body.decode()
+    assert [step["n"] for step in tape["steps"] if "heard_base64" in step] == [1]
+
+
+# What is kept, and for how long.
+
+
+def pipe() -> Pipe:
+    return Pipe(Endpoint.CHAT, fallback=HEAD)
+
+
+def begin(tapes: Tapes, name: str = NAME, principal: str = "me") -> Watch:
+    watch = tapes.begin(principal, name, endpoint="chat", model="m", is_stream=True, began=0.0)
+    assert watch is not None
+    watch.made(pipe)
+    return watch
+
+
+def hear(watch: Watch, *pieces: bytes) -> None:
+    tape = watch.ask(0, "a", b"{}", is_local=False)
+    for piece in pieces:
+        tape.data(piece)
+        watch.feed(piece, 0)
+
+
+def tapes() -> Tapes:
+    return Tapes(Secrets([]), clock=lambda: 1.0)
+
+
+def test_what_no_pipe_was_given_stands_where_it_came() -> None:
+    watch = begin(tapes())
+    tape = watch.ask(0, "a", b"{}", is_local=False)
+    for piece, is_given in ((b" ", False), (b"\n" + ROLE.data, True), (b": ping\n\n", False), (HELLO.data, True)):
+        tape.data(piece)
+        if is_given:
+            watch.feed((b" " + piece) if piece.startswith(b"\n") else piece, 0)
+    tape.data(b": pong\n\n")
+    watch.end()
+    told = watch.told(0, is_admin=False)
+    assert [step.heard for step in told.steps] == [
+        " \n" + ROLE.text,
+        ": ping\n\n",
+        HELLO.text,
+        ": pong\n\n",
+    ]
+    ends = [step.byte + len(step.heard) for step in told.steps]
+    assert [step.byte for step in told.steps] == [0, *ends[:-1]]
+    assert told.is_done
+
+
+def test_the_oldest_tape_goes_first() -> None:
+    kept = tapes()
+    names = [f"{number:022}" for number in range(tapes_file.TAPES + 1)]
+    for name in names:
+        begin(kept, name)
+    assert kept.find("me", names[0]) is None
+    assert kept.find("me", names[1]) is not None
+    assert kept.find("me", names[-1]) is not None
+
+
+def test_a_name_that_is_used_again_is_of_the_last_answer() -> None:
+    kept = tapes()
+    first, second = begin(kept), begin(kept)
+    assert kept.find("me", NAME) is second
+    hear(first, ROLE.data)
+    assert first.size < 2000
+
+
+def test_a_tape_that_grows_too_long_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tapes_file, "TAPE_BYTES", 20_000)
+    watch = begin(tapes())
+    hear(watch, ROLE.data, *[HELLO.data] * 1000)
+    told = watch.told(0, is_admin=True)
+    assert (told.is_cut, told.is_done) == (True, True)
+    assert 40 < len(told.steps) < 50
+    assert watch.size < 60_000
+
+
+def test_steps_count_as_well_as_what_they_are_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tapes_file, "STEPS_BYTES", 50_000)
+    watch = begin(tapes())
+    hear(watch, *[b": x\n\n" * 100] * 8)
+    told = watch.told(0, is_admin=True)
+    assert told.is_cut
+    assert len(told.steps) == 100
+
+
+def test_a_whole_reply_that_is_too_long_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tapes_file, "TAPE_BYTES", 20_000)
+    watch = begin(tapes())
+    tape = watch.ask(0, "a", b"{}", is_local=False)
+    for _ in range(10):
+        tape.data(b"x" * 5000)
+    watch.whole(b"x" * 50_000, 0)
+    watch.end()
+    told = watch.told(0, is_admin=True)
+    assert (told.is_cut, told.is_done, told.steps) == (True, True, [])
+
+
+def test_all_tapes_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tapes_file, "ALL_BYTES", 30_000)
+    kept = tapes()
+    old, new = begin(kept, "o" * 22), begin(kept, "n" * 22)
+    hear(old, b"x" * 20_000)
+    hear(new, b"x" * 20_000)
+    assert kept.find("me", "o" * 22) is None
+    assert kept.find("me", "n" * 22) is new
+
+
+def test_a_long_tape_is_told_in_several_answers_of_bounded_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tapes_file, "STEPS", 30)
+    monkeypatch.setattr(tapes_file, "AT_ONCE", 20)
+    watch = begin(tapes())
+    hear(watch, ROLE.data, *[HELLO.data] * 99)
+    watch.end()
+    lengths = []
+    start, is_done = 0, False
+    while not is_done:
+        told = watch.told(start, is_admin=True)
+        lengths.append(len(told.steps))
+        start, is_done = told.next, told.is_done
+    assert (sum(lengths), max(lengths)) == (100, 20)
+    assert len(watch.told(0, is_admin=True).steps) == 30
+
+
+def test_a_long_request_is_not_shown() -> None:
+    watch = begin(tapes())
+    watch.ask(0, "a", b'{"x":"' + b"x" * tapes_file.REQUEST_BYTES + b'"}', is_local=False)
+    assert bytes(watch.told(0, is_admin=True).request) == b"{}"
+
+
+def test_a_failure_of_ours_ends_the_tape_with_its_error() -> None:
+    watch = begin(tapes())
+    hear(watch, ROLE.data, HELLO.data)
+    watch.fail(Failure("gone"))
+    watch.end()
+    told = json.loads(msgspec.json.encode(watch.told(0, is_admin=True)))
+    assert told["steps"][-1]["events"][-1]["error_type"] == "server_error"
+    assert "gone" in told["steps"][-1]["said"]
+
+
+def test_an_event_that_ends_within_a_character_is_only_named() -> None:
+    watch = tapes().begin("me", NAME, endpoint="messages", model="m", is_stream=True, began=0.0)
+    assert watch is not None
+    watch.made(lambda: native_for(Endpoint.MESSAGES, fallback=Head("msg_1", 1, "m")))
+    half = b'{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"\xf0\x9f"}}'
+    hear(watch, b"event: content_block_delta\ndata: " + half + b"\n\n")
+    (step,) = watch.told(0, is_admin=True).steps
+    assert bytes(step.events) == b'[{"type":"unshown"}]'
+    assert step.heard_base64

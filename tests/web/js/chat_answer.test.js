@@ -1,0 +1,111 @@
+// The answer that chunks make.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { Answer } from "../../../src/welldone/web/static/js/chat/answer.js";
+
+/** @param {object} delta @param {object} [more] */
+const chunk = (delta, more = {}) => ({ choices: [{ index: 0, delta, finish_reason: null, ...more }] });
+
+/** @param {unknown[]} chunks */
+function heard(chunks) {
+  const answer = new Answer();
+  const news = chunks.map((one, at) => answer.feed(one, at * 100));
+  return { answer, news };
+}
+
+test("text is put together, and each chunk tells what is new", () => {
+  const { answer, news } = heard([chunk({ role: "assistant", content: "" }), chunk({ content: "Hel" }), chunk({ content: "lo" })]);
+  assert.equal(answer.content, "Hello");
+  assert.deepEqual(news.map(({ content }) => content), ["", "Hel", "lo"]);
+  assert.equal(answer.size, 5);
+});
+
+for (const name of ["reasoning_content", "reasoning"]) {
+  test(`thoughts are heard as ${name}, with the time they took`, () => {
+    const { answer } = heard([chunk({ [name]: "I " }), chunk({ [name]: "think" }), chunk({ content: "so" })]);
+    assert.equal(answer.reasoning, "I think");
+    assert.equal(answer.content, "so");
+    assert.equal(answer.thoughtMs, 100);
+  });
+}
+
+test("thoughts that a server sends under both names count once", () => {
+  const { answer } = heard([chunk({ reasoning: "a", reasoning_content: "a" })]);
+  assert.equal(answer.reasoning, "a");
+});
+
+test("tool calls are told apart by their index", () => {
+  const call = (/** @type {number} */ index, /** @type {object} */ more) => chunk({ tool_calls: [{ index, ...more }] });
+  const { answer, news } = heard([
+    call(0, { id: "a", function: { name: "one", arguments: "" } }),
+    call(1, { id: "b", function: { name: "two", arguments: '{"x"' } }),
+    call(0, { function: { arguments: "{}" } }),
+    call(1, { function: { arguments: ":1}" } }),
+  ]);
+  assert.deepEqual(answer.calls, [
+    { id: "a", type: "function", function: { name: "one", arguments: "{}" } },
+    { id: "b", type: "function", function: { name: "two", arguments: '{"x":1}' } },
+  ]);
+  assert.deepEqual(news[3]?.calls, [{ place: 1, name: "two", piece: ":1}" }]);
+});
+
+test("there is a bound on the number of tool calls", () => {
+  const calls = Array.from({ length: 1000 }, (_, index) => ({ index, id: `${index}`, function: { name: "f" } }));
+  const { answer } = heard([chunk({ tool_calls: calls }), chunk({ tool_calls: [{ index: 3, function: { arguments: "x" } }] })]);
+  assert.equal(answer.calls.length, 128);
+  assert.equal(answer.calls[3]?.function.arguments, "x");
+});
+
+test("other choices than the first are not shown", () => {
+  const { answer } = heard([{ choices: [{ index: 1, delta: { content: "no" } }, { index: 0, delta: { content: "yes" } }] }]);
+  assert.equal(answer.content, "yes");
+});
+
+test("the finish, the usage and the speed are known at the end", () => {
+  const { answer } = heard([
+    chunk({ content: "a" }),
+    chunk({ content: "b" }),
+    chunk({}, { finish_reason: "length" }),
+    { choices: [], usage: { prompt_tokens: 7, completion_tokens: 3 } },
+  ]);
+  assert.equal(answer.finishReason, "length");
+  assert.equal(answer.promptTokens, 7);
+  assert.equal(answer.firstAt, 0);
+  assert.equal(answer.tokensPerSecond, 20);
+});
+
+test("a single word has no speed", () => {
+  const { answer } = heard([chunk({ content: "a" }), { choices: [], usage: { completion_tokens: 1 } }]);
+  assert.equal(answer.tokensPerSecond, null);
+});
+
+for (const [error, said] of [
+  [{ message: "out of memory" }, "out of memory"],
+  ["broken", "broken"],
+  [{}, "The server sent an error without a message."],
+]) {
+  test(`an error event says ${JSON.stringify(said)}`, () => {
+    assert.equal(heard([{ error }]).answer.error, said);
+  });
+}
+
+test("what makes no sense is left out", () => {
+  const { answer } = heard([
+    undefined,
+    null,
+    "text",
+    [],
+    { choices: 3 },
+    { choices: [null] },
+    chunk({ content: 5, tool_calls: [null, { index: "x", function: 3 }], refusal: ["no"] }),
+    { choices: [{ delta: null }] },
+  ]);
+  assert.equal(answer.content + answer.refusal, "");
+  assert.equal(answer.error, null);
+});
+
+test("a refusal is heard", () => {
+  assert.equal(heard([chunk({ refusal: "I " }), chunk({ refusal: "will not" })]).answer.refusal, "I will not");
+});

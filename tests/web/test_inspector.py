@@ -1,0 +1,369 @@
+"""The stream inspector against the bytes themselves: a tap on the wire, a scripted upstream, the command line."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Locator, expect
+
+from tests.cli.run import run as command
+from tests.live.faults import small
+from tests.live.server import LIMIT_S
+from tests.live.upstream import gateway, upstream
+from tests.web.browser import Visit
+from tests.web.conftest import Visiting
+from tests.web.stage import DONE, ROLE, STOP, Stage, delta, saying, staged, usage
+from tests.web.tap import tapped
+from welldone.engines.scripts import HELLO, Piece, Reply, json_reply
+
+BROKEN = Reply(
+    (
+        Piece(": hello\r\n\r\n"),
+        delta({"role": "assistant", "content": "It "}),
+        delta({"role": "assistant", "content": "is "}),
+        Piece("data: \n\n"),
+        delta({"role": "assistant", "content": "fine."}),
+        STOP,
+        usage(7, 3),
+    )
+)
+"""It says its role each time, has a frame of nothing, and does not say that it is done."""
+BAD_STREAM = BROKEN.body.decode()
+MOST_ROWS = 200
+"""Rows in the document, however long the stream is."""
+MANY = 10_000
+
+
+UNMARKED = """(element) => {
+  let text = "";
+  for (const { classList, textContent, previousSibling } of element.childNodes) {
+    if (classList?.contains("eol")) text += (/\\\\r|\u240d/.test(textContent) ? "\\r" : "") +
+      (/\\\\n|\u240a/.test(textContent) ? "\\n" : "");
+    else if (!previousSibling?.classList?.contains("eol")) text += textContent;
+    else text += textContent.slice(1);
+  }
+  return text;
+}"""
+"""Bytes as the inspector shows them, with each mark of a line's end taken for what it stands for."""
+
+
+def wire_text(shown: Locator) -> str:
+    """The bytes that are shown."""
+    text: str = shown.evaluate(UNMARKED)
+    return text
+
+
+def grid(page: Visit, name: str = "Frames") -> Locator:
+    """A list of frames."""
+    return page.inspector.get_by_role("grid", name=name, exact=True)
+
+
+def count(page: Visit) -> int:
+    """How many frames are listed; the titles are a row too."""
+    return int(grid(page).get_attribute("aria-rowcount") or 0) - 1
+
+
+def detail(page: Visit) -> Locator:
+    """What is shown of the chosen frame."""
+    return page.inspector.get_by_role("region", name="Frame", exact=True).locator("visible=true")
+
+
+def column(page: Visit, name: str) -> Locator:
+    """The bytes of one side."""
+    return detail(page).locator(".detail-column").filter(has=page.page.get_by_role("heading", name=name)).locator("pre")
+
+
+def frames(page: Visit) -> Iterator[int]:
+    """Go through all frames by keyboard; their numbers, each while it is chosen."""
+    grid(page).focus()
+    page.page.keyboard.press("Home")
+    for number in range(1, count(page) + 1):
+        expect(detail(page).get_by_role("heading", level=3)).to_contain_text(f"Frame {number}:")
+        yield number
+        page.page.keyboard.press("ArrowDown")
+
+
+def ask(page: Visit, text: str = "Hello") -> None:
+    """A chat, until its answer is whole."""
+    page.send(text)
+    expect(page.inspector.get_by_role("group", name="Totals")).to_contain_text("whole")
+    page.settle()
+
+
+def total(page: Visit, name: str) -> Locator:
+    """One of the figures above the list."""
+    return page.inspector.get_by_role("group", name="Totals").locator(f"dt:text-is('{name}') + dd")
+
+
+# Frames.
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        saying("Hello", " w\u00f6rld ", "\U0001f44b", "\n"),
+        BROKEN,
+        Reply((ROLE, delta({"reasoning_content": "Hm."}), delta({"content": "Yes"}), STOP, DONE)),
+    ],
+    ids=["right", "broken", "reasoning"],
+)
+def test_rows_are_the_bytes_on_the_wire(visit: Visiting, stage: Stage, reply: Reply) -> None:
+    stage.will(reply)
+    with tapped(stage.server.port) as tap:
+        page = visit(tap.root)
+        ask(page)
+        shown = [wire_text(column(page, "Sent to you")) for _ in frames(page)]
+        (body,) = tap.streams()
+    assert "".join(shown).encode() == body
+    assert [one.encode() for one in shown] == [frame + b"\n\n" for frame in body.split(b"\n\n")[:-1]]
+
+
+def test_what_is_copied_is_the_whole_stream(visit: Visiting, stage: Stage) -> None:
+    stage.will(BROKEN)
+    with tapped(stage.server.port) as tap:
+        page = visit(tap.root)
+        ask(page)
+        page.inspector.get_by_role("button", name="Copy", exact=True).click()
+        expect(
+            page.inspector.get_by_role("button", name="Copied").or_(page.page.get_by_role("status"))
+        ).not_to_have_count(0)
+        copied: str = page.page.evaluate("navigator.clipboard.readText()")
+        (body,) = tap.streams()
+    assert copied.encode() == body
+
+
+def test_totals_tell_what_came(visit: Visiting, stage: Stage) -> None:
+    stage.will(saying("one ", "two ", "three", counts=(1234, 56)))
+    with tapped(stage.server.port) as tap:
+        page = visit(tap.root)
+        ask(page)
+        expect(total(page, "Status")).to_have_text("200")
+        expect(total(page, "Tokens in + out")).to_have_text("1,234 + 56")
+        (body,) = tap.streams()
+        expect(total(page, "Frames")).to_have_text(str(body.count(b"\n\n")))
+        expect(total(page, "Bytes")).to_have_text(f"{len(body) / 1024:.1f} KiB")
+        expect(total(page, "Repairs")).to_have_text("0")
+
+
+def test_frames_are_there_before_the_stream_has_ended(page: Visit, stage: Stage) -> None:
+    stage.will(Reply((ROLE, delta({"content": "Once"})), end="hang"))
+    page.send("Hello")
+    expect(grid(page)).to_contain_text("Once")
+    expect(page.inspector.get_by_role("group", name="Totals")).to_contain_text("streaming")
+    page.chat.get_by_role("button", name="Stop", exact=True).click()
+    expect(page.inspector.get_by_role("group", name="Totals")).to_contain_text("stopped")
+
+
+# What was repaired.
+
+
+def test_repairs_are_told_with_their_rules_and_what_changed(page: Visit, stage: Stage) -> None:
+    stage.will(BROKEN)
+    ask(page)
+    expect(total(page, "Repairs")).not_to_have_text("0")
+    panel = page.tab("Repairs")
+    for rule in ("delta-role-once", "end-done-sent"):
+        expect(panel.get_by_role("button", name=rule, exact=True)).to_be_visible()
+    panel.get_by_role("button", name="delta-role-once", exact=True).click()
+    dialog = page.page.get_by_role("dialog")
+    expect(dialog).to_contain_text("delta-role-once")
+    page.page.keyboard.press("Escape")
+    expect(dialog).to_be_hidden()
+    item = panel.get_by_role("listitem").filter(has=page.page.get_by_role("button", name="delta-role-once"))
+    item.get_by_role("button", name="upstream's frame").click()
+    # The frame that is shown now is the upstream's own, with both sides and what was changed.
+    expect(column(page, "Upstream")).to_contain_text('"role":"assistant"')
+    expect(column(page, "Sent to you")).not_to_contain_text('"role"')
+    expect(detail(page)).to_contain_text("delta-role-once")
+
+
+def test_the_upstream_s_own_bytes_are_all_there(page: Visit, stage: Stage) -> None:
+    stage.will(BROKEN)
+    ask(page)
+    page.inspector.get_by_role("button", name="Upstream").click()
+    expect(total(page, "Repairs")).not_to_have_text("0")
+    heard, said = [], []
+    for _ in frames(page):
+        heard.append(wire_text(column(page, "Upstream")))
+        said.append(wire_text(column(page, "Sent to you")) if column(page, "Sent to you").count() else "")
+    assert "".join(heard).encode() == BROKEN.body
+    assert "".join(said).endswith("data: [DONE]\n\n")
+    assert "" in said  # something was left out
+
+
+def test_a_right_stream_has_nothing_to_repair(page: Visit, stage: Stage) -> None:
+    stage.will(saying("all is well"))
+    ask(page)
+    expect(page.tab("Repairs")).to_contain_text("Nothing to repair: the stream came right.")
+
+
+def test_attempts_that_failed_are_told(visit: Visiting, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        first = stack.enter_context(upstream(lambda _: json_reply({}, 503)))
+        second = stack.enter_context(upstream(lambda _: HELLO))
+        each = {"models": ["hello"]}
+        server = stack.enter_context(gateway(tmp_path, first.url, second.url, each=each, key=None))
+        page = visit(server.root)
+        attempts = page.inspector.get_by_role("list", name="Attempts")
+        # Which of the two is asked first is for the gateway to say.
+        for _ in range(8):
+            ask(page)
+            expect(attempts.get_by_role("listitem").first).to_be_visible()
+            if attempts.get_by_role("listitem").count() == 2:
+                break
+        expect(attempts.get_by_role("listitem").first).to_contain_text("503")
+        expect(attempts.get_by_role("listitem").last).to_contain_text("200")
+
+
+def test_the_engine_of_a_local_model_is_an_upstream_too(visit: Visiting, tiny_thinking_model: Path) -> None:
+    with small(tiny_thinking_model, key=None) as running:
+        page = visit(running.root)
+        ask(page)
+        expect(page.inspector.get_by_role("list", name="Attempts")).to_contain_text("local model")
+        page.inspector.get_by_role("button", name="Upstream").click()
+        expect(grid(page).get_by_role("row").nth(1)).to_be_visible()
+
+
+def test_the_timeline_is_told_in_words_too(page: Visit, stage: Stage) -> None:
+    stage.will(saying("one ", "two ", "three"))
+    ask(page)
+    panel = page.tab("Timeline")
+    expect(panel).to_contain_text(f"{len(saying('one ', 'two ', 'three').pieces)} frames")
+    expect(panel.get_by_role("row", name="Upstream")).to_be_visible()
+
+
+# The request elsewhere.
+
+
+def snippet(page: Visit, name: str) -> str:
+    """The request as another program makes it."""
+    page.tab("Request")
+    page.inspector.get_by_role("tab", name=name, exact=True).click()
+    text: str = page.inspector.get_by_label(name, exact=True).locator("visible=true").last.inner_text()
+    return text
+
+
+AWKWARD = 'It\'s "quoted", $HOME `id` \\n \\ and\na second line: \u00e9\U0001f44b'
+
+
+def test_the_curl_command_asks_the_same(page: Visit, stage: Stage) -> None:
+    stage.will(saying("fine"))
+    ask(page, AWKWARD)
+    asked = stage.asked()
+    text = snippet(page, "curl")
+    ran = subprocess.run(["bash", "-c", text], capture_output=True, timeout=LIMIT_S, env=elsewhere())
+    assert b"fine" in ran.stdout, ran.stderr
+    assert stage.asked() == asked
+    assert asked["messages"][-1]["content"] == AWKWARD
+
+
+def test_the_python_program_asks_the_same(page: Visit, stage: Stage, tmp_path: Path) -> None:
+    stage.will(saying("fine"))
+    ask(page, AWKWARD)
+    asked = stage.asked()
+    program = tmp_path / "asks.py"
+    program.write_text(snippet(page, "Python"), encoding="utf-8")
+    ran = subprocess.run([sys.executable, program], capture_output=True, timeout=LIMIT_S, env=elsewhere())
+    assert b"fine" in ran.stdout, ran.stderr
+    assert stage.asked() == asked
+
+
+def elsewhere() -> dict[str, str]:
+    """The environment of a person who has a key."""
+    return {**os.environ, "OPENAI_API_KEY": "sk-none"}
+
+
+def test_the_key_is_in_no_snippet(visit: Visiting, tmp_path: Path) -> None:
+    key = "wd-secret-0123456789"
+    with staged(tmp_path, key=key) as stage:
+        page = visit(stage.server.root)
+        page.allow("status of 401")
+        page.page.get_by_role("dialog").get_by_label("Key", exact=True).fill(key)
+        page.page.keyboard.press("Enter")
+        stage.will(saying("fine"))
+        ask(page)
+        for name in ("JSON", "curl", "Python", "JavaScript"):
+            text = snippet(page, name)
+            assert key not in text
+            assert name == "JSON" or "OPENAI_API_KEY" in text
+
+
+# Captured streams.
+
+
+def test_a_pasted_stream_is_judged_and_fixed(page: Visit, tmp_path: Path) -> None:
+    panel = page.tab("Lint")
+    panel.get_by_role("textbox", name="Captured stream").fill(BAD_STREAM)
+    panel.get_by_role("button", name="Lint and fix").click()
+    findings = panel.get_by_role("list", name="Findings")
+    for rule in ("delta-role-once", "end-done-sent"):
+        expect(findings.get_by_role("button", name=rule, exact=True)).to_be_visible()
+    with page.page.expect_download() as download:
+        panel.get_by_role("button", name="Save fixed").click()
+    file = tmp_path / "fixed.sse"
+    download.value.save_as(file)
+    ran = command("lint", str(file), cwd=tmp_path)
+    assert ran.code == 0, ran.out
+
+
+DROP = """(element, [name, text]) => {
+  const data = new DataTransfer();
+  data.items.add(new File([text], name));
+  for (const kind of ["dragover", "drop"])
+    element.dispatchEvent(new DragEvent(kind, { dataTransfer: data, bubbles: true, cancelable: true }));
+}"""
+
+
+def test_a_dropped_file_is_judged_as_it_is(page: Visit) -> None:
+    page.inspector.evaluate(DROP, ["capture.sse", BAD_STREAM])
+    panel = page.inspector.get_by_role("tabpanel").locator("visible=true")
+    expect(panel.get_by_role("list", name="Findings")).to_contain_text("delta-role-once")
+    expect(panel).to_contain_text("capture.sse")
+
+
+def test_a_stream_that_is_right_is_told_so(page: Visit) -> None:
+    panel = page.tab("Lint")
+    panel.get_by_role("textbox", name="Captured stream").fill("nothing of the kind")
+    panel.get_by_role("button", name="Lint and fix").click()
+    expect(panel.locator(".lint-result")).not_to_be_empty()
+
+
+@pytest.mark.parametrize("side", ["Sent to you", "Upstream"])
+def test_a_saved_trace_is_read_by_the_command_line(page: Visit, stage: Stage, tmp_path: Path, side: str) -> None:
+    stage.will(BROKEN)
+    ask(page)
+    expect(total(page, "Repairs")).not_to_have_text("\u2013")
+    page.inspector.get_by_role("button", name=side).click()
+    with page.page.expect_download() as download:
+        page.inspector.get_by_role("button", name="Save trace").click()
+    file = tmp_path / "saved.json"
+    download.value.save_as(file)
+    assert json.loads(file.read_text(encoding="utf-8"))["request"]["messages"]
+    ran = command("lint", str(file), cwd=tmp_path)
+    is_ours = side == "Sent to you"
+    assert ran.code == (0 if is_ours else 1), ran.out
+    assert (b"delta-role-once" in ran.out) is not is_ours
+
+
+# Long streams.
+
+
+def test_ten_thousand_frames_are_counted_and_few_are_in_the_document(page: Visit, stage: Stage) -> None:
+    stage.will(saying(*[f"{number} " for number in range(MANY)]))
+    ask(page)
+    frames_of_all = len(saying(*["x"] * MANY).pieces)
+    expect(total(page, "Frames")).to_have_text(f"{frames_of_all:,}")
+    expect(grid(page)).to_have_attribute("aria-rowcount", str(frames_of_all + 1))
+    assert grid(page).get_by_role("row").count() < MOST_ROWS
+    grid(page).focus()
+    page.page.keyboard.press("End")
+    expect(detail(page)).to_contain_text(f"Frame {frames_of_all:,}")
+    page.page.keyboard.press("Home")
+    expect(detail(page)).to_contain_text("Frame 1:")
+    assert grid(page).get_by_role("row").count() < MOST_ROWS
+    assert page.page.evaluate("document.querySelectorAll('*').length") < 20 * MANY

@@ -1,0 +1,31 @@
+"""Who mends a captured reply."""
+
+import pytest
+
+from welldone.wire.events import Json
+from welldone.wire.fixing import pipe_for
+from welldone.wire.fold import Fold
+from welldone.wire.head import Endpoint
+from welldone.wire.native import Native
+from welldone.wire.pipe import Pipe
+
+REQUEST: Json = {"model": "asked", "stream": True, "stream_options": {"include_usage": True}}
+
+
+@pytest.mark.parametrize("request_body", [None, REQUEST])
+@pytest.mark.parametrize("is_stream", [True, False])
+@pytest.mark.parametrize("endpoint", Endpoint)
+def test_each_endpoint_has_one_who_mends(endpoint: Endpoint, is_stream: bool, request_body: Json | None) -> None:
+    pipe = pipe_for(endpoint, request_body, stem="1", created=1, is_stream=is_stream)
+    if endpoint in (Endpoint.CHAT, Endpoint.COMPLETIONS):
+        assert type(pipe) is (Pipe if is_stream else Fold)
+    else:
+        assert isinstance(pipe, Native)
+
+
+@pytest.mark.parametrize(("request_body", "model"), [(None, b"unknown"), (REQUEST, b"asked")])
+def test_what_the_server_does_not_say_is_said_for_it(request_body: Json | None, model: bytes) -> None:
+    pipe = pipe_for(Endpoint.CHAT, request_body, stem="stem", created=7, is_stream=True)
+    said = pipe.feed(b'data: {"choices":[{"index":0,"delta":{"content":"x"}}]}\n\n')
+    assert said is not None
+    assert b'"id":"chatcmpl-stem","object":"chat.completion.chunk","created":7,"model":"%b"' % model in said
