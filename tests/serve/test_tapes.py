@@ -193,6 +193,15 @@ def test_signs_of_life_of_a_server_are_heard_and_not_said(tmp_path: Path) -> Non
     assert step["events"] == [{"type": "keep_alive", "is_chunk": False}]
 
 
+@pytest.mark.parametrize("how", [{"think": "tags"}, {"strict": ("delta-role-once",)}], ids=["think", "strict"])
+def test_what_an_upstream_needs_is_done_in_its_tape_as_well(tmp_path: Path, how: Json) -> None:
+    thinking = Piece(CHUNK % ('{"content":"<think>hm</think>so"}', "null"))
+    heard, tape = ask(tmp_path, [Reply((ROLE, thinking, TWICE, STOP, USAGE, DONE))], each=how)
+    assert said(tape) == heard.body.decode()
+    events = [event["type"] for step in tape["steps"] for event in step["events"]]
+    assert ("reasoning" if "think" in how else "failure") in events
+
+
 def test_signs_of_life_that_we_send_are_numbered_in_the_tape_as_well(tmp_path: Path) -> None:
     slow = Reply((ROLE, HELLO, Piece(HELLO.text, after_s=0.5), STOP, USAGE, DONE))
     request = {**RESPONSES, "stream": True}

@@ -281,13 +281,14 @@ def test_a_refusal_of_the_upstream_is_shown_in_its_words(visit: Visiting, tmp_pa
         expect(page.answer).to_contain_text("better")
 
 
+# The pause lets the text out: an error right behind it would become the status of the reply.
+FAILS = Piece('data: {"error":{"message":"No memory left."}}\n\n', after_s=1.0)
+
+
 @pytest.mark.parametrize(
     ("reply", "word"),
     [
-        (
-            Reply((ROLE, delta({"content": "Once upon"}), Piece('data: {"error":{"message":"No memory left."}}\n\n'))),
-            "No memory left.",
-        ),
+        (Reply((ROLE, delta({"content": "Once upon"}), FAILS)), "No memory left."),
         (Reply((ROLE, delta({"content": "Once upon"})), end="reset"), ""),
     ],
     ids=["told", "cut"],

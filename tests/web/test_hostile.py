@@ -78,9 +78,8 @@ def test_markup_is_shown_as_it_was_written(page: Visit, stage: Stage, text: str)
     assert page.page.evaluate(STRANGE) == []
 
 
-@pytest.mark.parametrize("link", LINKS)
-def test_a_link_leads_to_the_web_or_nowhere(page: Visit, stage: Stage, link: str) -> None:
-    stage.will(saying(f"See {link} now. [good](https://example.com/)"))
+def test_links_lead_to_the_web_or_nowhere(page: Visit, stage: Stage) -> None:
+    stage.will(saying(*[f"See {link} now.\n\n" for link in LINKS], "[good](https://example.com/)"))
     page.send("Hello")
     expect(page.answer.get_by_role("link", name="good")).to_have_attribute("href", "https://example.com/")
     page.settle()

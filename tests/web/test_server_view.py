@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, expect
 
-from tests.live.faults import begin, small
+from tests.live.faults import LINUX, LONG, begin, engine_of, small
 from tests.live.raw import judged
 from tests.live.server import Running
 from tests.web.browser import Visit
@@ -66,18 +66,28 @@ def test_a_model_is_loaded_and_unloaded_by_hand(visit: Visiting, tiny_model: Pat
         expect(cell(page, "Models", "tiny", "Slots busy")).to_contain_text("0 of 1")
 
 
+@LINUX
 def test_who_would_end_answers_is_asked_first(visit: Visiting, tiny_model: Path) -> None:
-    with small(tiny_model, key=None) as running, begin(running, max_tokens=2000) as line:
+    with (
+        small(tiny_model, key=None) as running,
+        begin(running, max_tokens=LONG) as line,
+        engine_of(running) as engine,
+    ):
         line.wait(b"data: ")
+        engine.hold()
         page = visit(running.root)
         page.allow("status of 409")
         page.go("Server")
         expect(cell(page, "Models", "tiny", "Slots busy")).to_contain_text("1 of 1")
-        section(page, "Models").get_by_role("button", name="Unload tiny").click()
-        page.page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+        unload = section(page, "Models").get_by_role("button", name="Unload tiny")
+        dialog = page.page.get_by_role("dialog")
+        unload.click()
+        dialog.get_by_role("button", name="Cancel").click()
         expect(cell(page, "Models", "tiny", "State")).to_contain_text("ready")
-        section(page, "Models").get_by_role("button", name="Unload tiny").click()
-        page.page.get_by_role("dialog").get_by_role("button", name="Unload").click()
+        unload.click()
+        expect(dialog).to_be_visible()
+        engine.go()
+        dialog.get_by_role("button", name="Unload").click()
         expect(cell(page, "Models", "tiny", "State")).to_contain_text("unloaded")
 
 

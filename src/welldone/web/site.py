@@ -21,6 +21,7 @@ _TYPES = {
 _INDEX = "index.html"
 _PLACE = "{{assets}}"
 _PRELOADS = "{{preloads}}"
+_MODULES = "js/"
 _LEVEL = 9  # it is done once
 
 
@@ -48,8 +49,8 @@ class Site:
     def index(self) -> Asset:
         """The document."""
         folder = f"{self._prefix}/{self._hash}"
-        scripts = [name for name in self._found if name.endswith(".js")]
-        preloads = "\n".join(f'<link rel="modulepreload" href="{folder}/{name}">' for name in scripts)
+        modules = [name for name in self._found if name.startswith(_MODULES)]
+        preloads = "\n".join(f'<link rel="modulepreload" href="{folder}/{name}">' for name in modules)
         text = self._found[_INDEX].decode().replace(_PLACE, folder).replace(_PRELOADS, preloads)
         return _asset(_INDEX, text.encode())
 

@@ -41,7 +41,8 @@ function full() {
 
 /** @param {any} conversation */
 function withoutIds(conversation) {
-  return { ...conversation, id: "", messages: conversation.messages.map((/** @type {any} */ one) => ({ ...one, id: "" })) };
+  const messages = conversation.messages.map((/** @type {any} */ one) => ({ ...one, id: "" }));
+  return { ...conversation, id: "", messages };
 }
 
 /** @param {(conversation: any) => void} change */

@@ -46,8 +46,9 @@ function shortInlines(inlines) {
       if (inline.type === "text") return inline.text;
       if (inline.type === "break") return "(br)";
       if (inline.type === "code" || inline.type === "math") return `(${inline.type} ${inline.text})`;
-      if (inline.type === "link") return `(a ${inline.href}${inline.title && ` "${inline.title}"`} ${shortInlines(inline.inlines)})`;
-      return `(${NAMES[inline.type]} ${shortInlines(inline.inlines)})`;
+      const inside = shortInlines(inline.inlines);
+      if (inline.type === "link") return `(a ${inline.href}${inline.title && ` "${inline.title}"`} ${inside})`;
+      return `(${NAMES[inline.type]} ${inside})`;
     })
     .join("");
 }
@@ -124,9 +125,10 @@ for (const sign of ["> ", "- ", "1. ", "*a **b ", "[", "~~a *b "]) {
 
 const MEGABYTE = 1_000_000;
 const HARD = [
-  "*", "_", "~", "`", "[", "]", "![", "[a](", "[a](<b", '[a](b "', "[a](http://b ", "(", "> ", "- ", "-", "=", "#", "|", "|-", "1. ",
-  "\n", " ", "\t", "\n ", "\n\n- a", "- a\n", "> a\n", "a\n", "a  \n", "\\", "\\[", "\\(", "$$", "&", "&a", "<", "<http://", "<a@",
-  "http://", "http://[", "https://a.b/(", "*a_ ", "*a **a ", "a*b_c", "**a*", "`a``", "```\n", "~~~\n- ", "|a|b|\n|-|-|\n", "[![a](", "a|",
+  "*", "_", "~", "`", "[", "]", "![", "[a](", "[a](<b", '[a](b "', "[a](http://b ", "(", "> ", "- ", "-", "=", "#",
+  "|", "|-", "1. ", "\n", " ", "\t", "\n ", "\n\n- a", "- a\n", "> a\n", "a\n", "a  \n", "\\", "\\[", "\\(", "$$",
+  "&", "&a", "<", "<http://", "<a@", "http://", "http://[", "https://a.b/(", "*a_ ", "*a **a ", "a*b_c", "**a*",
+  "`a``", "```\n", "~~~\n- ", "|a|b|\n|-|-|\n", "[![a](", "a|",
 ];
 
 for (const part of HARD) {
@@ -150,7 +152,8 @@ function makeRandom(seed) {
   };
 }
 
-const ALPHABET = [..."*_~`[]()!<>#|-+=:\\&$ \n\t\n  ", "1. ", "- ", "```", "http://", "](", "\n\n", "    ", "> ", "| ", "|-", "![", "$$"];
+const WORDS = ["1. ", "- ", "```", "http://", "](", "\n\n", "    ", "> ", "| ", "|-", "![", "$$"];
+const ALPHABET = [..."*_~`[]()!<>#|-+=:\\&$ \n\t\n  ", ...WORDS];
 
 /** All of the text that a tree holds, wherever it stands. */
 function textOf(value, out = []) {

@@ -1,4 +1,5 @@
-// The key that opens the server. It lives here, in memory, and nowhere else: not in a URL, not in the browser's storage.
+// The key that opens the server. It lives here, in memory, and nowhere else: not in a URL, not in the browser's
+// storage.
 
 import { dialog, toast } from "./dialog.js";
 import { h } from "./dom.js";
@@ -94,7 +95,7 @@ function makeField(reason) {
       { class: "field" },
       h("label", { for: "key-input" }, "Key"),
       h("div", { class: "key-row" }, input, makeShowButton(input)),
-      h("p", { id: "key-hint", class: "soft small" }, "It is kept in memory, until this page is closed or loaded anew."),
+      h("p", { id: "key-hint", class: "soft small" }, "It is kept in memory until this page is closed or loaded anew."),
       error,
     ),
   ];

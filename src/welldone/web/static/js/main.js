@@ -5,6 +5,7 @@ import { makeChat } from "./chat/index.js";
 import { toast } from "./dialog.js";
 import { h } from "./dom.js";
 import { makeInspector } from "./inspector/index.js";
+import { makeKeyButton } from "./key.js";
 import { showShortcuts, shortcut } from "./keys.js";
 import { makeServerView } from "./server/index.js";
 import { makeThemeButton } from "./theme.js";
@@ -53,6 +54,7 @@ function makeTools(page) {
   const inspector = makeInspectorButton(page);
   byClass("tools").append(
     inspector,
+    makeKeyButton(),
     makeThemeButton(),
     h("button", { type: "button", class: "quiet", "aria-label": "Keyboard shortcuts", title: "Keyboard shortcuts (?)",
       on: { click: showShortcuts } }, "?"),

@@ -10,10 +10,11 @@ import { h } from "../dom.js";
 export function makeEditor(text, label, { save, cancel }) {
   const rows = Math.min(16, text.slice(0, 2_000).split("\n").length + 1);
   const box = h("textarea", { "aria-label": "Edited message", rows, value: text });
+  const keep = () => save(box.value);
   /** @param {KeyboardEvent} event */
   const onKey = (event) => {
     if (event.key === "Escape") cancel();
-    else if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) save(box.value);
+    else if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) keep();
     else return;
     event.preventDefault();
     event.stopPropagation();
@@ -26,7 +27,7 @@ export function makeEditor(text, label, { save, cancel }) {
     h(
       "div",
       { class: "editor-buttons" },
-      h("button", { type: "button", class: "primary", title: "Ctrl+Enter", on: { click: () => save(box.value) } }, label),
+      h("button", { type: "button", class: "primary", title: "Ctrl+Enter", on: { click: keep } }, label),
       h("button", { type: "button", title: "Esc", on: { click: cancel } }, "Cancel"),
     ),
   );

@@ -33,7 +33,7 @@ export function makeChat(root, page) {
   shortcut("Alt+N", "New conversation", () => chat.create());
   shortcut("Alt+M", "Write a message", () => chat.focus());
   // Models may have been loaded in the server's view.
-  window.addEventListener("hashchange", () => root.hidden || void chat.refreshModels());
+  window.addEventListener("hashchange", () => root.hidden || void chat.models.refresh());
   void chat.start();
 }
 
@@ -78,16 +78,11 @@ class Chat {
   }
 
   async start() {
-    void this.refreshModels();
+    void this.models.refresh();
     const newest = await this.library.start();
     // Who was quick has begun one already.
     if (newest && !this.#conversation.messages.length) await this.open(newest);
     else this.#rest();
-  }
-
-  async refreshModels() {
-    await this.models.refresh();
-    this.models.choose(this.#conversation.model);
   }
 
   focus() {

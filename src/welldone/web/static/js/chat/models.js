@@ -20,6 +20,8 @@ export class ModelPicker {
   #trouble = h("span", { class: "models-trouble", hidden: true });
   /** @type {Listed[]} */
   #models = [];
+  /** The one to pick when the models are known. */
+  #wanted = localStorage.getItem(PICKED) ?? "";
 
   /**
    * @param {Page} page
@@ -60,11 +62,12 @@ export class ModelPicker {
   }
 
   /**
-   * Pick a model if the server has it.
+   * Pick a model if the server has it, or when it is known to have it.
    *
    * @param {string} id
    */
   choose(id) {
+    if (!this.#models.length && id) this.#wanted = id;
     if (!this.#models.some((model) => model.id === id)) return;
     this.#select.value = id;
     this.#changed();
@@ -72,12 +75,12 @@ export class ModelPicker {
 
   /** @param {Listed[]} models */
   #show(models) {
-    const wanted = this.model || localStorage.getItem(PICKED);
+    const wanted = this.model || this.#wanted;
     this.#models = models;
     this.#trouble.hidden = true;
     this.#select.disabled = !models.length;
     fill(this.#select, models.length ? models.map(optionOf) : h("option", {}, "No model can chat"));
-    if (models.some(({ id }) => id === wanted)) this.#select.value = wanted ?? "";
+    if (models.some(({ id }) => id === wanted)) this.#select.value = wanted;
     this.#changed();
   }
 

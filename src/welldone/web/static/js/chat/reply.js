@@ -27,6 +27,7 @@ export class Reply {
   #calls = h("div", { class: "calls" });
   #results = h("button", { type: "button", class: "primary", hidden: true }, "Send results");
   #trouble = h("div");
+  #hasHeard = false;
   #typing = h("span", { class: "typing", "aria-hidden": "true", hidden: true });
 
   /**
@@ -54,6 +55,7 @@ export class Reply {
 
   /** @param {News} news */
   hear({ content, reasoning, refusal, calls }) {
+    if (content || reasoning || refusal || calls.length) this.#hasHeard = true;
     if (reasoning) this.#thoughts.hear(reasoning);
     if (content) this.#text.append(content);
     if (refusal) {
@@ -73,7 +75,7 @@ export class Reply {
     this.#thoughts.end(answer?.thought_ms ?? null);
     if (!answer) return;
     this.#facts.textContent = factsLine(answer);
-    this.#trouble.replaceChildren(...troubles(answer));
+    this.#trouble.replaceChildren(...troubles(answer, this.#hasHeard));
   }
 
   /** @param {boolean} isWaiting whether its tool calls wait for their results */
@@ -161,16 +163,17 @@ function factsLine({ model, completion_tokens, tokens_per_s, ttft_ms, finish_rea
  * What went wrong with an answer, if anything did.
  *
  * @param {AnswerFacts} facts
+ * @param {boolean} hasBegun
  */
-function troubles({ outcome, error, finish_reason }) {
+function troubles({ outcome, error, finish_reason }, hasBegun) {
   const shown = [];
   if (outcome === "stopped") shown.push(h("p", { class: "mark" }, h("span", { class: "badge warn" }, "stopped")));
   if (outcome === "whole" && finish_reason === "length") {
     shown.push(h("p", { class: "mark" }, h("span", { class: "badge warn" }, "length"), " ", LENGTH_HINT));
   }
   if (outcome === "broken") {
-    const words = visible(error ?? "Nobody said why.");
-    shown.push(h("div", { class: "trouble", role: "alert" }, h("strong", {}, "The answer broke off. "), words));
+    const what = h("strong", {}, hasBegun ? "The answer broke off. " : "There is no answer. ");
+    shown.push(h("div", { class: "trouble", role: "alert" }, what, visible(error ?? "Nobody said why.")));
   }
   return shown;
 }

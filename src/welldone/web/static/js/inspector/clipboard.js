@@ -9,10 +9,11 @@ const SAVED_MS = 10_000;
 /**
  * @param {string} label what a screen reader says
  * @param {() => string} text
+ * @param {string} [title] what is on the button
  */
-export function copyButton(label, text) {
+export function copyButton(label, text, title = "Copy") {
   return h("button", { type: "button", class: "quiet mini", "aria-label": label, title: label,
-    on: { click: () => void copy(text()) } }, "Copy");
+    on: { click: () => void copy(text()) } }, title);
 }
 
 /** @param {string} text */

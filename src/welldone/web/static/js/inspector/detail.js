@@ -15,6 +15,8 @@ import { tree } from "./tree.js";
 /** @typedef {import("./sources.js").Item} Item */
 /** @typedef {{isHex: boolean}} Looks how it was last looked at */
 
+/** The kind of a step for which nothing came. */
+export const NO_FRAME = "no frame";
 const MOST_STEPS = 20;
 const MOST_EVENTS = 50;
 const MOST_LETTERS = 300;
@@ -47,7 +49,7 @@ function head({ frame, hasTime }, close) {
   return h(
     "div",
     { class: "detail-head" },
-    h("h3", { tabIndex: -1 }, `Frame ${count(frame.n)}: ${frame.raw === "" ? "added" : visible(read(frame).kind)}`),
+    h("h3", { tabIndex: -1 }, `Frame ${count(frame.n)}: ${frame.raw === "" ? NO_FRAME : visible(read(frame).kind)}`),
     h("button", { type: "button", class: "quiet mini", "aria-label": "Close the frame", on: { click: close } }, "✕"),
     h("p", { class: "soft small" }, `${bytes(frame.size)} from byte ${count(frame.byte)}${when}`),
   );
@@ -69,14 +71,13 @@ function title(text, ...tools) {
  */
 function bytesPart({ frame, steps, said }, looks) {
   const heard = steps.map((step) => step.heard).join("");
+  const heardBytes = () => joined(steps.map(bytesOf));
+  const saidBytes = () => new TextEncoder().encode(said);
   const columns = h("div", { class: "detail-columns" });
   const fill = () => {
-    const upstream =
-      steps.length > 0 &&
-      column("Upstream", shown(heard, "Nothing: this was added.", () => joined(steps.map(bytesOf)), looks));
-    const encode = () => new TextEncoder().encode(said);
-    const ours = column("Sent to you", shown(said, "Nothing: it was held back, or left out.", encode, looks));
-    columns.replaceChildren(...[upstream, ours].filter((element) => element !== false));
+    const upstream = column("Upstream", shown(heard, "Nothing: what was held back, or is missing.", heardBytes, looks));
+    const ours = column("Sent to you", shown(said, "Nothing: it was held back, or left out.", saidBytes, looks));
+    columns.replaceChildren(...(steps.length ? [upstream, ours] : [ours]));
     toggle.setAttribute("aria-pressed", String(looks.isHex));
   };
   const toggle = h("button", { type: "button", class: "quiet mini", on: {

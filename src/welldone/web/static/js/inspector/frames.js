@@ -3,7 +3,7 @@
 import { fill, h } from "../dom.js";
 import { bytes, duration } from "../format.js";
 import { visible } from "../text.js";
-import { makeDetail } from "./detail.js";
+import { NO_FRAME, makeDetail } from "./detail.js";
 import { read } from "./reading.js";
 import { VirtualList } from "./virtual.js";
 
@@ -110,8 +110,8 @@ export class FrameView {
  * @param {HTMLElement} row
  */
 function paintRow(cells, { frame, hasTime, repairs, said }, row) {
-  // What the upstream left out has a row too.
-  const { kind, preview } = frame.raw === "" ? { kind: "added", preview: oneLine(said) } : skim(frame);
+  // What is sent without a frame of the upstream, such as what was held back until the end, has a row too.
+  const { kind, preview } = frame.raw === "" ? { kind: NO_FRAME, preview: oneLine(said) } : skim(frame);
   const texts = [
     String(frame.n),
     hasTime ? duration(frame.at) : "–",

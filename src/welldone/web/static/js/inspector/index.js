@@ -253,7 +253,7 @@ function attemptItem({ server, status, error, began_s, is_local }) {
   const answer = status === null ? "no answer" : String(status);
   return h("li", { class: "small" }, h("span", { class: `badge ${tone}` }, answer),
     ` ${visible(server)}${is_local ? " (local model)" : ""}, asked at ${duration(began_s * 1000)}`,
-    error && h("span", { class: "is-error" }, `: ${visible(error)}`));
+    error && error !== answer && h("span", { class: "is-error" }, `: ${visible(error)}`));
 }
 
 /** @param {Entry} entry */

@@ -18,9 +18,9 @@ const MOST_LINKS = 8;
 const MOST_SHOWN = 200_000;
 const ENDPOINTS = ["chat", "completions", "responses", "messages"];
 const VERDICTS = {
-  right: { tone: "good", text: "Right: every client reads it as it was meant." },
-  lax: { tone: "warn", text: "Lax: most clients cope with it." },
-  wrong: { tone: "bad", text: "Wrong: it breaks clients." },
+  right: { tone: "good", name: "Right:", text: "every client reads it as it was meant." },
+  lax: { tone: "warn", name: "Lax:", text: "most clients cope with it." },
+  wrong: { tone: "bad", name: "Wrong:", text: "it breaks clients." },
 };
 
 /**
@@ -97,7 +97,8 @@ export class LintView {
   #load(loaded, text) {
     this.#loaded = loaded;
     this.#text.value = text.slice(0, MOST_SHOWN);
-    this.#tell(`${loaded.name}, ${bytes(loaded.size)}, is linted as it is in the file.`);
+    const isCut = text.length > MOST_SHOWN;
+    this.#tell(`${loaded.name}, ${bytes(loaded.size)}, is linted as it is${isCut ? "; its start is shown" : ""}.`);
   }
 
   #chosen() {
@@ -156,14 +157,14 @@ export class LintView {
     this.#saveButton.disabled = false;
     this.#frames.element.hidden = false;
     this.#frames.open(upstreamSource(() => linted.steps));
-    const { tone, text } = VERDICTS[linted.verdict];
+    const { tone, name, text } = VERDICTS[linted.verdict];
     const { findings, error } = linted;
     fill(
       this.#result,
       h("p", { class: "lint-verdict", role: "status" },
-        h("span", { class: `badge ${tone}` }, linted.verdict), ` ${text} `,
+        h("span", { class: `badge ${tone}` }, name), ` ${text} `,
         h("span", { class: "soft small" }, `Read as ${linted.endpoint}, ${linted.form}.`),
-        copyButton("Copy fixed", () => linted.fixed)),
+        copyButton("Copy fixed", () => linted.fixed, "Copy fixed")),
       linted.is_cut && h("p", { class: "small" }, "Not all of its frames are listed: there are too many."),
       error && h("p", { class: "small" }, `It carries an error: ${error.message}`),
       findings.length > 0 && h("ul", { class: "repairs", "aria-label": "Findings" },

@@ -60,6 +60,9 @@ export class Tape extends EventTarget {
 
   async #follow() {
     this.#isAsking = true;
+    await this.#begun();
+    // Who was never answered has no tape.
+    if (this.#exchange.status === null) this.#end();
     while (this.#isWatched && !this.isOver) {
       const hasMore = await this.#ask();
       if (!hasMore && !this.isOver) await this.#pause();
@@ -113,6 +116,17 @@ export class Tape extends EventTarget {
 
   #tell() {
     this.dispatchEvent(new Event("change"));
+  }
+
+  /** Wait for the head of the reply: before it there may be nothing to be told. */
+  #begun() {
+    const exchange = this.#exchange;
+    /** @type {Promise<void>} */
+    const begun = new Promise((resolve) => {
+      if (exchange.status !== null || exchange.outcome !== "running") resolve();
+      for (const news of ["head", "end"]) exchange.addEventListener(news, () => resolve(), { once: true });
+    });
+    return begun;
   }
 
   /** Wait a while, but not beyond the end of the stream. */

@@ -69,7 +69,7 @@ function pieces(timed) {
   for (const [at, size] of timed) {
     const last = found.at(-1);
     if (last && last[0] === at) last[1] += size;
-    else found.push([at, size]);
+    else if (size > 0) found.push([at, size]);
   }
   return found.map(([at, size]) => [Math.round(at * 1e6) / 1e6, size]);
 }

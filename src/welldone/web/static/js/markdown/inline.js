@@ -1,5 +1,5 @@
-// The inside of a paragraph: emphasis, code, links. Each part of the text is looked at a bounded number of times, so that
-// no text takes longer than its length.
+// The inside of a paragraph: emphasis, code, links. Each part of the text is looked at a bounded number of times, so
+// that no text takes longer than its length.
 
 import { entityAt } from "./entities.js";
 import { safeHref } from "./links.js";
@@ -11,8 +11,16 @@ import { safeHref } from "./links.js";
  *   | {type: "link", href: string, title: string, inlines: Inline[]}} Inline
  */
 
-/** What opens and closes, with the signs that stand for it where it does not count. */
-/** @typedef {{make: (inlines: Inline[]) => Inline, open: string, close: string, isLabel?: boolean, isText?: boolean}} Pair */
+/**
+ * What opens and closes, with the signs that stand for it where it is only text.
+ *
+ * @typedef {object} Pair
+ * @property {(inlines: Inline[]) => Inline} make
+ * @property {string} open
+ * @property {string} close
+ * @property {boolean} [isLabel] a picture, of which only the label is shown within a link
+ * @property {boolean} [isText]
+ */
 
 /** A sign such as `**`, of which some may be used up; or a piece that is finished. */
 class Token {

@@ -2,7 +2,7 @@
 // screen is painted.
 
 import { h } from "../dom.js";
-import { isLow } from "../text.js";
+import { isLow, pieces } from "../text.js";
 import { CodeBlock } from "./code.js";
 import { codeLine, cutBlocks, isFenceEnd } from "./parse.js";
 import { Plain } from "./plain.js";
@@ -11,12 +11,16 @@ import { renderBlock } from "./render.js";
 /** @typedef {import("./parse.js").Cut} Cut */
 /** @typedef {import("./parse.js").Fence} Fence */
 
-const STEP = 8 * 1024; // of text at a time: some milliseconds of work at worst
-const LONGEST_BLOCK = 16 * 1024; // a longer one is cut: it is read anew at each paint
+const STEP = 4 * 1024; // of text at a time: some milliseconds of work at worst
+// The last block is read and laid out anew at each paint: a long one is cut where it can be.
+const LONG_BLOCK = 8 * 1024;
+const LONG_LINES = 200;
+const LONGEST_BLOCK = 64 * 1024; // and where it cannot be without harm, only beyond this
 const BUDGET_MS = 8; // half of a frame at 60 Hz
 const REST = 3; // paint a quarter of the time at most
 const MOST_MARKDOWN = 512 * 1024; // a book; beyond it text is plain
-const MOST_ELEMENTS = 20_000; // lays out in well under a second
+const MANY_ELEMENTS = 1_000; // lay out within a frame
+const MOST_ELEMENTS = 10_000; // more than the longest answers that people read
 const AT_ONCE = 32 * 1024; // so much is painted at the end without waiting for frames
 
 /** A line that may yet become something else: it is shown when more of it has come. */
@@ -110,7 +114,7 @@ export class Live {
     const last = cuts[cuts.length - 1];
     if (!last) {
       // Blank lines; the last may be the indent of what comes.
-      this.#rest = this.#rest.length > LONGEST_BLOCK ? "" : lines[lines.length - 1];
+      this.#rest = this.#rest.length > LONG_BLOCK ? "" : lines[lines.length - 1];
       return;
     }
     // A line that is not whole may become something else, and what the line before it is depends on it.
@@ -120,7 +124,7 @@ export class Live {
       this.#rest = lines.slice(last.from).join("\n");
       if (last.fence) this.#openCode(last.fence, lines[last.from]);
     }
-    if (this.#rest.length > LONGEST_BLOCK && !this.#code) this.#cutLong();
+    if (!this.#code) while (this.#cutLong());
   }
 
   /**
@@ -130,21 +134,25 @@ export class Live {
   #add(cut) {
     const element = renderBlock(cut.block());
     this.#elements += element.getElementsByTagName("*").length + 1;
+    // In a long text, what is not on the screen need not be laid out.
+    if (this.#elements > MANY_ELEMENTS) element.classList.add("md-far");
     this.root.append(element);
     return element;
   }
 
-  /** Finish the part of a long block that can be cut off. */
+  /** Finish the part of a long block that can be cut off; whether there was one. */
   #cutLong() {
     const at = cutAt(this.#rest);
+    if (at === 0) return false;
     const lines = this.#rest.slice(0, at).split("\n");
     const cuts = cutBlocks(lines);
-    // What is not on the screen need not be laid out, and it goes on without a gap.
+    // It goes on without a gap.
     for (const cut of cuts) this.#add(cut).classList.add("md-long");
     const last = cuts[cuts.length - 1];
     // The rows that come belong to the same columns.
     const head = last?.isTable ? `${lines[last.from]}\n${lines[last.from + 1]}\n` : "";
-    this.#rest = head.length < LONGEST_BLOCK / 2 ? head + this.#rest.slice(at) : this.#rest.slice(at);
+    this.#rest = head.length < LONG_BLOCK / 2 ? head + this.#rest.slice(at) : this.#rest.slice(at);
+    return true;
   }
 
   /**
@@ -180,7 +188,7 @@ export class Live {
       code.isWithinLine = false;
     }
     this.#rest = tail;
-    if (tail.length > LONGEST_BLOCK) {
+    if (tail.length > LONG_BLOCK) {
       text += tail;
       code.isWithinLine = true;
       this.#rest = "";
@@ -212,24 +220,36 @@ export class Live {
     if (this.#plain) return;
     this.#code = null;
     this.#plain = new Plain(() => this.text);
-    const note = h("p", { class: "soft small" }, "This is too long to be shown as Markdown: from here on it is as it came.");
+    const note = h("p", { class: "soft small" }, "Too long to be shown as Markdown: from here on it is as it came.");
     this.root.append(note, this.#plain.element);
   }
 }
 
 /**
- * Where a long block is best cut: before a line that is not indented, else at a line, a word, a character.
+ * Where a block that is long is best cut; 0 where it is not to be cut: before a line that is not indented, or within a
+ * line that is too long. What is indented may be code in a list, which a cut would spoil.
  *
  * @param {string} text
  */
 function cutAt(text) {
-  const least = LONGEST_BLOCK / 4;
-  for (let at = LONGEST_BLOCK; (at = text.lastIndexOf("\n", at - 1)) > least; ) {
+  const limit = Math.min(LONG_BLOCK, endOfLine(text, LONG_LINES));
+  if (text.length <= limit) return 0;
+  for (let at = limit; (at = text.lastIndexOf("\n", at - 1)) > 0; ) {
     if (!/\s/.test(text[at + 1])) return at + 1;
   }
-  for (const sign of ["\n", " "]) {
-    const at = text.lastIndexOf(sign, LONGEST_BLOCK) + 1;
-    if (at > least) return at;
+  if (endOfLine(text, 1) > LONG_BLOCK) return pieces(text, LONG_BLOCK)[0].length;
+  return text.length > LONGEST_BLOCK ? pieces(text, LONGEST_BLOCK)[0].length : 0;
+}
+
+/**
+ * @param {string} text
+ * @param {number} count of lines
+ */
+function endOfLine(text, count) {
+  let at = -1;
+  for (let n = 0; n < count; n += 1) {
+    at = text.indexOf("\n", at + 1);
+    if (at < 0) return text.length;
   }
-  return isLow(text.charCodeAt(LONGEST_BLOCK)) ? LONGEST_BLOCK - 1 : LONGEST_BLOCK;
+  return at + 1;
 }

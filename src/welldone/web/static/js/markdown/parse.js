@@ -1,6 +1,6 @@
 // Markdown as a tree of plain values: the blocks. CommonMark's usual parts and GitHub's tables, task lists and
-// strikethrough. HTML is text, and pictures are links: nothing is ever loaded. Each line is looked at a bounded number of
-// times, at most once for each level of nesting, and levels are bounded.
+// strikethrough. HTML is text, and pictures are links: nothing is ever loaded. Each line is looked at a bounded number
+// of times for each level of nesting, and levels are bounded.
 
 import { parseInline } from "./inline.js";
 
@@ -283,8 +283,7 @@ function itemEnd(lines, from, marker, depth) {
       if (marker.isEmpty && at === from + 1) break;
     } else if (indentOf(line) >= marker.content || (end === at && !markerOf(line) && continues(line, before, depth))) {
       end = at + 1;
-    }
-else break;
+    } else break;
     before = line;
   }
   return end;

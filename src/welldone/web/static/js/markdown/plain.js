@@ -33,9 +33,10 @@ export class Plain {
     ];
     this.#all.addEventListener("click", () => this.#showAll());
     this.whole = whole;
-    this.bar = h("div", { class: "md-hidden", role: "group", "aria-label": "Long text", hidden: true }, this.#label, buttons);
+    this.bar = h("div", { class: "md-hidden", role: "group", "aria-label": "Long text" }, this.#label, buttons);
+    this.bar.hidden = true;
     this.head = h("div", {}, this.#piece);
-    this.element = h("div", { class: "md-plain", dir: "auto" }, this.head, this.bar, this.#tail);
+    this.element = h("div", { class: "md-plain" }, this.head, this.bar, this.#tail);
   }
 
   /** @param {string} text */
@@ -95,7 +96,8 @@ export class Plain {
 
 /** @param {string} [text] */
 function makePiece(text = "") {
-  return h("div", { class: "md-piece md-settled" }, visible(text));
+  // The direction is that of the piece: a browser looks for its first letter at each change.
+  return h("div", { class: "md-piece md-settled", dir: "auto" }, visible(text));
 }
 
 /** @param {string} text */

@@ -22,7 +22,7 @@ export function renderBlock(block) {
     case "paragraph":
       return h("p", { dir: "auto" }, renderInlines(block.inlines));
     case "heading":
-      return h(HEADINGS[block.level - 1], { dir: "auto", dataset: { level: block.level } }, renderInlines(block.inlines));
+      return h(HEADINGS[block.level - 1], { dir: "auto" }, renderInlines(block.inlines));
     case "code":
       return renderCode(block);
     case "rule":
@@ -46,15 +46,30 @@ function renderCode({ info, text }) {
 /** @param {Extract<Block, {type: "list"}>} block */
 function renderList({ start, isTight, items }) {
   const made = items.map(({ isDone, blocks }) => {
-    const box = isDone === null ? null : h("input", { type: "checkbox", disabled: true, checked: isDone, "aria-label": "Task" });
+    const box = isDone !== null && makeBox(isDone);
     const inside = blocks.map((block) =>
-      // The text of a short item needs no paragraph around it.
-      isTight && block.type === "paragraph" ? h("span", { class: "md-tight" }, renderInlines(block.inlines)) : renderBlock(block),
+      block.type === "paragraph" ? renderText(block.inlines, isTight) : renderBlock(block),
     );
-    return h("li", { dir: "auto", class: box ? "md-task" : "" }, box, inside);
+    return h("li", { class: box ? "md-task" : "" }, box, inside);
   });
   if (start === null) return h("ul", { dir: "auto" }, made);
   return h("ol", { dir: "auto", start }, made);
+}
+
+/** @param {boolean} isDone */
+function makeBox(isDone) {
+  return h("input", { type: "checkbox", disabled: true, checked: isDone, "aria-label": "Task" });
+}
+
+/**
+ * The text of an item: without a direction of its own, since that of the list is found by it. A browser puts the marks
+ * of items by the list's direction.
+ *
+ * @param {Inline[]} inlines
+ * @param {boolean} isTight
+ */
+function renderText(inlines, isTight) {
+  return isTight ? h("span", { class: "md-tight" }, renderInlines(inlines)) : h("p", {}, renderInlines(inlines));
 }
 
 /** @param {Extract<Block, {type: "table"}>} block */
@@ -106,14 +121,13 @@ function renderInline(inline) {
 /** @param {Extract<Inline, {type: "link"}>} link */
 function renderLink({ href, title, inlines }) {
   const place = placeOf(href);
-  const anchor = h(
-    "a",
-    { href, target: "_blank", rel: "noopener noreferrer nofollow", title: title ? `${place}: ${visible(title)}` : place },
-    renderInlines(inlines),
-  );
+  const hint = title ? `${place}: ${visible(title)}` : place;
+  const rel = "noopener noreferrer nofollow";
+  const anchor = h("a", { href, target: "_blank", rel, title: hint }, renderInlines(inlines));
   const text = anchor.textContent ?? "";
-  if (!text.trim()) anchor.append(place);
   // A text that reads like another address must not hide where the link leads.
-  else if (HOST.test(text) && !text.toLowerCase().includes(place)) anchor.append(h("span", { class: "md-host" }, ` (${place})`));
+  const isOther = HOST.test(text) && !text.toLowerCase().includes(place.toLowerCase());
+  if (!text.trim()) anchor.append(place);
+  else if (isOther) anchor.append(h("span", { class: "md-host" }, ` (${place})`));
   return anchor;
 }

@@ -26,12 +26,13 @@ export class Banner {
   }
 
   needsKey() {
-    this.#show("The server needs a key.");
+    this.#show("The server needs a key. The button Key above takes it.");
+    this.#again.remove();
   }
 
   /** @param {string} words */
   #show(words) {
     this.#words.textContent = words;
-    if (!this.element.hasChildNodes()) this.element.append(this.#words, this.#again);
+    if (this.#again.parentNode === null) this.element.replaceChildren(this.#words, this.#again);
   }
 }

@@ -7,10 +7,8 @@ import { niceTicks } from "./scale.js";
 
 /** @typedef {import("./measures.js").Point} Point */
 /** @typedef {{key: string, name: string, colour: string}} Line a colour is the name of one of the page's */
-/**
- * @typedef {{title: string, lines: Line[], format: (value: number) => string, least?: number}} Kind `least` is where the
- * scale ends at least
- */
+/** @typedef {(value: number) => string} Format */
+/** @typedef {{title: string, lines: Line[], format: Format, least?: number}} Kind `least` is on its scale */
 
 const HEIGHT = 132;
 const EDGE = { left: 52, right: 8, top: 8, bottom: 20 };

@@ -4,6 +4,7 @@ import { ApiError } from "../api.js";
 import { toast } from "../dialog.js";
 import { h } from "../dom.js";
 import { duration } from "../format.js";
+import { keyNews } from "../key.js";
 import { Banner } from "./banner.js";
 import { makeCharts } from "./charts.js";
 import { Loader } from "./loader.js";
@@ -33,6 +34,8 @@ class ServerView {
   #about = h("p", { class: "soft small about-server" });
   #less = h("p", { class: "notice-line", hidden: true }, LESS);
   #rooms = makeRooms();
+  /** Hidden until there is something to see. */
+  #all = h("div", { class: "server", hidden: true }, this.#about, this.#less);
   #charts = makeCharts(this.#rooms.Charts.body);
   #recent = makeRecent(this.#rooms["Recent requests"].body);
   #loader;
@@ -52,10 +55,11 @@ class ServerView {
       pauseMs: PAUSE_MS,
     });
     this.#loader = new Loader(page, () => this.#onLoader());
-    const rooms = Object.values(this.#rooms).map(({ element }) => element);
-    root.append(this.#banner.element, h("div", { class: "server" }, this.#about, this.#less, rooms));
+    this.#all.append(...Object.values(this.#rooms).map(({ element }) => element));
+    root.append(this.#banner.element, this.#all);
     root.addEventListener("click", (event) => this.#onClick(event));
     document.addEventListener("visibilitychange", () => this.#settle());
+    keyNews.addEventListener("change", () => this.#again());
   }
 
   /** @param {boolean} isShown */
@@ -82,6 +86,7 @@ class ServerView {
   #draw() {
     const state = this.#state;
     if (state === null) return;
+    this.#all.hidden = false;
     const text = aboutServer(state);
     if (this.#about.textContent !== text) this.#about.textContent = text;
     this.#less.hidden = state.is_admin;
@@ -99,8 +104,9 @@ class ServerView {
    */
   #onTrouble(error, pauseMs) {
     if (error instanceof ApiError && error.status === 401) {
-      // The reader did not give a key: nobody asks again by itself.
+      // The reader did not give a key: nobody asks again by itself, and what an older key has shown is gone.
       this.#poller.stop();
+      this.#all.hidden = true;
       this.#banner.needsKey();
     } else if (error instanceof ApiError) this.#banner.refused(error.message);
     else this.#banner.isAway(pauseMs);
