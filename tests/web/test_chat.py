@@ -89,6 +89,7 @@ def test_the_default_model_answers_and_the_answer_is_kept(visit: Visiting, serve
     give_key(page)
     expect(page.chat.get_by_role("combobox", name="Model", exact=True)).to_contain_text(server.model)
     setting(page, "Max tokens", "24")
+    setting(page, "Temperature", "0")
     page.page.keyboard.press("Escape")
     page.send("What is the capital of France?")
     expect(page.answer).to_contain_text("Paris")

@@ -114,12 +114,8 @@ class Mender:
         """The events of a reply that was not streamed."""
         return self._hold(self._repair.feed(self._force(self._reader.whole(data)))) + self._be_strict()
 
-    def close(self) -> list[Event]:
-        """The last events, when the server's stream has ended, however it did."""
-        return [event for _, events in self.take_last() for event in events]
-
     def take_last(self) -> Iterator[Taken]:
-        """As `close`, frame by frame."""
+        """The last events, frame by frame, when the server's stream has ended, however it did."""
         if self.is_stopped:
             yield None, self._hold(self._repair.close(is_done=True))
             return

@@ -7,6 +7,7 @@ import { Cutter, Frame, sizeOf } from "./sse.js";
 /** Beyond these nothing more is kept of a stream, only counted: some 100 MB of a browser's memory. */
 const MOST_FRAMES = 50_000;
 const MOST_BYTES = 32 * 2 ** 20;
+const BURST_MS = 30; // of frames in a row: then the page may paint, and hear a key
 
 /**
  * Tells of "head", of each "frame" (its detail) and of the "end".
@@ -103,10 +104,15 @@ export class Exchange extends EventTarget {
   async #hear(reply) {
     const reader = reply.body?.getReader();
     if (!reader) return;
+    let rested = performance.now();
     for (;;) {
       const { done, value } = await reader.read();
       if (done) break;
       this.#frames(this.#cutter.feed(value));
+      if (performance.now() - rested > BURST_MS) {
+        await new Promise((resolve) => setTimeout(resolve));
+        rested = performance.now();
+      }
     }
     this.#frames(this.#cutter.close());
   }

@@ -7,6 +7,7 @@ import { h } from "./dom.js";
 import { makeInspector } from "./inspector/index.js";
 import { makeKeyButton } from "./key.js";
 import { showShortcuts, shortcut } from "./keys.js";
+import { recall, remember } from "./local.js";
 import { makeServerView } from "./server/index.js";
 import { makeThemeButton } from "./theme.js";
 
@@ -75,14 +76,14 @@ function makeInspectorButton(page) {
     room.hidden = !isOpen;
     button.setAttribute("aria-pressed", String(isOpen));
     document.body.dataset.inspector = isOpen ? "open" : "closed";
-    localStorage.setItem(OPEN, String(isOpen));
+    remember(OPEN, String(isOpen));
   };
   button.addEventListener("click", () => open(room.hidden));
   page.bus.addEventListener("trace", () => open(true));
   page.bus.addEventListener("close-inspector", () => open(false));
   // On a narrow screen the inspector lies over the chat: it waits until it is wanted.
   const isWide = matchMedia("(min-width: 1100px)").matches;
-  open(isWide && localStorage.getItem(OPEN) !== "false");
+  open(isWide && recall(OPEN) !== "false");
   return button;
 }
 

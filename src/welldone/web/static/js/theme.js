@@ -2,6 +2,7 @@
 // first paint.
 
 import { h } from "./dom.js";
+import { recall, remember } from "./local.js";
 
 const KEPT = "welldone.theme";
 const MODES = /** @type {const} */ (["system", "light", "dark"]);
@@ -23,7 +24,7 @@ export function makeThemeButton() {
   };
   button.addEventListener("click", () => {
     mode = MODES[(MODES.indexOf(mode) + 1) % MODES.length];
-    localStorage.setItem(KEPT, mode);
+    remember(KEPT, mode);
     show();
   });
   system.addEventListener("change", show);
@@ -33,6 +34,6 @@ export function makeThemeButton() {
 
 /** @returns {Mode} */
 function kept() {
-  const value = localStorage.getItem(KEPT);
+  const value = recall(KEPT);
   return MODES.find((mode) => mode === value) ?? "system";
 }

@@ -1,6 +1,7 @@
 // The models that can be talked to, and which one was picked.
 
 import { fill, h } from "../dom.js";
+import { recall, remember } from "../local.js";
 import { visible } from "../text.js";
 
 /**
@@ -21,7 +22,7 @@ export class ModelPicker {
   /** @type {Listed[]} */
   #models = [];
   /** The one to pick when the models are known. */
-  #wanted = localStorage.getItem(PICKED) ?? "";
+  #wanted = recall(PICKED) ?? "";
 
   /**
    * @param {Page} page
@@ -95,7 +96,7 @@ export class ModelPicker {
 
   /** @param {string} id */
   #pick(id) {
-    localStorage.setItem(PICKED, id);
+    remember(PICKED, id);
     this.#changed();
   }
 }

@@ -7,7 +7,7 @@ import { ApiError } from "../api.js";
 /** As often as a person can follow. */
 const PAUSE_MS = 300;
 /** How often it is asked after the end: the server may still have to hear the last of the upstream. */
-const LAST_ASKS = 20;
+const LAST_ASKS = 10;
 
 /** Tells of "change". It asks only while somebody looks at it: `watch` and `leave`. */
 export class Tape extends EventTarget {

@@ -1,0 +1,137 @@
+"""Takes the pictures of the page that the documents show: `make shots`. They are looked at by people, not compared."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from playwright.sync_api import Browser, expect
+
+from tests.live.faults import begin
+from tests.live.server import Running, serving
+from tests.live.upstream import upstream
+from tests.models import tiny
+from tests.web.browser import DESKTOP, PHONE, Size, Visit, browsing, program
+from tests.web.stage import STOP, delta, usage
+from welldone.engines.scripts import Piece, Reply, json_reply
+
+IMAGES = Path(__file__).parents[2] / "docs" / "images"
+SIZES: dict[str, Size] = {"desktop": DESKTOP, "phone": PHONE}
+QUESTION = "How do I read a stream in Python?"
+ANSWER = """Iterate over it: each **chunk** is a small piece of the answer.
+
+```python
+from openai import OpenAI
+
+client = OpenAI(base_url="http://127.0.0.1:8080/v1")
+stream = client.chat.completions.create(
+    model="llama-3.2-3b",
+    messages=[{"role": "user", "content": "Hi"}],
+    stream=True,
+)
+for chunk in stream:
+    print(chunk.choices[0].delta.content or "", end="")
+```
+
+The last chunk has a `finish_reason`; with `stream_options` one more has the usage."""
+ROUNDS = 12
+"""Looks of the server view, so that its charts have something to show."""
+
+
+def flawed() -> Reply:
+    """A good answer from a server that says its role each time, stalls once, and does not say that it is done."""
+    words = ANSWER.split(" ")
+    thoughts = [
+        delta({"role": "assistant", "reasoning_content": text}, after_s=0.03) for text in ("They ", "want code.")
+    ]
+    pieces = [
+        delta({"role": "assistant", "content": f"{word} "}, after_s=0.4 if place == 12 else 0.02)
+        for place, word in enumerate(words)
+    ]
+    return Reply((Piece(": ping\n\n"), *thoughts, *pieces, STOP, usage(17, 96)))
+
+
+@contextmanager
+def shown() -> Iterator[Running]:
+    """A server with a bit of everything: a local model, an upstream that is nearly right, and one that is down."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        tiny.chat_model().write(folder / "tiny.gguf")
+        good = stack.enter_context(upstream(lambda _: flawed()))
+        bad = stack.enter_context(upstream(lambda _: json_reply({"error": {"message": "out of memory"}}, 503)))
+        tables = [
+            f'[models.tiny]\nfile = "{folder}/tiny.gguf"\nthreads = 1\nctx_size = 4096\nparallel = 4',
+            f'[upstreams.vllm]\nurl = "{good.url}"\nmodels = ["llama-3.2-3b", "qwen3-8b"]\nprobe_s = 0',
+            f'[upstreams.spare]\nurl = "{bad.url}"\nmodels = ["llama-3.2-3b"]\nprobe_s = 0',
+        ]
+        (folder / "welldone.toml").write_text("\n\n".join(tables))
+        yield stack.enter_context(serving([], key=None, folder=folder, is_awaited=False))
+
+
+def chat(visit: Visit) -> None:
+    """One answer, with the frame that was repaired."""
+    visit.choose_model("llama-3.2-3b")
+    visit.send(QUESTION)
+    expect(visit.answer).to_contain_text("one more has the usage")
+    visit.settle()
+
+
+def take(visit: Visit, name: str) -> None:
+    """One picture."""
+    visit.page.screenshot(path=IMAGES / f"{name}.png", animations="disabled", caret="hide", scale="css")
+
+
+def take_chat(visit: Visit, look: str) -> None:
+    """The playground; on a desktop the inspector stands beside it, on a phone it lies over it."""
+    chat(visit)
+    take(visit, f"chat-{look}")
+    button = visit.page.get_by_role("button", name="Inspector", exact=True)
+    if button.get_attribute("aria-pressed") != "true":
+        button.click()
+    expect(visit.inspector.get_by_role("grid", name="Frames", exact=True)).to_contain_text("stream")
+    visit.inspector.get_by_role("grid", name="Frames", exact=True).focus()
+    for key in ("Home", "ArrowDown", "ArrowDown", "ArrowDown"):
+        visit.page.keyboard.press(key)
+    expect(visit.inspector.get_by_role("region", name="Frame", exact=True).locator("visible=true")).to_be_visible()
+    take(visit, f"inspector-{look}")
+
+
+def take_server(visit: Visit, server: Running, look: str) -> None:
+    """The server view, after some requests."""
+    if (close := visit.inspector.get_by_role("button", name="Close inspector")).is_visible():
+        close.click()
+    with visit.page.expect_response("**/metrics"):
+        visit.go("Server")
+    for place in range(ROUNDS):
+        for _ in range(1 + place % 4):
+            with begin(server, model="tiny", max_tokens=32) as line:
+                line.reply()
+        with begin(server, model="llama-3.2-3b") as line, visit.page.expect_response("**/metrics"):
+            line.reply()
+    visit.page.evaluate("scrollTo(0, 0)")
+    take(visit, f"server-{look}")
+
+
+def main() -> None:
+    """The program."""
+    if program() is None:
+        raise SystemExit("no Chromium here: install the system's package chromium")
+    IMAGES.mkdir(exist_ok=True)
+    with shown() as server, browsing() as browser:
+        for name, size in SIZES.items():
+            for is_dark in (False, True):
+                take_all(browser, server, size, f"{name}-{'dark' if is_dark else 'light'}", is_dark=is_dark)
+
+
+def take_all(browser: Browser, server: Running, size: Size, look: str, *, is_dark: bool) -> None:
+    """All pictures of one look."""
+    visit = Visit(browser, server.root, size=size, is_dark=is_dark)
+    try:
+        take_chat(visit, look)
+        take_server(visit, server, look)
+    finally:
+        visit.close()
+
+
+if __name__ == "__main__":
+    main()
