@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
 from tests.web.browser import Visit, browsing, program
 from tests.web.stage import Stage, delta, saying, staged
@@ -65,6 +65,8 @@ def measure(browser: Browser, stage: Stage, reply: Reply) -> Cost:
         visit.page.evaluate(WATCH)
         visit.send("Hello")
         visit.settle()
+        # The inspector has then read what the server tells of the upstream, too.
+        expect(visit.total("Repairs")).to_have_text("0")
         visit.page.evaluate("() => new Promise((done) => requestIdleCallback(done))")
         tasks: list[float] = visit.page.evaluate("window.__tasks")
         session.send("HeapProfiler.collectGarbage")

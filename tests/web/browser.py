@@ -142,6 +142,10 @@ class Visit:
         self.inspector.get_by_role("tab", name=name).click()
         return self.inspector.get_by_role("tabpanel").first
 
+    def total(self, name: str) -> Locator:
+        """One of the figures that the inspector has of an exchange."""
+        return self.inspector.get_by_role("group", name="Totals").locator(f"dt:text-is('{name}') + dd")
+
     def go(self, view: str) -> None:
         """Turn to a view: Chat or Server."""
         self.page.get_by_role("navigation", name="Views").get_by_text(view, exact=True).click()

@@ -81,25 +81,34 @@ def take(visit: Visit, name: str) -> None:
     visit.page.screenshot(path=IMAGES / f"{name}.png", animations="disabled", caret="hide", scale="css")
 
 
+def inspect(visit: Visit, *, is_open: bool) -> None:
+    """Open or close the inspector."""
+    button = visit.page.get_by_role("button", name="Inspector", exact=True)
+    if button.get_attribute("aria-pressed") != str(is_open).lower():
+        button.click()
+
+
 def take_chat(visit: Visit, look: str) -> None:
     """The playground; on a desktop the inspector stands beside it, on a phone it lies over it."""
     chat(visit)
-    take(visit, f"chat-{look}")
-    button = visit.page.get_by_role("button", name="Inspector", exact=True)
-    if button.get_attribute("aria-pressed") != "true":
-        button.click()
-    expect(visit.inspector.get_by_role("grid", name="Frames", exact=True)).to_contain_text("stream")
-    visit.inspector.get_by_role("grid", name="Frames", exact=True).focus()
+    if "phone" in look:
+        take(visit, f"chat-{look}")
+    inspect(visit, is_open=True)
+    grid = visit.inspector.get_by_role("grid", name="Frames", exact=True)
+    grid.focus()
     for key in ("Home", "ArrowDown", "ArrowDown", "ArrowDown"):
         visit.page.keyboard.press(key)
-    expect(visit.inspector.get_by_role("region", name="Frame", exact=True).locator("visible=true")).to_be_visible()
-    take(visit, f"inspector-{look}")
+    expect(
+        visit.inspector.get_by_role("link", name="delta-role-once")
+        .or_(visit.inspector.get_by_role("button", name="delta-role-once"))
+        .first
+    ).to_be_visible()
+    take(visit, f"{'inspector' if 'phone' in look else 'chat'}-{look}")
 
 
 def take_server(visit: Visit, server: Running, look: str) -> None:
     """The server view, after some requests."""
-    if (close := visit.inspector.get_by_role("button", name="Close inspector")).is_visible():
-        close.click()
+    inspect(visit, is_open=False)
     with visit.page.expect_response("**/metrics"):
         visit.go("Server")
     for place in range(ROUNDS):

@@ -95,11 +95,6 @@ def ask(page: Visit, text: str = "Hello") -> None:
     page.settle()
 
 
-def total(page: Visit, name: str) -> Locator:
-    """One of the figures above the list."""
-    return page.inspector.get_by_role("group", name="Totals").locator(f"dt:text-is('{name}') + dd")
-
-
 # Frames.
 
 
@@ -142,12 +137,12 @@ def test_totals_tell_what_came(visit: Visiting, stage: Stage) -> None:
     with tapped(stage.server.port) as tap:
         page = visit(tap.root)
         ask(page)
-        expect(total(page, "Status")).to_have_text("200")
-        expect(total(page, "Tokens in + out")).to_have_text("1,234 + 56")
+        expect(page.total("Status")).to_have_text("200")
+        expect(page.total("Tokens in + out")).to_have_text("1,234 + 56")
         (body,) = tap.streams()
-        expect(total(page, "Frames")).to_have_text(str(body.count(b"\n\n")))
-        expect(total(page, "Bytes")).to_have_text(f"{len(body) / 1024:.1f} KiB")
-        expect(total(page, "Repairs")).to_have_text("0")
+        expect(page.total("Frames")).to_have_text(str(body.count(b"\n\n")))
+        expect(page.total("Bytes")).to_have_text(f"{len(body) / 1024:.1f} KiB")
+        expect(page.total("Repairs")).to_have_text("0")
 
 
 def test_frames_are_there_before_the_stream_has_ended(page: Visit, stage: Stage) -> None:
@@ -165,7 +160,7 @@ def test_frames_are_there_before_the_stream_has_ended(page: Visit, stage: Stage)
 def test_repairs_are_told_with_their_rules_and_what_changed(page: Visit, stage: Stage) -> None:
     stage.will(BROKEN)
     ask(page)
-    expect(total(page, "Repairs")).not_to_have_text("0")
+    expect(page.total("Repairs")).not_to_have_text("0")
     panel = page.tab("Repairs")
     for rule in ("delta-role-once", "end-done-sent"):
         expect(panel.get_by_role("button", name=rule, exact=True)).to_be_visible()
@@ -186,7 +181,7 @@ def test_the_upstream_s_own_bytes_are_all_there(page: Visit, stage: Stage) -> No
     stage.will(BROKEN)
     ask(page)
     page.inspector.get_by_role("button", name="Upstream").click()
-    expect(total(page, "Repairs")).not_to_have_text("0")
+    expect(page.total("Repairs")).not_to_have_text("0")
     heard, said = [], []
     for _ in frames(page):
         heard.append(wire_text(column(page, "Upstream")))
@@ -340,7 +335,7 @@ def test_the_verdict_on_a_pasted_stream(page: Visit, capture: str, verdict: str)
 def test_a_saved_trace_is_read_by_the_command_line(page: Visit, stage: Stage, tmp_path: Path, side: str) -> None:
     stage.will(BROKEN)
     ask(page)
-    expect(total(page, "Repairs")).not_to_have_text("\u2013")
+    expect(page.total("Repairs")).not_to_have_text("\u2013")
     page.inspector.get_by_role("button", name=side).click()
     with page.page.expect_download() as download:
         page.inspector.get_by_role("button", name="Save trace").click()
@@ -360,7 +355,7 @@ def test_ten_thousand_frames_are_counted_and_few_are_in_the_document(page: Visit
     stage.will(saying(*[f"{number} " for number in range(MANY)]))
     ask(page)
     frames_of_all = len(saying(*["x"] * MANY).pieces)
-    expect(total(page, "Frames")).to_have_text(f"{frames_of_all:,}")
+    expect(page.total("Frames")).to_have_text(f"{frames_of_all:,}")
     expect(grid(page)).to_have_attribute("aria-rowcount", str(frames_of_all + 1))
     assert grid(page).get_by_role("row").count() < MOST_ROWS
     grid(page).focus()

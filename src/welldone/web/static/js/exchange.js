@@ -141,6 +141,8 @@ export class Exchange extends EventTarget {
       this.status = error.status;
       this.headers = error.headers;
       this.error = error.message;
+      this.headAt = this.now();
+      this.#frames([error.body]);
     } else {
       this.error = this.status === null ? "The server cannot be reached." : "The connection broke off.";
     }
