@@ -71,7 +71,9 @@ def _says_key(reply: Reply, shape: Shape) -> bool:
 
 
 @pytest.mark.parametrize("header", [None, OTHER, f"Authorization: Basic {KEY}", "x-api-key: wrong-key"])
-def test_without_a_key_every_path_is_closed_but_health_and_the_page(guarded: Running, tmp_path: Path, header: str | None) -> None:
+def test_without_a_key_every_path_is_closed_but_health_and_the_page(
+    guarded: Running, tmp_path: Path, header: str | None
+) -> None:
     routes = all_routes(tmp_path)
     assert {path for path, route in routes.items() if route.is_open} == OPEN
     for path, route in routes.items():
