@@ -26,6 +26,7 @@ from welldone.serve.page import inspect, linting
 from welldone.serve.page.inspect import Inspect
 from welldone.serve.page.linting import lint
 from welldone.serve.page.tapes import Tapes
+from welldone.serve.siblings import Siblings
 from welldone.wire.faults.catalogue import ALL
 
 Json = dict[str, Any]
@@ -254,7 +255,9 @@ class Others:
 
 @pytest.mark.parametrize("answers", [[], [b'{"id":"there"}']])
 def test_who_has_no_tape_asks_the_others(answers: list[bytes]) -> None:
-    asking = Inspect(Tapes(Secrets([])), siblings=Others(*answers), body_s=1.0, is_admin=lambda _: True)
+    asking = Inspect(
+        Tapes(Secrets([])), siblings=cast("Siblings", Others(*answers)), body_s=1.0, is_admin=lambda _: True
+    )
     call = cast("Call", SimpleNamespace(path="/page/api/tapes/" + "x" * 22, query=""))
     ask = Ask(call, "req-1", 0.0, {})
     if answers:
@@ -267,8 +270,8 @@ def test_who_has_no_tape_asks_the_others(answers: list[bytes]) -> None:
 def test_a_tape_is_told_to_a_sibling_that_asks() -> None:
     tapes = Tapes(Secrets([]))
     others = Others(b'{"id":"here"}')
-    Inspect(tapes, siblings=others, body_s=1.0, is_admin=lambda _: True)
+    Inspect(tapes, siblings=cast("Siblings", others), body_s=1.0, is_admin=lambda _: True)
     question = {"principal": "me", "id": "x" * 22, "from": 0}
-    assert others.registered["tape"](question) == b""
+    assert run(others.registered["tape"](question)) == b""
     tapes.begin("me", "x" * 22, endpoint="chat", model="m", is_stream=True, began=0.0)
-    assert json.loads(others.registered["tape"](question))["id"] == "x" * 22
+    assert json.loads(run(others.registered["tape"](question)))["id"] == "x" * 22

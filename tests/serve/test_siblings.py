@@ -12,7 +12,7 @@ import pytest
 from tests.net.aio import run
 from welldone.net.shared import SharedNumbers
 from welldone.serve.metrics import Metrics
-from welldone.serve.siblings import Siblings, Worker
+from welldone.serve.siblings import Question, Respond, Siblings, Worker
 
 Make = Callable[[int, int], Worker]
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -40,6 +40,15 @@ def worker(folder: Path, numbers: SharedNumbers) -> Make:
         return Worker(number=number, count=count, sockets=(), numbers=numbers, folder=folder, ready=lambda: None)
 
     return make
+
+
+def answering(answer: Callable[[Question], bytes]) -> Respond:
+    """As a process answers."""
+
+    async def respond(question: Question) -> bytes:
+        return answer(question)
+
+    return respond
 
 
 def _value(page: bytes, name: str) -> float:
@@ -117,9 +126,9 @@ def test_a_worker_that_comes_after_one_that_was_killed_takes_its_socket(folder: 
 def test_who_asks_hears_all_others_who_have_something_to_say(worker: Make) -> None:
     async def main() -> None:
         crew = [Siblings(worker(number, 4), Metrics([]).render) for number in (1, 2, 3, 4)]
-        crew[0].register("name", lambda question: b"my own, which I know")
-        crew[1].register("name", lambda question: msgspec.json.encode(["two", question["of"]]))
-        crew[2].register("name", lambda question: b"")
+        crew[0].register("name", answering(lambda question: b"my own, which I know"))
+        crew[1].register("name", answering(lambda question: msgspec.json.encode(["two", question["of"]])))
+        crew[2].register("name", answering(lambda question: b""))
         for siblings in crew:
             await siblings.start()
         heard = await crew[0].gather("name", {"of": "x\n\0"})
@@ -135,7 +144,7 @@ def test_who_asks_hears_all_others_who_have_something_to_say(worker: Make) -> No
 def test_an_answer_of_many_pieces_comes_whole(worker: Make) -> None:
     async def main() -> None:
         one, other = (Siblings(worker(number, 2), Metrics([]).render) for number in (1, 2))
-        other.register("much", lambda question: b"x" * 5_000_000)
+        other.register("much", answering(lambda question: b"x" * 5_000_000))
         await other.start()
         assert [len(answer) for answer in await one.gather("much", {})] == [5_000_000]
         await other.stop()

@@ -1,6 +1,10 @@
 """What the page is told of an answer that it watched: what came, what was mended, and just what went out."""
 
+import asyncio
+import gc
+import itertools
 import json
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +18,9 @@ from tests.serve.scripts import CHAT, DONE, HELLO, ROLE, STOP, USAGE, Heard, Ser
 from welldone.engines.scripts import CHUNK, Piece, Reply, json_reply
 from welldone.net.secrets import Secrets
 from welldone.serve.page import tapes as tapes_file
-from welldone.serve.page.tapes import Tapes, Watch
+from welldone.serve.page import watch as watch_file
+from welldone.serve.page.tapes import Tapes
+from welldone.serve.page.watch import Taped, Watch
 from welldone.serve.settings import KeySettings
 from welldone.wire.dialects.natives import native_for
 from welldone.wire.events import Failure
@@ -50,6 +56,8 @@ async def taped(serving: Serving, key: str = "", name: str = NAME) -> Json:
         steps += found["steps"]
         assert found["next"] == len(steps)
     assert [step["n"] for step in steps] == list(range(len(steps)))
+    times = [step["at_s"] for step in steps]
+    assert times == sorted(times)
     return {**found, "steps": steps}
 
 
@@ -97,8 +105,6 @@ def test_a_tape_tells_what_came_and_what_went_out_for_it(tmp_path: Path) -> None
     assert (attempt["server"], attempt["status"], attempt["error"], attempt["is_local"]) == ("a", 200, None, False)
     assert ["content-type", "text/event-stream"] in [[name.lower(), value] for name, value in attempt["headers"]]
     assert tape["request"]["messages"] == CHAT["messages"]
-    times = [step["at_s"] for step in tape["steps"]]
-    assert times == sorted(times)
     assert {"type": "text", "index": 0, "text": "Hello"} in tape["steps"][1]["events"]
 
 
@@ -176,6 +182,42 @@ def test_a_refusal_is_heard_though_no_pipe_has_read_it(tmp_path: Path) -> None:
     assert tape["attempts"][0]["status"] == 400
 
 
+def test_a_refusal_before_a_failover_is_heard_too(tmp_path: Path) -> None:
+    body = {"error": {"message": "full", "type": "server_error", "param": None, "code": None}}
+    heard, tape = ask(tmp_path, [refusal(503, body)], [GOOD], **FIRST)
+    assert said(tape) == heard.body.decode()
+    assert json.loads(heard_in(tape, 0)) == body
+    assert heard_in(tape, 1) == GOOD.body
+    assert next(step["byte"] for step in tape["steps"] if step["attempt"] == 1) == 0
+
+
+TROUBLES: dict[str, tuple[Reply, str]] = {
+    "refused": (refusal(503, {"error": {"message": "full"}}), "The upstream is not available."),
+    "garbage": (Reply((Piece("data: {{{{\n\n"),)), "the server sent"),
+    "page": (Reply((Piece("<html>"),), headers={"content-type": "text/html"}), "The upstream"),
+    "cut": (Reply((ROLE, HELLO), end="cut"), "the connection was lost"),
+}
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_why_an_attempt_failed_is_told_in_words(tmp_path: Path, trouble: str) -> None:
+    reply, words = TROUBLES[trouble]
+    _, tape = ask(tmp_path, [reply])
+    assert words in tape["attempts"][0]["error"]
+
+
+def test_a_request_that_is_refused_before_anybody_is_asked_has_a_tape(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with scripted(tmp_path, GOOD) as serving:
+            heard = await serving.ask({**STREAM, "temperature": "hot"}, headers=WATCHED)
+            assert heard.status == 400
+            tape = await taped(serving)
+        assert said(tape) == heard.body.decode()
+        assert tape["attempts"] == []
+
+    run(work())
+
+
 @pytest.mark.parametrize("request_body", [STREAM, CHAT], ids=["stream", "whole"])
 def test_an_error_in_the_middle_ends_the_tape_as_it_ends_the_answer(tmp_path: Path, request_body: Json) -> None:
     heard, tape = ask(tmp_path, [Reply((ROLE, HELLO), end="cut")], request=request_body)
@@ -239,7 +281,7 @@ def test_while_an_answer_is_given_its_tape_grows(tmp_path: Path) -> None:
             again = (await serving.get(f"/page/api/tapes/{NAME}?from=2")).json
             assert (again["is_done"], again["steps"], again["next"]) == (False, [], 2)
             writer.close()  # Stop
-            assert (await taped(serving))["attempts"][0]["error"] == "left"
+            assert (await taped(serving))["attempts"][0]["error"] == "The client left."
 
     run(work())
 
@@ -340,6 +382,18 @@ def tapes() -> Tapes:
     return Tapes(Secrets([]), clock=lambda: 1.0)
 
 
+def told(watch: Watch, start: int = 0, *, is_admin: bool = True) -> Taped:
+    return run(watch.told(start, is_admin=is_admin))
+
+
+def lengths(watch: Watch) -> list[int]:
+    """How many steps a page is told each time, until it has all."""
+    found = [told(watch)]
+    while not found[-1].is_done:
+        found.append(told(watch, found[-1].next))
+    return [len(one.steps) for one in found if one.steps]
+
+
 def test_what_no_pipe_was_given_stands_where_it_came() -> None:
     watch = begin(tapes())
     tape = watch.ask(0, "a", b"{}", is_local=False)
@@ -349,16 +403,16 @@ def test_what_no_pipe_was_given_stands_where_it_came() -> None:
             watch.feed((b" " + piece) if piece.startswith(b"\n") else piece, 0)
     tape.data(b": pong\n\n")
     watch.end()
-    told = watch.told(0, is_admin=False)
-    assert [step.heard for step in told.steps] == [
+    found = told(watch, is_admin=False)
+    assert [step.heard for step in found.steps] == [
         " \n" + ROLE.text,
         ": ping\n\n",
         HELLO.text,
         ": pong\n\n",
     ]
-    ends = [step.byte + len(step.heard) for step in told.steps]
-    assert [step.byte for step in told.steps] == [0, *ends[:-1]]
-    assert told.is_done
+    ends = [step.byte + len(step.heard) for step in found.steps]
+    assert [step.byte for step in found.steps] == [0, *ends[:-1]]
+    assert found.is_done
 
 
 def test_the_oldest_tape_goes_first() -> None:
@@ -380,34 +434,34 @@ def test_a_name_that_is_used_again_is_of_the_last_answer() -> None:
 
 
 def test_a_tape_that_grows_too_long_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tapes_file, "TAPE_BYTES", 20_000)
+    monkeypatch.setattr(watch_file, "TAPE_BYTES", 20_000)
     watch = begin(tapes())
     hear(watch, ROLE.data, *[HELLO.data] * 1000)
-    told = watch.told(0, is_admin=True)
-    assert (told.is_cut, told.is_done) == (True, True)
-    assert 40 < len(told.steps) < 50
+    found = told(watch)
+    assert (found.is_cut, found.is_done) == (True, True)
+    assert 40 < len(found.steps) < 50
     assert watch.size < 60_000
 
 
 def test_steps_count_as_well_as_what_they_are_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tapes_file, "STEPS_BYTES", 50_000)
+    monkeypatch.setattr(watch_file, "STEPS_BYTES", 50_000)
     watch = begin(tapes())
     hear(watch, *[b": x\n\n" * 100] * 8)
-    told = watch.told(0, is_admin=True)
-    assert told.is_cut
-    assert len(told.steps) == 100
+    found = told(watch)
+    assert found.is_cut
+    assert 50 < len(found.steps) < 100
 
 
 def test_a_whole_reply_that_is_too_long_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tapes_file, "TAPE_BYTES", 20_000)
+    monkeypatch.setattr(watch_file, "TAPE_BYTES", 20_000)
     watch = begin(tapes())
     tape = watch.ask(0, "a", b"{}", is_local=False)
     for _ in range(10):
         tape.data(b"x" * 5000)
     watch.whole(b"x" * 50_000, 0)
     watch.end()
-    told = watch.told(0, is_admin=True)
-    assert (told.is_cut, told.is_done, told.steps) == (True, True, [])
+    found = told(watch)
+    assert (found.is_cut, found.is_done, found.steps) == (True, True, [])
 
 
 def test_all_tapes_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -421,25 +475,69 @@ def test_all_tapes_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_long_tape_is_told_in_several_answers_of_bounded_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tapes_file, "STEPS", 30)
-    monkeypatch.setattr(tapes_file, "AT_ONCE", 20)
+    monkeypatch.setattr(watch_file, "STEPS", 30)
     watch = begin(tapes())
+    hear(watch, ROLE.data, HELLO.data * 99)
+    watch.end()
+    assert lengths(watch) == [30, 30, 30, 10]
+    monkeypatch.setattr(watch_file, "TOLD_BYTES", 4 * told(watch, 1).steps[0].size)
+    assert lengths(watch) == [3, *[4] * 24, 1]  # the first is longer
+    monkeypatch.setattr(watch_file, "TOLD_BYTES", 1)
+    assert lengths(watch) == [1] * 100
+
+
+def test_others_have_their_turn_while_a_long_tape_is_played() -> None:
+    ticks = itertools.count()
+    watch = begin(Tapes(Secrets([]), clock=lambda: next(ticks) * watch_file.TURN_S / 10))
+    hear(watch, ROLE.data, HELLO.data * 99)
+    watch.end()
+
+    async def work() -> int:
+        telling = asyncio.create_task(watch.told(0, is_admin=True))
+        turns = 0
+        while not telling.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert len((await telling).steps) == 100
+        return turns
+
+    assert run(work()) >= 10
+
+
+def test_two_who_ask_at_once_are_told_the_same() -> None:
+    ticks = itertools.count()
+    watch = begin(Tapes(Secrets([]), clock=lambda: next(ticks) * watch_file.TURN_S / 10))
     hear(watch, ROLE.data, *[HELLO.data] * 99)
     watch.end()
-    lengths = []
-    start, is_done = 0, False
-    while not is_done:
-        told = watch.told(start, is_admin=True)
-        lengths.append(len(told.steps))
-        start, is_done = told.next, told.is_done
-    assert (sum(lengths), max(lengths)) == (100, 20)
-    assert len(watch.told(0, is_admin=True).steps) == 30
+
+    async def work() -> None:
+        one, other = await asyncio.gather(watch.told(0, is_admin=True), watch.told(0, is_admin=True))
+        assert [step.n for step in one.steps] == list(range(100))
+        assert one == other
+
+    run(work())
+
+
+def test_a_tape_that_goes_while_it_is_told_is_told_as_far_as_it_was_played() -> None:
+    ticks = itertools.count()
+    watch = begin(Tapes(Secrets([]), clock=lambda: next(ticks) * watch_file.TURN_S / 10))
+    hear(watch, ROLE.data, HELLO.data * 99)
+
+    async def work() -> None:
+        telling = asyncio.create_task(watch.told(0, is_admin=True))
+        await asyncio.sleep(0)
+        watch.drop()
+        found = await telling
+        assert 0 < len(found.steps) < 100
+        assert (found.is_cut, found.is_done) == (True, True)
+
+    run(work())
 
 
 def test_a_long_request_is_not_shown() -> None:
     watch = begin(tapes())
-    watch.ask(0, "a", b'{"x":"' + b"x" * tapes_file.REQUEST_BYTES + b'"}', is_local=False)
-    assert bytes(watch.told(0, is_admin=True).request) == b"{}"
+    watch.ask(0, "a", b'{"x":"' + b"x" * watch_file.REQUEST_BYTES + b'"}', is_local=False)
+    assert bytes(told(watch).request) == b"{}"
 
 
 def test_a_failure_of_ours_ends_the_tape_with_its_error() -> None:
@@ -447,9 +545,9 @@ def test_a_failure_of_ours_ends_the_tape_with_its_error() -> None:
     hear(watch, ROLE.data, HELLO.data)
     watch.fail(Failure("gone"))
     watch.end()
-    told = json.loads(msgspec.json.encode(watch.told(0, is_admin=True)))
-    assert told["steps"][-1]["events"][-1]["error_type"] == "server_error"
-    assert "gone" in told["steps"][-1]["said"]
+    found = json.loads(msgspec.json.encode(told(watch)))
+    assert found["steps"][-1]["events"][-1]["error_type"] == "server_error"
+    assert "gone" in found["steps"][-1]["said"]
 
 
 def test_an_event_that_ends_within_a_character_is_only_named() -> None:
@@ -458,6 +556,33 @@ def test_an_event_that_ends_within_a_character_is_only_named() -> None:
     watch.made(lambda: native_for(Endpoint.MESSAGES, fallback=Head("msg_1", 1, "m")))
     half = b'{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"\xf0\x9f"}}'
     hear(watch, b"event: content_block_delta\ndata: " + half + b"\n\n")
-    (step,) = watch.told(0, is_admin=True).steps
+    (step,) = told(watch).steps
     assert bytes(step.events) == b'[{"type":"unshown"}]'
     assert step.heard_base64
+
+
+def test_what_several_parts_may_yet_need_is_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch_file, "TAPE_BYTES", 20_000)
+    watch = begin(tapes())
+    for part in range(5):
+        watch.ask(part, "a", b"{}", is_local=False).data(b"x" * 5000)
+    assert watch.size < 25_000
+    assert told(watch).is_cut
+    watch.end()
+    assert told(watch).is_done
+
+
+def test_when_all_was_told_only_the_steps_are_kept() -> None:
+    made: list[weakref.ref[Pipe]] = []
+
+    def make() -> Pipe:
+        made.append(weakref.ref(new := pipe()))
+        return new
+
+    watch = begin(tapes())
+    watch.made(make)
+    hear(watch, ROLE.data, HELLO.data)
+    watch.end()
+    assert len(told(watch).steps) == 2
+    gc.collect()
+    assert made[0]() is None

@@ -7,18 +7,18 @@ from tests.web.browser import LIMIT_MS, Visit
 from tests.web.stage import Stage, saying
 
 OWNED = "window.owned = true"
-MARKUP = {
-    "script": f"<script>{OWNED}</script>",
-    "handler": f'<img src="x" onerror="{OWNED}">',
-    "drawing": f'<svg onload="{OWNED}"><animate onbegin="{OWNED}"/></svg>',
-    "frame": f'<iframe srcdoc="<script>{OWNED}</script>" src="https://evil.example/"></iframe>',
-    "style": '<style>* { display: none }</style><link rel="stylesheet" href="https://evil.example/x.css">',
-    "form": '<form action="https://evil.example/"><input name="key"><button>Go on</button></form>',
-    "base": '<base href="https://evil.example/"><meta http-equiv="refresh" content="0;url=https://evil.example/">',
-    "broken": f"<<a<script>>{OWNED}</script><!-- <img src=x onerror='{OWNED}'> --!> <b",
-    "in code": f"```html\n<script>{OWNED}</script>\n```\n",
-    "in a table": f"| a |\n|---|\n| <img src=x onerror={OWNED!r}> |\n",
-}
+MARKUP = [
+    f"<script>{OWNED}</script>",
+    f'<img src="x" onerror="{OWNED}">',
+    f'<svg onload="{OWNED}"><animate onbegin="{OWNED}"/></svg>',
+    f'<iframe srcdoc="<script>{OWNED}</script>" src="https://evil.example/"></iframe>',
+    '<style>* { display: none }</style><link rel="stylesheet" href="https://evil.example/x.css">',
+    '<form action="https://evil.example/"><input name="key"><button>Go on</button></form>',
+    '<base href="https://evil.example/"><meta http-equiv="refresh" content="0;url=https://evil.example/">',
+    f"<<a<script>>{OWNED}</script><!-- <img src=x onerror='{OWNED}'> --!> <b",
+    f"```html\n<script>{OWNED}</script>\n```",
+    f"| a |\n|---|\n| <img src=x onerror={OWNED!r}> |",
+]
 LINKS = [
     "[one](javascript:window.owned=true)",
     "[two](JaVaScRiPt:window.owned=true)",
@@ -66,15 +66,14 @@ def said(page: Visit) -> str:
     return text
 
 
-@pytest.mark.parametrize("text", MARKUP.values(), ids=MARKUP.keys())
-def test_markup_is_shown_as_it_was_written(page: Visit, stage: Stage, text: str) -> None:
-    stage.will(saying(f"Look: {text}", "\n\nThat was all."))
-    page.send(text)
+def test_markup_is_shown_as_it_was_written(page: Visit, stage: Stage) -> None:
+    stage.will(saying(*[f"{text}\n\n" for text in MARKUP], "That was all."))
+    page.send("\n".join(MARKUP))
     expect(page.answer).to_contain_text("That was all.")
     page.settle()
-    first = text.strip("`|\n a-").splitlines()[0]
-    expect(page.answer).to_contain_text("owned" if "owned" in text else "evil.example")
-    expect(page.articles("You").first).to_contain_text(first.split(" ")[0])
+    expect(page.articles("You").first).to_contain_text("\n".join(MARKUP))
+    for word in ("<script>", "<img", "<svg", "<iframe", "<style>", "<form", "<base", "<meta"):
+        expect(page.answer).to_contain_text(word)
     assert page.page.evaluate(STRANGE) == []
 
 

@@ -53,7 +53,7 @@ def heard(steps: list[Step]) -> bytes:
 
 def test_each_frame_is_a_step_with_its_events_and_what_went_out_for_it() -> None:
     replay = Replay(chat())
-    steps = replay.feed(HELLO) + replay.close()
+    steps = [*replay.feed(HELLO), *replay.close()]
     assert [list(step.events) for step in steps] == [
         [Opening(0)],
         [Text(0, "Hel")],
@@ -73,7 +73,7 @@ def test_each_frame_is_a_step_with_its_events_and_what_went_out_for_it() -> None
 def test_a_note_stands_where_its_frame_is_and_is_counted_by_frame() -> None:
     odd = b"data: 5\n\n"
     replay = Replay(chat())
-    steps = replay.feed(stream(role(), odd, *words("y"), odd, finish())) + replay.close()
+    steps = [*replay.feed(stream(role(), odd, *words("y"), odd, finish())), *replay.close()]
     noted = [[(note.rule, note.count, bool(note.heard)) for note in step.notes] for step in steps]
     assert noted[1] == [("sse-no-foreign-json", 1, True)]
     assert noted[2] == []
@@ -83,7 +83,7 @@ def test_a_note_stands_where_its_frame_is_and_is_counted_by_frame() -> None:
 def test_what_stands_between_frames_belongs_to_the_next_one() -> None:
     data = b"\xef\xbb\xbf" + frame(role()) + b"\n\n" + frame(*words("x")) + b"\n"
     replay = Replay(chat())
-    steps = replay.feed(data) + replay.close()
+    steps = [*replay.feed(data), *replay.close()]
     assert steps[0].heard == b"\xef\xbb\xbf" + frame(role())
     assert [note.rule for note in steps[0].notes] == ["sse-no-bom"]
     assert steps[1].heard == b"\n\n" + frame(*words("x"))
@@ -92,7 +92,7 @@ def test_what_stands_between_frames_belongs_to_the_next_one() -> None:
 
 def test_a_frame_that_is_too_long_is_one_step_with_the_failure() -> None:
     replay = Replay(Pipe(CHAT, fallback=FALLBACK, limit_bytes=200))
-    steps = replay.feed(frame(role()) + b"data: " + b"x" * 300)
+    steps = [*replay.feed(frame(role()) + b"data: " + b"x" * 300)]
     assert isinstance(steps[-1].events[-1], Failure)
     assert steps[-1].heard.endswith(b"x" * 300)
     assert [(step.heard, step.said) for step in replay.feed(b"more")] == [(b"more", b"")]
@@ -101,7 +101,7 @@ def test_a_frame_that_is_too_long_is_one_step_with_the_failure() -> None:
 
 def test_an_answer_that_breaks_off_ends_with_its_error() -> None:
     replay = Replay(chat())
-    steps = replay.feed(frame(role()) + frame(*words("x")) + b"data: {")
+    steps = [*replay.feed(frame(role()) + frame(*words("x")) + b"data: {")]
     steps += replay.fail(GONE)
     assert steps[-2].heard == b"data: {"
     assert steps[-1].events[-1] == GONE
@@ -123,7 +123,12 @@ def test_a_sign_of_life_that_is_numbered_shifts_what_follows() -> None:
 
     pipe, replay = make(), Replay(make())
     plain = pipe.feed(frame(role())) + pipe.keep_alive() + pipe.feed(frame(*words("x"))) + pipe.close()
-    steps = replay.feed(frame(role())) + replay.keep_alive() + replay.feed(frame(*words("x"))) + replay.close()
+    steps = [
+        *replay.feed(frame(role())),
+        *replay.keep_alive(),
+        *replay.feed(frame(*words("x"))),
+        *replay.close(),
+    ]
     assert said(steps) == plain
 
 
@@ -151,7 +156,7 @@ def test_parts_have_steps_of_their_own() -> None:
     replay = Replay(Pipe(CHAT, fallback=FALLBACK, asked=asked, parts=Parts(2)))
     usage = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
     body = stream(role(), *words("x"), finish(), counted(usage))
-    steps = replay.feed(body, 1) + replay.feed(body, 0) + replay.close(1) + replay.close(0)
+    steps = [*replay.feed(body, 1), *replay.feed(body, 0), *replay.close(1), *replay.close(0)]
     assert heard([step for step in steps if step.part == 0]) == body
     assert heard([step for step in steps if step.part == 1]) == body
     assert isinstance(steps[-1].events[0], Usage)
@@ -160,7 +165,7 @@ def test_parts_have_steps_of_their_own() -> None:
 
 def test_completions_are_read_as_what_they_are() -> None:
     replay = Replay(Pipe(COMPLETIONS, fallback=FALLBACKS[COMPLETIONS]))
-    steps = replay.feed(stream(text_chunk(text_choice("x")))) + replay.close()
+    steps = [*replay.feed(stream(text_chunk(text_choice("x")))), *replay.close()]
     assert Text(0, "x") in steps[0].events
 
 
@@ -171,7 +176,7 @@ def test_a_native_stream_tells_its_own_events(endpoint: Endpoint) -> None:
         Endpoint.MESSAGES: MESSAGE_START,
     }[endpoint]
     replay = Replay(native_for(endpoint, fallback=HEADS[endpoint]))
-    steps = replay.feed(data) + replay.feed(b": ping\n\n")
+    steps = [*replay.feed(data), *replay.feed(b": ping\n\n")]
     assert [event["type"] for event in steps[0].events if isinstance(event, dict)] != []
     assert b"event: " in steps[0].said
     assert list(steps[1].events) == []
@@ -192,6 +197,6 @@ def test_a_native_reply_that_was_not_streamed_is_one_step() -> None:
 def test_what_follows_the_error_of_a_native_stream_is_noted_without_being_read() -> None:
     error = b'event: error\ndata: {"type":"error","error":{"type":"api_error","message":"no"}}\n\n'
     replay = Replay(native_for(Endpoint.MESSAGES, fallback=HEADS[Endpoint.MESSAGES]))
-    steps = replay.feed(MESSAGE_START + error + MESSAGE_START) + replay.close()
+    steps = [*replay.feed(MESSAGE_START + error + MESSAGE_START), *replay.close()]
     assert heard(steps) == MESSAGE_START + error + MESSAGE_START
     assert "msg-error-last" in [note.rule for note in steps[2].notes]

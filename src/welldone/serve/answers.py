@@ -22,7 +22,7 @@ from welldone.serve import log, refusals
 from welldone.serve.backends import Backend, Seat, told
 from welldone.serve.errors import ApiError
 from welldone.serve.metrics import StreamTimes
-from welldone.serve.page.tapes import Watch
+from welldone.serve.page.watch import Watch
 from welldone.serve.parts import Part, from_failure
 from welldone.serve.recording import Recorder
 from welldone.serve.refusals import from_engine, too_large

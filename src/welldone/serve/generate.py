@@ -15,7 +15,8 @@ from welldone.serve.backends import Local, Remote
 from welldone.serve.errors import ApiError
 from welldone.serve.limits import Limits
 from welldone.serve.metrics import Metrics
-from welldone.serve.page.tapes import HEADER, Tapes, Watch
+from welldone.serve.page.tapes import HEADER, Tapes
+from welldone.serve.page.watch import Watch
 from welldone.serve.readers_of_reasoning import names_for
 from welldone.serve.recording import Recorder
 from welldone.serve.reports import WANTED, Report

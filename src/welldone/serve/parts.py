@@ -17,7 +17,7 @@ from welldone.serve.backends import Seat
 from welldone.serve.errors import ApiError
 from welldone.serve.taping import Taping
 from welldone.serve.times import StreamTimes
-from welldone.serve.troubles import ERROR_LIMIT_BYTES, ERROR_S, Trouble, refused, timed_out
+from welldone.serve.troubles import ERROR_LIMIT_BYTES, ERROR_S, LEFT, Trouble, refused, timed_out
 from welldone.wire.events import Failure
 from welldone.wire.lane import Framing
 from welldone.wire.pipe import Pipe
@@ -159,7 +159,7 @@ class Part:
             self._exchange.close()
             self._exchange = None  # it holds us: rings are left to the collector, which stops all for a while
         if self._tape is not None and not self._over.done():
-            self._tape.end("left", is_left=True)
+            self._tape.end(LEFT.error.message, is_left=True)
 
     def time_out(self) -> None:
         """It was silent for too long."""
@@ -312,7 +312,7 @@ class Part:
         if self._seat is not None:
             self._seat.report(trouble)
         if self._tape is not None:
-            self._tape.end(None if trouble is None else trouble.outcome, is_left=True)
+            self._tape.end(None if trouble is None else trouble.error.message, is_left=True)
 
 
 def _is_silence(data: bytes) -> bool:

@@ -6,7 +6,7 @@ is one line of JSON that says what is wanted. The answer is bytes and a mark tha
 
 import asyncio
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,8 +32,8 @@ _END = b"\0"
 _METRICS = "metrics"
 
 Question = Mapping[str, Any]
-Respond = Callable[[Question], bytes]
-"""Answers a question, in the event loop and at once; nothing where there is nothing to say."""
+Respond = Callable[[Question], Awaitable[bytes]]
+"""Answers a question, soon; nothing where there is nothing to say."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +110,7 @@ class Siblings:
         if what == _METRICS:
             return (await asyncio.to_thread(self._render))[1]
         answer = self._answers.get(str(what))
-        return b"" if answer is None else answer(question)
+        return b"" if answer is None else await answer(question)
 
     async def _ask_all(self, what: str, question: Question) -> list[bytes | None]:
         others = [number for number in range(1, self._worker.count + 1) if number != self._worker.number]

@@ -30,7 +30,7 @@ class Taping(Protocol):
         """More of its body."""
 
     def end(self, error: str | None, *, is_left: bool = False) -> None:
-        """It has ended: whole, or with what went wrong. What is said of it later counts less."""
+        """It has ended: whole, or with what went wrong, in words. What is said of it later counts less."""
 
 
 class Both:

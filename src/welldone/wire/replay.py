@@ -50,12 +50,13 @@ class Replay:
         if isinstance(pipe, Native):
             pipe.on_event = lambda value, _: self._told.append(value)
 
-    def feed(self, data: bytes, part: int = 0) -> list[Step]:
-        """The steps that `data` completes."""
+    def feed(self, data: bytes, part: int = 0) -> Iterator[Step]:
+        """The steps that `data` completes, each made when it is asked for: take them all before anything else."""
         self._hear(data, part)
         if isinstance(self.pipe, Native):
-            return self._native(self.pipe.take(data), part)
-        return self._answered(self.pipe, self.pipe.merge.take(data, part), part)
+            yield from self._native(self.pipe.take(data), part)
+        else:
+            yield from self._answered(self.pipe, self.pipe.merge.take(data, part), part)
 
     def whole(self, data: bytes, part: int = 0) -> list[Step]:
         """The step of a part that was not streamed: `data` is its whole reply. Then `close` it."""
@@ -69,7 +70,7 @@ class Replay:
     def close(self, part: int = 0) -> list[Step]:
         """The last steps of a part, when its stream has ended, however it did."""
         if isinstance(self.pipe, Native):
-            steps = self._native(self.pipe.take_last(), part)
+            steps = list(self._native(self.pipe.take_last(), part))
         else:
             *steps, last = self._answered(self.pipe, self.pipe.merge.take_last(part), part)
             steps.append(msgspec.structs.replace(last, said=last.said + self.pipe.end()))
@@ -99,20 +100,18 @@ class Replay:
     def _hear(self, data: bytes, part: int) -> None:
         self._left.setdefault(part, bytearray()).extend(data)
 
-    def _answered(self, pipe: Pipe | Fold, taken: Iterator[Taken], part: int) -> list[Step]:
+    def _answered(self, pipe: Pipe | Fold, taken: Iterator[Taken], part: int) -> Iterator[Step]:
         # All is read before something is said, as a pipe does: what was counted by then may be said first.
         read = [(frame, events, self._noted()) for frame, events in taken]
-        return [
-            self._step(part, frame, events=events, notes=notes, said=pipe.say(events)) for frame, events, notes in read
-        ]
+        for frame, events, notes in read:
+            yield self._step(part, frame, events=events, notes=notes, said=pipe.say(events))
 
-    def _native(self, taken: Iterator[Said], part: int) -> list[Step]:
-        steps = []
+    def _native(self, taken: Iterator[Said], part: int) -> Iterator[Step]:
         for frame, said in taken:
             told, self._told = self._told, []
-            steps.append(self._step(part, frame, events=told, notes=self._noted(), said=said))
-        late = self._noted()  # what is wrong with frames that are not read any more
-        return [*steps, self._step(part, notes=late)] if late else steps
+            yield self._step(part, frame, events=told, notes=self._noted(), said=said)
+        if late := self._noted():  # what is wrong with frames that are not read any more
+            yield self._step(part, notes=late)
 
     def _step(
         self,

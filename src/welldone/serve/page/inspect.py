@@ -5,10 +5,9 @@ import base64
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Protocol
 from urllib.parse import parse_qs
 
 import msgspec
@@ -20,6 +19,7 @@ from welldone.serve.errors import ApiError, invalid
 from welldone.serve.page import linting
 from welldone.serve.page.tapes import Tapes
 from welldone.serve.requests import fields, read_body
+from welldone.serve.siblings import Question, Siblings
 from welldone.wire.events import Json
 from welldone.wire.faults.catalogue import BY_ID
 from welldone.wire.head import Endpoint
@@ -31,16 +31,6 @@ _RETRY_S = 1.0
 _DIGITS = 9  # of a step's number
 _ENDPOINTS = tuple(endpoint.value for endpoint in Endpoint)
 _TAPE = "tape"
-
-
-class Siblings(Protocol):
-    """The other processes of this server."""
-
-    def register(self, what: str, answer: Callable[[Mapping[str, Any]], bytes]) -> None:
-        """Let the others ask this process for something."""
-
-    async def gather(self, what: str, question: Mapping[str, Any]) -> list[bytes]:
-        """What the others answer."""
 
 
 class Inspect:
@@ -61,20 +51,20 @@ class Inspect:
     async def tape(self, ask: Ask) -> Reply:
         """`GET …/tapes/{id}?from=N`."""
         question = {"principal": ask.principal, "id": _last(ask), "from": _start(ask.call.query)}
-        found = self._told_of(question)
+        found = await self._told_of(question)
         if not found and self._siblings is not None:
             found = next(iter(await self._siblings.gather(_TAPE, question)), b"")
         if not found:
             raise ApiError(404, "There is no such tape: it is not there yet, or not any more.", code="not_found")
         return Reply(200, found)
 
-    def _told_of(self, question: Mapping[str, Any]) -> bytes:
+    async def _told_of(self, question: Question) -> bytes:
         """What this process has to say of a tape; nothing where it has none."""
         principal = question["principal"]
         watch = self._tapes.find(principal, question["id"])
         if watch is None:
             return b""
-        return msgspec.json.encode(watch.told(question["from"], is_admin=self._is_admin(principal)))
+        return msgspec.json.encode(await watch.told(question["from"], is_admin=self._is_admin(principal)))
 
     async def lint(self, ask: Ask) -> Reply:
         """`POST …/lint`."""

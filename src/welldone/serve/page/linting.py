@@ -111,13 +111,13 @@ def _replay(
 ) -> Iterator[tuple[float | None, Step]]:
     """The same once more, step by step, each with its time."""
     at_s: float | None = None
-    whole = b""
+    whole = bytearray()
     for at_s, piece in pieces:
         if is_fed:
             yield from ((at_s, step) for step in replay.feed(piece))
         else:
             whole += piece
-    last = [] if is_fed else replay.whole(whole)
+    last = [] if is_fed else replay.whole(bytes(whole))
     last += replay.close()
     yield from ((at_s, step) for step in (last if is_stream else [*last, replay.body()]))
 

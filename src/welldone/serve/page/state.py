@@ -205,7 +205,7 @@ class StateApi:
             upstreams={one.name: self._metrics.upstream_counts(one.name) for one in self._upstreams.all},
         )
 
-    def _tell_share(self, question: Question) -> bytes:
+    async def _tell_share(self, question: Question) -> bytes:
         return msgspec.json.encode(self._share(question.get("principal")))
 
     async def _share_of_all(self, principal: str | None) -> Share:
@@ -215,7 +215,7 @@ class StateApi:
                 share.add(msgspec.json.decode(answer, type=Share))
         return share
 
-    def _tell_name(self, question: Question) -> bytes:
+    async def _tell_name(self, question: Question) -> bytes:
         name = None if self._recorder is None else self._recorder.find(str(question.get("id")))
         return (name or "").encode()
 

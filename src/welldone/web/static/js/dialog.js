@@ -1,6 +1,7 @@
 // Dialogs, and short messages that go away by themselves.
 
 import { h } from "./dom.js";
+import { visible } from "./text.js";
 
 /** @typedef {import("./dom.js").Child} Child */
 /** @typedef {{label: string, value: string, kind?: "primary" | "danger" | "quiet"}} Action */
@@ -34,8 +35,8 @@ export function dialog({ title, body, actions = [{ label: "Close", value: "close
     const form = h(
       "form",
       { noValidate: true },
-      h("h2", { id: name }, title),
-      h("div", { class: "dialog-body" }, body),
+      h("h2", { id: name, dir: "auto" }, visible(title)),
+      h("div", {}, body),
       h("div", { class: "dialog-actions" }, actions.map((action) => makeAction(action, choose))),
     );
     form.addEventListener("submit", (event) => {
@@ -58,7 +59,7 @@ export function dialog({ title, body, actions = [{ label: "Close", value: "close
  */
 function makeAction({ label, value, kind }, choose) {
   if (kind === "primary") return h("button", { type: "submit", class: "primary" }, label);
-  return h("button", { type: "button", class: kind ?? "", on: { click: () => choose(value) } }, label);
+  return h("button", { class: kind ?? "", on: { click: () => choose(value) } }, label);
 }
 
 /**
@@ -77,7 +78,7 @@ export async function confirm(title, text, label) {
 }
 
 /**
- * A short message. An error stays until it is dismissed.
+ * A short message, whoever wrote it. An error stays until it is dismissed.
  *
  * @param {string} message
  * @param {"info" | "error"} [kind]
@@ -87,28 +88,29 @@ export function toast(message, kind = "info", action) {
   const regions = { info: region("info", "status"), error: region("error", "alert") };
   const shown = [...document.querySelectorAll(".toast")];
   // What is said again takes the place of what was said.
-  const again = shown.filter((other) => other.querySelector(".toast-text")?.textContent === message);
+  const text = visible(message);
+  const again = shown.filter((other) => other.querySelector(".toast-text")?.textContent === text);
   const others = shown.filter((other) => !again.includes(other));
   for (const gone of [...again, ...others.slice(0, Math.max(0, others.length - MOST_TOASTS + 1))]) gone.remove();
-  regions[kind].append(makeToast(message, kind, action));
+  regions[kind].append(makeToast(text, kind, action));
 }
 
 /**
- * @param {string} message
+ * @param {string} text
  * @param {"info" | "error"} kind
  * @param {{label: string, act: () => void}} [action]
  */
-function makeToast(message, kind, action) {
-  const box = h("div", { class: `toast ${kind}` }, h("span", { class: "toast-text", dir: "auto" }, message));
+function makeToast(text, kind, action) {
+  const box = h("div", { class: `toast ${kind}` }, h("span", { class: "toast-text", dir: "auto" }, text));
   const go = () => box.remove();
   if (action) {
     const act = () => {
       go();
       action.act();
     };
-    box.append(h("button", { type: "button", class: "mini", on: { click: act } }, action.label));
+    box.append(h("button", { class: "mini", on: { click: act } }, action.label));
   }
-  box.append(h("button", { type: "button", class: "quiet mini", "aria-label": "Dismiss", on: { click: go } }, "✕"));
+  box.append(h("button", { class: "quiet mini", "aria-label": "Dismiss", on: { click: go } }, "✕"));
   if (kind === "info") setTimeout(go, action ? ACTION_MS : INFO_MS);
   return box;
 }

@@ -15,6 +15,7 @@
  */
 export function h(tag, props = {}, ...children) {
   const element = document.createElement(tag);
+  if (element instanceof HTMLButtonElement) element.type = "button"; // or it would send the form that it stands in
   for (const [name, value] of Object.entries(props)) setProp(element, name, value);
   append(element, children);
   return element;

@@ -2,6 +2,7 @@
 // inspector shows it.
 
 import { ApiError } from "./api.js";
+import { randomName } from "./random.js";
 import { Cutter, Frame, sizeOf } from "./sse.js";
 
 /** Beyond these nothing more is kept of a stream, only counted: some 100 MB of a browser's memory. */
@@ -29,7 +30,7 @@ export class Exchange extends EventTarget {
     this.path = path;
     this.body = body;
     /** The name under which the server keeps what upstreams say. */
-    this.tape = randomName();
+    this.tape = randomName(16);
     /** On the browser's own clock. */
     this.began = 0;
     this.startedAt = new Date();
@@ -147,10 +148,4 @@ export class Exchange extends EventTarget {
       this.error = this.status === null ? "The server cannot be reached." : "The connection broke off.";
     }
   }
-}
-
-/** 128 bits that nobody can guess, in the letters of a tape's name. */
-function randomName() {
-  const bytes = crypto.getRandomValues(new Uint8Array(16));
-  return [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }

@@ -10,43 +10,43 @@ const SAVED_MS = 60_000; // by then the browser has read what it saves
  * Save as a file.
  *
  * @param {string} name
- * @param {string | Blob} content
+ * @param {string} text
+ * @param {string} [type]
  */
-export function save(name, content) {
-  const blob = typeof content === "string" ? new Blob([content], { type: "text/plain;charset=utf-8" }) : content;
-  const url = URL.createObjectURL(blob);
+export function save(name, text, type = "application/json") {
+  const url = URL.createObjectURL(new Blob([text], { type }));
   h("a", { href: url, download: name.replace(/[^\w.-]+/g, "-") }).click();
   setTimeout(() => URL.revokeObjectURL(url), SAVED_MS);
 }
 
 /**
- * Let the person pick a file and read it as text; null where they pick none, or one that is too large.
+ * Let the person pick a file; null where they pick none.
  *
- * @param {{accept: string, limitBytes: number}} wanted
- * @returns {Promise<{name: string, text: string} | null>}
+ * @param {string} [accept] which files can be picked
+ * @returns {Promise<File | null>}
  */
-export function pick({ accept, limitBytes }) {
+export function pick(accept = "") {
   return new Promise((settle) => {
     const input = h("input", { type: "file", accept });
     input.addEventListener("cancel", () => settle(null));
-    input.addEventListener("change", () => settle(input.files?.[0] ? read(input.files[0], limitBytes) : null));
+    input.addEventListener("change", () => settle(input.files?.[0] ?? null));
     input.click();
   });
 }
 
 /**
- * Read a picked or dropped file as text; null, and a message, where that cannot be.
+ * The bytes of a file; null, and a message, where they cannot be had.
  *
  * @param {File} file
- * @param {number} limitBytes
+ * @param {number} limit of bytes
  */
-export async function read(file, limitBytes) {
-  if (file.size > limitBytes) {
-    toast(`${file.name} is too large: ${bytes(file.size)} of at most ${bytes(limitBytes)}.`, "error");
+export async function read(file, limit) {
+  if (file.size > limit) {
+    toast(`${file.name} is too large: ${bytes(file.size)} of at most ${bytes(limit)}.`, "error");
     return null;
   }
   try {
-    return { name: file.name, text: await file.text() };
+    return new Uint8Array(await file.arrayBuffer());
   } catch {
     toast(`${file.name} cannot be read.`, "error");
     return null;

@@ -2,9 +2,12 @@
 
 const plain = new Intl.NumberFormat("en");
 
-/** @param {number} value */
+/** What stands where there is no number. */
+export const NOTHING = "–";
+
+/** @param {number | null | undefined} value */
 export function count(value) {
-  return plain.format(value);
+  return value === null || value === undefined ? NOTHING : plain.format(value);
 }
 
 /**
@@ -13,7 +16,7 @@ export function count(value) {
  * @param {number | null | undefined} ms
  */
 export function duration(ms) {
-  if (ms === null || ms === undefined || !Number.isFinite(ms)) return "–";
+  if (ms === null || ms === undefined || !Number.isFinite(ms)) return NOTHING;
   if (ms < 0.95) return `${Math.round(ms * 1000)} µs`;
   if (ms < 99.5) return `${ms.toFixed(1)} ms`;
   if (ms < 995) return `${Math.round(ms)} ms`;
@@ -24,9 +27,14 @@ export function duration(ms) {
   return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} d ${hours % 24} h`;
 }
 
+/** @param {number | null | undefined} value seconds */
+export function seconds(value) {
+  return duration(value === null || value === undefined ? null : value * 1000);
+}
+
 /** @param {number | null | undefined} size */
 export function bytes(size) {
-  if (size === null || size === undefined) return "–";
+  if (size === null || size === undefined) return NOTHING;
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let unit = 0;
   let value = size;
@@ -43,7 +51,7 @@ export function bytes(size) {
  * @param {number | null | undefined} value
  */
 export function rate(value) {
-  if (value === null || value === undefined || !Number.isFinite(value)) return "–";
+  if (value === null || value === undefined || !Number.isFinite(value)) return NOTHING;
   return value >= 100 ? count(Math.round(value)) : value.toFixed(1);
 }
 

@@ -104,7 +104,7 @@ function makeField(reason) {
 
 /** @param {HTMLInputElement} input */
 function makeShowButton(input) {
-  const button = h("button", { type: "button", "aria-pressed": "false", "aria-label": "Show key" }, "Show");
+  const button = h("button", { "aria-pressed": "false", "aria-label": "Show key" }, "Show");
   button.addEventListener("click", () => {
     const isShown = input.type === "password";
     input.type = isShown ? "text" : "password";
@@ -115,7 +115,7 @@ function makeShowButton(input) {
 
 /** The button that changes or forgets the key. It appears when the server wants one. */
 export function makeKeyButton() {
-  const button = h("button", { type: "button", class: "quiet", hidden: true, title: "The key of this server" }, "Key");
+  const button = h("button", { class: "quiet", hidden: true, title: "The key of this server" }, "Key");
   button.addEventListener("click", () => void manage());
   keyNews.addEventListener("needed", () => {
     button.hidden = false;

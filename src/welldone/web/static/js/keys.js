@@ -10,6 +10,12 @@ import { h } from "./dom.js";
 const known = new Map();
 
 const MAC_SIGNS = { Alt: "⌥", Ctrl: "⌃", Meta: "⌘", Shift: "⇧" };
+// Heard where they are typed; here they are only told of.
+const IN_THE_CHAT = [
+  ["Enter", "Send the message"],
+  ["Shift+Enter", "Begin a new line of the message"],
+  ["Esc", "Stop the answer, or close what lies over the chat"],
+];
 const ARROWS = { ArrowUp: "↑", ArrowDown: "↓", ArrowLeft: "←", ArrowRight: "→" };
 
 /**
@@ -24,10 +30,12 @@ export function shortcut(combo, label, act) {
 
 /** Show the list of them. */
 export function showShortcuts() {
-  const rows = [...known].map(([combo, { label }]) => h("tr", {}, h("td", {}, caps(combo)), h("td", {}, label)));
-  const help = h("tr", {}, h("td", {}, caps("?")), h("td", {}, "Show this list"));
+  const others = [...known].map(([combo, { label }]) => [combo, label]);
+  const rows = [...IN_THE_CHAT, ...others, ["?", "Show this list"]].map(([combo, label]) =>
+    h("tr", {}, h("td", {}, caps(combo)), h("td", {}, label)),
+  );
   const head = h("tr", {}, h("th", { scope: "col" }, "Keys"), h("th", { scope: "col" }, "What they do"));
-  const table = h("table", { class: "shortcuts" }, h("thead", {}, head), h("tbody", {}, rows, help));
+  const table = h("table", { class: "shortcuts" }, h("thead", {}, head), h("tbody", {}, rows));
   void dialog({ title: "Keyboard shortcuts", body: table });
 }
 

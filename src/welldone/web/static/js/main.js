@@ -57,7 +57,7 @@ function makeTools(page) {
     inspector,
     makeKeyButton(),
     makeThemeButton(),
-    h("button", { type: "button", class: "quiet", "aria-label": "Keyboard shortcuts", title: "Keyboard shortcuts (?)",
+    h("button", { class: "quiet", "aria-label": "Keyboard shortcuts", title: "Keyboard shortcuts (?)",
       on: { click: showShortcuts } }, "?"),
   );
   shortcut("Alt+I", "Show or hide the stream inspector", () => inspector.click());
@@ -70,7 +70,7 @@ function makeTools(page) {
 /** @param {Page} page */
 function makeInspectorButton(page) {
   const room = byId("inspector");
-  const button = h("button", { type: "button", "aria-controls": "inspector" }, "Inspector");
+  const button = h("button", { "aria-controls": "inspector" }, "Inspector");
   /** @param {boolean} isOpen */
   const open = (isOpen) => {
     room.hidden = !isOpen;

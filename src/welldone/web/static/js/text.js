@@ -58,10 +58,12 @@ function belongs(found, at, text) {
 }
 
 /**
+ * The character that ends at a place, of one unit of UTF-16 or two.
+ *
  * @param {string} text
  * @param {number} at
  */
-function characterBefore(text, at) {
+export function characterBefore(text, at) {
   const isPair = at > 1 && isLow(text.charCodeAt(at - 1));
   return text.slice(at - (isPair ? 2 : 1), at);
 }
@@ -84,27 +86,26 @@ function mark(character) {
 export function pieces(text, size = PIECE) {
   const cut = [];
   let from = 0;
-  while (text.length - from > size) {
-    const to = cutAt(text, from, from + size);
-    cut.push(text.slice(from, to));
-    from = to;
+  while (from < text.length) {
+    const piece = firstPiece(text, size, from);
+    cut.push(piece);
+    from += piece.length;
   }
-  if (from < text.length) cut.push(text.slice(from));
   return cut;
 }
 
 /**
+ * The first of them.
+ *
  * @param {string} text
- * @param {number} from
- * @param {number} to
+ * @param {number} size
+ * @param {number} [from] where it begins
  */
-function cutAt(text, from, to) {
-  const window = text.slice(from, to);
-  const line = window.lastIndexOf("\n") + 1;
-  if (line > 0) return from + line;
-  const word = window.lastIndexOf(" ") + 1;
-  if (word > 0) return from + word;
-  return isLow(text.charCodeAt(to)) ? to - 1 : to;
+export function firstPiece(text, size, from = 0) {
+  const piece = text.slice(from, from + size);
+  if (from + size >= text.length) return piece;
+  const end = piece.lastIndexOf("\n") + 1 || piece.lastIndexOf(" ") + 1;
+  return piece.slice(0, end || (isLow(text.charCodeAt(from + size)) ? size - 1 : size));
 }
 
 /** @param {number} unit of UTF-16: whether it is the second half of a pair */

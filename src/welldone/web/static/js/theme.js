@@ -14,7 +14,7 @@ const SIGNS = { system: "◐", light: "☀", dark: "☾" };
 export function makeThemeButton() {
   const system = matchMedia("(prefers-color-scheme: dark)");
   let mode = kept();
-  const button = h("button", { type: "button", class: "quiet theme" });
+  const button = h("button", { class: "quiet theme" });
   const show = () => {
     const isDark = mode === "dark" || (mode === "system" && system.matches);
     document.documentElement.dataset.theme = isDark ? "dark" : "light";

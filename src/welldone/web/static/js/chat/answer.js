@@ -1,5 +1,8 @@
 // The answer that the chunks of a stream make, as far as they came.
 
+import { isRecord } from "../record.js";
+import { tokensPerSecond } from "../speed.js";
+
 /**
  * @typedef {object} News what one chunk brought
  * @property {string} content
@@ -56,11 +59,8 @@ export class Answer {
     return news;
   }
 
-  /** Of the time that words came; the first one's is the server's thinking. Null where that says nothing. */
   get tokensPerSecond() {
-    if (this.firstAt === null || this.lastAt === null || this.completionTokens === null) return null;
-    const elapsed = this.lastAt - this.firstAt;
-    return elapsed > 0 && this.completionTokens > 1 ? ((this.completionTokens - 1) / elapsed) * 1000 : null;
+    return tokensPerSecond(this.completionTokens, this.firstAt, this.lastAt);
   }
 
   get thoughtMs() {
@@ -151,12 +151,4 @@ function errorText(error) {
 /** @param {unknown} value */
 function textOf(value) {
   return typeof value === "string" ? value : "";
-}
-
-/**
- * @param {unknown} value
- * @returns {value is Record<string, unknown>}
- */
-function isRecord(value) {
-  return typeof value === "object" && value !== null && !Array.isArray(value);
 }

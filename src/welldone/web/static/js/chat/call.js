@@ -1,5 +1,6 @@
 // A tool call as a card: its name, its arguments as they come, and a place for its result.
 
+import { badge } from "../badge.js";
 import { h } from "../dom.js";
 import { visible } from "../text.js";
 import { JsonText } from "./json.js";
@@ -15,7 +16,7 @@ export class CallCard {
     this.element = h(
       "section",
       { class: "call", "aria-label": "Tool call" },
-      h("div", { class: "call-name" }, h("span", { class: "badge info" }, "tool call"), this.#name),
+      h("div", { class: "call-name" }, badge("tool call", "info"), this.#name),
       this.#arguments,
       this.#field,
     );

@@ -6,7 +6,7 @@ export class Composer {
   #send;
   #box = h("textarea", { id: "message", rows: 1, placeholder: "Write a message" });
   #sendButton = h("button", { type: "submit", class: "primary", disabled: true }, "Send");
-  #stopButton = h("button", { type: "button", hidden: true, title: "Esc" }, "Stop");
+  #stopButton = h("button", { hidden: true, title: "Esc" }, "Stop");
 
   /**
    * @param {(text: string) => boolean} send whether it was taken; if not, the text stays
@@ -21,7 +21,8 @@ export class Composer {
       { class: "composer" },
       h("label", { for: "message", class: "sr-only" }, "Message"),
       this.#box,
-      h("div", { class: "composer-buttons" }, this.#sendButton, this.#stopButton),
+      this.#sendButton,
+      this.#stopButton,
     );
     this.element.addEventListener("submit", (event) => {
       event.preventDefault();
@@ -49,8 +50,8 @@ export class Composer {
 
   /** @param {KeyboardEvent} event */
   #typed(event) {
-    // While letters are put together (Japanese, Chinese), Enter belongs to that.
-    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    // While letters are put together (Japanese, Chinese), Enter belongs to that. Safari says it only by this number.
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing || event.keyCode === 229) return;
     event.preventDefault();
     this.#submit();
   }

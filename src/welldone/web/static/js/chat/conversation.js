@@ -1,6 +1,7 @@
 // Conversations as plain values: their messages, what an edit drops, and the request that goes to the server.
 // Messages have OpenAI's shape; what is known about how an answer came stands beside it in `answer`.
 
+import { randomName } from "../random.js";
 import { readOptions } from "./options.js";
 
 /**
@@ -43,9 +44,9 @@ import { readOptions } from "./options.js";
 const TITLE_LENGTH = 48; // about two lines of the list
 const UNTITLED = "New conversation";
 
-/** A name for a conversation or a message. `crypto.randomUUID` is missing where the page comes by plain HTTP. */
+/** A name for a conversation or a message. */
 export function newId() {
-  return [...crypto.getRandomValues(new Uint8Array(12))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+  return randomName(12);
 }
 
 /**

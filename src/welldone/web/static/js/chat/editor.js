@@ -13,6 +13,7 @@ export function makeEditor(text, label, { save, cancel }) {
   const keep = () => save(box.value);
   /** @param {KeyboardEvent} event */
   const onKey = (event) => {
+    if (event.isComposing) return;
     if (event.key === "Escape") cancel();
     else if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) keep();
     else return;
@@ -27,8 +28,8 @@ export function makeEditor(text, label, { save, cancel }) {
     h(
       "div",
       { class: "editor-buttons" },
-      h("button", { type: "button", class: "primary", title: "Ctrl+Enter", on: { click: keep } }, label),
-      h("button", { type: "button", title: "Esc", on: { click: cancel } }, "Cancel"),
+      h("button", { class: "primary", title: "Ctrl+Enter", on: { click: keep } }, label),
+      h("button", { title: "Esc", on: { click: cancel } }, "Cancel"),
     ),
   );
   return { element, focus: () => box.focus() };

@@ -15,7 +15,7 @@ export class Follow {
    */
   constructor(room, text) {
     this.#room = room;
-    this.button = h("button", { type: "button", class: "jump", hidden: true }, "↓ Jump to the end");
+    this.button = h("button", { class: "jump", hidden: true }, "↓ Jump to the end");
     this.button.addEventListener("click", () => this.toEnd());
     room.addEventListener("scroll", () => this.#scrolled(), { passive: true });
     const grown = new ResizeObserver(() => this.#grown());

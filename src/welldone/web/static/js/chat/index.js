@@ -56,7 +56,8 @@ class Chat {
     );
     this.thread = new Thread(this.#acts(), this.welcome.element);
     this.library = new Library({
-      current: () => this.#conversation,
+      live: (id) => (id === this.#conversation.id ? this.#conversation : this.#runs.get(id)?.conversation),
+      shown: () => this.#conversation.id,
       create: () => this.create(),
       open: (id) => this.open(id),
       removed: (id) => this.#removed(id),
@@ -96,7 +97,7 @@ class Chat {
 
   /** @param {string} id */
   async open(id) {
-    const conversation = this.#runs.get(id)?.conversation ?? (await this.library.load(id));
+    const conversation = await this.library.load(id);
     if (!conversation) return;
     this.#conversation = conversation;
     this.models.choose(conversation.model);
@@ -105,7 +106,7 @@ class Chat {
 
   /** @param {KeyboardEvent} event */
   typed(event) {
-    if (event.key !== "Escape" || event.defaultPrevented) return;
+    if (event.key !== "Escape" || event.defaultPrevented || event.isComposing) return;
     if (this.library.sidebar.isOpen) this.library.sidebar.close();
     else if (this.settings.isOpen && this.settings.element.contains(/** @type {Node} */ (event.target))) {
       this.settings.close();
@@ -138,7 +139,7 @@ class Chat {
     return {
       retry: (message) => void this.#retry(message),
       edit: (message, text) => void this.#edit(message, text),
-      copy: (message) => void this.#copy(message),
+      copy: ({ content, refusal }) => void copy(content || refusal || ""),
       remove: (message) => void this.#remove(message),
       sendResults: (results) => this.#sendResults(results),
       editSystem: () => this.settings.open(),
@@ -211,17 +212,22 @@ class Chat {
     this.#runs.get(this.#conversation.id)?.stop();
   }
 
-  /** Stop the answer under way, and wait until it is settled. */
-  async #stopped() {
+  /**
+   * Stop the answer under way and wait until it is settled, before a message is touched. Whether that is still there:
+   * meanwhile another conversation may be shown.
+   *
+   * @param {Message} message
+   */
+  async #settle(message) {
     const run = this.#runs.get(this.#conversation.id);
     run?.stop();
     await run?.settled;
+    return this.#conversation.messages.includes(message);
   }
 
   /** @param {Message} message */
   async #retry(message) {
-    await this.#stopped();
-    if (!this.#canAsk()) return;
+    if (!(await this.#settle(message)) || !this.#canAsk()) return;
     this.#conversation.messages = keptForRetry(this.#conversation.messages, message);
     void this.#ask();
     this.focus();
@@ -232,41 +238,44 @@ class Chat {
    * @param {string} text
    */
   async #edit(message, text) {
-    await this.#stopped();
-    if (message.role === "user" && !this.#canAsk()) return;
+    if (!(await this.#settle(message)) || (message.role === "user" && !this.#canAsk())) return;
     message.content = text;
     this.thread.forget(message);
-    if (message.role === "user") {
-      await this.#retry(message);
-      return;
-    }
-    this.#show();
-    this.#save(this.#conversation);
+    if (message.role === "user") await this.#retry(message);
+    else this.#put(this.#conversation, this.#conversation.messages);
     this.focus();
-  }
-
-  /** @param {Message} message */
-  async #copy({ content, refusal }) {
-    const isCopied = await copy(content || refusal || "");
-    toast(isCopied ? "Copied." : "The browser does not let this page copy.", isCopied ? "info" : "error");
   }
 
   /** @param {Message} message */
   async #remove(message) {
-    await this.#stopped();
-    const conversation = this.#conversation;
-    const before = conversation.messages;
-    /** @param {Message[]} messages */
-    const put = (messages) => {
-      conversation.messages = messages;
-      if (conversation === this.#conversation) this.#show();
-      this.#save(conversation);
-    };
-    // What was said since stays behind it.
-    const undo = () => put([...before, ...conversation.messages.filter((other) => !before.includes(other))]);
-    put(without(before, message));
-    toast("Message deleted.", "info", { label: "Undo", act: undo });
+    if (!(await this.#settle(message))) return;
+    const { id, messages } = this.#conversation;
+    this.#put(this.#conversation, without(messages, message));
+    toast("Message deleted.", "info", { label: "Undo", act: () => void this.#undo(id, messages) });
     this.focus();
+  }
+
+  /**
+   * Bring messages back that were deleted. What was said since stays behind them.
+   *
+   * @param {string} id of their conversation
+   * @param {Message[]} before
+   */
+  async #undo(id, before) {
+    const conversation = await this.library.load(id);
+    if (!conversation) return;
+    const known = new Set(before.map((message) => message.id));
+    this.#put(conversation, [...before, ...conversation.messages.filter((message) => !known.has(message.id))]);
+  }
+
+  /**
+   * @param {Conversation} conversation
+   * @param {Message[]} messages
+   */
+  #put(conversation, messages) {
+    conversation.messages = messages;
+    if (conversation === this.#conversation) this.#show();
+    this.#save(conversation);
   }
 
   /** @param {string} id of a conversation that was deleted */

@@ -2,9 +2,8 @@
 
 import { dialog, toast } from "../dialog.js";
 import { h } from "../dom.js";
-import { pick, save as saveFile } from "../files.js";
+import { pick, read as readFile, save as saveFile } from "../files.js";
 import { count } from "../format.js";
-import { visible } from "../text.js";
 import { titleOf } from "./conversation.js";
 import { Sidebar } from "./sidebar.js";
 import { MemoryStore, openStore, StoreError } from "./store.js";
@@ -15,8 +14,9 @@ import { MOST_BYTES, read, TransferError, write } from "./transfer.js";
  * @typedef {import("./store.js").Head} Head
  * @typedef {import("./store.js").Store} Store
  *
- * @typedef {object} Shown what the library must know of the chat
- * @property {() => Conversation} current
+ * @typedef {object} Chat what the library must know of the chat
+ * @property {() => string} shown the id of the conversation that is shown
+ * @property {(id: string) => Conversation | undefined} live the conversation, if it is shown or answered
  * @property {() => void} create
  * @property {(id: string) => Promise<void>} open
  * @property {(id: string) => void} removed
@@ -26,18 +26,18 @@ const TITLE_LENGTH = 120;
 const NOT_LASTING = "This browser keeps nothing here: conversations are gone when the page is closed. Export them.";
 
 export class Library {
-  #shown;
+  #chat;
   /** @type {Store} */
   #store = new MemoryStore();
   /** @type {Set<string> | null} those that a search found; null: there is no search */
   #found = null;
 
-  /** @param {Shown} shown */
-  constructor(shown) {
-    this.#shown = shown;
+  /** @param {Chat} chat */
+  constructor(chat) {
+    this.#chat = chat;
     this.sidebar = new Sidebar({
-      create: shown.create,
-      open: (id) => void shown.open(id),
+      create: chat.create,
+      open: (id) => void chat.open(id),
       rename: (head) => void this.#rename(head),
       remove: (head) => void this.#remove(head),
       search: (words) => void this.#search(words),
@@ -55,9 +55,13 @@ export class Library {
     return newest?.id;
   }
 
-  /** @param {string} id */
-  load(id) {
-    return this.#store.load(id);
+  /**
+   * A conversation as it is now: what is shown or answered may be newer than what was kept.
+   *
+   * @param {string} id
+   */
+  async load(id) {
+    return this.#chat.live(id) ?? this.#store.load(id);
   }
 
   /**
@@ -75,7 +79,7 @@ export class Library {
   async refresh() {
     const heads = await this.#store.heads();
     const listed = heads.filter(({ id }) => this.#found?.has(id) ?? true);
-    this.sidebar.show(listed, this.#shown.current().id);
+    this.sidebar.show(listed, this.#chat.shown());
     return heads;
   }
 
@@ -96,7 +100,7 @@ export class Library {
         { label: "Rename", value: "yes", kind: "primary" },
       ],
     });
-    const conversation = chosen ? await this.#find(id) : undefined;
+    const conversation = chosen ? await this.load(id) : undefined;
     if (!conversation) return;
     conversation.title = input.value.trim();
     await this.save(conversation);
@@ -104,23 +108,23 @@ export class Library {
 
   /** @param {Head} head */
   async #remove({ id, title }) {
-    const conversation = await this.#find(id);
-    this.#shown.removed(id);
+    const conversation = await this.load(id);
+    this.#chat.removed(id);
     await this.#try(this.#store.remove(id));
     await this.refresh();
     if (!conversation) return;
-    const undo = () => void this.save(conversation).then(() => this.#shown.open(id));
-    toast(`Deleted “${visible(title)}”.`, "info", { label: "Undo", act: undo });
+    const undo = () => void this.save(conversation).then(() => this.#chat.open(id));
+    toast(`Deleted “${title}”.`, "info", { label: "Undo", act: undo });
   }
 
   async #export() {
-    const found = await Promise.all((await this.#store.heads()).map(({ id }) => this.#find(id)));
+    const found = await Promise.all((await this.#store.heads()).map(({ id }) => this.load(id)));
     this.#saveAsFile(found.filter((one) => one !== undefined));
   }
 
   /** @param {Head} head */
   async #exportOne({ id }) {
-    const conversation = await this.#find(id);
+    const conversation = await this.load(id);
     if (conversation) this.#saveAsFile([conversation]);
   }
 
@@ -136,27 +140,18 @@ export class Library {
   }
 
   async #import() {
-    const file = await pick({ accept: ".json,application/json", limitBytes: MOST_BYTES });
-    if (!file) return;
+    const file = await pick(".json,application/json");
+    const data = file && (await readFile(file, MOST_BYTES));
+    if (!data) return;
     try {
-      const conversations = read(file.text);
+      const conversations = read(new TextDecoder().decode(data));
       if (!(await this.save(...conversations))) return;
-      await this.#shown.open(conversations[0].id);
+      await this.#chat.open(conversations[0].id);
       toast(conversations.length === 1 ? "One conversation imported." : `${count(conversations.length)} imported.`);
     } catch (error) {
       if (!(error instanceof TransferError)) throw error;
-      toast(`${visible(file.name)} was not imported. ${visible(error.message)}`, "error");
+      toast(`${file.name} was not imported. ${error.message}`, "error");
     }
-  }
-
-  /**
-   * A conversation; the one that is shown as it is now.
-   *
-   * @param {string} id
-   */
-  async #find(id) {
-    const current = this.#shown.current();
-    return current.id === id ? current : this.#store.load(id);
   }
 
   /** @param {Promise<void>} work */

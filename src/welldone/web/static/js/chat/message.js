@@ -84,7 +84,7 @@ function plainText(text) {
   const [start = "", ...rest] = text.length > LONG ? pieces(text, LONG) : [text];
   const shown = h("div", { class: "plain", dir: "auto" }, visible(start));
   if (!rest.length) return shown;
-  const more = h("button", { type: "button", class: "mini" }, `Show all ${count(text.length)} characters`);
+  const more = h("button", { class: "mini" }, `Show all ${count(text.length)} characters`);
   more.addEventListener("click", () => {
     more.remove();
     shown.append(...rest.map((piece) => h("span", {}, visible(piece))));
@@ -121,5 +121,5 @@ function editIn(body, message, acts) {
  * @param {() => void} act
  */
 function button(label, act) {
-  return h("button", { type: "button", class: "quiet mini", on: { click: act } }, label);
+  return h("button", { class: "quiet mini", on: { click: act } }, label);
 }

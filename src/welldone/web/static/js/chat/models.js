@@ -88,7 +88,7 @@ export class ModelPicker {
   /** @param {string} why */
   #fail(why) {
     if (!this.#models.length) fill(this.#select, h("option", {}, "No models"));
-    const again = h("button", { type: "button", class: "mini" }, "Try again");
+    const again = h("button", { class: "mini" }, "Try again");
     again.addEventListener("click", () => void this.refresh());
     fill(this.#trouble, h("span", { role: "alert" }, visible(why)), again);
     this.#trouble.hidden = false;

@@ -1,6 +1,8 @@
 // The settings of a conversation: what a person typed, and the fields of a request that it becomes. What is empty is
 // left to the server.
 
+import { isRecord } from "../record.js";
+
 /** @typedef {Record<string, string>} Options what was typed, by the name of its field */
 
 /**
@@ -161,11 +163,11 @@ function readTools(typed) {
 function checkTool(tool, at) {
   const name = `Tool ${at + 1}`;
   if (tool?.type !== "function") throw new OptionError(`${name}: "type" must be "function".`);
-  if (!isObject(tool.function)) throw new OptionError(`${name}: "function" must be an object.`);
+  if (!isRecord(tool.function)) throw new OptionError(`${name}: "function" must be an object.`);
   if (typeof tool.function.name !== "string" || !/^[\w-]{1,64}$/.test(tool.function.name)) {
     throw new OptionError(`${name}: "function.name" must be 1 to 64 letters, digits, _ or -.`);
   }
-  if (tool.function.parameters !== undefined && !isObject(tool.function.parameters)) {
+  if (tool.function.parameters !== undefined && !isRecord(tool.function.parameters)) {
     throw new OptionError(`${name}: "function.parameters" must be a JSON schema.`);
   }
 }
@@ -173,7 +175,7 @@ function checkTool(tool, at) {
 /** @param {string} typed */
 function readSchema(typed) {
   const schema = readJson(typed);
-  if (!isObject(schema)) throw new OptionError("A schema is an object: { … }.");
+  if (!isRecord(schema)) throw new OptionError("A schema is an object: { … }.");
   return schema;
 }
 
@@ -187,9 +189,4 @@ function readJson(typed) {
   } catch (error) {
     throw new OptionError(`This is not JSON: ${error instanceof Error ? error.message : error}`);
   }
-}
-
-/** @param {unknown} value */
-function isObject(value) {
-  return typeof value === "object" && value !== null && !Array.isArray(value);
 }

@@ -1,5 +1,6 @@
 // The article of an answer. One that comes from the store is told in one piece what one that streams hears bit by bit.
 
+import { badge } from "../badge.js";
 import { h } from "../dom.js";
 import { count, duration, rate } from "../format.js";
 import { Live } from "../markdown/index.js";
@@ -25,7 +26,7 @@ export class Reply {
   /** @type {CallCard[]} */
   #cards = [];
   #calls = h("div", { class: "calls" });
-  #results = h("button", { type: "button", class: "primary", hidden: true }, "Send results");
+  #results = h("button", { class: "primary", hidden: true }, "Send results");
   #trouble = h("div");
   #hasHeard = false;
   #typing = h("span", { class: "typing", "aria-hidden": "true", hidden: true });
@@ -167,9 +168,9 @@ function factsLine({ model, completion_tokens, tokens_per_s, ttft_ms, finish_rea
  */
 function troubles({ outcome, error, finish_reason }, hasBegun) {
   const shown = [];
-  if (outcome === "stopped") shown.push(h("p", { class: "mark" }, h("span", { class: "badge warn" }, "stopped")));
+  if (outcome === "stopped") shown.push(h("p", { class: "mark" }, badge("stopped", "warn")));
   if (outcome === "whole" && finish_reason === "length") {
-    shown.push(h("p", { class: "mark" }, h("span", { class: "badge warn" }, "length"), " ", LENGTH_HINT));
+    shown.push(h("p", { class: "mark" }, badge("length", "warn"), " ", LENGTH_HINT));
   }
   if (outcome === "broken") {
     const what = h("strong", {}, hasBegun ? "The answer broke off. " : "There is no answer. ");

@@ -1,5 +1,6 @@
 // The panel with the system prompt and the settings of a conversation.
 
+import { badge } from "../badge.js";
 import { fill, h } from "../dom.js";
 import { FIELDS, readOptions } from "./options.js";
 
@@ -16,11 +17,11 @@ export class Settings {
   /** @param {() => void} changed */
   constructor(changed) {
     this.#changed = changed;
-    this.button = h("button", { type: "button", "aria-label": "Settings", "aria-controls": "settings" });
+    this.button = h("button", { "aria-label": "Settings", "aria-controls": "settings" });
     this.button.setAttribute("aria-expanded", "false");
     this.button.addEventListener("click", () => (this.isOpen ? this.close() : this.open()));
     this.#system.addEventListener("input", () => this.#typedSystem());
-    const close = h("button", { type: "button", class: "quiet", "aria-label": "Close the settings" }, "✕");
+    const close = h("button", { class: "quiet", "aria-label": "Close the settings" }, "✕");
     close.addEventListener("click", () => this.close());
     this.element = h(
       "section",
@@ -83,7 +84,7 @@ export class Settings {
       input.setAttribute("aria-invalid", String(name in errors));
     }
     const set = Object.keys(options).length + (system ? 1 : 0);
-    fill(this.button, "Settings", set > 0 && h("span", { class: "badge info", title: `${set} set` }, set));
+    fill(this.button, "Settings", set > 0 && badge(set, "info"));
   }
 
   /** @param {Field} field */
@@ -118,7 +119,7 @@ export class Settings {
       input.scrollTop = 0;
     };
     const title = `Put an example in ${label}`;
-    return h("button", { type: "button", class: "quiet mini", "aria-label": title, on: { click: put } }, "Example");
+    return h("button", { class: "quiet mini", "aria-label": title, on: { click: put } }, "Example");
   }
 }
 

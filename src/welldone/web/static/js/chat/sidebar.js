@@ -25,12 +25,14 @@ export class Sidebar {
   #note = h("p", { class: "soft small sidebar-note", hidden: true });
   #search = h("input", { type: "search", placeholder: "Search", "aria-label": "Search the conversations" });
 
+  #shown = "";
+
   /** @param {ListActs} acts */
   constructor(acts) {
     this.#acts = acts;
     this.button = h(
       "button",
-      { type: "button", class: "drawer-button", "aria-expanded": "false", "aria-controls": "conversations" },
+      { class: "drawer-button", "aria-expanded": "false", "aria-controls": "conversations" },
       "Conversations",
     );
     this.button.addEventListener("click", () => (this.isOpen ? this.close() : this.open()));
@@ -39,15 +41,15 @@ export class Sidebar {
     this.panel = h(
       "div",
       { id: "conversations", class: "sidebar" },
-      h("button", { type: "button", title: "Alt+N", on: { click: acts.create } }, "New conversation"),
+      h("button", { title: "Alt+N", on: { click: acts.create } }, "New conversation"),
       this.#search,
       this.#list,
       this.#note,
       h(
         "div",
         { class: "sidebar-foot" },
-        h("button", { type: "button", class: "quiet mini", on: { click: acts.exportAll } }, "Export"),
-        h("button", { type: "button", class: "quiet mini", on: { click: acts.importFile } }, "Import"),
+        h("button", { class: "quiet mini", on: { click: acts.exportAll } }, "Export"),
+        h("button", { class: "quiet mini", on: { click: acts.importFile } }, "Import"),
       ),
     );
     this.element = h("div", { class: "drawer" }, veil, this.panel);
@@ -73,10 +75,19 @@ export class Sidebar {
    * @param {string} current the id of the one that is shown
    */
   show(heads, current) {
-    const focused = document.activeElement instanceof HTMLElement ? document.activeElement.dataset.key : undefined;
+    const shown = JSON.stringify([heads, current]);
+    if (shown === this.#shown) return; // as mostly: an answer is saved again and again while it comes
+    this.#shown = shown;
+    const focused = this.#list.contains(document.activeElement) ? document.activeElement : null;
     fill(this.#list, heads.map((head) => this.#item(head, head.id === current)));
     // The list was made anew under who stood in it.
-    if (focused) /** @type {HTMLElement | null} */ (this.#list.querySelector(`[data-key="${focused}"]`))?.focus();
+    if (focused instanceof HTMLElement) this.#focus(focused.dataset.key ?? "");
+  }
+
+  /** @param {string} key of a button, which may be gone */
+  #focus(key) {
+    const same = this.#list.querySelector(`[data-key="${key}"]`);
+    (same instanceof HTMLElement ? same : this.#search).focus();
   }
 
   /** @param {string} text what should be known of where conversations are kept; empty: nothing */
@@ -93,7 +104,7 @@ export class Sidebar {
     const title = visible(head.title);
     const open = h(
       "button",
-      { type: "button", class: "quiet conversation", title, dataset: { key: `open-${head.id}` } },
+      { class: "quiet conversation", title, dataset: { key: `open-${head.id}` } },
       h("span", { dir: "auto" }, title),
     );
     if (isCurrent) open.setAttribute("aria-current", "true");
@@ -119,7 +130,7 @@ export class Sidebar {
    * @param {() => void} act
    */
   #small(sign, label, key, act) {
-    const props = { type: "button", class: "quiet mini", "aria-label": label, title: label, dataset: { key } };
+    const props = { class: "quiet mini", "aria-label": label, title: label, dataset: { key } };
     return h("button", { ...props, on: { click: act } }, sign);
   }
 

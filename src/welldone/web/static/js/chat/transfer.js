@@ -1,6 +1,7 @@
 // Conversations as a file, and back. A file is untrusted: it is checked whole before any of it is taken, and only the
 // fields that are known are.
 
+import { isRecord } from "../record.js";
 import { newId } from "./conversation.js";
 import { FIELDS } from "./options.js";
 
@@ -147,14 +148,6 @@ function readFacts(value, where) {
     prompt_tokens: number("prompt_tokens"),
     completion_tokens: number("completion_tokens"),
   };
-}
-
-/**
- * @param {unknown} value
- * @returns {value is Record<string, unknown>}
- */
-function isRecord(value) {
-  return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 
 /**

@@ -13,7 +13,7 @@ const EXAMPLES = [
 export function makeWelcome(send) {
   const name = h("strong");
   const examples = EXAMPLES.map((text) =>
-    h("button", { type: "button", class: "example", on: { click: () => send(text) } }, text),
+    h("button", { class: "example", on: { click: () => send(text) } }, text),
   );
   const element = h(
     "div",

@@ -1,6 +1,6 @@
 // What a repair changed in a chunk: the fields that differ between the upstream's JSON and ours.
 
-import { isObject } from "./reading.js";
+import { isRecord } from "../record.js";
 
 /** @typedef {{path: string, before: unknown, after: unknown}} Change A side that has no such field has undefined. */
 
@@ -30,7 +30,7 @@ export function changes(before, after) {
  */
 function compare(path, before, after, found, depth) {
   if (before === after || found.length >= MOST_CHANGES) return;
-  const areAlike = isObject(before) ? isObject(after) : Array.isArray(before) && Array.isArray(after);
+  const areAlike = isRecord(before) ? isRecord(after) : Array.isArray(before) && Array.isArray(after);
   if (!areAlike || depth > DEEPEST) {
     found.push({ path: path || "(all)", before, after });
     return;

@@ -1,13 +1,15 @@
 // All that is known of one frame: its bytes, its JSON, the events that it became, what was repaired.
 
+import { badge } from "../badge.js";
+import { copyButton } from "../clipboard.js";
 import { bytes, count, duration } from "../format.js";
 import { h } from "../dom.js";
+import { isRecord } from "../record.js";
 import { visible } from "../text.js";
 import { changes } from "./changes.js";
-import { copyButton } from "./clipboard.js";
 import { rawHex, rawText } from "./raw.js";
-import { isObject, jsonOf, read } from "./reading.js";
-import { ruleLink, severityBadge } from "./rule.js";
+import { jsonOf, read } from "./reading.js";
+import { mended, ruleItem, shortly } from "./ruleitem.js";
 import { frameOf } from "./sources.js";
 import { bytesOf } from "./trace.js";
 import { tree } from "./tree.js";
@@ -19,20 +21,18 @@ import { tree } from "./tree.js";
 export const NO_FRAME = "no frame";
 const MOST_STEPS = 20;
 const MOST_EVENTS = 50;
-const MOST_LETTERS = 300;
 
 /**
- * @param {Page} page
  * @param {Item} item
  * @param {Looks} looks
  * @param {() => void} close
  */
-export function makeDetail(page, item, looks, close) {
+export function makeDetail(item, looks, close) {
   const { frame } = item;
   const json = jsonOf(frame);
   return [
     head(item, close),
-    item.repairs > 0 && notes(page, item.steps),
+    item.repairs > 0 && notes(item.steps),
     bytesPart(item, looks),
     changesPart(item),
     json !== undefined && h("section", {}, title("JSON", copyButton("Copy JSON", () => pretty(json))), tree(json)),
@@ -50,7 +50,7 @@ function head({ frame, hasTime }, close) {
     "div",
     { class: "detail-head" },
     h("h3", { tabIndex: -1 }, `Frame ${count(frame.n)}: ${frame.raw === "" ? NO_FRAME : visible(read(frame).kind)}`),
-    h("button", { type: "button", class: "quiet mini", "aria-label": "Close the frame", on: { click: close } }, "✕"),
+    h("button", { class: "quiet mini", "aria-label": "Close the frame", on: { click: close } }, "✕"),
     h("p", { class: "soft small" }, `${bytes(frame.size)} from byte ${count(frame.byte)}${when}`),
   );
 }
@@ -80,7 +80,7 @@ function bytesPart({ frame, steps, said }, looks) {
     columns.replaceChildren(...(steps.length ? [upstream, ours] : [ours]));
     toggle.setAttribute("aria-pressed", String(looks.isHex));
   };
-  const toggle = h("button", { type: "button", class: "quiet mini", on: {
+  const toggle = h("button", { class: "quiet mini", on: {
     click: () => {
       looks.isHex = !looks.isHex;
       fill();
@@ -120,57 +120,11 @@ function joined(parts) {
   return whole;
 }
 
-/**
- * @param {Page} page
- * @param {Step[]} steps
- */
-function notes(page, steps) {
+/** @param {Step[]} steps */
+function notes(steps) {
   const found = steps.slice(0, MOST_STEPS).flatMap((step) => step.notes);
-  return h("section", {}, title("Repairs"), h("ul", { class: "notes" }, found.map((note) => noteItem(page, note))));
-}
-
-/**
- * @param {Page} page
- * @param {StepNote} note
- */
-function noteItem(page, note) {
-  return h(
-    "li",
-    {},
-    h("div", {}, ruleLink(page, note.rule), " ", severityBadge(note.severity),
-      note.count > 1 && h("span", { class: "soft small" }, ` ${count(note.count)} times`)),
-    heardWanted(note),
-    mended(note),
-  );
-}
-
-/**
- * How it was repaired.
- *
- * @param {StepNote} note
- */
-export function mended({ mend, how }) {
-  const text = visible([mend, how].filter(Boolean).join(": "));
-  return h("div", { class: "small" }, h("span", { class: "soft" }, "repair: "), text);
-}
-
-/**
- * What was heard, and what a right server would have said.
- *
- * @param {{heard: string, wanted: string}} note
- */
-export function heardWanted({ heard, wanted }) {
-  return h(
-    "div",
-    { class: "small" },
-    heard && h("div", {}, h("span", { class: "soft" }, "heard "), h("code", { class: "was" }, shortly(heard))),
-    wanted && h("div", {}, h("span", { class: "soft" }, "wanted "), h("code", { class: "now" }, shortly(wanted))),
-  );
-}
-
-/** @param {string} text */
-function shortly(text) {
-  return visible(text.length > MOST_LETTERS ? `${text.slice(0, MOST_LETTERS)}…` : text);
+  const items = found.map((note) => ruleItem(note, note.count, mended(note)));
+  return h("section", {}, title("Repairs"), h("ul", { class: "repairs" }, items));
 }
 
 /**
@@ -184,7 +138,7 @@ function changesPart({ steps, said }) {
   if (!step || spoken.length > 1 || step.notes.length === 0) return null;
   const before = jsonOf(frameOf(step));
   const after = jsonOf(frameOf({ ...step, heard: said }));
-  if (!isObject(before) || !isObject(after)) return null;
+  if (!isRecord(before) || !isRecord(after)) return null;
   const rows = changes(before, after).map((change) =>
     h("tr", {}, h("th", { scope: "row", class: "mono" }, visible(change.path)),
       h("td", {}, h("code", { class: "was" }, value(change.before))),
@@ -206,7 +160,7 @@ function events(steps) {
   const found = steps.slice(0, MOST_STEPS).flatMap((step) => step.events).slice(0, MOST_EVENTS);
   if (found.length === 0) return null;
   const rows = found.map(({ type, ...fields }) =>
-    h("li", {}, h("span", { class: "badge" }, visible(type)), " ", h("code", {}, shortly(JSON.stringify(fields)))),
+    h("li", {}, badge(visible(type)), " ", h("code", {}, shortly(JSON.stringify(fields)))),
   );
   return h("section", {}, title("Events"), h("ul", { class: "events" }, rows));
 }

@@ -1,7 +1,7 @@
 // A list of frames with the detail of the chosen one. The live stream and a linted capture are both shown by it.
 
 import { fill, h } from "../dom.js";
-import { bytes, duration } from "../format.js";
+import { bytes, duration, NOTHING } from "../format.js";
 import { visible } from "../text.js";
 import { NO_FRAME, makeDetail } from "./detail.js";
 import { read } from "./reading.js";
@@ -21,7 +21,7 @@ const COLUMNS = ["#", "Time", "Gap", "Size", "Kind", "Fix", "Content"];
 const skimmed = new WeakMap();
 
 /** @type {Source} */
-const NOTHING = {
+const NO_FRAMES = {
   count: () => 0,
   item: () => {
     throw new Error("there is no frame");
@@ -29,26 +29,21 @@ const NOTHING = {
 };
 
 export class FrameView {
-  #page;
   #list;
   #detail;
   /** @type {Source} */
-  #source = NOTHING;
+  #source = NO_FRAMES;
   #looks = { isHex: false };
   #shown = "";
 
-  /**
-   * @param {Page} page
-   * @param {string} label
-   */
-  constructor(page, label) {
-    this.#page = page;
+  /** @param {string} label */
+  constructor(label) {
     this.#list = new VirtualList({
       label,
       columns: COLUMNS,
       paint: (cells, index, row) => paintRow(cells, this.#source.item(index), row),
       choose: () => this.#showDetail(),
-      open: () => this.#detail.querySelector("h3")?.focus(),
+      open: () => this.#focusDetail(),
     });
     this.#detail = h("div", { class: "detail", role: "region", "aria-label": "Frame", hidden: true });
     this.#detail.addEventListener("keydown", (event) => {
@@ -88,9 +83,15 @@ export class FrameView {
     const shown = `${index}/${item.steps.length}`;
     if (shown === this.#shown) return;
     this.#shown = shown;
+    const hadFocus = this.#detail.contains(document.activeElement);
     this.#detail.hidden = false;
-    fill(this.#detail, ...makeDetail(this.#page, item, this.#looks, () => this.#close()));
+    fill(this.#detail, ...makeDetail(item, this.#looks, () => this.#close()));
     this.#detail.scrollTop = 0;
+    if (hadFocus) this.#focusDetail();
+  }
+
+  #focusDetail() {
+    this.#detail.querySelector("h3")?.focus();
   }
 
   #hide() {
@@ -114,8 +115,8 @@ function paintRow(cells, { frame, hasTime, repairs, said }, row) {
   const { kind, preview } = frame.raw === "" ? { kind: NO_FRAME, preview: oneLine(said) } : skim(frame);
   const texts = [
     String(frame.n),
-    hasTime ? duration(frame.at) : "–",
-    hasTime ? gapText(frame.gap) : "–",
+    hasTime ? duration(frame.at) : NOTHING,
+    hasTime ? gapText(frame.gap) : NOTHING,
     bytes(frame.size),
     kind,
     repairs ? `✎ ${repairs}` : "",

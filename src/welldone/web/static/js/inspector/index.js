@@ -1,16 +1,18 @@
 // The stream inspector: what goes over the wire, frame by frame, beside the chat.
 
+import { badge } from "../badge.js";
+import { copyButton } from "../clipboard.js";
 import { toast } from "../dialog.js";
 import { fill, h } from "../dom.js";
+import { save } from "../files.js";
 import { clock, count, duration } from "../format.js";
+import { Rules } from "../rules.js";
 import { visible } from "../text.js";
-import { copyButton, save } from "./clipboard.js";
 import { Entry, trim } from "./entry.js";
 import { FrameView } from "./frames.js";
 import { LintView } from "./lint.js";
 import { NOT_KNOWN, RepairsView } from "./repairs.js";
 import { RequestView } from "./request.js";
-import { Rules } from "./rule.js";
 import { SideSwitch } from "./sides.js";
 import { makeTabs } from "./tabs.js";
 import { TimelineView } from "./timeline.js";
@@ -61,8 +63,8 @@ class Inspector {
     this.root = root;
     this.page = page;
     this.#rules = new Rules(page);
-    this.#frames = new FrameView(page, "Frames");
-    this.#repairs = new RepairsView(page, this.#rules, (step) => this.#showStep(step));
+    this.#frames = new FrameView("Frames");
+    this.#repairs = new RepairsView(this.#rules, (step) => this.#showStep(step));
     this.#request = new RequestView(page);
     this.#lint = new LintView(page);
     const rooms = {
@@ -89,13 +91,13 @@ class Inspector {
       h("h2", {}, "Stream inspector"),
       h("label", { for: "exchange-choice", class: "sr-only" }, "Exchange"),
       this.#choice,
-      h("button", { type: "button", class: "quiet mini insp-close", "aria-label": "Close inspector",
+      h("button", { class: "quiet mini insp-close", "aria-label": "Close inspector",
         on: { click: () => this.page.bus.dispatchEvent(new Event("close-inspector")) } }, "✕"),
     );
   }
 
   #framesRoom() {
-    const saveButton = h("button", { type: "button", class: "quiet mini", title: "Save what is listed as a trace",
+    const saveButton = h("button", { class: "quiet mini", title: "Save what is listed as a trace",
       on: { click: () => this.#save() } }, "Save trace");
     const tools = h("div", { class: "frames-tools" }, this.#sides.element,
       saveButton, copyButton("Copy", () => this.#listed()));
@@ -249,9 +251,9 @@ class Inspector {
 
 /** @param {Attempt} attempt */
 function attemptItem({ server, status, error, began_s, is_local }) {
-  const tone = error || (status ?? 0) >= 400 ? "bad" : "good";
-  const answer = status === null ? "no answer" : String(status);
-  return h("li", { class: "small" }, h("span", { class: `badge ${tone}` }, answer),
+  const tone = error || (status ?? 0) >= 400 ? "bad" : status === null ? "" : "good";
+  const answer = status !== null ? String(status) : error ? "no answer" : "no answer yet";
+  return h("li", { class: "small" }, badge(answer, tone),
     ` ${visible(server)}${is_local ? " (local model)" : ""}, asked at ${duration(began_s * 1000)}`,
     error && error !== answer && h("span", { class: "is-error" }, `: ${visible(error)}`));
 }
@@ -278,7 +280,7 @@ function whyEmpty(entry, side) {
 
 /** @param {Entry} entry */
 function whyNothingSent({ exchange }) {
-  if (exchange.error) return exchange.error;
+  if (exchange.error) return visible(exchange.error);
   if (exchange.droppedFrames) return `${count(exchange.droppedFrames)} more frames came than the page keeps.`;
   return exchange.frames.length || exchange.outcome !== "running" ? "" : "Waiting for the first frame …";
 }

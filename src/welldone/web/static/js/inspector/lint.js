@@ -1,13 +1,15 @@
 // A captured stream, pasted or dropped: what is wrong with it, and how it reads when it is fixed.
 
 import { ApiError } from "../api.js";
+import { badge } from "../badge.js";
+import { copyButton } from "../clipboard.js";
 import { fill, h } from "../dom.js";
+import { pick, read, save } from "../files.js";
 import { bytes, count } from "../format.js";
 import { sizeOf } from "../sse.js";
-import { copyButton, save } from "./clipboard.js";
-import { heardWanted } from "./detail.js";
+import { visible } from "../text.js";
 import { FrameView } from "./frames.js";
-import { ruleLink, severityBadge } from "./rule.js";
+import { line, ruleItem } from "./ruleitem.js";
 import { upstreamSource } from "./sources.js";
 
 /** What the server takes. */
@@ -17,11 +19,11 @@ const MOST_LINKS = 8;
 /** What is put into the text field of a file; more makes browsers slow. The file itself is sent as it is. */
 const MOST_SHOWN = 200_000;
 const ENDPOINTS = ["chat", "completions", "responses", "messages"];
-const VERDICTS = {
+const VERDICTS = /** @type {const} */ ({
   right: { tone: "good", name: "Right:", text: "every client reads it as it was meant." },
   lax: { tone: "warn", name: "Lax:", text: "most clients cope with it." },
   wrong: { tone: "bad", name: "Wrong:", text: "it breaks clients." },
-};
+});
 
 /**
  * What is to be linted, exactly: a text field would change its line ends.
@@ -35,31 +37,31 @@ export class LintView {
     placeholder: "data: {\"choices\": … — paste a stream here, or drop a file" });
   #endpoint = h("select", {}, h("option", { value: "" }, "guess it"),
     ENDPOINTS.map((name) => h("option", { value: name }, name)));
-  #file = h("input", { type: "file", hidden: true, "aria-hidden": "true", tabIndex: -1 });
   #about = h("p", { class: "small soft", role: "status" });
   #result = h("div", { class: "lint-result" });
   #frames;
-  #button = h("button", { type: "button", class: "primary", on: { click: () => void this.#lint() } }, "Lint and fix");
-  #saveButton = h("button", { type: "button", disabled: true, on: { click: () => this.#save() } }, "Save fixed");
+  #button = h("button", { class: "primary", on: { click: () => void this.#lint() } }, "Lint and fix");
+  #saveButton = h("button", { disabled: true, on: { click: () => this.#save() } }, "Save fixed");
   /** @type {Loaded | null} */
   #loaded = null;
   /** @type {Linted | null} */
   #linted = null;
+  /** Of the question that was asked last: the answer to an older one is not wanted. */
+  #abort = new AbortController();
 
   /** @param {Page} page */
   constructor(page) {
     this.#page = page;
-    this.#frames = new FrameView(page, "Frames of the capture");
+    this.#frames = new FrameView("Frames of the capture");
     this.#frames.element.hidden = true;
     this.#text.addEventListener("input", () => this.#typed());
-    this.#file.addEventListener("change", () => this.#chosen());
-    const openButton = h("button", { type: "button", on: { click: () => this.#file.click() } }, "Open file");
+    const openButton = h("button", { on: { click: () => void this.#pick() } }, "Open file");
     this.element = h(
       "div",
       { class: "insp-scroll lint-view" },
       h("label", { for: "lint-text" }, "Captured stream"),
       this.#text,
-      h("div", { class: "lint-tools" }, this.#button, openButton, this.#saveButton, this.#file,
+      h("div", { class: "lint-tools" }, this.#button, openButton, this.#saveButton,
         h("label", { class: "lint-endpoint" }, "Endpoint", this.#endpoint)),
       this.#about,
       this.#result,
@@ -75,11 +77,8 @@ export class LintView {
 
   /** @param {File} file */
   async openFile(file) {
-    if (file.size > MOST_BYTES) {
-      this.#tell(`${file.name} has ${bytes(file.size)}; ${bytes(MOST_BYTES)} are the most that is linted here.`, true);
-      return;
-    }
-    const data = new Uint8Array(await file.arrayBuffer());
+    const data = await read(file, MOST_BYTES);
+    if (!data) return;
     this.#load({ name: file.name, size: data.length, base64: base64(data) }, new TextDecoder().decode(data));
     await this.#lint();
   }
@@ -96,15 +95,15 @@ export class LintView {
    */
   #load(loaded, text) {
     this.#loaded = loaded;
+    this.#button.disabled = false;
     this.#text.value = text.slice(0, MOST_SHOWN);
     const isCut = text.length > MOST_SHOWN;
     this.#tell(`${loaded.name}, ${bytes(loaded.size)}, is linted as it is${isCut ? "; its start is shown" : ""}.`);
   }
 
-  #chosen() {
-    const [file] = this.#file.files ?? [];
-    // The same file may be chosen once more, when it has changed.
-    if (file) void this.openFile(file).then(() => (this.#file.value = ""));
+  async #pick() {
+    const file = await pick();
+    if (file) await this.openFile(file);
   }
 
   #typed() {
@@ -121,7 +120,7 @@ export class LintView {
    * @param {boolean} [isError]
    */
   #tell(text, isError = false) {
-    this.#about.textContent = text;
+    this.#about.textContent = visible(text);
     this.#about.classList.toggle("is-error", isError);
   }
 
@@ -134,14 +133,16 @@ export class LintView {
     const { text, base64: data, request } = loaded;
     const endpoint = this.#endpoint.value || undefined;
     const asked = { ...(data === undefined ? { capture: text } : { capture_base64: data }), endpoint, request };
-    this.#button.disabled = true;
+    this.#abort.abort();
+    this.#abort = new AbortController();
+    const { signal } = this.#abort;
     try {
-      this.#show(await this.#page.json("page/api/lint", { json: asked }));
+      this.#show(await this.#page.json("page/api/lint", { json: asked, signal }));
     } catch (error) {
+      if (signal.aborted) return;
       this.#clear();
       this.#tell(error instanceof ApiError ? error.message : "The server cannot be reached.", true);
     }
-    this.#button.disabled = false;
   }
 
   #clear() {
@@ -161,12 +162,12 @@ export class LintView {
     const { findings, error } = linted;
     fill(
       this.#result,
-      h("p", { class: "lint-verdict", role: "status" },
-        h("span", { class: `badge ${tone}` }, name), ` ${text} `,
+      h("p", { role: "status" },
+        badge(name, tone), ` ${text} `,
         h("span", { class: "soft small" }, `Read as ${linted.endpoint}, ${linted.form}.`),
         copyButton("Copy fixed", () => linted.fixed, "Copy fixed")),
       linted.is_cut && h("p", { class: "small" }, "Not all of its frames are listed: there are too many."),
-      error && h("p", { class: "small" }, `It carries an error: ${error.message}`),
+      error && h("p", { class: "small" }, `It carries an error: ${visible(error.message)}`),
       findings.length > 0 && h("ul", { class: "repairs", "aria-label": "Findings" },
         byRule(findings).map((same) => this.#finding(same))),
     );
@@ -177,14 +178,10 @@ export class LintView {
     const first = /** @type {Finding} */ (same[0]);
     const framed = same.filter(({ frame }) => frame !== null);
     const left = framed.length - MOST_LINKS;
-    return h(
-      "li",
-      {},
-      h("div", { class: "repair-head" }, ruleLink(this.#page, first.rule), severityBadge(first.severity),
-        h("span", { class: "badge" }, `× ${count(same.length)}`)),
-      heardWanted(first),
-      first.hurts.length > 0 &&
-        h("div", { class: "small" }, h("span", { class: "soft" }, "hurts: "), first.hurts.join("; ")),
+    return ruleItem(
+      first,
+      same.length,
+      first.hurts.length > 0 && line("hurts: ", first.hurts.join("; ")),
       h("div", { class: "small frame-links" }, framed.length === 0 && "in the reply as a whole",
         framed.slice(0, MOST_LINKS).map((finding) => this.#frameLink(finding)), left > 0 && `and ${count(left)} more`),
     );
@@ -192,7 +189,7 @@ export class LintView {
 
   /** @param {Finding} finding */
   #frameLink(finding) {
-    return h("button", { type: "button", class: "link", on: { click: () => this.#choose(finding) } },
+    return h("button", { class: "link", on: { click: () => this.#choose(finding) } },
       `frame ${count(finding.frame ?? 0)}`);
   }
 

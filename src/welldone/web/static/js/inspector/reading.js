@@ -1,6 +1,8 @@
 // What a frame is for a person who skims a list: its kind, and the text that it carries. It reads what servers really
 // send, in every dialect, and gives up on nothing: what it does not know has the name that the server gave it.
 
+import { isRecord } from "../record.js";
+
 /** @typedef {import("../sse.js").Frame} Frame */
 /** @typedef {{prompt: number | null, completion: number | null}} Tokens */
 /**
@@ -22,7 +24,7 @@ export function read(frame) {
   if (frame.data?.trim() === "[DONE]") return plain("[DONE]", "");
   if (frame.isComment) return plain("comment", frame.raw.trim());
   const json = jsonOf(frame);
-  if (!isObject(json)) return plain(frame.data === null ? frame.event || "other" : "not JSON", frame.data ?? frame.raw);
+  if (!isRecord(json)) return plain(frame.data === null ? frame.event || "other" : "not JSON", frame.data ?? frame.raw);
   const said = readObject(json, frame.event);
   const first = said[0] ?? { kind: frame.event || "empty", text: "" };
   return {
@@ -67,8 +69,8 @@ function readObject(json, event) {
   /** @type {Said[]} */
   const said = [];
   if (json.error) said.push({ kind: "error", text: errorText(json.error) });
-  if (Array.isArray(json.choices)) said.push(...json.choices.filter(isObject).flatMap(readChoice));
-  else if (isObject(json.message) && json.done !== undefined) said.push(...readParts(json.message));
+  if (Array.isArray(json.choices)) said.push(...json.choices.filter(isRecord).flatMap(readChoice));
+  else if (isRecord(json.message) && json.done !== undefined) said.push(...readParts(json.message));
   else if (type && !json.error) said.push(readTyped(json, type));
   const tokens = tokensOf(json);
   if (tokens) said.push({ kind: "usage", text: `${tokens.prompt ?? "?"} + ${tokens.completion ?? "?"} tokens` });
@@ -88,7 +90,7 @@ function rank(kind) {
  */
 function readChoice(choice) {
   const parts = choice.delta ?? choice.message;
-  const said = isObject(parts) ? readParts(parts) : [];
+  const said = isRecord(parts) ? readParts(parts) : [];
   if (typeof choice.text === "string" && choice.text) said.push({ kind: "text", text: choice.text });
   if (choice.finish_reason) said.push({ kind: "finish", text: String(choice.finish_reason) });
   if (choice.index) for (const one of said) one.text = `[${choice.index}] ${one.text}`;
@@ -102,7 +104,7 @@ function readChoice(choice) {
 function readParts(parts) {
   /** @type {Said[]} */
   const said = [];
-  for (const call of Array.isArray(parts.tool_calls) ? parts.tool_calls.filter(isObject) : []) {
+  for (const call of Array.isArray(parts.tool_calls) ? parts.tool_calls.filter(isRecord) : []) {
     said.push({ kind: "tool call", text: callText(call) });
   }
   if (parts.function_call) said.push({ kind: "tool call", text: callText({ function: parts.function_call }) });
@@ -118,7 +120,7 @@ function readParts(parts) {
 
 /** @param {Record<string, unknown>} call */
 function callText(call) {
-  const asked = isObject(call.function) ? call.function : {};
+  const asked = isRecord(call.function) ? call.function : {};
   const named = typeof asked.name === "string" && asked.name ? `${asked.name} ` : "";
   return named + textOf(asked.arguments ?? "");
 }
@@ -134,7 +136,7 @@ function readTyped(json, type) {
   const { delta } = json;
   if (type === "response.failed" || type === "error") return { kind: "error", text: errorText(json.response ?? json) };
   if (typeof delta === "string") return { kind: deltaKind(type), text: delta };
-  if (isObject(delta)) {
+  if (isRecord(delta)) {
     const text = delta.text ?? delta.thinking ?? delta.partial_json ?? delta.stop_reason ?? "";
     const kind = delta.stop_reason ? "finish" : deltaKind(String(delta.type ?? type));
     return { kind, text: textOf(text) };
@@ -152,7 +154,7 @@ function deltaKind(type) {
 
 /** @param {unknown} part */
 function briefly(part) {
-  if (!isObject(part)) return "";
+  if (!isRecord(part)) return "";
   return [part.type, part.name].filter((word) => typeof word === "string").join(" ");
 }
 
@@ -161,14 +163,14 @@ function briefly(part) {
  * @returns {string}
  */
 function errorText(error) {
-  if (!isObject(error)) return textOf(error);
-  return error.message === undefined && isObject(error.error) ? errorText(error.error) : textOf(error.message ?? error);
+  if (!isRecord(error)) return textOf(error);
+  return error.message === undefined && isRecord(error.error) ? errorText(error.error) : textOf(error.message ?? error);
 }
 
 /** @param {Record<string, unknown>} json */
 function tokensOf(json) {
-  const holders = [json, json.response, json.message].filter(isObject);
-  const usage = holders.map((holder) => holder.usage).find(isObject) ?? json;
+  const holders = [json, json.response, json.message].filter(isRecord);
+  const usage = holders.map((holder) => holder.usage).find(isRecord) ?? json;
   const prompt = number(usage.prompt_tokens ?? usage.input_tokens ?? usage.prompt_eval_count);
   const completion = number(usage.completion_tokens ?? usage.output_tokens ?? usage.eval_count);
   return prompt === null && completion === null ? null : { prompt, completion };
@@ -182,12 +184,4 @@ function number(value) {
 /** @param {unknown} value */
 function textOf(value) {
   return typeof value === "string" ? value : JSON.stringify(value);
-}
-
-/**
- * @param {unknown} value
- * @returns {value is Record<string, unknown>}
- */
-export function isObject(value) {
-  return typeof value === "object" && value !== null && !Array.isArray(value);
 }

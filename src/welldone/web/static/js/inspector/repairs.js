@@ -2,8 +2,7 @@
 
 import { fill, h } from "../dom.js";
 import { count } from "../format.js";
-import { heardWanted, mended } from "./detail.js";
-import { ruleLink, severityBadge } from "./rule.js";
+import { line, mended, ruleItem } from "./ruleitem.js";
 
 /** @typedef {{note: StepNote, count: number, first: number}} Repaired `first`: the first step with it */
 
@@ -36,18 +35,15 @@ export class Repairs {
 }
 
 export class RepairsView {
-  #page;
   #rules;
   #select;
   #shown = "";
 
   /**
-   * @param {Page} page
-   * @param {import("./rule.js").Rules} rules
+   * @param {import("../rules.js").Rules} rules
    * @param {(step: number) => void} select shows a step of the upstream
    */
-  constructor(page, rules, select) {
-    this.#page = page;
+  constructor(rules, select) {
     this.#rules = rules;
     this.#select = select;
     this.element = h("div", { class: "insp-scroll" });
@@ -74,20 +70,11 @@ export class RepairsView {
 
   /** @param {Repaired} repaired */
   #item({ note, count: times, first }) {
-    const hurts = h("div", { class: "small" });
+    const hurts = h("div");
     void this.#hurts(note.rule, hurts);
-    const go = h("button", { type: "button", class: "link", on: { click: () => this.#select(first) } },
+    const go = h("button", { class: "link", on: { click: () => this.#select(first) } },
       `upstream's frame ${count(first + 1)}`);
-    return h(
-      "li",
-      {},
-      h("div", { class: "repair-head" }, ruleLink(this.#page, note.rule), severityBadge(note.severity),
-        h("span", { class: "badge" }, `× ${count(times)}`)),
-      heardWanted(note),
-      mended(note),
-      hurts,
-      h("div", { class: "small" }, h("span", { class: "soft" }, "first in "), go),
-    );
+    return ruleItem(note, times, mended(note), hurts, line("first in ", go));
   }
 
   /**
@@ -97,7 +84,7 @@ export class RepairsView {
   async #hurts(rule, room) {
     try {
       const { hurts } = await this.#rules.find(rule);
-      if (hurts.length) fill(room, h("span", { class: "soft" }, "hurts: "), hurts.join("; "));
+      if (hurts.length) fill(room, line("hurts: ", hurts.join("; ")));
     } catch {
       // The list is whole without it: the rule's own page says why it cannot be had.
     }

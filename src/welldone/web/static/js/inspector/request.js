@@ -1,8 +1,8 @@
 // The request of an exchange: its JSON, and the same request for other programs.
 
+import { copyButton } from "../clipboard.js";
 import { fill, h } from "../dom.js";
 import { visible } from "../text.js";
-import { copyButton } from "./clipboard.js";
 import { curl, javascript, literal, python } from "./snippets.js";
 import { makeTabs } from "./tabs.js";
 

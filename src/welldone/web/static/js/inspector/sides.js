@@ -6,6 +6,7 @@ import { count } from "../format.js";
 /** @typedef {"sent" | "upstream"} Side */
 
 const NAMES = /** @type {const} */ ({ sent: "Sent to you", upstream: "Upstream" });
+const HINTS = { sent: "What came out of welldone, repaired", upstream: "What the model's server said, as it came" };
 const SIDES = /** @type {Side[]} */ (Object.keys(NAMES));
 
 export class SideSwitch {
@@ -15,7 +16,7 @@ export class SideSwitch {
   /** @param {(side: Side) => void} choose */
   constructor(choose) {
     this.#buttons = SIDES.map((side) =>
-      h("button", { type: "button", class: "mini", on: { click: () => choose(side) } },
+      h("button", { class: "mini", title: HINTS[side], on: { click: () => choose(side) } },
         NAMES[side], this.#counts[side]),
     );
     this.element = h("div", { class: "sides", role: "group", "aria-label": "Frames of" }, this.#buttons);

@@ -59,6 +59,6 @@ export function frameOf(step, before) {
 }
 
 /** @param {Step[]} steps */
-export function countRepairs(steps) {
+function countRepairs(steps) {
   return steps.reduce((sum, step) => sum + step.notes.reduce((inner, note) => inner + note.count, 0), 0);
 }

@@ -24,7 +24,7 @@ export function makeTabs(label, rooms, shows = () => {}) {
   const names = Object.keys(rooms);
   const marks = names.map(() => h("span", { class: "badge warn", "aria-hidden": "true", hidden: true }));
   const tabs = names.map((name, place) =>
-    h("button", { type: "button", class: "quiet mini insp-tab", role: "tab", id: `${id}-tab-${place}`,
+    h("button", { class: "quiet mini insp-tab", role: "tab", id: `${id}-tab-${place}`,
       "aria-controls": `${id}-panel-${place}`, on: { click: () => show(name) } }, name, marks[place]),
   );
   const panels = names.map((name, place) =>

@@ -6,6 +6,7 @@ import { gapFigures, upstreamDots } from "./gaps.js";
 
 /** @typedef {import("./entry.js").Entry} Entry */
 /** @typedef {import("./gaps.js").Dot} Dot */
+/** @typedef {ReturnType<typeof gapFigures>} Figures */
 
 /** It is drawn anew at most so often: with 50,000 dots that is work. */
 const REDRAW_MS = 250;
@@ -19,7 +20,7 @@ const LINES_MS = [0.1, 1, 10, 100, 1_000, 10_000, 100_000];
 export class TimelineView {
   #canvas = h("canvas", { class: "timeline", "aria-hidden": "true" });
   #words = h("p", { class: "small", role: "status" });
-  #figures = h("div", { class: "timeline-figures" });
+  #figures = h("div");
   #slider = h("input", { type: "range", min: "0", max: "0", value: "0", "aria-label": "Frame on the timeline" });
   #told = h("output", { class: "small mono" }, "Move along the timeline to read it.");
   /** @type {Entry | null} */
@@ -57,25 +58,25 @@ export class TimelineView {
     this.#drawn = [entry.exchange.tape, frames.length, entry.tape.steps.length].join();
     this.#drawnAt = performance.now();
     const upstream = upstreamDots(entry.tape.steps);
-    this.#say(entry, upstream);
+    const ours = gapFigures(frames);
+    this.#say(entry, ours, gapFigures(upstream));
     this.#slider.max = String(Math.max(0, frames.length - 1));
-    new Plot(this.#canvas, frames, upstream).draw(entry.totals.firstTokenAt);
+    new Plot(this.#canvas, frames, upstream).draw(entry.totals.firstTokenAt, ours.stalls);
   }
 
   /**
    * @param {Entry} entry
-   * @param {Dot[]} upstream
+   * @param {Figures} ours
+   * @param {Figures} theirs
    */
-  #say({ exchange, totals }, upstream) {
-    const ours = gapFigures(exchange.frames);
-    const theirs = gapFigures(upstream);
+  #say({ exchange, totals }, ours, theirs) {
     const names = ["Gaps", "p50", "p95", "max", "stalls"];
-    const row = (/** @type {string} */ name, /** @type {ReturnType<typeof gapFigures>} */ { p50, p95, max, stalls }) =>
+    const row = (/** @type {string} */ name, /** @type {Figures} */ { p50, p95, max, stalls }) =>
       h("tr", {}, h("th", { scope: "row" }, name), [duration(p50), duration(p95), duration(max), count(stalls.length)]
         .map((text) => h("td", { class: "number" }, text)));
     const titles = names.map((name) => h("th", { scope: "col", class: name === "Gaps" ? "" : "number" }, name));
     fill(this.#figures, h("table", {}, h("thead", {}, h("tr", {}, titles)),
-      h("tbody", {}, row("Sent to you", ours), upstream.length > 0 && row("Upstream", theirs))));
+      h("tbody", {}, row("Sent to you", ours), theirs.max !== null && row("Upstream", theirs))));
     const stalls = ours.stalls.slice(0, 5).map((dot) => `${duration(dot.gap)} before ${duration(dot.at)}`);
     this.#words.textContent =
       `The first token came after ${duration(totals.firstTokenAt)}, ${count(exchange.frames.length)} frames in ` +
@@ -140,8 +141,11 @@ class Plot {
     this.lines = LINES_MS.slice(0, Math.max(3, LINES_MS.findIndex((line) => line >= longest) + 1 || LINES_MS.length));
   }
 
-  /** @param {number | null} firstTokenAt */
-  draw(firstTokenAt) {
+  /**
+   * @param {number | null} firstTokenAt
+   * @param {Dot[]} stalls
+   */
+  draw(firstTokenAt, stalls) {
     this.axes();
     if (firstTokenAt !== null) this.mark(firstTokenAt, "TTFT");
     this.pen.strokeStyle = this.colour("--violet");
@@ -149,7 +153,7 @@ class Plot {
     this.pen.fillStyle = this.colour("--info");
     for (const dot of this.sent) this.pen.fillRect(this.x(dot.at) - 1.5, this.y(dot.gap) - 1.5, 3, 3);
     this.pen.fillStyle = this.colour("--bad");
-    for (const dot of gapFigures(this.sent).stalls) this.triangle(this.x(dot.at), this.y(dot.gap));
+    for (const dot of stalls) this.triangle(this.x(dot.at), this.y(dot.gap));
   }
 
   axes() {

@@ -1,6 +1,7 @@
 // The figures of one exchange, kept while its frames arrive.
 
-import { bytes, count, duration, rate } from "../format.js";
+import { bytes, count, duration, NOTHING, rate } from "../format.js";
+import { tokensPerSecond } from "../speed.js";
 import { read } from "./reading.js";
 
 /** @typedef {import("../exchange.js").Exchange} Exchange */
@@ -13,6 +14,7 @@ const OUTCOMES = /** @type {const} */ ({
   stopped: { value: "stopped", tone: "warn" },
   failed: { value: "failed", tone: "bad" },
 });
+const BROKEN = /** @type {const} */ ({ value: "broken", tone: "bad" }); // the stream itself said so
 
 /** What frames told so far. */
 export class Totals {
@@ -26,11 +28,13 @@ export class Totals {
   prompt = null;
   /** @type {number | null} */
   completion = null;
+  hasError = false;
 
   /** @param {Frame} frame */
   add(frame) {
     this.read += 1;
-    const { isToken, tokens } = read(frame);
+    const { kind, isToken, tokens } = read(frame);
+    if (kind === "error") this.hasError = true;
     if (isToken) {
       this.firstTokenAt ??= frame.at;
       this.lastTokenAt = frame.at;
@@ -39,10 +43,8 @@ export class Totals {
     this.completion = tokens?.completion ?? this.completion;
   }
 
-  /** Tokens per second, from the first to the last; null where they came at once, or nobody counted them. */
   get rate() {
-    const span = (this.lastTokenAt ?? 0) - (this.firstTokenAt ?? 0);
-    return this.completion && span > 0 ? this.completion / (span / 1000) : null;
+    return tokensPerSecond(this.completion, this.firstTokenAt, this.lastTokenAt);
   }
 }
 
@@ -56,17 +58,21 @@ export class Totals {
  */
 export function figures(exchange, totals, repairs) {
   const { status, requestId } = exchange;
-  const tokens = [totals.prompt, totals.completion].map((value) => (value === null ? "–" : count(value)));
   return [
-    { label: "Outcome", ...OUTCOMES[exchange.outcome] },
-    { label: "Status", value: String(status ?? "–"), ...((status ?? 0) >= 400 ? { tone: "bad" } : {}) },
+    { label: "Outcome", ...(exchange.outcome === "whole" && totals.hasError ? BROKEN : OUTCOMES[exchange.outcome]) },
+    { label: "Status", value: String(status ?? NOTHING), ...((status ?? 0) >= 400 ? { tone: "bad" } : {}) },
     { label: "TTFT", value: duration(totals.firstTokenAt) },
     { label: "Time", value: duration(exchange.endedAt ?? (exchange.began ? exchange.now() : null)) },
     { label: "Frames", value: count(exchange.frameCount) },
     { label: "Bytes", value: bytes(exchange.bytes) },
-    { label: "Tokens in + out", value: tokens.join(" + ") },
+    { label: "Tokens in + out", value: tokens(totals) },
     { label: "Tokens/s", value: rate(totals.rate) },
-    { label: "Repairs", value: repairs === null ? "–" : count(repairs), ...(repairs ? { tone: "warn" } : {}) },
+    { label: "Repairs", value: count(repairs), ...(repairs ? { tone: "warn" } : {}) },
     ...(requestId === null ? [] : [{ label: "Request id", value: requestId, copies: true }]),
   ];
+}
+
+/** @param {Totals} totals */
+function tokens({ prompt, completion }) {
+  return prompt === null && completion === null ? NOTHING : `${count(prompt)} + ${count(completion)}`;
 }

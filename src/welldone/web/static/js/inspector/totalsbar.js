@@ -1,7 +1,7 @@
 // The totals as they are shown. Their places stay while the values change, so that one can be read or copied.
 
+import { copy } from "../clipboard.js";
 import { fill, h } from "../dom.js";
-import { copy } from "./clipboard.js";
 
 /** @typedef {import("./totals.js").Figure} Figure */
 
@@ -35,7 +35,7 @@ export class TotalsBar {
 
 /** @param {string} label */
 function copyable(label) {
-  const button = h("button", { type: "button", class: "link mono", title: `Copy the ${label.toLowerCase()}` });
+  const button = h("button", { class: "link mono", title: `Copy the ${label.toLowerCase()}` });
   button.addEventListener("click", () => void copy(button.textContent ?? ""));
   return button;
 }

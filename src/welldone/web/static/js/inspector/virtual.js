@@ -2,8 +2,9 @@
 
 import { h } from "../dom.js";
 
-/** As in the style sheet. */
+/** How high a row is, as in the style sheet; a finger needs more room than a pointer. */
 const ROW_PX = 24;
+const FINGER_ROW_PX = 36;
 /** Rows above and below what can be seen, so that fast scrolling shows no holes. */
 const SPARE = 8;
 /** More rows than any screen shows. */
@@ -31,6 +32,7 @@ export class VirtualList {
   #chosen = -1;
   #putTop = 0;
   #id = `list-${++lists}`;
+  #rowPx = matchMedia("(pointer: coarse)").matches ? FINGER_ROW_PX : ROW_PX;
 
   /** @param {Looks} looks */
   constructor(looks) {
@@ -64,7 +66,7 @@ export class VirtualList {
     if (count !== this.#count) {
       this.#count = count;
       this.#grid.setAttribute("aria-rowcount", String(count + 1));
-      this.#space.style.height = `${count * ROW_PX}px`;
+      this.#space.style.height = `${count * this.#rowPx}px`;
     }
     if (this.isFollowing) this.#scrollTo(this.#grid.scrollHeight);
     this.paint();
@@ -93,8 +95,9 @@ export class VirtualList {
 
   /** Paint the rows that can be seen. */
   paint() {
-    const first = Math.max(0, Math.floor(this.#grid.scrollTop / ROW_PX) - SPARE);
-    const wanted = Math.min(Math.ceil(this.#grid.clientHeight / ROW_PX) + 2 * SPARE, MOST_ROWS, this.#count - first);
+    const first = Math.max(0, Math.floor(this.#grid.scrollTop / this.#rowPx) - SPARE);
+    const seen = Math.ceil(this.#grid.clientHeight / this.#rowPx);
+    const wanted = Math.min(seen + 2 * SPARE, MOST_ROWS, this.#count - first);
     while (this.#pool.length < wanted) this.#addRow();
     this.#pool.forEach(({ row, cells }, place) => {
       row.hidden = place >= wanted;
@@ -122,7 +125,7 @@ export class VirtualList {
     row.dataset.index = String(index);
     row.setAttribute("aria-rowindex", String(index + 2));
     row.setAttribute("aria-selected", String(index === this.#chosen));
-    row.style.transform = `translateY(${index * ROW_PX}px)`;
+    row.style.transform = `translateY(${index * this.#rowPx}px)`;
     this.#looks.paint(cells, index, row);
   }
 
@@ -133,8 +136,9 @@ export class VirtualList {
 
   #scrolled() {
     const { scrollTop, clientHeight, scrollHeight } = this.#grid;
+    const isAtEnd = scrollTop + clientHeight > scrollHeight - this.#rowPx;
     // What we did ourselves says nothing about the reader.
-    if (Math.abs(scrollTop - this.#putTop) > 1) this.isFollowing = scrollTop + clientHeight > scrollHeight - ROW_PX;
+    if (Math.abs(scrollTop - this.#putTop) > 1) this.isFollowing = isAtEnd;
     this.#putTop = scrollTop;
     this.paint();
   }
@@ -148,11 +152,11 @@ export class VirtualList {
   /** @param {number} index */
   #reveal(index) {
     const { scrollTop, clientHeight } = this.#grid;
-    const top = index * ROW_PX;
+    const top = index * this.#rowPx;
     // The titles stay above the rows, and take the room of one.
-    const room = clientHeight - ROW_PX;
+    const room = clientHeight - this.#rowPx;
     if (top < scrollTop) this.#scrollTo(top);
-    else if (top + ROW_PX > scrollTop + room) this.#scrollTo(top + ROW_PX - room);
+    else if (top + this.#rowPx > scrollTop + room) this.#scrollTo(top + this.#rowPx - room);
   }
 
   /** @param {MouseEvent} event */
@@ -164,7 +168,7 @@ export class VirtualList {
   /** @param {KeyboardEvent} event */
   #key(event) {
     if (event.target !== this.#grid || event.altKey || event.ctrlKey || event.metaKey) return;
-    const page = Math.max(1, Math.floor(this.#grid.clientHeight / ROW_PX) - 2);
+    const page = Math.max(1, Math.floor(this.#grid.clientHeight / this.#rowPx) - 2);
     const at = this.#chosen;
     /** @type {Record<string, () => void>} */
     const keys = {

@@ -1,6 +1,7 @@
 // The inside of a paragraph: emphasis, code, links. Each part of the text is looked at a bounded number of times, so
 // that no text takes longer than its length.
 
+import { characterBefore } from "../text.js";
 import { entityAt } from "./entities.js";
 import { safeHref } from "./links.js";
 
@@ -410,7 +411,7 @@ function addText(inlines, text) {
  * @param {string} sign
  */
 function flanks(text, at, length, sign) {
-  const before = at > 0 ? lastCharacter(text, at) : " ";
+  const before = at > 0 ? characterBefore(text, at) : " ";
   const after = at + length < text.length ? String.fromCodePoint(text.codePointAt(at + length) ?? 32) : " ";
   const [isSpaceBefore, isSpaceAfter] = [SPACE.test(before), SPACE.test(after)];
   const [isSignBefore, isSignAfter] = [SIGN.test(before), SIGN.test(after)];
@@ -419,16 +420,6 @@ function flanks(text, at, length, sign) {
   // An underscore within a word is part of the word.
   if (sign !== "_") return { canOpen: isLeft, canClose: isRight };
   return { canOpen: isLeft && (!isRight || isSignBefore), canClose: isRight && (!isLeft || isSignAfter) };
-}
-
-/**
- * @param {string} text
- * @param {number} at
- */
-function lastCharacter(text, at) {
-  const unit = text.charCodeAt(at - 1);
-  const isPair = unit >= 0xdc00 && unit <= 0xdfff && at > 1;
-  return text.slice(isPair ? at - 2 : at - 1, at);
 }
 
 /**

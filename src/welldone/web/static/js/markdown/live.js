@@ -2,7 +2,7 @@
 // screen is painted.
 
 import { h } from "../dom.js";
-import { isLow, pieces } from "../text.js";
+import { firstPiece, isLow } from "../text.js";
 import { CodeBlock } from "./code.js";
 import { codeLine, cutBlocks, isFenceEnd } from "./parse.js";
 import { Plain } from "./plain.js";
@@ -237,8 +237,8 @@ function cutAt(text) {
   for (let at = limit; (at = text.lastIndexOf("\n", at - 1)) > 0; ) {
     if (!/\s/.test(text[at + 1])) return at + 1;
   }
-  if (endOfLine(text, 1) > LONG_BLOCK) return pieces(text, LONG_BLOCK)[0].length;
-  return text.length > LONGEST_BLOCK ? pieces(text, LONGEST_BLOCK)[0].length : 0;
+  if (endOfLine(text, 1) > LONG_BLOCK) return firstPiece(text, LONG_BLOCK).length;
+  return text.length > LONGEST_BLOCK ? firstPiece(text, LONGEST_BLOCK).length : 0;
 }
 
 /**

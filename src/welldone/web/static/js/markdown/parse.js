@@ -37,16 +37,7 @@ const DELIMITER = /^ *:?-+:? *$/;
  * @returns {Block[]}
  */
 export function parse(text) {
-  return parseLines(toLines(text), 0);
-}
-
-/**
- * The lines of a text.
- *
- * @param {string} text
- */
-export function toLines(text) {
-  return text.replaceAll("\r\n", "\n").replaceAll("\r", "\n").split("\n");
+  return parseLines(text.split(/\r\n|\n|\r/), 0);
 }
 
 /**

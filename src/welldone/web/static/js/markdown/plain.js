@@ -1,11 +1,10 @@
 // Text that is too long to be read as Markdown: shown as it is, in pieces, and only its two ends where it is huge.
 
 import { copy } from "../clipboard.js";
-import { toast } from "../dialog.js";
 import { h } from "../dom.js";
 import { save } from "../files.js";
 import { count } from "../format.js";
-import { PIECE, pieces, visible } from "../text.js";
+import { firstPiece, PIECE, visible } from "../text.js";
 
 /** So much is shown at once; the browser keeps some ten bytes for each character shown. */
 const MOST_SHOWN = 1.5 * 2 ** 20;
@@ -22,14 +21,14 @@ export class Plain {
   #isAll = false;
   #tail = h("div");
   #label = h("span");
-  #all = h("button", { type: "button", class: "mini" });
+  #all = h("button", { class: "mini" });
 
   /** @param {() => string} whole all of the text, to copy or to save */
   constructor(whole) {
     const buttons = [
       this.#all,
-      h("button", { type: "button", class: "mini", on: { click: () => void copyAll(whole()) } }, "Copy"),
-      h("button", { type: "button", class: "mini", on: { click: () => save("answer.txt", whole()) } }, "Save"),
+      h("button", { class: "mini", on: { click: () => void copy(whole()) } }, "Copy"),
+      h("button", { class: "mini", on: { click: () => save("answer.txt", whole(), "text/plain") } }, "Save"),
     ];
     this.#all.addEventListener("click", () => this.#showAll());
     this.whole = whole;
@@ -43,7 +42,7 @@ export class Plain {
   append(text) {
     this.#last += text;
     while (this.#last.length > PIECE) {
-      const [first] = pieces(this.#last.slice(0, PIECE + 1), PIECE);
+      const first = firstPiece(this.#last, PIECE);
       this.#settle(first);
       this.#last = this.#last.slice(first.length);
     }
@@ -97,11 +96,5 @@ export class Plain {
 /** @param {string} [text] */
 function makePiece(text = "") {
   // The direction is that of the piece: a browser looks for its first letter at each change.
-  return h("div", { class: "md-piece md-settled", dir: "auto" }, visible(text));
-}
-
-/** @param {string} text */
-async function copyAll(text) {
-  if (await copy(text)) toast("Copied.");
-  else toast("The browser does not let this page copy.", "error");
+  return h("div", { class: "md-settled", dir: "auto" }, visible(text));
 }

@@ -1,10 +1,11 @@
 // Says that what is shown may be old, and why.
 
 import { h } from "../dom.js";
+import { visible } from "../text.js";
 
 export class Banner {
   #words = h("span");
-  #again = h("button", { type: "button", class: "mini", dataset: { act: "again" } }, "Try now");
+  #again = h("button", { class: "mini", dataset: { act: "again" } }, "Try now");
 
   constructor() {
     // It stays when it is empty: who listens hears only of what was there before.
@@ -22,7 +23,7 @@ export class Banner {
 
   /** @param {string} message the server's own words */
   refused(message) {
-    this.#show(`The server does not tell: ${message}`);
+    this.#show(`The server does not tell: ${visible(message)}`);
   }
 
   needsKey() {

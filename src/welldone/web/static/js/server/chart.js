@@ -1,7 +1,7 @@
 // A chart of lines over the last minutes, with a cursor for pointers and keys, and a table for those who read it.
 
 import { h, svg } from "../dom.js";
-import { clock } from "../format.js";
+import { clock, NOTHING } from "../format.js";
 import { patchChildren } from "./patch.js";
 import { niceTicks } from "./scale.js";
 
@@ -20,7 +20,7 @@ export class Chart {
   #kind;
   #svg = svg("svg", { height: HEIGHT, "aria-hidden": true });
   #legend = h("ul", { class: "chart-legend" });
-  #when = h("span", { class: "soft small when" });
+  #when = h("span", { class: "soft small" });
   #rows = h("div", { class: "numbers" });
   #details = h("details", {}, h("summary", {}, "As a table"), this.#rows);
   #plot;
@@ -161,7 +161,7 @@ export class Chart {
 
   /** @param {number | null | undefined} value */
   #word(value) {
-    return value === null || value === undefined ? "–" : this.#kind.format(value);
+    return value === null || value === undefined ? NOTHING : this.#kind.format(value);
   }
 
   /**
@@ -176,10 +176,9 @@ export class Chart {
   }
 
   #drawTimes() {
-    const minutes = Math.round(this.#span / 60_000);
     const places = /** @type {const} */ ([
-      [0, "start", `${minutes} min ago`],
-      [0.5, "middle", `${minutes / 2} min ago`],
+      [0, "start", ago(this.#span)],
+      [0.5, "middle", ago(this.#span / 2)],
       [1, "end", "now"],
     ]);
     return places.map(([share, anchor, word]) =>
@@ -235,4 +234,9 @@ export class Chart {
       h("tbody", {}, rows.map(drawRow)),
     );
   }
+}
+
+/** @param {number} ms */
+function ago(ms) {
+  return ms < 60_000 ? `${ms / 1000} s ago` : `${ms / 60_000} min ago`;
 }

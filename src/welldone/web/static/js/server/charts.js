@@ -1,4 +1,4 @@
-// The charts of the last ten minutes.
+// The charts of the last minutes: up to ten, as long as the page has been looking.
 
 import { duration } from "../format.js";
 import { Chart } from "./chart.js";
@@ -9,7 +9,8 @@ import { Ring } from "./series.js";
 /** @typedef {import("./chart.js").Kind} Kind */
 /** @typedef {import("./measures.js").Point} Point */
 
-const SPAN_MS = 600_000;
+const SPANS_MS = [60_000, 120_000, 300_000]; // while there is not more to show
+const MOST_SPAN_MS = 600_000;
 const MOST_POINTS = 300; // one in two seconds, for as long as the charts go back
 
 const large = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
@@ -90,7 +91,18 @@ export function makeCharts(root) {
     /** @param {string} text a page of metrics, as it is now */
     add(text) {
       points.push(measures.add(readMetrics(text), Date.now()));
-      for (const chart of charts) chart.draw(points.items, SPAN_MS);
+      const span = spanOf(points.items);
+      for (const chart of charts) chart.draw(points.items, span);
     },
   };
+}
+
+/**
+ * How far back the charts go, so that the first minute is not lost in the corner of ten.
+ *
+ * @param {Point[]} points
+ */
+function spanOf(points) {
+  const age = (points.at(-1)?.at ?? 0) - (points[0]?.at ?? 0);
+  return SPANS_MS.find((span) => age <= span) ?? MOST_SPAN_MS;
 }

@@ -31,7 +31,7 @@ class ServerView {
   #page;
   #poller;
   #banner = new Banner();
-  #about = h("p", { class: "soft small about-server" });
+  #about = h("p", { class: "soft small" });
   #less = h("p", { class: "notice-line", hidden: true }, LESS);
   #rooms = makeRooms();
   /** Hidden until there is something to see. */
@@ -123,7 +123,6 @@ class ServerView {
     if (!(button instanceof HTMLElement)) return;
     const { act, name = "" } = button.dataset;
     if (act === "again") this.#again();
-    else if (act === "rule") this.#page.bus.dispatchEvent(new CustomEvent("rule", { detail: name }));
     else if (act === "open") void this.#open(name);
     else if (act === "load") void this.#loader.load(name);
     else if (act === "unload") void this.#loader.unload(name);
@@ -156,7 +155,7 @@ function aboutServer(state) {
     workers > 1 && `${workers} processes`,
     isRecording && "records streams",
     isDraining && "is ending: no new requests",
-    `you are ${principal}`,
+    principal === "anonymous" ? "no key is set" : `your key is ${principal}`,
   ]
     .filter(Boolean)
     .join(" · ");

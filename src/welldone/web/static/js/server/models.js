@@ -1,8 +1,9 @@
 // The local models: how they are, and buttons to load and unload them.
 
+import { badge } from "../badge.js";
 import { h } from "../dom.js";
-import { bytes, count, duration } from "../format.js";
-import { badge, bar, NOTHING, said, table } from "./parts.js";
+import { bytes, count, duration, NOTHING } from "../format.js";
+import { bar, said, table } from "./parts.js";
 
 /** @typedef {import("../dom.js").Child} Child */
 
@@ -34,7 +35,7 @@ const COLUMNS = [
   { title: "State", cell: drawState },
   { title: "Slots busy", cell: ({ running, slots }) => bar(running, slots, `${running} of ${slots}`) },
   { title: "Waiting", isNumber: true, cell: ({ waiting, queue }) => `${count(waiting)} of ${count(queue)}` },
-  { title: "Context", isNumber: true, cell: ({ context }) => (context === null ? NOTHING : count(context)) },
+  { title: "Context", isNumber: true, cell: ({ context }) => count(context) },
   { title: "Size", isNumber: true, cell: ({ size_bytes: size }) => bytes(size) },
   { title: "Parameters", isNumber: true, cell: ({ parameters: n }) => (n === null ? NOTHING : compact.format(n)) },
   { title: "Idle", isNumber: true, cell: ({ idle_s: idle }) => (idle === null ? NOTHING : whole(idle)) },
@@ -53,7 +54,7 @@ function actions(pending) {
       const word = act === "load" ? "Load" : "Unload";
       // It is not disabled outright, which would take the focus away from it.
       const looks = { class: "mini", "aria-label": `${word} ${id}`, "aria-disabled": String(pending.has(id)) };
-      return h("button", { type: "button", ...looks, dataset: { act, name: id } }, word);
+      return h("button", { ...looks, dataset: { act, name: id } }, word);
     },
   };
 }

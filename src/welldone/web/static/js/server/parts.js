@@ -1,6 +1,7 @@
 // What the tables of this view are made of.
 
 import { h, svg } from "../dom.js";
+import { NOTHING } from "../format.js";
 import { visible } from "../text.js";
 
 /** @typedef {import("../dom.js").Child} Child */
@@ -8,8 +9,6 @@ import { visible } from "../text.js";
  * @template Row
  * @typedef {{title: string, isNumber?: boolean, cell: (row: Row) => Child | Child[]}} Column
  */
-
-export const NOTHING = "–";
 
 /**
  * A table; with the looks "cards" its rows become cards where there is little room. Its roles are written out, which
@@ -52,14 +51,6 @@ function drawRow(columns, row, key) {
 }
 
 /**
- * @param {string} text
- * @param {"good" | "warn" | "bad" | "info" | ""} [kind]
- */
-export function badge(text, kind = "") {
-  return h("span", { class: `badge ${kind}`.trim() }, text);
-}
-
-/**
  * So much of a whole, as a bar beside the words that say the same.
  *
  * @param {number} part
@@ -80,16 +71,6 @@ export function bar(part, whole, text, isTight = part >= whole) {
     ),
     h("span", {}, text),
   );
-}
-
-/**
- * Opens the page of a rule.
- *
- * @param {string} rule
- * @param {string} [more]
- */
-export function ruleLink(rule, more = "") {
-  return h("button", { type: "button", class: "link mono", dataset: { act: "rule", name: rule } }, visible(rule), more);
 }
 
 /**

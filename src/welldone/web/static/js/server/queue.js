@@ -1,8 +1,8 @@
 // What runs and what waits, wherever it does.
 
 import { h } from "../dom.js";
-import { count, duration } from "../format.js";
-import { bar, NOTHING, said, table } from "./parts.js";
+import { count, seconds } from "../format.js";
+import { bar, said, table } from "./parts.js";
 
 /** @typedef {{where: string, running: number, places: number, waiting: number, wait: number | null}} Place */
 
@@ -26,7 +26,7 @@ const COLUMNS = [
   { title: "Where", cell: ({ where }) => said(where) },
   { title: "Running", cell: ({ running, places }) => bar(running, places, `${count(running)} of ${count(places)}`) },
   { title: "Waiting", isNumber: true, cell: ({ waiting }) => count(waiting) },
-  { title: "Mean wait", isNumber: true, cell: ({ wait }) => (wait === null ? NOTHING : duration(wait * 1000)) },
+  { title: "Mean wait", isNumber: true, cell: ({ wait }) => seconds(wait) },
 ];
 
 /** @param {{running: number, waiting: number}} gate */

@@ -1,9 +1,11 @@
 // The last requests: what was asked for and how it went, never what was said.
 
+import { badge } from "../badge.js";
 import { h } from "../dom.js";
-import { clock, count, duration } from "../format.js";
+import { clock, count, duration, NOTHING } from "../format.js";
+import { ruleLink } from "../rules.js";
 import { isWanted } from "./filter.js";
-import { badge, NOTHING, ruleLink, said, table } from "./parts.js";
+import { said, table } from "./parts.js";
 import { patchChildren } from "./patch.js";
 
 /** @typedef {import("../dom.js").Child} Child */
@@ -22,7 +24,7 @@ export function makeRecent(root) {
   // It scrolls in its own box, so a keyboard must be able to reach it.
   const box = h("div", { class: "recent", tabIndex: 0, role: "region", "aria-label": "List of recent requests" });
   status.append(...options(STATUSES));
-  const filters = [field("Model", model), field("Status", status), field("Text", text)];
+  const filters = [field("Model", model), field("Status", status), field("Search", text)];
   root.append(h("div", { class: "filters" }, filters), told, box);
 
   /** @param {ServerState} now */
@@ -56,11 +58,11 @@ function drawRows({ recent, is_admin: isAdmin, is_recording: isRecording }, show
 /** @type {import("./parts.js").Column<RecentRequest>[]} */
 const COLUMNS = [
   { title: "Time", cell: ({ at, request_id: id }) => h("span", { title: id }, clock(new Date(at * 1000))) },
-  { title: "Request", cell: ({ method, path }) => h("span", { class: "mono path" }, `${method} ${said(path)}`) },
+  { title: "Request", cell: ({ method, path }) => h("span", { class: "mono" }, `${method} ${said(path)}`) },
   { title: "Model", cell: ({ model }) => said(model) },
   { title: "Status", cell: drawStatus },
-  { title: "In", isNumber: true, cell: ({ prompt_tokens: n }) => (n === undefined ? NOTHING : count(n)) },
-  { title: "Out", isNumber: true, cell: ({ completion_tokens: n }) => (n === undefined ? NOTHING : count(n)) },
+  { title: "In", isNumber: true, cell: ({ prompt_tokens: n }) => count(n) },
+  { title: "Out", isNumber: true, cell: ({ completion_tokens: n }) => count(n) },
   { title: "Queued", isNumber: true, cell: ({ queued_ms: ms }) => (ms ? duration(ms) : NOTHING) },
   { title: "TTFT", isNumber: true, cell: ({ ttft_ms: ms }) => duration(ms) },
   { title: "Took", isNumber: true, cell: ({ duration_ms: ms }) => duration(ms) },
@@ -74,7 +76,7 @@ const INSPECT = {
   title: "Recording",
   cell: ({ is_recorded: isRecorded, request_id: id }) => {
     const looks = { class: "mini", "aria-label": "Open in the inspector", title: "Open in the inspector" };
-    return isRecorded && h("button", { type: "button", ...looks, dataset: { act: "open", name: id } }, "Open");
+    return isRecorded && h("button", { ...looks, dataset: { act: "open", name: id } }, "Open");
   },
 };
 
@@ -121,5 +123,5 @@ function options(words) {
  * @param {HTMLElement} input
  */
 function field(label, input) {
-  return h("label", { class: "filter" }, h("span", {}, label), input);
+  return h("label", {}, h("span", {}, label), input);
 }

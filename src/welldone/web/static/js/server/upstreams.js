@@ -1,8 +1,10 @@
 // The upstreams: whether they answer, how fast, and which rules they break.
 
+import { badge } from "../badge.js";
 import { h } from "../dom.js";
-import { count, duration } from "../format.js";
-import { badge, bar, NOTHING, ruleLink, said, table } from "./parts.js";
+import { count, NOTHING, seconds } from "../format.js";
+import { ruleLink } from "../rules.js";
+import { bar, said, table } from "./parts.js";
 
 /** @typedef {import("../dom.js").Child} Child */
 
@@ -31,8 +33,8 @@ const COLUMNS = [
   { title: "Breaker", cell: drawBreaker },
   { title: "Running", cell: ({ running, limit }) => bar(running, limit, `${count(running)} of ${count(limit)}`) },
   { title: "Waiting", isNumber: true, cell: ({ waiting }) => count(waiting) },
-  { title: "TTFT p50", isNumber: true, cell: ({ ttft_s: { p50 } }) => time(p50) },
-  { title: "TTFT p95", isNumber: true, cell: ({ ttft_s: { p95 } }) => time(p95) },
+  { title: "TTFT p50", isNumber: true, cell: ({ ttft_s: { p50 } }) => seconds(p50) },
+  { title: "TTFT p95", isNumber: true, cell: ({ ttft_s: { p95 } }) => seconds(p95) },
   { title: "Attempts", cell: ({ attempts }) => drawAttempts(attempts) },
   { title: "Repairs", cell: ({ findings }) => drawFindings(findings) },
 ];
@@ -95,9 +97,4 @@ function drawFindings(findings) {
     list(findings.slice(0, RULES_SHOWN)),
     rest.length > 0 && h("details", {}, h("summary", {}, `${rest.length} more`), list(rest)),
   ];
-}
-
-/** @param {number | null} seconds */
-function time(seconds) {
-  return seconds === null ? NOTHING : duration(seconds * 1000);
 }

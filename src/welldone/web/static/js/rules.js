@@ -1,0 +1,76 @@
+// Rules: a link to one, and its page.
+
+import { badge } from "./badge.js";
+import { dialog, toast } from "./dialog.js";
+import { h } from "./dom.js";
+import { render } from "./markdown/index.js";
+import { visible } from "./text.js";
+
+const TONES = /** @type {Record<string, import("./badge.js").Tone>} */ ({
+  breaks: "bad",
+  degrades: "warn",
+  tolerated: "info",
+});
+
+/**
+ * Opens the page of a rule, wherever it stands.
+ *
+ * @param {string} rule
+ */
+export function ruleLink(rule) {
+  return h("button", { class: "link mono", title: "Show the rule's page", dataset: { rule } }, visible(rule));
+}
+
+/** @param {string} severity */
+export function severityBadge(severity) {
+  return badge(severity, TONES[severity]);
+}
+
+/** The pages of rules, each asked for once. */
+export class Rules {
+  #page;
+  /** @type {Map<string, Promise<RulePage>>} */
+  #asked = new Map();
+
+  /** @param {Page} page */
+  constructor(page) {
+    this.#page = page;
+    document.addEventListener("click", ({ target }) => {
+      const link = target instanceof Element ? target.closest("[data-rule]") : null;
+      if (link instanceof HTMLElement) void this.#show(link.dataset.rule ?? "");
+    });
+  }
+
+  /**
+   * @param {string} id
+   * @returns {Promise<RulePage>}
+   */
+  find(id) {
+    const known = this.#asked.get(id);
+    if (known) return known;
+    const asked = /** @type {Promise<RulePage>} */ (this.#page.json(`page/api/rules/${encodeURIComponent(id)}`));
+    this.#asked.set(id, asked);
+    // It may be there another time.
+    asked.catch(() => this.#asked.delete(id));
+    return asked;
+  }
+
+  /** @param {string} id */
+  async #show(id) {
+    try {
+      const { page } = await this.find(id);
+      await dialog({ title: `Rule ${id}`, body: h("div", { class: "rule-page" }, render(withoutFrame(page))) });
+    } catch (error) {
+      toast(`The rule ${id} cannot be shown: ${error instanceof Error ? error.message : error}`, "error");
+    }
+  }
+}
+
+/**
+ * A page without its title, which the dialog has, and without the comments that say which part of it is generated.
+ *
+ * @param {string} page
+ */
+function withoutFrame(page) {
+  return page.replace(/^# .*\n/, "").replace(/^<!--.*-->\n/gm, "\n");
+}
