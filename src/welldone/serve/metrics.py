@@ -257,16 +257,21 @@ class Metrics(Collector):
         """Show how many run and wait at an upstream's gate."""
         self._upstream_gates[name] = gate
 
-    def upstream_counts(self, name: str) -> UpstreamCounts:
-        """What was counted of an upstream, and what runs there."""
-        gate = self._upstream_gates[name]
-        return UpstreamCounts(
-            running=gate.running,
-            waiting=gate.waiting,
-            first=self._upstream_first.counts(name),
-            findings=_of(name, self._repairs),
-            attempts=_of(name, self._attempts_by_outcome),
-        )
+    def upstream_counts(self) -> dict[str, UpstreamCounts]:
+        """What was counted of each upstream, and what runs there."""
+        if not self._upstreams:
+            return {}
+        findings, attempts = _by_first(self._repairs), _by_first(self._attempts_by_outcome)
+        return {
+            name: UpstreamCounts(
+                running=gate.running,
+                waiting=gate.waiting,
+                first=self._upstream_first.counts(name),
+                findings=findings.get(name, {}),
+                attempts=attempts.get(name, {}),
+            )
+            for name, gate in self._upstream_gates.items()
+        }
 
     def watch_recorder(self, recorder: Lossy) -> None:
         """Show how many recordings were dropped."""
@@ -391,9 +396,12 @@ class Metrics(Collector):
         return name if name in self._prompt_speed else OTHER
 
 
-def _of(upstream: str, numbers: Numbers) -> dict[str, int]:
-    """The counts of one upstream by their second label."""
-    return {second: int(number) for (first, second), number in numbers.series() if first == upstream}
+def _by_first(numbers: Numbers) -> dict[str, dict[str, int]]:
+    """Counts by their first label, and then by their second."""
+    found: dict[str, dict[str, int]] = {}
+    for (first, second), number in numbers.series():
+        found.setdefault(first, {})[second] = int(number)
+    return found
 
 
 def _rule(name: str) -> str:

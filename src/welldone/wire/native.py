@@ -113,6 +113,9 @@ class Native(ABC):
     def _broken(self, failure: Failure) -> bytes:
         """What goes out when the answer breaks off; asked once, and nothing follows."""
 
+    def _leave(self, frames: list[sse.Frame]) -> None:  # noqa: B027 - most dialects do not look
+        """These came after a failure, and are not read."""
+
     def body(self) -> bytes:
         """The whole reply, when the stream has ended; an error, if it has failed."""
         return escape(msgspec.json.encode(self._reply(self.failure)))
@@ -219,8 +222,9 @@ class Native(ABC):
         return out if self._is_stream else b""
 
     def _read(self, frames: list[sse.Frame]) -> Iterator[Said]:
-        for frame in frames:
+        for number, frame in enumerate(frames):
             if self.failure is not None:
+                self._leave(frames[number:])
                 break
             self.notes.frame += 1
             self.notes.byte = frame.byte

@@ -85,7 +85,7 @@ for (const [text, said] of /** @type {[string, RegExp][]} */ ([
   [changed((one) => (one.options = [])), /options is not an object/],
   [changed((one) => (one.messages[0].role = "root")), /message 1: role is not one of user/],
   [changed((one) => (one.messages[0].content = null)), /message 1: content is not text/],
-  [changed((one) => (one.messages[1].tool_calls = [{}])), /message 2: tool_calls is not an object/],
+  [changed((one) => (one.messages[1].tool_calls = [{}])), /message 2: tool_calls.id is not text/],
   [changed((one) => (one.messages[1].answer.outcome = "fine")), /answer.outcome is not one of/],
   [changed((one) => (one.messages[1].answer.ttft_ms = "1")), /answer.ttft_ms is not a number/],
 ])) {

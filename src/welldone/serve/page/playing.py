@@ -98,14 +98,10 @@ class Player:
         for step in steps:
             placed = msgspec.structs.replace(step, byte=step.byte + self._aside.get(step.part, 0))
             n, attempt = len(self.steps), self._attempts.get(step.part, 0)
-            if step.heard and (is_private or self._has_failed):
+            if step.heard and (is_private or self._playing.pipe.failure is not None):
                 self.private.add(n)
             self.steps.append(shown(placed, n, attempt=attempt, at_s=self.at_s, secrets=self._secrets))
             yield self.steps[n]
-
-    @property
-    def _has_failed(self) -> bool:
-        return self._replay is not None and self._replay.pipe.failure is not None
 
     def _unsay(self, first: int) -> None:
         for n in range(first, len(self.steps)):

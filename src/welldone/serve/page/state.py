@@ -202,7 +202,7 @@ class StateApi:
         return Share(
             recent=rows if self._recorder is None else [self._marked(row, self._recorder) for row in rows],
             spent={name: spent[name] for name in spent if principal in (None, name)},
-            upstreams={one.name: self._metrics.upstream_counts(one.name) for one in self._upstreams.all},
+            upstreams=self._metrics.upstream_counts() if principal is None else {},
         )
 
     async def _tell_share(self, question: Question) -> bytes:

@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Sequence
+from sys import getsizeof
 
 import msgspec
 
@@ -77,8 +78,9 @@ class Shown(msgspec.Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """About what it takes in memory."""
-        return _OVERHEAD_BYTES + len(self.heard) + len(self.said) + len(bytes(self.events)) + 200 * len(self.notes)
+        """About what it takes in memory, where a text with one emoji has four bytes for each character."""
+        texts = sum(map(getsizeof, (self.heard, self.heard_base64, self.said)))
+        return _OVERHEAD_BYTES + texts + len(bytes(self.events)) + 200 * len(self.notes)
 
 
 def shown(step: Step, n: int, *, attempt: int = 0, at_s: float | None = None, secrets: Secrets | None = None) -> Shown:

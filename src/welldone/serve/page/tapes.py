@@ -45,7 +45,7 @@ class Tapes:
         )
         old = self._watches.pop((principal, id), None)
         if old is not None:
-            old.drop()
+            old.forget()
         self._watches[principal, id] = watch
         self._tidy()
         return watch
@@ -60,4 +60,4 @@ class Tapes:
         while len(self._watches) > TAPES or total > ALL_BYTES:
             _, oldest = self._watches.popitem(last=False)
             total -= oldest.size
-            oldest.drop()
+            oldest.forget()

@@ -27,8 +27,8 @@ REQUEST_BYTES = 256 * 2**10
 """The longest request that is shown: it is told each time the page asks."""
 STEPS = 2_000
 """As many are told at once: a page draws them in a moment."""
-TOLD_BYTES = 2 * 2**20
-"""What the steps that are told at once may have, unless it is one: as JSON they are written in some 2 ms."""
+TOLD_BYTES = 2**20
+"""What the steps that are told at once may have, unless it is one: as JSON they are written in a millisecond or two."""
 TURN_S = 0.002
 """For so long an answer is played before others have their turn in the event loop: a gap that no reader notices."""
 _MOMENT_BYTES = 256  # of one in memory, besides its data
@@ -229,6 +229,14 @@ class Watch:
         self._waiting_bytes = 0
         self._rest = None
         self._player.rest()
+
+    def forget(self) -> None:
+        """Let go of all at once: what refers to each other in here would wait for a collector, which comes seldom."""
+        self.drop()
+        self._pass_over()
+        self._player = Player(self._secrets)
+        self._request = _NO_REQUEST
+        self._steps_bytes = self._request_bytes = 0
 
     def _keep(self, moment: Moment, size: int = 0, at_s: float | None = None) -> None:
         size += _MOMENT_BYTES

@@ -18,6 +18,10 @@ export class ApiError extends Error {
   }
 }
 
+// The server's own words are for those who write clients.
+const WHOSE_KEY = "Whoever runs the server has one: of --api-key, or of a [keys] table in welldone.toml.";
+const NO_KEY = "This server needs a key.";
+
 /**
  * @param {URL} base
  * @returns {Pick<Page, "api" | "json">}
@@ -34,7 +38,7 @@ export function makeApi(base) {
       // Another request may have got a key meanwhile.
       if (sent !== key()) continue;
       forgetKey();
-      if ((await askKey(error.message)) === null) throw error;
+      if ((await askKey(WHOSE_KEY)) === null) throw new ApiError(NO_KEY, error);
     }
   }
 

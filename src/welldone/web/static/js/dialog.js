@@ -3,7 +3,8 @@
 import { h } from "./dom.js";
 import { visible } from "./text.js";
 
-/** @typedef {import("./dom.js").Child} Child */
+/** @import { Child } from "./dom.js" */
+
 /** @typedef {{label: string, value: string, kind?: "primary" | "danger" | "quiet"}} Action */
 
 const MOST_TOASTS = 3; // more than a person reads at once

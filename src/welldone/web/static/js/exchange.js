@@ -8,7 +8,9 @@ import { Cutter, Frame, sizeOf } from "./sse.js";
 /** Beyond these nothing more is kept of a stream, only counted: some 100 MB of a browser's memory. */
 const MOST_FRAMES = 50_000;
 const MOST_BYTES = 32 * 2 ** 20;
-const BURST_MS = 30; // of frames in a row: then the page may paint, and hear a key
+const BURST_MS = 15; // of frames in a row: as long as a frame of the screen
+const WAITED_MS = 1; // who waited for the network so long has let the page work meanwhile
+const BATCH = 50; // frames between two looks at the clock
 
 /**
  * Tells of "head", of each "frame" (its detail) and of the "end".
@@ -18,6 +20,7 @@ export class Exchange extends EventTarget {
   #abort = new AbortController();
   #cutter = new Cutter();
   #lastAt = 0;
+  #restedAt = 0;
 
   /**
    * @param {Page} page
@@ -104,23 +107,37 @@ export class Exchange extends EventTarget {
   /** @param {Response} reply */
   async #hear(reply) {
     const reader = reply.body?.getReader();
-    if (!reader) return;
-    let rested = performance.now();
-    for (;;) {
+    for (let isDone = false; reader && !isDone; ) {
+      const asked = this.now();
       const { done, value } = await reader.read();
-      if (done) break;
-      this.#frames(this.#cutter.feed(value));
-      if (performance.now() - rested > BURST_MS) {
-        await new Promise((resolve) => setTimeout(resolve));
-        rested = performance.now();
+      isDone = done;
+      const at = this.now();
+      if (at - asked > WAITED_MS) this.#restedAt = at;
+      const texts = value ? this.#cutter.feed(value) : this.#cutter.close();
+      // While the page was busy, thousands of frames may have come.
+      for (let from = 0; from < texts.length; from += BATCH) {
+        await this.#breathe();
+        this.#frames(texts.slice(from, from + BATCH), at);
       }
     }
-    this.#frames(this.#cutter.close());
   }
 
-  /** @param {string[]} texts */
-  #frames(texts) {
-    const at = this.now();
+  /**
+   * After a burst, let the page paint and hear a key, which may be the one that stops. A page that is not seen has
+   * nothing to paint, and its timers are slow.
+   */
+  async #breathe() {
+    if (document.hidden || this.now() - this.#restedAt < BURST_MS) return;
+    await new Promise((resolve) => setTimeout(resolve));
+    this.#restedAt = this.now();
+    this.#abort.signal.throwIfAborted();
+  }
+
+  /**
+   * @param {string[]} texts
+   * @param {number} at when they came
+   */
+  #frames(texts, at) {
     for (const raw of texts) {
       const size = sizeOf(raw);
       const frame = new Frame({ n: ++this.frameCount, at, gap: at - this.#lastAt, byte: this.bytes, size, raw });
@@ -143,7 +160,7 @@ export class Exchange extends EventTarget {
       this.headers = error.headers;
       this.error = error.message;
       this.headAt = this.now();
-      this.#frames([error.body]);
+      this.#frames([error.body], this.headAt);
     } else {
       this.error = this.status === null ? "The server cannot be reached." : "The connection broke off.";
     }

@@ -34,7 +34,7 @@ export function forgetKey() {
 /**
  * Ask for the key; null where the person gives none. All who ask at the same time share one dialog.
  *
- * @param {string} reason the server's own words
+ * @param {string} reason
  * @returns {Promise<string | null>}
  */
 export function askKey(reason) {
@@ -44,6 +44,11 @@ export function askKey(reason) {
     asking = null;
   });
   return asking;
+}
+
+/** The person wants to go on, so they may be asked again. */
+export function mayAskAgain() {
+  isDeclined = false;
 }
 
 /** @param {string} reason */

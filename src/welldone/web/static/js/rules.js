@@ -6,7 +6,9 @@ import { h } from "./dom.js";
 import { render } from "./markdown/index.js";
 import { visible } from "./text.js";
 
-const TONES = /** @type {Record<string, import("./badge.js").Tone>} */ ({
+/** @import { Tone } from "./badge.js" */
+
+const TONES = /** @type {Record<string, Tone>} */ ({
   breaks: "bad",
   degrades: "warn",
   tolerated: "info",

@@ -1,6 +1,6 @@
 """A Messages stream, mended within its own dialect: what only Anthropic's API can say is carried on."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 from typing import ClassVar
 
@@ -22,7 +22,7 @@ from welldone.wire.events import Failure, Json
 from welldone.wire.failures import cut_off, garbage, read_error
 from welldone.wire.head import Endpoint, Head
 from welldone.wire.lenient import as_list, as_object, lenient
-from welldone.wire.native import Native, Said
+from welldone.wire.native import Native
 from welldone.wire.notes import Notes
 from welldone.wire.reasons import FAILED
 from welldone.wire.unicode import clean, scrub_object
@@ -89,11 +89,8 @@ class MessagesNative(Native):
     def _reply(self, failure: Failure | None) -> Json:
         return self._keeper.message if failure is None else error_object(failure)
 
-    def _read(self, frames: list[sse.Frame]) -> Iterator[Said]:
-        before = self.notes.frame
-        yield from super()._read(frames)
-        unread = frames[self.notes.frame - before :]
-        if self._has_error and any(frame.data and frame.data.strip() != b"[DONE]" for frame in unread):
+    def _leave(self, frames: list[sse.Frame]) -> None:
+        if self._has_error and any(frame.data and frame.data.strip() != b"[DONE]" for frame in frames):
             self.notes.note(faults.msg.ERROR_LAST)
 
     def _scrubbed(self, value: Json) -> Json:

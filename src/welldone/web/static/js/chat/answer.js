@@ -3,6 +3,8 @@
 import { isRecord } from "../record.js";
 import { tokensPerSecond } from "../speed.js";
 
+/** @import { ToolCall } from "./conversation.js" */
+
 /**
  * @typedef {object} News what one chunk brought
  * @property {string} content
@@ -17,7 +19,7 @@ export class Answer {
   content = "";
   reasoning = "";
   refusal = "";
-  /** @type {import("./conversation.js").ToolCall[]} */
+  /** @type {ToolCall[]} */
   calls = [];
   /** @type {string | null} */
   finishReason = null;

@@ -4,6 +4,8 @@
 import { randomName } from "../random.js";
 import { readOptions } from "./options.js";
 
+/** @import { Options } from "./options.js" */
+
 /**
  * @typedef {{id: string, type: "function", function: {name: string, arguments: string}}} ToolCall
  *
@@ -35,7 +37,7 @@ import { readOptions } from "./options.js";
  * @property {string} title empty: it is made of the first words
  * @property {string} model the one that was asked last
  * @property {string} system the system prompt
- * @property {import("./options.js").Options} options
+ * @property {Options} options
  * @property {Message[]} messages
  * @property {number} created_at milliseconds, as Date.now()
  * @property {number} updated_at

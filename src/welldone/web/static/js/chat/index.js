@@ -14,10 +14,8 @@ import { Settings } from "./settings.js";
 import { Thread } from "./thread.js";
 import { makeWelcome } from "./welcome.js";
 
-/**
- * @typedef {import("./conversation.js").Conversation} Conversation
- * @typedef {import("./conversation.js").Message} Message
- */
+/** @import { Conversation, Message } from "./conversation.js" */
+/** @import { Acts } from "./message.js" */
 
 const ENDS = { whole: "Answer complete", stopped: "Answer stopped", broken: "The answer broke off" };
 
@@ -134,7 +132,7 @@ class Chat {
     this.composer.setRunning(run !== undefined);
   }
 
-  /** @returns {import("./message.js").Acts} */
+  /** @returns {Acts} */
   #acts() {
     return {
       retry: (message) => void this.#retry(message),

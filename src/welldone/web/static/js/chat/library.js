@@ -9,11 +9,10 @@ import { Sidebar } from "./sidebar.js";
 import { MemoryStore, openStore, StoreError } from "./store.js";
 import { MOST_BYTES, read, TransferError, write } from "./transfer.js";
 
+/** @import { Conversation } from "./conversation.js" */
+/** @import { Head, Store } from "./store.js" */
+
 /**
- * @typedef {import("./conversation.js").Conversation} Conversation
- * @typedef {import("./store.js").Head} Head
- * @typedef {import("./store.js").Store} Store
- *
  * @typedef {object} Chat what the library must know of the chat
  * @property {() => string} shown the id of the conversation that is shown
  * @property {(id: string) => Conversation | undefined} live the conversation, if it is shown or answered

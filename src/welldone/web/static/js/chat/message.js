@@ -5,9 +5,9 @@ import { count } from "../format.js";
 import { pieces, visible } from "../text.js";
 import { makeEditor } from "./editor.js";
 
+/** @import { Message } from "./conversation.js" */
+
 /**
- * @typedef {import("./conversation.js").Message} Message
- *
  * @typedef {object} Acts what a person can do to a message
  * @property {(message: Message) => void} retry
  * @property {(message: Message, text: string) => void} edit

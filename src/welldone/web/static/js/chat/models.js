@@ -1,6 +1,7 @@
 // The models that can be talked to, and which one was picked.
 
 import { fill, h } from "../dom.js";
+import { key, keyNews, mayAskAgain } from "../key.js";
 import { recall, remember } from "../local.js";
 import { visible } from "../text.js";
 
@@ -31,6 +32,11 @@ export class ModelPicker {
   constructor(page, changed) {
     this.#page = page;
     this.#changed = changed;
+    // Another key may have other models. While the first list is awaited, the new key is tried anyway.
+    keyNews.addEventListener("change", () => {
+      const isAwaited = !this.#models.length && this.#trouble.hidden;
+      if (key() !== null && !isAwaited) void this.refresh();
+    });
     this.#select.addEventListener("change", () => this.#pick(this.#select.value));
     this.element = h(
       "div",
@@ -89,7 +95,10 @@ export class ModelPicker {
   #fail(why) {
     if (!this.#models.length) fill(this.#select, h("option", {}, "No models"));
     const again = h("button", { class: "mini" }, "Try again");
-    again.addEventListener("click", () => void this.refresh());
+    again.addEventListener("click", () => {
+      mayAskAgain();
+      void this.refresh();
+    });
     fill(this.#trouble, h("span", { role: "alert" }, visible(why)), again);
     this.#trouble.hidden = false;
   }

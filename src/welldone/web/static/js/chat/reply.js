@@ -9,11 +9,9 @@ import { CallCard } from "./call.js";
 import { JsonText } from "./json.js";
 import { makeArticle } from "./message.js";
 
-/**
- * @typedef {import("./answer.js").News} News
- * @typedef {import("./conversation.js").AnswerFacts} AnswerFacts
- * @typedef {import("./conversation.js").Message} Message
- */
+/** @import { News } from "./answer.js" */
+/** @import { AnswerFacts, Message } from "./conversation.js" */
+/** @import { Acts } from "./message.js" */
 
 const LENGTH_HINT = "The answer was cut: it met Max tokens, or the context is full.";
 
@@ -33,7 +31,7 @@ export class Reply {
 
   /**
    * @param {Message} message
-   * @param {import("./message.js").Acts} acts
+   * @param {Acts} acts
    */
   constructor(message, acts) {
     const { element, body, facts } = makeArticle(message, acts);
@@ -105,7 +103,7 @@ export class Reply {
  * The article of an answer that was kept.
  *
  * @param {Message} message
- * @param {import("./message.js").Acts} acts
+ * @param {Acts} acts
  */
 export function makeReply(message, acts) {
   const reply = new Reply(message, acts);

@@ -5,11 +5,9 @@ import { Answer } from "./answer.js";
 import { newMessage, requestBody } from "./conversation.js";
 import { Reply } from "./reply.js";
 
-/**
- * @typedef {import("../sse.js").Frame} Frame
- * @typedef {import("./conversation.js").AnswerFacts} AnswerFacts
- * @typedef {import("./conversation.js").Conversation} Conversation
- */
+/** @import { Frame } from "../sse.js" */
+/** @import { AnswerFacts, Conversation } from "./conversation.js" */
+/** @import { Acts } from "./message.js" */
 
 const SAVE_MS = 2_000; // what a crash may cost
 const MOST_CHARACTERS = 16 * 2 ** 20; // of an answer, as much as the page keeps in memory
@@ -28,7 +26,7 @@ export class Run {
    * @param {Page} page
    * @param {Conversation} conversation
    * @param {string} model
-   * @param {import("./message.js").Acts} acts
+   * @param {Acts} acts
    */
   constructor(page, conversation, model, acts) {
     this.conversation = conversation;

@@ -4,11 +4,12 @@ import { badge } from "../badge.js";
 import { fill, h } from "../dom.js";
 import { FIELDS, readOptions } from "./options.js";
 
-/** @typedef {import("./options.js").Field} Field */
+/** @import { Conversation } from "./conversation.js" */
+/** @import { Field } from "./options.js" */
 
 export class Settings {
   #changed;
-  /** @type {import("./conversation.js").Conversation | null} */
+  /** @type {Conversation | null} */
   #conversation = null;
   #system = h("textarea", { id: "setting-system", rows: 4, placeholder: "You are a helpful assistant." });
   /** @type {Map<string, {input: HTMLInputElement | HTMLTextAreaElement | HTMLSelectElement, error: HTMLElement}>} */
@@ -50,7 +51,7 @@ export class Settings {
     this.button.focus();
   }
 
-  /** @param {import("./conversation.js").Conversation} conversation */
+  /** @param {Conversation} conversation */
   show(conversation) {
     this.#conversation = conversation;
     this.#system.value = conversation.system;

@@ -3,9 +3,9 @@
 import { fill, h } from "../dom.js";
 import { visible } from "../text.js";
 
+/** @import { Head } from "./store.js" */
+
 /**
- * @typedef {import("./store.js").Head} Head
- *
  * @typedef {object} ListActs
  * @property {() => void} create
  * @property {(id: string) => void} open

@@ -2,8 +2,9 @@
 
 import { titleOf } from "./conversation.js";
 
+/** @import { Conversation } from "./conversation.js" */
+
 /**
- * @typedef {import("./conversation.js").Conversation} Conversation
  * @typedef {{id: string, title: string, updated_at: number}} Head what the list shows of a conversation
  *
  * @typedef {object} Store

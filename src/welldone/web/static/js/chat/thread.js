@@ -6,11 +6,9 @@ import { Follow } from "./follow.js";
 import { makeSaid, makeSystem } from "./message.js";
 import { makeReply, Reply } from "./reply.js";
 
-/**
- * @typedef {import("./conversation.js").Conversation} Conversation
- * @typedef {import("./conversation.js").Message} Message
- * @typedef {import("./run.js").Run} Run
- */
+/** @import { Conversation, Message } from "./conversation.js" */
+/** @import { Acts } from "./message.js" */
+/** @import { Run } from "./run.js" */
 
 export class Thread {
   #acts;
@@ -22,7 +20,7 @@ export class Thread {
   #views = new Map();
 
   /**
-   * @param {import("./message.js").Acts} acts
+   * @param {Acts} acts
    * @param {HTMLElement} welcome shown while there are no messages
    */
   constructor(acts, welcome) {

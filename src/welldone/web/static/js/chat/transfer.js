@@ -5,20 +5,15 @@ import { isRecord } from "../record.js";
 import { newId } from "./conversation.js";
 import { FIELDS } from "./options.js";
 
-/**
- * @typedef {import("./conversation.js").Conversation} Conversation
- * @typedef {import("./conversation.js").Message} Message
- * @typedef {import("./conversation.js").ToolCall} ToolCall
- * @typedef {import("./conversation.js").AnswerFacts} AnswerFacts
- */
+/** @import { AnswerFacts, Conversation, Message, ToolCall } from "./conversation.js" */
 
 const FORMAT = "welldone.conversations";
 const VERSION = 1;
 export const MOST_BYTES = 64 * 2 ** 20; // some thousand long conversations; a browser reads it in a second
 const MOST_CONVERSATIONS = 5_000;
 const MOST_MESSAGES = 5_000; // each becomes an element of the page
-const ROLES = ["user", "assistant", "tool"];
-const OUTCOMES = ["whole", "stopped", "broken"];
+const ROLES = /** @type {const} */ (["user", "assistant", "tool"]);
+const OUTCOMES = /** @type {const} */ (["whole", "stopped", "broken"]);
 const LAST_DAY = 8.64e15; // what a Date can be
 
 /** The file cannot be taken; its message says why. */
@@ -42,9 +37,9 @@ export function read(text) {
   const file = parse(text);
   if (!isRecord(file) || file.format !== FORMAT) throw new TransferError("This is not a file of conversations.");
   if (file.version !== VERSION) throw new TransferError("A newer version of this page wrote this file.");
-  const list = listOf(file.conversations, "conversations", MOST_CONVERSATIONS);
+  const list = new Part(file, "").at("conversations").list(MOST_CONVERSATIONS);
   if (!list.length) throw new TransferError("There are no conversations in this file.");
-  return list.map((one, at) => readConversation(one, `Conversation ${at + 1}`));
+  return list.map(({ value }, at) => readConversation(new Part(value, `Conversation ${at + 1}`)));
 }
 
 /** @param {string} text */
@@ -57,156 +52,143 @@ function parse(text) {
 }
 
 /**
- * @param {unknown} value
- * @param {string} where
+ * @param {Part} one
  * @returns {Conversation}
  */
-function readConversation(value, where) {
-  const one = recordOf(value, where);
-  const messages = listOf(one.messages, `${where}: messages`, MOST_MESSAGES);
+function readConversation(one) {
+  const messages = one.at("messages").list(MOST_MESSAGES);
   return {
     id: newId(),
-    title: textOf(one.title ?? "", `${where}: title`),
-    model: textOf(one.model ?? "", `${where}: model`),
-    system: textOf(one.system ?? "", `${where}: system`),
-    options: readTyped(one.options ?? {}, `${where}: options`),
-    messages: messages.map((message, at) => readMessage(message, `${where}, message ${at + 1}`)),
-    created_at: timeOf(one.created_at, `${where}: created_at`),
-    updated_at: timeOf(one.updated_at, `${where}: updated_at`),
+    title: one.at("title").textOrNull() ?? "",
+    model: one.at("model").textOrNull() ?? "",
+    system: one.at("system").textOrNull() ?? "",
+    options: one.has("options") ? readTyped(one.at("options")) : {},
+    messages: messages.map(({ value }, at) => readMessage(new Part(value, `${one.where}, message ${at + 1}`))),
+    created_at: one.at("created_at").time(),
+    updated_at: one.at("updated_at").time(),
   };
 }
 
-/**
- * @param {unknown} value
- * @param {string} where
- */
-function readTyped(value, where) {
-  const typed = recordOf(value, where);
-  const known = FIELDS.filter(({ name }) => Object.hasOwn(typed, name));
-  return Object.fromEntries(known.map(({ name }) => [name, textOf(typed[name], `${where}.${name}`)]));
+/** @param {Part} options */
+function readTyped(options) {
+  const known = FIELDS.filter(({ name }) => options.has(name));
+  return Object.fromEntries(known.map(({ name }) => [name, options.at(name).text()]));
 }
 
 /**
- * @param {unknown} value
- * @param {string} where
+ * @param {Part} one
  * @returns {Message}
  */
-function readMessage(value, where) {
-  const one = recordOf(value, where);
+function readMessage(one) {
   /** @type {Message} */
-  const message = {
-    id: newId(),
-    role: /** @type {Message["role"]} */ (oneOf(one.role, ROLES, `${where}: role`)),
-    content: textOf(one.content, `${where}: content`),
-  };
-  if (one.reasoning_content !== undefined) message.reasoning_content = textOf(one.reasoning_content, where);
-  if (one.refusal !== undefined) message.refusal = textOf(one.refusal, `${where}: refusal`);
-  if (one.tool_call_id !== undefined) message.tool_call_id = textOf(one.tool_call_id, `${where}: tool_call_id`);
-  if (one.tool_calls !== undefined) message.tool_calls = readCalls(one.tool_calls, `${where}: tool_calls`);
-  if (one.answer !== undefined) message.answer = readFacts(one.answer, `${where}: answer`);
+  const message = { id: newId(), role: one.at("role").oneOf(ROLES), content: one.at("content").text() };
+  for (const name of /** @type {const} */ (["reasoning_content", "refusal", "tool_call_id"])) {
+    if (one.has(name)) message[name] = one.at(name).text();
+  }
+  if (one.has("tool_calls")) message.tool_calls = one.at("tool_calls").list(MOST_MESSAGES).map(readCall);
+  if (one.has("answer")) message.answer = readFacts(one.at("answer"));
   return message;
 }
 
 /**
- * @param {unknown} value
- * @param {string} where
- * @returns {ToolCall[]}
+ * @param {Part} call
+ * @returns {ToolCall}
  */
-function readCalls(value, where) {
-  return listOf(value, where, MOST_MESSAGES).map((call) => {
-    const { id, function: called } = recordOf(call, where);
-    const { name, arguments: given } = recordOf(called, where);
-    return {
-      id: textOf(id, where),
-      type: "function",
-      function: { name: textOf(name, where), arguments: textOf(given, where) },
-    };
-  });
-}
-
-/**
- * @param {unknown} value
- * @param {string} where
- * @returns {AnswerFacts}
- */
-function readFacts(value, where) {
-  const facts = recordOf(value, where);
-  /** @param {string} name */
-  const words = (name) => (facts[name] == null ? null : textOf(facts[name], `${where}.${name}`));
-  /** @param {string} name */
-  const number = (name) => (facts[name] == null ? null : numberOf(facts[name], `${where}.${name}`));
+function readCall(call) {
+  const called = call.at("function");
   return {
-    model: words("model") ?? "",
-    outcome: /** @type {AnswerFacts["outcome"]} */ (oneOf(facts.outcome, OUTCOMES, `${where}.outcome`)),
-    error: words("error"),
-    finish_reason: words("finish_reason"),
-    is_json: facts.is_json === true,
-    ttft_ms: number("ttft_ms"),
-    duration_ms: number("duration_ms"),
-    thought_ms: number("thought_ms"),
-    tokens_per_s: number("tokens_per_s"),
-    prompt_tokens: number("prompt_tokens"),
-    completion_tokens: number("completion_tokens"),
+    id: call.at("id").text(),
+    type: "function",
+    function: { name: called.at("name").text(), arguments: called.at("arguments").text() },
   };
 }
 
 /**
- * @param {unknown} value
- * @param {string} where
+ * @param {Part} facts
+ * @returns {AnswerFacts}
  */
-function recordOf(value, where) {
-  if (!isRecord(value)) throw new TransferError(`${where} is not an object.`);
-  return value;
+function readFacts(facts) {
+  return {
+    model: facts.at("model").textOrNull() ?? "",
+    outcome: facts.at("outcome").oneOf(OUTCOMES),
+    error: facts.at("error").textOrNull(),
+    finish_reason: facts.at("finish_reason").textOrNull(),
+    is_json: facts.at("is_json").value === true,
+    ttft_ms: facts.at("ttft_ms").numberOrNull(),
+    duration_ms: facts.at("duration_ms").numberOrNull(),
+    thought_ms: facts.at("thought_ms").numberOrNull(),
+    tokens_per_s: facts.at("tokens_per_s").numberOrNull(),
+    prompt_tokens: facts.at("prompt_tokens").numberOrNull(),
+    completion_tokens: facts.at("completion_tokens").numberOrNull(),
+  };
 }
 
-/**
- * @param {unknown} value
- * @param {string} where
- * @param {number} most
- * @returns {unknown[]}
- */
-function listOf(value, where, most) {
-  if (!Array.isArray(value)) throw new TransferError(`${where} is not a list.`);
-  if (value.length > most) throw new TransferError(`${where} has ${value.length} entries; at most ${most} are taken.`);
-  return value;
-}
-
-/**
- * @param {unknown} value
- * @param {string} where
- */
-function textOf(value, where) {
-  if (typeof value !== "string") throw new TransferError(`${where} is not text.`);
-  return value;
-}
-
-/**
- * @param {unknown} value
- * @param {string} where
- */
-function numberOf(value, where) {
-  if (typeof value !== "number") throw new TransferError(`${where} is not a number.`);
-  return value;
-}
-
-/**
- * @param {unknown} value
- * @param {string} where
- */
-function timeOf(value, where) {
-  const time = numberOf(value, where);
-  if (Math.abs(time) > LAST_DAY) throw new TransferError(`${where} is not a time.`);
-  return time;
-}
-
-/**
- * @param {unknown} value
- * @param {string[]} known
- * @param {string} where
- */
-function oneOf(value, known, where) {
-  if (typeof value !== "string" || !known.includes(value)) {
-    throw new TransferError(`${where} is not one of ${known.join(", ")}.`);
+/** A part of a file, with the words for where it stands. */
+class Part {
+  /**
+   * @param {unknown} value
+   * @param {string} where
+   */
+  constructor(value, where) {
+    this.value = value;
+    this.where = where;
   }
-  return value;
+
+  /** @param {string} name of a field, which may be missing */
+  at(name) {
+    if (!isRecord(this.value)) throw this.#isNot("an object");
+    const joint = this.where.includes(": ") ? "." : ": ";
+    return new Part(this.value[name], this.where ? this.where + joint + name : name);
+  }
+
+  /** @param {string} name */
+  has(name) {
+    return this.at(name).value !== undefined;
+  }
+
+  /** @param {number} most */
+  list(most) {
+    const { value, where } = this;
+    if (!Array.isArray(value)) throw this.#isNot("a list");
+    if (value.length <= most) return Array.from(value, (one) => new Part(one, where));
+    throw new TransferError(`${where} has ${value.length} entries; at most ${most} are taken.`);
+  }
+
+  text() {
+    if (typeof this.value !== "string") throw this.#isNot("text");
+    return this.value;
+  }
+
+  textOrNull() {
+    return this.value == null ? null : this.text();
+  }
+
+  number() {
+    if (typeof this.value !== "number") throw this.#isNot("a number");
+    return this.value;
+  }
+
+  numberOrNull() {
+    return this.value == null ? null : this.number();
+  }
+
+  time() {
+    if (Math.abs(this.number()) > LAST_DAY) throw this.#isNot("a time");
+    return this.number();
+  }
+
+  /**
+   * @template {string} Word
+   * @param {readonly Word[]} words
+   */
+  oneOf(words) {
+    const found = words.find((word) => word === this.value);
+    if (found === undefined) throw this.#isNot(`one of ${words.join(", ")}`);
+    return found;
+  }
+
+  /** @param {string} what */
+  #isNot(what) {
+    return new TransferError(`${this.where} is not ${what}.`);
+  }
 }

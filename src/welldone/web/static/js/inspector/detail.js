@@ -4,6 +4,7 @@ import { badge } from "../badge.js";
 import { copyButton } from "../clipboard.js";
 import { bytes, count, duration } from "../format.js";
 import { h } from "../dom.js";
+import { jsonText } from "../json.js";
 import { isRecord } from "../record.js";
 import { visible } from "../text.js";
 import { changes } from "./changes.js";
@@ -14,7 +15,8 @@ import { frameOf } from "./sources.js";
 import { bytesOf } from "./trace.js";
 import { tree } from "./tree.js";
 
-/** @typedef {import("./sources.js").Item} Item */
+/** @import { Item } from "./sources.js" */
+
 /** @typedef {{isHex: boolean}} Looks how it was last looked at */
 
 /** The kind of a step for which nothing came. */
@@ -152,7 +154,7 @@ function changesPart({ steps, said }) {
 
 /** @param {unknown} field */
 function value(field) {
-  return field === undefined ? "(none)" : shortly(JSON.stringify(field));
+  return field === undefined ? "(none)" : shortly(jsonText(field));
 }
 
 /** @param {Step[]} steps */
@@ -160,12 +162,12 @@ function events(steps) {
   const found = steps.slice(0, MOST_STEPS).flatMap((step) => step.events).slice(0, MOST_EVENTS);
   if (found.length === 0) return null;
   const rows = found.map(({ type, ...fields }) =>
-    h("li", {}, badge(visible(type)), " ", h("code", {}, shortly(JSON.stringify(fields)))),
+    h("li", {}, badge(visible(type)), " ", h("code", {}, shortly(jsonText(fields)))),
   );
   return h("section", {}, title("Events"), h("ul", { class: "events" }, rows));
 }
 
 /** @param {unknown} json */
 function pretty(json) {
-  return JSON.stringify(json, null, 2);
+  return jsonText(json, 2);
 }

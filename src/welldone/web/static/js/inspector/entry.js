@@ -1,12 +1,14 @@
 // One exchange in the inspector's memory: its frames, the upstream's, and what is made of them.
 
+import { clock } from "../format.js";
+import { visible } from "../text.js";
 import { Join } from "./join.js";
 import { Repairs } from "./repairs.js";
 import { sentSource, upstreamSource } from "./sources.js";
 import { Tape } from "./tape.js";
 import { Totals } from "./totals.js";
 
-/** @typedef {import("../exchange.js").Exchange} Exchange */
+/** @import { Exchange } from "../exchange.js" */
 
 const MOST_ENTRIES = 20;
 /** What all of them may have; the oldest lose their frames first. */
@@ -46,6 +48,12 @@ export class Entry {
     this.repairs.advance(tape.steps);
     this.join.advance(frames, tape.steps);
     return totals.read < frames.length;
+  }
+
+  get title() {
+    const { startedAt, body, path, status, outcome } = this.exchange;
+    const facts = [clock(startedAt), visible(String(body.model ?? path)), outcome === "whole" ? status : outcome];
+    return facts.join(" · ") + (this.isForgotten ? " (frames not kept)" : "");
   }
 
   /** Bytes that are kept of it. */

@@ -7,8 +7,8 @@ import { NO_FRAME, makeDetail } from "./detail.js";
 import { read } from "./reading.js";
 import { VirtualList } from "./virtual.js";
 
-/** @typedef {import("../sse.js").Frame} Frame */
-/** @typedef {import("./sources.js").Source} Source */
+/** @import { Frame } from "../sse.js" */
+/** @import { Item, Source } from "./sources.js" */
 
 /** Gaps from here on are marked: a person notices them. */
 const LONG_GAP_MS = 300;
@@ -107,7 +107,7 @@ export class FrameView {
 
 /**
  * @param {HTMLElement[]} cells
- * @param {import("./sources.js").Item} item
+ * @param {Item} item
  * @param {HTMLElement} row
  */
 function paintRow(cells, { frame, hasTime, repairs, said }, row) {

@@ -1,17 +1,16 @@
 // The stream inspector: what goes over the wire, frame by frame, beside the chat.
 
-import { badge } from "../badge.js";
 import { copyButton } from "../clipboard.js";
 import { toast } from "../dialog.js";
 import { fill, h } from "../dom.js";
 import { save } from "../files.js";
-import { clock, count, duration } from "../format.js";
+import { count } from "../format.js";
 import { Rules } from "../rules.js";
-import { visible } from "../text.js";
+import { AttemptList } from "./attempts.js";
 import { Entry, trim } from "./entry.js";
 import { FrameView } from "./frames.js";
 import { LintView } from "./lint.js";
-import { NOT_KNOWN, RepairsView } from "./repairs.js";
+import { RepairsView } from "./repairs.js";
 import { RequestView } from "./request.js";
 import { SideSwitch } from "./sides.js";
 import { makeTabs } from "./tabs.js";
@@ -19,12 +18,13 @@ import { TimelineView } from "./timeline.js";
 import { figures } from "./totals.js";
 import { TotalsBar } from "./totalsbar.js";
 import { ourTrace, upstreamTrace } from "./trace.js";
+import { whyEmpty } from "./why.js";
 
-/** @typedef {import("../exchange.js").Exchange} Exchange */
-/** @typedef {import("./sides.js").Side} Side */
+/** @import { Exchange } from "../exchange.js" */
+/** @import { Side } from "./sides.js" */
 
-/** How long frames are read before the page is painted again. */
-const WORK_MS = 25;
+/** How long frames are read before the page is painted again: most of a frame of the screen. */
+const WORK_MS = 12;
 
 /**
  * @param {HTMLElement} root
@@ -52,7 +52,7 @@ class Inspector {
   #totals = new TotalsBar();
   #choice = h("select", { id: "exchange-choice", disabled: true }, h("option", {}, "none yet"));
   #empty = h("p", { class: "insp-empty" });
-  #attempts = h("ul", { class: "attempts", "aria-label": "Attempts", hidden: true });
+  #attempts = new AttemptList();
   #sides = new SideSwitch((side) => this.#show(side));
 
   /**
@@ -101,7 +101,7 @@ class Inspector {
       on: { click: () => this.#save() } }, "Save trace");
     const tools = h("div", { class: "frames-tools" }, this.#sides.element,
       saveButton, copyButton("Copy", () => this.#listed()));
-    return h("div", { class: "frames-room" }, tools, this.#attempts, this.#empty, this.#frames.element);
+    return h("div", { class: "frames-room" }, tools, this.#attempts.element, this.#empty, this.#frames.element);
   }
 
   #listen() {
@@ -164,7 +164,7 @@ class Inspector {
   }
 
   #fillChoice() {
-    fill(this.#choice, this.#entries.map((entry) => h("option", {}, title(entry))));
+    fill(this.#choice, this.#entries.map((entry) => h("option", {}, entry.title)));
     this.#choice.disabled = this.#entries.length < 2;
     this.#choice.selectedIndex = this.#entry ? this.#entries.indexOf(this.#entry) : 0;
   }
@@ -217,17 +217,8 @@ class Inspector {
     this.#frames.element.hidden = entry === null || entry[this.#side].count() === 0;
     const upstream = entry?.tape.isKnown ? entry.tape.steps.length : null;
     this.#sides.count({ sent: entry?.exchange.frames.length ?? null, upstream });
-    this.#paintAttempts(entry?.tape.attempts ?? []);
+    this.#attempts.update(entry?.tape.attempts ?? []);
     this.#frames.update();
-  }
-
-  /** @param {Attempt[]} attempts */
-  #paintAttempts(attempts) {
-    const key = JSON.stringify(attempts.map(({ server, status, error }) => [server, status, error]));
-    if (this.#attempts.dataset.key === key) return;
-    this.#attempts.dataset.key = key;
-    this.#attempts.hidden = attempts.length === 0;
-    fill(this.#attempts, attempts.map(attemptItem));
   }
 
   #listed() {
@@ -247,47 +238,4 @@ class Inspector {
     const { name, record } = this.#side === "sent" ? ourTrace(exchange) : upstreamTrace(exchange, tape);
     save(name, JSON.stringify(record));
   }
-}
-
-/** @param {Attempt} attempt */
-function attemptItem({ server, status, error, began_s, is_local }) {
-  const tone = error || (status ?? 0) >= 400 ? "bad" : status === null ? "" : "good";
-  const answer = status !== null ? String(status) : error ? "no answer" : "no answer yet";
-  return h("li", { class: "small" }, badge(answer, tone),
-    ` ${visible(server)}${is_local ? " (local model)" : ""}, asked at ${duration(began_s * 1000)}`,
-    error && error !== answer && h("span", { class: "is-error" }, `: ${visible(error)}`));
-}
-
-/** @param {Entry} entry */
-function title({ exchange, isForgotten }) {
-  const { startedAt, body, status, outcome } = exchange;
-  const model = visible(String(body.model ?? exchange.path));
-  const facts = [clock(startedAt), model, outcome === "whole" ? status : outcome];
-  return facts.join(" · ") + (isForgotten ? " (frames not kept)" : "");
-}
-
-/**
- * Why there are no frames, or not all; "" where there are.
- *
- * @param {Entry | null} entry
- * @param {Side} side
- */
-function whyEmpty(entry, side) {
-  if (!entry) return "Send a message: its frames appear here as they arrive. Or drop a captured stream here.";
-  if (entry.isForgotten) return "The frames of this exchange were not kept: newer ones needed the room.";
-  return side === "sent" ? whyNothingSent(entry) : whyNothingHeard(entry);
-}
-
-/** @param {Entry} entry */
-function whyNothingSent({ exchange }) {
-  if (exchange.error) return visible(exchange.error);
-  if (exchange.droppedFrames) return `${count(exchange.droppedFrames)} more frames came than the page keeps.`;
-  return exchange.frames.length || exchange.outcome !== "running" ? "" : "Waiting for the first frame …";
-}
-
-/** @param {Entry} entry */
-function whyNothingHeard({ tape }) {
-  if (tape.isCut) return "The upstream said more than the server keeps: the rest is not listed.";
-  if (tape.steps.length) return "";
-  return tape.isOver ? NOT_KNOWN : "Waiting for the upstream …";
 }

@@ -1,7 +1,8 @@
 // Which frames of the upstream became a frame of ours. What was said for all steps, in a row, is what we were sent, but
 // for comments that keep the connection alive: so it is enough to walk along both.
 
-/** @typedef {import("../sse.js").Frame} Frame */
+/** @import { Frame } from "../sse.js" */
+
 /**
  * The steps of a frame: from `from` to before `to`. Those before `own` belong to an earlier frame too.
  *

@@ -1,9 +1,11 @@
 // What a frame is for a person who skims a list: its kind, and the text that it carries. It reads what servers really
 // send, in every dialect, and gives up on nothing: what it does not know has the name that the server gave it.
 
+import { jsonText } from "../json.js";
 import { isRecord } from "../record.js";
 
-/** @typedef {import("../sse.js").Frame} Frame */
+/** @import { Frame } from "../sse.js" */
+
 /** @typedef {{prompt: number | null, completion: number | null}} Tokens */
 /**
  * `isToken`: it carries something that the model said. `tokens`: what it says of the usage, if it does.
@@ -183,5 +185,5 @@ function number(value) {
 
 /** @param {unknown} value */
 function textOf(value) {
-  return typeof value === "string" ? value : JSON.stringify(value);
+  return typeof value === "string" ? value : jsonText(value);
 }

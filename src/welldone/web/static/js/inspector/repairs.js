@@ -3,10 +3,12 @@
 import { fill, h } from "../dom.js";
 import { count } from "../format.js";
 import { line, mended, ruleItem } from "./ruleitem.js";
+import { NOT_KNOWN } from "./why.js";
+
+/** @import { Rules } from "../rules.js" */
+/** @import { Tape } from "./tape.js" */
 
 /** @typedef {{note: StepNote, count: number, first: number}} Repaired `first`: the first step with it */
-
-export const NOT_KNOWN = "Nothing is known of the upstream: it was not asked, or it is too long ago.";
 
 /** Counted while steps arrive. */
 export class Repairs {
@@ -40,7 +42,7 @@ export class RepairsView {
   #shown = "";
 
   /**
-   * @param {import("../rules.js").Rules} rules
+   * @param {Rules} rules
    * @param {(step: number) => void} select shows a step of the upstream
    */
   constructor(rules, select) {
@@ -51,7 +53,7 @@ export class RepairsView {
 
   /**
    * @param {Repairs | null} repairs
-   * @param {import("./tape.js").Tape | null} tape
+   * @param {Tape | null} tape
    */
   update(repairs, tape) {
     const state = [tape?.isKnown, tape?.isOver, ...[...(repairs?.byRule.values() ?? [])].map((one) => one.count)];
@@ -91,7 +93,7 @@ export class RepairsView {
   }
 }
 
-/** @param {import("./tape.js").Tape | null} tape */
+/** @param {Tape | null} tape */
 function whyNone(tape) {
   if (!tape) return "What is repaired in a stream is listed here, by rule.";
   if (tape.isKnown) return tape.isOver ? "Nothing to repair: the stream came right." : "Nothing to repair so far.";

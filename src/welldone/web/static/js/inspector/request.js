@@ -6,11 +6,14 @@ import { visible } from "../text.js";
 import { curl, javascript, literal, python } from "./snippets.js";
 import { makeTabs } from "./tabs.js";
 
+/** @import { Exchange } from "../exchange.js" */
+/** @import { Asked } from "./snippets.js" */
+
 /** What is shown of each; a picture in a request may have megabytes. All of it is copied. */
 const MOST_LETTERS = 50_000;
 
 const WRITERS = {
-  JSON: (/** @type {import("./snippets.js").Asked} */ asked) => literal(asked.body),
+  JSON: (/** @type {Asked} */ asked) => literal(asked.body),
   curl,
   Python: python,
   JavaScript: javascript,
@@ -19,7 +22,7 @@ const WRITERS = {
 export class RequestView {
   #page;
   #rooms;
-  /** @type {import("../exchange.js").Exchange | null} */
+  /** @type {Exchange | null} */
   #exchange = null;
 
   /** @param {Page} page */
@@ -32,7 +35,7 @@ export class RequestView {
     this.#fill();
   }
 
-  /** @param {import("../exchange.js").Exchange | null} exchange */
+  /** @param {Exchange | null} exchange */
   update(exchange) {
     if (exchange === this.#exchange) return;
     this.#exchange = exchange;

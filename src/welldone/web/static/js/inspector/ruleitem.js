@@ -6,7 +6,8 @@ import { count } from "../format.js";
 import { ruleLink, severityBadge } from "../rules.js";
 import { visible } from "../text.js";
 
-/** @typedef {import("../dom.js").Child} Child */
+/** @import { Child } from "../dom.js" */
+
 /** @typedef {{rule: string, severity: string, heard: string, wanted: string}} Broken */
 
 const MOST_LETTERS = 300; // some lines: more is not read

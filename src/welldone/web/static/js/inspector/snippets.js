@@ -1,24 +1,19 @@
-// The same request, as people would write it by hand. The key is never in it: it is taken from the environment.
+// The same request, as people would write it by hand: a chat that streams, as all that this page asks. The key is never
+// in it: it is taken from the environment.
+
+import { jsonText } from "../json.js";
 
 /** @typedef {{path: string, body: Record<string, unknown>, base: URL}} Asked */
 
 const JSON_INDENT = 2;
 
-/** How Python's package calls each endpoint, and how the text of a chunk is had. */
-const CALLS = [
-  { path: "v1/chat/completions", call: "chat.completions.create", part: "delta.content", whole: "message.content" },
-  { path: "v1/completions", call: "completions.create", part: "text", whole: "text" },
-];
-
-/**
- * What the method of Python's package takes by name. All else is said in `extra_body`, or it would refuse it.
- */
+/** What the method of Python's package takes by name. All else is said in `extra_body`, or it would refuse it. */
 const NAMED = new Set(
   (
-    "model messages prompt audio best_of echo frequency_penalty function_call functions logit_bias logprobs " +
-    "max_completion_tokens max_tokens metadata modalities n parallel_tool_calls prediction presence_penalty " +
-    "reasoning_effort response_format seed service_tier stop store stream stream_options suffix temperature " +
-    "tool_choice tools top_logprobs top_p user"
+    "model messages audio frequency_penalty function_call functions logit_bias logprobs max_completion_tokens " +
+    "max_tokens metadata modalities n parallel_tool_calls prediction presence_penalty reasoning_effort " +
+    "response_format seed service_tier stop store stream stream_options temperature tool_choice tools " +
+    "top_logprobs top_p user"
   ).split(" "),
 );
 
@@ -33,62 +28,39 @@ export function curl({ path, body, base }) {
 }
 
 /** @param {Asked} asked */
-export function python({ path, body, base }) {
-  const known = CALLS.find((call) => call.path === path);
-  const url = literal(new URL("v1", base).href);
-  const start = [
-    "import os",
-    "",
-    "from openai import OpenAI",
-    "",
-    `client = OpenAI(base_url=${url}, api_key=os.environ.get("OPENAI_API_KEY", "none"))`,
-  ];
-  if (!known) {
-    const rest = literal(path.replace(/^v1/, ""));
-    const call = `client.post(${rest}, body=${pythonLiteral(body, 0)}, cast_to=object)`;
-    return [...start, `print(${call})`, ""].join("\n");
-  }
-  const named = Object.entries(body).filter(([name]) => NAMED.has(name));
-  const extra = Object.entries(body).filter(([name]) => !NAMED.has(name));
-  const lines = named.map(([name, value]) => `    ${name}=${pythonLiteral(value, 1)},`);
-  if (extra.length) lines.push(`    extra_body=${pythonLiteral(Object.fromEntries(extra), 1)},`);
-  const call = [`client.${known.call}(`, ...lines, ")"].join("\n");
-  const end = body.stream
-    ? [
-        `stream = ${call}`,
-        "for chunk in stream:",
-        "    if chunk.choices:",
-        `        print(chunk.choices[0].${known.part} or "", end="", flush=True)`,
-        "print()",
-      ]
-    : [`reply = ${call}`, `print(reply.choices[0].${known.whole})`];
-  return [...start, ...end, ""].join("\n");
+export function python({ body, base }) {
+  const fields = Object.entries(body);
+  const lines = fields.filter(([name]) => NAMED.has(name)).map(([name, value]) => `${name}=${pythonLiteral(value, 1)}`);
+  const extra = Object.fromEntries(fields.filter(([name]) => !NAMED.has(name)));
+  if (Object.keys(extra).length) lines.push(`extra_body=${pythonLiteral(extra, 1)}`);
+  return `import os
+
+from openai import OpenAI
+
+client = OpenAI(base_url=${literal(new URL("v1", base).href)}, api_key=os.environ.get("OPENAI_API_KEY", "none"))
+stream = client.chat.completions.create(
+${lines.map((line) => `    ${line},\n`).join("")})
+for chunk in stream:
+    if chunk.choices:
+        print(chunk.choices[0].delta.content or "", end="", flush=True)
+print()
+`;
 }
 
 /** @param {Asked} asked */
-export function javascript({ path, body, base }) {
-  const known = CALLS.find((call) => call.path === path);
-  const url = literal(new URL("v1", base).href);
-  const start = [
-    'import OpenAI from "openai";',
-    "",
-    `const client = new OpenAI({ baseURL: ${url}, apiKey: process.env.OPENAI_API_KEY ?? "none" });`,
-  ];
-  if (!known) {
-    const rest = literal(path.replace(/^v1/, ""));
-    return [...start, `console.log(await client.post(${rest}, { body: ${literal(body)} }));`, ""].join("\n");
-  }
-  const call = `await client.${known.call}(${literal(body)});`;
-  const end = body.stream
-    ? [
-        `const stream = ${call}`,
-        "for await (const chunk of stream) {",
-        `  process.stdout.write(chunk.choices[0]?.${known.part} ?? "");`,
-        "}",
-        "console.log();",
-      ]
-    : [`const reply = ${call}`, `console.log(reply.choices[0].${known.whole});`];
-  return [...start, ...end, ""].join("\n");
+export function javascript({ body, base }) {
+  return `import OpenAI from "openai";
+
+const client = new OpenAI({
+  baseURL: ${literal(new URL("v1", base).href)},
+  apiKey: process.env.OPENAI_API_KEY ?? "none",
+});
+const stream = await client.chat.completions.create(${literal(body)});
+for await (const chunk of stream) {
+  process.stdout.write(chunk.choices[0]?.delta.content ?? "");
+}
+console.log();
+`;
 }
 
 /**
@@ -97,7 +69,7 @@ export function javascript({ path, body, base }) {
  * @param {unknown} value
  */
 export function literal(value) {
-  return JSON.stringify(value, null, JSON_INDENT).replace(
+  return jsonText(value, JSON_INDENT).replace(
     /[\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb]/g,
     (letter) => `\\u${letter.charCodeAt(0).toString(16).padStart(4, "0")}`,
   );

@@ -2,8 +2,9 @@
 
 import { Frame, sizeOf } from "../sse.js";
 
-/** @typedef {import("../exchange.js").Exchange} Exchange */
-/** @typedef {import("./join.js").Join} Join */
+/** @import { Exchange } from "../exchange.js" */
+/** @import { Join } from "./join.js" */
+
 /**
  * One frame, the steps of the upstream that it comes from or is, and what we were sent for it.
  *

@@ -2,7 +2,7 @@
 
 import { ApiError } from "../api.js";
 
-/** @typedef {import("../exchange.js").Exchange} Exchange */
+/** @import { Exchange } from "../exchange.js" */
 
 /** As often as a person can follow. */
 const PAUSE_MS = 300;

@@ -4,8 +4,9 @@ import { fill, h } from "../dom.js";
 import { count, duration } from "../format.js";
 import { gapFigures, upstreamDots } from "./gaps.js";
 
-/** @typedef {import("./entry.js").Entry} Entry */
-/** @typedef {import("./gaps.js").Dot} Dot */
+/** @import { Entry } from "./entry.js" */
+/** @import { Dot } from "./gaps.js" */
+
 /** @typedef {ReturnType<typeof gapFigures>} Figures */
 
 /** It is drawn anew at most so often: with 50,000 dots that is work. */

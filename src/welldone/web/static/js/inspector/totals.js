@@ -4,8 +4,9 @@ import { bytes, count, duration, NOTHING, rate } from "../format.js";
 import { tokensPerSecond } from "../speed.js";
 import { read } from "./reading.js";
 
-/** @typedef {import("../exchange.js").Exchange} Exchange */
-/** @typedef {import("../sse.js").Frame} Frame */
+/** @import { Exchange } from "../exchange.js" */
+/** @import { Frame } from "../sse.js" */
+
 /** @typedef {{label: string, value: string, tone?: "good" | "warn" | "bad", copies?: boolean}} Figure */
 
 const OUTCOMES = /** @type {const} */ ({

@@ -3,7 +3,7 @@
 import { copy } from "../clipboard.js";
 import { fill, h } from "../dom.js";
 
-/** @typedef {import("./totals.js").Figure} Figure */
+/** @import { Figure } from "./totals.js" */
 
 export class TotalsBar {
   #list = h("dl");

@@ -1,6 +1,8 @@
 // An exchange as a trace, which `welldone lint`, `fix` and `mock` read, and the inspector too.
 
-/** @typedef {import("../exchange.js").Exchange} Exchange */
+/** @import { Exchange } from "../exchange.js" */
+/** @import { Tape } from "./tape.js" */
+
 /** @typedef {{name: string, record: object}} Trace */
 
 /**
@@ -32,7 +34,7 @@ export function ourTrace(exchange) {
  * What the upstream said: of several attempts the last one, of several parts the first one.
  *
  * @param {Exchange} exchange
- * @param {import("./tape.js").Tape} tape
+ * @param {Tape} tape
  * @returns {Trace}
  */
 export function upstreamTrace(exchange, tape) {

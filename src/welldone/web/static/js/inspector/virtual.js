@@ -31,6 +31,7 @@ export class VirtualList {
   #count = 0;
   #chosen = -1;
   #putTop = 0;
+  #height = 0;
   #id = `list-${++lists}`;
   #rowPx = matchMedia("(pointer: coarse)").matches ? FINGER_ROW_PX : ROW_PX;
 
@@ -54,7 +55,7 @@ export class VirtualList {
     this.#grid.addEventListener("scroll", () => this.#scrolled(), { passive: true });
     this.#grid.addEventListener("keydown", (event) => this.#key(event));
     this.#space.addEventListener("click", (event) => this.#click(event));
-    new ResizeObserver(() => this.paint()).observe(this.#grid);
+    new ResizeObserver(() => this.#resized()).observe(this.#grid);
   }
 
   get chosen() {
@@ -132,6 +133,16 @@ export class VirtualList {
   /** @param {number} index */
   #rowId(index) {
     return `${this.#id}-${index}`;
+  }
+
+  /** What is known of the chosen row opens below the list, and takes some of its room: the row stays in sight. */
+  #resized() {
+    const { scrollTop, clientHeight } = this.#grid;
+    const top = this.#chosen * this.#rowPx;
+    const wasSeen = this.#chosen >= 0 && top + this.#rowPx > scrollTop && top < scrollTop + this.#height;
+    this.#height = clientHeight;
+    if (wasSeen) this.#reveal(this.#chosen);
+    this.paint();
   }
 
   #scrolled() {

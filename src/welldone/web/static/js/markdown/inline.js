@@ -1,9 +1,13 @@
 // The inside of a paragraph: emphasis, code, links. Each part of the text is looked at a bounded number of times, so
 // that no text takes longer than its length.
 
-import { characterBefore } from "../text.js";
+import { targetAt, withoutTail } from "./address.js";
+import { flanks, matchEmphasis, Token } from "./emphasis.js";
 import { entityAt } from "./entities.js";
+import { DEEPEST } from "./lines.js";
 import { safeHref } from "./links.js";
+
+/** @import { Pair } from "./emphasis.js" */
 
 /**
  * @typedef {{type: "text" | "code" | "math", text: string}
@@ -12,46 +16,10 @@ import { safeHref } from "./links.js";
  *   | {type: "link", href: string, title: string, inlines: Inline[]}} Inline
  */
 
-/**
- * What opens and closes, with the signs that stand for it where it is only text.
- *
- * @typedef {object} Pair
- * @property {(inlines: Inline[]) => Inline} make
- * @property {string} open
- * @property {string} close
- * @property {boolean} [isLabel] a picture, of which only the label is shown within a link
- * @property {boolean} [isText]
- */
-
-/** A sign such as `**`, of which some may be used up; or a piece that is finished. */
-class Token {
-  /** @type {Pair[]} */
-  opens = [];
-  /** @type {Pair[]} */
-  closes = [];
-  canOpen = false;
-  canClose = false;
-
-  /**
-   * @param {Inline | null} inline
-   * @param {string} sign
-   * @param {number} left how many of the sign are left
-   */
-  constructor(inline, sign = "", left = 0) {
-    this.inline = inline;
-    this.sign = sign;
-    this.left = left;
-    this.length = left;
-  }
-}
-
 /** @typedef {{token: number, delimiter: number, isImage: boolean}} Bracket */
 
-const DEEPEST = 16; // more than people nest
 const SPECIAL = /[\\`*_~[\]!<&\n$h]/g;
 const ESCAPABLE = /[!-/:-@[-`{-~]/;
-const SPACE = /^\s$/;
-const SIGN = /^[\p{P}\p{S}]$/u;
 const BARE = /https?:\/\/[^\s<>[\]`"]+/iy;
 const ANGLE = /<((?:https?:\/\/|mailto:)[^\s<>]*)>/iy;
 const MAIL = /<([\w.+-]{1,64}@[\w.-]{1,255})>/y;
@@ -290,66 +258,8 @@ class Scan {
    * @param {number} bottom
    */
   #emphasis(bottom) {
-    const stack = this.#delimiters.splice(bottom).map((n) => this.#tokens[n]);
-    /** Signs that wait for what closes them. @type {Token[]} */
-    const openers = [];
-    /** Below this no opener was found for such a closer. @type {Map<string, number>} */
-    const floors = new Map();
-    for (const token of stack) {
-      if (token.canClose) closeEmphasis(token, openers, floors);
-      if (token.canOpen && token.left > 0) openers.push(token);
-    }
+    matchEmphasis(this.#delimiters.splice(bottom).map((n) => this.#tokens[n]));
   }
-}
-
-/**
- * @param {Token} closer
- * @param {Token[]} openers
- * @param {Map<string, number>} floors
- */
-function closeEmphasis(closer, openers, floors) {
-  while (closer.left > 0) {
-    const kind = `${closer.sign}${closer.canOpen}${closer.length % 3}`;
-    const floor = floors.get(kind) ?? 0;
-    let at = openers.length - 1;
-    while (at >= floor && !fits(openers[at], closer)) at -= 1;
-    if (at < floor) {
-      floors.set(kind, openers.length);
-      return;
-    }
-    openers.length = at + 1;
-    const opener = openers[at];
-    const used = Math.min(opener.left, closer.left, 2);
-    const pair = makePair(closer.sign, used);
-    opener.opens.push(pair);
-    closer.closes.push(pair);
-    opener.left -= used;
-    closer.left -= used;
-    if (opener.left === 0) openers.pop();
-    for (const [name, height] of floors) floors.set(name, Math.min(height, openers.length));
-  }
-}
-
-/**
- * @param {Token} opener
- * @param {Token} closer
- */
-function fits(opener, closer) {
-  if (opener.sign !== closer.sign) return false;
-  // CommonMark's rule of three, which keeps `*a**b*` one emphasis.
-  const isMixed = opener.canClose || closer.canOpen;
-  return !isMixed || (opener.length + closer.length) % 3 !== 0 || (opener.length % 3 === 0 && closer.length % 3 === 0);
-}
-
-/**
- * @param {string} sign
- * @param {number} length
- * @returns {Pair}
- */
-function makePair(sign, length) {
-  const type = sign === "~" ? "strike" : length === 2 ? "strong" : "emphasis";
-  const signs = sign.repeat(length);
-  return { make: (inlines) => ({ type, inlines }), open: signs, close: signs };
 }
 
 /**
@@ -403,26 +313,6 @@ function addText(inlines, text) {
 }
 
 /**
- * Whether a sign may open or close, by what stands around it.
- *
- * @param {string} text
- * @param {number} at
- * @param {number} length
- * @param {string} sign
- */
-function flanks(text, at, length, sign) {
-  const before = at > 0 ? characterBefore(text, at) : " ";
-  const after = at + length < text.length ? String.fromCodePoint(text.codePointAt(at + length) ?? 32) : " ";
-  const [isSpaceBefore, isSpaceAfter] = [SPACE.test(before), SPACE.test(after)];
-  const [isSignBefore, isSignAfter] = [SIGN.test(before), SIGN.test(after)];
-  const isLeft = !isSpaceAfter && (!isSignAfter || isSpaceBefore || isSignBefore);
-  const isRight = !isSpaceBefore && (!isSignBefore || isSpaceAfter || isSignAfter);
-  // An underscore within a word is part of the word.
-  if (sign !== "_") return { canOpen: isLeft, canClose: isRight };
-  return { canOpen: isLeft && (!isRight || isSignBefore), canClose: isRight && (!isLeft || isSignAfter) };
-}
-
-/**
  * How often the character at a place is repeated.
  *
  * @param {string} text
@@ -435,7 +325,7 @@ function runLength(text, at) {
 }
 
 /**
- * Where runs of backticks begin, by their length.
+ * Where runs of backticks begin, by their length. All are found in one walk: to seek each of them anew takes too long.
  *
  * @param {string} text
  */
@@ -464,84 +354,4 @@ function nextTick(ticks, length, from) {
   if (!found) return -1;
   while (found.next < found.starts.length && found.starts[found.next] < from) found.next += 1;
   return found.starts[found.next] ?? -1;
-}
-
-/**
- * The `(address "title")` behind a label. It ends at the next bracket that opens, and at a space: so this looks no
- * further than the next such target.
- *
- * @param {string} text
- * @param {number} at
- */
-function targetAt(text, at) {
-  if (text[at] !== "(") return null;
-  const from = skipSpace(text, at + 1);
-  const address = text[from] === "<" ? angleAddress(text, from) : plainAddress(text, from);
-  if (!address) return null;
-  let end = skipSpace(text, address.end);
-  let title = "";
-  if (end > address.end && (text[end] === '"' || text[end] === "'")) {
-    const close = text.indexOf(text[end], end + 1);
-    if (close < 0) return null;
-    title = text.slice(end + 1, close);
-    end = skipSpace(text, close + 1);
-  }
-  return text[end] === ")" ? { address: address.value, title, end: end + 1 } : null;
-}
-
-/**
- * @param {string} text
- * @param {number} from
- */
-function angleAddress(text, from) {
-  let at = from + 1;
-  while (at < text.length && text[at] !== ">" && text[at] !== "<" && text[at] !== "\n") at += 1;
-  return text[at] === ">" ? { value: text.slice(from + 1, at), end: at + 1 } : null;
-}
-
-/**
- * Brackets in the address are part of it if they close.
- *
- * @param {string} text
- * @param {number} from
- */
-function plainAddress(text, from) {
-  let depth = 0;
-  let at = from;
-  for (; at < text.length && !SPACE.test(text[at]); at += 1) {
-    if (text[at] === "(" && ++depth > DEEPEST) return null;
-    if (text[at] === ")" && --depth < 0) break;
-  }
-  return depth <= 0 ? { value: text.slice(from, at), end: at } : null;
-}
-
-/**
- * @param {string} text
- * @param {number} at
- */
-function skipSpace(text, at) {
-  let to = at;
-  while (text[to] === " " || text[to] === "\n") to += 1;
-  return to;
-}
-
-/**
- * An address in running text without the signs of the sentence behind it.
- *
- * @param {string} address
- */
-function withoutTail(address) {
-  let open = 0;
-  let close = 0;
-  for (const sign of address) {
-    if (sign === "(") open += 1;
-    else if (sign === ")") close += 1;
-  }
-  let end = address.length;
-  for (; end > 0; end -= 1) {
-    const last = address[end - 1];
-    if (last === ")" && close > open) close -= 1;
-    else if (!/[.,:;!?'"*_~`\]]/.test(last)) break;
-  }
-  return address.slice(0, end);
 }

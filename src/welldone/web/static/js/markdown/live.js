@@ -4,12 +4,13 @@
 import { h } from "../dom.js";
 import { firstPiece, isLow } from "../text.js";
 import { CodeBlock } from "./code.js";
-import { codeLine, cutBlocks, isFenceEnd } from "./parse.js";
+import { codeLine, isFenceEnd } from "./lines.js";
+import { cutBlocks } from "./parse.js";
 import { Plain } from "./plain.js";
 import { renderBlock } from "./render.js";
 
-/** @typedef {import("./parse.js").Cut} Cut */
-/** @typedef {import("./parse.js").Fence} Fence */
+/** @import { Fence } from "./lines.js" */
+/** @import { Cut } from "./parse.js" */
 
 const STEP = 4 * 1024; // of text at a time: some milliseconds of work at worst
 // The last block is read and laid out anew at each paint: a long one is cut where it can be.

@@ -3,8 +3,25 @@
 // of times for each level of nesting, and levels are bounded.
 
 import { parseInline } from "./inline.js";
+import {
+  codeLine,
+  DEEPEST,
+  fenceOf,
+  HEADING,
+  indentOf,
+  interrupts,
+  isBlank,
+  isFenceEnd,
+  isRule,
+  markerOf,
+  QUOTE,
+  strip,
+} from "./lines.js";
+import { cutTable, tableAt } from "./table.js";
 
-/** @typedef {import("./inline.js").Inline} Inline */
+/** @import { Inline } from "./inline.js" */
+/** @import { Fence, Marker } from "./lines.js" */
+
 /** @typedef {{isDone: boolean | null, blocks: Block[]}} Item isDone is null where it is no task */
 /** @typedef {"left" | "right" | "center" | null} Align */
 /**
@@ -16,21 +33,11 @@ import { parseInline } from "./inline.js";
  *   | {type: "list", start: number | null, isTight: boolean, items: Item[]}
  *   | {type: "table", aligns: Align[], head: Inline[][], rows: Inline[][][]}} Block
  */
-/** @typedef {{indent: number, sign: string, length: number, info: string}} Fence */
-/** @typedef {{sign: string, start: number | null, indent: number, content: number, isEmpty: boolean}} Marker */
 /** A block without its inside, and the lines it takes; `fence` where one is open. */
 /** @typedef {{block: () => Block, from: number, to: number, fence?: Fence, isTable?: boolean}} Cut */
 
-const DEEPEST = 16; // more than people nest
-const MOST_COLUMNS = 64; // more than fit on a screen
-const FENCE = /^( {0,3})(`{3,}|~{3,})([^]*)$/;
-const HEADING = /^ {0,3}(#{1,6})(?:[ \t]|$)/;
 const UNDERLINE = /^ {0,3}(=+|-+) *$/;
-const QUOTE = /^ {0,3}>/;
-const MARKER = /^( *)([-*+]|(\d{1,9})([.)]))( +|\t|$)/;
-const BEGINS = /^ {0,3}[-`~#*_>+\d]/;
 const TASK = /^\[([ xX])\] /;
-const DELIMITER = /^ *:?-+:? *$/;
 
 /**
  * @param {string} text
@@ -113,39 +120,6 @@ function cutIndented(lines, from) {
 }
 
 /**
- * @param {string} line
- * @returns {Fence | null}
- */
-function fenceOf(line) {
-  const found = FENCE.exec(line);
-  if (!found) return null;
-  const [, { length: indent }, { length, 0: sign }, info] = found;
-  // Backticks behind backticks are code within a line.
-  return sign === "`" && info.includes("`") ? null : { indent, sign, length, info: info.trim() };
-}
-
-/**
- * Whether a line closes a fence.
- *
- * @param {string} line
- * @param {Fence} fence
- */
-export function isFenceEnd(line, fence) {
-  const found = FENCE.exec(line);
-  return Boolean(found && found[2][0] === fence.sign && found[2].length >= fence.length && isBlank(found[3]));
-}
-
-/**
- * A line of code without the indent of its fence.
- *
- * @param {string} line
- * @param {Fence} fence
- */
-export function codeLine(line, fence) {
-  return strip(line, fence.indent);
-}
-
-/**
  * @param {string[]} lines
  * @param {number} from
  * @param {Fence} fence
@@ -199,20 +173,6 @@ function withoutQuote(line) {
 function continues(line, before, depth) {
   if (isBlank(line) || isBlank(before) || interrupts(line, depth)) return false;
   return !fenceOf(before) && !HEADING.test(before) && !isRule(before) && indentOf(before) < 4;
-}
-
-/**
- * @param {string} line
- * @returns {Marker | null}
- */
-function markerOf(line) {
-  const found = MARKER.exec(line);
-  if (!found) return null;
-  const [whole, { length: indent }, sign, number, point, { length: space }] = found;
-  const isEmpty = whole.length === line.length;
-  // Five spaces or more are one, and an indented block.
-  const content = isEmpty || space > 4 ? indent + sign.length + 1 : whole.length;
-  return { sign: point ?? sign, start: number === undefined ? null : Number(number), indent, content, isEmpty };
 }
 
 /**
@@ -320,78 +280,6 @@ function makeItem(lines, depth) {
 }
 
 /**
- * The alignments of the columns of a table that begins here, if one does.
- *
- * @param {string[]} lines
- * @param {number} at
- * @returns {Align[] | null}
- */
-function tableAt(lines, at) {
-  const next = lines[at + 1];
-  if (next === undefined || !next.includes("-") || !(next.includes("|") || next.includes(":"))) return null;
-  if (!lines[at].includes("|")) return null;
-  const cells = cellsOf(next);
-  if (cells.length > MOST_COLUMNS || !cells.every((cell) => DELIMITER.test(cell))) return null;
-  return cellsOf(lines[at]).length === cells.length ? cells.map(alignOf) : null;
-}
-
-/**
- * @param {string} cell
- * @returns {Align}
- */
-function alignOf(cell) {
-  const sign = cell.trim();
-  if (sign.endsWith(":")) return sign.startsWith(":") ? "center" : "right";
-  return sign.startsWith(":") ? "left" : null;
-}
-
-/**
- * @param {string[]} lines
- * @param {number} from
- * @param {Align[]} aligns
- * @returns {Cut}
- */
-function cutTable(lines, from, aligns) {
-  let to = from + 2;
-  while (to < lines.length && !isBlank(lines[to]) && !interrupts(lines[to], 0)) to += 1;
-  /** @param {string} line */
-  const row = (line) => {
-    const cells = cellsOf(line);
-    // What is beyond the last column stays in it: nothing is lost.
-    const kept = cells.slice(0, aligns.length - 1).concat(cells.slice(aligns.length - 1).join(" | ") || []);
-    return kept.map((cell) => parseInline(cell.trim()));
-  };
-  const block = () =>
-    /** @type {Block} */ ({ type: "table", aligns, head: row(lines[from]), rows: lines.slice(from + 2, to).map(row) });
-  return { from, to, block, isTable: true };
-}
-
-/**
- * The cells of a row; `\|` is a sign within a cell.
- *
- * @param {string} line
- */
-function cellsOf(line) {
-  const row = line.trim();
-  const cells = [];
-  let cell = "";
-  let from = row.startsWith("|") ? 1 : 0;
-  for (let at = from; at < row.length; at += 1) {
-    if (row[at] === "\\" && row[at + 1] === "|") {
-      cell += row.slice(from, at);
-      from = at + 1;
-      at += 1;
-    } else if (row[at] === "|") {
-      cells.push(cell + row.slice(from, at));
-      cell = "";
-      from = at + 1;
-    }
-  }
-  if (from < row.length || cell || cells.length === 0) cells.push(cell + row.slice(from));
-  return cells;
-}
-
-/**
  * @param {string[]} lines
  * @param {number} from
  * @param {number} depth
@@ -424,65 +312,6 @@ function paragraphText(lines, from, to) {
     .map((line) => line.trimStart())
     .join("\n")
     .trimEnd();
-}
-
-/**
- * Whether a line ends the paragraph before it.
- *
- * @param {string} line
- * @param {number} depth
- */
-function interrupts(line, depth) {
-  if (!BEGINS.test(line)) return false; // as most lines do
-  if (fenceOf(line) || HEADING.test(line) || isRule(line)) return true;
-  if (depth >= DEEPEST) return false;
-  if (QUOTE.test(line)) return true;
-  const marker = markerOf(line);
-  // A number at the start of a line is mostly just that.
-  return marker !== null && !marker.isEmpty && (marker.start === null || marker.start === 1);
-}
-
-/** @param {string} line */
-function isRule(line) {
-  const signs = line.trimStart();
-  if (!/^[-*_]/.test(signs) || indentOf(line) >= 4) return false;
-  let count = 0;
-  for (const sign of signs) {
-    if (sign === signs[0]) count += 1;
-    else if (sign !== " " && sign !== "\t") return false;
-  }
-  return count >= 3;
-}
-
-/** @param {string} line */
-function isBlank(line) {
-  return line.trim() === "";
-}
-
-/**
- * How many columns a line is indented; a tab goes to the next fourth.
- *
- * @param {string} line
- */
-function indentOf(line) {
-  let width = 0;
-  for (let at = 0; line[at] === " " || line[at] === "\t"; at += 1) width += line[at] === "\t" ? 4 - (width % 4) : 1;
-  return width;
-}
-
-/**
- * A line without this many columns of its indent.
- *
- * @param {string} line
- * @param {number} columns
- */
-function strip(line, columns) {
-  let width = 0;
-  let at = 0;
-  for (; width < columns && (line[at] === " " || line[at] === "\t"); at += 1) {
-    width += line[at] === "\t" ? 4 - (width % 4) : 1;
-  }
-  return " ".repeat(Math.max(0, width - columns)) + line.slice(at);
 }
 
 /**

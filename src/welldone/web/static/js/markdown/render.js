@@ -5,8 +5,8 @@ import { visible } from "../text.js";
 import { CodeBlock } from "./code.js";
 import { placeOf } from "./links.js";
 
-/** @typedef {import("./parse.js").Block} Block */
-/** @typedef {import("./inline.js").Inline} Inline */
+/** @import { Inline } from "./inline.js" */
+/** @import { Block } from "./parse.js" */
 
 const TAGS = /** @type {const} */ ({ emphasis: "em", strong: "strong", strike: "del" });
 const HEADINGS = /** @type {const} */ (["h3", "h4", "h5", "h6", "h6", "h6"]); // below the headings of the page itself

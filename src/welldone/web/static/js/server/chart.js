@@ -5,7 +5,8 @@ import { clock, NOTHING } from "../format.js";
 import { patchChildren } from "./patch.js";
 import { niceTicks } from "./scale.js";
 
-/** @typedef {import("./measures.js").Point} Point */
+/** @import { Point } from "./measures.js" */
+
 /** @typedef {{key: string, name: string, colour: string}} Line a colour is the name of one of the page's */
 /** @typedef {(value: number) => string} Format */
 /** @typedef {{title: string, lines: Line[], format: Format, least?: number}} Kind `least` is on its scale */

@@ -6,8 +6,8 @@ import { Measures } from "./measures.js";
 import { readMetrics } from "./prometheus.js";
 import { Ring } from "./series.js";
 
-/** @typedef {import("./chart.js").Kind} Kind */
-/** @typedef {import("./measures.js").Point} Point */
+/** @import { Kind } from "./chart.js" */
+/** @import { Point } from "./measures.js" */
 
 const SPANS_MS = [60_000, 120_000, 300_000]; // while there is not more to show
 const MOST_SPAN_MS = 600_000;

@@ -2,8 +2,9 @@
 
 import { bucketsOf, increases, quantile, Ring, sum } from "./series.js";
 
-/** @typedef {import("./prometheus.js").Metrics} Metrics */
-/** @typedef {import("./series.js").Buckets} Buckets */
+/** @import { Metrics } from "./prometheus.js" */
+/** @import { Buckets } from "./series.js" */
+
 /** @typedef {{at: number, values: Record<string, number | null>}} Point at a time in ms; null: nothing is known */
 /** @typedef {{seconds: number, counts: Record<string, number>, first: Buckets, gaps: Buckets}} Step */
 

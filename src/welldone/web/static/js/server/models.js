@@ -5,7 +5,8 @@ import { h } from "../dom.js";
 import { bytes, count, duration, NOTHING } from "../format.js";
 import { bar, said, table } from "./parts.js";
 
-/** @typedef {import("../dom.js").Child} Child */
+/** @import { Child } from "../dom.js" */
+/** @import { Column } from "./parts.js" */
 
 const LOOKS = /** @type {const} */ ({
   unloaded: ["unloaded", ""],
@@ -29,7 +30,7 @@ export function drawModels(state, pending) {
   return [table("Models", columns, models, ({ id }) => id)];
 }
 
-/** @type {import("./parts.js").Column<ModelState>[]} */
+/** @type {Column<ModelState>[]} */
 const COLUMNS = [
   { title: "Model", cell: ({ id, capabilities }) => [said(id), about(capabilities)] },
   { title: "State", cell: drawState },
@@ -44,7 +45,7 @@ const COLUMNS = [
 
 /**
  * @param {Set<string>} pending
- * @returns {import("./parts.js").Column<ModelState>}
+ * @returns {Column<ModelState>}
  */
 function actions(pending) {
   return {

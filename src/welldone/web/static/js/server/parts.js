@@ -4,7 +4,8 @@ import { h, svg } from "../dom.js";
 import { NOTHING } from "../format.js";
 import { visible } from "../text.js";
 
-/** @typedef {import("../dom.js").Child} Child */
+/** @import { Child } from "../dom.js" */
+
 /**
  * @template Row
  * @typedef {{title: string, isNumber?: boolean, cell: (row: Row) => Child | Child[]}} Column

@@ -4,6 +4,8 @@ import { h } from "../dom.js";
 import { count, seconds } from "../format.js";
 import { bar, said, table } from "./parts.js";
 
+/** @import { Column } from "./parts.js" */
+
 /** @typedef {{where: string, running: number, places: number, waiting: number, wait: number | null}} Place */
 
 /**
@@ -15,13 +17,13 @@ export function drawQueue({ models, upstreams }) {
     ...models.map((model) => ({ where: model.id, places: model.slots, wait: model.mean_wait_s, ...busy(model) })),
     ...upstreams.map((one) => ({ where: one.name, places: one.limit, wait: null, ...busy(one) })),
   ];
-  if (places.length === 0) return [h("p", { class: "soft" }, "Nothing can run here yet.")];
+  if (places.length === 0) return [h("p", { class: "soft" }, "Nothing runs on this machine.")];
   const [running, waiting] = [total(places, "running"), total(places, "waiting")];
   const words = `In all ${count(running)} running, ${count(waiting)} waiting.`;
   return [h("p", { class: "soft small" }, words), table("Queue", COLUMNS, places, ({ where }) => where, "")];
 }
 
-/** @type {import("./parts.js").Column<Place>[]} */
+/** @type {Column<Place>[]} */
 const COLUMNS = [
   { title: "Where", cell: ({ where }) => said(where) },
   { title: "Running", cell: ({ running, places }) => bar(running, places, `${count(running)} of ${count(places)}`) },

@@ -8,7 +8,8 @@ import { isWanted } from "./filter.js";
 import { said, table } from "./parts.js";
 import { patchChildren } from "./patch.js";
 
-/** @typedef {import("../dom.js").Child} Child */
+/** @import { Child } from "../dom.js" */
+/** @import { Column } from "./parts.js" */
 
 const STATUSES = { "": "All", 2: "2xx: answered", 4: "4xx: refused", 5: "5xx: failed", mended: "Repaired" };
 
@@ -55,7 +56,7 @@ function drawRows({ recent, is_admin: isAdmin, is_recording: isRecording }, show
   return [table("Recent requests", columns, shown, ({ request_id: id }) => id)];
 }
 
-/** @type {import("./parts.js").Column<RecentRequest>[]} */
+/** @type {Column<RecentRequest>[]} */
 const COLUMNS = [
   { title: "Time", cell: ({ at, request_id: id }) => h("span", { title: id }, clock(new Date(at * 1000))) },
   { title: "Request", cell: ({ method, path }) => h("span", { class: "mono" }, `${method} ${said(path)}`) },
@@ -71,7 +72,7 @@ const COLUMNS = [
   { title: "Key", cell: ({ principal }) => said(principal) },
 ];
 
-/** @type {import("./parts.js").Column<RecentRequest>} */
+/** @type {Column<RecentRequest>} */
 const INSPECT = {
   title: "Recording",
   cell: ({ is_recorded: isRecorded, request_id: id }) => {

@@ -1,7 +1,7 @@
 // Numbers over time: what has come to counters, and quantiles of histograms.
 
-/** @typedef {import("./prometheus.js").Metrics} Metrics */
-/** @typedef {import("./prometheus.js").Sample} Sample */
+/** @import { Metrics, Sample } from "./prometheus.js" */
+
 /** @typedef {Map<number, number>} Buckets how many were at most so much */
 
 /**

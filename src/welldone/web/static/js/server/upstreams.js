@@ -6,7 +6,8 @@ import { count, NOTHING, seconds } from "../format.js";
 import { ruleLink } from "../rules.js";
 import { bar, said, table } from "./parts.js";
 
-/** @typedef {import("../dom.js").Child} Child */
+/** @import { Child } from "../dom.js" */
+/** @import { Column } from "./parts.js" */
 
 const RULES_SHOWN = 5; // the rest is folded away
 const MODELS_SHOWN = 3;
@@ -26,7 +27,7 @@ export function drawUpstreams({ upstreams }) {
   return [table("Upstreams", COLUMNS, upstreams, ({ name }) => name)];
 }
 
-/** @type {import("./parts.js").Column<UpstreamState>[]} */
+/** @type {Column<UpstreamState>[]} */
 const COLUMNS = [
   { title: "Upstream", cell: ({ name, kind, models }) => [said(name), about(kind, models)] },
   { title: "Health", cell: drawHealth },

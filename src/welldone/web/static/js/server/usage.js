@@ -4,6 +4,8 @@ import { h } from "../dom.js";
 import { count } from "../format.js";
 import { bar, said, table } from "./parts.js";
 
+/** @import { Column } from "./parts.js" */
+
 const TIGHT = 0.1; // of a limit: the next requests may be refused
 
 /**
@@ -16,7 +18,7 @@ export function drawUsage({ keys }) {
   return [h("p", { class: "soft small" }, words), table("Keys", COLUMNS, keys, ({ name }) => name)];
 }
 
-/** @type {import("./parts.js").Column<KeyState>[]} */
+/** @type {Column<KeyState>[]} */
 const COLUMNS = [
   { title: "Key", cell: ({ name }) => said(name) },
   { title: "Requests left", cell: ({ requests }) => drawLimit(requests) },

@@ -1,0 +1,81 @@
+// Tables, as GitHub has them.
+
+import { parseInline } from "./inline.js";
+import { interrupts, isBlank } from "./lines.js";
+
+/** @import { Align, Block, Cut } from "./parse.js" */
+
+const MOST_COLUMNS = 64; // more than fit on a screen
+const DELIMITER = /^ *:?-+:? *$/;
+
+/**
+ * The alignments of the columns of a table that begins here, if one does.
+ *
+ * @param {string[]} lines
+ * @param {number} at
+ * @returns {Align[] | null}
+ */
+export function tableAt(lines, at) {
+  const next = lines[at + 1];
+  if (next === undefined || !next.includes("-") || !(next.includes("|") || next.includes(":"))) return null;
+  if (!lines[at].includes("|")) return null;
+  const cells = cellsOf(next);
+  if (cells.length > MOST_COLUMNS || !cells.every((cell) => DELIMITER.test(cell))) return null;
+  return cellsOf(lines[at]).length === cells.length ? cells.map(alignOf) : null;
+}
+
+/**
+ * @param {string} cell
+ * @returns {Align}
+ */
+function alignOf(cell) {
+  const sign = cell.trim();
+  if (sign.endsWith(":")) return sign.startsWith(":") ? "center" : "right";
+  return sign.startsWith(":") ? "left" : null;
+}
+
+/**
+ * @param {string[]} lines
+ * @param {number} from
+ * @param {Align[]} aligns
+ * @returns {Cut}
+ */
+export function cutTable(lines, from, aligns) {
+  let to = from + 2;
+  while (to < lines.length && !isBlank(lines[to]) && !interrupts(lines[to], 0)) to += 1;
+  /** @param {string} line */
+  const row = (line) => {
+    const cells = cellsOf(line);
+    // What is beyond the last column stays in it: nothing is lost.
+    const kept = cells.slice(0, aligns.length - 1).concat(cells.slice(aligns.length - 1).join(" | ") || []);
+    return kept.map((cell) => parseInline(cell.trim()));
+  };
+  const block = () =>
+    /** @type {Block} */ ({ type: "table", aligns, head: row(lines[from]), rows: lines.slice(from + 2, to).map(row) });
+  return { from, to, block, isTable: true };
+}
+
+/**
+ * The cells of a row; `\|` is a sign within a cell.
+ *
+ * @param {string} line
+ */
+function cellsOf(line) {
+  const row = line.trim();
+  const cells = [];
+  let cell = "";
+  let from = row.startsWith("|") ? 1 : 0;
+  for (let at = from; at < row.length; at += 1) {
+    if (row[at] === "\\" && row[at + 1] === "|") {
+      cell += row.slice(from, at);
+      from = at + 1;
+      at += 1;
+    } else if (row[at] === "|") {
+      cells.push(cell + row.slice(from, at));
+      cell = "";
+      from = at + 1;
+    }
+  }
+  if (from < row.length || cell || cells.length === 0) cells.push(cell + row.slice(from));
+  return cells;
+}
