@@ -65,6 +65,7 @@ def measure(browser: Browser, stage: Stage, reply: Reply) -> Cost:
         visit.page.evaluate(WATCH)
         visit.send("Hello")
         visit.settle()
+        expect(visit.total("Frames")).to_have_text(f"{len(reply.pieces):,}")
         # The inspector has then read what the server tells of the upstream, too.
         expect(visit.total("Repairs")).to_have_text("0")
         visit.page.evaluate("() => new Promise((done) => requestIdleCallback(done))")

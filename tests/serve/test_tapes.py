@@ -235,6 +235,14 @@ def test_signs_of_life_of_a_server_are_heard_and_not_said(tmp_path: Path) -> Non
     assert step["events"] == [{"type": "keep_alive", "is_chunk": False}]
 
 
+def test_signs_of_life_of_both_sides_stand_in_the_order_of_their_times(tmp_path: Path) -> None:
+    ping = Piece(": still here\n\n", after_s=0.1)
+    slow = Reply((ROLE, HELLO, ping, Piece(HELLO.text, after_s=0.5), STOP, USAGE, DONE))
+    heard, tape = ask(tmp_path, [slow], keep_alive_s=0.05)  # which looks at the times
+    assert said(tape) == heard.body.decode()
+    assert ": still here" in heard_in(tape).decode()
+
+
 @pytest.mark.parametrize("how", [{"think": "tags"}, {"strict": ("delta-role-once",)}], ids=["think", "strict"])
 def test_what_an_upstream_needs_is_done_in_its_tape_as_well(tmp_path: Path, how: Json) -> None:
     thinking = Piece(CHUNK % ('{"content":"<think>hm</think>so"}', "null"))
@@ -355,6 +363,15 @@ def test_bytes_that_are_no_text_are_told_in_base64(tmp_path: Path) -> None:
     heard, tape = ask(tmp_path, [Reply((ROLE, odd, STOP, USAGE, DONE))])
     assert said(tape) == heard.body.decode()
     assert [step["n"] for step in tape["steps"] if "heard_base64" in step] == [1]
+
+
+def test_a_note_on_half_a_character_is_told(tmp_path: Path) -> None:
+    odd = Piece(base64=HELLO.data.replace(b"chat.completion.chunk", b"chat\xd0"))
+    heard, tape = ask(tmp_path, [Reply((ROLE, odd, STOP, USAGE, DONE))])
+    assert said(tape) == heard.body.decode()
+    assert [
+        note["heard"] for step in tape["steps"] for note in step["notes"] if note["rule"] == "env-object-const"
+    ] == ["chat\ufffd"]
 
 
 # What is kept, and for how long.

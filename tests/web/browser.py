@@ -125,9 +125,11 @@ class Visit:
         return self.articles("Assistant").last
 
     def send(self, text: str) -> None:
-        """Write a message, and send it."""
+        """Write a message, and send it, as soon as there is a model for it."""
+        expect(self.chat.get_by_role("combobox", name="Model", exact=True)).to_be_enabled()
         self.message.fill(text)
         self.chat.get_by_role("button", name="Send", exact=True).click()
+        expect(self.message).to_have_value("")
 
     def settle(self) -> None:
         """Wait until no answer is under way."""

@@ -1,5 +1,7 @@
 """Takes the pictures of the page that the documents show: `make shots`. They are looked at by people, not compared."""
 
+import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -11,12 +13,13 @@ from tests.live.faults import begin
 from tests.live.server import Running, serving
 from tests.live.upstream import upstream
 from tests.models import tiny
-from tests.web.browser import DESKTOP, PHONE, Size, Visit, browsing, program
+from tests.web.browser import PHONE, Size, Visit, browsing, program
 from tests.web.stage import STOP, delta, usage
 from welldone.engines.scripts import Piece, Reply, json_reply
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
-SIZES: dict[str, Size] = {"desktop": DESKTOP, "phone": PHONE}
+DESKTOP: Size = (1280, 960)
+"""High enough for the charts, and for the bytes of a frame."""
 QUESTION = "How do I read a stream in Python?"
 ANSWER = """Iterate over it: each **chunk** is a small piece of the answer.
 
@@ -42,7 +45,7 @@ def flawed() -> Reply:
     """A good answer from a server that says its role each time, stalls once, and does not say that it is done."""
     words = ANSWER.split(" ")
     thoughts = [
-        delta({"role": "assistant", "reasoning_content": text}, after_s=0.03) for text in ("They ", "want code.")
+        delta({"role": "assistant", "reasoning_content": text}, after_s=0.3) for text in ("They ", "want code.")
     ]
     pieces = [
         delta({"role": "assistant", "content": f"{word} "}, after_s=0.4 if place == 12 else 0.02)
@@ -77,8 +80,11 @@ def chat(visit: Visit) -> None:
 
 
 def take(visit: Visit, name: str) -> None:
-    """One picture."""
-    visit.page.screenshot(path=IMAGES / f"{name}.png", animations="disabled", caret="hide", scale="css")
+    """One picture. With few colours it is a third as large: pngquant does that, where it is installed."""
+    path = IMAGES / f"{name}.png"
+    visit.page.screenshot(path=path, animations="disabled", caret="hide", scale="css")
+    if shutil.which("pngquant"):
+        subprocess.run(["pngquant", "--force", "--strip", "--output", path, path], check=True)
 
 
 def inspect(visit: Visit, *, is_open: bool) -> None:
@@ -88,25 +94,17 @@ def inspect(visit: Visit, *, is_open: bool) -> None:
         button.click()
 
 
-def take_chat(visit: Visit, look: str) -> None:
-    """The playground; on a desktop the inspector stands beside it, on a phone it lies over it."""
-    chat(visit)
-    if "phone" in look:
-        take(visit, f"chat-{look}")
+def choose_frame(visit: Visit) -> None:
+    """Turn to a frame that was repaired."""
     inspect(visit, is_open=True)
-    grid = visit.inspector.get_by_role("grid", name="Frames", exact=True)
-    grid.focus()
+    visit.inspector.get_by_role("grid", name="Frames", exact=True).focus()
     for key in ("Home", "ArrowDown", "ArrowDown", "ArrowDown"):
         visit.page.keyboard.press(key)
-    expect(
-        visit.inspector.get_by_role("link", name="delta-role-once")
-        .or_(visit.inspector.get_by_role("button", name="delta-role-once"))
-        .first
-    ).to_be_visible()
-    take(visit, f"{'inspector' if 'phone' in look else 'chat'}-{look}")
+    expect(visit.inspector.get_by_role("button", name="delta-role-once").first).to_be_visible()
+    visit.page.evaluate("document.activeElement.blur()")
 
 
-def take_server(visit: Visit, server: Running, look: str) -> None:
+def watch_server(visit: Visit, server: Running) -> None:
     """The server view, after some requests."""
     inspect(visit, is_open=False)
     with visit.page.expect_response("**/metrics"):
@@ -117,8 +115,27 @@ def take_server(visit: Visit, server: Running, look: str) -> None:
                 line.reply()
         with begin(server, model="llama-3.2-3b") as line, visit.page.expect_response("**/metrics"):
             line.reply()
-    visit.page.evaluate("scrollTo(0, 0)")
-    take(visit, f"server-{look}")
+
+
+def take_desktop(visit: Visit, server: Running, theme: str) -> None:
+    """On a desktop the inspector stands beside the chat."""
+    chat(visit)
+    choose_frame(visit)
+    take(visit, f"inspector-{theme}")
+    watch_server(visit, server)
+    take(visit, f"server-{theme}")
+
+
+def take_phone(visit: Visit, server: Running, theme: str) -> None:
+    """On a phone it lies over it. One picture of each of those is enough."""
+    chat(visit)
+    take(visit, f"phone-chat-{theme}")
+    if theme == "dark":
+        choose_frame(visit)
+        take(visit, f"phone-inspector-{theme}")
+    else:
+        watch_server(visit, server)
+        take(visit, f"phone-server-{theme}")
 
 
 def main() -> None:
@@ -127,19 +144,18 @@ def main() -> None:
         raise SystemExit("no Chromium here: install the system's package chromium")
     IMAGES.mkdir(exist_ok=True)
     with shown() as server, browsing() as browser:
-        for name, size in SIZES.items():
-            for is_dark in (False, True):
-                take_all(browser, server, size, f"{name}-{'dark' if is_dark else 'light'}", is_dark=is_dark)
+        for is_dark in (False, True):
+            take_all(browser, server, "dark" if is_dark else "light", is_dark=is_dark)
 
 
-def take_all(browser: Browser, server: Running, size: Size, look: str, *, is_dark: bool) -> None:
-    """All pictures of one look."""
-    visit = Visit(browser, server.root, size=size, is_dark=is_dark)
-    try:
-        take_chat(visit, look)
-        take_server(visit, server, look)
-    finally:
-        visit.close()
+def take_all(browser: Browser, server: Running, theme: str, *, is_dark: bool) -> None:
+    """All pictures of one theme."""
+    for size, picture in ((DESKTOP, take_desktop), (PHONE, take_phone)):
+        visit = Visit(browser, server.root, size=size, is_dark=is_dark)
+        try:
+            picture(visit, server, theme)
+        finally:
+            visit.close()
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ _QUESTION_LIMIT_BYTES = 64 * 2**10
 """Names and numbers: some hundred bytes."""
 
 _ANSWER_LIMIT_BYTES = 32 * 2**20
-"""A page with the most models and a hundred upstreams has some 2 MB; the longest step of a tape has some 25, as JSON."""
+"""A page with the most models and a hundred upstreams has some 2 MB; the longest step of a tape some 25, as JSON."""
 
 _END = b"\0"
 """The last byte: an answer without it is not whole. Neither JSON nor a page of metrics can hold it."""

@@ -170,8 +170,8 @@ interface ApiOptions {
 /** What every view is given. */
 interface Page {
   /**
-   * Carries news between views: "exchange" (an Exchange that starts), "rule" (the id of a rule to show), "trace"
-   * ({name, text, request} to open in the inspector), "view" ("chat" or "server").
+   * Carries news between views: "exchange" (an Exchange that starts), "trace" ({name, text, request} to open in the
+   * inspector), "close-inspector", "view" ("chat" or "server").
    */
   bus: EventTarget;
   /** Where the server is. */

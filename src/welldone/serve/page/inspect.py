@@ -26,6 +26,8 @@ from welldone.wire.head import Endpoint
 
 LINTS = 2
 """Captures that are judged at once: each takes a core for up to some seconds."""
+READS = 8
+"""Captures that are read at once, since slow senders must not keep others out: 64 MiB in all."""
 _BODY_LIMIT_BYTES = 2 * linting.LIMIT_BYTES  # of a request: a capture grows by a third in base64, and less as text
 _RETRY_S = 1.0
 _DIGITS = 9  # of a step's number
@@ -45,6 +47,7 @@ class Inspect:
         self._is_admin = is_admin
         self._threads = ThreadPoolExecutor(LINTS, "lint")
         self._room = threading.BoundedSemaphore(LINTS)
+        self._reading = 0
         if siblings is not None:
             siblings.register(_TAPE, self._told_of)
 
@@ -68,20 +71,28 @@ class Inspect:
 
     async def lint(self, ask: Ask) -> Reply:
         """`POST …/lint`."""
-        headers = ask.call.headers
-        data = await ask.call.body(limit_bytes=_BODY_LIMIT_BYTES, within_s=self._body_s)
-        body = read_body(data, headers.get("Content-Type"), is_browser="Origin" in headers)
-        work = partial(
-            _lint, _capture(body), fields.choice(body, "endpoint", _ENDPOINTS), fields.table(body, "request")
-        )
+        if self._reading == READS:
+            raise _too_many()
+        self._reading += 1
+        try:
+            work = await self._read(ask)
+        finally:
+            self._reading -= 1
         if not self._room.acquire(blocking=False):
-            raise ApiError(
-                429, f"{LINTS} captures are judged at a time.", code="too_many_lints", retry_after_s=_RETRY_S
-            )
+            raise _too_many()
         # The room is free when the thread is, be it that nobody waits for it any more.
         working = self._threads.submit(work)
         working.add_done_callback(lambda _: self._room.release())
         return Reply(200, await asyncio.wrap_future(working))
+
+    async def _read(self, ask: Ask) -> Callable[[], bytes]:
+        """What is to be done for a request."""
+        headers = ask.call.headers
+        data = await ask.call.body(limit_bytes=_BODY_LIMIT_BYTES, within_s=self._body_s)
+        body = read_body(data, headers.get("Content-Type"), is_browser="Origin" in headers)
+        return partial(
+            _lint, _capture(body), fields.choice(body, "endpoint", _ENDPOINTS), fields.table(body, "request")
+        )
 
     async def rule(self, ask: Ask) -> Reply:
         """`GET …/rules/{id}`."""
@@ -91,6 +102,10 @@ class Inspect:
         text = await asyncio.to_thread(page, fault.id)
         told = {name: getattr(fault, name) for name in ("id", "rule", "severity", "mend", "how", "hurts", "endpoints")}
         return json_reply({**told, "page": text})
+
+
+def _too_many() -> ApiError:
+    return ApiError(429, f"{LINTS} captures are judged at a time.", code="too_many_lints", retry_after_s=_RETRY_S)
 
 
 def _lint(capture: bytes, endpoint: str | None, request: Json | None) -> bytes:

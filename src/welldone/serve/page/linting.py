@@ -10,7 +10,7 @@ from welldone.rules.capture import inline_body, read_capture, read_record, read_
 from welldone.rules.heard import Form, Heard
 from welldone.rules.judge import Finding, has_something, judge
 from welldone.rules.trace import Trace
-from welldone.serve.errors import invalid
+from welldone.serve.errors import ApiError, invalid
 from welldone.serve.page.steps import Shown, shown
 from welldone.wire.counts import usage_object
 from welldone.wire.dialects.stream import error_object
@@ -23,6 +23,8 @@ from welldone.wire.whole import body_of
 
 LIMIT_BYTES = 4 * 2**20
 """The longest capture: what is longer takes more than two seconds to judge, and `welldone lint` does it."""
+LINES = 100_000
+"""Of a stream, for the same reason: each costs as much as some hundred bytes. It is one of 50,000 chunks."""
 STEPS = 2_000
 """As many are told: a page draws them in a moment."""
 FINDINGS = 2_000
@@ -52,6 +54,8 @@ def lint(capture: bytes, *, endpoint: str | None, request: Json | None, stem: st
     """
     trace, times = _read(capture, endpoint, request)
     heard = Heard(trace)
+    if heard.form is Form.STREAM and trace.body.count(b"\n") + trace.body.count(b"\r") > LINES:
+        raise ApiError(413, f"The stream has more than {LINES:,} lines: use welldone lint, which takes more.")
     judgement = judge(trace)
     is_stream = heard.form in (Form.STREAM, Form.INSTEAD)
 

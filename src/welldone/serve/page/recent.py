@@ -38,6 +38,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     failed: tuple[str, ...] = ()
     is_recorded: bool = False
 
+    def without_servers(self) -> "Row":
+        """The same, without a word of the servers behind this one."""
+        return msgspec.structs.replace(self, upstream=None, failed=())
+
 
 class Recent:
     """A ring of them. To add one costs next to nothing: secrets are blotted out when somebody looks."""

@@ -180,7 +180,7 @@ class StateApi:
             models=[self._model(model) for model in models],
             upstreams=[self._upstream(upstream, share.upstreams[upstream.name]) for upstream in upstreams],
             keys=[self._usage(name, share) for name in sorted({*named, *share.spent})],
-            recent=share.recent,
+            recent=share.recent if is_admin else [row.without_servers() for row in share.recent],
         )
         return json_reply(state)
 

@@ -26,6 +26,7 @@ from welldone.wire.events import (
 from welldone.wire.faults.catalogue import BY_ID
 from welldone.wire.notes import Note
 from welldone.wire.replay import Step
+from welldone.wire.unicode import clean
 
 _NAMES: dict[type[Event], str] = {
     Opening: "opening",
@@ -119,4 +120,5 @@ def _event(event: Event | Json) -> Json:
 
 def _mended(note: Note) -> Mended:
     fault = BY_ID[note.rule]
-    return Mended(note.rule, fault.severity, fault.mend, fault.how, fault.rule, note.heard, note.count)
+    # What was heard may have half a character, which JSON cannot say.
+    return Mended(note.rule, fault.severity, fault.mend, fault.how, fault.rule, clean(note.heard), note.count)

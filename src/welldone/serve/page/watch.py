@@ -155,6 +155,7 @@ class Watch:
 
     def keep_alive(self) -> None:
         """A sign of life goes out."""
+        self._pass_silence()
         self._keep(self._player.keep_alive)
 
     def body(self) -> None:
@@ -176,6 +177,10 @@ class Watch:
         for number, tape in self._tape_of.items():
             if part in (None, number):
                 tape.used(0)
+
+    def _pass_silence(self) -> None:
+        for tape in self._tape_of.values():
+            tape.pass_silence()
 
     # What its tapes tell.
 
@@ -201,6 +206,7 @@ class Watch:
 
     async def told(self, start: int, *, is_admin: bool) -> Taped:
         """The steps from `start` on; who is no admin hears nothing of the servers behind this one."""
+        self._pass_silence()
         await self._play(start + STEPS)
         player = self._player
         steps = self._some(start)
@@ -323,6 +329,11 @@ class PartTape:
         for at_s, data in self._unused:
             self._watch.passed_over(data, self._part, at_s)
         self._unused.clear()
+
+    def pass_silence(self) -> None:
+        """What begins with a comment is a stream: what its pipe was not given at once, it never will be."""
+        if self._unused and self._unused[0][1].startswith(b":"):
+            self.used(0)
 
 
 def _without_bytes(step: Shown) -> Shown:

@@ -103,7 +103,12 @@ export function toast(message, kind = "info", action) {
  */
 function makeToast(text, kind, action) {
   const box = h("div", { class: `toast ${kind}` }, h("span", { class: "toast-text", dir: "auto" }, text));
-  const go = () => box.remove();
+  const go = () => {
+    const hadFocus = box.contains(document.activeElement);
+    box.remove();
+    // Who was in it goes on in the page.
+    if (hadFocus) document.querySelector("main")?.focus();
+  };
   if (action) {
     const act = () => {
       go();

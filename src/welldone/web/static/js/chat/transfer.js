@@ -12,6 +12,7 @@ const VERSION = 1;
 export const MOST_BYTES = 64 * 2 ** 20; // some thousand long conversations; a browser reads it in a second
 const MOST_CONVERSATIONS = 5_000;
 const MOST_MESSAGES = 5_000; // each becomes an element of the page
+const MOST_CALLS = 1_000; // of tools, in a conversation: each becomes a card, which takes longer to draw
 const ROLES = /** @type {const} */ (["user", "assistant", "tool"]);
 const OUTCOMES = /** @type {const} */ (["whole", "stopped", "broken"]);
 const LAST_DAY = 8.64e15; // what a Date can be
@@ -56,14 +57,21 @@ function parse(text) {
  * @returns {Conversation}
  */
 function readConversation(one) {
-  const messages = one.at("messages").list(MOST_MESSAGES);
+  const messages = one
+    .at("messages")
+    .list(MOST_MESSAGES)
+    .map(({ value }, at) => readMessage(new Part(value, `${one.where}, message ${at + 1}`)));
+  const calls = messages.reduce((sum, { tool_calls: some = [] }) => sum + some.length, 0);
+  if (calls > MOST_CALLS) {
+    throw new TransferError(`${one.where} has ${calls} tool calls; at most ${MOST_CALLS} are taken.`);
+  }
   return {
     id: newId(),
     title: one.at("title").textOrNull() ?? "",
     model: one.at("model").textOrNull() ?? "",
     system: one.at("system").textOrNull() ?? "",
     options: one.has("options") ? readTyped(one.at("options")) : {},
-    messages: messages.map(({ value }, at) => readMessage(new Part(value, `${one.where}, message ${at + 1}`))),
+    messages,
     created_at: one.at("created_at").time(),
     updated_at: one.at("updated_at").time(),
   };
@@ -85,7 +93,7 @@ function readMessage(one) {
   for (const name of /** @type {const} */ (["reasoning_content", "refusal", "tool_call_id"])) {
     if (one.has(name)) message[name] = one.at(name).text();
   }
-  if (one.has("tool_calls")) message.tool_calls = one.at("tool_calls").list(MOST_MESSAGES).map(readCall);
+  if (one.has("tool_calls")) message.tool_calls = one.at("tool_calls").list(MOST_CALLS).map(readCall);
   if (one.has("answer")) message.answer = readFacts(one.at("answer"));
   return message;
 }

@@ -2,8 +2,8 @@
 
 import { badge } from "../badge.js";
 import { copyButton } from "../clipboard.js";
-import { bytes, count, duration } from "../format.js";
 import { h } from "../dom.js";
+import { bytes, count, duration } from "../format.js";
 import { jsonText } from "../json.js";
 import { isRecord } from "../record.js";
 import { visible } from "../text.js";

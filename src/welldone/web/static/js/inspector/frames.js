@@ -123,14 +123,13 @@ function paintRow(cells, { frame, hasTime, repairs, said }, row) {
     preview,
   ];
   cells.forEach((cell, place) => {
-    const wanted = texts[place] ?? "";
-    if (cell.textContent !== wanted) cell.textContent = wanted;
+    if (cell.textContent !== texts[place]) cell.textContent = texts[place];
   });
   row.dataset.kind = kind;
   row.classList.toggle("is-repaired", repairs > 0);
   row.classList.toggle("is-late", hasTime && frame.gap >= LONG_GAP_MS);
   row.style.setProperty("--heat", hasTime ? heat(frame.gap).toFixed(2) : "0");
-  cells[5]?.setAttribute("aria-label", repairs ? `${repairs} repairs` : "no repairs");
+  cells[5].setAttribute("aria-label", repairs ? `${repairs} repairs` : "no repairs");
 }
 
 /**

@@ -26,7 +26,7 @@ export function gapFigures(dots) {
  * @param {number} share
  */
 function quantile(sorted, share) {
-  return sorted.length ? (sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))] ?? null) : null;
+  return sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))] ?? null;
 }
 
 /**

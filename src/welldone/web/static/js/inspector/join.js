@@ -26,7 +26,7 @@ export class Join {
    */
   advance(frames, steps) {
     while (this.#ranges.length < frames.length) {
-      const frame = /** @type {Frame} */ (frames[this.#ranges.length]);
+      const frame = frames[this.#ranges.length];
       const found = this.#match(frame.raw, steps);
       if (found === "unknown") return;
       if (found === "other") this.#ranges.push(null);
@@ -72,7 +72,7 @@ export class Join {
   #take({ step, offset }, steps) {
     this.#ranges.push({ from: Math.min(this.#step, step), own: this.#taken, to: step + 1 });
     this.#taken = step + 1;
-    const isSaid = offset === steps[step]?.said.length;
+    const isSaid = offset === steps[step].said.length;
     this.#step = isSaid ? step + 1 : step;
     this.#offset = isSaid ? 0 : offset;
   }

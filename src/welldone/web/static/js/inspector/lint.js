@@ -175,7 +175,7 @@ export class LintView {
 
   /** @param {Finding[]} same findings of one rule */
   #finding(same) {
-    const first = /** @type {Finding} */ (same[0]);
+    const first = same[0];
     const framed = same.filter(({ frame }) => frame !== null);
     const left = framed.length - MOST_LINKS;
     return ruleItem(

@@ -1,7 +1,7 @@
 // Bytes as text, exactly: line ends are marked, what cannot be seen is made visible. Or as hexadecimal numbers.
 
-import { count } from "../format.js";
 import { h } from "../dom.js";
+import { count } from "../format.js";
 import { visible } from "../text.js";
 
 /** What is shown at once. A frame of megabytes is cut here, or the page would be busy for seconds; it can be copied. */

@@ -20,7 +20,7 @@ export class Repairs {
   /** @param {Step[]} steps all of them, also those that were counted */
   advance(steps) {
     for (; this.#read < steps.length; this.#read += 1) {
-      for (const note of steps[this.#read]?.notes ?? []) this.#add(note, this.#read);
+      for (const note of steps[this.#read].notes) this.#add(note, this.#read);
     }
   }
 

@@ -44,7 +44,7 @@ export class RequestView {
 
   #fill() {
     for (const [name, write] of Object.entries(WRITERS)) {
-      const room = /** @type {HTMLElement} */ (this.#rooms[name]);
+      const room = this.#rooms[name];
       if (this.#exchange) fill(room, ...snippet(name, write({ ...this.#exchange, base: this.#page.base })));
       else fill(room, h("p", { class: "insp-empty" }, "The request is shown here, ready to be pasted elsewhere."));
     }

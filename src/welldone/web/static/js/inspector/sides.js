@@ -24,7 +24,7 @@ export class SideSwitch {
 
   /** @param {Side} side */
   press(side) {
-    SIDES.forEach((other, place) => this.#buttons[place]?.setAttribute("aria-pressed", String(other === side)));
+    SIDES.forEach((other, place) => this.#buttons[place].setAttribute("aria-pressed", String(other === side)));
   }
 
   /**

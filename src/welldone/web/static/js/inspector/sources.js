@@ -21,7 +21,7 @@ import { Frame, sizeOf } from "../sse.js";
 export function sentSource(exchange, steps, join) {
   /** @param {number} index */
   const item = (index) => {
-    const frame = /** @type {Frame} */ (exchange.frames[index]);
+    const frame = exchange.frames[index];
     const range = join.of(index);
     const all = range ? steps().slice(Math.min(range.from, range.own), range.to) : [];
     // What was repaired in a step counts at the first frame that came of it.
@@ -40,7 +40,7 @@ export function upstreamSource(steps) {
   const frames = new WeakMap();
   /** @param {number} index */
   const item = (index) => {
-    const step = /** @type {Step} */ (steps()[index]);
+    const step = steps()[index];
     const frame = frames.get(step) ?? frameOf(step, steps()[index - 1]);
     frames.set(step, frame);
     return { frame, hasTime: step.at_s !== null, steps: [step], repairs: countRepairs([step]), said: step.said };

@@ -38,9 +38,9 @@ export function makeTabs(label, rooms, shows = () => {}) {
     shown = name;
     names.forEach((other, place) => {
       const isShown = other === name;
-      tabs[place]?.setAttribute("aria-selected", String(isShown));
-      if (tabs[place]) tabs[place].tabIndex = isShown ? 0 : -1;
-      if (panels[place]) panels[place].hidden = !isShown;
+      tabs[place].setAttribute("aria-selected", String(isShown));
+      tabs[place].tabIndex = isShown ? 0 : -1;
+      panels[place].hidden = !isShown;
     });
     shows(name);
   };
@@ -53,8 +53,8 @@ export function makeTabs(label, rooms, shows = () => {}) {
     const next = (to + names.length) % names.length;
     if (Number.isNaN(next)) return;
     event.preventDefault();
-    show(/** @type {string} */ (names[next]));
-    tabs[next]?.focus();
+    show(names[next]);
+    tabs[next].focus();
   };
 
   /**

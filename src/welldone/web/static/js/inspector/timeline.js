@@ -114,7 +114,7 @@ function nearest(dots, at) {
   let [low, high] = [0, dots.length - 1];
   while (low < high) {
     const middle = Math.ceil((low + high) / 2);
-    if ((dots[middle]?.at ?? 0) <= at) low = middle;
+    if (dots[middle].at <= at) low = middle;
     else high = middle - 1;
   }
   return Math.max(0, low);

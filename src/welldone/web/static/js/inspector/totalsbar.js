@@ -18,7 +18,7 @@ export class TotalsBar {
     if (labels !== this.#labels) this.#make(figures);
     this.#labels = labels;
     figures.forEach(({ value, tone }, place) => {
-      const room = /** @type {HTMLElement} */ (this.#values[place]);
+      const room = this.#values[place];
       if (room.textContent !== value) room.textContent = value;
       room.dataset.tone = tone ?? "";
     });

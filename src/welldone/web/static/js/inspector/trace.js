@@ -54,7 +54,7 @@ export function upstreamTrace(exchange, tape) {
     headers: asked?.headers ?? [],
     body_complete: exchange.outcome === "stopped" ? null : tape.isDone && !tape.isCut && !asked?.error,
     ...(asked?.error ? { error: asked.error } : {}),
-    pieces: pieces(steps.map((step, place) => [step.at_s ?? 0, heard[place]?.length ?? 0])),
+    pieces: pieces(steps.map((step, place) => [step.at_s ?? 0, heard[place].length])),
     ...bodyOf(steps, heard),
   };
   return { name: fileName(exchange, "upstream"), record };

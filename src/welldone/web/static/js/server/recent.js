@@ -53,7 +53,8 @@ function drawRows({ recent, is_admin: isAdmin, is_recording: isRecording }, show
   if (recent.length === 0) return [h("p", { class: "soft" }, "No requests yet.")];
   if (shown.length === 0) return [h("p", { class: "soft" }, "None of the last requests is like this.")];
   const columns = isAdmin && isRecording ? [...COLUMNS, INSPECT] : COLUMNS;
-  return [table("Recent requests", columns, shown, ({ request_id: id }) => id)];
+  // Clients choose their ids, and may do so twice.
+  return [table("Recent requests", columns, shown, ({ request_id: id, at }) => `${id} ${at}`)];
 }
 
 /** @type {Column<RecentRequest>[]} */
