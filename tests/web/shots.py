@@ -97,6 +97,9 @@ def inspect(visit: Visit, *, is_open: bool) -> None:
 def choose_frame(visit: Visit) -> None:
     """Turn to a frame that was repaired."""
     inspect(visit, is_open=True)
+    # The last repair: by then all that the upstream said is known.
+    expect(visit.tab("Repairs").get_by_role("button", name="end-done-sent")).to_be_visible()
+    visit.tab("Frames")
     visit.inspector.get_by_role("grid", name="Frames", exact=True).focus()
     for key in ("Home", "ArrowDown", "ArrowDown", "ArrowDown"):
         visit.page.keyboard.press(key)

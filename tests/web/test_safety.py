@@ -16,11 +16,15 @@ from tests.web.browser import Visit
 from tests.web.conftest import Visiting
 from tests.web.stage import DONE, ROLE, STOP, Stage, delta, saying, staged
 from tests.web.test_chat import bring, give_key
-from tests.web.test_hostile import FORBIDDEN, OWNED, STRANGE, said
+from tests.web.test_hostile import FORBIDDEN, OWNED, STRANGE
 from welldone.engines.scripts import JSON, Piece, Reply
 
 EVIL = f'"><img src=x onerror="{OWNED}"><script>{OWNED}</script>\x1b[31m\u202e\u200b evil'
 DEPTH = 100_000
+HIDING = """(forbidden) => {
+  const text = document.body.textContent;
+  return [...forbidden].filter((character) => text.includes(character));
+}"""
 
 
 def event(value: object) -> Piece:
@@ -41,7 +45,7 @@ def refusing(status: int, **fields: str) -> Reply:
 
 def frame(inside: str) -> Piece:
     """A chunk that has this besides its text."""
-    return Piece('data: {"x":%s,"choices":[{"index":0,"delta":{"content":"x"}}]}\n\n' % inside)
+    return Piece('data: {"x":' + inside + ',"choices":[{"index":0,"delta":{"content":"x"}}]}\n\n')
 
 
 HOSTILE = {
@@ -75,7 +79,7 @@ def check(page: Visit) -> None:
     """Nothing has become markup, and nothing hides."""
     assert page.page.evaluate(STRANGE) == []
     assert page.page.evaluate("({}).owned === undefined")
-    assert [character for character in FORBIDDEN if character in said(page)] == []
+    assert page.page.evaluate(HIDING, FORBIDDEN) == []
 
 
 def look_around(page: Visit) -> None:
@@ -144,7 +148,7 @@ def test_a_conversation_from_elsewhere_is_text(page: Visit, tmp_path: Path) -> N
     call = {"id": EVIL, "type": "function", "function": {"name": EVIL, "arguments": EVIL}}
     answer = {"model": EVIL, "outcome": "broken", "error": EVIL, "finish_reason": EVIL}
     spoken = {"role": "assistant", "content": EVIL, "reasoning_content": EVIL, "refusal": EVIL}
-    messages = [
+    messages: list[dict[str, Any]] = [
         {"role": "user", "content": EVIL},
         {**spoken, "tool_calls": [call], "answer": answer},
         {"role": "tool", "content": EVIL, "tool_call_id": EVIL},

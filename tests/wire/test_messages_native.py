@@ -8,6 +8,7 @@ import pytest
 from tests.wire.build import rules
 from welldone.wire.dialects.dialect import KEEP_ALIVE
 from welldone.wire.dialects.messages import MessagesNative, blocks
+from welldone.wire.dialects.messages.objects import error_type
 from welldone.wire.events import Failure, Json, Usage
 from welldone.wire.head import Head
 
@@ -731,3 +732,11 @@ def test_what_was_streamed_is_all_in_the_whole() -> None:
         {"type": "text", "text": "ab", "citations": [{"type": "x"}]},
         {"type": "tool_use", "id": "toolu_2", "name": "get", "input": {"a": 1}},
     ]
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(400, "invalid_request_error"), (418, "invalid_request_error"), (429, "rate_limit_error"), (500, "api_error")],
+)
+def test_a_status_has_a_word_of_this_dialect(status: int, kind: str) -> None:
+    assert error_type(status) == kind

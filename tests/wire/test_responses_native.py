@@ -211,6 +211,16 @@ def test_a_whole_reply_can_be_streamed(values: list[Json]) -> None:
     assert mend(mended)[0] == mended
 
 
+def test_events_that_took_a_shorter_way_are_counted() -> None:
+    native = ResponsesNative(fallback=HEAD)
+    values = hello()
+    native.feed(b"".join(frame(value) for value in values[:5]))
+    native.passed(3)
+    native.feed(b"".join(frame(value | {"sequence_number": value["sequence_number"] + 3}) for value in values[5:]))
+    native.close()
+    assert native.notes.all() == []
+
+
 def test_what_was_counted_is_known() -> None:
     native = mend(hello())[1]
     assert native.usage is not None

@@ -3,12 +3,12 @@
 import { badge } from "../badge.js";
 import { h } from "../dom.js";
 import { visible } from "../text.js";
-import { JsonText } from "./json.js";
+import { LiveJson } from "./livejson.js";
 
 export class CallCard {
   #name = h("code");
   #arguments = h("div", { class: "call-arguments" });
-  #json = new JsonText(this.#arguments);
+  #json = new LiveJson(this.#arguments);
   #result = h("textarea", { rows: 2, placeholder: "What the tool gives back", spellcheck: false });
   #field = h("label", { class: "call-result", hidden: true }, "Result", this.#result);
 

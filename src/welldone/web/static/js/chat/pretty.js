@@ -2,7 +2,8 @@
 // its values.
 
 const STEP = "  ";
-const MOST_DEPTH = 40; // deeper lines would only move out of sight
+const MOST_DEPTH = 20; // deeper lines would only move out of sight
+const MOST_LETTERS = 100_000; // a letter may become a line of forty spaces: what is longer goes on as it came
 
 /** Feed it pieces; it gives the piece to show for each. */
 export class Pretty {
@@ -10,16 +11,19 @@ export class Pretty {
   #isInString = false;
   #isEscaped = false;
   #hasJustOpened = false;
+  #left = MOST_LETTERS;
 
   /**
    * @param {string} piece
    * @returns {string}
    */
   feed(piece) {
+    const part = piece.slice(0, this.#left);
+    this.#left -= part.length;
     /** @type {string[]} */
     const shown = [];
-    for (const letter of piece) shown.push(this.#isInString ? this.#inString(letter) : this.#between(letter));
-    return shown.join("");
+    for (const letter of part) shown.push(this.#isInString ? this.#inString(letter) : this.#between(letter));
+    return shown.join("") + piece.slice(part.length);
   }
 
   /** @param {string} letter */

@@ -6,7 +6,7 @@ import { count, duration, rate } from "../format.js";
 import { Live } from "../markdown/index.js";
 import { visible } from "../text.js";
 import { CallCard } from "./call.js";
-import { JsonText } from "./json.js";
+import { LiveJson } from "./livejson.js";
 import { makeArticle } from "./message.js";
 
 /** @import { News } from "./answer.js" */
@@ -39,7 +39,7 @@ export class Reply {
     this.element = element;
     this.#message = message;
     this.#facts = facts;
-    this.#text = message.answer?.is_json ? new JsonText(text) : new Live(text);
+    this.#text = message.answer?.is_json ? new LiveJson(text) : new Live(text);
     body.append(text);
     body.before(this.#thoughts.element);
     body.after(this.#refusal, this.#calls, this.#results, this.#typing, this.#trouble);

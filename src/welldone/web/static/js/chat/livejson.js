@@ -6,7 +6,7 @@ import { Pretty } from "./pretty.js";
 
 const FENCE = "~~~~~~"; // no line of indented JSON begins with it
 
-export class JsonText {
+export class LiveJson {
   #live;
   #pretty = new Pretty();
   /** @type {boolean | null} null: nothing was heard yet */
