@@ -1,7 +1,6 @@
 """A captured reply judged and mended in one go: what `welldone lint` and `welldone fix` do, for the page."""
 
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any
 
 import msgspec
@@ -18,8 +17,7 @@ from welldone.wire.events import Json
 from welldone.wire.fixing import pipe_for
 from welldone.wire.head import Endpoint
 from welldone.wire.pipe import Pipe
-from welldone.wire.replay import Replay, Step, Watched
-from welldone.wire.whole import body_of
+from welldone.wire.replay import Replay, Step
 
 LIMIT_BYTES = 4 * 2**20
 """The longest capture: what is longer takes more than two seconds to judge, and `welldone lint` does it."""
@@ -59,24 +57,25 @@ def lint(capture: bytes, *, endpoint: str | None, request: Json | None, stem: st
     judgement = judge(trace)
     is_stream = heard.form in (Form.STREAM, Form.INSTEAD)
 
-    def make() -> Watched:
-        return pipe_for(Endpoint(trace.endpoint), trace.request, stem=stem, created=created, is_stream=is_stream)
-
-    pipe = make()
+    pipe = pipe_for(Endpoint(trace.endpoint), trace.request, stem=stem, created=created, is_stream=is_stream)
     is_fed = isinstance(pipe, Pipe) or heard.form is Form.STREAM
-    fixed = _fix(pipe, trace.body, is_fed=is_fed, is_stream=is_stream)
-    replayed = _replay(Replay(make()), _pieces(trace.body, times), is_fed=is_fed, is_stream=is_stream)
-    steps = [shown(step, n, at_s=at_s) for n, (at_s, step) in enumerate(islice(replayed, STEPS + 1))]
+    steps: list[Shown] = []
+    said: list[bytes] = []
+    for at_s, step in _replay(Replay(pipe), _pieces(trace.body, times), is_fed=is_fed, is_stream=is_stream):
+        said.append(step.said)
+        if len(said) <= STEPS:
+            steps.append(shown(step, len(steps), at_s=at_s))
+    fixed = b"".join(said if is_stream else said[-1:])
     return Linted(
         endpoint=trace.endpoint,
         form=heard.form.value,
         verdict=judgement.verdict.value,
         findings=judgement.findings[:FINDINGS],
-        steps=steps[:STEPS],
+        steps=steps,
         fixed=fixed.decode("utf-8", "replace"),
         error=None if pipe.failure is None else error_object(pipe.failure)["error"],
         usage=None if pipe.usage is None else usage_object(pipe.usage),
-        is_cut=len(steps) > STEPS or len(judgement.findings) > FINDINGS,
+        is_cut=len(said) > STEPS or len(judgement.findings) > FINDINGS,
     )
 
 
@@ -104,16 +103,10 @@ def _body(record: dict[str, Any]) -> bytes:
     return body
 
 
-def _fix(pipe: Watched, body: bytes, *, is_fed: bool, is_stream: bool) -> bytes:
-    said = (pipe.feed(body) if is_fed else pipe.whole(body)) or b""
-    said += pipe.close() or b""
-    return said if is_stream or isinstance(pipe, Pipe) else body_of(pipe)
-
-
 def _replay(
     replay: Replay, pieces: Iterator[tuple[float | None, bytes]], *, is_fed: bool, is_stream: bool
 ) -> Iterator[tuple[float | None, Step]]:
-    """The same once more, step by step, each with its time."""
+    """What is mended, step by step, each with its time; the last has the reply where that is no stream."""
     at_s: float | None = None
     whole = bytearray()
     for at_s, piece in pieces:
