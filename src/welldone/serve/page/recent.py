@@ -12,30 +12,15 @@ from welldone.serve.log import Answered, Redactor
 LIMIT = 200
 """More than a screen shows, and 100 KB as JSON."""
 
+_THEIRS = ("request_id", "method", "path", "model", "error")
 _TEXT_LIMIT = 256  # characters of a path, a name or an error
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Row(Answered, frozen=True, kw_only=True, omit_defaults=True):
     """A request that is over."""
 
     at: float
     """When it was over, in seconds since 1970."""
-    request_id: str
-    principal: str
-    method: str
-    path: str
-    status: int
-    duration_ms: float
-    model: str | None = None
-    ttft_ms: float | None = None
-    queued_ms: float | None = None
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    error: str | None = None
-    has_left: bool = False
-    mended: tuple[str, ...] = ()
-    upstream: str | None = None
-    failed: tuple[str, ...] = ()
     is_recorded: bool = False
 
     def without_servers(self) -> "Row":
@@ -64,25 +49,11 @@ class Recent:
         return [row for row in reversed(self._rows) if principal in (None, row.principal)]
 
     def _row(self, at: float, line: Answered) -> Row:
-        return Row(
-            at=at,
-            request_id=self._clean(line.request_id),
-            principal=line.principal,
-            method=self._clean(line.method),
-            path=self._clean(line.path.partition("?")[0]),  # some put a key behind it
-            status=line.status,
-            duration_ms=line.duration_ms,
-            model=None if line.model is None else self._clean(line.model),
-            ttft_ms=line.ttft_ms,
-            queued_ms=line.queued_ms,
-            prompt_tokens=line.prompt_tokens,
-            completion_tokens=line.completion_tokens,
-            error=None if line.error is None else self._clean(line.error),
-            has_left=line.has_left,
-            mended=line.mended,
-            upstream=line.upstream,
-            failed=line.failed,
-        )
+        told = msgspec.structs.asdict(line)
+        told["path"] = line.path.partition("?")[0]  # some put a key behind it
+        # What clients chose is cleaned. Words of upstreams, and names that nobody has, are for the log alone.
+        told |= {name: self._clean(told[name]) for name in _THEIRS if told[name] is not None}
+        return Row(at=at, **told | {"reason": None, "wanted": None})
 
     def _clean(self, text: str) -> str:
         # A path may hold half a character, which JSON cannot.
