@@ -28,7 +28,7 @@ HEAVY = ["asyncio", "socket", "ssl", "http"]
         ("rules delta-role-once", ["welldone.cli.rules"], [*JUDGE, *REPAIR]),
         ("lint right.txt", ["welldone.cli.lint", *JUDGE], [*REPAIR, "welldone.cli.fix", "welldone.cli.rules"]),
         ("fix right.txt", ["welldone.cli.fix", *REPAIR], [*JUDGE, "welldone.cli.lint", "welldone.cli.rules"]),
-        ("fix whole.json", ["welldone.cli.fix", "welldone.wire.whole"], JUDGE),
+        ("fix whole.json", ["welldone.cli.fix", "welldone.wire.fold"], JUDGE),
     ],
 )
 def test_a_command_loads_only_what_it_uses(words: str, uses: list[str], spares: list[str], folder: Path) -> None:

@@ -12,14 +12,12 @@ from welldone.rules.heard import Form, Heard
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 from welldone.wire import sse
-from welldone.wire.asked import Asked, read_request
-from welldone.wire.dialects.natives import NATIVE, native_for
 from welldone.wire.faults import Fault, Hearing, Mend
 from welldone.wire.faults.catalogue import ALL, BY_ID
-from welldone.wire.head import ID_PREFIX, Endpoint, Head
+from welldone.wire.fixing import pipe_for
+from welldone.wire.head import Endpoint
 from welldone.wire.notes import Notes
 from welldone.wire.pipe import Pipe
-from welldone.wire.whole import fix_whole
 
 ROOT = Path(__file__).parents[2]
 BLOCKS = [block for path in sorted(PAGES.glob("*-*.md")) for block in read_page(path)]
@@ -36,25 +34,13 @@ NEVER_SAID = {"use-final-chunk", "cmpl-usage-chunk", "resp-usage"}
 
 
 def _fix(block: Example) -> tuple[bytes, Notes]:
-    trace = block.trace
-    endpoint = Endpoint(trace.endpoint)
-    fallback = Head(f"{ID_PREFIX[endpoint]}1", 1700000000, "m")
-    if endpoint in NATIVE:
-        return _fix_native(trace, endpoint, fallback)
-    asked = Asked() if trace.request is None else read_request(trace.request)
-    if Heard(trace).form in (Form.WHOLE, Form.FAILURE):
-        notes = Notes()
-        return fix_whole(trace.body, endpoint, fallback=fallback, asked=asked, notes=notes).body, notes
-    pipe = Pipe(endpoint, fallback=fallback, asked=asked)
-    return pipe.feed(trace.body) + pipe.close(), pipe.notes
-
-
-def _fix_native(trace: Trace, endpoint: Endpoint, fallback: Head) -> tuple[bytes, Notes]:
-    form = Heard(trace).form
+    trace, form = block.trace, Heard(block.trace).form
     is_stream = form not in (Form.WHOLE, Form.FAILURE)
-    native = native_for(endpoint, fallback=fallback, is_stream=is_stream)
-    said = (native.feed(trace.body) if form is Form.STREAM else native.whole(trace.body)) + native.close()
-    return said if is_stream else native.body(), native.notes
+    pipe = pipe_for(Endpoint(trace.endpoint), trace.request, stem="1", created=1700000000, is_stream=is_stream)
+    is_fed = isinstance(pipe, Pipe) or form is Form.STREAM
+    said = (pipe.feed(trace.body) if is_fed else pipe.whole(trace.body)) or b""
+    said += pipe.close() or b""
+    return said if isinstance(pipe, Pipe) or is_stream else pipe.body(), pipe.notes
 
 
 def test_every_rule_that_a_reply_shows_has_one_check() -> None:

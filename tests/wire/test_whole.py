@@ -9,9 +9,8 @@ from welldone.wire.asked import Asked
 from welldone.wire.events import Failure, Usage
 from welldone.wire.faults import Hearing, Mend
 from welldone.wire.faults.catalogue import ALL
+from welldone.wire.fold import Fold
 from welldone.wire.head import Endpoint
-from welldone.wire.notes import Notes
-from welldone.wire.whole import fix_whole
 
 Json = dict[str, Any]
 NO_ANSWER = Failure("the server sent no answer", "upstream_error", None, "incomplete_stream")
@@ -27,10 +26,16 @@ class Reply(NamedTuple):
     failure: Failure | None = None
 
 
+def folded(body: bytes, endpoint: Endpoint = CHAT, asked: Asked | None = None) -> Fold:
+    fold = Fold(endpoint, fallback=FALLBACKS[endpoint], asked=asked)
+    fold.whole(body)
+    fold.close()
+    return fold
+
+
 def fix(body: bytes, endpoint: Endpoint = CHAT, asked: Asked | None = None) -> tuple[Reply, list[str]]:
-    notes = Notes()
-    whole = fix_whole(body, endpoint, fallback=FALLBACKS[endpoint], asked=asked or Asked(), notes=notes)
-    return Reply(whole.body, whole.failure), rules(notes)
+    fold = folded(body, endpoint, asked)
+    return Reply(fold.body(), fold.failure), rules(fold.notes)
 
 
 def reply(*choices: object, **members: object) -> Json:
@@ -176,7 +181,7 @@ def test_numbers_of_a_message_stay_where_they_are() -> None:
 
 def test_what_the_server_counted_is_known() -> None:
     for value, usage in ((RIGHT, Usage(5, 3, 8, {})), (reply(message(), usage=None), None)):
-        whole = fix_whole(pack(value), CHAT, fallback=FALLBACKS[CHAT], asked=Asked(usage=False), notes=Notes())
+        whole = folded(pack(value), asked=Asked(usage=False))
         assert whole.usage == usage
 
 

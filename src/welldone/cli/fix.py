@@ -28,7 +28,6 @@ from welldone.wire.head import Endpoint
 from welldone.wire.native import Native
 from welldone.wire.notes import Note
 from welldone.wire.pipe import Pipe
-from welldone.wire.whole import body_of
 
 EXAMPLES = """
 curl -sN http://127.0.0.1:8000/v1/chat/completions -d @request.json | welldone fix
@@ -98,7 +97,7 @@ def _fix(trace: Trace, pieces: Iterator[bytes], *, is_stream: bool, is_live: boo
     else:
         show.write((pipe.whole(trace.body) or b"") + (pipe.close() or b""))
         if not is_stream:
-            show.write(body_of(pipe) + b"\n")
+            show.write(pipe.body() + b"\n")
     return _Done(pipe.notes.all(), pipe.failure, pipe.usage)
 
 

@@ -2,7 +2,10 @@
 
 from typing import ClassVar
 
+import msgspec
+
 from welldone.wire.collect import collect
+from welldone.wire.dialects.stream import error_object, escape
 from welldone.wire.events import Event, Failure, KeepAlive
 from welldone.wire.merge import Answered
 
@@ -36,7 +39,9 @@ class Fold(Answered):
         self.say(self.merge.fail(failure))
 
     def body(self) -> bytes:
-        """The reply, when all parts have ended and none has failed."""
+        """The reply, when all parts have ended: the answer, or the error that it failed with, in OpenAI's shape."""
+        if self.failure is not None:
+            return escape(msgspec.json.encode(error_object(self.failure)))
         reply = collect(self._events)
         reply.usage = self.usage
         return self.dialect.whole(self._head, reply)

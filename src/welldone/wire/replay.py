@@ -17,7 +17,6 @@ from welldone.wire.mender import Taken
 from welldone.wire.native import Native, Said
 from welldone.wire.notes import Note
 from welldone.wire.pipe import Pipe
-from welldone.wire.whole import body_of
 
 Watched: TypeAlias = Pipe | Fold | Native
 """Whatever makes an answer."""
@@ -95,7 +94,7 @@ class Replay:
     def body(self) -> Step:
         """The step of a reply that is not streamed, when all of it was heard."""
         assert not isinstance(self.pipe, Pipe)
-        return self._step(0, said=body_of(self.pipe))
+        return self._step(0, said=self.pipe.body())
 
     def _hear(self, data: bytes, part: int) -> None:
         self._left.setdefault(part, bytearray()).extend(data)

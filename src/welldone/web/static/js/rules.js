@@ -61,7 +61,7 @@ export class Rules {
   async #show(id) {
     try {
       const { page } = await this.find(id);
-      await dialog({ title: `Rule ${id}`, body: h("div", { class: "rule-page" }, render(withoutFrame(page))) });
+      await dialog({ title: `Rule ${id}`, body: h("div", { class: "rule-page" }, render(withoutTitle(page))) });
     } catch (error) {
       toast(`The rule ${id} cannot be shown: ${error instanceof Error ? error.message : error}`, "error");
     }
@@ -69,10 +69,10 @@ export class Rules {
 }
 
 /**
- * A page without its title, which the dialog has, and without the comments that say which part of it is generated.
+ * A page without its title, which the dialog has.
  *
  * @param {string} page
  */
-function withoutFrame(page) {
-  return page.replace(/^# .*\n/, "").replace(/^<!--.*-->\n/gm, "\n");
+function withoutTitle(page) {
+  return page.replace(/^# .*\n/, "");
 }
