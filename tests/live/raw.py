@@ -208,7 +208,8 @@ def judged(reply: Reply) -> Said:
 
 
 def _request(server: Running, fields: Json) -> Json:
-    request = {"model": server.model, **fields}
+    # A model of random weights may say nothing but halves of characters: what it says is not left to chance.
+    request = {"model": server.model, "seed": 1, **fields}
     if request.get("stream") and "stream_options" not in request:
         request["stream_options"] = {"include_usage": True}
     return {name: value for name, value in request.items() if value is not None}
