@@ -24,7 +24,7 @@ LOCK_CPU = $(filter-out --universal,$(LOCK)) --python-platform x86_64-manylinux_
 GPU_ONLY := $(addprefix --no-emit-package ,torchvision torchaudio torchcodec triton)
 
 .PHONY: help serve test clients matrix coverage check lint types contracts docs docs-check format bench bench-serve \
-	bench-gateway bench-tool bench-cancel bench-page web-types shots servers lock lock-servers clean
+	bench-gateway bench-tool bench-cancel bench-page faults web-types shots servers lock lock-servers clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -53,6 +53,9 @@ lint: $(DEV_READY) ## format and lint, changing nothing
 
 types: $(DEV_READY) ## mypy, strict
 	$(BIN)/mypy
+
+faults: $(TEST_READY) ## do harm to real servers, and write docs/reliability.md; ARGS="--only nemesis --seed 7"
+	$(BIN)/python -m faults $(ARGS)
 
 web-types: $(WEB)/node_modules/.ready ## the types of the page's JavaScript (needs npm)
 	$(WEB)/node_modules/.bin/tsc -p src/welldone/web

@@ -1,0 +1,113 @@
+"""`make faults`: runs the plan, tells how it goes, and writes docs/reliability.md from what it has seen."""
+
+import argparse
+import secrets
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from faults import page, results
+from faults.case import Case, Outcome, Stage
+from faults.plan import CASES, PLAN
+from faults.results import Result
+from tests.models import tiny
+
+EXAMPLES = """examples:
+  make faults
+  make faults ARGS="--list"
+  make faults ARGS="--only nemesis,soak"
+  make faults ARGS="--only nemesis --seed 4711"
+  make faults ARGS="--short"
+"""
+PAGE = results.ROOT / "docs" / "reliability.md"
+
+
+def main() -> int:
+    """Run what was asked for; 1 where a bar was missed."""
+    options = _options()
+    if options.list:
+        for case in CASES.values():
+            print(f"{case.name:<24} {case.fault}")
+        return 0
+    seed = secrets.randbelow(2**31) if options.seed is None else options.seed
+    print(f"seed {seed}; the same seed draws the same faults", flush=True)
+    seen: dict[str, Result] = {}
+    with tempfile.TemporaryDirectory(prefix="welldone-faults-") as folder:
+        model = tiny.chat_model().write(Path(folder) / "tiny.gguf")
+        for name in options.only:
+            seen[name] = _run(CASES[name], model, seed, is_short=options.short)
+            if not options.short:  # at once: who interrupts the plan keeps what was seen
+                _keep(seen)
+    missed = [name for name, one in seen.items() if one.outcome.broken(is_short=options.short)]
+    print(
+        f"{len(seen) - len(missed)} of {len(seen)} keep their bars"
+        + (f"; missed: {', '.join(missed)}" if missed else "")
+    )
+    return 1 if missed else 0
+
+
+def _run(case: Case, model: Path, seed: int, *, is_short: bool) -> Result:
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix=f"welldone-{case.name}-") as folder:
+        print(f"{case.name}: {case.fault}", flush=True)
+        stage = Stage(Path(folder), model, seed, is_short, _note if sys.stderr.isatty() else lambda _: None)
+        try:
+            outcome = case.run(stage)
+        except AssertionError as error:
+            outcome = Outcome(happened="the case itself failed", troubles=(str(error) or repr(error),))
+    seen = results.result(outcome, time.monotonic() - began, seed)
+    _show(seen, is_short=is_short)
+    return seen
+
+
+def _note(words: str) -> None:
+    print(f"\r\033[K  {words}", end="", file=sys.stderr, flush=True)
+
+
+def _show(seen: Result, *, is_short: bool) -> None:
+    if sys.stderr.isatty():
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
+    outcome = seen.outcome
+    if outcome.not_run:
+        print(f"  not run: {outcome.not_run}")
+    else:
+        print(f"  {outcome.count:,} times: {outcome.happened}  ({seen.seconds:.0f} s)")
+    for figure in outcome.figures:
+        words = f"{figure.name}: {page.number(figure.value)} {figure.unit}".rstrip()
+        print(f"  {words}  (bar: {page.bar(figure)})")
+    for words in outcome.broken(is_short=is_short):
+        print(f"  MISSED {words}")
+    sys.stdout.flush()
+
+
+def _keep(seen: dict[str, Result]) -> None:
+    known = {**results.stored(), **seen}
+    results.store({name: known[name] for name in CASES if name in known})
+    PAGE.write_text(page.draw(PLAN, results.stored()), "utf-8")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="make faults",
+        description="Do the faults of the plan to real servers, and write docs/reliability.md.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--list", action="store_true", help="only say what there is")
+    parser.add_argument("--only", type=_names, default=list(CASES), metavar="NAME,…", help="not all of it")
+    parser.add_argument("--short", action="store_true", help="few times each, and write nothing")
+    parser.add_argument("--seed", type=int, help="draw as that run did")
+    return parser.parse_args()
+
+
+def _names(text: str) -> list[str]:
+    names = text.split(",")
+    unknown = [name for name in names if name not in CASES]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"there is no {', '.join(unknown)}; --list says what there is")
+    return names
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""docs/reliability.md: the plan and what came of it, as tables."""
+
+from collections.abc import Mapping
+
+from faults.case import Case, Figure, Group
+from faults.results import Result
+
+_HEAD = """# How welldone behaves when things go wrong
+
+Every row is a fault that is done to a real server: `welldone serve` in a process of its own, with real sockets, as a
+gateway or with a local model. *How often* says how many times, *bar* what must hold. `make faults` runs the whole plan
+and writes this page from what it has seen; a short form of every row runs with the tests, where numbers that depend on
+the machine are not judged.
+"""
+_COLUMNS = "| fault | how often | what happened | figure | bar | |\n|---|---:|---|---|---|---|"
+
+
+def draw(plan: tuple[Group, ...], results: Mapping[str, Result]) -> str:
+    """The page."""
+    return "\n".join([_HEAD, *_runs(plan, results), *(_table(group, results) for group in plan)])
+
+
+def _runs(plan: tuple[Group, ...], results: Mapping[str, Result]) -> list[str]:
+    """When and where it was seen: one line for each machine and day."""
+    known = [results[case.name] for group in plan for case in group.cases if case.name in results]
+    lines = sorted({f"Seen on {one.day}: {one.machine}, seed {one.seed}." for one in known})
+    kept = sum(not one.outcome.broken(is_short=False) and not one.outcome.not_run for one in known)
+    total = sum(len(group.cases) for group in plan)
+    return ["  \n".join(lines), "", f"{kept} of {total} rows keep all their bars.", ""] if lines else []
+
+
+def _table(group: Group, results: Mapping[str, Result]) -> str:
+    rows = [_row(case, results.get(case.name)) for case in group.cases]
+    return "\n".join([f"## {group.title}", "", _COLUMNS, *rows, ""])
+
+
+def _row(case: Case, result: Result | None) -> str:
+    name = f"{_cell(case.fault)} (`{case.name}`)"
+    if result is None:
+        return f"| {name} | | not run yet | | | |"
+    outcome = result.outcome
+    if outcome.not_run:
+        return f"| {name} | | not run: {_cell(outcome.not_run)} | | | |"
+    figures = "<br>".join(_cell(f"{one.name}: {number(one.value)} {one.unit}".rstrip()) for one in outcome.figures)
+    bars = "<br>".join(bar(one) for one in outcome.figures)
+    mark = "missed" if outcome.broken(is_short=False) else "kept"
+    return f"| {name} | {outcome.count:,} | {_cell(outcome.happened)} | {figures} | {bars} | {mark} |"
+
+
+def bar(figure: Figure) -> str:
+    """What a figure must keep."""
+    if figure.most is not None and figure.most == figure.least:
+        return f"{number(figure.most)} {figure.unit}".rstrip()
+    limits = [
+        f"{sign} {number(limit)} {figure.unit}".rstrip()
+        for sign, limit in (("≥", figure.least), ("≤", figure.most))
+        if limit is not None
+    ]
+    return ", ".join(limits) or "-"
+
+
+def number(value: float) -> str:
+    """A number as people read it: three digits that count, or all of a whole number."""
+    if value == int(value):
+        return f"{int(value):,}"
+    return f"{value:.3g}" if abs(value) < 100 else f"{value:,.0f}"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
