@@ -50,12 +50,9 @@ class Heard(msgspec.Struct):
     @property
     def texts(self) -> list[str]:
         """What each chunk of a stream says."""
-        found = []
-        for line in self.body.split(b"\n"):
-            if line.startswith(b"data: {"):
-                for choice in msgspec.json.decode(line[6:]).get("choices", ()):
-                    found.append(choice.get("delta", {}).get("content") or "")
-        return [text for text in found if text]
+        chunks = [msgspec.json.decode(line[6:]) for line in self.body.split(b"\n") if line.startswith(b"data: {")]
+        choices = [choice for chunk in chunks for choice in chunk.get("choices", ())]
+        return [text for choice in choices if (text := choice.get("delta", {}).get("content"))]
 
 
 class Talk:
@@ -145,7 +142,7 @@ def parse(data: bytes) -> Heard:
 
 def _dechunk(data: bytes) -> tuple[bytes, bool]:
     """The body out of its chunks, and whether the last one came."""
-    parts = []
+    parts: list[bytes] = []
     at = 0
     while (end := data.find(b"\r\n", at)) >= 0:
         size = int(data[at:end].partition(b";")[0], 16)
