@@ -10,7 +10,7 @@ from pathlib import Path
 from faults import page, results
 from faults.case import Case, Outcome, Stage
 from faults.plan import CASES, PLAN
-from faults.results import Result
+from faults.results import PAGE, Result
 from tests.models import tiny
 
 EXAMPLES = """examples:
@@ -20,7 +20,6 @@ EXAMPLES = """examples:
   make faults ARGS="--only nemesis --seed 4711"
   make faults ARGS="--short"
 """
-PAGE = results.ROOT / "docs" / "reliability.md"
 
 
 def main() -> int:
@@ -29,6 +28,9 @@ def main() -> int:
     if options.list:
         for case in CASES.values():
             print(f"{case.name:<24} {case.fault}")
+        return 0
+    if options.draw:
+        _draw()
         return 0
     seed = secrets.randbelow(2**31) if options.seed is None else options.seed
     print(f"seed {seed}; the same seed draws the same faults", flush=True)
@@ -84,6 +86,10 @@ def _show(seen: Result, *, is_short: bool) -> None:
 def _keep(seen: dict[str, Result]) -> None:
     known = {**results.stored(), **seen}
     results.store({name: known[name] for name in CASES if name in known})
+    _draw()
+
+
+def _draw() -> None:
     PAGE.write_text(page.draw(PLAN, results.stored()), "utf-8")
 
 
@@ -95,6 +101,7 @@ def _options() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--list", action="store_true", help="only say what there is")
+    parser.add_argument("--draw", action="store_true", help="only draw the page anew, from what was seen")
     parser.add_argument("--only", type=_names, default=list(CASES), metavar="NAME,…", help="not all of it")
     parser.add_argument("--short", action="store_true", help="few times each, and write nothing")
     parser.add_argument("--seed", type=int, help="draw as that run did")

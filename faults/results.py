@@ -9,8 +9,9 @@ import msgspec
 
 from faults.case import Outcome
 
-ROOT = Path(__file__).parent.parent
-FILE = ROOT / "docs" / "reliability.json"
+_DOCS = Path(__file__).parent.parent / "docs"
+FILE = _DOCS / "reliability.json"
+PAGE = _DOCS / "reliability.md"
 
 
 class Result(msgspec.Struct, frozen=True):
