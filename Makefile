@@ -24,7 +24,7 @@ LOCK_CPU = $(filter-out --universal,$(LOCK)) --python-platform x86_64-manylinux_
 GPU_ONLY := $(addprefix --no-emit-package ,torchvision torchaudio torchcodec triton)
 
 .PHONY: help serve test clients matrix coverage check lint types contracts docs docs-check format bench bench-serve \
-	bench-gateway bench-tool bench-cancel bench-page faults web-types shots servers lock lock-servers clean
+	bench-gateway bench-tool bench-page faults web-types shots servers lock lock-servers clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -84,9 +84,6 @@ bench-gateway: $(SERVE_READY) $(PEERS)/.ready ## what the gateway costs, beside 
 
 bench-tool: $(TEST_READY) ## what `welldone bench` costs, beside other clients; ARGS="--quick"
 	$(BIN)/python benchmarks/bench_tool.py $(ARGS)
-
-bench-cancel: $(SERVE_READY) ## how soon an upstream hears that a client has left
-	$(BIN)/python benchmarks/cancel.py $(ARGS)
 
 bench-page: $(TEST_READY) ## what a long stream costs the page (needs Chromium); ARGS="--frames 10000"
 	$(BIN)/python -m benchmarks.page $(ARGS)

@@ -1,6 +1,8 @@
 """Many clients at once, in bytes: what they ask, what they hear, and how each answer ended."""
 
 import asyncio
+import socket
+import struct
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
@@ -78,8 +80,12 @@ class Talk:
         return parse(b"".join(parts))
 
     def leave(self, *, is_rude: bool = False) -> None:
-        """Hang up: with a farewell, or as a machine does that lost its network."""
-        if is_rude:
+        """Hang up: with a farewell, or with a reset, as a process does that is killed."""
+        if is_rude and not self.writer.is_closing():
+            # Else also an abort is a farewell, unless there are bytes that nobody has read.
+            self.writer.get_extra_info("socket").setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+            )
             self.writer.transport.abort()
         else:
             self.writer.close()

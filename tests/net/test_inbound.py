@@ -20,8 +20,10 @@ def page(status: int, message: str) -> Reply:
 
 
 @asynccontextmanager
-async def listening(handler: Handler, connections: int = 100) -> AsyncIterator[tuple[Listener, int]]:
-    listener = Listener(handler, error_page=page, connections=connections)
+async def listening(
+    handler: Handler, connections: int = 100, *, keep_alive_s: float = 10.0
+) -> AsyncIterator[tuple[Listener, int]]:
+    listener = Listener(handler, error_page=page, connections=connections, keep_alive_s=keep_alive_s)
     port = await listener.start("127.0.0.1", 0)
     try:
         yield listener, port
@@ -109,6 +111,28 @@ def test_what_is_too_long_too_slow_or_no_http_is_refused(request_bytes: bytes, s
     assert answer(echo, request_bytes, is_last=False).split(b" ")[1] == b"%d" % status
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: gzip, chunked\r\n",
+        b"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: identity, chunked\r\n",
+        b"GET http://evil.example/a HTTP/1.1\r\nHost: h\r\n",
+        b"GET http://user@h/a HTTP/1.1\r\nHost: h\r\n",
+        b"GET http://h HTTP/1.1\r\n",
+        b"CONNECT h:443 HTTP/1.1\r\nHost: h:443\r\n",
+    ],
+)
+def test_what_could_be_read_in_two_ways_is_refused_and_ends_the_connection(head: bytes) -> None:
+    reply = answer(echo, head + b"\r\n0\r\n\r\n" + GET, is_last=False)
+    assert reply.startswith(b"HTTP/1.1 400 ")
+    assert reply.count(b"HTTP/1.1 ") == 1
+    assert b"\r\nConnection: close\r\n" in reply
+
+
+def test_a_target_may_be_a_whole_address_of_the_same_host() -> None:
+    assert answer(echo, b"GET http://H:1/a?b HTTP/1.1\r\nHost: h:1\r\n\r\n").endswith(b"GET /a b ")
+
+
 def test_a_handler_that_fails_says_nothing_of_why() -> None:
     async def broken(call: Call) -> Reply:
         raise RuntimeError("a secret")
@@ -183,10 +207,6 @@ def test_a_stream_can_be_cut() -> None:
                 return b""
 
     assert not run(work()).endswith(b"0\r\n\r\n")
-
-
-def test_more_requests_than_can_be_held_are_refused() -> None:
-    assert answer(echo, GET, connections=0).startswith(b"HTTP/1.1 503 ")
 
 
 @pytest.mark.parametrize(
@@ -265,14 +285,14 @@ def test_a_stream_of_known_length_goes_out_without_chunks() -> None:
 
 def test_sockets_that_were_made_before_are_listened_on(tmp_path: Path) -> None:
     async def work() -> None:
-        listener = Listener(echo, error_page=page, connections=1)
+        listener = Listener(echo, error_page=page, connections=1, keep_alive_s=10.0)
         with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
             assert await listener.start("", 0, sockets=[one, two]) == one.getsockname()[1]
             for bound in (one, two):
                 assert (await ask(bound.getsockname()[1], GET)).startswith(b"HTTP/1.1 200 ")
             await listener.stop_accepting()
             await listener.close()
-        other = Listener(echo, error_page=page, connections=1)
+        other = Listener(echo, error_page=page, connections=1, keep_alive_s=10.0)
         with socket.socket(socket.AF_UNIX) as bound:
             bound.bind(str(tmp_path / "s"))
             assert await other.start("", 0, sockets=[bound]) == 0
@@ -281,31 +301,80 @@ def test_sockets_that_were_made_before_are_listened_on(tmp_path: Path) -> None:
     run(work())
 
 
-@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_more_sockets_than_can_be_held_are_closed_at_once(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
-    async def closes(port: int) -> bool:
-        try:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(GET)
-            is_closed = not await reader.read(1)
-            writer.close()
-        except ConnectionError:
-            return True
-        return is_closed
+LOOPS = pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+SOCKETS = 66
+"""That there may be for one request at once."""
 
+
+async def is_served(port: int) -> bool:
+    """Whether a connection is there that a request can be sent on, and a reply comes."""
+    try:
+        return (await ask(port, GET)).startswith(b"HTTP/1.1 200 ")
+    except ConnectionError:
+        return False
+
+
+@LOOPS
+def test_more_sockets_than_can_be_held_are_closed_at_once_while_all_are_at_work(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def work() -> None:
+        all_at_work, go = asyncio.Event(), asyncio.Event()
+
+        async def wait(call: Call) -> Reply:
+            if listener.active == SOCKETS:
+                all_at_work.set()
+            await go.wait()
+            return Reply(200)
+
+        async with listening(wait, 1) as (listener, port):
+            held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(SOCKETS)]
+            for _, writer in held:
+                writer.write(GET)
+            await all_at_work.wait()
+            assert not await is_served(port)
+            go.set()
+            for reader, writer in held:
+                assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+                writer.close()
+            while not await is_served(port):  # until the server has seen that they left
+                pass
+
+    run(work(), new_loop)
+
+
+@LOOPS
+@pytest.mark.parametrize("said", [b"", GET[:-2], GET], ids=["nothing", "half a head", "a request, and then nothing"])
+def test_where_there_are_too_many_the_one_goes_that_has_waited_longest(
+    said: bytes, new_loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
     async def work() -> None:
         async with listening(echo, 1) as (_, port):
-            held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(66)]
-            for reader, writer in held:  # each is asked, so that each was taken
+            held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(SOCKETS)]
+            for reader, writer in reversed(held):  # each is asked, so that each was taken; the last has waited longest
                 writer.write(GET)
-                assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 ")
-            assert await closes(port)
-            reader, writer = held.pop()
-            writer.close()
-            await writer.wait_closed()
-            while await closes(port):  # until the server has seen it
-                pass
+                await reader.readuntil(b"GET /x ")
+                writer.write(said)
+                if said == GET:
+                    await reader.readuntil(b"GET /x ")
+            for reader, writer in (held[-1], held[-2], held[-3]):
+                assert await is_served(port)
+                assert await reader.read() == b""
+                writer.close()
+            reader, writer = held[0]
+            writer.write(GET if said == GET else GET[len(said) :])
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
             for _, writer in held:
                 writer.close()
 
     run(work(), new_loop)
+
+
+@pytest.mark.parametrize("said", [b"", GET[:-2]], ids=["nothing", "half a head"])
+def test_who_says_no_whole_head_is_hung_up_on(said: bytes) -> None:
+    async def work() -> None:
+        async with listening(echo, keep_alive_s=0.05) as (_, port):
+            assert await ask(port, said, is_last=False) == b""
+            assert b" 200 " in await ask(port, GET + said, is_last=False)
+
+    run(work())

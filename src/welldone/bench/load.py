@@ -225,7 +225,7 @@ class Load:
                 await listener.over
                 if listener.is_stale:  # the server had closed the connection while nobody used it
                     listener = self._listener(listener.record, body)
-                    exchange = await self._send(listener, data)
+                    exchange = await self._send(listener, data, is_fresh=True)
                     await listener.over
         except TimeoutError:
             listener.settle(End.TIMED_OUT, f"no end within {self._timeout_s:g} s")
@@ -236,9 +236,10 @@ class Load:
                 exchange.close()
         return listener
 
-    async def _send(self, listener: Listener, data: bytes) -> Exchange:
+    async def _send(self, listener: Listener, data: bytes, *, is_fresh: bool = False) -> Exchange:
+        sse = "text/event-stream"
         return await self._pool.send(
-            self._address, "POST", self._dialect.path, listener, body=data, accept="text/event-stream"
+            self._address, "POST", self._dialect.path, listener, body=data, accept=sse, is_fresh=is_fresh
         )
 
 

@@ -17,8 +17,6 @@ from aiohttp.web_exceptions import HTTPException
 
 from welldone.net.address import check_line
 
-KEEP_ALIVE_S = 10.0
-"""How long an idle connection stays open; it also bounds how long the head of a request may take."""
 _LINE_LIMIT_BYTES = 8190  # of the request line and of each header, as most servers have it
 _HEADERS_LIMIT = 128
 _BACKLOG = 1024  # connections that wait to be taken; the kernel has its own limit, 4,096 on Linux
@@ -191,13 +189,15 @@ class ErrorPage(Protocol):
 
 
 class Listener:
-    """A listening server."""
+    """A listening server.
 
-    def __init__(self, handler: Handler, *, error_page: ErrorPage, connections: int) -> None:
+    `keep_alive_s`: how long an idle connection stays open, and how long the head of a request may take.
+    """
+
+    def __init__(self, handler: Handler, *, error_page: ErrorPage, connections: int, keep_alive_s: float) -> None:
         self._handler = handler
-        self._error_page = error_page
-        self._connections = connections
-        self._server = _Server(self._handle, error_page, sockets=2 * connections + _MORE_SOCKETS)
+        sockets = 2 * connections + _MORE_SOCKETS
+        self._server = _Server(self._handle, error_page, sockets=sockets, keep_alive_s=keep_alive_s)
         self._runner = web.ServerRunner(self._server, handle_signals=False, shutdown_timeout=1.0)
         self._sites: Sequence[web.BaseSite] = ()
         self.active = 0
@@ -244,14 +244,18 @@ class Listener:
         await self._runner.cleanup()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        if self.active >= self._connections:
-            return _response(self._error_page(503, "The server has as many requests as it can hold."))
+        if _is_ambiguous(request):
+            return cast("_Protocol", request.protocol).handle_error(request, 400)
         call = Call(request)
+        protocol = cast("_Protocol", request.protocol)
+        self._server.waiting.pop(protocol, None)
         self.active += 1
         self._idle.clear()
         try:
             reply = await self._handler(call)
         finally:
+            if protocol.connected:
+                self._server.waiting[protocol] = None
             self.active -= 1
             if self.active == 0:
                 self._idle.set()
@@ -264,29 +268,45 @@ class _Server(web.Server):
     """aiohttp's server, with replies in our own words where HTTP itself is broken."""
 
     def __init__(
-        self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], page: ErrorPage, *, sockets: int
+        self,
+        handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
+        page: ErrorPage,
+        *,
+        sockets: int,
+        keep_alive_s: float,
     ) -> None:
         super().__init__(handler, handler_cancellation=True)
         self._page = page
         self._sockets = sockets
+        self._keep_alive_s = keep_alive_s
+        self.waiting: dict[_Protocol, None] = {}
+        """Connections without a request; those that have waited longest come first."""
 
-    @property
-    def is_full(self) -> bool:
-        """Whether there are as many connections as there may be."""
-        return len(self.connections) >= self._sockets
+    def has_room(self) -> bool:
+        """Whether one more connection may be. If need be, the one goes that has waited longest without a request.
+
+        Else who opens connections and says nothing would keep everybody out.
+        """
+        if len(self.connections) < self._sockets:
+            return True
+        longest = next((one for one in self.waiting if one.is_waiting), None)
+        if longest is None:
+            return False
+        longest.force_close()
+        return True
 
     def __call__(self) -> web.RequestHandler:
-        return _Protocol(self, self._page)
+        return _Protocol(self, self._page, self._keep_alive_s)
 
 
 class _Protocol(web.RequestHandler):
     __slots__ = ("_page", "_server", "tell_lost", "tell_paused")
 
-    def __init__(self, server: _Server, page: ErrorPage) -> None:
+    def __init__(self, server: _Server, page: ErrorPage, keep_alive_s: float) -> None:
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
-            keepalive_timeout=KEEP_ALIVE_S,
+            keepalive_timeout=keep_alive_s,
             access_log=None,  # type: ignore[arg-type]  # none at all: we write our own
             max_line_size=_LINE_LIMIT_BYTES,
             max_field_size=_LINE_LIMIT_BYTES,
@@ -299,6 +319,11 @@ class _Protocol(web.RequestHandler):
         self._server = server
         self.tell_paused: Callable[[], object] | None = None
         self.tell_lost: Callable[[], object] | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether nothing is on its way out, and no whole request came in: at most the half of one."""
+        return self._waiter is not None and not self._waiter.done()
 
     def forget(self) -> None:
         """Nobody needs to be told any more."""
@@ -315,14 +340,16 @@ class _Protocol(web.RequestHandler):
         if self.tell_lost is not None:
             self.tell_lost()
         self.forget()
+        self._server.waiting.pop(self, None)
         super().connection_lost(exc)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin; where there are too many, end at once: a reply in words would cost more than it tells."""
-        if self._server.is_full:
+        """Begin; where there are too many at work, end at once: a reply in words would cost more than it tells."""
+        if not self._server.has_room():
             cast("asyncio.Transport", transport).abort()
             return
         super().connection_made(transport)
+        self._server.waiting[self] = None
 
     def handle_error(
         self,
@@ -339,6 +366,19 @@ class _Protocol(web.RequestHandler):
         response = _response(self._page(status, http.HTTPStatus(status).phrase))
         response.force_close()
         return response
+
+
+def _is_ambiguous(request: web.BaseRequest) -> bool:
+    """Whether a server before this one might read the request in another way."""
+    codings = [value.strip().lower() for value in request.headers.getall("Transfer-Encoding", [])]
+    if codings not in ([], ["chunked"]):
+        return True
+    target = request.raw_path
+    if target.startswith("/") or target == "*":
+        return False
+    # A whole address. Its host is the one that counts (RFC 9112, 3.2.2), and what we check is the Host header.
+    host = target.partition("://")[2].partition("/")[0].partition("?")[0]
+    return not host or host.lower() != request.headers.get("Host", "").strip().lower()
 
 
 def _response(reply: Reply) -> web.Response:

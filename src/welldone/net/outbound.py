@@ -262,9 +262,12 @@ async def send(
     receiver: Receiver,
     *,
     home: Home | None = None,
+    is_fresh: bool = False,
     **message: Unpack[Message],
 ) -> Exchange:
     """Begin an exchange. The reply goes to the receiver. Without a home the connection ends with it.
+
+    `is_fresh`: on a new connection. One that waits may be closed just now, and who asks again has met one that was.
 
     Raises:
         OutboundError: there is no connection.
@@ -272,7 +275,7 @@ async def send(
     """
     request = _request(address, method, path, is_last=home is None, **message)
     exchange = Exchange(request, receiver, address, home)
-    transport = None if home is None else home.take(address)
+    transport = None if home is None or is_fresh else home.take(address)
     if transport is not None:
         exchange.begin_on(transport)
     else:
@@ -313,6 +316,7 @@ async def fetch(
     within_s: float,
     limit_bytes: int = 1 << 20,
     home: Home | None = None,
+    is_fresh: bool = False,
     **message: Unpack[Message],
 ) -> Fetched:
     """A whole reply, bounded in time and size.
@@ -326,7 +330,7 @@ async def fetch(
     message.setdefault("accept", "application/json")
     try:
         async with asyncio.timeout(within_s):
-            exchange = await send(address, method, path, gathered, home=home, **message)
+            exchange = await send(address, method, path, gathered, home=home, is_fresh=is_fresh, **message)
             return await gathered.whole
     except TimeoutError:
         raise OutboundError(f"no reply within {within_s:g} s") from None

@@ -5,6 +5,7 @@ How many are open at once is not decided here: whoever sends requests limits tho
 
 import asyncio
 from collections import deque
+from functools import partial
 from typing import Unpack
 
 from welldone.net.outbound import Address, Exchange, Fetched, Message, OutboundError, Receiver, fetch, send
@@ -27,15 +28,24 @@ class Pool:
         return sum(map(len, self._waiting.values()))
 
     async def send(
-        self, address: Address, method: str, path: str, receiver: Receiver, **message: Unpack[Message]
+        self,
+        address: Address,
+        method: str,
+        path: str,
+        receiver: Receiver,
+        *,
+        is_fresh: bool = False,
+        **message: Unpack[Message],
     ) -> Exchange:
         """Begin an exchange, on a connection that waits or on a new one. The reply goes to the receiver.
+
+        `is_fresh`: on a new one in any case. Who asks again, since a connection that waited was dead, meets no second.
 
         Raises:
             OutboundError: there is no connection.
             ValueError: the path or a header cannot be sent.
         """
-        return await send(address, method, path, receiver, home=self, **message)
+        return await send(address, method, path, receiver, home=self, is_fresh=is_fresh, **message)
 
     async def fetch(
         self,
@@ -54,15 +64,13 @@ class Pool:
             ValueError: the path or a header cannot be sent.
         """
 
-        async def once() -> Fetched:
-            return await fetch(address, method, path, within_s=within_s, limit_bytes=limit_bytes, home=self, **message)
-
+        once = partial(fetch, address, method, path, within_s=within_s, limit_bytes=limit_bytes, home=self, **message)
         try:
             return await once()
         except OutboundError as error:
             if not error.is_stale:
                 raise
-        return await once()
+        return await once(is_fresh=True)
 
     async def close(self) -> None:
         """End the connections that wait. Those that are still in use end with their reply."""

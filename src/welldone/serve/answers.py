@@ -41,8 +41,6 @@ from welldone.wire.native import Native
 from welldone.wire.pipe import Pipe
 from welldone.wire.texts import Think
 
-_RETRIES = 1
-"""Of the whole request, before a first byte of the part was heard: what fails twice fails."""
 _COMMENTS_LIMIT = 45  # in a row: clients give up at some hundred lines without data, and a comment has two
 _WHOLE_LIMIT_BYTES = 256 * 2**20  # of a stream that is kept for a whole reply: a million tokens
 _GRACE_S = 0.5  # for what a server says after [DONE], which is nothing that counts
@@ -109,7 +107,6 @@ class Answer:
         self._stream: Stream | None = None
         self._pending: list[bytes] = []  # what came before the stream was open
         self._parts = [Part(self, number) for number in range(len(request.parts))]
-        self._retries = _RETRIES
         self._ended = 0
         self._is_accepted = False  # the engine has begun
         self._has_said = False  # the client has heard something of the answer
@@ -227,10 +224,9 @@ class Answer:
             if not self._may_retry(part, trouble, seat):
                 self.break_off(trouble.error)
                 return None
-            self._retries -= 1
             if part.has_heard:
                 self._take_back()
-            self._parts[part.number] = Part(self, part.number)
+            self._parts[part.number] = Part(self, part.number, is_again=True)
             self._todo.appendleft(self._parts[part.number])
             if self.backend.has_another({seat.name}) or not await seat.again(trouble):
                 return trouble
@@ -262,7 +258,7 @@ class Answer:
 
     def _may_retry(self, part: Part, trouble: Trouble, seat: Seat) -> bool:
         """Once, where nothing of the part has gone out yet, and somebody may do better."""
-        if not self._retries or not trouble.is_worth_another or (part.has_heard and not self._is_unsaid):
+        if part.is_again or not trouble.is_worth_another or (part.has_heard and not self._is_unsaid):
             return False
         if seat.upstream is None:
             return trouble.is_lost

@@ -73,10 +73,14 @@ class App:
         origins: Origins,
         limits: Limits,
         metrics: Metrics,
+        connections: int,
         recent: Recent | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.is_draining = False
+        self._connections = connections
+        self._held = 0
+        """Requests that are being answered, without those to /health and for the page: also a full server is well."""
         self._find = find
         self._keys = keys
         self._origins = origins
@@ -151,9 +155,18 @@ class App:
             raise ApiError(405, f"This path takes {allowed}.", code="method_not_allowed", headers={"Allow": allowed})
         if self.is_draining and not route.is_open:
             raise ApiError(503, "The server is shutting down.", code="shutting_down", retry_after_s=1.0)
+        if route.is_open:
+            return await action(ask)
+        if self._held >= self._connections:
+            message = "The server has as many requests as it can hold."
+            raise ApiError(503, message, code="server_busy", retry_after_s=1.0)
         if route.is_limited:
             ask.headers |= self._limits.take(ask.principal)
-        return await action(ask)
+        self._held += 1
+        try:
+            return await action(ask)
+        finally:
+            self._held -= 1
 
     def _note(self, ask: Ask, status: int) -> None:
         took_s = self._clock() - ask.began
@@ -191,9 +204,9 @@ def json_reply(value: object) -> Reply:
 
 
 def error_page(status: int, message: str) -> Reply:
-    """The reply where HTTP itself was broken, or the server is full."""
-    known = status if status in (400, 408, 413, 503) else 500 if status >= 500 else 400
-    return error_reply(ApiError(known, message, retry_after_s=1.0 if status == 503 else None))
+    """The reply where HTTP itself was broken."""
+    known = status if status in (400, 408, 413) else 500 if status >= 500 else 400
+    return error_reply(ApiError(known, message))
 
 
 def _shape(call: Call, route: Route | None) -> Shape:

@@ -33,8 +33,9 @@ class Send(Protocol):
         accept: str = "*/*",
         content_type: str = "application/json",
         headers: Iterable[tuple[str, str]] = (),
+        is_fresh: bool = False,
     ) -> Exchange:
-        """The exchange; the reply goes to the receiver."""
+        """The exchange; the reply goes to the receiver. `is_fresh`: on a new connection in any case."""
 
 
 class Seat(Protocol):

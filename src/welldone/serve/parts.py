@@ -87,8 +87,10 @@ class _Flow(NamedTuple):
 class Part:
     """A part that is asked for. Who asks again makes a new one: what the old one still hears is lost."""
 
-    def __init__(self, answer: Hearer, number: int) -> None:
+    def __init__(self, answer: Hearer, number: int, *, is_again: bool = False) -> None:
         self.number = number
+        self.is_again = is_again
+        """It failed once: now it gets a connection of its own, and what fails twice fails."""
         self.is_asked = False
         self.has_heard = False
         """Whether some bytes of its stream were heard, perhaps half a frame."""
@@ -128,7 +130,14 @@ class Part:
         self._answer.wake()  # from now on there is a limit to the silence
         try:
             self._exchange = await seat.send(
-                seat.address, "POST", seat.base + path, self, body=body, accept=_SSE, headers=headers
+                seat.address,
+                "POST",
+                seat.base + path,
+                self,
+                body=body,
+                accept=_SSE,
+                headers=headers,
+                is_fresh=self.is_again,
             )
             if self._answer.is_congested:
                 self.pause()  # the others are paused, and it goes on with them

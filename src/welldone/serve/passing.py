@@ -143,7 +143,7 @@ class Passing:
         for attempt in range(1, _ATTEMPTS + 1):
             async with backend.seat(avoid, None) as seat:
                 relay = Relay(ask.call, _headers(ask), write_s=self._settings.write_s)
-                trouble = await self._ask(relay, seat, ask, way, upload)
+                trouble = await self._ask(relay, seat, ask, way, upload, is_again=attempt > 1)
             if trouble is None or relay.has_begun:
                 self._note(ask, relay, trouble)
                 return
@@ -152,13 +152,17 @@ class Passing:
                 raise trouble.error
             avoid.add(seat.name)
 
-    async def _ask(self, relay: Relay, seat: Seat, ask: Ask, way: Way, upload: Upload) -> Trouble | None:
+    async def _ask(
+        self, relay: Relay, seat: Seat, ask: Ask, way: Way, upload: Upload, *, is_again: bool
+    ) -> Trouble | None:
         method = ask.call.method
         if way.is_root:
             root = seat.address.prefix.removesuffix(_API)
             seat.address = msgspec.structs.replace(seat.address, prefix=root)
         body = upload.body(seat.model) if method == "POST" else b""
-        trouble = await relay.run(seat, method, _path(ask), body=body, content_type=upload.content_type)
+        trouble = await relay.run(
+            seat, method, _path(ask), body=body, content_type=upload.content_type, is_again=is_again
+        )
         seat.report(trouble)
         return trouble
 

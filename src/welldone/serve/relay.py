@@ -48,14 +48,23 @@ class Relay:
         found = _TOKENS.findall(self._first) or _TOKENS.findall(self._last)
         return int(found[-1]) if found else 0
 
-    async def run(self, seat: Seat, method: str, path: str, *, body: bytes, content_type: str) -> Trouble | None:
+    async def run(
+        self, seat: Seat, method: str, path: str, *, body: bytes, content_type: str, is_again: bool = False
+    ) -> Trouble | None:
         """Ask, and send on what comes; what went wrong, if something did."""
         self._heard_at = self._loop.time()
         accept = self._call.headers.get("Accept", "")
         accept = accept if accept.isascii() and accept.isprintable() and accept else "*/*"
         try:
             exchange = await seat.send(
-                seat.address, method, path, self, body=body, accept=accept, content_type=content_type
+                seat.address,
+                method,
+                path,
+                self,
+                body=body,
+                accept=accept,
+                content_type=content_type,
+                is_fresh=is_again,
             )
         except OutboundError as error:
             return Trouble(refusals.unreachable(str(error)), "unreachable", is_lost=True)

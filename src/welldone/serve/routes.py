@@ -179,6 +179,7 @@ class Routes:
                 raise _ending() from None
             finally:
                 self._works.discard(work)
+                del work  # it holds its error, which holds this frame: a ring would keep the body in memory for long
 
         return act
 

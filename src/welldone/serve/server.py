@@ -101,7 +101,9 @@ class Server:
             head=lambda ask: self._app.head(ask),
         )
         self._app = self._make_app(settings.port)
-        self._listener = Listener(self._handle, error_page=error_page, connections=settings.connections)
+        self._listener = Listener(
+            self._handle, error_page=error_page, connections=settings.connections, keep_alive_s=settings.head_s
+        )
         self.port = settings.port
 
     async def start(self) -> None:
@@ -171,6 +173,7 @@ class Server:
             origins=origins,
             limits=self._limits,
             metrics=self._metrics,
+            connections=settings.connections,
             recent=self._recent,
         )
 

@@ -157,6 +157,15 @@ class ServeSettings:
         int,
         Setting("--connections N", "requests at once, running and waiting", LIMITS, limits=(1, 1_000_000)),
     ] = 1024
+    head_s: Annotated[
+        float,
+        Setting(
+            "--head-time SECONDS",
+            "seconds to send the head of a request; a connection without one is kept for so long",
+            LIMITS,
+            limits=(1, _HOUR_S),
+        ),
+    ] = 10.0  # clients send it at once, and those on the other side of the world within a second
     body_s: Annotated[
         float, Setting("--body-time SECONDS", "seconds to send the body of a request", LIMITS, limits=(1, _HOUR_S))
     ] = 30.0

@@ -57,14 +57,14 @@ FIELDS: tuple[Field, ...] = (
     Field("thread", Use.REFUSED, "needs conversations to be kept here, which they are not."),
 )
 
-_EFFORTS = ("low", "medium", "high", "xhigh", "max")
-_PLAIN_EFFORTS = _EFFORTS[:3]  # those that all servers know
-_CHOICES = {"auto": "auto", "any": "required", "none": "none", "tool": "tool"}
+EFFORTS = ("low", "medium", "high", "xhigh", "max")
+_PLAIN_EFFORTS = EFFORTS[:3]  # those that all servers know
+CHOICES = {"auto": "auto", "any": "required", "none": "none", "tool": "tool"}
 _CUSTOM = (None, "custom")
 _THINKS = ("enabled", "adaptive", "between_tools")
-_THINKING = (*_THINKS, "disabled")
-_TOOLS_LIMIT = 10_000  # Anthropic's own, for tools that are searched for; a local model takes fewer
-_STOPS_LIMIT = 8_191  # Anthropic's own; a local model takes fewer
+THINKING = (*_THINKS, "disabled")
+TOOLS_LIMIT = 10_000  # Anthropic's own, for tools that are searched for; a local model takes fewer
+STOPS_LIMIT = 8_191  # Anthropic's own; a local model takes fewer
 _TEMPLATED = ("llamacpp", "vllm", "sglang")
 """Servers that let a request set what its chat template knows."""
 _NO_PREFILL = "Invalid 'messages': the last message is the assistant's, and the upstream cannot continue one."
@@ -138,7 +138,7 @@ def _sampling(body: Json, kind: str, is_counted: bool) -> Json:
             out[name] = value
     if (top := fields.integer(body, "top_k", 0, TOKENS_LIMIT)) is not None:
         out["top_k"] = top
-    if stops := fields.strings(body, "stop_sequences", _STOPS_LIMIT, TOKENS_LIMIT):
+    if stops := fields.strings(body, "stop_sequences", STOPS_LIMIT, TOKENS_LIMIT):
         out["stop"] = stops
     user = (fields.table(body, "metadata") or {}).get("user_id")
     if isinstance(user, str) and len(user) <= USER_LIMIT:
@@ -152,7 +152,7 @@ def _thoughts(body: Json, kind: str) -> Json:
     mode = _mode(body)
     budget = fields.integer(thinking, "budget_tokens", 0, TOKENS_LIMIT, "thinking.")
     config = fields.table(body, "output_config") or {}
-    effort = fields.choice(config, "effort", _EFFORTS, "output_config.")
+    effort = fields.choice(config, "effort", EFFORTS, "output_config.")
     out: Json = {}
     if mode in (None, "disabled") and kind in _TEMPLATED:  # who does not ask for thoughts gets none
         out["chat_template_kwargs"] = {"enable_thinking": False}
@@ -167,13 +167,13 @@ def _thoughts(body: Json, kind: str) -> Json:
 
 
 def _mode(body: Json) -> str | None:
-    return fields.choice(fields.table(body, "thinking") or {}, "type", _THINKING, "thinking.")
+    return fields.choice(fields.table(body, "thinking") or {}, "type", THINKING, "thinking.")
 
 
 def _tools(body: Json, skips_tools: bool, names: dict[str, str]) -> Json:
     tools: list[Json] = []
     skipped: set[object] = set()
-    for place, tool in enumerate(fields.array(body, "tools", _TOOLS_LIMIT) or ()):
+    for place, tool in enumerate(fields.array(body, "tools", TOOLS_LIMIT) or ()):
         param = f"tools[{place}]"
         if not isinstance(tool, dict):
             raise fields.wrong_type(param, "an object", tool)
@@ -194,8 +194,8 @@ def _tools(body: Json, skips_tools: bool, names: dict[str, str]) -> Json:
 def _choice(body: Json, skipped: set[object]) -> Json:
     """Which tool is called. One that was left out cannot be."""
     given = fields.table(body, "tool_choice") or {}
-    mode = fields.choice(given, "type", tuple(_CHOICES), "tool_choice.")
-    out: Json = {} if mode is None else {"tool_choice": _CHOICES[mode]}
+    mode = fields.choice(given, "type", tuple(CHOICES), "tool_choice.")
+    out: Json = {} if mode is None else {"tool_choice": CHOICES[mode]}
     if mode == "tool":
         name = fields.string(given, "name", TOKENS_LIMIT, "tool_choice.")
         if name is None:
@@ -226,7 +226,7 @@ def _function(tool: Json, param: str) -> Json:
         raise fields.missing(f"{param}.input_schema")
     function: Json = {"name": tool.get("name"), "parameters": schema}
     texts = [fields.string(tool, "description", TOKENS_LIMIT, f"{param}.")]
-    if examples := fields.array(tool, "input_examples", _TOOLS_LIMIT, f"{param}."):
+    if examples := fields.array(tool, "input_examples", TOOLS_LIMIT, f"{param}."):
         texts.append(f"Examples of its input: {msgspec.json.encode(examples).decode()}")
     if description := "\n".join(filter(None, texts)):
         function["description"] = description

@@ -16,7 +16,7 @@ from welldone.wire.events import Json
 MESSAGES_LIMIT = 100_000
 """Anthropic's own; a local model takes fewer."""
 
-_ROLES = ("user", "assistant", "system")
+ROLES = ("user", "assistant", "system")
 _PICTURES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 _SAID = ("text", "image", "document", "search_result")
 _RESULTS = (*_SAID, "tool_reference")
@@ -90,7 +90,7 @@ def _read(body: Json) -> list[_Said]:
         param = f"messages[{place}]"
         if not isinstance(value, dict):
             raise fields.wrong_type(param, "an object", value)
-        role = fields.choice(value, "role", _ROLES, f"{param}.")
+        role = fields.choice(value, "role", ROLES, f"{param}.")
         if role is None:
             raise fields.missing(f"{param}.role")
         said.append(_Said(role, param, _blocks(value, "content", param)))

@@ -29,12 +29,13 @@ from welldone.serve.requests.schema import Budget
 from welldone.serve.requests.tools import Tools, read_tools
 from welldone.wire.events import Json
 
-_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
-_KWARG = re.compile(r"[a-z_]{1,64}")
-_KWARGS_LIMIT = 32
-_KWARG_LENGTH = 4_096
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
+KWARG = re.compile(r"[a-z_]{1,64}")
+KWARGS_LIMIT = 32
+KWARG_LENGTH = 4_096
+MODALITIES_LIMIT = 8  # there are two
 # What the engine itself gives the template: a client that gave it could say what others said.
-_RESERVED = frozenset(("tools", "messages", "add_generation_prompt", "tokenize", "bos_token", "eos_token"))
+RESERVED = frozenset(("tools", "messages", "add_generation_prompt", "tokenize", "bos_token", "eos_token"))
 
 
 def read_chat(body: Json, model: ModelSettings, abilities: Abilities | None) -> Request:
@@ -101,7 +102,7 @@ def _logprobs(body: Json, engine: Json) -> int | None:
 
 
 def _check_modalities(body: Json) -> None:
-    for place, value in enumerate(fields.array(body, "modalities", 8) or ()):
+    for place, value in enumerate(fields.array(body, "modalities", MODALITIES_LIMIT) or ()):
         if value != "text":
             shown = value if isinstance(value, str) else fields.kind_of(value)
             raise fields.wrong_value(f"modalities[{place}]", shown, ("text",))
@@ -110,20 +111,20 @@ def _check_modalities(body: Json) -> None:
 def _template_kwargs(body: Json, defaults: Mapping[str, object], abilities: Abilities, tools: Tools) -> Json:
     """Values for the chat template: the operator's as they are, the client's if they are plain."""
     given = fields.table(body, "chat_template_kwargs") or {}
-    if len(given) > _KWARGS_LIMIT:
-        raise fields.too_many("chat_template_kwargs", _KWARGS_LIMIT, len(given))
+    if len(given) > KWARGS_LIMIT:
+        raise fields.too_many("chat_template_kwargs", KWARGS_LIMIT, len(given))
     out: Json = dict(fields.table(defaults, "chat_template_kwargs") or {})
-    effort = fields.choice(body, "reasoning_effort", _EFFORTS)
+    effort = fields.choice(body, "reasoning_effort", EFFORTS)
     if effort is not None and abilities.kind == "llama":
         out |= {"enable_thinking": False} if effort == "none" else {"reasoning_effort": effort}
     for name, value in given.items():
         param = f"chat_template_kwargs.{fields.shown(name)}"
-        if not _KWARG.fullmatch(name) or name in _RESERVED:
+        if not KWARG.fullmatch(name) or name in RESERVED:
             raise fields.unsupported(param, "cannot be given to the chat template.")
         if isinstance(value, list | dict):
             raise fields.wrong_type(param, "a plain value", value)
         if isinstance(value, str):
-            fields.string(given, name, _KWARG_LENGTH, "chat_template_kwargs.")
+            fields.string(given, name, KWARG_LENGTH, "chat_template_kwargs.")
         out[name] = value
     if tools.template is not None:
         out["tools"] = tools.template

@@ -11,7 +11,7 @@ from welldone.wire.events import Json
 
 INPUTS_LIMIT = 2_048
 """OpenAI's."""
-_DIMENSIONS_LIMIT = 65_536  # more than any model has
+DIMENSIONS_LIMIT = 65_536  # more than any model has
 
 
 def read_embeddings(body: Json, model: ModelSettings, abilities: Abilities | None) -> Request:
@@ -21,7 +21,7 @@ def read_embeddings(body: Json, model: ModelSettings, abilities: Abilities | Non
         raise cannot("embeddings; it would have to be started with --embeddings")
     items = several(body, "input", INPUTS_LIMIT, able.context)
     inputs = [_input(item, f"input[{place}]" if len(items) > 1 else "input", able) for place, item in enumerate(items)]
-    dimensions = fields.integer(body, "dimensions", 1, able.embedding or _DIMENSIONS_LIMIT)
+    dimensions = fields.integer(body, "dimensions", 1, able.embedding or DIMENSIONS_LIMIT)
     form = fields.choice(body, "encoding_format", ("float", "base64"))
     name = model_name(body)
     return Request(

@@ -7,8 +7,8 @@ from welldone.serve.requests import fields
 from welldone.serve.requests.schema import Budget, check_schema
 from welldone.wire.events import Json
 
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-_KINDS = ("text", "json_object", "json_schema")
+NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+KINDS = ("text", "json_object", "json_schema")
 ANY_OBJECT: Json = {"type": "object"}
 
 
@@ -28,7 +28,7 @@ def _from_format(body: Json, budget: Budget) -> Json | None:
     wanted = fields.table(body, "response_format")
     if wanted is None:
         return None
-    kind = fields.choice(wanted, "type", _KINDS, "response_format.")
+    kind = fields.choice(wanted, "type", KINDS, "response_format.")
     if kind is None:
         raise fields.missing("response_format.type")
     if kind == "text":
@@ -45,7 +45,7 @@ def _named(wanted: Json, budget: Budget) -> Json:
     if named is None:
         raise fields.missing(param)
     name = fields.string(named, "name", 64, f"{param}.")
-    if name is not None and not _NAME.fullmatch(name):
+    if name is not None and not NAME.fullmatch(name):
         message = f"Invalid '{param}.name': expected letters, digits, '_' and '-', but got '{fields.shown(name)}'."
         raise invalid(message, param=f"{param}.name", code="invalid_value")
     fields.boolean(named, "strict", f"{param}.")

@@ -20,8 +20,8 @@ ITEMS_LIMIT = 4 * MESSAGES_LIMIT
 Find: TypeAlias = Callable[[str], Json | None]
 """Finds an item that was kept, by its id."""
 
-_ROLES = ("user", "assistant", "system", "developer")
-_KINDS = ("message", "function_call", "function_call_output", "reasoning", "item_reference")
+ROLES = ("user", "assistant", "system", "developer")
+KINDS = ("message", "function_call", "function_call_output", "reasoning", "item_reference")
 _PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
 _REFERENCE = "item_reference"
 
@@ -152,7 +152,7 @@ class _Chat:
                 raise fields.missing(f"{param}.type")
             case _:
                 shown = kind if isinstance(kind, str) else fields.kind_of(kind)
-                raise fields.wrong_value(f"{param}.type", shown, _KINDS)
+                raise fields.wrong_value(f"{param}.type", shown, KINDS)
 
     def close_turn(self) -> None:
         """Put down what the model said so far."""
@@ -166,7 +166,7 @@ class _Chat:
         self.messages.append(Message(message, names))
 
     def _message(self, item: Json, param: str) -> None:
-        role = fields.choice(item, "role", _ROLES, f"{param}.")
+        role = fields.choice(item, "role", ROLES, f"{param}.")
         if role is None:
             raise fields.missing(f"{param}.role")
         if role == "assistant":

@@ -24,7 +24,7 @@ ALL_CALLS_LIMIT = 4_096
 NAME_LIMIT = 256
 """Characters of a name or an id; OpenAI's have 64 at most."""
 
-_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _ENGINE_ROLES = {"developer": "system", "function": "tool"}
 _NO_TEXT_NEEDED = ("tool_calls", "function_call", "refusal", "reasoning_content", "reasoning")
 _OLD_ID = "call_{}"
@@ -70,7 +70,7 @@ class _Reader:
     def read(self, value: object, param: str) -> Json:
         if not isinstance(value, dict):
             raise fields.wrong_type(param, "an object", value)
-        role = fields.choice(value, "role", _ROLES, f"{param}.")
+        role = fields.choice(value, "role", ROLES, f"{param}.")
         if role is None:
             raise fields.missing(f"{param}.role")
         out: Json = {"role": _ENGINE_ROLES.get(role, role), "content": self._content(value, role, param)}

@@ -7,29 +7,29 @@ import msgspec
 from welldone.serve.requests import fields
 from welldone.wire.events import Json
 
-_OPTIONS = (
+OPTIONS = (
     *("temperature", "top_p", "top_k", "min_p", "typical_p", "seed", "stop"),
     *("repeat_penalty", "repeat_last_n", "presence_penalty", "frequency_penalty"),
 )
 """Options that chat knows; the others (num_ctx, num_gpu …) are of the server and not of a request."""
 _OTHERS = {"max_tokens": "options.num_predict", "reasoning_effort": "think", "response_format": "format"}
-NAMES = {name: f"options.{name}" for name in _OPTIONS} | _OTHERS | {"response_format.json_schema.schema": "format"}
+NAMES = {name: f"options.{name}" for name in OPTIONS} | _OTHERS | {"response_format.json_schema.schema": "format"}
 """What the client calls fields of a chat."""
-_REFUSED = {
+REFUSED = {
     "suffix": "needs infill, which is not offered here.",
     "template": "cannot be followed: the model's own template is used.",
     "context": "cannot be followed: send the messages to /api/chat.",
     "raw": "cannot be followed: use /v1/completions.",
 }
-_MESSAGES_LIMIT = 4_096  # as for chat
-_TEXT = 2**30  # characters: whatever a body may have
-_IMAGES_LIMIT = 64
+MESSAGES_LIMIT = 4_096  # as for chat
+TEXT_LIMIT = 2**30  # characters: whatever a body may have
+IMAGES_LIMIT = 64
 _KINDS = {"/9j/": "jpeg", "R0lG": "gif", "UklG": "webp"}  # by the first bytes of a file, as base64
 
 
 def read_ollama_chat(body: Json) -> Json:
     """The body of /api/chat, as a chat's."""
-    given = fields.array(body, "messages", _MESSAGES_LIMIT) or []
+    given = fields.array(body, "messages", MESSAGES_LIMIT) or []
     ids = count(1)
     messages: list[Json] = []
     waiting: list[str] = []  # calls without a result yet: Ollama pairs them by their order
@@ -37,18 +37,18 @@ def read_ollama_chat(body: Json) -> Json:
         if not isinstance(message, dict):
             raise fields.wrong_type(f"messages[{place}]", "an object", message)
         messages.append(_message(message, f"messages[{place}].", ids, waiting))
-    tools = fields.array(body, "tools", _MESSAGES_LIMIT)
+    tools = fields.array(body, "tools", MESSAGES_LIMIT)
     return {**_common(body), "messages": messages, **({"tools": tools} if tools else {})}
 
 
 def read_ollama_generate(body: Json) -> Json:
     """The body of /api/generate, as a chat's."""
-    for name, why in _REFUSED.items():
+    for name, why in REFUSED.items():
         if body.get(name):
             raise fields.unsupported(name, why)
-    system = fields.string(body, "system", _TEXT)
+    system = fields.string(body, "system", TEXT_LIMIT)
     first = [{"role": "system", "content": system}] if system else []
-    asked = {"role": "user", "content": _content(body, fields.string(body, "prompt", _TEXT) or "")}
+    asked = {"role": "user", "content": _content(body, fields.string(body, "prompt", TEXT_LIMIT) or "")}
     return {**_common(body), "messages": [*first, asked]}
 
 
@@ -57,7 +57,7 @@ def _common(body: Json) -> Json:
     stream = fields.boolean(body, "stream")
     chat: Json = {"model": body.get("model"), "stream": stream is not False}
     options = fields.table(body, "options") or {}
-    chat |= {name: options[name] for name in _OPTIONS if options.get(name) is not None}
+    chat |= {name: options[name] for name in OPTIONS if options.get(name) is not None}
     if (most := options.get("num_predict")) is not None:
         chat["max_tokens"] = -1 if most == -2 else most  # -2: as much as the context has room for
     if (think := body.get("think")) is False or isinstance(think, str):
@@ -76,12 +76,12 @@ def _common(body: Json) -> Json:
 
 def _message(message: Json, where: str, ids: "count[int]", waiting: list[str]) -> Json:
     role = fields.string(message, "role", 64, where)
-    out: Json = {"role": role, "content": _content(message, fields.string(message, "content", _TEXT, where) or "")}
-    if thinking := fields.string(message, "thinking", _TEXT, where):
+    out: Json = {"role": role, "content": _content(message, fields.string(message, "content", TEXT_LIMIT, where) or "")}
+    if thinking := fields.string(message, "thinking", TEXT_LIMIT, where):
         out["reasoning_content"] = thinking
     if role == "tool":
         out["tool_call_id"] = waiting.pop(0) if waiting else "call_0"
-    calls = fields.array(message, "tool_calls", _MESSAGES_LIMIT, where) or []
+    calls = fields.array(message, "tool_calls", MESSAGES_LIMIT, where) or []
     if calls:
         out["tool_calls"] = [_call(call, f"{where}tool_calls[{place}]", ids) for place, call in enumerate(calls)]
         waiting[:] = [call["id"] for call in out["tool_calls"]]
@@ -99,7 +99,7 @@ def _call(call: object, where: str, ids: "count[int]") -> Json:
 
 def _content(message: Json, text: str) -> str | list[Json]:
     """A text, with its images where it has some."""
-    images = fields.strings(message, "images", _IMAGES_LIMIT, _TEXT) or []
+    images = fields.strings(message, "images", IMAGES_LIMIT, TEXT_LIMIT) or []
     if not images:
         return text
     urls = [f"data:image/{_KINDS.get(image[:4], 'png')};base64,{image}" for image in images]

@@ -11,6 +11,7 @@ from welldone.wire.events import Json
 
 DOCUMENTS_LIMIT = 1_000
 """Cohere's."""
+TOP_LIMIT = 2**31 - 1  # more than there may be documents is all of them; an engine's integers have 32 bits
 
 
 def read_rerank(body: Json, model: ModelSettings, abilities: Abilities | None) -> Request:
@@ -25,7 +26,7 @@ def read_rerank(body: Json, model: ModelSettings, abilities: Abilities | None) -
     query_bytes = len(query.encode())
     for document in documents:
         check_length(query_bytes + len(document.encode()), able.context, "documents")
-    top = fields.integer(body, "top_n", 1, 2**31 - 1)
+    top = fields.integer(body, "top_n", 1, TOP_LIMIT)
     name = model_name(body)
     return Request(
         endpoint="rerank",

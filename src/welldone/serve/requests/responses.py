@@ -10,10 +10,10 @@ from welldone.serve.requests.sampling import TOP_LIMIT
 from welldone.serve.requests.table import ROWS, Field, Use
 from welldone.wire.events import Json
 
-_PAIRS_LIMIT, _KEY_LIMIT, _VALUE_LIMIT = 16, 64, 512  # OpenAI's, of `metadata`
-_INT32 = 2**31 - 1
+PAIRS_LIMIT, KEY_LIMIT, VALUE_LIMIT = 16, 64, 512  # OpenAI's, of `metadata`
+INT32 = 2**31 - 1
 _LOGPROBS = "message.output_text.logprobs"
-_INCLUDED = (
+INCLUDED = (
     _LOGPROBS,
     "reasoning.encrypted_content",
     "file_search_call.results",
@@ -23,8 +23,8 @@ _INCLUDED = (
     "computer_call_output.output.image_url",
     "code_interpreter_call.outputs",
 )
-_SUMMARIES = ("auto", "concise", "detailed")
-_FORMATS = ("text", "json_object", "json_schema")
+SUMMARIES = ("auto", "concise", "detailed")
+FORMATS = ("text", "json_object", "json_schema")
 
 FIELDS: tuple[Field, ...] = (
     Field("input", Use.READ, "a text, or items: messages, calls of functions and their outputs, thoughts, references"),
@@ -111,7 +111,7 @@ class Translation(msgspec.Struct):
 def read_keeping(body: Json) -> Keeping:
     """What is said of the answer as a thing that can be asked for again."""
     keeping = Keeping(
-        previous=fields.string(body, "previous_response_id", _VALUE_LIMIT) or None,
+        previous=fields.string(body, "previous_response_id", VALUE_LIMIT) or None,
         is_stored=fields.boolean(body, "store") is not False,
         is_background=fields.boolean(body, "background") is True,
         is_stream=fields.boolean(body, "stream") is True,
@@ -169,7 +169,7 @@ def _messages(body: Json, history: list[Json], items: list[Json]) -> list[Messag
     named = [(item, "previous_response_id") for item in history]
     named += [(item, f"input[{place}]") for place, item in enumerate(items)]
     messages = as_messages(named)
-    instructions = fields.string(body, "instructions", _INT32)
+    instructions = fields.string(body, "instructions", INT32)
     if instructions:
         messages.insert(0, Message({"role": "system", "content": instructions}, {".content": "instructions"}))
     first = []
@@ -187,7 +187,7 @@ def _sampling(body: Json) -> Json:
         value = fields.number(body, name, ROWS[name].low, ROWS[name].high)
         if value is not None:
             out[name] = value
-    most = fields.integer(body, "max_output_tokens", 1, _INT32)
+    most = fields.integer(body, "max_output_tokens", 1, INT32)
     if most is not None:
         out["max_completion_tokens"] = most
     return out
@@ -196,10 +196,10 @@ def _sampling(body: Json) -> Json:
 def _logprobs(body: Json) -> Json:
     """Alternatives are shown with the tokens that were chosen; without those they are not."""
     top = fields.integer(body, "top_logprobs", 0, TOP_LIMIT)
-    included = fields.strings(body, "include", len(_INCLUDED), _VALUE_LIMIT) or []
+    included = fields.strings(body, "include", len(INCLUDED), VALUE_LIMIT) or []
     for place, name in enumerate(included):
-        if name not in _INCLUDED:
-            raise fields.wrong_value(f"include[{place}]", name, _INCLUDED)
+        if name not in INCLUDED:
+            raise fields.wrong_value(f"include[{place}]", name, INCLUDED)
     if _LOGPROBS not in included:
         return {}
     return {"logprobs": True} if top is None else {"logprobs": True, "top_logprobs": top}
@@ -208,11 +208,11 @@ def _logprobs(body: Json) -> Json:
 def _form(text: Json) -> Json:
     out: Json = {}
     if text.get("verbosity") is not None:
-        out["verbosity"] = fields.string(text, "verbosity", _KEY_LIMIT, "text.")
+        out["verbosity"] = fields.string(text, "verbosity", KEY_LIMIT, "text.")
     form = fields.table(text, "format", "text.")
     if form is None:
         return out
-    kind = fields.choice(form, "type", _FORMATS, "text.format.")
+    kind = fields.choice(form, "type", FORMATS, "text.format.")
     if kind is None:
         raise fields.missing("text.format.type")
     if kind == "json_object":
@@ -230,29 +230,29 @@ def _form(text: Json) -> Json:
 def _reasoning(body: Json) -> Json:
     """What is said of thoughts, in full. `generate_summary` is an older name."""
     given = fields.table(body, "reasoning") or {}
-    summary = fields.choice(given, "summary", _SUMMARIES, "reasoning.")
-    older = fields.choice(given, "generate_summary", _SUMMARIES, "reasoning.")
-    effort = fields.string(given, "effort", _KEY_LIMIT, "reasoning.")
+    summary = fields.choice(given, "summary", SUMMARIES, "reasoning.")
+    older = fields.choice(given, "generate_summary", SUMMARIES, "reasoning.")
+    effort = fields.string(given, "effort", KEY_LIMIT, "reasoning.")
     return {"effort": effort, "summary": summary or older}
 
 
 def _check_repeated(body: Json) -> None:
     """What is only repeated must be right all the same: clients read the answer by its types."""
     for name in ("user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"):
-        fields.string(body, name, _VALUE_LIMIT)
+        fields.string(body, name, VALUE_LIMIT)
     fields.choice(body, "truncation", ("auto", "disabled"))
-    fields.integer(body, "max_tool_calls", 0, _INT32)
+    fields.integer(body, "max_tool_calls", 0, INT32)
     fields.integer(body, "n", 1, 1)
     options = fields.table(body, "stream_options") or {}
     fields.boolean(options, "include_obfuscation", "stream_options.")
     metadata = fields.table(body, "metadata") or {}
-    if len(metadata) > _PAIRS_LIMIT:
-        raise _metadata(f"has {len(metadata)} pairs; at most {_PAIRS_LIMIT} are accepted")
+    if len(metadata) > PAIRS_LIMIT:
+        raise _metadata(f"has {len(metadata)} pairs; at most {PAIRS_LIMIT} are accepted")
     for name, value in metadata.items():
         if not isinstance(value, str):
             raise fields.wrong_type(f"metadata.{fields.shown(name)}", "a string", value)
-        if len(name) > _KEY_LIMIT or len(value) > _VALUE_LIMIT:
-            raise _metadata(f"has names of at most {_KEY_LIMIT} characters, and texts of at most {_VALUE_LIMIT}")
+        if len(name) > KEY_LIMIT or len(value) > VALUE_LIMIT:
+            raise _metadata(f"has names of at most {KEY_LIMIT} characters, and texts of at most {VALUE_LIMIT}")
 
 
 def _metadata(why: str) -> ApiError:

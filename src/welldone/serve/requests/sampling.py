@@ -23,15 +23,17 @@ BYTES_PER_TOKEN = 16
 TOKENS_LIMIT = 300_000
 """Token ids of one request: OpenAI's limit for embeddings. A model with a longer context takes as many as that has."""
 
-_STOPS_LIMIT = 16  # OpenAI's is 4; users of llama.cpp send more
-_STOP_LENGTH = 256
-_BIAS_LIMIT = 1_024  # 300,000 cost the engine 2 s
-_TOKEN_LIMIT = 2**31 - 1
-_INT64 = 2**63
+STOPS_LIMIT = 16  # OpenAI's is 4; users of llama.cpp send more
+STOP_LENGTH = 256
+BIAS_LIMIT = 1_024  # 300,000 cost the engine 2 s
+BIAS = 100  # OpenAI's: more is no likelier, and less no rarer
+TOKEN_LIMIT = 2**31 - 1
+MODEL_LENGTH = 256  # names are looked up; none that we know of is as long
+INT64 = 2**63
 _SEEDS = 2**32 - 1  # the engine takes the last number of 32 bits for "any"
-_BREAKERS_LIMIT = 16
-_BREAKER_LENGTH = 40  # llama.cpp cuts longer ones
-_SAMPLERS = frozenset(
+BREAKERS_LIMIT = 16
+BREAKER_LENGTH = 40  # llama.cpp cuts longer ones
+SAMPLERS = frozenset(
     ("dry", "top_k", "typ_p", "top_p", "top_n_sigma", "min_p", "xtc", "temperature", "penalties", "adaptive_p")
 )
 _MOST_TOKENS = ("max_completion_tokens", "max_tokens", "n_predict")  # the first that is said counts
@@ -79,12 +81,12 @@ def read_sampling(body: Json, endpoint: Endpoint, abilities: Abilities) -> Json:
     bias = _bias(body, abilities.vocabulary)
     if bias:
         out["logit_bias"] = bias
-    breakers = fields.strings(body, "dry_sequence_breakers", _BREAKERS_LIMIT, _BREAKER_LENGTH)
+    breakers = fields.strings(body, "dry_sequence_breakers", BREAKERS_LIMIT, BREAKER_LENGTH)
     if breakers:
         out["dry_sequence_breakers"] = breakers
-    samplers = fields.strings(body, "samplers", len(_SAMPLERS), _BREAKER_LENGTH)
+    samplers = fields.strings(body, "samplers", len(SAMPLERS), BREAKER_LENGTH)
     if samplers:
-        out["samplers"] = [name for name in samplers if name in _SAMPLERS]
+        out["samplers"] = [name for name in samplers if name in SAMPLERS]
     return out
 
 
@@ -103,13 +105,13 @@ def take_stops(engine: Json, abilities: Abilities) -> tuple[str, ...]:
 def read_most_tokens(body: Json, context: int) -> int | None:
     """How many tokens an answer may have; None for no limit but the context."""
     for name in _MOST_TOKENS:
-        most = fields.integer(body, name, -1, _INT64)
+        most = fields.integer(body, name, -1, INT64)
         if most == 0:
-            fields.integer(body, name, 1, _INT64)
+            fields.integer(body, name, 1, INT64)
         if most == -1:
             return None
         if most is not None:
-            return min(most, context or _TOKEN_LIMIT)
+            return min(most, context or TOKEN_LIMIT)
     return None
 
 
@@ -128,7 +130,7 @@ def is_stream(body: Json) -> bool:
 
 def model_name(body: Json) -> str | None:
     """The model, as the client wrote it."""
-    return fields.string(body, "model", 256)  # names are looked up; none that we know of is as long
+    return fields.string(body, "model", MODEL_LENGTH)
 
 
 def spread(prompts: list[Json], body: Json) -> list[Json]:
@@ -137,7 +139,7 @@ def spread(prompts: list[Json], body: Json) -> list[Json]:
     if len(prompts) * n > PARTS_LIMIT:
         message = f"Invalid 'n': {len(prompts)} prompts with {n} answers each; at most {PARTS_LIMIT} answers are given."
         raise invalid(message, param="n", code="integer_above_max_value")
-    seed = fields.integer(body, "seed", -_INT64, 2 * _INT64)
+    seed = fields.integer(body, "seed", -INT64, 2 * INT64)
     parts = []
     for prompt in prompts:
         for number in range(n):
@@ -204,7 +206,7 @@ def check_prompt_tokens(values: list[object], param: str, abilities: Abilities) 
 
 def check_tokens(values: list[object], param: str, vocabulary: int) -> list[int]:
     """Token ids that the model has."""
-    most = vocabulary - 1 if vocabulary else _TOKEN_LIMIT
+    most = vocabulary - 1 if vocabulary else TOKEN_LIMIT
     for place, value in enumerate(values):
         if type(value) is not int:
             raise fields.wrong_type(f"{param}[{place}]", "an integer", value)
@@ -217,24 +219,24 @@ def check_tokens(values: list[object], param: str, vocabulary: int) -> list[int]
 def _stops(body: Json) -> list[str] | None:
     stop = body.get("stop")
     if isinstance(stop, list | None):
-        return fields.strings(body, "stop", _STOPS_LIMIT, _STOP_LENGTH)
+        return fields.strings(body, "stop", STOPS_LIMIT, STOP_LENGTH)
     if not isinstance(stop, str):
         raise fields.wrong_type("stop", "a string or an array of strings", stop)
-    return fields.strings({"stop": [stop]}, "stop", 1, _STOP_LENGTH)
+    return fields.strings({"stop": [stop]}, "stop", 1, STOP_LENGTH)
 
 
 def _bias(body: Json, vocabulary: int) -> dict[str, float]:
     """Token ids and how much likelier they become."""
     bias = fields.table(body, "logit_bias") or {}
-    if len(bias) > _BIAS_LIMIT:
-        raise fields.too_many("logit_bias", _BIAS_LIMIT, len(bias))
+    if len(bias) > BIAS_LIMIT:
+        raise fields.too_many("logit_bias", BIAS_LIMIT, len(bias))
     out = {}
     for key in bias:
         if not (key.isascii() and key.isdigit() and len(key) <= _DIGITS):
             message = f"Invalid key in 'logit_bias': '{fields.shown(key)}'. Keys are token ids."
             raise invalid(message, param="logit_bias", code="invalid_value")
         check_tokens([int(key)], "logit_bias", vocabulary)
-        value = fields.number(bias, key, -100, 100, "logit_bias.")
+        value = fields.number(bias, key, -BIAS, BIAS, "logit_bias.")
         if value is not None:
             out[str(int(key))] = value
     return out

@@ -18,7 +18,7 @@ TEXT_BYTES = 256 * 2**10
 TOKENS = 65_536
 """The same, in tokens of four bytes."""
 
-_FLAGS = {"add_special": "add_special", "add_special_tokens": "add_special", "parse_special": "parse_special"}
+FLAGS = {"add_special": "add_special", "add_special_tokens": "add_special", "parse_special": "parse_special"}
 
 
 def read_tokenize(body: Json, model: ModelSettings, abilities: Abilities | None) -> Request:
@@ -32,7 +32,7 @@ def read_tokenize(body: Json, model: ModelSettings, abilities: Abilities | None)
         message = f"Invalid '{param}': text too long. Expected at most {limit} bytes."
         raise invalid(message, param=param, code="string_above_max_length")
     engine: Json = {"content": content}
-    for name, known in _FLAGS.items():
+    for name, known in FLAGS.items():
         flag = fields.boolean(body, name)
         if flag is not None:
             engine[known] = flag

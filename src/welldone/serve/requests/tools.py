@@ -26,7 +26,7 @@ DESCRIPTION_LIMIT = 65_536
 NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 """Anthropic's length; OpenAI's 64 are too few for the names that agents make of MCP servers and their tools."""
 _NO_ARGUMENTS: Json = {"type": "object", "properties": {}, "additionalProperties": False}
-_MODES = ("none", "auto", "required")
+MODES = ("none", "auto", "required")
 _LISTED = "You can call these functions, given as JSON:\n"
 _ANSWER_BY_CALL = "\nAnswer with JSON only: the call of a function, or its arguments."
 _ANSWER_BY_WORDS = "\nAnswer in plain words."
@@ -156,8 +156,8 @@ def _read_choice(body: Json, field: str, names: set[str]) -> _Choice:
 
 def _plain_choice(value: object, param: str) -> _Choice:
     if isinstance(value, str):
-        if value not in _MODES:
-            raise fields.wrong_value(param, value, _MODES)
+        if value not in MODES:
+            raise fields.wrong_value(param, value, MODES)
         return _Choice(value)
     if not isinstance(value, dict):
         raise fields.wrong_type(param, "a string or an object", value)
