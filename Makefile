@@ -35,7 +35,7 @@ serve: $(SERVE_READY) ## serve a model; ARGS="-m model.gguf --port 8080" goes to
 test: $(TEST_READY) ## run the tests; ARGS="-k name" goes to pytest, COVER=1 notes which branches ran
 	$(BIN)/python -m pytest $(if $(COVER),--cov --cov-report=) $(ARGS)
 
-clients: $(CLIENTS)/clients/.ready $(CLIENTS)/litellm/.ready ## install the Python clients that tests/clients starts
+clients: $(CLIENTS)/clients/.ready $(CLIENTS)/litellm/.ready $(CLIENTS)/schemathesis/.ready ## install the Python clients that tests and faults start
 
 matrix: $(TEST_READY) clients ## try every server on every client, and write docs/matrix.md anew
 	WELLDONE_WRITE_MATRIX=1 $(BIN)/python -m pytest tests/clients/test_matrix.py $(ARGS)
@@ -100,6 +100,7 @@ lock: ## compile requirements/*.in anew (needs uv)
 	$(LOCK) --output-file requirements/dev.txt requirements/dev.in
 	$(LOCK) --output-file requirements/clients.txt requirements/clients.in
 	$(LOCK) --output-file requirements/litellm.txt requirements/litellm.in
+	$(LOCK) --output-file requirements/schemathesis.txt requirements/schemathesis.in
 	$(LOCK) --output-file requirements/bench.txt requirements/bench.in
 
 lock-servers: ## compile requirements/servers-*.in and guidellm.in anew (needs uv, and in UV_FIND_LINKS or UV_INDEX PyTorch's CPU builds)

@@ -1,5 +1,5 @@
 """Writes the documents that are made from the code: rule pages' rows and their index, the protocol, the commands,
-the settings, the schema of a report.
+the settings, the schema of a report, the OpenAPI document.
 
 With --check nothing is written: it fails if a document is not what it would be.
 """
@@ -20,6 +20,7 @@ from welldone.cli.foreign import ACCEPTED, REFUSED, Foreign
 from welldone.cli.main import COMMANDS, run
 from welldone.net.settings import Field
 from welldone.serve.config import ALL_FIELDS
+from welldone.serve.openapi import document as openapi
 from welldone.serve.requests import anthropic, responses
 from welldone.serve.requests.table import FIELDS, Use
 from welldone.serve.tables import DEFAULT_FIELDS, KEY_FIELDS, MODEL_FIELDS, UPSTREAM_FIELDS
@@ -79,6 +80,7 @@ def _documents() -> dict[Path, str]:
     documents[DOCS / "settings.md"] = _settings()
     documents[DOCS / "requests.md"] = _requests()
     documents[DOCS / "servers.md"] = server_page.draw(server_page.stored(DOCS / "servers"))
+    documents[DOCS / "openapi.json"] = json.dumps(openapi.whole(), indent=2) + "\n"
     documents[DOCS / "bench-report.schema.json"] = json.dumps(bench_data.schema(), indent=2) + "\n"
     documents[DOCS / "check-report.schema.json"] = json.dumps(data.schema(), indent=2) + "\n"
     return documents

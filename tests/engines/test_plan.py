@@ -35,6 +35,13 @@ def test_threads_do_not_spin_unless_the_user_wants_that(tiny_model: Path) -> Non
     assert plan(settings, {"OMP_WAIT_POLICY": "active"}).environment["OMP_WAIT_POLICY"] == "active"
 
 
+@pytest.mark.parametrize("name", ["WELLDONE_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS", "db_password", "CREDENTIALS"])
+def test_our_own_engine_is_told_no_secret_of_the_environment(tiny_model: Path, name: str) -> None:
+    made = plan(ModelSettings(name="m", file=tiny_model), {name: "canary", "PATH": "/bin"})
+    assert name not in made.environment
+    assert made.environment["PATH"] == "/bin"
+
+
 def test_each_start_has_a_place_and_a_key_of_its_own(tiny_model: Path) -> None:
     settings = ModelSettings(name="m", file=tiny_model)
     one, two = plan(settings).address, plan(settings).address

@@ -14,6 +14,14 @@ from welldone.net.outbound import Fetched, OutboundError
 KEY = "sk-planted-key"
 
 
+def test_a_look_that_this_machine_had_no_room_for_tells_nothing() -> None:
+    lab = upstream()
+    for _ in range(3):
+        lab.was_seen(OutboundError("no room", is_our_fault=True))
+    assert lab.is_available
+    assert lab.trouble is None
+
+
 def test_two_failed_looks_in_a_row_make_it_unhealthy_and_one_good_one_heals_it() -> None:
     told: list[tuple[bool, str | None]] = []
     lab = upstream(on_change=lambda it: told.append((it.is_healthy, it.trouble)))

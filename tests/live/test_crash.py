@@ -85,6 +85,17 @@ def test_a_request_whose_engine_dies_before_its_first_word_is_asked_again(crashi
     until(crashing, PROCESSING, 0)
 
 
+def test_an_engine_that_stands_still_is_ended_and_the_next_one_answers(tiny_model: Path) -> None:
+    with small(tiny_model, "--idle", "0.5", "--first-byte", "5") as server, engine_of(server) as engine:
+        with begin(server, max_tokens=LONG) as line:
+            line.wait(rb'"content":"[^"]')
+            engine.hold()
+            assert broken_off(line.reply())["code"] == "timeout"
+        engine.wait()
+        assert answer(server, "Are you back?").one.finish == "length"
+        assert metric(server, RESTARTS) == 1
+
+
 @pytest.mark.parametrize("is_held", [False, True], ids=["at work", "standing still"])
 def test_a_server_that_is_killed_leaves_no_engine(tiny_model: Path, is_held: bool) -> None:
     with small(tiny_model) as server, engine_of(server) as engine, begin(server, max_tokens=LONG) as line:

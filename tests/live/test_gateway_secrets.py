@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -86,10 +86,11 @@ class Scene:
         return reply
 
 
-@pytest.fixture(params=["text", "json"])
-def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
-    options = ["--log-format", request.param, "--log-level", "debug", "-v", "--report"]
-    options += ["--record", str(tmp_path / "recorded")]
+@contextmanager
+def playing(folder: Path, log_format: str, *options: str, more: str = "") -> Iterator[Scene]:
+    """All of them, with a log that says all it can, and everything recorded."""
+    options = ("--log-format", log_format, "--log-level", "debug", "-v", "--report", *options)
+    options += ("--record", str(folder / "recorded"))
     with ExitStack() as stack:
         found = {name: stack.enter_context(upstream(indiscreet, lists(key))) for name, key in KEYS.items()}
         tables = [
@@ -99,10 +100,15 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
         ]
         keys = '[keys.ci]\nkey = "env:CI_KEY"\n[routes]\n"only-a" = "hello@a"\n"only-b" = "hello@b"\n'
         environment = {"CI_KEY": NAMED, **{f"KEY_{name}": key for name, key in KEYS.items()}}
-        server = stack.enter_context(
-            gateway(tmp_path, options=options, more="\n".join([*tables, keys]), key=CLIENT, environment=environment)
-        )
-        yield Scene(server, found, tmp_path / "recorded")
+        said = "\n".join([*tables, keys, more])
+        server = stack.enter_context(gateway(folder, options=options, more=said, key=CLIENT, environment=environment))
+        yield Scene(server, found, folder / "recorded")
+
+
+@pytest.fixture(params=["text", "json"])
+def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
+    with playing(tmp_path, request.param) as made:
+        yield made
 
 
 def provoke(scene: Scene) -> None:

@@ -10,6 +10,7 @@ import pytest
 import uvloop
 
 from tests.net.aio import run
+from tests.net.certificates import make_pair
 from welldone.net.inbound import BodyError, Call, Handler, Listener, Reply
 
 GET = b"GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -114,16 +115,15 @@ def test_what_is_too_long_too_slow_or_no_http_is_refused(request_bytes: bytes, s
 @pytest.mark.parametrize(
     "head",
     [
-        b"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: gzip, chunked\r\n",
-        b"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: identity, chunked\r\n",
+        b"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n",
+        b"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: identity, chunked\r\n\r\n0\r\n",
         b"GET http://evil.example/a HTTP/1.1\r\nHost: h\r\n",
         b"GET http://user@h/a HTTP/1.1\r\nHost: h\r\n",
-        b"GET http://h HTTP/1.1\r\n",
         b"CONNECT h:443 HTTP/1.1\r\nHost: h:443\r\n",
     ],
 )
 def test_what_could_be_read_in_two_ways_is_refused_and_ends_the_connection(head: bytes) -> None:
-    reply = answer(echo, head + b"\r\n0\r\n\r\n" + GET, is_last=False)
+    reply = answer(echo, head + b"\r\n" + GET, is_last=False)
     assert reply.startswith(b"HTTP/1.1 400 ")
     assert reply.count(b"HTTP/1.1 ") == 1
     assert b"\r\nConnection: close\r\n" in reply
@@ -351,17 +351,17 @@ def test_where_there_are_too_many_the_one_goes_that_has_waited_longest(
     async def work() -> None:
         async with listening(echo, 1) as (_, port):
             held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(SOCKETS)]
-            for reader, writer in reversed(held):  # each is asked, so that each was taken; the last has waited longest
+            for reader, writer in reversed(held):  # once each was asked, the last has waited longest
                 writer.write(GET)
                 await reader.readuntil(b"GET /x ")
                 writer.write(said)
                 if said == GET:
                     await reader.readuntil(b"GET /x ")
-            for reader, writer in (held[-1], held[-2], held[-3]):
-                assert await is_served(port)
-                assert await reader.read() == b""
-                writer.close()
-            reader, writer = held[0]
+            for place in (-1, -2, -3):
+                held.insert(0, await asyncio.open_connection("127.0.0.1", port))
+                assert await held[place][0].read() == b""
+            assert await is_served(port)
+            reader, writer = held[3]
             writer.write(GET if said == GET else GET[len(said) :])
             assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
             for _, writer in held:
@@ -378,3 +378,18 @@ def test_who_says_no_whole_head_is_hung_up_on(said: bytes) -> None:
             assert b" 200 " in await ask(port, GET + said, is_last=False)
 
     run(work())
+
+
+@LOOPS
+def test_who_does_not_greet_by_tls_is_hung_up_on(
+    tmp_path: Path, new_loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    async def work() -> None:
+        listener = Listener(echo, error_page=page, connections=1, keep_alive_s=0.05)
+        port = await listener.start("127.0.0.1", 0, tls=make_pair(tmp_path).serving())
+        try:
+            assert await ask(port, b"", is_last=False) == b""
+        finally:
+            await listener.close()
+
+    run(work(), new_loop)

@@ -1,7 +1,9 @@
 """The HTTP client: what comes is pushed on, and what goes wrong is said once."""
 
 import asyncio
+import errno
 import socket
+import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
@@ -362,6 +364,8 @@ def test_nobody_there_is_said_without_an_address() -> None:
         (socket.gaierror(socket.EAI_NONAME, "secret"), "the server's name is not known"),
         (TimeoutError("secret"), "no connection to the server within 5 s"),
         (OSError("Multiple exceptions: secret"), "no connection to the server"),
+        (OSError(errno.EMFILE, "secret"), "this machine has no room for another connection"),
+        (ssl.SSLError(errno.EMFILE, "secret"), "the server does not speak TLS as it should"),
     ],
 )
 def test_why_there_is_no_connection_is_said_without_a_name(error: OSError, said: str) -> None:
@@ -374,3 +378,4 @@ def test_why_there_is_no_connection_is_said_without_a_name(error: OSError, said:
     with pytest.raises(OutboundError) as caught:
         run(send(Address(host="secret", port=1), "GET", "/", Heard()), Failing)
     assert str(caught.value) == said
+    assert caught.value.is_our_fault == ("this machine" in said)

@@ -79,12 +79,13 @@ def test_a_model_that_answers_is_not_unloaded_unless_it_is_forced(tmp_path: Path
     run(main())
 
 
-@pytest.mark.parametrize("force", [1, "yes", None])
+@pytest.mark.parametrize("force", [1, "yes", {}])
 def test_force_is_true_or_false(force: object, tmp_path: Path) -> None:
     async def main() -> None:
         async with scripted(tmp_path) as serving:
-            refused = await _unload(serving, force=force)
-            assert (refused.status, refused.error["param"]) == (400, "force")
+            loaded = await serving.ask({"model": "m", "force": force}, "/models/load")
+            for refused in (await _unload(serving, force=force), loaded):
+                assert (refused.status, refused.error["param"]) == (400, "force")
 
     run(main())
 

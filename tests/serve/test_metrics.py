@@ -339,6 +339,14 @@ def test_models_can_be_added_up_to_a_limit() -> None:
     assert families["welldone_engine_up"]["welldone_engine_up"] == {("m",): 0}
 
 
+@pytest.mark.parametrize("name", ["a-key-of-ours", "x a-key-of-ours", "sk-0123456789abcdef", "wd-0123456789abcdef"])
+def test_a_key_that_came_as_the_name_of_a_model_is_no_label(name: str) -> None:
+    metrics = Metrics([], ["lab"], secrets=["a-key-of-ours"])
+    metrics.add_model(name)
+    metrics.tokens(name, 1, 1)
+    assert _values(metrics, "welldone_prompt_tokens_total") == {(OTHER,): 1}
+
+
 def test_a_model_that_is_added_is_shown_before_its_first_answer() -> None:
     metrics = Metrics([], ["lab"])
     metrics.add_model("m")

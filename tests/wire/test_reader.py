@@ -207,6 +207,21 @@ def test_a_field_that_nobody_knows_is_ignored(data: bytes) -> None:
     assert read.events == [SAID_A, SAID_B]
 
 
+@pytest.mark.parametrize("name", [b"ata: ", b"a: ", b": ", b"d\xff\x00{]\n\nata: ", b"data\xff\n\n: "])
+def test_a_chunk_that_is_hidden_in_another_field_is_a_failure_and_not_lost_in_silence(name: bytes) -> None:
+    hidden = frame(say({"content": "b"})).removeprefix(b"data: ")
+    read = Read(frame(say({"content": "a"})) + name + hidden + frame(say({"content": "c"})))
+    said, failure = read.events
+    assert said == SAID_A
+    assert failure in [garbage(f"a chunk that is not in a data field (frame {number})") for number in (2, 3)]
+
+
+@pytest.mark.parametrize("data", [b'x: {"choices"\n\n', b'x: ["choices"]\n\n', b': {"a":"\\"choices\\""}\n\n'])
+def test_what_is_like_a_chunk_and_is_none_hides_nothing(data: bytes) -> None:
+    read = Read(frame(say({"content": "a"})) + data + frame(say({"content": "b"})))
+    assert [event for event in read.events if not isinstance(event, KeepAlive)] == [SAID_A, SAID_B]
+
+
 @pytest.mark.parametrize("cut", [b"data: {", b"data: hello", b"data: " + A[:-1], b"data: " + A[:-1] + b"\n"])
 def test_a_last_frame_that_was_cut_is_dropped(cut: bytes) -> None:
     read = Read(stream(role(), finish(), end=cut))

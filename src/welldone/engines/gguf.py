@@ -13,6 +13,8 @@ from typing import BinaryIO, Final
 
 import msgspec
 
+from welldone.net.reasons import is_our_fault
+
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 """Version 1 was in use for a few weeks of 2023, and llama.cpp does not read it any more."""
@@ -63,6 +65,11 @@ POOLINGS = ("none", "mean", "cls", "last", "rank")
 class GgufError(Exception):
     """The file is no GGUF that can be served. The message says why, and is safe to show."""
 
+    def __init__(self, message: str, *, is_permanent: bool = True) -> None:
+        super().__init__(message)
+        self.is_permanent = is_permanent
+        """Whether it will be so the next time, too. A machine that is full now need not stay so."""
+
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What a model's file says of itself. Texts come from the file as they are: who shows them makes them printable."""
@@ -111,7 +118,8 @@ def read_facts(path: Path) -> Facts:
             size = os.fstat(file.fileno()).st_size
             return _facts(_Header(file, size), size)
     except OSError as error:
-        raise GgufError(f"cannot be read: {(error.strerror or str(error)).lower()}") from None
+        said = f"cannot be read: {(error.strerror or str(error)).lower()}"
+        raise GgufError(said, is_permanent=not is_our_fault(error)) from None
 
 
 def _facts(header: "_Header", size: int) -> Facts:

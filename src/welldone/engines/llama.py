@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import msgspec
 
@@ -28,6 +29,9 @@ WRITE_LIMIT_S = 600
 
 ALARM_GRACE_S = 10
 """The parent ends a slow start first and says why. The alarm is for a parent that is gone."""
+
+OOM_SCORE = b"500"
+"""Of -1000 to 1000. Where memory runs out, Linux is to end the engine, which comes back, and not the server."""
 
 NO_ORDERS = "no orders on standard input: this program is started by welldone"
 
@@ -163,12 +167,21 @@ def read_orders() -> Orders:
         sys.exit(NO_ORDERS)
 
 
+def offer_to_go_first() -> None:
+    """Says to Linux whom to end where memory runs out. Elsewhere there is nobody to say it to."""
+    try:
+        Path("/proc/self/oom_score_adj").write_bytes(OOM_SCORE)
+    except OSError:
+        return
+
+
 def main() -> None:
     """Runs until the parent is gone or ends it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which lets running requests finish
     reports = os.dup(1)
     os.dup2(2, 1)  # whatever native code prints is log
     os.set_blocking(2, False)  # a parent that does not read costs log lines, never time
+    offer_to_go_first()
     orders = read_orders()
     signal_at_parents_death(signal.SIGKILL, orders.parent)
     exit_at_end_of_input()

@@ -17,6 +17,7 @@ from welldone.engines.backoff import Backoff
 from welldone.engines.errors import EngineError
 from welldone.engines.gguf import Facts
 from welldone.engines.plan import Plan
+from welldone.engines.probe import is_answering
 from welldone.engines.process import Process, ending
 from welldone.engines.settings import ModelSettings
 
@@ -83,6 +84,7 @@ class Model:
         self._settled = asyncio.Event()
         self._life: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
+        self._doubt: asyncio.Task[None] | None = None
 
     @property
     def name(self) -> str:
@@ -134,6 +136,19 @@ class Model:
         """After a connection was lost: wait a moment for the news of the engine's death, if it has died."""
         if self.process is not None:
             await self.process.ends_within(NEWS_S)
+
+    def doubt(self, within_s: float) -> None:
+        """After a request that was silent for too long: an engine that answers nobody so long is ended.
+
+        It is then started again, as after any death.
+        """
+        if self.process is not None and (self._doubt is None or self._doubt.done()):
+            self._doubt = asyncio.create_task(self._end_if_silent(self.process, within_s))
+
+    async def _end_if_silent(self, process: Process, within_s: float) -> None:
+        if not await is_answering(process.plan.address, within_s):
+            self._on_line(self, f"answers nobody for {within_s:g} s: it is ended")
+            await process.stop(0)
 
     def load(self) -> None:
         """Begins to load the model, if it is not. `EngineError` if that failed a moment ago, or it was stopped."""
@@ -263,6 +278,8 @@ class Model:
             await asyncio.shield(self._ending)
 
     def _begin_to_end(self, state: State, within_s: float = STOP_S) -> None:
+        if self._doubt is not None:
+            self._doubt.cancel()
         life, self._life = self._life, None
         process, self.process = self.process, None
         self._ending = asyncio.create_task(self._finish(life, process, self._ending, within_s))

@@ -1,6 +1,7 @@
 """How a model's engine is to be started: the program, what it is told, and where it will listen."""
 
 import os
+import re
 import secrets
 import socket
 import sys
@@ -29,6 +30,9 @@ TEMPLATE_LIMIT = 2**20
 
 SOCKET_LIMIT_BYTES = 103
 """The longest path of a socket: macOS has 104 bytes for it, with the zero at its end."""
+
+_SECRET = re.compile("key|token|secret|passw|credential", re.IGNORECASE)
+"""What the names of environment variables have in them that hold a secret."""
 
 PYTHON = (sys.executable, "-P", "-m")
 """-P: a file that happens to lie in the current folder is never taken for a module."""
@@ -95,18 +99,23 @@ def _plan_llama(settings: ModelSettings, file: Path, path: Path, environment: Ma
     try:
         facts = read_facts(file)
     except GgufError as error:
-        raise EngineError(f"its file {file.name} {error}", is_permanent=True) from error
+        raise EngineError(f"its file {file.name} {error}", is_permanent=error.is_permanent) from error
     key = secrets.token_urlsafe(32)
     orders = _orders(settings, file, facts, str(path), key)
     return Plan(
         arguments=(*PYTHON, "welldone.engines.llama"),
         # Threads that spin while they wait made decoding 5 to 10 times slower on a busy machine.
         # ggml would start a debugger to show where it failed: that takes seconds, and hides the reason.
-        environment={"OMP_WAIT_POLICY": "passive", "GGML_NO_BACKTRACE": "1"} | dict(environment),
+        environment={"OMP_WAIT_POLICY": "passive", "GGML_NO_BACKTRACE": "1"} | _harmless(environment),
         address=Address(socket=str(path), key=key),
         orders=msgspec.json.encode(orders) + b"\n",
         facts=facts,
     )
+
+
+def _harmless(environment: Mapping[str, str]) -> dict[str, str]:
+    """What an engine that reads other people's files is told of ours: no keys, which it has no use for."""
+    return {name: value for name, value in environment.items() if not _SECRET.search(name)}
 
 
 def context_of(settings: ModelSettings, facts: Facts) -> int:

@@ -27,6 +27,16 @@ async def until_healthy(address: Address) -> None:
         pause_s = min(pause_s * 1.5, LAST_PAUSE_S)
 
 
+async def is_answering(address: Address, within_s: float) -> bool:
+    """Whether the server says anything at all. llama.cpp's numbers come from the loop that computes; its health does
+    not, and is well also where that loop stands still."""
+    try:
+        await fetch(address, "GET", "/metrics", within_s=within_s, limit_bytes=REPLY_LIMIT_BYTES)
+    except OutboundError:
+        return False
+    return True
+
+
 async def is_healthy(address: Address) -> bool:
     """Whether the server says that it is well."""
     for path in PATHS:

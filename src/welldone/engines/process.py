@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from welldone.engines.orders import Failed, Ready
 from welldone.engines.plan import Plan
 from welldone.engines.probe import until_healthy
 from welldone.engines.tail import Tail, drain
+from welldone.net.reasons import is_our_fault
 
 _REPORTS: msgspec.json.Decoder[Ready | Failed] = msgspec.json.Decoder(Ready | Failed)
 
@@ -45,7 +47,8 @@ class Process:
                 start_new_session=True,  # the terminal's Ctrl-C is for us alone
             )
         except OSError as error:
-            raise EngineError(f"cannot be started: {error.strerror}", is_permanent=True) from error
+            is_full = is_our_fault(error) or error.errno == errno.EAGAIN  # the latter: too many processes
+            raise EngineError(f"cannot be started: {error.strerror}", is_permanent=not is_full) from error
         process = cls(child, plan, Tail(on_line))
         try:
             await process._get_ready(within_s)

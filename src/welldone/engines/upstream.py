@@ -99,6 +99,8 @@ class Upstream:
 
     def was_seen(self, reply: Fetched | OutboundError) -> None:
         """A look at its health gave this. Where it never was well, what is wrong is told at once."""
+        if isinstance(reply, OutboundError) and reply.is_our_fault:
+            return  # it was not looked at
         before = (self.is_healthy, self.trouble)
         illness = self._illness_in(reply)
         self._failed_looks = 0 if illness is None else self._failed_looks + 1

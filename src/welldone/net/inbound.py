@@ -8,6 +8,7 @@ import http
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Protocol, TypeAlias, cast
 
 import msgspec
@@ -16,12 +17,15 @@ from aiohttp.http import StreamWriter
 from aiohttp.web_exceptions import HTTPException
 
 from welldone.net.address import check_line
+from welldone.net.files import room_for
 
 _LINE_LIMIT_BYTES = 8190  # of the request line and of each header, as most servers have it
 _HEADERS_LIMIT = 128
 _BACKLOG = 1024  # connections that wait to be taken; the kernel has its own limit, 4,096 on Linux
+_LONG_BYTES = 2**18  # a body that takes more than 5 ms to read: they are read one at a time
 _MORE_SOCKETS = 64
 """A socket for each request at once, as many that idle between two requests, and these for who only looks on."""
+_FAREWELL_S = 1.0  # for handlers that were not done in time to see that they are cancelled
 _SERVER = {"Server": "welldone"}  # which version of which library this is helps nobody but an attacker
 
 
@@ -111,8 +115,9 @@ class Stream:
 class Call:
     """One request as it came in."""
 
-    def __init__(self, request: web.BaseRequest) -> None:
+    def __init__(self, request: web.BaseRequest, turn: asyncio.Lock) -> None:
         self._request = request
+        self._turn = turn
         self.method: str = request.method
         self.path: str = request.path
         self.query: str = request.raw_path.partition("#")[0].partition("?")[2]
@@ -147,6 +152,9 @@ class Call:
             raise BodyError(408, f"The body did not come within {within_s:g} seconds.") from None
         except (web.RequestPayloadError, ConnectionError):
             raise BodyError(400, "The body is not whole.") from None
+        if len(body) > _LONG_BYTES:
+            async with self._turn:
+                await asyncio.sleep(0)  # what was said to others meanwhile is heard before this is read
         return bytes(body)
 
     def _invite(self) -> None:
@@ -191,19 +199,21 @@ class ErrorPage(Protocol):
 class Listener:
     """A listening server.
 
-    `keep_alive_s`: how long an idle connection stays open, and how long the head of a request may take.
+    `keep_alive_s`: how long an idle connection stays open, and how long the head of a request may take, or what TLS has
+    to say before it.
     """
 
     def __init__(self, handler: Handler, *, error_page: ErrorPage, connections: int, keep_alive_s: float) -> None:
         self._handler = handler
-        sockets = 2 * connections + _MORE_SOCKETS
+        sockets = room_for(2 * connections + _MORE_SOCKETS)
         self._server = _Server(self._handle, error_page, sockets=sockets, keep_alive_s=keep_alive_s)
-        self._runner = web.ServerRunner(self._server, handle_signals=False, shutdown_timeout=1.0)
-        self._sites: Sequence[web.BaseSite] = ()
+        self._keep_alive_s = keep_alive_s
+        self._doors: Sequence[asyncio.Server] = ()
         self.active = 0
         """Requests that are being answered."""
         self._idle = asyncio.Event()
         self._idle.set()
+        self._turn = asyncio.Lock()  # of long bodies: eight that are read in a row would be a stall for all others
 
     async def start(
         self, host: str, port: int, *, tls: ssl.SSLContext | None = None, sockets: Sequence[socket.socket] = ()
@@ -213,21 +223,27 @@ class Listener:
         Raises:
             OSError: the address cannot be had.
         """
-        await self._runner.setup()
+        greeting_s = None if tls is None else self._keep_alive_s
+        listen = partial(
+            asyncio.get_running_loop().create_server,
+            self._server,
+            ssl=tls,
+            ssl_handshake_timeout=greeting_s,
+            backlog=_BACKLOG,
+        )
         if sockets:
-            self._sites = [web.SockSite(self._runner, one, ssl_context=tls, backlog=_BACKLOG) for one in sockets]
+            self._doors = [await listen(sock=one) for one in sockets]
         else:
-            self._sites = [web.TCPSite(self._runner, host, port, ssl_context=tls, backlog=_BACKLOG)]
-        for site in self._sites:
-            await site.start()
-        address = self._runner.addresses[0]
+            self._doors = [await listen(host, port)]
+        address = self._doors[0].sockets[0].getsockname()
         return int(address[1]) if isinstance(address, tuple) else 0  # a unix socket has a path and no port
 
     async def stop_accepting(self) -> None:
         """Take no new connections, and close those that wait for a request."""
-        for site in self._sites:
-            await site.stop()
-        self._sites = ()
+        for door in self._doors:
+            door.close()
+        self._doors = ()
+        await asyncio.sleep(0)  # what has come in is begun
         self._server.pre_shutdown()
 
     async def idle(self, within_s: float) -> bool:
@@ -241,12 +257,13 @@ class Listener:
 
     async def close(self) -> None:
         """End all connections."""
-        await self._runner.cleanup()
+        await self.stop_accepting()
+        await self._server.shutdown(_FAREWELL_S)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         if _is_ambiguous(request):
             return cast("_Protocol", request.protocol).handle_error(request, 400)
-        call = Call(request)
+        call = Call(request, self._turn)
         protocol = cast("_Protocol", request.protocol)
         self._server.waiting.pop(protocol, None)
         self.active += 1

@@ -16,7 +16,7 @@ from welldone.net.address import Address as Address
 from welldone.net.address import Tls as Tls
 from welldone.net.address import check_headers, check_line, check_path, context
 from welldone.net.address import read_url as read_url
-from welldone.net.reasons import CONNECT_S, reason
+from welldone.net.reasons import CONNECT_S, is_our_fault, reason
 
 _BESIDE_LIMIT_BYTES = 65536  # of a head with those of early hints, or of trailers; aiohttp and nginx refuse 8 to 32 KB
 _NOT_HTTP = (httptools.HttpParserError, httptools.HttpParserUpgrade)
@@ -27,8 +27,10 @@ _METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 class OutboundError(Exception):
     """The server could not be reached, or its reply is no whole HTTP reply. The message names no address."""
 
-    def __init__(self, message: str, *, is_stale: bool = False) -> None:
+    def __init__(self, message: str, *, is_stale: bool = False, is_our_fault: bool = False) -> None:
         super().__init__(message)
+        self.is_our_fault = is_our_fault
+        """This machine could not make a connection: the server is not to blame."""
         self.is_stale = is_stale
         """A connection that had been used before was lost before any byte of the reply: the server most likely closed
         it and never saw the request, which may be sent again."""
@@ -294,7 +296,7 @@ async def _connect(address: Address, exchange: Exchange) -> None:
                 await loop.create_connection(lambda: exchange, address.host, address.port, ssl=tls)
     except OSError as error:
         exchange.close()
-        raise OutboundError(reason(error)) from None
+        raise OutboundError(reason(error), is_our_fault=is_our_fault(error)) from None
     except asyncio.CancelledError:
         exchange.close()
         raise

@@ -1,10 +1,19 @@
-"""Why there is no connection, in words for anyone: no address and no path."""
+"""Why there is no connection, in words for anyone: no address and no path. And whose fault it is."""
 
+import errno
 import socket
 import ssl
 
 CONNECT_S = 5.0
 """How long a connection may take; a server that needs longer is away."""
+
+_NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
+"""Too many files, of this process or of all; no memory; no port that is free."""
+
+
+def is_our_fault(error: OSError) -> bool:
+    """Whether this machine is at fault, which has no room now: it says nothing of a server, or of a file."""
+    return error.errno in _NO_ROOM and not isinstance(error, (ssl.SSLError, socket.gaierror))
 
 
 def reason(error: OSError) -> str:
@@ -18,5 +27,7 @@ def reason(error: OSError) -> str:
             return "the server's name is not known"
         case TimeoutError():
             return f"no connection to the server within {CONNECT_S:g} s"
+        case _ if is_our_fault(error):
+            return "this machine has no room for another connection"
         case _:
             return "no connection to the server"

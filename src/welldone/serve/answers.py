@@ -41,6 +41,7 @@ from welldone.wire.native import Native
 from welldone.wire.pipe import Pipe
 from welldone.wire.texts import Think
 
+_PENDING_BYTES = 64 * 1024  # as much as asyncio lets wait for a client: more comes when the stream is open
 _COMMENTS_LIMIT = 45  # in a row: clients give up at some hundred lines without data, and a comment has two
 _WHOLE_LIMIT_BYTES = 256 * 2**20  # of a stream that is kept for a whole reply: a million tokens
 _GRACE_S = 0.5  # for what a server says after [DONE], which is nothing that counts
@@ -92,7 +93,6 @@ class Answer:
         self._recorder = recorder
         self._watch = watch
         self._again = again  # reads the request once more, when the model is loaded and its abilities are known
-        self._loop = asyncio.get_running_loop()
         self._endpoint = Endpoint(request.endpoint)
         self._path = _PATHS[self._endpoint]
         self.param = _PARAMS[self._endpoint]
@@ -106,6 +106,7 @@ class Answer:
         """Why there is no answer, if there is none."""
         self._stream: Stream | None = None
         self._pending: list[bytes] = []  # what came before the stream was open
+        self._pending_bytes = 0
         self._parts = [Part(self, number) for number in range(len(request.parts))]
         self._ended = 0
         self._is_accepted = False  # the engine has begun
@@ -272,6 +273,7 @@ class Answer:
     def _take_back(self) -> None:
         """Forget what was heard of the answer."""
         self._pending.clear()
+        self._pending_bytes = 0
         self._is_accepted = False
         self._ended = 0
         self.pipe = self._make_pipe()
@@ -323,7 +325,7 @@ class Answer:
             self._parts[part].finish()  # the engine would go on, and is left at once
         elif self.pipe.is_part_done(part):
             # Some servers leave the body open after this: nobody waits for them.
-            self._loop.call_later(_GRACE_S, self._parts[part].finish)
+            self._parts[part].finish_after(_GRACE_S)
         else:
             self._flow()
         return True
@@ -500,6 +502,9 @@ class Answer:
                 return  # a sign of life is no answer: a failure is still a status
             self._pending.append(data)
             self._begin()
+            self._pending_bytes += len(data)
+            if self._pending_bytes > _PENDING_BYTES:
+                self._hold()
         else:
             self._has_said = True
             self._comments = 0

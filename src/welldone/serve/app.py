@@ -123,6 +123,8 @@ class App:
         try:
             return await self._route(ask, route)
         except ApiError as error:
+            # Its frames hold the body, and often something that holds the error: a ring, which would stay for long.
+            error.__traceback__ = error.__context__ = error.__cause__ = None
             ask.facts["error"] = error.code or error.message
             if error.status >= 500:
                 ask.facts["reason"] = error.message

@@ -13,7 +13,7 @@ from welldone.net import outbound
 from welldone.net.outbound import Exchange, Receiver
 from welldone.serve.admission import Gate
 from welldone.serve.settings import ServeSettings
-from welldone.serve.troubles import LEFT, Trouble
+from welldone.serve.troubles import LEFT, TIMEOUT, Trouble
 from welldone.wire.dialects.messages.objects import VERSION_HEADER
 
 _AT_ONCE = 16  # parts of one request that an upstream is asked for side by side
@@ -135,7 +135,9 @@ class LocalSeat:
         return True
 
     def report(self, trouble: Trouble | None) -> None:
-        """Its process is watched: nothing more to note."""
+        """Its process is watched: who dies is noticed. Who stands still is asked whether there is anybody."""
+        if trouble is not None and trouble.outcome == TIMEOUT:
+            self._engine.doubt(self.idle_s)
 
 
 class Local:

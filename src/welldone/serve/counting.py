@@ -10,7 +10,7 @@ from welldone.net.outbound import OutboundError, fetch
 from welldone.serve import refusals
 from welldone.serve.backends import Local, Remote, Seat, told
 from welldone.serve.errors import ApiError, invalid
-from welldone.serve.troubles import Trouble, refused
+from welldone.serve.troubles import Trouble, refused, unreachable
 from welldone.wire.events import Json
 from welldone.wire.head import Endpoint
 
@@ -122,7 +122,7 @@ async def _ask(seat: Seat, way: Way, body: Json, headers: Mapping[str, str]) -> 
             limit_bytes=_REPLY_LIMIT_BYTES,
         )
     except OutboundError as error:
-        return Trouble(refusals.unreachable(str(error)), "unreachable", is_lost=True)
+        return unreachable(error)
     if reply.status != 200:
         return refused(reply.status, reply.headers, reply.body, "messages", seat.upstream)
     try:

@@ -5,6 +5,7 @@ bounded sets only: what is in none is `other`. Counting belongs to one event loo
 thread.
 """
 
+import asyncio
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from prometheus_client.registry import Collector
 
 from welldone import __version__
 from welldone.serve.counts import Histogram, Numbers, Speed, UpstreamCounts
+from welldone.serve.log import Redactor
 from welldone.serve.times import BETWEEN_S, StreamTimes
 from welldone.wire.faults.catalogue import BY_ID
 
@@ -104,14 +106,21 @@ class Metrics(Collector):
     """
 
     def __init__(
-        self, models: Iterable[str], upstreams: Iterable[str] = (), *, clock: Callable[[], float] = time.monotonic
+        self,
+        models: Iterable[str],
+        upstreams: Iterable[str] = (),
+        *,
+        secrets: Iterable[str] = (),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._redactor = Redactor(secrets)
         self._clock = clock
         self._models = (*dict.fromkeys(models), OTHER)
         self._upstreams = tuple(dict.fromkeys(upstreams))
         self._gates: dict[str, Busy] = {}
         self._upstream_gates: dict[str, Busy] = {}
         self._recorder: Lossy | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._active = 0
         self._prompt_speed = {model: Speed() for model in self._models}
         self._answer_speed = {model: Speed() for model in self._models}
@@ -129,8 +138,8 @@ class Metrics(Collector):
         PlatformCollector(registry=self._registry)
 
     def add_model(self, name: str) -> None:
-        """Give a model numbers of its own, if there is room for one more."""
-        if name in self._prompt_speed or len(self._prompt_speed) > MODELS_LIMIT:
+        """Give a model numbers of its own, if there is room for one more. A key that came as a name gets none."""
+        if name in self._prompt_speed or len(self._prompt_speed) > MODELS_LIMIT or self._redactor.clean(name) != name:
             return
         for numbers in self._model_numbers:
             numbers.add(0, name)
@@ -277,6 +286,10 @@ class Metrics(Collector):
         """Show how many recordings were dropped."""
         self._recorder = recorder
 
+    def watch_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Show how many tasks there are: more and more of them tell of a leak before memory does."""
+        self._loop = loop
+
     def render(self) -> tuple[str, bytes]:
         """The content type and the body of the page."""
         return CONTENT_TYPE_PLAIN_0_0_4, generate_latest(self._registry)
@@ -292,6 +305,9 @@ class Metrics(Collector):
         if self._recorder is not None:
             dropped = self._recorder.dropped
             yield CounterMetricFamily("welldone_recordings_dropped", "Recordings that were lost.", value=dropped)
+        if self._loop is not None:
+            tasks = len(asyncio.all_tasks(self._loop))
+            yield GaugeMetricFamily("welldone_tasks", "Tasks of the event loop.", value=tasks)
 
     def _gauges(self) -> Iterator[Metric]:
         running = {model: gate.running for model, gate in tuple(self._gates.items())}

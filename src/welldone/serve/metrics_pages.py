@@ -13,6 +13,7 @@ _ADDED = frozenset(
         "process_virtual_memory_bytes",
         "welldone_active_streams",
         "welldone_queue_depth",
+        "welldone_tasks",
         "welldone_upstream_running",
         "welldone_upstream_waiting",
     }

@@ -17,7 +17,7 @@ from welldone.serve.backends import Seat
 from welldone.serve.errors import ApiError
 from welldone.serve.taping import Taping
 from welldone.serve.times import StreamTimes
-from welldone.serve.troubles import ERROR_LIMIT_BYTES, ERROR_S, LEFT, Trouble, refused, timed_out
+from welldone.serve.troubles import ERROR_LIMIT_BYTES, ERROR_S, LEFT, Trouble, refused, timed_out, unreachable
 from welldone.wire.events import Failure
 from welldone.wire.lane import Framing
 from welldone.wire.pipe import Pipe
@@ -112,6 +112,7 @@ class Part:
         self._headers: Mapping[str, str] = {}
         self._kept = bytearray()  # of what is not streamed
         self._over: asyncio.Future[Trouble | None] = self._loop.create_future()
+        self._timer: asyncio.TimerHandle | None = None  # it holds us, and with us the request
 
     @property
     def patience_s(self) -> float:
@@ -142,7 +143,7 @@ class Part:
             if self._answer.is_congested:
                 self.pause()  # the others are paused, and it goes on with them
         except OutboundError as error:
-            self._settle(Trouble(refusals.unreachable(str(error)), "unreachable", is_lost=True))
+            self._settle(unreachable(error))
         if self._over.done():
             self.close()  # the reply came, and was no good, before we had the exchange in hand
         trouble = await self._over
@@ -164,6 +165,7 @@ class Part:
     def close(self) -> None:
         """Leave the server."""
         self._flow = None
+        self._forget()
         if self._exchange is not None:
             self._exchange.close()
             self._exchange = None  # it holds us: rings are left to the collector, which stops all for a while
@@ -179,6 +181,21 @@ class Part:
         if not self._over.done():
             self.end(None)
             self.close()
+
+    def finish_after(self, seconds: float) -> None:
+        """Take the stream as whole if it has not ended by then."""
+        self._do_after(seconds, self.finish)
+
+    def _do_after(self, seconds: float, do: Callable[[], None]) -> None:
+        self._forget()
+        if not self._over.done():
+            self._timer = self._loop.call_later(seconds, do)
+
+    def _forget(self) -> None:
+        """What was to be done later is not."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def pause(self) -> None:
         """Hear no more for now."""
@@ -202,7 +219,7 @@ class Part:
             self._tape.head(status, headers)
         if status != _OK:
             self._kind = _Kind.REFUSAL
-            self._loop.call_later(ERROR_S, self._refuse)
+            self._do_after(ERROR_S, self._refuse)
         elif headers.get("content-encoding", "identity").lower() != "identity":
             self.give_up(_garbage(refusals.encoded()))
         elif headers.get("content-type", _SSE).lower().startswith(_SSE):
@@ -318,6 +335,7 @@ class Part:
         if self._over.done():
             return
         self._over.set_result(trouble)
+        self._forget()
         if self._seat is not None:
             self._seat.report(trouble)
         if self._tape is not None:

@@ -10,7 +10,7 @@ from welldone.net.outbound import Exchange, OutboundError
 from welldone.serve import refusals
 from welldone.serve.backends import Seat
 from welldone.serve.errors import ApiError
-from welldone.serve.troubles import ERROR_LIMIT_BYTES, ERROR_S, LEFT, Trouble, refused, timed_out
+from welldone.serve.troubles import ERROR_LIMIT_BYTES, ERROR_S, LEFT, Trouble, refused, timed_out, unreachable
 
 _ENDS_BYTES = 1024  # at the start and at the end of a reply, where usage stands
 _TOKENS = re.compile(rb'(?<!\\)"total_tokens"\s*:\s*(\d{1,9})\b')
@@ -67,7 +67,7 @@ class Relay:
                 is_fresh=is_again,
             )
         except OutboundError as error:
-            return Trouble(refusals.unreachable(str(error)), "unreachable", is_lost=True)
+            return unreachable(error)
         self._exchange = exchange
         trouble: Trouble | None = LEFT
         try:
@@ -91,6 +91,8 @@ class Relay:
         self._heard_at = self._loop.time()
         if self._stream is None:
             self._kept += data
+            if len(self._kept) >= ERROR_LIMIT_BYTES and self._exchange is not None:
+                self._exchange.pause()  # more is wanted when the client's stream is open; of an error, none
             self._changed.set()
             return
         self._say(self._stream, data)
@@ -123,7 +125,8 @@ class Relay:
         stream = await self._call.open(self._head(), status=self._status)
         self.has_begun = True
         self._stream = stream
-        self._say(stream, bytes(self._kept))
+        kept, self._kept = bytes(self._kept), bytearray()
+        self._say(stream, kept)
         exchange.resume()
         return await self._send_on(exchange, stream, seat)
 

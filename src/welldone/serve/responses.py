@@ -28,9 +28,9 @@ from welldone.wire.dialects.responses.writer import Responses
 from welldone.wire.events import Json
 from welldone.wire.head import ID_PREFIX, Endpoint, Head
 
-_PAGE, _PAGE_LIMIT = 20, 100  # OpenAI's
+_PAGE, PAGE_LIMIT = 20, 100  # OpenAI's
 _QUERY_LIMIT = 32  # fields of a query; there are four
-_ORDERS = ("asc", "desc")
+ORDERS = ("asc", "desc")
 _FAILED = "a response in the background failed"
 
 
@@ -81,7 +81,10 @@ class ResponsesApi:
         if keeping.is_background:
             return await self._begin(job)
         job.order.on_end = lambda final: self._keep(job, final)
-        return await self._generate.answer(ask, backend, job.order)
+        try:
+            return await self._generate.answer(ask, backend, job.order)
+        finally:
+            job.order.on_end = None  # it holds the job, and so itself: rings are left to the collector
 
     async def input_tokens(self, ask: Ask) -> Reply:
         """`POST /responses/input_tokens`: what usage would say of the same request."""
@@ -122,8 +125,8 @@ class ResponsesApi:
         """`GET /responses/{id}/input_items`: all that was said to the model, also in responses before."""
         self._found(ask)
         query = _query(ask)
-        limit = fields.integer({"limit": _number(query.get("limit"))}, "limit", 1, _PAGE_LIMIT) or _PAGE
-        is_down = (fields.choice(dict(query), "order", _ORDERS) or "desc") == "desc"
+        limit = fields.integer({"limit": _number(query.get("limit"))}, "limit", 1, PAGE_LIMIT) or _PAGE
+        is_down = (fields.choice(dict(query), "order", ORDERS) or "desc") == "desc"
         *before, last = self._store.since(ask.principal, _name(ask))
         said = [item for stored in before for item in stored.all_items()] + last.input_items()
         items = list({str(item.get("id")): item for item in said}.values())

@@ -27,12 +27,13 @@ from welldone.serve.limits import Limits
 from welldone.serve.messages import MessagesApi
 from welldone.serve.metrics import Metrics
 from welldone.serve.ollama import OllamaApi
+from welldone.serve.openapi.document import document
 from welldone.serve.page.api import PageParts, below_page, page_paths
 from welldone.serve.page.front import Front
 from welldone.serve.page.inspect import Inspect
 from welldone.serve.page.loading import Loading
 from welldone.serve.page.state import StateApi
-from welldone.serve.passing import LocalAction, Passing
+from welldone.serve.passing import WAYS, LocalAction, Passing
 from welldone.serve.recording import Recorder
 from welldone.serve.responses import ResponsesApi
 from welldone.serve.settings import ServeSettings
@@ -106,6 +107,7 @@ class Routes:
         self._ollama = OllamaApi(self._targets, self._generator, listed=self._listed, now=now)
         self._passing = Passing(settings, self._targets, spend=self._spend)
         self._loading = Loading(keys, body=self._generator.body, find=self._targets.find)
+        self._document = b""  # is made when it is first asked for
         self._paths = self._make()
         if page is not None:
             state = StateApi(
@@ -129,12 +131,18 @@ class Routes:
         """Those that are being given."""
         return self._generator.answers
 
+    @property
+    def methods(self) -> dict[str, tuple[str, ...]]:
+        """The methods of each path, without `/v1`; `*` stands for a name or an id."""
+        passed = {way.path: way.methods for way in WAYS} if self._upstreams.all else {}
+        return passed | {path: tuple(route.actions) for path, route in self._paths.items()}
+
     def find(self, path: str) -> Route | None:
         """The route of a path."""
         bare = path.removeprefix(_PREFIX) or "/" if path == _PREFIX or path.startswith(_PREFIX + "/") else path
         route = self._paths.get(below_page(_RESPONSE.sub("/responses/*", bare)))
         if route is None and bare.startswith("/models/"):
-            return self._paths["/models/"]
+            return self._paths["/models/*"]
         if route is None and self._upstreams.all and (passed := self._passing.find(bare)) is not None:
             return self._hurried(passed)
         return route
@@ -179,7 +187,6 @@ class Routes:
                 raise _ending() from None
             finally:
                 self._works.discard(work)
-                del work  # it holds its error, which holds this frame: a ring would keep the body in memory for long
 
         return act
 
@@ -216,13 +223,14 @@ class Routes:
             "/api/tags": shown("ollama", self._ollama.tags, Shape.OLLAMA),
             "/api/version": shown("ollama", self._ollama.version, Shape.OLLAMA),
             "/models": shown("models", self._list),
-            "/models/": shown("models", self._one),
+            "/models/*": shown("models", self._one),
             "/models/load": Route("models", {"GET": self._one, "POST": self._loading.load}),
             "/models/unload": Route("models", {"GET": self._one, "POST": self._loading.unload}),
             "/health": shown("health", self._health, is_open=True),
             "/livez": shown("health", self._live),
             "/readyz": shown("health", self._health),
             "/metrics": shown("metrics", self._show_metrics),
+            "/openapi.json": shown("openapi", self._show_document),
         }
         if self._settings.slots:
             paths["/slots"] = shown("slots", self._show_slots)
@@ -317,6 +325,11 @@ class Routes:
         with suppress(OutboundError):
             reply = await fetch(address, "GET", "/metrics", within_s=_METRICS_S)
             self._metrics.engine_report(model.name, reply.body.decode(errors="replace"))
+
+    async def _show_document(self, ask: Ask) -> Reply:
+        if not self._document:
+            self._document = msgspec.json.encode(document(self.methods, has_upstreams=bool(self._upstreams.all)))
+        return Reply(200, self._document)
 
     async def _show_slots(self, ask: Ask) -> Reply:
         """Which slots are busy, and no word of what is said in them."""

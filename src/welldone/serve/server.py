@@ -61,10 +61,12 @@ class Server:
             numbers=None if worker is None else worker.numbers,
         )
         local_names = [name for model in config.models for name in (model.name, *model.aliases)]
-        self._metrics = Metrics(
-            (model.name for model in config.models), upstreams=[upstream.name for upstream in config.upstreams]
-        )
         secrets = {*keys, *config.secrets}
+        self._metrics = Metrics(
+            (model.name for model in config.models),
+            upstreams=[upstream.name for upstream in config.upstreams],
+            secrets=secrets,
+        )
         self.fleet = Fleet(
             config.models,
             folder=folder,
@@ -116,6 +118,7 @@ class Server:
         sockets = () if self._worker is None else self._worker.sockets
         self.port = await self._listener.start(settings.host, settings.port, tls=_tls(self._config), sockets=sockets)
         self._app = self._make_app(self.port)
+        self._metrics.watch_loop(asyncio.get_running_loop())
         if self._recorder is not None:
             self._recorder.start()
         await self.fleet.start()

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from welldone.engines.upstream import Upstream
+from welldone.net.outbound import OutboundError
 from welldone.serve import refusals
 from welldone.serve.errors import ApiError
 
@@ -12,6 +13,10 @@ ERROR_LIMIT_BYTES = 65536
 """Of a server's error; theirs have some hundred bytes."""
 ERROR_S = 5.0
 """For the body of an error; what has come by then must do."""
+
+
+TIMEOUT = "timeout"
+"""The outcome where a server said nothing for too long."""
 
 
 class Trouble(msgspec.Struct, frozen=True):
@@ -48,6 +53,14 @@ def refused(status: int, headers: Mapping[str, str], body: bytes, param: str, up
     )
 
 
+def unreachable(error: OutboundError) -> Trouble:
+    """There is no connection to a server. Where this machine is at fault, no other server is reached either."""
+    if not error.is_our_fault:
+        return Trouble(refusals.unreachable(str(error)), "unreachable", is_lost=True)
+    said = ApiError(503, "The server has no room for another connection.", code="server_busy", retry_after_s=1.0)
+    return Trouble(said, "no_room", is_fault=False, is_worth_another=False)
+
+
 def timed_out(patience_s: float) -> Trouble:
     """A server said nothing for so long."""
-    return Trouble(refusals.silent(patience_s), "timeout")
+    return Trouble(refusals.silent(patience_s), TIMEOUT)

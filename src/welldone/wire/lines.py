@@ -3,6 +3,7 @@
 import re
 
 from welldone.wire import faults, sse
+from welldone.wire.lenient import strict
 from welldone.wire.notes import Notes
 
 _LINE_BREAKS = re.compile(rb"\xe2\x80[\xa8\xa9]|\xc2\x85")
@@ -52,6 +53,15 @@ def salvage(lines: list[bytes]) -> bytes:
         elif name not in _FIELDS:
             said.append(line)
     return b"\n".join(said)
+
+
+def hides_chunk(fields: list[tuple[bytes, bytes]]) -> bool:
+    """Whether a chunk stands in a comment, or in a field that nobody knows: what was before it is lost or garbled.
+
+    Where a quote stands before the colon, it is no field, but JSON that goes on.
+    """
+    hidden = [value for name, value in fields if name != b"data" and b'"choices"' in value and b'"' not in name]
+    return any(isinstance(found := strict(value), dict) and "choices" in found for value in hidden)
 
 
 def _stray_fault(line: bytes) -> faults.Fault:

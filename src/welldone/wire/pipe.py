@@ -125,7 +125,8 @@ class Pipe(Answered):
         return b"".join(written)
 
     def _make_writer(self) -> Writer:
-        self._writer = self.dialect.writer(self._head, lambda: self.merge.usage)
+        merge = self.merge  # the writer does not hold us: rings are left to the collector, which stops all for a while
+        self._writer = self.dialect.writer(self._head, lambda: merge.usage)
         return self._writer
 
 

@@ -10,7 +10,7 @@ from welldone.wire.events import Event, Failure, Json, KeepAlive
 from welldone.wire.failures import garbage, read_error
 from welldone.wire.head import Endpoint, Head
 from welldone.wire.lenient import NOT_JSON, lenient, strict, why_odd
-from welldone.wire.lines import note_characters, note_lines, salvage
+from welldone.wire.lines import hides_chunk, note_characters, note_lines, salvage
 from welldone.wire.notes import Notes, show
 from welldone.wire.replies import read_reply
 
@@ -173,13 +173,11 @@ class Reader:
         lines = sse.lines(frame.raw)
         note_lines(self._notes, frame.raw, lines, data_lines=len(self._pieces))
         fields = [sse.field(line) for line in lines]
+        if self._is_failure(fields, events):
+            return
         if all(name == b"" for name, _ in fields):
             events.append(KeepAlive())
             return
-        for name, value in fields:
-            if name == b"error":
-                self._error_field(value, events)
-                return
         said = salvage(lines)
         text = frame.data if frame.data is not None and frame.data.strip() and _is_whole(frame.data) else said
         if self._pieces or not (is_whole or _is_whole(text)):
@@ -199,6 +197,17 @@ class Reader:
         rest = said.removeprefix(text).strip()
         if rest and _is_done(rest):
             self._done(rest, frame)
+
+    def _is_failure(self, fields: list[tuple[bytes, bytes]], events: list[Event]) -> bool:
+        """Whether a field is an error, or hides what should be data; then that is said."""
+        error = next((value for name, value in fields if name == b"error"), None)
+        if error is not None:
+            self._error_field(error, events)
+            return True
+        is_hidden = not self.is_done and hides_chunk(fields)
+        if is_hidden:
+            self._fail(garbage(f"a chunk that is not in a data field (frame {self._notes.frame})"), events)
+        return is_hidden
 
     def _keep_piece(self, text: bytes, events: list[Event]) -> None:
         self._pieces.append(text)

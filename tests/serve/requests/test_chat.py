@@ -322,3 +322,7 @@ def test_the_body_of_the_client_is_left_as_it_was() -> None:
     before = msgspec.json.encode(body)
     read_chat(body, MODEL, ABLE)
     assert msgspec.json.encode(body) == before
+
+
+def test_an_answer_by_a_schema_may_end() -> None:
+    assert "ignore_eos" not in engine(json_schema={"type": "boolean"}, ignore_eos=True)

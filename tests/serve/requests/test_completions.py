@@ -113,3 +113,8 @@ def test_token_ids_of_a_vocabulary_that_is_not_known_have_32_bits() -> None:
 def test_a_model_that_only_embeds_does_not_complete() -> None:
     with pytest.raises(ApiError, match="does not offer completions"):
         complete(able(chat=False))
+
+
+def test_an_answer_by_a_schema_may_end() -> None:
+    (part,) = complete(json_schema={"type": "boolean"}, ignore_eos=True).parts
+    assert "ignore_eos" not in part

@@ -102,10 +102,28 @@ def test_a_right_schema_stays_as_it_is(schema: Body) -> None:
             {"type": "integer", "maximum": 10**30, "minimum": 0, "exclusiveMinimum": True},
             {"type": "integer", "minimum": 0},
         ),
+        # These stopped the engine for good.
+        ({"type": "integer", "minimum": 10**15 + 1}, {"type": "integer"}),
+        ({"type": "integer", "maximum": -(2**63 - 1)}, {"type": "integer"}),
+        ({"type": "integer", "minimum": 10**15}, {"type": "integer", "minimum": 10**15}),
     ],
 )
 def test_what_no_grammar_can_use_is_dropped(schema: Body, left: Body) -> None:
     assert check(schema) == left
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "integer", "minimum": 3, "maximum": 3},
+        {"type": "integer", "exclusiveMinimum": 2, "exclusiveMaximum": 4},
+        {"type": "integer", "minimum": 2.5, "maximum": 3.5},
+        {"type": "number", "minimum": 0.2, "maximum": 0.8},
+        {"minLength": 1, "maxLength": 1},
+    ],
+)
+def test_bounds_that_leave_room_for_one_are_kept(schema: Body) -> None:
+    assert check(schema) == schema
 
 
 @pytest.mark.parametrize(
@@ -136,6 +154,13 @@ def test_what_no_grammar_can_use_is_dropped(schema: Body, left: Body) -> None:
         {"maxItems": True},
         {"minItems": 2001},
         {"minimum": "1"},
+        {"minLength": 2, "maxLength": 1},
+        {"minItems": 2, "maxItems": 1},
+        {"type": "integer", "minimum": 2, "maximum": 1},
+        {"type": "integer", "exclusiveMinimum": 3, "exclusiveMaximum": 4},
+        {"type": "integer", "minimum": 3, "exclusiveMaximum": 3},
+        {"type": "integer", "minimum": 0.2, "maximum": 0.8},
+        {"type": ["null", "integer"], "minimum": 1, "maximum": 0},
         {"additionalProperties": 1},
         {"$ref": 1},
         {"$ref": "http://host/schema"},

@@ -9,6 +9,7 @@ from welldone.serve.backends import Local, Remote
 from welldone.serve.errors import ApiError, invalid
 from welldone.serve.keys import Keys
 from welldone.serve.refusals import from_engine
+from welldone.serve.requests import fields
 from welldone.wire.events import Json
 
 
@@ -37,21 +38,20 @@ class Loading:
 
     async def unload(self, ask: Ask) -> Reply:
         """Begin to unload a model that nobody uses; with `force` also one that is in use."""
-        model, body = await self._asked(ask)
-        is_forced = body.get("force", False)
-        if not isinstance(is_forced, bool):
-            raise invalid("`force` is true or false.", param="force")
+        model, is_forced = await self._asked(ask)
         if model.running and not is_forced:
             message = f"The model `{model.name}` is in use. With force = true what runs is ended."
             raise ApiError(409, message, param="model", code="model_busy")
         model.begin_to_unload()
         return json_reply({"success": True})
 
-    async def _asked(self, ask: Ask) -> tuple[Model, Json]:
+    async def _asked(self, ask: Ask) -> tuple[Model, bool]:
+        """The model, and whether `force` was said."""
         self._keys.check_admin(ask.principal)
         body = await self._body(ask)
+        is_forced = fields.boolean(body, "force") is True
         found = self._find(ask, body.get("model"))
         if isinstance(found, Local):
-            return found.model, body
+            return found.model, is_forced
         message = f"The model `{found.name[:64]}` is an upstream's, which loads it itself."
         raise invalid(message, param="model", code="model_not_local")

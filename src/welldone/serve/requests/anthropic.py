@@ -64,7 +64,7 @@ _CUSTOM = (None, "custom")
 _THINKS = ("enabled", "adaptive", "between_tools")
 THINKING = (*_THINKS, "disabled")
 TOOLS_LIMIT = 10_000  # Anthropic's own, for tools that are searched for; a local model takes fewer
-STOPS_LIMIT = 8_191  # Anthropic's own; a local model takes fewer
+_STOPS_LIMIT = 8_191  # Anthropic's own; a local model takes fewer
 _TEMPLATED = ("llamacpp", "vllm", "sglang")
 """Servers that let a request set what its chat template knows."""
 _NO_PREFILL = "Invalid 'messages': the last message is the assistant's, and the upstream cannot continue one."
@@ -138,7 +138,7 @@ def _sampling(body: Json, kind: str, is_counted: bool) -> Json:
             out[name] = value
     if (top := fields.integer(body, "top_k", 0, TOKENS_LIMIT)) is not None:
         out["top_k"] = top
-    if stops := fields.strings(body, "stop_sequences", STOPS_LIMIT, TOKENS_LIMIT):
+    if stops := fields.strings(body, "stop_sequences", _STOPS_LIMIT, TOKENS_LIMIT):
         out["stop"] = stops
     user = (fields.table(body, "metadata") or {}).get("user_id")
     if isinstance(user, str) and len(user) <= USER_LIMIT:
@@ -184,7 +184,7 @@ def _tools(body: Json, skips_tools: bool, names: dict[str, str]) -> Json:
         elif not skips_tools:
             raise _not_run_here(tool, param)
         else:
-            skipped.add(tool.get("name"))
+            skipped.add(fields.string(tool, "name", TOKENS_LIMIT, f"{param}."))
     choice = _choice(body, skipped)
     if not tools and choice.get("tool_choice") not in (None, "auto", "none"):
         raise invalid("'tool_choice' needs 'tools' to choose from.", param="tool_choice", code="invalid_value")

@@ -83,6 +83,7 @@ def _add_form(body: Json, engine: Json, tools: Tools, budget: Budget, is_foreign
     if schema == ANY_OBJECT and is_foreign:
         engine["response_format"] = {"type": "json_object"}  # every server knows it, and not every one schemas
     elif schema is not None:
+        engine.pop("ignore_eos", None)  # where a schema is at its end, llama.cpp fails if it may not end
         named = {"name": "answer", "schema": schema, "strict": True}
         engine["response_format"] = {"type": "json_schema", "json_schema": named}
 

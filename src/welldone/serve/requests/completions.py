@@ -69,6 +69,7 @@ def _add_form(body: Json, engine: Json) -> None:
     schema = read_schema(body, Budget())
     if schema is not None:
         engine["json_schema"] = schema
+        engine.pop("ignore_eos", None)  # where a schema is at its end, llama.cpp fails if it may not end
 
 
 def _prompt(item: object, param: str, abilities: Abilities) -> str | list[int]:

@@ -22,8 +22,8 @@ REFUSED = {
     "raw": "cannot be followed: use /v1/completions.",
 }
 MESSAGES_LIMIT = 4_096  # as for chat
-TEXT_LIMIT = 2**30  # characters: whatever a body may have
-IMAGES_LIMIT = 64
+_TEXT = 2**30  # characters: whatever a body may have
+_IMAGES_LIMIT = 64
 _KINDS = {"/9j/": "jpeg", "R0lG": "gif", "UklG": "webp"}  # by the first bytes of a file, as base64
 
 
@@ -46,9 +46,9 @@ def read_ollama_generate(body: Json) -> Json:
     for name, why in REFUSED.items():
         if body.get(name):
             raise fields.unsupported(name, why)
-    system = fields.string(body, "system", TEXT_LIMIT)
+    system = fields.string(body, "system", _TEXT)
     first = [{"role": "system", "content": system}] if system else []
-    asked = {"role": "user", "content": _content(body, fields.string(body, "prompt", TEXT_LIMIT) or "")}
+    asked = {"role": "user", "content": _content(body, fields.string(body, "prompt", _TEXT) or "")}
     return {**_common(body), "messages": [*first, asked]}
 
 
@@ -76,8 +76,8 @@ def _common(body: Json) -> Json:
 
 def _message(message: Json, where: str, ids: "count[int]", waiting: list[str]) -> Json:
     role = fields.string(message, "role", 64, where)
-    out: Json = {"role": role, "content": _content(message, fields.string(message, "content", TEXT_LIMIT, where) or "")}
-    if thinking := fields.string(message, "thinking", TEXT_LIMIT, where):
+    out: Json = {"role": role, "content": _content(message, fields.string(message, "content", _TEXT, where) or "")}
+    if thinking := fields.string(message, "thinking", _TEXT, where):
         out["reasoning_content"] = thinking
     if role == "tool":
         out["tool_call_id"] = waiting.pop(0) if waiting else "call_0"
@@ -99,7 +99,7 @@ def _call(call: object, where: str, ids: "count[int]") -> Json:
 
 def _content(message: Json, text: str) -> str | list[Json]:
     """A text, with its images where it has some."""
-    images = fields.strings(message, "images", IMAGES_LIMIT, TEXT_LIMIT) or []
+    images = fields.strings(message, "images", _IMAGES_LIMIT, _TEXT) or []
     if not images:
         return text
     urls = [f"data:image/{_KINDS.get(image[:4], 'png')};base64,{image}" for image in images]

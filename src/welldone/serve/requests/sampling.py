@@ -104,15 +104,13 @@ def take_stops(engine: Json, abilities: Abilities) -> tuple[str, ...]:
 
 def read_most_tokens(body: Json, context: int) -> int | None:
     """How many tokens an answer may have; None for no limit but the context."""
-    for name in _MOST_TOKENS:
-        most = fields.integer(body, name, -1, INT64)
-        if most == 0:
-            fields.integer(body, name, 1, INT64)
-        if most == -1:
-            return None
-        if most is not None:
-            return min(most, context or TOKEN_LIMIT)
-    return None
+    said = [most for name in _MOST_TOKENS if (most := _most(body, name)) is not None]
+    return None if not said or said[0] == -1 else min(said[0], context or TOKEN_LIMIT)
+
+
+def _most(body: Json, name: str) -> int | None:
+    most = fields.integer(body, name, -1, INT64)
+    return fields.integer(body, name, 1, INT64) if most == 0 else most
 
 
 def is_stream(body: Json) -> bool:

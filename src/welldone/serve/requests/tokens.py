@@ -23,11 +23,14 @@ FLAGS = {"add_special": "add_special", "add_special_tokens": "add_special", "par
 
 def read_tokenize(body: Json, model: ModelSettings, abilities: Abilities | None) -> Request:
     """A text to be cut into tokens. vLLM's names are known too."""
-    param = "prompt" if body.get("content") is None and body.get("prompt") is not None else "content"
-    content = body.get(param)
-    if not isinstance(content, str):
-        raise fields.missing(param) if content is None else fields.wrong_type(param, "a string", content)
     limit = max(TEXT_BYTES, BYTES_PER_TOKEN * (abilities or UNKNOWN).context)
+    texts = {name: body[name] for name in ("content", "prompt") if body.get(name) is not None}
+    if not texts:
+        raise fields.missing("content")
+    for name, text in texts.items():
+        if not isinstance(text, str):
+            raise fields.wrong_type(name, "a string", text)
+    param, content = next(iter(texts.items()))
     if len(content) > limit or len(content.encode()) > limit:
         message = f"Invalid '{param}': text too long. Expected at most {limit} bytes."
         raise invalid(message, param=param, code="string_above_max_length")

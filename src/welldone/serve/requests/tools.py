@@ -56,10 +56,13 @@ class _Choice(msgspec.Struct, frozen=True):
 
 def read_tools(body: Json, abilities: Abilities, budget: Budget) -> Tools:
     """What `tools`, `tool_choice` and their older forms ask for."""
-    field = "tools" if body.get("tools") else "functions"
+    is_empty = body.get("tools") in (None, {})  # some clients send an empty object for none
+    field = "tools" if not is_empty and fields.array(body, "tools", TOOLS_LIMIT) else "functions"
     tools = _read_list(body, field, budget)
     choice = _read_choice(body, field, {tool["function"]["name"] for tool in tools})
-    is_parallel = fields.boolean(body, "parallel_tool_calls") if field == "tools" else False
+    is_parallel = fields.boolean(body, "parallel_tool_calls")
+    if field == "functions":  # of old there was one call
+        is_parallel = False
     if choice.allowed is not None:
         tools = [tool for tool in tools if tool["function"]["name"] in choice.allowed]
     if not tools or choice.mode == "none":
@@ -113,8 +116,7 @@ def _read_list(body: Json, field: str, budget: Budget) -> list[Json]:
             raise fields.wrong_type(param, "an object", item)
         function: Json | None = item
         if field == "tools":
-            if (item.get("type") or "function") != "function":
-                raise fields.wrong_value(f"{param}.type", str(item["type"]), ("function",))
+            fields.choice(item, "type", ("function",), f"{param}.")
             param += ".function"
             function = fields.table(item, "function", f"tools[{place}].")
         if function is None:

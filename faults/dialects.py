@@ -1,0 +1,159 @@
+"""Every path on which a client is answered: how it asks, what a right upstream says there, how the answer ended."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+
+from faults.asking import CHAT, Ending, Heard
+from welldone.engines.scripts import JSON, Piece, Reply
+from welldone.wire.asked import Asked
+from welldone.wire.collect import collect
+from welldone.wire.dialects.chat import Chat
+from welldone.wire.dialects.completions import Completions
+from welldone.wire.dialects.dialect import Dialect
+from welldone.wire.dialects.messages import Messages
+from welldone.wire.dialects.responses import Responses
+from welldone.wire.events import Event, Finish, Opening, Text, Usage
+from welldone.wire.head import Head
+
+Json: TypeAlias = dict[str, Any]
+
+COMPLETIONS, RESPONSES, MESSAGES = "/v1/completions", "/v1/responses", "/v1/messages"
+OLLAMA_CHAT, OLLAMA_GENERATE = "/api/chat", "/api/generate"
+PATHS = (CHAT, COMPLETIONS, RESPONSES, MESSAGES, OLLAMA_CHAT, OLLAMA_GENERATE)
+NATIVE = (RESPONSES, MESSAGES)
+"""Those that an upstream may speak itself. Else it is asked in chat, or for completions."""
+
+
+# How a client asks.
+
+
+def request(path: str, content: str = "Hello", *, model: str = "hello", stream: bool = True) -> bytes:
+    """The body of a request on this path."""
+    messages = [{"role": "user", "content": content}]
+    fields: Mapping[str, Json] = {
+        COMPLETIONS: {"prompt": content},
+        RESPONSES: {"input": content},
+        MESSAGES: {"messages": messages, "max_tokens": 1000},
+        OLLAMA_GENERATE: {"prompt": content},
+    }
+    return msgspec.json.encode({"model": model, "stream": stream, **fields.get(path, {"messages": messages})})
+
+
+# What a right upstream says.
+
+
+def reply(path: str, texts: Sequence[str], *, stream: bool = True, after_s: float = 0.0) -> Reply:
+    """An answer of these texts, each in a piece of its own after a pause, or as a whole JSON object."""
+    dialect, head = _dialect(path)
+    events: list[Event] = [
+        Opening(0),
+        *(Text(0, text) for text in texts),
+        Finish(0, "stop"),
+        Usage(1, len(texts), 1 + len(texts), {}),
+    ]
+    if not stream:
+        return Reply((Piece(base64=dialect.whole(head, collect(events))),), headers=JSON, framing="length")
+    writer = dialect.writer(head, lambda: None)
+    said = [*map(writer.send, events), writer.end()]
+    return Reply(tuple(Piece(base64=data, after_s=after_s) for data in said if data))
+
+
+def _dialect(path: str) -> tuple[Dialect, Head]:
+    if path.endswith("/responses"):
+        return Responses({}), Head("resp_1", 1, "scripted")
+    if path.endswith("/messages"):
+        return Messages(), Head("msg_1", 1, "scripted")
+    if path.endswith("/chat/completions"):
+        return Chat(Asked(usage=True)), Head("chatcmpl-1", 1, "scripted")
+    return Completions(Asked(usage=True)), Head("cmpl-1", 1, "scripted")
+
+
+# What a client hears.
+
+
+def ending(path: str, heard: Heard) -> Ending:
+    """How an answer ended, as a client of this path hears it."""
+    if path in (CHAT, COMPLETIONS) or not _is_stream(heard) or heard.status != 200 or not heard.is_whole:
+        return heard.ending
+    last = _objects(heard)[-1:] or [{}]
+    if "error" in last[0] or last[0].get("type") == "response.failed":
+        return "error event"
+    is_finished = last[0].get("done") is True or last[0].get("type") in ("response.completed", "message_stop")
+    return "whole" if is_finished else "truncated"
+
+
+def text(path: str, heard: Heard) -> str:
+    """What an answer said, as far as it came."""
+    if heard.status != 200:
+        return ""
+    is_stream = _is_stream(heard)
+    if not is_stream and not heard.is_whole:
+        return ""
+    objects = _objects(heard) if is_stream else [msgspec.json.decode(heard.body)]
+    pick = (_STREAMED if is_stream else _WHOLE)[path]
+    return "".join(piece for one in objects for piece in pick(one))
+
+
+def _is_stream(heard: Heard) -> bool:
+    return heard.is_stream or b"application/x-ndjson" in heard.head.lower()
+
+
+def _objects(heard: Heard) -> list[Json]:
+    """The JSON of all events, or of all lines."""
+    lines = (line.removeprefix(b"data: ") for line in heard.body.split(b"\n"))
+    return [msgspec.json.decode(line) for line in lines if line.startswith(b"{") and line.endswith(b"}")]
+
+
+def _of_choices(field: str) -> Callable[[Json], Iterator[str]]:
+    def pick(value: Json) -> Iterator[str]:
+        for choice in value.get("choices", ()):
+            yield (choice.get(field) or {}).get("content") or ""
+
+    return pick
+
+
+def _of_completions(value: Json) -> Iterator[str]:
+    for choice in value.get("choices", ()):
+        yield choice["text"]
+
+
+def _of_responses(value: Json) -> Iterator[str]:
+    if value["type"] == "response.output_text.delta":
+        yield value["delta"]
+
+
+def _of_response(value: Json) -> Iterator[str]:
+    for item in value["output"]:
+        for part in item["content"]:
+            yield part["text"]
+
+
+def _of_messages(value: Json) -> Iterator[str]:
+    if value["type"] == "content_block_delta":
+        yield value["delta"].get("text", "")
+
+
+def _of_message(value: Json) -> Iterator[str]:
+    for block in value["content"]:
+        yield block.get("text", "")
+
+
+def _of_ollama_chat(value: Json) -> Iterator[str]:
+    yield value.get("message", {}).get("content", "")
+
+
+def _of_ollama_generate(value: Json) -> Iterator[str]:
+    yield value.get("response", "")
+
+
+_STREAMED: Mapping[str, Callable[[Json], Iterator[str]]] = {
+    CHAT: _of_choices("delta"),
+    COMPLETIONS: _of_completions,
+    RESPONSES: _of_responses,
+    MESSAGES: _of_messages,
+    OLLAMA_CHAT: _of_ollama_chat,
+    OLLAMA_GENERATE: _of_ollama_generate,
+}
+_WHOLE = {**_STREAMED, CHAT: _of_choices("message"), RESPONSES: _of_response, MESSAGES: _of_message}

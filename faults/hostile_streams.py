@@ -1,0 +1,164 @@
+"""Streams as a server sends them that means ill, each in any size: what grows in them is counted by `size`."""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from welldone.engines.scripts import CHUNK, HELLO, JSON, Piece, Reply
+
+_ROLE, _TEXT, _STOP, _DONE = HELLO.pieces
+_ENVELOPE = 'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"scripted",%s}\n\n'
+_TOGETHER = 256  # chunks that go out as one piece: one write each would measure the sender
+
+
+class Kind(NamedTuple):
+    """A way to mean ill."""
+
+    name: str
+    size: int
+    """How large it is: enough to take a server that is not careful some seconds."""
+    make: Callable[[int], Reply]
+
+
+def _delta(**fields: object) -> str:
+    return CHUNK % (msgspec.json.encode(fields).decode(), "null")
+
+
+def _call(**fields: object) -> str:
+    return _delta(tool_calls=[{"index": 0, **fields}])
+
+
+def _stream(chunks: Iterator[str] | list[str]) -> Reply:
+    """The chunks between a right beginning and a right end."""
+    texts = list(chunks)
+    pieces = ["".join(texts[at : at + _TOGETHER]) for at in range(0, len(texts), _TOGETHER)]
+    return Reply((_ROLE, *map(Piece, pieces), _STOP, _DONE))
+
+
+def _same(chunk: str) -> Callable[[int], Reply]:
+    """One chunk, so often."""
+    return lambda size: Reply((_ROLE, *[Piece(chunk, times=_TOGETHER)] * (size // _TOGETHER), _STOP, _DONE))
+
+
+def _raw(before: str, unit: str, after: str) -> Callable[[int], Reply]:
+    """One frame with something in it so often."""
+    return lambda size: Reply((_ROLE, Piece(before), Piece(unit, times=size), Piece(after), _STOP, _DONE))
+
+
+def _cumulative(size: int) -> Reply:
+    """Each chunk has all that was said before, as some servers send it."""
+    return _stream(_delta(content="word " * number) for number in range(size))
+
+
+def _choices(size: int) -> Reply:
+    return _stream(
+        _ENVELOPE % f'"choices":[{{"index":{number},"delta":{{"content":"x"}},"finish_reason":null}}]'
+        for number in range(size)
+    )
+
+
+def _calls(size: int) -> Reply:
+    function = {"name": "f", "arguments": "{}"}
+    return _stream(
+        _delta(tool_calls=[{"index": number, "id": f"c{number}", "type": "function", "function": function}])
+        for number in range(size)
+    )
+
+
+def _arguments(text: str) -> Callable[[int], Reply]:
+    """A call whose arguments never end to come, a little at a time."""
+
+    def make(size: int) -> Reply:
+        first = _call(id="c", type="function", function={"name": "f", "arguments": ""})
+        more = _call(function={"arguments": text})
+        return _stream([first, *[more] * size])
+
+    return make
+
+
+def _fields(size: int) -> Reply:
+    return _stream([_delta(content="x", **{f"field{number}": number for number in range(size)})])
+
+
+def _whole(size: int) -> Reply:
+    """A reply that is one object, and a long one."""
+    data = b'{"choices":[{"index":0,"message":{"role":"assistant","content":"' + b"<" * size + b'"},'
+    return Reply((Piece(base64=data + b'"finish_reason":"stop"}]}'),), headers=JSON, framing="length")
+
+
+_BEFORE = 'data: {"id":"a","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":'
+_USAGE = _ENVELOPE % '"choices":[],"usage":{"prompt_tokens":%s,"completion_tokens":%s,"total_tokens":%s}'
+
+KINDS: tuple[Kind, ...] = (
+    Kind("a text of brackets", 2**20, _raw(_BEFORE + '{"content":"', "{", '"}}]}\n\n')),
+    Kind("a text of <", 2**20, _raw(_BEFORE + '{"content":"', "<", '"}}]}\n\n')),
+    Kind("brackets, one at a time", 20_000, _same(_delta(content="{"))),
+    Kind("<, one at a time", 20_000, _same(_delta(content="<"))),
+    Kind("thoughts that open again and again", 20_000, _same(_delta(content="<think>"))),
+    Kind("thoughts that close again and again", 20_000, _same(_delta(content="</think>"))),
+    Kind("thoughts of <", 20_000, _same(_delta(reasoning_content="<"))),
+    Kind("calls in the text", 20_000, _same(_delta(content='<tool_call>{"name":'))),
+    Kind("white space", 20_000, _same(_delta(content=" \n"))),
+    Kind("all that was said, again and again", 1_500, _cumulative),
+    Kind("arguments of brackets", 20_000, _arguments("{")),
+    Kind("arguments of quotes", 20_000, _arguments('"\\')),
+    Kind(
+        "arguments in one frame",
+        2**20,
+        _raw(_BEFORE + '{"tool_calls":[{"index":0,"id":"c","function":{"name":"f","arguments":"', "[", '"}}]}}]}\n\n'),
+    ),
+    Kind("a name in pieces", 20_000, _same(_call(function={"name": "n"}))),
+    Kind("calls", 20_000, _calls),
+    Kind("choices", 20_000, _choices),
+    Kind(
+        "an id of a megabyte",
+        2**20,
+        _raw('data: {"id":"', "i", '","choices":[{"index":0,"delta":{"content":"x"}}]}\n\n'),
+    ),
+    Kind("a role, again and again", 20_000, _same(_delta(role="assistant"))),
+    Kind("an end, again and again", 20_000, _same(CHUNK % ("{}", '"stop"'))),
+    Kind("nothing, again and again", 20_000, _same(CHUNK % ("{}", "null"))),
+    Kind("empty frames", 100_000, _same("data:\n\n")),
+    Kind("empty lines", 10**6, _same("\n")),
+    Kind("comments", 100_000, _same(": wait\n\n")),
+    Kind("events of other kinds", 50_000, _same("event: x\nid: 1\nretry: 1\ndata: {}\n\n")),
+    Kind("deep JSON", 10**6, _raw("data: ", '{"a":', "\n\n")),
+    Kind("deep lists", 10**6, _raw(_BEFORE + '{"content":"x","extra":', "[", "\n\n")),
+    Kind("JSON that is none", 20_000, _same("data: {'choices': [{'index': 0, 'delta': {'content': 'x'}}]}\n\n")),
+    Kind("a frame without end", 100 * 2**20, _raw("data: ", "x", "\n\n")),
+    Kind("a line of many lines", 10**6, _raw("", "data: x\n", "\n")),
+    Kind(
+        "log probabilities",
+        50_000,
+        _raw(
+            _BEFORE + '{"content":"x"},"logprobs":{"content":[',
+            '{"token":"x","logprob":-1,"bytes":[120],"top_logprobs":[]},',
+            '{"token":"x","logprob":-1,"bytes":[120],"top_logprobs":[]}]}}]}\n\n',
+        ),
+    ),
+    Kind("unknown fields", 20_000, _fields),
+    Kind("counts of many digits", 4_000, lambda size: _stream([_USAGE % (("9" * size,) * 3)])),
+    Kind(
+        "counts that are no numbers",
+        1,
+        lambda size: _stream(
+            [_USAGE % (("NaN",) * 3), _USAGE % (("-1", "1e999", '"x"')), _USAGE % (("{}", "[]", "null"))]
+        ),
+    ),
+    Kind("errors, again and again", 20_000, _same('data: {"error":{"message":"no"}}\n\n')),
+    Kind("halves of characters", 20_000, _same(CHUNK % ('{"content":"\\ud83d"}', "null"))),
+    Kind(
+        "bytes that are no text",
+        20_000,
+        lambda size: Reply(
+            (
+                _ROLE,
+                Piece(base64=b'data: {"choices":[{"index":0,"delta":{"content":"\xff\xfe"}}]}\n\n', times=size),
+                _STOP,
+                _DONE,
+            )
+        ),
+    ),
+    Kind("one object instead of a stream", 2**20, _whole),
+)

@@ -1,0 +1,174 @@
+"""Replies of upstreams that break HTTP: none may end up in another's answer, and none may pass for a whole one."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from itertools import product
+from typing import NamedTuple
+
+from faults.asking import Ending, Heard, ask, chat
+from faults.case import Case, Figure, Outcome, Stage
+from tests.live.server import Running
+from tests.live.upstream import gateway, upstream
+from welldone.engines.scripted import HELLO, Piece, Reply, Seen
+from welldone.engines.scripts import End
+
+MARK = b"poisoned"
+POISON = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 10\r\n\r\n" + b'"%b"' % MARK
+"""A reply that nobody asked for. Whoever hears its word got it from another's connection."""
+FIRST = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+CHUNKED = b"Transfer-Encoding: chunked\r\n"
+WHOLE = HELLO.body
+CHUNKS = b"%x\r\n%b\r\n" % (len(WHOLE), WHOLE)
+SENT = CHUNKS + b"0\r\n\r\n"
+EARLY = b"HTTP/1.1 100 Continue\r\n\r\n" * 1000
+
+FINE: tuple[Ending, ...] = ("whole",)
+NEVER: tuple[Ending, ...] = ("refused", "error event")
+EITHER: tuple[Ending, ...] = (*FINE, *NEVER)
+STATUSES = (200, 502, 504)
+
+
+class Odd(NamedTuple):
+    """What an upstream sends, and how an answer out of it may end."""
+
+    name: str
+    sent: bytes
+    right: tuple[Ending, ...] = NEVER
+    end: End = "close"
+    more: bytes = b""
+    """Comes after it, again and again."""
+
+    @property
+    def reply(self) -> Reply:
+        """It, for the scripted upstream."""
+        pieces = [Piece(base64=data) for data in (self.sent, self.more) if data]
+        return Reply(tuple(pieces), raw=True, end=self.end)
+
+
+def _first_lines() -> list[Odd]:
+    odd = [b"HTTP/1.1 abc OK", b"HTTP/1.1 20 OK", b"HTTP/1.1 99999 OK", b"HTTP/1.1 -200 OK", b"ICY 200 OK", b"HTTP/1.1"]
+    odd += [b"HTTP/1.1 200 OK\x00", b"\x00HTTP/1.1 200 OK", b"HTTP/1.1  200 OK", b"GET / HTTP/1.1"]
+    return [Odd(repr(line), line + FIRST[15:] + CHUNKED + b"\r\n" + SENT, EITHER) for line in odd]
+
+
+def _lengths() -> list[Odd]:
+    size = len(WHOLE)
+    both = f"Content-Length: {size}\r\n".encode()
+    odd = ["-1", "+10", "0x10", "1 0", "1,2", "zero", "", str(2**64), "9" * 400]
+    return [
+        *(
+            Odd(f"Content-Length: {one[:20]!r}", FIRST + f"Content-Length: {one}\r\n\r\n".encode() + WHOLE)
+            for one in odd
+        ),
+        Odd("two lengths", FIRST + both + b"Content-Length: 5\r\n\r\n" + WHOLE),
+        Odd("a length and chunks", FIRST + both + CHUNKED + b"\r\n" + SENT, EITHER),
+        Odd("chunks, then identity", FIRST + CHUNKED + b"Transfer-Encoding: identity\r\n\r\n" + SENT, EITHER),
+        Odd("xchunked", FIRST + b"Transfer-Encoding: xchunked\r\n\r\n" + SENT, EITHER),
+    ]
+
+
+def _heads() -> list[Odd]:
+    rest = CHUNKED + b"\r\n" + SENT
+    long = b"X: " + b"y" * 5 * 2**20 + b"\r\n"
+    return [
+        Odd("a header of 5 MB", FIRST + long + rest),
+        Odd("100,000 headers", FIRST + b"X: yyyyyyyy\r\n" * 100_000 + rest),
+        Odd("headers without an end", FIRST, end="endless", more=b"X: y\r\n" * 1000),
+        Odd("a NUL in a header", FIRST + b"X: a\x00b\r\n" + rest, EITHER),
+        Odd("a bare CR in a header", FIRST + b"X: a\rb\r\n" + rest, EITHER),
+        Odd("a folded header", FIRST + b"X: a\r\n b\r\n" + rest, EITHER),
+        Odd("a line without a colon", FIRST + b"nothing\r\n" + rest, EITHER),
+        Odd("10 early replies", b"HTTP/1.1 103 Early Hints\r\n\r\n" * 10 + FIRST + rest, EITHER),
+        Odd("early replies without an end", b"HTTP/1.1 100 Continue\r\n\r\n", end="endless", more=EARLY),
+        Odd("101 Switching Protocols", b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n" + WHOLE),
+        Odd("204, with a body", b"HTTP/1.1 204 No Content\r\n\r\n" + WHOLE),
+    ]
+
+
+def _chunks() -> list[Odd]:
+    head = FIRST + CHUNKED + b"\r\n"
+    odd = [b"-1", b"+5", b"0x5", b" 5", b"g", b"", b"1" + b"0" * 16, b"f" * 17]
+    return [
+        *(Odd(f"a chunk of {size[:20]!r} bytes", head + size + b"\r\n" + WHOLE + b"\r\n0\r\n\r\n") for size in odd),
+        Odd("a chunk longer than it says", head + b"5\r\n" + WHOLE + b"\r\n0\r\n\r\n"),
+        Odd("an extension", head + SENT.replace(b"\r\n", b";a=b\r\n", 1), FINE),
+        Odd("an extension without an end", head + b"5;", end="endless", more=b"x" * 4096),
+        Odd("trailers", head + CHUNKS + b"0\r\nSet-Cookie: a=b\r\nContent-Length: 5\r\n\r\n", EITHER),
+        Odd("trailers without an end", head + CHUNKS + b"0\r\n", EITHER, end="endless", more=b"X: y\r\n" * 1000),
+    ]
+
+
+def _afterwards() -> list[Odd]:
+    """What comes with the end of the reply, on a connection that stays.
+
+    What comes later, when the next request was sent already, is its reply as far as HTTP/1.1 can tell.
+    """
+    size = f"Content-Length: {len(WHOLE)}\r\n\r\n".encode()
+    chunked = FIRST + CHUNKED + b"\r\n" + SENT
+    return [
+        Odd("another reply after the chunks", chunked + POISON, FINE, end="whole"),
+        Odd("another reply after its length", FIRST + size + WHOLE + POISON, FINE, end="whole"),
+        Odd("bytes after the chunks", chunked + MARK * 100, FINE, end="whole"),
+        Odd("half another reply", chunked + POISON[:20], FINE, end="whole"),
+    ]
+
+
+ALL = (*_first_lines(), *_lengths(), *_heads(), *_chunks(), *_afterwards())
+BY_NAME = {f"odd-{number}": odd for number, odd in enumerate(ALL)}
+
+
+def choose(seen: Seen) -> Reply:
+    """The reply that the model's name asks for."""
+    odd = BY_NAME.get(json.loads(seen.body)["model"])
+    return HELLO if odd is None else odd.reply
+
+
+def _has_mark(heard: Heard) -> bool:
+    return MARK in heard.head or MARK in heard.body
+
+
+def _told(name: str, heard: Heard) -> str:
+    return f"{name}: {heard.ending} with {heard.status}: {heard.body[:200]!r}"
+
+
+async def ask_all(server: Running, note: Callable[[str], None]) -> Outcome:
+    """Each of them streamed and whole, and each followed by a plain question on what connections are left."""
+    wrong: list[str] = []
+    hurt: list[str] = []
+    poisoned = 0
+    for (model, odd), stream in product(BY_NAME.items(), (True, False)):
+        note(odd.name)
+        heard = await ask(server, chat(model, stream=stream))
+        after = await ask(server, chat("hello"))
+        if heard.ending not in odd.right or heard.status not in STATUSES:
+            wrong.append(_told(odd.name, heard))
+        if after.ending != "whole" or "".join(after.texts) != "Hello":
+            hurt.append(_told(f"after {odd.name}", after))
+        poisoned += _has_mark(heard) or _has_mark(after)
+    asked = 2 * len(BY_NAME)
+    return Outcome(
+        count=asked,
+        happened=(
+            f"{asked - len(wrong)} of {asked} replies became what they may: an answer where they could be read, else"
+            f" an error; {asked - len(hurt)} of the {asked} requests that followed had their own answer"
+        ),
+        figures=(Figure("replies that reached another request", poisoned, most=0),),
+        troubles=(*wrong, *hurt),
+    )
+
+
+def odd_replies(stage: Stage) -> Outcome:
+    """An upstream that says all of it, and a gateway before it."""
+    each = {"first_byte_s": 10, "idle_s": 10}
+    with upstream(choose) as one, gateway(stage.folder, one.url, each=each) as server:
+        return asyncio.run(ask_all(server, stage.note))
+
+
+CASES = (
+    Case(
+        "upstream-hygiene",
+        "an upstream breaks HTTP: first lines, lengths, heads and chunks without end, a second reply after the first",
+        odd_replies,
+    ),
+)

@@ -1,0 +1,46 @@
+"""What was refused leaves nothing behind: no ring of objects keeps a long body until somebody cleans up."""
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.net.aio import run
+from tests.serve.gateways import gateway
+from welldone.engines.mischief import refusal
+from welldone.serve.errors import ApiError
+
+REFUSED: dict[str, Any] = {"model": "m", "messages": 5, "max_tokens": 0, "input": [], "prompt": 5, "tokens": "x"}
+PASSED: dict[str, Any] = {
+    "model": "m",
+    "max_tokens": 4,
+    "messages": [{"role": "user", "content": "hi"}],
+    "input": "hi",
+    "prompt": "hi",
+}
+PATHS = ["/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/messages/count_tokens", "/api/chat"]
+
+
+@pytest.fixture
+def by_counting() -> Iterator[None]:
+    """Memory is freed only as counts of references free it."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("by_counting")
+@pytest.mark.parametrize("body", [REFUSED, PASSED], ids=["refused here", "refused by the upstream"])
+@pytest.mark.parametrize("path", [*PATHS, "/v1/responses", "/v1/embeddings", "/tokenize"])
+def test_the_error_of_a_request_is_gone_with_its_reply(tmp_path: Path, path: str, body: dict[str, Any]) -> None:
+    async def main() -> tuple[int, list[object]]:
+        async with gateway(tmp_path, [refusal(500, "no")]) as server:
+            reply = await server.ask(body, path)
+            return reply.status, [one for one in gc.get_objects() if isinstance(one, ApiError) and one.__traceback__]
+
+    status, left = run(main())
+    assert status >= 400
+    assert left == []

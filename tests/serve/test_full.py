@@ -1,0 +1,71 @@
+"""A server that is full: of requests, or because its machine has no room for another connection."""
+
+import asyncio
+import errno
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.net.aio import run
+from tests.serve.gateways import gateway
+from tests.serve.scripts import CHAT, DONE, HELLO, ROLE, STOP, Heard
+from welldone.engines.scripts import Reply
+
+WHOLE = Reply((ROLE, HELLO, STOP, DONE))
+HANGS = Reply((ROLE,), end="hang")
+
+
+def is_told_to_come_again(heard: Heard) -> bool:
+    error = json.loads(heard.body)["error"]
+    return heard.status == 503 and error["code"] == "server_busy" and b"\r\nretry-after: 1\r\n" in heard.raw.lower()
+
+
+def test_a_server_with_as_many_requests_as_it_can_hold_refuses_more_and_says_that_it_is_well(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with gateway(tmp_path, [HANGS, WHOLE], connections=1) as serving:
+            reader, writer = await serving.send({**CHAT, "stream": True})
+            await reader.readuntil(b"data: ")
+            assert is_told_to_come_again(await serving.ask())
+            assert is_told_to_come_again(await serving.get("/v1/models"))
+            assert (await serving.get("/health")).status == 200
+            assert (await serving.get("/")).status == 200
+            writer.close()
+            while serving.answers():
+                await serving.get("/health")
+            assert (await serving.ask()).status == 200
+
+    run(work())
+
+
+class Crowded(asyncio.SelectorEventLoop):
+    """The loop of a machine that has no file left for a connection to these ports."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ports: set[int | None] = set()
+
+    async def create_connection(self, factory: Any, host: Any = None, port: Any = None, **more: Any) -> Any:  # type: ignore[override]  # noqa: ANN401 - as asyncio has it
+        if port in self.ports:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return await super().create_connection(factory, host, port, **more)
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/audio/speech", "/v1/messages/count_tokens"])
+def test_an_upstream_is_not_to_blame_where_this_machine_has_no_room(path: str, tmp_path: Path) -> None:
+    loop = Crowded()
+    request = {**CHAT, "max_tokens": 9}
+
+    async def work() -> None:
+        async with gateway(tmp_path, [WHOLE], each={"speaks": ("messages",)}) as serving:
+            await serving.server.upstreams.looked(30)
+            loop.ports = {upstream.port for upstream in serving.upstreams}
+            for _ in range(10):
+                heard = await serving.ask(request, path)
+                assert heard.status == 503
+                assert b"The server has no room for another connection." in heard.body
+            loop.ports.clear()
+            assert (await serving.ask()).status == 200
+
+    run(work(), lambda: loop)

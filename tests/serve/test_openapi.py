@@ -1,0 +1,275 @@
+"""The OpenAPI document and the server agree: in paths, in methods, in fields, and in every limit."""
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from jsonschema import Draft202012Validator
+
+from tests.clients.client import PYTHONS, ROOT
+from tests.net.aio import run
+from tests.serve.gateways import gateway
+from tests.serve.requests.build import ABLE, HELLO, MODEL, Body, able
+from welldone.engines.scripted import Script
+from welldone.serve.errors import ApiError, Shape
+from welldone.serve.openapi.document import OPEN, PREFIX, whole
+from welldone.serve.openapi.operations import PASSED
+from welldone.serve.requests import (
+    anthropic,
+    read_chat,
+    read_completions,
+    read_detokenize,
+    read_embeddings,
+    read_rerank,
+    read_tokenize,
+    responses,
+)
+from welldone.serve.requests.anthropic import read_anthropic
+from welldone.serve.requests.items import read_items
+from welldone.serve.requests.ollama import OPTIONS, read_ollama_chat, read_ollama_generate
+from welldone.serve.requests.responses import read_keeping, translate
+from welldone.serve.requests.table import FIELDS
+
+WHOLE: Any = json.loads(json.dumps(whole()))
+SCHEMAS = WHOLE["components"]["schemas"]
+SOME = "a-name"
+FREE = able(vocabulary=0, context=0, embedding=0)
+"""A model that has not said what it can do: only the limits of the document are left."""
+
+
+def _chat(body: Body) -> None:
+    read_chat(body, MODEL, FREE)
+
+
+def _response(body: Body) -> None:
+    read_keeping(body)
+    _chat(translate(body, [], read_items(body, lambda _: None), ignores_unknown=False).chat)
+
+
+READERS: dict[str, tuple[Body, Callable[[Body], object]]] = {
+    "ChatRequest": ({"messages": HELLO}, _chat),
+    "CompletionRequest": ({"prompt": "once"}, lambda body: read_completions(body, MODEL, FREE)),
+    "ResponseRequest": ({"input": "hi"}, _response),
+    "AnthropicRequest": (
+        {"messages": HELLO, "max_tokens": 1},
+        lambda body: _chat(read_anthropic(body, "llamacpp", skips_tools=False).chat),
+    ),
+    "EmbeddingsRequest": ({"input": "hi"}, lambda body: read_embeddings(body, MODEL, FREE)),
+    "RankRequest": ({"query": "a", "documents": ["b"]}, lambda body: read_rerank(body, MODEL, FREE)),
+    "TokensRequest": ({"content": "a"}, lambda body: read_tokenize(body, MODEL, FREE)),
+    "TextOfTokensRequest": ({"tokens": [1]}, lambda body: read_detokenize(body, MODEL, FREE)),
+    "OllamaChatRequest": ({"messages": HELLO}, lambda body: _chat(read_ollama_chat(body))),
+    "OllamaGenerateRequest": ({"prompt": "hi"}, lambda body: _chat(read_ollama_generate(body))),
+}
+WITH: dict[str, Body] = {
+    "top_logprobs": {"logprobs": True},
+    "best_of": {"n": None},
+}
+"""What a field needs beside it."""
+NEEDED = {("ResponseRequest", "top_logprobs"): {}, ("CompletionRequest", "logprobs"): {}}
+
+
+def takes(component: str, body: Body) -> bool:
+    """Whether the reader of a body takes it."""
+    try:
+        READERS[component][1](body)
+    except ApiError:
+        return False
+    return True
+
+
+def fits(component: str, body: Body) -> bool:
+    """Whether a body is as the document says."""
+    return _validator(component).is_valid(body)
+
+
+@cache
+def _validator(component: str) -> Draft202012Validator:
+    return Draft202012Validator({"$ref": f"#/components/schemas/{component}", "components": WHOLE["components"]})
+
+
+def limits() -> Iterator[Any]:
+    """Every number and length with a limit: the field, a value at the limit, and one beyond it."""
+    for component in READERS:
+        for name, schema in SCHEMAS[component]["properties"].items():
+            for at, beyond in _edges(schema):
+                yield pytest.param(component, name, at, beyond, id=f"{component}-{name}-{str(at)[:24]}")
+
+
+def _edges(schema: Any) -> Iterator[tuple[object, object]]:  # noqa: ANN401 - whatever a schema is
+    step = 1 if "integer" in schema.get("type", ()) else 0.5
+    for key, sign in (("minimum", -1), ("maximum", 1)):
+        if key in schema:
+            yield schema[key], schema[key] + sign * step
+    for part in schema.get("anyOf", ()):
+        yield from _edges(part)
+    if "maxLength" in schema:
+        yield "x" * schema["maxLength"], "x" * (schema["maxLength"] + 1)
+    items = schema.get("items", {})
+    if "maxLength" in items:
+        yield ["x"] * schema["maxItems"], ["x"] * (schema["maxItems"] + 1)
+        yield ["x" * items["maxLength"]], ["x" * (items["maxLength"] + 1)]
+
+
+@pytest.mark.parametrize(("component", "name", "at", "beyond"), list(limits()))
+def test_a_value_at_its_limit_is_taken_and_one_beyond_is_not(
+    component: str, name: str, at: object, beyond: object
+) -> None:
+    beside = NEEDED.get((component, name), WITH.get(name, {}))
+    body = {**READERS[component][0], **beside}
+    if name == "best_of":
+        body["n"] = at
+    assert fits(component, {**body, name: at})
+    assert takes(component, {**body, name: at})
+    assert not fits(component, {**body, name: beyond})
+    assert not takes(component, {**body, name: beyond})
+
+
+ODD: tuple[Any, ...] = (
+    *(None, True, False, 0, 1, -1, 2, 1.5, 5.0, 10**30, -(10**30), "", "a", "none", "auto", "text", "x" * 600),
+    *([], [None], ["a"], [1], [[1]], [[]], [{}], ["text"]),
+    *({}, {"type": "text"}, {"type": "json_object"}, {"type": "function"}, {"a": "b"}, {"1": 1}, {"name": "a"}),
+    *({"enabled": 5}, {"type": "json_schema", "json_schema": {"strict": 1}}, {"type": "json_object", "schema": 5}),
+    *({"function": {"name": "a"}}, [{"function": {"name": "a"}}], [{"type": "function", "name": "a"}]),
+    *([{"type": "", "function": {"name": "a"}}], [{"type": 0, "function": {"name": "a"}}], [{"type": "a"}]),
+    *([{"role": "user", "content": "a"}], [{"role": "user", "content": None}], [{"role": "user", "content": []}]),
+    *([{"role": "user", "content": "a", "name": 5}], [{"role": "assistant", "refusal": "a"}], [{"role": "a"}]),
+    *([{"role": "assistant", "content": "a", "tool_calls": ""}], [{"role": "tool", "content": "a"}]),
+)
+"""Right for one field, and wrong for others."""
+
+
+@pytest.mark.parametrize("component", READERS)
+def test_whatever_a_reader_takes_fits_the_document(component: str) -> None:
+    base = READERS[component][0]
+    bodies = [{**base, name: value} for name in SCHEMAS[component]["properties"] for value in ODD]
+    taken = [body for body in bodies if takes(component, body)]
+    assert taken
+    assert len(taken) < len(bodies)
+    assert [body for body in taken if not fits(component, body)] == []
+
+
+@pytest.mark.parametrize("component", READERS)
+def test_a_plain_body_fits_the_document_and_an_empty_one_does_not_unless_nothing_is_needed(component: str) -> None:
+    assert fits(component, READERS[component][0])
+    assert fits(component, {}) == ("required" not in SCHEMAS[component])
+
+
+@pytest.mark.parametrize(
+    ("component", "names"),
+    [
+        ("ChatRequest", [row.name for row in FIELDS if row.only != "completions"]),
+        ("CompletionRequest", [row.name for row in FIELDS if row.only != "chat"]),
+        ("ResponseRequest", [row.name for row in responses.FIELDS]),
+        ("AnthropicRequest", [row.name for row in anthropic.FIELDS]),
+        ("AnthropicTokensRequest", [row.name for row in anthropic.FIELDS]),
+    ],
+)
+def test_every_row_of_a_table_is_a_member_of_its_body(component: str, names: list[str]) -> None:
+    assert sorted(SCHEMAS[component]["properties"]) == sorted(names)
+
+
+def test_every_schema_is_one_and_names_only_what_is_there() -> None:
+    for schema in SCHEMAS.values():
+        Draft202012Validator.check_schema(schema)
+    named = set(_refs(WHOLE))
+    assert named <= {f"#/components/schemas/{name}" for name in SCHEMAS}
+    assert {f"#/components/schemas/{name}" for name in SCHEMAS} <= named
+
+
+def _refs(value: object) -> Iterator[str]:
+    if isinstance(value, dict):
+        yield from (str(inner) for key, inner in value.items() if key == "$ref")
+        value = list(value.values())
+    if isinstance(value, list):
+        yield from chain.from_iterable(map(_refs, value))
+
+
+def test_an_outside_judge_finds_the_document_valid() -> None:
+    home = PYTHONS / "schemathesis"
+    if not (home / ".ready").is_file():
+        pytest.skip("run: make clients")
+    command = [str(home / "bin" / "openapi-spec-validator"), "--schema", "3.1.0", str(ROOT / "docs" / "openapi.json")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_path_is_in_the_document_and_every_path_of_it_is_routed(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with gateway(tmp_path, Script(), slots=True) as running:
+            routes = running.server.routes
+            document = (await running.get("/openapi.json")).json
+            assert document == WHOLE
+            assert len(document["paths"]) == len(routes.methods)
+            for path, item in document["paths"].items():
+                route = routes.find(PREFIX + path.replace("{id}", SOME))
+                assert route is not None, path
+                assert routes.find(path.replace("{id}", SOME)) is not None
+                methods = {method.upper(): operation for method, operation in item.items() if method != "parameters"}
+                assert methods.keys() == route.actions.keys(), path
+                for operation in methods.values():
+                    assert (operation.get("security") == []) == route.is_open == (path.replace("{id}", "*") in OPEN)
+                    errors = operation["responses"].get("401" if not route.is_open else "400")
+                    if errors is not None:
+                        named = errors["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+                        assert named == {Shape.OPENAI: "Error", Shape.ANTHROPIC: "AnthropicError"}.get(
+                            route.shape, "OllamaError"
+                        )
+
+    run(check())
+
+
+def test_without_upstreams_nothing_is_listed_that_only_they_have(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with gateway(tmp_path) as running:
+            paths = (await running.get("/openapi.json")).json["paths"]
+            assert not {path.replace("*", "{id}") for path in PASSED} & paths.keys()
+            assert "/slots" not in paths
+            assert "/chat/completions" in paths
+
+    run(check())
+
+
+def test_it_wants_a_key_and_is_the_same_below_v1(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with gateway(tmp_path, keys=["wd-test-key-0123456789"]) as running:
+            for path in ("/openapi.json", "/v1/openapi.json"):
+                assert (await running.get(path)).status == 401
+
+    run(check())
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_every_option_of_ollama_is_a_field_of_chat(name: str) -> None:
+    assert name in SCHEMAS["ChatRequest"]["properties"]
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens", "n_predict"])
+@pytest.mark.parametrize("wrong", ["many", 0, -2, 2**63 + 1, 1.5])
+def test_a_wrong_limit_of_tokens_is_refused_beside_a_right_one(name: str, wrong: object) -> None:
+    right = dict.fromkeys(("max_tokens", "max_completion_tokens", "n_predict"), 5)
+    with pytest.raises(ApiError, match=name):
+        read_chat({"messages": HELLO, **right, name: wrong}, MODEL, ABLE)
+
+
+def test_the_second_name_of_a_text_for_tokens_is_checked_as_well() -> None:
+    with pytest.raises(ApiError, match="prompt"):
+        read_tokenize({"content": "a", "prompt": 5}, MODEL, ABLE)
+    assert read_tokenize({"content": "a", "prompt": "b"}, MODEL, ABLE).parts == [{"content": "a"}]
+
+
+@pytest.mark.parametrize("name", [[], {}, 5])
+def test_a_tool_that_is_left_out_must_have_a_name_of_text(name: object) -> None:
+    body = {"messages": HELLO, "max_tokens": 1, "tools": [{"type": "web_search", "name": name}]}
+    with pytest.raises(ApiError, match=r"tools\[0\]\.name"):
+        read_anthropic(body, "llamacpp", skips_tools=True)
+
+
+def test_a_document_is_small_and_plain_json() -> None:
+    assert len(msgspec.json.encode(whole())) < 2**18
