@@ -21,8 +21,9 @@ from welldone.engines.scripted import HELLO, Reply, Seen
 AT_ONCE = 8
 """As many of the same: what one may cost, eight must not make a crash of."""
 SILENCE_MS = 200
-GROWTH_MB = 64
-"""A body of the longest that is taken, as bytes, as text and as values, with room to spare."""
+GROWTH_MB = 256
+"""Eight bodies of the longest that is taken, as bytes, as text and as values; and two captures that are judged at once,
+which are twenty times as large as their bytes."""
 EVERY = 3
 """The short form has every third."""
 LARGER = 4
@@ -104,7 +105,7 @@ async def _suffer(stage: Stage, server: Running, kinds: Sequence[Kind]) -> tuple
                     if why := _trouble_of_a_stream(heard):
                         found.troubles.append(f"{name}: {why}")
                 if took[-1] > WORTH_S:
-                    steepest = max(steepest, took[-1] / max(took[0], TICK_S))
+                    steepest = max(steepest, took[-1] / max(took[0], WORTH_S / LARGER))
     return found, pulse, steepest
 
 

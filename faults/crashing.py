@@ -8,7 +8,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -38,8 +38,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.answer(b"{}", "application/json")
 
     def do_POST(self):
-        if b"poison" in self.rfile.read(int(self.headers["Content-Length"])):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if b"poison" in body:
             os._exit(139)
+        if b"hog" in body:
+            hoard = [os.urandom(2**20) for _ in range(4096)]
         chunk = '{"id":"a","object":"chat.completion.chunk","created":1,"model":"a","choices":[{"index":0,%s}]}'
         said = [chunk % '"delta":{"role":"assistant","content":"Hello"},"finish_reason":null',
                 chunk % '"delta":{},"finish_reason":"stop"', "[DONE]"]
@@ -61,7 +64,7 @@ if sys.argv[3] == "dead":
     sys.exit(3)
 http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 """
-"""An engine that a word kills, or that never gets ready. Such starts are noted."""
+"""An engine that a word kills, or makes greedy, or that never gets ready. Such starts are noted."""
 
 
 class Seen(msgspec.Struct):
@@ -143,7 +146,8 @@ async def _die(server: Running, engine: int, number: signal.Signals) -> Seen:
         began = time.monotonic()
         if number != signal.SIGSTOP:
             os.kill(engine, number)
-            child.go()
+            with suppress(ProcessLookupError):  # SIGKILL does not wait for it
+                child.go()
         begun = [await talk.heard(head) for talk, head in zip(talks, heads, strict=True)]
         waited = [await talk.heard(head) for talk, head in zip(queue, queue_heads, strict=True)]
         back_s = time.monotonic() - began
@@ -166,6 +170,7 @@ def poison(stage: Stage) -> Outcome:
     """A request that kills every engine that reads it; and an engine that dies whenever it is started."""
     program, starts = stage.folder / "engine.py", stage.folder / "starts"
     program.write_text(PROGRAM)
+    starts.touch()
     command = [sys.executable, str(program), "{port}", str(starts)]
     (stage.folder / "welldone.toml").write_text(
         f"[models.fragile]\npreload = true\ncommand = {[*command, 'alive']}\n"
@@ -176,33 +181,27 @@ def poison(stage: Stage) -> Outcome:
         told = [asyncio.run(ask(server, chat("fragile", "poison"))) for _ in range(rounds)]
         after = asyncio.run(ask(server, chat("fragile")))
         deaths = metric(server, RESTARTS)
-        refusals = [asyncio.run(ask(server, chat("dead", stream=False))) for _ in range(rounds * 3)]
+        refusals = [asyncio.run(ask(server, chat("dead", stream=False))) for _ in range(stage.times(5, 0))]
         failed = len(starts.read_text().splitlines())
     is_clear = all(one.status == 503 and b"\r\nretry-after:" in one.head.lower() for one in refusals)
     return Outcome(
         count=len(told) + len(refusals),
         happened=(
-            f"each such request ended {deaths / rounds:g} engines and was told so with {_statuses(told)}; the next one "
-            f"was {after.ending}; an engine that cannot start was tried {failed} times and its clients got "
-            f"{_statuses(refusals)}"
+            f"each such request ended {deaths / rounds:.1f} engines and was told so, and the next one was {after.ending}"
+            + (f"; an engine that cannot start was tried {failed} times, and clients were told so" if refusals else "")
         ),
         figures=(
-            Figure("engines that one request ends", deaths / rounds, most=2),
-            Figure("starts of an engine that cannot start", failed, most=DEATHS * rounds),
+            Figure("engines that one request ends", round(deaths / rounds, 1), most=2),
+            Figure("starts of an engine that cannot start", failed, most=DEATHS),
             Figure("clients without an error and a time to come again", int(not is_clear), most=0),
             Figure("requests lost afterwards", int(after.ending != "whole"), most=0),
         ),
         troubles=tuple(
             f"{one.status} {one.body[-300:].decode(errors='replace')}"
             for one in (*told, *refusals, after)
-            if one.ending != ("whole" if one is after else "refused")
+            if one.ending not in (("whole",) if one is after else ("refused", "error event"))
         ),
     )
-
-
-def _statuses(heard: list[Heard]) -> str:
-    counted = Counter(str(one.status) if one.ending == "refused" else one.ending for one in heard)
-    return ", ".join(sorted(counted))
 
 
 def hostile_requests(stage: Stage) -> Outcome:
@@ -210,7 +209,7 @@ def hostile_requests(stage: Stage) -> Outcome:
     chance = random.Random(stage.seed)
     statuses: Counter[str] = Counter()
     troubles: list[str] = []
-    rounds = stage.times(400, 5)
+    rounds = stage.times(400, 3)
     with _zoo(stage.folder, stage.model) as (server, models):
         for number in range(rounds):
             stage.note(f"{number + 1} of {rounds}: {dict(statuses)}")

@@ -71,7 +71,7 @@ FOREIGN_ABUSES: tuple[Abuse, ...] = (
     _raw("a number without end for Responses", RESPONSES, b'{"input":"hi","temperature":1e999}'),
     _raw("brackets, 1,000,000 deep, for Messages", MESSAGES, b'{"messages":' + b"[" * 10**6),
     # Responses
-    _responses("100,000 items", input=[{"role": "user", "content": "x"}] * 40_000 + [{}] * 9_000),
+    _responses("49,000 items", input=[{"role": "user", "content": "x"}] * 40_000 + [{}] * 9_000),
     _responses("an item that is none", input=[{"type": "shell_call", "command": "rm"}]),
     _responses(
         "5,000 results without calls", input=[{"type": "function_call_output", "call_id": "x", "output": "y"}] * 5000
@@ -93,12 +93,12 @@ FOREIGN_ABUSES: tuple[Abuse, ...] = (
     ),
     _post("four megabytes to count", "/v1/responses/input_tokens", EITHER, input="word " * 800_000),
     # Messages
-    _messages("90,000 turns", messages=[{"role": "user", "content": "x"}] * 40_000),
+    _messages("40,000 turns", messages=[{"role": "user", "content": "x"}] * 40_000),
     _messages("no tokens for Messages", max_tokens=0),
     _messages(
         "20,000 tools", tools=[{"name": f"f{number}", "input_schema": {"type": "object"}} for number in range(20_000)]
     ),
-    _messages("a thousand stops for Messages", stop_sequences=["x"] * 9000),
+    _messages("9,000 stops for Messages", stop_sequences=["x"] * 9000),
     _messages(
         "a schema 40 deep for a tool",
         EITHER,
@@ -141,8 +141,8 @@ FOREIGN_ABUSES: tuple[Abuse, ...] = (
     _lint("a line of three megabytes", "data: " + "x" * 3_000_000, EITHER),
     _lint("a million empty lines", "\n" * 10**6, frozenset((200, 400, 413))),
     _lint(
-        "100,000 choices in one chunk",
-        _CHUNK % ",".join('{"index":%d,"delta":{}}' % number for number in range(40_000)),
+        "40,000 choices in one chunk",
+        _CHUNK % ",".join(f'{{"index":{number},"delta":{{}}}}' for number in range(40_000)),
         EITHER,
     ),
     _lint("an endpoint that is none", "data: {}\n\n", REFUSED, endpoint="../../etc/passwd"),

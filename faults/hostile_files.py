@@ -3,12 +3,14 @@
 import asyncio
 import os
 import random
+import shutil
 import struct
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,7 +34,7 @@ TEMPLATES = {
     "endless-loop": "{% for i in range(2000000000) %}{% for j in range(2000000000) %}{% endfor %}{% endfor %}",
     "long-loop": "{% for i in range(1000000000) %}a{% endfor %}",
     "long-text": "{{ 'a' * 2000000000 }}",
-    "doubling": "{% set ns = namespace(a='aa') %}{% for i in range(40) %}{% set ns.a = ns.a + ns.a %}{% endfor %}{{ ns.a }}",
+    "doubling": "{% set n = namespace(a='aa') %}{% for i in range(40) %}{% set n.a = n.a + n.a %}{% endfor %}{{ n.a }}",
     "recursion": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
     "classes": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
     "nested": "{{ " + "(" * 20000 + "1" + ")" * 20000 + " }}",
@@ -104,10 +106,8 @@ def headers(stage: Stage) -> Outcome:
     model = tiny.chat_model()
     kept: Counter[str] = Counter()
     troubles, longest_s = [], 0.0
-    files = [
-        _write(stage.folder, one) for one, _ in zip(mutants(chance, model), range(stage.times(3000, 60)), strict=False)
-    ]
-    for path in [*files, *_odd_files(stage.folder)]:
+    written = (_write(stage.folder, one) for one in islice(mutants(chance, model), stage.times(3000, 60)))
+    for path in chain(written, _odd_files(stage)):
         began = time.monotonic()
         try:
             read_facts(path)
@@ -117,6 +117,8 @@ def headers(stage: Stage) -> Outcome:
         except Exception as error:  # noqa: BLE001 - whatever it is, it is what is looked for
             troubles.append(f"{path.name}: {error!r}")
         longest_s = max(longest_s, time.monotonic() - began)
+        if path.parent == stage.folder and path.is_file():
+            path.unlink()  # thousands of them would take a gigabyte
     return Outcome(
         count=kept.total() + len(troubles),
         happened=f"{kept['refused']} were refused and {kept['read']} could be read",
@@ -134,42 +136,46 @@ def _write(folder: Path, one: Mutant) -> Path:
     return path
 
 
-def _odd_files(folder: Path) -> list[Path]:
-    """What is no file, or one with holes: 256 MB of nothing, of which all are told to be texts."""
+def _odd_files(stage: Stage) -> list[Path]:
+    """What is no file, or is not there."""
+    folder = stage.folder
     os.mkfifo(folder / "pipe.gguf")
     (folder / "folder.gguf").mkdir()
     (folder / "ring.gguf").symlink_to(folder / "ring.gguf")
-    holes = folder / "holes.gguf"
-    texts = b"\1\0\0\0\0\0\0\0a" + struct.pack("<IIQ", 9, 8, 4 * 2**20)
-    with holes.open("wb") as file:
-        file.write(b"GGUF" + struct.pack("<IQQ", 3, 0, 8) + texts)
-        file.truncate(2**38)
-    return [folder / "pipe.gguf", folder / "folder.gguf", folder / "ring.gguf", holes, Path("/dev/zero"), folder / "no"]
+    odd = [folder / "pipe.gguf", folder / "folder.gguf", folder / "ring.gguf", Path("/dev/zero"), folder / "no"]
+    return odd if stage.is_short else [*odd, _holes(folder)]
+
+
+def _holes(folder: Path) -> Path:
+    """A terabyte of nothing, all of which is told to be texts: what takes longest to read."""
+    path = folder / "holes.gguf"
+    with path.open("wb") as file:
+        file.write(b"GGUF" + struct.pack("<IQQ", 3, 0, 8) + b"\1\0\0\0\0\0\0\0a" + struct.pack("<IIQ", 9, 8, 4 * 2**20))
+        file.truncate(2**40)
+    return path
 
 
 def hostile_files(stage: Stage) -> Outcome:
-    """Engines load them one after the other, beside a model that is well."""
+    """Engines load them one after the other, beside a model that is well.
+
+    A server that finds such a file at its start says so and does not start. So the files are good ones until then.
+    """
     chance = random.Random(stage.seed)
     model = tiny.chat_model()
-    files = [
-        _write(stage.folder, one) for one, _ in zip(mutants(chance, model), range(stage.times(60, 3)), strict=False)
-    ]
-    names = list(TEMPLATES)[: stage.times(len(TEMPLATES), 0)] or ["recursion"]
-    for name in names:
-        told = {**model.metadata, "tokenizer.chat_template": TEMPLATES[name]}
-        files.append(_write(stage.folder, Mutant(f"template-{name}", Gguf(told, model.tensors).data())))
-    with _serving(stage, files) as server, _watching(server) as watched:
+    ill = [*islice(mutants(chance, model), stage.times(60, 3)), *_templates(model, stage)]
+    with _serving(stage, ill) as server, _watching(server) as watched:
         before = memory_of(server.process.pid)
         heard, lost = {}, 0
-        for number, path in enumerate(files):
-            stage.note(f"{number + 1} of {len(files)}: {path.stem}")
-            heard[path.stem] = asyncio.run(ask(server, chat(path.stem, max_tokens=2, stream=False)))
+        for number, one in enumerate(ill):
+            stage.note(f"{number + 1} of {len(ill)}: {one.name}")
+            _write(stage.folder, one)
+            heard[one.name] = asyncio.run(ask(server, chat(one.name, max_tokens=2, stream=False)))
             lost += asyncio.run(ask(server, chat("well", max_tokens=2))).ending != "whole"
         grown = memory_of(server.process.pid) - before
         is_up = server.process.poll() is None
     statuses = Counter(one.status for one in heard.values())
     return Outcome(
-        count=len(files),
+        count=len(ill),
         happened=_told(statuses, watched),
         figures=(
             Figure("servers that fell", int(not is_up), most=0),
@@ -196,11 +202,21 @@ def _is_clear(heard: Heard) -> bool:
     return heard.status == 200 or (400 <= heard.status < 600 and b'"message":"' in heard.body)
 
 
+def _templates(model: Gguf, stage: Stage) -> Iterator[Mutant]:
+    for name in ("unclosed",) if stage.is_short else TEMPLATES:
+        told = {**model.metadata, "tokenizer.chat_template": TEMPLATES[name]}
+        yield Mutant(f"template-{name}", Gguf(told, model.tensors).data())
+
+
 @contextmanager
-def _serving(stage: Stage, files: Sequence[Path]) -> Iterator[Running]:
-    each = f"threads = 1\nparallel = 1\nstart_limit_s = {START_S}\n"
+def _serving(stage: Stage, ill: Sequence[Mutant]) -> Iterator[Running]:
+    """A server that knows all of them, and has loaded the one that is well."""
     tables = [f'[models.well]\nfile = "{stage.model}"\npreload = true\nthreads = 1\n']
-    tables += [f'[models."{path.stem}"]\nfile = "{path}"\nidle_unload_s = 0.1\n{each}' for path in files]
+    for one in ill:
+        path = stage.folder / f"{one.name}.gguf"
+        shutil.copy(stage.model, path)
+        limits = f"threads = 1\nparallel = 1\nidle_unload_s = 0.1\nstart_limit_s = {START_S}\n"
+        tables.append(f'[models.{one.name}]\nfile = "{path}"\n{limits}')
     (stage.folder / "welldone.toml").write_text("".join(tables))
     with serving(["--first-byte", str(FIRST_S), "--idle", "2"], folder=stage.folder) as server:
         yield server

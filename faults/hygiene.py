@@ -32,8 +32,6 @@ class Saying(NamedTuple):
     name: str
     said: bytes
     right: tuple[int, ...] = NO
-    is_last: bool = True
-    """Whether the server must hang up after it, since it cannot know where the next request begins."""
 
 
 def lines(first: str, *more: str, host: str | None = HOST) -> bytes:

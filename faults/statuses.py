@@ -1,4 +1,4 @@
-"""Whatever an upstream may answer: what the client is told of it, in bytes and by the official client."""
+"""Whatever an upstream may answer: what the client is told of it."""
 
 import asyncio
 import json
@@ -11,9 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
-import openai
-from openai import AsyncOpenAI
-from openai.types.chat import ChatCompletionMessageParam
 
 from faults.asking import CHAT, Heard, chat, post, say
 from faults.case import Case, Figure, Outcome, Stage
@@ -78,13 +75,10 @@ def _table(name: str, url: str, limit_s: float) -> str:
     return f'[upstreams."{name}"]\nurl = "{url}"\nkey = "{KEY}"\nmodels = ["{name}"]\nprobe_s = 0\n{limits}\n'
 
 
-# In bytes.
-
-
 def answer(stage: Stage) -> Outcome:
     """Every fault, streamed and whole."""
     with behind(stage) as here:
-        names = [name for name in EXPECTED if name != BOMB] * stage.times(10, 1)
+        names = [name for name in EXPECTED if name != BOMB] * stage.times(5, 1)
         told = asyncio.run(_ask_all(stage, here, [(name, is_stream) for name in names for is_stream in FORMS]))
         before = _restart_peak(here.server)
         told += asyncio.run(_ask_all(stage, here, [(BOMB, is_stream) for is_stream in FORMS]))
@@ -189,71 +183,6 @@ def _peak(server: Running) -> int:
     return int(found[1]) * 1024
 
 
-# By the official client, which takes a stream without an end for a whole answer.
-
-MESSAGES: list[ChatCompletionMessageParam] = [{"role": "user", "content": TEXT}]
-
-
-def raise_errors(stage: Stage) -> Outcome:
-    """Every fault again, and what a program sees that uses OpenAI's client."""
-    with behind(stage) as here:
-        seen = asyncio.run(_use_all(stage, here))
-    kinds = Counter(kind for *_, kind in seen)
-    wrong = [
-        f"{name}, {'streamed' if is_stream else 'whole'}: {kind}"
-        for name, is_stream, kind in seen
-        if (kind == "an answer") != (Told(name, is_stream, "").expected == "whole") or kind == "a silent end"
-    ]
-    return Outcome(
-        len(seen),
-        "openai for Python gave its user " + ", ".join(f"{kind} ({kinds[kind]})" for kind in sorted(kinds)),
-        (
-            Figure("silent ends", kinds["a silent end"], most=0),
-            Figure("errors where an answer was possible, or answers in spite of an error", len(wrong), most=0),
-        ),
-        tuple(wrong),
-    )
-
-
-async def _use_all(stage: Stage, here: Behind) -> list[tuple[str, bool, str]]:
-    waiting = [(name, is_stream) for name in EXPECTED for is_stream in FORMS] * stage.times(5, 1)
-    seen: list[tuple[str, bool, str]] = []
-
-    async def use_next(client: AsyncOpenAI) -> None:
-        while waiting:
-            name, is_stream = waiting.pop()
-            seen.append((name, is_stream, await _use(client, name, is_stream=is_stream)))
-            stage.note(f"{len(seen)} asked, {len(waiting)} to go")
-
-    made = AsyncOpenAI(api_key=here.server.key, base_url=here.server.url, max_retries=0)
-    async with made as client, asyncio.TaskGroup() as group:
-        for _ in range(AT_ONCE):
-            group.create_task(use_next(client))
-    return seen
-
-
-async def _use(client: AsyncOpenAI, name: str, *, is_stream: bool) -> str:
-    """What a program gets: an answer, a kind of exception, or an end that looks like an answer's and is none."""
-    try:
-        said = await (_streamed(client, name) if is_stream else _whole(client, name))
-    except openai.OpenAIError as error:
-        return type(error).__name__
-    return "an answer" if said == TEXT else "a silent end"
-
-
-async def _streamed(client: AsyncOpenAI, name: str) -> str:
-    said = ""
-    async with await client.chat.completions.create(model=name, messages=MESSAGES, stream=True) as stream:
-        async for chunk in stream:
-            said += "".join(choice.delta.content or "" for choice in chunk.choices)
-    return said
-
-
-async def _whole(client: AsyncOpenAI, name: str) -> str | None:
-    reply = await client.chat.completions.create(model=name, messages=MESSAGES)
-    return reply.choices[0].message.content
-
-
 CASES = (
     Case(
         "statuses",
@@ -261,5 +190,4 @@ CASES = (
         "`welldone mock`",
         answer,
     ),
-    Case("error-through", "the same faults, heard by OpenAI's client for Python", raise_errors),
 )

@@ -39,7 +39,10 @@ class Client:
     async def ask(self, wish: Wish) -> Heard:
         """All that is heard of a request."""
         heard, body = Heard(), bytearray()
-        reader, writer = await self._connect(wish)
+        try:
+            reader, writer = await self._connect(wish)
+        except (ConnectionError, TimeoutError):
+            return heard
         is_kept = False
         try:
             async with asyncio.timeout(LIMIT_S):

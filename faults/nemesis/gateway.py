@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import takewhile
@@ -12,7 +13,7 @@ from faults.nemesis import dialects
 from faults.nemesis.client import Client
 from faults.nemesis.mischief import Life, Nemesis
 from faults.nemesis.order import Json
-from faults.nemesis.tally import Tally
+from faults.nemesis.tally import Tally, check_alive
 from faults.nemesis.toxics import Proxy
 from faults.nemesis.wish import UPSTREAMS, Wish, draw
 from tests.live.faults import children, files_of, metric
@@ -29,12 +30,18 @@ _REST_LIMIT_S = 30.0
 
 def one(stage: Stage) -> Outcome:
     """One process."""
-    return asyncio.run(_run(stage, seconds=stage.times(20 * 60, 2), options=()))
+    return _play(stage, stage.times(20 * 60, 2))
 
 
 def workers(stage: Stage) -> Outcome:
     """Two processes behind one port."""
-    return asyncio.run(_run(stage, seconds=stage.times(3 * 60, 2), options=("--workers", "2")))
+    return _play(stage, stage.times(3 * 60, 2), "--workers", "2")
+
+
+def _play(stage: Stage, seconds: float, *options: str) -> Outcome:
+    if sys.platform != "linux":
+        return Outcome(not_run="processes are looked at as Linux shows them")
+    return asyncio.run(_run(stage, seconds=seconds, options=options))
 
 
 async def _run(stage: Stage, *, seconds: float, options: tuple[str, ...]) -> Outcome:
@@ -45,17 +52,18 @@ async def _run(stage: Stage, *, seconds: float, options: tuple[str, ...]) -> Out
             files = {pid: files_of(pid) for pid in pids}
             nemesis = Nemesis(lives, stage.seed, most_s=stage.times(6000, 1000) / 1000)
             await _rage(stage, server, tally, nemesis, seconds)
+            check_alive(server)
             rest_s, in_flight = await _rest(server, lives)
             for life in lives.values():
                 await life.proxy.down()
             left = await _files_left(files)
-            is_alive = server.process.poll() is None
+            check_alive(server)
         said = mistakes(server.log.all)
     troubles = [*tally.troubles, *tally.late(), *said]
     faults = sum(nemesis.done.values())
     return Outcome(
         count=tally.requests,
-        happened=_happened(tally, faults, is_alive=is_alive),
+        happened=_happened(tally, nemesis),
         figures=(
             *tally.figures(),
             Figure("faults done to upstreams", faults, least=1),
@@ -66,13 +74,14 @@ async def _run(stage: Stage, *, seconds: float, options: tuple[str, ...]) -> Out
             Figure("files left open", left, most=0),
             Figure("mistakes of the server in its log", len(said), most=0),
         ),
-        troubles=tuple(f"{words} (seed {stage.seed})" for words in troubles),
+        troubles=tuple(f"{words} (--only nemesis --seed {stage.seed})" for words in troubles),
     )
 
 
-def _happened(tally: Tally, faults: int, *, is_alive: bool) -> str:
+def _happened(tally: Tally, nemesis: Nemesis) -> str:
     found = len(tally.troubles) + len(tally.late())
-    return f"{faults} faults; {tally.ends}; {found} violations; the server {'runs on' if is_alive else 'is gone'}"
+    kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(nemesis.done.items()))
+    return f"upstreams suffered {kinds}; requests ended {tally.ends}; {found} violations; the server runs on"
 
 
 def mistakes(log: Sequence[str]) -> list[str]:
@@ -129,21 +138,20 @@ async def _rage(stage: Stage, server: Running, tally: Tally, nemesis: Nemesis, s
     try:
         async with asyncio.TaskGroup() as group:
             for number in range(stage.times(50, 10)):
-                group.create_task(_client(stage.seed, number, server.port, tally, until))
+                group.create_task(_client(stage.seed, number, server, tally, until))
     finally:
-        raging.cancel()
+        nemesis.calm()
         telling.cancel()
-        await asyncio.wait({raging, telling})
-    if not raging.cancelled():
-        raging.result()
+        await asyncio.gather(raging, telling, return_exceptions=True)
+    raging.result()
 
 
-async def _client(seed: int, number: int, port: int, tally: Tally, until: float) -> None:
+async def _client(seed: int, number: int, server: Running, tally: Tally, until: float) -> None:
     keys = list(_KEYS.values())
-    client = Client(port, keys[number % len(keys)], tally.moments, _body)
+    client = Client(server.port, keys[number % len(keys)], tally.moments, _body)
     asked = 0
     try:
-        while asyncio.get_running_loop().time() < until:
+        while asyncio.get_running_loop().time() < until and server.process.poll() is None:
             wish = draw(seed, number, asked)
             asked += 1
             tally.ended(wish, await client.ask(wish))

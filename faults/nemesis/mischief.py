@@ -5,7 +5,9 @@ import os
 import signal
 import sys
 from collections import Counter
-from contextlib import AsyncExitStack
+from collections.abc import Mapping
+from contextlib import AsyncExitStack, suppress
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Self
@@ -13,7 +15,6 @@ from typing import Self
 import msgspec
 
 from faults.nemesis.toxics import KINDS, Kind, Proxy
-from faults.nemesis.wish import UPSTREAMS
 
 LIMIT_S = 120.0
 """No process takes that long to start, also on a busy machine."""
@@ -26,19 +27,17 @@ class Fault(msgspec.Struct, frozen=True):
     """Something done to an upstream for a while."""
 
     kind: str
-    upstream: str
     after_s: float
     """How long all is left alone before."""
     lasts_s: float
 
 
-def draw(seed: int, number: int, most_s: float) -> Fault:
-    """The fault of this number."""
-    random = Random(f"{seed}/fault/{number}")
+def draw(seed: int, upstream: str, number: int, most_s: float) -> Fault:
+    """The fault of this number at this upstream. It is well for longer than it is ill, most of the time."""
+    random = Random(f"{seed}/{upstream}/{number}")
     return Fault(
         kind=random.choice((*PROCESS_FAULTS, *PROCESS_FAULTS, *KINDS)),
-        upstream=random.choice(UPSTREAMS),
-        after_s=round(random.uniform(0.0, most_s / 2), 3),
+        after_s=round(random.uniform(0.0, most_s * 2), 3),
         lasts_s=round(random.uniform(most_s / 10, most_s), 3),
     )
 
@@ -85,26 +84,35 @@ class Life:
 
 
 class Nemesis:
-    """Does one fault after the other, until it is cancelled; then all is well again."""
+    """Does one fault after the other to each upstream, until it is calmed; then all is well again."""
 
-    def __init__(self, lives: dict[str, Life], seed: int, most_s: float) -> None:
+    def __init__(self, lives: Mapping[str, Life], seed: int, most_s: float) -> None:
         self.done: Counter[str] = Counter()
         self._lives = lives
         self._seed = seed
         self._most_s = most_s
+        self._calmed = asyncio.Event()
+
+    def calm(self) -> None:
+        """It is enough. It is not cancelled: an upstream that is about to start again must have started."""
+        self._calmed.set()
 
     async def rage(self) -> None:
-        """Until cancelled."""
-        number = 0
-        while True:
-            fault = draw(self._seed, number, self._most_s)
-            number += 1
-            await asyncio.sleep(fault.after_s)
-            self.done[fault.kind] += 1
-            await self._do(fault)
+        """Until calmed."""
+        async with asyncio.TaskGroup() as group:
+            for name, life in self._lives.items():
+                group.create_task(self._harm(name, life))
 
-    async def _do(self, fault: Fault) -> None:
-        life = self._lives[fault.upstream]
+    async def _harm(self, name: str, life: Life) -> None:
+        for number in count():
+            fault = draw(self._seed, name, number, self._most_s)
+            await self._wait(fault.after_s)
+            if self._calmed.is_set():
+                return
+            self.done[fault.kind] += 1
+            await self._do(fault, life)
+
+    async def _do(self, fault: Fault, life: Life) -> None:
         async with AsyncExitStack() as stack:
             if fault.kind == "kill":
                 stack.push_async_callback(life.start)
@@ -117,4 +125,10 @@ class Nemesis:
                 life.signal(signal.SIGUSR1)
             else:
                 await stack.enter_async_context(life.proxy.ill(_TOXICS[fault.kind]))
-            await asyncio.sleep(fault.lasts_s)
+            await self._wait(fault.lasts_s)
+
+    async def _wait(self, seconds: float) -> None:
+        """So long, or until calmed."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._calmed.wait()

@@ -9,7 +9,6 @@ Json: TypeAlias = dict[str, Any]
 
 MARKER = re.compile(rb"m\d{8}(?!\d)")
 """The name of a request, wherever it stands in the bytes of one."""
-MARKER_BYTES = 9
 SIGN = "✓"
 """Of three bytes, so that a character that was cut apart shows."""
 

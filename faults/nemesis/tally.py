@@ -6,6 +6,7 @@ from itertools import count
 from faults.case import Figure
 from faults.nemesis.history import ENDINGS, Heard, violations
 from faults.nemesis.wish import Wish
+from tests.live.server import Running
 
 
 class Tally:
@@ -54,3 +55,8 @@ class Tally:
         """The endings, and that none was wrong."""
         counted = tuple(Figure(f"ended: {name}", self.endings[name]) for name in ENDINGS if name != "broken")
         return (*counted, Figure("violations", len(self.troubles) + len(self.late()), most=0))
+
+
+def check_alive(server: Running) -> None:
+    """The server must have outlived it all: else there is nothing more to measure."""
+    assert server.process.poll() is None, "the server is gone:\n" + "\n".join(server.log.all[-20:])

@@ -11,12 +11,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Literal, Self, TypeAlias, get_args
 
-from faults.nemesis.order import MARKER, MARKER_BYTES
+from faults.nemesis.order import MARKER
 
 Kind: TypeAlias = Literal["latency", "down", "bandwidth", "slow_close", "timeout", "reset_peer", "slicer", "limit_data"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _READ_BYTES = 65536
+_CONNECT_S = 10.0
+"""More than any upstream is stopped for."""
 _SLICE_BYTES = 11  # less than any frame
 _SLICE_PAUSE_S = 0.001
 _SLICES = 64  # of one read: a long one would take minutes
@@ -98,7 +100,7 @@ class Proxy:
         self._tasks.add(task)
         try:
             await self._pass(reader, writer)
-        except (_CutError, ConnectionError) as error:
+        except (_CutError, ConnectionError, TimeoutError) as error:
             if not isinstance(error, _CutError) or error.is_rude:
                 _reset(writer)
         except asyncio.CancelledError:
@@ -109,9 +111,15 @@ class Proxy:
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Pass both ways until one side has ended."""
+        first = await reader.read(_READ_BYTES)
+        self._note(
+            first
+        )  # now: an upstream that is stopped may let us wait for a connection until nobody asks any more
         if self.behind is None:
             raise ConnectionRefusedError
-        inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", self.behind)
+        async with asyncio.timeout(_CONNECT_S):
+            inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", self.behind)
+        inner_writer.write(first)
         there = asyncio.create_task(self._pass_request(reader, inner_writer))
         back = asyncio.create_task(self._pass_answer(inner_reader, writer))
         try:
@@ -124,14 +132,15 @@ class Proxy:
         if not back.cancelled():
             back.result()
 
+    def _note(self, data: bytes) -> None:
+        """Whose request it is. The gateway sends a request in one piece, and ours are shorter than a read."""
+        for found in MARKER.finditer(data):
+            self._asked(found[0].decode())
+
     async def _pass_request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        rest = b""
         with suppress(ConnectionError):  # who lost it there hears that on the way back
             while data := await reader.read(_READ_BYTES):
-                seen = rest + data
-                for found in MARKER.finditer(seen):
-                    self._asked(found[0].decode())
-                rest = seen[1 - MARKER_BYTES :]  # less than a marker: none is seen twice
+                self._note(data)
                 writer.write(data)
                 await writer.drain()
 

@@ -113,8 +113,8 @@ def test_a_seed_draws_the_same_and_all_there_is() -> None:
     assert {one.wrong for one in drawn} == {"", *wish.WRONG}
     assert {one.order.shape for one in drawn} == set(SHAPES)
     assert {one.order.fault for one in drawn} == {"", *FAULT_NAMES}
-    faults = [mischief.draw(7, number, 1.0) for number in SEEDS]
-    assert faults == [mischief.draw(7, number, 1.0) for number in SEEDS]
+    faults = [mischief.draw(7, "a", number, 1.0) for number in SEEDS]
+    assert faults == [mischief.draw(7, "a", number, 1.0) for number in SEEDS]
     assert {fault.kind for fault in faults} == {*mischief.PROCESS_FAULTS, *KINDS}
 
 

@@ -86,7 +86,7 @@ def test_a_request_whose_engine_dies_before_its_first_word_is_asked_again(crashi
 
 
 def test_an_engine_that_stands_still_is_ended_and_the_next_one_answers(tiny_model: Path) -> None:
-    with small(tiny_model, "--idle", "0.5", "--first-byte", "5") as server, engine_of(server) as engine:
+    with small(tiny_model, "--idle", "1", "--first-byte", "5") as server, engine_of(server) as engine:
         with begin(server, max_tokens=LONG) as line:
             line.wait(rb'"content":"[^"]')
             engine.hold()

@@ -67,12 +67,8 @@ READERS: dict[str, tuple[Body, Callable[[Body], object]]] = {
     "OllamaChatRequest": ({"messages": HELLO}, lambda body: _chat(read_ollama_chat(body))),
     "OllamaGenerateRequest": ({"prompt": "hi"}, lambda body: _chat(read_ollama_generate(body))),
 }
-WITH: dict[str, Body] = {
-    "top_logprobs": {"logprobs": True},
-    "best_of": {"n": None},
-}
+BESIDE: dict[tuple[str, str], Body] = {("ChatRequest", "top_logprobs"): {"logprobs": True}}
 """What a field needs beside it."""
-NEEDED = {("ResponseRequest", "top_logprobs"): {}, ("CompletionRequest", "logprobs"): {}}
 
 
 def takes(component: str, body: Body) -> bool:
@@ -121,9 +117,8 @@ def _edges(schema: Any) -> Iterator[tuple[object, object]]:  # noqa: ANN401 - wh
 def test_a_value_at_its_limit_is_taken_and_one_beyond_is_not(
     component: str, name: str, at: object, beyond: object
 ) -> None:
-    beside = NEEDED.get((component, name), WITH.get(name, {}))
-    body = {**READERS[component][0], **beside}
-    if name == "best_of":
+    body = {**READERS[component][0], **BESIDE.get((component, name), {})}
+    if name == "best_of":  # as many as answers, or none
         body["n"] = at
     assert fits(component, {**body, name: at})
     assert takes(component, {**body, name: at})
@@ -141,6 +136,14 @@ ODD: tuple[Any, ...] = (
     *([{"role": "user", "content": "a"}], [{"role": "user", "content": None}], [{"role": "user", "content": []}]),
     *([{"role": "user", "content": "a", "name": 5}], [{"role": "assistant", "refusal": "a"}], [{"role": "a"}]),
     *([{"role": "assistant", "content": "a", "tool_calls": ""}], [{"role": "tool", "content": "a"}]),
+    *(
+        [{"id": "a"}],
+        [{"type": "reasoning"}],
+        [{"type": "reasoning", "id": 5}],
+        [{"type": "function_call", "name": "a"}],
+    ),
+    *([{"role": "user", "content": [{"type": "text", "text": "a"}]}], [{"role": "user", "content": [{"type": "a"}]}]),
+    *([{"role": "assistant", "content": [{"type": "redacted_thinking"}]}, {"role": "user", "content": "a"}],),
 )
 """Right for one field, and wrong for others."""
 

@@ -43,6 +43,7 @@ ENDPOINTS = frozenset(
         "models",
         "moderations",
         "ollama",
+        "openapi",
         "page",
         "pooling",
         "props",

@@ -19,7 +19,9 @@ CALLS_LIMIT = 1024
 """Calls in one choice; OpenAI's clients allow 128."""
 _NAME_LIMIT = 1024  # characters; OpenAI allows 64
 _PLACEHOLDER = "{}"
+_SIGNS = '{}[]"'
 _SIGNIFICANT = re.compile(r'[{}\[\]"\\]')
+_STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 
 
 class JsonEnd:
@@ -33,23 +35,19 @@ class JsonEnd:
         self._skip = 0  # characters to pass over: one behind a backslash
 
     def feed(self, text: str) -> None:
-        """Read on."""
-        place = self._skip
-        self._skip = 0
-        while found := _SIGNIFICANT.search(text, place):
-            sign, place = found[0], found.end()
-            if sign == '"':
-                self._in_string = not self._in_string
-                self.is_whole = self._depth == 0 and not self._in_string
-            elif self._in_string:
-                place += sign == "\\"
-            elif sign in "{[":
-                self._depth += 1
-                self.is_whole = False
-            elif sign in "}]":
-                self._depth -= 1
-                self.is_whole = self._depth == 0
-        self._skip = max(0, place - len(text))
+        """Read on. No loop in Python: a megabyte of brackets would hold up all other streams."""
+        if not _SIGNIFICANT.search(text, self._skip):
+            self._skip = max(0, self._skip - len(text))
+            return
+        rest = ('"' if self._in_string else "") + text[self._skip :]
+        plain = _STRING.sub('"', rest + " ")  # a string that is still open takes the space too
+        self._in_string = plain[-1] == '"'
+        slashes = len(rest) - len(rest.rstrip("\\"))
+        self._skip = slashes % 2 if self._in_string else 0
+        self._depth += plain.count("{") + plain.count("[") - plain.count("}") - plain.count("]")
+        last = max(plain.rfind(sign) for sign in _SIGNS)
+        if last >= 0:
+            self.is_whole = self._depth == 0 and not self._in_string and plain[last] not in "{["
 
     @property
     def is_open(self) -> bool:

@@ -12,6 +12,7 @@ from welldone.serve.openapi.kinds import (
     needed,
     number,
     one_of,
+    ref,
     string,
     table,
     words,
@@ -24,13 +25,13 @@ from welldone.serve.requests.table import ROWS, Field
 from welldone.wire.events import Json
 
 _MODEL = string(sampling.MODEL_LENGTH)
-_BLOCKS = one_of(TEXT, {"type": "array", "items": needed(table({"type": TEXT}, "type"))})
-_BLOCKS_OR_NOTHING = {"anyOf": [*_BLOCKS["anyOf"], {"type": "null"}]}
+_BLOCKS = one_of(TEXT, {"type": "array", "items": ref("AnthropicBlock")})
+_TEXTS = one_of(TEXT, {"type": "array", "items": ref("AnthropicText")}, {"type": "null"})
 _TOOLS = needed(table())
 _NAMES = array(needed(string(responses.VALUE_LIMIT, 1)), len(responses.INCLUDED))
 
 _RESPONSES: Json = {
-    "input": one_of(TEXT, array(needed(table({"id": MAYBE_TEXT})), items.ITEMS_LIMIT)),
+    "input": one_of(TEXT, array(ref("ResponseItem"), items.ITEMS_LIMIT)),
     "instructions": MAYBE_TEXT,
     "previous_response_id": string(responses.VALUE_LIMIT),
     "store": BOOLEAN,
@@ -71,7 +72,7 @@ _ANTHROPIC: Json = {
             table({"role": needed(words(blocks.ROLES)), "content": _BLOCKS}, "role", "content"),
         ),
     },
-    "system": _BLOCKS_OR_NOTHING,
+    "system": _TEXTS,
     "stream": BOOLEAN,
     "stop_sequences": array(needed(string(sampling.STOP_LENGTH, 1)), sampling.STOPS_LIMIT),
     "temperature": number(0, 1),
@@ -156,7 +157,38 @@ _DETOKENIZE = needed(
 )
 _LOADING = needed(table({"model": _MODEL, "force": BOOLEAN}))
 
+_SOURCE = needed(table({"type": TEXT}, "type"))
+
+
+def _item(kind: str, **members: Json) -> Json:
+    """An item of a response's input."""
+    return needed(table({"id": MAYBE_TEXT, "type": {"const": kind}, **members}, "type", *members))
+
+
+def _block(kind: str, **members: Json) -> Json:
+    """A content block of Anthropic's."""
+    return needed(table({"type": {"const": kind}, **members}, "type", *members))
+
+
 COMPONENTS: Json = {
+    "AnthropicText": _block("text", text=TEXT),
+    "AnthropicBlock": one_of(
+        ref("AnthropicText"),
+        _block("image", source=_SOURCE),
+        _block("document", source=_SOURCE),
+        _block("search_result", title=TEXT, source=TEXT, content=_BLOCKS),
+        _block("tool_result", tool_use_id=TEXT),
+        _block("tool_use", id=TEXT, name=TEXT, input=needed(table())),
+        _block("thinking", thinking=TEXT),
+        _block("redacted_thinking"),
+    ),
+    "ResponseItem": one_of(
+        needed(table({"id": MAYBE_TEXT, "type": words(("message",)), "role": needed(words(items.ROLES))}, "role")),
+        _item("function_call", call_id=TEXT, name=TEXT, arguments=TEXT),
+        _item("function_call_output", call_id=TEXT, output=one_of(TEXT, {"type": "array"})),
+        _item("reasoning"),
+        needed(table({"id": TEXT, "type": words(("item_reference",))}, "id")),
+    ),
     "ChatRequest": chats.body("chat"),
     "CompletionRequest": chats.body("completions"),
     "ResponseRequest": _responses(),

@@ -1,0 +1,47 @@
+"""A machine that is full now: what cannot be started for that reason is tried again, and else it is not."""
+
+import asyncio
+import errno
+from pathlib import Path
+
+import pytest
+
+from tests.engines.fleets import SCRIPTED, command, run
+from welldone.engines.errors import EngineError
+from welldone.engines.gguf import GgufError, read_facts
+from welldone.engines.plan import make_plan
+from welldone.engines.process import Process
+
+CODES = pytest.mark.parametrize(
+    ("code", "is_permanent"),
+    [(errno.EMFILE, False), (errno.ENFILE, False), (errno.ENOMEM, False), (errno.EACCES, True)],
+)
+
+
+@CODES
+def test_a_file_that_cannot_be_opened(
+    code: int, is_permanent: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(code, "no")
+
+    file = tmp_path / "model.gguf"
+    file.write_bytes(b"GGUF")
+    monkeypatch.setattr(Path, "open", fail)
+    with pytest.raises(GgufError) as caught:
+        read_facts(file)
+    assert caught.value.is_permanent == is_permanent
+
+
+@CODES
+def test_a_program_that_cannot_be_started(
+    code: int, is_permanent: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        raise OSError(code, "no")
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", fail)
+    plan = make_plan(command(*SCRIPTED), models=tmp_path, sockets=tmp_path, environment={})
+    with pytest.raises(EngineError) as caught:
+        run(Process.start(plan, within_s=1.0))
+    assert caught.value.is_permanent == is_permanent

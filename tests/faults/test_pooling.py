@@ -1,0 +1,121 @@
+"""What the plan found of connections and memory, each by the smallest thing that shows it."""
+
+import asyncio
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from faults.asking import LIMIT_S, ask, chat
+from faults.connections import Fickle
+from faults.light import Desk, between, upstream
+from tests.net.aio import run
+from tests.serve.gateways import gateway
+from welldone.engines.scripts import HELLO
+from welldone.net.address import Address
+from welldone.net.inbound import Call
+from welldone.net.outbound import fetch
+from welldone.net.pool import Pool
+from welldone.serve.answers import Answer
+from welldone.serve.backends import Seat
+from welldone.serve.generate import Order
+from welldone.serve.relay import Relay
+from welldone.serve.troubles import ERROR_LIMIT_BYTES
+from welldone.wire.pipe import Pipe
+
+MESSAGES = {"messages": [{"role": "user", "content": "hi"}]}
+ASKED: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": MESSAGES,
+    "/v1/responses": {"input": "hi"},
+    "/v1/messages": {**MESSAGES, "max_tokens": 4},
+    "/api/chat": MESSAGES,
+}
+OURS = (Answer, Pipe, Order)
+"""What a request is made of: each holds its text."""
+
+
+def test_who_asks_again_gets_a_connection_that_nobody_had() -> None:
+    async def work() -> list[int]:
+        desk, counts, pool = Desk(), list[int](), Pool()
+        async with upstream(desk) as port:
+            for is_fresh in (False, False, True):
+                await fetch(Address(port=port), "POST", "/", within_s=LIMIT_S, home=pool, is_fresh=is_fresh)
+                counts.append(len(desk.open))
+            await pool.close()
+        return counts
+
+    assert run(work()) == [1, 1, 2]
+
+
+def test_each_choice_may_meet_a_dead_connection(tmp_path: Path) -> None:
+    choices = 4
+
+    async def work() -> list[str]:
+        desk = Desk()
+        async with upstream(desk, Fickle) as port, between(tmp_path, port, each={"n": "each"}) as server:
+            # The first makes the connections, and the second finds them all dead.
+            return [(await ask(server, chat("resets", stream=False, n=choices))).ending for _ in range(2)]
+
+    assert run(work()) == ["whole", "whole"]
+
+
+def test_what_comes_before_the_stream_is_open_is_bounded() -> None:
+    log: list[str] = []
+
+    async def work() -> None:
+        stream = SimpleNamespace(is_congested=False, write=lambda data: log.append(f"write {len(data)}"))
+
+        async def open_stream(headers: dict[str, str], *, status: int) -> SimpleNamespace:
+            log.append("open")
+            return stream
+
+        async def end() -> None:
+            log.append("end")
+
+        stream.end = end
+        relay = Relay(cast("Call", SimpleNamespace(headers={}, open=open_stream)), {}, write_s=30.0)
+
+        def resume() -> None:
+            log.append("resume")
+            relay.end(None)
+
+        def flood() -> None:
+            relay.head(200, {})
+            relay.data(b"w" * ERROR_LIMIT_BYTES)
+
+        async def begin(*_: object, **__: object) -> SimpleNamespace:
+            asyncio.get_running_loop().call_soon(flood)
+            return SimpleNamespace(pause=lambda: log.append("pause"), resume=resume, close=lambda: None)
+
+        seat = SimpleNamespace(address=None, send=begin, first_byte_s=30.0, idle_s=30.0)
+        assert await relay.run(cast("Seat", seat), "POST", "/x", body=b"", content_type="x") is None
+
+    run(work())
+    # The first pause is at once; the second one is the task's own, which wakes later.
+    assert log == ["pause", "pause", "open", f"write {ERROR_LIMIT_BYTES}", "resume", "end"]
+
+
+@pytest.fixture
+def by_counting() -> Iterator[None]:
+    """Memory is freed only as counts of references free it."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("by_counting")
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("path", ASKED)
+def test_an_answer_is_gone_with_its_reply(tmp_path: Path, path: str, stream: bool) -> None:
+    async def work() -> tuple[int, list[str]]:
+        async with gateway(tmp_path, [HELLO]) as server:
+            reply = await server.ask({"model": "m", "stream": stream, **ASKED[path]}, path)
+            for _ in range(20):  # the turns of the loop in which tasks end
+                await asyncio.sleep(0)
+            return reply.status, [type(one).__name__ for one in gc.get_objects() if isinstance(one, OURS)]
+
+    assert run(work()) == (200, [])
