@@ -25,7 +25,11 @@ PIECE = says("w" * TEXT_BYTES)
 HELD_MB = 40
 """What the system itself may keep on the way, for those who do not read: up to 6 MB at each end of a connection, and
 twice as much where it reckons with what it needs for itself."""
-GROWTH_MB = 1.0
+EACH_MB, GROWTH_MB = 1.0, 4.0
+"""Of each client that does not read, and of a single stream while much passes: pieces of 256 KB are read, and are there
+some times over until they are sent."""
+UNREAD = 8
+"""Clients at once that do not read, for what each of them costs."""
 READ_BYTES = 256 * KB
 LOOK_BYTES = 8 * MB
 QUIET_S = 0.3
@@ -126,6 +130,8 @@ async def _slow_reader(stage: Stage) -> Outcome:
         for number in range(stage.times(WARM_ROUNDS, 0) + 1):
             stage.note("reading late" if number == WARM_ROUNDS else "warming up")
             reads = [await _read_late(desk, server, way, offered * MB) for way in ways]
+        stage.note(f"{UNREAD} do not read")
+        each_mb = max([await _unread(desk, server, way) for way in ways])
     async with (
         upstream(desk, Offering) as port,
         between(stage.folder, port, options=["--write", str(WRITE_S)]) as server,
@@ -140,12 +146,13 @@ async def _slow_reader(stage: Stage) -> Outcome:
         f" all of it in the end, and {cut:g} of {len(ways)} that never read were cut"
     )
     figures = (
-        Figure("memory, growth", growth, "MB", most=GROWTH_MB, is_timing=True),
+        Figure("memory of each that does not read", each_mb, "MB", most=EACH_MB, is_timing=True),
+        Figure("growth while all of it passes", growth, "MB", most=GROWTH_MB, is_timing=True),
         Figure("taken from the upstream unread", held, "MB", most=HELD_MB),
         Figure("whole in the end", whole, f"of {len(ways)}", least=len(ways)),
         Figure("cut at the limit", cut, f"of {len(ways)}", least=len(ways)),
     )
-    return Outcome(2 * len(ways), happened, figures, tuple(troubles))
+    return Outcome((2 + UNREAD) * len(ways), happened, figures, tuple(troubles))
 
 
 @asynccontextmanager
@@ -179,6 +186,19 @@ async def _read_late(desk: Desk, server: Running, way: Way, offered_bytes: int) 
     # Each way has frames of its own: what is the same in all is the text.
     read.is_whole = last == way.end and heard >= offered_bytes * TEXT_BYTES / len(PIECE)
     return read
+
+
+async def _unread(desk: Desk, server: Running, way: Way) -> float:
+    """MB that each of some clients costs that do not read."""
+    base, before = memory_of(server.process.pid), desk.sent_bytes
+    async with AsyncExitStack() as stack:
+        for _ in range(UNREAD):
+            await stack.enter_async_context(_asked(server, way))
+        await settled(lambda: desk.running, UNREAD)
+        await _quiet(desk, before)
+        grown = memory_of(server.process.pid) - base
+    await settled(lambda: desk.running)
+    return grown / UNREAD / MB
 
 
 async def _quiet(desk: Desk, before: int) -> None:

@@ -89,7 +89,7 @@ def _outcome(stage: Stage, server: Running, checks: tuple[str, ...]) -> Outcome:
     failed = sum(one["count"] for one in report.failures if one["type"] == SERVER_ERROR)
     others = sum(one["count"] for one in report.failures if one["type"] != SERVER_ERROR)
     alive = server.process.poll() is None
-    said = "every reply fitted the document" if not wrong else f"{len(wrong)} kinds of replies did not fit the document"
+    said = "every reply fitted the document" if not wrong else f"replies of {len(wrong)} kinds did not fit the document"
     return Outcome(
         count=cases,
         happened=f"{said}, and the server {'went on' if alive else 'ended'}",
@@ -136,7 +136,7 @@ def _run(stage: Stage, server: Running, folder: Path, checks: tuple[str, ...]) -
     written = folder / "report.json"
     command = [str(HOME / "bin" / "schemathesis"), "run", "openapi.json", "--url", server.url]
     command += ["--header", f"Authorization: Bearer {server.key}", "--checks", ",".join(checks)]
-    command += ["--seed", str(stage.seed), "--max-examples", str(stage.times(60, 1)), "--no-shrink"]
+    command += ["--seed", str(stage.seed), "--max-examples", str(stage.times(30, 1)), "--no-shrink"]
     command += ["--phases", "fuzzing" if stage.is_short else "coverage,fuzzing", "--continue-on-failure"]
     command += ["--report", "json", "--report-json-path", str(written), "--suppress-health-check", "all"]
     with (folder / "said.txt").open("wb") as said:
@@ -158,5 +158,5 @@ def _run(stage: Stage, server: Running, folder: Path, checks: tuple[str, ...]) -
 
 CASES = (
     Case("schemas", "requests made from the OpenAPI document (schemathesis), to a local model", local),
-    Case("schemas-gateway", "the same, through the gateway", through_the_gateway),
+    Case("schemas-gateway", "the same, through the gateway to a server that does all right", through_the_gateway),
 )

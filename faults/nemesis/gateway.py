@@ -69,7 +69,9 @@ async def _run(stage: Stage, *, seconds: float, options: tuple[str, ...]) -> Out
             Figure("faults done to upstreams", faults, least=1),
             Figure("whole answers", tally.endings["whole"], least=1),
             Figure("attempts per request", round(tally.attempts / max(1, tally.requests), 3), most=2),
-            Figure("in flight is zero again after", round(rest_s * 1000), "ms", most=1000, is_timing=True),
+            Figure(
+                "in flight at the gateway is zero again after", round(rest_s * 1000), "ms", most=1000, is_timing=True
+            ),
             Figure("still in flight", in_flight, most=0),
             Figure("files left open", left, most=0),
             Figure("mistakes of the server in its log", len(said), most=0),
@@ -174,15 +176,21 @@ async def _tell(stage: Stage, tally: Tally, nemesis: Nemesis) -> None:
 
 
 async def _rest(server: Running, lives: dict[str, Life]) -> tuple[float, float]:
-    """Seconds until nothing is in flight, neither here nor at an upstream; and what still is, if that takes long."""
+    """Seconds until the gateway has nothing in flight; and what is in flight, here and at upstreams, if that stays so.
+
+    Upstreams are not timed: one that was stopped has yet to read that nobody asks it any more.
+    """
     loop = asyncio.get_running_loop()
     began = loop.time()
+    rest_s: float | None = None
     while True:
         here = await asyncio.to_thread(lambda: metric(server, ACTIVE) + metric(server, RUNNING))
+        if not here and rest_s is None:
+            rest_s = loop.time() - began
         in_flight = here + sum([await _running(life) for life in lives.values()])
         took_s = loop.time() - began
         if not in_flight or took_s > _REST_LIMIT_S:
-            return took_s, in_flight
+            return took_s if rest_s is None else rest_s, in_flight
 
 
 async def _running(life: Life) -> int:

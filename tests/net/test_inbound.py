@@ -393,3 +393,39 @@ def test_who_does_not_greet_by_tls_is_hung_up_on(
             await listener.close()
 
     run(work(), new_loop)
+
+
+def test_long_bodies_are_handed_on_one_at_a_time_so_that_others_are_heard_between() -> None:
+    body = b"x" * 2**19
+    head = f"POST /x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    rounds = 0
+    handed: list[int] = []
+
+    async def keep(call: Call) -> Reply:
+        await call.body(limit_bytes=2**20, within_s=60)
+        handed.append(rounds)
+        return Reply(200)
+
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+
+        def count() -> None:
+            nonlocal rounds
+            rounds += 1
+            ticking[0] = loop.call_soon(count)
+
+        async with listening(keep) as (_, port):
+            lines = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
+            for _, writer in lines:
+                writer.write(head + body[:-1])
+                await writer.drain()
+            ticking = [loop.call_soon(count)]
+            for _, writer in lines:
+                writer.write(body[-1:])
+            for reader, writer in lines:
+                assert (await reader.read()).startswith(b"HTTP/1.1 200")
+                writer.close()
+            ticking[0].cancel()
+
+    run(work())
+    assert len(set(handed)) == 4

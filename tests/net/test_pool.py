@@ -465,3 +465,28 @@ def test_who_waits_for_a_handshake_can_leave(new_loop: NewLoop) -> None:
 
     with nothing_left():
         run(work(), new_loop)
+
+
+class _Dead(asyncio.Transport):
+    """A connection as uvloop has them: closed, and it does not say so."""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        raise RuntimeError("the handler is closed")
+
+    def is_closing(self) -> bool:
+        return False
+
+
+def test_a_connection_that_cannot_be_written_to_is_replaced_by_a_new_one(
+    new_loop: NewLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> Upstream:
+        upstream, pool = Upstream(), Pool()
+        monkeypatch.setattr(pool, "take", lambda _: _Dead())
+        async with pooled(upstream, pool) as address:
+            await get(pool, address)
+        return upstream
+
+    with nothing_left():
+        upstream = run(work(), new_loop)
+    assert (upstream.connections, len(upstream.requests)) == (1, 1)

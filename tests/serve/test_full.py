@@ -12,6 +12,7 @@ from tests.net.aio import run
 from tests.serve.gateways import gateway
 from tests.serve.scripts import CHAT, DONE, HELLO, ROLE, STOP, Heard
 from welldone.engines.scripts import Reply
+from welldone.serve import app
 
 WHOLE = Reply((ROLE, HELLO, STOP, DONE))
 HANGS = Reply((ROLE,), end="hang")
@@ -35,6 +36,26 @@ def test_a_server_with_as_many_requests_as_it_can_hold_refuses_more_and_says_tha
             while serving.answers():
                 await serving.get("/health")
             assert (await serving.ask()).status == 200
+
+    run(work())
+
+
+def test_a_server_whose_hands_are_full_of_long_bodies_refuses_more_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "BODIES_BYTES", 10_000)
+    long = {**CHAT, "messages": [{"role": "user", "content": "a" * 6_000}]}
+
+    async def work() -> None:
+        async with gateway(tmp_path, [HANGS, WHOLE]) as serving:
+            reader, writer = await serving.send({**long, "stream": True})
+            await reader.readuntil(b"data: ")
+            assert is_told_to_come_again(await serving.ask(long))
+            assert (await serving.ask()).status == 200
+            writer.close()
+            while serving.answers():
+                await serving.get("/health")
+            assert (await serving.ask({**long, "user": "a" * 9_000})).status == 200  # nobody else is here
 
     run(work())
 

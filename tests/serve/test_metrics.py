@@ -1,5 +1,6 @@
 """Metrics: names that dashboards know, numbers that add up, and labels that nobody outside can multiply."""
 
+import asyncio
 import math
 import random
 from collections.abc import Mapping
@@ -352,3 +353,17 @@ def test_a_model_that_is_added_is_shown_before_its_first_answer() -> None:
     metrics.add_model("m")
     assert _values(metrics, "welldone_completion_tokens_total") == {("m",): 0}
     assert _values(metrics, "llamacpp:predicted_tokens_seconds") == {("m",): 0, (OTHER,): 0}
+
+
+def test_tasks_are_counted_also_from_another_thread() -> None:
+    async def work() -> list[float]:
+        metrics = Metrics(["m"])
+        metrics.watch_loop(asyncio.get_running_loop())
+        seen = [_values(metrics, "welldone_tasks")[()]]
+        other = asyncio.create_task(asyncio.Event().wait())
+        seen.append((await asyncio.to_thread(_values, metrics, "welldone_tasks"))[()])
+        other.cancel()
+        await asyncio.wait({other})
+        return [*seen, _values(metrics, "welldone_tasks")[()]]
+
+    assert asyncio.run(work()) == [1, 2, 1]

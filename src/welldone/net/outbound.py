@@ -121,11 +121,20 @@ class Exchange(asyncio.Protocol):
         if self._transport is not None and not self._is_over:
             self._transport.resume_reading()
 
-    def begin_on(self, transport: asyncio.Transport) -> None:
-        """Send the request on a connection that had another before."""
+    def begin_on(self, transport: asyncio.Transport) -> bool:
+        """Send the request on a connection that had another before; False where that is closed, and nothing was sent.
+
+        uvloop has transports that are closed and do not say that they are closing.
+        """
+        try:
+            transport.write(self._request)
+        except RuntimeError:
+            return False
+        self._request = b""
         self._is_used = True
+        self._transport = transport
         transport.set_protocol(self)
-        self.connection_made(transport)
+        return True
 
     # What asyncio calls.
 
@@ -278,9 +287,7 @@ async def send(
     request = _request(address, method, path, is_last=home is None, **message)
     exchange = Exchange(request, receiver, address, home)
     transport = None if home is None or is_fresh else home.take(address)
-    if transport is not None:
-        exchange.begin_on(transport)
-    else:
+    if transport is None or not exchange.begin_on(transport):
         await _connect(address, exchange)
     return exchange
 

@@ -25,6 +25,10 @@ GONE = 499
 """The status of an answer whose client left before it had one, as nginx counts it."""
 _OFTEN = ("health", "metrics", "page")  # they come every few seconds, and say nothing
 _ID_LIMIT = 128  # characters of a client's own request id
+BODIES_BYTES = 256 * 2**20
+"""Of all requests that are being answered. Each holds about one and a half times its body until its answer is whole."""
+_LONGEST_BYTES = 32 * 2**20  # what one body counts at most, and one whose length is not told: longer ones are not read
+_LENGTH_DIGITS = 15  # of a length that is one
 _SECONDS_LIMIT = 3_600  # of Retry-After: who is told to wait longer does not
 
 
@@ -81,6 +85,8 @@ class App:
         self._connections = connections
         self._held = 0
         """Requests that are being answered, without those to /health and for the page: also a full server is well."""
+        self._held_bytes = 0
+        """Of their bodies."""
         self._find = find
         self._keys = keys
         self._origins = origins
@@ -159,16 +165,19 @@ class App:
             raise ApiError(503, "The server is shutting down.", code="shutting_down", retry_after_s=1.0)
         if route.is_open:
             return await action(ask)
-        if self._held >= self._connections:
+        size = _size(call.headers)
+        if self._held >= self._connections or (self._held and self._held_bytes + size > BODIES_BYTES):
             message = "The server has as many requests as it can hold."
             raise ApiError(503, message, code="server_busy", retry_after_s=1.0)
         if route.is_limited:
             ask.headers |= self._limits.take(ask.principal)
         self._held += 1
+        self._held_bytes += size
         try:
             return await action(ask)
         finally:
             self._held -= 1
+            self._held_bytes -= size
 
     def _note(self, ask: Ask, status: int) -> None:
         took_s = self._clock() - ask.began
@@ -189,6 +198,14 @@ class App:
         log.answered(line)
         if self._recent is not None:
             self._recent.add(line)
+
+
+def _size(headers: Mapping[str, str]) -> int:
+    """The bytes of a request's body, as far as they are told."""
+    length = headers.get("Content-Length", "")
+    if length.isascii() and length.isdigit() and len(length) <= _LENGTH_DIGITS:
+        return min(int(length), _LONGEST_BYTES)
+    return _LONGEST_BYTES if length or "Transfer-Encoding" in headers else 0
 
 
 def error_reply(error: ApiError, ask: Ask | None = None) -> Reply:

@@ -55,9 +55,9 @@ ENDPOINTS = frozenset(
     }
 )
 
-OUTCOMES = frozenset({"unreachable", "lost", "timeout", "garbage", "left"})
-"""How an attempt ends that got no status: no connection, it broke, nothing came in time, it was no HTTP, or the client
-left first."""
+OUTCOMES = frozenset({"unreachable", "no_room", "lost", "timeout", "garbage", "left"})
+"""How an attempt ends that got no status: no connection (`no_room`: this machine had none to give), it broke, nothing
+came in time, it was no HTTP, or the client left first."""
 
 MODELS_LIMIT = 200
 """Models that have numbers of their own. Upstreams may list thousands, and with a pattern clients choose the names."""

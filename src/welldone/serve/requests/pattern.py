@@ -17,6 +17,8 @@ REPEAT_LIMIT = 2_000
 
 _TOKEN = re.compile(r"\\.|\[\^?\]?(?:[^\]\\]|\\.)*\]?|\((?:\?[:=!]|\?<[=!])?|[)|]|[^\\\[()|]", re.DOTALL)
 _QUANTIFIER = re.compile(r"([?*+])|\{(\d{1,9})?(,)?(\d{1,9})?\}")
+_ODD_QUANTIFIER = re.compile(r"\{[^}\d]*\d[^}]*\}?")
+"""What llama.cpp takes for a number of times too, though it is none: ` 2`, `+2`, `-1`, `2x`, or more than it can hold."""
 _ESCAPES = {ord(letter): "\\" + letter for letter in '\\^$.[]()|{}*+?"'}
 
 
@@ -59,6 +61,8 @@ def trouble(text: str) -> str | None:
             atom = groups.pop()
             atom.branch()
         low, high, place = _quantifier(text, place)
+        if high < low or _ODD_QUANTIFIER.match(text, place):
+            return "has a number of times that cannot be"
         if atom.can_be_empty and high > 1:
             return "repeats what can be empty"
         choices += low != high
@@ -122,4 +126,4 @@ def _quantifier(text: str, place: int) -> tuple[int, int, int]:
         return {"?": (0, 1), "*": (0, 2), "+": (1, 2)}[sign] + (found.end(),)
     least = int(low or 0)
     most = int(high) if high else least + 1 if comma else least
-    return least, max(most, least), found.end()
+    return least, most, found.end()
