@@ -4,8 +4,10 @@ import asyncio
 import random
 import socket
 import struct
+from collections.abc import Coroutine
+from typing import Any
 
-from faults.asking import LIMIT_S, ask, chat, post, say
+from faults.asking import LIMIT_S, Heard, ask, chat, post, say
 from faults.case import Case, Figure, Outcome, Stage
 from faults.light import Desk, Speaker, between, hang_up, settled, upstream
 from tests.live.faults import files_of, metric
@@ -141,6 +143,17 @@ async def _cancels(stage: Stage) -> Outcome:
     return Outcome(count, happened, figures, tuple(troubles))
 
 
+async def _first(reached: Coroutine[Any, Any, object], answered: Coroutine[Any, Any, Heard]) -> None:
+    """Wait until the upstream has the request. An answer that comes instead is one that should not be."""
+    reaching, answering = asyncio.create_task(reached), asyncio.create_task(answered)
+    await asyncio.wait({reaching, answering}, return_when=asyncio.FIRST_COMPLETED)
+    was_reached = reaching.done()
+    for task in (reaching, answering):
+        task.cancel()
+    await asyncio.wait({reaching, answering})
+    assert was_reached, f"answered before it reached the upstream: {answering.result()}"
+
+
 async def _leave(desk: Desk, server: Running, draw: random.Random, number: int) -> None:
     """Ask, and leave in one of the windows."""
     window = draw.choice(WINDOWS)
@@ -152,7 +165,7 @@ async def _leave(desk: Desk, server: Running, draw: random.Random, number: int) 
         if window == "after a while":
             await asyncio.sleep(draw.uniform(0, LONGEST_S))
         elif window == "before the first byte":
-            await desk.awaited[model].wait()
+            await _first(desk.awaited[model].wait(), talk.heard())
         elif window == "amid the stream":
             await talk.first(b" well")
     del desk.awaited[model]

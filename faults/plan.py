@@ -19,6 +19,7 @@ from faults import (
     odd_replies,
     official,
     reaching,
+    schemas,
     slow_clients,
     soak,
     statuses,
@@ -43,7 +44,7 @@ PLAN: tuple[Group, ...] = (
     ),
     Group("Processes end", (*ending.CASES, *crashing.CASES)),
     Group("The machine is short of something", (*descriptors.CASES, *network.CASES)),
-    Group("Requests and streams that do harm elsewhere", (*abusing.CASES, *hygiene.CASES)),
+    Group("Requests and streams that do harm elsewhere", (*abusing.CASES, *schemas.CASES, *hygiene.CASES)),
     Group("Doors and secrets", (*doors.CASES, *canaries.CASES, *reaching.CASES)),
     Group("All of it at once, and for long", (*gateway.CASES, *local.CASES, *soak.CASES)),
 )

@@ -9,12 +9,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from faults.asking import Heard, ask, chat
+from faults.asking import Heard, Talk, ask, chat, post, say
 from faults.case import Case, Figure, Outcome, Stage
 from faults.crashing import PROGRAM
 from faults.ending import descendants
 from tests.live.faults import PROCESSING, RESTARTS, memory_of, metric, small, until
 from tests.live.server import Running, serving
+from tests.live.upstream import gateway, upstream
+from welldone.serve.app import BODIES_BYTES
 
 ROOT = Path("/sys/fs/cgroup")
 PERIOD_US = 100_000
@@ -23,6 +25,8 @@ SHARE = 0.05
 """Of one processor, for the server and its engine together."""
 CLIENTS = 200
 QUEUE = 8
+BODY_BYTES = 3_900_000
+"""Near the longest body that is taken."""
 SPARE_BYTES = 96 * 2**20
 """More than what runs already has: an engine that grows passes it in a moment."""
 TOLD = ("refused", "error event")
@@ -63,6 +67,46 @@ def _is_shed(heard: Heard) -> bool:
 
 async def _ask_all(server: Running, clients: int, tokens: int) -> list[Heard]:
     return await asyncio.gather(*(ask(server, chat("tiny", max_tokens=tokens)) for _ in range(clients)))
+
+
+def bodies(stage: Stage) -> Outcome:
+    """Many clients with the longest bodies that are taken, while nobody answers them."""
+    count = stage.times(300, 72)
+    with upstream() as behind, gateway(stage.folder, behind.url) as server:
+        before = memory_of(server.process.pid)
+        statuses = asyncio.run(_flood(server, count))
+        grown = (memory_of(server.process.pid) - before) / 2**20
+        behind.until_running(0)
+        after = asyncio.run(ask(server, chat()))
+    return Outcome(
+        count=count,
+        happened=f"{statuses[200]} were taken, {statuses[503]} told to come again later, {statuses[0]} cut off",
+        figures=(
+            Figure("taken at once", statuses[200], most=BODIES_BYTES // BODY_BYTES),
+            # The rest of a body that is refused is read for a second; who sends for longer does not hear why.
+            Figure("cut off", statuses[0], is_timing=True),
+            Figure("memory taken", round(grown), "MB", most=600, is_timing=True),
+            Figure("requests lost afterwards", int(after.ending != "whole"), most=0),
+        ),
+    )
+
+
+async def _flood(server: Running, count: int) -> Counter[int]:
+    """Send so many long bodies, and hear the statuses; those that are taken hear theirs after a second of silence."""
+    body = chat("silent", "a" * BODY_BYTES)
+    talks = [await say(server.port, post(body, server.port, key=server.key)) for _ in range(count)]
+    try:
+        return Counter([await _status(talk) for talk in talks])
+    finally:
+        for talk in talks:
+            talk.leave(is_rude=True)
+
+
+async def _status(talk: Talk) -> int:
+    try:
+        return int((await talk.first(b"\r\n")).split()[1])
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return 0
 
 
 def memory(stage: Stage) -> Outcome:
@@ -171,5 +215,6 @@ def _leave(group: Path) -> None:
 
 CASES = (
     Case("no-processor", "200 clients, and a twentieth of a processor", processor),
+    Case("long-bodies", "Many clients with the longest bodies that are taken", bodies),
     Case("no-memory", "An engine takes all the memory that there is", memory),
 )

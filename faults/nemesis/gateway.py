@@ -30,21 +30,21 @@ _REST_LIMIT_S = 30.0
 
 def one(stage: Stage) -> Outcome:
     """One process."""
-    return _play(stage, stage.times(20 * 60, 2))
+    return _play(stage, "nemesis", stage.times(20 * 60, 2))
 
 
 def workers(stage: Stage) -> Outcome:
     """Two processes behind one port."""
-    return _play(stage, stage.times(3 * 60, 2), "--workers", "2")
+    return _play(stage, "nemesis-workers", stage.times(3 * 60, 2), "--workers", "2")
 
 
-def _play(stage: Stage, seconds: float, *options: str) -> Outcome:
+def _play(stage: Stage, name: str, seconds: float, *options: str) -> Outcome:
     if sys.platform != "linux":
         return Outcome(not_run="processes are looked at as Linux shows them")
-    return asyncio.run(_run(stage, seconds=seconds, options=options))
+    return asyncio.run(_run(stage, name, seconds=seconds, options=options))
 
 
-async def _run(stage: Stage, *, seconds: float, options: tuple[str, ...]) -> Outcome:
+async def _run(stage: Stage, name: str, *, seconds: float, options: tuple[str, ...]) -> Outcome:
     tally = Tally()
     async with _upstreams(tally) as lives:
         async with _gateway(stage, lives, options) as server:
@@ -76,7 +76,7 @@ async def _run(stage: Stage, *, seconds: float, options: tuple[str, ...]) -> Out
             Figure("files left open", left, most=0),
             Figure("mistakes of the server in its log", len(said), most=0),
         ),
-        troubles=tuple(f"{words} (--only nemesis --seed {stage.seed})" for words in troubles),
+        troubles=tuple(f"{words} (--only {name} --seed {stage.seed})" for words in troubles),
     )
 
 

@@ -274,6 +274,7 @@ class Answer:
         """Forget what was heard of the answer."""
         self._pending.clear()
         self._pending_bytes = 0
+        self._is_held = False
         self._is_accepted = False
         self._ended = 0
         self.pipe = self._make_pipe()

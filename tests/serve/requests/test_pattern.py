@@ -32,6 +32,8 @@ from welldone.serve.requests.pattern import of_values, trouble
         "{",
         "\\",
         "a{,5}b{3,}",
+        "^a{2,2}{b}$",
+        r"^\{2,1\}[{2,1}]$",
     ],
 )
 def test_patterns_that_people_write_are_fine(text: str) -> None:
@@ -44,6 +46,14 @@ def test_patterns_that_people_write_are_fine(text: str) -> None:
         "^(a?)*$",
         "^(a*)+$",
         "^(a*){2}$",
+        "^a{2,1}$",  # this one stopped the engine for good
+        "^(ab){2,1}c$",
+        "^a{ 2,1}$",
+        "^a{+3000}$",
+        "^a{2,-1}$",
+        "^a{3x}$",
+        "^a{99999999999}$",
+        "^a{45}{45}$",
         "^(|a)*$",
         "^(a|b*)*$",
         "^((a?)(b?))*$",

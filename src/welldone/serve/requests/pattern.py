@@ -18,7 +18,8 @@ REPEAT_LIMIT = 2_000
 _TOKEN = re.compile(r"\\.|\[\^?\]?(?:[^\]\\]|\\.)*\]?|\((?:\?[:=!]|\?<[=!])?|[)|]|[^\\\[()|]", re.DOTALL)
 _QUANTIFIER = re.compile(r"([?*+])|\{(\d{1,9})?(,)?(\d{1,9})?\}")
 _ODD_QUANTIFIER = re.compile(r"\{[^}\d]*\d[^}]*\}?")
-"""What llama.cpp takes for a number of times too, though it is none: ` 2`, `+2`, `-1`, `2x`, or more than it can hold."""
+"""What llama.cpp takes for a number of times too, though it is none: ` 2`, `+2`, `-1`, `2x`, or more than there are."""
+_ODD = "has a number of times that cannot be"
 _ESCAPES = {ord(letter): "\\" + letter for letter in '\\^$.[]()|{}*+?"'}
 
 
@@ -49,6 +50,8 @@ def trouble(text: str) -> str | None:
     choices = place = 0
     while place < len(text) and (found := _TOKEN.match(text, place)):
         token, place = found[0], found.end()
+        if token == "{" and _ODD_QUANTIFIER.match(text, found.start()):
+            return _ODD
         if token[0] == "(":
             groups.append(_Group())
             continue
@@ -61,8 +64,8 @@ def trouble(text: str) -> str | None:
             atom = groups.pop()
             atom.branch()
         low, high, place = _quantifier(text, place)
-        if high < low or _ODD_QUANTIFIER.match(text, place):
-            return "has a number of times that cannot be"
+        if high < low:  # llama.cpp makes rules for it without end
+            return _ODD
         if atom.can_be_empty and high > 1:
             return "repeats what can be empty"
         choices += low != high
