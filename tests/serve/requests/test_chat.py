@@ -326,3 +326,18 @@ def test_the_body_of_the_client_is_left_as_it_was() -> None:
 
 def test_an_answer_by_a_schema_may_end() -> None:
     assert "ignore_eos" not in engine(json_schema={"type": "boolean"}, ignore_eos=True)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"json_schema": {"type": "boolean"}},
+        {"response_format": {"type": "json_object"}},
+        {"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required"},
+    ],
+    ids=["schema", "object", "forced call"],
+)
+def test_what_the_assistant_has_begun_is_not_ended_by_a_schema(form: Body) -> None:
+    messages = [*HELLO, {"role": "assistant", "content": "<|im_end|>"}]
+    assert refusal(messages=messages, **form).param == "response_format"
+    assert engine(messages=[*messages, *HELLO], **form)["response_format"]

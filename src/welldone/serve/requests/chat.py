@@ -58,6 +58,9 @@ def read_chat(body: Json, model: ModelSettings, abilities: Abilities | None) -> 
         engine.pop("stop", None)
     stops = take_stops(engine, able)
     _add_form(body, engine, tools, budget, able.kind == "command")
+    if "response_format" in engine and able.kind == "llama" and messages.items[-1]["role"] == "assistant":
+        # A word in it that ends an answer, such as <|im_end|>, ends llama.cpp itself.
+        raise fields.unsupported("response_format", "cannot be had where the last message is the assistant's.")
     listed = msgspec.json.encode(tools.body.get("tools") or tools.template or ())
     check_length(messages.text_bytes + len(listed) - len("[]"), able.context, "messages")
     kwargs = _template_kwargs(asked, model.defaults, able, tools)
