@@ -23,7 +23,7 @@ LOCK := $(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-
 LOCK_CPU = $(filter-out --universal,$(LOCK)) --python-platform x86_64-manylinux_2_28
 GPU_ONLY := $(addprefix --no-emit-package ,torchvision torchaudio torchcodec triton)
 
-.PHONY: help serve test clients matrix coverage check lint types contracts docs docs-check format bench bench-serve \
+.PHONY: help serve test clients matrix coverage check lint types contracts audit docs docs-check format bench bench-serve \
 	bench-gateway bench-tool bench-page faults web-types shots servers lock lock-servers clean
 
 help: ## list these targets
@@ -43,7 +43,7 @@ matrix: $(TEST_READY) clients ## try every server on every client, and write doc
 coverage: $(TEST_READY) ## after `make test COVER=1`: every branch of wire and rules has run
 	$(BIN)/python -m coverage report --fail-under=100 $(COVERED)
 
-check: lint types web-types contracts docs-check ## all that CI does
+check: lint types web-types contracts audit docs-check ## all that CI does
 	$(MAKE) test COVER=1
 	$(MAKE) coverage
 
@@ -62,6 +62,9 @@ web-types: $(WEB)/node_modules/.ready ## the types of the page's JavaScript (nee
 
 contracts: $(DEV_READY) ## who may import whom
 	$(BIN)/lint-imports
+
+audit: $(DEV_READY) ## what is installed is what is pinned, by hash; ARGS=--write lists it anew in docs/dependencies.md
+	$(BIN)/python tools/audit.py $(ARGS)
 
 docs: $(TEST_READY) ## write the generated documents anew
 	$(BIN)/python tools/docs.py

@@ -3,11 +3,12 @@
 import asyncio
 import socket
 import struct
-from collections.abc import Mapping, Sequence
-from typing import Literal, TypeAlias
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
+from faults.case import Stage
 from tests.live.server import KEY, Running
 
 LIMIT_S = 120.0
@@ -17,6 +18,9 @@ CHAT = "/v1/chat/completions"
 Ending: TypeAlias = Literal["whole", "error event", "refused", "aborted", "truncated"]
 """`whole`: finish and `[DONE]`, or a whole JSON reply; `error event`: told within the stream; `refused`: a status;
 `aborted`: HTTP itself says that something is missing; `truncated`: it looks like an end, and is none."""
+
+Work = TypeVar("Work")
+Result = TypeVar("Result")
 
 
 class Heard(msgspec.Struct):
@@ -56,6 +60,13 @@ class Heard(msgspec.Struct):
         choices = [choice for chunk in chunks for choice in chunk.get("choices", ())]
         return [text for choice in choices if (text := choice.get("delta", {}).get("content"))]
 
+    @property
+    def told(self) -> str:
+        """The status, with the code of an error."""
+        if self.status in (0, 200):
+            return str(self.status)
+        return f"{self.status} {msgspec.json.decode(self.body)['error']['code']}"
+
 
 class Talk:
     """One connection with one request on it, whose reply is read as it comes."""
@@ -81,14 +92,18 @@ class Talk:
 
     def leave(self, *, is_rude: bool = False) -> None:
         """Hang up: with a farewell, or with a reset, as a process does that is killed."""
-        if is_rude and not self.writer.is_closing():
-            # Else also an abort is a farewell, unless there are bytes that nobody has read.
-            self.writer.get_extra_info("socket").setsockopt(
-                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
-            )
-            self.writer.transport.abort()
+        if is_rude:
+            reset(self.writer.transport)
         else:
             self.writer.close()
+
+
+def reset(transport: asyncio.WriteTransport) -> None:
+    """Hang up without a farewell."""
+    if not transport.is_closing():
+        # Else also an abort is a farewell, unless there are bytes that nobody has read.
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()
 
 
 def chat(model: str = "hello", content: str = "Hello", *, stream: bool = True, **fields: object) -> bytes:
@@ -121,13 +136,44 @@ async def say(port: int, said: bytes) -> Talk:
         return Talk(reader, writer)
 
 
-async def ask(server: Running, body: bytes, **more: str) -> Heard:
-    """The whole reply to a request for a chat. `more` are headers."""
-    talk = await say(server.port, post(body, server.port, key=server.key, headers=more))
+async def ask(server: Running, body: bytes, *, path: str = CHAT, headers: Mapping[str, str] | None = None) -> Heard:
+    """The whole reply to a request."""
+    return await hear(server.port, post(body, server.port, path=path, key=server.key, headers=headers))
+
+
+async def health(server: Running) -> int:
+    """The status of /health on a new connection; 0 where there is none."""
+    said = f"GET /health HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nConnection: close\r\n\r\n"
+    try:
+        return (await hear(server.port, said.encode())).status
+    except ConnectionError:
+        return 0
+
+
+async def hear(port: int, said: bytes) -> Heard:
+    """All that comes back for these bytes, until the server hangs up."""
+    talk = await say(port, said)
     try:
         return await talk.heard()
     finally:
         talk.leave()
+
+
+async def side_by_side(
+    stage: Stage, work: Sequence[Work], at_once: int, do: Callable[[Work], Awaitable[Result]]
+) -> list[Result]:
+    """Do all of it, so many at once. The results are in the order in which they came."""
+    waiting, done = iter(work), list[Result]()
+
+    async def go_on() -> None:
+        for one in waiting:  # all draw from it
+            done.append(await do(one))
+            stage.note(f"{len(done):,} of {len(work):,}")
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(at_once):
+            group.create_task(go_on())
+    return done
 
 
 def parse(data: bytes) -> Heard:

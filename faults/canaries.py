@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from faults.case import Case, Figure, Outcome, Stage
+from faults.dialects import MESSAGES, OLLAMA_CHAT, RESPONSES
 from tests.live.faults import answer, engine_of, small
 from tests.live.raw import CHAT, Json, ask
 from tests.live.test_gateway_secrets import CLIENT, KEYS, NAMED, OURS, PROMPT, STRANGER, THEIRS, Scene, playing, provoke
 
-RESPONSES, MESSAGES, OLLAMA = "/v1/responses", "/v1/messages", "/api/chat"
 SHOWN = ("/metrics", "/page/api/state", "/v1/models", "/openapi.json")
 """What a server says of itself, to everyone with a key."""
 HUB = "hf-canary-of-the-hub-1a2b3c4d"
@@ -58,7 +58,7 @@ def provoke_more(scene: Scene) -> None:
             scene.ask(
                 MESSAGES, {**asked, "messages": [message], "max_tokens": 9}, **{"anthropic-version": "2023-06-01"}
             )
-            scene.ask(OLLAMA, {**asked, "messages": [message]}, Cookie=CLIENT)
+            scene.ask(OLLAMA_CHAT, {**asked, "messages": [message]}, Cookie=CLIENT)
             scene.ask(CHAT, {**asked, "messages": [message]}, **{"x-request-id": CLIENT, "traceparent": CLIENT})
     kept = scene.ask(RESPONSES, {"model": "hello", "input": PROMPT}).ok()["id"]
     for path in (f"{RESPONSES}/{kept}", f"{RESPONSES}/{kept}/input_items", f"{RESPONSES}/{CLIENT}"):

@@ -2,12 +2,10 @@
 
 import asyncio
 import random
-import socket
-import struct
 from collections.abc import Coroutine
 from typing import Any
 
-from faults.asking import LIMIT_S, Heard, ask, chat, post, say
+from faults.asking import LIMIT_S, Heard, ask, chat, post, reset, say, side_by_side
 from faults.case import Case, Figure, Outcome, Stage
 from faults.light import Desk, Speaker, between, hang_up, settled, upstream
 from tests.live.faults import files_of, metric
@@ -38,7 +36,7 @@ class Fickle(Speaker):
     def answer(self, model: str) -> None:
         """Answer, and go."""
         if model == "resets" and self.answered:
-            _reset(self.transport)
+            reset(self.transport)
             return
         super().answer(model)
         if model == "closes":
@@ -56,12 +54,6 @@ WAYS = {
     "rests": "when it was idle for a moment, while requests come at just that time",
     "resets": "when the second request comes, as one does that has forgotten the connection",
 }
-
-
-def _reset(transport: asyncio.Transport) -> None:
-    connection: socket.socket = transport.get_extra_info("socket")
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    transport.abort()
 
 
 def stale(stage: Stage) -> Outcome:
@@ -109,15 +101,7 @@ async def _cancels(stage: Stage) -> Outcome:
         hang_up(desk)
         await settled(lambda: len(desk.open))
         files, asked = files_of(server.process.pid), desk.asked
-        left = iter(range(count))
-
-        async def leave_often() -> None:
-            for number in left:  # all draw from it
-                await _leave(desk, server, draw, number)
-                if number % 100 == 0:
-                    stage.note(f"{number:,} have left")
-
-        await asyncio.gather(*(leave_often() for _ in range(LEAVERS)))
+        await side_by_side(stage, range(count), LEAVERS, lambda number: _leave(desk, server, draw, number))
         running = await settled(lambda: desk.running)
         reached = desk.asked - asked
         heard = await asyncio.gather(*(ask(server, chat()) for _ in range(AFTERWARDS)))

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import msgspec
 
-from faults.asking import Heard, Talk, ask, chat, post, say
+from faults.asking import Talk, ask, chat, health, post, say
 from faults.case import Case, Figure, Outcome, Stage
 from faults.light import SETTLE_S
-from faults.slow_clients import health
 from tests.live.faults import engine_of, files_of, small
 from tests.live.server import Running
 from tests.live.upstream import DONE, ROLE, STOP, TEXT, gateway, upstream
@@ -62,14 +61,14 @@ async def _clients(stage: Stage, server: Running) -> Outcome:
     streams = [await _begin(server) for _ in range(STREAMS)]  # they use every connection that waits for its use
     heads = [await stream.first() for stream in streams]
     with limited(pid, files_of(pid) + 1):  # a client may come, and no more
-        told = [_told(await ask(server, chat())) for _ in range(REFUSALS)]
+        told = [(await ask(server, chat())).told for _ in range(REFUSALS)]
     is_well = (await ask(server, chat())).ending == "whole"
     count = stage.times(CLIENTS, CLIENTS_SHORT)
     with limited(pid, files_of(pid) + FREE):
         crowd = [await say(server.port, b"") for _ in range(count)]
         cpu = await _cpu(pid, stage)
         endings = [(await stream.heard(head)).ending for stream, head in zip(streams, heads, strict=True)]
-        for talk in crowd:
+        for talk in (*streams, *crowd):
             talk.leave(is_rude=True)
         back_ms = await _back_ms(server)
     whole = endings.count("whole")
@@ -114,13 +113,6 @@ async def _engine(server: Running) -> Outcome:
 
 async def _begin(server: Running) -> Talk:
     return await say(server.port, post(chat(_SLOW), server.port, key=server.key))
-
-
-def _told(heard: Heard) -> str:
-    """The status, and the code of an error."""
-    if heard.status in (0, 200):
-        return str(heard.status)
-    return f"{heard.status} {msgspec.json.decode(heard.body)['error']['code']}"
 
 
 async def _cpu(pid: int, stage: Stage) -> float:

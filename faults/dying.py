@@ -14,10 +14,11 @@ from random import Random
 
 import msgspec
 
-from faults.asking import CHAT, Ending, Heard, post, say
+from faults.asking import CHAT, Ending, Heard, ask, side_by_side
 from faults.case import Case, Figure, Outcome, Stage
 from faults.deaths import DEATHS
 from faults.dialects import COMPLETIONS, MESSAGES, NATIVE, PATHS, RESPONSES, ending, reply, request, text
+from faults.failing import ATTEMPTS_LIMIT
 from tests.live.server import Running
 from tests.live.upstream import gateway, upstream
 from welldone.engines.scripted import Reply, Seen
@@ -27,8 +28,6 @@ from welldone.rules.trace import Trace
 WORDS = 20
 PAUSE_S = 0.002  # before each word, so that clients have heard some when the end comes
 AT_ONCE = 16
-ATTEMPTS_LIMIT = 2
-"""A request is asked for once more, and never again."""
 ENDPOINTS = {CHAT: "chat", COMPLETIONS: "completions", RESPONSES: "responses", MESSAGES: "messages"}
 """What the judge knows."""
 WAYS = [
@@ -159,29 +158,13 @@ def die(stage: Stage) -> Outcome:
 
 async def _ask_all(stage: Stage, server: Running, count: int, dying: Dying, tally: Tally) -> None:
     draw = Random(stage.seed)
-    waiting = [Asked(number, *draw.choice(WAYS)) for number in range(count)]
-    done = 0
 
-    async def ask_next() -> None:
-        nonlocal done
-        while waiting:
-            asked = waiting.pop()
-            tally.add(asked, await _ask(server, asked), dying.attempts[asked.number])
-            done += 1
-            stage.note(f"{done} of {count} requests")
+    async def ask_one(asked: Asked) -> None:
+        body = request(asked.path, f"request {asked.number}.", model=asked.model, stream=asked.is_stream)
+        heard = await ask(server, body, path=asked.path)
+        tally.add(asked, heard, dying.attempts[asked.number])
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(AT_ONCE):
-            group.create_task(ask_next())
-
-
-async def _ask(server: Running, asked: Asked) -> Heard:
-    body = request(asked.path, f"request {asked.number}.", model=asked.model, stream=asked.is_stream)
-    talk = await say(server.port, post(body, server.port, path=asked.path, key=server.key))
-    try:
-        return await talk.heard()
-    finally:
-        talk.leave()
+    await side_by_side(stage, [Asked(number, *draw.choice(WAYS)) for number in range(count)], AT_ONCE, ask_one)
 
 
 CASES = (

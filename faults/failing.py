@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
-from faults.asking import Heard, post, say
+from faults.asking import ask, chat
 from faults.case import Case, Figure, Outcome, Stage
 from faults.dialects import PATHS, ending, reply, request, text
 from tests.live.faults import metric
@@ -128,7 +128,7 @@ class Asking:
     def ask(self, path: str, model: str, *, stream: bool, is_answered: bool) -> None:
         """Ask, and look whether there is an answer or an honest error, as there should be."""
         before = self.tries()
-        heard = asyncio.run(self._hear(path, model, stream=stream))
+        heard = asyncio.run(ask(self._server, request(path, model=model, stream=stream), path=path))
         attempts = self.tries() - before
         end, words = ending(path, heard), text(path, heard)
         is_right = is_answered and end == "whole" and words == "".join(WORDS)
@@ -144,16 +144,8 @@ class Asking:
 
     def be_well(self) -> None:
         """A request that is answered at once."""
-        heard = asyncio.run(self._hear(PATHS[0], "well", stream=True))
+        heard = asyncio.run(ask(self._server, chat("well")))
         assert heard.ending == "whole", heard
-
-    async def _hear(self, path: str, model: str, *, stream: bool) -> Heard:
-        body = request(path, model=model, stream=stream)
-        talk = await say(self._server.port, post(body, self._server.port, path=path, key=self._server.key))
-        try:
-            return await talk.heard()
-        finally:
-            talk.leave()
 
 
 CASES = (

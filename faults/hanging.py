@@ -8,7 +8,7 @@ from random import Random
 
 import msgspec
 
-from faults.asking import Heard, post, say
+from faults.asking import Heard, post, say, side_by_side
 from faults.case import Case, Figure, Outcome, Stage
 from faults.dialects import PATHS, ending, reply, request, text
 from tests.live.server import Running
@@ -86,17 +86,7 @@ async def _wait_all(stage: Stage, server: Running) -> list[Waited]:
     draw = Random(stage.seed)
     waiting = [(where, path) for where in HANGS for path in PATHS] * stage.times(20, 1)
     draw.shuffle(waiting)
-    waited: list[Waited] = []
-
-    async def wait_next() -> None:
-        while waiting:
-            waited.append(await _wait(server, *waiting.pop()))
-            stage.note(f"{len(waited)} have waited")
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(AT_ONCE):
-            group.create_task(wait_next())
-    return waited
+    return await side_by_side(stage, waiting, AT_ONCE, lambda one: _wait(server, *one))
 
 
 async def _wait(server: Running, where: str, path: str) -> Waited:

@@ -8,8 +8,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import msgspec
 
-from faults.asking import CHAT, LIMIT_S, Talk, chat, post, say
+from faults.asking import CHAT, LIMIT_S, Talk, chat, post, say, side_by_side
 from faults.case import Case, Figure, Outcome, Stage
+from faults.dialects import MESSAGES, OLLAMA_CHAT, request
 from faults.light import ENDING, OPENING, Desk, Speaker, between, hang_up, says, settled, upstream
 from tests.live.faults import files_of, memory_of, metric
 from tests.live.server import Running
@@ -84,22 +85,11 @@ class Way(msgspec.Struct, frozen=True):
     end: bytes
 
 
-_SAID = [{"role": "user", "content": "Hello"}]
 WAYS = (
     Way("chat", CHAT, chat(), b"data: [DONE]\n\n\r\n0\r\n\r\n"),
     Way("passing", "/v1/audio/speech", chat(), b"data: [DONE]\n\n\r\n0\r\n\r\n"),
-    Way(
-        "messages",
-        "/v1/messages",
-        msgspec.json.encode({"model": "hello", "stream": True, "max_tokens": 9, "messages": _SAID}),
-        b'data: {"type":"message_stop"}\n\n\r\n0\r\n\r\n',
-    ),
-    Way(
-        "ollama",
-        "/api/chat",
-        msgspec.json.encode({"model": "hello", "stream": True, "messages": _SAID}),
-        b"}\n\r\n0\r\n\r\n",
-    ),
+    Way("messages", MESSAGES, request(MESSAGES), b'data: {"type":"message_stop"}\n\n\r\n0\r\n\r\n'),
+    Way("ollama", OLLAMA_CHAT, request(OLLAMA_CHAT), b"}\n\r\n0\r\n\r\n"),
 )
 """The short way, the one without a look at what passes, and two that write each chunk anew, as events and as lines."""
 
@@ -273,18 +263,14 @@ async def _with_streams(
 ) -> None:
     """Look while so many streams are open, each amid its answer."""
     talks: list[Talk] = []
-    numbers = iter(range(count))
 
-    async def open_some() -> None:
-        for number in numbers:  # all draw from it
-            talk = await say(server.port, post(chat("stalls"), server.port))
-            talks.append(talk)
-            await talk.first(b" well")
-            if number % 100 == 0:
-                stage.note(f"{number:,} of {count:,} streams are open")
+    async def open_one(_: int) -> None:
+        talk = await say(server.port, post(chat("stalls"), server.port))
+        talks.append(talk)
+        await talk.first(b" well")
 
     try:
-        await asyncio.gather(*(open_some() for _ in range(AT_ONCE)))
+        await side_by_side(stage, range(count), AT_ONCE, open_one)
         await look()
     finally:
         for talk in talks:

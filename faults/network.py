@@ -30,7 +30,7 @@ TEXTS, TEXTS_SHORT = 20, 10
 LOSS_PERCENT = 10
 RATE = "256kbit"
 _QUEUE_BYTES = "2mb"
-IDLE_S, WRITE_S = 2.0, 1.0
+IDLE_S, IDLE_SHORT_S, WRITE_S = 2.0, 0.5, 0.5
 """How long the server waits for an upstream that is cut off, and for a client."""
 SETTLE_S = 30.0
 """What is not so by then will not be."""
@@ -177,7 +177,8 @@ def _streams(stage: Stage, bad: AbstractContextManager[None], tell: Callable[[],
 def _black_hole(stage: Stage) -> Outcome:
     """Lines that are cut without a word, in the middle of streams."""
     count = stage.times(STREAMS, STREAMS_SHORT)
-    limits = ["--quiet", "--idle", f"{IDLE_S:g}", "--write", f"{WRITE_S:g}"]
+    idle_s = IDLE_SHORT_S if stage.is_short else IDLE_S
+    limits = ["--quiet", "--idle", str(idle_s), "--write", str(WRITE_S)]
     with upstream(_choose(stage)) as behind, gateway(stage.folder, behind.url, options=limits) as server:
         said(server, stream=True)
         pid, base = server.process.pid, files_of(server.process.pid)
@@ -191,7 +192,7 @@ def _black_hole(stage: Stage) -> Outcome:
         f"{count if is_known else 'not all'} whose client was cut off were given up",
         (
             Figure("streams without an error event", count - endings, most=0),
-            Figure("after the idle limit", (took_s - IDLE_S) * 1000, "ms", most=500, is_timing=True),
+            Figure("after the idle limit", (took_s - idle_s) * 1000, "ms", most=500, is_timing=True),
             Figure("streams to nobody that were kept", float(not is_known), most=0),
             Figure("not well afterwards", float(not is_well), most=0),
             Figure("files left open", float(not left), most=0),

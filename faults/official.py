@@ -11,6 +11,7 @@ import openai
 from openai import AsyncOpenAI
 from openai.types.chat import ChatCompletionMessageParam
 
+from faults.asking import side_by_side
 from faults.case import Case, Figure, Outcome, Stage
 from faults.matrix import EXPECTED
 from faults.statuses import AT_ONCE, FORMS, TEXT, Behind, behind
@@ -56,20 +57,14 @@ def use(stage: Stage) -> Outcome:
 
 async def _use_all(stage: Stage, here: Behind) -> list[Given]:
     forms = FORMS[:1] if stage.is_short else FORMS  # only in a stream can an end be silent
-    waiting = [(name, is_stream) for name in EXPECTED for is_stream in forms] * stage.times(5, 1)
-    given: list[Given] = []
+    asked = [(name, is_stream) for name in EXPECTED for is_stream in forms] * stage.times(5, 1)
+    async with AsyncOpenAI(api_key=here.server.key, base_url=here.server.url, max_retries=0) as client:
 
-    async def use_next(client: AsyncOpenAI) -> None:
-        while waiting:
-            name, is_stream = waiting.pop()
-            given.append(Given(name, is_stream, await _use(client, name, is_stream=is_stream)))
-            stage.note(f"{len(given)} asked, {len(waiting)} to go")
+        async def use_one(one: tuple[str, bool]) -> Given:
+            name, is_stream = one
+            return Given(name, is_stream, await _use(client, name, is_stream=is_stream))
 
-    made = AsyncOpenAI(api_key=here.server.key, base_url=here.server.url, max_retries=0)
-    async with made as client, asyncio.TaskGroup() as group:
-        for _ in range(AT_ONCE):
-            group.create_task(use_next(client))
-    return given
+        return await side_by_side(stage, asked, AT_ONCE, use_one)
 
 
 async def _use(client: AsyncOpenAI, name: str, *, is_stream: bool) -> str:

@@ -13,6 +13,7 @@ import msgspec
 
 from faults.asking import CHAT, Heard, parse, post
 from faults.case import Case, Figure, Outcome, Stage
+from faults.dialects import MESSAGES, OLLAMA_CHAT, RESPONSES
 from faults.hygiene import CLOSE, lines
 from tests.live.faults import small, speak
 from tests.live.raw import Json
@@ -22,7 +23,6 @@ from tests.models import vision
 from welldone.engines.mischief import redirect
 from welldone.engines.scripted import HELLO, Reply, Seen
 
-RESPONSES, MESSAGES, OLLAMA = "/v1/responses", "/v1/messages", "/api/chat"
 SECRET = b"canary-in-a-file-8d1c6f"
 FOREIGN = (b"root:x:0:", SECRET)
 """What stands in files that nobody may have read for a client."""
@@ -117,7 +117,7 @@ FIELDS = (
     Field(
         "MCP servers", MESSAGES, lambda url: {**HI, "mcp_servers": [{"type": "url", "url": url, "name": "x"}]}, HARMLESS
     ),
-    Field("images", OLLAMA, lambda url: {"messages": [{"role": "user", "content": "Look", "images": [url]}]}),
+    Field("images", OLLAMA_CHAT, lambda url: {"messages": [{"role": "user", "content": "Look", "images": [url]}]}),
     Field("a model to load", "/models/load", lambda url: {"model": url}),
     Field("a model to unload", "/models/unload", lambda url: {"model": url}),
     Field("a model for vectors", "/v1/embeddings", lambda url: {"model": url, "input": "Hi"}),
@@ -170,7 +170,7 @@ _TAKEN = {
     CHAT: ("model", "max_tokens"),
     MESSAGES: ("model", "max_tokens"),
     RESPONSES: ("model", "max_output_tokens"),
-    OLLAMA: ("model",),
+    OLLAMA_CHAT: ("model",),
 }
 
 

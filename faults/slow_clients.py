@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from faults.asking import LIMIT_S, Talk, ask, chat, parse, percentile, post, say
+from faults.asking import LIMIT_S, Talk, ask, chat, health, parse, percentile, post, say
 from faults.case import Case, Figure, Outcome, Stage
 from faults.light import settled
 from faults.pulse import Pulse, beating, listening
@@ -268,21 +268,7 @@ async def _refused(server: Running, body: bytes) -> str:
     deadline = time.monotonic() + LIMIT_S
     while (heard := await ask(server, body)).status == 200:
         assert time.monotonic() < deadline
-    error = msgspec.json.decode(heard.body)["error"]
-    return f"{heard.status} {error['code']}"
-
-
-async def health(server: Running) -> int:
-    """The status of /health on a new connection; 0 where there is none."""
-    said = f"GET /health HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nConnection: close\r\n\r\n"
-    try:
-        talk = await say(server.port, said.encode())
-        try:
-            return (await talk.heard()).status
-        finally:
-            talk.leave()
-    except ConnectionError:
-        return 0
+    return heard.told
 
 
 def files(server: Running) -> int:

@@ -11,6 +11,7 @@ import uvloop
 
 from faults.asking import CHAT, chat, post, say
 from faults.case import EVIDENCE_LIMIT, Case, Figure, Outcome, Stage
+from faults.dialects import MESSAGES, OLLAMA_CHAT, RESPONSES, request
 from faults.light import TEXTS, Caller, Desk, between, call, hang_up, settled, upstream
 from tests.live.faults import engine_of, files_of, memory_of, metric, small
 from tests.live.server import Running
@@ -47,19 +48,13 @@ class Way(msgspec.Struct, frozen=True):
         return post(self.body, port, path=self.path, headers={"Connection": "keep-alive"})
 
 
-def _body(**fields: object) -> bytes:
-    return msgspec.json.encode({"model": "hello", "stream": True, **fields})
-
-
-_SAID = [{"role": "user", "content": "Hello"}]
-STREAM = Way(CHAT, chat(), b"data: [DONE]\n\n")
 WAYS = (
-    STREAM,
+    Way(CHAT, chat(), b"data: [DONE]\n\n"),
     Way(CHAT, chat(stream=False), b'"finish_reason":"stop"'),
-    Way("/v1/responses", _body(input="Hello"), b"event: response.completed\n"),
-    Way("/v1/messages", _body(messages=_SAID, max_tokens=100), b"event: message_stop\n"),
-    Way("/api/chat", _body(messages=_SAID), b'"done":true'),
-    Way("/v1/embeddings", _body(input="Hello"), b"data: [DONE]\n\n"),
+    Way(RESPONSES, request(RESPONSES), b"event: response.completed\n"),
+    Way(MESSAGES, request(MESSAGES), b"event: message_stop\n"),
+    Way(OLLAMA_CHAT, request(OLLAMA_CHAT), b'"done":true'),
+    Way("/v1/embeddings", chat(), b"data: [DONE]\n\n"),
 )
 """The dialects, and what only passes through: there the upstream's answer is told as it is."""
 FAILURES = {"fails": ("refused", "error event"), "cut": ("error event",)}

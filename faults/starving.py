@@ -71,7 +71,7 @@ async def _ask_all(server: Running, clients: int, tokens: int) -> list[Heard]:
 
 def bodies(stage: Stage) -> Outcome:
     """Many clients with the longest bodies that are taken, while nobody answers them."""
-    count = stage.times(300, 72)
+    count = stage.times(300, 20)
     with upstream() as behind, gateway(stage.folder, behind.url) as server:
         before = memory_of(server.process.pid)
         statuses = asyncio.run(_flood(server, count))

@@ -1,6 +1,7 @@
 """Whatever an upstream may answer: what the client is told of it."""
 
 import asyncio
+import itertools
 import json
 import re
 import select
@@ -12,8 +13,9 @@ from pathlib import Path
 
 import msgspec
 
-from faults.asking import CHAT, Heard, chat, post, say
+from faults.asking import CHAT, Heard, ask, chat, post, say, side_by_side
 from faults.case import Case, Figure, Outcome, Stage
+from faults.failing import ATTEMPTS_LIMIT
 from faults.matrix import ENDLESS, EXPECTED, fault
 from tests.live.faults import memory_of
 from tests.live.server import Running
@@ -25,7 +27,6 @@ TEXT = "Hello"
 BOMB = "gzip-bomb"
 BOMB_LIMIT_MB = 16.0
 """It unpacks to 1,024: so a sixty-fourth, which is room for the packed bytes and what the allocator keeps."""
-ATTEMPTS_LIMIT = 2
 FORMS = (True, False)
 """Streamed, and whole."""
 AT_ONCE = 8
@@ -125,28 +126,14 @@ class Told(msgspec.Struct, frozen=True):
 
 
 async def _ask_all(stage: Stage, here: Behind, asked: list[tuple[str, bool]]) -> list[Told]:
-    waiting = list(enumerate(asked))
-    told: list[Told] = []
+    numbers = itertools.count()
 
-    async def ask_next() -> None:
-        while waiting:
-            number, (name, is_stream) = waiting.pop()
-            heard = await _ask(here.server, chat(name, f"{name} {number}", stream=is_stream))
-            told.append(Told(name, is_stream, _said(heard)))
-            stage.note(f"{len(told)} of {len(asked)}")
+    async def ask_one(one: tuple[str, bool]) -> Told:
+        name, is_stream = one
+        heard = await ask(here.server, chat(name, f"{name} {next(numbers)}", stream=is_stream))
+        return Told(name, is_stream, _said(heard))
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(AT_ONCE):
-            group.create_task(ask_next())
-    return told
-
-
-async def _ask(server: Running, body: bytes) -> Heard:
-    talk = await say(server.port, post(body, server.port, key=server.key))
-    try:
-        return await talk.heard()
-    finally:
-        talk.leave()
+    return await side_by_side(stage, asked, AT_ONCE, ask_one)
 
 
 def _said(heard: Heard) -> str:

@@ -19,6 +19,9 @@ from welldone.net.address import read_url as read_url
 from welldone.net.reasons import CONNECT_S, is_our_fault, reason
 
 _BESIDE_LIMIT_BYTES = 65536  # of a head with those of early hints, or of trailers; aiohttp and nginx refuse 8 to 32 KB
+_TURN_BYTES = 16 * 1024
+"""What one reply may say before others have their turn. uvloop reads up to 256 KB at once, and 32 times in a row: bytes
+as odd as can be, which take 2 us each to mend, would silence all other streams for seconds."""
 _NOT_HTTP = (httptools.HttpParserError, httptools.HttpParserUpgrade)
 _SIZE = re.compile(rb"[0-9a-fA-F]{1,7}\r\n")
 _METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
@@ -86,6 +89,10 @@ class Exchange(asyncio.Protocol):
         self.shortcut: Callable[[bytes], bool] | None = None
         """Gets a chunk of the body before the parser does, as it came, with its frame; tells whether it took it."""
         self._transport: asyncio.Transport | None = None
+        self._late = bytearray()  # what was read, and waits for its turn
+        self._turn: asyncio.Handle | None = None
+        self._is_paused = False
+        self._lost: tuple[Exception | None] | None = None  # the connection, while something waits for its turn
         self._headers: dict[str, str] = {}
         self._beside_bytes = 0
         self._has_head = False
@@ -103,6 +110,10 @@ class Exchange(asyncio.Protocol):
 
     def _end(self) -> None:
         self._is_over = True
+        self._late.clear()
+        if self._turn is not None:
+            self._turn.cancel()  # it holds us
+            self._turn = None
         self.shortcut = None
         self._parser = None  # it holds us, and we held it: rings are left to the collector, which stops all for a while
 
@@ -113,12 +124,16 @@ class Exchange(asyncio.Protocol):
 
     def pause(self) -> None:
         """Read no more for now."""
+        self._is_paused = True
         if self._transport is not None and not self._is_over:
             self._transport.pause_reading()
 
     def resume(self) -> None:
         """Read on."""
-        if self._transport is not None and not self._is_over:
+        self._is_paused = False
+        if self._late or self._lost is not None:
+            self._wait_for_turn()
+        elif self._transport is not None and not self._is_over:
             self._transport.resume_reading()
 
     def begin_on(self, transport: asyncio.Transport) -> bool:
@@ -148,7 +163,37 @@ class Exchange(asyncio.Protocol):
         self._request = b""
 
     def data_received(self, data: bytes) -> None:
-        """Hand on what came, in one piece."""
+        """Hand on what came: in one piece, or a little at a time."""
+        if len(data) > _TURN_BYTES or self._late:
+            self._late += data
+            if self._transport is not None:
+                self._transport.pause_reading()
+            self._wait_for_turn()
+        else:
+            self._hear(data)
+
+    def _wait_for_turn(self) -> None:
+        if self._turn is None and not self._is_over:
+            self._turn = asyncio.get_running_loop().call_soon(self._take_turn)
+
+    def _take_turn(self) -> None:
+        """Hand on a little of what was read; then others have their turn."""
+        self._turn = None
+        if self._is_paused:
+            return
+        data = bytes(self._late[:_TURN_BYTES])
+        del self._late[:_TURN_BYTES]
+        self._hear(data)
+        if self._is_over or self._is_paused:
+            return
+        if self._late:
+            self._wait_for_turn()
+        elif self._lost is not None:
+            self.connection_lost(*self._lost)
+        elif self._transport is not None:
+            self._transport.resume_reading()
+
+    def _hear(self, data: bytes) -> None:
         shortcut = self.shortcut
         if shortcut is not None and self._is_between:
             if shortcut(data):
@@ -197,6 +242,9 @@ class Exchange(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """The reply is over, whole or not."""
         if self._is_over:
+            return
+        if self._late:
+            self._lost = (error,)
             return
         # Without a length the end of the connection is the end of the reply.
         if self._has_head and not self._has_length and error is None:
@@ -247,7 +295,8 @@ class Exchange(asyncio.Protocol):
             return
         transport = self._transport
         # A reply that came before the whole request was sent leaves the rest of it in the way of the next.
-        if self._may_stay and self._home and transport and not transport.get_write_buffer_size():
+        is_clean = self._may_stay and not self._late
+        if is_clean and self._home and transport and not transport.get_write_buffer_size():
             self._end()
             self._transport = None
             transport.resume_reading()

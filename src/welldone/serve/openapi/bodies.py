@@ -6,6 +6,7 @@ from welldone.serve.openapi.kinds import (
     ANY,
     BOOLEAN,
     MAYBE_TEXT,
+    OBJECT,
     TEXT,
     array,
     integer,
@@ -37,7 +38,7 @@ _RESPONSES: Json = {
     "store": BOOLEAN,
     "background": BOOLEAN,
     "tools": array(needed(table({"type": TEXT}, "type")), tools.TOOLS_LIMIT),
-    "tool_choice": one_of(words(tools.MODES), {"type": "object"}),
+    "tool_choice": one_of(words(tools.MODES), OBJECT),
     "parallel_tool_calls": BOOLEAN,
     "text": table(
         {
@@ -88,7 +89,7 @@ _ANTHROPIC: Json = {
 _OLLAMA: Json = {
     "model": _MODEL,
     "stream": BOOLEAN,
-    "format": one_of({"enum": ["json", "", None]}, {"type": "object"}),
+    "format": one_of({"enum": ["json", "", None]}, OBJECT),
     "options": table(),
     "think": ANY,
 }

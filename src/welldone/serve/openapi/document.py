@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 import welldone
 from welldone.serve.errors import TYPES
 from welldone.serve.openapi import bodies, chats, replies
-from welldone.serve.openapi.kinds import ref
+from welldone.serve.openapi.kinds import OBJECT, ref
 from welldone.serve.openapi.operations import JSON, OPERATIONS, PASSED, Operation
 from welldone.serve.passing import WAYS
 from welldone.wire.events import Json
@@ -91,7 +91,7 @@ def _operation(path: str, method: str, operation: Operation, *, has_upstreams: b
 
 
 def _content(path: str, body: Json) -> Json:
-    forms: Json = {"multipart/form-data": {"schema": {"type": "object"}}} if path in PASSED else {}
+    forms: Json = {"multipart/form-data": {"schema": OBJECT}} if path in PASSED else {}
     return {JSON: {"schema": body}, **forms}
 
 

@@ -5,6 +5,10 @@ import re
 from welldone.wire.events import Json
 
 ANY: Json = {}
+OBJECT: Json = {"type": "object", "additionalProperties": True}
+"""Whatever its members are. That is said: some generators of clients read silence as an object without any."""
+MAYBE_OBJECT: Json = {"type": ["object", "null"], "additionalProperties": True}
+EMPTY_OBJECT: Json = {"type": "object", "maxProperties": 0}
 BOOLEAN: Json = {"type": ["boolean", "null"]}
 COUNT: Json = {"type": "integer", "minimum": 0}
 TEXT: Json = {"type": "string"}
@@ -44,7 +48,7 @@ def array(items: Json, most: int, least: int = 0) -> Json:
 
 def table(properties: Json | None = None, *required: str) -> Json:
     """An object, which may have others beside these."""
-    return {"type": ["object", "null"], **_members(properties, required)}
+    return {"type": ["object", "null"], **_members(properties, required)} if properties else MAYBE_OBJECT
 
 
 def one_of(*kinds: Json) -> Json:
@@ -70,6 +74,6 @@ def ref(component: str) -> Json:
     return {"$ref": f"#/components/schemas/{component}"}
 
 
-def _members(properties: Json | None, required: tuple[str, ...]) -> Json:
-    listed: Json = {"properties": properties} if properties else {}
+def _members(properties: Json, required: tuple[str, ...]) -> Json:
+    listed: Json = {"properties": properties}
     return {**listed, "required": list(required)} if required else listed

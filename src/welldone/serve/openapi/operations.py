@@ -2,7 +2,7 @@
 
 import msgspec
 
-from welldone.serve.openapi.kinds import ANY, TEXT, integer, needed, one_of, ref, table, words
+from welldone.serve.openapi.kinds import ANY, OBJECT, TEXT, integer, needed, one_of, ref, table, words
 from welldone.serve.openapi.replies import listed
 from welldone.serve.passing import WAYS
 from welldone.serve.responses import ORDERS, PAGE_LIMIT
@@ -35,7 +35,7 @@ def _streamed(component: str, stream: str = EVENTS) -> Json:
     return {**_json(component), stream: {"description": "Where `stream` is true"}}
 
 
-_OBJECT: Json = {JSON: {"type": "object"}}
+_OBJECT: Json = {JSON: OBJECT}
 _MODEL: Json = {JSON: one_of(ref("Model"), ref("AnthropicModel"))}
 _MODELS: Json = {JSON: one_of(listed(ref("Model")), needed(table({"data": ANY, "has_more": ANY}, "data", "has_more")))}
 _HEALTH = _json("Status")
@@ -114,7 +114,7 @@ PASSED: dict[str, dict[str, Operation]] = {
         method: Operation(
             "Passes to an upstream, whose reply comes back as it is",
             {"*/*": ANY},
-            {"type": "object"} if method == "POST" else None,
+            OBJECT if method == "POST" else None,
         )
         for method in way.methods
     }

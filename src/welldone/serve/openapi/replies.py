@@ -1,6 +1,6 @@
 """What the server sends, by dialect. Members may be added to any of these, by an upstream or by a newer server."""
 
-from welldone.serve.openapi.kinds import ANY, COUNT, MAYBE_TEXT, TEXT, one_of, ref, shown
+from welldone.serve.openapi.kinds import ANY, COUNT, MAYBE_OBJECT, MAYBE_TEXT, OBJECT, TEXT, one_of, ref, shown
 from welldone.wire.dialects.messages.counts import COUNTS
 from welldone.wire.dialects.messages.objects import STOP_REASONS
 from welldone.wire.dialects.responses.objects import DEFAULTS
@@ -8,8 +8,7 @@ from welldone.wire.events import Json
 from welldone.wire.head import WHOLE_OBJECT, Endpoint
 
 _COUNT_OR_NULL: Json = {"type": ["integer", "null"]}
-_OBJECT: Json = {"type": "object"}
-_OBJECTS: Json = {"type": "array", "items": _OBJECT}
+_OBJECTS: Json = {"type": "array", "items": OBJECT}
 _USAGE = shown(dict.fromkeys(("prompt_tokens", "completion_tokens", "total_tokens"), COUNT))
 _PROMPT_USAGE = shown(dict.fromkeys(("prompt_tokens", "total_tokens"), COUNT))
 _FUNCTION = shown({"name": TEXT, "arguments": TEXT})
@@ -22,7 +21,7 @@ def listed(items: Json) -> Json:
 
 
 def _whole(endpoint: Endpoint, said: Json) -> Json:
-    choice = {"index": COUNT, **said, "logprobs": {"type": ["object", "null"]}, "finish_reason": TEXT}
+    choice = {"index": COUNT, **said, "logprobs": MAYBE_OBJECT, "finish_reason": TEXT}
     members = {
         "id": TEXT,
         "object": {"const": WHOLE_OBJECT[endpoint]},
@@ -53,11 +52,11 @@ def _response() -> Json:
         "object": {"const": "response"},
         "created_at": {"type": "number"},
         "status": {"enum": ["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]},
-        "error": {"type": ["object", "null"]},
-        "incomplete_details": {"type": ["object", "null"]},
+        "error": MAYBE_OBJECT,
+        "incomplete_details": MAYBE_OBJECT,
         "model": TEXT,
         "output": _OBJECTS,
-        "usage": {"type": ["object", "null"]},
+        "usage": MAYBE_OBJECT,
     }
     return shown(own | dict.fromkeys(DEFAULTS, ANY), *DEFAULTS)
 
