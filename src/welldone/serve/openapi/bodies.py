@@ -13,6 +13,7 @@ from welldone.serve.openapi.kinds import (
     needed,
     number,
     one_of,
+    only,
     ref,
     string,
     table,
@@ -27,7 +28,7 @@ from welldone.wire.events import Json
 
 _MODEL = string(sampling.MODEL_LENGTH)
 _BLOCKS = one_of(TEXT, {"type": "array", "items": ref("AnthropicBlock")})
-_TEXTS = one_of(TEXT, {"type": "array", "items": ref("AnthropicText")}, {"type": "null"})
+_TEXTS = one_of(TEXT, {"type": "array", "items": ref("AnthropicBlockText")}, {"type": "null"})
 _TOOLS = needed(table())
 _NAMES = array(needed(string(responses.VALUE_LIMIT, 1)), len(responses.INCLUDED))
 
@@ -113,7 +114,7 @@ def _ollama_chat() -> Json:
 
 
 def _ollama_generate() -> Json:
-    refused: Json = {name: {"enum": [None, False, "", 0, [], {}]} for name in ollama.REFUSED}
+    refused: Json = {name: only(None, False, "", 0, [], {}) for name in ollama.REFUSED}
     return needed(table({**_OLLAMA, "prompt": MAYBE_TEXT, "system": MAYBE_TEXT, "images": _IMAGES, **refused}))
 
 
@@ -158,37 +159,61 @@ _DETOKENIZE = needed(
 )
 _LOADING = needed(table({"model": _MODEL, "force": BOOLEAN}))
 
-_SOURCE = needed(table({"type": TEXT}, "type"))
+_MESSAGE: Json = {
+    "id": MAYBE_TEXT,
+    "type": words(("message",)),
+    "role": needed(words(items.ROLES)),
+    "content": ANY,
+    "status": ANY,
+}
+_SOURCE = needed(table({"type": TEXT, "media_type": ANY, "data": ANY, "url": ANY}, "type"))
 
 
-def _item(kind: str, **members: Json) -> Json:
+def _item(kind: str, *optional: str, **members: Json) -> Json:
     """An item of a response's input."""
-    return needed(table({"id": MAYBE_TEXT, "type": {"const": kind}, **members}, "type", *members))
+    return needed(table({"id": MAYBE_TEXT, **_typed(kind, optional, members)}, "type", *members))
 
 
-def _block(kind: str, **members: Json) -> Json:
+def _block(kind: str, *optional: str, **members: Json) -> Json:
     """A content block of Anthropic's."""
-    return needed(table({"type": {"const": kind}, **members}, "type", *members))
+    return needed(table(_typed(kind, (*optional, "cache_control"), members), "type", *members))
+
+
+def _typed(kind: str, optional: tuple[str, ...], members: Json) -> Json:
+    return {"type": {"const": kind}, **members, **dict.fromkeys(optional, ANY)}
+
+
+def _named(start: str, members: Json) -> Json:
+    """A component for each, and one that is any of them: generators of clients name their types after components."""
+    names = {f"{start}{name}": schema for name, schema in members.items()}
+    return {**names, start: one_of(*map(ref, names))}
 
 
 COMPONENTS: Json = {
-    "AnthropicText": _block("text", text=TEXT),
-    "AnthropicBlock": one_of(
-        ref("AnthropicText"),
-        _block("image", source=_SOURCE),
-        _block("document", source=_SOURCE),
-        _block("search_result", title=TEXT, source=TEXT, content=_BLOCKS),
-        _block("tool_result", tool_use_id=TEXT),
-        _block("tool_use", id=TEXT, name=TEXT, input=needed(table())),
-        _block("thinking", thinking=TEXT),
-        _block("redacted_thinking"),
+    **_named(
+        "AnthropicBlock",
+        {
+            "Text": _block("text", "citations", text=TEXT),
+            "Image": _block("image", source=_SOURCE),
+            "Document": _block("document", "title", "context", "citations", source=_SOURCE),
+            "SearchResult": _block("search_result", "citations", title=TEXT, source=TEXT, content=_TEXTS),
+            "ToolResult": _block("tool_result", "content", "is_error", tool_use_id=TEXT),
+            "ToolUse": _block("tool_use", id=TEXT, name=TEXT, input=OBJECT),
+            "Thinking": _block("thinking", "signature", thinking=TEXT),
+            "RedactedThinking": _block("redacted_thinking", "data"),
+        },
     ),
-    "ResponseItem": one_of(
-        needed(table({"id": MAYBE_TEXT, "type": words(("message",)), "role": needed(words(items.ROLES))}, "role")),
-        _item("function_call", call_id=TEXT, name=TEXT, arguments=TEXT),
-        _item("function_call_output", call_id=TEXT, output=one_of(TEXT, {"type": "array"})),
-        _item("reasoning"),
-        needed(table({"id": TEXT, "type": words(("item_reference",))}, "id")),
+    **_named(
+        "ResponseItem",
+        {
+            "Message": needed(table(_MESSAGE, "role")),
+            "FunctionCall": _item("function_call", "status", call_id=TEXT, name=TEXT, arguments=TEXT),
+            "FunctionCallOutput": _item(
+                "function_call_output", "status", call_id=TEXT, output=one_of(TEXT, {"type": "array", "items": ANY})
+            ),
+            "Reasoning": _item("reasoning", "summary", "content", "encrypted_content", "status"),
+            "Reference": needed(table({"id": TEXT, "type": words(("item_reference",))}, "id")),
+        },
     ),
     "ChatRequest": chats.body("chat"),
     "CompletionRequest": chats.body("completions"),

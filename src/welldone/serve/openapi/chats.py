@@ -14,6 +14,7 @@ from welldone.serve.openapi.kinds import (
     needed,
     number,
     one_of,
+    only,
     ref,
     string,
     table,
@@ -106,12 +107,12 @@ def member(row: Field, known: Json, empty: tuple[object, ...] = _EMPTY) -> Json:
         case Use.IGNORED:
             kind: Json = ANY
         case Use.REFUSED:
-            kind = {"enum": list(empty)}
+            kind = only(*empty)
         case Use.READ:
             kind = known[row.name]
         case _:
             kind = known.get(row.name) or _passed(row)
-    return {**kind, "description": f"{row.use.value.capitalize()}. {row.note}".strip()}
+    return {**kind, "description": "; ".join(filter(None, (row.note, row.use.value)))}
 
 
 def _passed(row: Field) -> Json:
@@ -132,6 +133,7 @@ _CALL = needed(
     table(
         {
             "id": _ID,
+            "type": ANY,
             "function": needed(table({"name": name(tools.NAME), "arguments": TEXT}, "name", "arguments")),
         },
         "id",
@@ -140,11 +142,19 @@ _CALL = needed(
 )
 
 
+def _role(role: str) -> str:
+    return f"{role.capitalize()}Message"
+
+
 def _message(role: str) -> Json:
     members: Json = {"role": {"const": role}, "content": _CONTENT, "name": string(messages.NAME_LIMIT)}
     match role:
         case "assistant":
-            said = {**members, "content": one_of(_CONTENT, _NULL), "tool_calls": array(_CALL, tools.TOOLS_LIMIT)}
+            said = {
+                **members,
+                "content": one_of(_CONTENT, _NULL),
+                "tool_calls": array(ref("ToolCall"), tools.TOOLS_LIMIT),
+            }
             return needed(table(said, "role"))
         case "tool":
             return needed(table({**members, "tool_call_id": _ID}, "role", "content", "tool_call_id"))
@@ -153,7 +163,9 @@ def _message(role: str) -> Json:
 
 
 COMPONENTS: Json = {
-    "Message": one_of(*map(_message, messages.ROLES)),
+    **{_role(role): _message(role) for role in messages.ROLES},
+    "Message": one_of(*(ref(_role(role)) for role in messages.ROLES)),
+    "ToolCall": _CALL,
     "ContentPart": needed(
         table(
             {

@@ -9,6 +9,7 @@ OBJECT: Json = {"type": "object", "additionalProperties": True}
 """Whatever its members are. That is said: some generators of clients read silence as an object without any."""
 MAYBE_OBJECT: Json = {"type": ["object", "null"], "additionalProperties": True}
 EMPTY_OBJECT: Json = {"type": "object", "maxProperties": 0}
+_EMPTY_LIST: Json = {"type": "array", "items": {}, "maxItems": 0}
 BOOLEAN: Json = {"type": ["boolean", "null"]}
 COUNT: Json = {"type": "integer", "minimum": 0}
 TEXT: Json = {"type": "string"}
@@ -54,6 +55,23 @@ def table(properties: Json | None = None, *required: str) -> Json:
 def one_of(*kinds: Json) -> Json:
     """Any of several."""
     return {"anyOf": list(kinds)}
+
+
+def only(*values: object) -> Json:
+    """One of a few values of several kinds, where generators of clients know no `enum`."""
+    return one_of(*map(_only, values))
+
+
+def _only(value: object) -> Json:
+    match value:
+        case None:
+            return {"type": "null"}
+        case dict():
+            return EMPTY_OBJECT
+        case list():
+            return _EMPTY_LIST
+        case _:
+            return {"const": value}
 
 
 def needed(schema: Json) -> Json:

@@ -126,7 +126,7 @@ COMPONENTS: Json = {
             "usage": _PROMPT_USAGE,
         }
     ),
-    "Tokens": shown({"tokens": {"type": "array"}, "count": COUNT, "max_model_len": COUNT}),
+    "Tokens": shown({"tokens": {"type": "array", "items": ANY}, "count": COUNT, "max_model_len": COUNT}),
     "TextOfTokens": shown({"content": TEXT, "prompt": TEXT}),
     "Status": shown({"status": {"const": "ok"}}),
     "Done": shown({"success": {"const": True}}),
