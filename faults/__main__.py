@@ -56,8 +56,8 @@ def _run(case: Case, model: Path, seed: int, *, is_short: bool) -> Result:
         stage = Stage(Path(folder), model, seed, is_short, _note if sys.stderr.isatty() else lambda _: None)
         try:
             outcome = case.run(stage)
-        except AssertionError as error:
-            outcome = Outcome(happened="the case itself failed", troubles=(str(error) or repr(error),))
+        except (AssertionError, OSError, EOFError) as error:  # of one case: the others are still worth their time
+            outcome = Outcome(happened="the case itself failed", troubles=(f"{type(error).__name__}: {error}",))
     seen = results.result(outcome, time.monotonic() - began, seed)
     _show(seen, is_short=is_short)
     return seen

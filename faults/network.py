@@ -30,7 +30,7 @@ TEXTS, TEXTS_SHORT = 20, 10
 LOSS_PERCENT = 10
 RATE = "256kbit"
 _QUEUE_BYTES = "2mb"
-IDLE_S, IDLE_SHORT_S, WRITE_S = 2.0, 0.5, 0.5
+IDLE_S, IDLE_SHORT_S, WRITE_S = 2.0, 0.5, 1.0
 """How long the server waits for an upstream that is cut off, and for a client."""
 SETTLE_S = 30.0
 """What is not so by then will not be."""
@@ -178,8 +178,11 @@ def _black_hole(stage: Stage) -> Outcome:
     """Lines that are cut without a word, in the middle of streams."""
     count = stage.times(STREAMS, STREAMS_SHORT)
     idle_s = IDLE_SHORT_S if stage.is_short else IDLE_S
-    limits = ["--quiet", "--idle", str(idle_s), "--write", str(WRITE_S)]
-    with upstream(_choose(stage)) as behind, gateway(stage.folder, behind.url, options=limits) as server:
+    options = ["--quiet", "--write", str(WRITE_S)]
+    with (
+        upstream(_choose(stage)) as behind,
+        gateway(stage.folder, behind.url, options=options, each={"idle_s": idle_s}) as server,
+    ):
         said(server, stream=True)
         pid, base = server.process.pid, files_of(server.process.pid)
         endings, took_s = _without_upstream(server, behind.port, count)

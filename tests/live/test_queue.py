@@ -140,9 +140,10 @@ def test_a_server_that_is_full_says_so(tiny_model: Path) -> None:
         engine.hold()
         with begin(server) as line:
             queued(server, line)
-            reply = ask(server, "/health")
+            reply = ask(server, "/v1/models")
             assert reply.status == 503
             assert int(reply.header("retry-after") or 0) >= 1
+            assert ask(server, "/health").status == 200  # it is busy, and well
             engine.go()
             assert judged(line.reply()).one.finish == "length"
-        assert ask(server, "/health").status == 200
+        assert ask(server, "/v1/models").status == 200

@@ -1,7 +1,9 @@
 """Connections that are used again: when they are, when they are not, and that none is left behind."""
 
 import asyncio
+import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -13,7 +15,7 @@ import uvloop
 from tests.net.aio import run, serving
 from tests.net.certificates import Pair, make_pair
 from tests.net.test_outbound import CHUNKED, REPLY, Heard
-from welldone.net.outbound import Address, OutboundError, read_url
+from welldone.net.outbound import Address, Exchange, OutboundError, read_url
 from welldone.net.pool import Pool
 
 NewLoop: TypeAlias = Callable[[], asyncio.AbstractEventLoop]
@@ -467,26 +469,40 @@ def test_who_waits_for_a_handshake_can_leave(new_loop: NewLoop) -> None:
         run(work(), new_loop)
 
 
-class _Dead(asyncio.Transport):
-    """A connection as uvloop has them: closed, and it does not say so."""
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        raise RuntimeError("the handler is closed")
-
-    def is_closing(self) -> bool:
-        return False
-
-
-def test_a_connection_that_cannot_be_written_to_is_replaced_by_a_new_one(
+def test_a_connection_whose_reply_came_before_it_was_made_is_not_kept_for_others(
     new_loop: NewLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def work() -> Upstream:
-        upstream, pool = Upstream(), Pool()
-        monkeypatch.setattr(pool, "take", lambda _: _Dead())
-        async with pooled(upstream, pool) as address:
-            await get(pool, address)
-        return upstream
+    """Who asked has left meanwhile. Then uvloop closes the connection, which never says that it is closing."""
+    has_answered = threading.Event()
 
-    with nothing_left():
-        upstream = run(work(), new_loop)
-    assert (upstream.connections, len(upstream.requests)) == (1, 1)
+    def answer(door: socket.socket) -> None:
+        line, _ = door.accept()
+        with line:
+            line.recv(65536)
+            line.sendall(REPLY)
+            has_answered.set()
+            line.recv(1)  # until it is hung up on
+
+    async def work(door: socket.socket) -> None:
+        pool, heard = Pool(), Heard()
+        made = Exchange.connection_made
+
+        def leave(exchange: Exchange, transport: asyncio.BaseTransport) -> None:
+            made(exchange, transport)
+            has_answered.wait(10)
+            asking.cancel()
+
+        monkeypatch.setattr(Exchange, "connection_made", leave)
+        address = read_url(f"http://127.0.0.1:{door.getsockname()[1]}")
+        asking = asyncio.ensure_future(pool.send(address, "GET", "/", heard))
+        await asyncio.wait({asking})
+        assert asking.cancelled()
+        assert pool.take(address) is None
+        await pool.close()
+
+    with nothing_left(), socket.create_server(("127.0.0.1", 0)) as door:
+        server = threading.Thread(target=answer, args=(door,))
+        server.start()
+        run(work(door), new_loop)
+        server.join(10)
+        assert not server.is_alive()

@@ -18,6 +18,7 @@ from tests.serve.gateways import gateway
 from tests.serve.requests.build import ABLE, HELLO, MODEL, Body, able
 from welldone.engines.scripted import Script
 from welldone.serve.errors import ApiError, Shape
+from welldone.serve.openapi.bodies import EXAMPLES
 from welldone.serve.openapi.document import OPEN, PREFIX, whole
 from welldone.serve.openapi.operations import PASSED
 from welldone.serve.requests import (
@@ -162,6 +163,30 @@ def test_whatever_a_reader_takes_fits_the_document(component: str) -> None:
 def test_a_plain_body_fits_the_document_and_an_empty_one_does_not_unless_nothing_is_needed(component: str) -> None:
     assert fits(component, READERS[component][0])
     assert fits(component, {}) == ("required" not in SCHEMAS[component])
+
+
+@pytest.mark.parametrize("component", EXAMPLES)
+def test_every_example_fits_the_document_and_is_taken(component: str) -> None:
+    assert fits(component, EXAMPLES[component])
+    assert takes(component, EXAMPLES[component])
+
+
+def test_generators_of_clients_can_read_every_schema() -> None:
+    for schema in _schemas(SCHEMAS):
+        assert not isinstance(schema.get("const"), dict | list)
+        words = [word for word in schema.get("enum", ()) if word is not None]
+        assert len({type(word) for word in words}) <= 1, schema
+        assert schema.get("type") not in ("array", ["array", "null"]) or "items" in schema, schema
+        if schema.get("type") in ("object", ["object", "null"]):
+            assert schema.keys() & {"properties", "additionalProperties", "maxProperties"}, schema
+
+
+def _schemas(value: object) -> Iterator[Any]:
+    if isinstance(value, dict):
+        yield value
+        value = list(value.values())
+    if isinstance(value, list):
+        yield from chain.from_iterable(map(_schemas, value))
 
 
 @pytest.mark.parametrize(

@@ -77,11 +77,12 @@ class Message(TypedDict, total=False):
 class Exchange(asyncio.Protocol):
     """One request and its reply. The connection is its own until the reply is whole."""
 
-    def __init__(self, request: bytes, receiver: Receiver, address: Address, home: Home | None) -> None:
+    def __init__(self, request: bytes, receiver: Receiver, address: Address, home: Home | None = None) -> None:
         self._request = request
         self._receiver = receiver
         self._address = address
-        self._home = home
+        self.home = home
+        """Where the connection goes after the reply; without one it is closed."""
         self._bodies: list[bytes] = []
         self.on_body = self._bodies.append  # httptools calls it for each piece: no function of ours stands between
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
@@ -136,20 +137,11 @@ class Exchange(asyncio.Protocol):
         elif self._transport is not None and not self._is_over:
             self._transport.resume_reading()
 
-    def begin_on(self, transport: asyncio.Transport) -> bool:
-        """Send the request on a connection that had another before; False where that is closed, and nothing was sent.
-
-        uvloop has transports that are closed and do not say that they are closing.
-        """
-        try:
-            transport.write(self._request)
-        except RuntimeError:
-            return False
-        self._request = b""
+    def begin_on(self, transport: asyncio.Transport) -> None:
+        """Send the request on a connection that had another before."""
         self._is_used = True
-        self._transport = transport
         transport.set_protocol(self)
-        return True
+        self.connection_made(transport)
 
     # What asyncio calls.
 
@@ -251,8 +243,8 @@ class Exchange(asyncio.Protocol):
             self._finish(None)
             return
         is_stale = self._is_used and not self._has_head and not self._beside_bytes
-        if is_stale and self._home is not None:
-            self._home.drop(self._address)
+        if is_stale and self.home is not None:
+            self.home.drop(self._address)
         self._finish(OutboundError("the connection was lost before the reply was whole", is_stale=is_stale))
 
     # What httptools calls.
@@ -296,11 +288,11 @@ class Exchange(asyncio.Protocol):
         transport = self._transport
         # A reply that came before the whole request was sent leaves the rest of it in the way of the next.
         is_clean = self._may_stay and not self._late
-        if is_clean and self._home and transport and not transport.get_write_buffer_size():
+        if is_clean and self.home and transport and not transport.get_write_buffer_size():
             self._end()
             self._transport = None
             transport.resume_reading()
-            self._home.give_back(self._address, transport)
+            self.home.give_back(self._address, transport)
         else:
             self.close()
         self._receiver.end(error)
@@ -334,10 +326,15 @@ async def send(
         ValueError: the path or a header cannot be sent.
     """
     request = _request(address, method, path, is_last=home is None, **message)
-    exchange = Exchange(request, receiver, address, home)
+    exchange = Exchange(request, receiver, address)
     transport = None if home is None or is_fresh else home.take(address)
-    if transport is None or not exchange.begin_on(transport):
+    if transport is not None:
+        exchange.begin_on(transport)
+    else:
         await _connect(address, exchange)
+    # Not before: whoever is cancelled while it connects may have its reply already, and uvloop closes that connection
+    # without a word to anybody.
+    exchange.home = home
     return exchange
 
 

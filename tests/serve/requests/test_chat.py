@@ -341,3 +341,4 @@ def test_what_the_assistant_has_begun_is_not_ended_by_a_schema(form: Body) -> No
     messages = [*HELLO, {"role": "assistant", "content": "<|im_end|>"}]
     assert refusal(messages=messages, **form).param == "response_format"
     assert engine(messages=[*messages, *HELLO], **form)["response_format"]
+    assert engine(messages=[*HELLO, {"role": "assistant", "content": '{"a":'}], **form)["response_format"]

@@ -34,6 +34,8 @@ from welldone.serve.requests.pattern import of_values, trouble
         "a{,5}b{3,}",
         "^a{2,2}{b}$",
         r"^\{2,1\}[{2,1}]$",
+        "^[a-z][+--][^-A][]-a]$",
+        r"^[\w-a][\]-z-]$",
     ],
 )
 def test_patterns_that_people_write_are_fine(text: str) -> None:
@@ -47,6 +49,8 @@ def test_patterns_that_people_write_are_fine(text: str) -> None:
         "^(a*)+$",
         "^(a*){2}$",
         "^a{2,1}$",  # this one stopped the engine for good
+        "^[z-a]$",
+        "^x[^ab-A]+$",
         "^(ab){2,1}c$",
         "^a{ 2,1}$",
         "^a{+3000}$",

@@ -189,6 +189,18 @@ def _named(start: str, members: Json) -> Json:
     return {**names, start: one_of(*map(ref, names))}
 
 
+_NAME = "smollm2-135m-instruct"
+_HELLO: Json = {"messages": [{"role": "user", "content": "Hello!"}]}
+EXAMPLES: Json = {
+    "ChatRequest": {"model": _NAME, **_HELLO, "stream": True},
+    "CompletionRequest": {"model": _NAME, "prompt": "Once upon a time", "max_tokens": 16},
+    "ResponseRequest": {"model": _NAME, "input": "Hello!"},
+    "AnthropicRequest": {"model": _NAME, "max_tokens": 64, **_HELLO},
+    "EmbeddingsRequest": {"model": _NAME, "input": ["Hello!"]},
+    "RankRequest": {"query": "Who purrs?", "documents": ["a cat", "a dog"]},
+}
+"""A right body, of those that people write by hand."""
+
 COMPONENTS: Json = {
     **_named(
         "AnthropicBlock",

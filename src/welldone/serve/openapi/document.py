@@ -75,7 +75,7 @@ def _parameters(path: str) -> Json:
 
 def _operation(path: str, method: str, operation: Operation, *, has_upstreams: bool) -> Json:
     made: Json = {
-        "operationId": "_".join([method.lower(), *path.replace("*", "id").replace(".", "/").strip("/").split("/")]),
+        "operationId": "_".join([method.lower(), *_words(path)]),
         "summary": operation.summary,
         "responses": _responses(path, operation, is_passed=has_upstreams and path in _PASSED),
     }
@@ -90,9 +90,15 @@ def _operation(path: str, method: str, operation: Operation, *, has_upstreams: b
     return made
 
 
+def _words(path: str) -> list[str]:
+    return (path.strip("/") or "page").replace("*", "id").replace(".", "/").split("/")
+
+
 def _content(path: str, body: Json) -> Json:
     forms: Json = {"multipart/form-data": {"schema": OBJECT}} if path in PASSED else {}
-    return {JSON: {"schema": body}, **forms}
+    name = body.get("$ref", "").rpartition("/")[2]
+    example: Json = {"example": bodies.EXAMPLES[name]} if name in bodies.EXAMPLES else {}
+    return {JSON: {"schema": body, **example}, **forms}
 
 
 def _responses(path: str, operation: Operation, *, is_passed: bool) -> Json:

@@ -33,6 +33,8 @@ EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 KWARG = re.compile(r"[a-z_]{1,64}")
 KWARGS_LIMIT = 32
 KWARG_LENGTH = 4_096
+_END = re.compile(rb"<|\[EO")
+"""How all words begin that end an answer of some model: <|im_end|>, </s>, [EOS]."""
 MODALITIES_LIMIT = 8  # there are two
 # What the engine itself gives the template: a client that gave it could say what others said.
 RESERVED = frozenset(("tools", "messages", "add_generation_prompt", "tokenize", "bos_token", "eos_token"))
@@ -58,9 +60,8 @@ def read_chat(body: Json, model: ModelSettings, abilities: Abilities | None) -> 
         engine.pop("stop", None)
     stops = take_stops(engine, able)
     _add_form(body, engine, tools, budget, able.kind == "command")
-    if "response_format" in engine and able.kind == "llama" and messages.items[-1]["role"] == "assistant":
-        # A word in it that ends an answer, such as <|im_end|>, ends llama.cpp itself.
-        raise fields.unsupported("response_format", "cannot be had where the last message is the assistant's.")
+    if "response_format" in engine and able.kind == "llama":
+        _check_begun(messages.items[-1])
     listed = msgspec.json.encode(tools.body.get("tools") or tools.template or ())
     check_length(messages.text_bytes + len(listed) - len("[]"), able.context, "messages")
     kwargs = _template_kwargs(asked, model.defaults, able, tools)
@@ -89,6 +90,13 @@ def _add_form(body: Json, engine: Json, tools: Tools, budget: Budget, is_foreign
         engine.pop("ignore_eos", None)  # where a schema is at its end, llama.cpp fails if it may not end
         named = {"name": "answer", "schema": schema, "strict": True}
         engine["response_format"] = {"type": "json_schema", "json_schema": named}
+
+
+def _check_begun(last: Json) -> None:
+    """What the assistant has begun goes through the grammar first: a word that ends an answer ends llama.cpp there."""
+    if last["role"] == "assistant" and _END.search(msgspec.json.encode(last)):
+        why = "cannot be had where the last message is the assistant's and has '<' or '[EO' in it."
+        raise fields.unsupported("response_format", why)
 
 
 def _logprobs(body: Json, engine: Json) -> int | None:

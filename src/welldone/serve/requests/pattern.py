@@ -20,6 +20,7 @@ _QUANTIFIER = re.compile(r"([?*+])|\{(\d{1,9})?(,)?(\d{1,9})?\}")
 _ODD_QUANTIFIER = re.compile(r"\{[^}\d]*\d[^}]*\}?")
 """What llama.cpp takes for a number of times too, though it is none: ` 2`, `+2`, `-1`, `2x`, or more than there are."""
 _ODD = "has a number of times that cannot be"
+_RANGE = re.compile(r"([^\\])-([^\\])|\\.", re.DOTALL)
 _ESCAPES = {ord(letter): "\\" + letter for letter in '\\^$.[]()|{}*+?"'}
 
 
@@ -52,6 +53,8 @@ def trouble(text: str) -> str | None:
         token, place = found[0], found.end()
         if token == "{" and _ODD_QUANTIFIER.match(text, found.start()):
             return _ODD
+        if token[0] == "[" and _is_backwards(token):  # llama.cpp finds nothing that fits, and breaks off
+            return "has a range that runs backwards"
         if token[0] == "(":
             groups.append(_Group())
             continue
@@ -75,6 +78,12 @@ def trouble(text: str) -> str | None:
         if choices > CHOICES_LIMIT or group.repeats > REPEAT_LIMIT:
             return f"has more than {CHOICES_LIMIT} choices or {REPEAT_LIMIT} repetitions"
     return None
+
+
+def _is_backwards(characters: str) -> bool:
+    """Whether one of the ranges between the brackets begins after its end."""
+    ranges = _RANGE.findall(characters[1:].removeprefix("^").removesuffix("]"))
+    return any(first > last for first, last in ranges)
 
 
 def of_values(values: list[str]) -> str:
