@@ -1,6 +1,6 @@
 """What this project depends on: pinned, with hashes, and installed as pinned. `--write` makes its page anew.
 
-Known weaknesses are looked up by pip-audit where it is installed and its service can be reached. Where not, that is
+Known weaknesses are looked up by pip-audit where its service can be reached and knows the packages. Where not, that is
 said and is no failure: what was pinned a week after it came out and is bound by its hash does not change meanwhile.
 Nothing old is kept to look things up in: an answer of last month would look like one of today.
 """
@@ -8,7 +8,6 @@ Nothing old is kept to look things up in: an answer of last month would look lik
 import argparse
 import json
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -149,15 +148,15 @@ def licence(name: str) -> str:
 
 def weaknesses() -> tuple[list[str], str]:
     """What pip-audit knows of the pinned versions, and a word on whether it could be asked."""
-    program = shutil.which("pip-audit")
-    if program is None:
-        return [], "no advisory data here: pip-audit is not installed"
-    words = [program, "--requirement", str(RUNTIME), "--disable-pip", "--no-deps", "--format", "json"]
+    words = [sys.executable, "-m", "pip_audit", "--requirement", str(RUNTIME), "--disable-pip", "--require-hashes"]
+    words += ["--format", "json", "--progress-spinner", "off"]
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=LOOKUP_S, check=False)
         told = json.loads(done.stdout)["dependencies"]
     except (subprocess.TimeoutExpired, ValueError, KeyError):
-        return [], "no advisory data here: its service cannot be reached"
+        return [], "no advisory data here: the service of pip-audit cannot be reached"
+    if unknown := [one["name"] for one in told if "skip_reason" in one]:
+        return [], f"no advisory data here: {len(unknown)} of {len(told)} packages are not known to pip-audit's service"
     found = [f"{one['name']} {one['version']}: {bug['id']}" for one in told for bug in one.get("vulns", ())]
     return found, f"{len(found)} known weaknesses"
 

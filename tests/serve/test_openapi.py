@@ -194,7 +194,7 @@ def _schemas(value: object) -> Iterator[Any]:
     [
         ("ChatRequest", [row.name for row in FIELDS if row.only != "completions"]),
         ("CompletionRequest", [row.name for row in FIELDS if row.only != "chat"]),
-        ("ResponseRequest", [row.name for row in responses.FIELDS]),
+        ("ResponseRequest", ["model", *(row.name for row in responses.FIELDS)]),
         ("AnthropicRequest", [row.name for row in anthropic.FIELDS]),
         ("AnthropicTokensRequest", [row.name for row in anthropic.FIELDS]),
     ],

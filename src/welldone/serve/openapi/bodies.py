@@ -32,18 +32,21 @@ _TEXTS = one_of(TEXT, {"type": "array", "items": ref("AnthropicBlockText")}, {"t
 _TOOLS = needed(table())
 _NAMES = array(needed(string(responses.VALUE_LIMIT, 1)), len(responses.INCLUDED))
 
+_TOOL = dict.fromkeys(("name", "description", "parameters", "strict"), ANY)
+_FORMAT = dict.fromkeys(("name", "description", "schema", "strict"), ANY)
+
 _RESPONSES: Json = {
     "input": one_of(TEXT, array(ref("ResponseItem"), items.ITEMS_LIMIT)),
     "instructions": MAYBE_TEXT,
     "previous_response_id": string(responses.VALUE_LIMIT),
     "store": BOOLEAN,
     "background": BOOLEAN,
-    "tools": array(needed(table({"type": TEXT}, "type")), tools.TOOLS_LIMIT),
+    "tools": array(needed(table({"type": TEXT, **_TOOL}, "type")), tools.TOOLS_LIMIT),
     "tool_choice": one_of(words(tools.MODES), OBJECT),
     "parallel_tool_calls": BOOLEAN,
     "text": table(
         {
-            "format": table({"type": needed(words(responses.FORMATS))}, "type"),
+            "format": table({"type": needed(words(responses.FORMATS)), **_FORMAT}, "type"),
             "verbosity": string(responses.KEY_LIMIT),
         }
     ),
@@ -98,8 +101,9 @@ _IMAGES = array({**TEXT, "minLength": 1}, IMAGES_LIMIT)
 
 
 def _responses() -> Json:
-    """Any other field is read as one of a chat."""
-    return needed(table(_members(responses.FIELDS, _RESPONSES, (None, False, 0, "", {}))))
+    members = _members(responses.FIELDS, _RESPONSES, (None, False, 0, "", {}))
+    others: Json = {"additionalProperties": True, "description": "Any other field is read as one of a chat."}
+    return {**needed(table({"model": _MODEL, **members})), **others}
 
 
 def _messages(*needs: str) -> Json:

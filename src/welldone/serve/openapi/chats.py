@@ -59,7 +59,14 @@ _READ: Json = {
     "response_format": table(
         {
             "type": needed(words(formats.KINDS)),
-            "json_schema": table({"name": {**name(formats.NAME), "type": ["string", "null"]}, "strict": BOOLEAN}),
+            "json_schema": table(
+                {
+                    "name": {**name(formats.NAME), "type": ["string", "null"]},
+                    "description": ANY,
+                    "schema": ANY,
+                    "strict": BOOLEAN,
+                }
+            ),
         },
         "type",
     ),
