@@ -2,12 +2,14 @@
 
 import argparse
 import secrets
+import signal
 import sys
 import tempfile
 import time
 from pathlib import Path
+from types import FrameType
 
-from faults import page, results
+from faults import page, results, telling
 from faults.case import Case, Outcome, Stage
 from faults.plan import CASES, PLAN
 from faults.results import PAGE, Result
@@ -22,6 +24,9 @@ EXAMPLES = """examples:
 """
 
 
+INTERRUPTED = 128 + signal.SIGINT
+
+
 def main() -> int:
     """Run what was asked for; 1 where a bar was missed."""
     options = _options()
@@ -32,6 +37,20 @@ def main() -> int:
     if options.draw:
         _draw()
         return 0
+    signal.signal(signal.SIGTERM, _end)
+    try:
+        return _play(options)
+    except KeyboardInterrupt:
+        print("interrupted; what was done is kept" if not options.short else "interrupted")
+        return INTERRUPTED
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """End as by Ctrl-C: no server and no folder is left behind."""
+    raise KeyboardInterrupt
+
+
+def _play(options: argparse.Namespace) -> int:
     seed = secrets.randbelow(2**31) if options.seed is None else options.seed
     print(f"seed {seed}; the same seed draws the same faults", flush=True)
     seen: dict[str, Result] = {}
@@ -53,7 +72,7 @@ def _run(case: Case, model: Path, seed: int, *, is_short: bool) -> Result:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix=f"welldone-{case.name}-") as folder:
         print(f"{case.name}: {case.fault}", flush=True)
-        stage = Stage(Path(folder), model, seed, is_short, _note if sys.stderr.isatty() else lambda _: None)
+        stage = Stage(Path(folder), model, seed, is_short, telling.note)
         try:
             outcome = case.run(stage)
         except (AssertionError, OSError, EOFError) as error:  # of one case: the others are still worth their time
@@ -63,13 +82,8 @@ def _run(case: Case, model: Path, seed: int, *, is_short: bool) -> Result:
     return seen
 
 
-def _note(words: str) -> None:
-    print(f"\r\033[K  {words}", end="", file=sys.stderr, flush=True)
-
-
 def _show(seen: Result, *, is_short: bool) -> None:
-    if sys.stderr.isatty():
-        print("\r\033[K", end="", file=sys.stderr, flush=True)
+    telling.wipe()
     outcome = seen.outcome
     if outcome.not_run:
         print(f"  not run: {outcome.not_run}")

@@ -3,19 +3,19 @@
 import asyncio
 import re
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 
 import msgspec
 
-from faults.asking import Heard, chat, post, say
+from faults.asking import CHAT, Heard, ask, chat
 from faults.case import Case, Figure, Outcome, Stage
-from faults.foreign_abuses import FOREIGN_ABUSES, MESSAGES, RESPONSES
+from faults.dialects import MESSAGES, RESPONSES
+from faults.foreign_abuses import FOREIGN_ABUSES
 from faults.hostile_streams import KINDS, Kind
 from faults.pulse import Pulse, beating, listening
-from tests.live.faults import LONG, RESTARTS, engine_of, metric, small
+from tests.live.faults import LONG, RESTARTS, cpu_of, engine_of, memory_of, metric, small
 from tests.live.server import Running
 from tests.live.upstream import gateway, upstream
-from tests.serve.abuse import ABUSES, CHAT, FINE, Abuse
+from tests.serve.abuse import ABUSES, Abuse
 from welldone.engines.scripted import HELLO, Reply, Seen
 
 AT_ONCE = 8
@@ -33,7 +33,6 @@ WORTH_S = 0.5  # less is not told from noise
 ENDS = (b"data: [DONE]\n\n", b"event: message_stop\n", b"event: error\n", b"event: response.")
 """How streams end, in each dialect."""
 ENDING_BYTES = 2**22  # the last event of Responses repeats all that was said
-TICK_S = 0.01  # of the kernel's accounts
 FORMS = tuple((path, is_stream) for path in (CHAT, MESSAGES, RESPONSES) for is_stream in (True, False))
 ALL: tuple[Abuse, ...] = ABUSES + FOREIGN_ABUSES
 
@@ -100,9 +99,9 @@ async def _suffer(stage: Stage, server: Running, kinds: Sequence[Kind]) -> tuple
                 for size in (1,) if stage.is_short or path != CHAT else (1, LARGER):
                     name = f"{kind.name}, {size} times, {path}{' as a stream' if is_stream else ''}"
                     await pulse.beat(name)
-                    before = _cpu_s(server)
+                    before = cpu_of(server.process.pid)
                     heard = await _ask(server, path, f"{KINDS.index(kind)} times {size}", is_stream=is_stream)
-                    took.append(_cpu_s(server) - before)
+                    took.append(cpu_of(server.process.pid) - before)
                     found.count += 1
                     if why := _trouble_of_a_stream(heard):
                         found.troubles.append(f"{name}: {why}")
@@ -116,7 +115,7 @@ async def _ask(server: Running, path: str, model: str, *, is_stream: bool) -> He
     is_responses = path == RESPONSES
     words = {"input": "hi", "store": False} if is_responses else {"messages": turns, "max_tokens": 16}
     body = msgspec.json.encode({"model": model, "stream": is_stream, **words})
-    return await _send(server, Abuse(model, path, body, FINE))
+    return await ask(server, body, path=path)
 
 
 def _trouble_of_a_stream(heard: Heard) -> str | None:
@@ -125,12 +124,6 @@ def _trouble_of_a_stream(heard: Heard) -> str | None:
     if heard.status in (200, 502) and heard.is_whole and is_ended:
         return None
     return f"{heard.status}, {heard.ending}: …{heard.body[-150:]!r}"
-
-
-def _cpu_s(server: Running) -> float:
-    """The time that the server has worked so far."""
-    fields = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) * TICK_S
 
 
 def _chosen(stage: Stage) -> Sequence[Abuse]:
@@ -173,12 +166,7 @@ async def _abuse(
 
 
 async def _send(server: Running, abuse: Abuse) -> Heard:
-    said = post(abuse.body, server.port, path=abuse.path, key=server.key, headers=abuse.headers)
-    talk = await say(server.port, said)
-    try:
-        return await talk.heard()
-    finally:
-        talk.leave()
+    return await ask(server, abuse.body, path=abuse.path, headers=abuse.headers)
 
 
 def _trouble(abuse: Abuse, heard: Heard) -> str | None:
@@ -209,17 +197,13 @@ class Peak:
     """How much memory a server takes more than at its start, at most."""
 
     def __init__(self, server: Running) -> None:
-        self._status = Path(f"/proc/{server.process.pid}/status")
-        self._before = self._kb("VmRSS")
+        self._pid = server.process.pid
+        self._before = memory_of(self._pid)
 
     def growth(self) -> Figure:
         """As a figure."""
-        return Figure("most memory on top", (self._kb("VmHWM") - self._before) / 1024, "MB", most=GROWTH_MB)
-
-    def _kb(self, name: str) -> int:
-        found = re.search(rf"^{name}:\s+(\d+) kB$", self._status.read_text(), re.MULTILINE)
-        assert found is not None
-        return int(found[1])
+        grown = memory_of(self._pid, "VmHWM") - self._before
+        return Figure("most memory on top", grown / 2**20, "MB", most=GROWTH_MB)
 
 
 def _failures(server: Running) -> Iterable[str]:

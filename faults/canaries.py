@@ -101,6 +101,7 @@ def canaries(stage: Stage) -> Outcome:
     hits: list[str] = []
     count = looked = 0
     for log_format in ("json",) if stage.is_short else ("text", "json"):
+        stage.note(f"with a log of {log_format}")
         folder = stage.folder / log_format
         folder.mkdir()
         with playing(folder, log_format, more=MORE) as scene:

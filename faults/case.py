@@ -1,10 +1,12 @@
 """One fault: how it is done, what came of it, and the bars that it is judged by."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import msgspec
+
+Work = TypeVar("Work")
 
 EVIDENCE_LIMIT = 20
 """Troubles that are kept of a case: who sees twenty need not see the next thousand."""
@@ -66,6 +68,12 @@ class Stage(msgspec.Struct, frozen=True):
     def times(self, full: int, short: int) -> int:
         """How often something is done: in the whole plan, or in its short form."""
         return short if self.is_short else full
+
+    def each(self, work: Sequence[Work]) -> Iterator[Work]:
+        """One after the other, with a note of how far it is."""
+        for number, one in enumerate(work, 1):
+            self.note(f"{number:,} of {len(work):,}")
+            yield one
 
 
 Run: TypeAlias = Callable[[Stage], Outcome]

@@ -281,7 +281,7 @@ async def _one(server: Running, path: str, data: bytes, *, leaves: bool) -> str:
 
 
 CASES = (
-    Case("engine-crash", "An engine dies or stands still while it streams", engine_crash),
-    Case("engine-poison", "A request that kills engines; an engine that never starts", poison),
-    Case("hostile-requests", "Odd requests out of all fields that an engine gets", hostile_requests),
+    Case("engine-crash", "an engine dies or stands still while it streams", engine_crash),
+    Case("engine-poison", "a request that kills engines; an engine that never starts", poison),
+    Case("hostile-requests", "odd requests out of all fields that an engine gets", hostile_requests),
 )

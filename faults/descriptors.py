@@ -1,19 +1,17 @@
 """No more files may be opened: what runs goes on, who comes is told so, and nothing spins, hangs or falls."""
 
 import asyncio
-import os
 import resource
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import msgspec
 
 from faults.asking import Talk, ask, chat, health, post, say
 from faults.case import Case, Figure, Outcome, Stage
 from faults.light import SETTLE_S
-from tests.live.faults import engine_of, files_of, small
+from tests.live.faults import cpu_of, engine_of, files_of, small
 from tests.live.server import Running
 from tests.live.upstream import DONE, ROLE, STOP, TEXT, gateway, upstream
 from welldone.engines.scripted import HELLO, Reply, Seen
@@ -65,7 +63,7 @@ async def _clients(stage: Stage, server: Running) -> Outcome:
     is_well = (await ask(server, chat())).ending == "whole"
     count = stage.times(CLIENTS, CLIENTS_SHORT)
     with limited(pid, files_of(pid) + FREE):
-        crowd = [await say(server.port, b"") for _ in range(count)]
+        crowd = [await say(server.port, b"") for _ in stage.each(range(count))]
         cpu = await _cpu(pid, stage)
         endings = [(await stream.heard(head)).ending for stream, head in zip(streams, heads, strict=True)]
         for talk in (*streams, *crowd):
@@ -117,14 +115,9 @@ async def _begin(server: Running) -> Talk:
 
 async def _cpu(pid: int, stage: Stage) -> float:
     """How much of a core it uses, in percent."""
-    before, began = _used_s(pid), time.monotonic()
+    before, began = cpu_of(pid), time.monotonic()
     await asyncio.sleep(WATCH_SHORT_S if stage.is_short else WATCH_S)
-    return (_used_s(pid) - before) / (time.monotonic() - began) * 100
-
-
-def _used_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return (cpu_of(pid) - before) / (time.monotonic() - began) * 100
 
 
 async def _back_ms(server: Running, body: bytes = b"") -> float | None:

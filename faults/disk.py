@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from faults.asking import Heard, chat, post, say
+from faults.asking import Heard, chat, hear, post
 from faults.case import Case, Figure, Outcome, Stage
 from tests.cli.run import COMMAND, ENVIRONMENT
 from tests.engines import files, web
@@ -149,16 +149,8 @@ async def _many(port: int, key: str | None, count: int, model: str = "hello") ->
     """So many streams, ten at a time."""
     heard: list[Heard] = []
     for _ in range(0, count, 10):
-        heard += await asyncio.gather(*(_one(port, key, model) for _ in range(10)))
+        heard += await asyncio.gather(*(hear(port, post(chat(model), port, key=key)) for _ in range(10)))
     return heard
-
-
-async def _one(port: int, key: str | None, model: str) -> Heard:
-    talk = await say(port, post(chat(model), port, key=key))
-    try:
-        return await talk.heard()
-    finally:
-        talk.leave()
 
 
 def _is_whole(file: Path) -> bool:
@@ -178,7 +170,7 @@ def _pull(home: Path, url: str) -> "subprocess.CompletedProcess[str]":
 
 
 CASES = (
-    Case("full-disk-recording", "The disk is full while answers are recorded", recording),
-    Case("full-disk-pull", "The disk is full while a model is fetched", pulling),
-    Case("full-disk-log", "The log cannot be written", logging),
+    Case("full-disk-recording", "the disk is full while answers are recorded", recording),
+    Case("full-disk-pull", "the disk is full while a model is fetched", pulling),
+    Case("full-disk-log", "the log cannot be written", logging),
 )

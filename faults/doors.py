@@ -185,10 +185,9 @@ def visit_all(stage: Stage, house: House, folder: Path) -> tuple[int, list[str],
         chosen = list(visits(server.port))
         if stage.is_short:
             chosen = random.Random(stage.seed).sample(chosen, 200)
-        stage.note(" ".join(house.options))
         expected = [right(house, visit) for visit in chosen]
         troubles = []
-        for number, (visit, (status, page)) in enumerate(zip(chosen, expected, strict=True)):
+        for number, (visit, (status, page)) in enumerate(zip(stage.each(chosen), expected, strict=True)):
             heard = parse(speak(server, visit.said(number, house.key)))
             told = header(heard, "access-control-allow-origin")
             is_open = header(heard, "access-control-allow-credentials") is not None
@@ -313,7 +312,7 @@ def routes_and_keys(stage: Stage) -> Outcome:
     ):
         all_of_them = list(knocks(stage.folder))
         chosen = random.Random(stage.seed).sample(all_of_them, 800) if stage.is_short else all_of_them
-        troubles = [words for knock in chosen if (words := knock.problem(server)) is not None]
+        troubles = [words for knock in stage.each(chosen) if (words := knock.problem(server)) is not None]
     paths = len({knock.path.partition("?")[0] for knock in chosen})
     return Outcome(
         count=len(chosen),

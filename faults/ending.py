@@ -12,7 +12,7 @@ import msgspec
 
 from faults.asking import Talk, chat, post, say
 from faults.case import Case, Figure, Outcome, Stage
-from tests.live.faults import LONG, begin, children, engine_of, small, until_refused
+from tests.live.faults import LONG, begin, children, descendants, engine_of, small, until_refused
 from tests.live.server import LIMIT_S, Running
 from tests.live.upstream import DONE, ROLE, STOP, TEXT, eventually, gateway, upstream
 from welldone.engines.scripts import Piece, Reply
@@ -152,12 +152,6 @@ def _names(folder: Path) -> list[str]:
 
 async def _ending(talk: Talk, head: bytes) -> str:
     return (await talk.heard(head)).ending
-
-
-def descendants(parent: int) -> list[int]:
-    """The processes that a process has started, and those that they have."""
-    direct = children(parent)
-    return [*direct, *(pid for child in direct for pid in descendants(child))]
 
 
 def living(pids: Sequence[int]) -> list[int]:

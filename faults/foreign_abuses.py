@@ -2,13 +2,11 @@
 
 import json
 
+from faults.asking import CHAT
+from faults.dialects import MESSAGES, OLLAMA_CHAT, OLLAMA_GENERATE, RESPONSES
 from tests.serve.abuse import BODY_LIMIT_BYTES, EITHER, FINE, NOT_JSON, REFUSED, TOO_LARGE, TYPE, Abuse
 
-RESPONSES = "/v1/responses"
-MESSAGES = "/v1/messages"
 COUNT = "/v1/messages/count_tokens"
-OLLAMA = "/api/chat"
-GENERATE = "/api/generate"
 LINT = "/page/api/lint"
 LOAD = "/models/load"
 UNKNOWN = frozenset((400, 404))
@@ -35,7 +33,7 @@ def _messages(name: str, statuses: frozenset[int] = REFUSED, **members: object) 
 def _ollama(name: str, statuses: frozenset[int] = REFUSED, **members: object) -> Abuse:
     turns = [{"role": "user", "content": "hi"}]
     options = {"num_predict": 4}
-    return _post(name, OLLAMA, statuses, **{"messages": turns, "stream": False, "options": options, **members})
+    return _post(name, OLLAMA_CHAT, statuses, **{"messages": turns, "stream": False, "options": options, **members})
 
 
 def _lint(name: str, capture: str, statuses: frozenset[int] = FINE, **members: object) -> Abuse:
@@ -44,7 +42,7 @@ def _lint(name: str, capture: str, statuses: frozenset[int] = FINE, **members: o
 
 def _header(name: str, header: str, value: str, statuses: frozenset[int]) -> Abuse:
     body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
-    return Abuse(name, "/v1/chat/completions", json.dumps(body).encode(), statuses, TYPE | {header: value})
+    return Abuse(name, CHAT, json.dumps(body).encode(), statuses, TYPE | {header: value})
 
 
 def _deep(levels: int) -> dict[str, object]:
@@ -59,14 +57,27 @@ _MANY = 'data: {"choices":[{"index":0,"delta":{"content":"x"}}]}\n\n'
 
 FOREIGN_ABUSES: tuple[Abuse, ...] = (
     # bytes that are no request, on every path
-    *(_raw(f"no body for {path}", path, b"") for path in (RESPONSES, MESSAGES, COUNT, OLLAMA, GENERATE, LINT)),
+    *(
+        _raw(f"no body for {path}", path, b"")
+        for path in (RESPONSES, MESSAGES, COUNT, OLLAMA_CHAT, OLLAMA_GENERATE, LINT)
+    ),
     *(
         _raw(f"a million lists for {path}", path, b'{"a":[' + b"[]," * 10**6 + b"1]}")
-        for path in (RESPONSES, MESSAGES, COUNT, OLLAMA, GENERATE, LINT, LOAD, "/v1/embeddings", "/tokenize")
+        for path in (
+            RESPONSES,
+            MESSAGES,
+            COUNT,
+            OLLAMA_CHAT,
+            OLLAMA_GENERATE,
+            LINT,
+            LOAD,
+            "/v1/embeddings",
+            "/tokenize",
+        )
     ),
     *(
         _raw(f"a body over the limit for {path}", path, b'{"a":"' + b"x" * BODY_LIMIT_BYTES + b'"}', TOO_LARGE)
-        for path in (RESPONSES, MESSAGES, OLLAMA, LOAD, "/v1/rerank")
+        for path in (RESPONSES, MESSAGES, OLLAMA_CHAT, LOAD, "/v1/rerank")
     ),
     _raw("a number without end for Responses", RESPONSES, b'{"input":"hi","temperature":1e999}'),
     _raw("brackets, 1,000,000 deep, for Messages", MESSAGES, b'{"messages":' + b"[" * 10**6),
@@ -132,8 +143,8 @@ FOREIGN_ABUSES: tuple[Abuse, ...] = (
     _ollama("penalties over 2^31 tokens for Ollama", FINE, options={"num_predict": 4, "repeat_last_n": 2**31 - 1}),
     _ollama("a format 60 deep for Ollama", format=_deep(25)),
     _ollama("options that are a list", options=[1]),
-    _post("a template of one's own", GENERATE, prompt="x", template="{{ .System }}"),
-    _post("a context of a million numbers", GENERATE, prompt="x", context=[1] * 900_000),
+    _post("a template of one's own", OLLAMA_GENERATE, prompt="x", template="{{ .System }}"),
+    _post("a context of a million numbers", OLLAMA_GENERATE, prompt="x", context=[1] * 900_000),
     # the page
     _lint("two megabytes of brackets", "{" * 2_000_000, EITHER),
     _lint("two megabytes of < in a stream", _CHUNK % ('{"index":0,"delta":{"content":"' + "<" * 2_000_000 + '"}}')),

@@ -254,6 +254,6 @@ def _memory_of(pid: int) -> int:
 
 
 CASES = (
-    Case("hostile-headers", "Files of models that lie, read by the server itself", headers),
-    Case("hostile-files", "Files and chat templates that mean ill, loaded by engines", hostile_files),
+    Case("hostile-headers", "files of models that lie, read by the server itself", headers),
+    Case("hostile-files", "files and chat templates that mean ill, loaded by engines", hostile_files),
 )

@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from faults.asking import CHAT
+from faults.dialects import COMPLETIONS
 from welldone.serve.requests.sampling import SAMPLERS
 from welldone.serve.requests.table import FIELDS, Use
 
 Json = dict[str, Any]
 Draw = random.Random
 
-CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 VOCABULARY = 300
 """Token ids are drawn up to here; the tiny models have a few more."""
 WORDS = (
@@ -98,7 +99,7 @@ def _text(chance: Draw, models: Mapping[str, str]) -> Hostile:
     body: Json = {"model": models["chat"], "prompt": prompt, **_sampling(chance), **_form(chance)}
     if chance.random() < 0.2:
         body["logprobs"] = chance.choice((0, 1, 20))
-    return Hostile(TEXT, body)
+    return Hostile(COMPLETIONS, body)
 
 
 def _seeing(chance: Draw, models: Mapping[str, str]) -> Hostile:

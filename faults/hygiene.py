@@ -215,8 +215,7 @@ def hygiene(stage: Stage) -> Outcome:
     smuggled = failed = 0
     troubles: list[str] = []
     with upstream() as one, gateway(stage.folder, one.url, options=["--body-time", "1"]) as server:
-        for number, saying in enumerate(sayings):
-            stage.note(f"{number} of {len(sayings)}: {saying.name}")
+        for saying in stage.each(sayings):
             heard = speak(server, saying.said)
             statuses = [int(reply.split(b" ", 2)[1]) for reply in replies(heard)]
             smuggled += MARK in heard

@@ -6,6 +6,7 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from faults import telling
 from faults.case import Case, Figure, Outcome, Stage
 from tests.live.faults import begin, files_of, metric
 from tests.live.raw import Line, judged
@@ -58,11 +60,14 @@ def _run(kind: str, stage: Stage) -> Outcome:
     tried = subprocess.run([*_INTO, "true"], capture_output=True, text=True, check=False)
     if tried.returncode:
         return Outcome(not_run=f"no network namespace may be made here: {tried.stderr.strip()}")
-    stage.note(f"in a namespace: {kind}")
     words = [*_INTO, sys.executable, "-m", "faults.network", kind, str(stage.folder), *(["short"] * stage.is_short)]
-    done = subprocess.run(words, stdout=subprocess.PIPE, cwd=ROOT, timeout=LIMIT_S, check=False)
-    assert done.returncode == 0, f"the part within the namespace ended with {done.returncode}"
-    return msgspec.json.decode(done.stdout, type=Outcome)
+    with subprocess.Popen(words, stdout=subprocess.PIPE, cwd=ROOT) as inner:
+        try:
+            heard, _ = inner.communicate(timeout=LIMIT_S)
+        finally:
+            inner.terminate()  # not killed: it has a server to end
+    assert inner.returncode == 0, f"the part within the namespace ended with {inner.returncode}"
+    return msgspec.json.decode(heard, type=Outcome)
 
 
 def _found(tool: str) -> str | None:
@@ -74,8 +79,9 @@ def _found(tool: str) -> str | None:
 
 def main() -> None:
     """Do one kind, and print what came of it."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     kind, folder, *more = sys.argv[1:]
-    stage = Stage(Path(folder), Path(), is_short=bool(more))
+    stage = Stage(Path(folder), Path(), is_short=bool(more), note=telling.note)
     try:
         _do("ip", "link", "set", "lo", "mtu", "1500", "up")
         with _losing(), _slowed():
@@ -155,7 +161,7 @@ def _streams(stage: Stage, bad: AbstractContextManager[None], tell: Callable[[],
         began = time.monotonic()
         with bad, ExitStack() as lines:
             asked = [lines.enter_context(begin(server, model="long")) for _ in range(count)]
-            for line in asked:
+            for line in stage.each(asked):
                 try:
                     judged(line.reply())
                 except (AssertionError, OSError) as error:

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Callable
 from itertools import product
 from typing import NamedTuple
 
@@ -132,13 +131,12 @@ def _told(name: str, heard: Heard) -> str:
     return f"{name}: {heard.ending} with {heard.status}: {heard.body[:200]!r}"
 
 
-async def ask_all(server: Running, note: Callable[[str], None]) -> Outcome:
+async def ask_all(stage: Stage, server: Running) -> Outcome:
     """Each of them streamed and whole, and each followed by a plain question on what connections are left."""
     wrong: list[str] = []
     hurt: list[str] = []
     poisoned = 0
-    for (model, odd), stream in product(BY_NAME.items(), (True, False)):
-        note(odd.name)
+    for (model, odd), stream in stage.each([*product(BY_NAME.items(), (True, False))]):
         heard = await ask(server, chat(model, stream=stream))
         after = await ask(server, chat("hello"))
         if heard.ending not in odd.right or heard.status not in STATUSES:
@@ -162,7 +160,7 @@ def odd_replies(stage: Stage) -> Outcome:
     """An upstream that says all of it, and a gateway before it."""
     each = {"first_byte_s": 10, "idle_s": 10}
     with upstream(choose) as one, gateway(stage.folder, one.url, each=each) as server:
-        return asyncio.run(ask_all(server, stage.note))
+        return asyncio.run(ask_all(stage, server))
 
 
 CASES = (

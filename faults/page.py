@@ -49,7 +49,7 @@ def _row(case: Case, result: Result | None) -> str:
 
 def bar(figure: Figure) -> str:
     """What a figure must keep."""
-    if figure.most is not None and figure.most == figure.least:
+    if figure.most is not None and figure.most in (0, figure.least):  # what is counted is never less than 0
         return f"{number(figure.most)} {figure.unit}".rstrip()
     limits = [
         f"{sign} {number(limit)} {figure.unit}".rstrip()

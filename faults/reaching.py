@@ -231,7 +231,7 @@ def reach(stage: Stage, server: Running, caught: Trap, file: Path, *, is_local: 
     chosen = list(tries(server, caught.port, file, is_local=is_local))
     if stage.is_short:
         chosen = random.Random(stage.seed).sample(chosen, 150)
-    found = [problem(one, parse(speak(server, one.said))) for one in chosen]
+    found = [problem(one, parse(speak(server, one.said))) for one in stage.each(chosen)]
     return Reached(len(chosen), [words for words in found if words], caught.caught())
 
 

@@ -224,7 +224,7 @@ async def _crowd(stage: Stage, server: Running) -> Outcome:
     short = chat("beat", max_tokens=2)
     asked = kept_out = 0
     silent: list[Talk] = []
-    for number in range(count):
+    for number in stage.each(range(count)):
         silent.append(await say(server.port, b""))
         if number % 20 == 19:
             asked += 1

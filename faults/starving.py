@@ -12,8 +12,7 @@ from pathlib import Path
 from faults.asking import Heard, Talk, ask, chat, post, say
 from faults.case import Case, Figure, Outcome, Stage
 from faults.crashing import PROGRAM
-from faults.ending import descendants
-from tests.live.faults import PROCESSING, RESTARTS, memory_of, metric, small, until
+from tests.live.faults import PROCESSING, RESTARTS, descendants, memory_of, metric, small, until
 from tests.live.server import Running, serving
 from tests.live.upstream import gateway, upstream
 from welldone.serve.app import BODIES_BYTES
@@ -215,6 +214,6 @@ def _leave(group: Path) -> None:
 
 CASES = (
     Case("no-processor", "200 clients, and a twentieth of a processor", processor),
-    Case("long-bodies", "Many clients with the longest bodies that are taken", bodies),
-    Case("no-memory", "An engine takes all the memory that there is", memory),
+    Case("long-bodies", "many clients with the longest bodies that are taken", bodies),
+    Case("no-memory", "an engine takes all the memory that there is", memory),
 )

@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import json
-import re
 import select
 import socket
 from collections import Counter
@@ -83,7 +82,7 @@ def answer(stage: Stage) -> Outcome:
         told = asyncio.run(_ask_all(stage, here, [(name, is_stream) for name in names for is_stream in FORMS]))
         before = _restart_peak(here.server)
         told += asyncio.run(_ask_all(stage, here, [(BOMB, is_stream) for is_stream in FORMS]))
-        grown_mb = (_peak(here.server) - before) / 1e6
+        grown_mb = (memory_of(here.server.process.pid, "VmHWM") - before) / 1e6
         for is_stream in FORMS:
             asyncio.run(_leave_endless(here, is_stream=is_stream))
         here.upstream.until(lambda one: all(seen.end != "running" for seen in one.seen))
@@ -161,13 +160,6 @@ def _restart_peak(server: Running) -> int:
     """Measure the most memory from now on; what it is now."""
     Path(f"/proc/{server.process.pid}/clear_refs").write_text("5")
     return memory_of(server.process.pid)
-
-
-def _peak(server: Running) -> int:
-    """Bytes of memory that it held at most."""
-    found = re.search(r"^VmHWM:\s+(\d+) kB$", Path(f"/proc/{server.process.pid}/status").read_text(), re.MULTILINE)
-    assert found is not None
-    return int(found[1]) * 1024
 
 
 CASES = (

@@ -56,7 +56,11 @@ class Life:
         words = ["-m", "faults.nemesis.upstream", self.proxy.name, str(self._lives)]
         environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, *words, stdout=asyncio.subprocess.PIPE, env=environment
+            sys.executable,
+            *words,
+            stdout=asyncio.subprocess.PIPE,
+            env=environment,
+            start_new_session=True,  # Ctrl-C ends the plan, which ends this
         )
         assert self._process.stdout is not None
         async with asyncio.timeout(LIMIT_S):
@@ -66,7 +70,8 @@ class Life:
         """End this life, as a crash does."""
         self.proxy.behind = None
         if self._process is not None:
-            self._process.kill()
+            with suppress(ProcessLookupError):  # it has ended by itself
+                self._process.kill()
             await self._process.wait()
             self._process = None
 

@@ -34,7 +34,9 @@ class _Server:
         self._metrics = Metrics([], ["lab"])
         self._siblings = Siblings(worker, self._metrics.render)
         self._limits = Limits(requests_per_minute=PER_MINUTE, tokens_per_minute=0, numbers=worker.numbers)
-        self._listener = Listener(self._handle, error_page=error_page, connections=100, keep_alive_s=10.0)
+        self._listener = Listener(
+            self._handle, error_page=error_page, connections=100, keep_alive_s=10.0, unread_s=60.0
+        )
         self._end = asyncio.Event()
 
     async def run(self) -> int:

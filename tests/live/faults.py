@@ -171,6 +171,12 @@ def children(parent: int) -> list[int]:
     return found
 
 
+def descendants(parent: int) -> list[int]:
+    """The same, and those that they have started."""
+    direct = children(parent)
+    return [*direct, *(pid for child in direct for pid in descendants(child))]
+
+
 def command_line(pid: int) -> list[str]:
     """The words of a process's command."""
     return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
@@ -181,12 +187,18 @@ def files_of(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
-def memory_of(pid: int) -> int:
-    """Bytes of memory that a process holds."""
+def memory_of(pid: int, name: str = "VmRSS") -> int:
+    """Bytes of memory that a process holds; as `VmHWM`, the most that it held."""
     status = Path(f"/proc/{pid}/status").read_text()
-    found = re.search(r"^VmRSS:\s+(\d+) kB$", status, re.MULTILINE)
+    found = re.search(rf"^{name}:\s+(\d+) kB$", status, re.MULTILINE)
     assert found is not None
     return int(found[1]) * 1024
+
+
+def cpu_of(pid: int) -> float:
+    """Seconds of a processor that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 # Connections.

@@ -22,7 +22,7 @@ from tests.live.faults import (
     small,
     until,
 )
-from tests.live.raw import STREAM, judged
+from tests.live.raw import STREAM, ask, judged
 from tests.live.server import Running, serving
 
 pytestmark = LINUX
@@ -116,3 +116,12 @@ def test_a_server_that_is_killed_leaves_nothing_of_a_command(tmp_path: Path) -> 
             server.process.kill()
             first.wait()
             second.wait()
+
+
+def test_an_engine_that_stands_still_over_tokens_is_ended_too(tiny_model: Path) -> None:
+    with small(tiny_model, "--idle", "1", "--first-byte", "2") as server, engine_of(server) as engine:
+        engine.hold()
+        assert ask(server, "/tokenize", {"content": "Hello"}).status >= 500
+        engine.wait()
+        until(server, RESTARTS, 1)
+        assert ask(server, "/tokenize", {"content": "Hello"}).ok()["tokens"]

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,9 +23,9 @@ def page(status: int, message: str) -> Reply:
 
 @asynccontextmanager
 async def listening(
-    handler: Handler, connections: int = 100, *, keep_alive_s: float = 10.0
+    handler: Handler, connections: int = 100, *, keep_alive_s: float = 10.0, unread_s: float = 60.0
 ) -> AsyncIterator[tuple[Listener, int]]:
-    listener = Listener(handler, error_page=page, connections=connections, keep_alive_s=keep_alive_s)
+    listener = Listener(handler, error_page=page, connections=connections, keep_alive_s=keep_alive_s, unread_s=unread_s)
     port = await listener.start("127.0.0.1", 0)
     try:
         yield listener, port
@@ -191,6 +192,34 @@ def test_a_client_that_does_not_read_is_seen_and_waited_for() -> None:
     run(work())
 
 
+async def tell_much(call: Call) -> None:
+    stream = await call.open({"Content-Type": "text/event-stream"})
+    stream.write(b"x" * 2**25)
+    await stream.end()
+
+
+async def say_much(call: Call) -> Reply:
+    return Reply(200, b"x" * 2**25)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such limit")
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("handler", [say_much, tell_much], ids=["whole", "stream"])
+def test_who_never_reads_a_reply_is_left_and_holds_no_connection(
+    handler: Handler, new_loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    async def work() -> None:
+        async with listening(handler, unread_s=0.2) as (listener, port):
+            with socket.create_connection(("127.0.0.1", port)) as client:
+                client.sendall(GET)
+                for is_held in (True, False):
+                    while bool(listener._server.connections) is not is_held:  # noqa: ASYNC110 - it tells nobody
+                        await asyncio.sleep(0.01)
+            assert listener.active == 0
+
+    run(work(), new_loop)
+
+
 def test_a_stream_can_be_cut() -> None:
     async def cut(call: Call) -> None:
         stream = await call.open({})
@@ -285,14 +314,14 @@ def test_a_stream_of_known_length_goes_out_without_chunks() -> None:
 
 def test_sockets_that_were_made_before_are_listened_on(tmp_path: Path) -> None:
     async def work() -> None:
-        listener = Listener(echo, error_page=page, connections=1, keep_alive_s=10.0)
+        listener = Listener(echo, error_page=page, connections=1, keep_alive_s=10.0, unread_s=60.0)
         with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
             assert await listener.start("", 0, sockets=[one, two]) == one.getsockname()[1]
             for bound in (one, two):
                 assert (await ask(bound.getsockname()[1], GET)).startswith(b"HTTP/1.1 200 ")
             await listener.stop_accepting()
             await listener.close()
-        other = Listener(echo, error_page=page, connections=1, keep_alive_s=10.0)
+        other = Listener(echo, error_page=page, connections=1, keep_alive_s=10.0, unread_s=60.0)
         with socket.socket(socket.AF_UNIX) as bound:
             bound.bind(str(tmp_path / "s"))
             assert await other.start("", 0, sockets=[bound]) == 0
@@ -385,7 +414,7 @@ def test_who_does_not_greet_by_tls_is_hung_up_on(
     tmp_path: Path, new_loop: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
     async def work() -> None:
-        listener = Listener(echo, error_page=page, connections=1, keep_alive_s=0.05)
+        listener = Listener(echo, error_page=page, connections=1, keep_alive_s=0.05, unread_s=60.0)
         port = await listener.start("127.0.0.1", 0, tls=make_pair(tmp_path).serving())
         try:
             assert await ask(port, b"", is_last=False) == b""

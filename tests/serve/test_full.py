@@ -60,6 +60,27 @@ def test_a_server_whose_hands_are_full_of_long_bodies_refuses_more_of_them(
     run(work())
 
 
+def test_bodies_that_are_promised_and_do_not_come_take_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "BODIES_BYTES", 10_000)
+    heads = [b"Content-Length: 1000000", b"Transfer-Encoding: chunked"]
+
+    async def work() -> None:
+        async with gateway(tmp_path, [WHOLE]) as serving:
+            lines = [await asyncio.open_connection("127.0.0.1", serving.server.port) for _ in heads]
+            for (_, writer), head in zip(lines, heads, strict=True):
+                asked = (
+                    b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nExpect: 100-continue\r\n%b\r\n\r\n"
+                )
+                writer.write(asked % (serving.server.port, head))
+            for reader, _ in lines:
+                await reader.readuntil(b"100 Continue")  # so it waits for the body
+            assert (await serving.ask()).status == 200
+            for _, writer in lines:
+                writer.close()
+
+    run(work())
+
+
 class Crowded(asyncio.SelectorEventLoop):
     """The loop of a machine that has no file left for a connection to these ports."""
 

@@ -7,6 +7,7 @@ import asyncio
 import http
 import socket
 import ssl
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol, TypeAlias, cast
@@ -126,6 +127,8 @@ class Call:
         self.peer: str = request.remote or ""
         self.stream: Stream | None = None
         """The reply, once it is streamed."""
+        self.when_read: Callable[[int], object] | None = None
+        """Is told of so many more bytes of the body; what it raises ends the reading."""
 
     def header_values(self, name: str) -> list[str]:
         """All values of a header."""
@@ -137,9 +140,8 @@ class Call:
         Raises:
             BodyError: it is too long, too slow, or cut off.
         """
-        too_long = BodyError(413, f"The body is longer than {limit_bytes:,} bytes, which is the limit here.")
         if (self._request.content_length or 0) > limit_bytes:
-            raise too_long
+            raise _too_long(limit_bytes)
         self._invite()
         body = bytearray()
         try:
@@ -147,7 +149,9 @@ class Call:
                 async for piece in self._request.content.iter_any():
                     body += piece
                     if len(body) > limit_bytes:
-                        raise too_long
+                        raise _too_long(limit_bytes)
+                    if self.when_read is not None:
+                        self.when_read(len(piece))
         except TimeoutError:
             raise BodyError(408, f"The body did not come within {within_s:g} seconds.") from None
         except (web.RequestPayloadError, ConnectionError):
@@ -200,11 +204,14 @@ class Listener:
     """A listening server.
 
     `keep_alive_s`: how long an idle connection stays open, and how long the head of a request may take, or what TLS has
-    to say before it.
+    to say before it and after all. `unread_s`: how long a client may take nothing of what was sent to it.
     """
 
-    def __init__(self, handler: Handler, *, error_page: ErrorPage, connections: int, keep_alive_s: float) -> None:
+    def __init__(
+        self, handler: Handler, *, error_page: ErrorPage, connections: int, keep_alive_s: float, unread_s: float
+    ) -> None:
         self._handler = handler
+        self._unread_s = unread_s
         sockets = room_for(2 * connections + _MORE_SOCKETS)
         self._server = _Server(self._handle, error_page, sockets=sockets, keep_alive_s=keep_alive_s)
         self._keep_alive_s = keep_alive_s
@@ -229,12 +236,16 @@ class Listener:
             self._server,
             ssl=tls,
             ssl_handshake_timeout=greeting_s,
+            ssl_shutdown_timeout=greeting_s,
             backlog=_BACKLOG,
         )
         if sockets:
             self._doors = [await listen(sock=one) for one in sockets]
         else:
             self._doors = [await listen(host, port)]
+        for door in self._doors:
+            for one in door.sockets:
+                _limit_unread(one, self._unread_s)
         address = self._doors[0].sockets[0].getsockname()
         return int(address[1]) if isinstance(address, tuple) else 0  # a unix socket has a path and no port
 
@@ -385,6 +396,11 @@ class _Protocol(web.RequestHandler):
         return response
 
 
+def _too_long(limit_bytes: int) -> BodyError:
+    # Made where it is raised: an error that its own frame holds is a ring, and keeps the body with it.
+    return BodyError(413, f"The body is longer than {limit_bytes:,} bytes, which is the limit here.")
+
+
 def _is_ambiguous(request: web.BaseRequest) -> bool:
     """Whether a server before this one might read the request in another way."""
     codings = [value.strip().lower() for value in request.headers.getall("Transfer-Encoding", [])]
@@ -396,6 +412,16 @@ def _is_ambiguous(request: web.BaseRequest) -> bool:
     # A whole address. Its host is the one that counts (RFC 9112, 3.2.2), and what we check is the Host header.
     host = target.partition("://")[2].partition("/")[0].partition("?")[0]
     return not host or host.lower() != request.headers.get("Host", "").strip().lower()
+
+
+def _limit_unread(door: socket.socket, within_s: float) -> None:
+    """Have the system end the connections of this door whose client takes nothing for so long.
+
+    It sees what we do not: aiohttp sends a whole reply without a limit, and a connection that was closed stays until
+    its last byte was taken. Other systems than Linux have no such limit.
+    """
+    if sys.platform == "linux" and door.family != socket.AF_UNIX:
+        door.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(within_s * 1000))
 
 
 def _response(reply: Reply) -> web.Response:

@@ -5,7 +5,8 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import msgspec
@@ -27,8 +28,6 @@ _OFTEN = ("health", "metrics", "page")  # they come every few seconds, and say n
 _ID_LIMIT = 128  # characters of a client's own request id
 BODIES_BYTES = 256 * 2**20
 """Of all requests that are being answered. Each holds about one and a half times its body until its answer is whole."""
-_LONGEST_BYTES = 32 * 2**20  # what one body counts at most, and one whose length is not told: longer ones are not read
-_LENGTH_DIGITS = 15  # of a length that is one
 _SECONDS_LIMIT = 3_600  # of Retry-After: who is told to wait longer does not
 
 
@@ -165,19 +164,33 @@ class App:
             raise ApiError(503, "The server is shutting down.", code="shutting_down", retry_after_s=1.0)
         if route.is_open:
             return await action(ask)
-        size = _size(call.headers)
-        if self._held >= self._connections or (self._held and self._held_bytes + size > BODIES_BYTES):
-            message = "The server has as many requests as it can hold."
-            raise ApiError(503, message, code="server_busy", retry_after_s=1.0)
+        if self._held >= self._connections:
+            raise _full()
         if route.is_limited:
             ask.headers |= self._limits.take(ask.principal)
-        self._held += 1
-        self._held_bytes += size
-        try:
+        with self._holding(call):
             return await action(ask)
+
+    @contextmanager
+    def _holding(self, call: Call) -> Iterator[None]:
+        """Count a request and its body while it is answered. What a head promises counts for nothing: it is free."""
+        held = 0
+
+        def more(count: int) -> None:
+            nonlocal held
+            held += count
+            self._held_bytes += count
+            if self._held > 1 and self._held_bytes > BODIES_BYTES:
+                raise _full()
+
+        call.when_read = more
+        self._held += 1
+        try:
+            yield
         finally:
+            call.when_read = None
             self._held -= 1
-            self._held_bytes -= size
+            self._held_bytes -= held
 
     def _note(self, ask: Ask, status: int) -> None:
         took_s = self._clock() - ask.began
@@ -200,12 +213,9 @@ class App:
             self._recent.add(line)
 
 
-def _size(headers: Mapping[str, str]) -> int:
-    """The bytes of a request's body, as far as they are told."""
-    length = headers.get("Content-Length", "")
-    if length.isascii() and length.isdigit() and len(length) <= _LENGTH_DIGITS:
-        return min(int(length), _LONGEST_BYTES)
-    return _LONGEST_BYTES if length or "Transfer-Encoding" in headers else 0
+def _full() -> ApiError:
+    message = "The server has as many requests as it can hold."
+    return ApiError(503, message, code="server_busy", retry_after_s=1.0)
 
 
 def error_reply(error: ApiError, ask: Ask | None = None) -> Reply:

@@ -104,7 +104,11 @@ class Server:
         )
         self._app = self._make_app(settings.port)
         self._listener = Listener(
-            self._handle, error_page=error_page, connections=settings.connections, keep_alive_s=settings.head_s
+            self._handle,
+            error_page=error_page,
+            connections=settings.connections,
+            keep_alive_s=settings.head_s,
+            unread_s=2 * settings.write_s,  # who gives a stream hangs up before, and notes why
         )
         self.port = settings.port
 

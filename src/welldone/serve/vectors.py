@@ -176,6 +176,7 @@ class Vectors:
             except EngineError as error:
                 raise from_engine(error) from None
             except OutboundError:
+                model.doubt(self._settings.idle_s)
                 if attempt == _ATTEMPTS:
                     break
                 await model.check()
