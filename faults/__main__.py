@@ -61,9 +61,11 @@ def _play(options: argparse.Namespace) -> int:
             if not options.short:  # at once: who interrupts the plan keeps what was seen
                 _keep(seen)
     missed = [name for name, one in seen.items() if one.outcome.broken(is_short=options.short)]
+    absent = [name for name, one in seen.items() if one.outcome.not_run]
     print(
-        f"{len(seen) - len(missed)} of {len(seen)} keep their bars"
+        f"{len(seen) - len(missed) - len(absent)} of {len(seen)} keep their bars"
         + (f"; missed: {', '.join(missed)}" if missed else "")
+        + (f"; not run: {', '.join(absent)}" if absent else "")
     )
     return 1 if missed else 0
 
@@ -75,7 +77,7 @@ def _run(case: Case, model: Path, seed: int, *, is_short: bool) -> Result:
         stage = Stage(Path(folder), model, seed, is_short, telling.note)
         try:
             outcome = case.run(stage)
-        except (AssertionError, OSError, EOFError) as error:  # of one case: the others are still worth their time
+        except Exception as error:  # noqa: BLE001 - of one case: the others are still worth their time
             outcome = Outcome(happened="the case itself failed", troubles=(f"{type(error).__name__}: {error}",))
     seen = results.result(outcome, time.monotonic() - began, seed)
     _show(seen, is_short=is_short)
@@ -90,8 +92,7 @@ def _show(seen: Result, *, is_short: bool) -> None:
     else:
         print(f"  {outcome.count:,} times: {outcome.happened}  ({seen.seconds:.0f} s)")
     for figure in outcome.figures:
-        words = f"{figure.name}: {page.number(figure.value)} {figure.unit}".rstrip()
-        print(f"  {words}  (bar: {page.bar(figure)})")
+        print(f"  {page.figure(figure)}")
     for words in outcome.broken(is_short=is_short):
         print(f"  MISSED {words}")
     sys.stdout.flush()

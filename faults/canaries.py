@@ -6,14 +6,16 @@ from typing import NamedTuple
 
 from faults.case import Case, Figure, Outcome, Stage
 from faults.dialects import MESSAGES, OLLAMA_CHAT, RESPONSES
+from faults.planting import CLIENT, HEADER, KEYS, NAMED, OURS, PROMPT, STRANGER, THEIRS, Scene, playing, provoke
 from tests.live.faults import answer, engine_of, small
 from tests.live.raw import CHAT, Json, ask
-from tests.live.test_gateway_secrets import CLIENT, KEYS, NAMED, OURS, PROMPT, STRANGER, THEIRS, Scene, playing, provoke
 
 SHOWN = ("/metrics", "/page/api/state", "/v1/models", "/openapi.json")
 """What a server says of itself, to everyone with a key."""
 HUB = "hf-canary-of-the-hub-1a2b3c4d"
 CLOUD = "sk-canary-of-another-program-5e6f7a8b"
+FORMATS = {"text": "principal=ci", "json": '"principal":"ci"'}
+"""The forms of a log, and how each names the key `ci`."""
 AROUND = 40
 """Characters of evidence before a key that was found; the key itself is named by its first letters."""
 
@@ -79,6 +81,7 @@ def perform(scene: Scene) -> list[Place]:
     """All that can be asked; then all that was written and said of it."""
     every = (*THEIRS, *OURS)
     provoke(scene)
+    posts = {name: len(one.posts()) for name, one in scene.upstreams.items()}
     first = len(scene.heard)
     provoke_more(scene)
     last = len(scene.heard)
@@ -86,26 +89,51 @@ def perform(scene: Scene) -> list[Place]:
         scene.ask(path, key=key)
     scene.server.end()
     said = [heard.decode(errors="replace") for heard in scene.heard]
-    found = [Place("the log", scene.server.said.join() + scene.server.log.join(), every)]
+    found = [Place("the log", scene.server.said.join() + scene.server.log.join(), (*every, PROMPT))]
     found += [Place("a reply", text, every) for text in (*said[:first], *said[last:])]
     found += [Place("a reply", text, OURS) for text in said[first:last]]  # some say again what the client said
     for name, one in scene.upstreams.items():
         others = tuple(key for other, key in KEYS.items() if other != name)
-        found += [Place(f"a request to upstream {name}", str(seen.headers), (*THEIRS, *others)) for seen in one.posts()]
+        found += [  # later ones have what a client put into fields that are passed on
+            Place(
+                f"a request to upstream {name}", str(seen if place < posts[name] else seen.headers), (*THEIRS, *others)
+            )
+            for place, seen in enumerate(one.posts())
+        ]
     found += [Place("a recording", file.name + file.read_text(), every) for file in scene.folder.iterdir()]
+    return found
+
+
+def strangers(scene: Scene) -> list[str]:
+    """What upstreams were asked without a key of their own."""
+    found: list[str] = []
+    for name, one in scene.upstreams.items():
+        own = {"authorization": f"Bearer {KEYS[name]}", "x-extra": f"Bearer {HEADER}"}
+        posts = one.posts()
+        found += [] if posts else [f"upstream {name} was not asked"]
+        found += [
+            f"upstream {name} was asked without its own {header}"
+            for seen in posts
+            for header, value in own.items()
+            if seen.headers.get(header) != value
+        ]
     return found
 
 
 def canaries(stage: Stage) -> Outcome:
     """Provoke errors of all kinds, and look everywhere."""
     hits: list[str] = []
+    troubles: list[str] = []
     count = looked = 0
-    for log_format in ("json",) if stage.is_short else ("text", "json"):
+    for log_format, principal in FORMATS.items():
         stage.note(f"with a log of {log_format}")
         folder = stage.folder / log_format
         folder.mkdir()
         with playing(folder, log_format, more=MORE) as scene:
             found = perform(scene)
+            troubles += strangers(scene)
+            if principal not in scene.server.log.join():
+                troubles.append(f"the log has no {principal}")
         count += len(scene.heard)
         looked += len(found)
         hits += [hit for place in found for hit in place.hits]
@@ -116,7 +144,7 @@ def canaries(stage: Stage) -> Outcome:
             Figure("keys that were found where they do not belong", len(hits), most=0),
             Figure("places that were looked at", looked, least=count),
         ),
-        troubles=tuple(hits),
+        troubles=(*hits, *troubles),
     )
 
 

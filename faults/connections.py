@@ -95,7 +95,7 @@ def cancels(stage: Stage) -> Outcome:
 
 async def _cancels(stage: Stage) -> Outcome:
     desk, draw = Desk(), random.Random(stage.seed)
-    count = stage.times(1200, 100)
+    count = stage.times(1200, 200)
     async with upstream(desk) as port, between(stage.folder, port, each={"limit": LIMIT}) as server:
         await asyncio.gather(*(ask(server, chat()) for _ in range(LIMIT)))
         hang_up(desk)

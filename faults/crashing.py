@@ -178,7 +178,7 @@ def poison(stage: Stage) -> Outcome:
     )
     rounds = stage.times(3, 1)
     with serving([], folder=stage.folder) as server:
-        told = [asyncio.run(ask(server, chat("fragile", "poison"))) for _ in range(rounds)]
+        told = [asyncio.run(ask(server, chat("fragile", "poison"))) for _ in stage.each(range(rounds))]
         after = asyncio.run(ask(server, chat("fragile")))
         deaths = metric(server, RESTARTS)
         refusals = [asyncio.run(ask(server, chat("dead", stream=False))) for _ in range(stage.times(5, 0))]

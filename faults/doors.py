@@ -14,8 +14,8 @@ from faults.case import Case, Figure, Outcome, Stage
 from faults.hygiene import CLOSE, lines
 from tests.live.faults import speak
 from tests.live.raw import CHAT
+from tests.live.routes import OPEN, all_routes
 from tests.live.server import KEY, Running
-from tests.live.test_guards import OPEN, all_routes
 from tests.live.upstream import gateway, upstream
 
 APP = "https://app.example"

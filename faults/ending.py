@@ -84,17 +84,19 @@ def _share(scenes: Sequence[Ended], ending: str) -> float:
 
 def _local(stage: Stage, count: int) -> Ended:
     """A model of our own: its engine stands still until the signal has come, so that every stream runs then."""
+    stage.note("local model")
     temporary = _room(stage, "local")
     options = ("-np", str(count), "-c", str(2048 * count))
     with (
         small(stage.model, *options, environment={"TMPDIR": str(temporary)}) as server,
         engine_of(server) as engine,
     ):
-        body = chat("tiny", max_tokens=LONG, temperature=0)
+        body = chat("tiny", max_tokens=stage.times(LONG, 500), temperature=0)
         return asyncio.run(_end("local model", server, temporary, body, count, engine.hold, engine.go))
 
 
 def _gateway(stage: Stage, scene: str, reply: Reply, count: int, *options: str) -> Ended:
+    stage.note(scene)
     temporary = _room(stage, scene.replace(" ", "-"))
     with (
         upstream(lambda _: reply) as behind,

@@ -224,6 +224,8 @@ def hygiene(stage: Stage) -> Outcome:
                 troubles.append(f"{saying.name}: {statuses}, not one of {saying.right}")
             elif not is_hung_up(heard):
                 troubles.append(f"{saying.name}: {statuses}, and the connection goes on")
+            elif statuses[0] >= 400 and b'{"error":{"message":"' not in heard:
+                troubles.append(f"{saying.name}: {statuses}, and not a word of what is wrong")
         found = re.findall(rb"(?i)\r\nx-request-id: pipe-(\d+)", speak(server, pipelined()))
         is_in_order = [int(number) for number in found] == list(range(PIPELINED))
         if not is_alive(server):

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from faults.asking import Heard, Talk, ask, chat, post, say
+from faults.asking import Heard, Talk, ask, chat, post, say, side_by_side
 from faults.case import Case, Figure, Outcome, Stage
 from faults.crashing import PROGRAM
 from tests.live.faults import PROCESSING, RESTARTS, descendants, memory_of, metric, small, until
@@ -40,7 +40,7 @@ def processor(stage: Stage) -> Outcome:
             if group is None:
                 return NOT_ALLOWED
             _join(group, server.process.pid)
-            heard = asyncio.run(_ask_all(server, clients, stage.times(64, 8)))
+            heard = asyncio.run(_ask_all(stage, server, clients))
             _leave(group)
         until(server, PROCESSING, 0)
         after = asyncio.run(ask(server, chat("tiny", max_tokens=8)))
@@ -64,8 +64,9 @@ def _is_shed(heard: Heard) -> bool:
     return heard.status in (429, 503) and b"\r\nretry-after:" in heard.head.lower()
 
 
-async def _ask_all(server: Running, clients: int, tokens: int) -> list[Heard]:
-    return await asyncio.gather(*(ask(server, chat("tiny", max_tokens=tokens)) for _ in range(clients)))
+async def _ask_all(stage: Stage, server: Running, clients: int) -> list[Heard]:
+    body = chat("tiny", max_tokens=stage.times(64, 8))
+    return await side_by_side(stage, range(clients), clients, lambda _: ask(server, body))
 
 
 def bodies(stage: Stage) -> Outcome:
@@ -127,7 +128,7 @@ def memory(stage: Stage) -> Outcome:
                 return NOT_ALLOWED
             _join(group, server.process.pid)
             told, others, after = [], [], []
-            for _ in range(rounds):
+            for _ in stage.each(range(rounds)):
                 greedy, other = asyncio.run(_side_by_side(server))
                 told.append(greedy.ending)
                 others += [one.ending for one in other]

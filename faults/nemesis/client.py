@@ -2,12 +2,12 @@
 
 import asyncio
 import socket
-import struct
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 
 import msgspec
 
+from faults.asking import Talk
 from faults.nemesis import dialects
 from faults.nemesis.history import Heard
 from faults.nemesis.order import Json
@@ -55,7 +55,7 @@ class Client:
             if is_kept:
                 self._line = reader, writer
             else:
-                _close(writer, is_rude=heard.has_left and wish.is_rude)
+                Talk(reader, writer).leave(is_rude=heard.has_left and wish.is_rude)
         dialects.read("chat" if wish.wrong == "no path" else wish.dialect, heard, bytes(body))
         return heard
 
@@ -149,13 +149,3 @@ async def _pieces(reader: asyncio.StreamReader, head: bytes) -> AsyncIterator[by
             pass  # trailers
     else:
         yield await reader.readexactly(int(head.partition(b"\r\ncontent-length:")[2].split(b"\r\n", 1)[0]))
-
-
-def _close(writer: asyncio.StreamWriter, *, is_rude: bool) -> None:
-    if not is_rude:
-        writer.close()
-        return
-    connection: socket.socket = writer.get_extra_info("socket")
-    with suppress(OSError):
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    writer.transport.abort()

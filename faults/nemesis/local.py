@@ -38,7 +38,7 @@ def local(stage: Stage) -> Outcome:
     """A tiny model with two slots."""
     if sys.platform != "linux":
         return Outcome(not_run="processes are looked at as Linux shows them")
-    return asyncio.run(_run(stage, seconds=stage.times(120, 4)))
+    return asyncio.run(_run(stage, seconds=stage.times(120, 3)))
 
 
 async def _run(stage: Stage, seconds: float) -> Outcome:

@@ -6,11 +6,11 @@ in one order with what the clients hear, whatever happens to the upstream behind
 
 import asyncio
 import socket
-import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Literal, Self, TypeAlias, get_args
 
+from faults.asking import reset
 from faults.nemesis.order import MARKER
 
 Kind: TypeAlias = Literal["latency", "down", "bandwidth", "slow_close", "timeout", "reset_peer", "slicer", "limit_data"]
@@ -102,9 +102,9 @@ class Proxy:
             await self._pass(reader, writer)
         except (_CutError, ConnectionError, TimeoutError) as error:
             if not isinstance(error, _CutError) or error.is_rude:
-                _reset(writer)
+                reset(writer.transport)
         except asyncio.CancelledError:
-            _reset(writer)
+            reset(writer.transport)
         finally:
             self._tasks.discard(task)
             writer.close()
@@ -178,10 +178,3 @@ async def _slice(data: bytes, writer: asyncio.StreamWriter) -> bytes:
         await asyncio.sleep(_SLICE_PAUSE_S)
         data = data[_SLICE_BYTES:]
     return data
-
-
-def _reset(writer: asyncio.StreamWriter) -> None:
-    connection: socket.socket = writer.get_extra_info("socket")
-    with suppress(OSError):
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    writer.transport.abort()

@@ -35,9 +35,17 @@ def test_threads_do_not_spin_unless_the_user_wants_that(tiny_model: Path) -> Non
     assert plan(settings, {"OMP_WAIT_POLICY": "active"}).environment["OMP_WAIT_POLICY"] == "active"
 
 
-@pytest.mark.parametrize("name", ["WELLDONE_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS", "db_password", "CREDENTIALS"])
-def test_our_own_engine_is_told_no_secret_of_the_environment(tiny_model: Path, name: str) -> None:
-    made = plan(ModelSettings(name="m", file=tiny_model), {name: "canary", "PATH": "/bin"})
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, "canary") for name in ("WELLDONE_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS", "db_password")),
+        *((name, "canary") for name in ("CREDENTIALS", "SSH_AUTH_SOCK", "SENTRY_DSN", "GITHUB_PAT")),
+        ("DATABASE_URL", "postgres://user:canary@db.example/all"),
+        ("HTTPS_PROXY", "http://user:canary@proxy.example:3128"),
+    ],
+)
+def test_our_own_engine_is_told_no_secret_of_the_environment(tiny_model: Path, name: str, value: str) -> None:
+    made = plan(ModelSettings(name="m", file=tiny_model), {name: value, "PATH": "/bin"})
     assert name not in made.environment
     assert made.environment["PATH"] == "/bin"
 

@@ -1,40 +1,21 @@
 """What the plan found of connections and memory, each by the smallest thing that shows it."""
 
 import asyncio
-import gc
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
-
-import pytest
+from typing import cast
 
 from faults.asking import LIMIT_S, ask, chat
 from faults.connections import Fickle
 from faults.light import Desk, between, upstream
 from tests.net.aio import run
-from tests.serve.gateways import gateway
-from welldone.engines.scripts import HELLO
 from welldone.net.address import Address
 from welldone.net.inbound import Call
 from welldone.net.outbound import fetch
 from welldone.net.pool import Pool
-from welldone.serve.answers import Answer
 from welldone.serve.backends import Seat
-from welldone.serve.generate import Order
 from welldone.serve.relay import Relay
 from welldone.serve.troubles import ERROR_LIMIT_BYTES
-from welldone.wire.pipe import Pipe
-
-MESSAGES = {"messages": [{"role": "user", "content": "hi"}]}
-ASKED: dict[str, dict[str, Any]] = {
-    "/v1/chat/completions": MESSAGES,
-    "/v1/responses": {"input": "hi"},
-    "/v1/messages": {**MESSAGES, "max_tokens": 4},
-    "/api/chat": MESSAGES,
-}
-OURS = (Answer, Pipe, Order)
-"""What a request is made of: each holds its text."""
 
 
 def test_who_asks_again_gets_a_connection_that_nobody_had() -> None:
@@ -96,26 +77,3 @@ def test_what_comes_before_the_stream_is_open_is_bounded() -> None:
     run(work())
     # The first pause is at once; the second one is the task's own, which wakes later.
     assert log == ["pause", "pause", "open", f"write {ERROR_LIMIT_BYTES}", "resume", "end"]
-
-
-@pytest.fixture
-def by_counting() -> Iterator[None]:
-    """Memory is freed only as counts of references free it."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-
-
-@pytest.mark.usefixtures("by_counting")
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize("path", ASKED)
-def test_an_answer_is_gone_with_its_reply(tmp_path: Path, path: str, stream: bool) -> None:
-    async def work() -> tuple[int, list[str]]:
-        async with gateway(tmp_path, [HELLO]) as server:
-            reply = await server.ask({"model": "m", "stream": stream, **ASKED[path]}, path)
-            for _ in range(20):  # the turns of the loop in which tasks end
-                await asyncio.sleep(0)
-            return reply.status, [type(one).__name__ for one in gc.get_objects() if isinstance(one, OURS)]
-
-    assert run(work()) == (200, [])

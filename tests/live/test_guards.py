@@ -1,6 +1,5 @@
 """Who may ask, from where, for what and how much; and HTTP as all kinds of clients speak it."""
 
-import asyncio
 import gzip
 import json
 import socket
@@ -12,16 +11,11 @@ import pytest
 
 from tests.live.faults import answer, begin, post, replies, request, small, speak
 from tests.live.raw import CHAT, Json, Line, Reply, ask, judged
+from tests.live.routes import OPEN, all_routes
 from tests.live.server import KEY, LIMIT_S, Running, serving
-from welldone.engines.settings import ModelSettings
 from welldone.rules.capture import read_capture
-from welldone.serve.app import Route
 from welldone.serve.errors import Shape
-from welldone.serve.server import Server
-from welldone.serve.settings import Config, ServeSettings
-from welldone.web.site import Site
 
-OPEN = {"/", "/health", "/page/assets/*"}
 BEARER = f"Authorization: Bearer {KEY}"
 OTHER = "Authorization: Bearer wd-somebody-elses-key"
 PAGE = "https://app.example"
@@ -44,16 +38,6 @@ def say(server: Running, *lines: str, body: bytes = b"", host: str | None = None
     if body:
         rest.append(f"Content-Length: {len(body)}")
     return Reply(read_capture(speak(server, "\r\n".join([first, *rest, "", ""]).encode("latin-1") + body)))
-
-
-def all_routes(tmp_path: Path) -> dict[str, Route]:
-    """Every path that there is, also those that have to be asked for."""
-
-    async def make() -> dict[str, Route]:
-        config = Config(server=ServeSettings(slots=True), models=(ModelSettings(name="m", file=tmp_path),))
-        return Server(config, keys=(), folder=tmp_path, environment={}, site=Site("page/assets")).routes._paths
-
-    return asyncio.run(make())
 
 
 # Keys.
@@ -161,11 +145,6 @@ def test_who_listens_to_others_has_a_key_unless_it_is_declined(tiny_model: Path,
 def test_only_its_own_names_reach_the_server(guarded: Running, host: str, status: int) -> None:
     for path in ("/health", "/v1/models"):
         assert say(guarded, f"GET {path} HTTP/1.1", BEARER, host=host).status == status
-
-
-def test_a_request_has_one_host(guarded: Running) -> None:
-    assert say(guarded, "GET /health HTTP/1.1", "Host: localhost").status == 400
-    assert Reply(read_capture(speak(guarded, b"GET /health HTTP/1.1\r\nConnection: close\r\n\r\n"))).status == 400
 
 
 @pytest.mark.parametrize(
@@ -364,31 +343,6 @@ def _in_turn(server: Running, said: list[bytes]) -> bytes:
                 heard += data
         assert connection.recv(1) == b""
     return heard
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        b"GARBAGE\r\n\r\n",
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-        b"GET /health HTTP/9.9\r\nHost: localhost\r\n\r\n",
-        b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Long: " + b"x" * 100_000 + b"\r\n\r\n",
-        b"GET /" + b"x" * 100_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + b"X: y\r\n" * 1000 + b"\r\n",
-        b"POST /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxx",
-        b"POST /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        b"POST /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
-        b"GET /health HTTP/1.1\r\nHost : localhost\r\n\r\n",
-        b"GET /health HTTP/1.1\r\nHost: localhost\r\n folded\r\n\r\n",
-    ],
-    ids=lambda said: said[:24].decode("latin-1"),
-)
-def test_what_is_not_http_gets_one_refusal_and_the_end_of_the_line(guarded: Running, said: bytes) -> None:
-    (only,) = replies(speak(guarded, said))
-    reply = Reply(read_capture(only))
-    assert 400 <= reply.status < 500
-    assert reply.error()["type"] == "invalid_request_error"
-    assert ask(guarded, "/health").status == 200
 
 
 def test_a_server_with_several_models_wants_to_know_which(tiny_model: Path, tmp_path: Path) -> None:

@@ -118,11 +118,10 @@ def upstream(choose: Callable[[Seen], Reply] = by_model, script: Script | None =
 
 
 class Front:
-    """What stands before an upstream: it speaks TLS or IPv6, and counts the bytes that pass."""
+    """What stands before an upstream: it speaks TLS or IPv6."""
 
     def __init__(self, behind: int) -> None:
         self.port = 0
-        self.passed = 0
         self._behind = behind
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -144,8 +143,8 @@ class Front:
         assert task is not None
         self._tasks.add(task)
         inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", self._behind)
-        there = asyncio.create_task(_pass(reader, inner_writer, lambda size: None))
-        back = asyncio.create_task(_pass(inner_reader, writer, self._count))
+        there = asyncio.create_task(_pass(reader, inner_writer))
+        back = asyncio.create_task(_pass(inner_reader, writer))
         try:
             await asyncio.wait({there, back}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -156,15 +155,11 @@ class Front:
             writer.close()
             self._tasks.discard(task)
 
-    def _count(self, size: int) -> None:
-        self.passed += size
 
-
-async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, count: Callable[[int], None]) -> None:
+async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     with suppress(ConnectionError):
         while data := await reader.read(65536):
             writer.write(data)
-            count(len(data))
             await writer.drain()
 
 

@@ -1,6 +1,7 @@
 """The HTTP server: requests in, replies out, and what happens when either side stops."""
 
 import asyncio
+import gc
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -128,6 +129,17 @@ def test_what_could_be_read_in_two_ways_is_refused_and_ends_the_connection(head:
     assert reply.startswith(b"HTTP/1.1 400 ")
     assert reply.count(b"HTTP/1.1 ") == 1
     assert b"\r\nConnection: close\r\n" in reply
+
+
+def test_what_was_read_of_a_body_that_is_too_long_is_not_kept_by_its_own_error() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        reply = answer(echo, b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\nb\r\nhello world\r\n")
+        assert reply.startswith(b"HTTP/1.1 413 ")
+        assert [one for one in gc.get_objects() if isinstance(one, BodyError)] == []
+    finally:
+        gc.enable()
 
 
 def test_a_target_may_be_a_whole_address_of_the_same_host() -> None:

@@ -21,6 +21,10 @@ from welldone.wire.pipe import Pipe
 STREAM = {**CHAT, "stream": True}
 WHOLE = Reply((ROLE, HELLO, STOP, USAGE, DONE))
 
+HIDDEN = Piece(': {"choices":[]}\n\n', after_s=0.1)
+LATE = Piece(STOP.text, after_s=0.1)
+"""They come each by itself."""
+
 HAS_HEAD = ["err-status-before-stream"]
 """Who waits longer than `early_s` has the head of a stream and signs of life: an error has no other status any more."""
 
@@ -85,9 +89,10 @@ def test_a_prompt_that_does_not_fit_is_told_both_numbers(tmp_path: Path) -> None
         (Reply((ROLE, HELLO)), "incomplete_stream"),
         (Reply((ROLE, Piece('data: {"error":{"message":"broken","code":500}}\n\n'))), "500"),
         (Reply((ROLE, Piece("data: " + "x" * 100 + "\n\n"))), "bad_upstream_stream"),
+        (Reply((ROLE, HELLO, HIDDEN, LATE, DONE)), "bad_upstream_stream"),
         (Reply((ROLE, HELLO), end="hang"), "timeout"),
     ],
-    ids=["cut", "without an end", "an error of its own", "garbage", "silence"],
+    ids=["cut", "without an end", "an error of its own", "garbage", "a chunk in a comment", "silence"],
 )
 def test_an_answer_that_breaks_off_is_never_taken_for_a_whole_one(tmp_path: Path, reply: Reply, code: str) -> None:
     heard = ask(tmp_path, reply, idle_s=0.2, keep_alive_s=0.05)

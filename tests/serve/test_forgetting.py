@@ -1,5 +1,6 @@
-"""What was refused leaves nothing behind: no ring of objects keeps a long body until somebody cleans up."""
+"""What was answered or refused leaves nothing behind: no ring of objects keeps a long body until somebody cleans up."""
 
+import asyncio
 import gc
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,11 @@ import pytest
 from tests.net.aio import run
 from tests.serve.gateways import gateway
 from welldone.engines.mischief import refusal
+from welldone.engines.scripts import HELLO
+from welldone.serve.answers import Answer
 from welldone.serve.errors import ApiError
+from welldone.serve.generate import Order
+from welldone.wire.pipe import Pipe
 
 REFUSED: dict[str, Any] = {"model": "m", "messages": 5, "max_tokens": 0, "input": [], "prompt": 5, "tokens": "x"}
 PASSED: dict[str, Any] = {
@@ -21,6 +26,15 @@ PASSED: dict[str, Any] = {
     "prompt": "hi",
 }
 PATHS = ["/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/messages/count_tokens", "/api/chat"]
+TAKEN = {
+    "/v1/chat/completions": ("model", "messages"),
+    "/v1/responses": ("model", "input"),
+    "/v1/messages": ("model", "messages", "max_tokens"),
+    "/api/chat": ("model", "messages"),
+}
+"""The fields of `PASSED` that a path takes."""
+OURS = (Answer, Pipe, Order)
+"""What a request is made of: each holds its text."""
 
 
 def errors() -> list[object]:
@@ -49,3 +63,17 @@ def test_the_error_of_a_request_is_gone_with_its_reply(tmp_path: Path, path: str
 
     assert run(main()) >= 400
     assert [one for one in errors() if id(one) not in before] == []
+
+
+@pytest.mark.usefixtures("by_counting")
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("path", TAKEN)
+def test_an_answer_is_gone_with_its_reply(tmp_path: Path, path: str, stream: bool) -> None:
+    async def work() -> tuple[int, list[str]]:
+        async with gateway(tmp_path, [HELLO]) as server:
+            reply = await server.ask({"stream": stream, **{name: PASSED[name] for name in TAKEN[path]}}, path)
+            for _ in range(20):  # the turns of the loop in which tasks end
+                await asyncio.sleep(0)
+            return reply.status, [type(one).__name__ for one in gc.get_objects() if isinstance(one, OURS)]
+
+    assert run(work()) == (200, [])

@@ -140,8 +140,11 @@ class Model:
     def doubt(self, within_s: float) -> None:
         """After a request that was silent for too long: an engine that answers nobody so long is ended.
 
-        It is then started again, as after any death.
+        It is then started again, as after any death. A `command` is not judged so: there are servers that answer one
+        after the other, and are only busy.
         """
+        if self.settings.command:
+            return
         if self.process is not None and (self._doubt is None or self._doubt.done()):
             self._doubt = asyncio.create_task(self._end_if_silent(self.process, within_s))
 

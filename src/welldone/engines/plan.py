@@ -31,8 +31,10 @@ TEMPLATE_LIMIT = 2**20
 SOCKET_LIMIT_BYTES = 103
 """The longest path of a socket: macOS has 104 bytes for it, with the zero at its end."""
 
-_SECRET = re.compile("key|token|secret|passw|credential", re.IGNORECASE)
-"""What the names of environment variables have in them that hold a secret."""
+_SECRET = re.compile("key|token|secret|passw|credential|auth|dsn|_pat$", re.IGNORECASE)
+"""What the names of environment variables have in them that hold a secret, or lead to one, as SSH_AUTH_SOCK does."""
+_HAS_PASSWORD = re.compile("://[^/?#]*@")
+"""A URL with a user in it, and mostly a password: of a database, a proxy, a package registry."""
 
 PYTHON = (sys.executable, "-P", "-m")
 """-P: a file that happens to lie in the current folder is never taken for a module."""
@@ -115,7 +117,9 @@ def _plan_llama(settings: ModelSettings, file: Path, path: Path, environment: Ma
 
 def _harmless(environment: Mapping[str, str]) -> dict[str, str]:
     """What an engine that reads other people's files is told of ours: no keys, which it has no use for."""
-    return {name: value for name, value in environment.items() if not _SECRET.search(name)}
+    return {
+        name: value for name, value in environment.items() if not (_SECRET.search(name) or _HAS_PASSWORD.search(value))
+    }
 
 
 def context_of(settings: ModelSettings, facts: Facts) -> int:

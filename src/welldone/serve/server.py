@@ -26,6 +26,7 @@ from welldone.serve.routes import Routes
 from welldone.serve.settings import Config
 from welldone.serve.siblings import Siblings, Worker
 
+_UNREAD_S = 60.0  # beyond the limit for a stream: who gives one hangs up first, and notes why
 _LAST_WORDS_S = 2.0  # for the error events of what did not finish in time
 _ENGINES_S = 15.0  # for engines to end; theirs is 5 s between asking and killing
 
@@ -108,7 +109,7 @@ class Server:
             error_page=error_page,
             connections=settings.connections,
             keep_alive_s=settings.head_s,
-            unread_s=2 * settings.write_s,  # who gives a stream hangs up before, and notes why
+            unread_s=settings.write_s + _UNREAD_S,
         )
         self.port = settings.port
 

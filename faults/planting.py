@@ -1,4 +1,4 @@
-"""Keys, planted wherever one can stand: none shows up where it does not belong."""
+"""A gateway with keys planted wherever one can stand, whose upstreams repeat whatever they are told."""
 
 import json
 from collections.abc import Iterator
@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
-import pytest
 
-from tests.live.raw import CHAT, COMPLETIONS, Json, Line, Reply, ask
+from tests.live.raw import CHAT, COMPLETIONS, Json, Line, Reply
 from tests.live.server import Running
 from tests.live.upstream import DONE, ROLE, TEXT, Upstream, by_model, gateway, upstream
 from welldone.engines import scripts
@@ -105,12 +104,6 @@ def playing(folder: Path, log_format: str, *options: str, more: str = "") -> Ite
         yield Scene(server, found, folder / "recorded")
 
 
-@pytest.fixture(params=["text", "json"])
-def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
-    with playing(tmp_path, request.param) as made:
-        yield made
-
-
 def provoke(scene: Scene) -> None:
     """Requests of all kinds, with keys wherever a client may put one."""
     message = {"role": "user", "content": PROMPT}
@@ -141,36 +134,3 @@ def provoke(scene: Scene) -> None:
         f"/v1/files{query}",
     ):
         scene.ask(path)
-
-
-def assert_none(secrets: tuple[str, ...], where: str, text: str) -> None:
-    for secret in secrets:
-        place = text.find(secret)
-        assert place < 0, f"{secret} is in {where}: {text[max(0, place - 300) : place + 100]}"
-
-
-def test_no_key_is_where_it_does_not_belong(scene: Scene) -> None:
-    provoke(scene)
-    assert scene.server.end() == 0
-    written = scene.server.said.join() + scene.server.log.join()
-    assert "request" in written
-    assert_none((*THEIRS, *OURS, PROMPT), "the log", written)
-    assert_none((*THEIRS, *OURS), "a reply", b"\n".join(scene.heard).decode())
-    for name, one in scene.upstreams.items():
-        posts = one.posts()
-        assert posts
-        assert all(seen.headers["authorization"] == f"Bearer {KEYS[name]}" for seen in posts)
-        assert all(seen.headers["x-extra"] == f"Bearer {HEADER}" for seen in posts)
-        others = tuple(key for other, key in KEYS.items() if other != name)
-        assert_none((*THEIRS, *others), f"what {name} got", "\n".join(str(seen) for seen in posts))
-    files = list(scene.folder.iterdir())
-    assert len(files) > 20
-    for file in files:
-        assert_none((*THEIRS, *OURS), file.name, file.name + file.read_text())
-
-
-def test_a_named_key_goes_by_its_name(scene: Scene) -> None:
-    reply = scene.ask(CHAT, {"model": "hello", "messages": [{"role": "user", "content": "Hi"}]}, key=NAMED)
-    assert reply.status == 200
-    assert ask(scene.server, "/v1/models", headers={"Authorization": f"Bearer {CLIENT}"}).status == 200
-    scene.server.log.wait(r"principal=ci|\"principal\":\"ci\"")
