@@ -1,6 +1,7 @@
 """`make faults`: runs the plan, tells how it goes, and writes docs/reliability.md from what it has seen."""
 
 import argparse
+import os
 import secrets
 import signal
 import sys
@@ -55,6 +56,7 @@ def _play(options: argparse.Namespace) -> int:
     print(f"seed {seed}; the same seed draws the same faults", flush=True)
     seen: dict[str, Result] = {}
     with tempfile.TemporaryDirectory(prefix="welldone-faults-") as folder:
+        os.environ["TMPDIR"] = folder  # of the servers: one that is killed leaves its folder behind
         model = tiny.chat_model().write(Path(folder) / "tiny.gguf")
         for name in options.only:
             seen[name] = _run(CASES[name], model, seed, is_short=options.short)
