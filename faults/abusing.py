@@ -73,7 +73,13 @@ def behind(stage: Stage) -> Outcome:
         peak = Peak(server)
         found, pulse, steepest = asyncio.run(_suffer(stage, server, kinds))
         growth = Figure("CPU time at four times the size", steepest, "times", most=STEEPEST, is_timing=True)
-        return _outcome(found, pulse, (growth, peak.growth()), _failures(server))
+        return _outcome(found, pulse, (*_larger(pulse), growth, peak.growth()), _failures(server))
+
+
+def _larger(pulse: Pulse) -> tuple[Figure, ...]:
+    """What frames of some megabytes do, taken out of what is judged: time grows with the size, and has no bar there."""
+    larger = {name: pulse.worst.pop(name) for name in tuple(pulse.worst) if f", {LARGER} times, " in name}
+    return (Figure("the same at four times the size", max(larger.values()), "ms"),) if larger else ()
 
 
 def _pulse(url: str) -> str:

@@ -23,7 +23,7 @@ from welldone.net.files import room_for
 _LINE_LIMIT_BYTES = 8190  # of the request line and of each header, as most servers have it
 _HEADERS_LIMIT = 128
 _BACKLOG = 1024  # connections that wait to be taken; the kernel has its own limit, 4,096 on Linux
-_LONG_BYTES = 2**18  # a body that takes more than 5 ms to read: they are read one at a time
+_LONG_BYTES = 2**15  # a body that may take more than 5 ms to read, if it is a schema: they are read one at a time
 _MORE_SOCKETS = 64
 """A socket for each request at once, as many that idle between two requests, and these for who only looks on."""
 _FAREWELL_S = 1.0  # for handlers that were not done in time to see that they are cancelled

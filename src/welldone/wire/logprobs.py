@@ -37,7 +37,7 @@ def _entries(entries: list[object], notes: Notes) -> list[Json]:
         if not isinstance(tops, list):
             notes.note(faults.ext.LOGPROBS_ENTRY, entry)
             tops = []
-        fixed["top_logprobs"] = [top for top in (_entry(item, notes) for item in tops) if top is not None]
+        fixed["top_logprobs"] = [top for item in tops if (top := _entry(item, notes)) is not None]
         whole.append(fixed)
     return whole
 

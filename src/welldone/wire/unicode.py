@@ -9,6 +9,7 @@ _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 _BYTES = re.compile("[\udc80-\udcff]+")
 _LONE = re.compile("[\ud800-\udfff]")
 _TAIL = re.compile("[\udc80-\udcff]{1,3}$")
+_NUMBERS = frozenset((int, float))  # log probabilities are thousands of them: they are not looked at one by one
 _DEPTH_LIMIT = 64  # nesting that unknown fields may keep; deeper is no field that a client reads
 
 
@@ -33,6 +34,8 @@ class Joiner:
 
 def clean(text: str) -> str:
     """The text with its halves joined, and what finds no other half as U+FFFD."""
+    if text.isascii():
+        return text
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -49,17 +52,16 @@ def scrub_object(value: Json) -> Json:
 
 def scrub(value: object, depth: int = 0) -> object:
     """A JSON value with every string clean and no nesting beyond what an encoder takes."""
-    match value:
-        case str():
-            return clean(value)
-        case list():
-            return [scrub(item, depth + 1) for item in value] if depth < _DEPTH_LIMIT else None
-        case dict():
-            if depth >= _DEPTH_LIMIT:
-                return None
-            return {clean(key): scrub(item, depth + 1) for key, item in value.items()}
-        case _:
-            return value
+    if isinstance(value, str):
+        return clean(value)
+    if not isinstance(value, (list, dict)):
+        return value
+    if depth >= _DEPTH_LIMIT:
+        return None
+    deeper = depth + 1
+    if isinstance(value, list):
+        return [item if type(item) in _NUMBERS else scrub(item, deeper) for item in value]
+    return {clean(key): item if type(item) in _NUMBERS else scrub(item, deeper) for key, item in value.items()}
 
 
 def _join_pair(found: re.Match[str]) -> str:

@@ -24,8 +24,9 @@ from welldone.wire.events import Json
 from welldone.wire.faults.catalogue import BY_ID
 from welldone.wire.head import Endpoint
 
-LINTS = 2
-"""Captures that are judged at once: each takes a core for up to some seconds."""
+LINTS = 1
+"""Captures that are judged at once: each takes some 100 MB for up to some seconds, and two of them would hold up
+streams, which share the interpreter with them, for more than 200 ms."""
 READS = 8
 """Captures that are read at once, since slow senders must not keep others out: 64 MiB in all."""
 _BODY_LIMIT_BYTES = 2 * linting.LIMIT_BYTES  # of a request: a capture grows by a third in base64, and less as text
@@ -105,7 +106,7 @@ class Inspect:
 
 
 def _too_many() -> ApiError:
-    return ApiError(429, f"{LINTS} captures are judged at a time.", code="too_many_lints", retry_after_s=_RETRY_S)
+    return ApiError(429, "Another capture is being judged.", code="too_many_lints", retry_after_s=_RETRY_S)
 
 
 def _lint(capture: bytes, endpoint: str | None, request: Json | None) -> bytes:
