@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
@@ -117,4 +117,5 @@ def _send(handler: BaseHTTPRequestHandler, page: Page, asked: dict[str, str], ma
     if page.gate is not None:
         while not (page.gate.wait(0.01) or made.is_over.is_set()):
             pass
-    handler.wfile.write(body)
+    with suppress(ConnectionError):  # who has no room for it leaves
+        handler.wfile.write(body)

@@ -320,3 +320,12 @@ def test_an_upstream_that_gives_no_answer_has_an_error_for_each_way(error: ApiEr
 def test_an_engine_that_is_busy_says_when_to_come_again() -> None:
     assert refusals.from_reply(429, b"", retry_after="9").retry_after_s == 9
     assert refusals.from_reply(429, b"", retry_after="x").retry_after_s == 1
+
+
+def test_what_is_too_long_for_one_piece_is_the_clients_fault() -> None:
+    said = "input (4003 tokens) is too large to process. increase the physical batch size (current batch size: 2048)"
+    body = json.dumps({"error": {"code": 500, "message": said, "type": "server_error"}}).encode()
+    error = refusals.from_reply(500, body, "documents")
+    assert (error.status, error.code, error.param) == (400, "context_length_exceeded", "documents")
+    assert "2048" in error.message
+    assert "4003" in error.message

@@ -33,6 +33,8 @@ _PRIVATE = re.compile(
 )
 _TAG = re.compile(r"</?[a-z!][^<>]{0,200}>", re.IGNORECASE)
 _TOO_LONG = "exceed_context_size_error"
+# llama.cpp takes an input for a vector in one piece, however much the context holds, and calls what is longer a 500.
+_TOO_LARGE = re.compile(r"input \((\d+) tokens\) is too large to process.*batch size: (\d+)")
 # Each server's words for a prompt that does not fit. Some say them with a 500.
 _OVERFLOW = re.compile(
     r"context_length_exceeded|exceed_context_size"  # codes of OpenAI and llama.cpp
@@ -85,6 +87,8 @@ def from_reply(status: int, body: bytes, param: str = "messages", *, retry_after
     if error.get("type") == _TOO_LONG:
         return too_long(error.get("n_prompt_tokens"), error.get("n_ctx"), param)
     message = _clean(error.get("message"))
+    if found := _TOO_LARGE.search(message):
+        return too_long(found[1], found[2], param)
     if status in (400, 413, 422):
         return ApiError(400, message or "The engine cannot follow this request.", code="invalid_request")
     if status == 429:
