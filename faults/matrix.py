@@ -18,6 +18,10 @@ class Told(NamedTuple):
     streamed: str
     whole: str
 
+    def to(self, *, is_stream: bool) -> str:
+        """What it is told who asked for a stream, or for the whole."""
+        return self.streamed if is_stream else self.whole
+
 
 MENDED = Told("whole", "whole")
 BAD_GATEWAY = Told("502", "502")

@@ -30,8 +30,7 @@ class Given(msgspec.Struct, frozen=True):
     @property
     def is_right(self) -> bool:
         """Whether it got an answer exactly where there is one."""
-        told = EXPECTED[self.name]
-        is_answered = (told.streamed if self.is_stream else told.whole) == "whole"
+        is_answered = EXPECTED[self.name].to(is_stream=self.is_stream) == "whole"
         return self.kind == ANSWER if is_answered else self.kind not in (ANSWER, SILENT)
 
     def __str__(self) -> str:

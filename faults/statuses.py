@@ -112,8 +112,7 @@ class Told(msgspec.Struct, frozen=True):
     @property
     def expected(self) -> str:
         """What it should be told."""
-        told = EXPECTED[self.name]
-        return told.streamed if self.is_stream else told.whole
+        return EXPECTED[self.name].to(is_stream=self.is_stream)
 
     @property
     def is_right(self) -> bool:

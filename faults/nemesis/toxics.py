@@ -12,6 +12,7 @@ from typing import Literal, Self, TypeAlias, get_args
 
 from faults.asking import reset
 from faults.nemesis.order import MARKER
+from tests.live.upstream import until_one_ends
 
 Kind: TypeAlias = Literal["latency", "down", "bandwidth", "slow_close", "timeout", "reset_peer", "slicer", "limit_data"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -112,22 +113,18 @@ class Proxy:
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Pass both ways until one side has ended."""
         first = await reader.read(_READ_BYTES)
-        self._note(
-            first
-        )  # now: an upstream that is stopped may let us wait for a connection until nobody asks any more
+        # Now: an upstream that is stopped may let us wait for a connection until nobody asks any more.
+        self._note(first)
         if self.behind is None:
             raise ConnectionRefusedError
         async with asyncio.timeout(_CONNECT_S):
             inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", self.behind)
         inner_writer.write(first)
-        there = asyncio.create_task(self._pass_request(reader, inner_writer))
-        back = asyncio.create_task(self._pass_answer(inner_reader, writer))
         try:
-            await asyncio.wait({there, back}, return_when=asyncio.FIRST_COMPLETED)
+            _, back = await until_one_ends(
+                self._pass_request(reader, inner_writer), self._pass_answer(inner_reader, writer)
+            )
         finally:
-            for one in (there, back):
-                one.cancel()
-            await asyncio.wait({there, back})
             inner_writer.transport.abort()
         if not back.cancelled():
             back.result()

@@ -143,17 +143,24 @@ class Front:
         assert task is not None
         self._tasks.add(task)
         inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", self._behind)
-        there = asyncio.create_task(_pass(reader, inner_writer))
-        back = asyncio.create_task(_pass(inner_reader, writer))
         try:
-            await asyncio.wait({there, back}, return_when=asyncio.FIRST_COMPLETED)
+            await until_one_ends(_pass(reader, inner_writer), _pass(inner_reader, writer))
         finally:
-            for one in (there, back):
-                one.cancel()
-            await asyncio.wait({there, back})
             inner_writer.close()
             writer.close()
             self._tasks.discard(task)
+
+
+async def until_one_ends(*works: Coroutine[Any, Any, None]) -> list[asyncio.Task[None]]:
+    """Do them side by side until one has ended, and end the others; how each ended."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    return tasks
 
 
 async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -105,8 +105,7 @@ class Answer:
         self.error: ApiError | None = None
         """Why there is no answer, if there is none."""
         self._stream: Stream | None = None
-        self._pending: list[bytes] = []  # what came before the stream was open
-        self._pending_bytes = 0
+        self._pending = bytearray()  # what came before the stream was open
         self._parts = [Part(self, number) for number in range(len(request.parts))]
         self._ended = 0
         self._is_accepted = False  # the engine has begun
@@ -174,7 +173,8 @@ class Answer:
                 part.close()
             for task in tasks:
                 task.cancel()
-            self._parts, self._pending = [], []  # they hold us: rings are left to the collector
+            self._parts = []  # they hold us: rings are left to the collector
+            self._pending.clear()
 
     def break_off(self, error: ApiError) -> None:
         """End the answer with an error, wherever it is."""
@@ -273,7 +273,6 @@ class Answer:
     def _take_back(self) -> None:
         """Forget what was heard of the answer."""
         self._pending.clear()
-        self._pending_bytes = 0
         self._is_held = False
         self._is_accepted = False
         self._ended = 0
@@ -423,8 +422,8 @@ class Answer:
         )
         self._stream = stream
         stream.when_congested(self._hold)
-        pending, self._pending = self._pending, []
-        self._say(b"".join(pending))
+        pending, self._pending = bytes(self._pending), bytearray()
+        self._say(pending)
         self._flow()
         while not self._is_over:
             if self._is_held or stream.is_congested:
@@ -501,10 +500,9 @@ class Answer:
         if stream is None:
             if not data.replace(KEEP_ALIVE, b""):
                 return  # a sign of life is no answer: a failure is still a status
-            self._pending.append(data)
+            self._pending += data
             self._begin()
-            self._pending_bytes += len(data)
-            if self._pending_bytes > _PENDING_BYTES:
+            if len(self._pending) > _PENDING_BYTES:
                 self._hold()
         else:
             self._has_said = True
