@@ -99,6 +99,7 @@ servers: $(SERVE_READY) ## check real servers, and write docs/servers.md anew; A
 
 lock: ## compile requirements/*.in anew (needs uv)
 	$(LOCK) --output-file requirements/serve.txt requirements/serve.in
+	$(LOCK) --output-file requirements/image.txt requirements/image.in
 	$(LOCK) --output-file requirements/test.txt requirements/test.in
 	$(LOCK) --output-file requirements/dev.txt requirements/dev.in
 	$(LOCK) --output-file requirements/clients.txt requirements/clients.in

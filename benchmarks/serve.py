@@ -169,7 +169,7 @@ def line(bar: Bar) -> str:
     """A bar in words."""
     verdict = "within" if bar.is_kept else "too few samples for" if bar.figure is None else "MISSES"
     streams = f"{bar.streams} stream{'s' if bar.streams > 1 else ''}"
-    figure = number(bar.figure, 1, 1 if bar.unit else 2) + (bar.unit or "   ")
+    figure = number(bar.figure, 1, 1 if bar.unit else 3) + (bar.unit or "   ")
     note = f" ({bar.note})" if bar.note else ""
     return f"{bar.name:<24}{streams:>11}{figure:>13}  {verdict} the bar of {bar.limit:g}{bar.unit}{note}"
 

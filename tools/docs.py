@@ -23,7 +23,7 @@ from welldone.serve.config import ALL_FIELDS
 from welldone.serve.openapi import document as openapi
 from welldone.serve.requests import anthropic, responses
 from welldone.serve.requests.table import FIELDS, Use
-from welldone.serve.tables import DEFAULT_FIELDS, KEY_FIELDS, MODEL_FIELDS, UPSTREAM_FIELDS
+from welldone.serve.tables import DEFAULT_FIELDS, KEY_FIELDS, LIMITS_FIELDS, MODEL_FIELDS, UPSTREAM_FIELDS
 from welldone.wire import automaton
 from welldone.wire.automaton import ChoiceTable
 from welldone.wire.faults import Fault, Hearing, Severity
@@ -258,6 +258,7 @@ The file is `welldone.toml` in the folder that the server is started in, or what
 | `[upstreams.NAME]` | a server that somebody else runs ([below](#an-upstream)) |
 | `[routes]` | names that clients say, and what is asked for them ([below](#routes)) |
 | `[keys.NAME]` | a key with rights of its own ([below](#a-key)) |
+| `[limits]` | where limits are counted ([several front ends](gateway.md#several-front-ends)) |
 
 Keys may be written with `-` for `_`. Relative paths are counted from the file, `~` is the user's home. What is a secret
 (keys, commands and their environment, headers) may be written `"env:NAME"`: it is then taken from that variable.
@@ -327,7 +328,8 @@ def _setting(field: Field) -> str:
         ", ".join(f"`{flag}`" for flag in group) for group in (setting.flags, setting.off.split()) if group
     )
     variables = ", ".join(f"`{name}`" for name in field.variables[:1])
-    table = "models.NAME.defaults" if field in DEFAULT_FIELDS else "models.NAME" if field in MODEL_FIELDS else "server"
+    tables = {"models.NAME.defaults": DEFAULT_FIELDS, "models.NAME": MODEL_FIELDS, "limits": LIMITS_FIELDS}
+    table = next((name for name, fields in tables.items() if field in fields), "server")
     key = "" if field.name == "config" else f"`{table}.{field.name}`"
     cells = [names, variables, key, flags.default_of(field), _said(field)]
     return f"| {' | '.join(_cell(cell) for cell in cells)} |"

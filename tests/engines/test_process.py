@@ -18,7 +18,7 @@ from welldone.engines.errors import EngineError
 from welldone.engines.plan import make_plan
 from welldone.engines.process import Process, ending
 from welldone.engines.settings import ModelSettings
-from welldone.engines.tail import LINE_LIMIT, LINES
+from welldone.engines.tail import LINE_LIMIT, LINES, Tail
 
 PARENT = Path(__file__).with_name("parent.py")
 ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="watches processes that are not its own by pidfd")
@@ -138,7 +138,7 @@ def test_the_whole_family_of_a_command_ends(sockets: Path, how: str) -> None:
     pids: list[str] = []
 
     async def main() -> None:
-        process = await start(python(program), sockets, on_line=lambda line: pids.extend(line.split()))
+        process = await start(python(program), sockets, tail=Tail(lambda line: pids.extend(line.split())))
         own, workers = (Watched(int(pid)) for pid in pids)
         if how == "killed launcher":
             os.kill(process.pid, signal.SIGKILL)
@@ -157,7 +157,7 @@ def test_the_whole_family_of_a_command_ends(sockets: Path, how: str) -> None:
 def test_a_start_that_is_cancelled_leaves_nothing(sockets: Path) -> None:
     async def main() -> None:
         begun = asyncio.Event()
-        starting = asyncio.create_task(start(python(ENDLESS), sockets, on_line=lambda _: begun.set()))
+        starting = asyncio.create_task(start(python(ENDLESS), sockets, tail=Tail(lambda _: begun.set())))
         await begun.wait()
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -9,7 +9,7 @@ from welldone.serve.server import Server
 from welldone.serve.settings import Config, ServeSettings
 from welldone.web.site import Site
 
-OPEN = {"/", "/health", "/page/assets/*"}
+OPEN = {"/", "/health", "/livez", "/readyz", "/page/assets/*"}
 
 
 def all_routes(folder: Path) -> dict[str, Route]:

@@ -56,8 +56,9 @@ def test_a_server_that_is_well_says_so(tiny_server: Running, path: str) -> None:
     assert ask(tiny_server, path).ok() == {"status": "ok"}
 
 
-def test_health_needs_no_key(tiny_server: Running) -> None:
-    assert ask(tiny_server, "/health", headers={"Authorization": ""}).ok() == {"status": "ok"}
+@pytest.mark.parametrize("path", ["/health", "/livez", "/readyz"])
+def test_health_needs_no_key(tiny_server: Running, path: str) -> None:
+    assert ask(tiny_server, path, headers={"Authorization": ""}).ok() == {"status": "ok"}
 
 
 def metrics(server: Running) -> dict[str, float]:

@@ -92,7 +92,7 @@ def _model(name: str, template: str, leanings: Mapping[str, float], misfit: floa
         "llama.attention.head_count_kv": KEY_HEADS,
         "llama.attention.layer_norm_rms_epsilon": 1e-5,
         "llama.rope.dimension_count": HEAD_WIDTH,
-        **_tokenizer(words),
+        **tokenizer(words),
         "tokenizer.chat_template": template,
     }
     weights = Weights(SEED)
@@ -101,7 +101,8 @@ def _model(name: str, template: str, leanings: Mapping[str, float], misfit: floa
     return Gguf(metadata, weights.tensors)
 
 
-def _tokenizer(words: Vocabulary) -> dict[str, Value]:
+def tokenizer(words: Vocabulary) -> dict[str, Value]:
+    """What a file says of its vocabulary."""
     return {
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "gpt-2",

@@ -271,7 +271,7 @@ def test_a_mistake_on_the_command_line_is_one_line(words: str, said: str | re.Pa
     ("toml", "said"),
     [
         ("[sever]", "no table 'sever' (did you mean 'server'?): write [server], [defaults], [models.NAME], "),
-        ("port = 1", "no table 'port': write [server], [defaults], [models.NAME], [upstreams.NAME], [routes] or "),
+        ("port = 1", "no table 'port': write [server], [defaults], [models.NAME], [upstreams.NAME], [routes], "),
         ("[server]\nprot = 1", "server has no setting 'prot' (did you mean 'port'?)"),
         ("[server]\nport = '1'", "server.port should be a whole number, not '\"1\"'"),
         ("[server]\nport = 70000", "server.port should be at most 65535, not '70000'"),

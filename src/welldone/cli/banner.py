@@ -100,7 +100,7 @@ def _curl(config: Config, url: str, name: str | None, has_keys: bool, made: str 
         said.append(f"    --cacert {shlex.quote(str(settings.ssl_cert_file))}")
     if made is not None:
         said.append(f"    -H {shlex.quote(f'Authorization: Bearer {made}')}")
-    elif _has_only_names(config):
+    elif _has_only_names(config) or _has_only_shared(config):
         said.append("    -H 'Authorization: Bearer YOUR_KEY'")
     elif has_keys:  # a key that the user chose is not shown
         said.append('    -H "Authorization: Bearer $WELLDONE_API_KEY"')
@@ -116,6 +116,11 @@ def _has_only_names(config: Config) -> bool:
     return bool(config.keys) and not config.server.api_keys and config.server.api_key_file is None
 
 
+def _has_only_shared(config: Config) -> bool:
+    """Whether all keys are in the store."""
+    return config.has_shared_keys and not config.keys and not config.server.api_keys and not config.server.api_key_file
+
+
 def _about_key(config: Config, has_keys: bool, made: str | None) -> list[str]:
     if made is not None:
         return [
@@ -125,6 +130,8 @@ def _about_key(config: Config, has_keys: bool, made: str | None) -> list[str]:
     names = _some(key.name for key in config.keys)
     if _has_only_names(config):
         return [f"  API key   that of {names}: write it instead of YOUR_KEY in the line above"]
+    if _has_only_shared(config):
+        return ["  API key   one of the store: welldone keys add NAME makes one; write it instead of YOUR_KEY above"]
     if has_keys:
         others = [f"            or that of {names}"] if config.keys else []
         return [

@@ -34,7 +34,7 @@ def find_keys(config: Config) -> tuple[list[str], str | None]:
             show.note(file.note)
     if any(is_weak(key) for key in (*keys, *(named.key for named in config.keys))):
         show.note(f"an API key is shorter than {SHORTEST} characters: good enough for this machine alone")
-    if keys or config.keys or settings.no_api_key or is_local:
+    if keys or config.keys or config.has_shared_keys or settings.no_api_key or is_local:
         return keys, None
     made = make_key()
     return [made], made

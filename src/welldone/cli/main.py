@@ -20,6 +20,7 @@ COMMANDS = {
     "fix": "repair a stream as it passes through",
     "rules": "list the rules of the stream, or show the page of one",
     "mock": "answer without a model, rightly or with a fault, for those who write clients",
+    "keys": "give out keys that several servers take, and take them away",
     "models": "list the models that can be served, and their state where a server runs",
     "pull": "fetch a model, with a checked hash",
 }

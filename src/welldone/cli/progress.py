@@ -1,8 +1,6 @@
 """How far a download is: a bar on a terminal, a few lines anywhere else."""
 
 import importlib
-import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -18,7 +16,7 @@ _UNKNOWN_S = 10.0  # between two lines where nobody knows how much will come
 def watching(*, is_terminal: bool | None = None) -> AbstractContextManager[Progress]:
     """What tells a person how far it is."""
     if is_terminal is None:
-        is_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        is_terminal = show.is_watched()
     if not is_terminal:
         return lines()
     try:

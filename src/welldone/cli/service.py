@@ -7,10 +7,8 @@ import logging
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal, cast
 
 import uvloop
 
@@ -18,20 +16,21 @@ from welldone.cli import banner, checks, show, workers
 from welldone.cli.exits import Exit, UsageError
 from welldone.cli.news import News
 from welldone.cli.pull import EXITS, fetch
+from welldone.cli.starting import Starting
 from welldone.engines import default
 from welldone.engines.arrival import PullError
 from welldone.engines.fleet import Model, State
 from welldone.engines.orders import NO_GPU
 from welldone.engines.store import models_folder
 from welldone.serve import log
-from welldone.serve.log import LineFormatter, Log, Redactor, Value
+from welldone.serve.log import LineFormatter, Redactor, Value
+from welldone.serve.log_settings import level_of, log_of, style_of
 from welldone.serve.page.front import ASSETS
 from welldone.serve.server import Server
 from welldone.serve.settings import Config, ServeSettings
 from welldone.serve.siblings import Worker
 from welldone.web.site import Site
 
-_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 _COLLECT = (10_000, 20, 100)
 """Python has 700, 10, 10. Answers leave no rings: there is little to find, and each look stops all streams."""
 _LOOK_S = 1.0  # that the first lines wait for upstreams to list their models: well servers need milliseconds
@@ -52,13 +51,11 @@ def run(config: Config) -> int:
         show.note(str(error))
         return EXITS[error.trouble]
     settings = config.server
-    level = logging.ERROR if settings.quiet else _LEVELS[settings.log_level]
-    style = cast('Literal["text", "json"]', settings.log_format)
     secrets = (*keys, *config.secrets)
 
     def serve(worker: Worker | None = None) -> Exit:
         own = config if worker is None else workers.share(config)
-        log = Log(style=style, level=level, secrets=secrets)
+        log = log_of(settings, secrets, show.Above() if show.is_watched() else None)
         if worker is not None:
             log.addFilter(workers.Numbered(worker.number))
         with log, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -66,15 +63,15 @@ def run(config: Config) -> int:
 
     if settings.workers == 1:
         return serve()
-    formatter = LineFormatter(style, Redactor(secrets))
-    has_keys = bool(keys or config.keys)
+    formatter = LineFormatter(style_of(settings), Redactor(secrets))
+    has_keys = bool(keys or config.keys or config.has_shared_keys)
     try:
         return workers.run(
             settings,
             serve,
             announce=lambda port: _announce(config, port, has_keys, made),
             formatter=formatter,
-            level=level,
+            level=level_of(settings),
         )
     except OSError as error:
         raise UsageError(_no_place(settings, error)) from None
@@ -113,13 +110,13 @@ class _Service:
     def __init__(self, config: Config, keys: list[str], folder: Path, made: str | None, worker: Worker | None) -> None:
         self._config = config
         self._worker = worker
-        self._has_keys = bool(keys or config.keys)
+        self._has_keys = bool(keys or config.keys or config.has_shared_keys)
         self._made = made
         self._end = asyncio.Event()
         self._is_ending = False
         self._failed: Model | None = None
-        self._begun: dict[str, float] = {}
-        """When each model that is being loaded began to be."""
+        is_shown = worker is None and show.is_watched() and log.LOGGER.isEnabledFor(logging.INFO)
+        self._starting = Starting(Redactor((*keys, *config.secrets)), is_shown=is_shown)
         self._server = Server(
             config,
             keys=keys,
@@ -172,6 +169,7 @@ class _Service:
         return None if only is None else only.name
 
     async def _stop(self) -> Exit:
+        self._starting.stop()
         if self._failed is None and self._worker is None:
             show.hint("ending: running requests may finish; once more to end at once")
         self._end.clear()
@@ -194,44 +192,47 @@ class _Service:
     def _changed(self, model: Model) -> None:
         match model.state:
             case State.LOADING:
-                self._begun[model.name] = time.monotonic()
+                self._starting.begin(model)
             case State.READY:
-                if model.name in self._begun:  # else only a request has ended
-                    log.event(logging.INFO, "model is ready", self._facts(model))
+                load_s = self._starting.end(model)
+                if load_s is not None:  # else only a request has ended
+                    log.event(logging.INFO, "model is ready", _facts(model, load_s))
             case State.STOPPED:
-                self._begun.pop(model.name, None)
+                self._starting.end(model)
             case State.UNLOADED:
+                self._starting.end(model)
                 log.event(logging.INFO, "model is unloaded", {"model": model.name})
             case State.RESTARTING:
-                self._begun[model.name] = time.monotonic()
-                self._log_error(model)
+                self._starting.begin(model)
+                self._log_error(model, has_details=True)
             case State.FAILED:
+                self._starting.end(model)
                 # A server for one model that was never there serves nobody. It says why when it ends.
                 is_alone = len(self._config.models) == 1 and not self._config.upstreams
                 is_end = model.started_at is None and is_alone
-                error = model.last_error
-                said = error.details[-_LAST_WORDS:] if error is not None and not is_end else ()
-                self._log_error(model, {"engine": " | ".join(said)} if said else {})
+                self._log_error(model, has_details=not is_end)
                 if is_end:
                     self._failed = model
                     self._end.set()
 
-    def _facts(self, model: Model) -> dict[str, Value]:
-        facts: dict[str, Value] = {"model": model.name}
-        if model.abilities is not None:
-            facts |= {"context": model.abilities.context, "slots": model.abilities.slots}
-        facts["load_s"] = round(time.monotonic() - self._begun.pop(model.name), 2)
-        return facts
-
-    def _log_error(self, model: Model, more: dict[str, Value] | None = None) -> None:
+    def _log_error(self, model: Model, *, has_details: bool) -> None:
         fields: dict[str, Value] = {"model": model.name, "state": model.state.value}
-        log.event(logging.ERROR, str(model.last_error), fields | (more or {}))
+        if has_details and model.last_error is not None and model.last_error.details:
+            fields["engine"] = " | ".join(model.last_error.details[-_LAST_WORDS:])
+        log.event(logging.ERROR, str(model.last_error), fields)
 
     def _line(self, model: Model, line: str) -> None:
         if line == NO_GPU:
             log.event(logging.WARNING, line, {"model": model.name})
         elif self._config.server.verbose:
             log.event(logging.INFO, line, {"model": model.name, "from": "engine"})
+
+
+def _facts(model: Model, load_s: float) -> dict[str, Value]:
+    facts: dict[str, Value] = {"model": model.name}
+    if model.abilities is not None:
+        facts |= {"context": model.abilities.context, "slots": model.abilities.slots}
+    return {**facts, "load_s": round(load_s, 2)}
 
 
 def _no_place(settings: ServeSettings, error: OSError) -> str:

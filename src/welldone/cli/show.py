@@ -24,6 +24,23 @@ def hint(text: str) -> None:
         note(text)
 
 
+def is_watched() -> bool:
+    """Whether a person sees standard error, on a terminal that can write over a line."""
+    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+
+class Above:
+    """Standard error for lines that may come while another is written over and over: they take its place."""
+
+    def write(self, text: str) -> None:
+        """Write lines, in one piece with what takes the other away: it is written by somebody else."""
+        sys.stderr.write(f"\r\x1b[K{text}")
+
+    def flush(self) -> None:
+        """Let out what was written."""
+        sys.stderr.flush()
+
+
 def over(text: str) -> None:
     """A line for a person who waits, written over the one before; an empty one takes it away."""
     width = shutil.get_terminal_size().columns - 1

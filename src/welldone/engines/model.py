@@ -17,9 +17,10 @@ from welldone.engines.backoff import Backoff
 from welldone.engines.errors import EngineError
 from welldone.engines.gguf import Facts
 from welldone.engines.plan import Plan
-from welldone.engines.probe import is_answering
+from welldone.engines.probe import is_answering, is_sick
 from welldone.engines.process import Process, ending
 from welldone.engines.settings import ModelSettings
+from welldone.engines.tail import Tail
 
 STOP_S = 10.0
 """Between SIGTERM and SIGKILL. llama.cpp ends at once; a command may have something to finish."""
@@ -70,6 +71,7 @@ class Model:
         """Requests that use it now, and those that wait for it."""
         self.last_used = clock()
         self.process: Process | None = None
+        self._tail = Tail()
         self._make_plan = make_plan
         self._take_place = take_place
         self._leave_place = leave_place
@@ -100,6 +102,11 @@ class Model:
     def address(self) -> Address | None:
         """Where the engine answers, if it does; asking for it is no use of the model."""
         return self.process.plan.address if self.state is State.READY and self.process is not None else None
+
+    @property
+    def says(self) -> str:
+        """What its engine says just now: the last line, or a bar that grows."""
+        return self._tail.now
 
     @contextmanager
     def using(self) -> Iterator[None]:
@@ -140,17 +147,19 @@ class Model:
     def doubt(self, within_s: float) -> None:
         """After a request that was silent for too long: an engine that answers nobody so long is ended.
 
-        It is then started again, as after any death. A `command` is not judged so: there are servers that answer one
-        after the other, and are only busy.
+        It is then started again, as after any death. A `command` is ended only where it says itself that it is not
+        well: there are servers that answer one after the other, and are only busy.
         """
-        if self.settings.command:
-            return
         if self.process is not None and (self._doubt is None or self._doubt.done()):
-            self._doubt = asyncio.create_task(self._end_if_silent(self.process, within_s))
+            self._doubt = asyncio.create_task(self._end_if_lost(self.process, within_s))
 
-    async def _end_if_silent(self, process: Process, within_s: float) -> None:
-        if not await is_answering(process.plan.address, within_s):
-            self._on_line(self, f"answers nobody for {within_s:g} s: it is ended")
+    async def _end_if_lost(self, process: Process, within_s: float) -> None:
+        if self.settings.command:
+            is_lost, why = await is_sick(process.plan.address), "says that it is not well"
+        else:
+            is_lost, why = not await is_answering(process.plan.address, within_s), f"answers nobody for {within_s:g} s"
+        if is_lost:
+            self._on_line(self, f"{why}: it is ended")
             await process.stop(0)
 
     def load(self) -> None:
@@ -198,9 +207,8 @@ class Model:
     async def _start(self) -> Process:
         """A process that is ready, with `abilities` read."""
         plan = await asyncio.to_thread(self._make_plan, self.settings)
-        process = await Process.start(
-            plan, within_s=self.settings.start_limit_s, on_line=lambda line: self._on_line(self, line)
-        )
+        self._tail = Tail(lambda line: self._on_line(self, line))
+        process = await Process.start(plan, within_s=self.settings.load_limit_s, tail=self._tail)
         try:
             self.abilities = await read_abilities(plan.address, self.settings, plan.facts)
         except BaseException:

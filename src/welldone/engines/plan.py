@@ -144,7 +144,7 @@ def _orders(settings: ModelSettings, file: Path, facts: Facts, path: str, key: s
         socket=path,
         key=key,
         parent=os.getpid(),
-        start_limit_s=settings.start_limit_s,
+        start_limit_s=settings.load_limit_s,
         ctx_size=context,
         parallel=settings.slots,
         kv_unified=settings.kv_unified,

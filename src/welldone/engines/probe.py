@@ -37,6 +37,15 @@ async def is_answering(address: Address, within_s: float) -> bool:
     return True
 
 
+async def is_sick(address: Address) -> bool:
+    """Whether the server says that it is not well. vLLM and SGLang do where their engine has died behind them."""
+    try:
+        reply = await fetch(address, "GET", PATHS[0], within_s=ANSWER_S, limit_bytes=REPLY_LIMIT_BYTES)
+    except OutboundError:
+        return False
+    return reply.status >= 500
+
+
 async def is_healthy(address: Address) -> bool:
     """Whether the server says that it is well."""
     for path in PATHS:

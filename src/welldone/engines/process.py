@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import errno
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -35,8 +34,9 @@ class Process:
         self.plan = plan
 
     @classmethod
-    async def start(cls, plan: Plan, *, within_s: float, on_line: Callable[[str], None] | None = None) -> "Process":
-        """The program, ready. `EngineError` if it ends or does not get ready in time; then nothing of it is left."""
+    async def start(cls, plan: Plan, *, within_s: float, tail: Tail | None = None) -> "Process":
+        """The program, ready; what it says goes to `tail`. `EngineError` if it ends or does not get ready in time; then
+        nothing of it is left."""
         try:
             child = await asyncio.create_subprocess_exec(
                 *plan.arguments,
@@ -49,7 +49,7 @@ class Process:
         except OSError as error:
             is_full = is_our_fault(error) or error.errno == errno.EAGAIN  # the latter: too many processes
             raise EngineError(f"cannot be started: {error.strerror}", is_permanent=not is_full) from error
-        process = cls(child, plan, Tail(on_line))
+        process = cls(child, plan, Tail() if tail is None else tail)
         try:
             await process._get_ready(within_s)
         except BaseException:  # also a cancelled start leaves nothing behind

@@ -11,6 +11,17 @@ MODEL, ENGINE, ANSWERS, LIMITS = "Model", "Engine", "Answers", "Limits"
 DEFAULT_SLOTS = 4
 """As llama-server has it: enough to batch, few enough to leave each a context."""
 
+COMMAND_SLOTS = 1024
+"""Of a command that does not say how many it has: what vLLM takes up at once on a large GPU. A server that
+takes fewer lets the rest wait by itself."""
+
+LLAMA_SLOTS = 256
+"""llama.cpp's own limit of sequences."""
+
+LOAD_S, COMMAND_LOAD_S = 600.0, 3600.0
+"""A file of 100 GB is read in ten minutes from a slow disk. A command may first fetch it, compile it, and wait for
+other machines: vLLM takes up to half an hour with the largest models."""
+
 ALL_LAYERS = 9999
 """More layers than any model has: llama.cpp puts all of them on the GPU."""
 
@@ -18,7 +29,7 @@ _CACHE_TYPES = "f32 f16 bf16 q8_0 q4_0 q4_1 iq4_nl q5_0 q5_1"
 _AUTO = {"-1": None, "0": None, "auto": None}
 _NO_LIMIT = {"-1": None}
 _MOST = 2**31 - 1  # llama.cpp keeps such numbers in 32 bits
-_SLOTS = 256  # llama.cpp's own limit of sequences
+_SLOTS = 4096  # vLLM takes 1,024 on a large GPU; who wants more starts another
 _THREADS = 512  # llama.cpp's own limit
 _DEVICES = 16  # llama.cpp's own limit
 _TIB_IN_MIB = 2**20  # more is a slip of the finger
@@ -140,7 +151,7 @@ class ModelSettings:
             limits=(1, _SLOTS),
             words={"-1": 0},
             llama="LLAMA_ARG_N_PARALLEL",
-            unset="4; with -c 1, so that a request has all of it",
+            unset="4; with -c 1, so that a request has all of it; of a command what it says, else 1024",
         ),
     ] = 0
     gpu_layers: Annotated[
@@ -267,8 +278,15 @@ class ModelSettings:
         tuple[str, ...], Setting("-ts --tensor-split SHARES", "shares of the GPUs, such as 3,1", ENGINE, unset="even")
     ] = ()
     start_limit_s: Annotated[
-        float, Setting("--start-limit SECONDS", "seconds that loading may take", ENGINE, limits=(1, _DAY_S))
-    ] = 600.0
+        float | None,
+        Setting(
+            "--start-limit SECONDS",
+            "seconds that loading may take",
+            ENGINE,
+            limits=(1, _DAY_S),
+            unset=f"{LOAD_S:g}; of a command {COMMAND_LOAD_S:g}",
+        ),
+    ] = None
     queue: Annotated[
         int, Setting("--queue N", "requests that may wait for a slot; more get status 429", LIMITS, limits=(0, _QUEUE))
     ] = 64
@@ -283,7 +301,14 @@ class ModelSettings:
     @property
     def slots(self) -> int:
         """Requests that are answered at once. Who asks for a context means it for a request, as with llama-server."""
+        if self.command:
+            return self.parallel or COMMAND_SLOTS
         return self.parallel or (1 if self.ctx_size else DEFAULT_SLOTS)
+
+    @property
+    def load_limit_s(self) -> float:
+        """How long loading may take. Who has ended is noticed at once; this is for one that stands still."""
+        return self.start_limit_s or (COMMAND_LOAD_S if self.command else LOAD_S)
 
 
 @dataclass(frozen=True, kw_only=True)

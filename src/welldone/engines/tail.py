@@ -38,7 +38,7 @@ class Tail:
         self._open = b""
 
     def _keep(self, line: bytes) -> None:
-        text = line[: LINE_LIMIT * 4].decode(errors="replace").rstrip()[:LINE_LIMIT]
+        text = _shown(line)
         if not text:
             return
         self._lines.append(text)
@@ -49,6 +49,17 @@ class Tail:
     def lines(self) -> tuple[str, ...]:
         """The last lines, oldest first."""
         return tuple(self._lines)
+
+    @property
+    def now(self) -> str:
+        """What it says just now: a line that is not ended yet, such as a bar that grows, else the last one."""
+        return _shown(self._open) or (self._lines[-1] if self._lines else "")
+
+
+def _shown(line: bytes) -> str:
+    """What a terminal would show of it: a bar is written over itself, again and again."""
+    last = line.rstrip().rpartition(b"\r")[2]
+    return last[: LINE_LIMIT * 4].decode(errors="replace").rstrip()[:LINE_LIMIT]
 
 
 async def drain(source: asyncio.StreamReader, tail: Tail) -> None:

@@ -45,7 +45,9 @@ class Upstream:
         self.breaker = Breaker(clock=clock, on_change=lambda: on_change(self))
         self.running = 0
         """Requests that are there or wait to go there."""
-        self.is_healthy = True
+        self.is_vacant = settings.is_place
+        """Whether nobody is at this place of a cluster."""
+        self.is_healthy = not self.is_vacant
         self.cooling_until = 0.0
         self.kind = _kind_by_host(self.address.host)
         self._clock = clock
@@ -83,6 +85,11 @@ class Upstream:
         return self.settings.n == "native" or (self.settings.n == "auto" and self.kind in _NATIVE)
 
     @property
+    def is_ready(self) -> bool:
+        """Whether it is well and was seen to be: before the first look nobody knows, not even which models it has."""
+        return self.is_healthy and (self._is_known or not self.settings.probe_s)
+
+    @property
     def is_available(self) -> bool:
         """Whether a request has good hope there."""
         return self.is_healthy and self.cooling_until <= self._clock() and self.breaker.allows()
@@ -92,6 +99,25 @@ class Upstream:
         """Seconds after which it may be available again, as far as one can say."""
         until_look_s = 0.0 if self.is_healthy else self.settings.probe_s
         return max(until_look_s, self.cooling_until - self._clock(), self.breaker.retry_after_s)
+
+    def move(self, address: Address | None) -> None:
+        """Somebody else is at this place of a cluster now, or nobody. What was known of who was there is forgotten."""
+        before = (self.is_healthy, self.trouble)
+        self.is_vacant = address is None
+        self.address = self.address if address is None else address
+        self.is_healthy = not self.is_vacant
+        self.cooling_until = 0.0
+        self.breaker.succeeded()
+        self._failed_looks = 0
+        self._illness = "nobody is at this place of the cluster now" if self.is_vacant else None
+        self._tell_if_not(before)
+
+    def doubt(self) -> None:
+        """It broke off, or is about to end: nobody is sent there until a look finds it well."""
+        before = (self.is_healthy, self.trouble)
+        self.is_healthy = False
+        self._failed_looks = FAILED_LOOKS
+        self._tell_if_not(before)
 
     def refused(self, retry_after_s: float) -> None:
         """It has too much to do, and said when to come again."""

@@ -125,3 +125,5 @@ class UpstreamSettings:
         None
     )
     insecure: Annotated[bool, Setting("", "do not check its certificate", UPSTREAMS)] = False
+    is_place: bool = False
+    """A place in a cluster, which says who is there, if anybody: see `places`. Nobody writes this into a file."""

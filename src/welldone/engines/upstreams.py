@@ -45,7 +45,9 @@ class Upstreams:
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self.all = tuple(Upstream(wanted, clock=clock, on_change=on_change) for wanted in settings)
+        self.all = tuple(Upstream(wanted, clock=clock, on_change=self._changed) for wanted in settings)
+        self._on_change = on_change
+        self._news = asyncio.Event()
         self._local_names = frozenset(local_names)
         self._names = Names(routes, self.all, local_names)
         self._clock = clock
@@ -65,6 +67,18 @@ class Upstreams:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._all_seen.wait()
+
+    async def news(self, within_s: float) -> None:
+        """Returns when an upstream has become well, or is not any more, or the time is over."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._news.wait()
+
+    def _changed(self, upstream: Upstream) -> None:
+        """Wakes all who wait for news. Who waits next gets an event of his own."""
+        self._news.set()
+        self._news = asyncio.Event()
+        self._on_change(upstream)
 
     async def stop(self) -> None:
         """Looks no more."""
@@ -104,10 +118,13 @@ class Upstreams:
         listed_at: float | None = None
         settings = upstream.settings
         while True:
-            if settings.health:
-                upstream.was_seen(await _get(replace(upstream.address, prefix=""), settings.health))
+            address = upstream.address
+            if settings.health and not upstream.is_vacant:
+                seen = await _get(replace(address, prefix=""), settings.health)
+                if upstream.address is address and not upstream.is_vacant:  # else it tells of who was there before
+                    upstream.was_seen(seen)
             is_due = listed_at is None or self._clock() - listed_at >= LIST_S
-            if not settings.health or upstream.listed is None or is_due:
+            if not upstream.is_vacant and (not settings.health or upstream.listed is None or is_due):
                 listed_at = self._clock()
                 reply = await _get(upstream.address, "/models")
                 upstream.was_listed(reply)

@@ -227,7 +227,7 @@ class Answer:
                 return None
             if part.has_heard:
                 self._take_back()
-            self._parts[part.number] = Part(self, part.number, is_again=True)
+            self._parts[part.number] = Part(self, part.number, attempt=part.attempt + 1)
             self._todo.appendleft(self._parts[part.number])
             if self.backend.has_another({seat.name}) or not await seat.again(trouble):
                 return trouble
@@ -258,8 +258,12 @@ class Answer:
             self._watch.tune(part.number, think=think, strict=strict, reword=reword)
 
     def _may_retry(self, part: Part, trouble: Trouble, seat: Seat) -> bool:
-        """Once, where nothing of the part has gone out yet, and somebody may do better."""
-        if part.is_again or not trouble.is_worth_another or (part.has_heard and not self._is_unsaid):
+        """Where nothing of the part has gone out yet, and somebody may do better."""
+        if (
+            part.attempt >= self.backend.attempts
+            or not trouble.is_worth_another
+            or (part.has_heard and not self._is_unsaid)
+        ):
             return False
         if seat.upstream is None:
             return trouble.is_lost

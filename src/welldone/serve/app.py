@@ -152,7 +152,7 @@ class App:
         ask.headers |= self._origins.check(call.method, call.headers)
         if route is None or not route.is_open:
             self._origins.check_page(call.headers)
-            ask.principal = self._keys.principal(call.headers)
+            ask.principal = await self._keys.admit(call.headers)
         if route is None:
             raise ApiError(404, _no_such(call.path), code="not_found")
         ask.endpoint = route.endpoint
@@ -166,9 +166,9 @@ class App:
             return await action(ask)
         if self._held >= self._connections:
             raise _full()
-        if route.is_limited:
-            ask.headers |= self._limits.take(ask.principal)
         with self._holding(call):
+            if route.is_limited:
+                ask.headers |= await self._limits.admit(ask.principal)
             return await action(ask)
 
     @contextmanager

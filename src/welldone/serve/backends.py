@@ -1,6 +1,7 @@
 """Who gives an answer: the engine of a local model, or one of several upstreams. Both give a seat at which to ask."""
 
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from http import HTTPStatus
 from typing import Protocol
@@ -12,11 +13,17 @@ from welldone.engines.upstream import Upstream
 from welldone.net import outbound
 from welldone.net.outbound import Exchange, Receiver
 from welldone.serve.admission import Gate
+from welldone.serve.errors import ApiError
 from welldone.serve.settings import ServeSettings
 from welldone.serve.troubles import LEFT, TIMEOUT, Trouble
 from welldone.wire.dialects.messages.objects import VERSION_HEADER
 
 _AT_ONCE = 16  # parts of one request that an upstream is asked for side by side
+_ATTEMPTS = 2  # of which the second is for another upstream, or an engine that was started again
+_ATTEMPTS_OF_PLACES = 4
+"""A node that dies takes several engines with it, and who is asked next may have been on it too."""
+_ENDING = str(HTTPStatus.SERVICE_UNAVAILABLE.value)
+_LOOK_S = 1.0  # that a wait for somebody to come lasts at most before we look again: a breaker closes without news
 
 
 class Send(Protocol):
@@ -71,6 +78,8 @@ class Backend(Protocol):
     upstreams: Sequence[Upstream]
     is_foreign: bool
     """Whether what answers is not our own engine."""
+    attempts: int
+    """How often a part is asked for, at most."""
 
     @property
     def slots(self) -> int:
@@ -142,6 +151,8 @@ class LocalSeat:
 
 class Local:
     """A local model. Who waits for it to be loaded needs no place yet."""
+
+    attempts = _ATTEMPTS
 
     def __init__(self, model: Model, gate: Gate, settings: ServeSettings) -> None:
         self.model = model
@@ -216,6 +227,8 @@ class RemoteSeat:
             self._upstream.breaker.succeeded()
         elif not trouble.is_stale:
             self._upstream.breaker.failed()
+            if self._upstream.settings.is_place and (trouble.is_lost or trouble.outcome == _ENDING):
+                self._upstream.doubt()  # others of its kind are there, or soon will be
         if trouble is not None and trouble.error.status == HTTPStatus.TOO_MANY_REQUESTS:
             self._upstream.refused(trouble.error.retry_after_s or 1.0)
         self._on_report(self._upstream, trouble)
@@ -238,6 +251,7 @@ class Remote:
         send: Send,
         settings: ServeSettings,
         on_report: Callable[[Upstream, Trouble | None], None],
+        news: Callable[[float], Awaitable[None]],
     ) -> None:
         self.name = group.name
         self.members = group.members
@@ -251,6 +265,9 @@ class Remote:
         self._send = send
         self._settings = settings
         self._on_report = on_report
+        self._news = news
+        self._has_places = any(upstream.settings.is_place for upstream in self.upstreams)
+        self.attempts = _ATTEMPTS_OF_PLACES if self._has_places else _ATTEMPTS
 
     @property
     def slots(self) -> int:
@@ -263,6 +280,7 @@ class Remote:
     @asynccontextmanager
     async def seat(self, avoid: Collection[str], sticky: str | None) -> AsyncIterator[Seat]:
         """A place at the upstream that is best now; where its queue is full, at the next."""
+        came_s = await self._somebody() if self._has_places else 0.0
         full: set[str] = set()
         while True:
             member = choose(self.members, avoid={*avoid, *full}, sticky=sticky)
@@ -275,7 +293,9 @@ class Remote:
         try:
             async with gate.place() as waited_s:
                 upstream.breaker.began()
-                seat = RemoteSeat(member, waited_s, send=self._send, settings=self._settings, on_report=self._on_report)
+                seat = RemoteSeat(
+                    member, came_s + waited_s, send=self._send, settings=self._settings, on_report=self._on_report
+                )
                 try:
                     yield seat
                 finally:
@@ -283,9 +303,27 @@ class Remote:
         finally:
             upstream.running -= 1
 
+    async def _somebody(self) -> float:
+        """Wait until somebody is there who may answer, and tell how long that took.
+
+        Raises:
+            ApiError: nobody came in time.
+        """
+        began = time.monotonic()
+        until = began + max(upstream.settings.queue_wait_s for upstream in self.upstreams)
+        while not any(upstream.is_available for upstream in self.upstreams):
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                message = "No replica of this model is there to answer. Try again later."
+                raise ApiError(503, message, code="model_unavailable", retry_after_s=_LOOK_S)
+            await self._news(min(_LOOK_S, left_s))
+        return time.monotonic() - began
+
     def has_another(self, avoid: Collection[str]) -> bool:
-        """Whether one is well that was not tried."""
-        return any(upstream.name not in avoid and upstream.is_available for upstream in self.upstreams)
+        """Whether one is well that was not tried. Of a cluster, another one will be."""
+        return self._has_places or any(
+            upstream.name not in avoid and upstream.is_available for upstream in self.upstreams
+        )
 
     def using(self) -> AbstractContextManager[None]:
         """Nothing is unloaded here."""

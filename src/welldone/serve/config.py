@@ -6,17 +6,19 @@ from pathlib import Path
 from typing import Any
 
 from welldone.engines import default
-from welldone.engines.settings import ModelSettings
+from welldone.engines.settings import LLAMA_SLOTS, ModelSettings
 from welldone.net.settings import SettingsError, Source, build, from_environment
 from welldone.serve.keys import SHORTEST, Keys, is_weak
 from welldone.serve.origins import Origins, is_loopback
+from welldone.serve.scale_config import read_scale
 from welldone.serve.settings import FILE_NAME, Config, ServeSettings
-from welldone.serve.tables import DEFAULT_FIELDS, MODEL_FIELDS, SERVE_FIELDS, File, check_name, read_file
+from welldone.serve.store_config import read_limits
+from welldone.serve.tables import DEFAULT_FIELDS, LIMITS_FIELDS, MODEL_FIELDS, SERVE_FIELDS, File, check_name, read_file
 from welldone.serve.upstream_config import Placed, read_keys, read_upstreams
 
 _PART = re.compile(r"-\d{5}-of-\d{5}$")  # how llama.cpp names the files of a split model
 
-ALL_FIELDS = (*MODEL_FIELDS, *DEFAULT_FIELDS, *SERVE_FIELDS)
+ALL_FIELDS = (*MODEL_FIELDS, *DEFAULT_FIELDS, *SERVE_FIELDS, *LIMITS_FIELDS)
 _BY_NAME = {field.name: field for field in ALL_FIELDS}
 
 
@@ -33,6 +35,7 @@ def read_config(flags: Source, environment: Mapping[str, str], *, folder: Path) 
     upstreams, notes = read_upstreams(server, [said, file.server], file, environment)
     models, more = _models(said, file, environment, has_upstreams=bool(upstreams))
     keys = read_keys(server, file, environment)
+    limits = read_limits([said, file.limits], environment)
     _check_names([model for _, model in models])
     _check_foreign(upstreams, file, {name for _, model in models for name in (model.name, *model.aliases)})
     for key in keys:
@@ -46,6 +49,8 @@ def read_config(flags: Source, environment: Mapping[str, str], *, folder: Path) 
         upstreams=tuple(upstream for _, upstream in upstreams),
         routes=file.routes,
         keys=keys,
+        limits=limits,
+        scale=read_scale(file.scale, {*file.models, *(model.name for _, model in models)}, f"{file.name}: scale"),
         notes=(*notes, *more),
         places={model.name: f"{file.name}: models.{table}" for table, model in models if table is not None},
         upstream_places={upstream.name: place for place, upstream in upstreams},
@@ -138,6 +143,8 @@ def _check_model(model: ModelSettings) -> None:
         raise SettingsError(f"{where} has both a file and a command: keep one")
     if model.command and not any(place in word for word in model.command for place in ("{port}", "{socket}")):
         raise SettingsError(f"{where}: its command should say where to listen, with {{port}} or {{socket}}")
+    if not model.command and model.parallel > LLAMA_SLOTS:
+        raise SettingsError(f"{where}: llama.cpp has {LLAMA_SLOTS} slots at most")
     if model.embeddings and model.reranking:
         raise SettingsError(f"{where} cannot offer both --embeddings and --reranking: keep one")
     if model.chat_template and model.chat_template_file:

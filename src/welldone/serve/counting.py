@@ -1,5 +1,6 @@
 """How many tokens a request has, asked of the upstreams that would answer it. What none can tell is never guessed."""
 
+import itertools
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple, Protocol
 
@@ -14,7 +15,6 @@ from welldone.serve.troubles import Trouble, refused, unreachable
 from welldone.wire.events import Json
 from welldone.wire.head import Endpoint
 
-_ATTEMPTS = 2  # of which the second is for another upstream
 _REPLY_LIMIT_BYTES = 16 * 2**20  # vLLM lists all tokens: a million of up to 7 digits, and as many commas
 _API = "/v1"
 _SHOWN = ("messages", "tools", "continue_final_message", "add_generation_prompt", "chat_template_kwargs")
@@ -96,15 +96,16 @@ async def _count(backend: Remote, way: Way, body: Json, headers: Mapping[str, st
         ApiError: none has answered.
     """
     avoid: set[str] = set()
-    while True:
+    for attempt in itertools.count(1):
         async with backend.seat(avoid, None) as seat:
             found = await _ask(seat, way, body, headers or {})
             seat.report(found if isinstance(found, Trouble) else None)
         if not isinstance(found, Trouble):
             return found
         avoid.add(seat.name)
-        if len(avoid) == _ATTEMPTS or not found.is_worth_another or not backend.has_another(avoid):
+        if attempt == backend.attempts or not found.is_worth_another or not backend.has_another(avoid):
             raise found.error
+    raise AssertionError("a count ends by what is found")
 
 
 async def _ask(seat: Seat, way: Way, body: Json, headers: Mapping[str, str]) -> Json | Trouble:

@@ -45,7 +45,7 @@ class Keys:
         """Take the keys. `ValueError` for one that could never be sent, or that would open to everyone."""
         plain = dict.fromkeys(keys)
         owners = {key: f"API key {number}" for number, key in enumerate(plain, 1)}
-        self._known = [(_digest(key), _name(key)) for key in plain]
+        self._known = [(digest(key), _name(key)) for key in plain]
         self._admins = {name for _, name in self._known}
         self._models: dict[str, tuple[str, ...]] = {}
         """The patterns of those who may not use all models."""
@@ -54,7 +54,7 @@ class Keys:
             if settings.key in owners:
                 raise ValueError(f"{owner} and {owners[settings.key]} are the same: choose another")
             owners[settings.key] = owner
-            self._known.append((_digest(settings.key), settings.name))
+            self._known.append((digest(settings.key), settings.name))
             if settings.models:
                 self._models[settings.name] = settings.models
             if settings.admin:
@@ -102,21 +102,42 @@ class Keys:
         """
         if self.is_open:
             return ANONYMOUS
-        given = _given(headers)
-        if not given:
-            raise _refused(
-                "No API key came with this request. Send it as 'Authorization: Bearer YOUR_API_KEY' (or 'x-api-key')."
-            )
-        if len(given) > 1:
-            raise invalid("This request carries different API keys in its headers. Send one.", code="invalid_api_key")
-        asked = _digest(given.pop())
-        found = ""
-        for digest, name in self._known:
-            if hmac.compare_digest(digest, asked):
+        name = self._owner(asked(headers))
+        if name is None:
+            raise unknown()
+        return name
+
+    async def admit(self, headers: Mapping[str, str]) -> str:
+        """As `principal`, also where others must be asked first."""
+        return self.principal(headers)
+
+    def _owner(self, came: bytes) -> str | None:
+        found = None
+        for known, name in self._known:
+            if hmac.compare_digest(known, came):
                 found = name
-        if not found:
-            raise _refused("The API key of this request is not one that this server knows.")
         return found
+
+
+def asked(headers: Mapping[str, str]) -> bytes:
+    """The digest of the key that came.
+
+    Raises:
+        ApiError: 401 where no key came, 400 where two different ones came.
+    """
+    given = _given(headers)
+    if not given:
+        raise _refused(
+            "No API key came with this request. Send it as 'Authorization: Bearer YOUR_API_KEY' (or 'x-api-key')."
+        )
+    if len(given) > 1:
+        raise invalid("This request carries different API keys in its headers. Send one.", code="invalid_api_key")
+    return digest(given.pop())
+
+
+def unknown() -> ApiError:
+    """The refusal of a key that nobody has given out."""
+    return _refused("The API key of this request is not one that this server knows.")
 
 
 def make_key() -> str:
@@ -185,7 +206,8 @@ def _given(headers: Mapping[str, str]) -> set[str]:
     return found - {""}
 
 
-def _digest(key: str) -> bytes:
+def digest(key: str) -> bytes:
+    """All that is kept of a key."""
     # A header may hold any byte, which arrives as half a surrogate pair.
     return hashlib.sha256(key.encode(errors="surrogatepass")).digest()
 

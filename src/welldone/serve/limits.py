@@ -14,7 +14,6 @@ from typing import Protocol
 import msgspec
 
 from welldone.serve.errors import ApiError
-from welldone.serve.settings import KeySettings
 
 _MINUTE_S = 60.0
 
@@ -53,6 +52,19 @@ class Usage(msgspec.Struct, frozen=True):
     requests: Room | None
     tokens: Room | None
     spent: Spent
+
+
+class Rated(Protocol):
+    """A key that may have limits of its own; None: those of all."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def requests_per_minute(self) -> int | None: ...
+
+    @property
+    def tokens_per_minute(self) -> int | None: ...
 
 
 class Numbers(Protocol):
@@ -105,6 +117,10 @@ class Bucket:
         self._numbers.update(self._index, change)
         return was_there
 
+    def set(self, level: float, now: float) -> None:
+        """So many are there now, as somebody else has counted."""
+        self._numbers.update(self._index, lambda *_: (level, now))
+
     def headers(self, now: float) -> dict[str, str]:
         """OpenAI's three headers: the size, what is left, and when it will be full."""
         level = self._pour(0, now)
@@ -152,25 +168,37 @@ class Limits:
         *,
         requests_per_minute: int,
         tokens_per_minute: int,
-        named: Iterable[KeySettings] = (),
+        named: Iterable[Rated] = (),
         principals: Iterable[str] = (),
         numbers: Numbers | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._sizes = (requests_per_minute, tokens_per_minute)
-        self._own_sizes = {
-            key.name: (
-                requests_per_minute if key.requests_per_minute is None else key.requests_per_minute,
-                tokens_per_minute if key.tokens_per_minute is None else key.tokens_per_minute,
-            )
-            for key in named
-        }
+        self._own_sizes: dict[str, tuple[int, int]] = {}
         self._numbers = InMemory() if numbers is None else numbers
         self._clock = clock
         self._buckets: dict[str, dict[str, Bucket]] = {}
         self._spent: dict[str, Spent] = {}
+        for key in named:
+            self.set_rates(key)
         for principal in principals:
             self._of(principal)
+
+    def set_rates(self, key: Rated) -> None:
+        """A key with limits of its own. One whose limits change keeps what it had left."""
+        common_requests, common_tokens = self._sizes
+        sizes = (
+            common_requests if key.requests_per_minute is None else key.requests_per_minute,
+            common_tokens if key.tokens_per_minute is None else key.tokens_per_minute,
+        )
+        if self._own_sizes.get(key.name) != sizes:
+            self._own_sizes[key.name] = sizes
+            if key.name in self._buckets:
+                self._buckets[key.name] = self._make(key.name, list(self._buckets).index(key.name))
+
+    async def admit(self, principal: str) -> dict[str, str]:
+        """As `take`, also where others must be asked first."""
+        return self.take(principal)
 
     def take(self, principal: str) -> dict[str, str]:
         """Count a request, and give the `x-ratelimit-*` headers of its reply; none where there is no limit.
@@ -178,9 +206,12 @@ class Limits:
         Raises:
             ApiError: 429 where a bucket is empty. A request that is refused costs nothing.
         """
-        buckets = self._of(principal)
         now = self._clock()
-        is_in = _take(buckets, now)
+        return self._taken(principal, _take(self._of(principal), now), now)
+
+    def _taken(self, principal: str, is_in: bool, now: float) -> dict[str, str]:
+        """The headers, or the refusal, after a request was taken or not."""
+        buckets = self._of(principal)
         self._spent[principal].requests += is_in
         headers: dict[str, str] = {}
         for bucket in buckets.values():
@@ -203,6 +234,9 @@ class Limits:
             bucket.take(tokens, self._clock())
         self._spent[principal].tokens += tokens
 
+    async def close(self) -> None:
+        """Nothing more is counted."""
+
     @property
     def principals(self) -> list[str]:
         """All who have buckets, or have asked."""
@@ -221,15 +255,20 @@ class Limits:
     def _of(self, principal: str) -> dict[str, Bucket]:
         found = self._buckets.get(principal)
         if found is None:
-            first = len(self._buckets) * len(_UNITS)
-            sizes = self._own_sizes.get(principal, self._sizes)
-            found = self._buckets[principal] = {
-                unit: Bucket(unit, size, self._numbers, first + place)
-                for place, (unit, size) in enumerate(zip(_UNITS, sizes, strict=True))
-                if size > 0
-            }
+            found = self._buckets[principal] = self._make(principal, len(self._buckets))
             self._spent[principal] = Spent()
         return found
+
+    def _make(self, principal: str, place: int) -> dict[str, Bucket]:
+        first = place * len(_UNITS)
+        return {
+            unit: Bucket(unit, size, self._numbers, first + number)
+            for number, (unit, size) in enumerate(zip(_UNITS, self._sizes_of(principal), strict=True))
+            if size > 0
+        }
+
+    def _sizes_of(self, principal: str) -> tuple[int, int]:
+        return self._own_sizes.get(principal, self._sizes)
 
 
 def _whole(level: float) -> int:

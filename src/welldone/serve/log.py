@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Literal, Self, TextIO
+from typing import Literal, Protocol, Self
 
 import msgspec
 
@@ -121,6 +121,10 @@ class Redactor:
         """The text without secrets."""
         return self._secret.sub(lambda found: (found["name"] or "") + HIDDEN, text)
 
+    def line_of(self, text: str, limit: int) -> str:
+        """The first so many characters, clean, as one line that no terminal obeys."""
+        return _plain(self.start_of(text, limit)).translate(_CONTROLS)
+
     def start_of(self, text: str, limit: int) -> str:
         """The first so many characters, clean."""
         clean = self.clean(text[: limit * _AHEAD])
@@ -216,6 +220,16 @@ def _word(value: Value) -> str:
     return text if _BARE.fullmatch(text) else msgspec.json.encode(text).decode()
 
 
+class Stream(Protocol):
+    """Where lines are written."""
+
+    def write(self, text: str, /) -> object:
+        """Write a piece."""
+
+    def flush(self) -> None:
+        """Let it out."""
+
+
 class Log(logging.Handler):
     """Takes all records of the process from `start` to `close`, and writes them to a stream."""
 
@@ -225,13 +239,13 @@ class Log(logging.Handler):
         style: Literal["text", "json"] = "text",
         level: int = logging.INFO,
         secrets: Iterable[str] = (),
-        stream: TextIO | None = None,
+        stream: Stream | None = None,
     ) -> None:
         super().__init__()
         self._overflowed = 0  # counted by those who log, one at a time
         self._unwritten = 0  # counted by the thread
         self._level = level
-        self._stream = sys.stderr if stream is None else stream
+        self._stream: Stream = sys.stderr if stream is None else stream
         self._lines: queue.Queue[str | None] = queue.Queue(_LINES_LIMIT)
         self._thread = threading.Thread(target=self._write_all, name="log", daemon=True)
         self._levels: tuple[int, int] | None = None

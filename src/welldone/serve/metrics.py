@@ -99,6 +99,13 @@ class Lossy(Protocol):
     def dropped(self) -> int: ...
 
 
+class Reachable(Protocol):
+    """What may be away: the store of shared limits."""
+
+    @property
+    def is_up(self) -> bool: ...
+
+
 class Metrics(Collector):
     """All counts of one server.
 
@@ -121,6 +128,7 @@ class Metrics(Collector):
         self._gates: dict[str, Busy] = {}
         self._upstream_gates: dict[str, Busy] = {}
         self._recorder: Lossy | None = None
+        self._store: Reachable | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._active = 0
         self._prompt_speed = {model: Speed() for model in self._models}
@@ -287,6 +295,10 @@ class Metrics(Collector):
         """Show how many recordings were dropped."""
         self._recorder = recorder
 
+    def watch_store(self, store: Reachable) -> None:
+        """Say whether it is there."""
+        self._store = store
+
     def watch_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Show how many tasks there are: more and more of them tell of a leak before memory does."""
         self._loop = loop
@@ -306,6 +318,9 @@ class Metrics(Collector):
         if self._recorder is not None:
             dropped = self._recorder.dropped
             yield CounterMetricFamily("welldone_recordings_dropped", "Recordings that were lost.", value=dropped)
+        if self._store is not None:
+            is_up = int(self._store.is_up)
+            yield GaugeMetricFamily("welldone_limits_store_up", "Whether the store of limits is there.", value=is_up)
         if self._loop is not None:
             tasks = len(asyncio.all_tasks(self._loop))
             yield GaugeMetricFamily("welldone_tasks", "Tasks of the event loop.", value=tasks)

@@ -87,10 +87,10 @@ class _Flow(NamedTuple):
 class Part:
     """A part that is asked for. Who asks again makes a new one: what the old one still hears is lost."""
 
-    def __init__(self, answer: Hearer, number: int, *, is_again: bool = False) -> None:
+    def __init__(self, answer: Hearer, number: int, *, attempt: int = 1) -> None:
         self.number = number
-        self.is_again = is_again
-        """It failed once: now it gets a connection of its own, and what fails twice fails."""
+        self.attempt = attempt
+        """Which one it is: after the first it gets a connection of its own."""
         self.is_asked = False
         self.has_heard = False
         """Whether some bytes of its stream were heard, perhaps half a frame."""
@@ -138,7 +138,7 @@ class Part:
                 body=body,
                 accept=_SSE,
                 headers=headers,
-                is_fresh=self.is_again,
+                is_fresh=self.attempt > 1,
             )
             if self._answer.is_congested:
                 self.pause()  # the others are paused, and it goes on with them

@@ -23,7 +23,6 @@ from welldone.wire.events import Json
 LocalAction: TypeAlias = Callable[[Ask, Json], Awaitable[Reply | None]]
 """Answers for a local model what was asked in this body."""
 
-_ATTEMPTS = 2  # of which the second is for another upstream, or for a connection that was closed meanwhile
 _ID = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}"  # OpenAI's are `file-` and some letters
 _QUERY = re.compile(r"[A-Za-z0-9_.~=&%+,:\[\]-]{0,2048}")
 _KEYS = re.compile(r"(?:^|&)(?:api[-_]?key|key|access_token|token)=[^&]*", re.IGNORECASE)
@@ -140,14 +139,14 @@ class Passing:
             ApiError: none has answered.
         """
         avoid: set[str] = set()
-        for attempt in range(1, _ATTEMPTS + 1):
+        for attempt in range(1, backend.attempts + 1):
             async with backend.seat(avoid, None) as seat:
                 relay = Relay(ask.call, _headers(ask), write_s=self._settings.write_s)
                 trouble = await self._ask(relay, seat, ask, way, upload, is_again=attempt > 1)
             if trouble is None or relay.has_begun:
                 self._note(ask, relay, trouble)
                 return
-            is_last = attempt == _ATTEMPTS or not (trouble.is_stale or backend.has_another({seat.name}))
+            is_last = attempt == backend.attempts or not (trouble.is_stale or backend.has_another({seat.name}))
             if is_last or not trouble.is_worth_another:
                 raise trouble.error
             avoid.add(seat.name)

@@ -227,8 +227,9 @@ class Routes:
             "/models/load": Route("models", {"GET": self._one, "POST": self._loading.load}),
             "/models/unload": Route("models", {"GET": self._one, "POST": self._loading.unload}),
             "/health": shown("health", self._health, is_open=True),
-            "/livez": shown("health", self._live),
-            "/readyz": shown("health", self._health),
+            # Who probes sends no key: a kubelet has none to send.
+            "/livez": shown("health", self._live, is_open=True),
+            "/readyz": shown("health", self._health, is_open=True),
             "/metrics": shown("metrics", self._show_metrics),
             "/openapi.json": shown("openapi", self._show_document),
         }
@@ -305,7 +306,7 @@ class Routes:
                 raise ApiError(503, "Loading model", code="model_loading", retry_after_s=1.0)
             if model.state is State.FAILED:
                 raise ApiError(503, "A model cannot be loaded.", code="model_unavailable", retry_after_s=10.0)
-        if self._upstreams.all and not wanted and not any(one.is_healthy for one in self._upstreams.all):
+        if self._upstreams.all and not wanted and not any(one.is_ready for one in self._upstreams.all):
             raise ApiError(503, "No upstream can be reached.", code="upstream_unavailable", retry_after_s=10.0)
         return json_reply({"status": "ok"})
 

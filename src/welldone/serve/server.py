@@ -2,8 +2,9 @@
 
 import asyncio
 import os
+import socket
 import ssl
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from welldone.engines.fleet import Fleet, Model
@@ -13,8 +14,8 @@ from welldone.net.inbound import Call, Listener, Reply
 from welldone.net.pool import Pool
 from welldone.net.secrets import Secrets
 from welldone.serve.app import App, error_page
-from welldone.serve.keys import Keys, is_weak
-from welldone.serve.limits import Limits
+from welldone.serve.doors import doors
+from welldone.serve.keys import is_weak
 from welldone.serve.metrics import Metrics
 from welldone.serve.origins import Origins
 from welldone.serve.page.api import PageParts
@@ -53,14 +54,7 @@ class Server:
         self._on_upstream = on_upstream
         settings = config.server
         keys = tuple(keys)
-        self._keys = Keys(keys, config.keys)
-        self._limits = Limits(
-            requests_per_minute=settings.requests_per_minute,
-            tokens_per_minute=settings.tokens_per_minute,
-            named=config.keys,
-            principals=self._keys.principals,
-            numbers=None if worker is None else worker.numbers,
-        )
+        self._keys, self._limits, self._store = doors(config, keys, None if worker is None else worker.numbers)
         local_names = [name for model in config.models for name in (model.name, *model.aliases)]
         secrets = {*keys, *config.secrets}
         self._metrics = Metrics(
@@ -80,6 +74,8 @@ class Server:
             config.upstreams, config.routes, local_names=local_names, on_change=self._upstream_changed
         )
         self._siblings = None if worker is None else Siblings(worker, self._metrics.render)
+        if self._store is not None:
+            self._metrics.watch_store(self._store)
         self._pool = Pool()
         self._recorder = None if settings.record is None else Recorder(settings.record, secrets=secrets)
         if self._recorder is not None:
@@ -113,14 +109,16 @@ class Server:
         )
         self.port = settings.port
 
-    async def start(self) -> None:
-        """Listen, and begin to load the models.
+    async def start(self, sockets: Sequence[socket.socket] = ()) -> None:
+        """Listen, and begin to load the models. Sockets that listen already stand for host and port.
 
         Raises:
             OSError: the address cannot be had, or a file of TLS cannot be read.
         """
         settings = self._config.server
-        sockets = () if self._worker is None else self._worker.sockets
+        if self._store is not None:
+            await self._store.start()
+        sockets = sockets if self._worker is None else self._worker.sockets
         self.port = await self._listener.start(settings.host, settings.port, tls=_tls(self._config), sockets=sockets)
         self._app = self._make_app(self.port)
         self._metrics.watch_loop(asyncio.get_running_loop())
@@ -141,6 +139,9 @@ class Server:
             await self._listener.idle(_LAST_WORDS_S)
         await self._listener.close()
         await self.routes.close()
+        await self._limits.close()
+        if self._store is not None:
+            await self._store.close()
         await self.upstreams.stop()
         if self._siblings is not None:
             await self._siblings.stop()

@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import unquote, urlsplit
 
 from welldone.engines.settings import LIMITS, ModelSettings
 from welldone.engines.upstream_settings import UPSTREAMS, UpstreamSettings
 from welldone.net.settings import Setting, as_public
+from welldone.serve.scale_settings import ScaleSettings
 
 SERVER, SECURITY, KEYS, LOGS = "Server", "Security", "Keys", "Logs"
 FILE_NAME = "welldone.toml"
@@ -218,6 +220,23 @@ class ServeSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LimitsSettings:
+    """Where limits are counted."""
+
+    store: Annotated[
+        str | None,
+        Setting(
+            "--limits-store URL",
+            "a Redis in which several servers count together, and which has keys for all of them, such as "
+            "redis://USER:PASSWORD@HOST:6379/0",
+            LIMITS,
+            is_secret=True,
+            unset="this process, or its workers together",
+        ),
+    ] = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
 class KeySettings:
     """A key with a name and rights of its own."""
 
@@ -256,6 +275,8 @@ class Config:
     routes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """What a name that clients say stands for: `model@upstream`, one or several."""
     keys: tuple[KeySettings, ...] = ()
+    limits: LimitsSettings = LimitsSettings()
+    scale: ScaleSettings = ScaleSettings()
     notes: tuple[str, ...] = ()
     """What the user should know about it, a line each."""
     places: Mapping[str, str] = field(default_factory=dict)
@@ -272,7 +293,15 @@ class Config:
             # A header may say `Bearer` before its secret; and a short word stands by chance in many a text.
             words = [word for value in upstream.headers.values() for word in value.split()]
             found += [word for word in words if len(word) >= _SECRET_WORD]
+        if self.limits.store is not None:
+            password = urlsplit(self.limits.store).password or ""
+            found += [word for word in (self.limits.store, password, unquote(password)) if len(word) >= _SECRET_WORD]
         return tuple(dict.fromkeys(found))
+
+    @property
+    def has_shared_keys(self) -> bool:
+        """Whether there are keys in a store too, for all servers that use it."""
+        return self.limits.store is not None and not self.server.no_api_key
 
     def as_public(self) -> dict[str, object]:
         """All settings without secrets, as JSON has them."""
@@ -286,4 +315,5 @@ class Config:
             "upstreams": upstreams,
             "routes": routes,
             "keys": keys,
+            "limits": as_public(self.limits),
         }

@@ -18,15 +18,16 @@ from welldone.net.settings import (
     from_table,
     table_of,
 )
-from welldone.serve.settings import KeySettings, ServeSettings
+from welldone.serve.scale_config import ScaleTables, read_tables
+from welldone.serve.settings import KeySettings, LimitsSettings, ServeSettings
 
 SERVE_FIELDS, MODEL_FIELDS, DEFAULT_FIELDS = fields_of(ServeSettings), fields_of(ModelSettings), fields_of(Defaults)
-UPSTREAM_FIELDS, KEY_FIELDS = fields_of(UpstreamSettings), fields_of(KeySettings)
+UPSTREAM_FIELDS, KEY_FIELDS, LIMITS_FIELDS = map(fields_of, (UpstreamSettings, KeySettings, LimitsSettings))
 
 _LIMIT_BYTES = 2**20  # a thousand models with ten lines each have a quarter of this
 _NAME_LIMIT = 128  # characters; names stand in addresses, logs and labels of metrics
 _LABEL = re.compile(r"[A-Za-z0-9._-]{1,64}")  # nothing that a route or a label of metrics could take for its own
-_TABLES = ("server", "defaults", "models", "upstreams", "routes", "keys")
+_TABLES = ("server", "defaults", "models", "upstreams", "routes", "keys", "limits", "scale")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +41,8 @@ class File:
     upstreams: Mapping[str, Source] = field(default_factory=dict)
     routes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     keys: Mapping[str, Source] = field(default_factory=dict)
+    limits: Source = field(default_factory=dict)
+    scale: ScaleTables = field(default_factory=ScaleTables)
 
     @property
     def name(self) -> str:
@@ -56,7 +59,7 @@ def read_file(path: Path | None) -> File:
         if key not in _TABLES:
             raise SettingsError(
                 f"{path.name} has no table {key!r}{nearest(key, _TABLES)}: write [server], [defaults], "
-                "[models.NAME], [upstreams.NAME], [routes] or [keys.NAME]"
+                "[models.NAME], [upstreams.NAME], [routes], [keys.NAME], [limits] or [scale]"
             )
     server = [field for field in SERVE_FIELDS if field.name != "config"]
     models = table_of(tables.get("models", {}), f"{path.name}: models")
@@ -84,6 +87,8 @@ def read_file(path: Path | None) -> File:
         },
         routes=_read_routes(tables.get("routes", {}), f"{path.name}: routes"),
         keys=_read_keys(tables.get("keys", {}), f"{path.name}: keys", path.parent),
+        limits=from_table(LIMITS_FIELDS, tables.get("limits", {}), f"{path.name}: limits", path.parent),
+        scale=read_tables(tables.get("scale", {}), f"{path.name}: scale", path.parent),
     )
 
 

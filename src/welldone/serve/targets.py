@@ -95,7 +95,14 @@ class Targets:
         return None if model is None else self._local[model.name]
 
     def _remote(self, group: names.Group) -> Remote:
-        return Remote(group, self._gates, send=self._send, settings=self._settings, on_report=self._on_report)
+        return Remote(
+            group,
+            self._gates,
+            send=self._send,
+            settings=self._settings,
+            on_report=self._on_report,
+            news=self._upstreams.news,
+        )
 
     def _unknown(self, name: object) -> ApiError:
         known = [model.name for model in self._fleet.models] + [str(one["id"]) for one in self._upstreams.listing()]

@@ -11,7 +11,7 @@ from welldone.serve.passing import WAYS
 from welldone.wire.events import Json
 
 PREFIX = "/v1"
-OPEN = ("/health", "/", "/page/assets/*")
+OPEN = ("/health", "/livez", "/readyz", "/", "/page/assets/*")
 """Paths that need no key."""
 
 _ABOUT = (

@@ -96,7 +96,7 @@ OPERATIONS: dict[str, dict[str, Operation]] = {
     },
     "/health": {"GET": Operation("Whether requests can be answered", _HEALTH)},
     "/livez": {"GET": Operation("Whether the server runs", _HEALTH)},
-    "/readyz": {"GET": Operation("The same as `/health`, with a key", _HEALTH)},
+    "/readyz": {"GET": Operation("The same as `/health`", _HEALTH)},
     "/metrics": {"GET": Operation("Figures for Prometheus", {"text/plain": TEXT})},
     "/slots": {"GET": Operation("Which slots are busy", _json("Slots"))},
     "/openapi.json": {"GET": Operation("This document", _OBJECT)},

@@ -1,0 +1,10 @@
+"""The server on a Ray cluster: `serve run welldone.scale:app config=welldone.toml`, or `welldone scale`.
+
+Ray Serve places processes on machines, watches them, and makes them more or fewer. What they do there is what a single
+machine does: a *front* is a gateway, and each of its upstreams is an *engine*, which is a server with one model. No
+request and no byte of an answer passes through Ray between the two.
+"""
+
+from welldone.scale.application import app
+
+__all__ = ["app"]

@@ -1,0 +1,68 @@
+"""A replica of a model: a server with one engine, which the fronts of the cluster ask over the network.
+
+Ray is told where it is, how many streams it has, and whether it is well. What Ray wants to end drains first.
+"""
+
+import asyncio
+import dataclasses
+import os
+from typing import Any
+
+import ray
+
+from welldone.engines import default
+from welldone.engines.fleet import State
+from welldone.engines.pull import pull
+from welldone.engines.store import models_folder
+from welldone.scale.policy import STREAMS
+from welldone.serve.keys import make_key
+from welldone.serve.log_settings import log_of
+from welldone.serve.server import Server
+from welldone.serve.settings import Config
+
+
+class Engine:
+    """One replica. Ray calls all of its methods."""
+
+    async def __init__(self, config: Config) -> None:
+        """Load the model. What cannot be loaded is an error, which Ray shows as the state of the deployment."""
+        host = ray.util.get_node_ip_address()
+        self._key = make_key()  # Ray tells it to the fronts: who else reaches the port has none
+        config = dataclasses.replace(config, server=dataclasses.replace(config.server, host=host))
+        folder = models_folder(os.environ)
+        (model,) = config.models
+        if not model.command and (model.file is None or default.is_meant(str(model.file))) and not default.find(folder):
+            await asyncio.to_thread(pull, default.DEFAULT.name, folder=folder)
+        self._log = log_of(config.server, (self._key, *config.secrets))
+        self._log.start()
+        self._server = Server(config, keys=[self._key], folder=folder)
+        await self._server.start()
+        self._host = host
+        try:
+            await self._server.fleet.models[0].ready()
+        except BaseException:
+            await self._server.stop()
+            raise
+
+    def record_replica_metadata(self) -> dict[str, Any]:
+        """Where it is, for the fronts."""
+        return {"host": self._host, "port": self._server.port, "key": self._key}
+
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        """How much it has to do: what it answers, and what waits for that."""
+        return {STREAMS: float(len(self._server.routes.answers))}
+
+    async def check_health(self) -> None:
+        """Raise where its engine cannot be started again: then Ray begins anew, perhaps elsewhere."""
+        (model,) = self._server.fleet.models
+        if model.state is State.FAILED:
+            raise RuntimeError(str(model.last_error))
+
+    async def hello(self) -> None:
+        """Nothing: who calls it has a handle that knows all replicas from then on."""
+
+    async def __del__(self) -> None:
+        """Let what runs finish. Ray sends nobody new, and waits for this within its own limit."""
+        if hasattr(self, "_server"):
+            await self._server.stop()
+            self._log.close()

@@ -1,0 +1,92 @@
+"""A replica that speaks to clients: a gateway whose upstreams are the engines of the cluster.
+
+Ray's own proxy hands it requests, which `relay` gives to the server; with a port of its own clients reach it without
+Ray. Which engines there are it hears from Ray, and asks them itself.
+"""
+
+import asyncio
+import os
+import shutil
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ray import serve
+from ray.serve.handle import DeploymentHandle
+
+from welldone.engines.address import Address
+from welldone.engines.fleet import make_private_folder
+from welldone.engines.places import Places
+from welldone.engines.store import models_folder
+from welldone.scale import relay, who
+from welldone.scale.parts import front_config, places_of
+from welldone.serve.log_settings import log_of
+from welldone.serve.page.front import ASSETS
+from welldone.serve.server import Server
+from welldone.serve.settings import Config
+from welldone.web.site import Site
+
+_BACKLOG = 1024  # as for a server of one machine
+_SOCKET = "front.sock"
+
+
+@serve.ingress(relay.build)
+class Front:
+    """One replica. Ray calls all of its methods."""
+
+    async def __init__(self, config: Config, keys: Sequence[str], engines: Mapping[str, DeploymentHandle[Any]]) -> None:
+        """Listen. Engines may come later: requests wait for them."""
+        self._log = log_of(config.server, (*keys, *config.secrets))
+        self._log.start()
+        own = front_config(config)
+        self._server = Server(own, keys=keys, folder=models_folder(os.environ), site=Site(ASSETS.strip("/")))
+        self._folder = make_private_folder(os.environ)
+        await self._server.start(_sockets(config, self._folder / _SOCKET))
+        relay.lead_to(
+            self._folder / _SOCKET, limit_bytes=max(own.server.body_limit_bytes, own.server.upload_limit_bytes)
+        )
+        upstreams = {upstream.name: upstream for upstream in self._server.upstreams.all}
+        for model in config.models:
+            places = Places([upstreams[place.name] for place in places_of(config, model)])
+            self._hear(engines[model.name], places)
+
+    def _hear(self, engines: DeploymentHandle[Any], places: Places) -> None:
+        """Have the places settled whenever replicas come or go."""
+        loop = asyncio.get_running_loop()
+
+        def hear(found: Mapping[str, Mapping[str, Any]]) -> None:
+            settled = {name: _address(said) for name, said in found.items() if said}
+            loop.call_soon_threadsafe(places.settle, settled)
+
+        who.listen(engines.deployment_name, hear)
+        engines.hello.remote()  # a handle hears of replicas from its first call on
+
+    async def __del__(self) -> None:
+        """Let what runs finish. Ray sends nobody new, and waits for this within its own limit."""
+        if hasattr(self, "_server"):
+            await self._server.stop()
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._log.close()
+
+
+def _address(said: Mapping[str, Any]) -> Address:
+    return Address(host=said["host"], port=said["port"], key=said["key"], prefix="/v1")
+
+
+def _sockets(config: Config, path: Path) -> list[socket.socket]:
+    """Where it listens: for the relay, and for clients if they are to come straight here."""
+    inner = socket.socket(socket.AF_UNIX)
+    inner.bind(str(path))
+    sockets = [inner]
+    if port := config.scale.front.port:
+        family = socket.AF_INET6 if ":" in config.server.host else socket.AF_INET
+        outer = socket.socket(family)
+        outer.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        outer.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # others on this machine, and who comes after us
+        outer.bind((config.server.host, port))
+        sockets.insert(0, outer)
+    for one in sockets:
+        one.listen(_BACKLOG)
+        one.setblocking(False)
+    return sockets

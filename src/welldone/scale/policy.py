@@ -1,0 +1,17 @@
+"""How many replicas there should be: as many as the streams need."""
+
+import math
+from typing import Any
+
+from ray.serve.config import AutoscalingContext
+
+STREAMS = "streams"
+"""What an engine counts: answers that are given or wait."""
+
+
+def by_streams(context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
+    """Each replica has about as many streams as it should. Ray adds the bounds and the delays."""
+    counted = (context.aggregated_metrics or {}).get(STREAMS, {})
+    streams = sum(counted.values())
+    target = context.config.target_ongoing_requests
+    return max(1, math.ceil(streams / target)), {}

@@ -1,0 +1,154 @@
+"""Keys that an operator gives out once, for all front ends: they are in the store, and what was asked is remembered.
+
+A key is looked for by its digest. How long that takes may tell something of a digest, from which nobody makes a key.
+Where the store is away, the keys that are remembered stay good, and no other gets in.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated
+
+import msgspec
+
+from welldone.net.patterns import matches
+from welldone.serve import log
+from welldone.serve.keys import ANONYMOUS, Keys, asked, unknown
+from welldone.serve.settings import KeySettings
+from welldone.serve.store import AwayError, Store
+
+KNOWN_S = 5.0
+"""A key that was taken away opens for so long yet. Each key asks the store as often as that."""
+UNKNOWN_S = 1.0
+"""A key that was given out meanwhile waits so long. Who tries one wrong key again and again is not asked about."""
+
+MOST_KNOWN = 10_000  # some 5 MB
+MOST_UNKNOWN = 10_000  # some 2 MB: whoever guesses can fill it, and nothing else
+_AGAIN_S = 1.0  # while one request asks the store, the others go on with what is known
+
+_Limit = Annotated[int, msgspec.Meta(ge=0, le=10**12)]
+
+
+class SharedKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A key as the store has it, without the key. The fields are those of `[keys.NAME]`."""
+
+    name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,64}\Z")]
+    models: tuple[str, ...] = ()
+    requests_per_minute: _Limit | None = None
+    tokens_per_minute: _Limit | None = None
+    admin: bool = False
+
+
+class _Held:
+    """A key that is remembered."""
+
+    def __init__(self, key: SharedKey, until: float) -> None:
+        self.key = key
+        self.until = until
+
+
+class SharedKeys(Keys):
+    """The keys of this server, and those in the store. `on_found` is told each key that was looked up."""
+
+    def __init__(
+        self,
+        keys: Iterable[str],
+        named: Iterable[KeySettings] = (),
+        *,
+        store: Store,
+        on_found: Callable[[SharedKey], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(keys, named)
+        self._own = {ANONYMOUS, *super().principals}
+        self._store = store
+        self._on_found = on_found
+        self._clock = clock
+        self._held: dict[bytes, _Held] = {}
+        self._unknown: dict[bytes, float] = {}
+        """Until when they are taken to be unknown."""
+        self._by_name: dict[str, SharedKey] = {}
+
+    @property
+    def is_open(self) -> bool:
+        """Nobody gets in without a key, also while the store has none."""
+        return False
+
+    @property
+    def remembered(self) -> tuple[int, int]:
+        """How many keys, and how many that are none."""
+        return len(self._held), len(self._unknown)
+
+    def may_use(self, principal: str, model: str) -> bool:
+        """Whether this model is one of those that the key is for."""
+        if principal in self._own:
+            return super().may_use(principal, model)
+        key = self._by_name.get(principal)
+        return key is not None and (not key.models or any(matches(pattern, model) for pattern in key.models))
+
+    def is_admin(self, principal: str) -> bool:
+        """Whether this one may see the whole server and steer it."""
+        key = self._by_name.get(principal)
+        return super().is_admin(principal) or (key is not None and key.admin)
+
+    async def admit(self, headers: Mapping[str, str]) -> str:
+        """The name of the key that came."""
+        came = asked(headers)
+        name = self._owner(came)
+        if name is not None:
+            return name
+        key = await self._find(came)
+        if key is None:
+            raise unknown()
+        return key.name
+
+    async def _find(self, digest: bytes) -> SharedKey | None:
+        held, now = self._held.get(digest), self._clock()
+        if held is not None:
+            if now < held.until:
+                return held.key
+            held.until = now + _AGAIN_S
+        elif now < self._unknown.get(digest, now):
+            return None
+        try:
+            value = await self._store.ask(lambda link: link.key(digest.hex()))
+        except AwayError:
+            return None if held is None else held.key
+        self._forget(digest)
+        key = None if value is None else self._read(value)
+        self._note(digest, key)
+        return key
+
+    def _read(self, value: bytes) -> SharedKey | None:
+        try:
+            key = msgspec.json.decode(value, type=SharedKey)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            log.event(logging.WARNING, "a key in the store is not written as it should be, and opens nothing")
+            return None
+        if key.name in self._own:  # its rights would be those of another
+            log.event(
+                logging.WARNING,
+                "a key in the store has the name of one of this server, and opens nothing here",
+                {"key": key.name},
+            )
+            return None
+        return key
+
+    def _note(self, digest: bytes, key: SharedKey | None) -> None:
+        now = self._clock()
+        if key is None:
+            self._unknown[digest] = now + UNKNOWN_S
+            if len(self._unknown) > MOST_UNKNOWN:
+                del self._unknown[next(iter(self._unknown))]
+            return
+        self._held[digest] = _Held(key, now + KNOWN_S)
+        self._by_name[key.name] = key
+        if len(self._held) > MOST_KNOWN:
+            self._forget(next(iter(self._held)))
+        self._on_found(key)
+
+    def _forget(self, digest: bytes) -> None:
+        self._unknown.pop(digest, None)
+        held = self._held.pop(digest, None)
+        if held is not None and self._by_name.get(held.key.name) is held.key:
+            del self._by_name[held.key.name]

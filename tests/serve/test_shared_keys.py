@@ -1,0 +1,227 @@
+"""Keys in a store: looked up by digest, remembered within limits, and never opened for who is unknown."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.net.aio import run
+from welldone.serve import shared_keys
+from welldone.serve.errors import ApiError
+from welldone.serve.keys import digest
+from welldone.serve.settings import KeySettings
+from welldone.serve.shared_keys import KNOWN_S, UNKNOWN_S, SharedKey, SharedKeys
+from welldone.serve.store import Count, Link, Store, StoreError
+
+KEY, OTHER, OWN, NAMED = "wd-shared-0123456789", "wd-shared-9876543210", "wd-own-0123456789", "wd-named-0123456789"
+
+
+class Kept(Link):
+    """A store in memory."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+        self.asked: list[str] = []
+        self.is_broken = False
+
+    def give(self, key: str, **fields: Any) -> None:  # noqa: ANN401 - each its own
+        self.values[digest(key).hex()] = msgspec.json.encode(fields)
+
+    def take(self, key: str) -> None:
+        del self.values[digest(key).hex()]
+
+    async def count(self, name: str, sizes: tuple[int, int], *, requests: int, tokens: int) -> Count:
+        return Count(True, 1.0, 1.0)
+
+    async def key(self, digest: str) -> bytes | None:
+        if self.is_broken:
+            raise StoreError("it is broken")
+        self.asked.append(digest)
+        await asyncio.sleep(0)
+        return self.values.get(digest)
+
+    async def keys(self) -> Mapping[str, bytes]:
+        return self.values
+
+    async def put_key(self, digest: str, value: bytes) -> None: ...
+
+    async def drop_keys(self, digests: Iterable[str]) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class Stage:
+    """Shared keys, their store, and the time."""
+
+    def __init__(self) -> None:
+        self.link = Kept()
+        self.store = Store(self.link, patience_s=30.0, again_s=3_600.0)
+        self.now = 1000.0
+        self.found: list[SharedKey] = []
+        named = KeySettings(name="named", key=NAMED, models=("small",))
+        self.keys = SharedKeys([OWN], [named], store=self.store, on_found=self.found.append, clock=lambda: self.now)
+
+    async def name(self, key: str) -> str:
+        return await self.keys.admit({"Authorization": f"Bearer {key}"})
+
+    async def is_in(self, key: str) -> bool:
+        try:
+            return bool(await self.name(key))
+        except ApiError as error:
+            if error.status != 401 or key in error.message:
+                raise
+            return False
+
+
+def on_stage(work: Callable[[Stage], Awaitable[None]]) -> None:
+    async def played() -> None:
+        stage = Stage()
+        try:
+            await work(stage)
+        finally:
+            await stage.store.close()
+
+    run(played())
+
+
+def test_a_key_of_the_store_opens_with_its_own_rights() -> None:
+    async def work(stage: Stage) -> None:
+        stage.link.give(KEY, name="ci", models=["qwen-*"], requests_per_minute=3)
+        stage.link.give(OTHER, name="boss", admin=True)
+        assert (await stage.name(KEY), await stage.name(OTHER)) == ("ci", "boss")
+        assert [stage.keys.may_use("ci", model) for model in ("qwen-7b", "phi-4")] == [True, False]
+        assert [stage.keys.is_admin(name) for name in ("ci", "boss")] == [False, True]
+        assert stage.keys.may_use("boss", "any")
+        assert [(key.name, key.requests_per_minute) for key in stage.found] == [("ci", 3), ("boss", None)]
+
+    on_stage(work)
+
+
+def test_local_keys_need_no_store() -> None:
+    async def work(stage: Stage) -> None:
+        stage.link.is_broken = True
+        assert await stage.is_in(OWN)
+        assert await stage.name(NAMED) == "named"
+        assert [stage.keys.may_use("named", model) for model in ("small", "large")] == [True, False]
+        assert not stage.keys.is_admin("named")
+        assert stage.store.is_up  # nobody has asked
+
+    on_stage(work)
+
+
+def test_without_a_key_nobody_gets_in_also_where_there_are_none() -> None:
+    async def work(stage: Stage) -> None:
+        empty = SharedKeys([], store=stage.store)
+        assert not empty.is_open
+        assert not empty.is_admin("anonymous")
+        for headers in ({}, {"x-api-key": KEY}):
+            with pytest.raises(ApiError) as caught:
+                await empty.admit(headers)
+            assert caught.value.status == 401
+
+    on_stage(work)
+
+
+def test_a_key_is_asked_about_once_in_a_while_and_one_that_was_taken_away_opens_no_more() -> None:
+    async def work(stage: Stage) -> None:
+        stage.link.give(KEY, name="ci", admin=True)
+        for _ in range(3):
+            assert await stage.is_in(KEY)
+        assert len(stage.link.asked) == 1
+        stage.link.take(KEY)
+        stage.now += KNOWN_S - 0.1
+        assert await stage.is_in(KEY)
+        stage.now += 0.1
+        assert not await stage.is_in(KEY)
+        assert not stage.keys.is_admin("ci")
+        assert not stage.keys.may_use("ci", "any")
+
+    on_stage(work)
+
+
+def test_while_one_request_asks_again_the_others_go_on() -> None:
+    async def work(stage: Stage) -> None:
+        stage.link.give(KEY, name="ci")
+        await stage.name(KEY)
+        stage.now += KNOWN_S
+        assert await asyncio.gather(*[stage.name(KEY) for _ in range(5)]) == ["ci"] * 5
+        assert len(stage.link.asked) == 2
+
+    on_stage(work)
+
+
+def test_an_unknown_key_is_refused_and_a_new_one_is_soon_known() -> None:
+    async def work(stage: Stage) -> None:
+        for _ in range(3):
+            assert not await stage.is_in(KEY)
+        assert len(stage.link.asked) == 1
+        stage.link.give(KEY, name="ci")
+        stage.now += UNKNOWN_S
+        assert await stage.is_in(KEY)
+
+    on_stage(work)
+
+
+def test_while_the_store_is_away_known_keys_stay_good_and_unknown_ones_are_refused() -> None:
+    async def work(stage: Stage) -> None:
+        stage.link.give(KEY, name="ci", models=["qwen-*"])
+        stage.link.give(OTHER, name="boss")
+        assert await stage.is_in(KEY)
+        stage.link.is_broken = True
+        stage.now += 100 * KNOWN_S
+        for _ in range(2):
+            assert await stage.is_in(KEY)
+            assert not await stage.is_in(OTHER)
+            stage.now += 100 * KNOWN_S
+        assert not stage.keys.may_use("ci", "phi-4")
+
+    on_stage(work)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"\xff",
+        b"[" * 100_000,
+        b"{}",
+        b'{"name": 1}',
+        b'{"name": ""}',
+        b'{"name": "a b"}',
+        b'{"name": "ci\\n"}',
+        b'{"name": "ci", "requests_per_minute": -1}',
+        b'{"name": "ci", "models": "all"}',
+        b'{"name": "anonymous"}',
+        b'{"name": "named", "admin": true}',
+    ],
+    ids=lambda value: str(value[:40]),
+)
+def test_what_is_no_key_or_has_the_name_of_a_local_one_opens_nothing(
+    value: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(stage: Stage) -> None:
+        stage.link.values[digest(KEY).hex()] = value
+        assert not await stage.is_in(KEY)
+        assert not stage.keys.is_admin("named")
+
+    with caplog.at_level(logging.WARNING, "welldone"):
+        on_stage(work)
+    assert len(caplog.records) == 1
+    assert "opens nothing" in caplog.text
+
+
+def test_who_guesses_fills_no_memory_and_drives_out_no_key() -> None:
+    async def work(stage: Stage) -> None:
+        stage.link.give(KEY, name="ci")
+        assert await stage.is_in(KEY)
+        for number in range(shared_keys.MOST_UNKNOWN + 10):
+            assert not await stage.is_in(f"guess-{number}")
+        assert stage.keys.remembered == (1, shared_keys.MOST_UNKNOWN)
+        asked = len(stage.link.asked)
+        assert await stage.is_in(KEY)
+        assert len(stage.link.asked) == asked
+
+    on_stage(work)

@@ -1,0 +1,252 @@
+"""The store that may be away: bounded waits, one warning, and back again. What is asked of it here is a script."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tests.live.redis import NEEDS_REDIS, RealRedis, real_redis
+from tests.net.aio import run, serving
+from welldone.serve.errors import ApiError
+from welldone.serve.limits import Limits
+from welldone.serve.redis_store import RedisLink
+from welldone.serve.shared_keys import SharedKey
+from welldone.serve.shared_limits import SharedLimits
+from welldone.serve.store import AwayError, Count, Link, Store, StoreError
+
+AWAY, BACK = "is away", "is back"
+
+
+class Scripted(Link):
+    """A link that does what it is told."""
+
+    def __init__(self) -> None:
+        self.is_broken = False
+        self.asked = 0
+        self.looked = asyncio.Event()
+
+    async def count(self, name: str, sizes: tuple[int, int], *, requests: int, tokens: int) -> Count:
+        self.asked += 1
+        self.looked.set()
+        if self.is_broken:
+            raise StoreError("it is broken")
+        return Count(True, float(sizes[0] - 1), float(sizes[1]))
+
+    async def key(self, digest: str) -> bytes | None:
+        return None
+
+    async def keys(self) -> Mapping[str, bytes]:
+        return {}
+
+    async def put_key(self, digest: str, value: bytes) -> None: ...
+
+    async def drop_keys(self, digests: Iterable[str]) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+@asynccontextmanager
+async def started(link: Link, *, patience_s: float = 30.0, again_s: float = 0.0) -> AsyncIterator[Store]:
+    store = Store(link, patience_s=patience_s, again_s=again_s)
+    await store.start()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def count(store: Store) -> Awaitable[Count]:
+    return store.ask(lambda link: link.count("a", (1, 1), requests=1, tokens=0))
+
+
+def test_a_store_that_fails_is_left_alone_with_one_warning_until_it_is_back(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        link = Scripted()
+        async with started(link) as store:
+            link.is_broken = True
+            failed = await asyncio.gather(*[count(store) for _ in range(5)], return_exceptions=True)
+            assert {type(one) for one in failed} == {AwayError}
+            assert not store.is_up
+            link.looked.clear()
+            await link.looked.wait()  # it is looked at, and by nobody who asks
+            link.is_broken = False
+            while not store.is_up:
+                link.looked.clear()
+                await link.looked.wait()
+            assert (await count(store)).is_in
+
+    with caplog.at_level(logging.INFO, "welldone"):
+        run(work())
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+    assert AWAY in caplog.messages[0]
+    assert BACK in caplog.messages[1]
+
+
+def test_while_the_store_is_away_nobody_asks_it() -> None:
+    async def work() -> None:
+        link = Scripted()
+        link.is_broken = True
+        async with started(link, again_s=3_600.0) as store:
+            asked = link.asked
+            for _ in range(3):
+                with pytest.raises(AwayError):
+                    await count(store)
+            assert link.asked == asked
+
+    run(work())
+
+
+def test_a_store_that_says_nothing_is_waited_for_only_so_long() -> None:
+    class Silent(Scripted):
+        async def count(self, name: str, sizes: tuple[int, int], *, requests: int, tokens: int) -> Count:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    async def work() -> None:
+        async with started(Silent(), patience_s=0.001, again_s=3_600.0) as store:
+            assert not store.is_up
+            limits = SharedLimits(store, requests_per_minute=1, tokens_per_minute=0)
+            assert (await limits.admit("a"))["x-ratelimit-remaining-requests"] == "0"
+            with pytest.raises(ApiError):
+                await limits.admit("a")
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        b"-LOADING Redis is loading the dataset in memory\r\n" * 9,
+        b"-READONLY You can't write against a read only replica.\r\n" * 9,
+        b":1\r\n" * 9,
+        b":no number\r\n" * 9,
+        b"*3\r\n:1\r\n$3\r\nabc\r\n$-1\r\n" * 9,
+        b"$99999999999999999999\r\n" * 9,
+        b"*-5\r\n\x00\xff" * 9,
+        b"+OK\r\n" * 9,
+    ],
+    ids=lambda said: str(said[:12]),
+)
+def test_what_is_no_redis_is_a_store_that_is_away(said: bytes) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(65_536):
+            if not said:
+                return
+            writer.write(said)
+            await writer.drain()
+
+    async def work() -> None:
+        async with (
+            serving(answer) as port,
+            started(RedisLink(f"redis://127.0.0.1:{port}/0"), patience_s=0.5, again_s=3_600.0) as store,
+        ):
+            assert not store.is_up
+
+    run(work())
+
+
+@pytest.fixture
+def redis() -> Iterator[RealRedis]:
+    with real_redis() as made:
+        yield made
+
+
+@NEEDS_REDIS
+def test_the_store_counts_as_one_process_does(redis: RealRedis) -> None:
+    """The same questions to both, close in time, have the same answers and the same headers but for the fractions."""
+
+    async def asked(limits: Limits) -> list[tuple[bool, str, str]]:
+        got = []
+        for number in range(8):
+            limits.spend("a", 90 * (number == 4))
+            await limits.close()
+            try:
+                headers = await limits.admit("a")
+                is_in = True
+            except ApiError as error:
+                headers, is_in = error.headers, False
+            left = headers["x-ratelimit-remaining-requests"], headers["x-ratelimit-remaining-tokens"]
+            got.append((is_in, *left))
+        return got
+
+    async def work() -> None:
+        async with started(RedisLink(redis.url)) as store:
+            shared = SharedLimits(store, requests_per_minute=5, tokens_per_minute=80)
+            assert await asked(shared) == await asked(Limits(requests_per_minute=5, tokens_per_minute=80))
+
+    run(work())
+
+
+@NEEDS_REDIS
+def test_many_who_ask_at_once_through_two_links_get_no_more_than_there_is(redis: RealRedis) -> None:
+    async def admitted(limits: SharedLimits) -> bool:
+        try:
+            return bool(await limits.admit("a"))
+        except ApiError:
+            return False
+
+    async def work() -> None:
+        async with started(RedisLink(redis.url)) as one, started(RedisLink(redis.url)) as other:
+            both = [SharedLimits(store, requests_per_minute=7, tokens_per_minute=0) for store in (one, other)]
+            assert sum(await asyncio.gather(*[admitted(both[number % 2]) for number in range(700)])) in (7, 8)
+
+    run(work())
+
+
+@NEEDS_REDIS
+def test_tokens_of_one_front_end_are_owed_at_the_other_and_the_counter_expires(redis: RealRedis) -> None:
+    async def work() -> None:
+        async with started(RedisLink(redis.url)) as one, started(RedisLink(redis.url)) as other:
+            here, there = (SharedLimits(store, requests_per_minute=0, tokens_per_minute=600) for store in (one, other))
+            for _ in range(3):
+                here.spend("a", 300)
+            await here.close()
+            with pytest.raises(ApiError) as caught:
+                await there.admit("a")
+            assert "600 tokens a minute" in caught.value.message
+            assert there.usage("a").tokens == here.usage("a").tokens
+            await there.admit("b")
+            there.set_rates(SharedKey(name="a", tokens_per_minute=0))
+            await there.admit("a")
+
+    run(work())
+    assert redis.say("KEYS", "*").split() == ["welldone:limits:a"]
+    assert 60_000 < int(redis.say("PTTL", "welldone:limits:a")) <= 90_001
+
+
+@NEEDS_REDIS
+def test_a_request_that_is_refused_costs_nothing(redis: RealRedis) -> None:
+    async def work() -> None:
+        async with started(RedisLink(redis.url)) as store:
+            limits = SharedLimits(store, requests_per_minute=1, tokens_per_minute=0)
+            await limits.admit("a")
+            errors = []
+            for _ in range(50):
+                with pytest.raises(ApiError) as caught:
+                    await limits.admit("a")
+                errors.append(caught.value)
+            waits = [error.retry_after_s or 0.0 for error in errors]
+            assert waits == sorted(waits, reverse=True)
+            assert waits[0] <= 60.0
+
+    run(work())
+
+
+@NEEDS_REDIS
+def test_when_the_store_goes_away_what_is_left_of_the_shared_limit_is_where_each_goes_on(redis: RealRedis) -> None:
+    async def work() -> None:
+        async with started(RedisLink(redis.url)) as one, started(RedisLink(redis.url), again_s=3_600.0) as other:
+            here, there = (SharedLimits(store, requests_per_minute=3, tokens_per_minute=0) for store in (one, other))
+            await here.admit("a")
+            await there.admit("a")
+            redis.kill()
+            await there.admit("a")
+            with pytest.raises(ApiError):
+                await there.admit("a")
+            assert not other.is_up
+
+    run(work())
