@@ -23,7 +23,7 @@ LOCK := $(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-
 LOCK_CPU = $(filter-out --universal,$(LOCK)) --python-platform x86_64-manylinux_2_28
 GPU_ONLY := $(addprefix --no-emit-package ,torchvision torchaudio torchcodec triton)
 
-.PHONY: help serve test clients matrix coverage check lint types contracts audit docs docs-check format bench bench-serve \
+.PHONY: help serve test test-vllm clients matrix coverage check lint types contracts audit docs docs-check format bench bench-serve \
 	bench-gateway bench-tool bench-page faults web-types shots servers lock lock-servers clean
 
 help: ## list these targets
@@ -34,6 +34,10 @@ serve: $(SERVE_READY) ## serve a model; ARGS="-m model.gguf --port 8080" goes to
 
 test: $(TEST_READY) ## run the tests; ARGS="-k name" goes to pytest, COVER=1 notes which branches ran
 	$(BIN)/python -m pytest $(if $(COVER),--cov --cov-report=) $(ARGS)
+
+test-vllm: $(TEST_READY) ## start a real vLLM through `command`, on the CPU (x86-64, 3 GB, ten minutes at first)
+	$(BIN)/python tools/servers.py --only vllm --ready
+	WELLDONE_VLLM=1 $(BIN)/python -m pytest tests/vllm $(ARGS)
 
 clients: $(CLIENTS)/clients/.ready $(CLIENTS)/litellm/.ready $(CLIENTS)/schemathesis/.ready ## install the Python clients that tests and faults start
 

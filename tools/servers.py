@@ -55,6 +55,8 @@ def main() -> int:
     except PullError as error:
         print(f"there is no model to serve: {error}", file=sys.stderr)
         return Exit.UNREACHABLE
+    if options.ready:
+        return _make_ready(options.only, gguf)
     has_failed = False
     for place, server in enumerate(SERVERS):
         if server.name in options.only:
@@ -77,6 +79,7 @@ def _options() -> argparse.Namespace:
     names = [server.name for server in SERVERS]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", type=_names, default=names, metavar="NAMES", help=f"of {', '.join(names)}")
+    parser.add_argument("--ready", action="store_true", help="install them, unpack the model for them, and no more")
     parser.add_argument("--json", type=Path, metavar="DIR", help="keep the whole reports here")
     return parser.parse_args()
 
@@ -86,6 +89,19 @@ def _names(text: str) -> list[str]:
     if unknown := set(text.split(",")).difference(known):
         raise argparse.ArgumentTypeError(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     return text.split(",")
+
+
+def _make_ready(names: list[str], gguf: Path) -> int:
+    for server in SERVERS:
+        if server.name in names:
+            try:
+                programs = installed(server)
+                if "{folder}" in server.command:
+                    unpacked(programs, gguf, TEMPLATE)
+            except ServerError as error:
+                print(f"{server.name}: {error}", file=sys.stderr)
+                return Exit.UNREACHABLE
+    return Exit.RIGHT
 
 
 def _results(server: Server, gguf: Path, reports: Path | None) -> tuple[str, dict[str, Result]]:

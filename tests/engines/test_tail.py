@@ -3,17 +3,17 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from welldone.engines.tail import LINE_LIMIT, LINES, READ_BYTES, Tail
+from welldone.engines.tail import LINE_LIMIT, LINES, READ_BYTES, Tail, last_words
 
 
 def test_the_last_lines_are_kept() -> None:
     heard: list[str] = []
     tail = Tail(heard.append)
-    for number in range(100):
+    for number in range(2 * LINES):
         tail.feed(f"line {number}\r\n\n".encode())
     tail.feed(b"no end")
     tail.end()
-    assert heard == [*(f"line {number}" for number in range(100)), "no end"]
+    assert heard == [*(f"line {number}" for number in range(2 * LINES)), "no end"]
     assert list(tail.lines) == heard[-LINES:]
 
 
@@ -37,3 +37,31 @@ def test_a_line_without_an_end_is_bounded() -> None:
     tail.end()
     assert heard
     assert set(heard) == {"x" * LINE_LIMIT}
+
+
+def test_a_bar_that_is_written_over_is_seen_as_it_is_now() -> None:
+    tail = Tail()
+    assert tail.now == ""
+    tail.feed(b"loading\r\n")
+    assert tail.now == "loading"
+    for step in range(10):
+        tail.feed(f"\r{step}0 %|{'#' * step}".encode())
+        assert tail.now == f"{step}0 %|{'#' * step}"
+    assert list(tail.lines) == ["loading"]
+    tail.feed(b"\r100 %\n")
+    assert list(tail.lines) == ["loading", "100 %"]
+
+
+def test_of_many_tracebacks_the_first_reason_is_told() -> None:
+    head = "(Worker pid=7) ERROR 11-16 02:21:29 [multiproc_executor.py:1063] "
+    steps = [f'{head}  File "worker.py", line {number}' for number in range(30)]
+    lines = ["a warning: errors like `OSError: too many files`", *steps, f"{head}ValueError: too little memory"]
+    lines += [*steps, f"{head}ValueError: too little memory", "torch.cuda.OutOfMemoryError: the same", *steps]
+    lines += ["RuntimeError: the engine core failed", "bye"]
+    assert last_words(lines) == (
+        "ValueError: too little memory",
+        "torch.cuda.OutOfMemoryError: the same",
+        *(f'File "worker.py", line {number}' for number in (27, 28, 29)),
+        "RuntimeError: the engine core failed",
+        "bye",
+    )

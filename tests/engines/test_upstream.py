@@ -40,6 +40,21 @@ def test_two_failed_looks_in_a_row_make_it_unhealthy_and_one_good_one_heals_it()
 _SILENT = "the upstream cannot be asked: no connection to the server; does it run, and is its URL right?"
 
 
+def test_it_is_ready_when_a_look_has_found_it_well_and_while_it_stays_so() -> None:
+    lab = upstream(probe_s=5)
+    ready = [lab.is_ready]
+    for reply in (SILENCE, models(), SILENCE, SILENCE, models()):
+        lab.was_seen(reply)
+        ready.append(lab.is_ready)
+    assert ready == [False, False, True, True, False, True]
+
+
+def test_one_that_is_never_looked_at_again_is_ready() -> None:
+    lab = upstream(probe_s=0)
+    lab.was_seen(SILENCE)
+    assert lab.is_ready
+
+
 def test_where_it_never_was_well_the_first_look_tells_what_is_wrong() -> None:
     told: list[tuple[bool, str | None]] = []
     lab = upstream(on_change=lambda it: told.append((it.is_healthy, it.trouble)))

@@ -64,7 +64,7 @@ def test_who_asks_while_it_starts_waits_and_is_answered(gate: Gate) -> None:
             gate.say("go")
             assert judged(line.reply()).one.finish == "stop"
         assert ask(server, "/health").status == 200
-        server.log.wait("model is ready .*slots=1024 load_s=")
+        server.log.wait("model is ready .*slots=256 load_s=")
 
 
 def test_one_that_dies_while_it_starts_ends_the_server_with_its_last_words(gate: Gate) -> None:

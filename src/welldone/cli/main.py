@@ -14,6 +14,7 @@ _SIGPIPE = 13
 
 COMMANDS = {
     "serve": "serve models to clients of OpenAI's API",
+    "scale": "serve on a Ray cluster: more machines, and more of them when there is more to do",
     "check": "ask a running server what clients ask, and say which rules it breaks",
     "bench": "ask a server as many clients would, and say how fast it answers",
     "lint": "judge a captured stream: which rules it breaks, where, and whom that hurts",
@@ -82,7 +83,7 @@ def missing(command: str, module: str, platform: str = sys.platform) -> str:
     """What to say of a command without a module that it needs."""
     if platform == "win32":
         return f"welldone {command} needs Linux or macOS; on Windows it runs in WSL"
-    extra = "bench" if command == "bench" else "serve"
+    extra = {"bench": "bench", "scale": "ray", "keys": "redis"}.get(command, "serve")
     return (
         f"welldone {command} needs {module}: pip install 'welldone[{extra}]', or in a clone of the project "
         f"pip install '.[{extra}]'"

@@ -22,6 +22,7 @@ from welldone.engines.arrival import PullError
 from welldone.engines.fleet import Model, State
 from welldone.engines.orders import NO_GPU
 from welldone.engines.store import models_folder
+from welldone.engines.tail import last_words
 from welldone.serve import log
 from welldone.serve.log import LineFormatter, Redactor, Value
 from welldone.serve.log_settings import level_of, log_of, style_of
@@ -34,7 +35,6 @@ from welldone.web.site import Site
 _COLLECT = (10_000, 20, 100)
 """Python has 700, 10, 10. Answers leave no rings: there is little to find, and each look stops all streams."""
 _LOOK_S = 1.0  # that the first lines wait for upstreams to list their models: well servers need milliseconds
-_LAST_WORDS = 5  # lines of an engine that failed: its error, and what led to it
 
 
 def run(config: Config) -> int:
@@ -184,7 +184,7 @@ class _Service:
         if self._failed is None:
             return Exit.RIGHT
         error = self._failed.last_error
-        for line in error.details[-_LAST_WORDS:] if error is not None else ():
+        for line in last_words(error.details) if error is not None else ():
             show.note(f"  {line}")
         show.note(str(error))
         return Exit.UNREACHABLE
@@ -218,7 +218,7 @@ class _Service:
     def _log_error(self, model: Model, *, has_details: bool) -> None:
         fields: dict[str, Value] = {"model": model.name, "state": model.state.value}
         if has_details and model.last_error is not None and model.last_error.details:
-            fields["engine"] = " | ".join(model.last_error.details[-_LAST_WORDS:])
+            fields["engine"] = " | ".join(last_words(model.last_error.details))
         log.event(logging.ERROR, str(model.last_error), fields)
 
     def _line(self, model: Model, line: str) -> None:

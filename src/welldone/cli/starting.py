@@ -5,13 +5,13 @@ On a terminal that is a line which is written over; anywhere else a line of the 
 
 import asyncio
 import logging
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from welldone.cli import show
 from welldone.engines.fleet import Model
+from welldone.engines.tail import bare
 from welldone.serve import log
 from welldone.serve.log import Redactor
 
@@ -19,8 +19,6 @@ _TICK_S = 1.0
 _QUICK_S = 2.0  # what takes no longer needs no word
 _FIRST_S, _PAUSE_S = 10.0, 60.0  # of the log: after 10, 20, 40, 80 s, and then each minute
 _LETTERS = 200  # of what the engine says: what does not fit into a line helps nobody
-_HEAD = re.compile(r"(\([^)]{1,64}\) )?(DEBUG|INFO|WARNING|ERROR) [\d-]+ [\d:]+ \[[^\]]{1,64}\] +")
-"""What stands before each line of vLLM's: a process, a level, a time and a place in its source."""
 
 
 @dataclass
@@ -89,11 +87,15 @@ class Starting:
             seconds = self._clock() - load.begun
             if seconds >= load.due_s:
                 load.due_s += min(load.due_s, _PAUSE_S)
-                fields = {"model": model.name, "for_s": round(seconds), "engine": self._gist(model)}
+                fields: dict[str, log.Value] = {
+                    "model": model.name,
+                    "for_s": round(seconds),
+                    "engine": self._gist(model),
+                }
                 log.event(logging.INFO, "model is loading", fields)
 
     def _gist(self, model: Model) -> str:
-        return self._redactor.line_of(_HEAD.sub("", model.says), _LETTERS) or "it says nothing"
+        return self._redactor.line_of(bare(model.says), _LETTERS) or "it says nothing"
 
 
 def _spelled(seconds: float) -> str:

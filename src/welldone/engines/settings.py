@@ -11,9 +11,9 @@ MODEL, ENGINE, ANSWERS, LIMITS = "Model", "Engine", "Answers", "Limits"
 DEFAULT_SLOTS = 4
 """As llama-server has it: enough to batch, few enough to leave each a context."""
 
-COMMAND_SLOTS = 1024
-"""Of a command that does not say how many it has: what vLLM takes up at once on a large GPU. A server that
-takes fewer lets the rest wait by itself."""
+COMMAND_SLOTS = 256
+"""Of a command that does not say how many it has: as of an upstream, what vLLM takes up at once on most GPUs. A server
+that takes fewer lets the rest wait by itself."""
 
 LLAMA_SLOTS = 256
 """llama.cpp's own limit of sequences."""
@@ -151,7 +151,7 @@ class ModelSettings:
             limits=(1, _SLOTS),
             words={"-1": 0},
             llama="LLAMA_ARG_N_PARALLEL",
-            unset="4; with -c 1, so that a request has all of it; of a command what it says, else 1024",
+            unset="4; with -c 1, so that a request has all of it; of a command what it says, else 256",
         ),
     ] = 0
     gpu_layers: Annotated[

@@ -1,17 +1,37 @@
 """The last lines that a program wrote, within bounds, whatever it writes."""
 
 import asyncio
+import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-LINES = 40
-"""Enough for llama.cpp's reasons and for the end of a Python traceback."""
+LINES = 200
+"""Enough for llama.cpp's reasons, and for the tracebacks of all processes of vLLM, one after the other: the first of
+them has the reason, and some 160 lines may follow it."""
 
 LINE_LIMIT = 400
 """Characters of one line that are kept. The reason of a failure stands at its start."""
 
 READ_BYTES = 65536
 """One pipe's worth on Linux."""
+
+
+_HEAD = re.compile(r"(\([^)]{1,64}\) )?(DEBUG|INFO|WARNING|ERROR) [\d-]+ [\d:]+ \[[^\]]{1,64}\] +")
+"""What stands before each line of vLLM's: a process, a level, a time and a place in its source."""
+_REASON = re.compile(r"(\w+\.)*\w*(Error|Exception): \S")
+_REASONS = 2  # that are shown besides the last lines: the first is what went wrong, others say the same again
+_LAST = 5
+
+
+def bare(line: str) -> str:
+    """A line without what only fills it."""
+    return _HEAD.sub("", line, count=1)
+
+
+def last_words(lines: Sequence[str]) -> tuple[str, ...]:
+    """What a program that failed said of it: the first errors that it named, and its last lines."""
+    reasons = (bare(line) for line in lines[:-_LAST] if _REASON.match(bare(line)))
+    return (*tuple(dict.fromkeys(reasons))[:_REASONS], *(bare(line) for line in lines[-_LAST:]))
 
 
 class Tail:

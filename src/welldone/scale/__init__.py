@@ -5,6 +5,11 @@ machine does: a *front* is a gateway, and each of its upstreams is an *engine*, 
 request and no byte of an answer passes through Ray between the two.
 """
 
-from welldone.scale.application import app
+import importlib
 
-__all__ = ["app"]
+
+def __getattr__(name: str) -> object:
+    """`app` is made when it is asked for: parts of this package do without Ray."""
+    if name == "app":
+        return importlib.import_module("welldone.scale.application").app
+    raise AttributeError(name)

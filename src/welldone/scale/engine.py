@@ -24,7 +24,7 @@ from welldone.serve.settings import Config
 class Engine:
     """One replica. Ray calls all of its methods."""
 
-    async def __init__(self, config: Config) -> None:
+    async def __init__(self, config: Config) -> None:  # type: ignore[misc]  # Ray awaits it
         """Load the model. What cannot be loaded is an error, which Ray shows as the state of the deployment."""
         host = ray.util.get_node_ip_address()
         self._key = make_key()  # Ray tells it to the fronts: who else reaches the port has none

@@ -35,7 +35,9 @@ _SOCKET = "front.sock"
 class Front:
     """One replica. Ray calls all of its methods."""
 
-    async def __init__(self, config: Config, keys: Sequence[str], engines: Mapping[str, DeploymentHandle[Any]]) -> None:
+    async def __init__(  # type: ignore[misc]  # Ray awaits it
+        self, config: Config, keys: Sequence[str], engines: Mapping[str, DeploymentHandle[Any]]
+    ) -> None:
         """Listen. Engines may come later: requests wait for them."""
         self._log = log_of(config.server, (*keys, *config.secrets))
         self._log.start()

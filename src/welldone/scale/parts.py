@@ -27,7 +27,7 @@ def deployment_name(model: str, number: int) -> str:
 
 
 def engine_config(config: Config, model: ModelSettings) -> Config:
-    """The settings of a server with this model alone. Who asks it are the fronts: limits and keys of clients are theirs."""
+    """The settings of a server with this model alone. Fronts ask it: limits and keys of clients are theirs."""
     alone = dataclasses.replace(model, preload=True, idle_unload_s=0.0)
     defaults = ServeSettings()
     server = dataclasses.replace(

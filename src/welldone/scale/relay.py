@@ -5,15 +5,11 @@ all of its own limits hold: this only carries.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from welldone.net.outbound import Address, Exchange, OutboundError
-
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
+from welldone.scale.asgi import Application, Message, Receive, Send
 
 _AHEAD_BYTES = 2**16  # of a reply that Ray has not taken yet: then the server's stream is congested, as any other
 _HOP = frozenset(
@@ -21,8 +17,8 @@ _HOP = frozenset(
     | {b"transfer-encoding", b"upgrade"}
 )
 """Headers that are about one connection, or that are written anew."""
-_OURS = frozenset({"connection", "keep-alive", "transfer-encoding"})
-"""Of the reply; Ray's proxy frames it itself."""
+_OURS = frozenset({"connection", "date", "keep-alive", "server", "transfer-encoding", "x-request-id"})
+"""Of the reply. Ray's proxy frames it itself, and says these itself: the request's id is the one that it has made."""
 
 
 class _Way:
@@ -37,7 +33,7 @@ def lead_to(path: Path, *, limit_bytes: int) -> None:
     _Way.path, _Way.limit_bytes = path, limit_bytes
 
 
-def build() -> Callable[[Message, Receive, Send], Awaitable[None]]:
+def build() -> Application:
     """The application; Ray asks for it in each replica."""
     return _app
 

@@ -77,11 +77,20 @@ async def _count_chat(backend: Remote, chat: Json) -> int:
     if way is None:
         raise ApiError(404, "Tokens cannot be counted here: the upstream has no way to do so.", code="not_supported")
     if kind == "vllm":
-        if any(isinstance(one.get("content"), list) for one in chat["messages"]):  # texts are never parts here
-            raise invalid("Tokens of pictures cannot be counted: the upstream has no way to do so.", param="messages")
-        chat = {name: chat[name] for name in _SHOWN if name in chat}
+        chat = for_vllm(chat)
     found: int = (await _count(backend, way, chat))[way.field]
     return found
+
+
+def for_vllm(chat: Json) -> Json:
+    """What vLLM's `/tokenize` is told of a chat; its reply has `count`.
+
+    Raises:
+        ApiError: there are pictures in it.
+    """
+    if any(isinstance(one.get("content"), list) for one in chat["messages"]):  # texts are never parts here
+        raise invalid("Tokens of pictures cannot be counted: the server has no way to do so.", param="messages")
+    return {name: chat[name] for name in _SHOWN if name in chat}
 
 
 async def count_native(backend: Remote, endpoint: Endpoint, body: Json, headers: Mapping[str, str]) -> Json:

@@ -50,11 +50,9 @@ def read_scale(tables: ScaleTables, models: Collection[str], where: str) -> Scal
     engines = {
         name: EngineScale(**build(ENGINE_FIELDS, [own, tables.engine], {})) for name, own in tables.engines.items()
     }
-    for place, one in [
-        ("front", front),
-        ("engine", engine),
-        *((f"engines.{name}", one) for name, one in engines.items()),
-    ]:
+    bounded: list[tuple[str, FrontScale | EngineScale]] = [("front", front), ("engine", engine)]
+    bounded += [(f"engines.{name}", one) for name, one in engines.items()]
+    for place, one in bounded:
         if one.min_replicas > one.max_replicas:
             raise SettingsError(f"{where}.{place}: min_replicas is more than max_replicas")
     return ScaleSettings(**build(SCALE_FIELDS, [tables.scale], {}), front=front, engine=engine, engines=engines)

@@ -276,7 +276,7 @@ class Config:
     """What a name that clients say stands for: `model@upstream`, one or several."""
     keys: tuple[KeySettings, ...] = ()
     limits: LimitsSettings = LimitsSettings()
-    scale: ScaleSettings = ScaleSettings()
+    scale: ScaleSettings = field(default_factory=ScaleSettings)
     notes: tuple[str, ...] = ()
     """What the user should know about it, a line each."""
     places: Mapping[str, str] = field(default_factory=dict)

@@ -15,6 +15,7 @@ from welldone.net.inbound import Reply
 from welldone.net.outbound import Fetched, OutboundError, fetch
 from welldone.serve.admission import Gate
 from welldone.serve.app import Ask, json_reply
+from welldone.serve.counting import for_vllm
 from welldone.serve.errors import ApiError
 from welldone.serve.refusals import died, from_engine, from_reply, too_long
 from welldone.serve.requests import Request, read_chat, read_detokenize, read_embeddings, read_rerank, read_tokenize
@@ -96,8 +97,11 @@ class Vectors:
         model = self._model(ask, body)
         await self._loaded(model)
         request = read_tokenize(body, model.settings, model.abilities)
+        asked = request.parts[0]
+        if model.settings.command:  # in vLLM's words too: each server passes over those of the other
+            asked |= {"prompt": asked["content"], "add_special_tokens": asked.get("add_special", False)}
         async with self._counting:
-            tokens = _list(await self._fetch(model, "/tokenize", request.parts[0]), "tokens")
+            tokens = _list(await self._fetch(model, "/tokenize", asked), "tokens")
         length = model.abilities.context if model.abilities is not None else 0
         return json_reply({"tokens": tokens, "count": len(tokens), "max_model_len": length})
 
@@ -107,7 +111,8 @@ class Vectors:
         await self._loaded(model)
         request = read_detokenize(body, model.settings, model.abilities)
         async with self._counting:
-            text = (await self._fetch(model, "/detokenize", request.parts[0])).get("content")
+            reply = await self._fetch(model, "/detokenize", request.parts[0])
+        text = reply.get("content", reply.get("prompt"))  # the latter is vLLM's
         return json_reply({"content": text, "prompt": text})
 
     async def count_chat(self, model: Model, body: Json) -> int:
@@ -116,10 +121,19 @@ class Vectors:
         request = read_chat(body, model.settings, model.abilities)
         with model.using():
             async with self._counting:
-                found = (await self._fetch(model, _COUNT, request.parts[0], "messages")).get("input_tokens")
+                found = await self._count_any(model, request.parts[0])
         if not isinstance(found, int):
             raise ApiError(502, "The engine sent what cannot be read.", code="engine_error")
         return found
+
+    async def _count_any(self, model: Model, chat: Json) -> object:
+        """As llama.cpp counts, or vLLM where a command knows no such path."""
+        try:
+            return (await self._fetch(model, _COUNT, chat, "messages")).get("input_tokens")
+        except ApiError as error:
+            if error.status != 404 or not model.settings.command:
+                raise
+        return (await self._fetch(model, "/tokenize", for_vllm(chat), "messages")).get("count")
 
     async def _loaded(self, model: Model) -> None:
         try:
@@ -130,7 +144,7 @@ class Vectors:
     async def _check_length(self, model: Model, text: str | list[int] | tuple[str, str], size: int, param: str) -> None:
         """Refuse what does not fit; the engine would call it a fault of its own. No token is shorter than a byte."""
         limit = model.abilities.context if model.abilities is not None else 0
-        if not limit or size <= limit:
+        if not limit or size <= limit or model.settings.command:  # a command has its own way to count, and to refuse
             return
         count = size
         if not isinstance(text, list):
@@ -149,7 +163,8 @@ class Vectors:
 
     async def _fetch(self, model: Model, path: str, asked: Json, param: str = "input") -> Json:
         """The engine's reply."""
-        body = msgspec.json.encode({**asked, "model": model.name})
+        name = model.abilities.name if model.settings.command and model.abilities is not None else ""
+        body = msgspec.json.encode({**asked, "model": name or model.name})
         reply = await self._reply(model, path, body)
         if reply.status == 404 and model.settings.command:
             raise ApiError(404, "The engine of this model does not offer this.", code="not_found")

@@ -1,0 +1,221 @@
+"""`welldone scale`: the server on a Ray cluster."""
+
+import importlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol, cast
+
+from welldone.cli import banner, show
+from welldone.cli.exits import Exit, UsageError
+from welldone.cli.options import Parser
+from welldone.net.settings import Given, SettingsError
+from welldone.serve.config import read_config
+from welldone.serve.settings import Config
+
+DESCRIPTION = """\
+Run the server on a Ray cluster: fronts that speak to clients, and engines that each run a model,
+on as many machines as there are. Ray starts more of them when there are more streams.
+
+The settings stand in welldone.toml: models and keys as for welldone serve, and [scale] says how
+many replicas there may be and what each takes of a machine. Without a cluster one is started on
+this machine. Ctrl-C ends what runs; with --detach it goes on in the cluster."""
+
+EXAMPLES = """
+welldone scale
+welldone scale --config welldone.toml
+welldone scale --address 10.0.0.1:6379 --detach
+welldone scale --status
+welldone scale --stop
+serve run welldone.scale:app config=welldone.toml
+"""
+
+_LOOK_S = 1.0  # between two looks at what runs; Ray changes something every few seconds at most
+
+
+class _Group(Protocol):
+    """A deployment: see `scale/cluster.py`."""
+
+    name: str
+    status: str
+    running: int
+    coming: int
+    message: str
+
+
+class _View(Protocol):
+    """What runs."""
+
+    is_running: bool
+    is_failed: bool
+    groups: Sequence[_Group]
+    message: str
+
+
+class _Cluster(Protocol):
+    """What `scale/cluster.py` gives."""
+
+    ClusterError: type[Exception]
+
+    def connect(self, address: str | None) -> bool: ...
+    def leave(self) -> None: ...
+    def machines(self) -> tuple[int, dict[str, float]]: ...
+    def deploy(self, config: Config, keys: Sequence[str], name: str) -> None: ...
+    def view(self, name: str) -> _View | None: ...
+    def end(self, name: str) -> None: ...
+
+
+class _Wanted(NamedTuple):
+    """What the command line says."""
+
+    config: Path | None
+    address: str | None
+    name: str
+    detach: bool
+    status: bool
+    stop: bool
+
+
+def run(arguments: list[str]) -> Exit:
+    """Deploy, and stay until told to end."""
+    options = _parser().read(arguments)
+    wanted = _Wanted(**{name: getattr(options, name) for name in _Wanted._fields})
+    config = None if wanted.status or wanted.stop else _read(wanted.config)
+    # Ray is an extra: help, and what is wrong with a file, can be had without it.
+    cluster = cast("_Cluster", importlib.import_module("welldone.scale.cluster"))
+    try:
+        is_ours = cluster.connect(wanted.address)
+        try:
+            return _do(cluster, config, wanted, is_ours=is_ours)
+        finally:
+            cluster.leave()
+    except cluster.ClusterError as error:
+        show.note(str(error))
+        return Exit.UNREACHABLE
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def _do(cluster: _Cluster, config: Config | None, wanted: _Wanted, *, is_ours: bool) -> Exit:
+    if config is None:
+        if cluster.view(wanted.name) is None:
+            show.note(f"nothing runs under the name {show.name(wanted.name)}")
+            return Exit.FOUND
+        if wanted.stop:
+            cluster.end(wanted.name)
+        else:
+            for line in _table(cluster.view(wanted.name)):
+                show.line(line)
+        return Exit.RIGHT
+    if wanted.detach and is_ours:
+        raise UsageError(
+            "there is no Ray cluster that could go on without this command: start one with `ray start --head`"
+        )
+    count, has = cluster.machines()
+    machines = f"machines {count}, CPUs {has['CPU']:g}, GPUs {has['GPU']:g}"
+    show.hint(f"{'started' if is_ours else 'joined'} a Ray cluster: {machines}")
+    return _serve(cluster, config, wanted)
+
+
+def _serve(cluster: _Cluster, config: Config, wanted: _Wanted) -> Exit:
+    keys: Callable[[Config], list[str]] = importlib.import_module("welldone.scale.application").keys_of
+    known = keys(config)
+    for note in config.notes:
+        show.note(note)
+    end = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: end.set())
+    deploying = _Deploying(lambda: cluster.deploy(config, known, wanted.name))
+    news = _News()
+    while not end.is_set() and not deploying.is_done.wait(_LOOK_S):
+        news.tell(cluster.view(wanted.name))
+    if deploying.is_done.is_set():
+        if deploying.error is not None:
+            news.tell(cluster.view(wanted.name))
+            raise deploying.error
+        has_keys = bool(known or config.keys)
+        for line in banner.lines(config, config.server.port, has_keys=has_keys, made=None):
+            show.line(line)
+        show.flush()
+        if wanted.detach:
+            return Exit.RIGHT
+    while not end.wait(_LOOK_S):
+        news.tell(cluster.view(wanted.name))
+    show.hint("ending: running requests may finish")
+    cluster.end(wanted.name)
+    return Exit.RIGHT
+
+
+class _Deploying:
+    """Deploys in a thread, so that a person sees how far it is."""
+
+    def __init__(self, deploy: Callable[[], None]) -> None:
+        self.is_done = threading.Event()
+        self.error: BaseException | None = None
+        self._deploy = deploy
+        threading.Thread(target=self._run, name="deploy", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._deploy()
+        except BaseException as error:  # noqa: BLE001 - it is raised where somebody waits for it
+            self.error = error
+        self.is_done.set()
+
+
+class _News:
+    """Tells what has changed since it was last told."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, str] = {}
+
+    def tell(self, view: _View | None) -> None:
+        """What runs now."""
+        for group in () if view is None else view.groups:
+            said = _said(group)
+            if self._told.get(group.name) != said:
+                self._told[group.name] = said
+                show.note(f"{group.name}: {said}")
+
+
+def _said(group: _Group) -> str:
+    coming = f", {group.coming} that start or end" if group.coming else ""
+    is_wrong = "FAILED" in group.status or "UNHEALTHY" in group.status
+    why = f": {group.message.strip().splitlines()[-1]}" if is_wrong and group.message.strip() else ""
+    return f"{group.running} running{coming}{why}"
+
+
+def _table(view: _View | None) -> list[str]:
+    groups = () if view is None else view.groups
+    width = max((len(group.name) for group in groups), default=0)
+    return [f"{group.name:<{width}}  {group.status.lower():<10}  {_said(group)}" for group in groups]
+
+
+def _read(path: Path | None) -> Config:
+    given = {} if path is None else {"config": Given(str(path), "--config", Path.cwd())}
+    try:
+        config = read_config(given, os.environ, folder=Path.cwd())
+    except SettingsError as error:
+        raise UsageError(str(error)) from error
+    if config.server.workers > 1:
+        raise UsageError("workers are for one machine: on a cluster, [scale.front] says how many fronts there are")
+    if config.server.port == 0:
+        raise UsageError("a cluster needs a port that is known: choose one in [server]")
+    return config
+
+
+def _parser() -> Parser:
+    parser = Parser("scale", DESCRIPTION, EXAMPLES)
+    parser.add_argument("--config", metavar="FILE", type=Path, help="the settings [./welldone.toml if it is there]")
+    parser.add_argument(
+        "--address",
+        metavar="HOST:PORT",
+        help="the cluster; local: one that ends with this command [RAY_ADDRESS, the one of this machine, local]",
+    )
+    parser.add_argument("--name", metavar="NAME", default="welldone", help="what it is called there [welldone]")
+    parser.add_argument("--detach", action="store_true", help="leave it running in the cluster, and end")
+    parser.add_argument("--status", action="store_true", help="show what runs")
+    parser.add_argument("--stop", action="store_true", help="end what runs; running requests may finish")
+    return parser

@@ -1,0 +1,125 @@
+"""A Ray cluster as `welldone scale` uses it: found or started, with an application that is deployed, seen and ended."""
+
+import logging
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import ray
+from ray import serve
+from ray._private.services import find_gcs_addresses
+from ray.serve.config import HTTPOptions, ProxyLocation
+from ray.serve.schema import ApplicationStatus
+
+from welldone.scale.application import application
+from welldone.scale.proxy import CALLBACK, VARIABLE
+from welldone.serve.settings import Config
+
+_ENVIRONMENT = {
+    VARIABLE: CALLBACK,
+    "RAY_USAGE_STATS_ENABLED": "0",  # nobody is told of what runs here
+}
+"""Of a cluster that is started here."""
+
+_LOCAL = "local"
+"""The address of a cluster that is started here, as Ray has it."""
+
+_FAILED = (ApplicationStatus.DEPLOY_FAILED, ApplicationStatus.UNHEALTHY)
+
+
+class ClusterError(Exception):
+    """Something is wrong with the cluster; the message is for the user."""
+
+
+class Group(NamedTuple):
+    """One deployment: the fronts, or the engines of a model."""
+
+    name: str
+    status: str
+    running: int
+    coming: int
+    """Replicas that start, or end."""
+    message: str
+
+
+class View(NamedTuple):
+    """What runs."""
+
+    is_running: bool
+    is_failed: bool
+    groups: tuple[Group, ...]
+    message: str
+
+
+def connect(address: str | None) -> bool:
+    """Join the cluster at an address, or the one of this machine; if there is none, start one here. Whether it was.
+
+    Raises:
+        ClusterError: there is none at the address.
+    """
+    logging.getLogger("ray.serve").setLevel(logging.ERROR)  # what it says, we say in fewer words
+    if address is None and not os.environ.get("RAY_ADDRESS") and not find_gcs_addresses():
+        address = _LOCAL
+    if address != _LOCAL:
+        try:
+            ray.init(address=address or "auto", log_to_driver=False, logging_level="error")
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            at = address or os.environ.get("RAY_ADDRESS") or "the address that Ray found here"
+            raise ClusterError(f"no Ray cluster answers at {at}: {error}; `--address local` starts one here") from None
+        return False
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    ray.init(address=_LOCAL, log_to_driver=False, logging_level="error", include_dashboard=False)
+    return True
+
+
+def leave() -> None:
+    """Leave the cluster. One that was started here ends with that."""
+    ray.shutdown()
+
+
+def machines() -> tuple[int, dict[str, float]]:
+    """How many there are, and what they have together."""
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    resources = ray.cluster_resources()
+    return len(nodes), {name: resources.get(name, 0.0) for name in ("CPU", "GPU")}
+
+
+def deploy(config: Config, keys: Sequence[str], name: str) -> None:
+    """Run the application under this name, or change the one that runs. Returns when it does.
+
+    Raises:
+        ClusterError: it does not run; the message says why, as far as Ray knows.
+    """
+    server = config.server
+    serve.start(
+        proxy_location=ProxyLocation.EveryNode,
+        http_options=HTTPOptions(
+            host=server.host,
+            port=server.port,
+            ssl_certfile=None if server.ssl_cert_file is None else str(server.ssl_cert_file),
+            ssl_keyfile=None if server.ssl_key_file is None else str(server.ssl_key_file),
+        ),
+    )
+    try:
+        serve.run(application(config, keys), name=name, route_prefix="/")
+    except RuntimeError as error:
+        raise ClusterError(str(error)) from None
+
+
+def view(name: str) -> View | None:
+    """What runs under this name; None: nothing."""
+    found = serve.status().applications.get(name)
+    if found is None:
+        return None
+    groups = []
+    for deployment, one in found.deployments.items():
+        states = {str(getattr(state, "value", state)): count for state, count in one.replica_states.items()}
+        running = states.get("RUNNING", 0)
+        groups.append(Group(deployment, one.status.value, running, sum(states.values()) - running, one.message))
+    return View(found.status is ApplicationStatus.RUNNING, found.status in _FAILED, tuple(groups), found.message)
+
+
+def end(name: str) -> None:
+    """End what runs under this name. Returns when what was running has finished, or its time was over."""
+    serve.delete(name)

@@ -1,0 +1,51 @@
+"""The page about vLLM: its configurations can be read, its numbers are those that were kept, its links lead on."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tools import server_page
+from tools.server_page import Checked
+from welldone.engines.names import problems
+from welldone.serve.config import read_config
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs" / "vllm.md").read_text("utf-8")
+BLOCKS = re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.partition("\n")[0])
+def test_each_configuration_can_be_read(block: str, tmp_path: Path) -> None:
+    (tmp_path / "welldone.toml").write_text(block)
+    config = read_config({}, {"VLLM_KEY": "sk-a-key-of-the-test"}, folder=tmp_path)
+    assert config.models or config.upstreams
+    assert not config.notes
+    assert not problems(config.routes, config.upstreams, [model.name for model in config.models])
+    for model in config.models:
+        assert model.command[:2] == ("vllm", "serve")
+        assert model.command[model.command.index("--uds") + 1] == "{socket}"
+
+
+def test_there_is_one_for_each_case() -> None:
+    assert len(BLOCKS) == 7
+
+
+def test_the_numbers_are_those_that_were_heard() -> None:
+    (page,) = (page for page in server_page.stored(ROOT / "docs" / "servers") if page.title.startswith("vLLM"))
+    heard = []
+    for endpoint in ("chat", "responses", "messages"):
+        result = page.results[endpoint]
+        assert isinstance(result, Checked)
+        heard += [len(result.broken), sum(one.severity == "breaks" for one in result.broken)]
+    pattern = (
+        r"(\d+) rules broken in chat, (\d+)\s+of them .*?; (\d+) \((\d+)\) in Responses, (\d+) \((\d+)\) in Messages"
+    )
+    found = re.search(pattern, TEXT, re.DOTALL)
+    assert found is not None
+    assert [int(number) for number in found.groups()] == heard
+
+
+def test_what_it_names_is_there() -> None:
+    for target in re.findall(r"\]\((?!http)([^)#]+)", TEXT):
+        assert (ROOT / "docs" / target).exists(), target

