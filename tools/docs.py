@@ -29,7 +29,8 @@ from welldone.wire.automaton import ChoiceTable
 from welldone.wire.faults import Fault, Hearing, Severity
 from welldone.wire.faults.catalogue import ALL
 
-import server_page  # isort: skip  # a neighbour: a script's own folder is on the path
+import capacity  # isort: skip  # a neighbour: a script's own folder is on the path
+import server_page  # isort: skip
 
 DOCS = Path(__file__).parent.parent / "docs"
 ROW, END_OF_ROW = "<!-- row -->", "<!-- /row -->"
@@ -80,6 +81,7 @@ def _documents() -> dict[Path, str]:
     documents[DOCS / "settings.md"] = _settings()
     documents[DOCS / "requests.md"] = _requests()
     documents[DOCS / "servers.md"] = server_page.draw(server_page.stored(DOCS / "servers"))
+    documents[DOCS / "scaling.md"] = capacity.draw((DOCS / "scaling.md").read_text("utf-8"))
     documents[DOCS / "openapi.json"] = json.dumps(openapi.whole(), indent=2) + "\n"
     documents[DOCS / "bench-report.schema.json"] = json.dumps(bench_data.schema(), indent=2) + "\n"
     documents[DOCS / "check-report.schema.json"] = json.dumps(data.schema(), indent=2) + "\n"

@@ -2,19 +2,20 @@
 
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
-import tempfile
+import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.live.faults import LINUX, Child
+from tests.live.faults import LINUX, Child, children
 from tests.live.raw import CHAT, Line, ask, judged
-from tests.live.server import LIMIT_S, Running, serving
+from tests.live.server import LIMIT_S, Lines, Running, serving
 
 pytestmark = LINUX
 
@@ -91,20 +92,34 @@ def test_an_end_while_it_starts_leaves_nothing_of_it(gate: Gate, number: signal.
     assert code == (-signal.SIGKILL if number is signal.SIGKILL else 0)
 
 
+def test_its_workers_end_also_where_only_the_program_around_it_is_killed(gate: Gate) -> None:
+    with loading(gate) as (server, processes):
+        (launcher,) = children(server.process.pid)
+        os.kill(launcher, signal.SIGKILL)
+        for process in processes:
+            process.wait()
+        assert server.process.wait(LIMIT_S) == 3  # to try again would only cost the machine its memory once more
+
+
 def test_a_terminal_shows_what_it_is_doing(gate: Gate, tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     words = [sys.executable, "-m", "welldone", "serve", "--port", "0", "--config", str(gate.config)]
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
-    with tempfile.TemporaryFile() as out:
-        process = subprocess.Popen(words, stdout=out, stderr=theirs, cwd=tmp_path, env=environment)
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=theirs, cwd=tmp_path, env=environment, text=True)
     os.close(theirs)
     try:
+        assert process.stdout is not None
+        root = Lines(process.stdout).wait(r"on (http://\S+)/v1$")[1]
         seen = _until(ours, b"big is loading, ", b"30%")
         assert b"s: Loading weights:  30%|###" in seen
+        urllib.request.urlopen(f"{root}/v1/models", timeout=LIMIT_S).close()
+        # A line of the log takes the place of that line, which then comes again below.
+        seen = _until(ours, b"path=/v1/models", b"big is loading, ")
+        assert re.search(
+            rb"\r\x1b\[K2[^\x1b]+ request [^\x1b]+path=/v1/models[^\x1b]+\r\n\r\x1b\[Kbig is loading", seen
+        )
         gate.say("go")
-        # The log takes the place of the line, which does not come again.
-        seen = _until(ours, b"model is ready", b"\n")
-        assert seen[: seen.index(b"model is ready")].rpartition(b"\r\x1b[K")[2].startswith(b"2")
+        _until(ours, b"model is ready", b"\n")
         process.terminate()
         assert process.wait(LIMIT_S) == 0
         assert b"is loading" not in _rest(ours)

@@ -5,6 +5,7 @@ Ray's proxy, and engines are on the others: a node can die without taking a fron
 """
 
 import os
+import queue
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,8 +17,9 @@ import ray
 from ray import serve
 from ray.cluster_utils import Cluster
 
-from tests.live.server import LIMIT_S, Running
-from welldone.scale import app
+from tests.live.server import LIMIT_S
+from tests.scale.load import Reached
+from welldone.scale import app, who
 
 NAME = "welldone"
 """Of the application."""
@@ -30,15 +32,13 @@ _LOOK_S = 0.1
 _QUICK = {"health_check_initial_delay_ms": 500, "health_check_period_ms": 500, "health_check_failure_threshold": 2}
 
 
-class OnRay(Running):
+class OnRay(Reached):
     """The cluster, as a client meets it and as an operator does."""
 
     def __init__(self, cluster: Cluster, port: int, folder: Path) -> None:
+        super().__init__(port)
         self._cluster = cluster
         self.folder = folder
-        self.key = None
-        self.model = ""
-        self.url = f"http://127.0.0.1:{port}/v1"
         self._nodes: dict[int, Any] = {}
         """All but the head, by the process that speaks for a node."""
 
@@ -57,7 +57,7 @@ class OnRay(Running):
 
     def kill_node(self, node: int) -> None:
         """Pull its plug: no process of it can say a last word."""
-        doomed = [pid for pid, above in parents().items() if node in ancestors(pid, above)]
+        doomed = [pid for pid in parents() if node in ancestors(pid)]
         for pid in doomed:
             with suppress(ProcessLookupError):
                 os.kill(pid, 9)
@@ -70,16 +70,43 @@ class OnRay(Running):
         serve.run(app({"config": str(file)}), name=NAME, route_prefix="/")
         self.key, self.model = key, model
 
+    def delete(self) -> None:
+        """End it, and wait until it has ended."""
+        serve.delete(NAME)
+
     def running(self, deployment: str) -> int:
         """How many replicas there are that run."""
         found = serve.status().applications[NAME].deployments[deployment]
         return sum(count for state, count in found.replica_states.items() if str(state) == "RUNNING")
+
+    def place(self, deployment: str) -> Mapping[str, Any]:
+        """What one of its replicas has told the fronts of itself."""
+        heard: queue.Queue[who.Found] = queue.Queue()
+        who.listen(deployment, heard.put)
+        serve.get_deployment_handle(deployment, NAME).hello.remote().result(timeout_s=LIMIT_S)
+        return next(iter(heard.get(timeout=LIMIT_S).values()))
 
     def replicas(self, deployment: str) -> list[int]:
         """The processes of its replicas."""
         title = f"ray::ServeReplica:{NAME}:{deployment}"
         mine = set(self._raylets())
         return [pid for pid, above in parents().items() if above in mine and command_of(pid).startswith(title)]
+
+    def busiest(self, deployment: str) -> int:
+        """The replica with the most connections."""
+        return max(self.replicas(deployment), key=lambda pid: len(list(Path(f"/proc/{pid}/fd").iterdir())))
+
+    def replica_of(self, pid: int, deployment: str) -> int:
+        """The replica whose child a process is."""
+        (found,) = set(ancestors(pid)) & set(self.replicas(deployment))
+        return found
+
+    def until(self, what: Callable[[], bool], says: str) -> None:
+        """Look until it is so: Ray tells nobody when it has done something."""
+        end = time.monotonic() + LIMIT_S
+        while not what():
+            assert time.monotonic() < end, f"never came: {says}; {serve.status()}"
+            time.sleep(_LOOK_S)
 
     def logs(self) -> Iterator[Path]:
         """All that Ray wrote."""
@@ -119,14 +146,6 @@ def clustered(folder: Path) -> Iterator[OnRay]:
         cluster.shutdown()
 
 
-def until(what: Callable[[], bool], says: str) -> None:
-    """Look until it is so: Ray tells nobody when it has done something."""
-    end = time.monotonic() + LIMIT_S
-    while not what():
-        assert time.monotonic() < end, f"never came: {says}"
-        time.sleep(_LOOK_S)
-
-
 def parents() -> Mapping[int, int]:
     """Every process, and who is above it."""
     found = {}
@@ -137,10 +156,10 @@ def parents() -> Mapping[int, int]:
     return found
 
 
-def ancestors(pid: int, above: int | None = None) -> list[int]:
+def ancestors(pid: int) -> list[int]:
     """A process and all above it."""
-    known = dict(parents())
-    found = [pid] if above is None else [pid, above]
+    known = parents()
+    found = [pid]
     while found[-1] in known:
         found.append(known[found[-1]])
     return found

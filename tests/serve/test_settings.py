@@ -205,6 +205,12 @@ def test_a_command_may_be_the_engine(read: Read) -> None:
     assert "canary" not in repr(model)
 
 
+def test_a_command_may_have_more_places_than_llama_cpp(read: Read) -> None:
+    (model,) = read("", '[models.v]\ncommand = ["vllm", "--port", "{port}"]\nparallel = 1024').models
+    assert model.slots == 1024
+    assert "llama.cpp has 256 slots at most" in _mistake(read, "-np 257", "")
+
+
 def test_a_name_given_by_flag_wins_over_that_of_the_table(read: Read) -> None:
     (model,) = read("--alias new,n", "[models.old]\nfile='default'\naliases=['o']").models
     assert (model.name, model.aliases) == ("new", ("n",))

@@ -11,11 +11,23 @@ import subprocess
 import sys
 import time
 import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.live.faults import LINUX, Child, begin, broken_off, command_line, descendants, leave, metric
+from tests.live.faults import (
+    LINUX,
+    RESTARTS,
+    Child,
+    begin,
+    broken_off,
+    children,
+    command_line,
+    descendants,
+    leave,
+    metric,
+)
 from tests.live.raw import LIMIT_S, STREAM, ask, chat, complete, judged
 from tests.live.server import KEY, Running, serving
 from tests.vllm.conftest import await_ready, vllm
@@ -125,17 +137,21 @@ def test_one_vllm_as_two_upstreams_is_right_too(server: Running, tmp_path: Path)
         assert {'upstream="one"', 'upstream="two"'} <= set(re.findall(r'upstream="\w+"', page))
 
 
-def test_a_vllm_that_dies_ends_its_streams_with_an_error_and_comes_back(server: Running) -> None:
-    seen = len(server.log.all)
-    with begin(server, "Count to 500.", max_tokens=LONG, ignore_eos=True) as line:
+@pytest.mark.parametrize("who", ["core", "launcher"])
+def test_a_vllm_that_dies_ends_its_streams_with_an_error_and_comes_back(server: Running, who: str) -> None:
+    seen, restarts = len(server.log.all), metric(server, RESTARTS)
+    with ExitStack() as stack:
+        left = [stack.enter_context(Child(pid)) for pid in descendants(server.process.pid)]
+        line = stack.enter_context(begin(server, "Count to 500.", max_tokens=LONG, ignore_eos=True))
         line.wait(rb'"content":"[^"]')
-        with Child(_pid(server, "VLLM::EngineCore")) as core:
-            core.kill()
-            error = broken_off(line.reply())
-    assert error["type"] in ("server_error", "InternalServerError")
+        (launcher,) = children(server.process.pid)
+        os.kill(launcher if who == "launcher" else _pid(server, "VLLM::EngineCore"), signal.SIGKILL)
+        assert broken_off(line.reply())["type"] in ("server_error", "InternalServerError")
+        for process in left:
+            process.wait()
     await_ready(server, seen)
     assert chat(server, "Are you back?", max_tokens=4, stream=True).text
-    assert metric(server, "welldone_engine_restarts_total") == 1
+    assert metric(server, RESTARTS) == restarts + 1
 
 
 def test_a_stream_that_runs_is_finished_before_the_end(server: Running) -> None:

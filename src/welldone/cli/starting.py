@@ -95,7 +95,7 @@ class Starting:
                 log.event(logging.INFO, "model is loading", fields)
 
     def _gist(self, model: Model) -> str:
-        return self._redactor.line_of(bare(model.says), _LETTERS) or "it says nothing"
+        return self._redactor.line_of(bare(model.says).strip(), _LETTERS) or "it says nothing"
 
 
 def _spelled(seconds: float) -> str:

@@ -2,9 +2,11 @@
 
 The command runs in a process group of its own. SIGTERM is handed on to the group. When standard input ends (the parent
 has had enough, or is gone) the group is killed; also when the command itself is done, so that no worker of it is left.
-There is one thread here, so that a fork is safe.
+Where this program is killed itself, a guard does that: a fork that waits for nothing else. There is one thread here, so
+that a fork is safe.
 """
 
+import contextlib
 import os
 import select
 import signal
@@ -21,8 +23,11 @@ def run(parent: int, command: list[str]) -> int:
     news = _listen_to_signals()
     signal_at_parents_death(signal.SIGTERM, parent)
     pid = _spawn(command)
+    rope = _post_guard(pid)
     code = _wait(pid, news)
     _signal_group(pid, signal.SIGKILL)
+    with contextlib.suppress(BrokenPipeError):  # somebody has ended the guard
+        os.write(rope, b"done")
     if code is None:
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     return code if code >= 0 else 128 - code
@@ -54,6 +59,22 @@ def _spawn(command: list[str]) -> int:
     except OSError as error:
         os.write(2, f"{command[0]}: {error.strerror}\n".encode())
     os._exit(CANNOT_RUN)
+
+
+def _post_guard(pid: int) -> int:
+    """A process that kills the group when we are gone, unless it was told that this is done; where to tell it."""
+    end, rope = os.pipe()
+    if os.fork():
+        os.close(end)
+        return rope
+    os.close(rope)
+    os.setsid()
+    signal.set_wakeup_fd(-1)  # what it is sent is not for us
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    if not os.read(end, 4):
+        _signal_group(pid, signal.SIGKILL)
+    os._exit(0)
 
 
 def _wait(pid: int, news: int) -> int | None:

@@ -24,6 +24,7 @@ _KINDS = {
     "vllm": "vllm",
     "llamacpp": "llamacpp",
     "sglang": "sglang",
+    "welldone": "welldone",
     "library": "ollama",
     "openai": "openai",
     "openai-internal": "openai",

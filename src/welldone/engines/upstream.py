@@ -18,6 +18,9 @@ COOL_LIMIT_S = 60.0
 _REFUSED, _TOO_MANY = (401, 403), 429
 _NO_LIST = "is the path of its URL right? Where it has no list, models = names them"
 
+_OURS = "llamacpp"
+"""What an engine of a cluster is asked for as: as one of this machine is, so that it answers the same."""
+
 _NATIVE = {"vllm", "sglang", "openai"}
 """Servers that make several choices themselves, and well."""
 
@@ -49,7 +52,7 @@ class Upstream:
         """Whether nobody is at this place of a cluster."""
         self.is_healthy = not self.is_vacant
         self.cooling_until = 0.0
-        self.kind = _kind_by_host(self.address.host)
+        self.kind = _OURS if settings.is_place else _kind_by_host(self.address.host)
         self._clock = clock
         self._on_change = on_change
         self._failed_looks = 0
@@ -77,7 +80,7 @@ class Upstream:
         """What nobody else may ever see."""
         # A header may say `Bearer` before its secret.
         words = (word for value in self.settings.headers.values() for word in (value, *value.split()))
-        return (self.settings.key or "", *words)
+        return (self.address.key or "", *words)
 
     @property
     def makes_choices(self) -> bool:
@@ -145,7 +148,8 @@ class Upstream:
         found = read_models(reply.body, self.secrets) if reply.status == 200 else None
         if found is not None:
             self._models = {model.id: model for model in found}
-            self.kind = _kind_by_host(self.address.host) or kind_of(found) or self.kind
+            if not self.settings.is_place:
+                self.kind = _kind_by_host(self.address.host) or kind_of(found) or self.kind
         self._unlisted = self._trouble_with(reply, found)
         self._tell_if_not(before)
 

@@ -18,12 +18,12 @@ _SLUG = re.compile(r"[^A-Za-z0-9]+")
 
 def place_name(model: str, number: int) -> str:
     """What a place of a model's replica is called in logs, counts and on the page."""
-    return f"{_SLUG.sub('-', model).strip('-') or 'model'}-{number}"
+    return f"{model}/{number}"  # no upstream of the user's has a `/` in its name
 
 
 def deployment_name(model: str, number: int) -> str:
     """What Ray calls the engines of a model; Ray allows less than we do, so the number keeps names apart."""
-    return place_name(f"engine-{model}", number)
+    return f"engine-{_SLUG.sub('-', model).strip('-') or 'model'}-{number}"
 
 
 def engine_config(config: Config, model: ModelSettings) -> Config:

@@ -1,15 +1,16 @@
 """How many replicas there should be: as many as the streams need."""
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ray.serve.config import AutoscalingContext
+if TYPE_CHECKING:
+    from ray.serve.config import AutoscalingContext
 
 STREAMS = "streams"
 """What an engine counts: answers that are given or wait."""
 
 
-def by_streams(context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
+def by_streams(context: "AutoscalingContext") -> tuple[int, dict[str, Any]]:
     """Each replica has about as many streams as it should. Ray adds the bounds and the delays."""
     counted = (context.aggregated_metrics or {}).get(STREAMS, {})
     streams = sum(counted.values())

@@ -205,7 +205,7 @@ class RemoteSeat:
         wanted = upstream.settings
         self.upstream: Upstream | None = upstream
         self._upstream = upstream
-        self.address = upstream.address
+        self._asked_at = self.address = upstream.address
         self.send = send
         self.name = upstream.name
         self.base = ""  # the address has it
@@ -221,8 +221,11 @@ class RemoteSeat:
         return trouble.is_stale
 
     def report(self, trouble: Trouble | None) -> None:
-        """What the breaker and the counts hear."""
+        """What the breaker and the counts hear. Who has come to a place since is not to blame for who was there."""
         self._has_reported = True
+        if self._upstream.address is not self._asked_at:
+            self._on_report(self._upstream, trouble)
+            return
         if trouble is None or not trouble.is_fault:
             self._upstream.breaker.succeeded()
         elif not trouble.is_stale:

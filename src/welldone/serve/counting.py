@@ -39,6 +39,7 @@ _NATIVE = {
 _WAYS = {
     "vllm": Way("/tokenize", "count", is_root=True),
     "llamacpp": Way("/chat/completions/input_tokens", "input_tokens"),
+    "welldone": Way("/chat/completions/input_tokens", "input_tokens"),
 }
 
 
@@ -86,9 +87,12 @@ def for_vllm(chat: Json) -> Json:
     """What vLLM's `/tokenize` is told of a chat; its reply has `count`.
 
     Raises:
-        ApiError: there are pictures in it.
+        ApiError: there are pictures in it, or it is no chat.
     """
-    if any(isinstance(one.get("content"), list) for one in chat["messages"]):  # texts are never parts here
+    messages = chat.get("messages")
+    if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
+        raise invalid("'messages' must be a list of objects.", param="messages")
+    if any(isinstance(one.get("content"), list) for one in messages):  # texts are never parts here
         raise invalid("Tokens of pictures cannot be counted: the server has no way to do so.", param="messages")
     return {name: chat[name] for name in _SHOWN if name in chat}
 

@@ -35,6 +35,7 @@ from welldone.serve.page.loading import Loading
 from welldone.serve.page.state import StateApi
 from welldone.serve.passing import WAYS, LocalAction, Passing
 from welldone.serve.recording import Recorder
+from welldone.serve.requests.foreign import without_routing
 from welldone.serve.responses import ResponsesApi
 from welldone.serve.settings import ServeSettings
 from welldone.serve.siblings import Siblings
@@ -101,7 +102,7 @@ class Routes:
             on_report=self._reported,
         )
         self._vectors = Vectors(settings, self._local, self._gates, spend=self._spend)
-        count = counter(self._vectors.count_chat)
+        self._count = count = counter(self._vectors.count_chat)
         self._responses = ResponsesApi(settings, self._targets, self._generator, _store(settings), count=count, now=now)
         self._messages = MessagesApi(settings, self._targets, self._generator, count)
         self._ollama = OllamaApi(self._targets, self._generator, listed=self._listed, now=now)
@@ -205,6 +206,7 @@ class Routes:
         rerank = self._counted("/rerank", vectors.rerank)
         paths = {
             "/chat/completions": asked("chat", self._chat),
+            "/chat/completions/input_tokens": self._hurried(asked("chat", self._input_tokens)),
             "/completions": asked("completions", self._completions),
             "/embeddings": self._counted("/embeddings", vectors.embed),
             "/rerank": rerank,
@@ -250,6 +252,12 @@ class Routes:
 
     async def _chat(self, ask: Ask) -> Reply | None:
         return await self._generate(ask, Endpoint.CHAT)
+
+    async def _input_tokens(self, ask: Ask) -> Reply:
+        """llama.cpp's way to count a chat: what usage would say of its prompt."""
+        body = await self._generator.body(ask)
+        tokens = await self._count(self._targets.find(ask, body.get("model")), without_routing(body))
+        return json_reply({"object": "response.input_tokens", "input_tokens": tokens})
 
     async def _completions(self, ask: Ask) -> Reply | None:
         return await self._generate(ask, Endpoint.COMPLETIONS)

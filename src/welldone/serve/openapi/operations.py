@@ -44,6 +44,9 @@ _ONE = Operation("A model", _MODEL)
 
 OPERATIONS: dict[str, dict[str, Operation]] = {
     "/chat/completions": {"POST": Operation("A chat", _streamed("ChatCompletion"), ref("ChatRequest"))},
+    "/chat/completions/input_tokens": {
+        "POST": Operation("The tokens of a chat's prompt", _json("ResponseTokens"), ref("ChatRequest"))
+    },
     "/completions": {
         "POST": Operation("Text that goes on from a prompt", _streamed("Completion"), ref("CompletionRequest"))
     },
