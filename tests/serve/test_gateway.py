@@ -353,8 +353,9 @@ def test_the_folder_for_records_is_made_for_its_owner_alone(read: Read, tmp_path
 
 
 def test_what_the_page_of_the_gateway_shows_is_right(read: Read) -> None:
-    (shown,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "gateway.md").read_text("utf-8"), re.DOTALL)
-    config = read("", shown, CLOUD_KEY=KEY, CI_KEY=f"{KEY}-ci")
+    shown = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "gateway.md").read_text("utf-8"), re.DOTALL)
+    config = read("", "\n".join(shown), CLOUD_KEY=KEY, CI_KEY=f"{KEY}-ci", REDIS_URL="redis://host:6379/0")
+    assert config.limits.store == "redis://host:6379/0"
     checks.check_routes(config)
     assert [upstream.name for upstream in config.upstreams] == ["lab", "cloud"]
     assert config.routes["*"] == ("qwen-7b@lab",)
