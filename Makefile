@@ -13,6 +13,7 @@ DEV_READY := $(VENV)/.dev-ready
 CLIENTS := .venv-clients
 PEERS := .venv-bench
 SERVERS := .venv-servers
+RAY := .venv-ray
 WEB := tests/web
 IS_NEW_ENOUGH := -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
 COVERED := --include='*/welldone/wire/*,*/welldone/rules/*'
@@ -23,7 +24,7 @@ LOCK := $(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-
 LOCK_CPU = $(filter-out --universal,$(LOCK)) --python-platform x86_64-manylinux_2_28
 GPU_ONLY := $(addprefix --no-emit-package ,torchvision torchaudio torchcodec triton)
 
-.PHONY: help serve test test-vllm clients matrix coverage check lint types contracts audit docs docs-check format bench bench-serve \
+.PHONY: help serve test test-scale test-vllm clients matrix coverage check lint types contracts audit docs docs-check format bench bench-serve \
 	bench-gateway bench-tool bench-page faults web-types shots servers lock lock-servers clean
 
 help: ## list these targets
@@ -34,6 +35,9 @@ serve: $(SERVE_READY) ## serve a model; ARGS="-m model.gguf --port 8080" goes to
 
 test: $(TEST_READY) ## run the tests; ARGS="-k name" goes to pytest, COVER=1 notes which branches ran
 	$(BIN)/python -m pytest $(if $(COVER),--cov --cov-report=) $(ARGS)
+
+test-scale: $(RAY)/.ready ## run the tests on a Ray cluster of three nodes; ARGS="-k name" goes to pytest
+	$(RAY)/bin/python -m pytest -m scale tests/scale $(ARGS)
 
 test-vllm: $(TEST_READY) ## start a real vLLM through `command`, on the CPU (x86-64, 3 GB, ten minutes at first)
 	$(BIN)/python tools/servers.py --only vllm --ready
@@ -110,6 +114,7 @@ lock: ## compile requirements/*.in anew (needs uv)
 	$(LOCK) --output-file requirements/litellm.txt requirements/litellm.in
 	$(LOCK) --output-file requirements/schemathesis.txt requirements/schemathesis.in
 	$(LOCK) --output-file requirements/bench.txt requirements/bench.in
+	$(LOCK) --output-file requirements/ray.txt requirements/ray.in
 
 lock-servers: ## compile requirements/servers-*.in and guidellm.in anew (needs uv, and in UV_FIND_LINKS or UV_INDEX PyTorch's CPU builds)
 	$(LOCK) --output-file requirements/servers-llama-cpp-python.txt requirements/servers-llama-cpp-python.in
@@ -118,7 +123,7 @@ lock-servers: ## compile requirements/servers-*.in and guidellm.in anew (needs u
 	$(LOCK_CPU) $(GPU_ONLY) --output-file requirements/guidellm.txt requirements/guidellm.in
 
 clean: ## remove what these commands made
-	rm -rf $(VENV) $(CLIENTS) $(PEERS) $(SERVERS) build dist htmlcov .coverage .coverage.*
+	rm -rf $(VENV) $(CLIENTS) $(PEERS) $(SERVERS) $(RAY) build dist htmlcov .coverage .coverage.*
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	rm -rf tests/oracle/node/node_modules $(WEB)/node_modules
 	find src tests tools benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
@@ -155,4 +160,10 @@ $(CLIENTS)/%/.ready: requirements/%.txt
 $(PEERS)/.ready: requirements/bench.txt
 	[ -x $(@D)/bin/python ] || $(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --require-hashes -r $<
+	touch $@
+
+$(RAY)/.ready: requirements/ray.txt pyproject.toml src/welldone/__init__.py
+	[ -x $(@D)/bin/python ] || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --require-hashes -r $<
+	$(@D)/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@

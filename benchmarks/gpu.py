@@ -24,8 +24,8 @@ from pathlib import Path
 from welldone import __version__
 
 from child import ChildError, started  # isort: skip  # neighbours: a script's own folder is on the path
-from figures import Bar, Row, number, row, throughput  # isort: skip
-from serve import Bench, BenchError, Options, count, counts, line  # isort: skip
+from figures import Bar, Row, Tally, number, row, throughput  # isort: skip
+from serve import Bench, BenchError, Options, count, counts, line, tallies  # isort: skip
 
 ROOT = Path(__file__).parent.parent
 NAME = "measured"
@@ -71,7 +71,7 @@ def engine(server: str, model: Path, slots: int, rest: Sequence[str]) -> list[st
     return [server, "-m", str(model), *places, *work, *rest]
 
 
-def measure(options: Options, command: list[str], model: str, bar: float) -> Report:
+def measure(options: Options, command: list[str], model: str, bar: float, limit_s: float) -> Report:
     """Start, warm up, measure, end.
 
     Raises:
@@ -83,10 +83,12 @@ def measure(options: Options, command: list[str], model: str, bar: float) -> Rep
         # A list of texts is written alike in JSON and TOML.
         config.write_text(f"[models.{NAME}]\ncommand = {json.dumps(command)}\nparallel = {options.slots}\n")
         with started("served.py", ["--config", str(config), "--port", "0"]) as server, started("load.py") as load:
+            told("the engine is ready", began)
             bench = Bench(options, server, load)
             bench.warm_up()
-            tallies = [bench.level(streams) for streams in options.streams]
-    levels = [(row(bare), row(ours)) for bare, ours in tallies]
+            told("warm", began)
+            measured = _rounds(bench, options, began, until=began + limit_s)
+    levels = [(row(bare), row(ours)) for bare, ours in measured]
     return Report(
         gpu=said("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader") or "none",
         engine=said(command[0], "--version"),
@@ -99,8 +101,30 @@ def measure(options: Options, command: list[str], model: str, bar: float) -> Rep
         seconds=time.monotonic() - began,
         rows=[figures for level in levels for figures in level],
         ratios=[throughput(bare, ours, bar) for bare, ours in levels],
-        troubles=sorted({trouble for level in tallies for tally in level for trouble in tally.failed}),
+        troubles=sorted({trouble for level in measured for tally in level for trouble in tally.failed}),
     )
+
+
+def _rounds(bench: Bench, options: Options, began: float, *, until: float) -> list[tuple[Tally, Tally]]:
+    """Rounds of all levels, again and again: when the time is over, each has as many, and there is a result."""
+    levels = [tallies(streams) for streams in options.streams]
+    longest = 0.0
+    for turn in range(options.rounds or 1):
+        if turn and time.monotonic() + longest > until:
+            break
+        start = time.monotonic()
+        for both in levels:
+            bench.turn(both, turn)
+            for figures in map(row, both):
+                rate = f"{figures.tokens_per_s:.1f} tokens/s so far, {figures.failed} failed"
+                told(f"round {turn + 1}, {figures.streams} streams, {figures.way}: {rate}", began)
+        longest = max(longest, time.monotonic() - start)
+    return levels
+
+
+def told(text: str, began: float) -> None:
+    """What is done, and when: what a run that is cut short has found is not lost."""
+    print(f"{time.monotonic() - began:6.1f} s  {text}", file=sys.stderr, flush=True)
 
 
 def said(*command: str) -> str:
@@ -176,6 +200,9 @@ def read_options() -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--streams", type=counts, default=[1, 16, 64], help="streams at once, by level [1,16,64]")
     parser.add_argument("--tokens", type=count, help="tokens of an answer [256, quick: 16]")
     parser.add_argument("--rounds", type=count, help="rounds of each way at a level [8, quick: 2]")
+    parser.add_argument(
+        "--limit", type=float, default=600.0, metavar="SECONDS", help="begin no round that may last beyond [600]"
+    )
     parser.add_argument("--bar", type=float, default=BAR, help="of the bare engine's tokens/s [%(default)s]")
     parser.add_argument("--report", type=Path, metavar="FILE", help="write all figures as JSON")
     return parser.parse_known_args()
@@ -196,7 +223,9 @@ def main() -> int:
     )
     try:
         with the_model(given) as model:
-            report = measure(options, engine(given.llama_server, model, options.slots, rest), model.name, given.bar)
+            report = measure(
+                options, engine(given.llama_server, model, options.slots, rest), model.name, given.bar, given.limit
+            )
     except (BenchError, ChildError) as error:
         print(error, file=sys.stderr)
         return 3

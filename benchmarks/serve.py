@@ -65,13 +65,17 @@ class Bench:
 
     def level(self, streams: int) -> tuple[Tally, Tally]:
         """Both ways with so many streams."""
-        bare, ours = Tally(way=BARE, streams=streams), Tally(way=OURS, streams=streams)
+        bare, ours = both = tallies(streams)
         rounds = self._options.rounds or ROUNDS.get(streams, 4)
         for turn in range(rounds):
             note(f"{streams} streams, round {turn + 1} of {rounds}")
-            for tally in (bare, ours) if turn % 2 == 0 else (ours, bare):
-                self._round(tally, max(self._options.answers, self._options.turns * streams))
+            self.turn(both, turn)
         return bare, ours
+
+    def turn(self, both: tuple[Tally, Tally], number: int) -> None:
+        """A round of each way, in an order that alternates."""
+        for tally in both if number % 2 == 0 else reversed(both):
+            self._round(tally, max(self._options.answers, self._options.turns * tally.streams))
 
     def _round(self, tally: Tally, answers: int) -> None:
         self._seed += 1
@@ -89,6 +93,11 @@ class Bench:
         before = self._server.ask(None, Cpu).seconds
         heard = self._load.ask(run, Heard)
         tally.add(heard, self._server.ask(None, Cpu).seconds - before)
+
+
+def tallies(streams: int) -> tuple[Tally, Tally]:
+    """Empty ones, of both ways."""
+    return Tally(way=BARE, streams=streams), Tally(way=OURS, streams=streams)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,6 +23,7 @@ from welldone.serve.config import ALL_FIELDS
 from welldone.serve.openapi import document as openapi
 from welldone.serve.requests import anthropic, responses
 from welldone.serve.requests.table import FIELDS, Use
+from welldone.serve.scale_config import ENGINE_FIELDS, FRONT_FIELDS, SCALE_FIELDS
 from welldone.serve.tables import DEFAULT_FIELDS, KEY_FIELDS, LIMITS_FIELDS, MODEL_FIELDS, UPSTREAM_FIELDS
 from welldone.wire import automaton
 from welldone.wire.automaton import ChoiceTable
@@ -261,6 +262,7 @@ The file is `welldone.toml` in the folder that the server is started in, or what
 | `[routes]` | names that clients say, and what is asked for them ([below](#routes)) |
 | `[keys.NAME]` | a key with rights of its own ([below](#a-key)) |
 | `[limits]` | where limits are counted ([several front ends](gateway.md#several-front-ends)) |
+| `[scale]` and its tables | a cluster, for `welldone scale` ([below](#a-cluster)) |
 
 Keys may be written with `-` for `_`. Relative paths are counted from the file, `~` is the user's home. What is a secret
 (keys, commands and their environment, headers) may be written `"env:NAME"`: it is then taken from that variable.
@@ -303,6 +305,22 @@ The keys of `[keys.NAME]`. Only `key` must be given. `NAME` stands in the log fo
 use all models, at the server's rates.
 """
 
+SCALE = """
+## A cluster
+
+How many replicas there are on a Ray cluster, and what each takes of a machine: [scaling.md](scaling.md) says how to
+choose. The keys of `[scale]`:
+"""
+
+FRONT = """
+The keys of `[scale.front]`, for those who speak to clients:
+"""
+
+ENGINE = """
+The keys of `[scale.engine]`, for those who run a model; `[scale.engines.NAME]` has the same for one model, and what it
+leaves out is as for all:
+"""
+
 
 def _settings() -> str:
     parts = [SETTINGS.strip()]
@@ -311,6 +329,8 @@ def _settings() -> str:
         parts += [_setting(field) for field in ALL_FIELDS if field.setting.group == group]
     parts += ["", UPSTREAM.strip(), "", *_keys_of(UPSTREAM_FIELDS), "", ROUTES.strip()]
     parts += ["", KEY.strip(), "", *_keys_of(KEY_FIELDS)]
+    for text, fields in ((SCALE, SCALE_FIELDS), (FRONT, FRONT_FIELDS), (ENGINE, ENGINE_FIELDS)):
+        parts += ["", text.strip(), "", *_keys_of(fields)]
     parts += ["", "## Flags of llama-server that are no settings", ""]
     parts += [
         "Accepted, with a note:",

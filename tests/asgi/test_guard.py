@@ -178,6 +178,13 @@ def test_a_head_whose_body_never_comes_is_not_the_client_s_business(end: Excepti
     assert client.heard == list(WHOLE)
 
 
+def test_a_head_of_one_front_never_stands_before_the_stream_of_another() -> None:
+    path = PATHS[0]
+    client = answer(Fronts([WHOLE[0], SILENT], stream(path, *frames(path), is_whole=True)), path)
+    assert client.status == 200
+    assert client.findings(path) == []
+
+
 @ENDS
 def test_a_reply_that_is_no_stream_breaks_off_with_its_front(end: Exception | None) -> None:
     client = Client(ASKED)

@@ -26,6 +26,7 @@ Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 
 LIMIT = 1_000
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+EVENT = b"9\r\ndata: 1\n\n\r\n"
 APP = relay.build()
 
 
@@ -270,6 +271,46 @@ def test_who_takes_slowly_has_the_server_wait(tmp_path: Path) -> None:
     run(work())
 
 
+def test_events_are_sent_on_whole_however_they_come(tmp_path: Path) -> None:
+    async def work() -> None:
+        client = Client()
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(HEAD + b"c\r\ndata: 1\n\ndat\r\n")
+            await client.until(lambda: len(client.heard) == 2)
+            writer.write(b"6\r\na: 2\n\n\r\n4\r\nrest\r\n0\r\n\r\n")
+            await writer.drain()
+
+        async with listening(tmp_path, answer):
+            await ask(scope("/v1/x", "GET"), client)
+        bodies = [message["body"] for message in client.heard[1:]]
+        assert bodies[0] == b"data: 1\n\n"
+        assert client.body == b"data: 1\n\ndata: 2\n\nrest"
+        assert client.is_whole
+
+    run(work())
+
+
+def test_an_event_that_never_ends_is_not_kept_for_ever(tmp_path: Path) -> None:
+    async def work() -> None:
+        client = Client()
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(HEAD + b"20000\r\n" + b"x" * 2**17 + b"\r\n")
+            await client.until(lambda: bool(client.body))
+            writer.write(b"0\r\n\r\n")
+            await writer.drain()
+
+        async with listening(tmp_path, answer):
+            await ask(scope("/v1/x", "GET"), client)
+        assert client.body == b"x" * 2**17
+        assert client.is_whole
+
+    run(work())
+
+
 @pytest.mark.parametrize("when", ["before the head", "after the head", "after a chunk"])
 def test_a_client_that_leaves_is_left_at_once_by_the_server(tmp_path: Path, when: str) -> None:
     async def work() -> None:
@@ -278,7 +319,7 @@ def test_a_client_that_leaves_is_left_at_once_by_the_server(tmp_path: Path, when
 
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readuntil(b"\r\n\r\n")
-            said = {"before the head": b"", "after the head": HEAD, "after a chunk": HEAD + b"2\r\nok\r\n"}[when]
+            said = {"before the head": b"", "after the head": HEAD, "after a chunk": HEAD + EVENT}[when]
             writer.write(said)
             is_asked.set()
             with suppress(ConnectionError):
@@ -316,7 +357,8 @@ BROKEN = {
     "before the head": b"",
     "in the head": b"HTTP/1.1 200 OK\r\nConte",
     "after the head": HEAD,
-    "after a chunk": HEAD + b"2\r\nok\r\n",
+    "after an event": HEAD + EVENT,
+    "in an event": HEAD + b"2\r\nok\r\n",
     "in a chunk": HEAD + b"5\r\nok",
     "within its length": b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n123",
     "not HTTP": b"hello there\r\n\r\n",

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from tests.live.faults import (
     answer,
     begin,
     broken_off,
-    children,
+    descendants,
     engine_of,
     metric,
     small,
@@ -110,12 +111,13 @@ def test_a_server_that_is_killed_leaves_nothing_of_a_command(tmp_path: Path) -> 
     command = [sys.executable, "-m", "welldone.engines.scripted", "--port", "{port}"]
     (tmp_path / "welldone.toml").write_text(f"[models.hello]\ncommand = {command}\npreload = true\n")
     with serving([], folder=tmp_path) as server:
-        (launcher,) = children(server.process.pid)
-        (program,) = children(launcher)
-        with Child(launcher) as first, Child(program) as second:
+        pids = descendants(server.process.pid)
+        assert len(pids) == 3  # the launcher, the program, and the launcher's guard
+        with ExitStack() as stack:
+            left = [stack.enter_context(Child(pid)) for pid in pids]
             server.process.kill()
-            first.wait()
-            second.wait()
+            for process in left:
+                process.wait()
 
 
 def test_an_engine_that_stands_still_over_tokens_is_ended_too(tiny_model: Path) -> None:

@@ -19,7 +19,8 @@ from ray.cluster_utils import Cluster
 
 from tests.live.server import LIMIT_S
 from tests.scale.load import Reached
-from welldone.scale import app, who
+from welldone.scale import who
+from welldone.scale.application import app
 
 NAME = "welldone"
 """Of the application."""
@@ -45,7 +46,7 @@ class OnRay(Reached):
     def add_node(self) -> None:
         """One more, with room for engines."""
         node = self._cluster.add_node(
-            node_ip_address="127.0.0.1", num_cpus=0, num_gpus=ROOM, object_store_memory=_STORE_BYTES
+            wait=False, node_ip_address="127.0.0.1", num_cpus=0, num_gpus=ROOM, object_store_memory=_STORE_BYTES
         )
         (started,) = node.all_processes["raylet"]
         self._nodes[started.process.pid] = node
@@ -135,6 +136,7 @@ def clustered(folder: Path) -> Iterator[OnRay]:
         made = OnRay(cluster, port, folder)
         made.add_node()
         made.add_node()
+        cluster.wait_for_nodes()
         ray.init(address=cluster.address, log_to_driver=False)
         serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": port})
         try:

@@ -1,7 +1,7 @@
 """Requests of many clients at once, and what became of each."""
 
 import json
-import re
+import select
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ from tests.live.server import Running
 ON_RAY = [pytest.mark.scale, pytest.mark.filterwarnings("ignore")]
 """What the tests of this folder are marked with. Ray uses much that is deprecated."""
 
-_PID = re.compile(rb'"content":"([0-9]+)')
+_PID = rb'"content":"([0-9]+)'
 
 
 class Reached(Running):
@@ -32,8 +32,8 @@ class Outcome:
     """What became of a request."""
 
     kind: str
-    """`whole`: all of it came, and it is right. `error`: it began, and ended with an error and [DONE], as it should where
-    its engine has died. All else says what is wrong."""
+    """`whole`: all of it came, and it is right. `error`: it began, and ended with an error and [DONE], as it should
+    where its engine has died. All else says what is wrong."""
     engine: int = 0
     """The process that answered."""
 
@@ -60,6 +60,13 @@ class Begun:
         """Wait for its first word; the process that says it."""
         self.engine = int(self._line.wait(_PID)[1])
         return self.engine
+
+    def is_over(self) -> bool:
+        """Whether its end has come by now."""
+        while select.select([self._line.socket], [], [], 0)[0]:
+            if not self._line.read():
+                return True
+        return False
 
     def outcome(self) -> Outcome:
         """Wait for its end."""

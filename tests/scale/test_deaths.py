@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 pytestmark = ON_RAY
 
 ENGINES = "engine-many-1"
-CLIENTS, TOKENS = 6, 40
+CLIENTS = 6
+SHORT, LONG = 20, 80
+"""Tokens: one second, and four."""
 _CONFIG = """
 [models.many]
 command = {command}
@@ -32,15 +34,18 @@ max_replicas = 2
 
 
 @pytest.fixture(scope="module")
-def cluster(on_ray: "OnRay", says_who: str) -> Iterator["OnRay"]:
+def cluster(on_ray: "OnRay", says_who: str) -> "OnRay":
     on_ray.deploy(_CONFIG.format(command=says_who), model="many")
-    yield on_ray
+    return on_ray
 
 
 @pytest.fixture
 def load(cluster: "OnRay") -> Iterator[Load]:
     """Clients who ask before, meanwhile and afterwards. No request of theirs may be lost."""
-    with loaded(cluster, CLIENTS, tokens=TOKENS) as made:
+    with loaded(cluster, CLIENTS, tokens=SHORT) as made:
+        cluster.until(
+            lambda: len({one.engine for one in made.wait(CLIENTS) if one.kind == "whole"}) == 2, "two engines"
+        )
         yield made
         made.wait(2 * CLIENTS)
     assert [outcome for outcome in made.outcomes if not outcome.is_fair] == []
@@ -48,7 +53,7 @@ def load(cluster: "OnRay") -> Iterator[Load]:
 
 def _begin(cluster: "OnRay") -> list[Begun]:
     """Streams that have said something, on two engines."""
-    begun = [Begun(cluster, tokens=TOKENS) for _ in range(CLIENTS)]
+    begun = [Begun(cluster, tokens=LONG) for _ in range(CLIENTS)]
     assert len({one.heard() for one in begun}) == 2
     return begun
 
@@ -59,7 +64,7 @@ def test_a_node_dies(cluster: "OnRay", load: Load) -> None:
     expected = {one: "error" if cluster.node_of(one.engine) == node else "whole" for one in begun}
     cluster.kill_node(node)
     assert [one.outcome().kind for one in begun] == list(expected.values())
-    cluster.until(lambda: cluster.running(ENGINES) == 2, "a replica elsewhere")
+    cluster.until(lambda: _has_two(cluster, ENGINES), "a replica elsewhere")
     cluster.add_node()
 
 
@@ -73,7 +78,7 @@ def test_a_replica_of_an_engine_dies(cluster: "OnRay", load: Load) -> None:
     begun = _begin(cluster)
     os.kill(cluster.replica_of(begun[0].engine, ENGINES), signal.SIGKILL)
     _assert_only_its_streams_broke(begun, begun[0].engine)
-    cluster.until(lambda: cluster.running(ENGINES) == 2, "another replica")
+    cluster.until(lambda: _has_two(cluster, ENGINES), "another replica")
 
 
 def test_a_front_dies(cluster: "OnRay", load: Load) -> None:
@@ -82,7 +87,12 @@ def test_a_front_dies(cluster: "OnRay", load: Load) -> None:
     kinds = {one.outcome().kind for one in begun}
     assert "error" in kinds
     assert kinds <= {"error", "whole"}
-    cluster.until(lambda: cluster.running("front") == 2, "another front")
+    cluster.until(lambda: _has_two(cluster, "front"), "another front")
+
+
+def _has_two(cluster: "OnRay", deployment: str) -> bool:
+    """Whether there are two replicas, and Ray knows that they are well."""
+    return len(cluster.replicas(deployment)) == cluster.running(deployment) == 2
 
 
 def _assert_only_its_streams_broke(begun: list[Begun], engine: int) -> None:

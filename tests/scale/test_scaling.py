@@ -1,6 +1,5 @@
 """More replicas and fewer, other ones, and none: whatever runs meanwhile is finished."""
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,8 +12,8 @@ if TYPE_CHECKING:
 pytestmark = ON_RAY
 
 ENGINES = "engine-many-1"
-SHORT, LONG = 40, 200
-"""Tokens: two seconds, and ten."""
+SHORT, LONG = 20, 240
+"""Tokens: one second, and twelve."""
 _CONFIG = """
 [models.many]
 command = {command}
@@ -33,9 +32,9 @@ streams = {streams}
 
 
 @pytest.fixture(scope="module")
-def cluster(on_ray: "OnRay", says_who: str) -> Iterator["OnRay"]:
+def cluster(on_ray: "OnRay", says_who: str) -> "OnRay":
     on_ray.deploy(_CONFIG.format(command=says_who, streams=4), model="many")
-    yield on_ray
+    return on_ray
 
 
 def test_from_one_replica_to_three_and_back_no_request_fails(cluster: "OnRay") -> None:
@@ -49,6 +48,7 @@ def test_from_one_replica_to_three_and_back_no_request_fails(cluster: "OnRay") -
     assert len(spread) == 3
     assert len(answering) > 1
     cluster.until(lambda: cluster.running(ENGINES) == 1, "one replica")
+    assert not any(one.is_over() for one in last)  # and so some are with a replica that is ending
     outcomes = [*load.outcomes, *(one.outcome() for one in last)]
     assert {outcome.kind for outcome in outcomes} == {"whole"}
 
@@ -65,7 +65,7 @@ def test_other_settings_take_over_without_a_failed_request(cluster: "OnRay", say
 
 
 def test_what_runs_is_finished_when_all_is_ended(cluster: "OnRay") -> None:
-    running = [Begun(cluster, tokens=SHORT, stream=stream) for stream in (True, True, False, False)]
+    running = [Begun(cluster, tokens=4 * SHORT, stream=stream) for stream in (True, True, False, False)]
     for one in running[:2]:
         one.heard()
     cluster.delete()

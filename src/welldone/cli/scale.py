@@ -59,7 +59,7 @@ class _Cluster(Protocol):
 
     ClusterError: type[Exception]
 
-    def connect(self, address: str | None) -> bool: ...
+    def connect(self, address: str | None, *, may_start: bool) -> bool: ...
     def leave(self) -> None: ...
     def machines(self) -> tuple[int, dict[str, float]]: ...
     def deploy(self, config: Config, keys: Sequence[str], name: str) -> None: ...
@@ -82,11 +82,13 @@ def run(arguments: list[str]) -> Exit:
     """Deploy, and stay until told to end."""
     options = _parser().read(arguments)
     wanted = _Wanted(**{name: getattr(options, name) for name in _Wanted._fields})
+    if wanted.status and wanted.stop:
+        raise UsageError("--status shows what runs, and --stop ends it: keep one")
     config = None if wanted.status or wanted.stop else _read(wanted.config)
     # Ray is an extra: help, and what is wrong with a file, can be had without it.
     cluster = cast("_Cluster", importlib.import_module("welldone.scale.cluster"))
     try:
-        is_ours = cluster.connect(wanted.address)
+        is_ours = cluster.connect(wanted.address, may_start=config is not None)
         try:
             return _do(cluster, config, wanted, is_ours=is_ours)
         finally:

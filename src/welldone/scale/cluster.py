@@ -51,15 +51,17 @@ class View(NamedTuple):
     message: str
 
 
-def connect(address: str | None) -> bool:
+def connect(address: str | None, *, may_start: bool) -> bool:
     """Join the cluster at an address, or the one of this machine; if there is none, start one here. Whether it was.
 
     Raises:
-        ClusterError: there is none at the address.
+        ClusterError: there is none at the address, or none at all and none may be started.
     """
     logging.getLogger("ray.serve").setLevel(logging.ERROR)  # what it says, we say in fewer words
     if address is None and not os.environ.get("RAY_ADDRESS") and not find_gcs_addresses():
         address = _LOCAL
+    if address == _LOCAL and not may_start:
+        raise ClusterError("no Ray cluster runs on this machine: --address says where one does")
     if address != _LOCAL:
         try:
             ray.init(address=address or "auto", log_to_driver=False, logging_level="error")

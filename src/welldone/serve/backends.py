@@ -22,7 +22,8 @@ _AT_ONCE = 16  # parts of one request that an upstream is asked for side by side
 _ATTEMPTS = 2  # of which the second is for another upstream, or an engine that was started again
 _ATTEMPTS_OF_PLACES = 4
 """A node that dies takes several engines with it, and who is asked next may have been on it too."""
-_ENDING = str(HTTPStatus.SERVICE_UNAVAILABLE.value)
+_GONE = ("lost", str(HTTPStatus.SERVICE_UNAVAILABLE.value))
+"""Outcomes after which a replica may be no more: it broke off, or is about to end."""
 _LOOK_S = 1.0  # that a wait for somebody to come lasts at most before we look again: a breaker closes without news
 
 
@@ -230,7 +231,7 @@ class RemoteSeat:
             self._upstream.breaker.succeeded()
         elif not trouble.is_stale:
             self._upstream.breaker.failed()
-            if self._upstream.settings.is_place and (trouble.is_lost or trouble.outcome == _ENDING):
+            if self._upstream.settings.is_place and (trouble.is_lost or trouble.outcome in _GONE):
                 self._upstream.doubt()  # others of its kind are there, or soon will be
         if trouble is not None and trouble.error.status == HTTPStatus.TOO_MANY_REQUESTS:
             self._upstream.refused(trouble.error.retry_after_s or 1.0)

@@ -108,6 +108,9 @@ class Routes:
         self._ollama = OllamaApi(self._targets, self._generator, listed=self._listed, now=now)
         self._passing = Passing(settings, self._targets, spend=self._spend)
         self._loading = Loading(keys, body=self._generator.body, find=self._targets.find)
+        for upstream in upstreams.all:
+            if upstream.is_vacant:
+                self.upstream_changed(upstream)  # all others count as well until somebody finds out otherwise
         self._document = b""  # is made when it is first asked for
         self._paths = self._make()
         if page is not None:

@@ -1,0 +1,179 @@
+"""What Ray costs: one server alone, the same on a Ray cluster through Ray's proxy, and straight at the front's port.
+
+All have an engine that says a token every 20 ms. The ways alternate (A B C C B A), so that a machine that gets slower
+is slower for all. CPU is that of all processes of a way but the engine's; what they take while nothing is asked is
+shown apart, and taken off. For Linux, and for an environment with Ray: .venv-ray/bin/python benchmarks/scale.py
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import ray
+from ray import serve
+
+from welldone.scale.application import app
+from welldone.scale.proxy import CALLBACK, VARIABLE
+
+PLAIN, PROXY, FRONT = "one server", "Ray, its proxy", "Ray, the front's port"
+TOKENS, GAP_MS = 100, 20
+LIMIT_S = 60.0  # a hang is a failure
+IDLE_S = 5.0
+_TICKS = os.sysconf("SC_CLK_TCK")
+_CONFIG = """
+[models.paced]
+command = {command}
+[scale.front]
+num_cpus = 1
+port = {port}
+"""
+
+
+@dataclass
+class Tally:
+    """All rounds of one way."""
+
+    first_s: list[float] = field(default_factory=list)
+    chunks: int = 0
+    cpu_s: float = 0.0
+
+
+def main() -> None:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--streams", type=int, default=10, help="streams at once (10)")
+    parser.add_argument("--rounds", type=int, default=10, help="rounds of each way (10)")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="wd-") as name:
+        folder = Path(name)
+        proxy, front = _free_port(), _free_port()
+        mock = [sys.executable, "-m", "welldone", "mock", "--port", "{port}", "--tokens", str(TOKENS)]
+        command = [*mock, "--gap", f"{GAP_MS}ms"]
+        (folder / "welldone.toml").write_text(_CONFIG.format(command=command, port=front))
+        with _plain(folder) as (plain, pid), _on_ray(folder, proxy):
+            _measure({PLAIN: plain, PROXY: proxy, FRONT: front}, pid, options.streams, options.rounds)
+
+
+def _measure(ports: dict[str, int], plain: int, streams: int, rounds: int) -> None:
+    tallies = {way: Tally() for way in ports}
+    for port in ports.values():
+        asyncio.run(_round(port, streams))  # the first answers are slower
+    before = _cpu_s(plain)
+    time.sleep(IDLE_S)
+    idle = {way: (cpu_s - before[way]) / IDLE_S for way, cpu_s in _cpu_s(plain).items()}
+    for number in range(rounds):
+        for way in list(ports)[:: 1 if number % 2 == 0 else -1]:
+            kind = PLAIN if way == PLAIN else PROXY
+            cpu_s, begun = _cpu_s(plain)[kind], time.monotonic()
+            tallies[way].first_s += asyncio.run(_round(ports[way], streams))
+            background_s = idle[kind] * (time.monotonic() - begun)
+            tallies[way].cpu_s += _cpu_s(plain)[kind] - cpu_s - background_s
+            tallies[way].chunks += streams * TOKENS
+    print(f"{rounds} rounds of {streams} streams, {TOKENS} tokens each, one every {GAP_MS} ms")
+    print(f"{'':24}{'TTFT p50 ms':>12}{'p99 ms':>10}{'CPU us/chunk':>14}{'idle CPU %':>12}")
+    for way, tally in tallies.items():
+        p50, p99 = statistics.median(tally.first_s), statistics.quantiles(tally.first_s, n=100)[98]
+        cost = tally.cpu_s / tally.chunks * 1e6
+        idly = idle[PLAIN if way == PLAIN else PROXY] * 100
+        print(f"{way:24}{p50 * 1e3:>12.1f}{p99 * 1e3:>10.1f}{cost:>14.0f}{idly:>12.1f}")
+    print(f"load average {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores")
+
+
+async def _round(port: int, streams: int) -> list[float]:
+    """The times to the first token of streams that run at once, begun evenly over one gap."""
+
+    async def one(number: int) -> float:
+        await asyncio.sleep(number * GAP_MS / 1e3 / streams)
+        return await _first_s(port)
+
+    async with asyncio.timeout(LIMIT_S):
+        return await asyncio.gather(*(one(number) for number in range(streams)))
+
+
+async def _first_s(port: int) -> float:
+    request = {"model": "paced", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
+    body = json.dumps(request).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n"
+    head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    begun = time.monotonic()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(head.encode() + body)
+    heard, first_s = b"", 0.0
+    while data := await reader.read(65_536):
+        heard += data
+        if not first_s and re.search(rb'"content":"[^"]', heard):
+            first_s = time.monotonic() - begun
+    writer.close()
+    if b"data: [DONE]" not in heard or b'"error"' in heard:
+        raise RuntimeError(f"no whole stream: {heard[-500:]!r}")
+    return first_s
+
+
+def _cpu_s(plain: int) -> dict[str, float]:
+    """What the processes of each way have taken so far: all below this one but engines."""
+    stats = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                words = (folder / "stat").read_text().rpartition(")")[2].split()
+                command = (folder / "cmdline").read_bytes()
+            except OSError:
+                continue  # it has ended
+            stats[int(folder.name)] = (int(words[1]), (int(words[11]) + int(words[12])) / _TICKS, command)
+    found = {PLAIN: 0.0, PROXY: 0.0}
+    for pid, (_, cpu_s, command) in stats.items():
+        above = [pid]
+        while above[-1] in stats:
+            above.append(stats[above[-1]][0])
+        if os.getpid() in above[1:] and b"\0mock\0" not in command:
+            found[PLAIN if plain in above else PROXY] += cpu_s
+    return found
+
+
+@contextmanager
+def _plain(folder: Path) -> Iterator[tuple[int, int]]:
+    """One server alone; its port and its process."""
+    words = [sys.executable, "-m", "welldone", "serve", "--port", "0", "--config", str(folder / "welldone.toml")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        try:
+            assert process.stdout is not None
+            port = next(int(found[1]) for line in process.stdout if (found := re.search(r":([0-9]+)/v1$", line)))
+            yield port, process.pid
+        finally:
+            process.terminate()
+
+
+@contextmanager
+def _on_ray(folder: Path, port: int) -> Iterator[None]:
+    """A cluster of one node, with a front and an engine."""
+    os.environ |= {VARIABLE: CALLBACK, "RAY_USAGE_STATS_ENABLED": "0", "RAY_SERVE_LOG_TO_STDERR": "0"}
+    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error", _temp_dir=str(folder))
+    try:
+        serve.start(http_options={"host": "127.0.0.1", "port": port})
+        serve.run(app({"config": str(folder / "welldone.toml")}))
+        yield
+    finally:
+        serve.shutdown()
+        ray.shutdown()
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+if __name__ == "__main__":
+    main()
