@@ -24,8 +24,8 @@ LOCK := $(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-
 LOCK_CPU = $(filter-out --universal,$(LOCK)) --python-platform x86_64-manylinux_2_28
 GPU_ONLY := $(addprefix --no-emit-package ,torchvision torchaudio torchcodec triton)
 
-.PHONY: help serve test test-scale test-vllm clients matrix coverage check lint types contracts audit docs docs-check format bench bench-serve \
-	bench-gateway bench-tool bench-page faults web-types shots servers lock lock-servers clean
+.PHONY: help serve test test-scale test-vllm clients matrix coverage check lint types contracts audit docs docs-check \
+	format bench bench-serve bench-gateway bench-scale bench-tool bench-page faults web-types shots servers lock lock-servers clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -92,6 +92,9 @@ bench-serve: $(SERVE_READY) ## what the server costs on top of its engine; ARGS=
 
 bench-gateway: $(SERVE_READY) $(PEERS)/.ready ## what the gateway costs, beside others; ARGS="--only welldone,nginx"
 	$(BIN)/python benchmarks/gateway.py $(ARGS)
+
+bench-scale: $(RAY)/.ready ## what a Ray cluster costs beside one server
+	$(RAY)/bin/python benchmarks/scale.py $(ARGS)
 
 bench-tool: $(TEST_READY) ## what `welldone bench` costs, beside other clients; ARGS="--quick"
 	$(BIN)/python benchmarks/bench_tool.py $(ARGS)

@@ -166,7 +166,7 @@ def _amount(count: float) -> str:
 def _rounded(count: float) -> int:
     """Two digits: more would say more than is known."""
     places = max(0, math.floor(math.log10(count)) - 1) if count >= 1 else 0
-    return round(count / 10**places) * 10**places
+    return int(round(count / 10**places) * 10**places)
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

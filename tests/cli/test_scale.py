@@ -226,6 +226,26 @@ def test_what_is_interrupted_while_it_deploys_is_ended(cluster: Cluster) -> None
         cluster.may_deploy.set()
 
 
+def test_who_tells_it_twice_does_not_wait_for_what_runs(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "end", lambda _: interrupt())
+    looks(cluster, interrupt)
+    assert run(["scale"]) == 130
+    assert cluster.did[-1] == "leave"
+
+
+def test_what_waits_for_room_says_so(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster.now = View([Group("engine-m-1", "UPDATING", 0, 1, "1 replica waits: CPU 64, there are 2\n")])
+    assert run(["scale", "--status"]) == 0
+    assert capsys.readouterr().out.endswith("0 running, 1 that start or end: 1 replica waits: CPU 64, there are 2\n")
+
+
+@pytest.mark.parametrize(("is_ours", "did"), [(True, ["end welldone", "leave"]), (False, ["leave"])])
+def test_what_fails_is_ended_with_a_cluster_that_ends_with_it(cluster: Cluster, is_ours: bool, did: list[str]) -> None:
+    cluster.is_ours, cluster.error = is_ours, cluster.ClusterError("it does not run")
+    assert run(["scale"]) == 3
+    assert cluster.did[2:] == did
+
+
 def test_detached_it_goes_on_without_the_command(cluster: Cluster) -> None:
     cluster.is_ours = False
     assert run(["scale", "--detach", "--address", "10.0.0.1:6379"]) == 0

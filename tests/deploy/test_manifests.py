@@ -157,6 +157,7 @@ def test_welldone_reads_its_settings() -> None:
     config = read_config({}, ENVIRONMENT, folder=KUBERNETES)
     assert config.notes == ()
     assert [upstream.name for upstream in config.upstreams] == ["vllm-0", "vllm-1"]
+    assert {upstream.health for upstream in config.upstreams} == {"/health"}
     assert {key.name for key in config.keys} == {"team", "prometheus"}
 
 

@@ -138,9 +138,27 @@ def test_a_mistake_is_one_line(redis: RealRedis, words: str, said: str) -> None:
     assert "\n" not in beside
 
 
+def test_a_key_that_would_open_nothing_is_not_given_out(tmp_path: Path, redis: RealRedis) -> None:
+    """A server takes no shared key with the name of one of its own."""
+    file = tmp_path / "welldone.toml"
+    file.write_text('[keys.team]\nkey = "wd-canary-0123456789"\n')
+    said, beside = keys(redis, "add", "team", "--config", str(file), code=2)
+    assert (said, beside) == ("", "the settings have a key team, beside which this one would open nothing")
+    assert keys(redis, "list")[0] == ""
+
+
 def test_a_store_that_is_away_is_said_in_one_line(redis: RealRedis) -> None:
     redis.kill()
     said, beside = keys(redis, "add", "ci", code=3)
     assert said == ""
     assert beside.startswith("the store of the keys cannot be used: ")
     assert "\n" not in beside
+
+
+def test_a_redis_that_repeats_its_password_is_not_repeated() -> None:
+    """It says so of a command that it does not know, with the first words of it."""
+    with real_redis("--rename-command", "AUTH", "") as redis:
+        redis.say("PING")
+        _, beside = keys(redis, "list", "--limits-store", redis.url_with("canary-of-redis"), code=3)
+    assert "AUTH" in beside
+    assert "[hidden]" in beside

@@ -149,6 +149,148 @@ def test_four_attempts_are_enough_and_then_it_is_an_error(tmp_path: Path) -> Non
     run(work())
 
 
+def _busy(status: int, code: str) -> Reply:
+    error = {"message": "Try again later.", "type": "server_error", "code": code}
+    return Reply(
+        (Piece(json.dumps({"error": error})),), status, {"Content-Type": "application/json", "Retry-After": "30"}
+    )
+
+
+WAITED = Reply(
+    (Piece(': \n\ndata: {"error":{"message":"No.","type":"server_error","code":"queue_timeout"}}\n\n'), DONE)
+)
+
+
+@BOTH
+@pytest.mark.parametrize(("count", "asked"), [(1, 1), (3, 3)])
+def test_where_all_queues_are_full_the_client_is_told_so_at_once(
+    tmp_path: Path, request_body: dict[str, Any], count: int, asked: int
+) -> None:
+    async def work() -> None:
+        async with cluster(tmp_path, *([_busy(429, "queue_full")] for _ in range(count))) as serving:
+            serving.come(*range(count))
+            for more in (asked, asked + 1):  # while they cool, the first to be free again is asked, and nobody waits
+                heard = await serving.ask(request_body)
+                assert (heard.status, heard.error["code"]) == (429, "queue_full")
+                assert "retry-after: 30" in heard.head.lower()
+                assert sum(serving.asked) == more
+
+    run(work())
+
+
+@BOTH
+@pytest.mark.parametrize("count", [1, 3])
+def test_who_has_waited_long_enough_is_not_sent_to_wait_elsewhere(
+    tmp_path: Path, request_body: dict[str, Any], count: int
+) -> None:
+    async def work() -> None:
+        async with cluster(tmp_path, *([_busy(503, "queue_timeout")] for _ in range(count))) as serving:
+            serving.come(*range(count))
+            for number in range(1, 8):  # more than open a breaker
+                heard = await serving.ask(request_body)
+                assert (heard.status, heard.error["code"]) == (503, "queue_timeout")
+                assert "retry-after: 30" in heard.head.lower()
+                assert sum(serving.asked) == number
+                assert all(upstream.is_available for upstream in serving.server.upstreams.all[:count])
+
+    run(work())
+
+
+def test_the_same_is_so_where_an_event_says_it(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with cluster(tmp_path, [WAITED], [WAITED]) as serving:
+            serving.come(0, 1)
+            heard = await serving.ask(STREAM)
+            assert (heard.status, heard.error["code"]) == (503, "queue_timeout")
+            assert sum(serving.asked) == 1
+            assert all(upstream.is_available for upstream in serving.server.upstreams.all)
+
+    run(work())
+
+
+@BOTH
+def test_one_that_has_no_room_sends_to_another_and_is_well(tmp_path: Path, request_body: dict[str, Any]) -> None:
+    async def work() -> None:
+        full = _busy(503, "server_busy")
+        async with cluster(tmp_path, [full], [WHOLE], each={"sticky": "conversation"}) as serving:
+            serving.come(0, 1)
+            for word in "abcdefgh":
+                body = {**request_body, "messages": [{"role": "user", "content": word}]}
+                assert (await serving.ask(body)).status == 200
+            assert serving.asked[0]
+            assert all(upstream.is_available for upstream in serving.server.upstreams.all)
+
+    run(work())
+
+
+def test_who_loses_a_replica_whose_place_is_taken_asks_the_new_one(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with cluster(tmp_path, [Reply((Piece(after_s=0.1),), raw=True, end="reset")]) as serving:
+            serving.come(0)
+            asking = asyncio.create_task(serving.ask(CHAT))
+            await serving.until_asked(1)
+            async with await _server(WHOLE) as fresh:
+                serving.server.upstreams.all[0].move(Address(host="127.0.0.1", port=fresh.port, prefix="/v1"))
+                assert (await asking).status == 200
+
+    run(work())
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("queue", "early_s", "status", "code"),
+    [(0, 60.0, 429, "queue_full"), (5, 60.0, 503, "queue_timeout"), (5, 0.01, 503, "queue_timeout")],
+    ids=["full", "waited", "waited with signs of life"],
+)
+def test_an_engine_of_ours_that_is_busy_says_so_through_the_front(
+    tmp_path: Path, request_body: dict[str, Any], queue: int, early_s: float, status: int, code: str
+) -> None:
+    async def work() -> None:
+        model = {"parallel": 1, "queue": queue, "queue_wait_s": 0.2}
+        async with (
+            scripted(tmp_path, Reply((ROLE, HELLO), end="hang"), model=model, early_s=early_s) as engine,
+            cluster(tmp_path, [WHOLE]) as serving,
+        ):
+            serving.server.upstreams.all[0].move(Address(host="127.0.0.1", port=engine.server.port, prefix="/v1"))
+            reader, writer = await serving.send(STREAM)
+            await reader.readuntil(b"Hello")
+            heard = await serving.ask(request_body)
+            assert (heard.status, heard.error["code"]) == (status, code)
+            assert "retry-after: " in heard.head.lower()
+            assert serving.has_somebody == (status == 503)  # who is full is left alone for as long as he says
+            assert serving.server.upstreams.all[0].is_healthy
+            writer.close()
+
+    run(work())
+
+
+FULL = _busy(429, "queue_full")
+MIXED: dict[str, tuple[Reply, Reply | None, int]] = {
+    "nobody is at the place": (WHOLE, None, 200),
+    "the upstream is dead": (DEAD, WHOLE, 200),
+    "who is at the place dies": (WHOLE, DEAD, 200),
+    "the upstream is full": (FULL, WHOLE, 200),
+    "both are full": (FULL, FULL, 429),
+    "one dies and one is full": (FULL, DEAD, 429),
+    "nobody is there and the upstream is dead": (DEAD, None, 502),
+}
+
+
+@pytest.mark.parametrize("case", MIXED)
+def test_a_plain_upstream_and_a_place_stand_in_for_each_other_and_nobody_waits(tmp_path: Path, case: str) -> None:
+    async def work() -> None:
+        plain, placed, status = MIXED[case]
+        async with cluster(tmp_path, [plain], [placed or WHOLE], first={"is_place": False}) as serving:
+            if placed is not None:
+                serving.come(1)
+            for _ in range(4):  # whoever is asked first
+                assert (await serving.ask(CHAT)).status == status
+                if DEAD in (plain, placed) and placed is not None:
+                    serving.come(1)
+
+    run(work())
+
+
 def test_plain_upstreams_are_asked_twice_as_ever(tmp_path: Path) -> None:
     async def work() -> None:
         async with gateway(tmp_path, *([DEAD] for _ in range(6))) as serving:

@@ -298,6 +298,24 @@ def test_who_is_at_fault_and_whether_another_is_tried(status: int, fault: bool, 
 
 
 @pytest.mark.parametrize(
+    ("status", "code", "fault", "another"),
+    [
+        (503, "queue_timeout", False, False),
+        (503, "server_busy", False, True),
+        (503, "shutting_down", True, True),
+        (503, "model_loading", True, True),
+        (500, "queue_timeout", True, True),
+    ],
+)
+def test_a_server_of_ours_that_is_only_busy_is_not_at_fault(status: int, code: str, fault: bool, another: bool) -> None:
+    body = json.dumps({"error": {"message": "Try again later.", "code": code}}).encode()
+    assert (is_fault(status, body), is_worth_another(status, body)) == (fault, another)
+    error = from_upstream(status, {"retry-after": "7"}, body)
+    assert (error.code == code) == (not fault)
+    assert error.retry_after_s == (7 if status == 503 else None)
+
+
+@pytest.mark.parametrize(
     ("error", "status", "code"),
     [
         (refusals.unreachable("no connection to the server"), 502, "upstream_unreachable"),

@@ -347,6 +347,15 @@ def test_secrets_are_in_nothing_that_is_shown(read: Read) -> None:
     assert json.loads(json.dumps(public))["server"]["api_keys"] == "set"
 
 
+def test_what_is_set_for_a_cluster_is_shown(read: Read) -> None:
+    config = read(
+        "", "[models.a]\ncommand = ['x', '{port}']\n[scale.front]\nport = 80\n[scale.engines.a]\nnum_gpus = 2"
+    )
+    shown = json.loads(json.dumps(config.as_public()))["scale"]
+    assert (shown["front"]["port"], shown["engines"]["a"]["num_gpus"], shown["engine"]["num_gpus"]) == (80, 2, 0)
+    assert shown["upscale_delay_s"] == 5
+
+
 @pytest.mark.parametrize("flag", [flag for row in ACCEPTED for flag in row.flags])
 def test_a_flag_without_a_meaning_here_is_taken_with_a_note(flag: str, read: Read) -> None:
     (row,) = (row for row in ACCEPTED if flag in row.flags)

@@ -13,7 +13,7 @@ from welldone.serve import shared_keys
 from welldone.serve.errors import ApiError
 from welldone.serve.keys import digest
 from welldone.serve.settings import KeySettings
-from welldone.serve.shared_keys import KNOWN_S, UNKNOWN_S, SharedKey, SharedKeys
+from welldone.serve.shared_keys import AGAIN_S, FORGOTTEN_S, KNOWN_S, UNKNOWN_S, SharedKey, SharedKeys
 from welldone.serve.store import Count, Link, Store, StoreError
 
 KEY, OTHER, OWN, NAMED = "wd-shared-0123456789", "wd-shared-9876543210", "wd-own-0123456789", "wd-named-0123456789"
@@ -132,7 +132,7 @@ def test_a_key_is_asked_about_once_in_a_while_and_one_that_was_taken_away_opens_
             assert await stage.is_in(KEY)
         assert len(stage.link.asked) == 1
         stage.link.take(KEY)
-        stage.now += KNOWN_S - 0.1
+        stage.now += AGAIN_S - 0.1
         assert await stage.is_in(KEY)
         stage.now += 0.1
         assert not await stage.is_in(KEY)
@@ -146,9 +146,38 @@ def test_while_one_request_asks_again_the_others_go_on() -> None:
     async def work(stage: Stage) -> None:
         stage.link.give(KEY, name="ci")
         await stage.name(KEY)
-        stage.now += KNOWN_S
+        stage.now += AGAIN_S
         assert await asyncio.gather(*[stage.name(KEY) for _ in range(5)]) == ["ci"] * 5
         assert len(stage.link.asked) == 2
+
+    on_stage(work)
+
+
+def test_of_many_who_come_with_a_key_that_was_taken_away_none_gets_in() -> None:
+    async def work(stage: Stage) -> None:
+        stage.link.give(KEY, name="ci")
+        await stage.name(KEY)
+        stage.link.take(KEY)
+        stage.now += KNOWN_S
+        assert await asyncio.gather(*[stage.is_in(KEY) for _ in range(5)]) == [False] * 5
+
+    on_stage(work)
+
+
+def test_a_key_that_was_taken_away_long_ago_does_not_open_while_the_store_is_away() -> None:
+    async def work(stage: Stage) -> None:
+        for key, name in ((KEY, "ci"), (OTHER, "boss")):
+            stage.link.give(key, name=name)
+            assert await stage.is_in(key)
+        stage.link.take(KEY)
+        stage.now += FORGOTTEN_S
+        assert await stage.is_in(OTHER)
+        stage.now += KNOWN_S + 0.1
+        stage.link.is_broken = True
+        for _ in range(3):  # what is in use stays good, however long that takes
+            assert await stage.is_in(OTHER)
+            assert not await stage.is_in(KEY)
+            stage.now += FORGOTTEN_S
 
     on_stage(work)
 
@@ -194,6 +223,7 @@ def test_while_the_store_is_away_known_keys_stay_good_and_unknown_ones_are_refus
         b'{"name": "ci\\n"}',
         b'{"name": "ci", "requests_per_minute": -1}',
         b'{"name": "ci", "models": "all"}',
+        b'{"name": "ci", "models": [' + b'"a",' * 1_000 + b'"a"]}',
         b'{"name": "anonymous"}',
         b'{"name": "named", "admin": true}',
     ],

@@ -149,6 +149,48 @@ def test_what_is_no_redis_is_a_store_that_is_away(said: bytes) -> None:
     run(work())
 
 
+def test_an_answer_that_comes_too_late_is_given_to_nobody_else() -> None:
+    async def work() -> None:
+        may_answer = asyncio.Event()
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            while line := await reader.readline():
+                words = [(await reader.readline(), await reader.readline())[1].strip() for _ in range(int(line[1:]))]
+                if words[-1] == b"first":
+                    await may_answer.wait()
+                writer.write(b"+OK\r\n" if words[0] != b"HGET" else b"$%d\r\n%s\r\n" % (len(words[-1]), words[-1]))
+                await writer.drain()
+
+        async with serving(answer) as port:
+            link = RedisLink(f"redis://127.0.0.1:{port}/0", patience_s=0.5)
+            with pytest.raises(StoreError):
+                await link.key("first")
+            may_answer.set()
+            for word in ("second", "third"):
+                assert await link.key(word) == word.encode()
+            await link.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize("number", [b"nan", b"inf", b"-inf", b"1e999", b"none"])
+def test_what_is_no_number_is_no_answer(number: bytes) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65_536):
+            left = b"$%d\r\n%s\r\n" % (len(number), number)
+            writer.write(b"*3\r\n:1\r\n" + left + left if b"EVAL" in data else b"+OK\r\n" * data.count(b"CLIENT"))
+            await writer.drain()
+
+    async def work() -> None:
+        async with serving(answer) as port:
+            link = RedisLink(f"redis://127.0.0.1:{port}/0")
+            with pytest.raises(StoreError, match="something else"):
+                await link.count("a", (1, 1), requests=1, tokens=0)
+            await link.close()
+
+    run(work())
+
+
 @pytest.fixture
 def redis() -> Iterator[RealRedis]:
     with real_redis() as made:

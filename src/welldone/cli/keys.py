@@ -15,6 +15,8 @@ from welldone.net.settings import Given, SettingsError
 from welldone.serve.config import read_config
 from welldone.serve.doors import link_to
 from welldone.serve.keys import ANONYMOUS, digest, make_key
+from welldone.serve.log import Redactor
+from welldone.serve.settings import Config
 from welldone.serve.shared_keys import KNOWN_S, SharedKey
 from welldone.serve.store import Link, StoreError
 from welldone.serve.tables import check_name
@@ -26,6 +28,7 @@ welldone keys list
 welldone keys remove ci
 """
 
+_SHOWN = 200  # characters of what is wrong with the store
 _PATIENCE_S = 5.0  # for the store's answer: a person waits, and not a stream
 
 Value = TypeVar("Value")
@@ -36,28 +39,32 @@ def run(arguments: list[str]) -> Exit:
     options = _parser().read(arguments)
     if (options.name is None) != (options.what == "list"):
         raise UsageError("write welldone keys add NAME, welldone keys remove NAME or welldone keys list")
-    url = _store(options.limits_store, options.config)
+    config = _config(options.limits_store, options.config)
+    url = config.limits.store
+    if url is None:
+        raise UsageError("say where the keys are, with --limits-store redis://HOST:6379/0 or store in [limits]")
     try:
         if options.what == "add":
+            if options.name in {key.name for key in config.keys}:
+                raise UsageError(f"the settings have a key {options.name}, beside which this one would open nothing")
             return _add(url, _key(options.name, options))
         return _list(url) if options.what == "list" else _remove(url, options.name)
     except StoreError as error:
-        show.note(f"the store of the keys cannot be used: {error}")
+        # Its own words: a Redis that knows no passwords repeats the one that it was told.
+        why = Redactor(config.secrets).line_of(str(error), _SHOWN)
+        show.note(f"the store of the keys cannot be used: {why}")
         return Exit.UNREACHABLE
 
 
-def _store(url: str | None, file: str | None) -> str:
-    """Where the keys are: as for `welldone serve`."""
+def _config(url: str | None, file: str | None) -> Config:
+    """The settings, which say where the keys are: as for `welldone serve`."""
     here = Path.cwd()
     flags = {} if url is None else {"store": Given(url, "--limits-store", here)}
     flags |= {} if file is None else {"config": Given(file, "--config", here)}
     try:
-        store = read_config(flags, os.environ, folder=here).limits.store
+        return read_config(flags, os.environ, folder=here)
     except SettingsError as error:
         raise UsageError(str(error)) from None
-    if store is None:
-        raise UsageError("say where the keys are, with --limits-store redis://HOST:6379/0 or store in [limits]")
-    return store
 
 
 def _key(name: str, options: object) -> SharedKey:

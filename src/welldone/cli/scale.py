@@ -33,6 +33,7 @@ serve run welldone.scale:app config=welldone.toml
 """
 
 _LOOK_S = 1.0  # between two looks at what runs; Ray changes something every few seconds at most
+_LAST_S = 5.0  # for the deployment to see that it was ended: it looks twice a second
 
 
 class _Group(Protocol):
@@ -118,17 +119,15 @@ def _do(cluster: _Cluster, config: Config | None, wanted: _Wanted, *, is_ours: b
     count, has = cluster.machines()
     machines = f"machines {count}, CPUs {has['CPU']:g}, GPUs {has['GPU']:g}"
     show.hint(f"{'started' if is_ours else 'joined'} a Ray cluster: {machines}")
-    return _serve(cluster, config, wanted)
+    return _serve(cluster, config, wanted, is_ours=is_ours)
 
 
-def _serve(cluster: _Cluster, config: Config, wanted: _Wanted) -> Exit:
+def _serve(cluster: _Cluster, config: Config, wanted: _Wanted, *, is_ours: bool) -> Exit:
     keys: Callable[[Config], list[str]] = importlib.import_module("welldone.scale.application").keys_of
     known = keys(config)
     for note in config.notes:
         show.note(note)
-    end = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: end.set())
+    end = _end_when_told()
     deploying = _Deploying(lambda: cluster.deploy(config, known, wanted.name))
     news = _News()
     while not end.is_set() and not deploying.is_done.wait(_LOOK_S):
@@ -136,6 +135,8 @@ def _serve(cluster: _Cluster, config: Config, wanted: _Wanted) -> Exit:
     if deploying.is_done.is_set():
         if deploying.error is not None:
             news.tell(cluster.view(wanted.name))
+            if is_ours:
+                cluster.end(wanted.name)  # what did start leaves nothing behind
             raise deploying.error
         has_keys = bool(known or config.keys)
         for line in banner.lines(config, config.server.port, has_keys=has_keys, made=None):
@@ -145,9 +146,24 @@ def _serve(cluster: _Cluster, config: Config, wanted: _Wanted) -> Exit:
             return Exit.RIGHT
     while not end.wait(_LOOK_S):
         news.tell(cluster.view(wanted.name))
-    show.hint("ending: running requests may finish")
+    show.hint("ending: running requests may finish; once more to end at once")
     cluster.end(wanted.name)
+    deploying.is_done.wait(_LAST_S)
     return Exit.RIGHT
+
+
+def _end_when_told() -> threading.Event:
+    """What a signal sets. A second one interrupts what is done then."""
+    end = threading.Event()
+
+    def tell(*_: object) -> None:
+        if end.is_set():
+            raise KeyboardInterrupt
+        end.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, tell)
+    return end
 
 
 class _Deploying:
@@ -184,9 +200,12 @@ class _News:
 
 def _said(group: _Group) -> str:
     coming = f", {group.coming} that start or end" if group.coming else ""
-    is_wrong = "FAILED" in group.status or "UNHEALTHY" in group.status
-    why = f": {group.message.strip().splitlines()[-1]}" if is_wrong and group.message.strip() else ""
-    return f"{group.running} running{coming}{why}"
+    words = group.message.strip().splitlines()
+    if "FAILED" in group.status or "UNHEALTHY" in group.status:
+        words = words[-1:]  # a traceback's last line
+    elif not group.coming:
+        words = []
+    return f"{group.running} running{coming}" + (f": {words[0]}" if words else "")
 
 
 def _table(view: _View | None) -> list[str]:

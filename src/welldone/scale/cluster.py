@@ -2,12 +2,15 @@
 
 import logging
 import os
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import ray
 from ray import serve
-from ray._private.services import find_gcs_addresses
+from ray.exceptions import RayError
+from ray.serve import RunTarget
 from ray.serve.config import HTTPOptions, ProxyLocation
 from ray.serve.schema import ApplicationStatus
 
@@ -18,13 +21,17 @@ from welldone.serve.settings import Config
 _ENVIRONMENT = {
     VARIABLE: CALLBACK,
     "RAY_USAGE_STATS_ENABLED": "0",  # nobody is told of what runs here
+    "RAY_SERVE_SLOW_STARTUP_WARNING_S": "10",  # then Ray says what a replica waits for: this machine does not grow
 }
 """Of a cluster that is started here."""
 
 _LOCAL = "local"
 """The address of a cluster that is started here, as Ray has it."""
 
-_FAILED = (ApplicationStatus.DEPLOY_FAILED, ApplicationStatus.UNHEALTHY)
+_ANY = "auto"
+"""The address of a cluster that runs on this machine, whichever it is."""
+
+_LOOK_S = 0.5  # between two looks at what is deployed or ended
 
 
 class ClusterError(Exception):
@@ -57,18 +64,19 @@ def connect(address: str | None, *, may_start: bool) -> bool:
     Raises:
         ClusterError: there is none at the address, or none at all and none may be started.
     """
-    logging.getLogger("ray.serve").setLevel(logging.ERROR)  # what it says, we say in fewer words
-    if address is None and not os.environ.get("RAY_ADDRESS") and not find_gcs_addresses():
-        address = _LOCAL
-    if address == _LOCAL and not may_start:
-        raise ClusterError("no Ray cluster runs on this machine: --address says where one does")
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)  # what else it says, we say in fewer words
+    address = address or os.environ.get("RAY_ADDRESS")
     if address != _LOCAL:
         try:
-            ray.init(address=address or "auto", log_to_driver=False, logging_level="error")
+            ray.init(address=address or _ANY, log_to_driver=False, logging_level="error")
         except (ConnectionError, ValueError, RuntimeError) as error:
-            at = address or os.environ.get("RAY_ADDRESS") or "the address that Ray found here"
-            raise ClusterError(f"no Ray cluster answers at {at}: {error}; `--address local` starts one here") from None
-        return False
+            if address is not None:
+                why = f"no Ray cluster answers at {address}: {error}; `--address local` starts one here"
+                raise ClusterError(why) from None
+        else:
+            return False
+    if not may_start:
+        raise ClusterError("no Ray cluster runs on this machine: --address says where one does")
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     ray.init(address=_LOCAL, log_to_driver=False, logging_level="error", include_dashboard=False)
@@ -88,25 +96,29 @@ def machines() -> tuple[int, dict[str, float]]:
 
 
 def deploy(config: Config, keys: Sequence[str], name: str) -> None:
-    """Run the application under this name, or change the one that runs. Returns when it does.
+    """Run the application under this name, or change the one that runs. Returns when it does, or when it was ended.
 
     Raises:
         ClusterError: it does not run; the message says why, as far as Ray knows.
     """
     server = config.server
-    serve.start(
-        proxy_location=ProxyLocation.EveryNode,
-        http_options=HTTPOptions(
-            host=server.host,
-            port=server.port,
-            ssl_certfile=None if server.ssl_cert_file is None else str(server.ssl_cert_file),
-            ssl_keyfile=None if server.ssl_key_file is None else str(server.ssl_key_file),
-        ),
+    http = HTTPOptions(
+        host=server.host,
+        port=server.port,
+        ssl_certfile=None if server.ssl_cert_file is None else str(server.ssl_cert_file),
+        ssl_keyfile=None if server.ssl_key_file is None else str(server.ssl_key_file),
     )
+    target = RunTarget(application(config, keys), name=name, route_prefix="/")
     try:
-        serve.run(application(config, keys), name=name, route_prefix="/")
-    except RuntimeError as error:
-        raise ClusterError(str(error)) from None
+        serve.start(proxy_location=ProxyLocation.EveryNode, http_options=http)
+        serve.run_many([target], wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
+    except (RuntimeError, RayError) as error:  # of a proxy it has the whole traceback: the last line says what is wrong
+        raise ClusterError(str(error).strip().splitlines()[-1]) from None
+    # Who has left the cluster does not look: Ray would start another for that.
+    while ray.is_initialized() and (found := view(name)) is not None and not found.is_running:
+        if found.is_failed:
+            raise ClusterError(f"{name} does not run: {found.message}")
+        time.sleep(_LOOK_S)
 
 
 def view(name: str) -> View | None:
@@ -119,9 +131,12 @@ def view(name: str) -> View | None:
         states = {str(getattr(state, "value", state)): count for state, count in one.replica_states.items()}
         running = states.get("RUNNING", 0)
         groups.append(Group(deployment, one.status.value, running, sum(states.values()) - running, one.message))
-    return View(found.status is ApplicationStatus.RUNNING, found.status in _FAILED, tuple(groups), found.message)
+    is_failed = found.status is ApplicationStatus.DEPLOY_FAILED
+    return View(found.status is ApplicationStatus.RUNNING, is_failed, tuple(groups), found.message)
 
 
 def end(name: str) -> None:
     """End what runs under this name. Returns when what was running has finished, or its time was over."""
-    serve.delete(name)
+    while view(name) is not None:  # Ray ends it within `graceful_shutdown_timeout_s`
+        with suppress(TimeoutError):  # it waits for a minute, and that may be more
+            serve.delete(name)

@@ -42,6 +42,7 @@ class Engine:
             await self._server.fleet.models[0].ready()
         except BaseException:
             await self._server.stop()
+            self._log.close()
             raise
 
     def record_replica_metadata(self) -> dict[str, Any]:

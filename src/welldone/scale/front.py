@@ -42,9 +42,14 @@ class Front:
         self._log = log_of(config.server, (*keys, *config.secrets))
         self._log.start()
         own = front_config(config)
-        self._server = Server(own, keys=keys, folder=models_folder(os.environ), site=Site(ASSETS.strip("/")))
         self._folder = make_private_folder(os.environ)
-        await self._server.start(_sockets(config, self._folder / _SOCKET))
+        try:
+            sockets = _sockets(config, self._folder / _SOCKET)
+        except OSError:
+            shutil.rmtree(self._folder, ignore_errors=True)  # Ray tries again, and each time elsewhere
+            raise
+        self._server = Server(own, keys=keys, folder=models_folder(os.environ), site=Site(ASSETS.strip("/")))
+        await self._server.start(sockets)
         relay.lead_to(
             self._folder / _SOCKET, limit_bytes=max(own.server.body_limit_bytes, own.server.upload_limit_bytes)
         )

@@ -267,7 +267,7 @@ class Answer:
             return False
         if seat.upstream is None:
             return trouble.is_lost
-        return trouble.is_stale or self.backend.has_another({seat.name})
+        return trouble.is_stale or seat.is_gone or self.backend.has_another({seat.name})
 
     @property
     def _is_unsaid(self) -> bool:

@@ -24,7 +24,7 @@ _ATTEMPTS_OF_PLACES = 4
 """A node that dies takes several engines with it, and who is asked next may have been on it too."""
 _GONE = ("lost", str(HTTPStatus.SERVICE_UNAVAILABLE.value))
 """Outcomes after which a replica may be no more: it broke off, or is about to end."""
-_LOOK_S = 1.0  # that a wait for somebody to come lasts at most before we look again: a breaker closes without news
+_AGAIN_S = 1.0  # after which a client may ask again where nobody came: replicas start in seconds, or in minutes
 
 
 class Send(Protocol):
@@ -61,6 +61,10 @@ class Seat(Protocol):
     first_byte_s: float
     idle_s: float
     upstream: Upstream | None
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether who sat here has left a cluster, or is about to: another one takes his place."""
 
     async def again(self, trouble: Trouble) -> bool:
         """After a trouble: whether the same may be asked here once more."""
@@ -123,6 +127,7 @@ class LocalSeat:
     """A slot of an engine that we started."""
 
     upstream: Upstream | None = None
+    is_gone = False  # it is started again
 
     def __init__(self, model: Model, address: Address, waited_s: float, settings: ServeSettings) -> None:
         abilities = model.abilities
@@ -217,9 +222,15 @@ class RemoteSeat:
         self._has_reported = False
         self._on_report = on_report
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether it was a place that is now empty, in doubt, or somebody else's."""
+        upstream = self._upstream
+        return upstream.settings.is_place and (not upstream.is_healthy or upstream.address is not self._asked_at)
+
     async def again(self, trouble: Trouble) -> bool:
         """What was never read may be said again; all else is for another upstream."""
-        return trouble.is_stale
+        return trouble.is_stale and not self.is_gone
 
     def report(self, trouble: Trouble | None) -> None:
         """What the breaker and the counts hear. Who has come to a place since is not to blame for who was there."""
@@ -308,26 +319,24 @@ class Remote:
             upstream.running -= 1
 
     async def _somebody(self) -> float:
-        """Wait until somebody is there who may answer, and tell how long that took.
+        """Wait until somebody is there, and tell how long that took.
 
         Raises:
             ApiError: nobody came in time.
         """
         began = time.monotonic()
         until = began + max(upstream.settings.queue_wait_s for upstream in self.upstreams)
-        while not any(upstream.is_available for upstream in self.upstreams):
+        while not any(upstream.is_healthy for upstream in self.upstreams):  # who is only busy says so himself
             left_s = until - time.monotonic()
             if left_s <= 0:
                 message = "No replica of this model is there to answer. Try again later."
-                raise ApiError(503, message, code="model_unavailable", retry_after_s=_LOOK_S)
-            await self._news(min(_LOOK_S, left_s))
+                raise ApiError(503, message, code="model_unavailable", retry_after_s=_AGAIN_S)
+            await self._news(left_s)
         return time.monotonic() - began
 
     def has_another(self, avoid: Collection[str]) -> bool:
-        """Whether one is well that was not tried. Of a cluster, another one will be."""
-        return self._has_places or any(
-            upstream.name not in avoid and upstream.is_available for upstream in self.upstreams
-        )
+        """Whether one is well that was not tried."""
+        return any(upstream.name not in avoid and upstream.is_available for upstream in self.upstreams)
 
     def using(self) -> AbstractContextManager[None]:
         """Nothing is unloaded here."""

@@ -116,7 +116,8 @@ async def _count(backend: Remote, way: Way, body: Json, headers: Mapping[str, st
         if not isinstance(found, Trouble):
             return found
         avoid.add(seat.name)
-        if attempt == backend.attempts or not found.is_worth_another or not backend.has_another(avoid):
+        may_do_better = seat.is_gone or backend.has_another(avoid)
+        if attempt == backend.attempts or not (found.is_worth_another and may_do_better):
             raise found.error
     raise AssertionError("a count ends by what is found")
 

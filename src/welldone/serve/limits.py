@@ -160,7 +160,7 @@ class Limits:
 
     `named` are keys with limits of their own. Processes that share `numbers` name all `principals` in one order, from
     which the places of their buckets follow. Who is not named has the next place: a principal is a key, or nobody,
-    and `Keys` bounds how many there are.
+    and there are no more of them than keys were given out.
     """
 
     def __init__(

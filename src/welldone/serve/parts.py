@@ -15,6 +15,7 @@ from welldone.net.outbound import Exchange, OutboundError, around_chunk
 from welldone.serve import refusals
 from welldone.serve.backends import Seat
 from welldone.serve.errors import ApiError
+from welldone.serve.refusals import BUSY, WAITED
 from welldone.serve.taping import Taping
 from welldone.serve.times import StreamTimes
 from welldone.serve.troubles import ERROR_LIMIT_BYTES, ERROR_S, LEFT, Trouble, refused, timed_out, unreachable
@@ -29,8 +30,10 @@ _STATUSES = {
     "rate_limit_error": 429,
     "rate_limit_exceeded": 429,
     "overloaded_error": 503,
+    **dict.fromkeys(BUSY, 503),
 }
-"""Of errors that come as events, by their type or, in Responses, by their code; of all others 502."""
+"""Of errors that come as events, by their type or, in Responses and from our own servers, by their code; of all others
+502."""
 _WAIT_S = 1.0  # before another try, where an event says that there is too much to do: it cannot say how long
 _SSE = "text/event-stream"
 _FRAME_ENDS = (b"\n\n", b"\r\n\r\n")
@@ -354,7 +357,10 @@ def from_failure(failure: Failure) -> Trouble:
     wait_s = _WAIT_S if status in (429, 503) else None
     error = ApiError(status, failure.message, param=failure.param, code=failure.code, retry_after_s=wait_s)
     return Trouble(
-        error, "garbage" if status == 502 else str(status), is_fault=status >= 500, is_worth_another=status != 400
+        error,
+        "garbage" if status == 502 else str(status),
+        is_fault=status >= 500 and failure.code not in BUSY,
+        is_worth_another=status != 400 and failure.code != WAITED,
     )
 
 

@@ -146,8 +146,8 @@ class Passing:
             if trouble is None or relay.has_begun:
                 self._note(ask, relay, trouble)
                 return
-            is_last = attempt == backend.attempts or not (trouble.is_stale or backend.has_another({seat.name}))
-            if is_last or not trouble.is_worth_another:
+            may_do_better = trouble.is_stale or seat.is_gone or backend.has_another({seat.name})
+            if attempt == backend.attempts or not (trouble.is_worth_another and may_do_better):
                 raise trouble.error
             avoid.add(seat.name)
 

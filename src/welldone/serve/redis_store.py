@@ -8,6 +8,7 @@ the digests of the keys. No key itself is ever written there.
 
 import asyncio
 import hashlib
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -28,6 +29,7 @@ _AT_ONCE = 256
 """Questions that go together, in some 50 KB. Each by itself was measured to cost us four times as much."""
 
 _SHOWN = 200  # characters of what Redis says is wrong
+_ELSE = "it answers something else than was asked"
 
 _COUNT = """
 local time = redis.call('TIME')
@@ -86,16 +88,21 @@ class RedisLink:
     async def count(self, name: str, sizes: tuple[int, int], *, requests: int, tokens: int) -> Count:
         """Count requests, if there is room for them, and tokens in any case."""
         said = await self._ask("EVAL", _COUNT, 1, LIMITS + name, *sizes, requests, tokens)
-        with _errors():
+        try:
             is_in, left_requests, left_tokens = said
-            return Count(bool(is_in), float(left_requests), float(left_tokens))
+            count = Count(bool(is_in), float(left_requests), float(left_tokens))
+        except (TypeError, ValueError):
+            raise StoreError(_ELSE) from None
+        if not (math.isfinite(count.requests) and math.isfinite(count.tokens)):  # nobody can count on from there
+            raise StoreError(_ELSE)
+        return count
 
     async def key(self, digest: str) -> bytes | None:
         """What is kept of the key with this digest."""
         said = await self._ask("HGET", KEYS, digest)
         if said is None or isinstance(said, bytes):
             return said
-        raise StoreError("it answers something else than was asked")
+        raise StoreError(_ELSE)
 
     async def _ask(self, *words: str | int) -> Any:  # noqa: ANN401 - whatever Redis says
         """An answer. Questions of many go together, since each by itself is dear."""

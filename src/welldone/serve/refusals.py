@@ -66,6 +66,10 @@ _REQUEST_STATUSES = (400, 422)
 _OVERFLOW_STATUSES = (*_REQUEST_STATUSES, 413, 500)
 _SOON_S = 1.0  # where an upstream that is busy does not say when to come again: clients want to know
 _OURS = (401, 402, 403)  # what they refuse is this server's key, or its account
+WAITED = "queue_timeout"
+"""What a welldone server says to one who waited there for as long as it may: nobody lets it wait once more."""
+BUSY = (WAITED, "server_busy")
+"""What a welldone server says with 503 though it is well: it has too much to do."""
 
 
 # A server of our own.
@@ -153,9 +157,9 @@ def from_upstream(
         return ApiError(
             status if status in TYPES else 400, message or "The upstream refuses this request.", code=_code(error)
         )
-    if status == 429:
+    if _is_busy(status, error):
         code = _code(error) or "rate_limit_exceeded"
-        return ApiError(429, message or "The upstream has too much to do.", code=code, retry_after_s=wait_s)
+        return ApiError(status, message or "The upstream has too much to do.", code=code, retry_after_s=wait_s)
     if status == 501:
         return ApiError(400, message or "The upstream cannot do this.", code="unsupported_by_upstream")
     status = HTTPStatus.SERVICE_UNAVAILABLE if status == _OVERLOADED else status
@@ -180,6 +184,8 @@ def reword(failure: Failure, secrets: Collection[str]) -> Failure:
 
 def is_worth_another(status: int, body: bytes = b"") -> bool:
     """Whether another upstream may answer what this one refused so."""
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        return _code(_read(body)) != WAITED
     return status == 429 or status in _OURS or is_fault(status, body)
 
 
@@ -190,7 +196,7 @@ def is_fault(status: int, body: bytes = b"") -> bool:
     if 400 <= status < 500 or status == 501:
         return False
     error = _read(body)
-    return not (_is_overflow(status, error) or _blames_request(status, error))
+    return not (_is_busy(status, error) or _is_overflow(status, error) or _blames_request(status, error))
 
 
 def read_retry_after(text: str, now: Callable[[], float] = time.time) -> float | None:
@@ -270,6 +276,10 @@ def _read(body: bytes) -> Json:
     if isinstance(detail, list) and detail and isinstance(detail[0], dict):
         detail = detail[0].get("msg")
     return error if detail is None else {"message": detail, **error}
+
+
+def _is_busy(status: int, error: Json) -> bool:
+    return status == 429 or (status == HTTPStatus.SERVICE_UNAVAILABLE and _code(error) in BUSY)
 
 
 def _is_overflow(status: int, error: Json) -> bool:

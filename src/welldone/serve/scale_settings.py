@@ -23,7 +23,7 @@ class FrontScale:
     num_cpus: Annotated[float, Setting("", "CPUs that each takes", SCALE, limits=(0, _CPUS))] = 1.0
     streams: Annotated[
         int, Setting("", "streams that each should have: with more of them there are more", SCALE, limits=(1, _STREAMS))
-    ] = 200  # through Ray's own proxy one core carries about as many at 30 tokens a second
+    ] = 50  # at 30 tokens a second Ray's proxy and a front take a core for 27 to 37, and many streams pause
     port: Annotated[
         int,
         Setting(

@@ -309,6 +309,7 @@ class Config:
         upstreams = [{"name": upstream.name, **as_public(upstream)} for upstream in self.upstreams]
         keys = [{"name": key.name, **as_public(key)} for key in self.keys]
         routes = {name: list(targets) for name, targets in self.routes.items()}
+        scale = self.scale
         return {
             "server": as_public(self.server),
             "models": models,
@@ -316,4 +317,10 @@ class Config:
             "routes": routes,
             "keys": keys,
             "limits": as_public(self.limits),
+            "scale": {
+                **as_public(scale),
+                "front": as_public(scale.front),
+                "engine": as_public(scale.engine),
+                "engines": {name: as_public(engine) for name, engine in scale.engines.items()},
+            },
         }

@@ -18,13 +18,20 @@ from welldone.serve.settings import KeySettings
 from welldone.serve.store import AwayError, Store
 
 KNOWN_S = 5.0
-"""A key that was taken away opens for so long yet. Each key asks the store as often as that."""
+"""A key that was taken away opens for so long yet."""
+AGAIN_S = 4.0
+"""Each key asks the store as often as that: one request does, and the others go on with what is known."""
 UNKNOWN_S = 1.0
 """A key that was given out meanwhile waits so long. Who tries one wrong key again and again is not asked about."""
 
 MOST_KNOWN = 10_000  # some 5 MB
 MOST_UNKNOWN = 10_000  # some 2 MB: whoever guesses can fill it, and nothing else
-_AGAIN_S = 1.0  # while one request asks the store, the others go on with what is known
+FORGOTTEN_S = 3_600.0
+"""A key that nobody has used for so long is forgotten. It may have been taken away since, and would open again while
+the store is away."""
+
+_MOST_MODELS = 1_000
+"""Patterns of one key. A request is held against each of them: a millisecond at most."""
 
 _Limit = Annotated[int, msgspec.Meta(ge=0, le=10**12)]
 
@@ -33,7 +40,7 @@ class SharedKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A key as the store has it, without the key. The fields are those of `[keys.NAME]`."""
 
     name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,64}\Z")]
-    models: tuple[str, ...] = ()
+    models: Annotated[tuple[str, ...], msgspec.Meta(max_length=_MOST_MODELS)] = ()
     requests_per_minute: _Limit | None = None
     tokens_per_minute: _Limit | None = None
     admin: bool = False
@@ -42,9 +49,10 @@ class SharedKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class _Held:
     """A key that is remembered."""
 
-    def __init__(self, key: SharedKey, until: float) -> None:
+    def __init__(self, key: SharedKey, now: float) -> None:
         self.key = key
-        self.until = until
+        self.again = now + AGAIN_S
+        self.until = now + KNOWN_S
 
 
 class SharedKeys(Keys):
@@ -104,16 +112,22 @@ class SharedKeys(Keys):
 
     async def _find(self, digest: bytes) -> SharedKey | None:
         held, now = self._held.get(digest), self._clock()
+        if held is not None and now > held.until + FORGOTTEN_S:
+            self._forget(digest)
+            held = None
         if held is not None:
-            if now < held.until:
+            if now < held.again:
                 return held.key
-            held.until = now + _AGAIN_S
+            held.again = held.until
         elif now < self._unknown.get(digest, now):
             return None
         try:
             value = await self._store.ask(lambda link: link.key(digest.hex()))
         except AwayError:
-            return None if held is None else held.key
+            if held is None:
+                return None
+            held.until = now  # it is in use
+            return held.key
         self._forget(digest)
         key = None if value is None else self._read(value)
         self._note(digest, key)
@@ -141,7 +155,7 @@ class SharedKeys(Keys):
             if len(self._unknown) > MOST_UNKNOWN:
                 del self._unknown[next(iter(self._unknown))]
             return
-        self._held[digest] = _Held(key, now + KNOWN_S)
+        self._held[digest] = _Held(key, now)
         self._by_name[key.name] = key
         if len(self._held) > MOST_KNOWN:
             self._forget(next(iter(self._held)))
