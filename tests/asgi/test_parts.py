@@ -2,6 +2,7 @@
 
 import dataclasses
 import pickle
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -162,3 +163,9 @@ def test_who_listens_last_is_who_hears() -> None:
     who.listen("unit-test-last", last.append)
     who.tell("unit-test-last", {})
     assert (first, last) == ([], [{}])
+
+
+def test_a_front_behind_rays_proxy_leaves_tls_to_it() -> None:
+    server = ServeSettings(ssl_cert_file=Path("cert.pem"), ssl_key_file=Path("key.pem"))
+    own = front_config(dataclasses.replace(CONFIG, server=server)).server
+    assert (own.ssl_cert_file, own.ssl_key_file) == (None, None)

@@ -233,10 +233,20 @@ def test_who_tells_it_twice_does_not_wait_for_what_runs(cluster: Cluster, monkey
     assert cluster.did[-1] == "leave"
 
 
-def test_what_waits_for_room_says_so(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
-    cluster.now = View([Group("engine-m-1", "UPDATING", 0, 1, "1 replica waits: CPU 64, there are 2\n")])
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("it wants 64 CPUs, there are 2\nand more\n", "it wants 64 CPUs, there are 2"),
+        ("Retrying 2 more times. Error:\n a traceback\nOSError: in use\n", "OSError: in use"),
+    ],
+    ids=["no room", "tried again"],
+)
+def test_what_does_not_start_says_why(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str], message: str, said: str
+) -> None:
+    cluster.now = View([Group("engine-m-1", "UPDATING", 0, 1, message)])
     assert run(["scale", "--status"]) == 0
-    assert capsys.readouterr().out.endswith("0 running, 1 that start or end: 1 replica waits: CPU 64, there are 2\n")
+    assert capsys.readouterr().out.endswith(f"0 running, 1 that start or end: {said}\n")
 
 
 @pytest.mark.parametrize(("is_ours", "did"), [(True, ["end welldone", "leave"]), (False, ["leave"])])
@@ -246,10 +256,11 @@ def test_what_fails_is_ended_with_a_cluster_that_ends_with_it(cluster: Cluster, 
     assert cluster.did[2:] == did
 
 
-def test_detached_it_goes_on_without_the_command(cluster: Cluster) -> None:
+def test_detached_it_goes_on_without_the_command(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     cluster.is_ours = False
     assert run(["scale", "--detach", "--address", "10.0.0.1:6379"]) == 0
     assert cluster.did == ["connect 10.0.0.1:6379 True", "deploy welldone 1", "leave"]
+    assert capsys.readouterr().out.endswith("--stop --name welldone\n")
 
 
 def test_what_ends_with_the_command_cannot_be_detached(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,6 +24,7 @@ def lines(
     made: str | None,
     listed: str | None = None,
     machine: str | None = None,
+    end: str = "Ctrl-C",
 ) -> list[str]:
     """The banner.
 
@@ -41,7 +42,7 @@ def lines(
         other = _url(settings, machine or socket.gethostname(), port)
         said.append(f"  others    {other}/v1, or this machine's address instead of its name")
     said += _about_key(config, has_keys, made)
-    said.append("  end       Ctrl-C")
+    said.append(f"  end       {end}")
     return said
 
 

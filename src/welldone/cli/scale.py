@@ -139,7 +139,8 @@ def _serve(cluster: _Cluster, config: Config, wanted: _Wanted, *, is_ours: bool)
                 cluster.end(wanted.name)  # what did start leaves nothing behind
             raise deploying.error
         has_keys = bool(known or config.keys)
-        for line in banner.lines(config, config.server.port, has_keys=has_keys, made=None):
+        how = f"welldone scale --stop --name {show.name(wanted.name)}" if wanted.detach else "Ctrl-C"
+        for line in banner.lines(config, config.server.port, has_keys=has_keys, made=None, end=how):
             show.line(line)
         show.flush()
         if wanted.detach:
@@ -201,11 +202,11 @@ class _News:
 def _said(group: _Group) -> str:
     coming = f", {group.coming} that start or end" if group.coming else ""
     words = group.message.strip().splitlines()
-    if "FAILED" in group.status or "UNHEALTHY" in group.status:
-        words = words[-1:]  # a traceback's last line
-    elif not group.coming:
-        words = []
-    return f"{group.running} running{coming}" + (f": {words[0]}" if words else "")
+    is_wrong = "FAILED" in group.status or "UNHEALTHY" in group.status
+    if not words or not (is_wrong or group.coming):
+        return f"{group.running} running{coming}"
+    has_traceback = is_wrong or words[0].endswith(":")
+    return f"{group.running} running{coming}: {words[-1 if has_traceback else 0]}"
 
 
 def _table(view: _View | None) -> list[str]:

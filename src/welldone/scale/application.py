@@ -55,7 +55,13 @@ def keys_of(config: Config) -> list[str]:
 
 
 def application(config: Config, keys: Sequence[str]) -> Application:
-    """The deployments of these settings."""
+    """The deployments of these settings.
+
+    Raises:
+        ValueError: fronts would have to speak TLS to clients, and not to Ray.
+    """
+    if config.scale.front.port and config.server.ssl_cert_file is not None:
+        raise ValueError("TLS is for Ray's proxies: without [scale.front] port, or with a load balancer that speaks it")
     names = {model.name: deployment_name(model.name, number) for number, model in enumerate(config.models, 1)}
     engines = {model.name: _engines(config, model, names[model.name]) for model in config.models}
     wanted = config.scale.front

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import ray
 from ray import serve
+from ray._private import services
 from ray.exceptions import RayError
 from ray.serve import RunTarget
 from ray.serve.config import HTTPOptions, ProxyLocation
@@ -21,7 +22,9 @@ from welldone.serve.settings import Config
 _ENVIRONMENT = {
     VARIABLE: CALLBACK,
     "RAY_USAGE_STATS_ENABLED": "0",  # nobody is told of what runs here
-    "RAY_SERVE_SLOW_STARTUP_WARNING_S": "10",  # then Ray says what a replica waits for: this machine does not grow
+    # After so long Ray says what a replica waits for: this machine does not grow.
+    "RAY_SERVE_SLOW_STARTUP_WARNING_S": "10",
+    "RAY_SERVE_SLOW_STARTUP_WARNING_PERIOD_S": "10",
 }
 """Of a cluster that is started here."""
 
@@ -65,8 +68,8 @@ def connect(address: str | None, *, may_start: bool) -> bool:
         ClusterError: there is none at the address, or none at all and none may be started.
     """
     logging.getLogger("ray.serve").setLevel(logging.WARNING)  # what else it says, we say in fewer words
-    address = address or os.environ.get("RAY_ADDRESS")
-    if address != _LOCAL:
+    address = address or os.environ.get("RAY_ADDRESS") or None
+    if address != _LOCAL and (address is not None or _may_run_here()):
         try:
             ray.init(address=address or _ANY, log_to_driver=False, logging_level="error")
         except (ConnectionError, ValueError, RuntimeError) as error:
@@ -81,6 +84,15 @@ def connect(address: str | None, *, may_start: bool) -> bool:
         os.environ.setdefault(name, value)
     ray.init(address=_LOCAL, log_to_driver=False, logging_level="error", include_dashboard=False)
     return True
+
+
+def _may_run_here() -> bool:
+    """Whether a cluster runs on this machine. Ray's own search, `auto`, waits for long for one that has crashed.
+
+    How to look is no public part of Ray: where it is gone one day, the search will do.
+    """
+    find = getattr(services, "find_gcs_addresses", None)
+    return find is None or bool(find())
 
 
 def leave() -> None:

@@ -59,7 +59,10 @@ def engine_config(config: Config, model: ModelSettings) -> Config:
 def front_config(config: Config) -> Config:
     """The settings of a gateway before all engines, and before the upstreams that the user has."""
     places = tuple(place for model in config.models for place in places_of(config, model))
-    return dataclasses.replace(config, models=(), upstreams=(*places, *config.upstreams), places={})
+    server = config.server
+    if not config.scale.front.port:  # then clients come through Ray's proxy alone, and it is the one that speaks TLS
+        server = dataclasses.replace(server, ssl_cert_file=None, ssl_key_file=None)
+    return dataclasses.replace(config, server=server, models=(), upstreams=(*places, *config.upstreams), places={})
 
 
 def places_of(config: Config, model: ModelSettings) -> list[UpstreamSettings]:

@@ -23,7 +23,7 @@ class FrontScale:
     num_cpus: Annotated[float, Setting("", "CPUs that each takes", SCALE, limits=(0, _CPUS))] = 1.0
     streams: Annotated[
         int, Setting("", "streams that each should have: with more of them there are more", SCALE, limits=(1, _STREAMS))
-    ] = 50  # at 30 tokens a second Ray's proxy and a front take a core for 27 to 37, and many streams pause
+    ] = 50  # at 30 tokens a second a front and Ray's proxy, two processes, take one core for 27 to 37 streams
     port: Annotated[
         int,
         Setting(
