@@ -3,7 +3,11 @@
 PYTHON ?= python3
 UV ?= uv
 ARGS ?=
+# What installs into an environment: pip, or a quicker one that CI names, which is told the environment's Python.
+INSTALLER ?=
 COVER ?=
+
+install = $(if $(INSTALLER),$(INSTALLER) $(1)/bin/python,$(1)/bin/python -m pip install --quiet)
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -117,6 +121,7 @@ lock: ## compile requirements/*.in anew (needs uv)
 	$(LOCK) --output-file requirements/litellm.txt requirements/litellm.in
 	$(LOCK) --output-file requirements/schemathesis.txt requirements/schemathesis.in
 	$(LOCK) --output-file requirements/bench.txt requirements/bench.in
+	$(LOCK) --output-file requirements/uv.txt requirements/uv.in
 	$(LOCK) --output-file requirements/ray.txt requirements/ray.in
 
 lock-servers: ## compile requirements/servers-*.in and guidellm.in anew (needs uv, and in UV_FIND_LINKS or UV_INDEX PyTorch's CPU builds)
@@ -138,16 +143,16 @@ $(SERVE_READY): requirements/serve.txt pyproject.toml src/welldone/__init__.py
 		{ echo "welldone needs Python 3.11 or newer: make serve PYTHON=python3.12" >&2; exit 1; }
 	@echo "making $(VENV), once"
 	$(BIN)/python $(IS_NEW_ENOUGH) || $(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/serve.txt
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	$(call install,$(VENV)) --require-hashes -r requirements/serve.txt
+	$(call install,$(VENV)) --no-deps --no-build-isolation --editable .
 	touch $@
 
 $(TEST_READY): requirements/test.txt $(SERVE_READY)
-	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/test.txt
+	$(call install,$(VENV)) --require-hashes -r requirements/test.txt
 	touch $@
 
 $(DEV_READY): requirements/dev.txt $(TEST_READY)
-	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.txt
+	$(call install,$(VENV)) --require-hashes -r requirements/dev.txt
 	touch $@
 
 $(WEB)/node_modules/.ready: $(WEB)/package-lock.json
@@ -156,17 +161,17 @@ $(WEB)/node_modules/.ready: $(WEB)/package-lock.json
 
 $(CLIENTS)/%/.ready: requirements/%.txt
 	[ -x $(@D)/bin/python ] || $(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --require-hashes -r $<
+	$(call install,$(@D)) --require-hashes -r $<
 	touch $@
 
 # The gateways beside which welldone is measured.
 $(PEERS)/.ready: requirements/bench.txt
 	[ -x $(@D)/bin/python ] || $(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --require-hashes -r $<
+	$(call install,$(@D)) --require-hashes -r $<
 	touch $@
 
 $(RAY)/.ready: requirements/ray.txt pyproject.toml src/welldone/__init__.py
 	[ -x $(@D)/bin/python ] || $(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --require-hashes -r $<
-	$(@D)/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	$(call install,$(@D)) --require-hashes -r $<
+	$(call install,$(@D)) --no-deps --no-build-isolation --editable .
 	touch $@

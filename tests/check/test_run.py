@@ -338,7 +338,9 @@ def test_no_secret_is_shown_wherever_the_server_says_it(settings: dict[str, Any]
         if "(text-whole)" in seen.headers["user-agent"]:
             return refusal(404, said)
         reply = ideal.answer(seen)
-        return msgspec.structs.replace(reply, headers={**reply.headers, "Server": TOKEN, "X-Said": said})
+        # A server of a kind that is not known is called what its header says.
+        pieces = tuple(Piece(base64=piece.data.replace(b"welldone", b"somebody")) for piece in reply.pieces)
+        return msgspec.structs.replace(reply, pieces=pieces, headers={**reply.headers, "Server": TOKEN, "X-Said": said})
 
     report = run(_check(choose, TEXT, WHOLE, MISTAKE, record=tmp_path, **settings))
     written = [msgspec.json.encode(report), *(path.read_bytes() for path in tmp_path.iterdir())]

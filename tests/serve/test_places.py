@@ -265,26 +265,26 @@ def test_an_engine_of_ours_that_is_busy_says_so_through_the_front(
 
 
 FULL = _busy(429, "queue_full")
-MIXED: dict[str, tuple[Reply, Reply | None, int]] = {
-    "nobody is at the place": (WHOLE, None, 200),
-    "the upstream is dead": (DEAD, WHOLE, 200),
-    "who is at the place dies": (WHOLE, DEAD, 200),
-    "the upstream is full": (FULL, WHOLE, 200),
-    "both are full": (FULL, FULL, 429),
-    "one dies and one is full": (FULL, DEAD, 429),
-    "nobody is there and the upstream is dead": (DEAD, None, 502),
+MIXED: dict[str, tuple[Reply, Reply | None, set[int]]] = {
+    "nobody is at the place": (WHOLE, None, {200}),
+    "the upstream is dead": (DEAD, WHOLE, {200}),
+    "who is at the place dies": (WHOLE, DEAD, {200}),
+    "the upstream is full": (FULL, WHOLE, {200}),
+    "both are full": (FULL, FULL, {429}),
+    "one dies and one is full": (FULL, DEAD, {429, 502}),  # whoever was asked last
+    "nobody is there and the upstream is dead": (DEAD, None, {502}),
 }
 
 
 @pytest.mark.parametrize("case", MIXED)
 def test_a_plain_upstream_and_a_place_stand_in_for_each_other_and_nobody_waits(tmp_path: Path, case: str) -> None:
     async def work() -> None:
-        plain, placed, status = MIXED[case]
+        plain, placed, statuses = MIXED[case]
         async with cluster(tmp_path, [plain], [placed or WHOLE], first={"is_place": False}) as serving:
             if placed is not None:
                 serving.come(1)
             for _ in range(4):  # whoever is asked first
-                assert (await serving.ask(CHAT)).status == status
+                assert (await serving.ask(CHAT)).status in statuses
                 if DEAD in (plain, placed) and placed is not None:
                     serving.come(1)
 
