@@ -22,7 +22,7 @@ NO_SKIP = IN_CI or _is_set("WELLDONE_NO_SKIP")
 # No deadline anywhere: it would make a slow machine a failing one.
 settings.register_profile("dev", deadline=None, max_examples=100)
 # In CI the same examples each time: a change is judged by what it changes. Who wants others runs them at home.
-settings.register_profile("ci", deadline=None, max_examples=200, print_blob=True, derandomize=True)
+settings.register_profile("ci", deadline=None, max_examples=100, print_blob=True, derandomize=True)
 settings.load_profile("ci" if IN_CI else "dev")
 
 
