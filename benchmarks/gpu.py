@@ -25,7 +25,7 @@ from welldone import __version__
 
 from child import ChildError, started  # isort: skip  # neighbours: a script's own folder is on the path
 from figures import Bar, Row, Tally, number, row, throughput  # isort: skip
-from serve import Bench, BenchError, Options, count, counts, line, tallies  # isort: skip
+from serve import Bench, BenchError, Options, count, counts, show_bars, tallies  # isort: skip
 
 ROOT = Path(__file__).parent.parent
 NAME = "measured"
@@ -169,11 +169,7 @@ def show(report: Report) -> None:
             f"{number(figures.between_p50_s, 1e3, 2):>9}{number(figures.between_p99_s, 1e3, 2):>9}"
             f"{number(figures.server_cpu_s_per_frame, 1e6, 1):>14}"
         )
-    print("\nwelldone beside the bare engine")
-    for bar in report.ratios:
-        print(f"  {line(bar)}")
-    for trouble in report.troubles:
-        print(f"  failed: {trouble}")
+    show_bars(report.ratios, report.troubles)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -167,10 +168,15 @@ def show(report: Report) -> None:
             f"{number(figures.server_cpu_s_per_1000_tokens, 1, 3):>13}"
             f"{number(figures.server_cpu_s_per_frame, 1e6, 0):>9}"
         )
+    show_bars(report.bars, report.troubles)
+
+
+def show_bars(bars: Sequence[Bar], troubles: Sequence[str]) -> None:
+    """Both ways beside each other, and what went wrong."""
     print("\nwelldone beside the bare engine")
-    for bar in report.bars:
+    for bar in bars:
         print(f"  {line(bar)}")
-    for trouble in report.troubles:
+    for trouble in troubles:
         print(f"  failed: {trouble}")
 
 

@@ -1,11 +1,13 @@
-"""A server with many small models, each loaded when a test first asks for it."""
+"""A server with many small models, each loaded when a test first asks for it; an upstream, and a Redis."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.live.redis import RealRedis, real_redis
 from tests.live.server import Running, serving
+from tests.live.upstream import Upstream, upstream
 from tests.models.fixtures import Seeing
 
 _SMALL = "threads = 1\nctx_size = 4096\nparallel = 2"
@@ -37,3 +39,15 @@ def zoo(
     with serving([], folder=folder, is_awaited=False) as running:
         yield running
         assert running.end() == 0
+
+
+@pytest.fixture
+def behind() -> Iterator[Upstream]:
+    with upstream() as made:
+        yield made
+
+
+@pytest.fixture
+def redis() -> Iterator[RealRedis]:
+    with real_redis(password="canary-of-redis") as made:
+        yield made

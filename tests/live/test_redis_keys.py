@@ -14,21 +14,9 @@ import pytest
 from tests.live.faults import begin
 from tests.live.redis import NEEDS_REDIS, RealRedis, real_redis
 from tests.live.server import LIMIT_S, Running
-from tests.live.upstream import Upstream, eventually, gateway, upstream
+from tests.live.upstream import Upstream, eventually, gateway
 
 pytestmark = NEEDS_REDIS
-
-
-@pytest.fixture
-def behind() -> Iterator[Upstream]:
-    with upstream() as made:
-        yield made
-
-
-@pytest.fixture
-def redis() -> Iterator[RealRedis]:
-    with real_redis(password="canary-of-redis") as made:
-        yield made
 
 
 def keys(redis: RealRedis, *words: str, code: int = 0) -> tuple[str, str]:

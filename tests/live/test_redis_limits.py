@@ -13,25 +13,13 @@ import pytest
 from tests.live.faults import begin, until
 from tests.live.redis import NEEDS_REDIS, RealRedis, real_redis
 from tests.live.server import Running
-from tests.live.upstream import Upstream, gateway, upstream
+from tests.live.upstream import Upstream, gateway
 
 pytestmark = NEEDS_REDIS
 PER_MINUTE = 6
 """One more every ten seconds: few enough that a busy machine is not taken for a mistake."""
 UP = "welldone_limits_store_up"
 AWAY, BACK = "store of shared limits and keys is away", "store of shared limits and keys is back"
-
-
-@pytest.fixture
-def behind() -> Iterator[Upstream]:
-    with upstream() as made:
-        yield made
-
-
-@pytest.fixture
-def redis() -> Iterator[RealRedis]:
-    with real_redis(password="canary-of-redis") as made:
-        yield made
 
 
 @contextmanager

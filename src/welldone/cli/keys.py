@@ -17,7 +17,7 @@ from welldone.serve.doors import link_to
 from welldone.serve.keys import ANONYMOUS, digest, make_key
 from welldone.serve.log import Redactor
 from welldone.serve.settings import Config
-from welldone.serve.shared_keys import KNOWN_S, SharedKey
+from welldone.serve.shared_keys import KNOWN_S, SharedKey, read_key
 from welldone.serve.store import Link, StoreError
 from welldone.serve.tables import check_name
 
@@ -131,14 +131,7 @@ def _remove(url: str, name: str) -> Exit:
 
 def _kept(url: str) -> dict[str, SharedKey | None]:
     """All keys by their digests; None for what is written in another way."""
-    return {one: _read(value) for one, value in _ask(url, lambda link: link.keys()).items()}
-
-
-def _read(value: bytes) -> SharedKey | None:
-    try:
-        return msgspec.json.decode(value, type=SharedKey)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
+    return {one: read_key(value) for one, value in _ask(url, lambda link: link.keys()).items()}
 
 
 def _digests(kept: dict[str, SharedKey | None], name: str) -> list[str]:

@@ -138,9 +138,8 @@ def _serve(cluster: _Cluster, config: Config, wanted: _Wanted, *, is_ours: bool)
             if is_ours:
                 cluster.end(wanted.name)  # what did start leaves nothing behind
             raise deploying.error
-        has_keys = bool(known or config.keys)
         how = f"welldone scale --stop --name {show.name(wanted.name)}" if wanted.detach else "Ctrl-C"
-        for line in banner.lines(config, config.server.port, has_keys=has_keys, made=None, end=how):
+        for line in banner.lines(config, config.server.port, has_keys=config.has_keys(known), made=None, end=how):
             show.line(line)
         show.flush()
         if wanted.detach:

@@ -64,7 +64,7 @@ def run(config: Config) -> int:
     if settings.workers == 1:
         return serve()
     formatter = LineFormatter(style_of(settings), Redactor(secrets))
-    has_keys = bool(keys or config.keys or config.has_shared_keys)
+    has_keys = config.has_keys(keys)
     try:
         return workers.run(
             settings,
@@ -110,7 +110,7 @@ class _Service:
     def __init__(self, config: Config, keys: list[str], folder: Path, made: str | None, worker: Worker | None) -> None:
         self._config = config
         self._worker = worker
-        self._has_keys = bool(keys or config.keys or config.has_shared_keys)
+        self._has_keys = config.has_keys(keys)
         self._made = made
         self._end = asyncio.Event()
         self._is_ending = False
@@ -243,9 +243,6 @@ def _no_place(settings: ServeSettings, error: OSError) -> str:
 
 
 def _fetch_default(config: Config, folder: Path) -> None:
-    is_wanted = any(
-        not model.command and (model.file is None or default.is_meant(str(model.file))) for model in config.models
-    )
-    if is_wanted and default.find(folder) is None:
+    if any(model.is_builtin for model in config.models) and default.find(folder) is None:
         show.note("fetching the built-in model (93 MB, once)")
         fetch(default.DEFAULT.name, folder=folder)

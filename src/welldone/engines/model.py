@@ -104,6 +104,13 @@ class Model:
         return self.process.plan.address if self.state is State.READY and self.process is not None else None
 
     @property
+    def inner_name(self) -> str:
+        """What its engine calls it: a command has a name of its own."""
+        if self.abilities is not None and self.abilities.kind == "command":
+            return self.abilities.name or self.name
+        return self.name
+
+    @property
     def says(self) -> str:
         """What its engine says just now: the last line, or a bar that grows."""
         return self._tail.now

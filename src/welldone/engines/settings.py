@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
+from welldone.engines import default
 from welldone.net.settings import Setting
 
 MODEL, ENGINE, ANSWERS, LIMITS = "Model", "Engine", "Answers", "Limits"
@@ -304,6 +305,11 @@ class ModelSettings:
         if self.command:
             return self.parallel or COMMAND_SLOTS
         return self.parallel or (1 if self.ctx_size else DEFAULT_SLOTS)
+
+    @property
+    def is_builtin(self) -> bool:
+        """Whether it is the small model that is fetched where it is not there."""
+        return not self.command and (self.file is None or default.is_meant(str(self.file)))
 
     @property
     def load_limit_s(self) -> float:

@@ -48,8 +48,7 @@ def keys_of(config: Config) -> list[str]:
     keys = list(settings.api_keys)
     if settings.api_key_file is not None:
         keys += read_key_file(settings.api_key_file, takes_weak=is_loopback(settings.host)).keys
-    is_open = not (keys or config.keys or config.has_shared_keys)
-    if is_open and not settings.no_api_key and not is_loopback(settings.host):
+    if not config.has_keys(keys) and not settings.no_api_key and not is_loopback(settings.host):
         raise ValueError("a cluster that others can reach needs a key: --api-key env:NAME, or --no-api-key")
     return keys
 

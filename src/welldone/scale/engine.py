@@ -31,7 +31,7 @@ class Engine:
         config = dataclasses.replace(config, server=dataclasses.replace(config.server, host=host))
         folder = models_folder(os.environ)
         (model,) = config.models
-        if not model.command and (model.file is None or default.is_meant(str(model.file))) and not default.find(folder):
+        if model.is_builtin and default.find(folder) is None:
             await asyncio.to_thread(pull, default.DEFAULT.name, folder=folder)
         self._log = log_of(config.server, (self._key, *config.secrets))
         self._log.start()

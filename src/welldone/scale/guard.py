@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from welldone.scale.asgi import Application, Message, Receive, Send
+from welldone.scale.asgi import Application, Message, Receive, Send, refuse
 from welldone.serve.errors import ApiError, Shape
 from welldone.wire.dialects.messages import scribe as messages
 from welldone.wire.dialects.responses import objects as responses
@@ -215,18 +215,11 @@ class _Said:
 
     async def refuse(self) -> None:
         """Say that nobody answered."""
-        body = _gone().body(_shape(self._path))
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", b"%d" % len(body)),
-            (b"retry-after", b"1"),
-        ]
-        await self._send({"type": "http.response.start", "status": 503, "headers": headers})
-        await self._send({"type": "http.response.body", "body": body, "more_body": False})
+        await refuse(self._send, _gone(), _shape(self._path))
 
 
 def _gone() -> ApiError:
-    return ApiError(503, "The server that answered is gone. Try again.", code="server_gone")
+    return ApiError(503, "The server that answered is gone. Try again.", code="server_gone", retry_after_s=1.0)
 
 
 def _shape(path: str) -> Shape:

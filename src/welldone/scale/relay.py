@@ -11,8 +11,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from welldone.net.outbound import Address, Exchange, OutboundError
-from welldone.scale.asgi import Application, Message, Receive, Send
-from welldone.serve.errors import ApiError, Shape
+from welldone.scale.asgi import Application, Message, Receive, Send, refuse
+from welldone.serve.errors import ApiError
 
 _AHEAD_BYTES = 2**16  # of a reply that Ray has not taken yet: then the server's stream is congested, as any other
 _HOP = frozenset(
@@ -71,7 +71,7 @@ async def _carry(scope: Message, receive: Receive, send: Send) -> None:
         return  # the client has left
     request = _request(scope, body)
     if request is None:
-        await _refuse(send)
+        await refuse(send, ApiError(400, "The head of this request is not HTTP.", code="invalid_request"))
         return
     reply = _Reply(has_body=scope["method"] != "HEAD")
     exchange = Exchange(request, reply, Address(socket=str(_Way.path)))
@@ -116,14 +116,6 @@ def _request(scope: Message, body: bytes) -> bytes | None:
     lines = [b"%b %b HTTP/1.1" % (method, target), *(b"%b: %b" % field for field in fields)]
     lines += [b"content-length: %d" % len(body), b"connection: close", b"", body]
     return b"\r\n".join(lines)
-
-
-async def _refuse(send: Send) -> None:
-    error = ApiError(400, "The head of this request is not HTTP.", code="invalid_request")
-    body = error.body(Shape.OPENAI)
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": error.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
 class _Reply:

@@ -130,13 +130,12 @@ class LocalSeat:
     is_gone = False  # it is started again
 
     def __init__(self, model: Model, address: Address, waited_s: float, settings: ServeSettings) -> None:
-        abilities = model.abilities
         self._engine = model
         self.address = address
         self.send: Send = outbound.send
         self.name = model.name
         self.base = "/v1"
-        self.model = (abilities.name if abilities is not None and abilities.kind == "command" else "") or model.name
+        self.model = model.inner_name
         self.waited_s = waited_s
         self.first_byte_s = settings.first_byte_s
         self.idle_s = settings.idle_s

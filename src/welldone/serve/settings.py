@@ -1,6 +1,6 @@
 """What can be set for the server, and all settings together."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -302,6 +302,10 @@ class Config:
     def has_shared_keys(self) -> bool:
         """Whether there are keys in a store too, for all servers that use it."""
         return self.limits.store is not None and not self.server.no_api_key
+
+    def has_keys(self, unnamed: Collection[str]) -> bool:
+        """Whether clients need a key, where these are the ones without a name."""
+        return bool(unnamed or self.keys or self.has_shared_keys)
 
     def as_public(self) -> dict[str, object]:
         """All settings without secrets, as JSON has them."""

@@ -46,6 +46,14 @@ class SharedKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     admin: bool = False
 
 
+def read_key(value: bytes) -> SharedKey | None:
+    """A key as it is written in the store; None where it is written in another way."""
+    try:
+        return msgspec.json.decode(value, type=SharedKey)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
 class _Held:
     """A key that is remembered."""
 
@@ -134,9 +142,8 @@ class SharedKeys(Keys):
         return key
 
     def _read(self, value: bytes) -> SharedKey | None:
-        try:
-            key = msgspec.json.decode(value, type=SharedKey)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        key = read_key(value)
+        if key is None:
             log.event(logging.WARNING, "a key in the store is not written as it should be, and opens nothing")
             return None
         if key.name in self._own:  # its rights would be those of another

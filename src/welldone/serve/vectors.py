@@ -163,8 +163,7 @@ class Vectors:
 
     async def _fetch(self, model: Model, path: str, asked: Json, param: str = "input") -> Json:
         """The engine's reply."""
-        name = model.abilities.name if model.settings.command and model.abilities is not None else ""
-        body = msgspec.json.encode({**asked, "model": name or model.name})
+        body = msgspec.json.encode({**asked, "model": model.inner_name})
         reply = await self._reply(model, path, body)
         if reply.status == 404 and model.settings.command:
             raise ApiError(404, "The engine of this model does not offer this.", code="not_found")
