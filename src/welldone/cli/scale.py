@@ -6,7 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from welldone.cli import banner, show
 from welldone.cli.exits import Exit, UsageError
@@ -14,6 +14,9 @@ from welldone.cli.options import Parser
 from welldone.net.settings import Given, SettingsError
 from welldone.serve.config import read_config
 from welldone.serve.settings import Config
+
+if TYPE_CHECKING:  # Ray is an extra
+    from welldone.scale.cluster import Group, View
 
 DESCRIPTION = """\
 Run the server on a Ray cluster: fronts that speak to clients, and engines that each run a model,
@@ -36,25 +39,6 @@ _LOOK_S = 1.0  # between two looks at what runs; Ray changes something every few
 _LAST_S = 5.0  # for the deployment to see that it was ended: it looks twice a second
 
 
-class _Group(Protocol):
-    """A deployment: see `scale/cluster.py`."""
-
-    name: str
-    status: str
-    running: int
-    coming: int
-    message: str
-
-
-class _View(Protocol):
-    """What runs."""
-
-    is_running: bool
-    is_failed: bool
-    groups: Sequence[_Group]
-    message: str
-
-
 class _Cluster(Protocol):
     """What `scale/cluster.py` gives."""
 
@@ -64,7 +48,7 @@ class _Cluster(Protocol):
     def leave(self) -> None: ...
     def machines(self) -> tuple[int, dict[str, float]]: ...
     def deploy(self, config: Config, keys: Sequence[str], name: str) -> None: ...
-    def view(self, name: str) -> _View | None: ...
+    def view(self, name: str) -> "View | None": ...
     def end(self, name: str) -> None: ...
 
 
@@ -189,7 +173,7 @@ class _News:
     def __init__(self) -> None:
         self._told: dict[str, str] = {}
 
-    def tell(self, view: _View | None) -> None:
+    def tell(self, view: "View | None") -> None:
         """What runs now."""
         for group in () if view is None else view.groups:
             said = _said(group)
@@ -198,7 +182,7 @@ class _News:
                 show.note(f"{group.name}: {said}")
 
 
-def _said(group: _Group) -> str:
+def _said(group: "Group") -> str:
     coming = f", {group.coming} that start or end" if group.coming else ""
     words = group.message.strip().splitlines()
     is_wrong = "FAILED" in group.status or "UNHEALTHY" in group.status
@@ -208,7 +192,7 @@ def _said(group: _Group) -> str:
     return f"{group.running} running{coming}: {words[-1 if has_traceback else 0]}"
 
 
-def _table(view: _View | None) -> list[str]:
+def _table(view: "View | None") -> list[str]:
     groups = () if view is None else view.groups
     width = max((len(group.name) for group in groups), default=0)
     return [f"{group.name:<{width}}  {group.status.lower():<10}  {_said(group)}" for group in groups]
