@@ -1,7 +1,11 @@
 """What the Dockerfiles put into an image is there, reaches the builder, and is what the program needs."""
 
 import fnmatch
+import json
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -9,6 +13,9 @@ import pytest
 
 from tests.deploy.manifests import ROOT, of_kind
 from tests.deploy.manifests import applied as objects
+from tests.live.faults import small
+from tests.live.server import LIMIT_S
+from welldone.engines.store import models_folder
 
 FILES = [ROOT / "deploy" / "Dockerfile", ROOT / "deploy" / "ray" / "Dockerfile"]
 
@@ -17,6 +24,25 @@ def sources(file: Path) -> set[str]:
     """What is copied out of the repository."""
     found = re.findall(r"^COPY (?!--from)(?:--\S+ )*(.+) \S+$", file.read_text(), re.MULTILINE)
     return {word for words in found for word in words.split()}
+
+
+def final_stage() -> list[tuple[str, str]]:
+    """The instructions of the image that is shipped: each with the rest of its line, continuation lines joined."""
+    text = re.sub(r"^#.*\n", "", FILES[0].read_text(), flags=re.MULTILINE).replace("\\\n", " ")
+    lines = [line.split(maxsplit=1) for line in text.splitlines() if line]
+    start = max(place for place, (word, _) in enumerate(lines) if word == "FROM")
+    return [(word, rest) for word, rest in lines[start:]]
+
+
+def instruction(name: str) -> str:
+    """The one instruction of this name."""
+    (rest,) = [rest for word, rest in final_stage() if word == name]
+    return rest
+
+
+def environment() -> dict[str, str]:
+    """What the image sets."""
+    return dict(pair.split("=", 1) for pair in instruction("ENV").split())
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.parent.name)
@@ -64,3 +90,35 @@ def test_the_image_and_the_deployment_mean_the_same_user_port_and_settings() -> 
 def test_the_base_has_a_version() -> None:
     bases = [re.findall(r"^FROM (\S+)", file.read_text(), re.MULTILINE) for file in FILES]
     assert all(fnmatch.fnmatch(base, "*:[0-9]*") for each in bases for base in each)
+
+
+def test_the_image_has_the_system_libraries_of_the_engine() -> None:
+    installs = " ".join(rest for word, rest in final_stage() if word == "RUN" and "apt-get install" in rest)
+    assert "libgomp1" in installs.split()
+    # The build itself proves that nothing else is missing.
+    assert all('RUN python -c "import xllamacpp"' in file.read_text() for file in FILES)
+
+
+def test_fetched_models_go_to_a_volume_that_the_user_of_the_image_owns() -> None:
+    folder, user = models_folder(environment()), instruction("USER").partition(":")[0]
+    assert str(folder.parent) == instruction("VOLUME")
+    made = next(rest for word, rest in final_stage() if word == "RUN" and "install --directory" in rest)
+    assert f"--owner {user}" in made
+    assert str(folder) in made.split()
+    words = [word for word, _ in final_stage()]
+    assert words.index("USER") > max(place for place, word in enumerate(words) if word == "RUN")
+
+
+@pytest.mark.parametrize("options", [[], ["--host", "0.0.0.0", "--allowed-hosts", "api.example"]], ids=["", "hosts"])
+def test_the_health_check_follows_the_server(tiny_model: Path, options: list[str]) -> None:
+    program, *words = json.loads(instruction("HEALTHCHECK").partition("CMD ")[2])
+    assert program == "python"
+
+    def code(port: int) -> int:
+        env = {**os.environ, "WELLDONE_PORT": str(port), "http_proxy": "http://127.0.0.1:9"}
+        return subprocess.run([sys.executable, *words], env=env, timeout=LIMIT_S, capture_output=True).returncode
+
+    with small(tiny_model, *options) as server:
+        assert code(server.port) == 0
+        assert server.end() == 0
+        assert code(server.port) == 1

@@ -149,6 +149,35 @@ def test_a_model_that_llama_cpp_cannot_load_ends_the_server_with_its_reason(tiny
     assert "Traceback" not in done.stderr
 
 
+LOADER = "libgomp.so.1: cannot open shared object file: No such file or directory"
+
+
+@pytest.mark.parametrize(
+    ("raised", "parts", "not_in"),
+    [
+        (
+            f"ImportError({LOADER!r})",
+            [LOADER, "libgomp.so.1 is missing", "apt-get install libgomp1", "dnf install libgomp", "apk add libgomp"],
+            "not installed",
+        ),
+        ("ImportError('/opt/lib/x.so: undefined symbol: f')", ["(x.so: undefined symbol: f)", "pip install"], "/opt"),
+        ("ModuleNotFoundError('No module named numpy', name='numpy')", ["numpy", "pip install"], "not installed"),
+        ("ModuleNotFoundError(name='xllamacpp')", ["llama.cpp is not installed: pip install xllamacpp"], "missing"),
+    ],
+    ids=["no libgomp", "another library", "another module", "not installed"],
+)
+def test_llama_cpp_that_cannot_be_imported_ends_the_server_with_what_is_missing(
+    tiny_model: Path, tmp_path: Path, raised: str, parts: list[str], not_in: str
+) -> None:
+    (tmp_path / "xllamacpp.py").write_text(f"raise {raised}\n")
+    done = start("-m", str(tiny_model), "--port", "0", environment={"PYTHONPATH": str(tmp_path)})
+    assert done.returncode == UNREACHABLE
+    line = done.stderr.splitlines()[-1]
+    assert [part for part in parts if part not in line] == []
+    assert not_in not in line
+    assert "Traceback" not in done.stderr
+
+
 def test_a_model_that_cannot_be_loaded_harms_no_other(tiny_model: Path, tmp_path: Path) -> None:
     # A model is no adapter, and only llama.cpp finds that out.
     bad = f'[models.bad]\nfile = "{tiny_model}"\nlora = ["{tiny_model}"]\n'

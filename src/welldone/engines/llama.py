@@ -6,6 +6,7 @@ standard output, once, that it is ready or why it cannot be. Its log goes to sta
 
 import enum
 import os
+import re
 import signal
 import sys
 import time
@@ -16,10 +17,14 @@ import msgspec
 from welldone.engines.orders import NO_GPU, ORDERS_LIMIT_BYTES, Failed, Orders, Ready
 from welldone.engines.tether import exit_at_end_of_input, signal_at_parents_death
 
+IMPORT_ERROR: ImportError | None = None
+"""Why xllamacpp could not be imported. The parent gets a sentence about it instead of a traceback."""
+
 try:
     import xllamacpp  # type: ignore[import-untyped]
-except ImportError:  # the parent then gets a sentence instead of a traceback
+except ImportError as error:
     xllamacpp = None
+    IMPORT_ERROR = error
 
 READ_LIMIT_S = 60
 """A request comes whole from our own server over a local socket; llama.cpp would wait an hour for it."""
@@ -33,7 +38,17 @@ ALARM_GRACE_S = 10
 OOM_SCORE = b"500"
 """Of -1000 to 1000. Where memory runs out, Linux is to end the engine, which comes back, and not the server."""
 
+_FOLDERS = re.compile(r"(?:/[^\s/:]+)*/(?=[^\s/])")
+
 NO_ORDERS = "no orders on standard input: this program is started by welldone"
+
+PACKAGES = {
+    "libgomp.so.1": "apt-get install libgomp1 (Debian, Ubuntu), dnf install libgomp (Fedora) or "
+    "apk add libgomp (Alpine)",
+    "libstdc++.so.6": "apt-get install libstdc++6 (Debian, Ubuntu), dnf install libstdc++ (Fedora) or "
+    "apk add libstdc++ (Alpine)",
+}
+"""System libraries that the wheel of xllamacpp links to and does not contain, and how to install each."""
 
 FLASH_ATTENTION = {"on": "ENABLED", "off": "DISABLED", "auto": "AUTO"}
 
@@ -133,14 +148,28 @@ def _named(kind: str, prefix: str, word: str) -> "enum.IntEnum":
 
 def load(orders: Orders) -> "tuple[xllamacpp.Server | None, Ready | Failed]":
     """The running server and what to report. Blocks until the model is loaded."""
-    if xllamacpp is None:
-        return None, Failed("llama.cpp is not installed (pip install xllamacpp)")
+    if IMPORT_ERROR is not None:
+        return None, Failed(explain(IMPORT_ERROR))
     began = time.monotonic()
     try:
         server = xllamacpp.Server(parameters(orders))
     except RuntimeError:  # the reason is in the log: this exception never has it
         return None, Failed("llama.cpp could not load it")
     return server, Ready(time.monotonic() - began)
+
+
+def explain(error: ImportError) -> str:
+    """Why xllamacpp cannot be imported, and what to do about it."""
+    if isinstance(error, ModuleNotFoundError) and error.name == "xllamacpp":
+        return "llama.cpp is not installed: pip install xllamacpp"
+    text = _FOLDERS.sub("", str(error))  # clients may see the message, and paths are none of their business
+    for library, commands in PACKAGES.items():
+        if library in text:
+            return f"llama.cpp cannot be loaded ({text}): the system library {library} is missing; {commands}"
+    return (
+        f"llama.cpp cannot be loaded ({text}): install what is missing, or the package for this system and Python: "
+        "pip install --force-reinstall xllamacpp"
+    )
 
 
 def wants_gpu(orders: Orders) -> bool:
