@@ -144,7 +144,7 @@ def test_who_is_killed_is_replaced_and_the_other_serves_on() -> None:
 
 
 @ON_LINUX
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_all_end_together_when_the_parent_is_told_to(number: signal.Signals) -> None:
     with Crew() as crew:
         pids = [facts["pid"] for facts in crew.both()]

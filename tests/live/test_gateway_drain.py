@@ -21,7 +21,7 @@ def behind() -> Iterator[Upstream]:
         yield made
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stream_that_runs_may_finish(tmp_path: Path, number: signal.Signals) -> None:
     slow = Reply((ROLE, TEXT, *[Piece(TEXT.text, after_s=0.05)] * 20, STOP, DONE))
     with upstream(lambda seen: slow) as one, gateway(tmp_path, one.url) as server:
@@ -53,7 +53,7 @@ def test_what_hangs_is_told_and_the_end_comes(tmp_path: Path, behind: Upstream, 
         assert "Traceback" not in server.log.join()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_who_is_impatient_ends_it_at_once(tmp_path: Path, behind: Upstream, number: signal.Signals) -> None:
     with gateway(tmp_path, behind.url, options=["--drain", "3600"]) as server, begin(server, model="stalls") as line:
         line.wait(b"Hello")

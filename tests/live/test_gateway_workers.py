@@ -1,5 +1,6 @@
 """`--workers`: several processes behind one port. One that dies takes only its own streams with it."""
 
+import os
 import re
 import signal
 from collections.abc import Iterator, Mapping
@@ -98,7 +99,7 @@ def test_when_a_worker_is_killed_the_streams_of_the_other_go_on_and_a_new_one_co
         assert server.end() == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_end_lets_streams_of_all_workers_finish_and_leaves_nothing(
     tmp_path: Path, behind: Upstream, number: signal.Signals
 ) -> None:
@@ -126,7 +127,18 @@ def test_the_end_lets_streams_of_all_workers_finish_and_leaves_nothing(
     assert list(temporary.iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_sighup_ends_neither_the_parent_nor_a_worker(tmp_path: Path, behind: Upstream) -> None:
+    with crew(tmp_path, behind) as server, workers(server) as (one, other):
+        for pid in (server.process.pid, one.pid, other.pid):
+            seen = len(server.log.all)
+            os.kill(pid, signal.SIGHUP)
+            server.log.wait("SIGHUP is ignored", seen=seen)
+        assert set(children(server.process.pid)) == {one.pid, other.pid}
+        assert answer(server).text == "Hello"
+        assert server.end() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_same_signal_twice_ends_all_at_once(tmp_path: Path, behind: Upstream, number: signal.Signals) -> None:
     with crew(tmp_path, behind, "--drain", "3600") as server, workers(server) as (one, other), ExitStack() as stack:
         lines = []

@@ -5,13 +5,15 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.live.faults import ENGINE, LINUX, answer, command_line, engine_of, request, small
 from tests.live.raw import CHAT, ask
-from tests.live.server import KEY, LIMIT_S, serving
+from tests.live.server import KEY, LIMIT_S, Lines, serving
 from welldone.cli.main import run
 from welldone.engines.default import DEFAULT
 
@@ -93,8 +95,7 @@ def test_a_port_that_is_taken_is_said_with_what_to_do(tiny_model: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
         line = mistake("-m", str(tiny_model), "--port", port)
-    assert port in line
-    assert "--port" in line
+    assert line == f"port {port} is already in use by another program; choose another with --port"
 
 
 @pytest.mark.parametrize("content", [None, "no certificate"], ids=["missing", "broken"])
@@ -271,7 +272,7 @@ def test_without_settings_for_a_gpu_nothing_is_said_of_one(tiny_model: Path) -> 
         assert "GPU" not in server.log.join()
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_server_well_however_often_it_comes(tiny_model: Path, number: int) -> None:
     with small(tiny_model) as server:
         server.process.send_signal(number)
@@ -281,14 +282,65 @@ def test_a_signal_ends_the_server_well_however_often_it_comes(tiny_model: Path, 
         assert "Traceback" not in server.log.join()
 
 
-def test_who_hangs_up_does_not_end_a_server_that_ignores_it(tiny_model: Path) -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does; a child inherits it
+@contextmanager
+def started_with(disposition: signal.Handlers) -> Iterator[None]:
+    """Children inherit an ignored SIGHUP: nohup starts them that way, others do not."""
+    before = signal.signal(signal.SIGHUP, disposition)
     try:
-        with small(tiny_model) as server:
-            server.process.send_signal(signal.SIGHUP)
-            assert answer(server).one.finish == "length"
+        yield
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+@LINUX
+@pytest.mark.parametrize("disposition", [signal.SIG_DFL, signal.SIG_IGN], ids=["as usual", "nohup"])
+def test_sighup_is_logged_and_ends_neither_the_server_nor_its_engine(
+    tiny_model: Path, disposition: signal.Handlers
+) -> None:
+    with started_with(disposition), small(tiny_model) as server, engine_of(server) as engine:
+        os.kill(engine.pid, signal.SIGHUP)
+        server.process.send_signal(signal.SIGHUP)
+        server.log.wait("info +SIGHUP is ignored")
+        assert answer(server).one.finish == "length"
+        assert server.end() == 0
+        assert "engine died" not in server.log.join()
+
+
+IN_TERMINAL = "import os, sys; os.setsid(); os.open(sys.argv[1], os.O_RDWR); os.execv(sys.argv[2], sys.argv[2:])"
+"""Runs a program with the named terminal as its controlling terminal."""
+
+
+@LINUX
+@pytest.mark.parametrize(
+    ("disposition", "is_end"), [(signal.SIG_DFL, True), (signal.SIG_IGN, False)], ids=["as usual", "nohup"]
+)
+def test_a_terminal_that_closes_ends_its_server_unless_nohup_started_it(
+    tiny_model: Path, disposition: signal.Handlers, is_end: bool
+) -> None:
+    ours, theirs = os.openpty()
+    words = [sys.executable, "-m", "welldone", "serve", "-m", str(tiny_model), "--port", "0", "-t", "1"]
+    with started_with(disposition):
+        process = subprocess.Popen(
+            [sys.executable, "-c", IN_TERMINAL, os.ttyname(theirs), *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    try:
+        assert process.stderr is not None
+        log = Lines(process.stderr)
+        log.wait("model is ready")
+        os.close(theirs)
+        os.close(ours)
+        if not is_end:
+            log.wait("SIGHUP is ignored")
+            process.terminate()
+        assert process.wait(LIMIT_S) == 0
+        assert ("SIGHUP is ignored" in log.join()) is not is_end
+    finally:
+        process.kill()
+        process.wait()
 
 
 @LINUX

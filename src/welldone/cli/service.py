@@ -14,6 +14,7 @@ import uvloop
 
 from welldone.cli import banner, checks, show, workers
 from welldone.cli.exits import Exit, UsageError
+from welldone.cli.hangup import Hangup
 from welldone.cli.news import News
 from welldone.cli.pull import EXITS, fetch
 from welldone.cli.starting import Starting
@@ -114,6 +115,7 @@ class _Service:
         self._made = made
         self._end = asyncio.Event()
         self._is_ending = False
+        self._hangup = Hangup()
         self._failed: Model | None = None
         is_shown = worker is None and show.is_watched() and log.LOGGER.isEnabledFor(logging.INFO)
         self._starting = Starting(Redactor((*keys, *config.secrets)), is_shown=is_shown)
@@ -129,9 +131,7 @@ class _Service:
         )
 
     async def run(self) -> Exit:
-        numbers = [signal.SIGINT, signal.SIGTERM]
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup wants it to be ignored
-            numbers.append(signal.SIGHUP)
+        numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
         loop = asyncio.get_running_loop()
         # Not the loop's own handlers: when it closes, it would give these signals back their power to kill.
         for number in numbers:
@@ -144,6 +144,8 @@ class _Service:
     def _heed(self, number: int) -> None:
         """Asked once more, we hurry. A service manager asks each process, and the parent asks its workers too: so a
         worker hurries for SIGINT alone, which nobody but its parent sends."""
+        if number == signal.SIGHUP and not self._hangup.is_end():
+            return
         if self._worker is None or number == signal.SIGINT or not self._is_ending:
             self._end.set()
 
@@ -236,10 +238,13 @@ def _facts(model: Model, load_s: float) -> dict[str, Value]:
 
 
 def _no_place(settings: ServeSettings, error: OSError) -> str:
-    """What to say of an address on which nobody can listen."""
-    is_port = error.errno in (errno.EADDRINUSE, errno.EACCES)
-    hint = "choose another port with --port" if is_port else "choose an address of this machine with --host"
-    return f"cannot listen on {settings.host}:{settings.port}: {show.why(error)}; {hint}"
+    """The message for an address that the server cannot listen on."""
+    if error.errno == errno.EADDRINUSE:
+        return f"port {settings.port} is already in use by another program; choose another with --port"
+    if error.errno == errno.EACCES:
+        return f"port {settings.port} is not allowed for this user; choose one above 1023 with --port"
+    where = f"{settings.host}:{settings.port}"
+    return f"cannot listen on {where}: {show.why(error)}; choose an address of this machine with --host"
 
 
 def _fetch_default(config: Config, folder: Path) -> None:

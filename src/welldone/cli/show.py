@@ -67,8 +67,11 @@ def short(count: int) -> str:
 
 
 def why(error: Exception) -> str:
-    """What the system says is wrong, as part of a sentence."""
+    """The system's text for an error, as part of a sentence."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    # asyncio and uvloop put a text of their own into it. Errors of ssl and getaddrinfo have numbers of their own.
+    if isinstance(error, OSError) and error.errno and type(error).__module__ == "builtins":
+        text = os.strerror(error.errno)
     return text.lower()
 
 

@@ -25,6 +25,7 @@ from typing import NoReturn
 
 from welldone.cli import show
 from welldone.cli.exits import Exit, UsageError
+from welldone.cli.hangup import Hangup
 from welldone.engines.backoff import Backoff
 from welldone.engines.process import ending
 from welldone.engines.tether import exit_at_end_of_input, signal_at_parents_death
@@ -41,7 +42,8 @@ _LAST_S = 30.0
 _PAIRS = 2 * (MOST_KEYS + 1)
 """Of numbers that the workers share: requests and tokens of each key, and of those who have none."""
 
-_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_ENDS = (signal.SIGINT, signal.SIGTERM)
+_HANDLED = (*_ENDS, signal.SIGHUP)
 _FORK = multiprocessing.get_context("fork")
 
 Serve = Callable[[Worker], int]
@@ -143,6 +145,7 @@ class Crew:
         self._kill_at: float | None = None
         """While they end: when those that have not are killed."""
         self._code: int = Exit.RIGHT
+        self._hangup = Hangup()
 
     def run(self, *, announce: Callable[[], None] = lambda: None) -> int:
         """Keep the workers until told to stop; the worst of their exit codes."""
@@ -178,7 +181,7 @@ class Crew:
                 self._ended(post)
         if signals in heard:
             for number in os.read(signals, 4096):
-                if number in _ENDS:
+                if number in _ENDS or (number == signal.SIGHUP and self._hangup.is_end()):
                     self._end()
         self._do_what_is_due()
 
@@ -195,11 +198,11 @@ class Crew:
         post.again_at = None
         post.process = _FORK.Process(target=self._begin, args=(post.number, os.getpid()), daemon=True)
         # A signal that comes to the child before it is ready for one would be told to the parent, by the pipe of both.
-        signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
+        signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
         try:
             post.process.start()
         finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
 
     def _hear_ready(self, numbers: bytes) -> None:
         for number in numbers:
@@ -249,9 +252,10 @@ class Crew:
     def _begin(self, number: int, parent: int) -> NoReturn:
         os.setsid()  # the terminal's Ctrl-C is for the parent alone
         signal.set_wakeup_fd(-1)
-        for one in _heeded():
+        for one in _ENDS:
             signal.signal(one, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
         self._tie(parent)
         try:
             code = self._work(number, lambda: _say(self._ready[1], number - 1))
@@ -284,7 +288,7 @@ def _hearing(pipe: int) -> Iterator[None]:
     """A byte comes in the pipe for each signal; signals do nothing else, also afterwards, when all is done."""
     os.set_blocking(pipe, False)
     signal.set_wakeup_fd(pipe, warn_on_full_buffer=False)
-    for number in _heeded():
+    for number in _HANDLED:
         signal.signal(number, lambda *_: None)
     try:
         yield
@@ -316,11 +320,6 @@ class _Voice(logging.Handler):
                 os.write(sys.stderr.fileno(), line)
             except OSError:  # nobody reads it any more
                 return
-
-
-def _heeded() -> list[signal.Signals]:
-    """The signals that end us: nohup wants SIGHUP to be ignored."""
-    return [number for number in _ENDS if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 def _say(pipe: int, number: int) -> None:

@@ -207,6 +207,7 @@ def offer_to_go_first() -> None:
 def main() -> None:
     """Runs until the parent is gone or ends it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which lets running requests finish
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as the parent does: service managers signal all processes
     reports = os.dup(1)
     os.dup2(2, 1)  # whatever native code prints is log
     os.set_blocking(2, False)  # a parent that does not read costs log lines, never time
