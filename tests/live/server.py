@@ -114,7 +114,7 @@ def serving(
     )
     running = Running(process, model, key)
     try:
-        running.url = running.said.wait(r"on (https?://\S+/v1)$")[1]
+        running.url = running.said.wait(r"""(?:on |"url":")(https?://[^\s"]+/v1)""")[1]
         if is_awaited:
             running.log.wait("model is ready")
         yield running

@@ -1,6 +1,8 @@
 """What is written down: lines that programs can read, and never a key nor a word of what was said."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from tests.live.faults import LINUX, begin, engine_of, small
 from tests.live.raw import CHAT, Json, Line, Reply, ask, judged
 from tests.live.server import LIMIT_S, Running
+from tests.live.upstream import gateway, upstream
 
 CANARY = "sk-canary-5f1d2c3b4a596877"
 WRONG = "wd-canary-of-a-stranger-998877"
@@ -87,6 +90,44 @@ def test_each_line_of_a_log_for_programs_is_json(tiny_model: Path) -> None:
     assert stream["ttft_ms"] <= stream["duration_ms"]
     assert requests["my-mistake"]["error"] == "not_found"
     assert all({"ts", "level", "event"} <= set(line) for line in lines)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_log_for_programs_is_all_that_is_printed(tmp_path: Path, workers: int) -> None:
+    options = ["--log-format", "json", "--host", "0.0.0.0", "--workers", str(workers)]
+    with upstream() as one, gateway(tmp_path, one.url, options=options, key=None) as server:
+        (line,) = server.said.all
+        banner = json.loads(line)
+        server.key = banner["api_key"]
+        assert ask(server, "/v1/models").status == 200
+        server.key = None
+        assert ask(server, "/v1/models").status == 401
+        assert server.end() == 0
+        assert len(server.said.all) == 1
+        assert {"ts", "level", "version", "page"} <= set(banner)
+        assert (banner["event"], banner["url"], banner["workers"]) == ("listening", server.url, workers)
+        assert "warnings" not in banner
+        logged = [json.loads(line) for line in server.log.all]
+    assert logged
+    assert banner["api_key"] not in server.log.join()
+
+
+def test_the_notes_of_a_start_are_lines_for_programs_too(tiny_model: Path) -> None:
+    with small(tiny_model, "--log-format", "json", "--send-done", "--no-api-key", "--host", "0.0.0.0", key=None) as one:
+        assert "--send-done" in json.loads(one.log.all[0])["event"]
+        assert json.loads(one.said.all[0])["models"] == ["tiny"]
+        assert "no API key" in json.loads(one.said.all[0])["warnings"][0]
+
+
+def test_a_model_that_cannot_be_loaded_is_told_to_programs(tiny_model: Path) -> None:
+    words = ["serve", "-m", str(tiny_model), "--port", "0", "--lora", str(tiny_model), "--log-format", "json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "welldone", *words], capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    last = [json.loads(line) for line in (done.stdout + done.stderr).splitlines()][-1]
+    assert done.returncode == 3
+    assert "cannot be loaded" in last["event"]
+    assert "lora" in last["engine"].lower()
 
 
 def test_a_quiet_server_writes_errors_only(tiny_model: Path) -> None:

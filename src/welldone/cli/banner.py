@@ -1,12 +1,14 @@
-"""What the server says when it listens: where, and a line to try that is right when it is pasted."""
+"""What the server prints when it listens: where, and a command to try; with `--log-format json` one JSON line."""
 
 import json
+import logging
 import shlex
 import socket
 from collections.abc import Iterable
 
 from welldone import __version__
 from welldone.cli.upstreams import models, url_of
+from welldone.serve import log
 from welldone.serve.origins import is_loopback
 from welldone.serve.settings import Config, ServeSettings
 
@@ -31,6 +33,8 @@ def lines(
     `made` is the key that was made for this run, `listed` a model of an upstream, `machine` this machine's name.
     """
     settings = config.server
+    if settings.log_format == "json":
+        return [_record(config, port, has_keys, made)]
     url = _url(settings, _EVERYWHERE.get(_bare(settings.host), _bare(settings.host)), port)
     said = [f"welldone {__version__} serves {_served(config)} on {url}/v1", ""]
     said += _curl(config, url, _example(config) or listed, has_keys, made)
@@ -46,6 +50,37 @@ def lines(
     return said
 
 
+def _record(config: Config, port: int, has_keys: bool, made: str | None) -> str:
+    """The banner for programs. A key that was made for this run is in it: nobody could call the server without."""
+    settings = config.server
+    url = _url(settings, _EVERYWHERE.get(_bare(settings.host), _bare(settings.host)), port)
+    fields: dict[str, log.Value] = {
+        "version": __version__,
+        "url": f"{url}/v1",
+        "models": [model.name for model in config.models],
+        "upstreams": [upstream.name for upstream in config.upstreams],
+        "workers": settings.workers,
+    }
+    if not settings.no_page:
+        fields["page"] = f"{url}/"
+    if made is not None:
+        fields["api_key"] = made
+    if warnings := [*_about_insecure(config), *_about_no_key(config, has_keys)]:
+        fields["warnings"] = warnings
+    return log.json_line(logging.INFO, "listening", fields)
+
+
+def _about_insecure(config: Config) -> list[str]:
+    unsafe = [upstream.name for upstream in config.upstreams if upstream.insecure]
+    return [f"insecure = true: nobody checks the certificate of {_some(unsafe)}"] if unsafe else []
+
+
+def _about_no_key(config: Config, has_keys: bool) -> list[str]:
+    if has_keys or is_loopback(config.server.host):
+        return []
+    return ["there is no API key: whoever reaches this address can use the models"]
+
+
 def _about_upstreams(config: Config) -> list[str]:
     width = max((len(upstream.name) for upstream in config.upstreams), default=0)
     said = [
@@ -58,9 +93,7 @@ def _about_upstreams(config: Config) -> list[str]:
         said.append(f"  routes    {_some(config.routes)}")
     if config.server.workers > 1:
         said.append(f"  workers   {config.server.workers}")
-    if unsafe := [upstream.name for upstream in config.upstreams if upstream.insecure]:
-        said.append(f"  warning   insecure = true: nobody checks the certificate of {_some(unsafe)}")
-    return said
+    return said + [f"  warning   {text}" for text in _about_insecure(config)]
 
 
 def _some(names: Iterable[str]) -> str:
@@ -139,6 +172,4 @@ def _about_key(config: Config, has_keys: bool, made: str | None) -> list[str]:
             "  API key   one that you chose; the line above takes it from WELLDONE_API_KEY, which must hold it",
             *others,
         ]
-    if not is_loopback(config.server.host):
-        return ["  warning   there is no API key: whoever reaches this address can use the models"]
-    return []
+    return [f"  warning   {text}" for text in _about_no_key(config, has_keys)]

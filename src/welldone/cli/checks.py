@@ -3,7 +3,7 @@
 import os
 import shutil
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from welldone.cli import show
@@ -18,7 +18,7 @@ from welldone.serve.origins import is_loopback
 from welldone.serve.settings import Config
 
 
-def find_keys(config: Config) -> tuple[list[str], str | None]:
+def find_keys(config: Config, note: Callable[[str], None] = show.note) -> tuple[list[str], str | None]:
     """The keys without a name that clients may send, and the one that was made because there were none at all."""
     settings = config.server
     keys = list(settings.api_keys)
@@ -31,9 +31,9 @@ def find_keys(config: Config) -> tuple[list[str], str | None]:
         except ValueError as error:
             raise UsageError(str(error)) from None
         if file.note is not None:
-            show.note(file.note)
+            note(file.note)
     if any(is_weak(key) for key in (*keys, *(named.key for named in config.keys))):
-        show.note(f"an API key is shorter than {SHORTEST} characters: good enough for this machine alone")
+        note(f"an API key is shorter than {SHORTEST} characters: good enough for this machine alone")
     if keys or config.keys or config.has_shared_keys or settings.no_api_key or is_local:
         return keys, None
     made = make_key()

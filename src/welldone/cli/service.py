@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 import uvloop
@@ -40,9 +41,10 @@ _LOOK_S = 1.0  # that the first lines wait for upstreams to list their models: w
 
 def run(config: Config) -> int:
     """Serve until told to stop."""
-    for note in config.notes:
-        show.note(note)
-    keys, made = checks.find_keys(config)
+    note = partial(_note, config.server)
+    for text in config.notes:
+        note(text)
+    keys, made = checks.find_keys(config, note)
     folder = models_folder(os.environ)
     checks.check_files(config, folder)
     checks.check_routes(config)
@@ -76,6 +78,11 @@ def run(config: Config) -> int:
         )
     except OSError as error:
         raise UsageError(_no_place(settings, error)) from None
+
+
+def _note(settings: ServeSettings, text: str) -> None:
+    """Print a line about the start, before there is a log, in the log's form."""
+    show.note(log.json_line(logging.WARNING, text, {}) if style_of(settings) == "json" else text)
 
 
 def _announce(config: Config, port: int, has_keys: bool, made: str | None, listed: str | None = None) -> None:
@@ -116,6 +123,7 @@ class _Service:
         self._end = asyncio.Event()
         self._is_ending = False
         self._hangup = Hangup()
+        self._is_for_programs = style_of(config.server) == "json"
         self._failed: Model | None = None
         is_shown = worker is None and show.is_watched() and log.LOGGER.isEnabledFor(logging.INFO)
         self._starting = Starting(Redactor((*keys, *config.secrets)), is_shown=is_shown)
@@ -185,6 +193,8 @@ class _Service:
         await stopping
         if self._failed is None:
             return Exit.RIGHT
+        if self._is_for_programs:  # the log has it
+            return Exit.UNREACHABLE
         error = self._failed.last_error
         for line in last_words(error.details) if error is not None else ():
             show.note(f"  {line}")
@@ -212,7 +222,7 @@ class _Service:
                 # A server for one model that was never there serves nobody. It says why when it ends.
                 is_alone = len(self._config.models) == 1 and not self._config.upstreams
                 is_end = model.started_at is None and is_alone
-                self._log_error(model, has_details=not is_end)
+                self._log_error(model, has_details=not is_end or self._is_for_programs)
                 if is_end:
                     self._failed = model
                     self._end.set()
@@ -249,5 +259,5 @@ def _no_place(settings: ServeSettings, error: OSError) -> str:
 
 def _fetch_default(config: Config, folder: Path) -> None:
     if any(model.is_builtin for model in config.models) and default.find(folder) is None:
-        show.note("fetching the built-in model (93 MB, once)")
+        _note(config.server, "fetching the built-in model (93 MB, once)")
         fetch(default.DEFAULT.name, folder=folder)
