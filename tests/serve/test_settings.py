@@ -320,6 +320,32 @@ def test_a_mistake_in_the_file_is_one_line(toml: str, said: str, read: Read) -> 
     assert "canary" not in heard
 
 
+@pytest.mark.parametrize(
+    ("words", "toml", "said"),
+    [
+        ("--port 9000", "[server]\nport = 'http'", "welldone.toml: server.port should be a whole number, not"),
+        ("-c 2048", "[defaults]\nctx_size = -5", "welldone.toml: defaults.ctx_size should be at least 0, not"),
+        ("-m x.gguf", "[models.y]\nfile = 'y'\nparallel = 'two'", "welldone.toml: models.y.parallel should be"),
+        ("--upstream http://a/v1", "[defaults]\nmlock = 1", "welldone.toml: defaults.mlock should be true or false"),
+        ("--limits-store redis://a", "[limits]\nstore = 5", "welldone.toml: limits.store should be text"),
+        ("--api-key abcdefgh", "[server]\napi_keys = [5]", "welldone.toml: server.api_keys should be a list of texts"),
+    ],
+)
+@pytest.mark.parametrize("is_flag", [True, False], ids=["flag", "variable"])
+def test_a_wrong_value_of_the_file_is_a_mistake_also_where_it_is_overridden(
+    words: str, toml: str, said: str, is_flag: bool, read: Read
+) -> None:
+    flag, value = words.split()
+    variable = next(field.variables[0] for field in ALL_FIELDS if flag in field.setting.flags)
+    message = _mistake(read, words, toml) if is_flag else _mistake(read, toml=toml, **{variable: value})
+    assert message.startswith(said)
+
+
+def test_a_secret_that_is_overridden_need_not_be_in_the_environment(read: Read) -> None:
+    config = read("--api-key abcdefgh", "[server]\napi_keys = ['env:NOT_SET_HERE']")
+    assert config.server.api_keys == ("abcdefgh",)
+
+
 def test_a_file_that_is_not_text_is_a_mistake(read: Read, tmp_path: Path) -> None:
     (tmp_path / "welldone.toml").write_bytes(b"\xff")
     assert _mistake(read).startswith("welldone.toml is not TOML: ")

@@ -149,7 +149,11 @@ def from_environment(fields: Iterable[Field], environment: Mapping[str, str], fo
 
 
 def from_table(fields: Iterable[Field], table: object, where: str, folder: Path) -> dict[str, Given]:
-    """What a table of a TOML file says; `where` is how messages call the table."""
+    """The settings of a table of a TOML file; `where` is what messages call the table.
+
+    Every value is checked, also one that a flag or an environment variable overrides: a mistake in a file would
+    otherwise appear on the day when the flag is left out.
+    """
     by_key = {key: field for field in fields for key in field.keys}
     found: dict[str, Given] = {}
     for key, value in table_of(table, where).items():
@@ -159,6 +163,7 @@ def from_table(fields: Iterable[Field], table: object, where: str, folder: Path)
         if field.name in found:
             raise SettingsError(f"{where}.{key} and {found[field.name].where} are the same setting: keep one")
         found[field.name] = Given(value, f"{where}.{key}", folder, is_text=False)
+        _typed(field, found[field.name])
     return found
 
 
@@ -181,12 +186,17 @@ def build(fields: Iterable[Field], sources: Sequence[Source], environment: Mappi
 
 def convert(field: Field, given: Given, environment: Mapping[str, str]) -> object:
     """The value as the code wants it."""
+    if field.setting.is_secret:
+        given = dataclasses.replace(given, value=_resolved(given.value, given.where, environment))
+    return _typed(field, given)
+
+
+def _typed(field: Field, given: Given) -> object:
+    """The value as the code wants it; secrets stay as they are written."""
     setting = field.setting
     word = f"{given.value:g}" if isinstance(given.value, float) else str(given.value).lower()
     if word in setting.words:
         return setting.words[word]
-    if setting.is_secret:
-        given = dataclasses.replace(given, value=_resolved(given.value, given.where, environment))
     choices = setting.choices.split()
     items = given.value if isinstance(given.value, list) else [given.value]
     if choices and not all(item in choices for item in items):
