@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from tests.net.aio import run
 from tests.serve.gateways import Gateway, gateway
 from tests.serve.scripts import CHAT, DONE, HELLO, ROLE, STOP, USAGE, Heard, refusal
 from welldone.engines.scripts import Piece, Reply, Script, json_reply
+from welldone.serve.settings import KeySettings
 
 STREAM = {**CHAT, "stream": True}
 WHOLE = Reply((ROLE, HELLO, STOP, USAGE, DONE))
@@ -322,6 +324,30 @@ def test_what_should_be_json_and_is_not_is_told(tmp_path: Path) -> None:
             assert b"x-welldone-broken-json: content=1" in streamed.raw.rpartition(b"\r\n0\r\n")[2].lower()
             page = (await serving.get("/metrics")).body.decode()
             assert 'welldone_broken_json_total{upstream="a",what="content"} 2.0' in page
+
+    run(work())
+
+
+@pytest.mark.parametrize("request_of", [STREAM, CHAT], ids=["stream", "whole"])
+@pytest.mark.parametrize("is_shown", [False, True], ids=["", "--report"])
+@pytest.mark.parametrize("is_admin", [True, False], ids=["admin", "named key"])
+def test_a_report_names_the_upstream_to_those_who_may_see_upstreams(
+    tmp_path: Path, request_of: dict[str, Any], is_shown: bool, is_admin: bool
+) -> None:
+    plain, named = "wd-plain-key-012345", "wd-named-key-012345"
+    headers = f"x-welldone-report: 1\r\nAuthorization: Bearer {plain if is_admin else named}\r\n"
+
+    async def work() -> None:
+        keys = (KeySettings(name="ci", key=named),)
+        async with gateway(
+            tmp_path, [BROKEN["500"]], [WHOLE], keys=[plain], config={"keys": keys}, report=is_shown, **FIRST
+        ) as serving:
+            heard = await serving.ask(request_of, headers=headers)
+            assert heard.status == 200
+            told = re.findall(r"x-welldone-upstream: (\w+)\r\n", heard.raw.decode().lower())
+            ways = 2 if request_of is STREAM else 1  # a stream has it in its head and at its end
+            assert told == (["b"] * ways if is_shown or is_admin else [])
+            assert b"127.0.0.1" not in heard.raw
 
     run(work())
 

@@ -13,6 +13,7 @@ from welldone.serve.answers import Answer
 from welldone.serve.app import Ask
 from welldone.serve.backends import Local, Remote
 from welldone.serve.errors import ApiError
+from welldone.serve.keys import Keys
 from welldone.serve.limits import Limits
 from welldone.serve.metrics import Metrics
 from welldone.serve.page.tapes import HEADER, Tapes
@@ -76,6 +77,7 @@ class Generator:
         metrics: Metrics,
         limits: Limits,
         *,
+        keys: Keys,
         recorder: Recorder | None,
         tapes: Tapes | None = None,
         head: Callable[[Ask], dict[str, str]],
@@ -86,6 +88,7 @@ class Generator:
         self._settings = settings
         self._metrics = metrics
         self._limits = limits
+        self._keys = keys
         self._recorder = recorder
         self._tapes = tapes
         self._head = head
@@ -149,7 +152,11 @@ class Generator:
             reasoning=names_for(headers.get("User-Agent"), self._settings.reasoning),
             settings=self._settings,
             report=Report(
-                ask.id, times, is_wanted=self._settings.report or WANTED in headers, is_open=self._settings.report
+                ask.id,
+                times,
+                is_wanted=self._settings.report or WANTED in headers,
+                # As in /page/api/state: upstreams are for admins, unless the operator shows them to everyone.
+                is_open=self._settings.report or self._keys.is_admin(ask.principal),
             ),
             headers=lambda: self._head(ask),
             recorder=self._recorder,

@@ -29,7 +29,7 @@ class Report:
         self.failed: list[str] = []
         """Who did not answer, and why: `lab:timeout`."""
         self._is_wanted = is_wanted
-        self._is_open = is_open  # whether clients may know who answers: the name tells where that is
+        self._is_open = is_open  # whether this client may see the names of upstreams
 
     def seat(self, seat: Seat) -> None:
         """A part is asked for here."""
@@ -40,14 +40,15 @@ class Report:
     @property
     def trailer_names(self) -> tuple[str, ...]:
         """What a stream tells at its end."""
-        return (REPAIRS, BROKEN, TIMING) if self._is_wanted else ()
+        if not self._is_wanted:
+            return ()
+        return (REPAIRS, BROKEN, TIMING, *((UPSTREAM,) if self._is_open else ()))
 
     def headers(self) -> Mapping[str, str]:
         """What is known when the reply begins."""
         if not self._is_wanted:
             return {}
-        named = {UPSTREAM: self.upstream} if self.upstream and self._is_open else {}
-        return {TIMING: self._timing(), **named}
+        return {TIMING: self._timing(), **self._named()}
 
     def trailers(self, pipe: Pipe | Fold | Native) -> Mapping[str, str]:
         """What is known when it has ended."""
@@ -55,7 +56,11 @@ class Report:
             return {}
         rules = [note.rule for note in pipe.notes.all()]
         broken = f"content={pipe.broken_json}, arguments={pipe.broken_arguments}"
-        return {REPAIRS: ", ".join(rules[:_RULES_LIMIT]), BROKEN: broken, TIMING: self._timing()}
+        # The upstream again: a stream that waited began before one was chosen, and an attempt may have failed since.
+        return {REPAIRS: ", ".join(rules[:_RULES_LIMIT]), BROKEN: broken, TIMING: self._timing(), **self._named()}
+
+    def _named(self) -> dict[str, str]:
+        return {UPSTREAM: self.upstream} if self.upstream and self._is_open else {}
 
     def _timing(self) -> str:
         """As https://www.w3.org/TR/server-timing/ has it, in milliseconds."""

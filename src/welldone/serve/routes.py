@@ -82,6 +82,7 @@ class Routes:
             settings,
             metrics,
             limits,
+            keys=keys,
             recorder=recorder,
             tapes=None if page is None else page.tapes,
             head=head,
