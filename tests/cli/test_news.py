@@ -29,7 +29,7 @@ class Kept(logging.Handler):
         """Keep a record, and see that it names the upstream."""
         fields = record.__dict__["fields"]
         assert fields["upstream"] == "lab"
-        assert ("url" in fields) == (record.levelname == "WARNING" and "for_s" not in fields)
+        assert ("url" in fields) == (record.levelname == "WARNING" and not {"for_s", "last"} & set(fields))
         assert fields.get("url") in (None, "http://127.0.0.1:1/v1")
         self.said.append((record.levelname, record.getMessage()))
 
@@ -71,6 +71,21 @@ def test_a_dead_one_is_told_at_the_first_look_and_only_then(kept: Kept, upstream
 def test_a_key_that_an_upstream_refuses_is_told(kept: Kept, upstream: Upstream) -> None:
     upstream.was_listed(REFUSED)
     assert kept.said == [KEYLESS]
+
+
+def test_requests_that_all_fail_are_told_once_and_when_they_are_answered_again(kept: Kept, upstream: Upstream) -> None:
+    for failure in ("500", None, *["500"] * 4, "timeout"):
+        upstream.was_answered(failure)
+    for _ in range(FAILURES):
+        upstream.breaker.failed()
+    upstream.breaker.succeeded()
+    upstream.was_answered(None)
+    upstream.was_answered(None)
+    assert kept.said == [
+        ("WARNING", "all recent requests to the upstream failed"),
+        ("WARNING", "the upstream failed again and again and is avoided"),
+        ("INFO", "the upstream answers again"),
+    ]
 
 
 def test_a_breaker_is_told_when_it_opens_and_when_it_closes(kept: Kept, upstream: Upstream) -> None:

@@ -248,7 +248,7 @@ def _asked() -> Metrics:
     metrics.upstream_attempt("lab", "unreachable")
     metrics.upstream_findings("lab", ["delta-role-once", "delta-role-once", "no rule"])
     metrics.upstream_broken("lab", arguments=1)
-    metrics.upstream_state("lab", is_up=False, breaker="half-open")
+    metrics.upstream_state("lab", is_up=False, is_failing=True, breaker="half-open")
     times = metrics.begin()
     clock.now = 3.0
     times.sent()
@@ -277,6 +277,7 @@ def _asked() -> Metrics:
             },
         ),
         ("welldone_upstream_up", {("lab",): 0, ("cloud",): 1}),
+        ("welldone_upstream_failing", {("lab",): 1, ("cloud",): 0}),
         (
             "welldone_upstream_breaker_state",
             {

@@ -11,7 +11,7 @@ import pytest
 
 from tests.net.aio import run
 from tests.serve.gateways import gateway
-from tests.serve.scripts import CHAT, DONE, HELLO, ROLE, SITE, STOP, USAGE, Heard, Serving, scripted
+from tests.serve.scripts import CHAT, DONE, HELLO, ROLE, SITE, STOP, USAGE, Heard, Serving, refusal, scripted
 from welldone import __version__
 from welldone.engines import fleet
 from welldone.engines.scripted import Script, Scripted
@@ -49,6 +49,34 @@ async def _state(serving: Serving, key: str = "") -> State:
 
 async def _recording(serving: Serving, request_id: str, headers: str = "") -> Heard:
     return await serving.get(f"/page/api/recordings/{request_id}", headers)
+
+
+FAILURES = {
+    "500": refusal(500, {"error": {"message": "oops"}}),
+    "403": refusal(403, {"error": {"message": "no"}}),
+    "lost": Reply((ROLE, HELLO), end="cut"),
+    "an error event": Reply((ROLE, HELLO, Piece('data: {"error":{"message":"no","code":500}}\n\n'))),
+}
+
+
+@pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES.keys())
+def test_an_upstream_that_lists_its_models_and_fails_every_request_is_failing(tmp_path: Path, failure: Reply) -> None:
+    refused = refusal(400, {"error": {"message": "max_tokens is too large", "type": "invalid_request_error"}})
+    replies = [failure, failure, refused, failure, GOOD]
+
+    async def main() -> None:
+        async with gateway(tmp_path, replies, each={"probe_s": 60.0}) as serving:
+            failing = []
+            for _ in replies:
+                await serving.ask(STREAM)
+                (upstream,) = (await _state(serving)).upstreams
+                assert upstream.is_healthy
+                failing.append(upstream.failing is not None)
+                page = (await serving.get("/metrics")).body.decode()
+                assert f'welldone_upstream_failing{{upstream="a"}} {float(failing[-1])}' in page
+        assert failing == [False, False, False, True, False]
+
+    run(main())
 
 
 def test_the_state_of_a_gateway_says_what_was_asked_of_it(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ class News:
     def __init__(self) -> None:
         self._troubles: dict[str, str | None] = {}
         self._opened: set[str] = set()
+        self._failing: set[str] = set()
 
     def tell(self, upstream: Upstream) -> None:
         """Something about it may have changed."""
@@ -24,6 +25,11 @@ class News:
                 log.event(logging.WARNING, upstream.trouble, fields | {"url": url_of(upstream.settings)})
             else:
                 log.event(logging.INFO, "the upstream is well again", fields)
+        if upstream.failing is not None and upstream.name not in self._failing:
+            self._failing.add(upstream.name)
+            log.event(
+                logging.WARNING, "all recent requests to the upstream failed", fields | {"last": upstream.failing}
+            )
         is_open = upstream.breaker.opened_at is not None
         if is_open and upstream.name not in self._opened:
             self._opened.add(upstream.name)
@@ -31,6 +37,7 @@ class News:
             log.event(
                 logging.WARNING, "the upstream failed again and again and is avoided", fields | {"for_s": pause_s}
             )
-        elif not is_open and upstream.name in self._opened:
+        elif not is_open and upstream.failing is None and upstream.name in self._opened | self._failing:
             self._opened.discard(upstream.name)
+            self._failing.discard(upstream.name)
             log.event(logging.INFO, "the upstream answers again", fields)

@@ -12,6 +12,9 @@ from welldone.net.outbound import Fetched, OutboundError
 FAILED_LOOKS = 2
 """Looks in a row that must fail; one may be lost on the way."""
 
+FAILED_REQUESTS = 3
+"""Requests in a row that must fail before an upstream counts as failing: one or two may be chance."""
+
 COOL_LIMIT_S = 60.0
 """How long an upstream can keep itself out of the choice by `Retry-After`. OpenAI's rates are per minute."""
 
@@ -56,6 +59,8 @@ class Upstream:
         self._clock = clock
         self._on_change = on_change
         self._failed_looks = 0
+        self._failed_requests = 0  # in a row
+        self._last_failure = ""
         self._is_known = False  # it was well once
         self._illness: str | None = None
         self._unlisted: str | None = None  # what is wrong with its list
@@ -65,6 +70,14 @@ class Upstream:
     def trouble(self) -> str | None:
         """What is wrong and what to do about it, in plain words without addresses and keys."""
         return self._illness or self._unlisted
+
+    @property
+    def failing(self) -> str | None:
+        """How the last request failed (a status or a word), while all recent ones do; None: they are answered.
+
+        A look at its health asks for a list of models: an upstream may give that, and still answer no request.
+        """
+        return self._last_failure if self._failed_requests >= FAILED_REQUESTS else None
 
     @property
     def listed(self) -> tuple[ListedModel, ...] | None:
@@ -111,7 +124,7 @@ class Upstream:
         self.is_healthy = not self.is_vacant
         self.cooling_until = 0.0
         self.breaker.succeeded()
-        self._failed_looks = 0
+        self._failed_looks = self._failed_requests = 0
         self._illness = "nobody is at this place of the cluster now" if self.is_vacant else None
         self._tell_if_not(before)
 
@@ -125,6 +138,14 @@ class Upstream:
     def refused(self, retry_after_s: float) -> None:
         """It has too much to do, and said when to come again."""
         self.cooling_until = max(self.cooling_until, self._clock() + min(retry_after_s, COOL_LIMIT_S))
+
+    def was_answered(self, failure: str | None) -> None:
+        """A request was answered there, or failed in this way."""
+        was_failing = self.failing is not None
+        self._failed_requests = 0 if failure is None else self._failed_requests + 1
+        self._last_failure = failure or ""
+        if (self.failing is not None) != was_failing:
+            self._on_change(self)
 
     def was_seen(self, reply: Fetched | OutboundError) -> None:
         """A look at its health gave this. Where it never was well, what is wrong is told at once."""

@@ -123,6 +123,11 @@ def told(seat: Seat, headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple((name, value) for name, value in given.items() if name not in set_here)
 
 
+def _is_ours(trouble: Trouble) -> bool:
+    """Whether this machine is to blame."""
+    return trouble.outcome == "no_room"
+
+
 class LocalSeat:
     """A slot of an engine that we started."""
 
@@ -243,9 +248,17 @@ class RemoteSeat:
             self._upstream.breaker.failed()
             if self._upstream.settings.is_place and (trouble.is_lost or trouble.outcome in _GONE):
                 self._upstream.doubt()  # others of its kind are there, or soon will be
+        self._count(trouble)
         if trouble is not None and trouble.error.status == HTTPStatus.TOO_MANY_REQUESTS:
             self._upstream.refused(trouble.error.retry_after_s or 1.0)
         self._on_report(self._upstream, trouble)
+
+    def _count(self, trouble: Trouble | None) -> None:
+        """Tell the upstream how a request ended. One that is the client's own fault shows neither."""
+        if trouble is None:
+            self._upstream.was_answered(None)
+        elif trouble.error.status >= HTTPStatus.INTERNAL_SERVER_ERROR and not (trouble.is_stale or _is_ours(trouble)):
+            self._upstream.was_answered(trouble.outcome)
 
     def leave(self) -> None:
         """The seat is given back, perhaps since the client left before it was answered."""

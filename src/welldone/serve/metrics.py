@@ -265,9 +265,10 @@ class Metrics(Collector):
         self._broken.add(content, name, "content")
         self._broken.add(arguments, name, "arguments")
 
-    def upstream_state(self, name: str, *, is_up: bool, breaker: str) -> None:
+    def upstream_state(self, name: str, *, is_up: bool, breaker: str, is_failing: bool = False) -> None:
         """How an upstream is now; `breaker` is closed, open or half-open."""
         self._upstream_up.values[name,] = float(is_up)
+        self._upstream_failing.values[name,] = float(is_failing)
         for state in _BREAKER:
             self._breaker.values[name, state] = float(state == breaker)
 
@@ -383,6 +384,7 @@ class Metrics(Collector):
         self._repairs = self._counter("welldone_repairs", "Rules that it broke; all mended.", ("upstream", "rule"))
         self._broken = self._counter("welldone_broken_json", "What should have been JSON.", ("upstream", "what"))
         self._upstream_up = self._by_upstream("up", "Whether the upstream answers.", is_gauge=True)
+        self._upstream_failing = self._by_upstream("failing", "Whether all recent requests failed.", is_gauge=True)
         self._breaker = self._counter(
             "welldone_upstream_breaker_state", "1 for the state that it is in.", ("upstream", "state"), is_gauge=True
         )

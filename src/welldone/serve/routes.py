@@ -160,7 +160,12 @@ class Routes:
 
     def upstream_changed(self, upstream: Upstream) -> None:
         """An upstream is well, or is not."""
-        self._metrics.upstream_state(upstream.name, is_up=upstream.is_healthy, breaker=upstream.breaker.state)
+        self._metrics.upstream_state(
+            upstream.name,
+            is_up=upstream.is_healthy,
+            is_failing=upstream.failing is not None,
+            breaker=upstream.breaker.state,
+        )
 
     def _reported(self, upstream: Upstream, trouble: Trouble | None) -> None:
         """An upstream has answered, or has not."""

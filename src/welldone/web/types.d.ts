@@ -106,6 +106,7 @@ interface UpstreamState {
   kind: string | null;
   is_healthy: boolean;
   trouble: string | null;
+  failing: string | null;
   breaker: "closed" | "open" | "half-open";
   running: number;
   waiting: number;

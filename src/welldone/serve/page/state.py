@@ -76,6 +76,8 @@ class UpstreamView(msgspec.Struct, frozen=True, kw_only=True):
     kind: str | None
     is_healthy: bool
     trouble: str | None
+    failing: str | None
+    """How the last request failed, while all recent ones do."""
     breaker: str
     running: int
     waiting: int
@@ -264,6 +266,7 @@ class StateApi:
             kind=upstream.kind or None,
             is_healthy=upstream.is_healthy,
             trouble=upstream.trouble,
+            failing=upstream.failing,
             breaker=upstream.breaker.state,
             running=counts.running,
             waiting=counts.waiting,

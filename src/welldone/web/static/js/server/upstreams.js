@@ -55,9 +55,11 @@ function about(kind, models) {
  * @param {UpstreamState} upstream
  * @returns {Child[]}
  */
-function drawHealth({ is_healthy: isHealthy, trouble }) {
+function drawHealth({ is_healthy: isHealthy, failing, trouble }) {
   return [
-    isHealthy ? badge("answers", "good") : badge("does not answer", "bad"),
+    isHealthy ? badge(failing === null ? "answers" : "requests fail", failing === null ? "good" : "bad")
+      : badge("does not answer", "bad"),
+    isHealthy && failing !== null && h("div", { class: "reason" }, `All recent requests failed; the last: ${said(failing)}`),
     trouble !== null && h("div", { class: "reason" }, said(trouble)),
   ];
 }
