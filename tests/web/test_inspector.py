@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -197,6 +198,63 @@ def test_a_right_stream_has_nothing_to_repair(page: Visit, stage: Stage) -> None
     expect(page.tab("Repairs")).to_contain_text("Nothing to repair: the stream came right.")
 
 
+FAILED = {
+    "cut": (Reply((ROLE, delta({"content": "It is"})), end="cut"), "The stream was cut off: "),
+    "an error event": (
+        Reply((ROLE, delta({"content": "It"}), Piece('data: {"error":{"message":"out of memory"}}\n\n'))),
+        # If all of it arrives at once, nothing was sent yet, and it is a 502.
+        "(The stream was cut off|The upstream failed, and the server returned 502): out of memory",
+    ),
+    "no answer": (Reply(raw=True, end="cut"), "The upstream failed, and the server returned 502: "),
+    "500": (json_reply({"error": {"message": "oops"}}, 500), "The upstream returned 500: "),
+    "400": (
+        json_reply({"error": {"message": "too long", "type": "invalid_request_error"}}, 400),
+        "returned 400: too long",
+    ),
+}
+
+
+@pytest.mark.parametrize(("reply", "says"), FAILED.values(), ids=FAILED.keys())
+def test_a_stream_that_failed_is_never_called_right(visit: Visiting, tmp_path: Path, reply: Reply, says: str) -> None:
+    with staged(tmp_path) as stage:
+        stage.will(reply)
+        page = visit(stage.server.root)
+        page.allow("Failed to load resource")
+        page.send("Hello")
+        expect(page.total("Outcome")).to_have_text(re.compile("failed|broken"))
+        panel = page.tab("Repairs")
+        expect(panel).to_contain_text(re.compile(says))
+        expect(panel).not_to_contain_text("Nothing to repair")
+        expect(page.inspector.get_by_role("combobox")).to_contain_text(re.compile("failed|broken"))
+        expect(panel.locator("p.is-error")).to_be_visible()
+
+
+def test_a_stream_that_was_stopped_is_not_called_right(page: Visit, stage: Stage) -> None:
+    stage.will(Reply((ROLE, delta({"content": "Once"})), end="hang"))
+    page.send("Hello")
+    expect(grid(page)).to_contain_text("Once")
+    page.chat.get_by_role("button", name="Stop", exact=True).click()
+    panel = page.tab("Repairs")
+    expect(panel).to_contain_text("You stopped this stream before its end.")
+    expect(panel).not_to_contain_text("Nothing to repair")
+
+
+def test_only_frames_on_which_clients_break_are_marked(page: Visit, stage: Stage) -> None:
+    # The times differ in each chunk, which is not OpenAI's way and breaks no client; a role in each chunk does.
+    clocks = [Piece(delta({"content": f"{n} "}).text.replace('"created":1', f'"created":{n}')) for n in range(2, 7)]
+    stage.will(Reply((ROLE, *clocks, STOP, usage(7, 3), DONE)))
+    ask(page)
+    expect(page.total("Repairs")).to_have_text("1 rule")
+    expect(grid(page).locator(".is-repaired")).to_have_count(0)
+    panel = page.tab("Repairs")
+    expect(panel.get_by_role("listitem")).to_have_count(1)
+    expect(panel).to_contain_text("\u00d7 5")
+    stage.will(BROKEN)
+    ask(page)
+    page.tab("Frames")
+    expect(grid(page).locator(".is-repaired")).not_to_have_count(0)
+
+
 def test_attempts_that_failed_are_told(visit: Visiting, tmp_path: Path) -> None:
     with ExitStack() as stack:
         first = stack.enter_context(upstream(lambda _: json_reply({}, 503)))
@@ -222,6 +280,24 @@ def test_the_engine_of_a_local_model_is_an_upstream_too(visit: Visiting, tiny_th
         expect(page.inspector.get_by_role("list", name="Attempts")).to_contain_text("local model")
         page.inspector.get_by_role("button", name="Upstream").click()
         expect(grid(page).get_by_role("row").nth(1)).to_be_visible()
+
+
+def test_a_healthy_chat_with_a_local_model_looks_healthy(visit: Visiting, default_model: Path) -> None:
+    with small(default_model, "-n", "16", key=None) as running:
+        page = visit(running.root)
+        ask(page)
+        expect(page.total("Repairs")).to_have_text("0")
+        assert grid(page).locator(".is-repaired").count() == 0
+        panel = page.tab("Repairs")
+        expect(panel).to_contain_text("The stream came right")
+        known = panel.get_by_role("group")
+        expect(known).to_contain_text("known deviation")
+        expect(known.get_by_role("listitem").first).to_be_hidden()
+        known.locator("summary").click()
+        expect(known.get_by_role("listitem").first).to_be_visible()
+        page.go("Server")
+        expect(page.server.get_by_role("row", name="/v1/chat/completions")).to_be_visible()
+        expect(page.server.get_by_role("row", name="/v1/chat/completions").locator(".badge.warn")).to_have_count(0)
 
 
 def test_the_timeline_is_told_in_words_too(page: Visit, stage: Stage) -> None:

@@ -29,6 +29,8 @@ from welldone.serve.settings import ServeSettings
 from welldone.serve.sticky import sticky_text
 from welldone.wire.dialects.dialect import Dialect
 from welldone.wire.events import Json, Usage
+from welldone.wire.faults.catalogue import BY_ID
+from welldone.wire.faults.fault import Severity
 from welldone.wire.head import Endpoint, Head
 
 Reader: TypeAlias = Callable[[Json, ModelSettings, Abilities | None], Request]
@@ -180,9 +182,11 @@ class Generator:
         times, pipe = answer.times, answer.pipe
         usage = pipe.usage
         mended = tuple(note.rule for note in pipe.notes.all())
-        self._metrics.findings(mended)
-        if answer.backend.is_foreign:  # what our own engine does is always the same
+        if answer.backend.is_foreign:
+            self._metrics.findings(mended)
             ask.facts["mended"] = mended
+        else:  # our own engine deviates in the same way in every answer: only what breaks clients is counted
+            self._metrics.findings(rule for rule in mended if BY_ID[rule].severity is Severity.BREAKS)
         if upstream := answer.report.upstream:
             self._metrics.upstream_findings(upstream, mended)
             self._metrics.upstream_times(upstream, times)

@@ -213,7 +213,7 @@ class Watch:
         attempts = self._attempts
         if not is_admin:
             steps = [_without_bytes(step) if step.n in player.private else step for step in steps]
-            attempts = [Attempt("", one.part, one.began_s, one.is_local, one.status) for one in attempts]
+            attempts = [_without_server(one) for one in attempts]
         is_all = self._is_played and start + len(steps) >= len(player.steps)
         return Taped(
             id=self._id,
@@ -334,6 +334,12 @@ class PartTape:
         """What begins with a comment is a stream: what its pipe was not given at once, it never will be."""
         if self._unused and self._unused[0][1].startswith(b":"):
             self.used(0)
+
+
+def _without_server(attempt: Attempt) -> Attempt:
+    """The same for those who may not see the servers behind this one: that it failed, and not how."""
+    error = None if attempt.error is None else "the attempt failed"
+    return Attempt("", attempt.part, attempt.began_s, attempt.is_local, attempt.status, error=error)
 
 
 def _without_bytes(step: Shown) -> Shown:

@@ -11,6 +11,16 @@ export function count(value) {
 }
 
 /**
+ * A number with its noun.
+ *
+ * @param {number} value
+ * @param {string} noun
+ */
+export function plural(value, noun) {
+  return `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
+}
+
+/**
  * A time, in the unit that fits.
  *
  * @param {number | null | undefined} ms

@@ -3,6 +3,7 @@
 import { clock } from "../format.js";
 import { visible } from "../text.js";
 import { Join } from "./join.js";
+import { read } from "./reading.js";
 import { Repairs } from "./repairs.js";
 import { sentSource, upstreamSource } from "./sources.js";
 import { Tape } from "./tape.js";
@@ -45,14 +46,17 @@ export class Entry {
     while (totals.read < frames.length && performance.now() < until) {
       for (const frame of frames.slice(totals.read, totals.read + BATCH)) totals.add(frame);
     }
-    this.repairs.advance(tape.steps);
+    this.repairs.advance(tape.steps, tape.attempts);
     this.join.advance(frames, tape.steps);
     return totals.read < frames.length;
   }
 
   get title() {
     const { startedAt, body, path, status, outcome } = this.exchange;
-    const facts = [clock(startedAt), visible(String(body.model ?? path)), outcome === "whole" ? status : outcome];
+    // An error event is the last one, or stands before [DONE]. The totals may not have come so far.
+    const isBroken = this.totals.error !== null || this.exchange.frames.slice(-2).some((one) => read(one).kind === "error");
+    const end = isBroken ? "broken" : status;
+    const facts = [clock(startedAt), visible(String(body.model ?? path)), outcome === "whole" ? end : outcome];
     return facts.join(" · ") + (this.isForgotten ? " (frames not kept)" : "");
   }
 

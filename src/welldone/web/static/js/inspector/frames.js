@@ -1,7 +1,7 @@
 // A list of frames with the detail of the chosen one. The live stream and a linted capture are both shown by it.
 
 import { fill, h } from "../dom.js";
-import { bytes, duration, NOTHING } from "../format.js";
+import { bytes, duration, NOTHING, plural } from "../format.js";
 import { visible } from "../text.js";
 import { NO_FRAME, makeDetail } from "./detail.js";
 import { read } from "./reading.js";
@@ -110,7 +110,7 @@ export class FrameView {
  * @param {Item} item
  * @param {HTMLElement} row
  */
-function paintRow(cells, { frame, hasTime, repairs, said }, row) {
+function paintRow(cells, { frame, hasTime, repairs, breaking, said }, row) {
   // What is sent without a frame of the upstream, such as what was held back until the end, has a row too.
   const { kind, preview } = frame.raw === "" ? { kind: NO_FRAME, preview: oneLine(said) } : skim(frame);
   const texts = [
@@ -119,17 +119,19 @@ function paintRow(cells, { frame, hasTime, repairs, said }, row) {
     hasTime ? gapText(frame.gap) : NOTHING,
     bytes(frame.size),
     kind,
-    repairs ? `✎ ${repairs}` : "",
+    breaking ? `✎ ${breaking}` : repairs ? "·" : "",
     preview,
   ];
   cells.forEach((cell, place) => {
     if (cell.textContent !== texts[place]) cell.textContent = texts[place];
   });
   row.dataset.kind = kind;
-  row.classList.toggle("is-repaired", repairs > 0);
+  row.classList.toggle("is-repaired", breaking > 0);
   row.classList.toggle("is-late", hasTime && frame.gap >= LONG_GAP_MS);
   row.style.setProperty("--heat", hasTime ? heat(frame.gap).toFixed(2) : "0");
-  cells[5].setAttribute("aria-label", repairs ? `${repairs} repairs` : "no repairs");
+  const others = repairs - breaking;
+  const told = [breaking && plural(breaking, "repair"), others && `${plural(others, "repair")} that no client needs`];
+  cells[5].setAttribute("aria-label", told.filter(Boolean).join(", ") || "no repairs");
 }
 
 /**

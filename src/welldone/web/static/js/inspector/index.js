@@ -196,12 +196,13 @@ class Inspector {
   #paint() {
     const entry = this.#entry;
     if (entry?.advance(performance.now() + WORK_MS)) this.#plan();
-    const repairs = entry?.tape.isKnown ? entry.repairs.total : null;
+    const repairs = entry?.tape.isKnown ? entry.repairs : null;
     this.#totals.update(entry ? figures(entry.exchange, entry.totals, repairs) : []);
-    this.#tabs.mark("Repairs", repairs ? count(repairs) : "");
+    const rules = repairs?.listed.length ?? 0;
+    this.#tabs.mark("Repairs", rules ? count(rules) : "", repairs?.hasBreaking ?? false);
     const views = {
       Frames: () => this.#paintFrames(),
-      Repairs: () => this.#repairs.update(entry?.repairs ?? null, entry?.tape ?? null),
+      Repairs: () => this.#repairs.update(entry),
       Timeline: () => this.#timeline.update(entry),
       Request: () => this.#request.update(entry?.exchange ?? null),
       Lint: () => this.#lint.update(),

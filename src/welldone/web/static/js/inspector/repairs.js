@@ -1,39 +1,78 @@
-// What was repaired in a stream, by rule.
+// The repairs of a stream, grouped by rule.
 
 import { fill, h } from "../dom.js";
-import { count } from "../format.js";
+import { count, plural } from "../format.js";
 import { line, mended, ruleItem } from "./ruleitem.js";
-import { NOT_KNOWN } from "./why.js";
+import { ending, whyNoRepairs } from "./why.js";
 
 /** @import { Rules } from "../rules.js" */
-/** @import { Tape } from "./tape.js" */
+/** @import { Entry } from "./entry.js" */
 
-/** @typedef {{note: StepNote, count: number, first: number}} Repaired `first`: the first step with it */
+/** The severity of a rule without which clients break. */
+const BREAKS = "breaks";
+/** Severities, the worst first. */
+const ORDER = [BREAKS, "tolerated", "style"];
+
+/**
+ * The repairs by one rule. `first`: the first step with it. `isExpected`: the engine of a local model does this in every
+ * answer, and no client breaks on it.
+ *
+ * @typedef {{note: StepNote, count: number, first: number, isExpected: boolean}} Repaired
+ */
+
+/** @param {StepNote} note */
+export function isBreaking({ severity }) {
+  return severity === BREAKS;
+}
 
 /** Counted while steps arrive. */
 export class Repairs {
   /** @type {Map<string, Repaired>} */
   byRule = new Map();
-  total = 0;
   #read = 0;
 
-  /** @param {Step[]} steps all of them, also those that were counted */
-  advance(steps) {
+  /**
+   * @param {Step[]} steps all of them, also those that were counted
+   * @param {Attempt[]} attempts
+   */
+  advance(steps, attempts) {
     for (; this.#read < steps.length; this.#read += 1) {
-      for (const note of steps[this.#read].notes) this.#add(note, this.#read);
+      const { notes, attempt } = steps[this.#read];
+      for (const note of notes) this.#add(note, this.#read, attempts[attempt]?.is_local ?? false);
     }
+  }
+
+  /** Those that are news, the worst and most frequent first. */
+  get listed() {
+    return sorted([...this.byRule.values()].filter(({ isExpected }) => !isExpected));
+  }
+
+  get expected() {
+    return sorted([...this.byRule.values()].filter(({ isExpected }) => isExpected));
+  }
+
+  /** Whether a client would have broken without them. */
+  get hasBreaking() {
+    return this.listed.some(({ note }) => isBreaking(note));
   }
 
   /**
    * @param {StepNote} note
    * @param {number} step
+   * @param {boolean} isLocal
    */
-  #add(note, step) {
+  #add(note, step, isLocal) {
     const known = this.byRule.get(note.rule);
     if (known) known.count += note.count;
-    else this.byRule.set(note.rule, { note, count: note.count, first: step });
-    this.total += note.count;
+    else this.byRule.set(note.rule, { note, count: note.count, first: step, isExpected: isLocal && !isBreaking(note) });
   }
+}
+
+/** @param {Repaired[]} repaired */
+function sorted(repaired) {
+  /** @param {Repaired} one */
+  const rank = ({ note }) => ORDER.indexOf(note.severity);
+  return repaired.sort((one, other) => rank(one) - rank(other) || other.count - one.count);
 }
 
 export class RepairsView {
@@ -51,23 +90,29 @@ export class RepairsView {
     this.element = h("div", { class: "insp-scroll" });
   }
 
-  /**
-   * @param {Repairs | null} repairs
-   * @param {Tape | null} tape
-   */
-  update(repairs, tape) {
-    const state = [tape?.isKnown, tape?.isOver, ...[...(repairs?.byRule.values() ?? [])].map((one) => one.count)];
-    const shown = [...(repairs?.byRule.keys() ?? []), ...state].join();
+  /** @param {Entry | null} entry */
+  update(entry) {
+    const listed = entry?.repairs.listed ?? [];
+    const expected = entry?.repairs.expected ?? [];
+    const end = entry && ending(entry);
+    const why = listed.length ? "" : whyNoRepairs(entry);
+    const shown = JSON.stringify([end, why, [...listed, ...expected].map(({ note, count: times }) => [note.rule, times])]);
     if (shown === this.#shown) return;
     this.#shown = shown;
-    if (repairs?.total) fill(this.element, h("ul", { class: "repairs" }, this.#items(repairs)));
-    else fill(this.element, h("p", { class: "insp-empty" }, whyNone(tape)));
+    fill(
+      this.element,
+      end && h("p", { class: end.isBad ? "insp-empty is-error" : "insp-empty", role: "status" }, end.text),
+      why && h("p", { class: "insp-empty" }, why),
+      listed.length > 0 && h("ul", { class: "repairs" }, listed.map((repaired) => this.#item(repaired))),
+      expected.length > 0 && this.#expected(expected),
+    );
   }
 
-  /** @param {Repairs} repairs */
-  #items(repairs) {
-    const sorted = [...repairs.byRule.values()].sort((one, other) => other.count - one.count);
-    return sorted.map((repaired) => this.#item(repaired));
+  /** @param {Repaired[]} expected */
+  #expected(expected) {
+    const summary = `${plural(expected.length, "known deviation")} of the local engine, repaired; no client breaks on them`;
+    return h("details", { class: "insp-expected" }, h("summary", { class: "soft" }, summary),
+      h("ul", { class: "repairs" }, expected.map((repaired) => this.#item(repaired))));
   }
 
   /** @param {Repaired} repaired */
@@ -91,11 +136,4 @@ export class RepairsView {
       // The list is whole without it: the rule's own page says why it cannot be had.
     }
   }
-}
-
-/** @param {Tape | null} tape */
-function whyNone(tape) {
-  if (!tape) return "What is repaired in a stream is listed here, by rule.";
-  if (tape.isKnown) return tape.isOver ? "Nothing to repair: the stream came right." : "Nothing to repair so far.";
-  return tape.isOver ? NOT_KNOWN : "Not known yet.";
 }

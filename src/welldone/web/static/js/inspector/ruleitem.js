@@ -20,7 +20,7 @@ const MOST_LETTERS = 300; // some lines: more is not read
 export function ruleItem({ rule, severity, heard, wanted }, times, ...more) {
   return h(
     "li",
-    {},
+    { class: severity === "breaks" ? "" : "is-quiet" },
     h("div", { class: "rule-head" }, ruleLink(rule), severityBadge(severity), badge(`× ${count(times)}`)),
     heard && line("heard ", h("code", { class: "was" }, shortly(heard))),
     wanted && line("wanted ", h("code", { class: "now" }, shortly(wanted))),

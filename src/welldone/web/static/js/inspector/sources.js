@@ -1,14 +1,16 @@
 // What a list of frames can show: those we were sent, or those of the upstream.
 
 import { Frame, sizeOf } from "../sse.js";
+import { isBreaking } from "./repairs.js";
 
 /** @import { Exchange } from "../exchange.js" */
 /** @import { Join } from "./join.js" */
 
 /**
- * One frame, the steps of the upstream that it comes from or is, and what we were sent for it.
+ * One frame, the steps of the upstream that it comes from or is, and what we were sent for it. `repairs`: how many there
+ * are in it. `breaking`: how many of them concern rules without which clients break.
  *
- * @typedef {{frame: Frame, hasTime: boolean, steps: Step[], repairs: number, said: string}} Item
+ * @typedef {{frame: Frame, hasTime: boolean, steps: Step[], repairs: number, breaking: number, said: string}} Item
  */
 /** @typedef {{count: () => number, item: (index: number) => Item}} Source */
 
@@ -25,8 +27,8 @@ export function sentSource(exchange, steps, join) {
     const range = join.of(index);
     const all = range ? steps().slice(Math.min(range.from, range.own), range.to) : [];
     // What was repaired in a step counts at the first frame that came of it.
-    const repairs = range ? countRepairs(steps().slice(range.own, range.to)) : 0;
-    return { frame, hasTime: true, steps: all, repairs, said: frame.raw };
+    const own = range ? steps().slice(range.own, range.to) : [];
+    return { frame, hasTime: true, steps: all, ...countRepairs(own), said: frame.raw };
   };
   return { count: () => exchange.frames.length, item };
 }
@@ -43,7 +45,7 @@ export function upstreamSource(steps) {
     const step = steps()[index];
     const frame = frames.get(step) ?? frameOf(step, steps()[index - 1]);
     frames.set(step, frame);
-    return { frame, hasTime: step.at_s !== null, steps: [step], repairs: countRepairs([step]), said: step.said };
+    return { frame, hasTime: step.at_s !== null, steps: [step], ...countRepairs([step]), said: step.said };
   };
   return { count: () => steps().length, item };
 }
@@ -61,5 +63,8 @@ export function frameOf(step, before) {
 
 /** @param {Step[]} steps */
 function countRepairs(steps) {
-  return steps.reduce((sum, step) => sum + step.notes.reduce((inner, note) => inner + note.count, 0), 0);
+  const notes = steps.flatMap((step) => step.notes);
+  /** @param {StepNote[]} some */
+  const sum = (some) => some.reduce((total, note) => total + note.count, 0);
+  return { repairs: sum(notes), breaking: sum(notes.filter(isBreaking)) };
 }

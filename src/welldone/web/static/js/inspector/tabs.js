@@ -10,7 +10,7 @@ let made = 0;
  * @property {HTMLElement[]} panels
  * @property {() => string} shown
  * @property {(name: string) => void} show
- * @property {(name: string, mark: string) => void} mark puts a number beside a name
+ * @property {(name: string, mark: string, isWarning: boolean) => void} mark puts a number beside a name
  */
 
 /**
@@ -22,7 +22,7 @@ let made = 0;
 export function makeTabs(label, rooms, shows = () => {}) {
   const id = `tabs-${++made}`;
   const names = Object.keys(rooms);
-  const marks = names.map(() => h("span", { class: "badge warn", "aria-hidden": "true", hidden: true }));
+  const marks = names.map(() => h("span", { class: "badge", "aria-hidden": "true", hidden: true }));
   const tabs = names.map((name, place) =>
     h("button", { class: "quiet mini insp-tab", role: "tab", id: `${id}-tab-${place}`,
       "aria-controls": `${id}-panel-${place}`, on: { click: () => show(name) } }, name, marks[place]),
@@ -60,10 +60,12 @@ export function makeTabs(label, rooms, shows = () => {}) {
   /**
    * @param {string} name
    * @param {string} text
+   * @param {boolean} isWarning
    */
-  const mark = (name, text) => {
+  const mark = (name, text, isWarning) => {
     const badge = marks[names.indexOf(name)];
     if (!badge) return;
+    badge.classList.toggle("warn", isWarning);
     badge.textContent = text;
     badge.hidden = !text;
   };

@@ -1,11 +1,12 @@
 // The figures of one exchange, kept while its frames arrive.
 
-import { bytes, count, duration, NOTHING, rate } from "../format.js";
+import { bytes, count, duration, NOTHING, plural, rate } from "../format.js";
 import { tokensPerSecond } from "../speed.js";
 import { read } from "./reading.js";
 
 /** @import { Exchange } from "../exchange.js" */
 /** @import { Frame } from "../sse.js" */
+/** @import { Repairs } from "./repairs.js" */
 
 /** @typedef {{label: string, value: string, tone?: "good" | "warn" | "bad", copies?: boolean}} Figure */
 
@@ -29,13 +30,14 @@ export class Totals {
   prompt = null;
   /** @type {number | null} */
   completion = null;
-  hasError = false;
+  /** @type {string | null} what the stream's own error event says */
+  error = null;
 
   /** @param {Frame} frame */
   add(frame) {
     this.read += 1;
-    const { kind, isToken, tokens } = read(frame);
-    if (kind === "error") this.hasError = true;
+    const { kind, text, isToken, tokens } = read(frame);
+    if (kind === "error") this.error = text;
     if (isToken) {
       this.firstTokenAt ??= frame.at;
       this.lastTokenAt = frame.at;
@@ -54,13 +56,13 @@ export class Totals {
  *
  * @param {Exchange} exchange
  * @param {Totals} totals
- * @param {number | null} repairs null where nobody knows
+ * @param {Repairs | null} repairs null where nobody knows
  * @returns {Figure[]}
  */
 export function figures(exchange, totals, repairs) {
   const { status, requestId } = exchange;
   return [
-    { label: "Outcome", ...(exchange.outcome === "whole" && totals.hasError ? BROKEN : OUTCOMES[exchange.outcome]) },
+    { label: "Outcome", ...(exchange.outcome === "whole" && totals.error !== null ? BROKEN : OUTCOMES[exchange.outcome]) },
     { label: "Status", value: String(status ?? NOTHING), ...((status ?? 0) >= 400 ? { tone: "bad" } : {}) },
     { label: "TTFT", value: duration(totals.firstTokenAt) },
     { label: "Time", value: duration(exchange.endedAt ?? (exchange.began ? exchange.now() : null)) },
@@ -68,9 +70,15 @@ export function figures(exchange, totals, repairs) {
     { label: "Bytes", value: bytes(exchange.bytes) },
     { label: "Tokens in + out", value: tokens(totals) },
     { label: "Tokens/s", value: rate(totals.rate) },
-    { label: "Repairs", value: count(repairs), ...(repairs ? { tone: "warn" } : {}) },
+    { label: "Repairs", value: rules(repairs), ...(repairs?.hasBreaking ? { tone: "warn" } : {}) },
     ...(requestId === null ? [] : [{ label: "Request id", value: requestId, copies: true }]),
   ];
+}
+
+/** @param {Repairs | null} repairs */
+function rules(repairs) {
+  const known = repairs?.listed.length;
+  return known ? plural(known, "rule") : count(known);
 }
 
 /** @param {Totals} totals */
