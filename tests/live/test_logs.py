@@ -1,6 +1,7 @@
 """What is written down: lines that programs can read, and never a key nor a word of what was said."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ from tests.live.faults import LINUX, begin, engine_of, small
 from tests.live.raw import CHAT, Json, Line, Reply, ask, judged
 from tests.live.server import LIMIT_S, Running
 from tests.live.upstream import gateway, upstream
+from welldone.wire.faults.catalogue import BY_ID
+from welldone.wire.faults.fault import Severity
 
 CANARY = "sk-canary-5f1d2c3b4a596877"
 WRONG = "wd-canary-of-a-stranger-998877"
@@ -90,6 +93,16 @@ def test_each_line_of_a_log_for_programs_is_json(tiny_model: Path) -> None:
     assert stream["ttft_ms"] <= stream["duration_ms"]
     assert requests["my-mistake"]["error"] == "not_found"
     assert all({"ts", "level", "event"} <= set(line) for line in lines)
+
+
+def test_minor_deviations_of_the_engine_are_neither_logged_nor_counted(tiny_model: Path) -> None:
+    with small(tiny_model) as server:
+        with begin(server, name="mine") as line:
+            assert judged(line.reply()).one.finish == "length"
+        server.log.wait("request_id=mine")
+        counted = re.findall(r'welldone_findings_total{rule="(.+)"}', ask(server, "/metrics").trace.body.decode())
+        assert [rule for rule in counted if BY_ID[rule].severity is not Severity.BREAKS] == []
+        assert "mended" not in "\n".join(server.log.all)
 
 
 @pytest.mark.parametrize("workers", [1, 2])

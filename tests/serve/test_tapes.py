@@ -346,6 +346,8 @@ def test_only_admins_hear_of_the_servers_behind(tmp_path: Path, key: str) -> Non
         is_admin = key == PLAIN
         assert tape["attempts"][0]["server"] == ("a" if is_admin else "")
         assert bool(tape["attempts"][0]["headers"]) is is_admin
+        assert tape["attempts"][0]["error"]  # that it failed is for everyone
+        assert (tape["attempts"][0]["error"] == "the attempt failed") is not is_admin
         assert ("Incorrect API key provided" in heard_in(tape).decode()) is is_admin
 
     run(work())

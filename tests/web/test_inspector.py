@@ -240,7 +240,7 @@ def test_a_stream_that_was_stopped_is_not_called_right(page: Visit, stage: Stage
 
 
 def test_only_frames_on_which_clients_break_are_marked(page: Visit, stage: Stage) -> None:
-    # The times differ in each chunk, which is not OpenAI's way and breaks no client; a role in each chunk does.
+    # That `created` differs between chunks is a matter of style; that [DONE] is missing breaks clients.
     clocks = [Piece(delta({"content": f"{n} "}).text.replace('"created":1', f'"created":{n}')) for n in range(2, 7)]
     stage.will(Reply((ROLE, *clocks, STOP, usage(7, 3), DONE)))
     ask(page)

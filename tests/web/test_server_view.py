@@ -130,6 +130,23 @@ def test_an_upstream_that_fails_is_shown_with_its_breaker(visit: Visiting, tmp_p
         expect(cell(page, "Upstreams", "scripted", "Breaker")).to_contain_text("open")
 
 
+def test_an_upstream_that_can_be_reached_and_fails_every_request_is_not_green(visit: Visiting, tmp_path: Path) -> None:
+    with staged(tmp_path) as stage:
+        page = visit(stage.server.root)
+        page.go("Server")
+        health = cell(page, "Upstreams", "scripted", "Health")
+        expect(health.locator(".badge.good")).to_have_text("answers")
+        stage.will(json_reply({"error": {"message": "forbidden"}}, 403))
+        for _ in range(3):
+            with begin(stage.server, model="scripted") as line:
+                assert line.reply().status == 502
+        expect(health.locator(".badge.bad")).to_have_text("requests fail")
+        expect(health).to_contain_text("the last: 403")
+        stage.will(saying("fine"))
+        said(stage.server)
+        expect(health.locator(".badge.good")).to_have_text("answers")
+
+
 def test_a_server_that_went_away_is_told_and_found_again(visit: Visiting, tmp_path: Path) -> None:
     with staged(tmp_path) as stage:
         page = visit(stage.server.root)

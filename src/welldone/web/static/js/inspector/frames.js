@@ -130,7 +130,7 @@ function paintRow(cells, { frame, hasTime, repairs, breaking, said }, row) {
   row.classList.toggle("is-late", hasTime && frame.gap >= LONG_GAP_MS);
   row.style.setProperty("--heat", hasTime ? heat(frame.gap).toFixed(2) : "0");
   const others = repairs - breaking;
-  const told = [breaking && plural(breaking, "repair"), others && `${plural(others, "repair")} that no client needs`];
+  const told = [breaking && plural(breaking, "repair"), others && plural(others, "minor repair")];
   cells[5].setAttribute("aria-label", told.filter(Boolean).join(", ") || "no repairs");
 }
 

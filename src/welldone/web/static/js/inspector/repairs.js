@@ -8,14 +8,14 @@ import { ending, whyNoRepairs } from "./why.js";
 /** @import { Rules } from "../rules.js" */
 /** @import { Entry } from "./entry.js" */
 
-/** The severity of a rule without which clients break. */
+/** The severity of rules that break a client where they are broken. */
 const BREAKS = "breaks";
 /** Severities, the worst first. */
 const ORDER = [BREAKS, "tolerated", "style"];
 
 /**
- * The repairs by one rule. `first`: the first step with it. `isExpected`: the engine of a local model does this in every
- * answer, and no client breaks on it.
+ * The repairs by one rule. `first`: the first step with it. `isExpected`: a minor deviation of the engine of a local
+ * model, which is in most of its answers.
  *
  * @typedef {{note: StepNote, count: number, first: number, isExpected: boolean}} Repaired
  */
@@ -51,7 +51,7 @@ export class Repairs {
     return sorted([...this.byRule.values()].filter(({ isExpected }) => isExpected));
   }
 
-  /** Whether a client would have broken without them. */
+  /** Whether one of them is of a rule that breaks clients. */
   get hasBreaking() {
     return this.listed.some(({ note }) => isBreaking(note));
   }
@@ -110,7 +110,7 @@ export class RepairsView {
 
   /** @param {Repaired[]} expected */
   #expected(expected) {
-    const summary = `${plural(expected.length, "known deviation")} of the local engine, repaired; no client breaks on them`;
+    const summary = `${plural(expected.length, "known deviation")} of the local engine, repaired`;
     return h("details", { class: "insp-expected" }, h("summary", { class: "soft" }, summary),
       h("ul", { class: "repairs" }, expected.map((repaired) => this.#item(repaired))));
   }

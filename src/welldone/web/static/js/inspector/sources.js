@@ -8,7 +8,7 @@ import { isBreaking } from "./repairs.js";
 
 /**
  * One frame, the steps of the upstream that it comes from or is, and what we were sent for it. `repairs`: how many there
- * are in it. `breaking`: how many of them concern rules without which clients break.
+ * are in it. `breaking`: how many of them are of rules that break clients.
  *
  * @typedef {{frame: Frame, hasTime: boolean, steps: Step[], repairs: number, breaking: number, said: string}} Item
  */

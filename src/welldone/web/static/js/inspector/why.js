@@ -47,7 +47,7 @@ export function whyNoRepairs(entry) {
   if (!tape.isKnown) return tape.isOver ? NOT_KNOWN : "Not known yet.";
   if (tape.isCut) return "Nothing to repair in what the server kept of this stream.";
   if (!tape.isOver || exchange.outcome === "running") return "Nothing to repair so far.";
-  if (entry.repairs.expected.length) return "The stream came right, but for what is known of the local engine.";
+  if (entry.repairs.expected.length) return "The stream came right, but for known deviations of the local engine.";
   return "Nothing to repair: the stream came right.";
 }
 
