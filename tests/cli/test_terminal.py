@@ -17,7 +17,11 @@ def _seen(words: str, cwd: Path, **variables: str) -> str:
     """What the command shows on a terminal."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [COMMAND, *words.split()], stdin=subprocess.DEVNULL, stdout=theirs, cwd=cwd, env=PLAIN | variables
+        [COMMAND, *words.split()],
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        cwd=cwd,
+        env=PLAIN | {"COLUMNS": "1000"} | variables,
     )
     os.close(theirs)
     with watched(process):

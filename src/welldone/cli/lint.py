@@ -7,6 +7,7 @@ import msgspec
 from welldone.cli import captures, show
 from welldone.cli.exits import Exit, UsageError
 from welldone.cli.options import Parser, nearest
+from welldone.drawing.columns import wrapped
 from welldone.rules.judge import Finding, Judgement, Verdict, has_something, judge
 from welldone.wire.faults import Hearing
 from welldone.wire.faults.catalogue import BY_ID
@@ -70,13 +71,21 @@ def _parser() -> Parser:
 
 
 def _show(judgement: Judgement, options: Namespace) -> None:
-    by_rule: dict[str, list[Finding]] = {}
+    causes: dict[str, Finding] = {}
+    following: dict[str, dict[str, None]] = {}
     for finding in judgement.findings:
-        by_rule.setdefault(finding.rule, []).append(finding)
-    for rule, findings in by_rule.items():
-        _show_rule(rule, findings, judgement.counts[rule])
+        if finding.cause is None:
+            causes.setdefault(finding.rule, finding)
+    for finding in judgement.findings:
+        if finding.cause is not None and finding.rule not in causes:
+            following.setdefault(finding.cause, {})[finding.rule] = None
+    for rule, first in causes.items():
+        _show_rule(first, judgement.counts[rule], list(following.get(rule, ())))
     verdict = show.paint(judgement.verdict, judgement.verdict)
-    broken = f"{_count(len(by_rule), 'rule')} broken" if by_rule else "no rule broken"
+    broken = f"{_count(len(causes), 'rule')} broken" if causes else "no rule broken"
+    others = len({rule for rules in following.values() for rule in rules})
+    if others:
+        broken += f", and {others} that follow from {'it' if len(causes) == 1 else 'them'}"
     show.line(f"{verdict}: {_count(judgement.frames, 'frame')}, {_count(judgement.rules, 'rule')} judged, {broken}")
     if judgement.missing and not options.rule:
         unjudged = f"{_count(judgement.unheard, 'rule')} not judged"
@@ -94,18 +103,18 @@ HINTS = {
 """How a user lets the judge know what it needs."""
 
 
-def _show_rule(rule: str, findings: list[Finding], count: int) -> None:
-    first = findings[0]
+def _show_rule(first: Finding, count: int, following: list[str]) -> None:
+    rule, width = first.rule, show.width()
     place = "the whole reply" if first.frame is None else f"frame {first.frame}, byte {first.byte}"
     again = f", and {count - 1} more" if count > 1 else ""
     show.line(f"x {rule}  {show.paint(first.severity, first.severity)}  {place}{again}")
-    show.line(f"  {BY_ID[rule].rule}")
-    show.line(f"  heard   {first.heard}")
-    show.line(f"  wanted  {first.wanted}")
-    for label, who in zip(["hurts", *[""] * len(first.hurts)], first.hurts, strict=False):
-        show.line(f"  {label:<6}  {who}")
-    show.line(f"  more    welldone rules {rule}")
-    show.line()
+    labelled = [("heard", first.heard), ("wanted", first.wanted), ("causes", ", ".join(following))]
+    labelled += zip(["hurts", *[""] * len(first.hurts)], first.hurts, strict=False)
+    lines = wrapped("  ", BY_ID[rule].rule, width)
+    for label, text in labelled:
+        lines += wrapped(f"  {label:<6}  ", text, width) if text or label == "heard" else []
+    for line in [*lines, f"  more    welldone rules {rule}", ""]:
+        show.line(line)
 
 
 def _count(number: int, noun: str) -> str:

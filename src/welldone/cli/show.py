@@ -48,6 +48,13 @@ def over(text: str) -> None:
     sys.stderr.flush()
 
 
+def width() -> int | None:
+    """The columns of the terminal that shows standard output, or COLUMNS; None where it goes to a file or a pipe."""
+    if not sys.stdout.isatty() and not os.environ.get("COLUMNS"):
+        return None
+    return shutil.get_terminal_size().columns
+
+
 def write(data: bytes) -> None:
     """Bytes of the answer, at once."""
     sys.stdout.buffer.write(data)

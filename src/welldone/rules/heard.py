@@ -74,6 +74,11 @@ class Heard:
         """The body as a JSON object; an empty one where it is something else."""
         return as_object(self.value.json)
 
+    @property
+    def is_broken_off(self) -> bool:
+        """Whether it is one JSON value whose connection ended before it did."""
+        return self.form is Form.WHOLE and self.trace.complete is False and self.value.kind is Kind.BROKEN
+
     @cached_property
     def reply_fails(self) -> bool:
         """Whether the body is an error, in whatever shape. A Response that failed is still a Response."""

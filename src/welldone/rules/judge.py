@@ -10,6 +10,7 @@ from itertools import islice
 
 import msgspec
 
+from welldone.rules.causes import Causes
 from welldone.rules.checks import RULES
 from welldone.rules.heard import Heard
 from welldone.rules.rule import Place, Rule
@@ -36,6 +37,8 @@ class Finding(msgspec.Struct, frozen=True):
     heard: str
     wanted: str
     hurts: tuple[str, ...]
+    cause: str | None = None
+    """The rule whose breach in the same reply explains this one; None: nothing else explains it."""
 
 
 class Verdict(StrEnum):
@@ -79,6 +82,7 @@ def judge(trace: Trace, rules: Collection[str] | None = None) -> Judgement:
             counts[rule.fault.id] = len(listed) + sum(1 for _ in places)
     # The sort is stable: findings at one place stay in the order of the rules.
     findings.sort(key=lambda finding: -1 if finding.byte is None else finding.byte)
+    findings = _explained(findings, len(heard.frames))
     unheard = [rule for rule in asked if not rule.can_be_judged(heard)]
     missing = {need for rule in unheard for need in rule.missing(heard)}
     return Judgement(
@@ -90,6 +94,15 @@ def judge(trace: Trace, rules: Collection[str] | None = None) -> Judgement:
         unheard=len(unheard),
         missing=tuple(sorted(missing)),
     )
+
+
+def _explained(findings: list[Finding], frames: int) -> list[Finding]:
+    causes = Causes(findings, frames)
+    explained = []
+    for finding in findings:
+        cause = causes.of(finding.rule, finding.frame)
+        explained.append(finding if cause is None else msgspec.structs.replace(finding, cause=cause))
+    return explained
 
 
 def has_something(trace: Trace) -> bool:

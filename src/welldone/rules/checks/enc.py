@@ -1,5 +1,6 @@
 """Checks of bytes and JSON: UTF-8, strict JSON, escapes."""
 
+import json
 import re
 from collections.abc import Iterator
 
@@ -59,14 +60,39 @@ def _strings(value: object) -> Iterator[str]:
 
 def _strict_json(heard: Heard) -> Iterator[Place]:
     if heard.form is Form.WHOLE and (heard.value.kind is Kind.BROKEN or not heard.value.is_strict):
-        yield Place(None, heard.value.source, "strict JSON")
+        yield Place(None, *_unreadable(heard.value.source, "strict JSON"))
     for message in heard.messages:
         if message.kind is Kind.BROKEN:
-            yield Place(message, message.value.source, "one JSON object")
+            yield Place(message, *_unreadable(message.value.source, "one JSON object"))
         elif not message.value.is_strict:
             yield Place(message, _constant(message), "null or a number such as -9999.0")
 
 
+def _unreadable(source: str, wanted: str) -> tuple[str, str]:
+    """What is wrong with a text that is no strict JSON, and what should stand there."""
+    if not _is_truncated(source):
+        return source, wanted
+    tail = source if len(source) <= _TAIL else f"…{source[-_TAIL:]}"
+    return f"truncated JSON: {tail}", f"{wanted}, up to its closing bracket"
+
+
+def _is_truncated(text: str) -> bool:
+    """Whether the text is JSON that breaks off."""
+    try:
+        _LENIENT.decode(text)
+    except json.JSONDecodeError as error:
+        rest = text[error.pos :].rstrip()
+        is_in_string = error.msg.startswith("Unterminated") or ("escape" in error.msg and len(rest) < _ESCAPE)
+        return is_in_string or any(word.startswith(rest) for word in _WORDS)
+    except (ValueError, RecursionError):
+        return False
+    return False
+
+
+_LENIENT = json.JSONDecoder(strict=False)
+_WORDS = ("true", "false", "null", "NaN", "-Infinity")
+_ESCAPE = len(r"\u0000")
+_TAIL = 120  # characters: what the cut looks like
 _CONSTANT = re.compile(r".{0,60}(?:NaN|Infinity).{0,60}", re.DOTALL)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from welldone.rules.heard import Heard
+from welldone.rules.heard import Form, Heard
 from welldone.rules.messages import Message
 from welldone.rules.rule import Place, Rule
 from welldone.wire import sse
@@ -43,7 +43,14 @@ def _last_terminated(heard: Heard) -> Iterator[Place]:
             yield Place(len(heard.frames), raw.decode("utf-8", "replace"), "an empty line after the last event")
 
 
+def broken_off(heard: Heard) -> Iterator[Place]:
+    """The end of a whole reply that is not whole."""
+    if heard.is_broken_off:
+        yield Place(None, "the end of the connection before the end of the body", "the whole body, or an error")
+
+
 def _early_eof(heard: Heard) -> Iterator[Place]:
+    yield from broken_off(heard)
     if not heard.dones:
         for choice in heard.unfinished:
             said = f"the end of the stream before a finish_reason for choice {choice.key}"
@@ -55,5 +62,5 @@ RULES = (
     Rule(faults.DONE_EXACT, _done_exact),
     Rule(faults.DONE_LAST, _done_last),
     Rule(faults.LAST_EVENT_TERMINATED, _last_terminated),
-    Rule(faults.NO_EARLY_EOF, _early_eof, needs=("end",)),
+    Rule(faults.NO_EARLY_EOF, _early_eof, (Form.STREAM, Form.WHOLE), needs=("end",)),
 )

@@ -5,6 +5,7 @@ from typing import Any
 
 from welldone.rules import anthropic
 from welldone.rules.anthropic import Block, Event
+from welldone.rules.checks.end import broken_off
 from welldone.rules.choices import as_list, as_object, is_int, is_json
 from welldone.rules.heard import Form, Heard
 from welldone.rules.messages import Kind, Message, type_of
@@ -191,7 +192,9 @@ def _tool_input_json(heard: Heard) -> Iterator[Place]:
     if any(map(_is_unchecked, as_list((heard.trace.request or {}).get("tools")))):
         return
     for block in heard.turn.blocks:
-        is_ended = block.is_stopped and heard.turn.reason not in anthropic.CUT_SHORT
+        # The stop reason comes after the blocks: without it nobody knows whether the call was cut short.
+        is_known = heard.turn.reason != "" or heard.turn.end is not None
+        is_ended = block.is_stopped and is_known and heard.turn.reason not in anthropic.CUT_SHORT
         if not is_ended or block.type not in anthropic.CALLS or not block.input.strip():
             continue
         if not is_json(block.input, dict):
@@ -296,6 +299,7 @@ def _no_done(heard: Heard) -> Iterator[Place]:
 
 
 def _no_early_eof(heard: Heard) -> Iterator[Place]:
+    yield from broken_off(heard)
     if heard.events and heard.turn.end is None and not _errors(heard):
         yield Place(heard.events[-1], "the end of the stream before message_stop", "message_stop, or an error event")
 
@@ -403,7 +407,7 @@ RULES = (
     Rule(faults.USAGE_DELTA, _usage_delta),
     Rule(faults.STOP_LAST, _stop_last),
     Rule(faults.NO_DONE, _no_done),
-    Rule(faults.NO_EARLY_EOF, _no_early_eof, needs=("end",)),
+    Rule(faults.NO_EARLY_EOF, _no_early_eof, _BOTH, needs=("end",)),
     Rule(faults.NO_UNKNOWN_EVENTS, _no_unknown_events),
     Rule(faults.PING_FORM, _ping_form),
     Rule(faults.ERROR_EVENT, _error_event),

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from welldone.rules.checks import resp_items as items
+from welldone.rules.checks.end import broken_off
 from welldone.rules.checks.sse import empty_data
 from welldone.rules.choices import as_object, as_text, is_int
 from welldone.rules.heard import Form, Heard
@@ -88,6 +89,7 @@ def _sequence_number(heard: Heard) -> Iterator[Place]:
 
 
 def _terminal_once(heard: Heard) -> Iterator[Place]:
+    yield from broken_off(heard)
     end = heard.output.end
     if end is None:
         # How a failure is said is a matter of resp-error.
@@ -197,7 +199,7 @@ RULES = (
     Rule(faults.PART_ADDED_FIRST, items.part_added),
     Rule(faults.DELTAS, items.deltas),
     Rule(faults.DONE_EVENTS, items.done_events),
-    Rule(faults.TERMINAL_ONCE, _terminal_once, needs=("end",)),
+    Rule(faults.TERMINAL_ONCE, _terminal_once, _BOTH, needs=("end",)),
     Rule(faults.FINAL_OUTPUT, items.final_output),
     Rule(faults.USAGE, _usage, _BOTH),
     Rule(faults.RESPONSE_ID, _response_id),

@@ -39,7 +39,7 @@ STRICT_JSON = Fault(
     id="enc-strict-json",
     severity=Severity.BREAKS,
     endpoints=EVERYWHERE,
-    rule="Strict JSON only: no NaN, Infinity, -Infinity, single quotes or Python repr.",
+    rule="Each event is one whole value of strict JSON: not truncated, no NaN, Infinity, single quotes or Python repr.",
     hurts=(
         "openai-node: SyntaxError at NaN or -Infinity",
         "AI SDK openai-compatible, AI SDK openai: AI_JSONParseError at NaN or -Infinity, the text of the chunk is lost",
