@@ -53,7 +53,7 @@ class Mock:
             line = live.process.stdout.readline().decode()
             assert line, live.end().notes
             self.banner += line
-        found = re.search(r"on http://127\.0\.0\.1:(\d+)/v1\n", self.banner)
+        found = re.search(r"on http://127\.0\.0\.\d:(\d+)/v1\n", self.banner)
         assert found is not None, self.banner
         self.port = int(found[1])
 
@@ -157,6 +157,37 @@ def test_it_plays_a_fault(folder: Path) -> None:
         assert "a fault: the connection is closed within a chunk" in mock.banner
         with pytest.raises(IncompleteRead):
             mock.ask(CHAT)
+
+
+@pytest.mark.parametrize("endpoint", ["chat", "responses", "messages"])
+def test_an_answer_that_is_cut_has_one_cause(endpoint: str, folder: Path, here: Run) -> None:
+    with mocking("--fault", "cut", cwd=folder) as mock:
+        ran = here("check", f"http://127.0.0.1:{mock.port}/v1", "--endpoint", endpoint, "--skip", "leaving", "--json")
+    report = json.loads(ran.out)
+    assert ran.code == 1
+    causes = {finding["rule"] for finding in report["findings"] if finding["cause"] is None}
+    assert causes == {
+        {"responses": "resp-terminal-once", "messages": "msg-no-early-eof"}.get(endpoint, "end-no-early-eof")
+    }
+    assert {finding["cause"] for finding in report["findings"]} == {None, *causes}
+
+
+def test_rules_that_are_broken_take_turns(folder: Path) -> None:
+    rules = ["delta-role-once", "end-done-sent"]
+    with mocking("--break", rules[0], "--break", rules[1], cwd=folder) as mock:
+        assert f"a right answer, but for one of the rules {', '.join(rules)}\n" in mock.banner
+        mock.ask(path="/v1/models")
+        assert [[*judge(mock.ask(CHAT)).counts] for _ in range(4)] == [[rule] for rule in rules * 2]
+
+
+def test_it_listens_where_it_is_told(folder: Path, here: Run) -> None:
+    with mocking("--host", "127.0.0.2", cwd=folder) as mock:
+        assert f"http://127.0.0.2:{mock.port}/v1" in mock.banner
+        with pytest.raises(ConnectionRefusedError):
+            mock.ask(CHAT)
+    ran = here("mock", "--host", "192.0.2.1", "--port", "0")
+    assert (ran.code, ran.notes.count("\n")) == (2, 1)
+    assert ran.notes.startswith("cannot listen on 192.0.2.1 port 0: ")
 
 
 @pytest.mark.parametrize(

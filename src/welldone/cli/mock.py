@@ -5,20 +5,23 @@ import asyncio
 import contextlib
 import json
 import re
+from collections.abc import Callable
 
 from welldone import __version__
 from welldone.check.reach import OUT_OF_REACH
 from welldone.cli import captures, show
 from welldone.cli.exits import Exit, UsageError
 from welldone.cli.options import Parser, nearest
+from welldone.drawing.columns import table
 from welldone.engines import mischief
-from welldone.engines.flaws import flawed
+from welldone.engines.flaws import flawed, in_turn
 from welldone.engines.ideal import Ideal
 from welldone.engines.ideal.requests import Chat
 from welldone.engines.ideal.said import Said
+from welldone.engines.ideal.server import Answerer
 from welldone.engines.ideal.tokens import over_and_over, tokens_of
-from welldone.engines.scripted import Scripted
-from welldone.engines.scripts import Script, replay
+from welldone.engines.scripted import Scripted, Seen
+from welldone.engines.scripts import Reply, Script, replay
 from welldone.wire.faults.catalogue import BY_ID
 
 EXAMPLES = """
@@ -26,7 +29,7 @@ welldone mock
 welldone mock --text "Once upon a time" --tokens 50 --gap 20ms
 welldone mock --list
 welldone mock --fault cut
-welldone mock --break delta-role-once
+welldone mock --break delta-role-once --break end-done-sent
 welldone mock --trace recorded.json --speed 0
 """
 _NAME = "mock"
@@ -35,6 +38,7 @@ _TOKENS_LIMIT = 4096  # an answer is made before it is sent: with 128 choices th
 _CONTEXT = 131_072  # no prompt that somebody writes for a test is longer, and the longest answer fits besides
 _GAP_LIMIT_S = 60.0
 _SPEED_LIMIT = 1000.0
+_ANSWERS = ("/completions", "/responses", "/messages")  # where paths end that answer a prompt
 _GAP = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)(ms|s)")
 
 
@@ -65,7 +69,7 @@ def run(arguments: list[str]) -> Exit:
         return Exit.RIGHT
     server, says = _server(options)
     with contextlib.suppress(KeyboardInterrupt):  # that is how it ends
-        asyncio.run(_serve(server, options.port, says))
+        asyncio.run(_serve(server, options.host, options.port, says))
     return Exit.RIGHT
 
 
@@ -73,8 +77,8 @@ def _parser() -> Parser:
     parser = Parser(
         "mock",
         "Answer requests for chats, completions, responses and messages without a model, for those who write clients:\n"
-        "with a right answer, with a recorded one, with a fault, or against one rule. It listens on this machine\n"
-        "only, and asks for no key.\n"
+        "with a right answer, with a recorded one, with a fault, or against a rule. It listens on this machine\n"
+        "only, unless --host says otherwise, and asks for no key.\n"
         'A right answer is one to what was asked: "Say: hello" is answered with hello, "Count to 50" with numbers,\n'
         "and a tool is called where the prompt speaks of it. Limits, stop strings, n, logprobs and JSON schemas\n"
         "are kept to, and a wrong request gets OpenAI's error, or Anthropic's. A model whose name ends in -thinking\n"
@@ -85,6 +89,9 @@ def _parser() -> Parser:
     parser.add_argument(
         "--port", metavar="PORT", type=_port, default=8000, help="port to listen on; 0: any that is free (8000)"
     )
+    parser.add_argument(
+        "--host", metavar="HOST", default="127.0.0.1", help="address to listen on; 0.0.0.0: all (127.0.0.1)"
+    )
     parser.add_argument("--text", metavar="TEXT", help="what is answered to everything, whatever was asked")
     parser.add_argument("--tokens", metavar="N", type=_tokens, help="that many tokens of it, over and over")
     parser.add_argument("--gap", metavar="TIME", type=_gap, help="the pause before each token, such as 20ms or 1.5s")
@@ -94,7 +101,9 @@ def _parser() -> Parser:
         "--break",
         dest="broken",
         metavar="RULE",
-        help="be right but for this rule, where a request gives an occasion; welldone rules shows them",
+        action="append",
+        help="be right but for this rule, where a request gives an occasion; welldone rules shows them "
+        "(may be repeated: answers break them in turn)",
     )
     parser.add_argument(
         "--trace",
@@ -150,16 +159,31 @@ def _server(options: argparse.Namespace) -> tuple[Scripted, str]:
         return Scripted(script), f"what was recorded in {', '.join(map(show.name, options.trace))}"
     if options.fault is not None:
         fault = _fault(options.fault)
+        if fault.spoil is not None:
+            spoiled = _spoiled(fault.spoil, _Mock(None, 0.0))
+            return Scripted(Script(speed=options.speed), spoiled, for_all=True), f"a fault: {fault.says}"
         return Scripted(Script(posts=(fault.reply,), models=models, speed=options.speed)), f"a fault: {fault.says}"
     if options.broken is not None:
-        answer = flawed(_rule(options.broken), _Mock(None, 0.0))
-        says = f"a right answer, but for the rule {options.broken}"
+        rules = [_rule(name) for name in options.broken]
+        answer = in_turn([flawed(rule, _Mock(None, 0.0)) for rule in rules])
+        says = f"a right answer, but for {'the rule' if len(rules) == 1 else 'one of the rules'} {', '.join(rules)}"
         return Scripted(Script(speed=options.speed), answer, for_all=True), says
     text = options.text
     if options.tokens is not None:
         text = over_and_over(_TEXT if text is None else text, options.tokens)
     mock = _Mock(text, options.gap or 0.0)
     return Scripted(Script(speed=options.speed), mock.answer, for_all=True), "a right answer"
+
+
+def _spoiled(spoil: Callable[[Reply], Reply], ideal: Ideal) -> Answerer:
+    """The ideal server, whose answers, but not its errors and lists, are spoiled."""
+
+    def answer(seen: Seen) -> Reply:
+        reply = ideal.answer(seen)
+        is_answer = seen.method == "POST" and reply.status == 200 and seen.path.partition("?")[0].endswith(_ANSWERS)
+        return spoil(reply) if is_answer else reply
+
+    return answer
 
 
 def _check_together(options: argparse.Namespace) -> None:
@@ -192,26 +216,32 @@ def _fault(name: str) -> mischief.Fault:
 
 
 def _show_faults() -> None:
-    width = max(len(fault.name) for fault in mischief.ALL)
-    for fault in mischief.ALL:
-        show.line(f"{fault.name:<{width}}  {fault.says}")
+    for line in table([(fault.name, fault.says) for fault in mischief.ALL], show.width()):
+        show.line(line)
 
 
-async def _serve(server: Scripted, port: int, says: str) -> None:
+async def _serve(server: Scripted, host: str, port: int, says: str) -> None:
     try:
-        await server.listen(port=port)
+        await server.listen(host=host, port=port)
     except OSError as error:
-        message = f"cannot listen on port {port}: {show.why(error)}; choose another with --port"
-        raise UsageError(message) from None
+        where = f"port {port}" if host == "127.0.0.1" else f"{show.name(host)} port {port}"
+        message = f"cannot listen on {where}: {show.why(error)}; choose another with --port"
+        raise UsageError(message if host == "127.0.0.1" else f"{message} or --host") from None
     async with server:
-        for line in _banner(server.port, says):
+        for line in _banner(_shown(host), server.port, says):
             show.line(line)
         show.flush()
         await asyncio.Event().wait()
 
 
-def _banner(port: int, says: str) -> list[str]:
-    url = f"http://127.0.0.1:{port}/v1"
+def _shown(host: str) -> str:
+    """An address under which clients on this machine reach what listens on `host`."""
+    reachable = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"[{reachable}]" if ":" in reachable else reachable
+
+
+def _banner(host: str, port: int, says: str) -> list[str]:
+    url = f"http://{host}:{port}/v1"
     request = {"model": _NAME, "stream": True, "messages": [{"role": "user", "content": "Hello!"}]}
     return [
         f"welldone {__version__} mocks a server on {url}",

@@ -1,10 +1,12 @@
 """Faults by name: replies as servers give them that die, stand still, mistake the protocol, or mean ill."""
 
 import gzip
+from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
-from welldone.engines.scripts import EVENT_STREAM, HELLO, JSON, Piece, Reply, as_raw, cut_at, json_reply
+from welldone.engines.scripts import EVENT_STREAM, HELLO, JSON, End, Piece, Reply, as_raw, cut_at, json_reply
 from welldone.wire.collect import collect
 from welldone.wire.dialects import chat
 from welldone.wire.events import Finish, Opening, Text, Usage
@@ -26,6 +28,8 @@ class Fault(msgspec.Struct, frozen=True):
     says: str
     """What the server does, in a line."""
     reply: Reply
+    spoil: Callable[[Reply], Reply] | None = None
+    """The same fault of a right reply, for faults of the connection: all else about the reply stays right."""
 
 
 def refusal(status: int, message: str, retry_after: str | None = None) -> Reply:
@@ -44,6 +48,14 @@ def slowly(reply: Reply, after_s: float) -> Reply:
     """The same reply, a byte at a time."""
     pieces = tuple(Piece(base64=bytes([byte]), after_s=after_s) for byte in reply.body)
     return msgspec.structs.replace(reply, pieces=pieces)
+
+
+def _cut(reply: Reply, end: End = "cut") -> Reply:
+    """The reply up to the middle of its second piece, or of its only one."""
+    first, *rest = [len(piece.data) for piece in reply.pieces]
+    length = {"Content-Length": str(len(reply.body))} if reply.framing == "length" else {}
+    promised = msgspec.structs.replace(reply, headers=reply.headers | length)
+    return cut_at(promised, first + rest[0] // 2 if rest else first // 2, end)
 
 
 def _packed(data: bytes, times: int = 1) -> Reply:
@@ -67,9 +79,16 @@ ALL = (
     Fault("no-done", "the stream ends without [DONE]", Reply(HELLO.pieces[:-1])),
     Fault("no-finish", "the stream ends without a finish_reason", Reply((_ROLE, _TEXT, _DONE))),
     Fault("empty", "200, and not a byte of a body", Reply()),
-    Fault("cut", "the connection is closed within a chunk", cut_at(HELLO, _MIDDLE)),
-    Fault("reset", "the connection is reset within a chunk", cut_at(HELLO, _MIDDLE, "reset")),
-    Fault("hang", "nothing more comes within a chunk, and the connection stays", cut_at(HELLO, _MIDDLE, "hang")),
+    Fault("cut", "the connection is closed within a chunk", cut_at(HELLO, _MIDDLE), _cut),
+    Fault(
+        "reset", "the connection is reset within a chunk", cut_at(HELLO, _MIDDLE, "reset"), partial(_cut, end="reset")
+    ),
+    Fault(
+        "hang",
+        "nothing more comes within a chunk, and the connection stays",
+        cut_at(HELLO, _MIDDLE, "hang"),
+        partial(_cut, end="hang"),
+    ),
     Fault("close-first", "the connection is closed before the head", Reply(end="cut", raw=True)),
     Fault("reset-first", "the connection is reset before the head", Reply(end="reset", raw=True)),
     Fault("hang-first", "nothing comes at all, and the connection stays", Reply(end="hang", raw=True)),

@@ -73,13 +73,13 @@ class Scripted:
         self.seen: deque[Seen] = deque(maxlen=SEEN_LIMIT)
         self.counts = Counts()
 
-    async def listen(self, *, socket: str | None = None, port: int = 0) -> Self:
+    async def listen(self, *, socket: str | None = None, host: str = "127.0.0.1", port: int = 0) -> Self:
         """Listens. Port 0: the system chooses one."""
         loop = asyncio.get_running_loop()
         if socket is not None:
             self._server = await loop.create_unix_server(self._line, socket)
         else:
-            self._server = await loop.create_server(self._line, "127.0.0.1", port)
+            self._server = await loop.create_server(self._line, host, port)
         return self
 
     @property
