@@ -106,8 +106,10 @@ def test_nobody_there() -> None:
 @pytest.mark.parametrize(
     ("choose", "said"),
     [
-        (lambda _: SILENT, "URL: no reply within 0.3 s"),
-        (_chat(SILENT), "URL does not answer a chat request: no reply within 0.3 s"),
+        (lambda _: SILENT, "URL/models timed out after 0.3 s; the server may be slow or busy: raise --timeout"),
+        (_chat(SILENT), "URL: a chat request timed out after 0.3 s; the server may be slow or busy: raise --timeout"),
+        (_chat(FAULTS["hang"]), "URL: a chat request timed out after 0.3 s; the server may be slow or busy: raise"),
+        (_chat(refusal(429, "later", "60")), "URL is too busy to be checked now (429: later)"),
         (lambda _: PAGE, "URL answers with a web page, not with JSON: give the address up to and with /v1"),
         (_chat(PAGE), "URL answers a chat request with a web page: is it a chat server?"),
         (_chat(FAULTS["empty"]), "URL answers a chat request with nothing: is it a chat server?"),

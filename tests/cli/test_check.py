@@ -1,6 +1,8 @@
 """`welldone check` as a process: its screen, its files and its exit code."""
 
 import json
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,9 +10,10 @@ import pytest
 
 from tests.check.background import served, without_done
 from tests.cli.live import Live
-from tests.cli.run import Run, run_python
+from tests.cli.run import LIMIT_S, Run, run_python
 from tests.cli.test_mock import Mock
 from welldone.engines.ideal import Ideal
+from welldone.engines.mischief import FAULTS
 from welldone.engines.scripted import Seen
 from welldone.engines.scripts import Reply
 
@@ -206,3 +209,52 @@ def test_it_needs_the_core_alone(tmp_path: Path) -> None:
     """What `serve` needs is not loaded: the check runs where only the core is installed."""
     code = "import sys, welldone.cli.check; print({'aiohttp', 'httptools', 'rich', 'uvloop'} & set(sys.modules))"
     assert run_python(code, cwd=tmp_path).out == b"set()\n"
+
+
+def test_an_interrupt_ends_with_the_report_so_far(tmp_path: Path) -> None:
+    begun = threading.Event()
+    ideal = Ideal()
+
+    def choose(seen: Seen) -> Reply:
+        if "(text-whole)" not in seen.headers.get("user-agent", ""):
+            return ideal.answer(seen)
+        begun.set()
+        return FAULTS["hang-first"]
+
+    with served(choose) as url:
+        words = ("check", url, "--only", "text,text-whole", "--jobs", "1", "--report", "check.json")
+        with Live(*words, cwd=tmp_path) as live:
+            assert begun.wait(LIMIT_S)
+            live.process.send_signal(signal.SIGINT)
+            ran = live.end()
+    assert ran.code == 130
+    assert "not passed: the check was interrupted" in ran.out.decode()
+    report = json.loads((tmp_path / "check.json").read_bytes())
+    assert (report["is_interrupted"], report["passed"]) == (True, False)
+    assert {probe["name"]: probe["verdict"] for probe in report["probes"]}["text"] == "right"
+
+
+def test_an_interrupt_before_the_first_reply_is_one_line(tmp_path: Path) -> None:
+    begun = threading.Event()
+
+    def choose(_: Seen) -> Reply:
+        begun.set()
+        return FAULTS["hang-first"]
+
+    with served(choose) as url, Live("check", url, cwd=tmp_path) as live:
+        assert begun.wait(LIMIT_S)
+        live.process.send_signal(signal.SIGINT)
+        ran = live.end()
+    assert (ran.code, ran.out, ran.notes) == (130, b"", "welldone check: interrupted before anything was judged\n")
+
+
+def test_replies_that_time_out_are_no_violation_for_the_exit_code(here: Run) -> None:
+    ideal = Ideal()
+
+    def choose(seen: Seen) -> Reply:
+        return FAULTS["hang"] if "(text)" in seen.headers.get("user-agent", "") else ideal.answer(seen)
+
+    with served(choose) as url:
+        ran = here("check", url, "--only", "text,mistakes-json", "--timeout", "1s")
+    assert ran.code == 3
+    assert "timed out after 1 s; the server may be slow or busy: raise --timeout" in ran.out.decode()

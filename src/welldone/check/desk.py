@@ -24,7 +24,8 @@ _ALL_WAITS_S = 300.0  # of all requests together: a whole run should take a thir
 _IN_VAIN_LIMIT = 8
 """Requests without a reply: twice as many as there are at once by default. To wait for all of them would take half an
 hour, and it would say no more."""
-_STOPPED = "the server had stopped answering"
+SLOW = "the server may be slow or busy: raise --timeout"
+_STOPPED = f"not sent: {_IN_VAIN_LIMIT} requests before it got no whole reply"
 
 
 class Listen(Protocol):
@@ -80,6 +81,7 @@ class Desk:
         self._pause = pause
         self._places = asyncio.Semaphore(settings.side_by_side)
         self._in_vain = 0
+        self._has_timed_out = False
         self._waited_s = 0.0
 
     async def ask(
@@ -87,41 +89,40 @@ class Desk:
         asked: Asked,
         probe: str,
         leave: Callable[[bytes], bool] | None = None,
-        within_s: float | None = None,
     ) -> list[Recording]:
         """The reply, and before it those that only said to come again later.
 
         Raises:
             ListenError: there is no connection, or there have been too many requests without a reply.
         """
-        heard = [await self._ask(asked, probe, leave, within_s)]
+        heard = [await self._ask(asked, probe, leave)]
         while len(heard) < _TRIES and (wait_s := _wait_s(heard[-1])) is not None:
             self._waited_s += wait_s
             if self._waited_s > _ALL_WAITS_S:
                 break
             await self._pause(wait_s)
-            heard.append(await self._ask(asked, probe, leave, within_s))
+            heard.append(await self._ask(asked, probe, leave))
         return heard
 
-    async def _ask(
-        self, asked: Asked, probe: str, leave: Callable[[bytes], bool] | None, within_s: float | None
-    ) -> Recording:
+    def timed_out(self) -> str:
+        """What to report of a reply that was not whole in time."""
+        return f"timed out after {self.settings.patience.reply_s:g} s; {SLOW}"
+
+    async def _ask(self, asked: Asked, probe: str, leave: Callable[[bytes], bool] | None) -> Recording:
         async with self._places:
             if self._in_vain >= _IN_VAIN_LIMIT:
-                raise ListenError(_STOPPED)
+                raise ListenError(f"{_STOPPED}; {SLOW}" if self._has_timed_out else _STOPPED)
             try:
-                recording = await self._hear(asked, probe, leave, within_s)
+                recording = await self._hear(asked, probe, leave)
             except ListenError:
                 self._in_vain += 1
                 raise
             self._in_vain += recording.is_given_up
+            self._has_timed_out = self._has_timed_out or recording.is_timed_out
             return recording
 
-    async def _hear(
-        self, asked: Asked, probe: str, leave: Callable[[bytes], bool] | None, within_s: float | None
-    ) -> Recording:
+    async def _hear(self, asked: Asked, probe: str, leave: Callable[[bytes], bool] | None) -> Recording:
         patience = self.settings.patience
-        limit_s = patience.reply_s if within_s is None else min(within_s, patience.reply_s)
         return await self._listen(
             self._root if asked.is_root else self.address,
             asked.method,
@@ -129,8 +130,8 @@ class Desk:
             body=asked.body,
             # Who looks into the server's log finds the probe there.
             headers=(("User-Agent", f"welldone/{__version__} check ({probe})"), *asked.headers),
-            within_s=limit_s,
-            quiet_s=limit_s,
+            within_s=patience.reply_s,
+            quiet_s=patience.reply_s,
             limit_bytes=LIMIT_BYTES,
             after_done_s=patience.after_done_s,
             leave=leave,

@@ -60,6 +60,13 @@ class Reply:
         """Whether we did not hear it to its end, which says nothing of how it would have ended."""
         return self.recording.is_left or self.recording.is_given_up
 
+    @property
+    def can_be_judged(self) -> bool:
+        """Whether the rules can be applied. The beginning of a JSON body breaks rules that the whole one keeps."""
+        if self.status is None:
+            return False
+        return not self.is_unended or bool(self.trace.body and not self.heard.looks_like_json)
+
     @cached_property
     def trace(self) -> Trace:
         """The reply as the judge wants it. Of one without an end only the whole frames count."""
@@ -171,5 +178,6 @@ class Reply:
         """The longest time in which nothing came, from the request on."""
         head_s = self.recording.head_s
         times = [0.0, *([] if head_s is None else [head_s]), *(seconds for seconds, _ in self.recording.arrivals)]
-        times.append(self.recording.ended_s)
-        return max(later - earlier for earlier, later in pairwise(times))
+        if not self.recording.is_timed_out:  # the silence before a timeout is the timeout itself
+            times.append(self.recording.ended_s)
+        return max((later - earlier for earlier, later in pairwise(times)), default=0.0)

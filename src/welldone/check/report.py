@@ -19,6 +19,8 @@ class Verdict(StrEnum):
     """The server says that it does not do this."""
     NOT_HEARD = "not heard"
     """There was no occasion to judge it."""
+    TIMED_OUT = "timed out"
+    """A reply was not whole in time, and what came of it breaks no rule. Whether the server is right is not known."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +50,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """The file of the recorded reply, where there is one."""
     is_new: bool = True
     """False where the baseline has it too."""
+    cause: str | None = None
+    """The rule whose breach in the same reply explains this one; None: nothing else explains it."""
 
 
 class Probed(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +70,10 @@ class Probed(msgspec.Struct, frozen=True, kw_only=True):
     """The rules that it heard broken."""
     is_given_up: bool = False
     """Whether a reply did not come, or not to its end in time. Nothing is known of it then, and the run is no pass."""
+    is_timed_out: bool = False
+    """Whether that was for the time limit."""
+    causes: tuple[str, ...] = ()
+    """Those of `broken` that follow from no other."""
     seconds: float
 
 
@@ -114,7 +122,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
     passed: bool
     """Whether the exit code is 0: by `verdict`, `is_strict`, and the baseline where there was one; and no reply was
-    given up."""
+    given up, and the run was not interrupted."""
+    timeout_s: float = 60.0
+    """How long a reply might take."""
+    is_interrupted: bool = False
+    """Whether the run was ended before all probes were done. The report has what was done by then."""
     cost: Cost
     probes: tuple[Probed, ...]
     rules: tuple[Ruled, ...]
@@ -132,3 +144,18 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         for finding in self.findings:
             by_rule.setdefault(finding.rule, []).append(finding)
         return by_rule
+
+    @property
+    def causes(self) -> dict[str, list[Finding]]:
+        """The findings of each broken rule that no other rule explains everywhere; those without a cause come first."""
+        sorted_out = {rule: sorted(findings, key=_is_explained) for rule, findings in self.broken.items()}
+        return {rule: findings for rule, findings in sorted_out.items() if not _is_explained(findings[0])}
+
+    def following(self, cause: str) -> list[str]:
+        """The broken rules that are found only where that one explains them."""
+        causes = {rule: {one.cause for one in findings} for rule, findings in self.broken.items()}
+        return [rule for rule, found in causes.items() if None not in found and cause in found]
+
+
+def _is_explained(finding: Finding) -> bool:
+    return finding.cause is not None

@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -36,6 +37,12 @@ class NothingError(Exception):
     """There was nothing to judge. The message says why."""
 
 
+class InterruptedCheckError(Exception):
+    """The run was stopped before there was anything to report."""
+
+
+Result = TypeVar("Result")
+_TOO_EARLY = "interrupted before anything was judged"
 Tell = Callable[[Progress], None]
 
 
@@ -46,12 +53,14 @@ async def check(
     listen: Listen = ear.listen,
     probes: Sequence[Probe] | None = None,
     clock: Callable[[], float] = time.monotonic,
+    stop: asyncio.Event | None = None,
 ) -> Report:
-    """The report on a server.
+    """The report on a server. Once `stop` is set, the report has what was done by then.
 
     Raises:
         UnreachableError: it cannot be checked.
         NothingError: no probe, or no rule, was left to judge.
+        InterruptedCheckError: `stop` was set before anything was judged.
         ValueError: the URL, the key or a header cannot be used.
         OSError: the traces cannot be written.
     """
@@ -63,8 +72,13 @@ async def check(
     if settings.record is not None:
         recording.prepare(settings.record, [probe.name for probe in chosen])
     tell(Progress(0, len(chosen), ("first look",)))
-    facts = await _look(desk)
-    outcomes = await _Run(desk, facts, wanted, tell, clock).all(chosen)
+    stop = stop or asyncio.Event()
+    facts = await _until(stop, _look(desk))
+    if facts is None:
+        raise InterruptedCheckError(_TOO_EARLY)
+    probing = _Run(desk, facts, wanted, tell, clock, chosen)
+    await _until(stop, probing.all())
+    outcomes = probing.outcomes()
     if settings.record is not None:
         for outcome in outcomes:
             recording.write(settings.record, outcome.probe.name, outcome.session.replies, settings.secrets)
@@ -113,49 +127,75 @@ def _want_judged(settings: CheckSettings, outcomes: Sequence[Outcome]) -> None:
     """Refuse to report on a server of which nothing was heard."""
     if any(outcome.session.judged for outcome in outcomes):
         return
+    if not all(outcome.is_ended for outcome in outcomes):
+        raise InterruptedCheckError(_TOO_EARLY)
     why = next((outcome.why for outcome in outcomes if outcome.why), "no reply gave an occasion")
     if any(outcome.session.is_given_up for outcome in outcomes):
         raise UnreachableError(f"{settings.url}: {why}")
     raise NothingError(f"no rule had a say: {why}")
 
 
+async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, Result]) -> Result | None:
+    """What the work gives; None where `stop` was set before, and it is cancelled."""
+    running, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        is_done = running.done()
+        running.cancel()
+        stopping.cancel()
+        await asyncio.wait({running, stopping})
+    return running.result() if is_done else None
+
+
 class _Run:
     """The probes under way."""
 
     def __init__(
-        self, desk: Desk, facts: Facts, wanted: frozenset[str], tell: Tell, clock: Callable[[], float]
+        self,
+        desk: Desk,
+        facts: Facts,
+        wanted: frozenset[str],
+        tell: Tell,
+        clock: Callable[[], float],
+        probes: Sequence[Probe],
     ) -> None:
-        self._desk = desk
-        self._facts = facts
-        self._wanted = wanted
         self._tell = tell
         self._clock = clock
+        self._probes = probes
+        self._sessions = {probe.name: Session(desk, facts, probe.name, wanted) for probe in probes}
+        self._outcomes: dict[str, Outcome] = {}
         self._running: list[str] = []
         self._done = 0
-        self._total = 0
         self._places = asyncio.Semaphore(desk.settings.side_by_side)
         self._secrets = desk.settings.secrets
 
-    async def all(self, probes: Sequence[Probe]) -> list[Outcome]:
-        """What each came to, in the order given."""
-        self._total = len(probes)
-        outcomes: dict[str, Outcome] = {}
+    async def all(self) -> None:
+        """Run them all."""
 
         async def run(probe: Probe) -> None:
             async with self._places:
-                outcomes[probe.name] = await self._one(probe)
+                self._outcomes[probe.name] = await self._one(probe)
 
         async with asyncio.TaskGroup() as group:
-            for probe in probes:
+            for probe in self._probes:
                 if not probe.is_alone:
                     group.create_task(run(probe))
-        for probe in probes:
+        for probe in self._probes:
             if probe.is_alone:
                 await run(probe)
-        return [outcomes[probe.name] for probe in probes]
+
+    def outcomes(self) -> list[Outcome]:
+        """What each came to, in the order given. One that has not ended has what it has found so far."""
+        return [self._outcomes.get(probe.name) or self._interrupted(probe) for probe in self._probes]
+
+    def _interrupted(self, probe: Probe) -> Outcome:
+        session = self._sessions[probe.name]
+        why = "interrupted" if session.replies else "not run: the check was interrupted"
+        return Outcome(probe=probe, session=session, seconds=0.0, why=why, unheard={}, is_ended=False)
 
     async def _one(self, probe: Probe) -> Outcome:
-        session = Session(self._desk, self._facts, probe.name, self._wanted)
+        session = self._sessions[probe.name]
         is_offered, why = True, ""
         begun = self._clock()
         self._show(began=probe.name)
@@ -181,7 +221,7 @@ class _Run:
         if ended is not None:
             self._running.remove(ended)
             self._done += 1
-        self._tell(Progress(self._done, self._total, tuple(self._running)))
+        self._tell(Progress(self._done, len(self._probes), tuple(self._running)))
 
 
 def _report(
@@ -193,6 +233,10 @@ def _report(
     seconds: float,
 ) -> Report:
     findings = tally.findings(outcomes, settings, facts)
+    is_interrupted = not all(outcome.is_ended for outcome in outcomes)
+    is_timed_out = any(outcome.session.is_timed_out for outcome in outcomes)
+    is_given_up = any(outcome.session.is_given_up for outcome in outcomes)
+    verdict = tally.worth(finding.severity for finding in findings)
     counting = tally.worth(finding.severity for finding in findings if finding.is_new)
     return Report(
         tool=__version__,
@@ -203,8 +247,10 @@ def _report(
         endpoint=settings.endpoint,
         profile=settings.profile,
         is_strict=settings.is_strict,
-        verdict=tally.worth(finding.severity for finding in findings),
-        passed=_is_passed(counting, settings) and not any(outcome.session.is_given_up for outcome in outcomes),
+        verdict=Verdict.TIMED_OUT if is_timed_out and not findings else verdict,
+        passed=_is_passed(counting, settings) and not is_given_up and not is_interrupted,
+        timeout_s=settings.patience.reply_s,
+        is_interrupted=is_interrupted,
         cost=tally.cost(outcomes, seconds),
         probes=tuple(map(tally.probed, outcomes)),
         rules=tally.ruled(outcomes, wanted),

@@ -8,7 +8,7 @@ import math
 import msgspec
 
 from welldone.check import prompts
-from welldone.check.desk import Desk, Facts
+from welldone.check.desk import BUSY, Desk, Facts
 from welldone.check.dialect import CHAT
 from welldone.check.reply import Asked, Reply
 from welldone.engines.listed import kind_of, read_models
@@ -22,7 +22,6 @@ _ALLOWANCE_LIMIT = 1024
 _UNKNOWN_MEMBER = (400, 422)
 """What servers say to a member that they do not know: most the first, those made with FastAPI the second."""
 _NAMED = 5  # models that a message names
-_LOOK_S = 15.0  # a list of models takes no computing
 
 
 class UnreachableError(Exception):
@@ -35,7 +34,7 @@ async def look(desk: Desk) -> Facts:
     Raises:
         UnreachableError: there is nothing to check.
     """
-    listed = await _ask(desk, Asked(method="GET", path="/models"), within_s=_LOOK_S)
+    listed = await _ask(desk, Asked(method="GET", path="/models"))
     _check_door(desk, listed)
     models = (read_models(listed.recording.body, desk.settings.secrets.told) or ()) if listed.is_ok else ()
     names = [model.id for model in models]
@@ -56,6 +55,8 @@ async def look(desk: Desk) -> Facts:
 def _check_door(desk: Desk, reply: Reply) -> None:
     """Whether a server of OpenAI's API answers at all, and takes the key."""
     url, status = desk.settings.url, reply.status
+    if reply.recording.is_timed_out:
+        raise UnreachableError(f"{url}/models {desk.timed_out()}")
     if status is None:
         raise UnreachableError(f"{url}: {reply.recording.error}")
     if status in (401, 403):
@@ -91,16 +92,27 @@ async def _first_answer(desk: Desk, facts: Facts, names: list[str]) -> tuple[Fac
             break
         facts = msgspec.structs.replace(facts, members=members, limit_name=limit_name)
         reply = await _say_hello(desk, facts, _TOKENS, stream=False)
-    if reply.status is not None and reply.status >= 500:  # some only stream
-        reply = await _say_hello(desk, facts, _TOKENS, stream=True)
+    if reply.status is not None and (reply.status >= 500 or (reply.is_ok and not _is_answer(reply))):
+        streamed = await _say_hello(desk, facts, _TOKENS, stream=True)  # some only stream
+        reply = streamed if _is_answer(streamed) or not reply.is_ok else reply
+    if reply.recording.is_timed_out:
+        raise UnreachableError(f"{desk.settings.url}: a {desk.settings.endpoint} request {desk.timed_out()}")
     if not reply.is_ok:
         raise _refused(desk, facts, first, names)
-    if not reply.choices and not reply.json:
+    if not _is_answer(reply):
         kinds = {"text/html": "a web page"}
         what = kinds.get(reply.trace.media_type, "no JSON" if reply.recording.body.strip() else "nothing")
         name = desk.settings.endpoint
+        if not reply.recording.is_complete:
+            raise UnreachableError(f"{desk.settings.url} answers a {name} request: {reply.recording.error}")
         raise UnreachableError(f"{desk.settings.url} answers a {name} request with {what}: is it a {name} server?")
     return facts, reply
+
+
+def _is_answer(reply: Reply) -> bool:
+    """Whether it is something that can be checked, right or not."""
+    is_begun = reply.is_stream and bool(reply.heard.chunks or reply.heard.events)
+    return reply.is_ok and (is_begun or bool(reply.choices or reply.json))
 
 
 def _refused(desk: Desk, facts: Facts, reply: Reply, names: list[str]) -> UnreachableError:
@@ -110,6 +122,8 @@ def _refused(desk: Desk, facts: Facts, reply: Reply, names: list[str]) -> Unreac
         return UnreachableError(f"{url} does not answer a {dialect.name} request: {reply.recording.error}")
     if reply.status in (401, 403):
         return UnreachableError(f"{url} {_about_the_key(desk)} ({reply.complaint})")
+    if reply.status in BUSY:
+        return UnreachableError(f"{url} is too busy to be checked now ({reply.complaint})")
     if 300 <= reply.status < 400:
         return UnreachableError(_redirected(url, reply))
     if reply.status in (404, 405) and "error" not in reply.json and dialect is CHAT:
@@ -148,9 +162,9 @@ async def _say_hello(desk: Desk, facts: Facts, tokens: int, *, stream: bool) -> 
     return await _ask(desk, asked)
 
 
-async def _ask(desk: Desk, asked: Asked, within_s: float | None = None) -> Reply:
+async def _ask(desk: Desk, asked: Asked) -> Reply:
     try:
-        recordings = await desk.ask(asked, _PROBE, within_s=within_s)
+        recordings = await desk.ask(asked, _PROBE)
     except ListenError as error:
         running = "is the server running there?" if desk.address.tls is None else "does a server speak TLS there?"
         hint = "name it with --ca-file FILE" if error.is_untrusted else running

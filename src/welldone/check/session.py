@@ -14,6 +14,7 @@ from welldone.check.desk import BUSY, Desk, Facts
 from welldone.check.occasions import had_a_say
 from welldone.check.reply import Asked, Reply
 from welldone.net.ear import ListenError, Recording
+from welldone.rules.causes import Causes
 from welldone.rules.judge import judge, show
 from welldone.wire.faults import Severity
 from welldone.wire.faults.catalogue import BY_ID
@@ -42,6 +43,8 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     byte: int | None
     heard: str
     wanted: str
+    cause: str | None = None
+    """The rule whose breach in the same reply explains this one."""
 
 
 class Session:
@@ -62,6 +65,8 @@ class Session:
         """Rules of the probe's own that had no say, and why."""
         self.is_given_up = False
         """Whether a reply did not come, or was given up before it was whole."""
+        self.is_timed_out = False
+        """Whether that was for the time limit."""
         self._desk = desk
         self._probe = probe
         self._wanted = wanted
@@ -151,7 +156,9 @@ class Session:
         reply = self.replies[-1]
         if reply.recording.is_given_up:
             self.is_given_up = True
-            raise NotHeardError(reply.recording.error or "the reply was given up")
+            self.is_timed_out = self.is_timed_out or reply.recording.is_timed_out
+            why = self._desk.timed_out() if reply.recording.is_timed_out else reply.recording.error
+            raise NotHeardError(why or "the reply was given up")
         if reply.status is None and not reply.recording.is_left:
             raise NotHeardError(reply.recording.error or "there was no reply")
         return reply
@@ -206,8 +213,13 @@ class Session:
                 byte=byte,
                 heard=show(heard),
                 wanted=show(wanted),
+                cause=self._cause(rule, reply, frame),
             )
         )
+
+    def _cause(self, rule: str, reply: Reply, frame: int | None) -> str | None:
+        """What was found in the same reply and explains this."""
+        return Causes([found for found in self.found if found.reply is reply], 0).of(rule, frame)
 
     def not_heard(self, rule: str, why: str) -> None:
         """Say that there was no occasion to judge a rule of the probe's own."""
@@ -215,7 +227,7 @@ class Session:
 
     def _judge(self, reply: Reply) -> None:
         self._judge_the_answer(reply)
-        if reply.status is None:
+        if not reply.can_be_judged:
             return
         self.judged |= had_a_say(reply.heard) & self._wanted
         judgement = judge(reply.trace, self._wanted)
@@ -232,6 +244,7 @@ class Session:
                     byte=finding.byte,
                     heard=finding.heard,
                     wanted=finding.wanted,
+                    cause=finding.cause,
                 )
             )
 
@@ -239,14 +252,14 @@ class Session:
         """That there is one, of the right class, and no long silence in it."""
         wanted = "a reply, or a 4xx that says why there is none"
         if reply.status is None:
-            if not reply.recording.is_left:
+            if not reply.is_unended:
                 heard = reply.recording.error or "no reply"
                 self.hold(REFUSED_4XX, reply, is_kept=False, heard=heard, wanted=wanted, severity=Severity.BREAKS)
         elif reply.status >= 400 and reply.status not in BUSY:
             self.hold(REFUSED_4XX, reply, reply.status < 500, heard=reply.complaint, wanted=wanted)
         patience_s = self.patience.silence_s
         if reply.status is not None and reply.is_stream and reply.recording.ended_s >= patience_s:
-            heard = f"{reply.silence_s:.1f} s in which nothing came"
+            heard = f"no byte for {reply.silence_s:.1f} s"
             wanted = f"a sign of life at least every {patience_s:g} s"
             # A sign that is due at 15 s may come a little late.
             self.hold(KEEPALIVE, reply, reply.silence_s < patience_s * 1.2, heard=heard, wanted=wanted)

@@ -34,6 +34,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """Why it ended early: not offered, or not heard."""
     unheard: Mapping[str, str]
     """Why rules of its own had no say."""
+    is_ended: bool = True
+    """False where the run was interrupted before the probe had done its work, or had begun it."""
 
 
 def probed(outcome: Outcome) -> Probed:
@@ -49,6 +51,8 @@ def probed(outcome: Outcome) -> Probed:
         rules=len(session.judged),
         broken=tuple(dict.fromkeys(found.rule for found in session.found)),
         is_given_up=session.is_given_up,
+        is_timed_out=session.is_timed_out,
+        causes=tuple(dict.fromkeys(found.rule for found in session.found if found.cause is None)),
         seconds=round(outcome.seconds, 3),
     )
 
@@ -57,6 +61,8 @@ def _verdict(outcome: Outcome) -> tuple[Verdict, str]:
     session = outcome.session
     if session.found:
         return worth(found.severity for found in session.found), outcome.why
+    if session.is_timed_out:
+        return Verdict.TIMED_OUT, outcome.why
     if outcome.why:
         return (Verdict.NOT_HEARD if outcome.is_offered else Verdict.NOT_OFFERED), outcome.why
     if not session.judged:
@@ -78,11 +84,21 @@ def findings(outcomes: Sequence[Outcome], settings: CheckSettings, facts: Facts)
     all_found = [
         _finding(outcome, found, settings, facts, secrets)
         for outcome in outcomes
-        for found in {found.rule: found for found in reversed(outcome.session.found)}.values()
+        for found in _firsts(outcome.session.found)
     ]
     # The sort is stable: the findings of one rule stay in the order of the probes.
     all_found.sort(key=lambda finding: (_SEVERITIES.index(finding.severity), _PLACES[finding.rule]))
     return tuple(all_found)
+
+
+def _firsts(found: Sequence[Found]) -> Iterable[Found]:
+    """Of each rule the first that nothing else explains, or else the first."""
+    by_rule: dict[str, Found] = {}
+    for one in found:
+        first = by_rule.setdefault(one.rule, one)
+        if first.cause is not None and one.cause is None:
+            by_rule[one.rule] = one
+    return by_rule.values()
 
 
 def _finding(outcome: Outcome, found: Found, settings: CheckSettings, facts: Facts, secrets: Secrets) -> Finding:
@@ -104,6 +120,7 @@ def _finding(outcome: Outcome, found: Found, settings: CheckSettings, facts: Fac
         curl=None if curl is None else secrets.clean(curl),
         trace=recording.name_of(probe, found.reply) if is_kept else None,
         is_new=settings.known is None or rule not in settings.known,
+        cause=found.cause,
     )
 
 

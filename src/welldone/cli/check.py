@@ -16,7 +16,8 @@ from welldone.check.probe import Probe
 from welldone.check.probes import PROBES_OF
 from welldone.check.report import Report
 from welldone.check.reports import data, forms, terminal
-from welldone.check.run import NothingError, UnreachableError, check
+from welldone.check.reports.words import fails
+from welldone.check.run import InterruptedCheckError, NothingError, UnreachableError, check
 from welldone.check.settings import CheckSettings, Patience
 from welldone.cli import amounts, asking, captures, show
 from welldone.cli.asking import ENV
@@ -25,6 +26,7 @@ from welldone.cli.options import Parser
 from welldone.cli.reporting import check_report
 from welldone.cli.watch import watching
 from welldone.drawing import files
+from welldone.drawing.columns import table
 
 EXAMPLES = f"""
 welldone check http://127.0.0.1:8000/v1
@@ -42,7 +44,8 @@ was wanted, which real clients that hurts, and how to see it again. It takes sec
 writes nothing to the server.
 
 The exit code is 0 where no broken rule is known to break a client (with --strict: where no rule is broken at all),
-1 where one is, 3 where the server cannot be checked, 4 where there was nothing to judge."""
+1 where one is, 3 where the server cannot be reached or replies timed out (raise --timeout), 4 where there was nothing
+to judge. Ctrl-C ends the run with the report of what was done so far, and exit code 130."""
 
 _SIDE_BY_SIDE_LIMIT = 64
 
@@ -64,6 +67,9 @@ def run(arguments: list[str]) -> Exit:
     except UnreachableError as error:
         show.note(f"welldone check: {error}")
         return Exit.UNREACHABLE
+    except InterruptedCheckError as error:
+        show.note(f"welldone check: {error}")
+        return Exit.INTERRUPTED
     except NothingError as error:
         show.note(f"nothing to judge: {error}")
         return Exit.NOTHING
@@ -71,7 +77,16 @@ def run(arguments: list[str]) -> Exit:
         folder = show.name(str(options.record))
         raise UsageError(f"cannot write traces into {folder}: {show.why(error)}") from None
     _write(report, options)
-    return Exit.RIGHT if report.passed else Exit.FOUND
+    return _exit(report)
+
+
+def _exit(report: Report) -> Exit:
+    if report.passed:
+        return Exit.RIGHT
+    if report.is_interrupted:
+        return Exit.INTERRUPTED
+    # Without a finding that counts, what is left is replies that did not come.
+    return Exit.FOUND if any(fails(report, finding) for finding in report.findings) else Exit.UNREACHABLE
 
 
 def _parser() -> Parser:
@@ -183,9 +198,15 @@ def _known(name: str) -> frozenset[str]:
 
 
 async def _check(settings: CheckSettings) -> Report:
+    stop = asyncio.Event()
     try:
         async with watching() as tell:
-            return await check(settings, tell=tell)
+            checking = asyncio.create_task(check(settings, tell=tell, stop=stop))
+            try:
+                return await asyncio.shield(checking)
+            except asyncio.CancelledError:  # Ctrl-C: asyncio cancels this task first, and raises at the second one
+                stop.set()
+                return await checking
     except ValueError as error:
         raise UsageError(str(error)) from None
 
@@ -199,12 +220,11 @@ def _write(report: Report, options: Namespace) -> None:
     if options.json:
         show.line(data.draw(report))
         return
-    for line in terminal.lines(report, show.paint, is_verbose=options.verbose):
+    for line in terminal.lines(report, show.paint, is_verbose=options.verbose, width=show.width()):
         show.line(line)
 
 
 def _list(probes: Sequence[Probe]) -> None:
-    width = max(len(probe.name) for probe in probes)
-    for probe in probes:
-        show.line(f"{probe.name:<{width}}  {probe.says}")
+    for line in table([(probe.name, probe.says) for probe in probes], show.width()):
+        show.line(line)
     show.line(f"{len(probes)} probes; --only and --skip take their names, or what stands before a hyphen")

@@ -68,7 +68,9 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     is_left: bool = False
     """We left on purpose."""
     is_given_up: bool = False
-    """Our patience was at its end, or our room: the reply might have gone on."""
+    """We stopped reading, at the time limit or the size limit: the reply might have gone on."""
+    is_timed_out: bool = False
+    """It was the time limit."""
 
 
 async def listen(
@@ -153,7 +155,7 @@ class _Line(asyncio.Protocol):
         self._ended_at = 0.0
         self._arrivals: list[tuple[float, int]] = []
         self._is_left = False
-        self._is_given_up = False
+        self._is_timed_out = False
 
     def close(self) -> None:
         """Leave at once."""
@@ -178,7 +180,8 @@ class _Line(asyncio.Protocol):
             ended_s=self._ended_at - begun,
             error=None if self._is_left else reading.error,
             is_left=self._is_left,
-            is_given_up=self._is_given_up or reading.is_beyond,
+            is_given_up=self._is_timed_out or reading.is_beyond,
+            is_timed_out=self._is_timed_out,
         )
 
     # What asyncio calls.
@@ -250,11 +253,11 @@ class _Line(asyncio.Protocol):
         """Wait for the next byte, for a while."""
         if self._timer is not None:
             self._timer.cancel()
-        when, why, is_given_up = self._patience.limit(self._begun, self._loop.time(), self._reading)
-        self._timer = self._loop.call_at(when, self._give_up, why, is_given_up)
+        when, why, is_timed_out = self._patience.limit(self._begun, self._loop.time(), self._reading)
+        self._timer = self._loop.call_at(when, self._give_up, why, is_timed_out)
 
-    def _give_up(self, why: str, is_given_up: bool) -> None:
-        self._is_given_up = is_given_up
+    def _give_up(self, why: str, is_timed_out: bool) -> None:
+        self._is_timed_out = is_timed_out
         self._reading.end(why)
         self._settle()
 

@@ -51,7 +51,11 @@ def draw(report: Report) -> str:
 def _say(report: Report) -> tuple[str, str]:
     """The words, and their colour."""
     if report.verdict is Verdict.WRONG:
-        return f"{count(len(report.broken), 'rule')} broken", _COLOURS[Verdict.WRONG]
+        return f"{count(len(report.causes), 'rule')} broken", _COLOURS[Verdict.WRONG]
+    if report.is_interrupted:
+        return "interrupted", _GREY
+    if any(probe.is_timed_out for probe in report.probes):
+        return Verdict.TIMED_OUT, _GREY
     if any(probe.is_given_up for probe in report.probes):
         return "no whole reply", _GREY
     return report.verdict, _COLOURS.get(report.verdict, _GREY)

@@ -4,7 +4,19 @@ from collections.abc import Sequence
 from xml.etree.ElementTree import Element
 
 from welldone.check.report import Finding, Probed, Report, Ruled
-from welldone.check.reports.words import JUDGED, gist, inert, more, outcome, place, reason, sums, terms, unheard
+from welldone.check.reports.words import (
+    JUDGED,
+    follows,
+    gist,
+    inert,
+    more,
+    outcome,
+    place,
+    reason,
+    sums,
+    terms,
+    unheard,
+)
 from welldone.drawing.elements import as_html, code, element
 from welldone.drawing.texts import count
 
@@ -74,11 +86,13 @@ def _probes(probes: Sequence[Probed]) -> Element:
 
 def _findings(report: Report) -> list[Element]:
     sentences = {rule.id: rule.rule for rule in report.rules}
-    articles = [_broken(findings, sentences.get(rule, "")) for rule, findings in report.broken.items()]
+    articles = [
+        _broken(findings, sentences.get(rule, ""), follows(report, rule)) for rule, findings in report.causes.items()
+    ]
     return [element("section", element("h2", f"{count(len(articles), 'rule')} broken"), *articles)] if articles else []
 
 
-def _broken(findings: Sequence[Finding], sentence: str) -> Element:
+def _broken(findings: Sequence[Finding], sentence: str, following: str) -> Element:
     first = findings[0]
     known = "" if any(finding.is_new for finding in findings) else ", known"
     severity = element("span", first.severity, class_=f"severity {first.severity}")
@@ -90,6 +104,7 @@ def _broken(findings: Sequence[Finding], sentence: str) -> Element:
         element("p", sentence),
         element("p", place(first) + more(findings, len(findings)), class_="quiet"),
         element("div", _quote("heard", first.heard), _quote("wanted", first.wanted), class_="pair"),
+        *([element("p", "From it follow: ", code(following))] if following else []),
         *(hurts if first.hurts else []),
         *(_quote(label, text) for label, text in told if text),
         class_="card",

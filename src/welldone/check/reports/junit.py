@@ -5,7 +5,7 @@ from xml.etree.ElementTree import Element, indent
 
 from welldone.check.report import Finding, Report, Verdict
 from welldone.check.reports.terminal import finding_lines
-from welldone.check.reports.words import JUDGED, fails, inert, place
+from welldone.check.reports.words import JUDGED, fails, follows, inert, place
 from welldone.drawing.elements import as_xml, element
 from welldone.drawing.texts import count
 
@@ -21,7 +21,7 @@ def draw(report: Report) -> str:
         name="welldone check",
         tests=str(len(cases)),
         failures=_having(cases, "failure"),
-        errors="0",
+        errors=_having(cases, "error"),
         skipped=_having(cases, "skipped"),
         time=f"{report.cost.seconds:.3f}",
         timestamp=report.date[:19],  # the form knows no time zones
@@ -44,7 +44,9 @@ def _probes(report: Report) -> list[Element]:
         end = _end(report, probe.verdict, probe.why, findings, message)
         is_failed = any(one.tag == "failure" for one in end)
         if probe.is_given_up and not is_failed:  # nothing is known of it, and that is no pass
-            end = [element("failure", message=probe.why or message, type="not heard")]
+            # An error is no failure of what is tested: the test could not be made.
+            kind = "error" if probe.is_timed_out else "failure"
+            end = [element(kind, message=probe.why or message, type=probe.verdict)]
         time = f"{probe.seconds:.3f}"
         cases.append(element("testcase", *end, classname="welldone.probe", name=probe.name, time=time))
     return cases
@@ -64,14 +66,15 @@ def _end(report: Report, verdict: Verdict, why: str, findings: Sequence[Finding]
     if verdict not in JUDGED:
         return [element("skipped", message=f"{verdict}: {why}" if why else verdict)]
     sentences = {rule.id: rule.rule for rule in report.rules}
-    text = "\n\n".join("\n".join(_lines(finding, sentences)) for finding in findings)
+    text = "\n\n".join("\n".join(_lines(report, finding, sentences)) for finding in findings)
     if any(fails(report, finding) for finding in findings):
         return [element("failure", text, message=message, type=verdict)]
     return [element("system-out", text)] if text else []
 
 
-def _lines(finding: Finding, sentences: dict[str, str]) -> list[str]:
-    return finding_lines([finding], sentences.get(finding.rule, ""), 0, lambda text, _: text)
+def _lines(report: Report, finding: Finding, sentences: dict[str, str]) -> list[str]:
+    following = follows(report, finding.rule)
+    return finding_lines([finding], sentences.get(finding.rule, ""), 0, lambda text, _: text, following=following)
 
 
 def _having(cases: list[Element], end: str) -> str:

@@ -10,7 +10,7 @@ from xml.etree.ElementTree import Element
 
 from welldone.check.report import Finding, Probed, Report
 from welldone.check.reports.terminal import finding_lines
-from welldone.check.reports.words import gist, inert, more, outcome, place, reason, sums, terms, unheard
+from welldone.check.reports.words import follows, gist, inert, more, outcome, place, reason, sums, terms, unheard
 from welldone.drawing.elements import as_html, code, element
 
 LIMIT = 60_000
@@ -38,16 +38,24 @@ def _broken(report: Report) -> str:
     rows = [
         _row(
             "td",
-            code(first.rule),
+            _named(report, first.rule),
             first.severity,
             place(first) + more(findings, _NAMED),
             code(first.heard),
             element("ul", *(element("li", who) for who in first.hurts)) if first.hurts else "",
         )
-        for findings in report.broken.values()
+        for findings in report.causes.values()
         for first in findings[:1]
     ]
     return _table(("rule", "severity", "where", "heard", "hurts"), rows) + "\n\n" if rows else ""
+
+
+def _named(report: Report, rule: str) -> Element:
+    """A rule, and those that follow from it."""
+    following = follows(report, rule)
+    if not following:
+        return code(rule)
+    return element("div", code(rule), element("br"), element("small", f"from it follow: {following}"))
 
 
 def _probes(probes: Iterable[Probed]) -> str:
@@ -57,14 +65,16 @@ def _probes(probes: Iterable[Probed]) -> str:
 
 def _findings(report: Report, room: int) -> str:
     sentences = {rule.id: rule.rule for rule in report.rules}
-    texts = [_finding(findings, sentences.get(rule, "")) for rule, findings in report.broken.items()]
+    texts = [
+        _finding(findings, sentences.get(rule, ""), follows(report, rule)) for rule, findings in report.causes.items()
+    ]
     fitting = _fitting(texts, room)
     left = _left(texts, fitting)
     return _folded("The findings", [*fitting, *([as_html(element("p", left))] if left else [])]) if texts else ""
 
 
-def _finding(findings: Sequence[Finding], sentence: str) -> str:
-    lines = finding_lines(findings, sentence, _NAMED, lambda text, _: text)
+def _finding(findings: Sequence[Finding], sentence: str, following: str) -> str:
+    lines = finding_lines(findings, sentence, _NAMED, lambda text, _: text, following=following)
     return as_html(element("pre", "\n".join(lines)))
 
 

@@ -7,7 +7,7 @@ from urllib.parse import quote
 import msgspec
 
 from welldone.check.report import Finding, Report, Ruled
-from welldone.check.reports.words import inert, place
+from welldone.check.reports.words import inert, place, reason
 
 _LEVELS = {"breaks": "error", "tolerated": "warning", "style": "note"}
 
@@ -20,11 +20,21 @@ def draw(report: Report) -> str:
     run = {
         "tool": {"driver": driver},
         "columnKind": "unicodeCodePoints",
+        "invocations": [_invocation(report)],
         "results": [_result(finding, numbers) for finding in report.findings],
         "properties": {"url": report.url, "model": report.model, "server": report.server, "verdict": report.verdict},
     }
     log = {"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0", "runs": [run]}
     return msgspec.json.format(msgspec.json.encode(log), indent=2).decode()
+
+
+def _invocation(report: Report) -> dict[str, Any]:
+    """Whether the run came to its end, and the probes that did not."""
+    unheard = [probe for probe in report.probes if probe.is_given_up]
+    notes = [{"level": "error", "message": {"text": f"{probe.name}: {probe.why}"}} for probe in unheard]
+    if report.is_interrupted:
+        notes.append({"level": "error", "message": {"text": reason(report)}})
+    return {"executionSuccessful": not notes, "toolExecutionNotifications": notes}
 
 
 def _rule(rule: Ruled) -> dict[str, Any]:
@@ -39,6 +49,7 @@ def _rule(rule: Ruled) -> dict[str, Any]:
 def _result(finding: Finding, numbers: dict[str, int]) -> dict[str, Any]:
     said = [f"{place(finding)}: heard {finding.heard}", f"wanted {finding.wanted}"]
     said += [f"hurts {who}" for who in finding.hurts] + [f"again: {finding.again}"]
+    said += [f"follows from {finding.cause}"] if finding.cause else []
     known = {} if finding.is_new else {"baselineState": "unchanged"}
     number = {"ruleIndex": numbers[finding.rule]} if finding.rule in numbers else {}
     return {

@@ -5,6 +5,7 @@ What a server sent stands in a report as it came. `inert` makes it fit to be dra
 
 from collections.abc import Sequence
 
+from welldone.check.desk import SLOW
 from welldone.check.report import Cost, Finding, Probed, Report, Ruled, Verdict
 from welldone.drawing import texts
 from welldone.drawing.texts import count
@@ -47,9 +48,17 @@ def more(findings: Sequence[Finding], names: int) -> str:
 def gist(probe: Probed) -> str:
     """What a probe came to, in a few words."""
     if probe.broken:
+        causes = probe.causes or probe.broken
+        others = len(probe.broken) - len(causes)
+        following = f" (and {others} that follow)" if others else ""
         end = f"; {probe.why}" if probe.is_given_up else ""
-        return f"{len(probe.broken)} of {count(probe.rules, 'rule')}: {', '.join(probe.broken)}{end}"
+        return f"{len(causes)} of {count(probe.rules, 'rule')}: {', '.join(causes)}{following}{end}"
     return count(probe.rules, "rule") if probe.verdict in JUDGED else probe.why
+
+
+def follows(report: Report, cause: str) -> str:
+    """The rules that are broken only because of that one, or nothing."""
+    return ", ".join(report.following(cause))
 
 
 def fails(report: Report, finding: Finding) -> bool:
@@ -82,13 +91,16 @@ def seconds(number: float) -> str:
 
 def outcome(report: Report) -> str:
     """The verdict, with what stands behind it."""
-    broken = report.broken
+    broken = report.causes
     if not broken:
         return f"{report.verdict}"
+    others = len(report.broken) - len(broken)
+    following = f", and {others} that follow from {'it' if len(broken) == 1 else 'them'}" if others else ""
     severities = [findings[0].severity for findings in broken.values()]
     by_severity = ", ".join(f"{severities.count(severity)} {severity}" for severity in dict.fromkeys(severities))
     known = sum(not any(finding.is_new for finding in findings) for findings in broken.values())
-    return f"{report.verdict}, {count(len(broken), 'rule')} broken ({by_severity}{f'; {known} known' if known else ''})"
+    counts = f"{count(len(broken), 'rule')} broken ({by_severity}{f'; {known} known' if known else ''})"
+    return f"{report.verdict}, {counts}{following}"
 
 
 def unheard(report: Report) -> str:
@@ -103,15 +115,23 @@ def unheard(report: Report) -> str:
 
 def reason(report: Report) -> str:
     """Why it passes, or does not, where the verdict alone does not say."""
-    late = [probe.name for probe in report.probes if probe.is_given_up]
+    if report.is_interrupted:
+        return "not passed: the check was interrupted, and the probes that were left did not run"
+    late = [probe.name for probe in report.probes if probe.is_timed_out]
     if late:
-        named = ", ".join(late[:_NAMED]) + (", …" if len(late) > _NAMED else "")
-        return f"not passed: no whole reply to {named}"
+        return f"not passed: {_named(late)} timed out after {report.timeout_s:g} s; {SLOW}"
+    lost = [probe.name for probe in report.probes if probe.is_given_up]
+    if lost:
+        return f"not passed: no whole reply to {_named(lost)}"
     if not report.passed and report.verdict is Verdict.LAX:
         return "not passed: with --strict every broken rule counts"
     if report.passed and report.findings and not any(finding.is_new for finding in report.findings):
         return "passed: nothing is broken that was not broken before"
     return ""
+
+
+def _named(probes: Sequence[str]) -> str:
+    return ", ".join(probes[:_NAMED]) + (", …" if len(probes) > _NAMED else "")
 
 
 def terms(report: Report) -> str:
