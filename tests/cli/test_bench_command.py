@@ -29,7 +29,7 @@ def _url(mock: Mock) -> str:
 def test_the_command_line_of_inference_benchmarker_works_as_it_is(mock: Mock, tmp_path: Path) -> None:
     words = f"""--no-console --prompt-options {OPTIONS} --decode-options {OPTIONS} --url {_url(mock)} --rates 20.0
         --max-vus 800 --duration 1s --warmup 1s --benchmark-kind rate --model-name phi-4
-        --tokenizer-name microsoft/phi-4 --extra-meta engine=mock,tp=1 --run-id abc"""
+        --tokenizer-name microsoft/phi-4 --extra-meta engine=mock,tp=1 --run-id abc --results-dir results"""
     ran = run("bench", *words.split(), cwd=tmp_path)
     shown = ran.out.decode()
     assert ran.code == 0, ran.notes
@@ -50,6 +50,42 @@ def test_times_are_written_as_for_inference_benchmarker(mock: Mock, tmp_path: Pa
     told = json.loads(ran.out)
     assert told["config"]["duration_s"] == seconds
     assert [step["id"] for step in told["steps"]] == ["concurrency@1"]
+
+
+def test_without_options_it_is_short_fits_the_default_server_and_writes_nothing(mock: Mock, tmp_path: Path) -> None:
+    with Live("bench", _url(mock), "--no-console", cwd=tmp_path) as live:
+        assert live.process.stderr is not None
+        plan = live.process.stderr.readline().decode()
+        live.process.send_signal(signal.SIGINT)
+        live.end()
+    assert plan == "quick with 1, 4 users: about 35 s, at most 59 s; -b sweep is the full run\n"
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "plan"),
+    [
+        ("-b sweep", "sweep: about 22.5 min, at most 28.5 min\n"),
+        ("--max-vus 2 -d 1s -w 1s --grace 0s", "sweep: about 12 s, at most 12 s\n"),
+        ("--rates 1 --rates 2 -d 10s -w 0s", "rate: about 20 s, at most 80 s\n"),
+        ("-b throughput --against URL -d 1m", "throughput: about 3 min, at most 5 min\n"),
+    ],
+)
+def test_how_long_it_takes_is_told_before(mock: Mock, tmp_path: Path, words: str, plan: str) -> None:
+    with Live("bench", _url(mock), "-n", *words.replace("URL", _url(mock)).split(), cwd=tmp_path) as live:
+        assert live.process.stderr is not None
+        assert live.process.stderr.readline().decode() == plan
+        live.process.send_signal(signal.SIGTERM)
+        live.end()
+
+
+def test_the_tables_fit_the_terminal(mock: Mock, tmp_path: Path) -> None:
+    words = ("bench", _url(mock), "--concurrency", "1,2,3,4", *QUICK)
+    wide = run(*words, cwd=tmp_path).out.decode()
+    narrow = run(*words, cwd=tmp_path, COLUMNS="80").out.decode()
+    assert max(map(len, wide.splitlines())) > 80 >= max(map(len, narrow.splitlines()))
+    for word in ("Decoded tokens per req (avg)", "concurrency@4", "Throughput"):
+        assert word in narrow
 
 
 def test_reports_are_written_by_their_names(mock: Mock, tmp_path: Path) -> None:
@@ -106,7 +142,7 @@ def test_an_interrupt_ends_it_with_the_report_so_far(mock: Mock, tmp_path: Path)
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("URL -b fast", "welldone bench: argument --benchmark-kind/-b: 'fast' is none of sweep, throughput"),
+        ("URL -b fast", "welldone bench: argument --benchmark-kind/-b: 'fast' is none of quick, sweep, throughput"),
         ("URL -b rate", "-b rate wants --rates"),
         ("URL -b sweep --rates 1", "--rates is for -b rate, not for -b sweep"),
         ("URL --rates 1 --concurrency 2", "--rates is for -b rate, --concurrency for -b concurrency: leave one out"),

@@ -7,7 +7,7 @@ from typing import TypeAlias
 import msgspec
 
 from welldone.bench import arrivals
-from welldone.bench.settings import Arrivals, BenchSettings
+from welldone.bench.settings import Arrivals, BenchSettings, Kind
 
 SWEEP_BEYOND = 1.2
 """A sweep goes a little beyond what the server took in the throughput step, so as to show where it breaks down."""
@@ -68,6 +68,18 @@ def schedule(step: Open | Replayed, settings: BenchSettings, rng: random.Random)
 def users_of(settings: BenchSettings) -> list[Planned]:
     """A step for each number of users."""
     return [Closed(f"concurrency@{users}", users) for users in settings.levels]
+
+
+def expected_s(settings: BenchSettings) -> tuple[float, float] | None:
+    """How many seconds the run takes, and how many at most; None where a file says it."""
+    if settings.kind is Kind.REPLAY:
+        return None
+    steps = len(settings.rates or settings.levels) or 1
+    if settings.kind is Kind.SWEEP:
+        steps = 1 + settings.num_rates
+    servers = 1 if settings.against is None else 2
+    seconds = servers * (settings.warmup_s + steps * settings.duration_s)
+    return seconds, seconds + servers * (bool(settings.warmup_s) + steps) * settings.grace_s
 
 
 def turns(rounds: int) -> list[tuple[int, int]]:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import platform
 import random
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -57,9 +58,13 @@ class Watch(msgspec.Struct):
 
 
 async def bench(
-    settings: BenchSettings, *, stop: asyncio.Event | None = None, watch: Watch | None = None
+    settings: BenchSettings,
+    *,
+    stop: asyncio.Event | None = None,
+    watch: Watch | None = None,
+    on_start: Callable[[], None] = lambda: None,
 ) -> BenchReport:
-    """The report. Whoever sets `stop` gets it at once, with what there is.
+    """The report. Whoever sets `stop` gets it at once, with what there is. `on_start`: the server is there.
 
     Raises:
         UnreachableError: the server gives no answer to measure.
@@ -74,6 +79,7 @@ async def bench(
         watch.title += f", {settings.endpoint}"
     counter = await find_counter(settings.tokenizer, partial(ask_root, targets[0]))
     run = _Run(settings, stop or asyncio.Event(), watch, targets, counter)
+    on_start()
     await run.measure_all(steps)
     return BenchReport(
         tool=__version__,
@@ -101,7 +107,7 @@ def _first_steps(settings: BenchSettings) -> list[Planned]:
             return [Closed("throughput", settings.max_vus)]
         case Kind.RATE:
             return plan.rate_steps(settings, settings.rates)
-        case Kind.CONCURRENCY:
+        case Kind.QUICK | Kind.CONCURRENCY:
             return plan.users_of(settings)
         case Kind.REPLAY:
             assert settings.replay is not None

@@ -11,6 +11,8 @@ import msgspec
 class Kind(StrEnum):
     """How the load is made."""
 
+    QUICK = "quick"
+    """One user, then as many as the default server answers at once, with short answers: a first look."""
     SWEEP = "sweep"
     """As much as the server takes, and then at rising rates up to a little more than that."""
     THROUGHPUT = "throughput"

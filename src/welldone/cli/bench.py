@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
+from welldone.bench import plan
 from welldone.bench.arrivals import MOST_BURSTY
 from welldone.bench.assertions import read_assertion, read_bound
 from welldone.bench.dialects import DIALECTS
@@ -18,11 +19,12 @@ from welldone.bench.profiles import PROFILES, profile_named
 from welldone.bench.report import BenchReport
 from welldone.bench.reports import data, forms, peer, tables
 from welldone.bench.run import STOPPED, UnreachableError, Watch, bench
-from welldone.bench.settings import Arrivals, Assertion, BenchSettings, Kind
+from welldone.bench.settings import Arrivals, Assertion, BenchSettings, Kind, Length
 from welldone.cli import amounts, asking, board, comparing, show
 from welldone.cli.exits import Exit, UsageError
 from welldone.cli.options import Parser
 from welldone.cli.reporting import check_folder, check_report
+from welldone.engines.settings import DEFAULT_SLOTS
 from welldone.net.secrets import KEY_VARIABLE
 
 DESCRIPTION = """\
@@ -30,9 +32,14 @@ Ask a server as many clients would, and say how it did: time to the first token,
 and every request that was skipped, refused, cut or late, each counted apart. The command lines of
 inference-benchmarker work as they are.
 
+Without options it is a quick run of less than a minute, with one user and then with four, which the default server
+answers at once. -b sweep is the full run: it takes 22.5 minutes and up to 128 users. How long a run takes is shown
+before it starts.
+
 welldone bench compare A.json B.json tells two reports apart."""
 EXAMPLES = """
-welldone bench http://127.0.0.1:8000/v1 --duration 30s
+welldone bench http://127.0.0.1:8000/v1
+welldone bench http://127.0.0.1:8000/v1 -b sweep --max-vus 32 --duration 30s
 welldone bench http://127.0.0.1:8000/v1 -b rate --rates 2 --rates 4 --arrivals poisson --assert 'ttft.p90<800ms'
 welldone bench http://127.0.0.1:8000/v1 -b concurrency --concurrency 1,4,16 --report bench.html
 welldone bench http://127.0.0.1:8080/v1 --against http://127.0.0.1:8000/v1 -b throughput
@@ -43,6 +50,16 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _RATE = amounts.positive(1e6)  # requests per second: more than any client makes
 _ARRIVALS = amounts.word(Arrivals)
 _SEEDS = 10**6
+_QUICK = BenchSettings(
+    url="",
+    duration_s=15.0,
+    warmup_s=5.0,
+    grace_s=8.0,
+    levels=(1, DEFAULT_SLOTS),
+    decode=Length(num_tokens=64, min_tokens=64, max_tokens=64),
+)
+"""35 s, and less than a minute with answers that are late. A server of 5 tokens per second ends an answer in time."""
+_FULL = BenchSettings(url="")
 _UNSAFE = re.compile(r"[^\w-]+")
 
 Value = TypeVar("Value")
@@ -56,7 +73,8 @@ def run(arguments: list[str]) -> Exit:
     settings = _settings(options)
     for path in options.report:
         check_report(path, forms.FORMS)
-    check_folder(options.results_dir)
+    if options.results_dir is not None:
+        check_folder(options.results_dir)
     try:
         report = asyncio.run(_bench(settings, is_quiet=options.no_console or options.json))
     except UnreachableError as error:
@@ -101,23 +119,24 @@ def _add_server(parser: Parser) -> None:
 
 def _add_load(parser: Parser) -> None:
     add = parser.add_argument_group("the load").add_argument
-    add("--benchmark-kind", "-b", metavar="KIND", type=amounts.word(Kind), help=f"{', '.join(Kind)} (sweep)")
+    add("--benchmark-kind", "-b", metavar="KIND", type=amounts.word(Kind), help=f"{', '.join(Kind)} (quick)")
     add("--rates", "-r", metavar="N", type=_RATE, action="append", default=[], help="requests per second (repeatable)")
-    add("--num-rates", metavar="N", type=amounts.whole(1, 100), default=10, help="steps of a sweep (10)")
+    add("--num-rates", metavar="N", type=amounts.whole(1, 100), help="steps of a sweep (10)")
     add("--max-vus", "-m", metavar="N", type=amounts.users, help="users, or requests at once, at most (128)")
     add("--concurrency", metavar="N,N", type=amounts.levels, default=(), help="numbers of users, for -b concurrency")
     add("--replay", metavar="FILE", type=Path, help="arrival times, for -b replay: JSONL, or seconds a line")
     add("--arrivals", metavar="HOW", type=_ARRIVALS, help=f"how requests come: {', '.join(Arrivals)} (constant)")
     add("--burstiness", metavar="X", type=amounts.positive(MOST_BURSTY), help="of bursty arrivals; 1 is poisson (4)")
-    add("--duration", "-d", metavar="TIME", type=amounts.time, help="of each step, such as 30s or 2m (120s)")
-    add("--warmup", "-w", metavar="TIME", type=amounts.time_or_none, help="of the warm-up (30s); 0s: none")
+    add(
+        "--duration", "-d", metavar="TIME", type=amounts.time, help="of each step, such as 30s or 2m (120s; quick: 15s)"
+    )
+    add("--warmup", "-w", metavar="TIME", type=amounts.time_or_none, help="of the warm-up (30s; quick: 5s); 0s: none")
     add("--timeout", metavar="TIME", type=amounts.time, default=300.0, help="for one answer (300s)")
     add(
         "--grace",
         metavar="TIME",
         type=amounts.time_or_none,
-        default=30.0,
-        help="for answers under way when a step ends (30s)",
+        help="for answers under way when a step ends (30s; quick: 8s)",
     )
     add("--seed", metavar="N", type=amounts.whole(0, _SEEDS - 1), help="of all that is drawn (another one each time)")
 
@@ -137,7 +156,7 @@ def _add_results(parser: Parser) -> None:
     add = parser.add_argument_group("the results").add_argument
     add("--report", metavar="FILE", type=Path, action="append", default=[], help=f"write it: {', '.join(forms.FORMS)}")
     add("--json", action="store_true", help="show the report as JSON")
-    add("--results-dir", metavar="DIR", type=Path, default=Path("results"), help="for JSON as inference-benchmarker's")
+    add("--results-dir", metavar="DIR", type=Path, help="also write JSON as inference-benchmarker's")
     add("--goodput", metavar="LIMIT", nargs="+", default=[], help="what a good answer takes at most: ttft:500 itl:50")
     add(
         "--assert", dest="assertions", metavar="TEXT", action="append", default=[], help="'ttft.p99<800ms', else exit 1"
@@ -151,6 +170,8 @@ def _settings(options: Namespace) -> BenchSettings:
     url = options.address or options.url or "http://127.0.0.1:8000/v1"
     if options.address and options.url:
         raise UsageError("there are two addresses: leave out --url")
+    kind = _chosen_kind(options)
+    usual = _QUICK if kind is Kind.QUICK else _FULL
     return BenchSettings(
         url=asking.address(url),
         against=None if options.against is None else asking.address(options.against),
@@ -162,23 +183,23 @@ def _settings(options: Namespace) -> BenchSettings:
         is_verified=not options.insecure,
         headers=tuple((name, asking.from_environment(value, f"the header {name}")) for name, value in options.header),
         extra=options.extra,
-        kind=_chosen_kind(options),
+        kind=kind,
         max_vus=128 if options.max_vus is None else options.max_vus,
-        duration_s=120.0 if options.duration is None else options.duration,
-        warmup_s=30.0 if options.warmup is None else options.warmup,
+        duration_s=usual.duration_s if options.duration is None else options.duration,
+        warmup_s=usual.warmup_s if options.warmup is None else options.warmup,
         rates=tuple(options.rates),
-        num_rates=options.num_rates,
-        levels=options.concurrency,
+        num_rates=options.num_rates or 10,
+        levels=usual.levels if kind is Kind.QUICK else options.concurrency,
         replay=options.replay,
         arrivals=options.arrivals or Arrivals.CONSTANT,
         burstiness=options.burstiness or 4.0,
         profile=None if options.profile is None else _must(_profile, options.profile),
         prompt=_read(read_length, options.prompt_options),
-        decode=_read(read_length, options.decode_options),
+        decode=_read(read_length, options.decode_options) or (None if _has_lengths(options) else usual.decode),
         dataset=options.dataset_file,
         tokenizer=options.tokenizer_name,
         timeout_s=options.timeout,
-        grace_s=options.grace,
+        grace_s=usual.grace_s if options.grace is None else options.grace,
         goodput=tuple(_must(read_bound, text) for text in options.goodput),
         assertions=_assertions(options),
         meta=options.extra_meta,
@@ -192,19 +213,41 @@ def _chosen_kind(options: Namespace) -> Kind:
     """The kind that was named, or that the other options mean."""
     wants = {Kind.RATE: "--rates", Kind.CONCURRENCY: "--concurrency", Kind.REPLAY: "--replay"}
     given = {Kind.RATE: options.rates, Kind.CONCURRENCY: options.concurrency, Kind.REPLAY: options.replay}
-    meant, *more = [kind for kind, value in given.items() if value] or [Kind.SWEEP]
+    is_sweep = options.arrivals or options.num_rates is not None or options.max_vus is not None
+    usual = Kind.SWEEP if is_sweep else Kind.QUICK
+    meant, *more = [kind for kind, value in given.items() if value] or [usual]
     if more:
         raise UsageError(f"{wants[meant]} is for -b {meant}, {wants[more[0]]} for -b {more[0]}: leave one out")
     kind = meant if options.benchmark_kind is None else options.benchmark_kind
     if kind in wants and kind is not meant:
         raise UsageError(f"-b {kind} wants {wants[kind]}")
-    if kind not in wants and meant is not Kind.SWEEP:
+    if kind not in wants and meant in wants:
         raise UsageError(f"{wants[meant]} is for -b {meant}, not for -b {kind}")
     if options.arrivals and kind not in (Kind.RATE, Kind.SWEEP):
         raise UsageError(f"--arrivals is for -b rate and -b sweep, not for -b {kind}")
     if options.burstiness and options.arrivals is not Arrivals.BURSTY:
         raise UsageError("--burstiness is for --arrivals bursty")
     return kind
+
+
+def _has_lengths(options: Namespace) -> bool:
+    """Whether the options say how long answers are."""
+    return options.profile is not None or options.dataset_file is not None
+
+
+def _plan(settings: BenchSettings) -> str:
+    """What the run does, and how long it takes."""
+    expected = plan.expected_s(settings)
+    if expected is None:
+        return f"{settings.kind}: as long as the file says"
+    seconds, most = expected
+    users = f" with {', '.join(map(str, settings.levels))} users" if settings.levels else ""
+    full = "; -b sweep is the full run" if settings.kind is Kind.QUICK else ""
+    return f"{settings.kind}{users}: about {_time(seconds)}, at most {_time(most)}{full}"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds < 120 else f"{seconds / 60:.3g} min"
 
 
 def _assertions(options: Namespace) -> tuple[Assertion, ...]:
@@ -253,18 +296,18 @@ async def _bench(settings: BenchSettings, *, is_quiet: bool) -> BenchReport:
     for number in _SIGNALS:
         loop.add_signal_handler(number, end)
     async with board.watching(watch, is_quiet=is_quiet):
-        return await bench(settings, stop=stop, watch=watch)
+        return await bench(settings, stop=stop, watch=watch, on_start=lambda: show.note(_plan(settings)))
 
 
 def _tell(report: BenchReport, options: Namespace) -> None:
     """Show the report, and write it; what goes wrong with the one does not stop the other."""
     try:
-        for line in [data.draw(report)] if options.json else tables.lines(report):
+        for line in [data.draw(report)] if options.json else tables.lines(report, show.width()):
             show.line(line)
         show.flush()
     finally:
         written = _write(report, options)
-    if not options.json:
+    if written and not options.json:
         show.line(f"written: {', '.join(show.name(str(path)) for path in written)}")
 
 
@@ -272,8 +315,9 @@ def _write(report: BenchReport, options: Namespace) -> list[Path]:
     """Write all files that can be written; the others are said in the end."""
     forms_of: list[tuple[Path, Callable[[BenchReport], str]]] = [
         *((path, forms.FORMS[path.suffix.lower()]) for path in options.report),
-        (_results_path(report, options), peer.draw),
     ]
+    if options.results_dir is not None:
+        forms_of.append((_results_path(report, options), peer.draw))
     written, failed = [], []
     for path, draw in forms_of:
         try:

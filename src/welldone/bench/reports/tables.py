@@ -1,14 +1,19 @@
 """The report for a person at a terminal: inference-benchmarker's two tables, and then what they do not say."""
 
+import textwrap
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 from welldone.bench.record import End
 from welldone.bench.report import BenchReport, Checked, Compared, Distribution, Step
 from welldone.bench.reports.words import NO_FAULT, brief, duration, failed, over, parts, told, value
 from welldone.bench.settings import Length
 from welldone.bench.stats import error_rate
+from welldone.drawing.columns import wrapped
 from welldone.drawing.texts import count
 
+_BORDERS = 7  # characters around two cells
+_NARROWEST = 20  # of a cell that is wrapped
 _CELL = 100  # characters of a cell: more than any that we know of, and a terminal takes no more
 _REASONS = 3  # of what failed, that are named
 _SHOWN = ("p50", "p90", "p99")
@@ -31,16 +36,19 @@ _KINDS = ("reasoning", "content", "tool")
 _LABEL = max(map(len, _TIMES.values()))
 
 
-def lines(report: BenchReport) -> list[str]:
-    """The report, line by line. Of one step all times are shown, of several the main ones, and what went wrong."""
+def lines(report: BenchReport, width: int | None = None) -> list[str]:
+    """The report, line by line. Of one step all times are shown, of several the main ones, and what went wrong.
+
+    It fits into `width` columns; None: it is as wide as it is.
+    """
     report = brief(report)
-    drawn = [_heading(report), "", *_parameters(report), ""]
+    drawn = [*wrapped("", _heading(report), width), "", *_parameters(report, width), ""]
     if report.steps:
-        drawn += [*_results(report), ""]
+        drawn += [*_results(report, width), ""]
     measured = [step for step in report.steps if step.id != "warmup"]
     is_full = len(measured) <= (2 if report.against else 1)
     for step in measured:
-        drawn += [*_step(step, _server(report, step), is_full=is_full), ""]
+        drawn += [*_step(step, _server(report, step), width, is_full=is_full), ""]
     for part in (compared_lines(report.compared), [_checked(one) for one in report.checked]):
         drawn += [*part, ""] if part else []
     return [*drawn, f"ended early: {report.why}"] if not report.is_whole else drawn[:-1]
@@ -59,9 +67,9 @@ def _server(report: BenchReport, step: Step) -> str:
 # ---- the two tables
 
 
-def _parameters(report: BenchReport) -> list[str]:
+def _parameters(report: BenchReport, width: int | None) -> list[str]:
     settings = told(report)
-    return _box(
+    return _pairs(
         [
             ("Parameter", "Value"),
             ("Max VUs", str(settings.max_vus)),
@@ -74,7 +82,8 @@ def _parameters(report: BenchReport) -> list[str]:
             ("Decode Options", _length(settings.decode)),
             ("Tokenizer", report.tokenizer),
             ("Extra Metadata", ", ".join(f"{name}={text}" for name, text in settings.meta.items()) or "N/A"),
-        ]
+        ],
+        width,
     )
 
 
@@ -85,12 +94,12 @@ def _length(length: Length | None) -> str:
     return ",".join(f"{name}={getattr(length, name)}" for name in names)
 
 
-def _results(report: BenchReport) -> list[str]:
+def _results(report: BenchReport, width: int | None) -> list[str]:
     heads = (
         *("Benchmark", "QPS", "E2E Latency (avg)", "TTFT (avg)", "ITL (avg)", "Throughput", "Error Rate"),
         *("Successful Requests", "Prompt tokens per req (avg)", "Decoded tokens per req (avg)"),
     )
-    return _box([heads, *(_result(step, is_second=step.target != report.url) for step in report.steps)])
+    return _fitted([heads, *(_result(step, is_second=step.target != report.url) for step in report.steps)], width)
 
 
 def _result(step: Step, *, is_second: bool) -> tuple[str, ...]:
@@ -114,6 +123,31 @@ def _mean(step: Step, name: str, times: int, unit: str) -> str:
     return "-" if spread is None or spread.mean is None else f"{times * spread.mean:.2f} {unit}"
 
 
+def _pairs(rows: Sequence[tuple[str, str]], width: int | None) -> list[str]:
+    """A table of two columns, the second of which is wrapped."""
+    if width is None:
+        return _box(rows)
+    room = max(width - max(len(name) for name, _ in rows) - _BORDERS, _NARROWEST)
+    parts = [(name, textwrap.wrap(text, room, break_on_hyphens=False) or [""]) for name, text in rows]
+    return _box([(name if number == 0 else "", line) for name, found in parts for number, line in enumerate(found)])
+
+
+def _fitted(rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
+    """A table that fits: where it is too wide its columns become rows, and it is cut into as many as it takes."""
+    drawn = _box(rows)
+    if width is None or len(drawn[0]) <= width:
+        return drawn
+    heads, *columns = rows
+    room = width - max(map(len, heads)) - 4
+    lines: list[str] = []
+    while columns:
+        sizes = accumulate(max(map(len, column)) + 3 for column in columns)
+        fitting = max(sum(size <= room for size in sizes), 1)
+        lines += _box(list(zip(heads, *columns[:fitting], strict=True)))
+        columns = columns[fitting:]
+    return lines
+
+
 def _box(rows: Sequence[Sequence[str]]) -> list[str]:
     """A table with lines around it; its first row is the head."""
     cells = [[cell if len(cell) <= _CELL else cell[:_CELL] + "…" for cell in row] for row in rows]
@@ -132,13 +166,15 @@ def _padded(row: Iterable[str], widths: Iterable[int]) -> Iterable[str]:
 # ---- what they do not say
 
 
-def _step(step: Step, server: str, *, is_full: bool) -> list[str]:
+def _step(step: Step, server: str, width: int | None, *, is_full: bool) -> list[str]:
     found = {name: step.times[name] for name in (_names(step) if is_full else _MAIN) if _has(step, name)}
-    drawn = [f"{step.id}{server}: {_load(step)}"]
+    drawn = wrapped("", f"{step.id}{server}: {_load(step)}", width)
     if found:
         drawn.append(f"  {'':<{_LABEL}}  {'n':>7}" + "".join(f"  {name:>8}" for name in (*_SHOWN, "max")))
     drawn += [f"  {_TIMES[name]:<{_LABEL}}  {_spread(name, spread)}" for name, spread in found.items()]
-    return drawn + [f"  {label:<{_LABEL}}  {text}" for label, text in _facts(step, is_full=is_full)]
+    for label, text in _facts(step, is_full=is_full):
+        drawn += wrapped(f"  {label:<{_LABEL}}  ", text, width)
+    return drawn
 
 
 def _names(step: Step) -> list[str]:
