@@ -71,3 +71,12 @@ def test_who_forgot_the_file_is_told_what_is_awaited(command: str, folder: Path)
     assert told == b"reading a stream from the terminal; end it with Ctrl-D, or name a file\n"
     assert (process.returncode, out) == (4, b"")
     assert err.endswith(b": the capture is empty\n")
+
+
+@pytest.mark.parametrize("words", ["rules", "lint roles.txt", "mock --list", "check --list", "models", "--help"])
+@pytest.mark.parametrize("columns", [80, 60])
+def test_tables_fit_the_terminal_and_lose_nothing(words: str, columns: int, folder: Path) -> None:
+    seen = _seen(words, folder, COLUMNS=str(columns), NO_COLOR="1")
+    piped = run(*words.split(), cwd=folder).out.decode()
+    assert [line for line in seen.splitlines() if len(line) > columns and "welldone COMMAND" not in line] == []
+    assert "".join(seen.split()) == "".join(piped.split())

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from welldone.drawing.columns import table, wrapped
 from welldone.drawing.elements import as_html, as_xml, code, element
 from welldone.drawing.texts import count, inert, printable
 
@@ -59,3 +60,23 @@ def test_what_is_in_a_tree_as_text_stays_text() -> None:
 @pytest.mark.parametrize(("number", "words"), [(0, "0 rules"), (1, "1 rule"), (1234, "1,234 rules")])
 def test_a_number_of_things(number: int, words: str) -> None:
     assert count(number, "rule") == words
+
+
+def test_text_is_wrapped_below_itself() -> None:
+    assert wrapped("a  ", "one two", None) == ["a  one two"]
+    long = " ".join(["word"] * 20)
+    lines = wrapped("label  ", long, 40)
+    assert lines[0].startswith("label  word")
+    assert all(line.startswith("       word") and len(line) <= 40 for line in lines[1:])
+    assert wrapped("a", "   ", 2) == ["a"]
+    assert max(map(len, wrapped("", "x" * 100, 40))) == 40
+
+
+def test_a_table_without_room_for_its_last_column_gives_its_first_one_lines_of_its_own() -> None:
+    rows = [("name", "3", "said " * 10), ("n" * 30, "12", "")]
+    wide = table(rows, None, right=frozenset({1}))
+    assert [line[32:34] for line in wide] == [" 3", "12"]
+    painted = table(rows, 50, paint=lambda row, column, cell: f"<{cell}>" if column == 1 else cell)
+    assert painted[0] == "name"
+    assert painted[1].startswith("  <3 >  said")
+    assert painted[-2:] == ["n" * 30, "  <12>"]

@@ -26,7 +26,7 @@ from welldone.cli.options import Parser
 from welldone.cli.reporting import check_report
 from welldone.cli.watch import watching
 from welldone.drawing import files
-from welldone.drawing.columns import table
+from welldone.drawing.columns import table, wrapped
 
 EXAMPLES = f"""
 welldone check http://127.0.0.1:8000/v1
@@ -227,4 +227,6 @@ def _write(report: Report, options: Namespace) -> None:
 def _list(probes: Sequence[Probe]) -> None:
     for line in table([(probe.name, probe.says) for probe in probes], show.width()):
         show.line(line)
-    show.line(f"{len(probes)} probes; --only and --skip take their names, or what stands before a hyphen")
+    legend = f"{len(probes)} probes; --only and --skip take their names, or what stands before a hyphen"
+    for line in wrapped("", legend, show.width()):
+        show.line(line)

@@ -11,6 +11,7 @@ import msgspec
 from welldone.cli import show
 from welldone.cli.exits import Exit, UsageError
 from welldone.cli.options import Parser
+from welldone.drawing.columns import table
 from welldone.net.settings import Given, SettingsError
 from welldone.serve.config import read_config
 from welldone.serve.doors import link_to
@@ -107,9 +108,8 @@ def _list(url: str) -> Exit:
     keys = sorted((key for key in _kept(url).values() if key is not None), key=lambda key: key.name)
     if not keys:
         show.note("there are no keys: welldone keys add NAME makes one")
-    width = max((len(key.name) for key in keys), default=0)
-    for key in keys:
-        show.line(f"{key.name:<{width}}  {_described(key)}")
+    for line in table([(key.name, _described(key)) for key in keys], show.width()) if keys else ():
+        show.line(line)
     return Exit.RIGHT
 
 

@@ -86,10 +86,15 @@ def _show(judgement: Judgement, options: Namespace) -> None:
     others = len({rule for rules in following.values() for rule in rules})
     if others:
         broken += f", and {others} that follow from {'it' if len(causes) == 1 else 'them'}"
-    show.line(f"{verdict}: {_count(judgement.frames, 'frame')}, {_count(judgement.rules, 'rule')} judged, {broken}")
+    summary = f": {_count(judgement.frames, 'frame')}, {_count(judgement.rules, 'rule')} judged, {broken}"
+    first, *more = wrapped("", f"{judgement.verdict}{summary}", show.width())
+    for line in [first.replace(judgement.verdict, verdict, 1), *more]:
+        show.line(line)
     if judgement.missing and not options.rule:
         unjudged = f"{_count(judgement.unheard, 'rule')} not judged"
-        show.line(f"  {unjudged}; judged with {' and '.join(sorted({HINTS[need] for need in judgement.missing}))}")
+        needed = " and ".join(sorted({HINTS[need] for need in judgement.missing}))
+        for line in wrapped("  ", f"{unjudged}; judged with {needed}", show.width()):
+            show.line(line)
 
 
 HINTS = {

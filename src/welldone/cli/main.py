@@ -8,6 +8,7 @@ from welldone import __version__
 from welldone.cli import show
 from welldone.cli.exits import Exit, UsageError
 from welldone.cli.options import nearest
+from welldone.drawing.columns import wrapped
 
 _SIGNALLED = 128  # what shells add to the number of the signal that ended a process
 _SIGPIPE = 13
@@ -91,4 +92,6 @@ def missing(command: str, module: str, platform: str = sys.platform) -> str:
 
 
 def _usage() -> str:
-    return USAGE.format(commands="\n".join(f"  {name:<7} {text}" for name, text in COMMANDS.items()))
+    width = show.width()
+    lines = [line for name, text in COMMANDS.items() for line in wrapped(f"  {name:<7} ", text, width)]
+    return USAGE.format(commands="\n".join(lines))

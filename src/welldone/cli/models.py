@@ -11,6 +11,7 @@ from welldone.cli.exits import Exit, UsageError
 from welldone.cli.options import Parser
 from welldone.cli.running import RefusedError, Running, SilentError, ask
 from welldone.cli.upstreams import url_of
+from welldone.drawing.columns import table, wrapped
 from welldone.engines import default, store
 from welldone.engines.arrival import megabytes
 from welldone.engines.default import DEFAULT
@@ -224,18 +225,13 @@ def _join(rows: list[Row], running: Iterable[Running], url: str) -> None:
 
 def _show(rows: list[Row], folder: Path) -> None:
     heads = ("name", "size", "type", "parameters", "context", "state", "from")
-    table = [heads, *(_cells(row) for row in rows)]
-    widths = [max(len(line[column]) for line in table) for column in range(len(heads))]
-    for line in table:
-        cells = [
-            f"{cell:>{width}}" if column in (1, 3, 4) else f"{cell:<{width}}"
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        show.line("  ".join(cells).rstrip())
+    width = show.width()
+    lines = table([heads, *(_cells(row) for row in rows)], width, right=frozenset((1, 3, 4)))
     for row in rows:
         if row.problem:
-            show.line(f"{show.name(row.name)} cannot be served: it {show.name(row.problem)}")
-    show.line(f"kept in {show.name(str(folder))}; welldone pull SOURCE fetches more")
+            lines += wrapped("", f"{show.name(row.name)} cannot be served: it {show.name(row.problem)}", width)
+    for line in [*lines, *wrapped("", f"kept in {show.name(str(folder))}; welldone pull SOURCE fetches more", width)]:
+        show.line(line)
 
 
 def _cells(row: Row) -> tuple[str, ...]:

@@ -1,10 +1,13 @@
 """`welldone rules`: the rules of the stream, and the page of each."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 from welldone.cli import show
 from welldone.cli.exits import Exit, UsageError
 from welldone.cli.options import Parser, nearest
+from welldone.drawing.columns import table, wrapped
 from welldone.rules.page import page
 from welldone.wire.faults import Fault
 from welldone.wire.faults.catalogue import ALL, BY_ID
@@ -30,13 +33,22 @@ def run(arguments: list[str]) -> Exit:
     if options.json:
         show.line(msgspec.json.encode({"version": 1, "rules": faults}).decode())
         return Exit.RIGHT
-    width = max(len(fault.id) for fault in faults)
-    for fault in faults:
-        severity = show.paint(f"{fault.severity:<9}", fault.severity)
-        show.line(f"{fault.id:<{width}}  {severity}  {fault.mend:<8}  {fault.by:<5}  {fault.rule}")
-    show.line(f"{len(faults)} rules; welldone rules ID shows one with examples")
-    show.line("reply: heard in one captured reply, so welldone lint judges it too; probe: only welldone check does")
+    for line in _lines(faults, show.width()):
+        show.line(line)
     return Exit.RIGHT
+
+
+def _lines(faults: Sequence[Fault], width: int | None) -> list[str]:
+    def colour(row: int, column: int, cell: str) -> str:
+        return show.paint(cell, faults[row].severity) if column == 1 else cell
+
+    rows = [(fault.id, fault.severity, fault.mend, fault.by, fault.rule) for fault in faults]
+    legend = "reply: heard in one captured reply, so welldone lint judges it too; probe: only welldone check does"
+    return [
+        *table(rows, width, paint=colour),
+        *wrapped("", f"{len(faults)} rules; welldone rules ID shows one with examples", width),
+        *wrapped("", legend, width),
+    ]
 
 
 def _is_meant(fault: Fault, word: str) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 from welldone.cli import banner, show
 from welldone.cli.exits import Exit, UsageError
 from welldone.cli.options import Parser
+from welldone.drawing.columns import table
 from welldone.net.settings import Given, SettingsError
 from welldone.serve.config import read_config
 from welldone.serve.settings import Config
@@ -194,8 +195,8 @@ def _said(group: "Group") -> str:
 
 def _table(view: "View | None") -> list[str]:
     groups = () if view is None else view.groups
-    width = max((len(group.name) for group in groups), default=0)
-    return [f"{group.name:<{width}}  {group.status.lower():<10}  {_said(group)}" for group in groups]
+    rows = [(group.name, group.status.lower(), _said(group)) for group in groups]
+    return table(rows, show.width()) if rows else []
 
 
 def _read(path: Path | None) -> Config:

@@ -4,10 +4,14 @@ A width of None means that no terminal shows it: a file or a pipe gets each text
 """
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
-_NARROWEST = 20
+_NARROWEST = 30
 """Characters of a wrapped column. On a narrower terminal lines run over rather than become a column of syllables."""
+
+PaintCell: TypeAlias = Callable[[int, int, str], str]
+"""A cell in colour, by the numbers of its row and column. It is padded already; the last column is never painted."""
 
 
 def wrapped(label: str, text: str, width: int | None) -> list[str]:
@@ -19,14 +23,30 @@ def wrapped(label: str, text: str, width: int | None) -> list[str]:
     return [(label if number == 0 else " " * len(label)) + part for number, part in enumerate(parts)]
 
 
-def table(rows: Sequence[Sequence[str]], width: int | None, *, right: frozenset[int] = frozenset()) -> list[str]:
-    """Rows of cells in columns; the last one is wrapped. The columns numbered in `right` are set flush right."""
-    widths = [max(map(len, column)) for column in zip(*(row[:-1] for row in rows), strict=True)]
+def table(
+    rows: Sequence[Sequence[str]],
+    width: int | None,
+    *,
+    right: frozenset[int] = frozenset(),
+    paint: PaintCell = lambda row, column, cell: cell,
+) -> list[str]:
+    """Rows of cells in columns; the last one is wrapped. The columns numbered in `right` are set flush right.
+
+    Where there is no room for the last column, the first one gets lines of its own.
+    """
+    *sizes, last = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    is_stacked = width is not None and len(sizes) > 1 and sum(sizes) + 2 * len(sizes) + min(last, _NARROWEST) > width
     lines: list[str] = []
-    for row in rows:
+    for number, row in enumerate(rows):
         cells = [
-            cell.rjust(size) if number in right else cell.ljust(size)
-            for number, (cell, size) in enumerate(zip(row, widths, strict=False))
+            cell.rjust(size) if column in right else cell.ljust(size)
+            for column, (cell, size) in enumerate(zip(row, sizes, strict=False))
         ]
-        lines += wrapped("".join(f"{cell}  " for cell in cells), row[-1], width)
+        painted = [paint(number, column, cell) for column, cell in enumerate(cells)]
+        if is_stacked:
+            lines.append(painted[0].rstrip())
+            cells, painted = ["", *cells[1:]], ["", *painted[1:]]
+        label = "".join(f"{cell}  " for cell in cells)
+        first, *more = wrapped(label, row[-1], width)
+        lines += [("".join(f"{cell}  " for cell in painted) + first[len(label) :]).rstrip(), *more]
     return lines

@@ -69,18 +69,16 @@ def _probes(report: Report, paint: Paint, width: int | None, *, is_verbose: bool
 
 
 def _rows(probes: Sequence[Probed], paint: Paint, width: int | None) -> list[str]:
-    rows = [(probe.name, str(probe.verdict), gist(probe)) for probe in probes]
-    return _painted(table(rows, width), [probe.verdict for probe in probes], paint) if rows else []
+    return _table([(probe.name, probe.verdict, gist(probe)) for probe in probes], paint, width)
 
 
-def _painted(drawn: list[str], verdicts: Sequence[Verdict], paint: Paint) -> list[str]:
-    """Rows whose second column is a verdict, in its colour. A line that goes on begins with a space."""
-    waiting = iter(verdicts)
-    return [line if line.startswith(" ") else _coloured(line, next(waiting), paint) for line in drawn]
+def _table(rows: Sequence[tuple[str, Verdict, str]], paint: Paint, width: int | None) -> list[str]:
+    """Rows whose second column is a verdict, in its colour."""
 
+    def colour(row: int, column: int, cell: str) -> str:
+        return paint(cell, _kind(rows[row][1])) if column == 1 else cell
 
-def _coloured(line: str, verdict: Verdict, paint: Paint) -> str:
-    return line.replace(f"  {verdict}", f"  {paint(verdict, _kind(verdict))}", 1)
+    return table(rows, width, paint=colour) if rows else []
 
 
 def _right(probes: Sequence[Probed], paint: Paint, width: int | None) -> list[str]:
@@ -164,8 +162,8 @@ def finding_lines(
 
 def _silent(rules: Sequence[Ruled], paint: Paint, width: int | None) -> list[str]:
     silent = [rule for rule in rules if rule.verdict not in JUDGED]
-    rows = [(rule.id, str(rule.verdict), rule.why) for rule in silent]
-    return [*_painted(table(rows, width), [rule.verdict for rule in silent], paint), ""] if rows else []
+    rows = _table([(rule.id, rule.verdict, rule.why) for rule in silent], paint, width)
+    return [*rows, ""] if rows else []
 
 
 def _end(report: Report, paint: Paint, width: int | None, *, is_verbose: bool) -> list[str]:
