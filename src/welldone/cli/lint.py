@@ -87,8 +87,8 @@ def _show(judgement: Judgement, options: Namespace) -> None:
     if others:
         broken += f", and {others} that follow from {'it' if len(causes) == 1 else 'them'}"
     summary = f": {_count(judgement.frames, 'frame')}, {_count(judgement.rules, 'rule')} judged, {broken}"
-    first, *more = wrapped("", f"{judgement.verdict}{summary}", show.width())
-    for line in [first.replace(judgement.verdict, verdict, 1), *more]:
+    top, *more = wrapped("", f"{judgement.verdict}{summary}", show.width())
+    for line in [top.replace(judgement.verdict, verdict, 1), *more]:
         show.line(line)
     if judgement.missing and not options.rule:
         unjudged = f"{_count(judgement.unheard, 'rule')} not judged"
