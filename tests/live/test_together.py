@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
-from tests.live.raw import LIMIT_S, Said, chat, complete
+from tests.live.raw import LIMIT_S, Said, ask, chat, complete
 from tests.live.server import Running
 
 CLIENTS = 16
@@ -83,14 +83,17 @@ def test_sixteen_clients_at_once_each_get_their_own_answer(tiny_server: Running)
 
 def test_sixteen_streams_of_the_default_model_each_go_on_with_their_own_words(server: Running) -> None:
     begin = threading.Barrier(CLIENTS, timeout=LIMIT_S)
+    tokens = {word: ask(server, "/tokenize", {"content": f" {word}"}).ok()["tokens"][0] for word in WORDS}
 
     def client(word: str) -> Said:
+        bias = {str(tokens[word]): 100}  # whatever the model would say: this token is certain
         begin.wait()
-        return complete(server, f"The {word}. The {word}. The {word}. The", stream=True, temperature=0, max_tokens=8)
+        return complete(server, "The", stream=True, temperature=0, max_tokens=8, logit_bias=bias)
 
     with ThreadPoolExecutor(CLIENTS) as pool:
         answers = list(pool.map(client, WORDS, timeout=LIMIT_S))
-    assert [[other for other in WORDS if other in said.text] for said in answers] == [[word] for word in WORDS]
+    assert len(set(tokens.values())) == CLIENTS
+    assert [said.text for said in answers] == [f" {word}" * 8 for word in WORDS]
 
 
 def test_one_client_cannot_end_the_answer_of_another(tiny_server: Running) -> None:
