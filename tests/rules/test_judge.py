@@ -272,6 +272,11 @@ ARGS = {"function": {"arguments": '{"x":1}'}}
         (chat({"content": "Hi"}).replace(b'"Hi"', b'"H\xff"'), {"enc-valid-utf8"}),
         (chat({"content": "Hi"}).replace(b'"Hi"', b'"H\\uFFFD"'), {"enc-no-replacement-char"}),
         (frame(envelope([], x="\ufffd", id="")) + chat({"content": "Hi"}), {"env-placeholder-chunk"}),
+        # Chunks without a choice: those that carry nothing.
+        (frame(envelope([])) + chat({"content": "Hi"}), {"env-placeholder-chunk"}),
+        (chat({"content": "Hi"}, end=frame(envelope([], usage=None)) + DONE), {"env-placeholder-chunk"}),
+        (frame(envelope([], prompt_filter_results=[])) + chat({"content": "Hi"}), set()),
+        (frame(envelope([], service_tier="default")) + chat({"content": "Hi"}), set()),
         (chat({"content": "Hi"}).replace(b'"Hi"', b'"\\ud83d\\ude00"'), set()),
         # Errors.
         (
@@ -469,3 +474,20 @@ def test_what_knows_nothing_of_what_is_said_holds_for_events_too(
 def test_the_head_of_a_stream_of_events_counts(endpoint: str) -> None:
     headers = (("Content-Type", "application/json"), ("X-Accel-Buffering", "no"), ("Cache-Control", "no-store"))
     assert rules_of(STREAMS[endpoint], endpoint, headers=headers, status=200, complete=True) == {"http-content-type"}
+
+
+def test_a_chunk_without_a_choice_breaks_one_rule_whatever_was_asked() -> None:
+    body = frame(envelope([])) + chat({"content": "Hi"})
+    plain, asked = {"stream": True}, {"stream": True, "stream_options": {"include_usage": True}}
+    assert [*judge(Trace(body=body, request=plain)).counts] == ["use-only-if-asked"]
+    assert "env-placeholder-chunk" in judge(Trace(body=body, request=asked)).counts
+
+
+@pytest.mark.parametrize(("member", "severity"), [('"id":null', "breaks"), ('"id":""', "tolerated")])
+def test_an_empty_string_on_a_later_delta_costs_less_than_a_null(member: str, severity: str) -> None:
+    later = b'{"index":0,%b,"function":{"arguments":"{}"}}' % member.encode()
+    body = chat(call(0, **GET), call(0, function={"arguments": "LATER"}), finish="tool_calls")
+    body = body.replace(b'{"index":0,"function":{"arguments":"LATER"}}', later)
+    assert later in body
+    found = [finding for finding in judge(Trace(body=body)).findings if finding.rule == "tool-later-fields-absent"]
+    assert [finding.severity for finding in found] == [severity]

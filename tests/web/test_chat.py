@@ -92,9 +92,9 @@ def test_the_default_model_answers_and_the_answer_is_kept(visit: Visiting, serve
     setting(page, "Temperature", "0")
     page.page.keyboard.press("Escape")
     page.send("Say hello.")
-    expect(page.answer).to_contain_text("Hello")
     page.settle()
     body = page.answer.locator(".markdown").first
+    expect(body).not_to_be_empty()
     text = body.inner_text()
     page.open()
     give_key(page)

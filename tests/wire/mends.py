@@ -196,6 +196,7 @@ ENVELOPE = [
     Case("env-obfuscation", each(obfuscation=7), RIGHT),
     Case("env-obfuscation", each(obfuscation="xx"), RIGHT, asked=Asked(obfuscation=False)),
     Case("env-placeholder-chunk", stream(chunk(id="", object="", model=""), *HELLO), RIGHT),
+    Case("env-placeholder-chunk", stream(HELLO[0], chunk(), *HELLO[1:]), RIGHT),
 ]
 
 DELTAS = [
@@ -259,6 +260,7 @@ USAGE = [
         asked=ASKED,
     ),
     Case("use-only-if-asked", stream(*HELLO, counted(count())), RIGHT, asked=Asked(usage=False)),
+    Case("use-only-if-asked", stream(HELLO[0], chunk(), *HELLO[1:]), RIGHT, asked=Asked(usage=False)),
     Case("use-null-elsewhere", stream(*(one | {"usage": count()} for one in HELLO)), stream(*HELLO, counted(count()))),
     Case(
         "use-not-zero",
@@ -322,6 +324,11 @@ CALLS = [
     Case(
         "tool-later-fields-absent",
         called(GET[0], call(0, id=None, type=None, function={"name": None, "arguments": '{"x":1}'})),
+        CALLED,
+    ),
+    Case(
+        "tool-later-fields-absent",
+        called(GET[0], call(0, id="", type="function", function={"name": "", "arguments": '{"x":1}'})),
         CALLED,
     ),
     Case("tool-args-string", called(named(arguments={"x": 1})), CALLED),

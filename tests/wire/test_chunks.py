@@ -82,7 +82,6 @@ def test_right_completions_are_read_as_they_are() -> None:
     [
         (say({}), [QUIET]),
         (say({"content": ""}), [QUIET]),
-        (chunk(), []),
         (chunk(choice({}), x=1), [Extra(0, Place.CHUNK, {"x": 1}), NOW]),
         (chunk(choice({}, None, 2), x=1), [Extra(0, Place.CHUNK, {"x": 1}), Extra(2, Place.CHOICE, {}, alone=True)]),
         (chunk(choice({"content": "a"}), x=1), [Extra(0, Place.CHUNK, {"x": 1}), Text(0, "a")]),
@@ -113,6 +112,8 @@ def test_what_stands_beside_the_text_is_carried_on(given: Json, events: list[Eve
         (chunk(choices=None), [], ["env-choices-array"]),
         (chunk(choices=GONE), [], ["env-choices-array"]),
         (chunk(id="", object=""), [], ["env-placeholder-chunk"]),
+        (chunk(), [], ["env-placeholder-chunk"]),
+        (chunk(usage=None, service_tier=None), [], ["env-placeholder-chunk"]),
         (chunk(choice({}), service_tier="gold"), [QUIET], ["env-service-tier"]),
         (chunk(choice({}), service_tier=7), [QUIET], ["env-service-tier"]),
         (chunk(choice({}), role="assistant", x=1), [Extra(0, Place.CHUNK, {"x": 1}), NOW], ["env-extra-fields"]),

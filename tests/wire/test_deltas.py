@@ -148,10 +148,12 @@ def test_an_odd_delta_is_read_as_it_was_meant(delta: Json, events: list[Event], 
         call(0, id=None, function={"arguments": "a"}),
         call(0, type=None, function={"arguments": "a"}),
         call(0, function={"name": None, "arguments": "a"}),
+        call(0, id="", function={"arguments": "a"}),
+        call(0, id="", type="", function={"name": "", "arguments": "a"}),
     ],
 )
 @pytest.mark.parametrize("first", [named(), piece("b")])
-def test_what_a_later_piece_need_not_say_is_absent_and_not_null(first: Json, later: Json) -> None:
+def test_what_a_later_piece_need_not_say_is_absent_and_not_empty(first: Json, later: Json) -> None:
     read = Read(first, later)
     assert read.events[-1] == ToolArguments(0, 0, "a")
     assert read.rules == ["tool-later-fields-absent"]

@@ -85,7 +85,9 @@ def _show(judgement: Judgement, options: Namespace) -> None:
     broken = f"{_count(len(causes), 'rule')} broken" if causes else "no rule broken"
     others = len({rule for rules in following.values() for rule in rules})
     if others:
-        broken += f", and {others} that follow from {'it' if len(causes) == 1 else 'them'}"
+        broken += (
+            f", and {others} that {'follows' if others == 1 else 'follow'} from {'it' if len(causes) == 1 else 'them'}"
+        )
     summary = f": {_count(judgement.frames, 'frame')}, {_count(judgement.rules, 'rule')} judged, {broken}"
     top, *more = wrapped("", f"{judgement.verdict}{summary}", show.width())
     for line in [top.replace(judgement.verdict, verdict, 1), *more]:

@@ -13,6 +13,7 @@ from welldone.wire.reasons import FAILED, REASONS, in_our_words
 from welldone.wire.unicode import scrub, scrub_object
 
 _ABSENT = object()
+_ENVELOPE = frozenset({"id", "object", "created", "model", "choices", "system_fingerprint"})
 _TIERS = frozenset({"auto", "default", "flex", "scale", "priority"})
 
 
@@ -45,6 +46,9 @@ class ChunkReader:
             self._extras(chunk, events)
         extras = len(events) - before
         choices = self._choices(chunk)
+        if not choices and self.head is not None and _is_placeholder(chunk):
+            is_unasked = self._asked.usage is False and not self._asked.is_usage_ours
+            self._notes.note(faults.use.ONLY_IF_ASKED if is_unasked else faults.env.PLACEHOLDER_CHUNK, chunk)
         for place, choice in enumerate(choices):
             failure = self._choice(choice, place, events)
             if failure is not None:
@@ -287,6 +291,11 @@ class ChunkReader:
             return
         self._is_counted = not is_zero(usage)
         events.append(usage)
+
+
+def _is_placeholder(chunk: Json) -> bool:
+    """Whether a chunk without choices carries nothing else: no usage, and no field that needs a carrier."""
+    return chunk.get("choices") == [] and _ENVELOPE.issuperset(name for name in chunk if chunk[name] is not None)
 
 
 def _now(index: int) -> Extra:

@@ -204,7 +204,7 @@ class DeltaReader:
         if len(self._called) < _CALLED_LIMIT:
             self._called.add(key)
         fields = ((entry, "id"), (entry, "type"), (function, "name"))
-        if not is_first and any(key in part and part[key] is None for part, key in fields):
+        if not is_first and any(key in part and part[key] in (None, "") for part, key in fields):
             note(faults.tool.LATER_FIELDS_ABSENT, entry)
         more = scrub_object({key: value for key, value in entry.items() if key not in _ENTRY})
         if "arguments" in function and function["arguments"] is None:

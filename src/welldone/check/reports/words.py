@@ -50,10 +50,14 @@ def gist(probe: Probed) -> str:
     if probe.broken:
         causes = probe.causes or probe.broken
         others = len(probe.broken) - len(causes)
-        following = f" (and {others} that follow)" if others else ""
+        following = f" (and {others} that {_verb(others)})" if others else ""
         end = f"; {probe.why}" if probe.is_given_up else ""
         return f"{len(causes)} of {count(probe.rules, 'rule')}: {', '.join(causes)}{following}{end}"
     return count(probe.rules, "rule") if probe.verdict in JUDGED else probe.why
+
+
+def _verb(number: int) -> str:
+    return "follows" if number == 1 else "follow"
 
 
 def follows(report: Report, cause: str) -> str:
@@ -95,7 +99,7 @@ def outcome(report: Report) -> str:
     if not broken:
         return f"{report.verdict}"
     others = len(report.broken) - len(broken)
-    following = f", and {others} that follow from {'it' if len(broken) == 1 else 'them'}" if others else ""
+    following = f", and {others} that {_verb(others)} from {'it' if len(broken) == 1 else 'them'}" if others else ""
     severities = [findings[0].severity for findings in broken.values()]
     by_severity = ", ".join(f"{severities.count(severity)} {severity}" for severity in dict.fromkeys(severities))
     known = sum(not any(finding.is_new for finding in findings) for findings in broken.values())

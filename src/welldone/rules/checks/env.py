@@ -26,6 +26,8 @@ TAKEN = frozenset(
     )
 )
 """Names that mean something elsewhere in the protocol."""
+ENVELOPE = frozenset({"id", "object", "created", "model", "choices", "system_fingerprint"})
+"""Members of every chunk. One with no other members and no choice carries nothing."""
 MILLISECONDS = 10**11
 """As seconds this is the year 5138, as milliseconds 1973: no `created` in seconds reaches it."""
 
@@ -139,6 +141,13 @@ def _obfuscation(heard: Heard) -> Iterator[Place]:
 def _placeholder(heard: Heard) -> Iterator[Place]:
     if heard.placeholder:
         yield Place(heard.placeholder, heard.placeholder.json, "a first chunk with id, object and a choice")
+    if heard.trace.wants_usage is False:
+        return  # use-only-if-asked speaks
+    for chunk in heard.envelopes:
+        carried = {name for name, value in chunk.json.items() if value is not None} - ENVELOPE
+        # Usage needs a carrier, and so do other fields, such as the prompt_filter_results of Azure.
+        if chunk.json.get("choices") == [] and not carried:
+            yield Place(chunk, chunk.json, "a chunk with a choice, or a comment")
 
 
 RULES = (

@@ -108,10 +108,12 @@ def _name_once(heard: Heard) -> Iterator[Place]:
 
 def _later_fields(heard: Heard) -> Iterator[Place]:
     for piece in _later_pieces(heard):
-        nulls = [key for key in ("id", "type") if piece.entry.get(key, "") is None]
-        nulls += ["name"] if piece.function.get("name", "") is None else []
-        if nulls:
-            yield Place(piece.part, piece.entry, f"no {', '.join(nulls)} on later deltas of the call")
+        members = {key: piece.entry.get(key, ...) for key in ("id", "type")} | {"name": piece.function.get("name", ...)}
+        empty = [key for key, value in members.items() if value in (None, "")]
+        if empty:
+            # Clients join strings: '' adds nothing. A null is a value.
+            severity = None if None in members.values() else Severity.TOLERATED
+            yield Place(piece.part, piece.entry, f"no {', '.join(empty)} on later deltas of the call", severity)
 
 
 def _args_string(heard: Heard) -> Iterator[Place]:

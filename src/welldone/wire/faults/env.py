@@ -152,9 +152,12 @@ OBFUSCATION = Fault(
 PLACEHOLDER_CHUNK = Fault(
     id="env-placeholder-chunk",
     severity=Severity.TOLERATED,
-    endpoints=("chat",),
-    rule="Avoid a first placeholder chunk with empty id/object and choices [].",
-    hurts=("AI SDK openai-compatible: the model id of the reply became '' (vercel/ai#20829)",),
+    endpoints=("chat", "completions"),
+    rule="Only the usage chunk has choices []: no placeholder chunk comes first or between others.",
+    hurts=(
+        "AI SDK openai-compatible: the model id of the reply became '' (vercel/ai#20829)",
+        "inference-benchmarker: reads choices[0] of every chunk and panics",
+    ),
     mend=Mend.LOSSLESS,
     how="drop it; unknown fields ride on the next chunk",
 )

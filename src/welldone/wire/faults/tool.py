@@ -131,10 +131,10 @@ LATER_FIELDS_ABSENT = Fault(
     id="tool-later-fields-absent",
     severity=Severity.BREAKS,
     endpoints=("chat",),
-    rule="On later deltas id, type and name are absent rather than null ('' is tolerated).",
+    rule="On later deltas id, type and name are absent, neither null nor '' ('' is known to break no client).",
     hurts=("openai-python .stream(): AssertionError when a later delta has type null",),
     mend=Mend.LOSSLESS,
-    how="delete the nulls",
+    how="delete the empty members",
 )
 ARGS_STRING = Fault(
     id="tool-args-string",
