@@ -303,6 +303,11 @@ KEY = """
 
 The keys of `[keys.NAME]`. Only `key` must be given. `NAME` stands in the log for who has it. Keys of `--api-key` may
 use all models, at the server's rates.
+
+A key with `models` reaches a model by a name of the file or of an upstream's list. Where a `*` of a route or of an
+upstream leads a name on, the key must be for all of that pattern (`qwen-*` is for the route `"qwen-*"`, and not for
+`"*"`), or for the model that is asked for in the end. It is shown no other model: not by `/v1/models`, errors,
+`/slots` or the page, and `/metrics` is closed to it unless it has `metrics = true`.
 """
 
 SCALE = """

@@ -83,6 +83,7 @@ def _key(name: str, options: object) -> SharedKey:
                 "requests_per_minute": said["requests_per_minute"],
                 "tokens_per_minute": said["tokens_per_minute"],
                 "admin": said["admin"],
+                "metrics": said["metrics"],
             },
             SharedKey,
         )
@@ -117,7 +118,7 @@ def _described(key: SharedKey) -> str:
     rates = ((key.requests_per_minute, "requests"), (key.tokens_per_minute, "tokens"))
     said = [show.name(", ".join(key.models)) if key.models else "all models"]
     said += [f"{rate or 'unlimited'} {unit} a minute" for rate, unit in rates if rate is not None]
-    return "; ".join([*said, *(["admin"] if key.admin else [])])
+    return "; ".join([*said, *(["admin"] if key.admin else []), *(["metrics"] if key.metrics else [])])
 
 
 def _remove(url: str, name: str) -> Exit:
@@ -169,6 +170,9 @@ def _parser() -> Parser:
             f"--{unit}-per-minute", metavar="N", type=int, help=f"its {unit}; 0: no limit [that of each server]"
         )
     parser.add_argument("--admin", action="store_true", help="it may see the whole server, and load and unload models")
+    parser.add_argument(
+        "--metrics", action="store_true", help="it may read /metrics although it is for some models only"
+    )
     parser.add_argument(
         "--limits-store", metavar="URL", help="the store, else WELLDONE_LIMITS_STORE or store in [limits] of the file"
     )

@@ -7,7 +7,7 @@ The target of a route is `MODEL@UPSTREAM`, `MODEL` (all that have it), or `@UPST
 there). It is never looked up among the routes again, so that there are no loops.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -22,6 +22,11 @@ class Member(msgspec.Struct, frozen=True):
 
     upstream: Upstream
     model: str
+    is_named: bool = True
+    """Whether the configuration or the upstream's own list names this model. Otherwise the name is the client's own,
+    and the upstream may answer it with any model that it has."""
+    pattern: str | None = None
+    """The pattern by which the client's name led here; None: that name itself is configured or listed."""
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -36,6 +41,8 @@ class Local(msgspec.Struct, frozen=True):
     """A local model."""
 
     name: str
+    pattern: str | None = None
+    """As for a member of a group."""
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -72,15 +79,18 @@ class Names:
     def find(self, name: str) -> Group | Local | None:
         """Who answers for the name; None: nobody."""
         targets = self._routes.get(name)
-        if targets is None:
-            found = self._surely(name)
-            if found is not None:
-                return found
-            pattern = next((pattern for pattern in self._patterns if matches(pattern, name)), None)
-            if pattern is None:
-                return self._maybe(name)
-            targets = self._routes[pattern]
-        return self._routed(name, targets)
+        if targets is not None:
+            return self._routed(name, targets)
+        found = self._surely(name)
+        if found is not None:
+            return found
+        pattern = next((pattern for pattern in self._patterns if matches(pattern, name)), None)
+        return self._maybe(name) if pattern is None else self._routed(name, self._routes[pattern], pattern)
+
+    @property
+    def patterns(self) -> Sequence[str]:
+        """The routes that are patterns."""
+        return self._patterns
 
     def exact(self) -> Iterator[str]:
         """The names that are known one by one, without patterns: of routes, then of upstreams. Some come twice."""
@@ -92,32 +102,37 @@ class Names:
     def _surely(self, name: str) -> Group | Local | None:
         if name in self._local_names:
             return Local(name)
-        return _group(name, (upstream for upstream in self._upstreams.values() if _has(upstream, name)))
+        return _group(name, [Member(upstream, name) for upstream in self._upstreams.values() if _has(upstream, name)])
 
     def _maybe(self, name: str) -> Group | None:
         """Those whose longest pattern fits, else those that have not said what they have."""
         fits = {upstream: _fit(upstream, name) for upstream in self._upstreams.values()}
-        best = max(fits.values(), default=-1)
-        if best >= 0:
-            return _group(name, (upstream for upstream, fit in fits.items() if fit == best))
-        return _group(name, (upstream for upstream in fits if upstream.listed is None and not upstream.settings.models))
+        found = [(upstream, fit) for upstream, fit in fits.items() if fit is not None]
+        if found:
+            best = max(_fixed_length(fit) for _, fit in found)
+            found = [(upstream, fit) for upstream, fit in found if _fixed_length(fit) == best]
+        else:
+            found = [(one, ANY) for one in fits if one.listed is None and not one.settings.models]
+        return _group(name, [Member(upstream, name, is_named=False, pattern=fit) for upstream, fit in found])
 
-    def _routed(self, name: str, targets: Sequence[Target]) -> Group | Local | None:
-        members: dict[Member, None] = {}
+    def _routed(self, name: str, targets: Sequence[Target], pattern: str | None = None) -> Group | Local | None:
+        members: dict[tuple[Upstream, str], Member] = {}
         for target in targets:
             if target.upstream is not None:
-                members[Member(self._upstreams[target.upstream], target.model or name)] = None
+                upstream, model = self._upstreams[target.upstream], target.model or name
+                is_named = bool(target.model) or _has(upstream, model)
+                members.setdefault((upstream, model), Member(upstream, model, is_named, pattern))
                 continue
             found = self._surely(target.model) or self._maybe(target.model)
             if isinstance(found, Local):
-                return found
-            members |= dict.fromkeys(found.members if found is not None else ())
-        return Group(name, tuple(members)) if members else None
+                return Local(found.name, pattern)
+            for one in found.members if found is not None else ():
+                members.setdefault((one.upstream, one.model), Member(one.upstream, one.model, pattern=pattern))
+        return _group(name, list(members.values()))
 
 
-def _group(name: str, upstreams: Iterable[Upstream]) -> Group | None:
-    members = tuple(Member(upstream, name) for upstream in upstreams)
-    return Group(name, members) if members else None
+def _group(name: str, members: Sequence[Member]) -> Group | None:
+    return Group(name, tuple(members)) if members else None
 
 
 def _has(upstream: Upstream, name: str) -> bool:
@@ -125,14 +140,14 @@ def _has(upstream: Upstream, name: str) -> bool:
     declared = upstream.settings.models
     if name in declared:
         return True
-    is_wanted = not declared or _fit(upstream, name) >= 0
+    is_wanted = not declared or _fit(upstream, name) is not None
     return is_wanted and upstream.model(name) is not None
 
 
-def _fit(upstream: Upstream, name: str) -> int:
-    """The length of the longest declared pattern that fits; -1: none does."""
+def _fit(upstream: Upstream, name: str) -> str | None:
+    """The longest declared pattern that fits, if one does."""
     fitting = (pattern for pattern in upstream.settings.models if ANY in pattern and matches(pattern, name))
-    return max(map(_fixed_length, fitting), default=-1)
+    return max(fitting, key=_fixed_length, default=None)
 
 
 def _fixed_length(pattern: str) -> int:

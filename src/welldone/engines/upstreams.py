@@ -92,8 +92,12 @@ class Upstreams:
         return self._names.find(name)
 
     def only(self) -> Group | None:
-        """The one model that there is, under the first of its names; None: there are several, or none is known."""
-        if self._local_names:
+        """The one model that there is, under the first of its names; None: there are several, or none is known.
+
+        A route with a pattern counts: what it leads to is served too. An upstream that has not listed its models yet
+        may have any.
+        """
+        if self._local_names or any(one.listed is None and not one.settings.models for one in self.all):
             return None
         one: Group | None = None
         for name in self._names.exact():
@@ -101,6 +105,9 @@ class Upstreams:
             if not isinstance(found, Group) or (one is not None and found.members != one.members):
                 return None
             one = one or found
+        patterns = (self._names.find(pattern) for pattern in self._names.patterns)
+        if any(not isinstance(found, Group) or one is None or found.members != one.members for found in patterns):
+            return None
         return one
 
     def listing(self) -> list[dict[str, Any]]:

@@ -47,6 +47,7 @@ class Keys:
         owners = {key: f"API key {number}" for number, key in enumerate(plain, 1)}
         self._known = [(digest(key), _name(key)) for key in plain]
         self._admins = {name for _, name in self._known}
+        self._scrapers: set[str] = set()
         self._models: dict[str, tuple[str, ...]] = {}
         """The patterns of those who may not use all models."""
         for settings in named:
@@ -59,6 +60,8 @@ class Keys:
                 self._models[settings.name] = settings.models
             if settings.admin:
                 self._admins.add(settings.name)
+            if settings.metrics:
+                self._scrapers.add(settings.name)
         if len(owners) > MOST_KEYS:
             raise ValueError(f"{len(owners)} keys are too many: {MOST_KEYS} at most")
         for key, owner in owners.items():
@@ -75,10 +78,29 @@ class Keys:
         """All who may ask, in an order that the settings alone decide."""
         return [name for _, name in self._known] or [ANONYMOUS]
 
+    def models(self, principal: str) -> tuple[str, ...] | None:
+        """The names and patterns of the models that a key is for; None: all models."""
+        return self._models.get(principal)
+
     def may_use(self, principal: str, model: str) -> bool:
-        """Whether this model, by the name that the client says, is one of those that the key is for."""
-        patterns = self._models.get(principal)
+        """Whether this model, by the name that the client sends, is one of those that the key is for."""
+        patterns = self.models(principal)
         return patterns is None or any(matches(pattern, model) for pattern in patterns)
+
+    def may_read_metrics(self, principal: str) -> bool:
+        """Whether a key may read the metrics, which show all models and upstreams: one for some models may not, unless
+        its table says so."""
+        return self.models(principal) is None or self.is_admin(principal) or principal in self._scrapers
+
+    def check_metrics(self, principal: str) -> None:
+        """Let only those pass who may read the metrics.
+
+        Raises:
+            ApiError: 403.
+        """
+        if not self.may_read_metrics(principal):
+            message = "This API key is for some models only, and /metrics shows all: set metrics = true in its table."
+            raise ApiError(403, message, code="not_allowed")
 
     def is_admin(self, principal: str) -> bool:
         """Whether this one may see the whole server and steer it: plain keys may, and everyone where there are none."""

@@ -78,6 +78,7 @@ class Routes:
         self._metrics = metrics
         self._limits = limits
         self._siblings = siblings
+        self._keys = keys
         self._generator = Generator(
             settings,
             metrics,
@@ -328,6 +329,7 @@ class Routes:
         return json_reply({"status": "ok"})
 
     async def _show_metrics(self, ask: Ask) -> Reply:
+        self._keys.check_metrics(ask.principal)
         await asyncio.gather(*(self._ask_metrics(model) for model in self._fleet.models))
         if self._siblings is not None:
             content_type, body = await self._siblings.page()
@@ -353,6 +355,8 @@ class Routes:
         """Which slots are busy, and no word of what is said in them."""
         slots = []
         for model in self._fleet.models:
+            if not self._targets.may_use(ask, model.name):
+                continue
             gate = self._gates[model.name]
             context = model.abilities.context if model.abilities is not None else 0
             slots += [

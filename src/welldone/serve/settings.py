@@ -263,6 +263,7 @@ class KeySettings:
     admin: Annotated[bool, Setting("", "it may see the whole server on the page, and load and unload models", KEYS)] = (
         False
     )
+    metrics: Annotated[bool, Setting("", "it may read /metrics although it is for some models only", KEYS)] = False
 
 
 @dataclass(frozen=True, kw_only=True)

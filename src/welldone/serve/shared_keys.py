@@ -11,7 +11,6 @@ from typing import Annotated
 
 import msgspec
 
-from welldone.net.patterns import matches
 from welldone.serve import log
 from welldone.serve.keys import ANONYMOUS, Keys, asked, unknown
 from welldone.serve.settings import KeySettings
@@ -44,6 +43,7 @@ class SharedKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     requests_per_minute: _Limit | None = None
     tokens_per_minute: _Limit | None = None
     admin: bool = False
+    metrics: bool = False
 
 
 def read_key(value: bytes) -> SharedKey | None:
@@ -95,17 +95,22 @@ class SharedKeys(Keys):
         """How many keys, and how many that are none."""
         return len(self._held), len(self._unknown)
 
-    def may_use(self, principal: str, model: str) -> bool:
-        """Whether this model is one of those that the key is for."""
+    def models(self, principal: str) -> tuple[str, ...] | None:
+        """The names and patterns of the models that a key is for; None: all models. A key that is gone has none."""
         if principal in self._own:
-            return super().may_use(principal, model)
+            return super().models(principal)
         key = self._by_name.get(principal)
-        return key is not None and (not key.models or any(matches(pattern, model) for pattern in key.models))
+        return () if key is None else key.models or None
 
     def is_admin(self, principal: str) -> bool:
         """Whether this one may see the whole server and steer it."""
         key = self._by_name.get(principal)
         return super().is_admin(principal) or (key is not None and key.admin)
+
+    def may_read_metrics(self, principal: str) -> bool:
+        """Whether a key may read the metrics."""
+        key = self._by_name.get(principal)
+        return super().may_read_metrics(principal) or (key is not None and key.metrics)
 
     async def admit(self, headers: Mapping[str, str]) -> str:
         """The name of the key that came."""

@@ -153,6 +153,7 @@ interface ServerState {
   workers: number;
   is_admin: boolean;
   principal: string;
+  has_metrics: boolean;
   is_recording: boolean;
   is_draining: boolean;
   models: ModelState[];

@@ -98,6 +98,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     uptime_s: float
     workers: int
     is_admin: bool
+    has_metrics: bool
+    """Whether this client may read `/metrics`."""
     principal: str
     is_recording: bool
     is_draining: bool
@@ -176,6 +178,7 @@ class StateApi:
             uptime_s=self._clock() - self._began,
             workers=self._workers,
             is_admin=is_admin,
+            has_metrics=self._keys.may_read_metrics(ask.principal),
             principal=ask.principal,
             is_recording=self._recorder is not None,
             is_draining=self._is_draining(),

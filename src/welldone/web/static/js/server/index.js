@@ -78,8 +78,10 @@ class ServerView {
   async #ask(signal) {
     this.#state = await this.#page.json("page/api/state", { signal });
     this.#draw();
-    const metrics = await this.#page.api("metrics", { signal });
-    this.#charts.add(await metrics.text());
+    if (this.#state?.has_metrics) {
+      const metrics = await this.#page.api("metrics", { signal });
+      this.#charts.add(await metrics.text());
+    }
     this.#banner.hide();
   }
 
@@ -91,6 +93,7 @@ class ServerView {
     if (this.#about.textContent !== text) this.#about.textContent = text;
     this.#less.hidden = state.is_admin;
     this.#rooms.Upstreams.element.hidden = !state.is_admin;
+    this.#rooms.Charts.element.hidden = !state.has_metrics;
     patchChildren(this.#rooms.Models.body, drawModels(state, this.#loader.pending));
     patchChildren(this.#rooms.Upstreams.body, drawUpstreams(state));
     patchChildren(this.#rooms.Queue.body, drawQueue(state));
