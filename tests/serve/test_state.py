@@ -194,7 +194,9 @@ async def _server(config: Config, folder: Path, **more: Any) -> AsyncIterator[Se
 @pytest.mark.parametrize("key", [PLAIN, OPS])
 def test_an_admin_sees_all_keys_and_all_requests(key: str, tmp_path: Path) -> None:
     async def main() -> None:
-        async with gateway(tmp_path, [GOOD], keys=[PLAIN], config={"keys": NAMED}) as serving:
+        async with gateway(
+            tmp_path, [GOOD], each={"models": ("small", "*")}, keys=[PLAIN], config={"keys": NAMED}
+        ) as serving:
             await serving.ask({**CHAT, "model": "small"}, headers=_by(CI))
             await serving.ask(headers=_by(OPS))
             state = await _state(serving, key)
@@ -351,7 +353,7 @@ def test_two_workers_show_the_same_server(folder: Path, tmp_path: Path, numbers:
         async with await Scripted(Script(posts=(SPOILED,))).listen() as upstream:
             url = f"http://127.0.0.1:{upstream.port}/v1"
             settings = ServeSettings(port=0, workers=2, requests_per_minute=100, record=tmp_path / "traces")
-            lab = UpstreamSettings(name="lab", url=url, models=("*",), probe_s=0.0, limit=3)
+            lab = UpstreamSettings(name="lab", url=url, models=("small", "*"), probe_s=0.0, limit=3)
             config = Config(server=settings, models=(), upstreams=(lab,), keys=NAMED)
             async with _crew(config, folder, numbers) as crew:
                 await crew[0].ask(STREAM, headers=f"x-request-id: first\r\n{_by(PLAIN)}")
