@@ -14,6 +14,7 @@ from welldone.serve.app import Ask
 from welldone.serve.backends import Local, Remote
 from welldone.serve.errors import ApiError
 from welldone.serve.generate import Generate, Order
+from welldone.serve.owners import Owners
 from welldone.serve.responses import ResponsesApi
 from welldone.serve.settings import ServeSettings
 from welldone.serve.stored import Store
@@ -43,6 +44,7 @@ class Scene:
             targets,
             cast("Generate", self),
             self.store,
+            owners=Owners(is_strict=False),
             count=self.count,
             now=lambda: 1_700_000_000.0,
         )

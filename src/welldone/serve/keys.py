@@ -74,6 +74,11 @@ class Keys:
         return not self._known
 
     @property
+    def has_several(self) -> bool:
+        """Whether requests come from several principals, who must be kept apart."""
+        return len(self._known) > 1
+
+    @property
     def principals(self) -> list[str]:
         """All who may ask, in an order that the settings alone decide."""
         return [name for _, name in self._known] or [ANONYMOUS]

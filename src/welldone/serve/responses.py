@@ -15,9 +15,10 @@ from welldone.serve.background import Background
 from welldone.serve.counting import Count, count_native
 from welldone.serve.errors import ApiError, invalid
 from welldone.serve.generate import Generate, Order, speaks
+from welldone.serve.owners import Owners, references
 from welldone.serve.requests import fields
 from welldone.serve.requests.foreign import without_routing
-from welldone.serve.requests.items import given_items, in_full, read_items
+from welldone.serve.requests.items import given_items, in_full, no_such_item, read_items
 from welldone.serve.requests.names import rename
 from welldone.serve.requests.responses import Keeping, check_fields, read_keeping, repeated, translate
 from welldone.serve.settings import ServeSettings
@@ -57,6 +58,7 @@ class ResponsesApi:
         generate: Generate,
         store: Store,
         *,
+        owners: Owners,
         count: Count,
         now: Callable[[], float],
     ) -> None:
@@ -64,6 +66,7 @@ class ResponsesApi:
         self._targets = targets
         self._generate = generate
         self._store = store
+        self._owners = owners
         self._count = count
         self._now = now
         self._background = Background()
@@ -77,7 +80,7 @@ class ResponsesApi:
         body = await self._generate.body(ask)
         backend = self._targets.find(ask, body.get("model"))
         keeping = read_keeping(body)
-        job = self._job(ask, body, backend, keeping)
+        job = await self._job(ask, body, backend, keeping)
         if keeping.is_background:
             return await self._begin(job)
         job.order.on_end = lambda final: self._keep(job, final)
@@ -90,7 +93,7 @@ class ResponsesApi:
         """`POST /responses/input_tokens`: what usage would say of the same request."""
         body = await self._generate.body(ask)
         backend = self._targets.find(ask, body.get("model"))
-        job = self._job(ask, body, backend, read_keeping(body))
+        job = await self._job(ask, body, backend, read_keeping(body))
         if isinstance(backend, Remote) and job.is_native:
             return json_reply(await count_native(backend, Endpoint.RESPONSES, without_routing(job.order.body), {}))
         try:
@@ -138,13 +141,12 @@ class ResponsesApi:
 
     # How a response is made.
 
-    def _job(self, ask: Ask, body: Json, backend: Local | Remote, keeping: Keeping) -> _Job:
+    async def _job(self, ask: Ask, body: Json, backend: Local | Remote, keeping: Keeping) -> _Job:
         name = ID_PREFIX[Endpoint.RESPONSES] + secrets.token_hex(24)
         if speaks(backend, Endpoint.RESPONSES):
             items, echo = given_items(body), repeated(body)
-            order = Order(
-                body=self._native(ask, backend, body, keeping), id=name, endpoint=Endpoint.RESPONSES, echo=echo
-            )
+            native = await self._native(ask, backend, body, keeping)
+            order = Order(body=native, id=name, endpoint=Endpoint.RESPONSES, echo=echo)
             return _Job(ask, backend, keeping, order, echo, items, is_native=True)
         check_fields(body)
         history = self._history(ask, keeping.previous)
@@ -156,14 +158,35 @@ class ResponsesApi:
         order = Order(body=said.chat, id=name, dialect=dialect, names=said.names)
         return _Job(ask, backend, keeping, order, said.echo, items, is_native=False)
 
-    def _native(self, ask: Ask, backend: Local | Remote, body: Json, keeping: Keeping) -> Json:
-        """The client's own words. A response that the upstream cannot know is told anew: one that we translated, or
-        perhaps another upstream's."""
+    async def _native(self, ask: Ask, backend: Local | Remote, body: Json, keeping: Keeping) -> Json:
+        """The client's own request. A response that the upstream cannot know is sent as input: one that we translated,
+        or perhaps another upstream's.
+
+        Raises:
+            ApiError: it names state of the upstream that another key received, or that nobody here knows of.
+        """
+        await self._check_references(ask, body)
         out = {name: value for name, value in body.items() if name != "background"}
-        previous = None if keeping.previous is None else self._store.get(ask.principal, keeping.previous)
-        if previous is not None and not (previous.is_native and len(backend.upstreams) == 1):
+        if keeping.previous is None:
+            return out
+        previous = self._store.get(ask.principal, keeping.previous)
+        is_foreign = await self._owners.foreign(ask.principal, [keeping.previous])
+        is_known = previous is None or (previous.is_native and len(backend.upstreams) == 1)
+        if is_foreign or not is_known:
             out["input"] = self._history(ask, out.pop("previous_response_id")) + given_items(body)
         return out
+
+    async def _check_references(self, ask: Ask, body: Json) -> None:
+        """Refuse ids of an upstream's state that this key did not receive, as ids that do not exist."""
+        found = dict(references(body))
+        foreign = await self._owners.foreign(ask.principal, found.values())
+        for param, name in found.items():
+            if name not in foreign:
+                continue
+            if param == "conversation":
+                message = f"Conversation with id '{fields.shown(name)}' not found."
+                raise ApiError(404, message, param=param, code="not_found")
+            raise no_such_item(name, param)
 
     def _history(self, ask: Ask, previous: str | None) -> list[Json]:
         """All that was said up to a response, and by it."""
@@ -181,7 +204,11 @@ class ResponsesApi:
 
     def _keep(self, job: _Job, final: Json | None) -> None:
         """Keep a response that came to its end; of one that did not there is nothing to keep."""
-        if final is None or not job.keeping.is_stored:
+        if final is None:
+            return
+        if job.is_native:
+            self._owners.claim(job.ask.principal, final)
+        if not job.keeping.is_stored:
             return
         keeping = job.keeping
         self._store.put(

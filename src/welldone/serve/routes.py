@@ -28,6 +28,7 @@ from welldone.serve.messages import MessagesApi
 from welldone.serve.metrics import Metrics
 from welldone.serve.ollama import OllamaApi
 from welldone.serve.openapi.document import document
+from welldone.serve.owners import Owners
 from welldone.serve.page.api import PageParts, below_page, page_paths
 from welldone.serve.page.front import Front
 from welldone.serve.page.inspect import Inspect
@@ -105,7 +106,10 @@ class Routes:
         )
         self._vectors = Vectors(settings, self._local, self._gates, spend=self._spend)
         self._count = count = counter(self._vectors.count_chat)
-        self._responses = ResponsesApi(settings, self._targets, self._generator, _store(settings), count=count, now=now)
+        owners = Owners(is_strict=keys.has_several, siblings=siblings)
+        self._responses = ResponsesApi(
+            settings, self._targets, self._generator, _store(settings), owners=owners, count=count, now=now
+        )
         self._messages = MessagesApi(settings, self._targets, self._generator, count)
         self._ollama = OllamaApi(self._targets, self._generator, listed=self._listed, now=now)
         self._passing = Passing(settings, self._targets, spend=self._spend)

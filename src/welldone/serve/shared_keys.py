@@ -91,6 +91,11 @@ class SharedKeys(Keys):
         return False
 
     @property
+    def has_several(self) -> bool:
+        """The store may give out any number of keys."""
+        return True
+
+    @property
     def remembered(self) -> tuple[int, int]:
         """How many keys, and how many that are none."""
         return len(self._held), len(self._unknown)

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from welldone.serve.errors import invalid
+from welldone.serve.errors import ApiError, invalid
 from welldone.serve.requests import fields
 from welldone.serve.requests.messages import MESSAGES_LIMIT, PARTS_LIMIT
 from welldone.wire.events import Json
@@ -300,12 +300,17 @@ def _looked_up(item: Json, find: Find, param: str) -> Json:
     name = _text(item, "id", param)
     found = find(name)
     if found is None:
-        message = (
-            f"Item with id '{fields.shown(name)}' not found. Items are kept in memory, for some time, and only of "
-            "responses that are stored. Send the item itself."
-        )
-        raise invalid(message, param=param, code="item_not_found")
+        raise no_such_item(name, param)
     return found
+
+
+def no_such_item(name: str, param: str) -> ApiError:
+    """The refusal of an id that names no item of this client."""
+    message = (
+        f"Item with id '{fields.shown(name)}' not found. Items are kept in memory, for some time, and only of "
+        "responses that are stored. Send the item itself."
+    )
+    return invalid(message, param=param, code="item_not_found")
 
 
 def _full(item: Json, name: str) -> Json:
