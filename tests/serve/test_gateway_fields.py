@@ -257,7 +257,8 @@ def bearer(key: KeySettings) -> dict[str, str]:
 @BOTH
 def test_a_key_is_for_its_models(tmp_path: Path, request_body: dict[str, Any]) -> None:
     async def work() -> None:
-        async with gateway(tmp_path, [WHOLE], config={"keys": (CI, TEAM)}) as serving:
+        each = {"models": ("qwen-*", "gpt-4o")}
+        async with gateway(tmp_path, [WHOLE], each=each, config={"keys": (CI, TEAM)}) as serving:
             assert (await ask(serving, {**request_body, "model": "qwen-7b"}, **bearer(CI))).status == 200
             heard = await ask(serving, {**request_body, "model": "gpt-4o"}, **bearer(CI))
             assert (heard.status, heard.error["code"]) == (403, "model_not_allowed")
@@ -288,7 +289,8 @@ def test_a_key_has_its_own_rates(tmp_path: Path) -> None:
     )
 
     async def work() -> None:
-        async with gateway(tmp_path, [Reply((ROLE, HELLO, usage, DONE))], config={"keys": (CI, TEAM)}) as serving:
+        each, config = {"models": ("qwen-7b", "gpt-4o")}, {"keys": (CI, TEAM)}
+        async with gateway(tmp_path, [Reply((ROLE, HELLO, usage, DONE))], each=each, config=config) as serving:
             for key, model, allowed in ((CI, "qwen-7b", 2), (TEAM, "gpt-4o", 1)):
                 heard = [await ask(serving, {**CHAT, "model": model}, **bearer(key)) for _ in range(allowed + 1)]
                 assert [one.status for one in heard] == [200] * allowed + [429]

@@ -33,7 +33,7 @@ class Kept(Link):
     def take(self, key: str) -> None:
         del self.values[digest(key).hex()]
 
-    async def count(self, name: str, sizes: tuple[int, int], *, requests: int, tokens: int) -> Count:
+    async def count(self, name: str, sizes: tuple[int, int], *, requests: int, owed: int = 0, tokens: int) -> Count:
         return Count(True, 1.0, 1.0)
 
     async def key(self, digest: str) -> bytes | None:

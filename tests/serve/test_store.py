@@ -27,7 +27,7 @@ class Scripted(Link):
         self.asked = 0
         self.looked = asyncio.Event()
 
-    async def count(self, name: str, sizes: tuple[int, int], *, requests: int, tokens: int) -> Count:
+    async def count(self, name: str, sizes: tuple[int, int], *, requests: int, owed: int = 0, tokens: int) -> Count:
         self.asked += 1
         self.looked.set()
         await asyncio.sleep(0)  # so that others ask meanwhile
@@ -100,7 +100,7 @@ def test_while_the_store_is_away_nobody_asks_it() -> None:
 
 def test_a_store_that_says_nothing_is_waited_for_only_so_long() -> None:
     class Silent(Scripted):
-        async def count(self, name: str, sizes: tuple[int, int], *, requests: int, tokens: int) -> Count:
+        async def count(self, name: str, sizes: tuple[int, int], *, requests: int, owed: int = 0, tokens: int) -> Count:
             await asyncio.Event().wait()
             raise AssertionError
 
@@ -292,3 +292,67 @@ def test_when_the_store_goes_away_what_is_left_of_the_shared_limit_is_where_each
             assert not other.is_up
 
     run(work())
+
+
+@NEEDS_REDIS
+def test_requests_that_one_front_end_sent_beyond_the_first_are_owed_at_the_other(redis: RealRedis) -> None:
+    async def work() -> None:
+        async with started(RedisLink(redis.url)) as one, started(RedisLink(redis.url)) as other:
+            here, there = (SharedLimits(store, requests_per_minute=60, tokens_per_minute=0) for store in (one, other))
+            await here.admit("a")
+            here.owe("a", 127)
+            await here.close()
+            with pytest.raises(ApiError) as caught:
+                await there.admit("a")
+            assert "60 requests a minute" in caught.value.message
+            assert 60 < (caught.value.retry_after_s or 0) <= 69
+            await there.admit("b")
+
+    run(work())
+
+
+BROKEN_COUNTERS = {
+    "text": ("SET", "welldone:limits:a", "x"),
+    "list": ("RPUSH", "welldone:limits:a", "x"),
+    "infinite": ("HSET", "welldone:limits:a", "at", "inf", "requests", "inf", "tokens", "-inf"),
+    "no number": ("HSET", "welldone:limits:a", "at", "x", "requests", "nan", "tokens", "1e999"),
+}
+
+
+@NEEDS_REDIS
+@pytest.mark.parametrize("words", BROKEN_COUNTERS.values(), ids=BROKEN_COUNTERS)
+def test_a_counter_of_the_wrong_type_is_begun_anew(redis: RealRedis, words: tuple[str, ...]) -> None:
+    async def work() -> None:
+        redis.say(*words)
+        async with started(RedisLink(redis.url), again_s=3_600.0) as store:
+            limits = SharedLimits(store, requests_per_minute=2, tokens_per_minute=0)
+            await limits.admit("a")
+            await limits.admit("b")
+            assert store.is_up
+            await limits.admit("a")
+            with pytest.raises(ApiError):
+                await limits.admit("a")
+
+    run(work())
+
+
+@NEEDS_REDIS
+def test_keys_of_the_wrong_type_do_not_mark_the_store_as_away(
+    redis: RealRedis, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with started(RedisLink(redis.url), again_s=3_600.0) as store:
+            redis.say("SET", "welldone:keys", "x")
+            for _ in range(3):
+                with pytest.raises(AwayError):
+                    await store.ask(lambda link: link.key("aa"))
+            assert store.is_up
+            limits = SharedLimits(store, requests_per_minute=2, tokens_per_minute=0)
+            await limits.admit("a")
+            redis.say("DEL", "welldone:keys")
+            assert await store.ask(lambda link: link.key("aa")) is None
+
+    with caplog.at_level(logging.WARNING):
+        run(work())
+    assert [record.message for record in caplog.records if "wrong type" in record.message] != []
+    assert AWAY not in caplog.text

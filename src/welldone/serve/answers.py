@@ -20,6 +20,7 @@ from welldone.engines.errors import EngineError
 from welldone.net.inbound import Call, Reply, Stream
 from welldone.serve import log, refusals
 from welldone.serve.backends import Backend, Seat, told
+from welldone.serve.charging import Cost, prompt_tokens
 from welldone.serve.errors import ApiError
 from welldone.serve.metrics import StreamTimes
 from welldone.serve.page.watch import Watch
@@ -117,6 +118,9 @@ class Answer:
         self._comments = 0
         self._is_held = False  # nothing is heard until the client has read
         self._todo: deque[Part] = deque()
+        self.is_whole = False
+        """Whether all of it came."""
+        self.cost = Cost(prompts=len(request.parts) // request.prompts)
 
     def _make_pipe(self) -> Pipe | Fold | Native:
         if self._watch is not None:
@@ -169,6 +173,7 @@ class Answer:
             return await self._give_whole()
         finally:
             self._is_over = True
+            self._charge()
             for part in self._parts:
                 part.close()
             for task in tasks:
@@ -190,6 +195,34 @@ class Answer:
             self._say(self.pipe.last_words(error.failure()))
         finally:
             self._end()
+
+    # What they cost.
+
+    def _charge(self) -> None:
+        """Estimate the cost of what was asked for, unless the usage of a whole answer says it."""
+        if self.is_whole and self.pipe.usage is not None:
+            return
+        prompts: dict[int, int] = {}  # choices of one prompt are asked for one after the other
+        for part in self._parts:
+            if part.is_charged:
+                number = part.number // self.cost.prompts
+                if number not in prompts:
+                    prompts[number] = prompt_tokens(self._request.parts[part.number])
+                self.cost.prompt += prompts[number]
+                self.cost.completion += part.received.tokens(has_logprobs=self._has_logprobs)
+
+    def _waste(self, part: Part) -> None:
+        """Another attempt is made at a part."""
+        if part.is_charged:
+            received = part.received.tokens(has_logprobs=self._has_logprobs)
+            self.cost.wasted += prompt_tokens(self._request.parts[part.number]) + received
+
+    @property
+    def _has_logprobs(self) -> bool:
+        """Whether the length of a chunk says little of its text. Events of native streams repeat the request."""
+        body = self._request.parts[0]
+        wanted = (body.get("logprobs"), body.get("top_logprobs"))
+        return any(value not in (None, False) for value in wanted) or self._endpoint in NATIVE
 
     # How the parts are asked for.
 
@@ -227,6 +260,7 @@ class Answer:
                 return None
             if part.has_heard:
                 self._take_back()
+            self._waste(part)
             self._parts[part.number] = Part(self, part.number, attempt=part.attempt + 1)
             self._todo.appendleft(self._parts[part.number])
             if self.backend.has_another({seat.name}) or not await seat.again(trouble):
@@ -372,6 +406,7 @@ class Answer:
             return
         self._say(said)
         if self._ended == len(self._parts):
+            self.is_whole = True
             self._end()
 
     def _break(self, part: int, said: bytes | None) -> None:

@@ -138,6 +138,7 @@ class Generator:
     async def _answer(self, ask: Ask, backend: Local | Remote, order: Order, watch: Watch | None) -> Reply | None:
         reading = _reading(order, backend)
         request = reading()
+        self._limits.owe(ask.principal, len(request.parts) - 1)
         times = self._metrics.begin()
         headers = ask.call.headers
         is_known = not isinstance(backend, Local) or backend.model.abilities is not None
@@ -194,10 +195,11 @@ class Generator:
             ask.facts |= {"upstream": upstream, "failed": tuple(answer.report.failed)}
             if pipe.broken_json or pipe.broken_arguments:
                 ask.facts["broken_json"] = pipe.broken_json + pipe.broken_arguments
+        counted = (0, 0, 0) if usage is None else (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens)
+        self._limits.spend(ask.principal, answer.cost.tokens(*counted, is_whole=answer.is_whole))
         ask.facts |= {"ttft_ms": _ms(times.ttft_s), "queued_ms": _ms(times.queued_s)}
         if usage is not None:
             prompt_s = max(0.0, (times.ttft_s or 0.0) - (times.queued_s or 0.0))
-            self._limits.spend(ask.principal, usage.total_tokens)
             self._metrics.tokens(
                 ask.model,
                 usage.prompt_tokens,
@@ -207,8 +209,6 @@ class Generator:
                 completion_s=times.gaps_s,
             )
             ask.facts |= {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
-        else:
-            self._limits.spend(ask.principal, times.pieces)  # who leaves early has had them all the same
         failure = pipe.failure
         if failure is not None and ask.call.stream is not None:
             self._metrics.failure(failure.code or failure.type)

@@ -1,7 +1,8 @@
 """How much each key may ask in a minute: requests, and tokens.
 
-Each is a bucket that holds a minute's worth and fills at an even rate. A request is paid when it comes. Tokens are paid
-when they are known, after the answer: a bucket may then be in debt, and who owes waits until it is paid.
+Each is a bucket that holds a minute's worth and fills at an even rate. A request is paid when it comes; one for which
+upstreams are asked several times (`n`, lists of prompts) costs as many, as soon as that is known. Tokens are paid when
+they are known, after the answer: a bucket may then be in debt, and who owes waits until it is paid.
 
 A bucket is two numbers, which may be kept where several processes share them.
 """
@@ -227,6 +228,12 @@ class Limits:
             retry_after_s=wait_s,
             headers=headers,
         )
+
+    def owe(self, principal: str, requests: int) -> None:
+        """Count what a request, which was taken, costs beyond one: an upstream is asked so many times more. As with
+        tokens, who owes waits until it is paid."""
+        if requests > 0 and (bucket := self._of(principal).get("requests")):
+            bucket.take(requests, self._clock())
 
     def spend(self, principal: str, tokens: int) -> None:
         """Count the tokens of an answer, its prompt's and its own."""

@@ -14,11 +14,12 @@ from welldone.net.inbound import Stream
 from welldone.net.outbound import Exchange, OutboundError, around_chunk
 from welldone.serve import refusals
 from welldone.serve.backends import Seat
+from welldone.serve.charging import Received
 from welldone.serve.errors import ApiError
 from welldone.serve.refusals import BUSY, WAITED
 from welldone.serve.taping import Taping
 from welldone.serve.times import StreamTimes
-from welldone.serve.troubles import ERROR_LIMIT_BYTES, ERROR_S, LEFT, Trouble, refused, timed_out, unreachable
+from welldone.serve.troubles import ERROR_LIMIT_BYTES, ERROR_S, LEFT, TIMEOUT, Trouble, refused, timed_out, unreachable
 from welldone.wire.events import Failure
 from welldone.wire.lane import Framing
 from welldone.wire.pipe import Pipe
@@ -95,6 +96,8 @@ class Part:
         self.attempt = attempt
         """Which one it is: after the first it gets a connection of its own."""
         self.is_asked = False
+        self.is_sent = False
+        """Whether the request has gone out."""
         self.has_heard = False
         """Whether some bytes of its stream were heard, perhaps half a frame."""
         self.has_begun = False
@@ -103,6 +106,7 @@ class Part:
         self.heard_at = 0.0
         self.sent_at = 0.0
         """When something of it last went out without a detour."""
+        self.received = Received()
         self._answer = answer
         self._loop = asyncio.get_running_loop()
         self._seat: Seat | None = None
@@ -116,6 +120,14 @@ class Part:
         self._kept = bytearray()  # of what is not streamed
         self._over: asyncio.Future[Trouble | None] = self._loop.create_future()
         self._timer: asyncio.TimerHandle | None = None  # it holds us, and with us the request
+
+    @property
+    def is_charged(self) -> bool:
+        """Whether a server has worked on it, or may have: it was sent, and neither refused nor lost before a reply."""
+        if not self.is_sent:
+            return False
+        trouble = self._over.result() if self._over.done() else None
+        return trouble is None or self._status == _OK or trouble.outcome == TIMEOUT
 
     @property
     def patience_s(self) -> float:
@@ -143,6 +155,7 @@ class Part:
                 headers=headers,
                 is_fresh=self.attempt > 1,
             )
+            self.is_sent = True
             if self._answer.is_congested:
                 self.pause()  # the others are paused, and it goes on with them
         except OutboundError as error:
@@ -235,6 +248,8 @@ class Part:
         if flow is None or (short := flow.pipe.short) is None or (sent := short(data)) is None:
             return False
         flow.push(sent)
+        self.received.chunks += 1
+        self.received.bytes += len(data)
         self.heard_at = self.sent_at = flow.more()
         return True
 
@@ -244,6 +259,7 @@ class Part:
             self._tape.data(data)
         if self._over.done():
             return
+        self.received.add(data)
         if self._kind is not _Kind.STREAM:
             self.heard_at = time.monotonic()
             self._keep(data)

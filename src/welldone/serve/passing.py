@@ -4,6 +4,7 @@ The model's name in the body says which upstream is asked; what belongs to no mo
 configuration. Batches are not here: they would spend what a key's limits forbid.
 """
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeAlias
@@ -13,6 +14,7 @@ import msgspec
 from welldone.net.inbound import Reply
 from welldone.serve.app import Action, Ask, Route
 from welldone.serve.backends import Backend, Local, Seat
+from welldone.serve.charging import prompt_tokens
 from welldone.serve.errors import ApiError
 from welldone.serve.relay import Relay
 from welldone.serve.requests.upload import Upload, is_form, read_upload
@@ -142,7 +144,12 @@ class Passing:
         for attempt in range(1, backend.attempts + 1):
             async with backend.seat(avoid, None) as seat:
                 relay = Relay(ask.call, _headers(ask), write_s=self._settings.write_s)
-                trouble = await self._ask(relay, seat, ask, way, upload, is_again=attempt > 1)
+                try:
+                    trouble = await self._ask(relay, seat, ask, way, upload, is_again=attempt > 1)
+                except asyncio.CancelledError:
+                    if way.has_model and upload.json is not None:  # the client has left, and the upstream works
+                        self._spend(ask, relay.tokens or prompt_tokens(upload.json))
+                    raise
             if trouble is None or relay.has_begun:
                 self._note(ask, relay, trouble)
                 return

@@ -17,7 +17,7 @@ from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from welldone.serve.store import PATIENCE_S, Count, StoreError
+from welldone.serve.store import PATIENCE_S, Count, StoreError, WrongTypeError
 
 KEYS = "welldone:keys"
 LIMITS = "welldone:limits:"
@@ -34,16 +34,23 @@ _ELSE = "it answers something else than was asked"
 _COUNT = """
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1000000
+local kind = redis.call('TYPE', KEYS[1]).ok
+if kind ~= 'hash' and kind ~= 'none' then redis.call('DEL', KEYS[1]) end
 local was = redis.call('HMGET', KEYS[1], 'at', 'requests', 'tokens')
-local passed = math.max(0, now - (tonumber(was[1] or now) or now))
+local function number(text, otherwise)
+  local value = tonumber(text or otherwise) or otherwise
+  return value - value == 0 and value or otherwise
+end
+local passed = math.max(0, now - number(was[1], now))
 local dust = 0.000000001
 local sizes = {tonumber(ARGV[1]), tonumber(ARGV[2])}
 local used, left, is_in, full_s = {}, {}, 1, 0
 for i = 1, 2 do
-  used[i] = math.max(0, (tonumber(was[i + 1] or 0) or 0) - passed * sizes[i] / 60)
+  used[i] = math.max(0, number(was[i + 1], 0) - passed * sizes[i] / 60)
   if sizes[i] > 0 and used[i] > sizes[i] - 1 + dust then is_in = 0 end
 end
 if is_in == 1 then used[1] = used[1] + ARGV[3] end
+used[1] = used[1] + ARGV[5]
 used[2] = used[2] + ARGV[4]
 for i = 1, 2 do
   if sizes[i] > 0 then full_s = math.max(full_s, used[i] * 60 / sizes[i]) else used[i] = 0 end
@@ -54,7 +61,8 @@ redis.call('HSET', KEYS[1], 'at', string.format('%.6f', now),
 redis.call('PEXPIRE', KEYS[1], string.format('%.0f', full_s * 1000 + 1))
 return {is_in, left[1], left[2]}
 """
-"""One step, so that of two who come at once one is first. A request that finds no room is not counted."""
+"""One step, so that of two who come at once one is first. A request that finds no room is not counted. What is no hash
+or holds no finite number was not written here, and starts anew."""
 
 
 _COUNT_SHA = hashlib.sha1(_COUNT.encode(), usedforsecurity=False).hexdigest()
@@ -85,9 +93,9 @@ class RedisLink:
         self._waiting: list[_Asked] = []
         self._sending: asyncio.Task[None] | None = None
 
-    async def count(self, name: str, sizes: tuple[int, int], *, requests: int, tokens: int) -> Count:
-        """Count requests, if there is room for them, and tokens in any case."""
-        said = await self._ask("EVAL", _COUNT, 1, LIMITS + name, *sizes, requests, tokens)
+    async def count(self, name: str, sizes: tuple[int, int], *, requests: int, owed: int = 0, tokens: int) -> Count:
+        """Count requests, if there is room for them, and in any case requests that are `owed`, and tokens."""
+        said = await self._ask("EVAL", _COUNT, 1, LIMITS + name, *sizes, requests, tokens, owed)
         try:
             is_in, left_requests, left_tokens = said
             count = Count(bool(is_in), float(left_requests), float(left_tokens))
@@ -112,7 +120,8 @@ class RedisLink:
             self._sending = asyncio.create_task(self._send())
         said = await asked.answer
         if isinstance(said, Exception):
-            raise StoreError(_words(said))
+            kind = WrongTypeError if "WRONGTYPE" in str(said) else StoreError
+            raise kind(_words(said))
         return said
 
     async def _send(self) -> None:

@@ -19,8 +19,8 @@ class SharedLimits(Limits):
     def __init__(self, store: Store, **rest: Any) -> None:  # noqa: ANN401 - those of `Limits`
         super().__init__(**rest)
         self._store = store
-        self._owed: dict[str, int] = {}
-        """Tokens that the store has not been told yet, by who had them."""
+        self._owed: dict[str, tuple[int, int]] = {}
+        """Requests and tokens that the store has not been told yet, by who had them."""
         self._telling: asyncio.Task[None] | None = None
 
     async def admit(self, principal: str) -> dict[str, str]:
@@ -35,12 +35,23 @@ class SharedLimits(Limits):
         self._copy(principal, count, now)
         return self._taken(principal, count.is_in, now)
 
+    def owe(self, principal: str, requests: int) -> None:
+        """Count requests to upstreams beyond the first. The store is told when there is time."""
+        super().owe(principal, requests)
+        if requests > 0 and "requests" in self._of(principal):
+            self._tell_soon(principal, requests, 0)
+
     def spend(self, principal: str, tokens: int) -> None:
         """Count the tokens of an answer. The store is told when there is time, and nobody waits for it."""
         super().spend(principal, tokens)
-        if tokens <= 0 or not self._store.is_up or "tokens" not in self._of(principal):
+        if tokens > 0 and "tokens" in self._of(principal):
+            self._tell_soon(principal, 0, tokens)
+
+    def _tell_soon(self, principal: str, requests: int, tokens: int) -> None:
+        if not self._store.is_up:
             return
-        self._owed[principal] = self._owed.get(principal, 0) + tokens
+        owed_requests, owed_tokens = self._owed.get(principal, (0, 0))
+        self._owed[principal] = (owed_requests + requests, owed_tokens + tokens)
         if self._telling is None or self._telling.done():
             self._telling = asyncio.create_task(self._tell())
 
@@ -52,19 +63,22 @@ class SharedLimits(Limits):
 
     async def _tell(self) -> None:
         while self._owed:
-            principal, tokens = self._owed.popitem()
+            principal, (requests, tokens) = self._owed.popitem()
             try:
-                count = await self._ask(principal, tokens=tokens)
+                count = await self._ask(principal, owed=requests, tokens=tokens)
             except AwayError:  # they are counted here
                 self._owed.clear()
             else:
                 self._copy(principal, count, self._clock())
 
-    async def _ask(self, principal: str, *, requests: int = 0, tokens: int = 0) -> Count:
+    async def _ask(self, principal: str, *, requests: int = 0, owed: int = 0, tokens: int = 0) -> Count:
         sizes = self._sizes_of(principal)
-        return await self._store.ask(lambda link: link.count(principal, sizes, requests=requests, tokens=tokens))
+        return await self._store.ask(
+            lambda link: link.count(principal, sizes, requests=requests, owed=owed, tokens=tokens)
+        )
 
     def _copy(self, principal: str, count: Count, now: float) -> None:
-        levels = {"requests": count.requests, "tokens": count.tokens - self._owed.get(principal, 0)}
+        owed_requests, owed_tokens = self._owed.get(principal, (0, 0))
+        levels = {"requests": count.requests - owed_requests, "tokens": count.tokens - owed_tokens}
         for unit, bucket in self._of(principal).items():
             bucket.set(levels[unit], now)

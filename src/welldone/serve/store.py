@@ -25,6 +25,10 @@ class StoreError(Exception):
     """The store did not do what it was asked for; why, in a few words without a secret."""
 
 
+class WrongTypeError(StoreError):
+    """The store holds something else under a name than what belongs there. All else in it can be used."""
+
+
 class AwayError(Exception):
     """There is no store now."""
 
@@ -42,8 +46,9 @@ class Count(NamedTuple):
 class Link(Protocol):
     """The way to a store. Whatever goes wrong is a `StoreError`, and bounded waits are for who asks."""
 
-    async def count(self, name: str, sizes: tuple[int, int], *, requests: int, tokens: int) -> Count:
-        """Count requests, if there is room for them, and tokens in any case. `sizes` are a minute's; 0 is no limit."""
+    async def count(self, name: str, sizes: tuple[int, int], *, requests: int, owed: int = 0, tokens: int) -> Count:
+        """Count requests, if there is room for them, and in any case requests that are `owed`, and tokens. `sizes` are
+        a minute's; 0 is no limit."""
 
     async def key(self, digest: str) -> bytes | None:
         """What is kept of the key with this digest."""
@@ -70,6 +75,7 @@ class Store:
         self._patience_s = patience_s
         self._again_s = again_s
         self._looking: asyncio.Task[None] | None = None
+        self._has_warned = False
 
     async def start(self) -> None:
         """Look whether it is there; who starts does not wait for one that is away."""
@@ -80,12 +86,17 @@ class Store:
         """The store's answer.
 
         Raises:
-            AwayError: it is away, known from before or seen now.
+            AwayError: it is away, known from before or seen now; or it cannot answer this question.
         """
         if not self.is_up:
             raise AwayError
         try:
             return await self._answer(question)
+        except WrongTypeError as error:
+            if not self._has_warned:
+                self._has_warned = True
+                log.event(logging.WARNING, "the store holds a value of the wrong type", {"reason": str(error)})
+            raise AwayError from None
         except StoreError as error:
             self._lose(error)
             raise AwayError from None

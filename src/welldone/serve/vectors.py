@@ -15,6 +15,7 @@ from welldone.net.inbound import Reply
 from welldone.net.outbound import Fetched, OutboundError, fetch
 from welldone.serve.admission import Gate
 from welldone.serve.app import Ask, json_reply
+from welldone.serve.charging import prompt_tokens
 from welldone.serve.counting import for_vllm
 from welldone.serve.errors import ApiError
 from welldone.serve.refusals import died, from_engine, from_reply, too_long
@@ -61,7 +62,11 @@ class Vectors:
                 # Some at a time: a million numbers in one piece would hold up all others.
                 for start in range(0, len(inputs), _INPUTS_AT_ONCE):
                     some = {**request.parts[0], "input": inputs[start : start + _INPUTS_AT_ONCE]}
-                    reply = await self._fetch(model, "/v1/embeddings", some)
+                    try:
+                        reply = await self._fetch(model, "/v1/embeddings", some)
+                    except asyncio.CancelledError:  # the client has left, and the engine has worked
+                        self._spend(ask, tokens + prompt_tokens(some))
+                        raise
                     written += [_vector(one, start + place, request) for place, one in enumerate(_list(reply, "data"))]
                     tokens += _prompt_tokens(reply)
         usage = self._count(ask, tokens)
@@ -79,7 +84,11 @@ class Vectors:
             for text in request.parts[0]["documents"]:
                 await self._check_length(model, (query, text), query_bytes + _size(text), "documents")
             async with self._gates[model.name].place():
-                reply = await self._fetch(model, "/v1/rerank", request.parts[0])
+                try:
+                    reply = await self._fetch(model, "/v1/rerank", request.parts[0])
+                except asyncio.CancelledError:
+                    self._spend(ask, prompt_tokens(request.parts[0]))
+                    raise
         results: list[Json] = [
             {"index": int(one["index"]), "relevance_score": float(one["relevance_score"])}
             for one in _list(reply, "results")
