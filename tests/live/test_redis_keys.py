@@ -60,7 +60,7 @@ def answers(server: Running, key: str, status: int) -> bool:
 def test_a_key_opens_all_front_ends_until_it_is_removed(tmp_path: Path, behind: Upstream, redis: RealRedis) -> None:
     with fronts(tmp_path, behind, redis) as servers:
         assert [ask(server, None) for server in servers] == [401, 401]
-        key, _ = keys(redis, "add", "ci", "--models", "hel*,other", "--requests-per-minute", "5")
+        key, _ = keys(redis, "add", "ci", "--models", "hello,oth*", "--requests-per-minute", "5")
         for server in servers:
             eventually(partial(answers, server, key, 200))
             assert ask(server, key, model="silent") == 403
