@@ -67,8 +67,7 @@ def test_it_is_open_for_longer_each_time_up_to_a_limit() -> None:
     for _ in range(12):
         waits.append(breaker.retry_after_s)
         clock.now += breaker.retry_after_s
-        breaker.began()
-        breaker.failed()
+        breaker.failed(breaker.began())
     assert waits == [OPEN_S * times for times in range(1, 11)] + [OPEN_LIMIT_S] * 2
     breaker.succeeded()
     for _ in range(FAILURES):
@@ -85,10 +84,35 @@ def test_what_went_before_it_was_opened_tells_nothing_new() -> None:
     clock.now = OPEN_S
     breaker.failed()
     assert (breaker.state, breaker.allows()) == ("half-open", True)
-    breaker.began()
+    probe = breaker.began()
     for _ in range(100):
         breaker.failed()
+    assert breaker.state == "half-open"
+    for _ in range(100):
+        breaker.failed(probe)
     assert breaker.retry_after_s == 2 * OPEN_S
+
+
+def test_only_the_probe_decides_whoever_else_leaves_or_fails() -> None:
+    clock = Clock()
+    breaker = _opened(clock)
+    through = breaker.began()  # nobody else could answer it
+    clock.now = OPEN_S
+    probe = breaker.began()
+    later = breaker.began()
+    for other in (through, later):
+        breaker.left(other)
+        breaker.failed(other)
+    assert (breaker.state, breaker.allows()) == ("half-open", False)
+    breaker.failed(probe)
+    assert (breaker.state, breaker.retry_after_s) == ("open", 2 * OPEN_S)
+    breaker.left(probe)
+    clock.now += 2 * OPEN_S
+    again = breaker.began()
+    breaker.failed(probe)  # its time is over
+    assert breaker.state == "half-open"
+    breaker.left(again)
+    assert breaker.allows()
 
 
 def test_a_request_that_went_through_an_open_one_and_was_answered_closes_it() -> None:
@@ -105,8 +129,7 @@ def test_opening_and_closing_are_told_once() -> None:
     for _ in range(2 * FAILURES):
         breaker.failed()
     clock.now = OPEN_S
-    breaker.began()
-    breaker.failed()
+    breaker.failed(breaker.began())
     breaker.succeeded()
     breaker.succeeded()
     assert told == ["open", "open", "closed"]
@@ -117,6 +140,7 @@ def test_of_a_breaker_that_was_opened_no_two_probes_are_ever_under_way(steps: li
     clock = Clock()
     breaker = _opened(clock)
     probed_at: float | None = None
+    probe = 0
     for step in steps:
         if isinstance(step, float):
             clock.now += step
@@ -124,13 +148,13 @@ def test_of_a_breaker_that_was_opened_no_two_probes_are_ever_under_way(steps: li
             breaker.succeeded()
             probed_at = None
         elif step == "fail":
-            breaker.failed()
+            breaker.failed(probe)
             probed_at = None if breaker.state != "half-open" else probed_at
         elif breaker.allows():
             if breaker.state == "half-open":
                 assert probed_at is None or clock.now >= probed_at + OPEN_S
                 probed_at = clock.now
-            breaker.began()
+            probe = breaker.began()
         assert breaker.state == "closed" or breaker.retry_after_s <= OPEN_LIMIT_S
         assert (breaker.state == "open") == (breaker.retry_after_s > 0)
         if breaker.state == "half-open" and probed_at == clock.now:

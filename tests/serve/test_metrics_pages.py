@@ -85,3 +85,43 @@ def test_series_that_only_one_worker_has_are_there() -> None:
     assert values["welldone_upstream_requests_total 200 lab"] == 1
     assert values["welldone_upstream_requests_total 503 lab"] == 1
     assert values['welldone_prompt_tokens_total odd "name" {x} \\ y'] == 0
+
+
+ODD_NAMES = [
+    "a\u2028b",
+    "a\u2029b",
+    "a\nb",
+    "a\r\nb",
+    "a\x85b",
+    "a\x1cb",
+    'a"b',
+    "a\\b",
+    "a\\nb",
+    "a} 5",
+    "é 模",
+    "# HELP x",
+]
+
+
+@pytest.mark.parametrize("name", ODD_NAMES, ids=ascii)
+@pytest.mark.parametrize("is_configured", [True, False])
+def test_no_name_of_a_model_breaks_the_page(name: str, is_configured: bool) -> None:
+    metrics = Metrics([name] if is_configured else ["m"])
+    metrics.add_model(name)
+    metrics.request("chat", name, 200, 0.2)
+    metrics.failure(name)
+    page = metrics.render()[1].decode()
+    lines = [line for line in merge([page, page], 0).split("\n") if line.startswith("welldone_requests_total")]
+    assert [line.rpartition(" ")[2] for line in lines] == ["2.0"]
+    assert ('model="other"' in lines[0]) is not (is_configured or name.isprintable())
+
+
+@pytest.mark.parametrize("name", ["a\ud800b", "x" * 257])
+def test_what_cannot_be_a_label_is_counted_as_other(name: str) -> None:
+    metrics = Metrics(["m"])
+    metrics.add_model(name)
+    metrics.request("chat", name, 200, 0.2)
+    metrics.failure(name)
+    values = _values(metrics.render()[1].decode())
+    assert values["welldone_requests_total chat other 200"] == 1
+    assert values["welldone_stream_failures_total other"] == 1

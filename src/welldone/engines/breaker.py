@@ -34,6 +34,8 @@ class Breaker:
         self._failed = 0
         self._times_opened = 0
         self._probe_at: float | None = None
+        self._probe = 0
+        """The number of the last probe."""
         self.opened_at: float | None = None
         """When it was opened; None: it is closed."""
 
@@ -61,14 +63,18 @@ class Breaker:
         """Whether a probe is under way. One that tells nothing for long may never: its client may have left."""
         return self._probe_at is not None and self._clock() < self._probe_at + self._open_s
 
-    def began(self) -> None:
-        """A request goes. The first one of a half-open breaker is its probe."""
-        if self.state == "half-open" and not self._is_probed:
-            self._probe_at = self._clock()
+    def began(self) -> int:
+        """A request goes. The first one of a half-open breaker is its probe: the probe's number, or 0."""
+        if self.state != "half-open" or self._is_probed:
+            return 0
+        self._probe_at = self._clock()
+        self._probe += 1
+        return self._probe
 
-    def left(self) -> None:
-        """The client of a request left: if that was the probe, another one may be."""
-        self._probe_at = None
+    def left(self, probe: int) -> None:
+        """The client of a request left, which began with this number: if that was the probe, another one may be."""
+        if self._is_current(probe):
+            self._probe_at = None
 
     def succeeded(self) -> None:
         """A request was answered: all is well, whatever was before."""
@@ -78,14 +84,17 @@ class Breaker:
         if not was_closed:
             self._on_change()
 
-    def failed(self) -> None:
-        """A request was not answered. Those that went before it was opened tell nothing new."""
+    def failed(self, probe: int = 0) -> None:
+        """A request was not answered, which began with this number. Once it is open, only the probe decides."""
         if self.opened_at is None:
             self._failed += 1
             if self._failed >= self._failures:
                 self._open()
-        elif self._probe_at is not None:
+        elif self._is_current(probe):
             self._open()
+
+    def _is_current(self, probe: int) -> bool:
+        return self._probe_at is not None and probe == self._probe
 
     def _open(self) -> None:
         self.opened_at = self._clock()

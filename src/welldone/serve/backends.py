@@ -225,6 +225,7 @@ class RemoteSeat:
         self.idle_s = settings.idle_s if wanted.idle_s is None else wanted.idle_s
         self._has_reported = False
         self._on_report = on_report
+        self._probe = upstream.breaker.began()
 
     @property
     def is_gone(self) -> bool:
@@ -245,7 +246,7 @@ class RemoteSeat:
         if trouble is None or not trouble.is_fault:
             self._upstream.breaker.succeeded()
         elif not trouble.is_stale:
-            self._upstream.breaker.failed()
+            self._upstream.breaker.failed(self._probe)
             if self._upstream.settings.is_place and (trouble.is_lost or trouble.outcome in _GONE):
                 self._upstream.doubt()  # others of its kind are there, or soon will be
         self._count(trouble)
@@ -263,7 +264,7 @@ class RemoteSeat:
     def leave(self) -> None:
         """The seat is given back, perhaps since the client left before it was answered."""
         if not self._has_reported:
-            self._upstream.breaker.left()
+            self._upstream.breaker.left(self._probe)
             self._on_report(self._upstream, LEFT)
 
 
@@ -319,7 +320,6 @@ class Remote:
         upstream.running += 1  # who waits at its gate counts as well: the next one goes where fewer do
         try:
             async with gate.place() as waited_s:
-                upstream.breaker.began()
                 seat = RemoteSeat(
                     member, came_s + waited_s, send=self._send, settings=self._settings, on_report=self._on_report
                 )

@@ -62,6 +62,9 @@ came in time, it was no HTTP, or the client left first."""
 MODELS_LIMIT = 200
 """Models that have numbers of their own. Upstreams may list thousands, and with a pattern clients choose the names."""
 
+LABEL_LIMIT = 256
+"""Characters of a name that has numbers of its own. The longest names of models have some 100."""
+
 _REASONS_LIMIT = 32
 """Different reasons of failure. They are our own error codes, of which there are fewer."""
 
@@ -148,7 +151,9 @@ class Metrics(Collector):
 
     def add_model(self, name: str) -> None:
         """Give a model numbers of its own, if there is room for one more. A key that came as a name gets none."""
-        if name in self._prompt_speed or len(self._prompt_speed) > MODELS_LIMIT or self._redactor.clean(name) != name:
+        if name in self._prompt_speed or len(self._prompt_speed) > MODELS_LIMIT:
+            return
+        if not _is_label(name) or self._redactor.clean(name) != name:
             return
         for numbers in self._model_numbers:
             numbers.add(0, name)
@@ -216,7 +221,8 @@ class Metrics(Collector):
 
     def failure(self, reason: str) -> None:
         """A stream that had begun ended with an error: our code for it."""
-        known = (reason,) in self._failures.values or len(self._failures.values) < _REASONS_LIMIT
+        has_room = len(self._failures.values) < _REASONS_LIMIT and _is_label(reason)
+        known = (reason,) in self._failures.values or has_room
         self._failures.add(1, reason if known else OTHER)
 
     def disconnect(self) -> None:
@@ -436,6 +442,11 @@ def _by_first(numbers: Numbers) -> dict[str, dict[str, int]]:
     for (first, second), number in numbers.series():
         found.setdefault(first, {})[second] = int(number)
     return found
+
+
+def _is_label(text: str) -> bool:
+    """Whether a text of clients or upstreams may be a label: short, and without marks that end a line somewhere."""
+    return len(text) <= LABEL_LIMIT and text.isprintable()
 
 
 def _rule(name: str) -> str:

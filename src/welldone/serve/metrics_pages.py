@@ -46,7 +46,7 @@ def merge(pages: Iterable[str], missing: int) -> str:
 def _add(page: str, families: dict[str, _Family]) -> None:
     """Add a page to the families. A line of help begins one, its type follows, and then its numbers."""
     family, says = None, ""
-    for line in page.splitlines():
+    for line in page.removesuffix("\n").split("\n"):  # a label may hold what Python takes for the end of a line
         if line.startswith("# HELP "):
             says = line
         elif line.startswith("# TYPE "):
