@@ -239,14 +239,15 @@ def test_a_server_that_hangs_up_is_noticed_while_its_connection_waits(new_loop: 
 class Dying:
     """A server that answers the first request of each connection, and hangs up at the second instead of an answer."""
 
-    def __init__(self, last_words: bytes = b"") -> None:
+    def __init__(self, last_words: bytes = b"", first: bytes = REPLY) -> None:
         self.connections = 0
+        self.first = first
         self.last_words = last_words
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(REPLY)
+        writer.write(self.first)
         try:
             await reader.readuntil(b"\r\n\r\n")
         except asyncio.IncompleteReadError:
@@ -254,14 +255,25 @@ class Dying:
         writer.write(self.last_words)
 
 
+IDLE = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 4\r\n\r\nidle"
+
+
 @pytest.mark.parametrize(
-    ("last_words", "is_stale"), [(b"", True), (b"H", False), (REPLY[:-1], False), (b"HTTP/1.1 100 C\r\n\r\n", False)]
+    ("last_words", "stale_s", "is_stale"),
+    [
+        (b"", 60.0, True),
+        (IDLE, 60.0, True),
+        (b"", 0.0, False),  # it has taken longer, and may have read the request
+        (b"H", 60.0, False),
+        (REPLY[:-1], 60.0, False),
+        (b"HTTP/1.1 100 C\r\n\r\n", 60.0, False),
+    ],
 )
-def test_a_used_connection_that_is_lost_before_any_byte_is_stale(
-    last_words: bytes, is_stale: bool, new_loop: NewLoop
+def test_a_used_connection_that_is_lost_at_once_before_any_byte_is_stale(
+    last_words: bytes, stale_s: float, is_stale: bool, new_loop: NewLoop
 ) -> None:
     async def work() -> None:
-        server, pool, heard = Dying(last_words), Pool(), Heard()
+        server, pool, heard = Dying(last_words), Pool(stale_s=stale_s), Heard()
         async with serving(server.answer) as port:
             address = Address(port=port)
             await asyncio.gather(*(get(pool, address) for _ in range(3)))
@@ -270,9 +282,25 @@ def test_a_used_connection_that_is_lost_before_any_byte_is_stale(
             error = heard.ends[0]
             assert isinstance(error, OutboundError)
             assert error.is_stale is is_stale
+            assert heard.pieces == [] or not is_stale
             # The others are as old: who sends again gets a new one.
             assert pool.idle == (0 if is_stale else 2)
             await pool.close()
+
+    run(work(), new_loop)
+
+
+def test_a_408_that_comes_later_or_on_a_new_connection_is_a_reply(new_loop: NewLoop) -> None:
+    async def work() -> None:
+        for server, stale_s in ((Dying(IDLE), 0.0), (Dying(IDLE, first=IDLE), 60.0)):
+            pool, heard = Pool(stale_s=stale_s), Heard()
+            async with serving(server.answer) as port:
+                if server.first is REPLY:
+                    await get(pool, Address(port=port))
+                await pool.send(Address(port=port), "POST", "/", heard, body=b"{}")
+                await heard.over.wait()
+                assert (heard.status, heard.ends) == (408, [None])
+                await pool.close()
 
     run(work(), new_loop)
 

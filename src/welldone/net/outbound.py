@@ -24,6 +24,10 @@ _TURN_BYTES = 16 * 1024
 as odd as can be, which take 2 us each to mend, would silence all other streams for seconds."""
 _NOT_HTTP = (httptools.HttpParserError, httptools.HttpParserUpgrade)
 _SIZE = re.compile(rb"[0-9a-fA-F]{1,7}\r\n")
+_REQUEST_TIMEOUT = 408
+STALE_S = 1.0
+"""A server that has closed an idle connection answers what is sent there with a reset, or with the 408 of its time-out,
+within one round trip: 0.3 s around the world. One that took longer may have worked on the request."""
 _METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 
@@ -35,8 +39,8 @@ class OutboundError(Exception):
         self.is_our_fault = is_our_fault
         """This machine could not make a connection: the server is not to blame."""
         self.is_stale = is_stale
-        """A connection that had been used before was lost before any byte of the reply: the server most likely closed
-        it and never saw the request, which may be sent again."""
+        """A connection that had been used before was lost at once, before any byte of the reply, or answered with the
+        408 of an idle connection: the server had closed it and never read the request, which may be sent again."""
 
 
 class Receiver(Protocol):
@@ -54,6 +58,9 @@ class Receiver(Protocol):
 
 class Home(Protocol):
     """Where connections wait to be used again."""
+
+    stale_s: float
+    """How soon one that was closed while it waited shows it."""
 
     def take(self, address: Address) -> asyncio.Transport | None:
         """A connection that waits, if there is one."""
@@ -98,7 +105,8 @@ class Exchange(asyncio.Protocol):
         self._beside_bytes = 0
         self._has_head = False
         self._has_length = False
-        self._is_used = False
+        self._stale_until = 0.0  # on a connection that had another request before
+        self._is_timed_out = False  # by a server that closes an idle connection
         self._is_over = False
         self._is_whole = False
         self._may_stay = False
@@ -137,9 +145,9 @@ class Exchange(asyncio.Protocol):
         elif self._transport is not None and not self._is_over:
             self._transport.resume_reading()
 
-    def begin_on(self, transport: asyncio.Transport) -> None:
+    def begin_on(self, transport: asyncio.Transport, stale_s: float) -> None:
         """Send the request on a connection that had another before."""
-        self._is_used = True
+        self._stale_until = asyncio.get_running_loop().time() + stale_s
         transport.set_protocol(self)
         self.connection_made(transport)
 
@@ -214,6 +222,9 @@ class Exchange(asyncio.Protocol):
         except _NOT_HTTP:
             self._may_stay = False
             error = OutboundError("the reply is not HTTP")
+        if self._is_timed_out:
+            self._finish_stale()
+            return
         # What has begun after a chunk and is no whole line yet shows in that the data does not end with one.
         self._is_between = self._is_between and not self._is_whole and data.endswith(b"\r\n")
         if self._bodies:
@@ -242,10 +253,22 @@ class Exchange(asyncio.Protocol):
         if self._has_head and not self._has_length and error is None:
             self._finish(None)
             return
-        is_stale = self._is_used and not self._has_head and not self._beside_bytes
-        if is_stale and self.home is not None:
+        if self._may_be_stale and not self._has_head and not self._beside_bytes:
+            self._finish_stale()
+            return
+        self._finish(OutboundError("the connection was lost before the reply was whole"))
+
+    @property
+    def _may_be_stale(self) -> bool:
+        return bool(self._stale_until) and asyncio.get_running_loop().time() < self._stale_until
+
+    def _finish_stale(self) -> None:
+        """The server had closed the connection before the request came."""
+        if self.home is not None:
             self.home.drop(self._address)
-        self._finish(OutboundError("the connection was lost before the reply was whole", is_stale=is_stale))
+        self._may_stay = False
+        self._bodies.clear()
+        self._finish(OutboundError("the connection was lost before the reply was whole", is_stale=True))
 
     # What httptools calls.
 
@@ -264,6 +287,9 @@ class Exchange(asyncio.Protocol):
         status = 0 if self._parser is None else self._parser.get_status_code()
         if status < 200:
             self._headers = {}
+            return
+        if status == _REQUEST_TIMEOUT and self._may_be_stale:
+            self._is_timed_out = True
             return
         self._has_head = True
         self._has_length = "content-length" in self._headers or "transfer-encoding" in self._headers
@@ -328,8 +354,8 @@ async def send(
     request = _request(address, method, path, is_last=home is None, **message)
     exchange = Exchange(request, receiver, address)
     transport = None if home is None or is_fresh else home.take(address)
-    if transport is not None:
-        exchange.begin_on(transport)
+    if home is not None and transport is not None:
+        exchange.begin_on(transport, home.stale_s)
     else:
         await _connect(address, exchange)
     # Not before: whoever is cancelled while it connects may have its reply already, and uvloop closes that connection

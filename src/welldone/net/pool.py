@@ -8,13 +8,14 @@ from collections import deque
 from functools import partial
 from typing import Unpack
 
-from welldone.net.outbound import Address, Exchange, Fetched, Message, OutboundError, Receiver, fetch, send
+from welldone.net.outbound import STALE_S, Address, Exchange, Fetched, Message, OutboundError, Receiver, fetch, send
 
 
 class Pool:
     """The connections to all servers, by their addresses. The one that waited least is used first."""
 
-    def __init__(self, *, idle_per_address: int = 64, idle_s: float = 4.0) -> None:
+    def __init__(self, *, idle_per_address: int = 64, idle_s: float = 4.0, stale_s: float = STALE_S) -> None:
+        self.stale_s = stale_s
         # uvicorn and llama.cpp close a connection that was silent for 5 s: we are a little earlier than they.
         self._idle_per_address = idle_per_address
         self._idle_s = idle_s
