@@ -104,7 +104,7 @@ def test_an_answer_that_breaks_off_is_never_taken_for_a_whole_one(tmp_path: Path
 
 @pytest.mark.parametrize("reply", [Reply((ROLE, HELLO), end="cut"), Reply((ROLE, HELLO)), Reply((ROLE,), end="hang")])
 def test_a_whole_reply_that_cannot_be_had_is_an_error_of_the_engine(tmp_path: Path, reply: Reply) -> None:
-    heard = ask(tmp_path, reply, request=CHAT, idle_s=0.2, keep_alive_s=0.05)
+    heard = ask(tmp_path, reply, request=CHAT, idle_s=0.2, first_byte_s=0.4, keep_alive_s=0.05)
     assert heard.status in (502, 504)
     assert heard.findings() == []
 

@@ -192,6 +192,39 @@ def test_an_upstream_that_only_shows_life_in_the_middle_is_given_up(tmp_path: Pa
     assert heard.error["code"] == "timeout"
 
 
+@BOTH
+@pytest.mark.parametrize("first", [ROLE, PING, Piece(ROLE.text + PING.text)], ids=["role", "comment", "both"])
+def test_until_the_first_content_an_upstream_has_the_longer_time(
+    tmp_path: Path, first: Piece, request_body: dict[str, Any]
+) -> None:
+    slow = Reply((first, Piece(HELLO.text, after_s=0.6), STOP, DONE))
+    heard, _ = ask(tmp_path, [slow], request=request_body, idle_s=0.2, first_byte_s=60.0)
+    assert b"Hello" in heard.body
+    assert b'"error"' not in heard.body
+
+
+@pytest.mark.parametrize("is_begun", [True, False])
+def test_signs_of_life_show_that_an_upstream_works(tmp_path: Path, is_begun: bool) -> None:
+    pings = [Piece(PING.text, after_s=0.1)] * 20
+    start = (ROLE, HELLO) if is_begun else ()
+    limits = {"idle_s": 1.0, "first_byte_s": 60.0} if is_begun else {"first_byte_s": 1.0}
+    heard, _ = ask(tmp_path, [Reply((*start, *pings, HELLO, STOP, DONE))], **limits)
+    assert b"Hello" in heard.body
+    assert b'"error"' not in heard.body
+
+
+EMPTY = Piece(HELLO.text.replace("Hello", ""), after_s=0.02)
+
+
+@pytest.mark.parametrize("sign", [Piece(PING.text, after_s=0.02), EMPTY], ids=["comments", "empty chunks"])
+@pytest.mark.parametrize("start", [(), (ROLE,), (ROLE, HELLO)], ids=["nothing", "a role", "content"])
+def test_signs_of_life_without_content_are_not_believed_for_ever(
+    tmp_path: Path, start: tuple[Piece, ...], sign: Piece
+) -> None:
+    heard, _ = ask(tmp_path, [Reply((*start, sign), end="endless")], idle_s=0.2, first_byte_s=0.2)
+    assert heard.error["code"] == "timeout"
+
+
 MESSAGE = {"role": "assistant", "content": "Hello", "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}]}
 REPLY = {
     "id": "chatcmpl-1",

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.net.aio import run
@@ -405,3 +406,16 @@ def test_a_client_that_leaves_frees_the_upstream_and_nothing_is_kept(dialect: st
             assert 'welldone_upstream_running{upstream="a"} 0.0' in (await serving.get("/metrics")).body.decode()
 
     run(work())
+
+
+@EACH
+@BOTH
+def test_until_the_first_content_a_native_upstream_has_the_longer_time(
+    dialect: str, is_stream: bool, tmp_path: Path
+) -> None:
+    first, *rest = RIGHT[dialect]
+    slow = Reply((first, msgspec.structs.replace(rest[0], after_s=0.6), *rest[1:]))
+    limits = {"idle_s": 0.2, "first_byte_s": 60.0}
+    heard, _ = ask(tmp_path, dialect, [slow], request=asked(dialect, is_stream=is_stream), each=limits)
+    assert (heard.status, heard.findings(dialect)) == (200, [])
+    assert "Hello" in heard.body.decode()

@@ -387,6 +387,11 @@ class Answer:
             self._say(said)
 
     @property
+    def has_content(self) -> bool:
+        """Whether what was heard last had something of the answer in it."""
+        return self.pipe.has_content
+
+    @property
     def is_congested(self) -> bool:
         """Whether the client takes less than it is given."""
         return self._stream is not None and self._stream.is_congested
@@ -480,8 +485,8 @@ class Answer:
         left_s = limit_s
         for part in self._parts:
             if part.is_asked and not part.has_ended:
-                left_s = min(left_s, part.heard_at + part.patience_s - now)
-                if part.heard_at + part.patience_s <= now:
+                left_s = min(left_s, part.deadline - now)
+                if part.deadline <= now:
                     part.time_out()
                     left_s = 0.0
         if left_s <= 0:

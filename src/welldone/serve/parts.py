@@ -37,6 +37,8 @@ _STATUSES = {
 502."""
 _WAIT_S = 1.0  # before another try, where an event says that there is too much to do: it cannot say how long
 _SSE = "text/event-stream"
+_LIFE = 6
+"""How often `first_byte_s` may pass without content while a server shows that it lives: an hour, by its default."""
 _FRAME_ENDS = (b"\n\n", b"\r\n\r\n")
 _OK = 200
 
@@ -61,6 +63,10 @@ class Hearer(Protocol):
 
     def ended(self, part: int) -> None:
         """It has ended as it should."""
+
+    @property
+    def has_content(self) -> bool:
+        """Whether what was heard last had something of the answer in it, and not only a role or a sign of life."""
 
     @property
     def is_congested(self) -> bool:
@@ -104,6 +110,9 @@ class Part:
         """Whether something of its answer was heard."""
         self.has_ended = False
         self.heard_at = 0.0
+        """When it last sent something, be it a sign of life."""
+        self._said_at = 0.0  # when it last sent some of the answer; at first, when it was asked
+        self._has_content = False  # some of the answer came: text, thoughts, a call, an end
         self.sent_at = 0.0
         """When something of it last went out without a detour."""
         self.received = Received()
@@ -131,10 +140,21 @@ class Part:
 
     @property
     def patience_s(self) -> float:
-        """How long it may be silent. While it reads its prompt, silence is no sign of trouble."""
+        """How long it may be silent. While it reads its prompt, silence is no sign of trouble: also after a role, which
+        some servers send at once."""
         if self._seat is None:
             return 0.0
-        return self._seat.idle_s if self.has_begun else self._seat.first_byte_s
+        return self._seat.idle_s if self._has_content else self._seat.first_byte_s
+
+    @property
+    def deadline(self) -> float:
+        """When it is given up: after silence, or after signs of life (comments, empty chunks) without content."""
+        if self._seat is None:
+            return self.heard_at
+        said_at = max(self._said_at, self.sent_at)
+        times = 1 if self._has_content else _LIFE
+        life_s = max(self._seat.idle_s, times * self._seat.first_byte_s)
+        return min(self.heard_at + self.patience_s, said_at + life_s)
 
     async def ask(
         self, seat: Seat, path: str, body: bytes, tape: Taping | None, headers: Iterable[tuple[str, str]]
@@ -142,7 +162,7 @@ class Part:
         """Ask for it, and wait until all of it was heard; what went wrong, if something did."""
         self._seat, self._tape = seat, tape
         self.is_asked = True
-        self.heard_at = time.monotonic()
+        self.heard_at = self._said_at = time.monotonic()
         self._answer.wake()  # from now on there is a limit to the silence
         try:
             self._exchange = await seat.send(
@@ -220,7 +240,7 @@ class Part:
 
     def resume(self) -> None:
         """Hear on."""
-        self.heard_at = time.monotonic()  # the silence was not the server's
+        self.heard_at = self._said_at = time.monotonic()  # the silence was not the server's
         if self._exchange is not None:
             self._exchange.resume()
 
@@ -260,8 +280,8 @@ class Part:
         if self._over.done():
             return
         self.received.add(data)
+        self.heard_at = time.monotonic()
         if self._kind is not _Kind.STREAM:
-            self.heard_at = time.monotonic()
             self._keep(data)
         elif not (self._is_between and _is_silence(data)):  # of signs of life we make our own
             self._is_between = data.endswith(_FRAME_ENDS)
@@ -275,11 +295,12 @@ class Part:
         except Exception as error:  # noqa: BLE001 - a mistake of ours ends this answer, and is logged
             self._answer.fail(error)
             return
-        if has_begun:
-            self.heard_at = time.monotonic()
-            if not self.has_begun:
-                self.has_begun = True
-                self._answer.wake()
+        self.has_begun = self.has_begun or has_begun
+        if self._answer.has_content:
+            self._said_at = self.heard_at
+            if not self._has_content:
+                self._has_content = True
+                self._answer.wake()  # from now on less silence is allowed
 
     def end(self, error: OutboundError | None) -> None:
         """It has ended."""

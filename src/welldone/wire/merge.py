@@ -35,6 +35,9 @@ from welldone.wire.mender import Mender, Taken
 from welldone.wire.notes import Notes, join_notes
 from welldone.wire.texts import Think
 
+_NO_CONTENT = (KeepAlive, Opening, Extra, Usage)
+"""Events that a server may send while it still reads its prompt."""
+
 
 class Parts(msgspec.Struct, frozen=True):
     """What each of the streams answers: prompt by prompt, choice by choice."""
@@ -66,6 +69,8 @@ class Merge:
     ) -> None:
         self.failure: Failure | None = None
         """The error that the answer ends with, if it does."""
+        self.has_content = False
+        """Whether what was fed last had something of the answer in it, and not only a role or a sign of life."""
         self._parts = parts or Parts()
         self._is_single = self._parts.count == 1 and not self._parts.echo
         self._is_chat = endpoint is Endpoint.CHAT
@@ -153,7 +158,9 @@ class Merge:
 
     def feed(self, data: bytes, part: int = 0) -> list[Event]:
         """The events that `data` of a part completes."""
-        return self._joined(self._menders[part].feed(data), part)
+        events = self._menders[part].feed(data)
+        self.has_content = any(type(event) not in _NO_CONTENT for event in events)
+        return self._joined(events, part)
 
     def take(self, data: bytes, part: int = 0) -> Iterator[Taken]:
         """As `feed`, frame by frame."""
@@ -328,6 +335,11 @@ class Answered(ABC):
     def is_part_done(self, part: int) -> bool:
         """Whether the server said `[DONE]` on a part, or failed there."""
         return self.merge.is_part_done(part)
+
+    @property
+    def has_content(self) -> bool:
+        """Whether what was fed last had something of the answer in it, and not only a role or a sign of life."""
+        return self.merge.has_content
 
     def is_stopped(self, part: int) -> bool:
         """Whether a stop string has come in a part: the server would go on, and need not."""

@@ -26,6 +26,10 @@ Said: TypeAlias = tuple[sse.Frame | None, bytes]
 """A frame that was taken, and what goes out for it. None: for all that is left, or for the end."""
 
 
+_NO_CONTENT = ("response.created", "response.queued", "response.in_progress", "message_start", "ping")
+"""Events that a server may send while it still reads its prompt."""
+
+
 class Native(ABC):
     """Mends one stream. What is not streamed to the client is kept, and given by `body`.
 
@@ -61,6 +65,8 @@ class Native(ABC):
         """Is told of every event, by its value and its name, before it is mended."""
         self.broken_json = 0
         self.broken_arguments = 0
+        self.has_content = False
+        """Whether what was fed last had something of the answer in it, and not only its beginning or a sign of life."""
         self._fallback = fallback
         self._model = model
         self._is_stream = is_stream
@@ -150,6 +156,7 @@ class Native(ABC):
 
     def feed(self, data: bytes, part: int = 0) -> bytes:
         """The bytes to send on."""
+        self.has_content = False
         return b"".join([said for _, said in self.take(data)])
 
     def take(self, data: bytes) -> Iterator[Said]:
@@ -252,6 +259,8 @@ class Native(ABC):
     def _meet(self, value: Json, name: str) -> bytes:
         if self.on_event is not None:
             self.on_event(value, name)
+        if value.get("type", name) not in _NO_CONTENT:
+            self.has_content = True
         return self._event(value, name)
 
     def _odd(self, data: bytes, value: object, frame: sse.Frame) -> bytes:

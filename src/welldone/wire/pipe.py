@@ -33,6 +33,7 @@ class Pipe(Answered):
         if self.short is not None and self._framing is BARE:
             sent = self.short(data)
             if sent is not None:
+                self.merge.has_content = True
                 return sent
         return self._feed_slowly(data, part)
 
