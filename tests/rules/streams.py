@@ -61,10 +61,11 @@ def choices(draw: st.DrawFn, index: int) -> list[dict[str, Any]]:
     said += [choice({"reasoning_content": text}, index=index) for text in draw(st.lists(texts, max_size=2))]
     if kind == "tools":
         for number in range(draw(st.integers(1, 3))):
-            first = {"id": f"call_{index}_{number}", "type": "function", "function": {"name": "get", "arguments": ""}}
+            kind, member = draw(st.sampled_from((("function", "arguments"), ("custom", "input"))))
+            first = {"id": f"call_{number}", "type": kind, kind: {"name": "get", member: ""}}
             said.append(choice(call(number, **first), index=index))
-            for piece in ('{"x', '":', f"{number}}}"):
-                said.append(choice(call(number, function={"arguments": piece}), index=index))
+            for piece in ('{"x', '":', f"{number}}}") if kind == "function" else ("{}", "{ not JSON"):
+                said.append(choice(call(number, **{kind: {member: piece}}), index=index))
         return [*said, choice({}, "tool_calls", index)]
     # Each text begins with a letter that the one before has not, so that none is taken for the text so far.
     words = [f"{number}{text}" for number, text in enumerate(draw(st.lists(texts, max_size=3)))]
@@ -90,7 +91,8 @@ def reference_streams(draw: st.DrawFn) -> tuple[bytes, dict[str, Any] | None]:
         error = {"message": "out of memory", "type": "server_error", "param": None, "code": None}
         frames = [*frames[: draw(st.integers(1, len(frames)))], frame({"error": error})]
     gap = draw(st.sampled_from((b"", b": keep-alive\n", b": keep-alive\n\n")))
-    return gap.join([b"", *frames, DONE]), ASKS_USAGE if asks else draw(st.sampled_from((None, {"stream": True})))
+    request = {**ASKS_USAGE, "n": len(parts)} if asks else {"stream": True, "n": len(parts)}
+    return gap.join([b"", *frames, DONE]), request if asks or draw(st.booleans()) else None
 
 
 def _interleave(parts: list[list[dict[str, Any]]], *, alternately: bool) -> Iterable[dict[str, Any]]:

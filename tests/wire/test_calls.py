@@ -23,11 +23,9 @@ def more(number: int, text: str, extra: Json | None = None) -> ToolArguments:
 class Said:
     """What comes of pieces: as they come, and at the end."""
 
-    def __init__(
-        self, *pieces: Piece, ids: set[str] | None = None, is_legacy: bool = False, is_cut: bool = False
-    ) -> None:
+    def __init__(self, *pieces: Piece, is_legacy: bool = False, is_cut: bool = False) -> None:
         notes = Notes()
-        self.calls = Calls(0, notes, numbered("new"), set() if ids is None else ids, Held(), is_legacy=is_legacy)
+        self.calls = Calls(0, notes, numbered("new"), Held(), is_legacy=is_legacy)
         self.first: list[Event] = []
         for piece in pieces:
             if isinstance(piece, ToolCall):
@@ -127,7 +125,6 @@ def test_an_id_that_another_call_has_is_made_anew() -> None:
     same = Said(begin(0, "a", "get"), more(0, "{}"), begin(1, "a", "put"), more(1, "{}"))
     assert same.all == [begin(0, "a", "get"), more(0, "{}"), begin(1, "new1", "put"), more(1, "{}")]
     assert same.rules == ["tool-id-stable"]
-    assert Said(begin(0, "a", "get"), more(0, "{}"), ids={"a"}).all == [begin(0, "new1", "get"), more(0, "{}")]
 
 
 def test_a_deprecated_function_call_needs_no_id() -> None:
@@ -312,7 +309,7 @@ def test_too_many_calls_are_a_failure() -> None:
 
 
 def test_what_is_held_back_of_mixed_calls_is_bounded() -> None:
-    calls = Calls(0, Notes(), numbered("new"), set(), Held())
+    calls = Calls(0, Notes(), numbered("new"), Held())
     out: list[Event] = []
     calls.begin(begin(0, "a", "get"), out)
     calls.begin(begin(1, "b", "put"), out)

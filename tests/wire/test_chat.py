@@ -100,7 +100,7 @@ def test_the_reason_is_said_as_the_client_knows_it() -> None:
 
 
 def test_a_call_is_written_as_openai_does() -> None:
-    assert call_object("a", "get", "{}", {"x": 1}) == {
+    assert call_object(Call("a", "get", "{}", {"x": 1})) == {
         "id": "a",
         "type": "function",
         "function": {"name": "get", "arguments": "{}"},
@@ -129,11 +129,11 @@ def answered(message: Json, reason: str = "stop", **members: object) -> Json:
         (Answer("a", "why", reason="stop"), answered({"content": "a", "reasoning_content": "why"})),
         (
             Answer(calls=[Call("a", "get", "{}")], reason="tool_calls"),
-            answered({"tool_calls": [call_object("a", "get", "{}", {})]}, "tool_calls"),
+            answered({"tool_calls": [call_object(Call("a", "get", "{}"))]}, "tool_calls"),
         ),
         (
             Answer("a", calls=[Call("a", "get", "{}", {"x": 1})], reason="tool_calls"),
-            answered({"content": "a", "tool_calls": [call_object("a", "get", "{}", {"x": 1})]}, "tool_calls"),
+            answered({"content": "a", "tool_calls": [call_object(Call("a", "get", "{}", {"x": 1}))]}, "tool_calls"),
         ),
         (
             Answer(

@@ -178,7 +178,7 @@ def test_signs_of_life_pass() -> None:
 
 
 def test_prompts_are_repeated_where_that_was_asked_for() -> None:
-    request = {"prompt": ["p", "q"], "echo": True, "stream": True}
+    request = {"prompt": ["p", "", "r"], "echo": True, "stream": True}
     pipe = Pipe(
         COMPLETIONS,
         fallback=FALLBACKS[COMPLETIONS],

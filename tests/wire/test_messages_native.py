@@ -1,6 +1,7 @@
 """A Messages stream that is mended within its dialect."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -705,7 +706,7 @@ def test_a_whole_reply_can_be_told_as_a_stream() -> None:
     assert rules(native.notes) == []
 
 
-@pytest.mark.parametrize("parts", [*OTHERS, BROKEN, [begin(0, "tool_use"), {**put(0, '{"a":1}'), "x": 1}, stop(0)]])
+@pytest.mark.parametrize("parts", [*OTHERS, [begin(0, "tool_use"), {**put(0, '{"a":1}'), "x": 1}, stop(0)]])
 def test_a_stream_can_be_told_whole(parts: list[Json]) -> None:
     native = MessagesNative(fallback=OURS, is_stream=False)
     assert native.feed(stream(START, *parts, stopped("refusal"), END)) + native.close() == b""
@@ -714,6 +715,54 @@ def test_a_stream_can_be_told_whole(parts: list[Json]) -> None:
     assert [block["type"] for block in message["content"]] == [
         part["content_block"]["type"] for part in parts if "content_block" in part
     ]
+
+
+def told(content: list[Json], reason: str, *, is_whole: bool) -> tuple[MessagesNative, Json]:
+    """What comes of these blocks for a client that asked for no stream."""
+    native = MessagesNative(fallback=OURS, is_stream=False)
+    if is_whole:
+        native.whole(json.dumps({**REPLY, "content": content, "stop_reason": reason}).encode())
+    else:
+        starts = [{"type": "content_block_start", "index": i, "content_block": b} for i, b in enumerate(content)]
+        parts = [part for i, start in enumerate(starts) for part in (start, stop(i))]
+        native.feed(stream(START, *parts, stopped(reason), END))
+    native.close()
+    return native, json.loads(native.body())
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_call_that_was_cut_is_not_in_the_whole(is_whole: bool) -> None:
+    content = [{"type": "text", "text": "a"}, {**CALLED, "input": '{"a":'}]
+    native, message = told(content, "max_tokens", is_whole=is_whole)
+    assert native.failure is None
+    assert ([block["type"] for block in message["content"]], message["stop_reason"]) == (["text"], "max_tokens")
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_call_without_an_object_cannot_be_told_whole(is_whole: bool) -> None:
+    native, message = told([{**CALLED, "input": "no"}], "tool_use", is_whole=is_whole)
+    assert native.failure is not None
+    assert message["error"]["message"] == "the server sent a tool call whose input is not a JSON object"
+
+
+@pytest.mark.parametrize(
+    ("pieces", "expected"),
+    [(['{"a":1e400,"b":2}'], {"a": math.inf, "b": 2}), (['{"a":"\\ud800"', ',"b":2}'], {"a": "\ufffd", "b": 2})],
+)
+def test_odd_values_of_a_tools_input_are_kept_in_the_whole(pieces: list[str], expected: Json) -> None:
+    native = MessagesNative(fallback=OURS, is_stream=False)
+    parts = [begin(0, "tool_use"), *(put(0, piece) for piece in pieces), stop(0)]
+    native.feed(stream(START, *parts, TOOL_USE, END))
+    native.close()
+    assert native.broken_arguments == 0
+    assert json.loads(native.body())["content"][0]["input"] == expected
+
+
+def test_a_server_tool_that_is_no_text_has_an_object() -> None:
+    block = {"type": "mcp_tool_use", "id": "t", "name": "get", "input": "no"}
+    native, message = told([block], "end_turn", is_whole=True)
+    assert message["content"] == [{**block, "input": {}}]
+    assert rules(native.notes) == ["msg-whole-content"]
 
 
 def test_what_was_streamed_is_all_in_the_whole() -> None:

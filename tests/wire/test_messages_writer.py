@@ -1,6 +1,7 @@
 """The dialect of /v1/messages: what is translated into it."""
 
 import json
+import math
 
 import pytest
 
@@ -308,14 +309,18 @@ def test_a_whole_reply_has_its_blocks_in_the_order_in_which_they_stream() -> Non
         ('{"a":1}', {"a": 1}),
         ("{'a': True}", {"a": True}),
         ('{"a":1}{"a":2}', {"a": 1}),
-        ('{"a":', {}),
-        ("[1]", {}),
-        ("[" * 100_000, {}),
+        ('{"a":1e400,"b":[1.50]}', {"a": math.inf, "b": [1.5]}),
+        ('{"a":"\\ud800","b":"\\ud83d\\ude00"}', {"a": "\ufffd", "b": "\U0001f600"}),
     ],
 )
 def test_a_whole_call_has_an_object_as_its_input(arguments: str, expected: Json) -> None:
     pieces = [ToolArguments(0, 0, arguments)] if arguments else []
     assert whole(OPEN, CALL, *pieces, Finish(0, "tool_calls"))["content"][0]["input"] == expected
+
+
+@pytest.mark.parametrize("arguments", ['{"a":', "[1]", "[" * 100_000])
+def test_a_whole_call_without_an_object_is_left_out(arguments: str) -> None:
+    assert whole(OPEN, CALL, ToolArguments(0, 0, arguments), Finish(0, "tool_calls"))["content"] == []
 
 
 def test_a_whole_reply_of_nothing_is_an_empty_message() -> None:

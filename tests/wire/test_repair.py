@@ -253,9 +253,35 @@ def test_riders_of_the_only_choice_get_its_number_too() -> None:
     ]
 
 
-def test_a_second_choice_that_was_not_asked_for_is_kept() -> None:
-    events: list[Event] = [OPEN, Opening(1), STOP, Finish(1, "stop")]
-    assert Mended(events, asked=Asked(choices=1)).events == events
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_choice_that_was_not_requested_is_dropped(first: int) -> None:
+    """Whichever comes first is the choice; nothing of the other is mixed into it, and it need not finish."""
+    other = 1 - first
+    said: list[Event] = [ToolCall(first, 0, "a", "get"), ToolArguments(first, 0, '{"x":')]
+    mixed: list[Event] = [Opening(other), ToolCall(other, 0, "b", "put"), ToolArguments(other, 0, '{"y":2}')]
+    rest: list[Event] = [ToolArguments(first, 0, "1}"), Finish(first, "tool_calls")]
+    mended = Mended([Opening(first), *said, *mixed, *rest], asked=Asked(choices=1))
+    arguments = [ToolArguments(0, 0, '{"x":'), ToolArguments(0, 0, "1}")]
+    assert mended.events == [OPEN, ToolCall(0, 0, "a", "get"), *arguments, Finish(0, "tool_calls")]
+    assert mended.rules == ["n-index-int"]
+
+
+def test_choices_beyond_those_requested_are_dropped() -> None:
+    events: list[Event] = [OPEN, Opening(1), STOP, Opening(2), Finish(1, "stop"), Finish(2, "stop")]
+    mended = Mended(events, asked=Asked(choices=2))
+    assert mended.events == [OPEN, Opening(1), STOP, Finish(1, "stop")]
+    assert mended.rules == ["n-index-int"]
+
+
+@pytest.mark.parametrize("endpoint", [CHAT, COMPLETIONS])
+def test_too_few_choices_are_no_success(endpoint: Endpoint) -> None:
+    mended = Mended([OPEN, HELLO, STOP], endpoint, asked=Asked(choices=2))
+    assert mended.events[:3] == [OPEN, HELLO, STOP]
+    assert mended.repair.failure == Failure(
+        "the server sent 1 of 2 requested choices", "upstream_error", None, "incomplete_stream"
+    )
+    assert mended.events[3:] == [mended.repair.failure]
+    assert mended.rules == ["n-refuse-if-unsupported"]
 
 
 def test_a_completion_has_text_and_nothing_else() -> None:
@@ -292,18 +318,20 @@ def test_a_call_without_a_name_ends_the_answer() -> None:
     assert events == [OPEN, failure]
 
 
-def test_ids_of_calls_are_unique_in_the_reply() -> None:
+def test_ids_of_calls_may_repeat_in_another_choice() -> None:
     events: list[Event] = [
         OPEN,
         Opening(1),
         GET,
         ToolArguments(0, 0, '{"x":1}'),
         ToolCall(1, 0, "a", "get"),
-        ToolArguments(1, 0, "[]"),
+        ToolArguments(1, 0, '{"x":1}'),
+        Finish(0, "tool_calls"),
+        Finish(1, "tool_calls"),
     ]
     mended = Mended(events)
-    assert [event.id for event in mended.events if isinstance(event, ToolCall)] == ["a", "call_new1"]
-    assert "tool-id-stable" in mended.rules
+    assert mended.events == events
+    assert mended.rules == []
 
 
 QUIET = KeepAlive(is_chunk=True)

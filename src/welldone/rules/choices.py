@@ -58,6 +58,18 @@ def is_json(text: str, kind: type[object]) -> bool:
         return False
 
 
+ARGUMENTS = {"function": "arguments", "custom": "input"}
+"""The types of a call, which are also the names of its object, and the member that has the arguments."""
+
+
+def call_kind(entry: dict[str, Any]) -> str:
+    """The type of a call. Later pieces do not repeat it: then its object tells it."""
+    kind = entry.get("type")
+    if isinstance(kind, str) and kind in ARGUMENTS:
+        return kind
+    return "custom" if isinstance(entry.get("custom"), dict) and not entry.get("function") else "function"
+
+
 class Part(msgspec.Struct, frozen=True):
     """What one chunk says of one choice."""
 
@@ -98,9 +110,11 @@ class Part(msgspec.Struct, frozen=True):
     @property
     def texts(self) -> list[str]:
         """All text of the delta that a person or a tool may see."""
-        entries = [as_object(as_object(entry).get("function")) for entry in self.entries]
         said = [self.text, *(as_text(self.delta.get(key)) for key in ("refusal", *REASONING_FIELDS))]
-        return said + [as_text(entry.get("arguments")) for entry in entries]
+        for entry in map(as_object, self.entries):
+            kind = call_kind(entry)
+            said.append(as_text(as_object(entry.get(kind)).get(ARGUMENTS[kind])))
+        return said
 
 
 class Call:
@@ -117,8 +131,13 @@ class Call:
     @cached_property
     def arguments(self) -> str | None:
         """The arguments joined; None where a piece of them is no string."""
-        pieces = [piece.function["arguments"] for piece in self.pieces if "arguments" in piece.function]
-        return "".join(pieces) if all(isinstance(piece, str) for piece in pieces) else None
+        texts = [piece.arguments for piece in self.pieces if isinstance(piece.arguments, str)]
+        return "".join(texts) if len(texts) == len(self.pieces) else None
+
+    @property
+    def is_custom(self) -> bool:
+        """Whether it calls a custom tool, whose input is free text."""
+        return self.pieces[0].kind == "custom"
 
     @property
     def is_readable(self) -> bool:
@@ -141,8 +160,18 @@ class Piece(msgspec.Struct, frozen=True):
     """The id that the call had before this piece."""
 
     @property
+    def kind(self) -> str:
+        return call_kind(self.entry)
+
+    @property
     def function(self) -> dict[str, Any]:
-        return as_object(self.entry.get("function"))
+        """The object that has the name and the arguments."""
+        return as_object(self.entry.get(self.kind))
+
+    @property
+    def arguments(self) -> object:
+        """The arguments, or the input of a custom tool: text, if it is right."""
+        return self.function.get(ARGUMENTS[self.kind], "")
 
     @property
     def id(self) -> str:
@@ -164,7 +193,7 @@ class _Gatherer:
 
     def add(self, part: Part, entry: dict[str, Any]) -> None:
         index = as_index(entry.get("index"))
-        identity, name = as_text(entry.get("id")), as_text(as_object(entry.get("function")).get("name"))
+        identity, name = as_text(entry.get("id")), as_text(as_object(entry.get(call_kind(entry))).get("name"))
         call = self._last if index is None else self._by_index.get(index)
         has_new_id = call is not None and identity != "" and call.id not in ("", identity)
         has_new_name = call is not None and index is None and not identity and name != "" and call.name != ""

@@ -9,6 +9,9 @@ CHAT_CHOICES_LIMIT = 128
 COMPLETIONS_CHOICES_LIMIT = 4096
 """A list of prompts times `n`; more than any server we know takes in one request."""
 
+CUT_SHORT = ("length", "content_filter")
+"""Finish reasons after which a call may be incomplete."""
+
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """The facts of a request that repair and the writers need."""
@@ -33,6 +36,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the text was to be JSON: `response_format` json_schema or json_object."""
     json_object: bool = False
     """Whether it was to be an object, whatever is in it."""
+    object_calls: bool = False
+    """Whether the client's dialect has calls whose arguments are an object: then others cannot be sent."""
     stops: tuple[str, ...] = ()
     """Stop strings that are looked for here, in a stream with one choice: its server was asked without them."""
     model: str | None = None

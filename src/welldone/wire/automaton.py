@@ -169,8 +169,8 @@ class Automaton:
                     return False
                 self._calls[index] = call + 1
                 return True
-            case ToolArguments(index=index, call=call, text=text, more=more):
-                return call == self._calls[index] - 1 and bool(text or more)
+            case ToolArguments(index=index, call=call):
+                return call == self._calls[index] - 1 and bool(event.text or event.more or event.inner)
             case Extra(index=index, alone=True):
                 return index in self.phases
             case _:

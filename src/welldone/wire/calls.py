@@ -2,6 +2,7 @@
 
 Servers number calls wrongly, not at all, or all alike; they repeat ids and names, split names, and mix the arguments
 of two calls. What comes out is one call after the other, numbered from 0, each with one id and one whole name.
+The input of a custom call is free text: nothing tells where it ends, so calls after it wait for the end of the answer.
 """
 
 import re
@@ -12,7 +13,8 @@ import msgspec
 from welldone.wire import faults
 from welldone.wire.events import Event, Failure, Json, ToolArguments, ToolCall
 from welldone.wire.failures import cut_off, garbage
-from welldone.wire.kept import Kept, Room
+from welldone.wire.kept import Kept, Room, is_json
+from welldone.wire.lenient import object_text
 from welldone.wire.notes import Notes
 
 CALLS_LIMIT = 1024
@@ -80,7 +82,8 @@ class Held:
         self._bytes -= self._cost(piece)
 
     def _cost(self, piece: ToolArguments) -> int:
-        more = len(msgspec.json.encode(piece.more)) if piece.more else 0
+        others = [members for members in (piece.more, piece.inner) if members]
+        more = len(msgspec.json.encode(others)) if others else 0
         return self._PIECE_BYTES + len(piece.text) + more
 
 
@@ -93,6 +96,8 @@ class _Call:
         self.id = ""
         self.name = ""
         self.more: Json = {}
+        self.inner: Json = {}
+        self.is_custom = False  # its input is free text: it has no end that can be seen, and no placeholder
         self.waiting: list[ToolArguments] = []  # pieces that were not said yet
         self.end = JsonEnd()
         self.said = Kept(room)
@@ -111,7 +116,8 @@ class _Call:
 class Calls:
     """The calls of one choice.
 
-    `mint` makes an id where the server gave none; `ids` has those of the whole reply, `held` what waits in all of it.
+    `mint` makes an id where the server gave none; `held` has what waits in the whole reply. Ids are unique within a
+    choice only: each choice is a message of its own, and the results of its calls are sent back with that message.
     """
 
     def __init__(
@@ -119,7 +125,6 @@ class Calls:
         index: int,
         notes: Notes,
         mint: Callable[[], str],
-        ids: set[str],
         held: Held,
         *,
         is_legacy: bool = False,
@@ -128,10 +133,12 @@ class Calls:
         """Set when the calls cannot be told any more."""
         self.broken = 0
         """How many calls have arguments that are no JSON object."""
+        self.unreadable = 0
+        """In how many of them no object can be read at all."""
         self._index = index
         self._notes = notes
         self._mint = mint
-        self._ids = ids
+        self._ids: set[str] = set()
         self._held = held
         self._is_legacy = is_legacy  # a deprecated `function_call` has no id
         self._calls: list[_Call] = []
@@ -159,17 +166,18 @@ class Calls:
         if call is None:
             before = self._calls[-1].name if self._calls else ""
             call = self._new(event.call)
-            call.id, call.name = event.id, event.name
+            call.id, call.name, call.is_custom = event.id, event.name, event.is_custom
             call.is_doubtful = call.is_doubtful and event.name == before
             self._by_id.setdefault(event.id, call)
         else:
             self._again(call, event)
-        if call.has_begun and event.more:
-            late = ToolArguments(event.index, event.call, "", event.more)
+        if call.has_begun and (event.more or event.inner):
+            late = ToolArguments(event.index, event.call, "", event.more, call.is_custom, event.inner)
             call.waiting.append(late)
             self._held.take(late)
         else:
             call.more.update(event.more)
+            call.inner.update(event.inner)
         self._say(out)
 
     def add(self, event: ToolArguments, out: list[Event]) -> None:
@@ -182,30 +190,35 @@ class Calls:
             # The next call has begun, since this one was whole: more would make it wrong.
             self._notes.note(faults.tool.ONE_AT_A_TIME, event.text)
             return
-        if call.has_placeholder and event.text.lstrip().startswith("{"):
-            self._notes.note(faults.tool.ARGS_FIRST_EMPTY)
-            # What else came with it stays.
-            waiting = [msgspec.structs.replace(piece, text="") for piece in call.waiting if piece.more]
-            for piece in call.waiting:
-                self._held.give_back(piece)
-            for piece in waiting:
-                self._held.take(piece)
-            call.waiting = waiting
-            call.end = JsonEnd()
-        if event.text.strip():
-            is_first = call.has_placeholder or not call.has_arguments
-            call.has_placeholder = event.text == _PLACEHOLDER and is_first
-        if event.text:
-            call.has_arguments = True
-            call.end.feed(event.text)
+        call.is_custom |= event.is_custom and not (call.has_begun or call.has_arguments)
+        if not call.is_custom:
+            self._watch(call, event.text)
+        call.has_arguments |= event.text != ""
         call.waiting.append(event)
         self._held.take(event)
         if call is not self._calls[-1] and not self._calls[-1].is_mere_repeat:
             self._notes.note(faults.tool.ONE_AT_A_TIME, event.text)
         self._say(out)
 
+    def _watch(self, call: _Call, text: str) -> None:
+        """Look for the end of a call's JSON, and for a placeholder before it."""
+        if call.has_placeholder and text.lstrip().startswith("{"):
+            self._notes.note(faults.tool.ARGS_FIRST_EMPTY)
+            # What else came with it stays.
+            waiting = [msgspec.structs.replace(piece, text="") for piece in call.waiting if piece.more or piece.inner]
+            for piece in call.waiting:
+                self._held.give_back(piece)
+            for piece in waiting:
+                self._held.take(piece)
+            call.waiting = waiting
+            call.end = JsonEnd()
+        if text.strip():
+            is_first = call.has_placeholder or not call.has_arguments
+            call.has_placeholder = text == _PLACEHOLDER and is_first
+        call.end.feed(text)
+
     def close(self, out: list[Event], *, is_cut: bool = False) -> None:
-        """Say what was held back: no more pieces will come. `is_cut`: the answer broke off, so they may be missing."""
+        """Say what was held back: no more pieces will come. `is_cut`: the answer was cut, so some may be missing."""
         self._drop_mere_repeat()
         self._is_cut = is_cut
         self._say(out, is_final=True)
@@ -258,6 +271,7 @@ class Calls:
     def _again(self, call: _Call, event: ToolCall) -> None:
         """A piece for a call that we know: what it repeats is dropped, what was missing is filled in."""
         note = self._notes.note
+        call.is_custom |= event.is_custom and not (call.has_begun or call.has_arguments)
         if event.id and not call.id and not call.has_begun:
             note(faults.tool.ID_FIRST, event.id)
             call.id = event.id
@@ -287,13 +301,20 @@ class Calls:
             self._flush(call, out)
             if not (is_final or (is_followed and call.end.is_whole)):
                 return
-            if not call.has_arguments and not self._is_cut:
+            if not (call.has_arguments or call.is_custom or self._is_cut):
                 self._notes.note(faults.tool.ARGS_NO_ARG_CALL)
                 out.append(ToolArguments(self._index, self._said - 1, _PLACEHOLDER))
-            is_no_object = call.said.is_broken(is_object=True)
-            self.broken += call.has_arguments and (is_no_object or call.end.is_open)
+            if call.has_arguments and not call.is_custom:
+                self._judge(call)
             call.is_over = True
             self._open += 1
+
+    def _judge(self, call: _Call) -> None:
+        """Count a call whose arguments are no JSON object."""
+        text = call.said.take()
+        if call.end.is_open or (text is not None and not is_json(text, is_object=True)):
+            self.broken += 1
+            self.unreadable += text is None or object_text(text) is None
 
     def _begin(self, call: _Call, out: list[Event], *, is_settled: bool, is_final: bool) -> bool:
         """Say that a call begins, if its name is whole: when its arguments come, or something after it."""
@@ -309,14 +330,15 @@ class Calls:
             call.id = self._mint()
         self._ids.add(call.id)
         call.has_begun = True
-        out.append(ToolCall(self._index, self._said, call.id, call.name, call.more))
+        out.append(ToolCall(self._index, self._said, call.id, call.name, call.more, call.is_custom, call.inner))
         self._said += 1
         return True
 
     def _flush(self, call: _Call, out: list[Event]) -> None:
         for piece in call.waiting:
             self._held.give_back(piece)
-            call.said.add(piece.text)
-            out.append(ToolArguments(self._index, self._said - 1, piece.text, piece.more))
+            if not call.is_custom:
+                call.said.add(piece.text)
+            out.append(ToolArguments(self._index, self._said - 1, piece.text, piece.more, call.is_custom, piece.inner))
         call.waiting.clear()
         call.has_placeholder = False

@@ -30,7 +30,10 @@ class Call(msgspec.Struct):
     id: str
     name: str
     arguments: str = ""
+    """JSON text; the input of a custom call, which is free text."""
     more: Json = {}
+    is_custom: bool = False
+    inner: Json = {}
     pieces: list[str] = []
     """Arguments that are still being collected."""
 
@@ -114,10 +117,12 @@ def _add(answer: Answer, event: Opening | ToolCall | ToolArguments | Logprobs | 
         case Opening():
             pass
         case ToolCall():
-            answer.calls.append(Call(event.id, event.name, "", dict(event.more)))
+            call = Call(event.id, event.name, "", dict(event.more), event.is_custom, dict(event.inner))
+            answer.calls.append(call)
         case ToolArguments():
             answer.calls[-1].pieces.append(event.text)
             answer.calls[-1].more.update(event.more)
+            answer.calls[-1].inner.update(event.inner)
         case Logprobs(value=value):
             answer.logprobs = {} if answer.logprobs is None else answer.logprobs
             _join(answer.logprobs, value)

@@ -24,6 +24,9 @@ from welldone.wire.unicode import Joiner, clean, scrub, scrub_object
 _DELTA = frozenset({"role", "content", "refusal", "reasoning_content", "reasoning", "tool_calls", "function_call"})
 _INSTEAD = ("tool_calls", "function_call", "reasoning_content", "reasoning", "refusal")
 _ENTRY = frozenset({"index", "id", "type", "function"})
+_CUSTOM_ENTRY = _ENTRY | {"custom"}
+_FUNCTION = frozenset({"name", "arguments"})
+_CUSTOM = frozenset({"name", "input"})
 _Spoken: TypeAlias = type[Text] | type[Reasoning] | type[Refusal]
 _CLEARLY_REPEATED = 4  # characters: so long a text, twice the same, is one that is repeated
 _CALLED_LIMIT = 4096  # calls that are told apart for notes and half characters; beyond, none is right anyway
@@ -193,7 +196,8 @@ class DeltaReader:
 
     def _tool_call(self, entry: Json, index: int, events: list[Event]) -> None:
         note = self._notes.note
-        function = entry.get("function")
+        is_custom = _is_custom(entry)
+        function = entry.get("custom" if is_custom else "function")
         if not isinstance(function, dict):
             note(faults.tool.FUNCTION_PRESENT, entry)
             function = {}
@@ -206,17 +210,19 @@ class DeltaReader:
         fields = ((entry, "id"), (entry, "type"), (function, "name"))
         if not is_first and any(key in part and part[key] in (None, "") for part, key in fields):
             note(faults.tool.LATER_FIELDS_ABSENT, entry)
-        more = scrub_object({key: value for key, value in entry.items() if key not in _ENTRY})
-        if "arguments" in function and function["arguments"] is None:
+        more = _others(entry, _CUSTOM_ENTRY if is_custom else _ENTRY)
+        inner = _others(function, _CUSTOM if is_custom else _FUNCTION)
+        text = function.get("input" if is_custom else "arguments", "")
+        if text is None:
             note(faults.tool.ARGS_STRING, entry)
-        arguments = self._arguments(function.get("arguments"), index, number)
+        arguments = self._arguments(text, index, number)
         if id or name:
-            if is_first and entry.get("type") != "function":
+            if is_first and entry.get("type") != ("custom" if is_custom else "function"):
                 note(faults.tool.TYPE_FIRST, entry)
-            events.append(ToolCall(index, number, id, name, more))
-            more = {}
-        if arguments or more:
-            events.append(ToolArguments(index, number, arguments, more))
+            events.append(ToolCall(index, number, id, name, more, is_custom, inner))
+            more = inner = {}
+        if arguments or more or inner:
+            events.append(ToolArguments(index, number, arguments, more, is_custom, inner))
 
     def _call_number(self, entry: Json) -> int:
         number = entry.get("index")
@@ -256,6 +262,19 @@ def whole_number(value: object) -> int | None:
     if isinstance(value, float) and value.is_integer() and 0 <= value < 10**9:
         return int(value)
     return None
+
+
+def _is_custom(entry: Json) -> bool:
+    """Whether a piece is of a custom call. Later pieces have no type, and are told by their member."""
+    kind = entry.get("type")
+    return kind == "custom" or (
+        kind != "function" and isinstance(entry.get("custom"), dict) and not entry.get("function")
+    )
+
+
+def _others(members: Json, known: frozenset[str]) -> Json:
+    """The members that OpenAI's object does not have."""
+    return {} if known.issuperset(members) else scrub_object({k: v for k, v in members.items() if k not in known})
 
 
 def _is_unknown(key: str, value: object) -> bool:

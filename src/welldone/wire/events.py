@@ -52,15 +52,21 @@ class ToolCall(msgspec.Struct, frozen=True):
     name: str
     more: Json = {}
     """Members of the call that OpenAI's does not have, such as a signature to be sent back."""
+    is_custom: bool = False
+    """Whether it calls a custom tool: its input is free text, and not JSON."""
+    inner: Json = {}
+    """Unknown members of the object that has the name: `function` or `custom`."""
 
 
 class ToolArguments(msgspec.Struct, frozen=True):
-    """More of a call's arguments, as JSON text. Empty only where `more` is not."""
+    """More of a call's arguments, as JSON text, or of a custom call's input. Empty only where it has other members."""
 
     index: int
     call: int
     text: str
     more: Json = {}
+    is_custom: bool = False
+    inner: Json = {}
 
 
 class Logprobs(msgspec.Struct, frozen=True):

@@ -1,10 +1,16 @@
 """Texts that should be JSON, kept until they are whole and can be judged. They go out as they are all the same."""
 
 from welldone.wire.events import Event, Finish, Refusal, Text, ToolCall
-from welldone.wire.lenient import NOT_JSON, strict
+from welldone.wire.lenient import NOT_JSON, by_grammar
 
 LIMIT_BYTES = 4 * 1024 * 1024
 """Of all that one stream keeps at a time: a million tokens. A text that does not fit is not judged."""
+
+
+def is_json(text: str, *, is_object: bool = False) -> bool:
+    """Whether a text is JSON, and an object where it should be one."""
+    value = by_grammar(text.encode())
+    return isinstance(value, dict) if is_object else value is not NOT_JSON
 
 
 class Room:
@@ -32,13 +38,18 @@ class Kept:
         self._room.left_bytes -= len(data)
         self._text += data
 
+    def take(self) -> str | None:
+        """The text, which is not kept any more; None where it did not fit, or was taken."""
+        if self._text is None:
+            return None
+        text = self._text.decode()
+        self._drop(self._text)
+        return text
+
     def is_broken(self, *, is_object: bool) -> bool:
         """Whether it is no JSON, or no object where it should be one. Asked once: then it is not kept any more."""
-        if self._text is None:
-            return False
-        value = strict(bytes(self._text))
-        self._drop(self._text)
-        return value is NOT_JSON or (is_object and not isinstance(value, dict))
+        text = self.take()
+        return text is not None and not is_json(text, is_object=is_object)
 
     def _drop(self, text: bytearray) -> None:
         self._room.left_bytes += len(text)

@@ -10,6 +10,7 @@ import msgspec
 
 from welldone.wire import faults
 from welldone.wire.events import Json
+from welldone.wire.unicode import scrub_object
 
 _WORDS = {"None": "null", "True": "true", "False": "false"}
 # A string that never closes is taken to the end: else each quote in it would be tried anew.
@@ -33,6 +34,12 @@ _strict = msgspec.json.Decoder().decode
 _scan = json.JSONDecoder(strict=False).raw_decode
 
 
+_ESCAPE = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\."
+)
+"""One escape of a JSON string. The group is half of a surrogate pair without its other half."""
+
+
 class NotJson:
     """The text is no JSON, however kindly it is read."""
 
@@ -46,6 +53,32 @@ def strict(data: bytes) -> object:
         return _strict(data)
     except _NOT_JSON:
         return NOT_JSON
+
+
+def by_grammar(data: bytes) -> object:
+    """The value of JSON, or NOT_JSON, with numbers beyond every range and halves of surrogate pairs allowed.
+
+    RFC 8259 allows both; strict decoders refuse them. Numbers are given as their text.
+    """
+    value = strict(data)
+    if value is not NOT_JSON:
+        return value
+    try:
+        return json.loads(data.decode(), parse_int=str, parse_float=str, parse_constant=_no_constant)
+    except _NOT_JSON:
+        return NOT_JSON
+
+
+def object_text(text: str) -> msgspec.Raw | None:
+    """The JSON object that a text is, on one line, with its numbers as they were written; None where it is none.
+
+    Of a text that is nearly JSON, the first object that can be read in it. Half of a surrogate pair becomes U+FFFD.
+    """
+    data = text.encode()
+    if isinstance(by_grammar(data), dict):
+        return msgspec.Raw(msgspec.json.format(_ESCAPE.sub(_whole_character, data), indent=-1))
+    read = [value for value in lenient(data) if isinstance(value, dict)]
+    return msgspec.Raw(msgspec.json.encode(scrub_object(read[0]))) if read else None
 
 
 def lenient(data: bytes) -> list[object]:
@@ -108,6 +141,14 @@ def _values(text: str) -> list[object]:
         while place < len(text) and text[place] in " \t\r\n,":
             place += 1
     return values
+
+
+def _no_constant(name: str) -> object:
+    raise ValueError(name)
+
+
+def _whole_character(found: re.Match[bytes]) -> bytes:
+    return found[0] if found[1] is None else rb"\ufffd"
 
 
 def _undo_bytes_repr(text: str) -> str:

@@ -32,7 +32,6 @@ class Mender:
         fallback: Head,
         asked: Asked,
         mint: Callable[[], str],
-        ids: set[str] | None = None,
         forced: Forced | None = None,
         is_stream: bool = True,
         limit_bytes: int = sse.LIMIT_BYTES,
@@ -41,7 +40,7 @@ class Mender:
         self._endpoint = endpoint
         self._asked = asked
         self._reader = Reader(endpoint, fallback=fallback, asked=asked, notes=self.notes, limit_bytes=limit_bytes)
-        self._repair = Repair(endpoint, asked=asked, notes=self.notes, mint=mint, ids=ids, is_stream=is_stream)
+        self._repair = Repair(endpoint, asked=asked, notes=self.notes, mint=mint, is_stream=is_stream)
         self._calls = None if forced is None else ForcedCalls(forced, mint)
         self._stops = Stops(asked.stops) if asked.stops else None
         self._early: list[Event] | None = []  # fields that came before there was an envelope
@@ -56,6 +55,16 @@ class Mender:
     def is_done(self) -> bool:
         """Whether the server said `[DONE]`, or failed: nothing that matters can follow."""
         return self._reader.is_done or self.failure is not None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether each choice has finished, though the server has not said `[DONE]`."""
+        return self._repair.is_complete
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether usage came as it should, behind all else."""
+        return self._reader.has_usage_chunk
 
     @property
     def is_stopped(self) -> bool:

@@ -77,7 +77,6 @@ class Merge:
         self._asked = asked
         self._model = model
         mint = minter(fallback.id)
-        ids: set[str] = set()  # of the tool calls of all parts: each has one of its own
         one = asked if self._is_single else msgspec.structs.replace(asked, choices=1)
         self._menders = [
             Mender(
@@ -85,7 +84,6 @@ class Merge:
                 fallback=fallback,
                 asked=one,
                 mint=mint,
-                ids=ids,
                 forced=forced,
                 is_stream=is_stream,
                 limit_bytes=limit_bytes,
@@ -114,6 +112,14 @@ class Merge:
     def is_part_done(self, part: int) -> bool:
         """Whether the server said `[DONE]` on a part, or failed there."""
         return self._menders[part].is_done
+
+    def is_complete(self, part: int) -> bool:
+        """Whether each choice of a part has finished, though the server has not said `[DONE]`."""
+        return self._menders[part].is_complete
+
+    def is_counted(self, part: int) -> bool:
+        """Whether the usage of a part came behind all else."""
+        return self._menders[part].is_counted
 
     def is_stopped(self, part: int) -> bool:
         """Whether a stop string has come in a part: the server would go on, and need not."""
@@ -215,8 +221,6 @@ class Merge:
                     # It rides on a chunk, and those of the other choices may all have been sent.
                     self._begin(part, out)
                     out.append(_of(event, part))
-                case _ if event.index != 0:
-                    pass  # a part is asked for one choice, and no more of them fit in
                 case Opening():
                     self._begin(part, out)
                 case _:
@@ -269,7 +273,7 @@ class Answered(ABC):
         self.merge = Merge(
             endpoint,
             fallback=fallback,
-            asked=self._asked,
+            asked=self.dialect.limited(self._asked, is_stream=self.IS_STREAM),
             parts=parts,
             forced=forced,
             model=model,
@@ -340,6 +344,14 @@ class Answered(ABC):
     def has_content(self) -> bool:
         """Whether what was fed last had something of the answer in it, and not only a role or a sign of life."""
         return self.merge.has_content
+
+    def is_part_complete(self, part: int) -> bool:
+        """Whether each choice of a part has finished, though the server has not said `[DONE]`."""
+        return self.merge.is_complete(part)
+
+    def is_part_counted(self, part: int) -> bool:
+        """Whether the usage of a part came behind all else."""
+        return self.merge.is_counted(part)
 
     def is_stopped(self, part: int) -> bool:
         """Whether a stop string has come in a part: the server would go on, and need not."""

@@ -139,6 +139,19 @@ class Native(ABC):
         """Whether its end has come."""
         return self.is_done
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether the answer is whole, though the event that ends it has not come."""
+        return False
+
+    def is_part_complete(self, part: int) -> bool:
+        """Whether the answer is whole, though the event that ends it has not come."""
+        return self.is_complete
+
+    def is_part_counted(self, part: int) -> bool:
+        """Whether usage came: it comes with the end, or just before it."""
+        return self.usage is not None
+
     def is_stopped(self, part: int) -> bool:
         """Stop strings are the server's business."""
         return False

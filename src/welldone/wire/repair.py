@@ -10,7 +10,7 @@ from typing import assert_never
 import msgspec
 
 from welldone.wire import faults
-from welldone.wire.asked import Asked
+from welldone.wire.asked import CUT_SHORT, Asked
 from welldone.wire.calls import Calls, Held
 from welldone.wire.events import (
     ChoiceEvent,
@@ -31,7 +31,7 @@ from welldone.wire.events import (
     Usage,
 )
 from welldone.wire.extras import DeltaFields
-from welldone.wire.failures import cut_off
+from welldone.wire.failures import cut_off, garbage
 from welldone.wire.head import Endpoint
 from welldone.wire.kept import JsonAnswers
 from welldone.wire.logprobs import fewer
@@ -99,7 +99,7 @@ class _Choice:
 class Repair:
     """A legal sequence of events out of any.
 
-    `mint` makes ids for tool calls that have none; `ids` has those of the whole reply, where this is a part of it.
+    `mint` makes ids for tool calls that have none.
     """
 
     def __init__(
@@ -109,7 +109,6 @@ class Repair:
         asked: Asked,
         notes: Notes,
         mint: Callable[[], str],
-        ids: set[str] | None = None,
         is_stream: bool = True,
     ) -> None:
         self.usage: Usage | None = None
@@ -130,9 +129,10 @@ class Repair:
         self._notes = notes
         self._mint = mint
         self._choices: dict[int, _Choice] = {}
-        self._ids: set[str] = set() if ids is None else ids  # of all tool calls
         self._held = Held()
-        self._only: int | None = None  # the index that a server gives to the one choice, if not 0
+        self._indices: dict[int, int] = {}  # the indices that a server gives to choices, and ours
+        self._is_renumbered = False  # ours are others
+        self._finished = 0  # choices that have said why they finished
         self._comments = 0  # since something went out as a chunk
         self._noops = 0  # chunks since something was said
 
@@ -141,10 +141,15 @@ class Repair:
         """How many choices should have been JSON, and are not."""
         return 0 if self._json is None else self._json.broken
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether each choice that was requested has said why it finished."""
+        return self.failure is None and self._finished >= max(len(self._choices), self._asked.choices or 1)
+
     def is_flowing(self, index: int) -> bool:
         """Whether text of this choice would pass as it is, and change nothing."""
         choice = self._choices.get(index)
-        is_watched = self.failure is not None or self._json is not None or self._only is not None
+        is_watched = self.failure is not None or self._json is not None or self._is_renumbered
         return choice is not None and choice.is_plain and not is_watched
 
     def passed(self) -> None:
@@ -159,7 +164,7 @@ class Repair:
                 break
             if type(event) is Text:
                 choice = self._choices.get(event.index)
-                if choice is not None and choice.is_plain and self._only is None:
+                if choice is not None and choice.is_plain and not self._is_renumbered:
                     # The common case: text in the middle of an answer.
                     self._comments = self._noops = 0
                     out.append(event)
@@ -192,8 +197,9 @@ class Repair:
         self._flush([choice for choice in choices if choice.reason is None or choice.calls.has_nameless], out)
         for choice in choices:
             choice.settle(out)
-            choice.calls.close(out)
+            choice.calls.close(out, is_cut=choice.reason in CUT_SHORT or (choice.reason is None and not is_done))
             failures += self._finish(choice, out, is_done=is_done)
+        failures += self._missing(choices)
         if failures:
             self._fail(failures[0], out)
         else:
@@ -209,7 +215,7 @@ class Repair:
             case Failure():
                 self._break_off(event if self.reword is None else self.reword(event), out)
             case Extra(place=Place.CHUNK):
-                index = self._index(event.index) if event.alone else event.index
+                index = (self._index(event.index) or 0) if event.alone else event.index
                 if event.alone and not self._state(index).is_open:
                     self._open(self._state(index), out)
                 out.append(msgspec.structs.replace(event, index=index))
@@ -222,7 +228,7 @@ class Repair:
         self._flush(choices, out)
         for choice in choices:
             choice.settle(out)
-            choice.calls.close(out, is_cut=choice.reason is None)
+            choice.calls.close(out, is_cut=choice.reason is None or choice.reason in CUT_SHORT)
             if choice.reason is not None:
                 self._finish(choice, out, is_done=True)
         self._fail(failure, out)
@@ -232,7 +238,10 @@ class Repair:
         out += [Extra(choice.index, Place.CHOICE, {}, alone=True) for choice in choices]
 
     def _choice_event(self, event: ChoiceEvent, out: list[Event]) -> None:
-        choice = self._state(self._index(event.index))
+        index = self._index(event.index)
+        if index is None:
+            return
+        choice = self._state(index)
         if isinstance(event, Extra) and not event.alone:
             self._say(choice, event, out)
             return
@@ -289,17 +298,31 @@ class Repair:
     def _state(self, index: int) -> _Choice:
         choice = self._choices.get(index)
         if choice is None:
-            calls = Calls(index, self._notes, self._mint, self._ids, self._held, is_legacy=self._asked.functions)
+            calls = Calls(index, self._notes, self._mint, self._held, is_legacy=self._asked.functions)
             choice = self._choices[index] = _Choice(index, calls, self._notes)
         return choice
 
-    def _index(self, index: int) -> int:
-        """The index of a choice; where only one was asked for, it is 0 whatever the server calls it."""
-        if self._asked.choices == 1 and index != 0 and (index == self._only or not self._choices):
+    def _index(self, index: int) -> int | None:
+        """The index of a choice. Where one was requested, the first that comes is 0, whatever the server calls it;
+        None for a choice beyond those that were requested: clients that read one would mix it into theirs."""
+        known = self._indices.get(index)
+        if known == index:
+            return index
+        wanted = self._asked.choices
+        if known is None and (wanted is None or len(self._indices) < wanted):
+            known = self._indices[index] = 0 if wanted == 1 else index
+            self._is_renumbered |= known != index
+        if known != index:
             self._notes.note(faults.n.INDEX_INT if self._is_chat else faults.cmpl.INDEX, index)
-            self._only = index
-            return 0
-        return index
+        return known
+
+    def _missing(self, choices: list[_Choice]) -> list[Failure]:
+        """A failure where fewer choices came than were requested."""
+        wanted = self._asked.choices or 0
+        if len(choices) >= wanted:
+            return []
+        self._notes.note(faults.n.REFUSE_IF_UNSUPPORTED, len(choices))
+        return [cut_off(f"the server sent {len(choices)} of {wanted} requested choices")]
 
     def _open(self, choice: _Choice, out: list[Event]) -> None:
         """Open a choice, and before it those with a lower index: clients keep choices in a list."""
@@ -316,6 +339,7 @@ class Repair:
         choice.is_plain = False
         if choice.reason is None:
             choice.reason = reason
+            self._finished += 1
             return
         self._notes.note(faults.fin.EXACTLY_ONCE, reason)
         if reason == "tool_calls":
@@ -339,9 +363,11 @@ class Repair:
         elif reason == "stop" and is_called and is_whole and not self._asked.named_tool:
             self._notes.note(faults.fin.TOOL_CALLS)
             reason = "tool_calls"
-        if choice.calls.broken and reason != "length":
+        if choice.calls.broken and reason not in CUT_SHORT:
             self.broken_arguments += choice.calls.broken
             self._notes.note(faults.tool.ARGS_JSON_OBJECT)
+            if choice.calls.unreadable and self._asked.object_calls:
+                return [garbage("a tool call whose arguments are not a JSON object")]
         out.append(Finish(choice.index, reason, choice.stop if reason == "stop" else None))
         return []
 

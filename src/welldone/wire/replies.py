@@ -8,6 +8,9 @@ from welldone.wire.lenient import first
 from welldone.wire.notes import Notes
 from welldone.wire.reasons import REASONS
 
+_ARGUMENTS = {"function": "arguments", "custom": "input"}
+"""The types of a call, and the member that has its arguments."""
+
 
 def read_reply(body: bytes, endpoint: Endpoint, notes: Notes) -> Json | Failure:
     """The chunk that says what the reply does; a failure where it is an error, or no answer at all."""
@@ -86,12 +89,12 @@ def _note_message(message: Json, notes: Notes) -> None:
 
 
 def _is_right_call(call: object) -> bool:
-    if not isinstance(call, dict) or "index" in call or call.get("type") != "function":
+    if not isinstance(call, dict) or "index" in call or call.get("type") not in _ARGUMENTS:
         return False
-    function = call.get("function")
+    function = call.get(call["type"])
     return (
         isinstance(call.get("id"), str)
         and isinstance(function, dict)
         and isinstance(function.get("name"), str)
-        and isinstance(function.get("arguments"), str)
+        and isinstance(function.get(_ARGUMENTS[call["type"]]), str)
     )

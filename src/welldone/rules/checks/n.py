@@ -1,8 +1,9 @@
 """Checks of several choices in one reply."""
 
 from collections.abc import Iterator
+from typing import Any
 
-from welldone.rules.choices import is_int
+from welldone.rules.choices import as_list, is_int
 from welldone.rules.heard import Heard
 from welldone.rules.rule import Place, Rule
 from welldone.wire.faults import n as faults
@@ -14,10 +15,21 @@ def is_index(value: object) -> bool:
 
 
 def index_missing(heard: Heard) -> Iterator[Place]:
-    """The choices without an integer index."""
+    """The choices without an integer index, and those that were not requested."""
     for part in heard.parts:
         if not is_index(part.choice.get("index")):
             yield Place(part, part.choice, '"index":0')
+    if heard.trace.request is not None:
+        wanted = _requested(heard.trace.request)
+        for choice in heard.choices[wanted:]:
+            yield Place(choice.parts[0], choice.parts[0].choice, f"no more than {wanted} choices, as requested")
+
+
+def _requested(request: dict[str, Any]) -> int:
+    """How many choices a request asks for. A list of numbers is one prompt, of token ids."""
+    n, prompts = request.get("n"), as_list(request.get("prompt"))
+    count = len(prompts) if prompts and isinstance(prompts[0], str | list) else 1
+    return count * n if is_int(n) and n > 0 else count
 
 
 def _first_order(heard: Heard) -> Iterator[Place]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from welldone.rules.checks import cmpl, fin
 from welldone.rules.checks.use import has_counts
-from welldone.rules.choices import as_list, as_object
+from welldone.rules.choices import ARGUMENTS, as_list, as_object, call_kind
 from welldone.rules.heard import Form, Heard
 from welldone.rules.rule import Place, Rule
 from welldone.wire.faults import ns as faults
@@ -77,11 +77,12 @@ def _tool_calls(heard: Heard) -> Iterator[Place]:
 
 
 def _is_call(call: dict[str, Any]) -> bool:
-    function = as_object(call.get("function"))
+    kind = call_kind(call)
+    function = as_object(call.get(kind))
     texts = (call.get("id"), function.get("name"))
     is_named = all(isinstance(text, str) and text for text in texts)
-    is_function = call.get("type") == "function" and isinstance(function.get("arguments"), str)
-    return is_named and is_function and "index" not in call
+    is_typed = call.get("type") == kind and isinstance(function.get(ARGUMENTS[kind]), str)
+    return is_named and is_typed and "index" not in call
 
 
 def _error_status(heard: Heard) -> Iterator[Place]:

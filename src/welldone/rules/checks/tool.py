@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from welldone.rules.choices import Call, Choice, Piece, as_text, is_int, is_json
+from welldone.rules.choices import ARGUMENTS, Call, Choice, Piece, as_text, is_int, is_json
 from welldone.rules.heard import Heard
 from welldone.rules.rule import Place, Rule
 from welldone.wire.faults import Severity
@@ -70,28 +70,28 @@ def _id_once(heard: Heard) -> Iterator[Place]:
 
 
 def _id_stable(heard: Heard) -> Iterator[Place]:
-    seen: set[str] = set()
+    seen: set[tuple[int, str]] = set()  # each choice is a message of its own
     for piece in _pieces(heard):
-        if piece.is_first and piece.id in seen:
+        name = piece.part.key, piece.id
+        if piece.is_first and name in seen:
             yield Place(piece.part, piece.entry, "an id of its own for each call")
         elif not piece.is_first and piece.id and piece.known_id not in ("", piece.id):
             yield Place(piece.part, piece.entry, f'"id":"{piece.known_id[:80]}", or none')
         if piece.is_first and piece.id:
-            seen.add(piece.id)
+            seen.add(name)
 
 
 def _type_first(heard: Heard) -> Iterator[Place]:
     for piece in _first_pieces(heard):
-        if piece.entry.get("type") != "function":
-            yield Place(piece.part, piece.entry, '"type":"function" on the first delta of the call')
+        if piece.entry.get("type") not in ARGUMENTS:
+            yield Place(piece.part, piece.entry, f'"type":"{piece.kind}" on the first delta of the call')
 
 
 def _name_whole(heard: Heard) -> Iterator[Place]:
     for piece in _pieces(heard):
-        if piece.is_first and not piece.name and "function" in piece.entry:
-            yield Place(
-                piece.part, piece.entry, '"function":{"name":"<the whole name>"} on the first delta of the call'
-            )
+        if piece.is_first and not piece.name and piece.kind in piece.entry:
+            wanted = f'"{piece.kind}":{{"name":"<the whole name>"}} on the first delta of the call'
+            yield Place(piece.part, piece.entry, wanted)
         elif not piece.is_first and piece.name and _first_name(piece.call) not in ("", piece.name):
             yield Place(piece.part, piece.entry, "the whole name on the first delta of the call")
 
@@ -118,15 +118,16 @@ def _later_fields(heard: Heard) -> Iterator[Place]:
 
 def _args_string(heard: Heard) -> Iterator[Place]:
     for piece in _pieces(heard):
-        if not isinstance(piece.function.get("arguments", ""), str):
-            yield Place(piece.part, {"arguments": piece.function["arguments"]}, '"arguments":"<JSON as text>"')
+        if not isinstance(piece.arguments, str):
+            member = ARGUMENTS[piece.kind]
+            yield Place(piece.part, {member: piece.arguments}, f'"{member}":"<text>"')
 
 
 def _ended_calls(heard: Heard) -> Iterator[Call]:
-    """The calls of choices that were not cut short."""
+    """The calls of functions, of choices that were not cut short. The input of custom tools need not be JSON."""
     for choice in heard.choices:
         if choice.finish and choice.finish.finish not in CUT_SHORT:
-            yield from choice.calls
+            yield from (call for call in choice.calls if not call.is_custom)
 
 
 def _args_json_object(heard: Heard) -> Iterator[Place]:
@@ -148,10 +149,10 @@ def _args_first_empty(heard: Heard) -> Iterator[Place]:
 
 def _late_arguments(call: Call) -> Piece | None:
     """The piece that begins anew after arguments that began with a whole {}."""
-    pieces = [piece for piece in call.pieces if as_text(piece.function.get("arguments")).strip()]
-    if len(pieces) < 2 or pieces[0].function["arguments"] != "{}":
+    pieces = [piece for piece in call.pieces if as_text(piece.arguments).strip()]
+    if call.is_custom or len(pieces) < 2 or pieces[0].arguments != "{}":
         return None
-    return pieces[1] if pieces[1].function["arguments"].lstrip().startswith("{") else None
+    return pieces[1] if as_text(pieces[1].arguments).lstrip().startswith("{") else None
 
 
 def _args_no_arg_call(heard: Heard) -> Iterator[Place]:
@@ -162,8 +163,8 @@ def _args_no_arg_call(heard: Heard) -> Iterator[Place]:
 
 def _function_present(heard: Heard) -> Iterator[Place]:
     for piece in _pieces(heard):
-        if not isinstance(piece.entry.get("function"), dict):
-            yield Place(piece.part, piece.entry, '"function":{"arguments":"..."}')
+        if not isinstance(piece.entry.get(piece.kind), dict):
+            yield Place(piece.part, piece.entry, f'"{piece.kind}":{{"{ARGUMENTS[piece.kind]}":"..."}}')
 
 
 def _one_at_a_time(heard: Heard) -> Iterator[Place]:

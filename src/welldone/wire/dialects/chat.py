@@ -7,7 +7,7 @@ import msgspec
 from welldone.wire import automaton
 from welldone.wire.asked import Asked
 from welldone.wire.automaton import ChoiceTable
-from welldone.wire.collect import Answer, Reply
+from welldone.wire.collect import Answer, Call, Reply
 from welldone.wire.counts import usage_object
 from welldone.wire.dialects.dialect import Counted, Dialect
 from welldone.wire.dialects.stream import Spoken, StreamWriter, error_end, escape
@@ -16,6 +16,8 @@ from welldone.wire.head import WHOLE_OBJECT, Endpoint, Head
 
 REASONING = ("reasoning_content",)
 """The field that most clients read reasoning from."""
+_MEMBERS = {False: ("function", "arguments"), True: ("custom", "input")}
+"""The type of a call, which is also the name of its object, and the member of that object that has the arguments."""
 
 
 class ChatWriter(StreamWriter):
@@ -58,9 +60,10 @@ class ChatWriter(StreamWriter):
             case ToolArguments(text=text) if self._functions:
                 return {"function_call": {"arguments": text}}
             case ToolCall():
-                return {"tool_calls": [{"index": event.call, **call_object(event.id, event.name, "", event.more)}]}
+                return {"tool_calls": [{"index": event.call, **call_object(event)}]}
             case ToolArguments():
-                return {"tool_calls": [{"index": event.call, "function": {"arguments": event.text}, **event.more}]}
+                kind, member = _MEMBERS[event.is_custom]
+                return {"tool_calls": [{"index": event.call, kind: {member: event.text, **event.inner}, **event.more}]}
             case _:
                 assert_never(event)
 
@@ -130,9 +133,11 @@ def finish_reason(reason: str, *, functions: bool) -> str:
     return "function_call" if functions and reason == "tool_calls" else reason
 
 
-def call_object(id: str, name: str, arguments: str, more: Json) -> Json:
-    """A tool call as OpenAI writes it."""
-    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}, **more}
+def call_object(call: ToolCall | Call) -> Json:
+    """A tool call as OpenAI writes it; one that has just begun has no arguments yet."""
+    kind, member = _MEMBERS[call.is_custom]
+    arguments = call.arguments if isinstance(call, Call) else ""
+    return {"id": call.id, "type": kind, kind: {"name": call.name, member: arguments, **call.inner}, **call.more}
 
 
 def _message(answer: Answer, *, functions: bool, reasoning: tuple[str, ...]) -> Json:
@@ -147,5 +152,5 @@ def _message(answer: Answer, *, functions: bool, reasoning: tuple[str, ...]) -> 
     if answer.calls and functions:
         message["function_call"] = {"name": answer.calls[0].name, "arguments": answer.calls[0].arguments}
     elif answer.calls:
-        message["tool_calls"] = [call_object(call.id, call.name, call.arguments, call.more) for call in answer.calls]
+        message["tool_calls"] = list(map(call_object, answer.calls))
     return message

@@ -7,6 +7,7 @@ from typing import ClassVar, Protocol, TypeAlias
 import msgspec
 
 from welldone.wire import sse
+from welldone.wire.asked import Asked
 from welldone.wire.collect import Reply
 from welldone.wire.events import Event, Failure, Json, Usage
 from welldone.wire.head import Head
@@ -51,6 +52,10 @@ class Dialect(ABC):
         """The envelope that goes out, by what the server said of itself and what we would say."""
         return heard or ours
 
+    def limited(self, asked: Asked, *, is_stream: bool) -> Asked:
+        """The facts of the request, with what this dialect has no room for."""
+        return asked
+
     @abstractmethod
     def writer(self, head: Head, counted: Counted) -> Writer:
         """The writer of a stream."""
@@ -70,3 +75,7 @@ class Translated(Dialect):
     def head(self, heard: Head | None, ours: Head) -> Head:
         """Our own envelope, with the model that answered."""
         return ours if heard is None else msgspec.structs.replace(ours, model=heard.model)
+
+    def limited(self, asked: Asked, *, is_stream: bool) -> Asked:
+        """There is room for one choice."""
+        return msgspec.structs.replace(asked, choices=1)

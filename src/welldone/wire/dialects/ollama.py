@@ -4,12 +4,13 @@ from typing import ClassVar
 
 import msgspec
 
+from welldone.wire.asked import CUT_SHORT, Asked
 from welldone.wire.automaton import CHAT, Automaton, Stage
-from welldone.wire.collect import Reply
+from welldone.wire.collect import Call, Reply
+from welldone.wire.dialects.arguments import as_object
 from welldone.wire.dialects.dialect import Counted, Translated
 from welldone.wire.events import Event, Failure, Finish, Json, Reasoning, Refusal, Text, ToolArguments, ToolCall, Usage
 from welldone.wire.head import Head
-from welldone.wire.lenient import strict
 
 _NDJSON = "application/x-ndjson"
 _encode = msgspec.json.Encoder().encode
@@ -33,9 +34,17 @@ class Ollama(Translated):
     def whole(self, head: Head, reply: Reply) -> bytes:
         """The reply to a request that did not ask for a stream."""
         answer = reply.answers[0]
-        calls = [_call(call.name, call.arguments) for call in answer.calls]
+        is_cut = answer.reason in CUT_SHORT
+        calls = []
+        for call in answer.calls:
+            is_last = call is answer.calls[-1]
+            calls += _calls(call, call.arguments, is_cut=is_cut and (is_last or not call.is_custom))
         said = self.said(answer.text + answer.refusal, answer.reasoning, calls)
         return _encode(self.line(head, said) | self.end(answer.reason, reply.usage))
+
+    def limited(self, asked: Asked, *, is_stream: bool) -> Asked:
+        """Calls have objects, in a stream too."""
+        return msgspec.structs.replace(super().limited(asked, is_stream=is_stream), object_calls=True)
 
     def last_words(self, failure: Failure) -> bytes:
         """An error is a line of its own."""
@@ -82,14 +91,15 @@ class OllamaWriter:
             case Reasoning(text=text):
                 return self._line(self._dialect.said("", text))
             case ToolCall():
-                said = self._end_call()
+                # A function without any arguments was cut: others have got a `{}` by now.
+                said = self._end_call(is_cut=self._call is not None and not self._call.is_custom)
                 self._call = event
                 return said
             case ToolArguments(text=text):
                 self._arguments.append(text)
             case Finish(reason=reason):
                 self._reason = reason
-                return self._end_call()
+                return self._end_call(is_cut=reason in CUT_SHORT)
             case Usage():
                 self._usage = event
             case Failure():
@@ -114,15 +124,14 @@ class OllamaWriter:
     def _line(self, said: Json) -> bytes:
         return _encode(self._dialect.line(self._head, said)) + b"\n"
 
-    def _end_call(self) -> bytes:
+    def _end_call(self, *, is_cut: bool) -> bytes:
         call, pieces = self._call, self._arguments
         self._call, self._arguments = None, []
-        if call is None:
-            return b""
-        return self._line(self._dialect.said("", "", [_call(call.name, "".join(pieces))]))
+        calls = [] if call is None else _calls(call, "".join(pieces), is_cut=is_cut)
+        return self._line(self._dialect.said("", "", calls)) if calls else b""
 
 
-def _call(name: str, arguments: str) -> Json:
-    """A call as Ollama writes it: its arguments are an object."""
-    value = strict(arguments.encode())
-    return {"function": {"name": name, "arguments": value if isinstance(value, dict) else {}}}
+def _calls(call: ToolCall | Call, text: str, *, is_cut: bool) -> list[Json]:
+    """A call as Ollama writes it: its arguments are an object. None where they are incomplete."""
+    arguments = as_object(text, is_custom=call.is_custom, is_cut=is_cut)
+    return [] if arguments is None else [{"function": {"name": call.name, "arguments": arguments}}]

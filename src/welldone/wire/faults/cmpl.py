@@ -40,10 +40,10 @@ INDEX = Fault(
     id="cmpl-index",
     severity=Severity.BREAKS,
     endpoints=("completions",),
-    rule="choices[].index is an integer.",
+    rule="choices[].index is an integer, and there are no more choices than were requested.",
     hurts=("AI SDK openai-compatible, AI SDK openai: reject every chunk",),
     mend=Mend.LOSSLESS,
-    how="write 0",
+    how="write 0; drop choices beyond those requested",
 )
 FINISH = Fault(
     id="cmpl-finish",

@@ -6,15 +6,16 @@ INDEX_INT = Fault(
     id="n-index-int",
     severity=Severity.BREAKS,
     endpoints=("chat",),
-    rule="Every choice has an integer index.",
+    rule="Every choice has an integer index, and there are no more choices than were requested.",
     hurts=(
         "openai-python .stream(): TypeError, a list index must be an integer",
         "openai-node .stream(): ends without a message when the index is missing",
         "AI SDK openai: rejects the chunk",
         "Zed: reads u32 and fails to read the chunk",
+        "clients that read choices[0] of each chunk: mix the texts of two choices where one was requested",
     ),
     mend=Mend.LOSSLESS,
-    how="write 0 when there is one choice; turn a string into a number",
+    how="write 0 when there is one choice; turn a string into a number; drop choices beyond those requested",
 )
 FIRST_ORDER = Fault(
     id="n-first-order",
@@ -51,9 +52,9 @@ REFUSE_IF_UNSUPPORTED = Fault(
     id="n-refuse-if-unsupported",
     severity=Severity.STYLE,
     endpoints=("chat", "completions"),
-    rule="A server that cannot give several choices answers 400 rather than giving one.",
+    rule="A server that cannot give several choices answers 400 rather than giving fewer.",
     hurts=(),
     mend=Mend.PARTIAL,
-    how="ask once for each choice, unless the upstream is known to make several",
+    how="ask once for each choice, unless the upstream is known to make several; too few are an error",
     by=Hearing.PROBE,
 )

@@ -82,7 +82,7 @@ ID_STABLE = Fault(
     id="tool-id-stable",
     severity=Severity.BREAKS,
     endpoints=("chat",),
-    rule="If repeated the id never changes, and ids are unique in the reply.",
+    rule="If repeated the id never changes, and ids are unique within a choice.",
     hurts=(
         "openai-python .stream(): joins all the ids into one",
         "LangChain: splits the call into invalid_tool_calls",
@@ -95,16 +95,16 @@ TYPE_FIRST = Fault(
     id="tool-type-first",
     severity=Severity.BREAKS,
     endpoints=("chat",),
-    rule="The first delta has type: function.",
+    rule="The first delta has type: function, or custom.",
     hurts=("openai-node .stream(): throws 'tool call snapshot missing `type`'",),
     mend=Mend.LOSSLESS,
-    how="insert type: function",
+    how="insert the type by the object that the entry has",
 )
 NAME_WHOLE = Fault(
     id="tool-name-whole",
     severity=Severity.BREAKS,
     endpoints=("chat",),
-    rule="function.name comes complete in the first delta.",
+    rule="The name of the function or custom tool comes complete in the first delta.",
     hurts=(
         "AI SDK openai: throws when the first delta has no name; a split name makes two calls",
         "AI SDK openai-compatible: makes two calls of a split name",
@@ -140,7 +140,7 @@ ARGS_STRING = Fault(
     id="tool-args-string",
     severity=Severity.BREAKS,
     endpoints=("chat",),
-    rule="function.arguments is a string piece, never an object.",
+    rule="function.arguments (custom.input) is a string piece, never an object.",
     hurts=(
         "openai-node, openai-node .stream(): the arguments become '[object Object]'",
         "AI SDK openai-compatible, AI SDK openai: reject the chunk",
@@ -154,7 +154,7 @@ ARGS_JSON_OBJECT = Fault(
     id="tool-args-json-object",
     severity=Severity.BREAKS,
     endpoints=("chat",),
-    rule="The joined arguments are one valid JSON object.",
+    rule="The joined arguments of a function are one valid JSON object.",
     hurts=(
         "open-webui: JSON that is no object ended the whole chat",
         "LangChain: completes cut arguments in silence and hands over a call that looks whole",
@@ -191,7 +191,7 @@ FUNCTION_PRESENT = Fault(
     id="tool-function-present",
     severity=Severity.BREAKS,
     endpoints=("chat",),
-    rule="Each entry has a function object.",
+    rule="Each entry has a function object, or a custom object where it calls a custom tool.",
     hurts=(
         "openai-python .stream(): AssertionError",
         "LangChain: AttributeError, it reads the name from None",

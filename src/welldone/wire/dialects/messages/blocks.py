@@ -11,15 +11,13 @@ import msgspec
 from welldone.wire import faults
 from welldone.wire.calls import JsonEnd
 from welldone.wire.dialects.messages.scribe import PIECES, Scribe
-from welldone.wire.dialects.messages.shapes import CALLS, MEMBERS, deltas_of, emptied, shaped, typed
+from welldone.wire.dialects.messages.shapes import CALLS, EMPTY_AT_FIRST, MEMBERS, deltas_of, emptied, shaped, typed
 from welldone.wire.events import Failure, Json
 from welldone.wire.failures import garbage
-from welldone.wire.kept import Kept, Room
+from welldone.wire.kept import Kept, Room, is_json
 from welldone.wire.notes import Notes
 from welldone.wire.unicode import Joiner, scrub_object
 
-_EMPTY_AT_FIRST = CALLS - {"mcp_tool_use"}
-"""Those whose input all clients read in pieces; of the others some read only what the start tells."""
 _HELD_BYTES = 16 * 1024 * 1024  # of blocks that wait for another: as much as one frame may have
 _WAITING = 128  # blocks that wait: as many calls as OpenAI's clients allow
 _PIECE_BYTES = 256  # what a piece that waits costs in memory besides its text
@@ -39,8 +37,8 @@ class _Block:
     def __init__(self, index: int | None, start: Json, more: Json, room: Room) -> None:
         self.index = index  # as its server counts
         self.kind: str = start["type"]
-        is_emptied = self.kind in _EMPTY_AT_FIRST
-        self.given: Json = start["input"] if is_emptied else {}  # input that its start told
+        is_emptied = self.kind in EMPTY_AT_FIRST
+        self.given: Json | str = start["input"] if is_emptied else {}  # input that its start told
         self.start = {**start, "input": {}} if is_emptied else start
         self.more = more
         self.waiting: list[tuple[Json, Json]] = []
@@ -119,7 +117,7 @@ class Blocks:
             return self._add_all(twin, deltas)
         if number not in (self._count, self._count - self._told):
             self._notes.note(faults.msg.BLOCK_INDEX, index)
-        if deltas or (full["type"] in _EMPTY_AT_FIRST and full["input"]):
+        if deltas or (full["type"] in EMPTY_AT_FIRST and full["input"]):
             self._notes.note(faults.msg.BLOCK_START_EMPTY, block)
         if full["type"] in CALLS and not self._name(full):
             return b""
@@ -259,7 +257,8 @@ class Blocks:
             self._ended[block.index] = block.is_stopped
         last = block.rest()
         if block.given and not block.has_input:
-            last = msgspec.json.encode(block.given).decode()
+            last = block.given if isinstance(block.given, str) else msgspec.json.encode(block.given).decode()
+            self.broken += not is_json(last, is_object=True)
         self.broken += block.is_broken
         return (self._scribe.say(last) if last else b"") + self._scribe.close(more)
 

@@ -1,8 +1,9 @@
 """A scribe that sends nothing: it keeps the message that its events make, for a client that asked for no stream."""
 
-from welldone.wire.dialects.messages.objects import tool_input
 from welldone.wire.dialects.messages.scribe import PIECES, Scribe
 from welldone.wire.events import Json
+from welldone.wire.lenient import object_text, strict
+from welldone.wire.unicode import scrub_object
 
 
 class Keeper(Scribe):
@@ -11,6 +12,8 @@ class Keeper(Scribe):
     def __init__(self) -> None:
         super().__init__()
         self.message: Json = {}
+        self.dropped = 0
+        """How many calls have an input in which no object can be read."""
         self._content: list[Json] = []
         self._pieces: list[str] = []
 
@@ -54,9 +57,18 @@ class Keeper(Scribe):
         kind, self.block = self.block, None
         if kind in ("text", "thinking"):
             self._content[-1][kind] = text
-        elif text:
-            self._content[-1]["input"] = tool_input(text) or {}
+        elif text.strip():
+            self._end_call(text)
         return b""
+
+    def _end_call(self, text: str) -> None:
+        value = strict(text.encode())
+        given = scrub_object(value) if isinstance(value, dict) else object_text(text)
+        if given is None:
+            self._content.pop()
+            self.dropped += 1
+        else:
+            self._content[-1]["input"] = given
 
     def end(self, delta: Json, usage: Json, more: Json | None = None, last: Json | None = None) -> bytes:
         """Why the message stopped, and what was counted."""

@@ -31,6 +31,7 @@ _WHY = ("stop_reason", "stop_sequence")
 _SHAPE = ("id", "type", "role", *_WHY)
 _ENDS = frozenset({"end_turn", "stop_sequence", "tool_use"})  # of a message that was not cut short
 _TEXTS = dict(PIECES.values())
+_NO_OBJECT = "a tool call whose input is not a JSON object"
 
 
 class MessagesNative(Native):
@@ -80,6 +81,11 @@ class MessagesNative(Native):
     def is_done(self) -> bool:
         """Whether the message has ended, or failed."""
         return self._is_ended or self.failure is not None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it was said why the message stopped, and no block is open: only `message_stop` is missing."""
+        return self._reason() is not None and self._scribe.block is None and not self.is_done
 
     @property
     def has_started(self) -> bool:
@@ -254,6 +260,8 @@ class MessagesNative(Native):
         if kept.failure is not None:
             return self._fail(kept.failure)
         reason = self._mended(reason or ("tool_use" if kept.is_called else "end_turn"), kept)
+        if self._keeper.dropped and reason in _ENDS:
+            return self._fail(garbage(_NO_OBJECT))
         why = {"stop_reason": reason, "stop_sequence": _name(value.get("stop_sequence"))}
         self._keeper.end(why, self._counts())
         self._note_whole(value)
@@ -299,6 +307,8 @@ class MessagesNative(Native):
         if self._blocks.broken and reason in _ENDS:
             self.broken_arguments = self._blocks.broken
             self.notes.note(faults.msg.TOOL_INPUT_JSON)
+        if self._keeper.dropped and reason in _ENDS:
+            return out + self._fail(garbage(_NO_OBJECT))
         self._is_ended = True
         stop = _name(self._delta.get("stop_sequence"))
         if reason == "stop_sequence" and stop is None:

@@ -2,11 +2,11 @@
 
 import msgspec
 
-from welldone.wire.collect import Answer, Call
+from welldone.wire.asked import CUT_SHORT
+from welldone.wire.collect import Answer
+from welldone.wire.dialects.arguments import as_object
 from welldone.wire.events import Failure, Json
 from welldone.wire.head import Head
-from welldone.wire.lenient import lenient
-from welldone.wire.unicode import scrub_object
 
 VERSION_HEADER, VERSION = "anthropic-version", "2023-06-01"
 """The header by which Anthropic's clients are known, and the version that one means who names none: there has been no
@@ -97,7 +97,7 @@ def thinking_block(text: str = "", signature: str = "") -> Json:
     return {"type": "thinking", "thinking": text, "signature": signature}
 
 
-def tool_block(id: str, name: str, input: Json, more: Json) -> Json:
+def tool_block(id: str, name: str, input: Json | msgspec.Raw, more: Json) -> Json:
     """A call of a tool."""
     return {**more, "type": "tool_use", "id": id, "name": name, "input": input}
 
@@ -106,7 +106,13 @@ def content_of(answer: Answer) -> list[Json]:
     """The blocks of a whole answer, in the order in which they would have streamed."""
     blocks = [thinking_block(answer.reasoning)] if answer.reasoning else []
     blocks += [text_block(text) for text in (answer.text, answer.refusal) if text]
-    return blocks + [_call_block(call) for call in answer.calls]
+    is_cut = answer.reason in CUT_SHORT
+    for call in answer.calls:
+        is_last = call is answer.calls[-1]
+        given = as_object(call.arguments, is_custom=call.is_custom, is_cut=is_cut and (is_last or not call.is_custom))
+        if given is not None:
+            blocks.append(tool_block(call.id, call.name, given, call.more))
+    return blocks
 
 
 def stop_of(reason: str, stop: str | None, *, is_called: bool, is_refused: bool) -> tuple[str, str | None]:
@@ -141,30 +147,6 @@ def error_object(failure: Failure) -> Json:
     if request is not None:
         body["request_id"] = request
     return body
-
-
-def tool_input(arguments: str) -> Json | None:
-    """The object that a call's arguments are; None where they are none. No arguments are an empty object."""
-    if not arguments.strip():
-        return {}
-    try:
-        value = msgspec.json.decode(arguments)
-    except (msgspec.DecodeError, ValueError, RecursionError):
-        return None
-    return scrub_object(value) if isinstance(value, dict) else None
-
-
-def _call_block(call: Call) -> Json:
-    return tool_block(call.id, call.name, _input(call.arguments), call.more)
-
-
-def _input(arguments: str) -> Json:
-    """A call's input; of arguments that are no JSON object what can be read of them, or nothing."""
-    known = tool_input(arguments)
-    if known is not None:
-        return known
-    read = [value for value in lenient(arguments.encode()) if isinstance(value, dict)]
-    return scrub_object(read[0]) if read else {}
 
 
 def _error_type(failure: Failure) -> str:

@@ -2,12 +2,13 @@
 
 import msgspec
 
-from welldone.wire.dialects.messages.objects import tool_input
 from welldone.wire.events import Json
-from welldone.wire.lenient import as_list, as_object
+from welldone.wire.lenient import as_list, as_object, strict
 
 CALLS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 """Blocks whose input comes as JSON, in pieces."""
+EMPTY_AT_FIRST = CALLS - {"mcp_tool_use"}
+"""Those whose input all clients read in pieces; of the others some read only what the start tells."""
 MEMBERS = {
     "text_delta": "text",
     "citations_delta": "citation",
@@ -31,14 +32,22 @@ def typed(block: Json) -> Json | None:
         kind = found[0]
     full = {**block, "type": kind}
     if kind in CALLS:
-        given, name = block.get("input"), block.get("name")
-        if isinstance(given, str):
-            given = tool_input(given)
-        return full | {"name": name if isinstance(name, str) else "", "input": as_object(given)}
+        name = block.get("name")
+        return full | {"name": name if isinstance(name, str) else "", "input": _input(block.get("input"), kind)}
     for member in _STRINGS.get(kind, ()):
         if not isinstance(block.get(member), str):
             full[member] = ""
     return full
+
+
+def _input(given: object, kind: str) -> Json | str:
+    """The input that a start tells. As a text it may be cut: then it is kept as text, where deltas can say it."""
+    text = bytes(given).decode() if isinstance(given, msgspec.Raw) else given
+    if not isinstance(text, str):
+        return as_object(text)
+    value = strict(text.encode())
+    is_text = kind in EMPTY_AT_FIRST and not isinstance(value, dict)
+    return text.strip() if is_text else as_object(value)
 
 
 def deltas_of(block: Json) -> list[tuple[Json, Json]]:

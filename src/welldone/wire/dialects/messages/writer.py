@@ -4,9 +4,11 @@ from typing import ClassVar, assert_never
 
 import msgspec
 
+from welldone.wire.asked import CUT_SHORT, Asked
 from welldone.wire.automaton import CHAT, Automaton, Stage
 from welldone.wire.collect import Answer, Reply
 from welldone.wire.counts import read_timings
+from welldone.wire.dialects.arguments import CUSTOM_MEMBER
 from welldone.wire.dialects.dialect import KEEP_ALIVE, Counted, Translated
 from welldone.wire.dialects.messages.counts import usage_object
 from welldone.wire.dialects.messages.objects import (
@@ -41,6 +43,10 @@ from welldone.wire.head import Head
 _HELD_CHARACTERS = 4 * 1024 * 1024  # said between two pieces of one call: far more than any model's longest answer
 
 
+_CUSTOM_START, _CUSTOM_END = f'{{"{CUSTOM_MEMBER}":"', '"}'
+"""What stands around the text of a custom call."""
+
+
 class MessagesWriter:
     """A right stream of messages, of one choice.
 
@@ -60,7 +66,8 @@ class MessagesWriter:
         self._said: type[Event] | None = None  # what the open block is of
         self._held: list[Text | Reasoning | Refusal] = []
         self._held_characters = 0
-        self._is_bare = False  # a call is open that has no arguments yet
+        self._call: ToolCall | None = None  # a call that has no arguments yet: its block has not begun
+        self._is_custom = False  # the open call is a custom one
         self._is_called = False
         self._is_refused = False
         self._timings: Json | None = None
@@ -102,15 +109,15 @@ class MessagesWriter:
         match event:
             case Text() | Reasoning() | Refusal():
                 return self._say(event)
-            case ToolCall(id=id, name=name, more=more):
+            case ToolCall():
                 out = self._begin() + self._end_block()
-                self._said, self._is_called, self._is_bare = ToolCall, True, True
-                return out + self._scribe.open(tool_block(id, name, {}, more))
+                self._said, self._call, self._is_custom = ToolCall, event, event.is_custom
+                return out
             case ToolArguments(text=text):
                 return self._argue(text)
-            case Finish():
+            case Finish(reason=reason):
                 self._finish = event
-                return self._begin() + self._end_block()
+                return self._begin() + self._end_block(is_cut=reason in CUT_SHORT)
             case Usage():
                 self._usage = event
                 return b""
@@ -146,8 +153,16 @@ class MessagesWriter:
         """More of a call's arguments; none where they only had members that a block cannot be given later."""
         if not text or self._said is not ToolCall:
             return b""
-        self._is_bare = False
-        return self._scribe.say(text)
+        return self._open_call() + self._scribe.say(_inside_string(text) if self._is_custom else text)
+
+    def _open_call(self) -> bytes:
+        """The block of a call begins with its arguments: a client would run one that was cut before them."""
+        call, self._call = self._call, None
+        if call is None:
+            return b""
+        self._is_called = True
+        opened = self._scribe.open(tool_block(call.id, call.name, {}, call.more))
+        return opened + (self._scribe.say(_CUSTOM_START) if call.is_custom else b"")
 
     def _begin(self) -> bytes:
         """The start of the message, once: as late as can be, since it says how long the prompt is."""
@@ -157,17 +172,24 @@ class MessagesWriter:
         usage.pop("output_tokens_details", None)
         return self._scribe.start(message_object(self._head, usage, content=[], reason=None, stop=None))
 
-    def _end_block(self) -> bytes:
+    def _end_block(self, *, is_cut: bool = False) -> bytes:
         """End what is open, and say what waited for its end."""
-        ended = self._close()
+        ended = self._close(is_cut=is_cut)
         held, self._held, self._held_characters = self._held, [], 0
         return ended + b"".join(map(self._say, held)) + self._close()
 
-    def _close(self) -> bytes:
+    def _close(self, *, is_cut: bool = False) -> bytes:
         said, self._said = self._said, None
         last = b""
-        if said is ToolCall and self._is_bare:
-            last = self._scribe.say("{}")
+        if said is ToolCall and is_cut:
+            self._call = None
+        elif said is ToolCall:
+            is_bare = self._call is not None
+            last = self._open_call()
+            if self._is_custom:
+                last += self._scribe.say(_CUSTOM_END)
+            elif is_bare:
+                last += self._scribe.say("{}")
         elif said is Reasoning:
             # Some clients take a thought along only if a signature came, be it empty.
             last = self._scribe.delta({"type": "signature_delta", "signature": ""})
@@ -185,6 +207,11 @@ class MessagesWriter:
         """What is known of the tokens by now."""
         known = self._usage or self._counted()
         return read_timings(self._timings) if known is None and self._timings is not None else known
+
+
+def _inside_string(text: str) -> str:
+    """A piece of text as it stands in a JSON string."""
+    return msgspec.json.encode(text)[1:-1].decode()
 
 
 class Messages(Translated):
@@ -213,6 +240,10 @@ class Messages(Translated):
         reason, stop = stop_of(answer.reason, stop, is_called=bool(answer.calls), is_refused=bool(answer.refusal))
         message = message_object(head, usage_object(reply.usage), content=content_of(answer), reason=reason, stop=stop)
         return escape(msgspec.json.encode(message))
+
+    def limited(self, asked: Asked, *, is_stream: bool) -> Asked:
+        """Calls have objects; in a stream they are text, which clients read themselves."""
+        return msgspec.structs.replace(super().limited(asked, is_stream=is_stream), object_calls=not is_stream)
 
     def last_words(self, failure: Failure) -> bytes:
         """An error event; nothing follows it."""

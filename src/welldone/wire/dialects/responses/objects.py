@@ -1,6 +1,6 @@
 """The objects of the Responses dialect: a Response, its items and parts, and its error."""
 
-from welldone.wire.events import Failure, Json
+from welldone.wire.events import Failure, Json, ToolCall
 from welldone.wire.head import Head
 
 DEFAULTS: Json = {
@@ -29,7 +29,7 @@ DEFAULTS: Json = {
 
 OURS = frozenset({"id", "object", "created_at", "status", "error", "incomplete_details", "model", "output", "usage"})
 """Members of a Response that tell of the answer, and not of its request."""
-_CALL = frozenset({"id", "type", "status", "call_id", "name", "arguments"})
+_CALL = frozenset({"id", "type", "status", "call_id", "name", "arguments", "input"})
 _CODES = {
     "invalid_request_error": "invalid_prompt",
     "rate_limit_error": "rate_limit_exceeded",
@@ -62,16 +62,16 @@ def reasoning_item(id: str) -> Json:
     return {"id": id, "type": "reasoning", "status": "in_progress", "summary": [], "content": []}
 
 
-def call_item(id: str, call_id: str, name: str, more: Json) -> Json:
-    """A call of a function that has just begun."""
+def call_item(id: str, call: ToolCall) -> Json:
+    """A call of a function, or of a custom tool, that has just begun."""
     return {
         "id": id,
-        "type": "function_call",
+        "type": "custom_tool_call" if call.is_custom else "function_call",
         "status": "in_progress",
-        "call_id": call_id,
-        "name": name,
-        "arguments": "",
-        **call_members(more),
+        "call_id": call.id,
+        "name": call.name,
+        "input" if call.is_custom else "arguments": "",
+        **call_members(call.more),
     }
 
 

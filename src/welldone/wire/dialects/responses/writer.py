@@ -76,14 +76,14 @@ class ResponsesWriter:
             OutOfTurnError: it may not come now.
         """
         self._automaton.accept(event)
-        if type(event) is Text and self._text is not None and event.index == 0:
+        if type(event) is Text and self._text is not None:
             return self._scribe.piece(self._text, event.text)
         self._hear(event)
         return self._scribe.take()
 
     def takes_text(self, index: int) -> bool:
         """Whether text may come now, with nothing that waits to ride on it."""
-        return self._text is not None and index == 0 and self._automaton.takes_text(index)
+        return self._text is not None and self._automaton.takes_text(index)
 
     def end(self) -> bytes:
         """The bytes that end the stream: usage comes last, and the last event has it.
@@ -110,10 +110,8 @@ class ResponsesWriter:
                 self._end("failed", {"error": error_object(event)})
             case KeepAlive():
                 self._scribe.keep_alive()
-            case _ if event.index == 0:
-                self._hear_choice(event)
             case _:
-                pass  # one choice was asked for, and no more of them fit in
+                self._hear_choice(event)
 
     def _hear_choice(self, event: ChoiceEvent) -> None:
         match event:
@@ -131,7 +129,8 @@ class ResponsesWriter:
             case ToolCall():
                 self._ridden()
                 self._close("completed")
-                self._item = self._scribe.open_item(call_item(self._mint("fc"), event.id, event.name, event.more))
+                id = self._mint("ctc" if event.is_custom else "fc")
+                self._item = self._scribe.open_item(call_item(id, event))
             case ToolArguments():
                 self._ridden()
                 self._add_arguments(event)
@@ -262,7 +261,7 @@ def _events(answer: Answer) -> list[Event]:
     if answer.refusal:
         events.append(Refusal(0, answer.refusal))
     for number, call in enumerate(answer.calls):
-        events.append(ToolCall(0, number, call.id, call.name, call.more))
+        events.append(ToolCall(0, number, call.id, call.name, call.more, call.is_custom))
         if call.arguments:
-            events.append(ToolArguments(0, number, call.arguments))
+            events.append(ToolArguments(0, number, call.arguments, {}, call.is_custom))
     return [*events, Finish(0, answer.reason)]
