@@ -45,6 +45,8 @@ from welldone.wire.texts import Think
 _PENDING_BYTES = 64 * 1024  # as much as asyncio lets wait for a client: more comes when the stream is open
 _COMMENTS_LIMIT = 45  # in a row: clients give up at some hundred lines without data, and a comment has two
 _WHOLE_LIMIT_BYTES = 256 * 2**20  # of a stream that is kept for a whole reply: a million tokens
+_COMPLETE_S = 2.0  # for a [DONE] after the usage: servers send both at once
+_UNCOUNTED_S = 10.0  # for the usage after the last finish_reason; some servers send that reason on each chunk
 _GRACE_S = 0.5  # for what a server says after [DONE], which is nothing that counts
 _NEVER_S = 86_400.0
 _PATHS = {
@@ -364,6 +366,9 @@ class Answer:
         elif self.pipe.is_part_done(part):
             # Some servers leave the body open after this: nobody waits for them.
             self._parts[part].finish_after(_GRACE_S)
+        elif self.pipe.is_part_complete(part):
+            # Some servers send no [DONE] and leave the body open: the answer is whole all the same.
+            self._parts[part].finish_after(_COMPLETE_S if self.pipe.is_part_counted(part) else _UNCOUNTED_S)
         else:
             self._flow()
         return True

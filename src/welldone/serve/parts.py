@@ -219,8 +219,18 @@ class Part:
             self.close()
 
     def finish_after(self, seconds: float) -> None:
-        """Take the stream as whole if it has not ended by then."""
-        self._do_after(seconds, self.finish)
+        """Take the stream as whole if it has not ended by then, and before its silence is taken for a failure. What a
+        slow client holds up is still to be heard."""
+        if self._seat is not None:
+            seconds = min(seconds, self._seat.idle_s / 2)
+
+        def finish() -> None:
+            if self._answer.is_congested:
+                self.finish_after(seconds)
+            else:
+                self.finish()
+
+        self._do_after(seconds, finish)
 
     def _do_after(self, seconds: float, do: Callable[[], None]) -> None:
         self._forget()

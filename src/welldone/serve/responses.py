@@ -152,7 +152,8 @@ class ResponsesApi:
         history = self._history(ask, keeping.previous)
         items = read_items(body, lambda item: self._store.item(ask.principal, item))
         is_lenient = self._settings.unknown_tools == "ignore"
-        said = translate(body, history, items, ignores_unknown=is_lenient)
+        takes_custom = isinstance(backend, Remote)
+        said = translate(body, history, items, ignores_unknown=is_lenient, takes_custom=takes_custom)
         said.echo["store"] = keeping.is_stored and self._store.is_on
         dialect = Responses(said.echo, is_summary=said.is_summary)
         order = Order(body=said.chat, id=name, dialect=dialect, names=said.names)

@@ -9,6 +9,8 @@ from welldone.wire.events import Json
 
 _MODES = ("none", "auto", "required")
 _FUNCTION = ("name", "description", "parameters", "strict")
+_CUSTOM = ("name", "description", "format")
+_GRAMMAR = ("definition", "syntax")
 
 
 class FlatTools(msgspec.Struct):
@@ -22,18 +24,19 @@ class FlatTools(msgspec.Struct):
     """Where the tools of the chat stand in the request."""
 
 
-def read_flat_tools(body: Json, *, ignores_unknown: bool) -> FlatTools:
-    """What `tools`, `tool_choice` and `parallel_tool_calls` ask for.
+def read_flat_tools(body: Json, *, ignores_unknown: bool, takes_custom: bool) -> FlatTools:
+    """What `tools`, `tool_choice` and `parallel_tool_calls` ask for. `takes_custom`: custom tools are passed on.
 
     Raises:
-        ApiError: a tool is no function, and such are not ignored here; or the choice is none that a chat has.
+        ApiError: a tool is none that a chat has, and such are not ignored here; or the choice is none.
     """
-    named = _named(body, ignores_unknown)
+    kinds = ("function", "custom") if takes_custom else ("function",)
+    named = _named(body, kinds, ignores_unknown)
     listed = [tool for tool, _ in named]
-    choice, allowed = _choice(body.get("tool_choice"), {tool["name"] for tool in listed}, ignores_unknown)
+    choice, allowed = _choice(body.get("tool_choice"), {tool["name"] for tool in listed}, kinds, ignores_unknown)
     is_parallel = fields.boolean(body, "parallel_tool_calls")
     offered = [(tool, param) for tool, param in named if allowed is None or tool["name"] in allowed]
-    names = {f"tools[{place}].function": param for place, (_, param) in enumerate(offered)}
+    names = {f"tools[{place}].{tool['type']}": param for place, (tool, param) in enumerate(offered)}
     if not offered:  # servers refuse a choice where there is nothing to choose
         return FlatTools({}, listed, names)
     chat: Json = {"tools": [_nested(tool) for tool, _ in offered]}
@@ -44,8 +47,8 @@ def read_flat_tools(body: Json, *, ignores_unknown: bool) -> FlatTools:
     return FlatTools(chat, listed, names)
 
 
-def _named(body: Json, ignores_unknown: bool) -> list[tuple[Json, str]]:
-    """The functions, each with what an error calls it."""
+def _named(body: Json, kinds: tuple[str, ...], ignores_unknown: bool) -> list[tuple[Json, str]]:
+    """The tools that a chat has, each with what an error calls it."""
     out = []
     for place, tool in enumerate(fields.array(body, "tools", TOOLS_LIMIT) or ()):
         param = f"tools[{place}]"
@@ -54,25 +57,32 @@ def _named(body: Json, ignores_unknown: bool) -> list[tuple[Json, str]]:
         kind = fields.string(tool, "type", TOOLS_LIMIT, f"{param}.")
         if kind is None:
             raise fields.missing(f"{param}.type")
-        if kind == "function":
+        if kind in kinds:
             check_name(tool.get("name"), f"{param}.name")
-            out.append(({"strict": False, "parameters": None, **tool}, param))
+            out.append(({"strict": False, "parameters": None, **tool} if kind == "function" else tool, param))
         elif not ignores_unknown:
-            raise unknown_tool(f"{param}.type", kind, "function")
+            raise unknown_tool(f"{param}.type", kind, "' and '".join(kinds))
     return out
 
 
 def _nested(tool: Json) -> Json:
+    if tool["type"] == "custom":
+        custom = {name: tool[name] for name in _CUSTOM if tool.get(name) is not None}
+        if isinstance(form := custom.get("format"), dict) and form.get("type") == "grammar":
+            custom["format"] = {"type": "grammar", "grammar": {name: form.get(name) for name in _GRAMMAR}}
+        return {"type": "custom", "custom": custom}
     function = {name: tool[name] for name in _FUNCTION if tool.get(name) not in (None, False)}
     return {"type": "function", "function": function}
 
 
-def _choice(value: object, names: set[str], ignores_unknown: bool) -> tuple[str | Json | None, set[str] | None]:
+def _choice(
+    value: object, names: set[str], kinds: tuple[str, ...], ignores_unknown: bool
+) -> tuple[str | Json | None, set[str] | None]:
     """The choice as a chat has it, and the tools that may be called, where not all of them may."""
     if value is None:
         return None, None
     if isinstance(value, dict):
-        return _table(value, names, ignores_unknown)
+        return _table(value, names, kinds, ignores_unknown)
     if not isinstance(value, str):
         raise fields.wrong_type("tool_choice", "a string or an object", value)
     if value not in _MODES:
@@ -81,18 +91,19 @@ def _choice(value: object, names: set[str], ignores_unknown: bool) -> tuple[str 
     return value, None
 
 
-def _table(value: Json, names: set[str], ignores_unknown: bool) -> tuple[str | Json, set[str] | None]:
+def _table(
+    value: Json, names: set[str], kinds: tuple[str, ...], ignores_unknown: bool
+) -> tuple[str | Json, set[str] | None]:
     kind = fields.string(value, "type", TOOLS_LIMIT, "tool_choice.")
-    if kind == "function":
-        name = _known(value, "tool_choice.name", names)
-        return {"type": "function", "function": {"name": name}}, None
+    if kind in kinds:
+        return {"type": kind, kind: {"name": _known(value, "tool_choice.name", names)}}, None
     if kind == "allowed_tools":
         return _allowed(value, names)
     if kind is None:
         raise fields.missing("tool_choice.type")
     if ignores_unknown:  # a tool that was left out cannot be called
         return "auto", None
-    raise fields.wrong_value("tool_choice.type", kind, ("function", "allowed_tools"))
+    raise fields.wrong_value("tool_choice.type", kind, (*kinds, "allowed_tools"))
 
 
 def _allowed(value: Json, names: set[str]) -> tuple[str, set[str]]:
@@ -110,7 +121,7 @@ def _allowed(value: Json, names: set[str]) -> tuple[str, set[str]]:
 def _known(table: Json, param: str, names: set[str]) -> str:
     name = check_name(table.get("name"), param)
     if name not in names:
-        raise invalid(f"Invalid '{param}': there is no function '{name}'.", param=param, code="invalid_value")
+        raise invalid(f"Invalid '{param}': there is no tool '{name}'.", param=param, code="invalid_value")
     return name
 
 

@@ -21,8 +21,19 @@ Find: TypeAlias = Callable[[str], Json | None]
 """Finds an item that was kept, by its id."""
 
 ROLES = ("user", "assistant", "system", "developer")
-KINDS = ("message", "function_call", "function_call_output", "reasoning", "item_reference")
-_PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
+_CUSTOM, _CUSTOM_OUTPUT = "custom_tool_call", "custom_tool_call_output"
+KINDS = (
+    *("message", "function_call", "function_call_output", _CUSTOM, _CUSTOM_OUTPUT),
+    *("reasoning", "item_reference"),
+)
+_PREFIXES = {
+    "message": "msg",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    _CUSTOM: "ctc",
+    _CUSTOM_OUTPUT: "ctco",
+    "reasoning": "rs",
+}
 _REFERENCE = "item_reference"
 
 
@@ -111,8 +122,9 @@ class _Turn(msgspec.Struct):
     @property
     def names(self) -> dict[str, str]:
         """What the client calls the parts of the message."""
-        calls = {f".tool_calls[{place}].function": param for place, param in enumerate(self.call_params)}
-        return {"": self.param, **calls}
+        calls = {f".tool_calls[{place}]": param for place, param in enumerate(self.call_params)}
+        functions = {f"{name}.function": param for name, param in calls.items()}
+        return {"": self.param, **calls, **functions}
 
     def message(self) -> Json | None:
         """The message; None where there are thoughts only, which nothing followed."""
@@ -138,11 +150,11 @@ class _Chat:
         match kind:
             case "message":
                 self._message(item, param)
-            case "function_call":
+            case "function_call" | "custom_tool_call":
                 self._turn.calls.append(_call(item, param))
                 self._turn.call_params.append(param)
                 self._turn.param = self._turn.param or param
-            case "function_call_output":
+            case "function_call_output" | "custom_tool_call_output":
                 id_, content = _text(item, "call_id", param), _content(item, "output", param)
                 message = {"role": "tool", "tool_call_id": id_, "content": content}
                 self._say(message, {"": param, ".content": f"{param}.output", ".tool_call_id": f"{param}.call_id"})
@@ -203,6 +215,9 @@ class _Chat:
 
 
 def _call(item: Json, param: str) -> Json:
+    if item["type"] == _CUSTOM:
+        custom = {"name": _text(item, "name", param), "input": _text(item, "input", param)}
+        return {"id": _text(item, "call_id", param), "type": "custom", "custom": custom}
     function = {"name": _text(item, "name", param), "arguments": _text(item, "arguments", param)}
     return {"id": _text(item, "call_id", param), "type": "function", "function": function}
 

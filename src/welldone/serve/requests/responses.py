@@ -27,13 +27,21 @@ SUMMARIES = ("auto", "concise", "detailed")
 FORMATS = ("text", "json_object", "json_schema")
 
 FIELDS: tuple[Field, ...] = (
-    Field("input", Use.READ, "a text, or items: messages, calls of functions and their outputs, thoughts, references"),
+    Field(
+        "input",
+        Use.READ,
+        "a text, or items: messages, calls of functions and custom tools and their outputs, thoughts, references",
+    ),
     Field("instructions", Use.READ, "a text: the first system message; not carried over to the next response"),
     Field("previous_response_id", Use.READ, "a response that is stored: what was said goes before the input"),
     Field("store", Use.READ, "true (as if not said) or false: whether the response is kept, in memory, for some time"),
     Field("background", Use.READ, "true or false; true: without a stream, and stored"),
-    Field("tools", Use.READ, "up to 128 functions; others are refused, or ignored with --unknown-tools ignore"),
-    Field("tool_choice", Use.READ, "none, auto, required, a function, allowed_tools"),
+    Field(
+        "tools",
+        Use.READ,
+        "up to 128 functions; custom tools for upstreams; others are refused, or ignored: --unknown-tools ignore",
+    ),
+    Field("tool_choice", Use.READ, "none, auto, required, a function, a custom tool, allowed_tools"),
     Field("parallel_tool_calls", Use.READ, "true or false"),
     Field("text", Use.READ, "format: text, json_object, json_schema; verbosity goes on to upstreams"),
     Field("reasoning", Use.READ, "effort: as reasoning_effort of a chat; summary: thoughts come as a summary"),
@@ -137,8 +145,12 @@ def check_fields(body: Json) -> None:
             raise fields.unsupported(row.name, row.note)
 
 
-def translate(body: Json, history: list[Json], items: list[Json], *, ignores_unknown: bool) -> Translation:
+def translate(
+    body: Json, history: list[Json], items: list[Json], *, ignores_unknown: bool, takes_custom: bool = False
+) -> Translation:
     """The request as that for a chat. `history` has the items that went before `items`.
+
+    `takes_custom`: custom tools are passed on; else they are unknown ones.
 
     Raises:
         ApiError: a field is wrong, or a chat cannot say it.
@@ -146,7 +158,7 @@ def translate(body: Json, history: list[Json], items: list[Json], *, ignores_unk
     check_fields(body)
     _check_repeated(body)
     chat = {name: value for name, value in body.items() if name not in _OWN}
-    tools = read_flat_tools(body, ignores_unknown=ignores_unknown)
+    tools = read_flat_tools(body, ignores_unknown=ignores_unknown, takes_custom=takes_custom)
     reasoning = _reasoning(body)
     text = fields.table(body, "text") or {}
     chat |= {**tools.chat, **_sampling(body), **_form(text), **_logprobs(body)}
