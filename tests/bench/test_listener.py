@@ -59,15 +59,16 @@ def play(pieces: Sequence[Heard], **more: Any) -> Record:  # noqa: ANN401 - as `
     return run(work())
 
 
-def test_each_part_has_its_time() -> None:
+@pytest.mark.parametrize(("kind", "member"), [("function", "arguments"), ("custom", "input")])
+def test_each_part_has_its_time(kind: str, member: str) -> None:
     record = play(
         [
             (0.2, ROLE),
             (0.3, chunk({"reasoning_content": "hm"})),
             (0.5, chunk({"content": "Hello"})),
             (0.6, chunk({"content": " world"})),
-            (0.7, chunk({"tool_calls": [{"index": 0, "id": "c", "type": "function", "function": {"name": "get"}}]})),
-            (0.8, chunk({"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]})),
+            (0.7, chunk({"tool_calls": [{"index": 0, "id": "c", "type": kind, kind: {"name": "get"}}]})),
+            (0.8, chunk({"tool_calls": [{"index": 0, kind: {member: "{}"}}]})),
             (0.9, chunk({}, "tool_calls")),
             (1.0, chunk(usage=USAGE) + DONE),
         ],

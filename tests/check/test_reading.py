@@ -74,6 +74,14 @@ def test_a_stream_is_read_as_the_whole_reply_is(endpoint: str, model: str, has_t
     assert all(call.id for call in (*streamed.first.calls, *whole.first.calls))
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_custom_call_is_read(stream: bool) -> None:
+    shell = {"type": "custom", "custom": {"name": "shell"}}
+    reply = _reply("chat", stream=stream, tools=[shell], tool_choice=shell)
+    (call,) = CHOICES["chat"](reply.heard)[0].calls
+    assert (call.name, call.arguments) == ("shell", "Paris")
+
+
 @EACH
 def test_an_answer_that_was_cut_says_so_in_the_word_of_its_dialect(endpoint: str) -> None:
     dialect = DIALECTS[endpoint]

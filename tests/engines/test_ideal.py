@@ -60,6 +60,13 @@ ROUND = [
     {"role": "tool", "tool_call_id": "a", "content": "17 degrees"},
 ]
 
+SHELL = {"type": "custom", "custom": {"name": "shell", "description": "Runs a command"}}
+CUSTOM_CALL = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [{"id": "a", "type": "custom", "custom": {"name": "shell", "input": "ls"}}],
+}
+
 CHATS: dict[str, dict[str, Any]] = {
     "plain": {},
     "several choices": {"n": 3},
@@ -97,6 +104,10 @@ CHATS: dict[str, dict[str, Any]] = {
     "tool, cut": {"say": "What is the weather in Paris?", "tools": [WEATHER], "max_tokens": 6},
     "tool, cut at once": {"say": "What is the weather in Paris?", "tools": [WEATHER], "max_tokens": 1},
     "tool, result": {"messages": ROUND, "tools": [WEATHER]},
+    "custom tool": {"say": "Use the shell", "tools": [SHELL, WEATHER]},
+    "custom tool, named": {"tools": [SHELL, CLOCK], "tool_choice": {"type": "custom", "custom": {"name": "shell"}}},
+    "custom tool, cut": {"tools": [SHELL], "tool_choice": "required", "max_tokens": 2},
+    "custom tool, result": {"messages": [ROUND[0], CUSTOM_CALL, ROUND[-1]], "tools": [SHELL]},
     "json object": {"response_format": {"type": "json_object"}},
     "json schema": {"response_format": {"type": "json_schema", "json_schema": {"name": "p", "schema": PERSON}}},
     "json text": {"response_format": {"type": "text"}},
@@ -199,12 +210,15 @@ def test_a_stream_says_what_a_whole_reply_says(path: str, fields: dict[str, Any]
         said = "".join(part.get("delta", {}).get("content") or part.get("text", "") for part in parts)
         assert said == ((choice["message"]["content"] or "") if path == CHAT else choice["text"])
         assert parts[-1]["finish_reason"] == choice["finish_reason"]
-        arguments = [
-            call["function"]["arguments"] for part in parts for call in part.get("delta", {}).get("tool_calls", [])
-        ]
+        pieces = [call for part in parts for call in part.get("delta", {}).get("tool_calls", [])]
         whole_calls = choice.get("message", {}).get("tool_calls", [])
-        assert "".join(arguments) == "".join(call["function"]["arguments"] for call in whole_calls)
+        assert "".join(map(arguments, pieces)) == "".join(map(arguments, whole_calls))
     assert streamed[-1]["usage"] == reply["usage"]
+
+
+def arguments(call: dict[str, Any]) -> str:
+    found: str = call["function"]["arguments"] if "function" in call else call["custom"]["input"]
+    return found
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from typing import Any
 
 from welldone.check.reading.said import Piece, Said, ToolCall, as_arguments
-from welldone.rules.choices import Choice, as_list, as_object, as_text
+from welldone.rules.choices import ARGUMENTS, Choice, as_list, as_object, as_text, call_kind
 from welldone.rules.heard import Form, Heard
 
 
@@ -51,17 +51,20 @@ def _streamed(choice: Choice) -> Said:
 def _whole(entry: dict[str, Any], place: int, *, is_chat: bool) -> Said:
     message = as_object(entry.get("message"))
     calls = [as_object(call) for call in as_list(message.get("tool_calls"))]
-    functions = [as_object(call.get("function")) for call in calls]
     index = entry.get("index")
     return Said(
         index if isinstance(index, int) else place,
         message.get("role"),
         as_text(message.get("content") if is_chat else entry.get("text")),
         as_text(message.get("reasoning_content")) or as_text(message.get("reasoning")),
-        tuple(
-            ToolCall(as_text(call.get("id")), as_text(function.get("name")), as_arguments(function.get("arguments")))
-            for call, function in zip(calls, functions, strict=True)
-        ),
+        tuple(map(_call, calls)),
         entry.get("finish_reason"),
         () if entry.get("logprobs") is None else (entry["logprobs"],),
     )
+
+
+def _call(call: dict[str, Any]) -> ToolCall:
+    kind = call_kind(call)
+    function = as_object(call.get(kind))
+    arguments = as_arguments(function.get(ARGUMENTS[kind]))
+    return ToolCall(as_text(call.get("id")), as_text(function.get("name")), arguments)

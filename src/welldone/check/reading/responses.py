@@ -9,7 +9,12 @@ from welldone.rules.heard import Form, Heard
 
 _TEXT = "response.output_text.delta"
 _REASONING = ("response.reasoning_text.delta", "response.reasoning_summary_text.delta")
-_MORE = ("response.refusal.delta", "response.function_call_arguments.delta")
+_MORE = (
+    *("response.refusal.delta", "response.function_call_arguments.delta"),
+    "response.custom_tool_call_input.delta",
+)
+_ARGUMENTS = {"function_call": "arguments", "custom_tool_call": "input"}
+"""The types of calls, and the member that has their arguments."""
 _ITEM_DONE = "response.output_item.done"
 _TERMINAL = ("response.completed", "response.incomplete", "response.failed")
 
@@ -75,9 +80,11 @@ def _texts(items: list[dict[str, Any]], kind: str, places: tuple[str, ...], part
 
 
 def _calls(items: list[Any]) -> tuple[ToolCall, ...]:
-    calls = [item for item in map(as_object, items) if item.get("type") == "function_call"]
+    calls = [item for item in map(as_object, items) if item.get("type") in _ARGUMENTS]
     return tuple(
-        ToolCall(as_text(call.get("call_id")), as_text(call.get("name")), as_arguments(call.get("arguments")))
+        ToolCall(
+            as_text(call.get("call_id")), as_text(call.get("name")), as_arguments(call.get(_ARGUMENTS[call["type"]]))
+        )
         for call in calls
     )
 

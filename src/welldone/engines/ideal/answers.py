@@ -211,8 +211,9 @@ class Answers:
             events.append(Text(index, token))
             offset += len(token)
         for number, call in enumerate(said.calls):
-            events.append(ToolCall(index, number, self.call_id(head, index, number), call.name))
-            events += [ToolArguments(index, number, piece) for piece in call.arguments]
+            id = self.call_id(head, index, number)
+            events.append(ToolCall(index, number, id, call.name, {}, call.is_custom))
+            events += [ToolArguments(index, number, piece, {}, call.is_custom) for piece in call.arguments]
         return [*events, Finish(index, said.reason, said.stop)]
 
     def call_id(self, head: Head, index: int, number: int) -> str:

@@ -4,7 +4,7 @@ import json
 import re
 from itertools import product
 
-from welldone.engines.ideal.requests import Chat, Choice, Function
+from welldone.engines.ideal.requests import Chat, Choice, Custom, Function
 from welldone.engines.ideal.said import Call
 from welldone.engines.ideal.samples import Sampler
 from welldone.engines.ideal.tokens import tokens_of
@@ -34,11 +34,16 @@ def calls_for(request: Chat) -> tuple[Call, ...]:
     words: list[tuple[str, ...]] = [(name,) for name in names] or [()]
     pairs = list(product(called, words))
     kept = pairs[: 1 if is_one else _CALLS_LIMIT]
-    return tuple(Call(function.name, arguments_for(function, request.prompt, said)) for function, said in kept)
+    return tuple(
+        Call(function.name, arguments_for(function, request.prompt, said), isinstance(function, Custom))
+        for function, said in kept
+    )
 
 
 def arguments_for(function: Function, prompt: str, words: tuple[str, ...]) -> tuple[str, ...]:
-    """The arguments of a call, as pieces of JSON."""
+    """The arguments of a call, as pieces of JSON; of a custom tool, the words of the prompt."""
+    if isinstance(function, Custom):
+        return tokens_of(" ".join(words) or prompt)
     schema = {"type": "object"} | (function.parameters or {})
     return tokens_of(json.dumps(Sampler(schema, prompt, words).sample(), ensure_ascii=False))
 
@@ -52,7 +57,7 @@ def _called(request: Chat) -> list[Function]:
     if request.tool_choice == "none":
         return []
     if isinstance(request.tool_choice, Choice):
-        wanted = request.tool_choice.function.name
+        wanted = request.tool_choice.name
         return [function for function in request.functions if function.name == wanted][:1]
     mentioned = [function for function in request.functions if is_mentioned(function, request.prompt)]
     if request.tool_choice == "required":

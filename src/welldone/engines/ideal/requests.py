@@ -78,12 +78,20 @@ class PastFunction(msgspec.Struct):
     arguments: str
 
 
+class PastCustom(msgspec.Struct):
+    """What custom tool was called."""
+
+    name: str
+    input: str
+
+
 class PastCall(msgspec.Struct):
     """A call that the assistant made."""
 
     id: str
-    function: PastFunction
-    type: Literal["function"] = "function"
+    function: PastFunction | None = None
+    type: Literal["function", "custom"] = "function"
+    custom: PastCustom | None = None
 
 
 class Message(msgspec.Struct):
@@ -124,11 +132,21 @@ class Function(msgspec.Struct):
     strict: bool | None = None
 
 
+class Custom(Function):
+    """A custom tool: its input is free text."""
+
+
 class Tool(msgspec.Struct):
-    """Something that may be called. Kinds other than `function` are not used."""
+    """Something that may be called. Kinds other than `function` and `custom` are not used."""
 
     type: str
     function: Function | None = None
+    custom: Custom | None = None
+
+    @property
+    def called(self) -> Function | None:
+        """What may be called."""
+        return {"function": self.function, "custom": self.custom}.get(self.type)
 
 
 class Named(msgspec.Struct):
@@ -140,8 +158,15 @@ class Named(msgspec.Struct):
 class Choice(msgspec.Struct):
     """One tool that must be called."""
 
-    type: Literal["function"]
-    function: Named
+    type: Literal["function", "custom"]
+    function: Named | None = None
+    custom: Named | None = None
+
+    @property
+    def name(self) -> str:
+        """Its name; empty where it has none."""
+        named = self.custom if self.type == "custom" else self.function
+        return "" if named is None else named.name
 
 
 class Schema(msgspec.Struct):
@@ -180,7 +205,7 @@ class Chat(Request, kw_only=True):
     @property
     def functions(self) -> list[Function]:
         """What may be called."""
-        return [tool.function for tool in self.tools or () if tool.type == "function" and tool.function is not None]
+        return [tool.called for tool in self.tools or () if tool.called is not None]
 
     @property
     def prompt(self) -> str:
@@ -207,12 +232,13 @@ class Chat(Request, kw_only=True):
 
     def _check_tools(self) -> None:
         for place, tool in enumerate(self.tools or ()):
-            if tool.type == "function" and tool.function is None:
-                raise invalid(f"Missing required parameter: 'tools[{place}].function'.", f"tools[{place}].function")
+            if tool.type in ("function", "custom") and tool.called is None:
+                param = f"tools[{place}].{tool.type}"
+                raise invalid(f"Missing required parameter: '{param}'.", param)
         names = [function.name for function in self.functions]
         if self.tool_choice == "required" and not names:
             raise invalid("'tool_choice' is only allowed when 'tools' are specified.", "tool_choice")
-        if isinstance(self.tool_choice, Choice) and self.tool_choice.function.name not in names:
+        if isinstance(self.tool_choice, Choice) and self.tool_choice.name not in names:
             raise invalid("Invalid 'tool_choice': there is no tool of this name.", "tool_choice")
 
 

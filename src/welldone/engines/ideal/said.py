@@ -8,6 +8,7 @@ class Call(msgspec.Struct, frozen=True):
 
     name: str
     arguments: tuple[str, ...]
+    is_custom: bool = False
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +36,7 @@ def limited(said: Said, most: int) -> Said:
     for call in said.calls:
         if left < 2:  # a name and some of the arguments
             break
-        calls.append(Call(call.name, call.arguments[: left - 1]))
+        calls.append(Call(call.name, call.arguments[: left - 1], call.is_custom))
         left -= 1 + len(calls[-1].arguments)
     spent = most - left
     is_over = spent >= most or len(calls) < len(said.calls)

@@ -122,9 +122,9 @@ function readParts(parts) {
 
 /** @param {Record<string, unknown>} call */
 function callText(call) {
-  const asked = isRecord(call.function) ? call.function : {};
+  const asked = [call.function, call.custom].find(isRecord) ?? {};
   const named = typeof asked.name === "string" && asked.name ? `${asked.name} ` : "";
-  return named + textOf(asked.arguments ?? "");
+  return named + textOf(asked.arguments ?? asked.input ?? "");
 }
 
 /**
