@@ -25,7 +25,7 @@ from welldone.serve.requests import anthropic, responses
 from welldone.serve.requests.table import FIELDS, Use
 from welldone.serve.scale_config import ENGINE_FIELDS, FRONT_FIELDS, SCALE_FIELDS
 from welldone.serve.tables import DEFAULT_FIELDS, KEY_FIELDS, LIMITS_FIELDS, MODEL_FIELDS, UPSTREAM_FIELDS
-from welldone.wire import automaton
+from welldone.wire import automaton, reasons
 from welldone.wire.automaton import ChoiceTable
 from welldone.wire.faults import Fault, Hearing, Severity
 from welldone.wire.faults.catalogue import ALL
@@ -35,6 +35,7 @@ import server_page  # isort: skip
 
 DOCS = Path(__file__).parent.parent / "docs"
 ROW, END_OF_ROW = "<!-- row -->", "<!-- /row -->"
+REASONS, END_OF_REASONS = "<!-- reasons -->\n", "<!-- /reasons -->"
 FAMILIES = {
     "http": "HTTP transport",
     "sse": "SSE framing",
@@ -117,7 +118,21 @@ def _page(fault: Fault) -> str:
     page = (DOCS / "rules" / f"{fault.id}.md").read_text("utf-8")
     before, _, rest = page.partition(ROW)
     _, _, after = rest.partition(END_OF_ROW)
+    if REASONS in after:
+        text, _, rest = after.partition(REASONS)
+        after = text + REASONS + _reasons() + END_OF_REASONS + rest.partition(END_OF_REASONS)[2]
     return before + ROW + "\n" + _row(fault) + END_OF_ROW + after
+
+
+def _reasons() -> str:
+    """The finish reasons of each provider; the source of each is in a list below the table."""
+    lines = ["| provider | " + " | ".join(reasons.OUTCOMES) + " |", "|---" * (1 + len(reasons.OUTCOMES)) + "|"]
+    sources = ["", "Sources:", ""]
+    for provider in reasons.PROVIDERS:
+        cells = [" ".join(f"`{word}`" for word in getattr(provider, outcome)) for outcome in reasons.OUTCOMES]
+        lines.append(f"| {provider.name} | {' | '.join(cells)} |")
+        sources.append(f"- {provider.name}: {provider.source}")
+    return "\n".join(lines + sources) + "\n"
 
 
 def _row(fault: Fault) -> str:

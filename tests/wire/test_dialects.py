@@ -87,7 +87,8 @@ def test_a_frame_that_is_too_long_ends_the_stream(kind: type[ResponsesNative | M
 @natives
 def test_what_follows_a_whole_reply_is_dropped(kind: type[ResponsesNative | MessagesNative]) -> None:
     native = kind(fallback=FALLBACK, is_stream=False)
-    native.whole(b'{"object":"response","output":[],"content":[],"status":"completed"}\n\ndata: [DONE]\n\n')
+    reply = b'{"object":"response","output":[],"content":[],"status":"completed","stop_reason":"end_turn"}'
+    native.whole(reply + b"\n\ndata: [DONE]\n\n")
     native.close()
     assert native.failure is None
     assert native.body().startswith(b"{")

@@ -463,7 +463,7 @@ def test_events_are_known_by_their_name_or_their_type(text: bytes, noted: list[s
         ([{**DELTA, "delta": None}, END], DELTA, ["msg-delta-sent"]),
         ([{**DELTA, "usage": None}, END], {**DELTA, "usage": {"output_tokens": 1}}, ["msg-usage-delta"]),
         ([stopped("stop"), END], DELTA, ["msg-stop-reason"]),
-        ([stopped("whatever"), END], DELTA, ["msg-stop-reason"]),
+        ([stopped("whatever"), END], stopped("whatever"), ["msg-stop-reason"]),
         ([stopped("length"), END], stopped("max_tokens"), ["msg-stop-reason"]),
         ([stopped("tool_use"), END], DELTA, ["msg-stop-reason-tool-use"]),
         ([stopped("stop_sequence"), END], stopped("stop_sequence"), ["msg-stop-sequence"]),
@@ -507,7 +507,10 @@ def test_an_answer_that_is_cut_off_ends_with_an_error(parts: list[Json | bytes])
 
 def test_a_reason_that_means_no_whole_answer_is_a_failure() -> None:
     mended = Mended(START, *TEXT, stopped("abort"), END)
-    assert mended.values[-1]["error"] == {"type": "api_error", "message": "the server broke its answer off: abort"}
+    assert mended.values[-1]["error"] == {
+        "type": "api_error",
+        "message": "the server ended the answer with stop_reason 'abort'",
+    }
 
 
 def error(kind: str, message: str = "no", **more: object) -> Json:
@@ -662,7 +665,6 @@ CALLED: Json = {"type": "tool_use", "id": "t", "name": "get", "input": {"a": 1}}
             ["msg-stop-reason-tool-use", "msg-whole-shape"],
         ),
         ({**REPLY, "content": [CALLED], "stop_reason": None}, {"stop_reason": "tool_use"}, ["msg-whole-shape"]),
-        ({**REPLY, "stop_reason": None}, {"stop_reason": "end_turn"}, ["msg-whole-shape"]),
         ({**REPLY, "id": None}, {"id": "msg_ours"}, ["msg-whole-shape"]),
         ({**REPLY, "model": None}, {"model": "ours"}, ["msg-whole-shape"]),
         ({**REPLY, "usage": None}, {"usage": {"input_tokens": 0, "output_tokens": 0}}, ["msg-whole-shape"]),
@@ -684,7 +686,7 @@ def test_a_whole_reply_is_mended(reply: Json, changed: Json, noted: list[str]) -
         ({**REPLY, "content": None}, "the server sent a reply that is no message"),
         ({"choices": []}, "the server sent a reply that is no message"),
         ([], "the server sent a reply that is no JSON object"),
-        ({**REPLY, "stop_reason": "error"}, "the server broke its answer off: error"),
+        ({**REPLY, "stop_reason": "error"}, "the server ended the answer with stop_reason 'error'"),
         ({**REPLY, "content": [{**CALLED, "name": None}]}, "the server sent a tool without a name"),
     ],
 )

@@ -1,41 +1,281 @@
-"""Why a choice ended, in OpenAI's words."""
+"""Finish reasons: the words of each provider, streamed and whole, in each dialect."""
+
+import json
 
 import pytest
 
-from tests.wire.build import CHAT, COMPLETIONS
-from welldone.wire.reasons import FAILED, in_our_words
+from tests.wire.build import (
+    CHAT,
+    COMPLETIONS,
+    FALLBACK,
+    FALLBACKS,
+    finish,
+    named,
+    piece,
+    role,
+    say,
+    stream,
+    text,
+    text_end,
+    words,
+)
+from welldone.wire.dialects.dialect import Dialect
+from welldone.wire.dialects.messages import Messages, MessagesNative
+from welldone.wire.dialects.ollama import Ollama
+from welldone.wire.dialects.responses import Responses, ResponsesNative
+from welldone.wire.events import Json
+from welldone.wire.fold import Fold
+from welldone.wire.head import Head
+from welldone.wire.pipe import Pipe
+from welldone.wire.reasons import FAILURE, OUTCOMES, PROVIDERS, interrupted, outcome_of, reason_for, word_of
+
+GOES_ON: list[object] = [None, "", "null", {}, [], 0, False, {"type": ""}, float("nan")]
+DOCUMENTED = sorted(
+    {(word, outcome) for provider in PROVIDERS for outcome in OUTCOMES for word in getattr(provider, outcome)}
+)
+INTERRUPTED = [
+    "insufficient_system_resource",
+    "TIMEOUT",
+    "function_call_filter: MALFORMED_FUNCTION_CALL",
+    {"type": "abort", "message": "out of memory"},
+    {"type": 7},
+    "a_word_that_nobody_documents",
+    7,
+    ["stop"],
+    2.5,
+    True,
+    "tool_calls: broken" * 1000,
+]
+
+
+def test_each_word_has_one_meaning_whoever_sends_it() -> None:
+    words = [word.lower() for word, _ in DOCUMENTED]
+    meanings = {word.lower(): outcome for word, outcome in DOCUMENTED}
+    assert {word: outcome_of(word) for word in words} == meanings
+
+
+@pytest.mark.parametrize(("word", "outcome"), DOCUMENTED)
+def test_a_documented_word_becomes_openai_s_or_a_failure(word: str, outcome: str) -> None:
+    assert outcome_of(word) == outcome_of(f" {word.upper()} ") == outcome
+    assert reason_for(word, CHAT) == (None if outcome == FAILURE else outcome)
+    assert reason_for(word, COMPLETIONS) == (None if outcome in (FAILURE, "tool_calls") else outcome)
 
 
 @pytest.mark.parametrize(
-    ("reason", "chat", "completions"),
+    ("reason", "word"),
     [
-        ("stop", "stop", "stop"),
-        ("STOP", "stop", "stop"),
-        ("eos", "stop", "stop"),
-        ("eos_token", "stop", "stop"),
-        ("end_turn", "stop", "stop"),
-        ("stop_sequence", "stop", "stop"),
-        ("complete", "stop", "stop"),
-        ("length", "length", "length"),
-        ("MAX_TOKENS", "length", "length"),
-        ("model_length", "length", "length"),
-        ("max_length", "length", "length"),
-        ("content_filter", "content_filter", "content_filter"),
-        ("SAFETY", "content_filter", "content_filter"),
-        ("sensitive", "content_filter", "content_filter"),
-        ("tool_use", "tool_calls", "stop"),
-        ("tool_call", "tool_calls", "stop"),
-        ("tool_calls", "tool_calls", "stop"),
-        ("function_call", "tool_calls", "stop"),
-        ("FUNCTION_CALL", "tool_calls", "stop"),
-        ("because", "stop", "stop"),
+        ("stop", "stop"),
+        ({"type": "length", "length": 5}, "length"),
+        ({"type": 7}, '{"type":7}'),
+        (["stop"], '["stop"]'),
+        (True, "true"),
+        *[(goes_on, None) for goes_on in GOES_ON],
     ],
 )
-def test_other_servers_words_are_said_in_openai_s(reason: str, chat: str, completions: str) -> None:
-    assert in_our_words(reason, CHAT) == chat
-    assert in_our_words(reason, COMPLETIONS) == completions
+def test_a_reason_of_any_json_type_has_a_word_or_is_none(reason: object, word: str | None) -> None:
+    assert word_of(reason) == word
 
 
-def test_some_words_mean_that_the_answer_is_not_whole() -> None:
-    assert {"abort", "cancelled", "error"} <= FAILED
-    assert "stop" not in FAILED
+def test_the_prefix_of_a_word_counts_where_the_whole_is_not_known() -> None:
+    assert outcome_of("content_filter: SAFETY") == "content_filter"
+    assert outcome_of("function_call_filter: X") == FAILURE
+    assert outcome_of("because: stop") is None
+
+
+def test_an_error_shows_the_word_and_no_more_than_a_line_of_it() -> None:
+    assert interrupted("abort").message == "the server ended the answer with finish_reason 'abort'"
+    assert interrupted("why").message == "the server ended the answer with the unknown finish_reason 'why'"
+    told = interrupted("abort", {"message": "x" * 500}, field="stop_reason").message
+    assert told.startswith("the server ended the answer with stop_reason 'abort': xxx")
+    assert len(told) < 200
+
+
+@pytest.mark.parametrize("reason", INTERRUPTED)
+def test_an_interrupted_answer_is_an_error_streamed_and_whole(reason: object) -> None:
+    for endpoint, parts in (
+        (CHAT, [role(), *words("a"), finish(reason)]),
+        (COMPLETIONS, [text("a"), text_end(reason)]),
+    ):
+        pipe = Pipe(endpoint, fallback=FALLBACKS[endpoint])
+        sent = pipe.feed(stream(*parts)) + pipe.close()
+        assert pipe.failure is not None
+        assert sent.count(b'data: {"error"') == 1
+        assert b'"finish_reason":"' not in sent
+    fold = Fold(CHAT, fallback=FALLBACK)
+    fold.whole(reply({"content": "a"}, reason))
+    fold.close()
+    assert fold.failure is not None
+
+
+def reply(message: Json, reason: object, **members: object) -> bytes:
+    choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": reason, **members}
+    return json.dumps(
+        {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+    ).encode()
+
+
+WHOLE_CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"x":1}'}}
+CUT_CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"x":'}}
+
+
+@pytest.mark.parametrize("reason", [None, "", "null", [], False])
+def test_a_whole_reply_without_a_reason_is_an_error_unless_its_calls_are_whole(reason: object) -> None:
+    for message, finished in (
+        ({"content": "a"}, None),
+        ({"content": None, "tool_calls": [WHOLE_CALL, CUT_CALL]}, None),
+        ({"content": None, "tool_calls": []}, None),
+        ({"content": None, "tool_calls": [WHOLE_CALL | {"function": 7}]}, None),
+        ({"content": None, "tool_calls": [WHOLE_CALL]}, "tool_calls"),
+        ({"content": None, "tool_calls": [WHOLE_CALL | {"function": {"name": "f", "arguments": {}}}]}, "tool_calls"),
+    ):
+        fold = Fold(CHAT, fallback=FALLBACK)
+        fold.whole(reply(message, reason))
+        fold.close()
+        answer = json.loads(fold.body())
+        if finished is None:
+            assert answer["error"]["code"] == "incomplete_stream"
+        else:
+            assert answer["choices"][0]["finish_reason"] == finished
+
+
+AT = "2025-01-01T00:00:00Z"
+HEAD = Head("x-1", 1, "m")
+DIALECTS: dict[str, tuple[type[Dialect], Json]] = {
+    "messages": (Messages, {}),
+    "responses": (Responses, {"echo": {}}),
+    "ollama": (Ollama, {"is_chat": True, "at": AT}),
+}
+TRANSLATED = [
+    # a provider's word; Anthropic's stop_reason; a Response's status and reason; Ollama's done_reason
+    ("COMPLETE", "end_turn", ("completed", None), "stop"),
+    ("model_length", "max_tokens", ("incomplete", "max_output_tokens"), "length"),
+    ("RECITATION", "refusal", ("incomplete", "content_filter"), "content_filter"),
+]
+
+
+@pytest.mark.parametrize(("word", "messages", "responses", "ollama"), TRANSLATED)
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_a_reason_is_translated_to_each_dialect(
+    word: str, messages: str, responses: tuple[str, str | None], ollama: str, is_whole: bool
+) -> None:
+    bodies: dict[str, bytes] = {}
+    for name, (kind, options) in DIALECTS.items():
+        data = stream(role(), *words("a"), finish(word))
+        if is_whole:
+            fold = Fold(CHAT, fallback=HEAD, dialect=kind(**options))
+            fold.feed(data)
+            fold.close()
+            bodies[name] = fold.body()
+        else:
+            pipe = Pipe(CHAT, fallback=HEAD, dialect=kind(**options))
+            bodies[name] = pipe.feed(data) + pipe.close()
+    assert f'"stop_reason":"{messages}"'.encode() in bodies["messages"]
+    status, reason = responses
+    assert f'"status":"{status}"'.encode() in bodies["responses"]
+    assert reason is None or f'"incomplete_details":{{"reason":"{reason}"}}'.encode() in bodies["responses"]
+    assert f'"done_reason":"{ollama}"'.encode() in bodies["ollama"]
+
+
+def message_stream(reason: object) -> bytes:
+    """A Messages stream that stops with `reason`."""
+    start: Json = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": []}
+    start |= {"stop_reason": None, "stop_sequence": None, "usage": {"input_tokens": 1, "output_tokens": 0}}
+    events: list[Json] = [
+        {"type": "message_start", "message": start},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "a"}},
+        {"type": "content_block_stop", "index": 0},
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": reason, "stop_sequence": None},
+            "usage": {"output_tokens": 1},
+        },
+        {"type": "message_stop"},
+    ]
+    return b"".join(f"event: {one['type']}\ndata: {json.dumps(one)}\n\n".encode() for one in events)
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("end_turn", "end_turn"),
+        ("compaction", "compaction"),
+        ("length", "max_tokens"),
+        ("SAFETY", "refusal"),
+        ({"type": "length"}, "max_tokens"),
+        ("insufficient_system_resource", None),
+        ({"type": "abort", "message": "out of memory"}, None),
+        ("a_reason_of_next_year", "a_reason_of_next_year"),
+    ],
+)
+def test_a_messages_upstream_keeps_its_reason_or_has_it_translated(word: object, said: str | None) -> None:
+    native = MessagesNative(fallback=HEAD)
+    sent = native.feed(message_stream(word)) + native.close()
+    whole = MessagesNative(fallback=HEAD, is_stream=False)
+    message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "stop_reason": word}
+    message |= {"content": [{"type": "text", "text": "a"}], "usage": {"input_tokens": 1, "output_tokens": 1}}
+    whole.whole(json.dumps(message).encode())
+    whole.close()
+    if said is None:
+        assert b"event: error" in sent
+        assert b"message_stop" not in sent
+        assert whole.failure is not None
+    else:
+        assert f'"stop_reason":"{said}"'.encode() in sent
+        assert json.loads(whole.body())["stop_reason"] == said
+
+
+@pytest.mark.parametrize("reason", [None, ""])
+def test_a_whole_message_without_a_reason_is_an_error_unless_it_calls_a_tool(reason: object) -> None:
+    for block, said in (
+        ({"type": "text", "text": "a"}, None),
+        ({"type": "tool_use", "id": "t", "name": "f", "input": {}}, "tool_use"),
+    ):
+        native = MessagesNative(fallback=HEAD, is_stream=False)
+        message = {"type": "message", "role": "assistant", "content": [block], "stop_reason": reason}
+        native.whole(json.dumps(message).encode())
+        native.close()
+        assert (native.failure is None) == (said is not None)
+        assert said is None or json.loads(native.body())["stop_reason"] == said
+
+
+ITEM = {"type": "message", "id": "msg_1", "role": "assistant", "content": [{"type": "output_text", "text": "a"}]}
+
+
+@pytest.mark.parametrize(
+    ("response", "status"),
+    [
+        ({"status": "completed", "output": [ITEM]}, "completed"),
+        ({"output": [ITEM | {"status": "completed"}]}, "completed"),
+        ({"output": [ITEM]}, None),
+        ({"output": []}, None),
+        ({"status": None, "output": [ITEM | {"status": "incomplete"}]}, None),
+        ({"status": "stopped", "output": [ITEM | {"status": "completed"}]}, None),
+        ({"status": "incomplete", "incomplete_details": {"reason": "steered"}, "output": [ITEM]}, "incomplete"),
+    ],
+)
+def test_a_whole_response_without_a_known_status_is_an_error(response: Json, status: str | None) -> None:
+    native = ResponsesNative(fallback=HEAD, is_stream=False)
+    native.whole(json.dumps({"object": "response", "id": "resp_1", "model": "m", **response}).encode())
+    native.close()
+    assert (native.failure is None) == (status is not None)
+    if status is not None:
+        final = json.loads(native.body())
+        assert final["status"] == status
+        assert final["incomplete_details"] == response.get("incomplete_details")
+
+
+def test_a_response_that_was_cancelled_is_not_completed() -> None:
+    native = ResponsesNative(fallback=HEAD)
+    response = {"id": "resp_1", "object": "response", "status": "cancelled", "output": []}
+    event = {"type": "response.completed", "response": response}
+    sent = native.feed(f"event: response.completed\ndata: {json.dumps(event)}\n\n".encode()) + native.close()
+    assert b"event: response.failed" in sent
+    assert b"event: response.completed" not in sent
+
+
+def test_calls_with_a_reason_that_nobody_knows_are_not_a_success() -> None:
+    pipe = Pipe(CHAT, fallback=FALLBACK)
+    sent = pipe.feed(stream(role(), say(named()), say(piece("{}")), finish("because"))) + pipe.close()
+    assert pipe.failure is not None
+    assert b"unknown finish_reason 'because'" in sent

@@ -186,7 +186,7 @@ def test_a_native_stream_tells_its_own_events(endpoint: Endpoint) -> None:
 
 
 def test_a_native_reply_that_was_not_streamed_is_one_step() -> None:
-    data = b'{"id":"msg_1","type":"message","role":"assistant","content":[{"type":"text","text":"Hi"}]}'
+    data = b'{"id":"msg_1","role":"assistant","content":[{"type":"text","text":"Hi"}],"stop_reason":"end_turn"}'
     replay = Replay(native_for(Endpoint.MESSAGES, fallback=HEADS[Endpoint.MESSAGES], is_stream=False))
     steps = [*replay.whole(data), *replay.close(), replay.body()]
     assert steps[0].heard == data

@@ -283,7 +283,6 @@ CHANGES: list[tuple[str, int, Json]] = [
     ("resp-done-events", 6, {}),
     ("resp-done-events", 6, {"part": TEXT}),
     ("resp-done-events", 7, {}),
-    ("resp-terminal-once", 8, {}),
     ("resp-final-output", 8, {"response": RESPONSE | {"status": "completed", "usage": USAGE, "output": []}}),
     ("resp-final-output", 8, {"response": RESPONSE | {"status": "completed", "usage": USAGE, "output": None}}),
     ("resp-usage", 8, {"response": hello()[8]["response"] | {"usage": {"prompt_tokens": 5, "completion_tokens": 3}}}),
@@ -687,20 +686,23 @@ def test_an_incomplete_answer_has_a_reason_and_what_is_open_is_incomplete() -> N
     assert mended[-1]["response"]["output"][0]["status"] == "incomplete"
 
 
-def test_a_stream_without_an_end_is_whole_where_all_its_items_are() -> None:
-    mended, native = mend(hello()[:8])
+def test_done_in_place_of_an_end_is_one_where_all_items_are_whole() -> None:
+    native = ResponsesNative(fallback=HEAD)
+    mended = read(native.feed(b"".join(map(frame, hello()[:8])) + b"data: [DONE]\n\n") + native.close())
     assert mended[-1]["type"] == "response.completed"
     assert mended[-1]["response"]["usage"] is None
     assert native.failure is None
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 5, 6, 7])
+@pytest.mark.parametrize("count", range(9))
 def test_a_stream_that_breaks_off_has_failed(count: int) -> None:
     mended, native = mend(hello()[:count])
     assert mended[0]["type"] == "response.created"
     assert mended[-1]["type"] == "response.failed"
     assert mended[-1]["response"]["error"]["code"] == "incomplete_stream"
-    assert [item["status"] for item in mended[-1]["response"]["output"]] == ["incomplete"] * (count > 2)
+    is_closed = count == 8
+    statuses = ["completed" if is_closed else "incomplete"] * (count > 2)
+    assert [item["status"] for item in mended[-1]["response"]["output"]] == statuses
     assert native.failure is not None
     assert native.final == mended[-1]["response"]
 
@@ -804,7 +806,8 @@ def test_an_event_without_data_is_a_sign_of_life_and_a_fault() -> None:
 def test_faults_of_a_whole_reply_are_noted() -> None:
     nameless, message = CALL | {"id": "", "arguments": "{}", "status": "completed"}, MESSAGE
     native = ResponsesNative(fallback=HEAD, is_stream=False)
-    native.whole(json.dumps({"output": [nameless, message, 5], "usage": {"prompt_tokens": 1}}).encode())
+    reply = {"status": "completed", "output": [nameless, message, 5], "usage": {"prompt_tokens": 1}}
+    native.whole(json.dumps(reply).encode())
     rules = {"resp-created-full", "resp-usage", "resp-function-ids", "resp-item-status"}
     assert native.notes.counts() == dict.fromkeys(rules, 1)
     call, said = json.loads(native.body())["output"]

@@ -6,10 +6,10 @@ from welldone.wire.counts import is_zero, read_usage, usage_object
 from welldone.wire.deltas import DeltaReader, whole_number
 from welldone.wire.events import Event, Extra, Failure, Finish, Json, KeepAlive, Logprobs, Place, Text
 from welldone.wire.extras import CHOICE_NAMES, CHUNK_NAMES, PROTOCOL_NAMES
-from welldone.wire.failures import cut_off, garbage
+from welldone.wire.failures import garbage
 from welldone.wire.head import OBJECT, WHOLE_OBJECT, Endpoint, Head, note_envelope, read_head
 from welldone.wire.notes import Notes
-from welldone.wire.reasons import FAILED, REASONS, in_our_words
+from welldone.wire.reasons import REASONS, interrupted, reason_for, word_of
 from welldone.wire.unicode import scrub, scrub_object
 
 _ABSENT = object()
@@ -219,10 +219,11 @@ class ChunkReader:
     def _end_choice(self, choice: Json, index: int, events: list[Event], start: int) -> Failure | None:
         """Add why the choice ended, if it did; what it said in this chunk begins at `start`."""
         said = events[start:]
-        reason = self._reason(choice)
-        if reason in FAILED:
-            return cut_off(f"the server ended the answer with finish_reason {reason!r}")
-        if reason is not None:
+        word = self._finish_word(choice)
+        if word is not None:
+            reason = reason_for(word, self._endpoint)
+            if reason is None:
+                return interrupted(word, choice["finish_reason"])
             if self._endpoint is Endpoint.CHAT:
                 self._note_finish(choice, said)
             events += self._deltas.close_choice(index)
@@ -243,8 +244,8 @@ class ChunkReader:
             fields = scrub_object({key: value for key, value in choice.items() if key not in CHOICE_NAMES})
             events.append(Extra(index, Place.CHOICE, fields))
 
-    def _reason(self, choice: Json) -> str | None:
-        """Why the choice ended, in OpenAI's words or one of FAILED; None while it goes on."""
+    def _finish_word(self, choice: Json) -> str | None:
+        """The upstream's word for why the choice ended; None while it goes on."""
         is_chat = self._endpoint is Endpoint.CHAT
         note = self._notes.note
         reason = choice.get("finish_reason", _ABSENT)
@@ -253,17 +254,15 @@ class ChunkReader:
         if reason is _ABSENT:
             note(faults.fin.KEY_PRESENT if is_chat else faults.cmpl.FINISH, choice)
             return None
-        if reason == "":
-            note(faults.fin.NULL_NOT_EMPTY if is_chat else faults.cmpl.FINISH, choice)
-            return None
-        if reason == "null":
-            note(faults.fin.NULL_NOT_STRING if is_chat else faults.cmpl.FINISH, choice)
+        if reason in ("", "null"):
+            fault = faults.fin.NULL_NOT_STRING if reason else faults.fin.NULL_NOT_EMPTY
+            note(fault if is_chat else faults.cmpl.FINISH, choice)
             return None
         if reason == "function_call" and not self._asked.functions:
             note(faults.fin.FUNCTION_CALL_LEGACY, choice)
         if not isinstance(reason, str) or reason not in REASONS[self._endpoint]:
             note(faults.fin.CLOSED_ENUM if is_chat else faults.cmpl.FINISH, reason)
-        return in_our_words(reason, self._endpoint) if isinstance(reason, str) else None
+        return word_of(reason)
 
     def _usage(self, chunk: Json, choices: list[object], events: list[Event], *, is_dummy: bool) -> None:
         """The counts, wherever they stood. A placeholder of zeros never hides a real count."""

@@ -6,8 +6,8 @@ The reader knows frames, JSON and the shapes of chunks. What may follow what is 
 from welldone.wire import faults, sse
 from welldone.wire.asked import Asked
 from welldone.wire.chunks import ChunkReader
-from welldone.wire.events import Event, Failure, Json, KeepAlive
-from welldone.wire.failures import garbage, read_error
+from welldone.wire.events import Event, Failure, Finish, Json, KeepAlive
+from welldone.wire.failures import cut_off, garbage, read_error
 from welldone.wire.head import Endpoint, Head
 from welldone.wire.lenient import NOT_JSON, lenient, strict, why_odd
 from welldone.wire.lines import hides_chunk, note_characters, note_lines, salvage
@@ -82,7 +82,9 @@ class Reader:
         self._notes.hush()  # what is odd in a stream is right in a reply that is none
         self.is_done = True
         self._chunks.be_careful()
-        failure = chunk if isinstance(chunk, Failure) else self._chunks.read(chunk, events)
+        failure = (
+            chunk if isinstance(chunk, Failure) else self._chunks.read(chunk, events) or _unfinished(chunk, events)
+        )
         if failure is not None:
             self._fail(failure, events)
         return events
@@ -315,6 +317,13 @@ class Reader:
         events += self._chunks.close()
         events.append(failure)
         self.has_failed = True
+
+
+def _unfinished(reply: Json, events: list[Event]) -> Failure | None:
+    """The failure of a whole reply that does not tell why each choice ended: nothing else shows that it is whole."""
+    finished = sum(isinstance(event, Finish) for event in events)
+    choices = sum(isinstance(choice, dict) for choice in reply["choices"])
+    return cut_off("the server's reply has a choice without a finish_reason") if finished < choices else None
 
 
 def _may_be_json(text: bytes) -> bool:

@@ -1,36 +1,235 @@
-"""Why a choice ended: other servers' words, in OpenAI's."""
+"""Finish reasons: the documented words of each provider, and the OpenAI word for each.
 
+An interrupted answer is a failure, and so is a word that no provider documents: only a documented word for a natural
+end becomes `stop`. The rule page fin-closed-enum prints the table.
+"""
+
+from typing import NamedTuple
+
+from welldone.wire.events import Failure
+from welldone.wire.failures import cut_off
 from welldone.wire.head import Endpoint
+from welldone.wire.notes import show
+from welldone.wire.unicode import clean
 
 REASONS = {
     Endpoint.CHAT: frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"}),
     Endpoint.COMPLETIONS: frozenset({"stop", "length", "content_filter"}),
 }
+FAILURE = "failure"
+"""The answer was interrupted: it is not whole, and no finish reason of OpenAI fits."""
+_SHOWN_CHARACTERS = 100  # of a word or message of the upstream in an error
 
-FAILED = frozenset({"abort", "aborted", "cancelled", "error", "network_error"})
-"""Words that mean: this is not a whole answer."""
 
-_WORDS = {
-    "eos": "stop",
-    "eos_token": "stop",
-    "end_turn": "stop",
-    "stop_sequence": "stop",
-    "complete": "stop",
-    "max_tokens": "length",
-    "model_length": "length",
-    "max_length": "length",
-    "function_call": "tool_calls",  # one thing, two forms: the writer knows which of them the client reads
-    "tool_use": "tool_calls",
-    "tool_call": "tool_calls",
-    "safety": "content_filter",
-    "sensitive": "content_filter",
+class Provider(NamedTuple):
+    """The finish reasons that a provider documents, by what they become."""
+
+    name: str
+    source: str
+    """Where they are documented."""
+    stop: tuple[str, ...] = ()
+    length: tuple[str, ...] = ()
+    tool_calls: tuple[str, ...] = ()
+    content_filter: tuple[str, ...] = ()
+    failure: tuple[str, ...] = ()
+
+
+PROVIDERS = (
+    Provider(
+        "OpenAI, Azure OpenAI (chat, completions)",
+        "openai-python `types/chat/chat_completion_chunk.py`, `types/completion_choice.py`",
+        stop=("stop",),
+        length=("length",),
+        tool_calls=("tool_calls", "function_call"),
+        content_filter=("content_filter",),
+    ),
+    Provider(
+        "OpenAI (Responses, `incomplete_details.reason`)",
+        "openai-python `types/responses/response.py`",
+        length=("max_output_tokens", "max_messages"),
+        content_filter=("content_filter",),
+        failure=("steered",),
+    ),
+    Provider(
+        "Anthropic",
+        "anthropic-sdk-python `types/stop_reason.py`, `types/beta/beta_stop_reason.py`",
+        stop=("end_turn", "stop_sequence"),
+        # pause_turn: the loop of server tools reached its limit. compaction: generation paused after a summary.
+        length=("max_tokens", "model_context_window_exceeded", "pause_turn", "compaction"),
+        tool_calls=("tool_use",),
+        content_filter=("refusal",),
+    ),
+    Provider(
+        "Amazon Bedrock",
+        "Converse API reference, `stopReason`",
+        stop=("end_turn", "stop_sequence"),
+        length=("max_tokens", "model_context_window_exceeded"),
+        tool_calls=("tool_use",),
+        content_filter=("content_filtered", "guardrail_intervened"),
+        failure=("malformed_model_output", "malformed_tool_use"),
+    ),
+    Provider(
+        # The OpenAI-compatible endpoint adds a prefix: `function_call_filter: MALFORMED_FUNCTION_CALL`.
+        "Google Gemini, Vertex AI",
+        "ai.google.dev `Candidate.FinishReason`; `function_call_filter: …` as observed",
+        stop=("STOP",),
+        length=("MAX_TOKENS",),
+        content_filter=(
+            *("SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "MODEL_ARMOR"),
+            *("IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION", "content_filter"),
+        ),
+        failure=(
+            *("FINISH_REASON_UNSPECIFIED", "OTHER", "MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL"),
+            *("TOO_MANY_TOOL_CALLS", "MISSING_THOUGHT_SIGNATURE", "MALFORMED_RESPONSE", "NO_IMAGE", "IMAGE_OTHER"),
+            "function_call_filter",
+        ),
+    ),
+    Provider(
+        "Mistral",
+        "docs.mistral.ai, chat completion `finish_reason`",
+        stop=("stop",),
+        length=("length", "model_length"),
+        tool_calls=("tool_calls",),
+        failure=("error",),
+    ),
+    Provider(
+        "Cohere",
+        "docs.cohere.com, v1 and v2 chat `finish_reason`",
+        stop=("COMPLETE", "STOP_SEQUENCE"),
+        length=("MAX_TOKENS", "ERROR_LIMIT"),  # ERROR_LIMIT: the context is full
+        tool_calls=("TOOL_CALL",),
+        content_filter=("ERROR_TOXIC",),
+        failure=("ERROR", "TIMEOUT", "USER_CANCEL"),
+    ),
+    Provider(
+        "DeepSeek",
+        "api-docs.deepseek.com, chat completion `finish_reason`",
+        stop=("stop",),
+        length=("length",),
+        tool_calls=("tool_calls",),
+        content_filter=("content_filter",),
+        failure=("insufficient_system_resource", "aborted"),
+    ),
+    Provider(
+        "OpenRouter",
+        "openrouter.ai API reference; the provider's own word stays in `native_finish_reason`",
+        stop=("stop",),
+        length=("length",),
+        tool_calls=("tool_calls",),
+        content_filter=("content_filter",),
+        failure=("error",),
+    ),
+    Provider(
+        "Z.ai (GLM)",
+        "docs.z.ai, chat completion `finish_reason`",
+        stop=("stop",),
+        length=("length", "model_context_window_exceeded"),
+        tool_calls=("tool_calls",),
+        content_filter=("sensitive",),
+        failure=("network_error",),
+    ),
+    Provider(
+        "IBM watsonx",
+        "watsonx-ai-node-sdk `TextChatResultChoice.Constants.FinishReason`, `TextGenResult.Constants.StopReason`",
+        stop=("stop", "eos_token", "stop_sequence"),
+        length=("length", "max_tokens", "token_limit"),
+        tool_calls=("tool_calls",),
+        failure=("time_limit", "cancelled", "error", "not_finished"),
+    ),
+    Provider(
+        "Together",
+        "openai/openai-dotnet#267",
+        stop=("stop", "eos"),
+        length=("length",),
+        tool_calls=("tool_calls", "function_call"),
+    ),
+    Provider(
+        "vLLM",
+        "vllm `v1/engine/__init__.py`, FINISH_REASON_STRINGS",
+        stop=("stop",),
+        length=("length", "repetition"),  # repetition: cut by the limit that the request sets for loops
+        tool_calls=("tool_calls",),
+        failure=("abort", "error"),
+    ),
+    Provider(
+        # Objects such as {"type": "abort", "message": …} where a relay forwards the engine's own value.
+        "SGLang",
+        "sglang `srt/managers/schedule_batch.py`, BaseFinishReason.to_json",
+        stop=("stop",),
+        length=("length",),
+        tool_calls=("tool_calls",),
+        failure=("abort",),
+    ),
+    Provider(
+        "TGI",
+        "text-generation-inference `router/src/lib.rs`, FinishReason",
+        stop=("eos_token", "stop_sequence"),
+        length=("length",),
+    ),
+    Provider(
+        "TensorRT-LLM",
+        "tensorrt_llm `executor/result.py`, CompletionOutput.finish_reason",
+        stop=("stop",),
+        length=("length",),
+        failure=("timeout", "cancelled"),
+    ),
+    Provider(
+        "llama.cpp",
+        "llama.cpp `tools/server/server-task.cpp`, stop_type_to_str and the OpenAI-compatible replies",
+        stop=("stop", "eos", "word"),
+        length=("length", "limit"),
+        tool_calls=("tool_calls",),
+    ),
+    Provider(
+        # load, unload: the reply to a request without messages, which generates nothing.
+        "Ollama",
+        "ollama `llm/server.go`, DoneReason; `server/routes.go`",
+        stop=("stop",),
+        length=("length",),
+        tool_calls=("tool_calls",),
+        failure=("load", "unload"),
+    ),
+    Provider("others", "as observed", length=("max_length",)),
+)
+OUTCOMES = ("stop", "length", "tool_calls", "content_filter", FAILURE)
+
+_WORDS: dict[str, str] = {
+    word.lower(): outcome for provider in PROVIDERS for outcome in OUTCOMES for word in getattr(provider, outcome)
 }
 
 
-def in_our_words(reason: str, endpoint: Endpoint) -> str:
-    """The event's word for `reason`, or one of FAILED; a word that nobody knows means that the model stopped."""
-    word = reason.lower()
-    word = _WORDS.get(word, word)
-    if word in FAILED:
-        return word
-    return word if word in REASONS[endpoint] and word != "function_call" else "stop"
+def outcome_of(word: str) -> str | None:
+    """What a finish reason becomes, one of OUTCOMES; None for a word that no provider documents."""
+    word = word.strip().lower()
+    known = _WORDS.get(word)
+    if known is not None:
+        return known
+    prefix = _WORDS.get(word.partition(":")[0].rstrip())
+    return prefix if prefix in ("content_filter", FAILURE) else None
+
+
+def word_of(reason: object) -> str | None:
+    """The word in a finish reason of any JSON type; None where it tells that the choice goes on."""
+    if isinstance(reason, dict) and isinstance(reason.get("type"), str):
+        reason = reason["type"]  # SGLang's own form
+    if not reason or reason == "null" or reason != reason:
+        return None
+    return clean(reason) if isinstance(reason, str) else show(reason)
+
+
+def reason_for(word: str, endpoint: Endpoint) -> str | None:
+    """The finish reason of an event; None where the answer counts as interrupted."""
+    outcome = outcome_of(word)
+    return outcome if outcome in REASONS[endpoint] else None
+
+
+def interrupted(word: str, reason: object = None, *, field: str = "finish_reason") -> Failure:
+    """The failure of an upstream that ended its answer with such a word; `reason` is the value that it stood in."""
+    kind = "" if outcome_of(word) is not None else "the unknown "
+    message = reason.get("message") if isinstance(reason, dict) else None
+    detail = f": {_short(clean(message))}" if isinstance(message, str) and message else ""
+    return cut_off(f"the server ended the answer with {kind}{field} {_short(word)!r}{detail}")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"

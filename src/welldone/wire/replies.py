@@ -4,9 +4,9 @@ from welldone.wire import faults
 from welldone.wire.events import Failure, Json
 from welldone.wire.failures import cut_off, garbage, note_shape, read_error
 from welldone.wire.head import WHOLE_OBJECT, Endpoint
-from welldone.wire.lenient import first
+from welldone.wire.lenient import first, strict
 from welldone.wire.notes import Notes
-from welldone.wire.reasons import REASONS
+from welldone.wire.reasons import REASONS, word_of
 
 _ARGUMENTS = {"function": "arguments", "custom": "input"}
 """The types of a call, and the member that has its arguments."""
@@ -58,8 +58,16 @@ def _as_chunk(reply: Json, endpoint: Endpoint) -> Json:
             message["tool_calls"] = [
                 call | {"index": place} for place, call in enumerate(calls) if isinstance(call, dict)
             ]
+            if word_of(choice.get("finish_reason")) is None and calls and all(map(_is_whole_call, calls)):
+                choice = choice | {"finish_reason": "tool_calls"}
         choices.append({key: value for key, value in choice.items() if key != "message"} | {"delta": message})
     return reply | {"choices": choices}
+
+
+def _is_whole_call(call: object) -> bool:
+    function = call.get("function") if isinstance(call, dict) else None
+    arguments = function.get("arguments") if isinstance(function, dict) else None
+    return isinstance(arguments, dict) or (isinstance(arguments, str) and isinstance(strict(arguments.encode()), dict))
 
 
 def _note(reply: Json, endpoint: Endpoint, notes: Notes) -> None:

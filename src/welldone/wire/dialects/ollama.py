@@ -64,7 +64,8 @@ class Ollama(Translated):
 
     def end(self, reason: str, usage: Usage | None) -> Json:
         """What the last line has beside."""
-        done: Json = {"done": True, "done_reason": "length" if reason == "length" else "stop"}
+        # Ollama has no word for content_filter; its own "stop" would make a blocked answer look whole.
+        done: Json = {"done": True, "done_reason": "stop" if reason == "tool_calls" else reason}
         if usage is not None:
             done |= {"prompt_eval_count": usage.prompt_tokens, "eval_count": usage.completion_tokens}
         return done

@@ -52,7 +52,7 @@ FINISH = Fault(
     rule="finish_reason is null, then stop, length or content_filter.",
     hurts=("generated clients: fail on a value outside the enum",),
     mend=Mend.LOSSLESS,
-    how="write null until the end; map known values as fin-closed-enum does",
+    how="write null until the end; map values as fin-closed-enum does, or end with an error event",
 )
 LOGPROBS = Fault(
     id="cmpl-logprobs",

@@ -51,10 +51,7 @@ CLOSED_ENUM = Fault(
         "openai-python, openai-node, LangChain: hand on a value that callers do not know",
     ),
     mend=Mend.LOSSLESS,
-    how=(
-        "map eos, eos_token, end_turn, stop_sequence to stop; max_tokens, model_length to length; "
-        "tool_use to tool_calls; safety to content_filter; abort and error to an error event"
-    ),
+    how="map the documented words of other providers; interruptions and unknown words become an error event",
 )
 EXACTLY_ONCE = Fault(
     id="fin-exactly-once",

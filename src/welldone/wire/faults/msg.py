@@ -192,8 +192,8 @@ STOP_REASON = Fault(
         "anthropic-sdk-python tool_runner, anthropic-sdk-typescript toolRunner: run tools only after tool_use",
         "AI SDK anthropic: finish reason 'other'",
     ),
-    mend=Mend.PARTIAL,
-    how="say OpenAI's words in Anthropic's: length is max_tokens; one that nobody knows becomes end_turn",
+    mend=Mend.REPORT,
+    how="map other providers' words (length is max_tokens), interruptions become an error; report and forward the rest",
 )
 STOP_REASON_TOOL_USE = Fault(
     id="msg-stop-reason-tool-use",
@@ -349,7 +349,7 @@ WHOLE_SHAPE = Fault(
         "anthropic-sdk-python: content is None, and reading it fails",
     ),
     mend=Mend.PARTIAL,
-    how="fill in what is missing, 0 where nobody counted; a reply without content is an error",
+    how="fill in what is missing, 0 where nobody counted; without content, or stop_reason and calls, it is an error",
 )
 WHOLE_CONTENT = Fault(
     id="msg-whole-content",

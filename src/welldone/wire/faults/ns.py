@@ -59,8 +59,8 @@ FINISH = Fault(
         "openai-dotnet: throws on null",
         "AI SDK openai-compatible, AI SDK openai: the finish reason is 'other'",
     ),
-    mend=Mend.LOSSLESS,
-    how="write stop, or tool_calls where tools were called",
+    mend=Mend.PARTIAL,
+    how="map words as fin-closed-enum does; null beside whole tool calls is tool_calls, else the reply is an error",
 )
 CONTENT_KEY = Fault(
     id="ns-content-key",

@@ -147,7 +147,7 @@ TERMINAL_ONCE = Fault(
         "copilot-api: [DONE] made JSON.parse throw (caozhiyuan/copilot-api#338)",
     ),
     mend=Mend.PARTIAL,
-    how="if all items are done, write response.completed without usage; else response.failed. Drop what follows it",
+    how="write response.failed; response.completed where [DONE] came and all items are done. Drop what follows it",
 )
 INCOMPLETE = Fault(
     id="resp-incomplete",

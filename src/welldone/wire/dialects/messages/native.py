@@ -15,7 +15,7 @@ from welldone.wire.dialects.messages.objects import (
     ERROR_TYPES,
     STOP_REASONS,
     error_object,
-    reason_in_our_words,
+    stop_reason_for,
 )
 from welldone.wire.dialects.messages.scribe import PIECES, PING, Scribe, last_words
 from welldone.wire.events import Failure, Json
@@ -24,7 +24,7 @@ from welldone.wire.head import Endpoint, Head
 from welldone.wire.lenient import as_list, as_object, lenient
 from welldone.wire.native import Native
 from welldone.wire.notes import Notes
-from welldone.wire.reasons import FAILED
+from welldone.wire.reasons import interrupted, word_of
 from welldone.wire.unicode import clean, scrub_object
 
 _WHY = ("stop_reason", "stop_sequence")
@@ -251,15 +251,17 @@ class MessagesNative(Native):
         if not isinstance(content, list):
             self.notes.note(faults.msg.WHOLE_SHAPE, value)
             return self._fail(garbage("a reply that is no message"))
-        reason = _name(value.get("stop_reason"))
-        if reason is not None and reason.lower() in FAILED:
-            return self._fail(_broke_off(reason))
+        word = word_of(value.get("stop_reason"))
         kept = Blocks(self._keeper, Notes(), self._mint)
         self._keeper.start(self._full(value))
         kept.tell(content)
         if kept.failure is not None:
             return self._fail(kept.failure)
-        reason = self._mended(reason or ("tool_use" if kept.is_called else "end_turn"), kept)
+        if word is None and not kept.is_called:
+            return self._fail(cut_off("the server's reply has no stop_reason"))
+        reason = self._mended(word or "tool_use", kept)
+        if reason is None:
+            return self._fail(interrupted(str(word), value["stop_reason"], field="stop_reason"))
         if self._keeper.dropped and reason in _ENDS:
             return self._fail(garbage(_NO_OBJECT))
         why = {"stop_reason": reason, "stop_sequence": _name(value.get("stop_sequence"))}
@@ -297,13 +299,13 @@ class MessagesNative(Native):
     def _end(self, last: Json | None = None) -> bytes:
         """What is open ends, and so does the message; `last` are unknown members of its last event."""
         out = self._blocks.close()
-        reason = self._reason()
-        if reason is None:
+        word = self._reason()
+        if word is None:
             self.notes.note(faults.msg.DELTA_SENT)
-            reason = _name(self._early) or ("tool_use" if self._blocks.is_called else "end_turn")
-        if reason.lower() in FAILED:
-            return out + self._fail(_broke_off(reason))
-        reason = self._mended(reason, self._blocks)
+            word = word_of(self._early) or ("tool_use" if self._blocks.is_called else "end_turn")
+        reason = self._mended(word, self._blocks)
+        if reason is None:
+            return out + self._fail(interrupted(word, self._delta.get("stop_reason"), field="stop_reason"))
         if self._blocks.broken and reason in _ENDS:
             self.broken_arguments = self._blocks.broken
             self.notes.note(faults.msg.TOOL_INPUT_JSON)
@@ -317,13 +319,13 @@ class MessagesNative(Native):
         return out + self._scribe.end(delta, self._counts(), self._more, last)
 
     def _reason(self) -> str | None:
-        return _name(self._delta.get("stop_reason"))
+        return word_of(self._delta.get("stop_reason"))
 
-    def _mended(self, reason: str, blocks: Blocks) -> str:
-        """Why the message stopped, in Anthropic's words, and as its blocks say."""
-        if reason not in STOP_REASONS:
-            self.notes.note(faults.msg.STOP_REASON, reason)
-            reason = reason_in_our_words(reason)
+    def _mended(self, word: str, blocks: Blocks) -> str | None:
+        """Why the message stopped, in Anthropic's words, and as its blocks say; None where it was interrupted."""
+        if word not in STOP_REASONS:
+            self.notes.note(faults.msg.STOP_REASON, word)
+        reason = stop_reason_for(word)
         is_wrong = reason in _ENDS - {"tool_use"} if blocks.is_called else reason == "tool_use"
         if not is_wrong:
             return reason
@@ -355,10 +357,6 @@ class MessagesNative(Native):
     def _counts(self) -> Json:
         """The counts at the end of the message."""
         return filled(self._usage_at_end, output_tokens=self._counted.get("output_tokens", 0))
-
-
-def _broke_off(reason: str) -> Failure:
-    return cut_off(f"the server broke its answer off: {reason}")
 
 
 def _name(value: object) -> str | None:

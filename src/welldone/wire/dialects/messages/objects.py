@@ -7,6 +7,7 @@ from welldone.wire.collect import Answer
 from welldone.wire.dialects.arguments import as_object
 from welldone.wire.events import Failure, Json
 from welldone.wire.head import Head
+from welldone.wire.reasons import outcome_of
 
 VERSION_HEADER, VERSION = "anthropic-version", "2023-06-01"
 """The header by which Anthropic's clients are known, and the version that one means who names none: there has been no
@@ -128,9 +129,16 @@ def stop_of(reason: str, stop: str | None, *, is_called: bool, is_refused: bool)
     return "end_turn" if reason == "tool_calls" else _REASONS.get(reason, "end_turn"), None
 
 
-def reason_in_our_words(reason: str) -> str:
-    """A stop reason, where OpenAI's word for it may have come; one that nobody knows means that the model stopped."""
-    return reason if reason in STOP_REASONS else _REASONS.get(reason, "end_turn")
+def stop_reason_for(word: str) -> str | None:
+    """The stop reason for a word of any provider; None for an interrupted answer.
+
+    A word that no provider documents stays as it is: Anthropic adds words, and its clients take one that they do not
+    know for neither an end nor a call.
+    """
+    outcome = outcome_of(word)
+    if word in STOP_REASONS or outcome is None:
+        return word
+    return _REASONS.get(outcome)
 
 
 def error_type(status: int) -> str:

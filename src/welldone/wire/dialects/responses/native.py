@@ -7,12 +7,12 @@ from welldone.wire.dialects.responses.counts import has_counts, read_counts, who
 from welldone.wire.dialects.responses.known import BEGINS, DELTAS, ENDS, SAID
 from welldone.wire.dialects.responses.objects import OURS, error_object, response_object
 from welldone.wire.dialects.responses.output import Output
-from welldone.wire.dialects.responses.scribe import Scribe
+from welldone.wire.dialects.responses.scribe import WITH_STATUS, Scribe
 from welldone.wire.dialects.stream import error_object as error_body
 from welldone.wire.events import Failure, Json
-from welldone.wire.failures import garbage, read_error
+from welldone.wire.failures import cut_off, garbage, read_error
 from welldone.wire.head import ID_PREFIX, Endpoint, Head
-from welldone.wire.lenient import as_object
+from welldone.wire.lenient import as_list, as_object
 from welldone.wire.native import Native
 from welldone.wire.notes import Notes
 from welldone.wire.unicode import scrub_object
@@ -54,6 +54,7 @@ class ResponsesNative(Native):
         self._scribe = Scribe(response_object(fallback, echo or {}))
         self._output = Output(self._scribe, self.notes, fallback.id.removeprefix(ID_PREFIX[Endpoint.RESPONSES]))
         self._number = 0  # that the next event should have
+        self._has_sentinel = False  # [DONE] came: of another dialect, but a sign that the server has said all
         self._told: Failure | None = None  # by an error event
         self._others: Json = {}  # members of the last event beside the Response
         self._counted: Json = {}  # usage as its server told it
@@ -126,8 +127,12 @@ class ResponsesNative(Native):
             return b""
         if status in _UNFINISHED:
             return self._cut(f"the server's response is {status}")
+        if status is None and _is_whole(value.get("output")):
+            status = "completed"
         kind = f"response.{status}"
-        return self._conclude({"response": value}, kind if kind in ENDS else "response.completed") + self._scribe.take()
+        if kind not in ENDS:
+            return self._fail(cut_off("the server's response has no status that is known"))
+        return self._conclude({"response": value}, kind) + self._scribe.take()
 
     def _silence(self) -> bytes:
         if not self.is_done:
@@ -136,6 +141,7 @@ class ResponsesNative(Native):
 
     def _sentinel(self) -> bytes:
         self.notes.note(faults.resp.TERMINAL_ONCE, "[DONE]")
+        self._has_sentinel = True
         return b""
 
     def _finish(self) -> bytes:
@@ -146,7 +152,7 @@ class ResponsesNative(Native):
             return self._fail(self._told, is_ours=True)
         self.notes.note(faults.resp.TERMINAL_ONCE)
         items = self._scribe.items
-        if not items or any(item.is_open for item in items):
+        if not self._has_sentinel or not items or any(item.is_open for item in items):
             return self._cut("the server's stream ended before the response was whole")
         self._end("completed", {})
         return self._scribe.take()
@@ -230,8 +236,8 @@ class ResponsesNative(Native):
         told = response.get("status")
         if told != status:
             self.notes.note(faults.resp.TERMINAL_ONCE, told)
-        if status == "completed" and told in ("incomplete", "failed"):
-            status = str(told)
+        if status == "completed" and told in ("incomplete", "failed", "cancelled"):
+            status = "failed" if told == "cancelled" else str(told)
         self._scribe.response |= _repeated(response)
         self._others = _others(value)
         self._count_tokens(response.get("usage"), is_due=status != "failed")
@@ -263,6 +269,12 @@ class ResponsesNative(Native):
         usage = None if self.usage is None else whole_usage(self._counted, self.usage)
         self.broken_arguments = self._output.broken_arguments
         self.final = self._scribe.end(status, changed | {"usage": usage}, self._others)
+
+
+def _is_whole(output: object) -> bool:
+    """Whether each item of a Response that has no status tells that it is whole."""
+    items = [as_object(item) for item in as_list(output)]
+    return bool(items) and all(item.get("status") == "completed" for item in items if item.get("type") in WITH_STATUS)
 
 
 def _is_error(error: Json, *, is_inner: bool) -> bool:
