@@ -4,11 +4,36 @@ from typing import Any
 
 import pytest
 
-from tests.wire.build import chunk, pack, rules
+from tests.wire.build import (
+    CHAT,
+    COMPLETIONS,
+    FALLBACK,
+    FALLBACKS,
+    chunk,
+    count,
+    counted,
+    finish,
+    pack,
+    role,
+    rules,
+    stream,
+    text,
+    text_end,
+    words,
+)
+from welldone.rules.judge import judge
+from welldone.rules.trace import Trace
+from welldone.wire import sse
+from welldone.wire.asked import Asked
+from welldone.wire.dialects.messages import MessagesNative
+from welldone.wire.dialects.responses import ResponsesNative
 from welldone.wire.events import Failure
 from welldone.wire.failures import cut_off, garbage, read_error
+from welldone.wire.fold import Fold
 from welldone.wire.notes import Notes
+from welldone.wire.pipe import Pipe
 
+MESSAGE_START = {"type": "message_start", "message": {"id": "m", "content": []}}
 RIGHT = {"message": "m", "type": "t", "param": "p", "code": "c"}
 
 
@@ -20,6 +45,53 @@ def read(value: dict[str, Any], data: bytes | None = None) -> tuple[Failure | No
 def test_a_right_error_is_read_as_it_is() -> None:
     assert read({"error": RIGHT}) == (Failure("m", "t", "p", "c"), [])
     assert read({"error": RIGHT | {"param": None, "code": None}}) == (Failure("m", "t"), [])
+
+
+NOTHING: list[Any] = ["", {}, False, [], None, 0, {"message": "", "code": 0, "type": None}]
+
+
+@pytest.mark.parametrize("error", NOTHING)
+def test_an_empty_error_does_not_end_a_right_answer(error: object) -> None:
+    extra = {"error": error}
+    chunks = [one | extra for one in (role(), *words("Hello"), finish(), counted(count()))]
+    pipe = Pipe(CHAT, fallback=FALLBACK, asked=Asked(usage=True))
+    sent = pipe.feed(stream(*chunks)) + pipe.close()
+    assert sent == stream(*(one | {"usage": None} for one in (role(), *words("Hello"), finish())), counted(count()))
+    assert rules(pipe.notes) == ["env-no-error-key"]
+    assert set(judge(Trace(body=stream(*chunks), endpoint="chat")).counts) == {"env-no-error-key"}
+    texts = [text("Hello") | extra, text_end() | extra]
+    completion = Pipe(COMPLETIONS, fallback=FALLBACKS[COMPLETIONS])
+    assert completion.feed(stream(*texts)) + completion.close() == stream(text("Hello"), text_end())
+
+
+@pytest.mark.parametrize("error", NOTHING)
+def test_an_empty_error_does_not_end_a_right_reply(error: object) -> None:
+    choice = {"index": 0, "message": {"role": "assistant", "content": "Hello"}, "finish_reason": "stop"}
+    fold = Fold(CHAT, fallback=FALLBACK)
+    fold.whole(pack({"object": "chat.completion", "choices": [choice], "error": error}))
+    fold.close()
+    assert fold.failure is None
+    message = {"type": "message", "content": [{"type": "text", "text": "Hello"}], "stop_reason": "end_turn"}
+    native = MessagesNative(fallback=FALLBACK, is_stream=False)
+    native.whole(pack(message | {"error": error}))
+    native.close()
+    assert native.failure is None
+    response = {"object": "response", "status": "completed", "output": [{"type": "message", "content": []}]}
+    other = ResponsesNative(fallback=FALLBACK, is_stream=False)
+    other.whole(pack(response | {"error": error}))
+    other.close()
+    assert other.failure is None
+
+
+@pytest.mark.parametrize("error", NOTHING)
+def test_an_empty_error_does_not_end_a_right_native_stream(error: object) -> None:
+    for native, events in (
+        (MessagesNative(fallback=FALLBACK), [MESSAGE_START, {"type": "ping"}]),
+        (ResponsesNative(fallback=FALLBACK), [{"type": "response.created", "response": {"id": "r", "error": error}}]),
+    ):
+        for event in events:
+            native.feed(sse.named(event["type"], pack(event | {"error": error})))
+        assert native.failure is None
 
 
 @pytest.mark.parametrize(

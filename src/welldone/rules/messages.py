@@ -22,7 +22,7 @@ class Kind(Enum):
     EVENT = auto()
     """An object with a type, on the endpoints that send those in place of chunks."""
     ERROR = auto()
-    """An object with a non-null `error`."""
+    """An object with an `error` that is not empty, or that stands alone."""
     FLAT_ERROR = auto()
     """An error in some other shape."""
     ERROR_FIELD = auto()
@@ -156,7 +156,7 @@ def error_kind(value: object, event: str = "") -> Kind | None:
     """Which kind of error a JSON value is; None where it is none."""
     if not isinstance(value, dict):
         return None
-    if value.get("error") is not None:
+    if _tells_error(value):
         return Kind.ERROR
     if value.get("object") == "error" or value.keys() == {"detail"}:
         return Kind.FLAT_ERROR
@@ -166,6 +166,13 @@ def error_kind(value: object, event: str = "") -> Kind | None:
     if event == "error" or (has_message and any(key in value for key in ("code", "type", "status"))):
         return Kind.FLAT_ERROR
     return None
+
+
+def _tells_error(value: dict[str, Any]) -> bool:
+    """Whether there is an `error` that says something, or nothing else beside it."""
+    error = value.get("error")
+    said = list(error.values()) if isinstance(error, dict) else [error]
+    return any(said) or (error is not None and (value.get("type") == "error" or value.keys() == {"error"}))
 
 
 def _kind(value: Value, event: str) -> Kind:

@@ -13,7 +13,7 @@ RULE_BROKEN = "upstream_rule_broken"
 def read_error(chunk: Json, data: bytes, notes: Notes) -> Failure | None:
     """The failure that a JSON object tells of, nested or flat; None where it tells of none."""
     error = chunk.get("error")
-    if error is not None:
+    if tells_error(chunk):
         _note_nested(chunk, error, data, notes)
         return _failure(error if isinstance(error, dict) else {"message": error})
     if "choices" in chunk or not _is_flat_error(chunk):
@@ -22,6 +22,15 @@ def read_error(chunk: Json, data: bytes, notes: Notes) -> Failure | None:
     if "detail" in chunk and "message" not in chunk:
         return _failure({"message": chunk["detail"]})
     return _failure({key: value for key, value in chunk.items() if key != "object"})
+
+
+def tells_error(chunk: Json) -> bool:
+    """Whether an object has an `error` that tells of one: an empty one beside other members does not."""
+    error = chunk.get("error")
+    if error is None:
+        return False
+    is_empty = not any(error.values()) if isinstance(error, dict) else not error
+    return not is_empty or chunk.get("type") == "error" or chunk.keys() == {"error"}
 
 
 def garbage(what: str) -> Failure:

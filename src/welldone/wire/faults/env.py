@@ -95,7 +95,7 @@ NO_ERROR_KEY = Fault(
         "goose: ServerError, since the key exists",
     ),
     mend=Mend.LOSSLESS,
-    how="delete the key when null",
+    how="delete the key when it is null or empty",
 )
 METADATA_ON_USAGE_CHUNK = Fault(
     id="env-metadata-on-usage-chunk",

@@ -19,7 +19,7 @@ from welldone.wire.dialects.messages.objects import (
 )
 from welldone.wire.dialects.messages.scribe import PIECES, PING, Scribe, last_words
 from welldone.wire.events import Failure, Json
-from welldone.wire.failures import cut_off, garbage, read_error
+from welldone.wire.failures import cut_off, garbage, read_error, tells_error
 from welldone.wire.head import Endpoint, Head
 from welldone.wire.lenient import as_list, as_object, lenient
 from welldone.wire.native import Native
@@ -114,7 +114,7 @@ class MessagesNative(Native):
         if not isinstance(kind, str) or (kind not in self._handlers and name in self._handlers):
             kind = name
         handler = self._handlers.get(kind)
-        if handler is None or (value.get("error") is not None and kind != "error"):
+        if handler is None or (kind != "error" and tells_error(value)):
             return self._unknown(value)
         if kind == "error" and name != "error":
             self.notes.note(faults.msg.ERROR_EVENT, value)

@@ -10,7 +10,7 @@ from welldone.wire.dialects.responses.output import Output
 from welldone.wire.dialects.responses.scribe import WITH_STATUS, Scribe
 from welldone.wire.dialects.stream import error_object as error_body
 from welldone.wire.events import Failure, Json
-from welldone.wire.failures import cut_off, garbage, read_error
+from welldone.wire.failures import cut_off, garbage, read_error, tells_error
 from welldone.wire.head import ID_PREFIX, Endpoint, Head
 from welldone.wire.lenient import as_list, as_object
 from welldone.wire.native import Native
@@ -90,7 +90,7 @@ class ResponsesNative(Native):
             return b""
         if kind == "keepalive":
             return self._keep_alive(value)
-        if kind == "error" or value.get("error"):  # clients take the second for a failure, whatever its type is
+        if kind == "error" or tells_error(value):  # clients take the second for a failure, whatever its type is
             return self._error(value, kind)
         if kind != name:
             self.notes.note(faults.resp.EVENT_NAME, name)
