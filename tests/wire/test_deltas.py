@@ -23,6 +23,16 @@ from welldone.wire.notes import Notes
 OPEN = Opening(0)
 
 
+def parts(*others: object) -> Extra:
+    """Parts of a `content` that a string cannot hold."""
+    return Extra(0, Place.DELTA, {"content_parts": list(others)})
+
+
+def thinking(thoughts: object, **members: object) -> Json:
+    """A part with thoughts."""
+    return {"type": "thinking", "thinking": thoughts, **members}
+
+
 class Read:
     """What a reader makes of deltas of one choice."""
 
@@ -82,10 +92,29 @@ def test_a_right_delta_is_read_as_it_is(delta: Json, events: list[Event]) -> Non
         # content
         (
             {"content": [{"type": "text", "text": "a"}, {"text": "b"}, {"text": 7}]},
-            [Text(0, "ab")],
+            [parts({"text": 7}), Text(0, "ab")],
             ["delta-content-string"],
         ),
-        ({"content": ["a", {"text": "b"}, "c", 7, None]}, [Text(0, "abc")], ["delta-content-string"]),
+        ({"content": ["a", {"text": "b"}, "c", 7, None]}, [parts(7), Text(0, "abc")], ["delta-content-string"]),
+        ({"content": {"type": "text", "text": "a"}}, [Text(0, "a")], ["delta-content-string"]),
+        (
+            {"content": [{"type": "text", "text": "a", "x": 1}, thinking("b"), thinking("c", closed=True), "d"]},
+            [
+                parts({"type": "text", "x": 1}, {"type": "thinking", "closed": True}),
+                *[Text(0, "a"), Reasoning(0, "bc"), Text(0, "d")],
+            ],
+            ["delta-content-string"],
+        ),
+        (
+            {"content": [thinking([{"type": "text", "text": "a"}, "b", {"type": "reference"}, 7]), thinking(7)]},
+            [
+                parts(
+                    {"type": "thinking", "thinking": [{"type": "reference"}, 7]}, {"type": "thinking", "thinking": 7}
+                ),
+                Reasoning(0, "ab"),
+            ],
+            ["delta-content-string"],
+        ),
         ({"content": []}, [], ["delta-content-string"]),
         ({"content": 7}, [Text(0, "7")], ["delta-content-string"]),
         ({"content": {"a": 1}}, [Text(0, '{"a":1}')], ["delta-content-string"]),

@@ -1,5 +1,7 @@
 """What one delta says: role, text, reasoning, refusal and tool calls, in whatever shape they came."""
 
+from itertools import groupby
+from operator import itemgetter
 from typing import TypeAlias
 
 import msgspec
@@ -61,7 +63,8 @@ class DeltaReader:
         fields = scrub_object({key: value for key, value in delta.items() if _is_unknown(key, value)})
         if fields:
             events.append(Extra(index, Place.DELTA, fields))
-        content = self._content(delta.get("content"))
+        said = self._content(delta.get("content"), index, events)
+        content = "".join(text for kind, text in said if kind is Text)
         if "role" in delta:
             self._role(delta, index, content, events)
         events += riders
@@ -71,7 +74,8 @@ class DeltaReader:
                 self._notes.note(faults.delta.ROLE_CONTENT_EMPTY)
             self._without_content.discard(index)
             self.is_plain = not self._is_careful and not self._without_content
-        self._say(Text, content, index, events)
+        for kind, text in said:
+            self._say(kind, text, index, events)
         refusal = delta.get("refusal") or ""
         if not isinstance(refusal, str):
             self._notes.note(faults.ext.REFUSAL, refusal)
@@ -142,16 +146,26 @@ class DeltaReader:
             return clean(text)
         return joiners.setdefault((kind, call), Joiner()).feed(text)
 
-    def _content(self, content: object) -> str:
+    def _content(self, content: object, index: int, events: list[Event]) -> list[tuple[_Spoken, str]]:
+        """The texts in a `content`. Parts that a string cannot hold are added as the unknown field `content_parts`."""
         if content is None:
-            return ""
+            return []
         if isinstance(content, str):
-            return content
+            return [(Text, content)]
         self._notes.note(faults.delta.CONTENT_STRING, content)
-        if isinstance(content, list):
-            parts = [part.get("text") if isinstance(part, dict) else part for part in content]
-            return "".join(part for part in parts if isinstance(part, str))
-        return show(content)
+        if isinstance(content, dict) and isinstance(content.get("type"), str):
+            content = [content]
+        if not isinstance(content, list):
+            return [(Text, show(content))]
+        said: list[tuple[_Spoken, str]] = []
+        others: list[object] = []
+        for part in content:
+            other = _read_part(part, said)
+            if other is not None:
+                others.append(scrub(other))
+        if others:
+            events.append(Extra(index, Place.DELTA, {"content_parts": others}))
+        return [(kind, "".join(text for _, text in texts)) for kind, texts in groupby(said, itemgetter(0))]
 
     def _role(self, delta: Json, index: int, content: str, events: list[Event]) -> None:
         role = delta["role"]
@@ -253,6 +267,38 @@ class DeltaReader:
             return self._whole(arguments, index, None, call)
         self._notes.note(faults.tool.ARGS_STRING, arguments)
         return msgspec.json.encode(scrub(arguments)).decode()
+
+
+def _read_part(part: object, said: list[tuple[_Spoken, str]]) -> object:
+    """Add the text or the thoughts of a part of `content`; what else there is in it, or None."""
+    if isinstance(part, str):
+        said.append((Text, part))
+        return None
+    if not isinstance(part, dict):
+        return part
+    kind = part.get("type", "text")
+    if kind == "text" and isinstance(part.get("text"), str):
+        said.append((Text, part["text"]))
+        rest = {key: value for key, value in part.items() if key != "text"}
+    elif kind == "thinking" and isinstance(part.get("thinking"), str | list):
+        rest = {key: value for key, value in part.items() if key != "thinking"}
+        if others := _read_thoughts(part["thinking"], said):
+            rest["thinking"] = others
+    else:
+        return part
+    return rest if rest.keys() - {"type"} else None
+
+
+def _read_thoughts(thinking: str | list[object], said: list[tuple[_Spoken, str]]) -> list[object]:
+    """Add the texts of a part with thoughts, as Mistral's Magistral sends them; the parts in it that are no text."""
+    others: list[object] = []
+    for part in [thinking] if isinstance(thinking, str) else thinking:
+        text = part.get("text") if isinstance(part, dict) else part
+        if isinstance(text, str):
+            said.append((Reasoning, text))
+        else:
+            others.append(part)
+    return others
 
 
 def whole_number(value: object) -> int | None:

@@ -70,8 +70,8 @@ CONTENT_STRING = Fault(
         "LangChain: ValidationError at a number",
         "go-openai, Zed: anything but a string fails to parse",
     ),
-    mend=Mend.PARTIAL,
-    how="join text parts of an array; report other part types",
+    mend=Mend.LOSSLESS,
+    how="join text parts of an array, send thinking parts as reasoning and other parts as the field content_parts",
 )
 CONTENT_INCREMENTAL = Fault(
     id="delta-content-incremental",
@@ -81,8 +81,8 @@ CONTENT_INCREMENTAL = Fault(
     hurts=(
         "openai-python, openai-node, AI SDK, LangChain, pydantic-ai, litellm: text is doubled ('HelloHello world')",
     ),
-    mend=Mend.PARTIAL,
-    how="if every content is a prefix extension of the last, send the difference; otherwise report",
+    mend=Mend.REPORT,
+    how='report; with `text = "cumulative"` for the upstream (`fix --text cumulative`) only the new text is sent',
 )
 OBJECT_PRESENT = Fault(
     id="delta-object-present",

@@ -1,0 +1,63 @@
+"""`content` as a list of parts: text, thoughts and parts that a string cannot hold, streamed, whole and translated."""
+
+import json
+
+import pytest
+
+from tests.wire.build import CHAT, FALLBACK, finish, role, say, stream
+from welldone.wire.dialects.dialect import Dialect
+from welldone.wire.dialects.messages import Messages
+from welldone.wire.dialects.ollama import Ollama
+from welldone.wire.dialects.responses import Responses
+from welldone.wire.events import Json
+from welldone.wire.fold import Fold
+from welldone.wire.pipe import Pipe
+
+REFERENCE = {"type": "reference", "reference_ids": [1]}
+CONTENT: list[Json] = [
+    {"type": "thinking", "thinking": [{"type": "text", "text": "why"}]},
+    {"type": "text", "text": "so"},
+    REFERENCE,
+]
+STREAM = stream(role(), *(say({"content": [part]}) for part in CONTENT), finish())
+MESSAGE = {"role": "assistant", "content": CONTENT}
+REPLY = json.dumps({"choices": [{"index": 0, "message": MESSAGE, "finish_reason": "stop"}]}).encode()
+
+
+def folded(data: bytes, dialect: Dialect | None = None) -> Json:
+    fold = Fold(CHAT, fallback=FALLBACK, dialect=dialect)
+    if data is REPLY:
+        fold.whole(data)
+    else:
+        fold.feed(data)
+    fold.close()
+    reply: Json = json.loads(fold.body())
+    return reply
+
+
+def test_parts_are_streamed_in_their_order() -> None:
+    pipe = Pipe(CHAT, fallback=FALLBACK)
+    assert pipe.feed(STREAM) + pipe.close() == stream(
+        role(),
+        say({"reasoning_content": "why"}),
+        say({"content": "so"}),
+        say({"content_parts": [REFERENCE]}),
+        finish(),
+    )
+
+
+@pytest.mark.parametrize("data", [STREAM, REPLY], ids=["streamed", "whole"])
+def test_parts_are_whole_in_a_whole_reply(data: bytes) -> None:
+    message = folded(data)["choices"][0]["message"]
+    assert (message["reasoning_content"], message["content"]) == ("why", "so")
+    assert message["content_parts"] == [REFERENCE]
+
+
+@pytest.mark.parametrize("data", [STREAM, REPLY], ids=["streamed", "whole"])
+def test_thoughts_and_text_are_translated_to_each_dialect(data: bytes) -> None:
+    message = folded(data, Messages())
+    assert [block.get("thinking", block.get("text")) for block in message["content"]] == ["why", "so"]
+    reasoning, answer = folded(data, Responses(echo={}))["output"]
+    assert (reasoning["content"][0]["text"], answer["content"][0]["text"]) == ("why", "so")
+    line = folded(data, Ollama(is_chat=True, at="2025-01-01T00:00:00Z"))
+    assert (line["message"]["thinking"], line["message"]["content"]) == ("why", "so")
