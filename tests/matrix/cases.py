@@ -175,7 +175,12 @@ def _parts(old: Json) -> Json:
 CONTENTS = {
     "message.instead_of_delta": stream(*map(_message, BASE[:4]), COUNTED, DONE),
     "content.array": text(hello=_parts(HELLO), world=_parts(WORLD)),
-    "content.cumulative": text(world=but_delta(WORLD, content="Hello world")),
+    "content.cumulative": stream(
+        ROLE,
+        HELLO,
+        *(but_delta(WORLD, content="Hello world"[:length]) for length in (7, 9, 11)),
+        *(STOP, COUNTED, DONE),
+    ),
     "content.number": text(hello=but_delta(HELLO, content=1)),
 }
 

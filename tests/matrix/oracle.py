@@ -8,6 +8,7 @@ from tests.oracle.repaired import plain
 from welldone.wire.asked import read_request
 from welldone.wire.head import Endpoint, Head
 from welldone.wire.pipe import Pipe
+from welldone.wire.texts import TextForm
 
 FALLBACK = Head(**GIVEN)
 
@@ -20,5 +21,6 @@ def matrix_cases() -> list[Case]:
 
 def fix(name: str, pieces: Iterable[bytes]) -> bytes:
     """What repair makes of a case that comes in these pieces."""
-    pipe = Pipe(Endpoint.CHAT, fallback=FALLBACK, asked=read_request(request(name)))
+    text: TextForm = "cumulative" if name == "content.cumulative" else "delta"  # no stream tells that by itself
+    pipe = Pipe(Endpoint.CHAT, fallback=FALLBACK, asked=read_request(request(name)), text=text)
     return b"".join([pipe.feed(piece) for piece in pieces]) + pipe.close()

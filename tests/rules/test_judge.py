@@ -298,7 +298,11 @@ ARGS = {"function": {"arguments": '{"x":1}'}}
         (chat({"audio": "x"}, finish=None, end=frame(ERROR) + DONE), {"ext-audio"}),
         (chat({"role": "assistant"}), {"delta-role-once"}),
         (chat({"content": "Hi"}, {"content": "Hi "}), set()),
-        (chat({"content": "Hi, "}, {"content": "Hi, you"}), {"delta-content-incremental"}),
+        (chat({"content": "Hi, "}, {"content": "Hi, you"}), set()),
+        (chat(*({"content": "Hi, you!"[:length]} for length in (2, 4, 6, 8))), {"delta-content-incremental"}),
+        (chat(*({"content": "0" * length} for length in (2, 4, 6, 8))), set()),
+        (chat({"reasoning_content": "a"}, {"content": "<think>b</think>"}), {"ext-no-think-tags"}),
+        (chat({"reasoning_content": "a"}, {"content": "<think> is the tag."}), set()),
     ],
 )
 def test_rare_faults_of_chat(body: bytes, rules: set[str]) -> None:

@@ -99,6 +99,55 @@ def test_thoughts_are_taken_out_of_the_text_where_that_is_wanted(
     run(work())
 
 
+ASKED = [{"role": "user", "content": "Hi"}]
+OLLAMA = {"model": "m", "messages": ASKED}
+TURNED_OFF: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/messages", {"model": "m", "max_tokens": 9, "messages": ASKED}),
+    ("/v1/messages", {"model": "m", "max_tokens": 9, "messages": ASKED, "thinking": {"type": "disabled"}}),
+    ("/v1/chat/completions", {**CHAT, "reasoning_effort": "none"}),
+    ("/v1/chat/completions", {**CHAT, "chat_template_kwargs": {"enable_thinking": False}}),
+    ("/v1/responses", {"model": "m", "input": "Hi", "reasoning": {"effort": "none"}}),
+    ("/api/chat", {**OLLAMA, "think": False}),
+]
+
+
+@pytest.mark.parametrize("is_stream", [True, False], ids=["stream", "whole"])
+@pytest.mark.parametrize(("path", "request_body"), TURNED_OFF)
+@pytest.mark.parametrize("kind", ["vllm", "openai"])
+def test_an_answer_to_a_request_that_turns_thinking_off_is_no_thought(
+    tmp_path: Path, path: str, request_body: dict[str, Any], is_stream: bool, kind: str
+) -> None:
+    is_asked_to_think = path == "/v1/messages" and "thinking" not in request_body and kind == "openai"
+
+    async def work() -> None:
+        reply = Reply(
+            (ROLE, *([Piece(CHUNK % ('{"content":"why</think>"}', "null"))] * is_asked_to_think), HELLO, STOP, DONE)
+        )
+        async with gateway(tmp_path, [reply], each={"think": "open"}) as serving:
+            serving.server.upstreams.all[0].kind = kind
+            heard = await ask(serving, {**request_body, "stream": is_stream}, path)
+            assert heard.status == 200
+            assert b"Hello" in heard.body
+            assert b"why" not in heard.body
+            assert b'"reasoning' not in heard.body.replace(b'"reasoning":{', b"").replace(b'"reasoning_tokens"', b"")
+
+    run(work())
+
+
+@BOTH
+def test_an_upstream_that_repeats_its_text_is_cut_where_it_is_set_so(
+    tmp_path: Path, request_body: dict[str, Any]
+) -> None:
+    deltas = [Piece(CHUNK % (json.dumps({"content": text}), "null")) for text in ("Hel", "Hello", "Hello you")]
+
+    async def work() -> None:
+        for form, text in (("delta", "HelHelloHello you"), ("cumulative", "Hello you")):
+            async with gateway(tmp_path, [Reply((ROLE, *deltas, STOP, DONE))], each={"text": form}) as serving:
+                assert said(await ask(serving, request_body)) == {"content": text}
+
+    run(work())
+
+
 @BOTH
 @pytest.mark.parametrize(("strict", "is_error"), [(("all",), True), (("end-done-sent",), True), (("fin-enum",), False)])
 def test_what_one_is_strict_about_is_an_error_and_all_else_is_mended(

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from welldone.wire.asked import Asked, read_request
+from welldone.wire.asked import Asked, is_thinking_off, read_request
 
 PLAIN = Asked(usage=False, obfuscation=True, choices=1)
 
@@ -62,3 +62,26 @@ def test_what_was_never_read_is_not_known() -> None:
 def test_a_request_is_read_and_what_it_has_wrong_is_not_said(body: dict[str, Any], members: dict[str, Any]) -> None:
     expected = {"usage": False, "obfuscation": True, "choices": 1} | members
     assert read_request(body) == Asked(**expected)
+
+
+@pytest.mark.parametrize(
+    ("body", "is_off"),
+    [
+        ({}, False),
+        ({"reasoning_effort": "none"}, True),
+        ({"reasoning_effort": "low"}, False),
+        ({"enable_thinking": False}, True),
+        ({"think": False}, True),
+        ({"chat_template_kwargs": {"enable_thinking": False}}, True),
+        ({"chat_template_kwargs": {"thinking": False}}, True),
+        ({"chat_template_kwargs": {"enable_thinking": True}}, False),
+        ({"chat_template_kwargs": 7, "thinking": 7, "reasoning": 7}, False),
+        ({"thinking": {"type": "disabled"}}, True),
+        ({"thinking": {"type": "enabled"}}, False),
+        ({"reasoning": {"effort": "none"}}, True),
+        ({"reasoning": {"enabled": False}}, True),
+        ({"reasoning": {"effort": "high"}}, False),
+    ],
+)
+def test_thinking_is_turned_off_by_many_names(body: dict[str, Any], is_off: bool) -> None:
+    assert is_thinking_off(body) is is_off

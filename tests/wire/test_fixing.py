@@ -29,3 +29,15 @@ def test_what_the_server_does_not_say_is_said_for_it(request_body: Json | None, 
     said = pipe.feed(b'data: {"choices":[{"index":0,"delta":{"content":"x"}}]}\n\n')
     assert said is not None
     assert b'"id":"chatcmpl-stem","object":"chat.completion.chunk","created":7,"model":"%b"' % model in said
+
+
+@pytest.mark.parametrize(
+    ("request_body", "reasoning"), [(None, b"why"), (REQUEST, b"why"), (REQUEST | {"reasoning_effort": "none"}, None)]
+)
+def test_an_open_text_is_none_where_the_request_turned_thinking_off(
+    request_body: Json | None, reasoning: bytes | None
+) -> None:
+    pipe = pipe_for(Endpoint.CHAT, request_body, stem="stem", created=7, is_stream=True, think="open")
+    said = pipe.feed(b'data: {"choices":[{"index":0,"delta":{"content":"why</think>so"}}]}\n\n')
+    assert said is not None
+    assert (b'"reasoning_content":"why"' in said) is (reasoning is not None)

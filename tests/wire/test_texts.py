@@ -1,84 +1,122 @@
 """Text that repeats itself, and thoughts among the words."""
 
+import json
+
 import pytest
 
-from tests.wire.build import rules
+from tests.wire.build import (
+    CHAT,
+    COMPLETIONS,
+    FALLBACK,
+    FALLBACKS,
+    finish,
+    role,
+    rules,
+    say,
+    stream,
+    text,
+    text_end,
+)
+from tests.wire.build import (
+    words as say_all,
+)
 from welldone.wire.events import Event, Reasoning, Text
+from welldone.wire.fold import Fold
+from welldone.wire.head import Endpoint
 from welldone.wire.notes import Notes
-from welldone.wire.texts import Increments, Thoughts
+from welldone.wire.pipe import Pipe
+from welldone.wire.texts import Cumulative, GrowthWatch, TextForm, Thoughts
 
-INCREMENTAL, TAGS = "delta-content-incremental", "ext-no-think-tags"
-
-
-def increments(*texts: str) -> tuple[list[list[str]], list[str]]:
-    """What comes of each text and of the end, and what was noted."""
-    notes = Notes()
-    given = Increments(notes)
-    said = [given.feed(text) for text in texts]
-    return [*said, given.close()], rules(notes)
+INCREMENTAL = "delta-content-incremental"
 
 
 @pytest.mark.parametrize(
-    ("texts", "said", "noted"),
+    ("texts", "new", "noted"),
     [
-        (["Hello", " world"], [["Hello"], [" world"], []], []),
-        (["a", "b", "bc"], [["a"], ["b"], ["bc"], []], []),
-        (["Hello"], [["Hello"], []], []),
-        ([], [[]], []),
-        # two that grow: repeated if the first is long enough to tell
-        (["Hello", "Hello world"], [["Hello"], [], [" ", "world"]], [INCREMENTAL]),
-        (["Hell", "Hello"], [["Hell"], [], ["o"]], [INCREMENTAL]),
-        (["ha", "haha"], [["ha"], [], ["h", "aha"]], []),
-        (["Hello", "Hello"], [["Hello"], ["Hello"], []], []),
-        # three or more that grow: repeated once they are long, or at the end
-        (["a", "ab", "abc", "abcd"], [["a"], [], [], [], ["b", "cd"]], [INCREMENTAL]),
-        (
-            ["Hello", "Hello w", "Hello world", "Hello world!"],
-            [["Hello"], [], [" ", "world"], ["!"], []],
-            [INCREMENTAL],
-        ),
-        (
-            ["a", "ab", "abcdefgh", "abcdefgh", "abcdefghi", "x"],
-            [["a"], [], ["b", "cdefgh"], [], ["i"], ["x"], []],
-            [INCREMENTAL],
-        ),
-        (["ha", "haha", "hahaha", " lol"], [["ha"], [], [], ["h", "aha", "hahaha", " lol"], []], []),
-        (["a", "ab", "abc", "x", "xy"], [["a"], [], [], ["a", "b", "abc", "x"], ["xy"], []], []),
-        # two that grow by chance
-        (["a", "ab", "x", "xy"], [["a"], [], ["a", "b", "x"], ["xy"], []], []),
+        (["Hello", "Hello world", "Hello world!"], ["Hello", " world", "!"], [INCREMENTAL]),
+        (["a", "ab", "ab", "abc"], ["a", "b", "", "c"], [INCREMENTAL]),
+        (["Hello"], ["Hello"], []),
+        # what does not begin with the text before is no part of it: nothing is lost
+        (["Hello", "Bye", "Bye now"], ["Hello", "Bye", " now"], [INCREMENTAL]),
+        (["Hello", "Hel"], ["Hello", "Hel"], []),
     ],
 )
-def test_only_new_text_goes_out(texts: list[str], said: list[list[str]], noted: list[str]) -> None:
-    assert increments(*texts) == (said, noted)
-
-
-def test_what_was_held_back_is_given_once() -> None:
-    given = Increments(Notes())
-    given.feed("Hello")
-    given.feed("Hello you")
-    assert given.close() == [" ", "you"]
-    assert given.close() == []
-    assert given.feed("Hello you there") == ["Hello you there"]
-
-
-def test_a_server_that_is_known_to_repeat_holds_nothing_back_at_the_end() -> None:
-    given = Increments(Notes())
-    for text in ("a", "ab", "abcdefgh"):
-        given.feed(text)
-    assert given.close() == []
-
-
-def test_only_as_much_as_one_text_is_held() -> None:
-    given = Increments(Notes())
-    said = [piece for length in range(1, 2001) for piece in given.feed("x" * length)]
-    assert "".join(said) == "x" * 2000
-
-
-def thoughts(*texts: str, is_open: bool = False) -> tuple[list[Event], list[str]]:
+def test_of_a_cumulative_text_only_the_new_part_goes_out(texts: list[str], new: list[str], noted: list[str]) -> None:
     notes = Notes()
-    given = Thoughts(0, notes, is_open=is_open)
+    cumulative = Cumulative(notes)
+    assert [cumulative.feed(text) for text in texts] == new
+    assert rules(notes) == noted
+
+
+@pytest.mark.parametrize(
+    ("texts", "is_reported"),
+    [
+        (["Once", "Once upon", "Once upon a", "Once upon a time"], True),
+        (["a", "ab", "abc", "abcd", "abcde"], True),
+        (["test", "testing"], False),
+        (["a", "ab", "abc"], False),
+        (["0" * 4, "0" * 8, "0" * 12, "0" * 16, "0" * 20], False),
+        (["ha", "haha", "hahaha", "hahahaha", " lol"], False),
+        (["a", "ab", "x", "xy", "xyz", "xyza", "xyzab"], False),
+        (["a", "a", "a", "a", "a"], False),
+    ],
+)
+def test_text_that_looks_cumulative_is_reported(texts: list[str], is_reported: bool) -> None:
+    notes = Notes()
+    watch = GrowthWatch(notes)
+    for piece in texts:
+        watch.feed(piece)
+    assert rules(notes) == [INCREMENTAL] * is_reported
+
+
+def through(endpoint: Endpoint, data: bytes, form: TextForm) -> tuple[bytes, Pipe]:
+    """What comes of a stream whose texts are of this form."""
+    pipe = Pipe(endpoint, fallback=FALLBACKS[endpoint], text=form)
+    return pipe.feed(data) + pipe.close(), pipe
+
+
+REPEATED = [
+    ["test", "testing"],
+    ["0000", "00000000"],
+    ["a", "ab", "abc", "abcd", "abcde"],
+    ["Once", "Once upon", "Once upon a", "Once upon a time"],
+    ["ha", "haha", "hahaha", "hahahaha"],
+]
+
+
+@pytest.mark.parametrize("texts", REPEATED)
+def test_text_that_grows_passes_unchanged(texts: list[str]) -> None:
+    data = stream(role(), *say_all(*texts), finish())
+    assert through(CHAT, data, "delta")[0] == data
+    data = stream(*map(text, texts), text_end())
+    assert through(COMPLETIONS, data, "delta")[0] == data
+    fold = Fold(CHAT, fallback=FALLBACK)
+    fold.feed(stream(role(), *say_all(*texts), finish()))
+    fold.close()
+    assert json.loads(fold.body())["choices"][0]["message"]["content"] == "".join(texts)
+
+
+def test_an_upstream_that_is_set_as_cumulative_has_its_text_cut() -> None:
+    thought = [say({"reasoning_content": "w"}), say({"reasoning_content": "why"})]
+    sent, pipe = through(CHAT, stream(role(), *thought, *say_all("a", "ab", "ab", "abc"), finish()), "cumulative")
+    new = [say({"reasoning_content": "w"}), say({"reasoning_content": "hy"})]
+    assert sent == stream(role(), *new, *say_all("a", "b", "c"), finish())
+    assert rules(pipe.notes) == [INCREMENTAL]
+    sent, _ = through(COMPLETIONS, stream(text("a"), text("ab"), text_end()), "cumulative")
+    assert sent == stream(text("a"), text("b"), text_end())
+
+
+def test_thoughts_in_tags_are_found_in_the_new_part_of_a_cumulative_text() -> None:
+    pipe = Pipe(CHAT, fallback=FALLBACK, think="tags", text="cumulative")
+    texts = ["<think>", "<think>why", "<think>why</think>", "<think>why</think>so"]
+    sent = pipe.feed(stream(role(), *say_all(*texts), finish())) + pipe.close()
+    assert sent == stream(role(), say({"reasoning_content": "why"}), *say_all("so"), finish())
+
+
+def thoughts(*texts: str, is_open: bool = False) -> list[Event]:
+    given = Thoughts(0, is_open=is_open)
     events = [event for text in texts for event in given.feed(text)]
-    return events + given.close(), rules(notes)
+    return events + given.close()
 
 
 def words(text: str) -> Text:
@@ -90,28 +128,26 @@ def thought(text: str) -> Reasoning:
 
 
 @pytest.mark.parametrize(
-    ("texts", "events", "noted"),
+    ("texts", "events"),
     [
-        (["Hello", "<think>"], [words("Hello"), words("<think>")], []),
-        (["<think>why</think>so"], [thought("why"), words("so")], [TAGS]),
-        (["<thi", "nk>wh", "y</th", "ink>s", "o"], [thought("wh"), thought("y"), words("s"), words("o")], [TAGS]),
-        ([" \n<think>why</think>so"], [thought("why"), words("so")], [TAGS]),
-        (["<think>why"], [thought("why")], [TAGS]),
-        (["<think>why</thi"], [thought("why"), thought("</thi")], [TAGS]),
-        (["<think>a</x</think>"], [thought("a</x")], [TAGS]),
-        (["<think></think>so"], [words("so")], [TAGS]),
-        (["<think>a</think><think>b</think>so"], [thought("a"), thought("b"), words("so")], [TAGS]),
-        (["<think>a</think>so<think>b"], [thought("a"), words("so<think>b")], [TAGS]),
-        (["<thought>"], [words("<thought>")], []),
-        (["<thi"], [words("<thi")], []),
-        (["", ""], [], []),
-        (["  ", "x"], [words("  x")], []),
+        (["Hello", "<think>"], [words("Hello"), words("<think>")]),
+        (["<think>why</think>so"], [thought("why"), words("so")]),
+        (["<thi", "nk>wh", "y</th", "ink>s", "o"], [thought("wh"), thought("y"), words("s"), words("o")]),
+        ([" \n<think>why</think>so"], [thought("why"), words("so")]),
+        (["<think>why"], [thought("why")]),
+        (["<think>why</thi"], [thought("why"), thought("</thi")]),
+        (["<think>a</x</think>"], [thought("a</x")]),
+        (["<think></think>so"], [words("so")]),
+        (["<think>a</think><think>b</think>so"], [thought("a"), thought("b"), words("so")]),
+        (["<think>a</think>so<think>b"], [thought("a"), words("so<think>b")]),
+        (["<thought>"], [words("<thought>")]),
+        (["<thi"], [words("<thi")]),
+        (["", ""], []),
+        (["  ", "x"], [words("  x")]),
     ],
 )
-def test_leading_thoughts_are_moved_to_where_they_belong(
-    texts: list[str], events: list[Event], noted: list[str]
-) -> None:
-    assert thoughts(*texts) == (events, noted)
+def test_leading_thoughts_are_moved_to_where_they_belong(texts: list[str], events: list[Event]) -> None:
+    assert thoughts(*texts) == events
 
 
 @pytest.mark.parametrize(
@@ -132,11 +168,11 @@ def test_leading_thoughts_are_moved_to_where_they_belong(
     ],
 )
 def test_a_text_may_begin_inside_of_thoughts(texts: list[str], events: list[Event]) -> None:
-    assert thoughts(*texts, is_open=True)[0] == events
+    assert thoughts(*texts, is_open=True) == events
 
 
 def test_only_white_space_comes_before_what_is_no_text() -> None:
-    given = Thoughts(0, Notes())
+    given = Thoughts(0)
     assert given.pause() == []
     assert [given.feed("\n"), given.pause(), given.pause()] == [[], [words("\n")], []]
     assert [given.feed(" <th"), given.pause()] == [[], []]
@@ -146,16 +182,16 @@ def test_only_white_space_comes_before_what_is_no_text() -> None:
 
 
 def test_white_space_before_a_tag_is_waited_for_only_so_long() -> None:
-    assert thoughts(" " * 256, "<think>a</think>b") == ([thought("a"), words("b")], [TAGS])
-    assert thoughts(" " * 257, "<think>a") == ([words(" " * 257), words("<think>a")], [])
-    given = Thoughts(0, Notes())
+    assert thoughts(" " * 256, "<think>a</think>b") == [thought("a"), words("b")]
+    assert thoughts(" " * 257, "<think>a") == [words(" " * 257), words("<think>a")]
+    given = Thoughts(0)
     assert given.feed(" " * 256) == []
     assert given.feed(" ") == [words(" " * 257)]
     assert given.is_plain is True
 
 
 def test_a_long_thought_is_not_held_back() -> None:
-    given = Thoughts(0, Notes())
+    given = Thoughts(0)
     given.feed("<think>")
     assert sum(len(given.feed("</")) for _ in range(1000)) == 999
     assert given.close() == [thought("</")]

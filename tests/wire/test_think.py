@@ -71,15 +71,20 @@ def test_thoughts_are_taken_out_however_the_text_is_cut(
     assert (message["content"], message.get("reasoning_content", "")) == (spoken, thought)
 
 
-@pytest.mark.parametrize("think", ["tags", "open"])
-def test_a_server_with_a_field_for_reasoning_is_read_as_ever(think: Think) -> None:
+@pytest.mark.parametrize(
+    "said", ["<think> is the tag. The answer is 42.", "<think>b</think>so", "why</think>so", "so!"]
+)
+@pytest.mark.parametrize("think", ["no", "tags", "open"])
+def test_where_reasoning_has_a_field_only_a_setting_moves_tags_out_of_content(said: str, think: Think) -> None:
+    data = stream(role(), say({"reasoning_content": "a"}), *words(said), finish())
     pipe = Pipe(CHAT, fallback=FALLBACK, think=think)
-    thought = say({"reasoning_content": "a"})
-    body = pipe.feed(stream(role(), thought, *words("<think>b</think>", "so"), finish())) + pipe.close()
-    assert (heard(body, "reasoning_content"), heard(body, "content")) == ("ab", "so")
-    assert rules(pipe.notes) == ["ext-no-think-tags"]
-    body = Pipe(CHAT, fallback=FALLBACK, think=think).feed(stream(role(), thought, *words("so", "!"), finish()))
-    assert (heard(body, "reasoning_content"), heard(body, "content")) == ("a", "so!")
+    body = pipe.feed(data) + pipe.close()
+    if think == "tags" and said.startswith("<think>"):
+        thought, _, rest = said.removeprefix("<think>").partition("</think>")
+        assert (heard(body, "reasoning_content"), heard(body, "content")) == (f"a{thought}", rest)
+    else:
+        assert body == data
+    assert rules(pipe.notes) == []
 
 
 def test_white_space_after_thoughts_comes_before_the_call_that_follows() -> None:

@@ -24,6 +24,7 @@ from welldone.wire.dialects.stream import error_object
 from welldone.wire.events import Failure, Usage
 from welldone.wire.faults.catalogue import BY_ID
 from welldone.wire.fixing import pipe_for
+from welldone.wire.fold import Fold
 from welldone.wire.head import Endpoint
 from welldone.wire.native import Native
 from welldone.wire.notes import Note
@@ -62,7 +63,17 @@ def run(arguments: list[str]) -> Exit:
         if not trace.body.strip():
             show.note("nothing to fix: the capture is empty")
             return Exit.NOTHING
-        done = _fix(trace, pieces, is_stream=is_stream, is_live=options.file == captures.STDIN)
+        stem, created = os.urandom(12).hex(), int(time.time())
+        pipe = pipe_for(
+            Endpoint(trace.endpoint),
+            trace.request,
+            stem=stem,
+            created=created,
+            is_stream=is_stream,
+            think=options.think,
+            text=options.text,
+        )
+        done = _fix(pipe, trace, pieces, is_stream=is_stream, is_live=options.file == captures.STDIN)
         _tell(done)
         if report is not None:
             report.write(msgspec.json.encode(_as_json(done)) + b"\n")
@@ -85,13 +96,23 @@ def _parser() -> Parser:
         EXAMPLES,
     )
     captures.add_arguments(parser)
+    parser.add_argument(
+        "--think",
+        choices=("no", "tags", "open"),
+        default="no",
+        help="take thoughts out of the text: tags, leading <think> tags; open, where the text begins inside one",
+    )
+    parser.add_argument(
+        "--text",
+        choices=("delta", "cumulative"),
+        default="delta",
+        help="what each chunk of the text is: delta, the new text; cumulative, all of the text so far",
+    )
     parser.add_argument("--report", metavar="FILE", help="write what was mended to this file, as JSON")
     return parser
 
 
-def _fix(trace: Trace, pieces: Iterator[bytes], *, is_stream: bool, is_live: bool) -> _Done:
-    stem, created = os.urandom(12).hex(), int(time.time())
-    pipe = pipe_for(Endpoint(trace.endpoint), trace.request, stem=stem, created=created, is_stream=is_stream)
+def _fix(pipe: Pipe | Fold | Native, trace: Trace, pieces: Iterator[bytes], *, is_stream: bool, is_live: bool) -> _Done:
     if isinstance(pipe, Pipe) or (is_stream and isinstance(pipe, Native) and Heard(trace).form is Form.STREAM):
         _pass(pipe, trace.body, pieces, is_live=is_live)
     else:

@@ -92,6 +92,15 @@ class UpstreamSettings:
             words={"false": "no", "true": "tags"},
         ),
     ] = "no"
+    text: Annotated[
+        str,
+        Setting(
+            "",
+            "what each chunk of its text is: delta, the new text; cumulative, all of the text so far",
+            UPSTREAMS,
+            choices="delta cumulative",
+        ),
+    ] = "delta"
     strict: Annotated[
         tuple[str, ...],
         Setting(

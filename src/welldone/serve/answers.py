@@ -32,6 +32,7 @@ from welldone.serve.requests import Request
 from welldone.serve.settings import ServeSettings
 from welldone.serve.taping import Both, Taping
 from welldone.serve.troubles import Trouble
+from welldone.wire.asked import is_thinking_off
 from welldone.wire.dialects.dialect import KEEP_ALIVE, Dialect
 from welldone.wire.dialects.natives import NATIVE, native_for
 from welldone.wire.events import Json
@@ -40,7 +41,7 @@ from welldone.wire.head import Endpoint, Head
 from welldone.wire.merge import Parts
 from welldone.wire.native import Native
 from welldone.wire.pipe import Pipe
-from welldone.wire.texts import Think
+from welldone.wire.texts import TextForm, Think
 
 _PENDING_BYTES = 64 * 1024  # as much as asyncio lets wait for a client: more comes when the stream is open
 _COMMENTS_LIMIT = 45  # in a row: clients give up at some hundred lines without data, and a comment has two
@@ -287,11 +288,14 @@ class Answer:
         tuned = seat.upstream
         if tuned is None:
             return
-        think, strict = cast("Think", tuned.settings.think), frozenset(tuned.settings.strict)
+        think, text = cast("Think", tuned.settings.think), cast("TextForm", tuned.settings.text)
+        if think == "open" and is_thinking_off(self._request.parts[part.number]):
+            think = "tags"  # the model's template opens no tag, so the text does not begin inside one
+        strict = frozenset(tuned.settings.strict)
         reword = partial(refusals.reword, secrets=tuned.secrets)
-        self.pipe.tune(part.number, think=think, strict=strict, reword=reword)
+        self.pipe.tune(part.number, think=think, text=text, strict=strict, reword=reword)
         if self._watch is not None:
-            self._watch.tune(part.number, think=think, strict=strict, reword=reword)
+            self._watch.tune(part.number, think=think, text=text, strict=strict, reword=reword)
 
     def _may_retry(self, part: Part, trouble: Trouble, seat: Seat) -> bool:
         """Where nothing of the part has gone out yet, and somebody may do better."""

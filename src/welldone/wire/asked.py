@@ -64,3 +64,17 @@ def read_request(body: Json) -> Asked:
         json_object=kind == "json_object",
         model=model if isinstance(model, str) and model else None,
     )
+
+
+def is_thinking_off(body: Json) -> bool:
+    """Whether a request turns thinking off, by any of the names that servers have for that."""
+    kwargs, thinking, reasoning = (body.get(name) for name in ("chat_template_kwargs", "thinking", "reasoning"))
+    kwargs = kwargs if isinstance(kwargs, dict) else {}
+    return (
+        body.get("reasoning_effort") == "none"
+        or body.get("enable_thinking") is False  # Qwen's own API
+        or body.get("think") is False  # Ollama
+        or any(kwargs.get(name) is False for name in ("enable_thinking", "thinking"))  # vLLM, SGLang, llama.cpp
+        or (isinstance(thinking, dict) and thinking.get("type") == "disabled")  # Z.ai, DeepSeek
+        or (isinstance(reasoning, dict) and (reasoning.get("effort") == "none" or reasoning.get("enabled") is False))
+    )

@@ -14,7 +14,7 @@ from welldone.wire.notes import Notes
 from welldone.wire.reader import Reader
 from welldone.wire.repair import Repair
 from welldone.wire.stops import Stops
-from welldone.wire.texts import Think
+from welldone.wire.texts import TextForm, Think
 
 _EARLY_LIMIT = 64  # chunks without an envelope whose fields are kept; real servers send one
 
@@ -91,9 +91,10 @@ class Mender:
         """How many tool calls had arguments that are no JSON object."""
         return self._repair.broken_arguments
 
-    def tune(self, *, think: Think, strict: frozenset[str], reword: Reword | None) -> None:
+    def tune(self, *, think: Think, text: TextForm, strict: frozenset[str], reword: Reword | None) -> None:
         """How the stream is mended, before its first byte; see `Answered.tune`."""
         self._repair.think = think if self._endpoint is Endpoint.CHAT else "no"
+        self._repair.text = text
         self.notes.strict = strict
         self._repair.reword = reword
 

@@ -33,7 +33,7 @@ from welldone.wire.head import Endpoint, Head
 from welldone.wire.lane import Lane
 from welldone.wire.mender import Mender, Taken
 from welldone.wire.notes import Notes, join_notes
-from welldone.wire.texts import Think
+from welldone.wire.texts import TextForm, Think
 
 _NO_CONTENT = (KeepAlive, Opening, Extra, Usage)
 """Events that a server may send while it still reads its prompt."""
@@ -177,9 +177,9 @@ class Merge:
         """The events of a part that was not streamed: `data` is its whole reply."""
         return self._joined(self._menders[part].whole(data), part)
 
-    def tune(self, part: int, *, think: Think, strict: frozenset[str], reword: Reword | None) -> None:
+    def tune(self, part: int, *, think: Think, text: TextForm, strict: frozenset[str], reword: Reword | None) -> None:
         """How a part is mended, before its first byte."""
-        self._menders[part].tune(think=think, strict=strict, reword=reword)
+        self._menders[part].tune(think=think, text=text, strict=strict, reword=reword)
 
     def close(self, part: int = 0) -> list[Event]:
         """The events to say when a part has ended, however it did."""
@@ -244,7 +244,7 @@ class Answered(ABC):
     `fallback` is the envelope for what the server does not say; ids that have to be made are made of its id, so that
     the same input gives the same bytes. `model` is the name that the client knows, where the server may say another.
     `dialect` is how the client is answered; without one, as the server answers us, with reasoning in the fields that
-    `reasoning` names. For `think` and `strict` see `tune`.
+    `reasoning` names. For `think`, `text` and `strict` see `tune`.
     """
 
     IS_STREAM: ClassVar[bool]
@@ -261,6 +261,7 @@ class Answered(ABC):
         dialect: Dialect | None = None,
         reasoning: tuple[str, ...] = REASONING,
         think: Think = "no",
+        text: TextForm = "delta",
         strict: frozenset[str] = frozenset(),
         limit_bytes: int = sse.LIMIT_BYTES,
     ) -> None:
@@ -282,7 +283,7 @@ class Answered(ABC):
         )
         """How it is read."""
         for part in range(parts.count):
-            self.tune(part, think=think, strict=strict)
+            self.tune(part, think=think, text=text, strict=strict)
         self._start()
 
     @abstractmethod
@@ -303,14 +304,21 @@ class Answered(ABC):
         return self.dialect.head(self.merge.head, self._fallback)
 
     def tune(
-        self, part: int, *, think: Think = "no", strict: frozenset[str] = frozenset(), reword: Reword | None = None
+        self,
+        part: int,
+        *,
+        think: Think = "no",
+        text: TextForm = "delta",
+        strict: frozenset[str] = frozenset(),
+        reword: Reword | None = None,
     ) -> None:
         """How a part is mended, before its first byte: servers differ in what they need.
 
-        `think`: whether thoughts in `<think>` tags are taken out of the text. `strict`: ids of rules; who breaks one of
+        `think`: whether thoughts in `<think>` tags are taken out of the text. `text`: whether each text is a piece or
+        all of the text so far. `strict`: ids of rules; who breaks one of
         them has failed. `all` are those that would be mended. `reword`: how its own words for a failure go out.
         """
-        self.merge.tune(part, think=think, strict=strict, reword=reword)
+        self.merge.tune(part, think=think, text=text, strict=strict, reword=reword)
 
     @property
     def final(self) -> Json | None:

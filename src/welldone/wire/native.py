@@ -19,7 +19,7 @@ from welldone.wire.head import Endpoint, Head
 from welldone.wire.lenient import NOT_JSON, first, lenient, strict, why_odd
 from welldone.wire.lines import note_characters, note_lines, salvage
 from welldone.wire.notes import Notes
-from welldone.wire.texts import Think
+from welldone.wire.texts import TextForm, Think
 from welldone.wire.unicode import scrub_object
 
 Said: TypeAlias = tuple[sse.Frame | None, bytes]
@@ -129,9 +129,15 @@ class Native(ABC):
     # What a pipe has: see `Answered`. A native stream has one part.
 
     def tune(
-        self, part: int, *, think: Think = "no", strict: frozenset[str] = frozenset(), reword: Reword | None = None
+        self,
+        part: int,
+        *,
+        think: Think = "no",
+        text: TextForm = "delta",
+        strict: frozenset[str] = frozenset(),
+        reword: Reword | None = None,
     ) -> None:
-        """How it is mended, before its first byte. Thoughts have events of their own here."""
+        """How it is mended, before its first byte. Thoughts have events of their own here, and so have whole texts."""
         self.notes.strict = strict
         self._reword = reword
 

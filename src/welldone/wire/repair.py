@@ -36,7 +36,7 @@ from welldone.wire.head import Endpoint
 from welldone.wire.kept import JsonAnswers
 from welldone.wire.logprobs import fewer
 from welldone.wire.notes import Notes
-from welldone.wire.texts import Increments, Think, Thoughts
+from welldone.wire.texts import Cumulative, GrowthWatch, TextForm, Think, Thoughts
 
 _COMMENTS_LIMIT = 40  # in a row; two lines each, and clients give up at some hundred lines without data
 _NOOPS_LIMIT = 16  # chunks without content in a row; more is a flood
@@ -46,12 +46,14 @@ _SPOKEN_IN_CHAT = (*_SPOKEN, Opening)
 
 
 class _Choice:
-    """What is known of one choice."""
+    """What is known of one choice. `is_cumulative`: its texts are all of the text so far."""
 
-    def __init__(self, index: int, calls: Calls, notes: Notes) -> None:
+    def __init__(self, index: int, calls: Calls, notes: Notes, *, is_cumulative: bool) -> None:
         self.index = index
         self.calls = calls
-        self.increments = Increments(notes)
+        self.text = Cumulative(notes) if is_cumulative else None
+        self.reasoning = Cumulative(notes) if is_cumulative else None
+        self.growth = GrowthWatch(notes)
         self.thoughts: Thoughts | None = None
         self.fields = DeltaFields(notes)
         self.is_open = False
@@ -65,35 +67,39 @@ class _Choice:
     def pause(self, out: list[Event]) -> None:
         """Something else than text comes: what was held back of the text comes first."""
         if self.thoughts is not None:
-            self._words(self.thoughts.pause(), out)
-        out += [Text(self.index, text) for text in self.increments.close()]
+            out += self.thoughts.pause()
 
     def settle(self, out: list[Event]) -> None:
         """Say what was held back of its text."""
         if self.thoughts is not None:
-            self._words(self.thoughts.close(), out)
-        self.pause(out)
+            out += self.thoughts.close()
 
-    def speak(self, text: str, think: Think, notes: Notes, out: list[Event]) -> None:
-        """More text, new or not."""
+    def speak(self, text: str, think: Think, out: list[Event]) -> None:
+        """More text."""
         if not self.has_spoken:
             self.has_spoken = True
-            if self.has_thought:
-                self.thoughts = Thoughts(self.index, notes)
-            elif think in ("tags", "open"):
-                # Where reasoning has no field of its own, tags are no fault.
-                self.thoughts = Thoughts(self.index, Notes(), is_open=think == "open")
-        self._words([Text(self.index, text)] if self.thoughts is None else self.thoughts.feed(text), out)
+            # A server with a field for reasoning has sent the thoughts of an open text there.
+            if think == "tags" or (think == "open" and not self.has_thought):
+                self.thoughts = Thoughts(self.index, is_open=think == "open")
+        if self.text is None:
+            self.growth.feed(text)
+        else:
+            text = self.text.feed(text)
+        if self.thoughts is not None:
+            out += self.thoughts.feed(text)
+        elif text:
+            out.append(Text(self.index, text))
         self.is_plain = (
-            self.increments.is_plain and self.reason is None and (self.thoughts is None or self.thoughts.is_plain)
+            self.growth.is_over and self.reason is None and (self.thoughts is None or self.thoughts.is_plain)
         )
 
-    def _words(self, events: list[Event], out: list[Event]) -> None:
-        for event in events:
-            if isinstance(event, Text):
-                out += [Text(self.index, text) for text in self.increments.feed(event.text)]
-            else:
-                out.append(event)
+    def think(self, text: str, out: list[Event]) -> None:
+        """More reasoning, in a field of its own."""
+        self.pause(out)
+        self.has_thought = True
+        new = text if self.reasoning is None else self.reasoning.feed(text)
+        if new:
+            out.append(Reasoning(self.index, new))
 
 
 class Repair:
@@ -116,7 +122,9 @@ class Repair:
         self.failure: Failure | None = None
         """Why the answer broke off, if it did."""
         self.think: Think = "no"
-        """Whether thoughts are taken out of the text, also where reasoning has no field of its own."""
+        """Whether thoughts are taken out of the text."""
+        self.text: TextForm = "delta"
+        """What each text of the upstream is."""
         self.reword: Reword | None = None
         """How the server's own words for a failure go out."""
         self.broken_arguments = 0
@@ -264,7 +272,7 @@ class Repair:
             case Opening():
                 pass
             case Text(text=text):
-                choice.speak(text, self.think, self._notes, out)
+                choice.speak(text, self.think, out)
             case Logprobs(value=value):
                 most = self._asked.top_logprobs
                 out.append(Logprobs(index, value if most is None else fewer(value, most)))
@@ -278,9 +286,7 @@ class Repair:
             case Reasoning() | Refusal() | ToolCall() | ToolArguments() if not self._is_chat:
                 pass  # a completion has no place for them, and its reader never gives them
             case Reasoning(text=text):
-                choice.pause(out)
-                choice.has_thought = True
-                out.append(Reasoning(index, text))
+                choice.think(text, out)
             case Refusal(text=text):
                 choice.pause(out)
                 out.append(Refusal(index, text))
@@ -299,7 +305,8 @@ class Repair:
         choice = self._choices.get(index)
         if choice is None:
             calls = Calls(index, self._notes, self._mint, self._held, is_legacy=self._asked.functions)
-            choice = self._choices[index] = _Choice(index, calls, self._notes)
+            choice = _Choice(index, calls, self._notes, is_cumulative=self.text == "cumulative")
+            self._choices[index] = choice
         return choice
 
     def _index(self, index: int) -> int | None:

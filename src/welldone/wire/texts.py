@@ -1,4 +1,4 @@
-"""Text that is not what it should be: all of it again in each delta, or thoughts among the words."""
+"""Text of an answer: thoughts in tags, and text that repeats all that came before. What an upstream's settings say."""
 
 from typing import Literal, TypeAlias
 
@@ -6,91 +6,69 @@ from welldone.wire import faults
 from welldone.wire.events import Event, Reasoning, Text
 from welldone.wire.notes import Notes
 
-_CLEARLY_REPEATED = 4  # characters: a second and last delta that begins with so many of the first repeats it
-_LONG_ENOUGH = 8  # characters of the third text: a shorter one may well be laughter or indentation
 _LEAD_LIMIT = 256  # characters of white space before a tag that are waited for
 _OPEN, _CLOSE = "<think>", "</think>"
+_GROWN = 4  # texts in a row that each begin with the one before: fewer are common where a model repeats itself
+_HEAD = 64  # characters of a text in which a repetition is looked for
 
 Think: TypeAlias = Literal["no", "tags", "open"]
 """Whether thoughts are taken out of the text: those in tags at its beginning; `open`: the text begins with thoughts,
 since the model's template wrote the opening tag, and only the closing one comes."""
+TextForm: TypeAlias = Literal["delta", "cumulative"]
+"""What each text of the upstream is: the next piece, or all of the text so far."""
 
 
-class Increments:
-    """Only the new text, also from a server that sends the text so far in each delta.
-
-    A stream is taken as cumulative when each text extends the one before, from the first up to a third or later one of
-    eight characters, or up to the end (of only two, if the first has four characters). To know that, texts are held
-    back as long as they extend the first, and only then. What goes out is cut so that no client, and no judge, can take
-    it for cumulative.
-    """
+class Cumulative:
+    """The new part of each text, from an upstream that is set to send all of the text so far each time."""
 
     def __init__(self, notes: Notes) -> None:
-        self.is_plain = False
+        self._notes = notes
+        self._so_far = ""
+
+    def feed(self, text: str) -> str:
+        """What is new in the text; all of it where it does not begin with the one before."""
+        so_far, self._so_far = self._so_far, text
+        if not so_far or not text.startswith(so_far):
+            return text
+        self._notes.note(faults.delta.CONTENT_INCREMENTAL, text)
+        return text[len(so_far) :]
+
+
+class GrowthWatch:
+    """Reports texts that look like the text so far. They pass unchanged: a model may well repeat itself."""
+
+    def __init__(self, notes: Notes) -> None:
+        self.is_over = False
         """Whether there is nothing more to watch."""
         self._notes = notes
-        self._first = ""
-        self._held: list[str] = []
-        self._so_far = ""  # the last text of a server that is known to repeat itself
+        self._last = ""
+        self._count = 0
 
-    def feed(self, text: str) -> list[str]:
-        """The new texts."""
-        if self.is_plain:
-            return [text]
-        if self._so_far:
-            return self._next_of_cumulative(text)
-        if not self._first:
-            self._first = text
-            return [text]
-        if not _extends(text, self._held[-1] if self._held else self._first):
-            self.is_plain = True
-            return [*self._take_held(), text]
-        self._held.append(text)
-        if len(self._held) < 2 or len(text) < _LONG_ENOUGH:
-            return []
-        self._so_far = text
-        return self._new()
+    def feed(self, text: str) -> None:
+        """More text."""
+        if self.is_over:
+            return
+        self.is_over = len(text) <= len(self._last) or not text.startswith(self._last)
+        self._last = text
+        self._count += 1
+        if self._count >= _GROWN and not self.is_over and not _repeats(text):
+            self.is_over = True
+            self._notes.note(faults.delta.CONTENT_INCREMENTAL, text)
 
-    def close(self) -> list[str]:
-        """What was held back."""
-        if not self._held:
-            return []
-        self.is_plain = True
-        is_repeated = len(self._held) > 1 or len(self._first) >= _CLEARLY_REPEATED
-        return self._new() if is_repeated else self._take_held()
 
-    def _new(self) -> list[str]:
-        """What the last text that was held back adds to the first."""
-        text = self._held[-1]
-        self._held.clear()
-        self._notes.note(faults.delta.CONTENT_INCREMENTAL, text)
-        return _broken(text[len(self._first) :])
-
-    def _take_held(self) -> list[str]:
-        """What was held back, as the texts of their own that they are."""
-        texts = [*_broken(self._held[0]), *self._held[1:]] if self._held else []
-        self._held.clear()
-        return texts
-
-    def _next_of_cumulative(self, text: str) -> list[str]:
-        if text == self._so_far:
-            return []
-        if _extends(text, self._so_far):
-            new = text[len(self._so_far) :]
-            self._so_far = text
-            return [new]
-        self.is_plain = True
-        return [text]
+def _repeats(text: str) -> bool:
+    """Whether a text begins with a unit that comes again at once, and goes on like that."""
+    head = text[:_HEAD]
+    return any(head[size:] == head[:-size] for size in range(1, len(head) // 2 + 1))
 
 
 class Thoughts:
     """Moves leading `<think>…</think>` to where reasoning belongs. `is_open`: the text need not say the first tag."""
 
-    def __init__(self, index: int, notes: Notes, *, is_open: bool = False) -> None:
+    def __init__(self, index: int, *, is_open: bool = False) -> None:
         self.is_plain = False
         """Whether words came: from there on nothing is moved."""
         self._index = index
-        self._notes = notes
         self._is_open = is_open
         self._is_inside = False
         self._held = ""
@@ -125,7 +103,6 @@ class Thoughts:
         """Look for the opening tag; True if there is more to look at."""
         text = self._held.lstrip()
         if text.startswith(_OPEN):
-            self._notes.note(faults.ext.NO_THINK_TAGS, text)
             self._held = text[len(_OPEN) :]
             self._begin()
             return True
@@ -151,15 +128,6 @@ class Thoughts:
         self._held = rest if tag else thought[len(thought) - keep :]
         self._is_inside = not tag
         return bool(tag)
-
-
-def _extends(text: str, before: str) -> bool:
-    return len(text) > len(before) and text.startswith(before)
-
-
-def _broken(text: str) -> list[str]:
-    """The text in two pieces, of which the first is too short to extend anything."""
-    return [text[:1], text[1:]] if len(text) > 1 else [text]
 
 
 def _overlap(text: str) -> int:

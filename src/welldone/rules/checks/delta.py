@@ -10,6 +10,10 @@ from welldone.wire.faults import delta as faults
 
 NOOPS_LIMIT = 16
 """No-op chunks in a row that pass as keep-alives."""
+GROWN = 4
+"""Contents that each begin with the one before: fewer are common where a model repeats itself."""
+HEAD = 64
+"""Characters in which a repetition is looked for."""
 
 _ROLE = '"delta":{"role":"assistant","content":""}'
 
@@ -67,9 +71,14 @@ def _content_string(heard: Heard) -> Iterator[Place]:
 def _content_incremental(heard: Heard) -> Iterator[Place]:
     for choice in heard.choices:
         said = [part for part in choice.parts if part.text]
-        is_long = len(said) > 2 or (len(said) == 2 and len(said[0].text) >= 4)
-        if is_long and all(_extends(new.text, old.text) for old, new in pairwise(said)):
+        grows = len(said) >= GROWN and all(_extends(new.text, old.text) for old, new in pairwise(said))
+        if grows and not _repeats(said[-1].text[:HEAD]):
             yield Place(said[1], {"content": said[1].text}, f'"content":"{said[1].text[len(said[0].text) :][:80]}"')
+
+
+def _repeats(text: str) -> bool:
+    """Whether a text is one short unit again and again: so it grows where a model says several at a time."""
+    return any(text[size:] == text[:-size] for size in range(1, len(text) // 2 + 1))
 
 
 def _extends(new: str, old: str) -> bool:

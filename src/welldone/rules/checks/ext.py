@@ -22,7 +22,7 @@ from welldone.wire.faults import ext as faults
 CITATION = ("start_index", "end_index", "url", "title")
 AUDIO = ("id", "data", "transcript", "expires_at")
 
-_THINK = re.compile(r"\s*+<think>")
+_THINK = re.compile(r"\s*+<think>.*?</think>", re.DOTALL)
 _BASE64 = re.compile(r"[A-Za-z0-9+/]*={0,2}")
 _LOGPROBS = '"logprobs":{"content":[...],"refusal":null}, or null'
 _ENTRY = '{"token":"Hi","logprob":-0.1,"bytes":[72,105],"top_logprobs":[]}'

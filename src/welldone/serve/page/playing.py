@@ -9,7 +9,7 @@ from welldone.net.secrets import Secrets
 from welldone.serve.page.steps import Shown, shown
 from welldone.wire.events import Failure, KeepAlive, Reword
 from welldone.wire.replay import Replay, Step, Watched
-from welldone.wire.texts import Think
+from welldone.wire.texts import TextForm, Think
 
 Make: TypeAlias = Callable[[], Watched]
 """Makes the same pipe again."""
@@ -43,9 +43,9 @@ class Player:
         self._attempts[part] = attempt
         self._aside[part] = 0
 
-    def tune(self, part: int, think: Think, strict: frozenset[str], reword: Reword) -> None:
+    def tune(self, part: int, think: Think, text: TextForm, strict: frozenset[str], reword: Reword) -> None:
         """A part's server needs this."""
-        self._playing.pipe.tune(part, think=think, strict=strict, reword=reword)
+        self._playing.pipe.tune(part, think=think, text=text, strict=strict, reword=reword)
 
     def feed(self, data: bytes, part: int) -> Iterator[Shown]:
         """More of a part's stream."""

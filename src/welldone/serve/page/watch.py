@@ -17,7 +17,7 @@ from welldone.serve.page.playing import Make, Player
 from welldone.serve.page.steps import Shown
 from welldone.serve.taping import HARMLESS
 from welldone.wire.events import Failure, Reword
-from welldone.wire.texts import Think
+from welldone.wire.texts import TextForm, Think
 
 TAPE_BYTES = 8 * 2**20
 """What came of one answer, each piece with what it takes to keep it: some twenty thousand frames."""
@@ -129,9 +129,9 @@ class Watch:
         tape = self._tape_of[part] = PartTape(self, part, attempt)
         return tape
 
-    def tune(self, part: int, *, think: Think, strict: frozenset[str], reword: Reword) -> None:
+    def tune(self, part: int, *, think: Think, text: TextForm, strict: frozenset[str], reword: Reword) -> None:
         """A part's server needs this."""
-        self._keep(partial(self._player.tune, part, think, strict, reword))
+        self._keep(partial(self._player.tune, part, think, text, strict, reword))
 
     def feed(self, data: bytes, part: int) -> None:
         """More of a part's stream."""

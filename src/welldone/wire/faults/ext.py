@@ -16,12 +16,12 @@ REASONING_FIELD = Fault(
 )
 NO_THINK_TAGS = Fault(
     id="ext-no-think-tags",
-    severity=Severity.BREAKS,
+    severity=Severity.TOLERATED,
     endpoints=("chat",),
-    rule="If reasoning has its own field, <think> tags never appear in content.",
+    rule="If reasoning has its own field, content does not begin with <think>…</think>.",
     hurts=("pydantic-ai: takes the tags out itself and makes a second thinking part",),
-    mend=Mend.PARTIAL,
-    how="move a leading <think>..</think> to the reasoning field",
+    mend=Mend.REPORT,
+    how='report; with `think = "tags"` for the upstream (`fix --think tags`) a leading <think>…</think> is reasoning',
 )
 REASONING_BEFORE_CONTENT = Fault(
     id="ext-reasoning-before-content",
