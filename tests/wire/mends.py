@@ -275,7 +275,6 @@ USAGE = [
         asked=ASKED,
     ),
     Case("use-ints", stream(*HELLO, counted({"prompt_tokens": "5", "completion_tokens": 3.0})), COUNTED, asked=ASKED),
-    Case("use-total-sum", stream(*HELLO, counted(count() | {"total_tokens": 9})), COUNTED, asked=ASKED),
     Case("use-last", stream(*HELLO[:3], counted(count()), HELLO[3]), COUNTED, asked=ASKED),
     Case("use-last", stream(*HELLO, counted(count(5, 2)), counted(count())), COUNTED, asked=ASKED),
     Case(
@@ -292,7 +291,6 @@ USAGE = [
         ("fin-last-of-choice",),
         asked=ASKED,
     ),
-    Case("use-details", stream(*HELLO, counted(count(prompt_tokens_details=None))), COUNTED, asked=ASKED),
 ]
 
 CALLS = [

@@ -51,20 +51,32 @@ def test_a_count_that_is_negative_or_beyond_all_reason_is_none(odd: object) -> N
     assert read(dict.fromkeys(count(), odd)) == (None, ["use-ints"])
 
 
-def test_a_total_is_the_sum() -> None:
-    assert read(count(5, 3) | {"total_tokens": 9}) == (Usage(5, 3, 8, {}), ["use-total-sum"])
+def test_a_total_that_is_no_sum_is_kept_and_limits_are_charged_with_the_larger_one() -> None:
+    assert read(count(5, 3) | {"total_tokens": 9}) == (Usage(5, 3, 9, {}), ["use-total-sum"])
+    assert read(count(5, 3) | {"total_tokens": 6}) == (Usage(5, 3, 6, {}), ["use-total-sum"])
+    assert (Usage(5, 3, 9, {}).most_tokens, Usage(5, 3, 6, {}).most_tokens) == (9, 8)
 
 
-@pytest.mark.parametrize(
-    ("details", "more"),
-    [
-        (None, {}),
-        (7, {}),
-        ({"a": 1, "b": None, "c": 2.5, "d": True, "e": 2**53, "f": 10**400}, {"prompt_tokens_details": {"a": 1}}),
-    ],
-)
-def test_details_are_objects_of_integers(details: object, more: dict[str, Any]) -> None:
-    assert read(count(5, 3, prompt_tokens_details=details)) == (Usage(5, 3, 8, more), ["use-details"])
+def test_a_total_that_is_smaller_than_a_part_is_computed() -> None:
+    assert read(count(5, 3) | {"total_tokens": 4}) == (Usage(5, 3, 8, {}), ["use-total-sum"])
+
+
+@pytest.mark.parametrize("details", [None, 7, {"a": 1, "b": None, "c": 2.5, "d": True, "e": {"f": [1]}}, {"e": 2**53}])
+def test_details_are_reported_if_odd_and_kept_as_they_are(details: object) -> None:
+    rule = [] if details == {"e": 2**53} else ["use-details"]
+    more = {"prompt_tokens_details": details}
+    assert read(count(5, 3, **more)) == (Usage(5, 3, 8, more), rule)
+
+
+def test_a_detail_that_is_written_as_a_string_becomes_an_integer() -> None:
+    told = {"completion_tokens_details": {"reasoning_tokens": "2", "of": "x"}}
+    kept = {"completion_tokens_details": {"reasoning_tokens": 2, "of": "x"}}
+    assert read(count(5, 3, **told)) == (Usage(5, 3, 8, kept), ["use-details"])
+
+
+def test_members_that_are_no_counts_are_kept_whatever_they_are() -> None:
+    more = {"cost": 0.00012, "cost_details": {"upstream_inference_cost": None, "a": 1.5, "b": {"c": "1"}}, "x": None}
+    assert read(count(5, 3, **more)) == (Usage(5, 3, 8, more), [])
 
 
 def test_usage_is_written_as_openai_does() -> None:

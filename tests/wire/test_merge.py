@@ -96,6 +96,25 @@ def test_a_prompt_counts_once_and_details_are_summed() -> None:
     }
 
 
+def test_other_members_of_usage_are_summed_where_that_makes_sense() -> None:
+    fold = Fold(CHAT, fallback=FALLBACK, asked=Asked(choices=2), parts=Parts(2))
+    mores: list[dict[str, object]] = [
+        {"cost": 0.5, "cost_details": {"a": 1.5, "b": {"c": 1}, "d": None, "e": "x", "f": None}, "is_byok": False},
+        {"cost": 0.25, "cost_details": {"a": 1, "b": {"c": 2, "g": None}, "d": 3, "e": "y"}, "is_byok": True},
+    ]
+    for part, more in enumerate(mores):
+        fold.feed(answer("w", usage=count(5, 1, **more) | {"total_tokens": 9}), part)
+        fold.close(part)
+    assert json.loads(fold.body())["usage"] == {
+        "prompt_tokens": 5,
+        "completion_tokens": 2,
+        "total_tokens": 13,
+        "cost": 0.75,
+        "cost_details": {"a": 2.5, "b": {"c": 3, "g": None}, "d": 3, "e": "x", "f": None},
+        "is_byok": False,
+    }
+
+
 def test_a_count_that_is_missing_in_one_part_is_not_invented_for_all() -> None:
     pipe = Pipe(CHAT, fallback=FALLBACK, asked=ASKED, parts=Parts(2))
     body = pipe.feed(answer("a", usage=count()), 0) + pipe.close(0) + pipe.feed(answer("b"), 1) + pipe.close(1)

@@ -207,6 +207,7 @@ DETAILS: list[tuple[Json, Json]] = [
     ({"prompt_tokens_details": {"cached_tokens": 99}}, counts(0, 9, 5)),
     ({"prompt_tokens_details": {"cached_tokens": -1}}, counts(9, 0, 5)),
     ({"prompt_tokens_details": None}, counts(9, 0, 5)),
+    ({"cost": 0.5, "input_tokens": 7}, counts(9, 0, 5, cost=0.5)),
     (
         {"completion_tokens_details": {"reasoning_tokens": 2}},
         counts(9, 0, 5, output_tokens_details={"thinking_tokens": 2}),

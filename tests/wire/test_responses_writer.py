@@ -108,6 +108,7 @@ def test_an_answer_is_told_from_its_beginning_to_its_end() -> None:
             "output_tokens": 3,
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": 8,
+            "cost": 1,
         },
     }
 

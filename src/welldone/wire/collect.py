@@ -5,6 +5,7 @@ from typing import assert_never
 
 import msgspec
 
+from welldone.wire import members
 from welldone.wire.events import (
     Event,
     Extra,
@@ -66,9 +67,8 @@ class Reply(msgspec.Struct):
 def collect(events: Iterable[Event]) -> Reply:
     """The reply that `events` make."""
     reply = Reply()
-    # Texts by choice and field, those of unknown fields of deltas too: joined at the end, at no more than their cost.
+    # Texts by choice and field: joined at the end, at no more than their cost.
     texts: dict[tuple[int, str], list[str]] = {}
-    unknown: dict[tuple[int, str], list[str]] = {}
     for event in events:
         match event:
             case Usage():
@@ -78,35 +78,17 @@ def collect(events: Iterable[Event]) -> Reply:
             case KeepAlive():
                 pass
             case Extra(place=Place.CHUNK, fields=fields):
-                _join(reply.fields, fields)
+                members.add_last(reply.fields, fields)
             case Text() | Reasoning() | Refusal():
                 texts.setdefault((event.index, _FIELDS[type(event)]), []).append(event.text)
-            case Extra(place=Place.DELTA, index=index, fields=fields):
-                _add_fields(reply.answers.setdefault(index, Answer()), index, fields, unknown)
             case _:
                 _add(reply.answers.setdefault(event.index, Answer()), event)
-    _finish(reply, texts, unknown)
-    return reply
-
-
-def _finish(reply: Reply, texts: dict[tuple[int, str], list[str]], unknown: dict[tuple[int, str], list[str]]) -> None:
     for (index, name), pieces in texts.items():
         setattr(reply.answers.setdefault(index, Answer()), name, "".join(pieces))
-    for (index, name), pieces in unknown.items():
-        reply.answers[index].delta_fields[name] = "".join(pieces)
+    reply.fields = members.join(reply.fields)
     for answer in reply.answers.values():
-        for call in answer.calls:
-            call.arguments = "".join(call.pieces)
-            call.pieces.clear()
-
-
-def _add_fields(answer: Answer, index: int, fields: Json, unknown: dict[tuple[int, str], list[str]]) -> None:
-    for key, value in fields.items():
-        if isinstance(value, str):
-            unknown.setdefault((index, key), []).append(value)
-        elif value is not None:
-            unknown.pop((index, key), None)
-    _join(answer.delta_fields, fields)
+        _finish(answer)
+    return reply
 
 
 _FIELDS: dict[type[Event], str] = {Text: "text", Reasoning: "reasoning", Refusal: "refusal"}
@@ -117,31 +99,36 @@ def _add(answer: Answer, event: Opening | ToolCall | ToolArguments | Logprobs | 
         case Opening():
             pass
         case ToolCall():
-            call = Call(event.id, event.name, "", dict(event.more), event.is_custom, dict(event.inner))
-            answer.calls.append(call)
+            answer.calls.append(Call(event.id, event.name, is_custom=event.is_custom))
+            _add_members(answer.calls[-1], event)
         case ToolArguments():
             answer.calls[-1].pieces.append(event.text)
-            answer.calls[-1].more.update(event.more)
-            answer.calls[-1].inner.update(event.inner)
+            _add_members(answer.calls[-1], event)
         case Logprobs(value=value):
             answer.logprobs = {} if answer.logprobs is None else answer.logprobs
-            _join(answer.logprobs, value)
+            members.append(answer.logprobs, value)
         case Finish(reason=reason, stop=stop):
             answer.reason, answer.stop = reason, stop
+        case Extra(place=Place.DELTA, fields=fields):
+            members.add_delta(answer.delta_fields, fields)
         case Extra(fields=fields):
-            _join(answer.choice_fields, fields)
+            members.add_last(answer.choice_fields, fields)
         case _:
             assert_never(event)
 
 
-def _join(into: Json, fields: Json) -> None:
-    """Add the fields of one more chunk: lists go on; all else is replaced, but not by null."""
-    for key, value in fields.items():
-        before = into.get(key)
-        if isinstance(value, list):
-            # A list of our own, so that adding to it costs no more than what is added.
-            into[key] = [*value] if not isinstance(before, list) else before
-            if isinstance(before, list):
-                before.extend(value)
-        elif value is not None or key not in into:
-            into[key] = value
+def _add_members(call: Call, event: ToolCall | ToolArguments) -> None:
+    members.add_delta(call.more, event.more)
+    members.add_delta(call.inner, event.inner)
+
+
+def _finish(answer: Answer) -> None:
+    """Join all that came in pieces."""
+    answer.delta_fields = members.join(answer.delta_fields)
+    answer.choice_fields = members.join(answer.choice_fields)
+    answer.logprobs = None if answer.logprobs is None else members.join(answer.logprobs)
+    for call in answer.calls:
+        call.arguments = "".join(call.pieces)
+        call.pieces.clear()
+        call.more = members.join(call.more)
+        call.inner = members.join(call.inner)

@@ -6,10 +6,11 @@ from welldone.wire.notes import Notes
 
 _MOST = 2**53  # what every client can hold in a number
 _NAMES = ("prompt_tokens", "completion_tokens", "total_tokens")
+_DETAILS = frozenset({"prompt_tokens_details", "completion_tokens_details"})
 
 
 def read_usage(usage: Json, notes: Notes) -> Usage | None:
-    """The counts of a usage object; None where they cannot be known."""
+    """The counts of a usage object, with all its other members; None where the counts cannot be known."""
     counts = [_count(usage.get(name)) for name in _NAMES]
     prompt, completion, total = counts
     if prompt is None and completion is not None and total is not None:
@@ -22,16 +23,14 @@ def read_usage(usage: Json, notes: Notes) -> Usage | None:
         return None
     if total is not None and total != prompt + completion:
         notes.note(faults.use.TOTAL_SUM, usage)
+    if total is None or total < max(prompt, completion):
+        total = prompt + completion
     more = {key: value for key, value in usage.items() if key not in _NAMES}
-    for key in [key for key in more if key.endswith("_details")]:
-        details = _details(more.pop(key))
-        if details is None:
+    for key in _DETAILS & more.keys():
+        more[key] = _details(more[key])
+        if not _is_details(usage[key]):
             notes.note(faults.use.DETAILS, {key: usage[key]})
-        else:
-            if details != usage[key]:
-                notes.note(faults.use.DETAILS, {key: usage[key]})
-            more[key] = details
-    return Usage(prompt, completion, prompt + completion, more)
+    return Usage(prompt, completion, total, more)
 
 
 def read_timings(timings: Json) -> Usage | None:
@@ -66,8 +65,15 @@ def _count(value: object) -> int | None:
     return None
 
 
-def _details(value: object) -> Json | None:
-    """The integers of a details object; None where it is no object."""
+def _details(value: object) -> object:
+    """A details object with counts as integers where it has them as text; all else as it is."""
     if not isinstance(value, dict):
-        return None
-    return {key: item for key, item in value.items() if type(item) is int and abs(item) < _MOST}
+        return value
+    return {
+        key: count if isinstance(item, str) and (count := _count(item)) is not None else item
+        for key, item in value.items()
+    }
+
+
+def _is_details(value: object) -> bool:
+    return isinstance(value, dict) and all(type(count) is int for count in value.values())

@@ -94,6 +94,11 @@ class Usage(msgspec.Struct, frozen=True):
     more: Json
     """Details and whatever else the server counts."""
 
+    @property
+    def most_tokens(self) -> int:
+        """The larger of the total and the sum: some providers count reasoning tokens in the total alone."""
+        return max(self.total_tokens, self.prompt_tokens + self.completion_tokens)
+
 
 class Failure(msgspec.Struct, frozen=True):
     """The answer broke off. Nothing follows."""

@@ -424,16 +424,23 @@ def _sum(usages: list[Usage], parts: Parts) -> Usage:
     firsts = {parts.prompt(part): usage for part, usage in reversed(list(enumerate(usages)))}
     prompt = sum(usage.prompt_tokens for usage in firsts.values())
     completion = sum(usage.completion_tokens for usage in usages)
+    beside = sum(usage.total_tokens - usage.prompt_tokens - usage.completion_tokens for usage in usages)
     more = dict(usages[0].more)
-    for name, counted in (("prompt_tokens_details", list(firsts.values())), ("completion_tokens_details", usages)):
-        if isinstance(more.get(name), dict):
-            more[name] = _sum_details([usage.more.get(name, {}) for usage in counted])
-    return Usage(prompt, completion, prompt + completion, more)
+    for name in more:
+        if name == "cost" or name.endswith("_details"):
+            counted = list(firsts.values()) if name == "prompt_tokens_details" else usages
+            more[name] = _added([usage.more.get(name) for usage in counted])
+    return Usage(prompt, completion, max(0, prompt + completion + beside), more)
 
 
-def _sum_details(details: list[dict[str, int]]) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for one in details:
-        for key, value in one.items():
-            total[key] = total.get(key, 0) + value
-    return total
+def _added(values: list[object]) -> object:
+    """The sum of numbers, member by member in objects; of anything else the first that is not null."""
+    known = [value for value in values if value is not None]
+    numbers = [value for value in known if isinstance(value, int | float) and not isinstance(value, bool)]
+    if known and len(numbers) == len(known):
+        return sum(numbers)
+    objects = [value for value in known if isinstance(value, dict)]
+    if not objects:
+        return known[0] if known else None
+    names = dict.fromkeys(name for one in objects for name in one)
+    return {name: _added([one.get(name) for one in objects]) for name in names}

@@ -9,6 +9,7 @@ from welldone.rules.rule import Place, Rule
 from welldone.wire.faults import use as faults
 
 COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
+DETAILS = ("prompt_tokens_details", "completion_tokens_details")
 
 _USAGE_CHUNK = '"choices":[],"usage":{...} on one chunk right before [DONE]'
 
@@ -92,10 +93,10 @@ def _last(heard: Heard) -> Iterator[Place]:
 def _details(heard: Heard) -> Iterator[Place]:
     for chunk in heard.chunks:
         usage = chunk.json.get("usage")
-        for key, value in usage.items() if isinstance(usage, dict) else ():
-            is_right = isinstance(value, dict) and all(is_int(count) for count in value.values())
-            if key.endswith("_details") and not is_right:
-                yield Place(chunk, {key: value}, f"{key[:60]} as an object of integers, or absent")
+        for key in DETAILS if isinstance(usage, dict) else ():
+            value = usage.get(key, {})
+            if not isinstance(value, dict) or not all(is_int(count) for count in value.values()):
+                yield Place(chunk, {key: value}, f"{key} as an object of integers, or absent")
 
 
 RULES = (

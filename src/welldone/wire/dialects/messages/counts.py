@@ -6,11 +6,16 @@ from welldone.wire.events import Json, Usage
 from welldone.wire.unicode import scrub_object
 
 COUNTS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
+_CHAT_NAMES = frozenset({"prompt_tokens_details", "completion_tokens_details"})
+"""Details in chat's words: those that Anthropic has a word for are translated."""
 _MOST = 2**53  # what every client can hold in a number
 
 
 def usage_object(usage: Usage | None) -> Json:
-    """Tokens as Anthropic counts them: those of the prompt that were cached stand apart. Unknown is 0."""
+    """Tokens as Anthropic counts them: those of the prompt that were cached stand apart. Unknown is 0.
+
+    Unknown members are carried on.
+    """
     if usage is None:
         return {
             "input_tokens": 0,
@@ -28,7 +33,7 @@ def usage_object(usage: Usage | None) -> Json:
     thought = _detail(usage, "completion_tokens_details", "reasoning_tokens")
     if thought is not None:
         counts["output_tokens_details"] = {"thinking_tokens": thought}
-    return counts
+    return {name: value for name, value in usage.more.items() if name not in _CHAT_NAMES} | counts
 
 
 def usage_of(counted: Mapping[str, int]) -> Usage | None:

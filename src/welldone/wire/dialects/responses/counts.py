@@ -16,15 +16,21 @@ _DETAILS = {"input_tokens_details": "cached_tokens", "output_tokens_details": "r
 
 
 def usage_object(usage: Usage) -> Json:
-    """Usage as OpenAI writes it here; details that nobody told are 0."""
+    """Usage as OpenAI writes it here, with its unknown members; details that the upstream did not send are 0."""
     read, written = (as_object(usage.more.get(name)) for name in ("prompt_tokens_details", "completion_tokens_details"))
-    return {
+    counts: Json = {
         "input_tokens": usage.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0, **read},
+        "input_tokens_details": _whole_details(read, "cached_tokens", "cache_write_tokens"),
         "output_tokens": usage.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0, **written},
+        "output_tokens_details": _whole_details(written, "reasoning_tokens"),
         "total_tokens": usage.total_tokens,
     }
+    return {name: value for name, value in usage.more.items() if name not in _NAMES} | counts
+
+
+def _whole_details(details: Json, *names: str) -> Json:
+    """Details with these counts as integers: Codex fails where one is missing or null."""
+    return details | {name: details[name] if type(details.get(name)) is int else 0 for name in names}
 
 
 def read_counts(told: Json) -> Usage | None:
