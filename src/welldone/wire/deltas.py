@@ -67,8 +67,11 @@ class DeltaReader:
         content = "".join(text for kind, text in said if kind is Text)
         if "role" in delta:
             self._role(delta, index, content, events)
-        events += riders
-        self._say(Reasoning, self._reasoning(delta), index, events)
+        reasoning = self._reasoning(delta)
+        # Log probabilities are those of the content, where a delta has both.
+        events += [] if content and reasoning else riders
+        self._say(Reasoning, reasoning, index, events)
+        events += riders if content and reasoning else []
         if index in self._without_content and (content or any(delta.get(key) for key in _INSTEAD)):
             if content and not any(delta.get(key) for key in _INSTEAD):
                 self._notes.note(faults.delta.ROLE_CONTENT_EMPTY)

@@ -106,5 +106,4 @@ def error_object(failure: Failure) -> Json:
 
 def _entry(entry: Json) -> Json:
     raw = entry["bytes"]
-    token = entry["token"]
-    return {"token": token, "bytes": list(token.encode()) if raw is None else raw, "logprob": entry["logprob"]}
+    return entry | {"bytes": list(entry["token"].encode()) if raw is None else raw}

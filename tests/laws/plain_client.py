@@ -1,0 +1,335 @@
+"""A plain client: adds up the streams and replies of every dialect with `json` and a few lines of SSE splitting.
+
+It imports nothing of welldone, so that it shares no mistake with the reader, the repairer or the rules. Of a member
+that it does not know it keeps every value in the order received: what may be dropped or merged is for the tests to say.
+"""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+Json: TypeAlias = dict[str, Any]
+Sequences: TypeAlias = dict[str, list[Any]]
+"""The values of unknown members by name, in the order received."""
+
+_CHUNK = {"id", "object", "created", "model", "system_fingerprint", "choices", "usage"}
+_CHOICE = {"index", "delta", "message", "text", "logprobs", "finish_reason"}
+_MESSAGE = {"role", "content", "refusal", "reasoning_content", "reasoning", "tool_calls", "function_call"}
+_ENTRY = {"index", "id", "type", "function", "custom"}
+_FUNCTION = {"name", "arguments", "input"}
+
+
+@dataclass
+class Call:
+    """A tool call: `text` is the arguments of a function or the input of a custom tool."""
+
+    id: str = ""
+    type: str = ""
+    name: str = ""
+    text: str = ""
+    members: Sequences = field(default_factory=dict)
+
+
+@dataclass
+class Choice:
+    """One choice, added up."""
+
+    text: str = ""
+    reasoning: str = ""
+    refusal: str = ""
+    calls: list[Call] = field(default_factory=list)
+    parts: list[Any] = field(default_factory=list)
+    """Content parts other than text and thinking."""
+    logprobs: Sequences = field(default_factory=dict)
+    """The entries of each list of log probabilities."""
+    finish: list[str] = field(default_factory=list)
+    members: Sequences = field(default_factory=dict)
+    delta_members: Sequences = field(default_factory=dict)
+
+
+@dataclass
+class Answer:
+    """All that a reply has."""
+
+    choices: dict[int, Choice] = field(default_factory=dict)
+    usage: list[Json] = field(default_factory=list)
+    members: Sequences = field(default_factory=dict)
+    envelopes: list[Any] = field(default_factory=list)
+    """The different values of id, created, model and fingerprint."""
+    errors: list[Any] = field(default_factory=list)
+    is_done: bool = False
+
+
+def events(stream: bytes) -> list[tuple[str, str]]:
+    """The name and the data of each SSE event."""
+    found = []
+    name = ""
+    data: list[str] = []
+    for line in stream.decode().replace("\r\n", "\n").replace("\r", "\n").split("\n"):
+        key, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if not line:
+            if data:
+                found.append((name, "\n".join(data)))
+            name, data = "", []
+        elif key == "data":
+            data.append(value)
+        elif key == "event":
+            name = value
+    return found
+
+
+def objects(stream: bytes) -> list[Json]:
+    """The JSON objects of a stream's events."""
+    return [json.loads(data) for _, data in events(stream) if data != "[DONE]"]
+
+
+# Chat and completions.
+
+
+def chunks_answer(stream: bytes) -> Answer:
+    """The answer of a stream of chunks."""
+    answer = Answer()
+    for _, data in events(stream):
+        if data == "[DONE]":
+            answer.is_done = True
+            continue
+        assert not answer.is_done, "an event after [DONE]"
+        _add_chunk(answer, json.loads(data))
+    return answer
+
+
+def reply_answer(body: bytes) -> Answer:
+    """The answer of a whole reply of chat or completions."""
+    answer = Answer(is_done=True)
+    _add_chunk(answer, json.loads(body))
+    return answer
+
+
+def _add_chunk(answer: Answer, chunk: Json) -> None:
+    if chunk.get("error"):
+        answer.errors.append(chunk["error"])
+        return
+    envelope = [chunk.get(name) for name in ("id", "created", "model", "system_fingerprint")]
+    if envelope not in answer.envelopes:
+        answer.envelopes.append(envelope)
+    _collect(answer.members, chunk, _CHUNK)
+    if chunk.get("usage") is not None:
+        answer.usage.append(chunk["usage"])
+    for piece in chunk["choices"]:
+        _add_choice(answer.choices.setdefault(piece["index"], Choice()), piece)
+
+
+def _add_choice(choice: Choice, piece: Json) -> None:
+    _collect(choice.members, piece, _CHOICE)
+    if piece.get("finish_reason") is not None:
+        choice.finish.append(piece["finish_reason"])
+    for name, entries in (piece.get("logprobs") or {}).items():
+        _add_logprobs(choice, name, entries)
+    choice.text += piece.get("text") or ""
+    message = piece.get("delta") or piece.get("message") or {}
+    _collect(choice.delta_members, message, _MESSAGE)
+    _add_content(choice, message.get("content"))
+    choice.reasoning += message.get("reasoning_content") or message.get("reasoning") or ""
+    choice.refusal += message.get("refusal") or ""
+    for place, entry in enumerate(message.get("tool_calls") or []):
+        _add_call(choice, entry, entry.get("index", place))
+    if message.get("function_call"):
+        _add_call(choice, {"type": "function", "function": message["function_call"]}, 0)
+
+
+def _add_logprobs(choice: Choice, name: str, entries: object) -> None:
+    if isinstance(entries, list):
+        choice.logprobs.setdefault(name, []).extend(entries)
+    elif entries is not None:
+        choice.logprobs.setdefault(name, []).append(entries)
+
+
+def _add_content(choice: Choice, content: object) -> None:
+    """A string, or a list of parts as Mistral sends it."""
+    if isinstance(content, str):
+        choice.text += content
+    for part in content if isinstance(content, list) else []:
+        if part["type"] == "text":
+            choice.text += part["text"]
+        elif part["type"] == "thinking":
+            choice.reasoning += "".join(thought["text"] for thought in part["thinking"])
+        else:
+            choice.parts.append(part)
+
+
+def _add_call(choice: Choice, entry: Json, place: int) -> None:
+    while len(choice.calls) <= place:
+        choice.calls.append(Call())
+    call = choice.calls[place]
+    call.id = call.id or entry.get("id") or ""
+    call.type = call.type or entry.get("type") or ""
+    named = entry.get("function") or entry.get("custom") or {}
+    call.name += named.get("name") or ""
+    call.text += named.get("arguments") or named.get("input") or ""
+    _collect(call.members, entry, _ENTRY)
+    _collect(call.members, {f"function.{name}": value for name, value in named.items() if name not in _FUNCTION}, set())
+
+
+def _collect(into: Sequences, members: Json, known: set[str]) -> None:
+    for name, value in members.items():
+        if name not in known:
+            into.setdefault(name, []).append(value)
+
+
+# Responses.
+
+
+def response_of(stream: bytes) -> Json:
+    """The Response that the last event of a stream carries."""
+    response: Json = {}
+    for event in objects(stream):
+        if "response" in event:
+            response = event["response"]
+    return response
+
+
+def responses_answer(response: Json) -> Answer:
+    """The answer of a Response."""
+    answer = Answer(is_done=response.get("status") in ("completed", "incomplete"))
+    choice = answer.choices[0] = Choice()
+    for item in response.get("output", []):
+        _add_item(choice, item)
+    if response.get("error"):
+        answer.errors.append(response["error"])
+    reason = (response.get("incomplete_details") or {}).get("reason")
+    choice.finish.append(reason or response["status"])
+    if response.get("usage") is not None:
+        answer.usage.append(response["usage"])
+    return answer
+
+
+def _add_item(choice: Choice, item: Json) -> None:
+    match item["type"]:
+        case "message":
+            for part in item["content"]:
+                choice.text += part.get("text", "")
+                choice.refusal += part.get("refusal", "")
+                if part.get("logprobs"):
+                    choice.logprobs.setdefault("content", []).extend(part["logprobs"])
+        case "reasoning":
+            choice.reasoning += "".join(part["text"] for part in [*(item.get("summary") or []), *item["content"]])
+        case "function_call":
+            known = {"id", "type", "status", "call_id", "name", "arguments"}
+            call = Call(item["call_id"], "function", item["name"], item["arguments"])
+            _collect(call.members, item, known)
+            choice.calls.append(call)
+        case "custom_tool_call":
+            known = {"id", "type", "status", "call_id", "name", "input"}
+            call = Call(item["call_id"], "custom", item["name"], item["input"])
+            _collect(call.members, item, known)
+            choice.calls.append(call)
+        case _:
+            choice.parts.append(item)
+
+
+def responses_deltas(stream: bytes) -> dict[tuple[int, str], str]:
+    """The texts that a client of deltas sees, by the place of the item and the kind of the text."""
+    texts: dict[tuple[int, str], str] = {}
+    for event in objects(stream):
+        kind = event["type"]
+        if kind.endswith(".delta"):
+            key = event["output_index"], kind
+            texts[key] = texts.get(key, "") + event["delta"]
+    return texts
+
+
+# Messages.
+
+
+def message_of(stream: bytes) -> Json:
+    """The message that a stream makes, as Anthropic's client adds it up."""
+    message: Json = {}
+    pieces: dict[int, str] = {}
+    for event in objects(stream):
+        match event["type"]:
+            case "message_start":
+                message = event["message"]
+            case "content_block_start":
+                assert event["index"] == len(message["content"])
+                message["content"].append(event["content_block"])
+            case "content_block_delta":
+                _add_block_delta(message["content"][event["index"]], event["delta"], pieces, event["index"])
+            case "content_block_stop":
+                if event["index"] in pieces:
+                    message["content"][event["index"]]["input"] = json.loads(pieces[event["index"]] or "{}")
+            case "message_delta":
+                message |= event["delta"]
+                message["usage"] |= event["usage"]
+                message |= {name: told for name, told in event.items() if name not in ("type", "delta", "usage")}
+            case "message_stop":
+                message["is_stopped"] = True
+            case "ping":
+                pass
+            case _:
+                message.setdefault("others", []).append(event)
+    return message
+
+
+def _add_block_delta(block: Json, delta: Json, pieces: dict[int, str], index: int) -> None:
+    match delta["type"]:
+        case "text_delta":
+            block["text"] += delta["text"]
+        case "thinking_delta":
+            block["thinking"] += delta["thinking"]
+        case "signature_delta":
+            block["signature"] = delta["signature"]
+        case "citations_delta":
+            block["citations"] = [*(block.get("citations") or []), delta["citation"]]
+        case "input_json_delta":
+            pieces[index] = pieces.get(index, "") + delta["partial_json"]
+        case _:
+            block.setdefault("unknown", []).append(delta)
+
+
+def messages_answer(message: Json) -> Answer:
+    """The answer of a message. The text of a call is its input, as JSON."""
+    answer = Answer(is_done="stop_reason" in message)
+    choice = answer.choices[0] = Choice()
+    for block in message.get("content", []):
+        match block["type"]:
+            case "text":
+                choice.text += block["text"]
+            case "thinking":
+                choice.reasoning += block["thinking"]
+            case "tool_use":
+                call = Call(block["id"], "function", block["name"], json.dumps(block["input"]))
+                _collect(call.members, block, {"type", "id", "name", "input"})
+                choice.calls.append(call)
+            case _:
+                choice.parts.append(block)
+    choice.finish.append(message.get("stop_reason") or "")
+    answer.errors += message.get("others", [])
+    if message.get("usage") is not None:
+        answer.usage.append(message["usage"])
+    return answer
+
+
+# Ollama.
+
+
+def ollama_answer(body: bytes) -> Answer:
+    """The answer of lines of JSON, or of one."""
+    answer = Answer()
+    choice = answer.choices[0] = Choice()
+    for line in body.decode().rstrip("\n").split("\n"):
+        value = json.loads(line)
+        if "error" in value:
+            answer.errors.append(value["error"])
+            continue
+        message = value["message"]
+        choice.text += message["content"]
+        choice.reasoning += message.get("thinking", "")
+        for entry in message.get("tool_calls", []):
+            function = entry["function"]
+            choice.calls.append(Call("", "function", function["name"], json.dumps(function["arguments"])))
+        if value["done"]:
+            answer.is_done = True
+            choice.finish.append(value["done_reason"])
+            answer.usage.append({key: value[key] for key in ("prompt_eval_count", "eval_count") if key in value})
+    return answer

@@ -1,0 +1,378 @@
+"""Legal streams and replies of Responses and Messages, made from the object that they mean.
+
+As `right_chunks`: the Response or message is drawn first, its events are written from it. Nothing of welldone is imported.
+"""
+
+import copy
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from random import Random
+from typing import Any, TypeAlias
+
+from tests.laws.right_chunks import ALL, Contents, arguments, cut, texts, value
+
+Json: TypeAlias = dict[str, Any]
+
+
+@dataclass
+class DrawnEvents:
+    """An answer, the events that say it, and their bytes."""
+
+    request: Json
+    whole: Json
+    events: list[Json]
+    stream: bytes
+
+    @property
+    def reply(self) -> bytes:
+        """The same, not streamed."""
+        return json.dumps(self.whole).encode()
+
+
+def _bytes(draw: Random, events: list[Json]) -> bytes:
+    is_ascii = draw.random() < 0.5
+    frames = []
+    for event in events:
+        if draw.random() < 0.05:
+            frames.append(b": keep-alive\n\n")
+        written = json.dumps(event, ensure_ascii=is_ascii)
+        for letter in "\u0085\u2028\u2029":
+            written = written.replace(letter, f"\\u{ord(letter):04x}")
+        frames.append(f"event: {event['type']}\ndata: {written}\n\n".encode())
+    return b"".join(frames)
+
+
+def _unknown(draw: Random, name: str, chance: float = 0.15) -> Json:
+    return {name: value(draw)} if draw.random() < chance else {}
+
+
+# Responses.
+
+
+def responses(draw: Random, contents: Contents = ALL) -> DrawnEvents:
+    """A legal answer of Responses."""
+    events: list[Json] = []
+    response = _response(draw)
+
+    def say(kind: str, **members: object) -> None:
+        # A copy: what is said later changes the objects that were said before.
+        extra = _unknown(draw, "x_event", 0.05)
+        events.append(copy.deepcopy({"type": kind, "sequence_number": len(events), **members, **extra}))
+
+    say("response.created", response=response)
+    if draw.random() < 0.1:
+        say("response.queued", response=response | {"status": "queued"})
+    if draw.random() < 0.8:
+        say("response.in_progress", response=response)
+    items = [_item(draw, contents, place) for place in range(draw.randint(1, 4))]
+    status = draw.choice(("completed", "completed", "completed", "incomplete"))
+    if status == "incomplete" and "status" in items[-1]:
+        items[-1]["status"] = "incomplete"
+    queues = [list(_item_events(draw, place, item)) for place, item in enumerate(items)]
+    is_mixed = draw.random() < 0.3
+    begun = 0
+    while any(queues):
+        # Items begin in their order; what follows of them may mix.
+        ready = [place for place, queue in enumerate(queues) if queue and (place <= begun or not is_mixed)]
+        place = draw.choice(ready) if is_mixed else ready[0]
+        kind, members = queues[place].pop(0)
+        say(kind, **members)
+        begun = max(begun, place + 1)
+    response |= {"status": status, "output": items, "usage": _responses_usage(draw)}
+    if status == "incomplete":
+        response["incomplete_details"] = {"reason": draw.choice(("max_output_tokens", "content_filter"))}
+    else:
+        response["completed_at"] = 1700000009
+    say(f"response.{status}", response=response)
+    request = {"model": "m", "input": "x", "stream": True}
+    return DrawnEvents(request, events[-1]["response"], events, _bytes(draw, events))
+
+
+def _response(draw: Random) -> Json:
+    """A Response that has just begun, with every member that OpenAI's has."""
+    return {
+        "id": "resp_1",
+        "object": "response",
+        "created_at": 1700000000,
+        "completed_at": None,
+        "status": "in_progress",
+        "background": False,
+        "error": None,
+        "frequency_penalty": 0.0,
+        "incomplete_details": None,
+        "instructions": None,
+        "max_output_tokens": None,
+        "max_tool_calls": None,
+        "model": "m",
+        "output": [],
+        "parallel_tool_calls": True,
+        "presence_penalty": 0.0,
+        "previous_response_id": None,
+        "prompt_cache_key": None,
+        "reasoning": {"effort": None, "summary": None},
+        "safety_identifier": None,
+        "service_tier": "default",
+        "store": True,
+        "temperature": 1.0,
+        "text": {"format": {"type": "text"}, "verbosity": "medium"},
+        "tool_choice": "auto",
+        "tools": [],
+        "top_logprobs": 0,
+        "top_p": 1.0,
+        "truncation": "disabled",
+        "usage": None,
+        "user": None,
+        "metadata": {},
+    } | _unknown(draw, "x_response")
+
+
+def _responses_usage(draw: Random) -> Json:
+    read, written = draw.randint(1, 9000), draw.randint(0, 9000)
+    usage: Json = {
+        "input_tokens": read,
+        "input_tokens_details": {"cached_tokens": draw.randint(0, read)} | _unknown(draw, "x_details"),
+        "output_tokens": written,
+        "output_tokens_details": {"reasoning_tokens": draw.randint(0, written)},
+        "total_tokens": read + written + draw.choice((0, 0, 0, 7)),
+    }
+    return usage | _unknown(draw, "cost_details", 0.3) | ({"cost": 0.5} if draw.random() < 0.3 else {})
+
+
+def _item(draw: Random, contents: Contents, place: int) -> Json:
+    """An item of the output, whole."""
+    kinds = ["message", "message", "reasoning", "function_call", "function_call", "x_item"]
+    kinds += ["web_search_call", "image_generation_call", "mcp_call", "code_interpreter_call"]
+    kind = draw.choice([*kinds, *["custom_tool_call"] * contents.custom_calls])
+    item: Json = {"type": kind, "id": f"{kind}_{place}", "status": "completed"}
+    match kind:
+        case "message":
+            count = draw.choice((1, 1, 1, 2))
+            item |= {"role": "assistant", "content": [_part(draw, contents) for _ in range(count)]}
+        case "reasoning":
+            del item["status"]
+            thoughts = [
+                {"type": "summary_text", "text": texts(draw, contents, 3).whole} for _ in range(draw.randint(0, 2))
+            ]
+            item["summary"] = thoughts
+            if draw.random() < 0.4:
+                item["content"] = [{"type": "reasoning_text", "text": texts(draw, contents, 3).whole}]
+            item |= {"encrypted_content": "b64"} if draw.random() < 0.4 else {}
+        case "function_call":
+            # The same name, and even the same arguments, may come several times.
+            item |= {"call_id": f"call_{place}", "name": draw.choice(("f", "f", "g")), "arguments": arguments(draw)}
+        case "custom_tool_call":
+            said = draw.choice(("ls", '{"a":', "*** Begin Patch\n", "é"))
+            item |= {"call_id": f"call_{place}", "name": "sh", "input": said}
+        case "web_search_call":
+            item["action"] = {"type": "search", "query": "x", "sources": None}
+        case "image_generation_call":
+            item["result"] = "b64"
+        case "mcp_call":
+            item |= {"server_label": "s", "name": "f", "arguments": arguments(draw), "output": "o", "error": None}
+        case "code_interpreter_call":
+            item |= {"code": "print(1)\n", "container_id": "c", "outputs": None}
+        case _:
+            item["x_payload"] = value(draw)
+    return item | _unknown(draw, "x_item_member")
+
+
+def _part(draw: Random, contents: Contents) -> Json:
+    said = texts(draw, contents).whole
+    if draw.random() < 0.2:
+        return {"type": "refusal", "refusal": said}
+    annotations: list[Json] = []
+    if draw.random() < 0.2:
+        annotations = [
+            {"type": "url_citation", "start_index": 0, "end_index": 1, "url": "u", "title": f"t{place}"}
+            for place in range(draw.randint(1, 2))
+        ]
+    logprobs: list[Json] = []
+    if draw.random() < 0.2:
+        entry = {"logprob": -0.5, "top_logprobs": []}
+        logprobs = [{"token": piece, "bytes": list(piece.encode()), **entry} for piece in cut(draw, said)]
+    return {"type": "output_text", "annotations": annotations, "logprobs": logprobs, "text": said}
+
+
+def _item_events(draw: Random, place: int, item: Json) -> Iterator[tuple[str, Json]]:
+    """The events of one item, each as its type and its members."""
+    said: list[tuple[str, Json]] = []
+
+    def say(kind: str, **members: object) -> None:
+        said.append((kind, members))
+
+    _say_item(draw, say, place, item)
+    yield from said
+
+
+def _say_item(draw: Random, say: Callable[..., None], place: int, item: Json) -> None:
+    at: Json = {"item_id": item["id"], "output_index": place}
+    begun = dict(item)
+    begun |= {"status": "in_progress"} if "status" in item else {}
+    begun |= {name: [] for name in ("content", "summary") if name in item}
+    begun |= {name: "" for name in ("arguments", "input", "code") if name in item}
+    say("response.output_item.added", output_index=place, item=begun)
+    match item["type"]:
+        case "message" | "reasoning":
+            for number, part in enumerate(item.get("summary", [])):
+                _say_part(draw, say, at | {"summary_index": number}, part)
+            for number, part in enumerate(item.get("content", [])):
+                _say_part(draw, say, at | {"content_index": number}, part)
+        case "function_call":
+            for piece in cut(draw, item["arguments"]):
+                say("response.function_call_arguments.delta", **at, delta=piece)
+            done = {"name": item["name"], "arguments": item["arguments"]}
+            say("response.function_call_arguments.done", **at, **done)
+        case "custom_tool_call":
+            for piece in cut(draw, item["input"]):
+                say("response.custom_tool_call_input.delta", **at, delta=piece)
+            say("response.custom_tool_call_input.done", **at, input=item["input"])
+        case "mcp_call":
+            say("response.mcp_call.in_progress", **at)
+            for piece in cut(draw, item["arguments"]):
+                say("response.mcp_call_arguments.delta", **at, delta=piece)
+            say("response.mcp_call_arguments.done", **at, arguments=item["arguments"])
+            say("response.mcp_call.completed", **at)
+        case "code_interpreter_call":
+            say("response.code_interpreter_call.in_progress", **at)
+            for piece in cut(draw, item["code"]):
+                say("response.code_interpreter_call_code.delta", **at, delta=piece)
+            say("response.code_interpreter_call_code.done", **at, code=item["code"])
+            say("response.code_interpreter_call.interpreting", **at)
+            say("response.code_interpreter_call.completed", **at)
+        case "image_generation_call":
+            say("response.image_generation_call.generating", **at)
+            say("response.image_generation_call.partial_image", **at, partial_image_index=0, partial_image_b64="b64")
+            say("response.image_generation_call.completed", **at)
+        case "web_search_call":
+            for step in ("in_progress", "searching", "completed"):
+                say(f"response.web_search_call.{step}", **at)
+        case _:
+            pass
+    say("response.output_item.done", output_index=place, item=item)
+
+
+def _say_part(draw: Random, say: Callable[..., None], at: Json, part: Json) -> None:
+    kind = part["type"]
+    name = "refusal" if kind == "refusal" else "text"
+    stem = {"summary_text": "reasoning_summary_text"}.get(kind, kind)
+    holder = "reasoning_summary_part" if kind == "summary_text" else "content_part"
+    begun = {**part, name: ""} | {member: [] for member in ("annotations", "logprobs") if member in part}
+    say(f"response.{holder}.added", **at, part=begun)
+    is_text = kind == "output_text"
+    if part.get("logprobs"):
+        pieces = [entry["token"] for entry in part["logprobs"]]
+    else:
+        pieces = cut(draw, part[name])
+    has_padding = draw.random() < 0.2
+    for number, piece in enumerate(pieces):
+        rides = {"logprobs": part["logprobs"][number : number + 1]} if is_text else {}
+        padding = {"obfuscation": "abc"} if has_padding else {}
+        say(f"response.{stem}.delta", **at, delta=piece, **rides, **padding)
+    for number, annotation in enumerate(part.get("annotations", [])):
+        say("response.output_text.annotation.added", **at, annotation_index=number, annotation=annotation)
+    say(f"response.{stem}.done", **at, **{name: part[name]}, **({"logprobs": part["logprobs"]} if is_text else {}))
+    say(f"response.{holder}.done", **at, part=part)
+
+
+# Messages.
+
+
+def messages(draw: Random, contents: Contents = ALL) -> DrawnEvents:
+    """A legal answer of Messages."""
+    blocks = [_block(draw, contents, place) for place in range(draw.randint(0, 4))]
+    read = draw.randint(0, 9000)
+    begun: Json = {"input_tokens": read, "cache_creation_input_tokens": 3, "cache_read_input_tokens": 4}
+    begun |= {"output_tokens": 1, "service_tier": "standard"} | _unknown(draw, "x_usage")
+    begun |= {"cache_creation": {"ephemeral_5m_input_tokens": 3}} if draw.random() < 0.3 else {}
+    message: Json = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "m",
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": begun,
+    } | _unknown(draw, "x_message")
+    events: list[Json] = [{"type": "message_start", "message": copy.deepcopy(message)}]
+    if draw.random() < 0.5:
+        events.append({"type": "ping"})
+    for place, block in enumerate(blocks):
+        events += _block_events(draw, place, block)
+        if draw.random() < 0.1:
+            events.append({"type": "ping"})
+    has_calls = any(block["type"] == "tool_use" for block in blocks)
+    reasons = ("end_turn", "max_tokens", "stop_sequence", "refusal", "pause_turn", "model_context_window_exceeded")
+    reason = "tool_use" if has_calls else draw.choice(reasons)
+    stopped = {"stop_reason": reason, "stop_sequence": "STOP" if reason == "stop_sequence" else None}
+    stopped |= _unknown(draw, "x_delta")
+    counted: Json = {"output_tokens": draw.randint(1, 9000)} | _unknown(draw, "x_counted")
+    counted |= (
+        {"input_tokens": read, "cache_creation_input_tokens": 3, "cache_read_input_tokens": 4}
+        if draw.random() < 0.5
+        else {}
+    )
+    counted |= {"server_tool_use": {"web_search_requests": 1}} if draw.random() < 0.2 else {}
+    beside: Json = {"context_management": {"applied_edits": []}} if draw.random() < 0.2 else {}
+    events.append({"type": "message_delta", "delta": stopped, "usage": counted, **beside})
+    events.append({"type": "message_stop"} | _unknown(draw, "x_stop"))
+    whole = message | {"content": blocks} | stopped | {"usage": begun | counted} | beside
+    request = {"model": "m", "max_tokens": 9, "messages": [], "stream": True, "stop_sequences": ["STOP"]}
+    return DrawnEvents(request, whole, events, _bytes(draw, events))
+
+
+def _block(draw: Random, contents: Contents, place: int) -> Json:
+    kinds = ("text", "text", "thinking", "redacted_thinking", "tool_use", "server_tool_use", "web_search_tool_result")
+    kind = draw.choice(kinds)
+    block: Json = {"type": kind}
+    match kind:
+        case "text":
+            block |= {"text": texts(draw, contents).whole}
+            if draw.random() < 0.2:
+                cited = {"type": "char_location", "cited_text": "x", "document_index": 0, "start_char_index": 0}
+                block["citations"] = [cited | {"end_char_index": 1, "document_title": None}] * draw.randint(1, 2)
+        case "thinking":
+            block |= {"thinking": texts(draw, contents, 3).whole, "signature": "s1g=="}
+        case "redacted_thinking":
+            block["data"] = "b64"
+        case "tool_use" | "server_tool_use":
+            ids = "toolu" if kind == "tool_use" else "srvtoolu"
+            block |= {
+                "id": f"{ids}_{place}",
+                "name": draw.choice(("f", "f", "g")),
+                "input": json.loads(arguments(draw)),
+            }
+        case _:
+            block |= {"tool_use_id": "srvtoolu_0", "content": [{"type": "web_search_result", "url": "u", "title": "t"}]}
+    return block | _unknown(draw, "x_block")
+
+
+def _block_events(draw: Random, place: int, block: Json) -> Iterator[Json]:
+    begun = dict(block)
+    deltas: list[Json] = []
+    match block["type"]:
+        case "text":
+            begun["text"] = ""
+            deltas = [{"type": "text_delta", "text": piece} for piece in cut(draw, block["text"])]
+            if "citations" in block:
+                begun["citations"] = []
+                deltas += [{"type": "citations_delta", "citation": one} for one in block["citations"]]
+        case "thinking":
+            begun |= {"thinking": "", "signature": ""}
+            deltas = [{"type": "thinking_delta", "thinking": piece} for piece in cut(draw, block["thinking"])]
+            deltas.append({"type": "signature_delta", "signature": block["signature"]})
+        case "tool_use" | "server_tool_use":
+            begun["input"] = {}
+            written = json.dumps(block["input"], ensure_ascii=draw.random() < 0.5)
+            pieces = cut(draw, written) if block["input"] or draw.random() < 0.5 else [""]
+            deltas = [
+                {"type": "input_json_delta", "partial_json": piece}
+                for piece in [*[""] * (draw.random() < 0.5), *pieces]
+            ]
+        case _:
+            pass
+    yield {"type": "content_block_start", "index": place, "content_block": begun} | _unknown(draw, "x_event", 0.05)
+    for delta in deltas:
+        yield {"type": "content_block_delta", "index": place, "delta": delta} | _unknown(draw, "x_event", 0.05)
+    yield {"type": "content_block_stop", "index": place}
