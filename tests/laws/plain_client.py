@@ -139,9 +139,9 @@ def _add_choice(choice: Choice, piece: Json) -> None:
 
 
 def _add_logprobs(choice: Choice, name: str, entries: object) -> None:
-    if isinstance(entries, list):
+    if isinstance(entries, list) and entries:
         choice.logprobs.setdefault(name, []).extend(entries)
-    elif entries is not None:
+    elif not isinstance(entries, list) and entries is not None:
         choice.logprobs.setdefault(name, []).append(entries)
 
 

@@ -130,7 +130,7 @@ def _final(answer: Answer, meant: Answer) -> Answer:
         )
         for index, choice in answer.choices.items()
     }
-    return replace(answer, choices=choices, members=meant.members)
+    return replace(answer, choices=choices, members=meant.members, usage=answer.usage[-1:])
 
 
 def chunks(endpoint: Endpoint, draw: Random, drawn: Drawn) -> Iterator[Difference]:
@@ -142,7 +142,9 @@ def chunks(endpoint: Endpoint, draw: Random, drawn: Drawn) -> Iterator[Differenc
     yield from same("stream to stream", given, chunks_answer(piped(draw, endpoint, drawn)))
     yield from same("stream to reply", drawn.answer, reply_answer(folded(draw, endpoint, drawn)))
     yield from same("reply to reply", drawn.answer, reply_answer(folded_reply(endpoint, drawn)))
-    yield from same("reply to stream", drawn.answer, chunks_answer(piped_reply(endpoint, drawn)))
+    spread = chunks_answer(piped_reply(endpoint, drawn))
+    spread.usage = spread.usage[-1:]  # a request may ask for counts on each chunk
+    yield from same("reply to stream", drawn.answer, spread)
 
 
 # Translations. What a dialect has no place for is left out of what is expected, and nothing else: choices but the

@@ -242,6 +242,11 @@ class ChoicePlan:
     logprobs: list[Json | None]
 
 
+def _counted(draw: Random) -> Json:
+    """Options that ask for usage at the end, or on each chunk (vLLM)."""
+    return {"include_usage": True} | ({"continuous_usage_stats": True} if draw.random() < 0.1 else {})
+
+
 def usages(draw: Random) -> Json:
     """Counts, and what else providers send with them."""
     prompt, completion = draw.randint(1, 9000), draw.randint(0, 9000)
@@ -269,15 +274,21 @@ def chat(draw: Random, contents: Contents = ALL, most_choices: int = 3) -> Drawn
     request["tools"] = [{"type": "function", "function": {"name": name}} for name in set(_NAMES)]
     is_counted = draw.random() < 0.8
     if is_counted:
-        request["stream_options"] = {"include_usage": True}
+        request["stream_options"] = _counted(draw)
     is_forced = draw.random() < 0.1
     if is_forced:
         request["tool_choice"] = {"type": "function", "function": {"name": "f"}}
+    has_functions = not is_forced and most_choices > 1 and draw.random() < 0.1
+    if has_functions:
+        request["functions"] = [{"name": name} for name in set(_NAMES)]
+        del request["tools"]
     has_logprobs = draw.random() < 0.3
     request |= {"logprobs": True, "top_logprobs": 2} if has_logprobs else {}
     plans = [
         _chat_choice(draw, contents, index, has_logprobs=has_logprobs, is_forced=is_forced) for index in range(count)
     ]
+    if has_functions:
+        plans = [_with_function(draw, plan) for plan in plans]
     usage = usages(draw) if is_counted else None
     tops = chunk_members(draw)
     envelope = _envelope(draw, "chatcmpl-", "chat.completion.chunk")
@@ -289,7 +300,7 @@ def chat(draw: Random, contents: Contents = ALL, most_choices: int = 3) -> Drawn
         is_done=True,
     )
     chunks = list(_chat_chunks(draw, plans, has_nulls=draw.random() < 0.5))
-    stream = _stream(draw, envelope, chunks, usage, tops)
+    stream = _stream(draw, request, envelope, chunks, usage, tops)
     reply = {
         **envelope,
         "object": "chat.completion",
@@ -318,18 +329,15 @@ def _chat_choice(draw: Random, contents: Contents, index: int, *, has_logprobs: 
     if "text" in kind:
         _add_text(draw, contents, meant, add, has_logprobs=has_logprobs)
     if kind == "refusal":
-        refused = texts(draw, contents, 3)
-        meant.refusal = refused.whole
-        for piece in refused.pieces:
-            entries = _entries(draw, piece) if has_logprobs else None
-            meant.logprobs.setdefault("refusal", []).extend(entries or [])
-            add({"refusal": piece}, None if entries is None else {"content": None, "refusal": entries})
+        _add_refusal(draw, contents, meant, add, has_logprobs=has_logprobs)
     is_cut = False
     if "calls" in kind:
         is_cut = contents.cut_calls and draw.random() < 0.15
         meant.calls = _calls(draw, contents, index, is_cut=is_cut)
         for delta in _call_deltas(draw, meant.calls):
             add(delta)
+    if draw.random() < 0.1:
+        _add_late(draw, contents, meant, add)
     meant.logprobs = {name: entries for name, entries in meant.logprobs.items() if entries}
     reasons: tuple[str, ...] = ("stop", "stop", "length", "content_filter")
     if meant.calls:
@@ -340,9 +348,50 @@ def _chat_choice(draw: Random, contents: Contents, index: int, *, has_logprobs: 
     return ChoicePlan(index, meant, deltas, [*logprobs, *[None] * (len(deltas) - len(logprobs))])
 
 
-def _add_text(
-    draw: Random, contents: Contents, meant: Choice, add: Callable[[Json, Json | None], None], *, has_logprobs: bool
-) -> None:
+def _with_function(draw: Random, plan: ChoicePlan) -> ChoicePlan:
+    """The choice with a call in the deprecated form, if it has any: one, without an id."""
+    meant = plan.meant
+    if not meant.calls:
+        return plan
+    told = arguments(draw)
+    meant.calls = [Call("", "function", "f", told)]
+    meant.finish = ["function_call"]
+    said = iter([{"name": "f", "arguments": ""}, *({"arguments": piece} for piece in cut(draw, told))])
+    deltas: list[Json] = []
+    for delta in plan.deltas:
+        # The pieces take the places of those of the other calls; what rides on these stays.
+        riders = {name: delta[name] for name in delta if name != "tool_calls"}
+        piece = next(said, None) if "tool_calls" in delta else None
+        deltas.append(riders if piece is None else riders | {"function_call": piece})
+    deltas += [{"function_call": piece} for piece in said]
+    return ChoicePlan(plan.index, meant, deltas, [*plan.logprobs, *[None] * (len(deltas) - len(plan.logprobs))])
+
+
+_Add: TypeAlias = Callable[[Json, Json | None], None]
+
+
+def _add_late(draw: Random, contents: Contents, meant: Choice, add: _Add) -> None:
+    """Thoughts, or words, between the calls and the end."""
+    late = texts(draw, contents, 2)
+    is_thought = meant.refusal != "" or draw.random() < 0.5
+    for piece in late.pieces:
+        add({"reasoning_content" if is_thought else "content": piece}, None)
+    if is_thought:
+        meant.reasoning += late.whole
+    else:
+        meant.text += late.whole
+
+
+def _add_refusal(draw: Random, contents: Contents, meant: Choice, add: _Add, *, has_logprobs: bool) -> None:
+    refused = texts(draw, contents, 3)
+    meant.refusal = refused.whole
+    for piece in refused.pieces:
+        entries = _entries(draw, piece) if has_logprobs else None
+        meant.logprobs.setdefault("refusal", []).extend(entries or [])
+        add({"refusal": piece}, None if entries is None else {"content": None, "refusal": entries})
+
+
+def _add_text(draw: Random, contents: Contents, meant: Choice, add: _Add, *, has_logprobs: bool) -> None:
     said = texts(draw, contents)
     has_parts = contents.parts and not has_logprobs and draw.random() < 0.15
     meant.text = said.whole
@@ -447,7 +496,10 @@ def _chat_chunks(draw: Random, plans: list[ChoicePlan], *, has_nulls: bool) -> I
         first = {"role": "assistant", "content": ""}
         if plan.deltas and "tool_calls" in plan.deltas[0] and draw.random() < 0.5:
             first["content"] = None  # type: ignore[assignment]  # as OpenAI begins a call
-        chunks = [{"index": plan.index, "delta": first | ({"refusal": None} if has_nulls else {})}]
+        begun: Json = {"index": plan.index, "delta": first | ({"refusal": None} if has_nulls else {})}
+        if plan.meant.logprobs and draw.random() < 0.5:
+            begun["logprobs"] = {"content": [], "refusal": None}  # as OpenAI begins
+        chunks = [begun]
         for delta, rides in zip(plan.deltas, plan.logprobs, strict=True):
             said = {name: item for name, item in delta.items() if not name.startswith("@")} | delta.get("@delta", {})
             chunk = {"index": plan.index, "delta": said, **delta.get("@choice", {})}
@@ -468,7 +520,9 @@ def _whole_chat_choice(meant: Choice, index: int) -> Json:
         message["content"] = None
     if meant.reasoning:
         message["reasoning_content"] = meant.reasoning
-    if meant.calls:
+    if meant.finish == ["function_call"]:
+        message["function_call"] = {"name": meant.calls[0].name, "arguments": meant.calls[0].text}
+    elif meant.calls:
         message["tool_calls"] = [_whole_call(call) for call in meant.calls]
     message |= {name: values[0] for name, values in meant.delta_members.items()}
     logprobs = {"content": None, "refusal": None} | meant.logprobs if meant.logprobs else None
@@ -477,6 +531,7 @@ def _whole_chat_choice(meant: Choice, index: int) -> Json:
 
 
 def _whole_call(call: Call) -> Json:
+    """A call of a message."""
     holder, text = ("custom", "input") if call.type == "custom" else ("function", "arguments")
     named = {"name": call.name, text: call.text}
     entry: Json = {"id": call.id, "type": call.type, holder: named}
@@ -493,7 +548,7 @@ def completions(draw: Random, contents: Contents = ALL) -> Drawn:
     count = draw.choice((1, 1, 2, 3))
     is_counted = draw.random() < 0.8
     request: Json = {"model": "m", "prompt": "x", "stream": True, "n": count}
-    request |= {"stream_options": {"include_usage": True}} if is_counted else {}
+    request |= {"stream_options": _counted(draw)} if is_counted else {}
     has_logprobs = draw.random() < 0.3
     request |= {"logprobs": 1} if has_logprobs else {}
     envelope = _envelope(draw, "cmpl-", "text_completion")
@@ -514,7 +569,7 @@ def completions(draw: Random, contents: Contents = ALL) -> Drawn:
     chunks = []
     while any(queues):
         chunks.append(draw.choice([queue for queue in queues if queue]).pop(0))
-    stream = _stream(draw, envelope, chunks, usage, tops)
+    stream = _stream(draw, request, envelope, chunks, usage, tops)
     choices = [_whole_completions_choice(one, index) for index, one in meants.items()]
     reply = {**envelope, "choices": choices} | ({} if usage is None else {"usage": usage})
     return Drawn(request, meant, stream, _json(draw, reply | {member.name: member.final for member in tops}))
@@ -569,12 +624,17 @@ def _envelope(draw: Random, prefix: str, kind: str) -> Json:
     return envelope | ({"system_fingerprint": "fp_1"} if draw.random() < 0.4 else {})
 
 
-def _stream(draw: Random, envelope: Json, choices: list[Json], usage: Json | None, tops: list[Member]) -> bytes:
+def _stream(
+    draw: Random, request: Json, envelope: Json, choices: list[Json], usage: Json | None, tops: list[Member]
+) -> bytes:
     """The bytes of a stream; members of `tops` stand on its first chunks, or on the last ones."""
+    is_continuous = request.get("stream_options", {}).get("continuous_usage_stats") is True
     chunks: list[Json] = [{**envelope, "choices": [choice]} for choice in choices]
     has_null_usage = usage is not None and draw.random() < 0.7
     if has_null_usage:
         chunks = [{**chunk, "usage": None} for chunk in chunks]
+    if is_continuous:
+        chunks = [{**chunk, "usage": {**(usage or {}), "completion_tokens": 0}} for chunk in chunks]
     if usage is not None:
         chunks.append({**envelope, "choices": [], "usage": usage})
     for member in tops:

@@ -95,6 +95,10 @@ def test_right_completions_are_read_as_they_are() -> None:
         (say({"x": 1}, y=2), [Extra(0, Place.CHOICE, {"y": 2}), Extra(0, Place.DELTA, {"x": 1}), NOW]),
         (say({}, logprobs=LOGPROBS), [Logprobs(0, LOGPROBS), NOW]),
         (say({"content": "a"}, logprobs=LOGPROBS), [Logprobs(0, LOGPROBS), Text(0, "a")]),
+        (
+            say({"content": "a", "reasoning_content": "b"}, logprobs=LOGPROBS),
+            [Reasoning(0, "b"), Logprobs(0, LOGPROBS), Text(0, "a")],
+        ),
         (say({"content": "a"}, logprobs=GONE), [Text(0, "a")]),
     ],
 )

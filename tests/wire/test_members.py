@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.wire.build import CHAT, FALLBACK, chunk, finish, role, say, stream
+from tests.wire.build import CHAT, FALLBACK, chunk, count, counted, finish, role, say, stream, words
 from welldone.wire import members
+from welldone.wire.asked import Asked
 from welldone.wire.fold import Fold
 
 
@@ -164,3 +165,10 @@ def test_many_pieces_cost_no_more_than_they_are_long() -> None:
     total = added(*pieces)
     assert total["audio"] == {"data": "x" * 500_000}
     assert len(total["notes"]) == 50_000
+
+
+def test_counts_on_each_chunk_do_not_replace_those_of_the_whole_reply() -> None:
+    fold = Fold(CHAT, fallback=FALLBACK, asked=Asked(usage=True, continuous_usage=True))
+    fold.feed(stream(role(), *words("Hi"), finish() | {"usage": count(5, 0)}, counted(count(5, 3))))
+    fold.close()
+    assert json.loads(fold.body())["usage"] == count(5, 3)

@@ -219,7 +219,7 @@ def test_log_probabilities_ride_on_the_text_that_they_are_of() -> None:
         "token": "a",
         "bytes": [97],
         "logprob": -0.5,
-        "top_logprobs": [{"token": "x", "bytes": [120], "logprob": -1.0}],
+        "top_logprobs": [{"token": "x", "bytes": [120], "logprob": -1.0, "vendor": 1}],
     }
     message = values[-1]["response"]["output"][1]
     assert [entry["token"] for entry in message["content"][0]["logprobs"]] == ["a", "c"]

@@ -125,7 +125,7 @@ def whole_object(head: Head, endpoint: Endpoint, choices: list[Json], reply: Rep
         body["usage"] = usage_object(reply.usage)
     if head.fingerprint is not None:
         body["system_fingerprint"] = head.fingerprint
-    return body | reply.fields
+    return body | {name: value for name, value in reply.fields.items() if name not in body}
 
 
 def finish_reason(reason: str, *, functions: bool) -> str:
