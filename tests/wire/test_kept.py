@@ -36,7 +36,7 @@ SCHEMA, OBJECT = Asked(json=True), Asked(json=True, json_object=True)
         ("```json\n{}\n```", False, False),
         ('{"a": 1', False, False),
         ("{} {}", False, False),
-        ("[" * 100_000, False, False),
+        ("[" * 20_000, False, False),
     ],
     ids=["object", "spaced", "list", "null", "nothing", "fenced", "cut", "two", "deep"],
 )

@@ -122,7 +122,10 @@ def test_bytes_that_are_no_utf_8_are_kept_as_lone_surrogates() -> None:
     ],
 )
 def test_the_first_value_is_told_from_what_follows(text: bytes, found: tuple[object, bool]) -> None:
-    assert first(text) == found
+    steps = first(text)
+    with pytest.raises(StopIteration) as end:
+        next(steps)
+    assert end.value.value == found
 
 
 @pytest.mark.parametrize(

@@ -278,15 +278,16 @@ def test_lines_that_wait_for_the_end_of_their_frame_are_bounded(size: int | None
 
 
 NO_JSON = "a frame that is no JSON (frame 1)"
+TOO_COMPLEX = "a frame that is too complex to be read at once (frame 1)"
 
 
 @pytest.mark.parametrize(
     ("make", "events"),
     [
         (lambda: b"{" * 1_000_000, []),
-        (lambda: b"data: " + b"{" * 1_000_000 + b"\n\n", [garbage(NO_JSON)]),
-        (lambda: b"data: " + b"[" * 1_000_000 + b"\n\n", [garbage(NO_JSON)]),
-        (lambda: b'data: {"choices":' + b"[" * 100_000 + b"]" * 100_000 + b"}\n\n", [garbage(NO_JSON)]),
+        (lambda: b"data: " + b"{" * 1_000_000 + b"\n\n", [garbage(TOO_COMPLEX)]),
+        (lambda: b"data: " + b"[" * 1_000_000 + b"\n\n", [garbage(TOO_COMPLEX)]),
+        (lambda: b'data: {"choices":' + b"[" * 100_000 + b"]" * 100_000 + b"}\n\n", [garbage(TOO_COMPLEX)]),
         (lambda: b"data:\n\n" * 100_000, []),
         (lambda: b": x\n" * 100_000, [KeepAlive()] * 100_000),
         (lambda: b"\n" * 1_000_000, []),

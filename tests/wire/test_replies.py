@@ -232,3 +232,32 @@ def test_whatever_a_whole_reply_holds_the_stream_is_right(data: st.DataObject, e
     assert broken <= {"tool-args-json-object", "ext-logprobs-align", "ext-annotations", "enc-no-replacement-char"}
     assert sent.endswith(DONE)
     assert (b'data: {"error":' in sent) is (pipe.failure is not None)
+
+
+@pytest.mark.parametrize("is_stream", [True, False])
+def test_many_log_probabilities_are_read_in_several_turns_and_none_is_lost(is_stream: bool) -> None:
+    one = {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}
+    choices = [
+        {
+            "index": index,
+            "message": {"role": "assistant", "content": "a" * tokens},
+            "logprobs": {"content": [one] * tokens, "refusal": None},
+            "finish_reason": "length",
+        }
+        for index, tokens in enumerate((250, 1))
+    ]
+    body = pack({"id": HEAD.id, "created": HEAD.created, "model": HEAD.model, "choices": choices, "usage": count()})
+    asked = Asked(choices=2)
+    made: Pipe | Fold = (Pipe if is_stream else Fold)(CHAT, fallback=FALLBACK, asked=asked)
+    said = list(made.take_whole(body))
+    assert len(said) > 3
+    last = made.close()
+    if isinstance(made, Pipe):
+        again = Fold(CHAT, fallback=FALLBACK, asked=asked)
+        again.feed(b"".join(said) + (last or b""))
+        again.close()
+        made = again
+    for given, found in zip(choices, json.loads(made.body())["choices"], strict=True):
+        assert found["logprobs"]["content"] == given["logprobs"]["content"]
+        assert found["message"]["content"] == given["message"]["content"]
+        assert found["finish_reason"] == "length"

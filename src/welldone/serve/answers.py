@@ -9,7 +9,7 @@ import copy
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import cast
@@ -382,18 +382,21 @@ class Answer:
         if self._stream is not None and len(self._parts) == 1 and isinstance(self.pipe, Pipe) and self.pipe.may_flow:
             self._parts[0].flow(self.pipe, self._stream, self.times)
 
-    def heard_whole(self, data: bytes, part: int) -> None:
-        """A part's reply, which was not streamed."""
+    def heard_whole(self, data: bytes, part: int) -> Iterator[None]:
+        """A part's reply, which was not streamed; each step takes a turn."""
         if self._is_over:
             return
         self.times.more()
         if self._watch is not None:
             self._watch.whole(data, part)
-        said = self.pipe.whole(data, part)
-        if self.pipe.failure is not None:
-            self._break(part, said)
-        else:
+        for said in self.pipe.take_whole(data, part):
+            if self.pipe.failure is not None:
+                self._break(part, said)
+                return
             self._say(said)
+            yield
+            if self._is_over:
+                return
 
     @property
     def has_content(self) -> bool:

@@ -6,7 +6,7 @@ byte does.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum, auto
 from typing import NamedTuple, Protocol
 
@@ -20,11 +20,12 @@ from welldone.serve.refusals import BUSY, WAITED
 from welldone.serve.taping import Taping
 from welldone.serve.times import StreamTimes
 from welldone.serve.troubles import ERROR_LIMIT_BYTES, ERROR_S, LEFT, TIMEOUT, Trouble, refused, timed_out, unreachable
+from welldone.wire.budget import WHOLE_LIMIT_BYTES
 from welldone.wire.events import Failure
 from welldone.wire.lane import Framing
 from welldone.wire.pipe import Pipe
 
-_WHOLE_LIMIT_BYTES = 64 * 2**20  # of a reply that is not streamed: a million tokens as JSON text, and their logprobs
+_TURN_S = 0.005  # in which a whole reply is read before others have their turn; a step of it may take longer
 _STATUSES = {
     "invalid_request_error": 400,
     "invalid_prompt": 400,
@@ -58,8 +59,8 @@ class Hearer(Protocol):
     def heard(self, data: bytes, part: int) -> bool:
         """More of its stream; whether the part has said something by now, and not only that it is there."""
 
-    def heard_whole(self, data: bytes, part: int) -> None:
-        """Its reply, which was not streamed."""
+    def heard_whole(self, data: bytes, part: int) -> Iterator[None]:
+        """Its reply, which was not streamed; each step takes a turn."""
 
     def ended(self, part: int) -> None:
         """It has ended as it should."""
@@ -128,6 +129,7 @@ class Part:
         self._headers: Mapping[str, str] = {}
         self._kept = bytearray()  # of what is not streamed
         self._over: asyncio.Future[Trouble | None] = self._loop.create_future()
+        self._steps: Iterator[None] | None = None  # in which a whole reply is read; they hold us
         self._timer: asyncio.TimerHandle | None = None  # it holds us, and with us the request
 
     @property
@@ -200,7 +202,7 @@ class Part:
 
     def close(self) -> None:
         """Leave the server."""
-        self._flow = None
+        self._flow = self._steps = None
         self._forget()
         if self._exchange is not None:
             self._exchange.close()
@@ -325,11 +327,29 @@ class Part:
         elif self._kind is _Kind.STREAM:
             self._end()
         elif self._kind is _Kind.WHOLE:
-            self._answer.heard_whole(bytes(self._kept), self.number)
-            if not self._over.done():
-                self._end()
+            self._steps = self._answer.heard_whole(bytes(self._kept), self.number)
+            self._kept.clear()
+            self._take_steps()
         else:
             self.give_up(_garbage(refusals.empty()))
+
+    def _take_steps(self) -> None:
+        """Read on in a whole reply, until the turn is over; others are served before the next."""
+        steps = self._steps
+        ends = time.monotonic() + _TURN_S
+        try:
+            for _ in steps or ():
+                if self._over.done():
+                    break
+                if time.monotonic() > ends:
+                    self.heard_at = time.monotonic()  # the silence is not the server's
+                    self._loop.call_soon(self._take_steps)
+                    return
+        except Exception as mistake:  # noqa: BLE001 - a mistake of ours ends this answer, and is logged
+            self._answer.fail(mistake)
+        if steps is not None and not self._over.done():
+            self._end()
+        self._steps = None
 
     def _end(self) -> None:
         self.has_ended = True
@@ -346,7 +366,7 @@ class Part:
             self._recognise(data)
         if self._kind is _Kind.REFUSAL and len(self._kept) > ERROR_LIMIT_BYTES:
             self._refuse()
-        elif len(self._kept) > _WHOLE_LIMIT_BYTES:
+        elif len(self._kept) > WHOLE_LIMIT_BYTES:
             self.give_up(_garbage(refusals.too_large()))
 
     def _recognise(self, data: bytes) -> None:

@@ -1,5 +1,6 @@
 """Any server's streams in, one whole reply out: what a client gets that did not ask for a stream."""
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 import msgspec
@@ -28,7 +29,12 @@ class Fold(Answered):
 
     def whole(self, data: bytes, part: int = 0) -> None:
         """A part that was not streamed: `data` is its whole reply. Then `close` it."""
-        self.say(self.merge.whole(data, part))
+        for _ in self.take_whole(data, part):
+            pass
+
+    def take_whole(self, data: bytes, part: int = 0) -> Iterator[bytes]:
+        """As `whole`, in steps of which each takes a turn."""
+        return map(self.say, self.merge.whole(data, part))
 
     def close(self, part: int = 0) -> None:
         """A part's stream has ended, however it did."""

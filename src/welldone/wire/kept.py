@@ -1,5 +1,6 @@
 """Texts that should be JSON, kept until they are whole and can be judged. They go out as they are all the same."""
 
+from welldone.wire.budget import is_costly
 from welldone.wire.events import Event, Finish, Refusal, Text, ToolCall
 from welldone.wire.lenient import NOT_JSON, by_grammar
 
@@ -49,7 +50,8 @@ class Kept:
     def is_broken(self, *, is_object: bool) -> bool:
         """Whether it is no JSON, or no object where it should be one. Asked once: then it is not kept any more."""
         text = self.take()
-        return text is not None and not is_json(text, is_object=is_object)
+        # To judge a costly text would hold up other streams.
+        return text is not None and not is_costly(text.encode()) and not is_json(text, is_object=is_object)
 
     def _drop(self, text: bytearray) -> None:
         self._room.left_bytes += len(text)

@@ -5,10 +5,12 @@ Each step is linear in the length of the text and ends by itself on hostile nest
 
 import json
 import re
+from collections.abc import Generator
 
 import msgspec
 
 from welldone.wire import faults
+from welldone.wire.budget import decode, decoding, is_costly
 from welldone.wire.events import Json
 from welldone.wire.unicode import scrub_object
 
@@ -25,12 +27,11 @@ _INVALID_BYTES = re.compile("[\udc80-\udcff]")
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 _CONTROL = re.compile(rb"[\x00-\x1f]")
 
-_REPR_LIMIT = 2**20  # characters that are read as Python's: real chunks have less, and each MB takes 0.1 s
+_LENIENT_LIMIT_BYTES = 128 * 1024  # of text that is no strict JSON: each 100 KB may take 40 ms to make sense of
 
 # What the decoders raise on text that is not theirs; RecursionError on hostile nesting.
 _NOT_JSON = (ValueError, RecursionError, msgspec.DecodeError)
 
-_strict = msgspec.json.Decoder().decode
 _scan = json.JSONDecoder(strict=False).raw_decode
 
 
@@ -48,9 +49,11 @@ NOT_JSON = NotJson()
 
 
 def strict(data: bytes) -> object:
-    """The value of strict JSON, or NOT_JSON."""
+    """The value of strict JSON; NOT_JSON where it is none, or costs more than a turn."""
+    if is_costly(data):
+        return NOT_JSON
     try:
-        return _strict(data)
+        return decode(data)
     except _NOT_JSON:
         return NOT_JSON
 
@@ -58,10 +61,11 @@ def strict(data: bytes) -> object:
 def by_grammar(data: bytes) -> object:
     """The value of JSON, or NOT_JSON, with numbers beyond every range and halves of surrogate pairs allowed.
 
-    RFC 8259 allows both; strict decoders refuse them. Numbers are given as their text.
+    RFC 8259 allows both; strict decoders refuse them. Numbers are given as their text. NOT_JSON also for text that costs
+    more than a turn.
     """
     value = strict(data)
-    if value is not NOT_JSON:
+    if value is not NOT_JSON or is_costly(data):
         return value
     try:
         return json.loads(data.decode(), parse_int=str, parse_float=str, parse_constant=_no_constant)
@@ -85,10 +89,13 @@ def lenient(data: bytes) -> list[object]:
     """The values in text that is nearly JSON: several in a row, NaN, raw line breaks, Python's repr. [] for none.
 
     Bytes that are not UTF-8 come back as lone surrogates (U+DC80 and up), so that halves of a character can be joined.
+    Of text that is too long to be read kindly in one turn there are none.
     """
+    if len(data) > _LENIENT_LIMIT_BYTES:
+        return []
     text = data.decode("utf-8", "surrogateescape").removeprefix("\ufeff").strip()
     values = _values(text)
-    if values or not text or len(text) > _REPR_LIMIT:
+    if values or not text:
         return values
     quoted = _BYTES_REPR.fullmatch(text)
     if quoted:
@@ -108,8 +115,13 @@ def why_odd(data: bytes, values: list[object]) -> faults.Fault:
     return faults.enc.ESCAPE_LINE_BREAKS if values and _CONTROL.search(data) else faults.enc.STRICT_JSON
 
 
-def first(data: bytes) -> tuple[object, bool]:
-    """The JSON value that text begins with, or NOT_JSON; and whether something follows it."""
+def first(data: bytes) -> Generator[None, None, tuple[object, bool]]:
+    """The JSON value that text begins with, or NOT_JSON; and whether something follows it. Each step takes a turn."""
+    try:
+        return (yield from decoding(data)), False
+    except _NOT_JSON:
+        if len(data) > _LENIENT_LIMIT_BYTES:
+            return NOT_JSON, False
     text = data.decode("utf-8", "surrogateescape").removeprefix("\ufeff").strip()
     try:
         value, end = _scan(text)

@@ -120,9 +120,11 @@ class Mender:
         """As `feed`, frame by frame: all that is noted before one is given is about that one, or was before it."""
         return self._take(self._reader.frames(data))
 
-    def whole(self, data: bytes) -> list[Event]:
-        """The events of a reply that was not streamed."""
-        return self._hold(self._repair.feed(self._force(self._reader.whole(data)))) + self._be_strict()
+    def whole(self, data: bytes) -> Iterator[list[Event]]:
+        """The events of a reply that was not streamed; each step takes a turn."""
+        for events in self._reader.whole(data):
+            yield self._hold(self._repair.feed(self._force(events)))
+        yield self._be_strict()
 
     def take_last(self) -> Iterator[Taken]:
         """The last events, frame by frame, when the server's stream has ended, however it did."""

@@ -173,9 +173,10 @@ class Merge:
         for frame, events in self._menders[part].take(data):
             yield frame, self._joined(events, part)
 
-    def whole(self, data: bytes, part: int = 0) -> list[Event]:
-        """The events of a part that was not streamed: `data` is its whole reply."""
-        return self._joined(self._menders[part].whole(data), part)
+    def whole(self, data: bytes, part: int = 0) -> Iterator[list[Event]]:
+        """The events of a part that was not streamed: `data` is its whole reply. Each step takes a turn."""
+        for events in self._menders[part].whole(data):
+            yield self._joined(events, part)
 
     def tune(self, part: int, *, think: Think, text: TextForm, strict: frozenset[str], reword: Reword | None) -> None:
         """How a part is mended, before its first byte."""

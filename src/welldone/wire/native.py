@@ -12,6 +12,7 @@ from typing import ClassVar, TypeAlias
 import msgspec
 
 from welldone.wire import faults, sse
+from welldone.wire.budget import is_costly, paced
 from welldone.wire.dialects.stream import escape
 from welldone.wire.events import Failure, Json, Reword, Usage
 from welldone.wire.failures import cut_off, garbage, too_strict
@@ -190,15 +191,19 @@ class Native(ABC):
 
     def whole(self, data: bytes, part: int = 0) -> bytes:
         """The bytes to send for a reply that was not streamed. Then `close`."""
+        return b"".join(self.take_whole(data, part))
+
+    def take_whole(self, data: bytes, part: int = 0) -> Iterator[bytes]:
+        """As `whole`, in steps of which each takes a turn."""
         self.notes.frame = 1
-        value, has_tail = first(data)
+        value, has_tail = yield from paced(first(data), b"")
         if has_tail:
             self.notes.note(faults.ns.NO_SSE_TAIL)
         if isinstance(value, dict):
             out = self._whole(scrub_object(value)) + self._be_strict()
         else:
             out = self._fail(garbage("a reply that is no JSON object"))
-        return self._sent(out)
+        yield self._sent(out)
 
     def close(self, part: int = 0) -> bytes:
         """The bytes to send when the server's stream has ended, however it did."""
@@ -297,7 +302,8 @@ class Native(ABC):
             self.notes.note(why_odd(data, values), data.decode("utf-8", "replace"))
         if not values:
             is_cut = not frame.ended  # inside its last frame; what came before tells whether that matters
-            return b"" if is_cut or self.is_done else self._fail(garbage("a frame that is no JSON"))
+            what = "too complex to be read at once" if is_costly(data) else "no JSON"
+            return b"" if is_cut or self.is_done else self._fail(garbage(f"a frame that is {what}"))
         objects = [self._scrubbed(item) for item in values if isinstance(item, dict)]
         if len(objects) < len(values):
             self.notes.note(self._UNKNOWN, data.decode("utf-8", "replace"))

@@ -1,6 +1,6 @@
 """Any server's bytes in, the bytes of a right stream out: reader, repair and writer in a row."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import ClassVar
 
 from welldone.wire.dialects.dialect import Writer
@@ -91,7 +91,11 @@ class Pipe(Answered):
 
     def whole(self, data: bytes, part: int = 0) -> bytes:
         """The bytes to send for a part that was not streamed: `data` is its whole reply. Then `close` it."""
-        return self.say(self.merge.whole(data, part))
+        return b"".join(self.take_whole(data, part))
+
+    def take_whole(self, data: bytes, part: int = 0) -> Iterator[bytes]:
+        """As `whole`, in steps of which each takes a turn."""
+        return map(self.say, self.merge.whole(data, part))
 
     def close(self, part: int = 0) -> bytes:
         """The bytes to send when the server's stream has ended, however it did."""

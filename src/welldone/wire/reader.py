@@ -3,8 +3,11 @@
 The reader knows frames, JSON and the shapes of chunks. What may follow what is not its business: see `repair`.
 """
 
+from collections.abc import Iterator
+
 from welldone.wire import faults, sse
 from welldone.wire.asked import Asked
+from welldone.wire.budget import is_costly, paced
 from welldone.wire.chunks import ChunkReader
 from welldone.wire.events import Event, Failure, Finish, Json, KeepAlive
 from welldone.wire.failures import cut_off, garbage, read_error
@@ -12,7 +15,7 @@ from welldone.wire.head import Endpoint, Head
 from welldone.wire.lenient import NOT_JSON, lenient, strict, why_odd
 from welldone.wire.lines import hides_chunk, note_characters, note_lines, salvage
 from welldone.wire.notes import Notes, show
-from welldone.wire.replies import read_reply
+from welldone.wire.replies import read_reply, split
 
 _CHUNK_KEYS = frozenset({"choices", "id", "object", "created", "model", "usage"})
 
@@ -74,20 +77,27 @@ class Reader:
         """The events of what was left when the stream ended."""
         return [event for frame in self.last_frames() for event in self.read(frame)] + self.check() + self.end()
 
-    def whole(self, data: bytes) -> list[Event]:
-        """The events of a reply that was not streamed, all but what `end` gives."""
-        events: list[Event] = []
+    def whole(self, data: bytes) -> Iterator[list[Event]]:
+        """The events of a reply that was not streamed, all but what `end` gives; each step takes a turn."""
         self._notes.frame = 1
-        chunk = read_reply(data, self._endpoint, self._notes)
+        chunk: Json | Failure = yield from paced(read_reply(data, self._endpoint, self._notes), [])
         self._notes.hush()  # what is odd in a stream is right in a reply that is none
         self.is_done = True
         self._chunks.be_careful()
-        failure = (
-            chunk if isinstance(chunk, Failure) else self._chunks.read(chunk, events) or _unfinished(chunk, events)
-        )
-        if failure is not None:
-            self._fail(failure, events)
-        return events
+        finished = 0
+        for one in [chunk] if isinstance(chunk, Failure) else split(chunk):
+            events: list[Event] = []
+            failure = one if isinstance(one, Failure) else self._chunks.read(one, events)
+            finished += sum(isinstance(event, Finish) for event in events)
+            if failure is not None:
+                self._fail(failure, events)
+            yield events
+            if failure is not None:
+                return
+        if isinstance(chunk, dict) and finished < sum(isinstance(choice, dict) for choice in chunk["choices"]):
+            events = []
+            self._fail(cut_off("the server's reply has a choice without a finish_reason"), events)
+            yield events
 
     # What `feed` and `close` do, step by step, for a caller who wants to act between two frames.
 
@@ -273,7 +283,8 @@ class Reader:
             self._chunks.be_careful()
             self._notes.note(why_odd(text, values), text.decode("utf-8", "replace"))
         if not values:
-            self._fail(garbage(f"a frame that is no JSON (frame {self._notes.frame})"), events)
+            what = "too complex to be read at once" if is_costly(text) else "no JSON"
+            self._fail(garbage(f"a frame that is {what} (frame {self._notes.frame})"), events)
         for value in values:
             if self.has_failed:
                 return
@@ -317,13 +328,6 @@ class Reader:
         events += self._chunks.close()
         events.append(failure)
         self.has_failed = True
-
-
-def _unfinished(reply: Json, events: list[Event]) -> Failure | None:
-    """The failure of a whole reply that does not tell why each choice ended: nothing else shows that it is whole."""
-    finished = sum(isinstance(event, Finish) for event in events)
-    choices = sum(isinstance(choice, dict) for choice in reply["choices"])
-    return cut_off("the server's reply has a choice without a finish_reason") if finished < choices else None
 
 
 def _may_be_json(text: bytes) -> bool:

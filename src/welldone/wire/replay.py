@@ -63,7 +63,7 @@ class Replay:
         if isinstance(self.pipe, Native):
             said = self.pipe.whole(data)
             return [self._step(part, notes=self._noted(), said=said)]
-        events = self.pipe.merge.whole(data, part)
+        events = [event for step in self.pipe.merge.whole(data, part) for event in step]
         return [self._step(part, events=events, notes=self._noted(), said=self.pipe.say(events))]
 
     def close(self, part: int = 0) -> list[Step]:

@@ -1,4 +1,6 @@
-"""A reply that is not streamed, read as the one chunk of a stream."""
+"""A reply that is not streamed, read as the chunk, or the chunks, of a stream."""
+
+from collections.abc import Generator, Iterator
 
 from welldone.wire import faults
 from welldone.wire.events import Failure, Json
@@ -11,10 +13,16 @@ from welldone.wire.reasons import REASONS, word_of
 _ARGUMENTS = {"function": "arguments", "custom": "input"}
 """The types of a call, and the member that has its arguments."""
 
+_ENTRIES = 100
+"""Log probabilities in one chunk: with 20 alternatives each they take 10 ms to read."""
 
-def read_reply(body: bytes, endpoint: Endpoint, notes: Notes) -> Json | Failure:
-    """The chunk that says what the reply does; a failure where it is an error, or no answer at all."""
-    value, has_tail = first(body)
+
+def read_reply(body: bytes, endpoint: Endpoint, notes: Notes) -> Generator[None, None, Json | Failure]:
+    """The chunk that says what the reply does; a failure where it is an error, or no answer at all.
+
+    Each step takes a turn.
+    """
+    value, has_tail = yield from first(body)
     if has_tail:
         notes.note(faults.ns.NO_SSE_TAIL)
     replies = value if isinstance(value, list) else [value]
@@ -30,6 +38,40 @@ def read_reply(body: bytes, endpoint: Endpoint, notes: Notes) -> Json | Failure:
         return cut_off("the server sent no answer")
     _note(reply, endpoint, notes)
     return _as_chunk(reply, endpoint)
+
+
+def split(chunk: Json) -> Iterator[Json]:
+    """The same chunk as several, where it has many log probabilities: each can be read in a turn."""
+    choices = [choice for choice in chunk["choices"] if isinstance(choice, dict)]
+    longest = max((len(_entries(choice)) for choice in choices), default=0)
+    if longest <= _ENTRIES:
+        yield chunk
+        return
+    for start in range(0, longest, _ENTRIES):
+        is_last = start + _ENTRIES >= longest
+        rest = chunk if is_last else {key: value for key, value in chunk.items() if key != "usage"}
+        yield rest | {"choices": [_slice(choice, start, is_last=is_last) for choice in choices]}
+
+
+def _slice(choice: Json, start: int, *, is_last: bool) -> Json:
+    """A choice with some of its log probabilities: the first has its words, the last its end."""
+    out = dict(choice) if start == 0 else {"index": choice.get("index"), "delta": {}}
+    if start and isinstance(choice.get("logprobs"), dict):
+        out["logprobs"] = choice["logprobs"]
+    entries = _entries(choice)
+    if entries:
+        out["logprobs"] = out["logprobs"] | {"content": entries[start : start + _ENTRIES]}
+    if not is_last:
+        out.pop("finish_reason", None)
+    elif start:
+        out["finish_reason"] = choice.get("finish_reason")
+    return out
+
+
+def _entries(choice: Json) -> list[object]:
+    logprobs = choice.get("logprobs")
+    content = logprobs.get("content") if isinstance(logprobs, dict) else None
+    return content if isinstance(content, list) else []
 
 
 def _one(replies: list[object]) -> Json | None:

@@ -5,6 +5,7 @@ close it. What they mean is told by the id first, then by the index, then by wha
 """
 
 from welldone.wire import faults
+from welldone.wire.budget import is_costly
 from welldone.wire.dialects.responses.known import (
     ANNOTATION,
     DELTAS,
@@ -268,7 +269,8 @@ class Output:
             self._texts.settle(item.call, theirs.get(item.call.way.member), given.get(item.call.way.member))
         status = self._final_status(item, theirs, status)
         if item.kind == "function_call" and item.call is not None and status == "completed":
-            self.broken_arguments += not isinstance(strict(item.call.whole.encode()), dict)
+            arguments = item.call.whole.encode()
+            self.broken_arguments += not (is_costly(arguments) or isinstance(strict(arguments), dict))
         self._scribe.close_item(item, status, theirs, members)
 
     def _final_status(self, item: Item, theirs: Json, status: str) -> str:

@@ -1,0 +1,127 @@
+"""What a JSON text costs is estimated before it is decoded, and decoding keeps to the estimate."""
+
+import math
+from collections.abc import Generator
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from welldone.wire.budget import ELEMENTS_LIMIT, TURN_US, WHOLE_LIMIT_BYTES, cost_us, decode, decoding, is_costly
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+TOP = {"token": "x", "logprob": -1.5, "bytes": [120]}
+ENTRY = {**TOP, "top_logprobs": [TOP] * 5}
+
+
+def run(steps: Generator[None, None, object]) -> tuple[object, int]:
+    """What comes of the steps, and how many there were."""
+    count = 1
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value, count
+        count += 1
+
+
+def listed(unit: bytes, count: int) -> bytes:
+    return b"[" + b",".join([unit] * count) + b"]"
+
+
+@given(VALUES)
+def test_a_value_is_decoded_as_msgspec_does(value: object) -> None:
+    data = msgspec.json.encode(value)
+    assert decode(data) == msgspec.json.decode(data)
+
+
+@pytest.mark.parametrize(
+    "text", ["8.5e-323", "1E-320", "2.2250738585072011e-308", "1e-400", "-5e-324", "1e-0308", "1e-7"]
+)
+def test_a_number_near_nothing_has_its_value(text: str) -> None:
+    assert decode(f"[{text}]") == [float(text)]
+
+
+@pytest.mark.parametrize("text", ["1e400", "[1e-310,-1e400]", "[NaN]", "[", ""])
+def test_what_is_no_json_is_refused_either_way(text: str) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        decode(text)
+
+
+def test_numbers_near_nothing_in_a_long_text_are_decoded_one_by_one() -> None:
+    values = decode(listed(b"8.5e-323", 3_000))
+    assert isinstance(values, list)
+    assert all(math.isclose(value, 8.5e-323, rel_tol=0.1) for value in values)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        listed(b"[]", 50_000),
+        listed(b"{}", 50_000),
+        listed(b'""', 100_000),
+        listed(b'"\\\\"', 100_000),
+        listed(b"1", 600_000),
+        listed(b"1.5", 50_000),
+        listed(b"8.5e-323", 25_000),
+        b"{" + b",".join(b'"%d":1' % number for number in range(60_000)) + b"}",
+        b'["' + b"\\n" * 2_000_000 + b'"]',
+        '["é"]'.encode() + b"x" * 2_000_000,
+        b'["' + b"x" * 11_000_000 + b'"]',
+        b"[" * 100_000,
+        b"[" + b"1" * 20_000 + b"]",
+        b'"' * 1_000_000,
+    ],
+    ids=lambda data: f"{data[:8]!r} of {len(data)}",
+)
+def test_a_text_that_costs_more_than_a_turn_is_told_by_its_bytes(data: bytes) -> None:
+    assert is_costly(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"image":"' + b"A" * 7_000_000 + b'"}',
+        b'{"text":"' + b"[{,:.1e-9\\n" * 50_000 + b'"}',
+        msgspec.json.encode([ENTRY] * 200),
+        listed(b"128000", 200_000),
+    ],
+    ids=["a picture", "a text of brackets", "log probabilities", "tokens"],
+)
+def test_real_texts_cost_less(data: bytes) -> None:
+    assert cost_us(data) <= TURN_US
+
+
+def test_a_text_that_costs_more_than_a_turn_is_decoded_in_several() -> None:
+    reply = {"choices": [{"logprobs": {"content": [ENTRY] * 3_000}}, {"index": 1}], "usage": {"total_tokens": 1.5}}
+    value, steps = run(decoding(msgspec.json.encode(reply)))
+    assert value == reply
+    assert steps > 10
+
+
+def test_a_text_that_costs_little_is_decoded_in_one() -> None:
+    assert run(decoding(b'{"a":[1,2]}')) == ({"a": [1, 2]}, 1)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'["' + b"x" * WHOLE_LIMIT_BYTES + b'"]',
+        listed(b"[]", ELEMENTS_LIMIT + 2),
+        b"[" * 20 + b"[],".join([b""] * 100_000) + b"[]" + b"]" * 20,
+        b'["' + b"\\n" * 3_000_000 + b'"]',
+        b'"' + b"\\n" * 3_000_000 + b'"',
+    ],
+    ids=["long", "many", "deep", "a text within", "a text"],
+)
+def test_what_cannot_be_decoded_in_turns_is_refused(data: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        run(decoding(data))
