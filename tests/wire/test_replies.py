@@ -257,7 +257,7 @@ def test_many_log_probabilities_are_read_in_several_turns_and_none_is_lost(is_st
         again.feed(b"".join(said) + (last or b""))
         again.close()
         made = again
-    for given, found in zip(choices, json.loads(made.body())["choices"], strict=True):
-        assert found["logprobs"]["content"] == given["logprobs"]["content"]
-        assert found["message"]["content"] == given["message"]["content"]
+    for sent, found in zip(choices, json.loads(made.body())["choices"], strict=True):
+        assert found["logprobs"]["content"] == sent["logprobs"]["content"]
+        assert found["message"]["content"] == sent["message"]["content"]
         assert found["finish_reason"] == "length"

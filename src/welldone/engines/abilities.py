@@ -9,6 +9,7 @@ from welldone.engines.errors import EngineError
 from welldone.engines.gguf import Facts
 from welldone.engines.settings import ModelSettings
 from welldone.net.outbound import OutboundError, fetch
+from welldone.wire.lenient import strict
 
 ANSWER_S = 10.0
 """The engine has just said that it is ready; on a busy machine even that may take seconds."""
@@ -50,8 +51,8 @@ async def read_abilities(address: Address, settings: ModelSettings, facts: Facts
 async def _read(address: Address, path: str, is_ours: bool) -> dict[str, Any]:
     try:
         reply = await fetch(address, "GET", path, within_s=ANSWER_S, limit_bytes=REPLY_LIMIT_BYTES)
-        found = msgspec.json.decode(reply.body) if reply.status == 200 else None
-    except (OutboundError, msgspec.DecodeError):
+        found = strict(reply.body) if reply.status == 200 else None
+    except OutboundError:
         found = None
     if isinstance(found, dict):
         return found

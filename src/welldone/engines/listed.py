@@ -1,11 +1,13 @@
 """What an upstream lists as its models, without what is nobody's business: paths, addresses, command lines, keys."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Generator
 from typing import Any
 
 import msgspec
 from msgspec import UNSET
+
+from welldone.wire.budget import at_once, decoding
 
 MODELS_LIMIT = 5_000
 """OpenRouter lists some hundred."""
@@ -14,6 +16,7 @@ ID_LIMIT = 128
 """Characters of an id; as for names of local models. Ids stand in logs and labels."""
 
 _TEXT_LIMIT = 128  # what clients read is a word or a title; longer is prose
+_ITEMS_AT_ONCE = 64  # models that are cleaned in one turn
 _ITEMS_LIMIT = 64  # of a list or a table; OpenRouter has two dozen
 _DEPTH_LIMIT = 4  # OpenRouter has two
 _SHORTEST_SECRET = 8  # a shorter one, such as `none`, is a common word and no secret
@@ -53,12 +56,19 @@ class ListedModel(msgspec.Struct, frozen=True):
 
 def read_models(body: bytes, secrets: Collection[str] = ()) -> tuple[ListedModel, ...] | None:
     """The models of a reply to `GET /v1/models`, each id once; None: it is no list. What is odd is left out."""
-    data = _items(body)
+    return at_once(reading_models(body, secrets))
+
+
+def reading_models(body: bytes, secrets: Collection[str] = ()) -> Generator[None, None, tuple[ListedModel, ...] | None]:
+    """The same, in steps of which each takes a turn."""
+    data = yield from _items(body)
     if data is None:
         return None
     secrets = [secret for secret in secrets if len(secret) >= _SHORTEST_SECRET]
     models: dict[str, ListedModel] = {}
-    for item in data:
+    for place, item in enumerate(data):
+        if place % _ITEMS_AT_ONCE == 0:
+            yield
         name = _name(item) if isinstance(item, dict) else None
         if isinstance(name, str) and name not in models and _is_name(name, secrets):
             models[name] = ListedModel(name, _clean(item, secrets, _DEPTH_LIMIT))
@@ -67,10 +77,10 @@ def read_models(body: bytes, secrets: Collection[str] = ()) -> tuple[ListedModel
     return tuple(models.values())
 
 
-def _items(body: bytes) -> list[Any] | None:
+def _items(body: bytes) -> Generator[None, None, list[Any] | None]:
     """The list in OpenAI's `data`, in `models` as Ollama and Gemini have it, or bare as Together has it."""
     try:
-        found = msgspec.json.decode(body)
+        found = yield from decoding(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return None
     if isinstance(found, dict):

@@ -1,13 +1,14 @@
 """One upstream, and how it is doing: what its requests and the looks at its health have told."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
 from welldone.engines.address import Address
 from welldone.engines.breaker import Breaker
-from welldone.engines.listed import MODELS_LIMIT, ListedModel, kind_of, read_models
+from welldone.engines.listed import MODELS_LIMIT, ListedModel, kind_of, reading_models
 from welldone.engines.upstream_settings import UpstreamSettings
 from welldone.net.address import check_path, read_url
 from welldone.net.outbound import Fetched, OutboundError
+from welldone.wire.budget import at_once
 
 FAILED_LOOKS = 2
 """Looks in a row that must fail; one may be lost on the way."""
@@ -163,10 +164,14 @@ class Upstream:
 
     def was_listed(self, reply: Fetched | OutboundError) -> None:
         """It was asked for its models. Without an answer the last list stays: a server that is away keeps its names."""
+        at_once(self.being_listed(reply))
+
+    def being_listed(self, reply: Fetched | OutboundError) -> Generator[None, None, None]:
+        """The same, in steps of which each takes a turn."""
         if isinstance(reply, OutboundError) or reply.status >= 500 or reply.status == _TOO_MANY:
             return
         before = (self.is_healthy, self.trouble)
-        found = read_models(reply.body, self.secrets) if reply.status == 200 else None
+        found = (yield from reading_models(reply.body, self.secrets)) if reply.status == 200 else None
         if found is not None:
             self._models = {model.id: model for model in found}
             if not self.settings.is_place:

@@ -15,6 +15,7 @@ from welldone.engines.names import Group, Local, Names
 from welldone.engines.upstream import Upstream
 from welldone.engines.upstream_settings import UpstreamSettings
 from welldone.net.outbound import Fetched, OutboundError, fetch
+from welldone.net.turns import in_turns
 
 LOOK_S = 5.0
 """A well server lists its models in milliseconds; a busy one may take seconds."""
@@ -134,7 +135,7 @@ class Upstreams:
             if not upstream.is_vacant and (not settings.health or upstream.listed is None or is_due):
                 listed_at = self._clock()
                 reply = await _get(upstream.address, "/models")
-                upstream.was_listed(reply)
+                await in_turns(upstream.being_listed(reply))
                 if not settings.health:
                     upstream.was_seen(reply)
             self._unseen.discard(upstream.name)

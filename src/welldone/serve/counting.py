@@ -8,13 +8,16 @@ import msgspec
 
 from welldone.engines.fleet import Model
 from welldone.net.outbound import OutboundError, fetch
+from welldone.net.turns import in_turns
 from welldone.serve import refusals
 from welldone.serve.backends import Local, Remote, Seat, told
 from welldone.serve.errors import ApiError, invalid
 from welldone.serve.troubles import Trouble, refused, unreachable
+from welldone.wire.budget import decoding
 from welldone.wire.events import Json
 from welldone.wire.head import Endpoint
 
+_TOKENS_LIMIT = 1_100_000
 _REPLY_LIMIT_BYTES = 16 * 2**20  # vLLM lists all tokens: a million of up to 7 digits, and as many commas
 _API = "/v1"
 _SHOWN = ("messages", "tools", "continue_final_message", "add_generation_prompt", "chat_template_kwargs")
@@ -141,7 +144,7 @@ async def _ask(seat: Seat, way: Way, body: Json, headers: Mapping[str, str]) -> 
     if reply.status != 200:
         return refused(reply.status, reply.headers, reply.body, "messages", seat.upstream)
     try:
-        found = msgspec.json.decode(reply.body)
+        found = await in_turns(decoding(reply.body, elements=_TOKENS_LIMIT))
     except (msgspec.DecodeError, RecursionError):
         found = None
     if isinstance(found, dict) and type(found.get(way.field)) is int:

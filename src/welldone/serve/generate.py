@@ -1,5 +1,6 @@
 """How an answer is given, whatever dialect its client speaks: from an order to what is counted of it in the end."""
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping
 from typing import Protocol, TypeAlias
@@ -9,6 +10,7 @@ import msgspec
 from welldone.engines.fleet import Abilities, Model
 from welldone.engines.settings import ModelSettings
 from welldone.net.inbound import Reply
+from welldone.net.turns import in_turns
 from welldone.serve.answers import Answer
 from welldone.serve.app import Ask
 from welldone.serve.backends import Local, Remote
@@ -21,7 +23,8 @@ from welldone.serve.page.watch import Watch
 from welldone.serve.readers_of_reasoning import names_for
 from welldone.serve.recording import Recorder
 from welldone.serve.reports import WANTED, Report
-from welldone.serve.requests import Request, read_body, read_chat, read_completions
+from welldone.serve.requests import Request, read_chat, read_completions
+from welldone.serve.requests.body import reading_body
 from welldone.serve.requests.foreign import read_foreign, read_native
 from welldone.serve.requests.names import rename
 from welldone.serve.requests.sampling import UNKNOWN
@@ -102,7 +105,7 @@ class Generator:
         if headers.get("Content-Encoding", "identity").lower() != "identity":
             raise ApiError(415, "Send the body as it is, without Content-Encoding.", code="unsupported_encoding")
         data = await ask.call.body(limit_bytes=self._settings.body_limit_bytes, within_s=self._settings.body_s)
-        return read_body(data, headers.get("Content-Type"), is_browser="Origin" in headers)
+        return await in_turns(reading_body(data, headers.get("Content-Type"), is_browser="Origin" in headers))
 
     async def answer(self, ask: Ask, backend: Local | Remote, order: Order) -> Reply | None:
         """Give an answer; None where it was streamed.
@@ -136,6 +139,7 @@ class Generator:
         )
 
     async def _answer(self, ask: Ask, backend: Local | Remote, order: Order, watch: Watch | None) -> Reply | None:
+        await asyncio.sleep(0)  # what was translated took its own turn
         reading = _reading(order, backend)
         request = reading()
         self._limits.owe(ask.principal, len(request.parts) - 1)

@@ -12,12 +12,13 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from welldone.net.inbound import Reply
+from welldone.net.turns import in_turns
 from welldone.serve.app import Action, Ask, Route
 from welldone.serve.backends import Backend, Local, Seat
 from welldone.serve.charging import prompt_tokens
 from welldone.serve.errors import ApiError
 from welldone.serve.relay import Relay
-from welldone.serve.requests.upload import Upload, is_form, read_upload
+from welldone.serve.requests.upload import Upload, is_form, reading_upload
 from welldone.serve.settings import ServeSettings
 from welldone.serve.troubles import Trouble
 from welldone.wire.events import Json
@@ -125,7 +126,7 @@ class Passing:
         kind = call.headers.get("Content-Type")
         limit = settings.upload_limit_bytes if is_form(kind) else settings.body_limit_bytes
         data = await call.body(limit_bytes=limit, within_s=settings.body_s)
-        return read_upload(data, kind, is_browser="Origin" in call.headers)
+        return await in_turns(reading_upload(data, kind, is_browser="Origin" in call.headers))
 
     def _first(self, ask: Ask) -> Backend:
         """Who keeps files. All who may ask see the same ones: so a key that is for some models only sees none."""

@@ -14,6 +14,7 @@ import msgspec
 
 from welldone.engines.errors import EngineError
 from welldone.serve.errors import TYPES, ApiError
+from welldone.wire.budget import decode
 from welldone.wire.events import Failure, Json
 
 _MESSAGE_LIMIT = 400  # characters of a server's own words; theirs have fewer
@@ -264,7 +265,7 @@ def _read(body: bytes) -> Json:
     """The error in a body, in whatever shape: OpenAI's, its inside alone (SGLang), a text (TGI, Ollama), or FastAPI's
     `detail`."""
     try:
-        value = msgspec.json.decode(body)
+        value = decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
     if not isinstance(value, dict):

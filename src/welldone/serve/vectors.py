@@ -13,6 +13,7 @@ from welldone.engines.errors import EngineError
 from welldone.engines.fleet import Model
 from welldone.net.inbound import Reply
 from welldone.net.outbound import Fetched, OutboundError, fetch
+from welldone.net.turns import in_turns
 from welldone.serve.admission import Gate
 from welldone.serve.app import Ask, json_reply
 from welldone.serve.charging import prompt_tokens
@@ -21,12 +22,14 @@ from welldone.serve.errors import ApiError
 from welldone.serve.refusals import died, from_engine, from_reply, too_long
 from welldone.serve.requests import Request, read_chat, read_detokenize, read_embeddings, read_rerank, read_tokenize
 from welldone.serve.settings import ServeSettings
+from welldone.wire.budget import decoding
 from welldone.wire.events import Json
 
 _ATTEMPTS = 2
 _INPUTS_AT_ONCE = 32
 _COUNTS_AT_ONCE = 4  # texts that become tokens: they need no slot, but memory
 _COUNT = "/v1/chat/completions/input_tokens"
+_VALUES_LIMIT = 500_000  # of a reply: as many tokens, or half as many with their pieces
 _REPLY_LIMIT_BYTES = 32 * 2**20  # 32 vectors of 16,384 numbers, or a million tokens with their pieces, as JSON text
 
 
@@ -179,8 +182,8 @@ class Vectors:
         if reply.status != 200:
             raise from_reply(reply.status, reply.body, param)
         try:
-            value = msgspec.json.decode(reply.body)
-        except msgspec.DecodeError:
+            value = await in_turns(decoding(reply.body, elements=_VALUES_LIMIT))
+        except (msgspec.DecodeError, RecursionError):
             raise ApiError(502, "The engine sent what cannot be read.", code="engine_error") from None
         return value if isinstance(value, dict) else {}
 

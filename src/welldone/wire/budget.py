@@ -84,12 +84,12 @@ def count(outside: bytes) -> Counts:
     )
 
 
-def outside_strings(data: bytes, limit: int) -> bytes | None:
-    """A JSON text without its strings; None where it has more of them than `limit`."""
+def outside_strings(data: bytes, limit: int) -> tuple[bytes, int] | None:
+    """A JSON text without its strings, and how many it has; None where that is more than `limit`."""
     if b"\\" in data:
         data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
     pieces = data.split(b'"', 2 * limit + 1)  # without escapes, every second piece is a string
-    return None if len(pieces) > 2 * limit + 1 else b"".join(pieces[::2])
+    return None if len(pieces) > 2 * limit + 1 else (b"".join(pieces[::2]), len(pieces) // 2)
 
 
 def is_costly(data: bytes) -> bool:
@@ -104,13 +104,14 @@ def cost_us(data: bytes) -> int:
         return cost_ns // 1000
     if b"\\" in data:
         cost_ns += data.count(b"\\") * _ESCAPE_NS
-    outside = outside_strings(data, _STRINGS_LIMIT) if cost_ns <= TURN_US * 1000 else None
-    if outside is None or len(outside) > _OUTSIDE_LIMIT_BYTES:
+    split = outside_strings(data, _STRINGS_LIMIT) if cost_ns <= TURN_US * 1000 else None
+    if split is None or len(split[0]) > _OUTSIDE_LIMIT_BYTES:
         return TURN_US + 1
+    outside, strings = split
     found = count(outside)
     if found.has_long_number:
         return TURN_US + 1
-    cost_ns += data.count(b'"') // 2 * _STRING_NS
+    cost_ns += strings * _STRING_NS
     cost_ns += found.containers * _CONTAINER_NS + found.names * _NAME_NS + found.elements * _ELEMENT_NS
     return (cost_ns + found.decimals * _DECIMAL_NS + found.tiny * _DECIMAL_NS) // 1000
 
@@ -130,11 +131,14 @@ def decode(data: bytes | str) -> object:
     return _decode(text)
 
 
-def decoding(data: bytes) -> Generator[None, None, object]:
-    """The value of strict JSON, decoded in steps of which each costs a turn at most; see `decode`."""
+def decoding(data: bytes, *, elements: int = ELEMENTS_LIMIT) -> Generator[None, None, object]:
+    """The value of strict JSON, decoded in steps of which each costs a turn at most; see `decode`.
+
+    `elements`: the most commas that it may have.
+    """
     if not is_costly(data):
         return decode(data)
-    if len(data) > WHOLE_LIMIT_BYTES or data.count(b",") > ELEMENTS_LIMIT:
+    if len(data) > WHOLE_LIMIT_BYTES or data.count(b",") > elements:
         raise msgspec.DecodeError("The text is too long.")
     return (yield from _decoding(data, _LEVELS))
 
@@ -176,6 +180,16 @@ def paced(steps: Generator[None, None, Value], blank: Blank) -> Generator[Blank,
             value: Value = end.value
             return value
         yield blank
+
+
+def at_once(steps: Generator[None, None, Value]) -> Value:
+    """What comes of the steps, where nobody waits meanwhile."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            value: Value = end.value
+            return value
 
 
 def _float(text: str) -> float:

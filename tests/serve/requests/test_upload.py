@@ -5,7 +5,8 @@ import json
 import pytest
 
 from welldone.serve.errors import ApiError
-from welldone.serve.requests.upload import Upload, is_form, read_upload
+from welldone.serve.requests.upload import Upload, is_form, reading_upload
+from welldone.wire.budget import at_once
 
 FORM = "multipart/form-data; boundary=AbC"
 FILE = b'Content-Disposition: form-data; name="file"; filename="a; name=\x22x"\r\nContent-Type: audio/wav'.replace(
@@ -13,6 +14,10 @@ FILE = b'Content-Disposition: form-data; name="file"; filename="a; name=\x22x"\r
 )
 MODEL = b'Content-Disposition: form-data; name="model"'
 SOUND = b"\x00\xff\r\n--Ab\r\nmodel\r\n\r\n"
+
+
+def read_upload(data: bytes, content_type: str | None) -> Upload:
+    return at_once(reading_upload(data, content_type))
 
 
 def form(*parts: tuple[bytes, bytes], end: bytes = b"--AbC--\r\n") -> bytes:

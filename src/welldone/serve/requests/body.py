@@ -4,11 +4,13 @@ What comes out is finite numbers, whole characters and at most `DEPTH_LIMIT` lev
 encoded from it anew. So bytes that two parsers may read differently (a key twice, odd numbers) never reach the second.
 """
 
-from itertools import accumulate
+from collections.abc import Generator
 
 import msgspec
 
 from welldone.serve.errors import ApiError, invalid
+from welldone.wire import budget
+from welldone.wire.budget import DIGITS_LIMIT, SMALL_BYTES, at_once, count, decoding, outside_strings
 from welldone.wire.events import Json
 
 DEPTH_LIMIT = 64
@@ -25,45 +27,53 @@ ELEMENTS_LIMIT = 1_000_000
 DECIMALS_LIMIT = 50_000
 """Numbers with a point or an exponent: those that lie between two that can be told apart take 1 us each."""
 TINY_LIMIT = 4_096
-"""Numbers with a negative exponent: those near the smallest that there are take 10 us each."""
-DIGITS_LIMIT = 256
-"""Digits of a number. Thousands cost their square; the largest field, a seed, has 20."""
+"""Numbers with a negative exponent: those near the smallest that there are take 2 us each."""
 
+_NOT_JSON = (msgspec.DecodeError, UnicodeError, RecursionError)
 _FORM = "application/x-www-form-urlencoded"
-_ALL_BUT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
-_UP = b"\x01"
-_DOWN = b"\xff"  # as a signed byte, -1
-_STEPS = bytes.maketrans(b"[{]}", _UP * 2 + _DOWN * 2)
-_NUMBERS = bytes.maketrans(b"123456789E", b"000000000e")
-_TOO_LONG = b"0" * (DIGITS_LIMIT + 1)
-_decode = msgspec.json.Decoder().decode
 
 
-def read_body(data: bytes, content_type: str | None, *, is_browser: bool = False) -> Json:
-    """The JSON object that a request's body is. `is_browser`: whether it came with an Origin."""
+def reading_body(data: bytes, content_type: str | None, *, is_browser: bool = False) -> Generator[None, None, Json]:
+    """The JSON object that a request's body is, in steps of which each takes a turn.
+
+    `is_browser`: whether it came with an Origin.
+    """
     _check_type(content_type, is_browser)
     if not data.strip():
         raise invalid("The body is empty: it must be a JSON object.")
     Shape("body").check(data)
-    value = decode(data)
+    if len(data) >= SMALL_BYTES:
+        yield
+    try:
+        value = yield from decoding(data, elements=ELEMENTS_LIMIT + LISTS_LIMIT)
+    except _NOT_JSON:
+        raise _not_json() from None
     if not isinstance(value, dict):
         raise invalid("The body must be a JSON object.")
+    if len(data) >= SMALL_BYTES:
+        yield
     return value
 
 
-def decode(data: bytes | str) -> object:
+def read_body(data: bytes, content_type: str | None, *, is_browser: bool = False) -> Json:
+    """The same at once, where nobody waits."""
+    return at_once(reading_body(data, content_type, is_browser=is_browser))
+
+
+def decode(data: bytes) -> object:
     """The value of strict JSON that is not deep. ApiError where it is none."""
     try:
-        return _decode(data)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        raise invalid("This is not valid JSON (UTF-8, finite numbers, no lone surrogates).") from None
+        return budget.decode(data)
+    except _NOT_JSON:
+        raise _not_json() from None
+
+
+def _not_json() -> ApiError:
+    return invalid("This is not valid JSON (UTF-8, finite numbers, no lone surrogates).")
 
 
 class Shape:
-    """How much one JSON text, or several together, may hold: told before anything is made of them.
-
-    No recursion, and no loop over bytes in Python.
-    """
+    """How much one JSON text, or several together, may hold: told before anything is made of them."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -75,34 +85,27 @@ class Shape:
 
     def check(self, data: bytes) -> None:
         """Take what this text holds. ApiError where that is too much."""
-        plain = data.replace(b"\\\\", b"").replace(b'\\"', b"")
-        self._strings -= plain.count(b'"') // 2
-        if self._strings < 0:
+        split = outside_strings(data, self._strings)
+        if split is None:
             raise invalid(f"The {self._name} has more than {STRINGS_LIMIT} names and texts.")
-        outside = b"".join(plain.split(b'"')[::2])  # without its escapes, every second piece is a string
+        outside, strings = split
+        self._strings -= strings
         self._elements -= outside.count(b",")
         if self._elements < 0:
             raise invalid(f"The {self._name} has more than {ELEMENTS_LIMIT} elements.")
-        self._check_numbers(outside.translate(_NUMBERS))
-        steps = outside.translate(_STEPS, _ALL_BUT_BRACKETS)
-        self._lists -= (len(steps) + 1) // 2
-        if self._lists < 0:
-            raise invalid(f"The {self._name} has more than {LISTS_LIMIT} arrays and objects.")
-        if _depth(steps) > DEPTH_LIMIT:
-            raise invalid(f"The {self._name} is nested more than {DEPTH_LIMIT} levels deep.")
-
-    def _check_numbers(self, outside: bytes) -> None:
-        self._decimals -= outside.count(b".") + outside.count(b"0e")
-        self._tiny -= outside.count(b"e-")
-        if self._decimals < 0 or self._tiny < 0 or _TOO_LONG in outside:
+        found = count(outside)
+        self._decimals -= found.decimals
+        self._tiny -= found.tiny
+        if self._decimals < 0 or self._tiny < 0 or found.has_long_number:
             raise invalid(
                 f"The {self._name} has a number of more than {DIGITS_LIMIT} digits, more than {DECIMALS_LIMIT} "
                 f"decimals, or more than {TINY_LIMIT} with a negative exponent."
             )
-
-
-def _depth(steps: bytes) -> int:
-    return max(accumulate(memoryview(steps).cast("b")), default=0)
+        self._lists -= found.containers
+        if self._lists < 0:
+            raise invalid(f"The {self._name} has more than {LISTS_LIMIT} arrays and objects.")
+        if found.depth > DEPTH_LIMIT:
+            raise invalid(f"The {self._name} is nested more than {DEPTH_LIMIT} levels deep.")
 
 
 def _check_type(content_type: str | None, is_browser: bool) -> None:

@@ -6,11 +6,12 @@ refused.
 """
 
 import re
+from collections.abc import Generator
 
 import msgspec
 
 from welldone.serve.errors import ApiError, invalid
-from welldone.serve.requests.body import read_body
+from welldone.serve.requests.body import reading_body
 from welldone.serve.requests.foreign import without_routing
 from welldone.serve.requests.sampling import model_name
 from welldone.wire.events import Json
@@ -56,14 +57,14 @@ def is_form(content_type: str | None) -> bool:
     return (content_type or "").partition(";")[0].strip().lower() == _FORM
 
 
-def read_upload(data: bytes, content_type: str | None, *, is_browser: bool = False) -> Upload:
-    """A body, and the model that it names.
+def reading_upload(data: bytes, content_type: str | None, *, is_browser: bool = False) -> Generator[None, None, Upload]:
+    """A body, and the model that it names, in steps of which each takes a turn.
 
     Raises:
         ApiError: it is neither JSON nor a plain form.
     """
     if content_type is None or not is_form(content_type):
-        body = read_body(data, content_type, is_browser=is_browser)
+        body = yield from reading_body(data, content_type, is_browser=is_browser)
         return Upload(model=model_name(body), json=body)
     found = _BOUNDARY.search(content_type)
     if found is None:
