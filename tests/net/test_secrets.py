@@ -1,10 +1,13 @@
 """Secrets: found and blotted out, as they are and as they stand in JSON."""
 
 import json
+import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from welldone.net.secrets import HIDDEN, Secrets, is_weak
+from welldone.net.secrets import HIDDEN, Secrets, any_of, is_weak
 
 KEY = 'sk-"secret\\key'
 LONGER = f"{KEY}-and-more"
@@ -52,3 +55,20 @@ def test_a_common_word_is_no_secret(words: list[str]) -> None:
     assert secrets.clean("ollama says hello") == "ollama says hello"
     assert not secrets.are_in(b"ollama")
     assert secrets.longest == 0
+
+
+@given(st.sets(st.text("ab.(-\n", max_size=5), min_size=1), st.text("ab.(-\n"))
+def test_a_pattern_for_many_words_finds_the_longest_of_them(words: set[str], text: str) -> None:
+    plain = re.compile("|".join(map(re.escape, sorted(words, key=len, reverse=True))))
+    assert [found.span() for found in re.finditer(any_of(words), text)] == [
+        found.span() for found in plain.finditer(text)
+    ]
+
+
+def test_each_of_a_thousand_keys_is_hidden() -> None:
+    keys = [f"wd-{number:04}-{number * 7919:08}" for number in range(1_000)]
+    secrets = Secrets(keys)
+    for key in keys[::100]:
+        assert secrets.clean(f"a {key} b") == "a [hidden] b"
+        assert secrets.are_in(b"{" + key.encode() + b"}")
+    assert not secrets.are_in(b"wd-0001-00000000")

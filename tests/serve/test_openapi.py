@@ -36,6 +36,7 @@ from welldone.serve.requests.items import read_items
 from welldone.serve.requests.ollama import OPTIONS, read_ollama_chat, read_ollama_generate
 from welldone.serve.requests.responses import read_keeping, translate
 from welldone.serve.requests.table import FIELDS
+from welldone.wire.budget import at_once
 
 WHOLE: Any = json.loads(json.dumps(whole()))
 SCHEMAS = WHOLE["components"]["schemas"]
@@ -50,7 +51,7 @@ def _chat(body: Body) -> None:
 
 def _response(body: Body) -> None:
     read_keeping(body)
-    _chat(translate(body, [], read_items(body, lambda _: None), ignores_unknown=False).chat)
+    _chat(translate(body, [], at_once(read_items(body, lambda _: None, 10**6)), ignores_unknown=False).chat)
 
 
 READERS: dict[str, tuple[Body, Callable[[Body], object]]] = {

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from welldone.serve.stored import Store
+from welldone.wire.budget import at_once
 
 Body = dict[str, Any]
 
@@ -36,8 +37,8 @@ def test_a_response_is_given_as_it_was() -> None:
     stored = filled("a").get("me", "a")
     assert stored is not None
     assert stored.as_object() == response("a", said("out_a"))
-    assert stored.input_items() == [said("in_a")]
-    assert stored.all_items() == [said("in_a"), said("out_a")]
+    assert stored.inputs == 1
+    assert at_once(stored.all_items()) == [said("in_a"), said("out_a")]
 
 
 def test_what_another_key_has_stored_does_not_exist() -> None:
@@ -135,8 +136,8 @@ def test_a_response_that_goes_on_from_itself_ends() -> None:
 
 def test_an_item_is_found_by_its_id_until_its_response_is_gone() -> None:
     store = filled("a", "b", limit=2)
-    assert store.item("me", "out_a") == said("out_a")
-    assert store.item("me", "in_b") == said("in_b")
+    assert store.item("me", "out_a") == msgspec.json.encode(said("out_a"))
+    assert store.item("me", "in_b") == msgspec.json.encode(said("in_b"))
     store.delete("me", "a")
     assert store.item("me", "out_a") is None
 
@@ -145,7 +146,7 @@ def test_an_item_that_was_said_again_is_found_in_the_later_response() -> None:
     store = filled("a")
     store.put("me", response("b"), [said("out_a")])
     store.delete("me", "a")
-    assert store.item("me", "out_a") == said("out_a")
+    assert store.item("me", "out_a") == msgspec.json.encode(said("out_a"))
 
 
 @pytest.mark.parametrize("output", [None, 5, ["x"], [{"id": 5}], [{}]])
@@ -155,7 +156,7 @@ def test_an_output_that_is_odd_is_kept_all_the_same(output: object) -> None:
     stored = store.get("me", "a")
     assert stored is not None
     assert stored.as_object() == {"id": "a", "output": output}
-    stored.all_items()
+    at_once(stored.all_items())
 
 
 def test_long_ids_are_counted() -> None:
@@ -174,4 +175,22 @@ def test_what_a_response_repeats_of_its_request_is_not_what_was_said() -> None:
     plain, long = store.get("me", "a"), store.get("me", "b")
     assert plain is not None
     assert long is not None
-    assert plain.said_bytes == long.said_bytes == len(plain.input) + len(msgspec.json.encode([said("out")]))
+    assert (
+        plain.said_bytes
+        == long.said_bytes
+        == len(msgspec.json.encode(said("in"))) + len(msgspec.json.encode(said("out")))
+    )
+
+
+def test_an_item_is_had_as_it_stands_in_its_response() -> None:
+    store = Store(limit=1, limit_bytes=10**6)
+    output = [said("out"), 5, {"type": "message"}, {"id": "é", "text": "},{"}]
+    whole = {"id": "a", "output": output, "instructions": '"output":[{"id":"out"}]'}
+    store.put("me", whole, [said("in"), {"id": "b", "n": [1]}])
+    stored = store.get("me", "a")
+    assert stored is not None
+    assert stored.as_object() == whole
+    assert list(stored.as_object()) == ["id", "output", "instructions"]
+    items = [said("in"), {"id": "b", "n": [1]}, said("out"), {"type": "message"}, {"id": "é", "text": "},{"}]
+    assert at_once(stored.all_items()) == items
+    assert store.item("me", "é") == msgspec.json.encode(items[-1])

@@ -1,7 +1,7 @@
 """What must not be written or shown: the keys that we were told."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import takewhile
 
 import msgspec
@@ -24,6 +24,24 @@ def is_weak(key: str) -> bool:
     return len(key) < SHORTEST
 
 
+def any_of(words: Collection[str]) -> str:
+    """A pattern for any of the words, of which there is one at least; of two that fit the longer.
+
+    What they have in common stands in it once: to look for a thousand keys takes as long as to look for one.
+    """
+    low, high = min(words), max(words)
+    start = low[: _shared(low, high)]  # of both, and so of all between them
+    rests: dict[str, set[str]] = {}
+    for word in words:
+        rest = word[len(start) :]
+        rests.setdefault(rest[:1], set()).add(rest)
+    is_one = rests.pop("", None) is not None
+    inner = "|".join(any_of(rests[character]) for character in sorted(rests))
+    if not inner:
+        return re.escape(start)
+    return f"{re.escape(start)}(?:{inner}){'?' if is_one else ''}"
+
+
 def _shared(text: str, secret: str) -> int:
     """How much of the secret the text begins with."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(text, secret, strict=False)))
@@ -42,15 +60,19 @@ class Secrets:
         # The longest first: one may be the beginning of another.
         # A weak one, such as `ollama`, is a common word: no trace with it would ever be written.
         self.told = sorted({secret for secret in secrets if not is_weak(secret)}, key=len, reverse=True)
-        self._spelled = [spelling for secret in self.told for spelling in _spellings(secret)]
-        self.longest = max(map(len, self._spelled), default=0)
+        spelled = {spelling for secret in self.told for spelling in _spellings(secret)} or {b""}
+        self.longest = max(map(len, spelled), default=0)
+        self._any = re.compile(any_of([spelling.decode("latin-1") for spelling in spelled]).encode("latin-1"))
+        self._begun = re.compile(any_of({secret[:SHORTEST] for secret in self.told} or {""}))
 
     def are_in(self, data: bytes) -> bool:
         """Whether one of them is there."""
-        return any(spelling in data for spelling in self._spelled)
+        return bool(self.told) and self._any.search(data) is not None
 
     def clean(self, text: str) -> str:
         """The text without them, also where it was cut within one of them."""
+        if not self.told or self._begun.search(text) is None:
+            return text
         for secret in self.told:
             begun = text.find(secret[:SHORTEST])
             while begun >= 0:

@@ -20,6 +20,7 @@ from typing import Literal, Protocol, Self
 import msgspec
 
 from welldone.net.secrets import HIDDEN as HIDDEN
+from welldone.net.secrets import any_of
 
 Value = str | int | float | bool | None | Sequence[str]
 
@@ -118,10 +119,8 @@ class Redactor:
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         spelled = {spelling for secret in secrets if secret for spelling in _spellings(secret)}
-        # The longest first: one key may be the beginning of another.
-        told = sorted(spelled, key=len, reverse=True)
         # What was told counts as it is written; the rest in any case of letters.
-        known = [f"(?-i:{re.escape(secret)})" for secret in told]
+        known = [f"(?-i:{any_of(spelled)})"] if spelled else []
         self._secret = re.compile("|".join([*known, _NAMED, _FORMS]), re.IGNORECASE | re.VERBOSE)
 
     def clean(self, text: str) -> str:

@@ -1,5 +1,6 @@
 """`/v1/responses` and all below it: responses are made, kept, asked for again, listed and forgotten."""
 
+import asyncio
 import logging
 import secrets
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from urllib.parse import parse_qs
 import msgspec
 
 from welldone.net.inbound import Reply
+from welldone.net.turns import in_turns
 from welldone.serve import log
 from welldone.serve.app import Ask, json_reply
 from welldone.serve.backends import Local, Remote
@@ -18,7 +20,7 @@ from welldone.serve.generate import Generate, Order, speaks
 from welldone.serve.owners import Owners, references
 from welldone.serve.requests import fields
 from welldone.serve.requests.foreign import without_routing
-from welldone.serve.requests.items import given_items, in_full, no_such_item, read_items
+from welldone.serve.requests.items import ITEMS_LIMIT, given_items, in_full, no_such_item, read_items
 from welldone.serve.requests.names import rename
 from welldone.serve.requests.responses import Keeping, check_fields, read_keeping, repeated, translate
 from welldone.serve.settings import ServeSettings
@@ -119,7 +121,7 @@ class ResponsesApi:
 
     async def cancel(self, ask: Ask) -> Reply:
         """`POST /responses/{id}/cancel`. One that has ended is given as it is."""
-        if self._found(ask).as_object().get("background") is not True:
+        if not self._found(ask).is_background:
             raise invalid("Cannot cancel a synchronous response: only one with 'background' can be.")
         await self._background.cancel(ask.principal, _name(ask))
         return Reply(200, self._found(ask).response)
@@ -130,14 +132,18 @@ class ResponsesApi:
         query = _query(ask)
         limit = fields.integer({"limit": _number(query.get("limit"))}, "limit", 1, PAGE_LIMIT) or _PAGE
         is_down = (fields.choice(dict(query), "order", ORDERS) or "desc") == "desc"
-        *before, last = self._store.since(ask.principal, _name(ask))
-        said = [item for stored in before for item in stored.all_items()] + last.input_items()
-        items = list({str(item.get("id")): item for item in said}.values())
-        page = _after(items[::-1] if is_down else items, query.get("after"))
+        items: dict[str, tuple[Stored, int]] = {}
+        chain = self._store.since(ask.principal, _name(ask))
+        for stored in chain:
+            places = stored.inputs if stored is chain[-1] else len(stored.items)
+            items |= {name: (stored, place) for place, name in enumerate(stored.items[:places]) if name}
+            await asyncio.sleep(0)  # there may be thousands, of thousands of items
+        page = _after(list(reversed(items) if is_down else items), query.get("after"))
         shown = page[:limit]
-        ids = [item["id"] for item in shown]
-        ends = {"first_id": ids[0], "last_id": ids[-1]} if ids else {"first_id": None, "last_id": None}
-        return json_reply({"object": "list", "data": shown, **ends, "has_more": len(page) > limit})
+        ends = {"first_id": shown[0], "last_id": shown[-1]} if shown else {"first_id": None, "last_id": None}
+        tail = msgspec.json.encode({**ends, "has_more": len(page) > limit})
+        data = b",".join(stored.item(place) for stored, place in (items[name] for name in shown))
+        return Reply(200, b'{"object":"list","data":[' + data + b"]," + tail[1:])
 
     # How a response is made.
 
@@ -149,8 +155,12 @@ class ResponsesApi:
             order = Order(body=native, id=name, endpoint=Endpoint.RESPONSES, echo=echo)
             return _Job(ask, backend, keeping, order, echo, items, is_native=True)
         check_fields(body)
-        history = self._history(ask, keeping.previous)
-        items = read_items(body, lambda item: self._store.item(ask.principal, item))
+        limit = self._settings.body_limit_bytes
+        history = await self._history(ask, keeping.previous)
+        items = await in_turns(read_items(body, lambda item: self._store.item(ask.principal, item), limit))
+        if len(history) + len(items) > ITEMS_LIMIT:
+            message = f"What was said up to this request has more than {ITEMS_LIMIT} items."
+            raise invalid(message, param="input", code="context_length_exceeded")
         is_lenient = self._settings.unknown_tools == "ignore"
         takes_custom = isinstance(backend, Remote)
         said = translate(body, history, items, ignores_unknown=is_lenient, takes_custom=takes_custom)
@@ -174,7 +184,7 @@ class ResponsesApi:
         is_foreign = await self._owners.foreign(ask.principal, [keeping.previous])
         is_known = previous is None or (previous.is_native and len(backend.upstreams) == 1)
         if is_foreign or not is_known:
-            out["input"] = self._history(ask, out.pop("previous_response_id")) + given_items(body)
+            out["input"] = await self._history(ask, out.pop("previous_response_id")) + given_items(body)
         return out
 
     async def _check_references(self, ask: Ask, body: Json) -> None:
@@ -189,7 +199,7 @@ class ResponsesApi:
                 raise ApiError(404, message, param=param, code="not_found")
             raise no_such_item(name, param)
 
-    def _history(self, ask: Ask, previous: str | None) -> list[Json]:
+    async def _history(self, ask: Ask, previous: str | None) -> list[Json]:
         """All that was said up to a response, and by it."""
         if previous is None:
             return []
@@ -201,7 +211,11 @@ class ResponsesApi:
         if sum(stored.said_bytes for stored in found) > limit:
             message = f"What was said up to this response has more than {limit} bytes, the longest request here."
             raise invalid(message, param="previous_response_id", code="context_length_exceeded")
-        return [item for stored in found for item in stored.all_items()]
+        items: list[Json] = []
+        for stored in found:
+            items += await in_turns(stored.all_items())
+            await asyncio.sleep(0)
+        return items
 
     def _keep(self, job: _Job, final: Json | None) -> None:
         """Keep a response that came to its end; of one that did not there is nothing to keep."""
@@ -218,6 +232,7 @@ class ResponsesApi:
             in_full(job.items, job.order.id),
             previous=keeping.previous,
             is_native=job.is_native and not keeping.is_background,  # whose name is ours, and not the upstream's
+            is_background=keeping.is_background,
         )
 
     # What is made in the background.
@@ -293,12 +308,11 @@ def _number(text: str | None) -> int | str | None:
     return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < _QUERY_LIMIT else text
 
 
-def _after(items: list[Json], name: str | None) -> list[Json]:
+def _after(items: list[str], name: str | None) -> list[str]:
     """Those that follow an item."""
     if name is None:
         return items
-    places = [place for place, item in enumerate(items) if item["id"] == name]
-    if not places:
+    if name not in items:
         message = f"Invalid 'after': there is no item '{fields.shown(name)}' here."
         raise invalid(message, param="after", code="invalid_value")
-    return items[places[0] + 1 :]
+    return items[items.index(name) + 1 :]

@@ -15,6 +15,7 @@ from welldone.serve.backends import Local, Remote, Send
 from welldone.serve.errors import ApiError
 from welldone.serve.keys import Keys
 from welldone.serve.metrics import Metrics
+from welldone.serve.requests import fields
 from welldone.serve.settings import ServeSettings
 from welldone.serve.troubles import Trouble
 
@@ -58,6 +59,8 @@ class Targets:
         Raises:
             ApiError: nobody, or not for this client.
         """
+        if not isinstance(name, str | None):
+            raise fields.wrong_type("model", "a string", name)
         found = self._only(ask) if name in (None, "") else self._named(ask, name)
         ask.model = found.name
         return found

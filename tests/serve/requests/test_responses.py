@@ -2,14 +2,16 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.serve.requests.build import MODEL, able
 from welldone.serve.errors import ApiError
 from welldone.serve.requests import read_chat
-from welldone.serve.requests.items import as_messages, given_items, in_full, read_items
+from welldone.serve.requests.items import REFERENCES_LIMIT, as_messages, given_items, in_full, read_items
 from welldone.serve.requests.names import rename
 from welldone.serve.requests.responses import FIELDS, Translation, read_keeping, repeated, translate
+from welldone.wire.budget import at_once
 
 Body = dict[str, Any]
 
@@ -27,7 +29,8 @@ def translated(
     **body: Any,  # noqa: ANN401 - each field its own
 ) -> Translation:
     given = {"model": "m", "input": "hi", **body}
-    items = read_items(given, {"msg_9": {"role": "assistant", "content": "kept"}}.get)
+    kept = {"msg_9": b'{"role": "assistant", "content": "kept"}'}
+    items = at_once(read_items(given, kept.get, 10**6))
     return translate(given, list(history), items, ignores_unknown=ignores_unknown)
 
 
@@ -488,3 +491,21 @@ def test_an_error_names_what_the_client_wrote(body: Body, name: str) -> None:
 @pytest.mark.parametrize("item", [{"role": "user", "content": "a", "id": 5}, {"id": ["x"], **OUTPUT}])
 def test_an_id_is_a_text(item: Body) -> None:
     assert refusal(input=[item]).param == "input[0].id"
+
+
+def test_so_many_references_are_looked_up_and_no_more() -> None:
+    given = {"input": [{"type": "item_reference", "id": "msg_9"}] * REFERENCES_LIMIT}
+    kept = {"msg_9": b'{"role":"user","content":"kept"}'}
+    assert len(at_once(read_items(given, kept.get, 10**6))) == REFERENCES_LIMIT
+    given["input"].append({"id": "msg_9"})
+    with pytest.raises(ApiError, match="at most 1024 items may be referred to") as caught:
+        at_once(read_items(given, kept.get, 10**6))
+    assert caught.value.status == 400
+
+
+def test_references_have_so_many_bytes_in_all() -> None:
+    given = {"input": [{"type": "item_reference", "id": "msg_9"}] * 11}
+    kept = {"msg_9": msgspec.json.encode({"role": "user", "content": "x" * 1_000})}
+    with pytest.raises(ApiError, match="have more than 10000 bytes") as caught:
+        at_once(read_items(given, kept.get, 10_000))
+    assert (caught.value.status, caught.value.param) == (400, "input[9]")

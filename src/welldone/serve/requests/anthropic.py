@@ -217,7 +217,7 @@ def _not_run_here(tool: Json, param: str) -> ApiError:
         return fields.unsupported(
             f"{param}.allowed_callers", "must have 'direct': no tool of a server calls others here."
         )
-    return unknown_tool(f"{param}.type", str(tool["type"]), "custom")
+    return unknown_tool(f"{param}.type", fields.word(tool["type"]), "custom")
 
 
 def _function(tool: Json, param: str) -> Json:

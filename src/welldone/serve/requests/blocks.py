@@ -4,7 +4,7 @@ Messages of one role that follow each other are one turn, as Anthropic has it. W
 only its shape cannot say (a document's title, a failed tool) is said in words.
 """
 
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import NamedTuple
 
 import msgspec
@@ -60,9 +60,9 @@ def read_turns(body: Json, *, takes_system: bool) -> Turns:
             that; for them it becomes a part of the user's turn.
     """
     said = _read(body)
-    texts = [_system_text(body)]
-    while said and said[0].role == "system":
-        texts.append(_joined(said.pop(0)))
+    first = list(takewhile(lambda one: one.role == "system", said))
+    texts = [_system_text(body), *map(_joined, first)]
+    said = said[len(first) :]
     if not said:
         raise invalid("Invalid 'messages': expected at least 1 message.", param="messages", code="empty_array")
     if not takes_system:

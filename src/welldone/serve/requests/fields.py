@@ -38,6 +38,11 @@ def shown(value: str | float) -> str:
     return text if len(text) <= SHOWN_LIMIT else text[: SHOWN_LIMIT - 1] + "…"
 
 
+def word(value: object) -> str:
+    """What a field has in place of a word that it knows: the word, or what kind of value it is."""
+    return value if isinstance(value, str) else kind_of(value)
+
+
 def wrong_type(param: str, wanted: str, value: object) -> ApiError:
     """A value of a type that the field cannot have."""
     message = f"Invalid type for '{param}': expected {wanted}, but got {kind_of(value)} instead."

@@ -4,7 +4,7 @@ What a model said in one turn is several items: thoughts, a message, calls. Chat
 what answers a call must come right after it: so they are put together until somebody else speaks.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -12,13 +12,17 @@ import msgspec
 from welldone.serve.errors import ApiError, invalid
 from welldone.serve.requests import fields
 from welldone.serve.requests.messages import MESSAGES_LIMIT, PARTS_LIMIT
+from welldone.wire.budget import decoding
 from welldone.wire.events import Json
 
 ITEMS_LIMIT = 4 * MESSAGES_LIMIT
 """Items of one request: a message of a chat may be thoughts, a text and calls."""
 
-Find: TypeAlias = Callable[[str], Json | None]
-"""Finds an item that was kept, by its id."""
+REFERENCES_LIMIT = 1_024
+"""Items of one request that are only named: each is looked up and decoded."""
+
+Find: TypeAlias = Callable[[str], bytes | None]
+"""Finds an item that was kept, by its id, as JSON."""
 
 ROLES = ("user", "assistant", "system", "developer")
 _CUSTOM, _CUSTOM_OUTPUT = "custom_tool_call", "custom_tool_call_output"
@@ -37,8 +41,10 @@ _PREFIXES = {
 _REFERENCE = "item_reference"
 
 
-def read_items(body: Json, find: Find) -> list[Json]:
-    """The items of `input`; those that are only named are looked up.
+def read_items(body: Json, find: Find, limit_bytes: int) -> Generator[None, None, list[Json]]:
+    """The items of `input`; those that are only named are looked up, and have `limit_bytes` at most in all.
+
+    Each step takes a turn.
 
     Raises:
         ApiError: `input` is no text and no list of objects, or an item is not there.
@@ -53,12 +59,14 @@ def read_items(body: Json, find: Find) -> list[Json]:
     if not isinstance(value, list):
         raise fields.wrong_type("input", "a string or an array of objects", value)
     items = []
+    found = _References(find, limit_bytes)
     for place, item in enumerate(fields.array(body, "input", ITEMS_LIMIT) or ()):
         if not isinstance(item, dict):
             raise fields.wrong_type(f"input[{place}]", "an object", item)
         if not isinstance(item.get("id"), str | None):
             raise fields.wrong_type(f"input[{place}].id", "a string", item["id"])
-        items.append(_looked_up(item, find, f"input[{place}]") if kind_of(item) == _REFERENCE else item)
+        is_reference = kind_of(item) == _REFERENCE
+        items.append((yield from found.look_up(item, f"input[{place}]")) if is_reference else item)
     return items
 
 
@@ -311,12 +319,34 @@ def _text(item: Json, name: str, param: str) -> str:
     return value
 
 
-def _looked_up(item: Json, find: Find, param: str) -> Json:
-    name = _text(item, "id", param)
-    found = find(name)
-    if found is None:
-        raise no_such_item(name, param)
-    return found
+class _References:
+    """The items of one request that are only named: so many, of so many bytes in all."""
+
+    def __init__(self, find: Find, limit_bytes: int) -> None:
+        self._find = find
+        self._limit_bytes = limit_bytes
+        self._left = REFERENCES_LIMIT
+        self._left_bytes = limit_bytes
+
+    def look_up(self, item: Json, param: str) -> Generator[None, None, Json]:
+        """The item that is named. Each step takes a turn."""
+        name = _text(item, "id", param)
+        data = self._find(name)
+        if data is None:
+            raise no_such_item(name, param)
+        self._left -= 1
+        self._left_bytes -= len(data)
+        if self._left < 0:
+            message = f"Invalid 'input': at most {REFERENCES_LIMIT} items may be referred to in one request."
+            raise invalid(message, param="input", code="array_above_max_length")
+        if self._left_bytes < 0:
+            message = (
+                f"The items that are referred to have more than {self._limit_bytes} bytes, the longest request here."
+            )
+            raise invalid(message, param=param, code="context_length_exceeded")
+        yield
+        found = yield from decoding(data, elements=len(data))
+        return found  # type: ignore[return-value]  # it was encoded from an object
 
 
 def no_such_item(name: str, param: str) -> ApiError:
@@ -329,7 +359,7 @@ def no_such_item(name: str, param: str) -> ApiError:
 
 
 def _full(item: Json, name: str) -> Json:
-    kind = str(kind_of(item))
+    kind = fields.word(kind_of(item))
     out: Json = {"id": f"{_PREFIXES.get(kind, 'item')}_{name}", "type": kind, "status": "completed"}
     out |= {key: value for key, value in item.items() if value is not None}
     content = item.get("content")

@@ -136,7 +136,7 @@ class _Reader:
         if kind is None:
             raise fields.missing(f"{param}.type")
         words = ("text", "image_url", "input_audio") if role == "user" else ("text",)
-        raise fields.wrong_value(f"{param}.type", str(kind) if isinstance(kind, str) else fields.kind_of(kind), words)
+        raise fields.wrong_value(f"{param}.type", fields.word(kind), words)
 
     def _medium(self, read: Callable[[Json, str], Json], part: Json, param: str, is_able: bool, what: str) -> Json:
         if not is_able:
@@ -166,7 +166,7 @@ class _Reader:
 
     def _call(self, call: Json, param: str, inner: str) -> Json:
         if (call.get("type") or "function") != "function":
-            raise fields.wrong_value(f"{param}.type", str(call["type"]), ("function",))
+            raise fields.wrong_value(f"{param}.type", fields.word(call["type"]), ("function",))
         function = fields.table(call, "function", f"{param}.")
         if function is None:
             raise fields.missing(inner)

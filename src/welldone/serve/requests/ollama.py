@@ -1,5 +1,6 @@
 """`/api/chat` and `/api/generate`: Ollama's requests in the words of chat."""
 
+from collections import deque
 from itertools import count
 
 import msgspec
@@ -32,7 +33,7 @@ def read_ollama_chat(body: Json) -> Json:
     given = fields.array(body, "messages", MESSAGES_LIMIT) or []
     ids = count(1)
     messages: list[Json] = []
-    waiting: list[str] = []  # calls without a result yet: Ollama pairs them by their order
+    waiting: deque[str] = deque()  # calls without a result yet: Ollama pairs them by their order
     for place, message in enumerate(given):
         if not isinstance(message, dict):
             raise fields.wrong_type(f"messages[{place}]", "an object", message)
@@ -74,17 +75,18 @@ def _common(body: Json) -> Json:
     return chat
 
 
-def _message(message: Json, where: str, ids: "count[int]", waiting: list[str]) -> Json:
+def _message(message: Json, where: str, ids: "count[int]", waiting: deque[str]) -> Json:
     role = fields.string(message, "role", 64, where)
     out: Json = {"role": role, "content": _content(message, fields.string(message, "content", _TEXT, where) or "")}
     if thinking := fields.string(message, "thinking", _TEXT, where):
         out["reasoning_content"] = thinking
     if role == "tool":
-        out["tool_call_id"] = waiting.pop(0) if waiting else "call_0"
+        out["tool_call_id"] = waiting.popleft() if waiting else "call_0"
     calls = fields.array(message, "tool_calls", MESSAGES_LIMIT, where) or []
     if calls:
         out["tool_calls"] = [_call(call, f"{where}tool_calls[{place}]", ids) for place, call in enumerate(calls)]
-        waiting[:] = [call["id"] for call in out["tool_calls"]]
+        waiting.clear()
+        waiting.extend(call["id"] for call in out["tool_calls"])
     return out
 
 

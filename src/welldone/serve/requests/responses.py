@@ -1,5 +1,7 @@
 """`/v1/responses`: the body, as the body of a chat that asks for the same, and what the answer repeats of it."""
 
+from itertools import takewhile
+
 import msgspec
 
 from welldone.serve.errors import ApiError, invalid
@@ -184,13 +186,11 @@ def _messages(body: Json, history: list[Json], items: list[Json]) -> list[Messag
     instructions = fields.string(body, "instructions", INT32)
     if instructions:
         messages.insert(0, Message({"role": "system", "content": instructions}, {".content": "instructions"}))
-    first = []
-    while messages and messages[0].value["role"] == "system":
-        first.append(messages.pop(0))
+    first = list(takewhile(lambda message: message.value["role"] == "system", messages))
     if not first:
         return messages
     text = "\n\n".join(message.value["content"] for message in first)
-    return [Message({"role": "system", "content": text}, first[0].names), *messages]
+    return [Message({"role": "system", "content": text}, first[0].names), *messages[len(first) :]]
 
 
 def _sampling(body: Json) -> Json:

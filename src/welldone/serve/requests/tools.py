@@ -168,7 +168,7 @@ def _plain_choice(value: object, param: str) -> _Choice:
     if value.get("type") == "allowed_tools":
         return _allowed(fields.table(value, "allowed_tools", f"{param}.") or value, f"{param}.allowed_tools")
     if (value.get("type") or "function") != "function":
-        raise fields.wrong_value(f"{param}.type", str(value["type"]), ("function", "allowed_tools"))
+        raise fields.wrong_value(f"{param}.type", fields.word(value["type"]), ("function", "allowed_tools"))
     function = fields.table(value, "function", f"{param}.") or value
     return _Choice("required", check_name(function.get("name"), f"{param}.function.name"))
 

@@ -4,6 +4,7 @@ Text and thoughts end where another block begins; what still comes of them goes 
 a tool cannot go on elsewhere: blocks that begin before it is whole wait for it.
 """
 
+from collections import deque
 from collections.abc import Callable
 
 import msgspec
@@ -95,7 +96,7 @@ class Blocks:
         self._mint = mint
         self._room = Room()
         self._current: _Block | None = None
-        self._waiting: list[_Block] = []
+        self._waiting: deque[_Block] = deque()
         self._held_bytes = 0
         self._count = 0
         self._told = 0  # of them, those that the start of the message had; not all servers count these
@@ -174,7 +175,7 @@ class Blocks:
         return self._close({}) + self._release()
 
     def _live(self) -> list[_Block]:
-        return self._waiting if self._current is None else [self._current, *self._waiting]
+        return [*([] if self._current is None else [self._current]), *self._waiting]
 
     def _target(self, number: int | None, delta: Json) -> _Block | None:
         """The block that a delta is of, if it has begun and not ended."""
@@ -266,7 +267,7 @@ class Blocks:
         """Say the blocks that waited, up to one that goes on."""
         out = b""
         while self._waiting and self._current is None:
-            block = self._waiting.pop(0)
+            block = self._waiting.popleft()
             out += self._open(block)
             if block.is_stopped:
                 out += self._close({})
