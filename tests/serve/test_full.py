@@ -12,7 +12,7 @@ from tests.net.aio import run
 from tests.serve.gateways import gateway
 from tests.serve.scripts import CHAT, DONE, HELLO, ROLE, STOP, Heard
 from welldone.engines.scripts import Reply
-from welldone.serve import app
+from welldone.serve import bodies
 
 WHOLE = Reply((ROLE, HELLO, STOP, DONE))
 HANGS = Reply((ROLE,), end="hang")
@@ -43,7 +43,7 @@ def test_a_server_with_as_many_requests_as_it_can_hold_refuses_more_and_says_tha
 def test_a_server_whose_hands_are_full_of_long_bodies_refuses_more_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app, "BODIES_BYTES", 10_000)
+    monkeypatch.setattr(bodies, "BODIES_BYTES", 10_000)
     long = {**CHAT, "messages": [{"role": "user", "content": "a" * 6_000}]}
 
     async def work() -> None:
@@ -61,7 +61,7 @@ def test_a_server_whose_hands_are_full_of_long_bodies_refuses_more_of_them(
 
 
 def test_bodies_that_are_promised_and_do_not_come_take_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "BODIES_BYTES", 10_000)
+    monkeypatch.setattr(bodies, "BODIES_BYTES", 10_000)
     heads = [b"Content-Length: 1000000", b"Transfer-Encoding: chunked"]
 
     async def work() -> None:
@@ -111,3 +111,53 @@ def test_an_upstream_is_not_to_blame_where_this_machine_has_no_room(path: str, t
             assert (await serving.ask()).status == 200
 
     run(work(), lambda: loop)
+
+
+def test_the_bodies_of_many_answers_to_one_prompt_are_sent_as_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bodies, "BODIES_BYTES", 10_000)
+    long = {**CHAT, "messages": [{"role": "user", "content": "a" * 9_000}], "n": 8}
+
+    async def work() -> None:
+        async with gateway(tmp_path, [WHOLE], each={"n": "each"}) as serving:
+            heard = await serving.ask(long)
+            assert heard.status == 200
+            assert len(json.loads(heard.body)["choices"]) == 8
+            assert sum(serving.asked) == 8
+
+    run(work())
+
+
+class Body:
+    """A body for a server that takes it when it likes."""
+
+    def __init__(self) -> None:
+        self.held_bytes = 0
+
+
+def test_no_second_body_is_made_where_there_is_no_room_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "BODIES_BYTES", 100)
+
+    async def send(room: bodies.Bodies, made: asyncio.Queue[Body], done: asyncio.Event) -> None:
+        body = Body()
+        async with room.holding(body):
+            body.held_bytes = 80
+            made.put_nowait(body)
+            await done.wait()
+
+    async def work() -> None:
+        room, done = bodies.Bodies(), asyncio.Event()
+        made: asyncio.Queue[Body] = asyncio.Queue()
+        room.asked_bytes = 50
+        sending = [asyncio.create_task(send(room, made, done)) for _ in range(3)]
+        for _ in sending:
+            body = await made.get()
+            await asyncio.sleep(0)
+            assert made.empty()
+            body.held_bytes = 0  # the server has taken it
+        done.set()
+        await asyncio.gather(*sending)
+        assert not room.is_full
+
+    run(work())

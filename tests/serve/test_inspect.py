@@ -275,3 +275,15 @@ def test_a_tape_is_told_to_a_sibling_that_asks() -> None:
     assert run(others.registered["tape"](question)) == b""
     tapes.begin("me", "x" * 22, endpoint="chat", model="m", is_stream=True, began=0.0)
     assert json.loads(run(others.registered["tape"](question)))["id"] == "x" * 22
+
+
+def test_a_long_capture_is_judged_as_a_short_one_is(tmp_path: Path) -> None:
+    long = "".join(f": {number:060}\n\n" for number in range(2_000)) + GOOD
+    found, here = linted(tmp_path, long), told(long.encode())
+    assert (found["verdict"], found["form"], found["error"]) == (here["verdict"], here["form"], None)
+    assert found["fixed"].endswith("data: [DONE]\n\n")
+
+
+def test_a_long_capture_is_refused_as_a_short_one_is(tmp_path: Path) -> None:
+    heard = post(tmp_path, {"capture": " " * 100_000, "endpoint": "chat"})
+    assert (heard.status, heard.error["param"]) == (400, "capture")

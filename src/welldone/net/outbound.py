@@ -172,6 +172,11 @@ class Exchange(asyncio.Protocol):
         else:
             self._hear(data)
 
+    @property
+    def unsent_bytes(self) -> int:
+        """What of the request the server has not taken yet."""
+        return len(self._request) if self._transport is None else self._transport.get_write_buffer_size()
+
     def _wait_for_turn(self) -> None:
         if self._turn is None and not self._is_over:
             self._turn = asyncio.get_running_loop().call_soon(self._take_turn)

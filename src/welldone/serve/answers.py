@@ -20,6 +20,7 @@ from welldone.engines.errors import EngineError
 from welldone.net.inbound import Call, Reply, Stream
 from welldone.serve import log, refusals
 from welldone.serve.backends import Backend, Seat, told
+from welldone.serve.bodies import Bodies
 from welldone.serve.charging import Cost, prompt_tokens
 from welldone.serve.errors import ApiError
 from welldone.serve.metrics import StreamTimes
@@ -85,8 +86,10 @@ class Answer:
         headers: Callable[[], Mapping[str, str]],
         recorder: Recorder | None = None,
         watch: Watch | None = None,
+        bodies: Bodies | None = None,
     ) -> None:
         self._call = call
+        self._bodies = bodies or Bodies()
         self._request = request
         self.backend = backend
         self._sticky = sticky
@@ -274,15 +277,19 @@ class Answer:
         self.report.seat(seat)
         self.times.sent()
         self._tune(part, seat)
-        body = self._body(part.number, seat)
-        encoded = msgspec.json.encode(body)
-        tape: Taping | None = None
-        if self._recorder is not None and seat.upstream is not None:
-            tape = self._recorder.begin(self._path, body, seat.name, self.report.request_id)
-        if self._watch is not None:
-            watching = self._watch.ask(part.number, seat.name, encoded, is_local=seat.upstream is None)
-            tape = watching if tape is None else Both((tape, watching))
-        return await part.ask(seat, self._path, encoded, tape, told(seat, self._passed))
+        async with self._bodies.holding(part):
+            if self._is_over:
+                return None
+            body = self._body(part.number, seat)
+            encoded = [msgspec.json.encode(body)]
+            tape: Taping | None = None
+            if self._recorder is not None and seat.upstream is not None:
+                tape = self._recorder.begin(self._path, body, seat.name, self.report.request_id)
+            if self._watch is not None:
+                watching = self._watch.ask(part.number, seat.name, encoded[0], is_local=seat.upstream is None)
+                tape = watching if tape is None else Both((tape, watching))
+            # It is not held here while the answer comes: `n` parts would hold it n times.
+            return await part.ask(seat, self._path, encoded.pop(), tape, told(seat, self._passed))
 
     def _tune(self, part: Part, seat: Seat) -> None:
         tuned = seat.upstream

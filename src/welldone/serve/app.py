@@ -13,6 +13,7 @@ import msgspec
 
 from welldone.net.inbound import BodyError, Call, Reply
 from welldone.serve import log
+from welldone.serve.bodies import Bodies
 from welldone.serve.errors import ApiError, Shape
 from welldone.serve.keys import ANONYMOUS, Keys
 from welldone.serve.limits import Limits
@@ -26,8 +27,6 @@ GONE = 499
 """The status of an answer whose client left before it had one, as nginx counts it."""
 _OFTEN = ("health", "metrics", "page")  # they come every few seconds, and say nothing
 _ID_LIMIT = 128  # characters of a client's own request id
-BODIES_BYTES = 256 * 2**20
-"""Of all requests that are being answered. Each holds about one and a half times its body until its answer is whole."""
 _SECONDS_LIMIT = 3_600  # of Retry-After: who is told to wait longer does not
 
 
@@ -46,6 +45,8 @@ class Ask(msgspec.Struct):
     """Whose errors its client knows."""
     facts: dict[str, Any] = {}
     """What else the log says of it: fields of `log.Answered`."""
+    bodies: Bodies = msgspec.field(default_factory=Bodies)
+    """Those of all requests."""
 
 
 Action: TypeAlias = Callable[[Ask], Awaitable[Reply | None]]
@@ -84,8 +85,7 @@ class App:
         self._connections = connections
         self._held = 0
         """Requests that are being answered, without those to /health and for the page: also a full server is well."""
-        self._held_bytes = 0
-        """Of their bodies."""
+        self._bodies = Bodies()
         self._find = find
         self._keys = keys
         self._origins = origins
@@ -96,7 +96,7 @@ class App:
 
     async def handle(self, call: Call) -> Reply | None:
         """Answer a request; None where the answer was streamed."""
-        ask = Ask(call, _request_id(call), self._clock(), {})
+        ask = Ask(call, _request_id(call), self._clock(), {}, bodies=self._bodies)
         ask.headers["x-request-id"] = ask.id
         route = self._find(call.path)
         ask.shape = _shape(call, route)
@@ -179,8 +179,8 @@ class App:
         def more(count: int) -> None:
             nonlocal held
             held += count
-            self._held_bytes += count
-            if self._held > 1 and self._held_bytes > BODIES_BYTES:
+            self._bodies.asked_bytes += count
+            if self._held > 1 and self._bodies.is_full:
                 raise _full()
 
         call.when_read = more
@@ -190,7 +190,7 @@ class App:
         finally:
             call.when_read = None
             self._held -= 1
-            self._held_bytes -= held
+            self._bodies.asked_bytes -= held
 
     def _note(self, ask: Ask, status: int) -> None:
         took_s = self._clock() - ask.began

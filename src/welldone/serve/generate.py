@@ -168,6 +168,7 @@ class Generator:
             headers=lambda: self._head(ask),
             recorder=self._recorder,
             watch=watch,
+            bodies=ask.bodies,
         )
         self.answers.add(answer)
         try:

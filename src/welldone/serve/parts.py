@@ -129,6 +129,7 @@ class Part:
         self._headers: Mapping[str, str] = {}
         self._kept = bytearray()  # of what is not streamed
         self._over: asyncio.Future[Trouble | None] = self._loop.create_future()
+        self._unsent_bytes = 0  # of the request, while there is no exchange
         self._steps: Iterator[None] | None = None  # in which a whole reply is read; they hold us
         self._timer: asyncio.TimerHandle | None = None  # it holds us, and with us the request
 
@@ -163,6 +164,7 @@ class Part:
     ) -> Trouble | None:
         """Ask for it, and wait until all of it was heard; what went wrong, if something did."""
         self._seat, self._tape = seat, tape
+        self._unsent_bytes = len(body)
         self.is_asked = True
         self.heard_at = self._said_at = time.monotonic()
         self._answer.wake()  # from now on there is a limit to the silence
@@ -182,11 +184,18 @@ class Part:
                 self.pause()  # the others are paused, and it goes on with them
         except OutboundError as error:
             self._settle(unreachable(error))
+        del body
+        self._unsent_bytes = 0
         if self._over.done():
             self.close()  # the reply came, and was no good, before we had the exchange in hand
         trouble = await self._over
         self.is_asked = False
         return trouble
+
+    @property
+    def held_bytes(self) -> int:
+        """What of its request the server has not taken yet."""
+        return self._unsent_bytes if self._exchange is None else self._exchange.unsent_bytes
 
     def flow(self, pipe: Pipe, stream: Stream, times: StreamTimes) -> None:
         """The client's stream is open, and has no other part: from now on plain text goes there without a detour."""

@@ -1,13 +1,9 @@
 """What the stream inspector asks for: tapes of answers, the verdict on a captured stream, the page of a rule."""
 
 import asyncio
-import base64
-import secrets
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from urllib.parse import parse_qs
 
 import msgspec
@@ -17,22 +13,21 @@ from welldone.rules.page import page
 from welldone.serve.app import Ask, json_reply
 from welldone.serve.errors import ApiError, invalid
 from welldone.serve.page import linting
+from welldone.serve.page.lint_child import Job, judge_in_child, judged
 from welldone.serve.page.tapes import Tapes
-from welldone.serve.requests import fields, read_body
 from welldone.serve.siblings import Question, Siblings
-from welldone.wire.events import Json
 from welldone.wire.faults.catalogue import BY_ID
-from welldone.wire.head import Endpoint
 
 LINTS = 1
-"""Captures that are judged at once: each takes some 100 MB for up to some seconds, and two of them would hold up
-streams, which share the interpreter with them, for more than 200 ms."""
+"""Captures that are judged at once: each takes some 100 MB, and a processor, for up to some seconds."""
 READS = 8
 """Captures that are read at once, since slow senders must not keep others out: 64 MiB in all."""
 _BODY_LIMIT_BYTES = 2 * linting.LIMIT_BYTES  # of a request: a capture grows by a third in base64, and less as text
+_HERE_BYTES = 64 * 2**10
+"""A shorter capture is judged in a thread, within 50 ms; a longer one in a process of its own: threads share the
+interpreter with all streams."""
 _RETRY_S = 1.0
 _DIGITS = 9  # of a step's number
-_ENDPOINTS = tuple(endpoint.value for endpoint in Endpoint)
 _TAPE = "tape"
 
 
@@ -75,25 +70,23 @@ class Inspect:
         if self._reading == READS:
             raise _too_many()
         self._reading += 1
+        headers = ask.call.headers
         try:
-            work = await self._read(ask)
+            data = await ask.call.body(limit_bytes=_BODY_LIMIT_BYTES, within_s=self._body_s)
         finally:
             self._reading -= 1
         if not self._room.acquire(blocking=False):
             raise _too_many()
+        job = Job(data, headers.get("Content-Type"), "Origin" in headers)
+        if len(data) > _HERE_BYTES:
+            try:
+                return Reply(200, await judge_in_child(job))
+            finally:
+                self._room.release()
         # The room is free when the thread is, be it that nobody waits for it any more.
-        working = self._threads.submit(work)
+        working = self._threads.submit(judged, job)
         working.add_done_callback(lambda _: self._room.release())
         return Reply(200, await asyncio.wrap_future(working))
-
-    async def _read(self, ask: Ask) -> Callable[[], bytes]:
-        """What is to be done for a request."""
-        headers = ask.call.headers
-        data = await ask.call.body(limit_bytes=_BODY_LIMIT_BYTES, within_s=self._body_s)
-        body = read_body(data, headers.get("Content-Type"), is_browser="Origin" in headers)
-        return partial(
-            _lint, _capture(body), fields.choice(body, "endpoint", _ENDPOINTS), fields.table(body, "request")
-        )
 
     async def rule(self, ask: Ask) -> Reply:
         """`GET …/rules/{id}`."""
@@ -107,30 +100,6 @@ class Inspect:
 
 def _too_many() -> ApiError:
     return ApiError(429, "Another capture is being judged.", code="too_many_lints", retry_after_s=_RETRY_S)
-
-
-def _lint(capture: bytes, endpoint: str | None, request: Json | None) -> bytes:
-    """What is said of a capture. It takes a while."""
-    stem, created = secrets.token_hex(12), int(time.time())
-    return msgspec.json.encode(linting.lint(capture, endpoint=endpoint, request=request, stem=stem, created=created))
-
-
-def _capture(body: Json) -> bytes:
-    """The bytes of the capture, which came as text or in base64."""
-    text, encoded = body.get("capture"), body.get("capture_base64")
-    if isinstance(text, str):
-        capture = text.encode()
-    elif isinstance(encoded, str):
-        try:
-            capture = base64.b64decode(encoded, validate=True)
-        except ValueError:
-            raise invalid("This is no base64.", param="capture_base64") from None
-    else:
-        raise invalid("The capture is missing: send it as text in 'capture', or in 'capture_base64'.", param="capture")
-    if len(capture) > linting.LIMIT_BYTES:
-        limit = linting.LIMIT_BYTES // 2**20
-        raise ApiError(413, f"The capture has more than {limit} MiB: use welldone lint, which takes more.")
-    return capture
 
 
 def _last(ask: Ask) -> str:
