@@ -26,6 +26,7 @@ from faults import (
     soak,
     starving,
     statuses,
+    turns,
 )
 from faults.case import Group
 from faults.nemesis import gateway, local
@@ -47,7 +48,9 @@ PLAN: tuple[Group, ...] = (
     ),
     Group("Processes end, and files lie", (*ending.CASES, *crashing.CASES, *hostile_files.CASES)),
     Group("The machine is short of something", (*starving.CASES, *descriptors.CASES, *disk.CASES, *network.CASES)),
-    Group("Requests and streams that do harm elsewhere", (*abusing.CASES, *schemas.CASES, *hygiene.CASES)),
+    Group(
+        "Requests and streams that do harm elsewhere", (*abusing.CASES, *turns.CASES, *schemas.CASES, *hygiene.CASES)
+    ),
     Group("Doors and secrets", (*doors.CASES, *canaries.CASES, *reaching.CASES)),
     Group("All of it at once, and for long", (*gateway.CASES, *local.CASES, *soak.CASES)),
 )

@@ -237,7 +237,7 @@ def test_whatever_a_whole_reply_holds_the_stream_is_right(data: st.DataObject, e
 @pytest.mark.parametrize("is_stream", [True, False])
 def test_many_log_probabilities_are_read_in_several_turns_and_none_is_lost(is_stream: bool) -> None:
     one = {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}
-    choices = [
+    choices: list[Json] = [
         {
             "index": index,
             "message": {"role": "assistant", "content": "a" * tokens},

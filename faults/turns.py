@@ -1,0 +1,273 @@
+"""The dearest requests and replies that can be made, on every path, beside a stream that must not wait for them."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import msgspec
+
+from faults.asking import CHAT, LIMIT_S, Heard, ask, hear
+from faults.case import Case, Figure, Outcome, Stage
+from faults.dialects import COMPLETIONS, MESSAGES, OLLAMA_CHAT, OLLAMA_GENERATE, RESPONSES
+from faults.pulse import BEAT_MS, beating
+from tests.live.server import Running
+from tests.live.upstream import gateway, upstream
+from welldone.engines.scripted import Seen
+from welldone.engines.scripts import HELLO, JSON, Piece, Reply
+
+HELD_UP_MS = 50
+"""How long a stream may be held up, on a quiet machine."""
+BODY_BYTES = 4_000_000
+FRAME_BYTES = 7_900_000
+"""Just less than the longest body, and the longest frame."""
+STATUSES = frozenset((200, 400, 404, 413, 429, 502))
+"""An answer, a refusal, or an upstream that could not be read: but never a fault of the server."""
+LINT = "/page/api/lint"
+PATHS = {
+    CHAT: '"messages":[{"role":"user","content":"hi"}],"max_tokens":4',
+    COMPLETIONS: '"prompt":"hi","max_tokens":4',
+    RESPONSES: '"input":"hi","store":false',
+    MESSAGES: '"messages":[{"role":"user","content":"hi"}],"max_tokens":4',
+    OLLAMA_CHAT: '"messages":[{"role":"user","content":"hi"}],"stream":false',
+    OLLAMA_GENERATE: '"prompt":"hi","stream":false',
+    "/v1/embeddings": '"input":"hi"',
+    "/v1/rerank": '"query":"q","documents":["a"]',
+    "/tokenize": '"content":"hi"',
+    "/detokenize": '"tokens":[1]',
+    "/v1/messages/count_tokens": '"messages":[{"role":"user","content":"hi"}]',
+    "/v1/responses/input_tokens": '"input":"hi"',
+    LINT: '"capture":"data: {}"',
+    "/models/load": '"load":true',
+}
+"""Every path that takes a body, and what it needs."""
+
+
+class Value(NamedTuple):
+    """A JSON value that is dear to decode, of any length."""
+
+    name: str
+    before: str
+    unit: str
+    after: str
+    most: int = 10**9
+    """As many units as a request may have."""
+
+    def text(self, size: int) -> str:
+        """The value, in so many bytes."""
+        count = min(self.most, size // len(self.unit.encode()))
+        return self.before + self.unit * count + self.after
+
+
+VALUES = (
+    Value("numbers that are almost nothing", "[", "8.5e-323,", "1]"),
+    Value("as many of them as are taken", "[", "8.5e-323,", "1]", 4_000),
+    Value("decimals between two", "[", "9007199254740993.0,", "1]", 49_000),
+    Value("numbers of 250 digits", "[", "9" * 250 + ",", "1]"),
+    Value("numbers", "[", "1,", "1]", 990_000),
+    Value("lists", "[", "[],", "1]"),
+    Value("as many lists as are taken", "[", "[1],", "1]", 49_000),
+    Value("objects", "[", '{"":1},', "1]", 49_000),
+    Value("texts", "[", '"",', "1]", 149_000),
+    Value("brackets", "", "[", ""),
+    Value("60 levels", "[", "[" * 60 + "]" * 60 + ",", "1]", 800),
+    Value("escapes", '"', "\\n", '"'),
+    Value("escaped emoji", '"', "\\ud83d\\ude00", '"'),
+    Value("half emoji", '"', "\\ud83d", '"'),
+    Value("letters", '"', "a", '"'),
+    Value("quotes", '"', '\\"', '"'),
+    Value("umlauts", '"', "ä", '"'),
+    Value("less-than signs", '"', "<", '"'),
+)
+_CALL = '"delta":{"tool_calls":[{"index":0,"id":"c","function":{"name":"f","arguments":%s}}]}'
+_NAMES = "{" + ",".join(f'"name{number}":1' for number in range(140_000)) + "}"
+
+
+def requests(size: int) -> Iterator[tuple[str, str, bytes]]:
+    """What is asked: its name, its path and its body."""
+    texts = {value.name: value.text(size) for value in VALUES} | {"names": _NAMES[:size]}
+    for path, needed in PATHS.items():
+        for name, text in texts.items():
+            yield f"{name} for {path}", path, f'{{"model":"hello",{needed},"extra":{text}}}'.encode()
+        yield f"a list as model for {path}", path, f'{{{needed},"model":{VALUES[4].text(size)}}}'.encode()
+    yield from _lists(size)
+    for value in VALUES:
+        frame = f'data: {{"choices":[{{"index":0,"delta":{{"content":{value.text(size // 3)}}}}}]}}\n\n'
+        yield f"a capture of {value.name}", LINT, msgspec.json.encode({"capture": frame})
+
+
+def _lists(size: int) -> Iterator[tuple[str, str, bytes]]:
+    """Long lists of what each path has lists of."""
+    for path in (CHAT, MESSAGES, OLLAMA_CHAT, RESPONSES):
+        field = "input" if path == RESPONSES else "messages"
+        for role in ("system", "user", "assistant"):
+            said = {"role": role, "content": "x"}
+            for count in (4_000, 16_000, 37_000):
+                many = [said] * (count * size // BODY_BYTES) + [{"role": "user", "content": "x"}]
+                body = {"model": "hello", "max_tokens": 4, "store": False, "stream": False, field: many}
+                yield f"{count:,} messages of {role} for {path}", path, msgspec.json.encode(body)
+    tool = {"type": "object", "properties": {f"p{number}": {"type": "string"} for number in range(100)}}
+    for path in (CHAT, MESSAGES, RESPONSES):
+        named = [{"name": f"f{number}", "parameters": tool, "input_schema": tool} for number in range(120)]
+        tools = [{"type": "function", "function": one, **one} for one in named]
+        needed = msgspec.json.decode(f"{{{PATHS[path]}}}")
+        yield f"120 tools for {path}", path, msgspec.json.encode({"model": "hello", "tools": tools, **needed})
+
+
+def frames(size: int) -> Iterator[tuple[str, Reply]]:
+    """What an upstream says: one dear frame in a right stream, or a whole reply."""
+    role, _, stop, done = HELLO.pieces
+    entry = '{"token":"x","logprob":-1.5,"bytes":[120],"top_logprobs":[]},'
+    extra = {value.name: value.text(size) for value in VALUES} | {"names": _NAMES[:size]}
+    content = {value.name: value.text(size) for value in VALUES if value.before == '"'}
+    members = {
+        **{f"{name} beside": f'"delta":{{"content":"x"}},"extra":{text}' for name, text in extra.items()},
+        **{f"{name} as text": f'"delta":{{"content":{text}}}' for name, text in content.items()},
+        **{f"{name} as arguments": _CALL % text for name, text in content.items()},
+        "log probabilities": '"delta":{"content":"x"},"logprobs":{"content":['
+        + entry * (size // 64)
+        + entry[:-1]
+        + "]}",
+        "5,000 log probabilities": '"delta":{"content":"x"},"logprobs":{"content":['
+        + entry * 5_000
+        + entry[:-1]
+        + "]}",
+    }
+    envelope = '{"id":"a","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,%s}]}'
+    for name, text in members.items():
+        chunk = (envelope % text).encode()
+        yield f"a frame of {name}", Reply((role, Piece(base64=b"data: " + chunk + b"\n\n"), stop, done))
+        whole = chunk.replace(b'"delta":{', b'"finish_reason":"stop","message":{"role":"assistant",')
+        yield f"a whole reply of {name}", Reply((Piece(base64=whole),), headers=JSON, framing="length")
+    bad = b'data: {"choices":[{"index":0,"delta":{"content":"' + b"\xff" * size + b'"}}]}\n\n'
+    yield "a frame that is no UTF-8", Reply((role, Piece(base64=bad), stop, done))
+    small = b'data: {"choices":[{"index":0,"delta":{"content":"\xff"}}]}\n\n' * (size // 400)
+    yield "many frames that are no UTF-8", Reply((role, Piece(base64=small), stop, done))
+    yield "empty frames", Reply((role, Piece(base64=b"data:\n\n" * (size // 70)), stop, done))
+
+
+class Found(NamedTuple):
+    """What came of it."""
+
+    count: int
+    troubles: list[str]
+    worst: dict[str, float]
+    """How long the stream was silent, in milliseconds, by what was done meanwhile."""
+
+
+class Listener:
+    """The stream beside, in a process of its own."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+
+    async def silence_ms(self) -> float:
+        """The longest silence since this was last asked."""
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        stdin.write("\n")
+        stdin.flush()
+        async with asyncio.timeout(LIMIT_S):
+            return float(await asyncio.to_thread(stdout.readline))
+
+
+@contextmanager
+def listening(server: Running) -> Iterator[Listener]:
+    """A stream is heard for so long."""
+    words = [sys.executable, "-m", "faults.listener", str(server.port), server.key or ""]
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        yield Listener(process)
+    finally:
+        process.kill()
+        process.wait(LIMIT_S)
+
+
+def turns(stage: Stage) -> Outcome:
+    """Every request and every reply, one after the other."""
+    replies = dict(frames(stage.times(FRAME_BYTES, 60_000)))
+    names = list(replies)
+
+    def choose(seen: Seen) -> Reply:
+        body, seen.body = seen.body, ""
+        start = body.find('"model":"frame ')
+        return HELLO if start < 0 else replies[names[int(body[start + 15 : body.index('"', start + 15)])]]
+
+    pulse = '[upstreams.pulse]\nurl = "%s"\nmodels = ["pulse"]\nprobe_s = 0\n'
+    with (
+        beating() as beats,
+        upstream(choose) as fine,
+        gateway(stage.folder, fine.url, more=pulse % beats) as server,
+        listening(server) as listener,
+    ):
+        found = asyncio.run(_all(stage, server, listener, names))
+    slowest = max(found.worst, key=lambda name: found.worst[name])
+    held_up = Figure("a stream was held up for", found.worst[slowest] - BEAT_MS, "ms", most=HELD_UP_MS, is_timing=True)
+    figures = (Figure("wrong answers", len(found.troubles), most=0), held_up)
+    return Outcome(found.count, f"most by {slowest}", figures, tuple(found.troubles))
+
+
+async def _all(stage: Stage, server: Running, listener: Listener, names: list[str]) -> Found:
+    found = Found(0, [], {})
+    count = 0
+    await listener.silence_ms()
+    for name, path, body in _chosen(stage, server, names):
+        stage.note(name)
+        heard = await ask(server, body, path=path)
+        found.worst[name] = await listener.silence_ms()
+        count += 1
+        if why := _trouble(heard):
+            found.troubles.append(f"{name}: {why}")
+    for name, body in await _references(server):
+        heard = await ask(server, body, path=RESPONSES)
+        found.worst[name] = await listener.silence_ms()
+        count += 1
+        if why := _trouble(heard):
+            found.troubles.append(f"{name}: {why}")
+    return found._replace(count=count)
+
+
+def _chosen(stage: Stage, server: Running, names: list[str]) -> Iterator[tuple[str, str, bytes]]:
+    every = stage.times(1, 31)
+    yield from (one for place, one in enumerate(requests(stage.times(BODY_BYTES, 60_000))) if place % every == 0)
+    for place, name in enumerate(names):
+        for number, path in enumerate((CHAT, MESSAGES, RESPONSES, OLLAMA_CHAT)):
+            if (place + number) % every == 0:
+                for is_stream in (True, False):
+                    needed = msgspec.json.decode(f"{{{PATHS[path]}}}")
+                    body = {**needed, "model": f"frame {place}", "stream": is_stream}
+                    yield f"{name}, {path}{' as a stream' if is_stream else ''}", path, msgspec.json.encode(body)
+
+
+async def _references(server: Running) -> list[tuple[str, bytes]]:
+    """References to the items of a response that was stored, and its continuation."""
+    items = [{"role": "user", "content": "x" * 200}] * 15_000
+    made = await ask(server, msgspec.json.encode({"model": "hello", "input": items}), path=RESPONSES)
+    name = msgspec.json.decode(made.body)["id"]
+    first = f"msg_{name.removeprefix('resp_')}_in0"
+    head = f"GET {RESPONSES}/{name}/input_items?limit=100 HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n"
+    listed = f"{head}Connection: close\r\nAuthorization: Bearer {server.key}\r\n\r\n"
+    heard = await hear(server.port, listed.encode())
+    assert heard.status == 200
+    return [
+        *(
+            (f"{count:,} references", msgspec.json.encode({"model": "hello", "input": [{"id": first}] * count}))
+            for count in (200, 1_000, 16_000)
+        ),
+        (
+            "a response that goes on",
+            msgspec.json.encode({"model": "hello", "input": "x", "previous_response_id": name}),
+        ),
+    ]
+
+
+def _trouble(heard: Heard) -> str | None:
+    if heard.status in STATUSES and heard.is_whole:
+        return None
+    return f"{heard.status}, {'' if heard.is_whole else 'broken off, '}{heard.body[:150]!r}"
+
+
+CASES = (Case("turns", "the dearest requests and replies, on every path, beside a stream", turns),)
