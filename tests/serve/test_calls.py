@@ -221,9 +221,12 @@ def test_an_answer_that_is_not_complete_is_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_message_without_its_last_event_is_complete(tmp_path: Path) -> None:
-    message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": [], "stop_reason": None}
+    message: Json = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": []}
     said: list[Json] = [
-        {"type": "message_start", "message": message | {"stop_sequence": None, "usage": {"input_tokens": 1}}},
+        {
+            "type": "message_start",
+            "message": message | {"stop_reason": None, "stop_sequence": None, "usage": {"input_tokens": 1}},
+        },
         {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
         {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hello"}},
         {"type": "content_block_stop", "index": 0},

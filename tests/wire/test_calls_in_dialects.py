@@ -25,7 +25,7 @@ from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 from welldone.wire.asked import Asked
 from welldone.wire.dialects.dialect import Dialect
-from welldone.wire.dialects.messages import Messages
+from welldone.wire.dialects.messages import Messages, MessagesNative
 from welldone.wire.dialects.ollama import Ollama
 from welldone.wire.dialects.responses import Responses, ResponsesNative
 from welldone.wire.fold import Fold
@@ -304,6 +304,7 @@ def test_a_call_without_an_object_is_a_failure_where_calls_have_objects() -> Non
         ('{"a": 1e400,\n "b": 2.50}', {"a": math.inf, "b": 2.5}),
         ('{"a":"\\ud800","b":"\\\\ud800"}', {"a": "\ufffd", "b": "\\ud800"}),
         ("{'a': True}", {"a": True}),
+        ('{"a": NaN, "b": 1}', {"a": None, "b": 1}),
     ],
 )
 def test_arguments_keep_their_odd_values(arguments: str, expected: Json) -> None:
@@ -340,3 +341,36 @@ def test_another_choice_is_never_mixed_into_the_one_that_was_requested(dialect: 
     assert whole == folded(alone, dialect)[1]
     assert "n-index-int" in fold.notes.counts()
     assert "n-index-int" in judge(Trace(body=data, request={"stream": True})).counts
+
+
+@pytest.mark.parametrize(("kind", "member"), [("function", "arguments"), ("custom", "input")])
+def test_a_broken_character_in_a_call_is_found(kind: str, member: str) -> None:
+    first = say(call(0, id="call_1", type=kind, **{kind: {"name": "sh", member: ""}}))
+    last = say(call(0, **{kind: {member: '{"x":"\ufffd"}'}}))
+    assert "enc-no-replacement-char" in judge(Trace(body=stream(role(), first, last, finish("tool_calls")))).counts
+
+
+# ---- whether an answer is complete
+
+
+def test_an_answer_is_complete_when_each_requested_choice_has_finished() -> None:
+    pipe = Pipe(CHAT, fallback=FALLBACK, asked=Asked(usage=True, choices=2))
+    seen = []
+    for one in (role(), role(1), finish(), finish(index=1), counted(count())):
+        pipe.feed(stream(one, end=b""))
+        seen.append((pipe.is_part_complete(0), pipe.is_part_counted(0)))
+    assert seen == [(False, False), (False, False), (False, False), (True, False), (True, True)]
+    pipe.close()
+    assert (pipe.failure, list(pipe.notes.counts())) == (None, ["end-done-sent"])
+
+
+def test_a_message_is_complete_when_it_was_told_why_it_stopped() -> None:
+    native = MessagesNative(fallback=Head("msg_1", 1, "m"))
+    whole = events(streamed(stream(role(), say({"content": "Hi"}), finish(), counted(count())), Messages()))
+    seen = []
+    for one in whole:
+        native.feed(f"event: {one['type']}\ndata: {json.dumps(one)}\n\n".encode())
+        seen.append(native.is_part_complete(0))
+    assert seen == [False, False, False, False, True, False]
+    assert native.is_part_counted(0)
+    assert ResponsesNative(fallback=Head("resp_1", 1, "m")).is_part_complete(0) is False
