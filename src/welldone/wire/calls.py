@@ -22,7 +22,7 @@ CALLS_LIMIT = 1024
 _NAME_LIMIT = 1024  # characters; OpenAI allows 64
 _PLACEHOLDER = "{}"
 _SIGNS = '{}[]"'
-_SIGNIFICANT = re.compile(r'[{}\[\]"\\]')
+_SIGNIFICANT = _SIGNS + "\\"
 _STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 
 
@@ -38,7 +38,7 @@ class JsonEnd:
 
     def feed(self, text: str) -> None:
         """Read on. No loop in Python: a megabyte of brackets would hold up all other streams."""
-        if not _SIGNIFICANT.search(text, self._skip):
+        if all(text.find(sign, self._skip) < 0 for sign in _SIGNIFICANT):  # faster than a pattern, in a long text
             self._skip = max(0, self._skip - len(text))
             return
         rest = ('"' if self._in_string else "") + text[self._skip :]

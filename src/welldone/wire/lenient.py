@@ -27,7 +27,7 @@ _INVALID_BYTES = re.compile("[\udc80-\udcff]")
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 _CONTROL = re.compile(rb"[\x00-\x1f]")
 
-_LENIENT_LIMIT_BYTES = 128 * 1024  # of text that is no strict JSON: each 100 KB may take 40 ms to make sense of
+LENIENT_LIMIT_BYTES = 128 * 1024  # of text that is no strict JSON: each 100 KB may take 40 ms to make sense of
 
 # What the decoders raise on text that is not theirs; RecursionError on hostile nesting.
 _NOT_JSON = (ValueError, RecursionError, msgspec.DecodeError)
@@ -91,7 +91,7 @@ def lenient(data: bytes) -> list[object]:
     Bytes that are not UTF-8 come back as lone surrogates (U+DC80 and up), so that halves of a character can be joined.
     Of text that is too long to be read kindly in one turn there are none.
     """
-    if len(data) > _LENIENT_LIMIT_BYTES:
+    if len(data) > LENIENT_LIMIT_BYTES:
         return []
     text = data.decode("utf-8", "surrogateescape").removeprefix("\ufeff").strip()
     values = _values(text)
@@ -120,7 +120,7 @@ def first(data: bytes) -> Generator[None, None, tuple[object, bool]]:
     try:
         return (yield from decoding(data)), False
     except _NOT_JSON:
-        if len(data) > _LENIENT_LIMIT_BYTES:
+        if len(data) > LENIENT_LIMIT_BYTES:
             return NOT_JSON, False
     text = data.decode("utf-8", "surrogateescape").removeprefix("\ufeff").strip()
     try:

@@ -1,12 +1,10 @@
 """The lines of a frame: what is wrong with them, and what they say all the same."""
 
-import re
-
 from welldone.wire import faults, sse
 from welldone.wire.lenient import strict
 from welldone.wire.notes import Notes
 
-_LINE_BREAKS = re.compile(rb"\xe2\x80[\xa8\xa9]|\xc2\x85")
+_LINE_BREAKS = (b"\xe2\x80\xa8", b"\xe2\x80\xa9", b"\xc2\x85")
 _REPLACEMENT = "\ufffd".encode()
 _FIELDS = frozenset({b"data", b"event", b"id", b"retry", b"error", b""})
 _FIELD_FAULTS = {
@@ -37,7 +35,7 @@ def note_lines(notes: Notes, raw: bytes, lines: list[bytes], *, data_lines: int 
 
 def note_characters(notes: Notes, data: bytes) -> None:
     """Note characters that break lines, or that stand for others that were lost."""
-    if _LINE_BREAKS.search(data):
+    if any(character in data for character in _LINE_BREAKS):
         notes.note(faults.enc.ESCAPE_LINE_BREAKS, data.decode("utf-8", "replace"))
     if _REPLACEMENT in data:
         notes.note(faults.enc.NO_REPLACEMENT_CHAR, data.decode("utf-8", "replace"))

@@ -17,7 +17,7 @@ from welldone.wire.dialects.stream import escape
 from welldone.wire.events import Failure, Json, Reword, Usage
 from welldone.wire.failures import cut_off, garbage, too_strict
 from welldone.wire.head import Endpoint, Head
-from welldone.wire.lenient import NOT_JSON, first, lenient, strict, why_odd
+from welldone.wire.lenient import LENIENT_LIMIT_BYTES, NOT_JSON, first, lenient, strict, why_odd
 from welldone.wire.lines import note_characters, note_lines, salvage
 from welldone.wire.notes import Notes
 from welldone.wire.texts import TextForm, Think
@@ -264,6 +264,11 @@ class Native(ABC):
     def _frame(self, frame: sse.Frame) -> bytes:
         data = frame.data or b""
         value = strict(data)
+        if value is NOT_JSON and len(data) > LENIENT_LIMIT_BYTES and not self.is_done:
+            # To make sense of it would hold up other streams.
+            self.notes.note(faults.enc.STRICT_JSON, f"a frame of {len(data)} bytes")
+            what = "too complex to be read at once" if is_costly(data) else "no JSON"
+            return self._fail(garbage(f"a frame that is {what}"))
         if frame.raw != sse.named(frame.event, data):  # what else stands in it?
             lines = sse.lines(frame.raw)
             if all(line.startswith(b":") for line in lines):
@@ -302,8 +307,7 @@ class Native(ABC):
             self.notes.note(why_odd(data, values), data.decode("utf-8", "replace"))
         if not values:
             is_cut = not frame.ended  # inside its last frame; what came before tells whether that matters
-            what = "too complex to be read at once" if is_costly(data) else "no JSON"
-            return b"" if is_cut or self.is_done else self._fail(garbage(f"a frame that is {what}"))
+            return b"" if is_cut or self.is_done else self._fail(garbage("a frame that is no JSON"))
         objects = [self._scrubbed(item) for item in values if isinstance(item, dict)]
         if len(objects) < len(values):
             self.notes.note(self._UNKNOWN, data.decode("utf-8", "replace"))

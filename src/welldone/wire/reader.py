@@ -12,7 +12,7 @@ from welldone.wire.chunks import ChunkReader
 from welldone.wire.events import Event, Failure, Finish, Json, KeepAlive
 from welldone.wire.failures import cut_off, garbage, read_error
 from welldone.wire.head import Endpoint, Head
-from welldone.wire.lenient import NOT_JSON, lenient, strict, why_odd
+from welldone.wire.lenient import LENIENT_LIMIT_BYTES, NOT_JSON, lenient, strict, why_odd
 from welldone.wire.lines import hides_chunk, note_characters, note_lines, salvage
 from welldone.wire.notes import Notes, show
 from welldone.wire.replies import read_reply, split
@@ -141,6 +141,9 @@ class Reader:
                     note_characters(self._notes, data)
                 self._object(value, data, events)
                 return events
+            if len(data) > LENIENT_LIMIT_BYTES and not self.is_done:
+                self._refuse_long(data, events)
+                return events
         self._is_inside = not frame.ended
         self._end = frame.byte + len(raw)
         self._odd_frame(frame, events, is_whole=frame.ended or frame is self._last)
@@ -160,6 +163,12 @@ class Reader:
             self._notes.byte = self._decoder.overlong
             self._overrun(events)
         return events
+
+    def _refuse_long(self, data: bytes, events: list[Event]) -> None:
+        """To make sense of a long frame that is no JSON would hold up other streams."""
+        what = "too complex to be read at once" if is_costly(data) else "no JSON"
+        self._notes.note(faults.enc.STRICT_JSON, f"a frame of {len(data)} bytes")
+        self._fail(garbage(f"a frame that is {what} (frame {self._notes.frame})"), events)
 
     def _overrun(self, events: list[Event]) -> None:
         what = f"a frame of more than {self._limit} bytes"
@@ -283,8 +292,7 @@ class Reader:
             self._chunks.be_careful()
             self._notes.note(why_odd(text, values), text.decode("utf-8", "replace"))
         if not values:
-            what = "too complex to be read at once" if is_costly(text) else "no JSON"
-            self._fail(garbage(f"a frame that is {what} (frame {self._notes.frame})"), events)
+            self._fail(garbage(f"a frame that is no JSON (frame {self._notes.frame})"), events)
         for value in values:
             if self.has_failed:
                 return

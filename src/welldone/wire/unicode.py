@@ -76,7 +76,7 @@ def _unfinished(text: str) -> int:
     """How many characters at the end wait for their other half."""
     if "\ud800" <= text[-1:] <= "\udbff":
         return 1
-    tail = _TAIL.search(text)
+    tail = _TAIL.search(text[-3:])  # no more can wait, and a search looks at all that it is given
     if tail is None:
         return 0
     raw = tail[0].encode("utf-8", "surrogateescape")
