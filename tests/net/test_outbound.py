@@ -370,12 +370,12 @@ def test_nobody_there_is_said_without_an_address() -> None:
 )
 def test_why_there_is_no_connection_is_said_without_a_name(error: OSError, said: str) -> None:
     class Failing(asyncio.SelectorEventLoop):
-        """A loop that finds nobody: no question leaves this machine."""
+        """A loop that reaches nobody."""
 
-        async def getaddrinfo(self, *_: object, **__: object) -> NoReturn:
+        async def create_connection(self, *_: object, **__: object) -> NoReturn:
             raise error
 
     with pytest.raises(OutboundError) as caught:
-        run(send(Address(host="secret", port=1), "GET", "/", Heard()), Failing)
+        run(send(Address(host="127.0.0.1", port=1), "GET", "/", Heard()), Failing)
     assert str(caught.value) == said
     assert caught.value.is_our_fault == ("this machine" in said)

@@ -6,6 +6,7 @@ buffers fill up to the server: nothing piles up here. Redirects are not followed
 
 import asyncio
 import re
+import ssl
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, TypedDict, Unpack, cast
 
@@ -17,6 +18,7 @@ from welldone.net.address import Tls as Tls
 from welldone.net.address import check_headers, check_line, check_path, context
 from welldone.net.address import read_url as read_url
 from welldone.net.reasons import CONNECT_S, is_our_fault, reason
+from welldone.net.resolving import RESOLVER
 
 _BESIDE_LIMIT_BYTES = 65536  # of a head with those of early hints, or of trailers; aiohttp and nginx refuse 8 to 32 KB
 _TURN_BYTES = 16 * 1024
@@ -377,13 +379,28 @@ async def _connect(address: Address, exchange: Exchange) -> None:
             if address.socket is not None:
                 await loop.create_unix_connection(lambda: exchange, address.socket)
             else:
-                await loop.create_connection(lambda: exchange, address.host, address.port, ssl=tls)
+                await _connect_to(address, exchange, tls)
     except OSError as error:
         exchange.close()
         raise OutboundError(reason(error), is_our_fault=is_our_fault(error)) from None
     except asyncio.CancelledError:
         exchange.close()
         raise
+
+
+async def _connect_to(address: Address, exchange: Exchange, tls: ssl.SSLContext | None) -> None:
+    """Connect to the first address of a name that takes the connection."""
+    loop = asyncio.get_running_loop()
+    name = None if tls is None else address.host
+    found = await RESOLVER.find(address.host)
+    for place, host in enumerate(found, 1):
+        try:
+            await loop.create_connection(lambda: exchange, host, address.port, ssl=tls, server_hostname=name)
+        except OSError:
+            if place == len(found):
+                raise
+        else:
+            return
 
 
 class Fetched(msgspec.Struct, frozen=True):
