@@ -151,6 +151,39 @@ def test_no_header_of_the_client_goes_up_and_few_of_the_upstream_come_down(tmp_p
     run(work())
 
 
+@pytest.mark.parametrize(
+    ("kind", "disposition", "shown"),
+    [
+        ("image/svg+xml", None, "attachment"),
+        ("IMAGE/SVG+XML; charset=utf-8", "inline", "attachment"),
+        ("application/xhtml+xml", 'inline; filename="x"', "attachment"),
+        ("text/xml", 'attachment; filename="x"', 'attachment; filename="x"'),
+        ("image/png", "inline", "inline"),
+        ("application/json", None, None),
+    ],
+)
+@pytest.mark.parametrize("path", ["/v1/files/file-1/content", "/v1/audio/speech"])
+def test_nothing_that_passes_through_runs_as_a_part_of_the_page(
+    tmp_path: Path, path: str, kind: str, disposition: str | None, shown: str | None
+) -> None:
+    headers = {"Content-Type": kind} | ({} if disposition is None else {"Content-Disposition": disposition})
+    reply = Reply((Piece("<svg/>"),), 200, headers)
+    script = Script(posts=(reply,), paths={path: reply})
+
+    async def work() -> None:
+        async with gateway(tmp_path, script) as serving:
+            is_file = "files" in path
+            heard = await get(
+                serving, "GET" if is_file else "POST", path, b"" if is_file else json.dumps(INPUT).encode()
+            )
+            assert (heard.status, heard.body) == (200, b"<svg/>")
+            assert heard.capture.header("content-disposition") == shown
+            assert (heard.capture.header("content-security-policy") or "").startswith("sandbox;")
+            assert heard.capture.header("x-content-type-options") == "nosniff"
+
+    run(work())
+
+
 BROKEN = {
     "closed before the head": Reply(raw=True, end="cut"),
     "not HTTP": Reply((Piece("hello there\r\n\r\n"),), raw=True),

@@ -15,6 +15,10 @@ from welldone.serve.troubles import ERROR_LIMIT_BYTES, ERROR_S, LEFT, Trouble, r
 _ENDS_BYTES = 1024  # at the start and at the end of a reply, where usage stands
 _TOKENS = re.compile(rb'(?<!\\)"total_tokens"\s*:\s*(\d{1,9})\b')
 _TYPE = re.compile(r"[\w.+-]+/[\w.+-]+(?:;[ -~]*)?", re.ASCII)
+_ACTIVE = re.compile("html|xml|svg|script", re.IGNORECASE)
+"""Types that a browser runs: a picture as SVG may have scripts, and XML may say how it is made into a page."""
+_POLICY = "sandbox; default-src 'none'"
+"""A file that a browser opens has no origin and runs nothing: it must not act as our page, which has the same one."""
 _PASSED = ("content-disposition", "openai-model", "openai-version")
 
 
@@ -174,7 +178,10 @@ class Relay:
     def _head(self) -> dict[str, str]:
         kind = self._headers.get("content-type", "")
         passed = {name: self._headers[name] for name in _PASSED if name in self._headers}
-        return {**passed, "Content-Type": kind if _TYPE.fullmatch(kind) else "application/octet-stream", **self._ours}
+        if _ACTIVE.search(kind) and not passed.get("content-disposition", "").lower().startswith("attachment"):
+            passed["content-disposition"] = "attachment"
+        kind = kind if _TYPE.fullmatch(kind) else "application/octet-stream"
+        return {**passed, "Content-Type": kind, "Content-Security-Policy": _POLICY, **self._ours}
 
     def _say(self, stream: Stream, data: bytes) -> None:
         if data:
