@@ -153,6 +153,9 @@ def test_what_was_whole_but_not_yet_named_is_not_fetched_again(site: Site, tried
         Page(OTHER, headers=ETAG, range="bytes 17-18/19"),
         Page(OTHER, headers=ETAG, range="nonsense"),
         Page(OTHER, headers=ETAG, statuses=[416]),
+        Page(OTHER, headers={"ETag": '"v2"'}, heeds_if_range=False),
+        Page(OTHER, headers={}, heeds_if_range=False),
+        Page(OTHER, headers=ETAG, range=f"bytes 5000-{len(OTHER)}/{len(OTHER) + 1}", heeds_if_range=False),
     ],
 )
 def test_a_file_that_changed_meanwhile_is_fetched_from_its_start(page: Page, site: Site, tried: Tried) -> None:
@@ -160,6 +163,21 @@ def test_a_file_that_changed_meanwhile_is_fetched_from_its_start(page: Page, sit
     tried.fail(site.url("/a.gguf"), Trouble.UNREACHABLE)
     site.pages["/a.gguf"] = page
     assert tried.pull(site.url("/a.gguf")).read_bytes() == OTHER
+
+
+def test_a_part_without_a_date_is_of_the_version_that_was_asked_for(site: Site, tried: Tried) -> None:
+    dated = {"Last-Modified": "Thu, 01 Jan 2026 00:00:00 GMT"}
+    site.pages["/a.gguf"] = Page(DATA, headers=dated, cuts=[5000, 0, 0, 0])
+    tried.fail(site.url("/a.gguf"), Trouble.UNREACHABLE)
+    site.asked.clear()
+    site.pages["/a.gguf"] = Page(DATA, heeds_if_range=False)
+    assert tried.pull(site.url("/a.gguf")).read_bytes() == DATA
+    assert site.ranges == ["bytes=5000-"]
+    later = {"Last-Modified": "Fri, 02 Jan 2026 00:00:00 GMT"}
+    site.pages["/b.gguf"] = Page(DATA, headers=dated, cuts=[5000, 0, 0, 0])
+    tried.fail(site.url("/b.gguf"), Trouble.UNREACHABLE)
+    site.pages["/b.gguf"] = Page(OTHER, headers=later, heeds_if_range=False)
+    assert tried.pull(site.url("/b.gguf")).read_bytes() == OTHER
 
 
 @pytest.mark.parametrize("headers", [{}, {"ETag": 'W/"v1"'}])

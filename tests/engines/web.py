@@ -20,6 +20,7 @@ class Page:
     headers: dict[str, str] = field(default_factory=dict)
     has_ranges: bool = True
     has_length: bool = True
+    heeds_if_range: bool = True
     cuts: list[int] = field(default_factory=list)
     """For each of the first replies: after how many bytes of the body the connection ends."""
     statuses: list[int] = field(default_factory=list)
@@ -98,7 +99,11 @@ def _send(handler: BaseHTTPRequestHandler, page: Page, asked: dict[str, str], ma
     status = page.statuses.pop(0) if page.statuses else page.status
     data, start = (page.data, 0) if status == 200 or status == page.status else (b"", 0)
     headers = dict(page.headers)
-    is_same = asked.get("if-range") in (None, headers.get("ETag"), headers.get("Last-Modified"))
+    is_same = not page.heeds_if_range or asked.get("if-range") in (
+        None,
+        headers.get("ETag"),
+        headers.get("Last-Modified"),
+    )
     if status == 200 and page.has_ranges and is_same and (wanted := asked.get("range")):
         start = int(wanted.removeprefix("bytes=").removesuffix("-"))
         status = 206 if start < len(data) else 416

@@ -232,7 +232,7 @@ class _Fetching:
                 self._kept.begin(_validator(reply.headers), total)
                 return total
             case 206:
-                return self._resume(reply.headers.get("Content-Range", ""))
+                return self._resume(reply.headers)
             case 416:
                 self._kept.begin(None, None)
                 raise _BrokenError("the server has another version of the file now")
@@ -241,12 +241,27 @@ class _Fetching:
             case status:
                 raise _refused(self._url, status)
 
-    def _resume(self, content_range: str) -> int | None:
-        match = re.fullmatch(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18}|\*)", content_range)
+    def _resume(self, headers: http.client.HTTPMessage) -> int | None:
+        match = re.fullmatch(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18}|\*)", headers.get("Content-Range", ""))
         if match is None or int(match[1]) != self._kept.size:
             self._kept.begin(None, None)
             raise _BrokenError("the server answered with another part of the file than was asked for")
-        return _number(match[2])
+        total = _number(match[2])
+        if not self._is_same(headers, total):
+            self._kept.begin(None, None)
+            raise _BrokenError("the server has another version of the file now")
+        return total
+
+    def _is_same(self, headers: http.client.HTTPMessage, total: int | None) -> bool:
+        """Whether a part is of the version that is kept. Some servers ignore If-Range and send parts of any version.
+
+        A part has the ETag of its version where the whole has one, and need not repeat Last-Modified (RFC 9110 15.3.7).
+        """
+        mark = self._kept.mark
+        if mark is None or (None not in (mark.total, total) and mark.total != total):
+            return False
+        now = _validator(headers)
+        return now == mark.validator or (now is None and not (mark.validator or "").startswith('"'))
 
     def _keep(self, reply: Reply, total: int | None) -> None:
         looked = self._kept.size
