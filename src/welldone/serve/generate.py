@@ -143,7 +143,7 @@ class Generator:
         reading = _reading(order, backend)
         request = reading()
         self._limits.owe(ask.principal, len(request.parts) - 1)
-        times = self._metrics.begin()
+        times = self._metrics.times()
         headers = ask.call.headers
         is_known = not isinstance(backend, Local) or backend.model.abilities is not None
         answer = Answer(
@@ -171,6 +171,7 @@ class Generator:
             bodies=ask.bodies,
         )
         self.answers.add(answer)
+        self._metrics.start(times)  # not before: what fails until here never ends
         try:
             with backend.using():
                 return await answer.run()

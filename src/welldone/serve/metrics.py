@@ -165,8 +165,16 @@ class Metrics(Collector):
 
     def begin(self) -> StreamTimes:
         """A stream begins. Its times are handed back to `end`."""
-        self._active += 1
+        return self.start(self.times())
+
+    def times(self) -> StreamTimes:
+        """The times of a stream that is to begin."""
         return StreamTimes(self._clock)
+
+    def start(self, times: StreamTimes) -> StreamTimes:
+        """A stream begins. Its times are handed back to `end`."""
+        self._active += 1
+        return times
 
     def end(self, times: StreamTimes, model: str) -> None:
         """A stream has ended, however it did. A second call for the same one does nothing."""
