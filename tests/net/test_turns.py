@@ -154,6 +154,8 @@ def test_what_comes_after_a_reply_is_nobodys_and_the_connection_is_not_used_agai
     class Home:
         """A pool that must not get it."""
 
+        stale_s = 1.0
+
         def take(self, address: Address) -> None:
             raise AssertionError
 

@@ -207,7 +207,7 @@ def test_until_the_first_content_an_upstream_has_the_longer_time(
 def test_signs_of_life_show_that_an_upstream_works(tmp_path: Path, is_begun: bool) -> None:
     pings = [Piece(PING.text, after_s=0.1)] * 20
     start = (ROLE, HELLO) if is_begun else ()
-    limits = {"idle_s": 1.0, "first_byte_s": 60.0} if is_begun else {"first_byte_s": 1.0}
+    limits: dict[str, Any] = {"idle_s": 1.0, "first_byte_s": 60.0} if is_begun else {"first_byte_s": 1.0}
     heard, _ = ask(tmp_path, [Reply((*start, *pings, HELLO, STOP, DONE))], **limits)
     assert b"Hello" in heard.body
     assert b'"error"' not in heard.body
