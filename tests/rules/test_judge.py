@@ -38,6 +38,7 @@ REPLY = {
     "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}],
     "usage": USAGE,
 }
+TEXT_CHOICE = {"index": 0, "text": "Hi", "logprobs": None, "finish_reason": "stop"}
 ERROR = {"error": {"message": "no", "type": "server_error", "param": None, "code": None}}
 HEADERS = (
     ("Content-Type", "text/event-stream"),
@@ -352,8 +353,8 @@ def test_logprobs_of_chat(logprobs: object, rules: set[str]) -> None:
         (completion("Hi", end=b""), {"end-done-sent", "cmpl-done"}),
         (completion("Error: no"), {"err-not-content"}),
         (b"", {"err-empty-stream"}),
-        (whole({**REPLY, "object": "text_completion"}), set()),
-        (whole({**REPLY, "choices": [{}]}), {"ns-finish", "ns-object"}),
+        (whole({**REPLY, "object": "text_completion", "choices": [TEXT_CHOICE]}), set()),
+        (whole({**REPLY, "choices": [{}]}), {"ns-finish", "ns-object", "ns-object-schema"}),
     ],
 )
 def test_completions_have_rules_of_their_own(body: bytes, rules: set[str]) -> None:

@@ -144,7 +144,9 @@ CUSTOM[-1] = {**CALL[-1], "response": {**CALL[-1]["response"], "output": [CUSTOM
         _with(TEXT, 5, {"type": "response.output_text.annotation.added", "annotation_index": 0, "annotation": {}}),
         _with(TEXT, 2, KEEPALIVE, TEXT[1]),
         [TEXT[0], *FAILED[-1:]],
-        _changed(TEXT, "output_item.done", lambda event: event["item"]["content"].append({"type": "refusal"})),
+        _changed(
+            TEXT, "output_item.done", lambda event: event["item"]["content"].append({"type": "refusal", "refusal": ""})
+        ),
         [*_without(TEXT, "output_text.done", "content_part.done", "output_item.done", "completed"), *FAILED[-1:]],
         [*_without(THOUGHTS, "reasoning_text.done", "content_part.done", "completed"), *FAILED[-1:]],
         _changed(_changed(SUMMARY, "output_item.added", lambda event: event["item"].pop("status")), "created", _set()),
@@ -164,7 +166,7 @@ LATE = TEXT[_at(TEXT, "output_text.delta")]
     [
         (_with(TEXT, 2, TEXT[0]), {"resp-created-first"}),
         (_without(TEXT, "created", "in_progress"), {"resp-created-first"}),
-        (_changed(TEXT, "created", lambda event: event["response"].pop("tools")), {"resp-created-full"}),
+        (_changed(TEXT, "created", lambda event: event["response"].pop("tools")), {"resp-object-schema"}),
         (_changed(TEXT, "created", _set(response=[])), {"resp-created-full"}),
         (_changed(TEXT, "created", _set_response(created_at=True)), {"resp-created-full"}),
         (_changed(TEXT, "created", _set_response(output=None)), {"resp-created-full"}),
@@ -195,7 +197,7 @@ LATE = TEXT[_at(TEXT, "output_text.delta")]
         (_changed(TEXT, "content_part.added", _set(part=None)), {"resp-part-added-first"}),
         (
             _changed(THOUGHTS, "content_part.added", _set(part={"type": "output_text", "text": ""})),
-            {"resp-part-added-first"},
+            {"resp-part-added-first", "resp-object-schema"},
         ),
         (_without(TEXT, "output_text.delta", "output_text.done"), {"resp-deltas", "resp-done-events"}),
         (_with(TEXT, 8, LATE), {"resp-done-events"}),

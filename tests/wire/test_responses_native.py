@@ -1,6 +1,7 @@
 """Streams of /v1/responses that are mended within their own dialect."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ RESPONSE: Json = DEFAULTS | {
     "id": "resp_a",
     "object": "response",
     "created_at": 5,
+    "completed_at": None,
     "status": "in_progress",
     "model": "big",
     "output": [],
@@ -865,3 +867,56 @@ def test_nesting_that_an_encoder_might_not_take_is_cut(place: int) -> None:
     assert [value["type"] for value in read(sent)] == [value["type"] for value in values]
     assert b"[" * 60 in sent
     assert b"[" * 70 not in sent
+
+
+@pytest.mark.parametrize(
+    ("told", "clock", "completed"),
+    [(9, None, 9), (9.5, lambda: 7.0, 9.5), (None, lambda: 7.5, 7), ("soon", lambda: 7.5, 7), (None, None, None)],
+)
+def test_the_time_of_completion_is_its_servers_own_or_ours(
+    told: object, clock: Callable[[], float] | None, completed: float | None
+) -> None:
+    native = ResponsesNative(fallback=HEAD, is_stream=False, clock=clock)
+    native.whole(json.dumps(RESPONSE | {"status": "completed", "usage": USAGE, "completed_at": told}).encode())
+    native.close()
+    assert native.final is not None
+    assert native.final["completed_at"] == completed
+
+
+@pytest.mark.parametrize(
+    ("name", "odd", "right"),
+    [
+        ("presence_penalty", "none", 0.0),
+        ("store", "yes", True),
+        ("top_logprobs", True, 0),
+        ("temperature", None, None),
+        ("instructions", [{"role": "user"}], [{"role": "user"}]),
+        (
+            "tools",
+            [{"type": "function", "name": "get", "parameters": []}, {"type": "x"}, 7],
+            [
+                {"type": "function", "name": "get", "description": None, "parameters": None, "strict": None},
+                {"type": "x"},
+                7,
+            ],
+        ),
+    ],
+)
+def test_a_member_that_its_schema_does_not_allow_gets_its_default(name: str, odd: object, right: object) -> None:
+    native = ResponsesNative(fallback=HEAD, is_stream=False)
+    native.whole(json.dumps(RESPONSE | {"status": "completed", "usage": USAGE, name: odd}).encode())
+    native.close()
+    assert native.final is not None
+    assert native.final[name] == right
+    assert [note.rule for note in native.notes.all()] == (["resp-object-schema"] if odd != right else [])
+
+
+@pytest.mark.parametrize("details", [None, {"reason": "content_filter"}, {}])
+def test_an_answer_that_was_cut_has_a_reason(details: Json | None) -> None:
+    native = ResponsesNative(fallback=HEAD, is_stream=False)
+    whole = RESPONSE | {"status": "incomplete", "usage": USAGE, "incomplete_details": details}
+    native.whole(json.dumps(whole).encode())
+    native.close()
+    assert native.final is not None
+    assert native.final["incomplete_details"] == (details or {"reason": "max_output_tokens"})
+    assert ("resp-object-schema" in {note.rule for note in native.notes.all()}) is not bool(details)

@@ -97,6 +97,7 @@ def test_an_answer_is_told_from_its_beginning_to_its_end() -> None:
         "id": "resp_7",
         "object": "response",
         "created_at": 1700000000,
+        "completed_at": None,
         "status": "completed",
         "error": None,
         "incomplete_details": None,
@@ -354,3 +355,14 @@ def test_a_whole_reply_may_be_empty() -> None:
 def test_the_model_that_answered_is_told_and_the_id_is_ours() -> None:
     head = Responses({}).head(Head("chatcmpl-1", 1, "theirs"), HEAD)
     assert head == Head("resp_7", 1700000000, "theirs")
+
+
+def test_an_answer_that_is_completed_says_when() -> None:
+    dialect = Responses({}, clock=lambda: 1700000005.9)
+    for reason, completed in (("stop", 1700000005), ("length", None)):
+        writer = dialect.writer(HEAD, lambda: None)
+        for event in (Opening(0), Text(0, "a"), Finish(0, reason)):
+            writer.send(event)
+        writer.end()
+        assert dialect.final is not None
+        assert dialect.final["completed_at"] == completed

@@ -89,7 +89,8 @@ def test_an_error_of_the_server_stays_its_own() -> None:
 
 
 def test_a_whole_reply_is_held_to_the_rules_of_whole_replies() -> None:
-    reply = {"choices": [{"index": 0, "message": {"content": "a"}, "finish_reason": "stop"}]}
+    envelope = {"id": "chatcmpl-1", "created": 1, "model": "m"}
+    reply = {**envelope, "choices": [{"index": 0, "message": {"content": "a"}, "finish_reason": "stop"}]}
     for strict, told in (("ns-role", failure("ns-role")), ("all", failure("ns-object")), ("delta-role-once", None)):
         fold = Fold(CHAT, fallback=FALLBACK, strict=frozenset({strict}))
         fold.whole(pack(reply))

@@ -106,6 +106,9 @@ CASES: list[tuple[str, Json, Json]] = [
         reply(message(None, "tool_calls", tool_calls=[call(id="call_ours1")])),
     ),
     ("ns-object", reply(message(), object="chat.completion.chunk"), RIGHT),
+    ("ns-object-schema", reply(message(index=GONE)), RIGHT),
+    ("ns-object-schema", reply(message() | {"logprobs": 7}), RIGHT),
+    ("ns-object-schema", reply(message(), created=1600000000.5), reply(message(), created=1600000000)),
     ("ns-usage", reply(message(), usage=None), reply(message(), usage=GONE)),
 ]
 
@@ -142,12 +145,12 @@ def test_white_space_around_the_reply_is_harmless() -> None:
             CHAT,
             reply(message(), id=GONE, created=GONE, model=GONE),
             reply(message(), id="chatcmpl-ours", created=1600000000, model="ours"),
-            [],
+            ["ns-object-schema"],
         ),
         (CHAT, reply(message(), 7), RIGHT, []),
         (CHAT, reply(message() | {"message": None}), reply(message("")), ["ns-content-key", "ns-role"]),
         (CHAT, reply(message(tool_calls=None)), RIGHT, []),
-        (CHAT, reply(message(index=GONE)), RIGHT, []),
+        (COMPLETIONS, text_reply(text(index=GONE)), text_reply(text()), []),
     ],
 )
 def test_more_odd_replies_are_mended(endpoint: Endpoint, odd: Json, right: Json, noted: list[str]) -> None:

@@ -144,6 +144,7 @@ class Answer:
                 request=self._echo,
                 model=self.backend.shown,
                 is_stream=request.is_stream,
+                clock=time.time,
             )
         return partial(
             Pipe if request.is_stream else Fold,

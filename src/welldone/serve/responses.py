@@ -165,7 +165,7 @@ class ResponsesApi:
         takes_custom = isinstance(backend, Remote)
         said = translate(body, history, items, ignores_unknown=is_lenient, takes_custom=takes_custom)
         said.echo["store"] = keeping.is_stored and self._store.is_on
-        dialect = Responses(said.echo, is_summary=said.is_summary)
+        dialect = Responses(said.echo, is_summary=said.is_summary, clock=self._now)
         order = Order(body=said.chat, id=name, dialect=dialect, names=said.names)
         return _Job(ask, backend, keeping, order, said.echo, items, is_native=False)
 

@@ -113,6 +113,8 @@ def _is_whole_call(call: object) -> bool:
 
 
 def _note(reply: Json, endpoint: Endpoint, notes: Notes) -> None:
+    if not _is_schema(reply, endpoint):
+        notes.note(faults.ns.OBJECT_SCHEMA, reply)
     if reply.get("object") != WHOLE_OBJECT[endpoint]:
         notes.note(faults.ns.OBJECT, reply.get("object"))
     if not isinstance(reply.get("usage"), dict):
@@ -126,6 +128,22 @@ def _note(reply: Json, endpoint: Endpoint, notes: Notes) -> None:
         if endpoint is Endpoint.CHAT:
             message = choice.get("message")
             _note_message(message if isinstance(message, dict) else {}, notes)
+
+
+def _is_schema(reply: Json, endpoint: Endpoint) -> bool:
+    """Whether a reply and its choices have the members that OpenAI's schema requires, each of its type."""
+    is_named = all(isinstance(reply.get(name), str) for name in ("id", "model")) and type(reply.get("created")) is int
+    choices = [choice for choice in reply["choices"] if isinstance(choice, dict)]
+    return is_named and all(_is_schema_choice(choice, endpoint) for choice in choices)
+
+
+def _is_schema_choice(choice: Json, endpoint: Endpoint) -> bool:
+    if type(choice.get("index")) is not int or not isinstance(choice.get("logprobs"), dict | None):
+        return False
+    message = choice.get("message")
+    if endpoint is Endpoint.COMPLETIONS:
+        return isinstance(choice.get("text"), str)
+    return not isinstance(message, dict) or isinstance(message.get("refusal"), str | None)
 
 
 def _note_message(message: Json, notes: Notes) -> None:

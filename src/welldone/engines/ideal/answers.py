@@ -79,7 +79,7 @@ class Answers:
 
     def responses(self, request: Responses) -> Reply:
         """The reply of /v1/responses."""
-        dialect = ResponsesDialect(request.echo, is_summary=request.wants_summary)
+        dialect = ResponsesDialect(request.echo, is_summary=request.wants_summary, clock=time.time)
         return self.translate(Endpoint.RESPONSES, request.chat, dialect)
 
     def messages(self, request: Answered) -> Reply:

@@ -26,8 +26,8 @@ from welldone.wire.events import Json
 _TEXTS = ("input_text", "output_text", "summary_text", "reasoning_text")
 _LOGPROBS = "message.output_text.logprobs"
 _REPEATED = (
-    *("instructions", "max_output_tokens", "metadata", "parallel_tool_calls", "reasoning", "store", "temperature"),
-    *("text", "tool_choice", "tools", "top_logprobs", "top_p"),
+    *("frequency_penalty", "instructions", "max_output_tokens", "metadata", "parallel_tool_calls", "presence_penalty"),
+    *("reasoning", "store", "temperature", "text", "tool_choice", "tools", "top_logprobs", "top_p"),
 )
 
 
@@ -117,6 +117,8 @@ class Responses(Body, kw_only=True):
     tools: Annotated[list[FlatTool], Meta(max_length=128)] | None = None
     tool_choice: Literal["none", "auto", "required"] | FlatChoice | None = None
     parallel_tool_calls: bool | None = None
+    presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
     text: TextOptions | None = None
     reasoning: Reasoning | None = None
     include: list[str] | None = None

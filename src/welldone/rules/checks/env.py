@@ -150,14 +150,16 @@ def _placeholder(heard: Heard) -> Iterator[Place]:
             yield Place(chunk, chunk.json, "a chunk with a choice, or a comment")
 
 
+_BOTH = ("chat", "completions")
+
 RULES = (
     Rule(faults.OBJECT_CONST, _object_const),
     Rule(faults.ID_PRESENT, _id_present),
     Rule(faults.ID_CONSTANT, _id_constant),
-    Rule(faults.CREATED_INT, _created_int),
+    Rule(faults.CREATED_INT, _created_int, endpoints=_BOTH),
     Rule(faults.CREATED_CONSTANT, _created_constant),
-    Rule(faults.MODEL_STRING, _model_string),
-    Rule(faults.CHOICES_ARRAY, _choices_array),
+    Rule(faults.MODEL_STRING, _model_string, endpoints=_BOTH),
+    Rule(faults.CHOICES_ARRAY, _choices_array, endpoints=_BOTH),
     Rule(faults.NO_ERROR_KEY, _no_error_key),
     Rule(faults.METADATA_ON_USAGE_CHUNK, _usage_metadata),
     Rule(faults.FINGERPRINT, _fingerprint),

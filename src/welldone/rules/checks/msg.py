@@ -21,7 +21,7 @@ _SKIPPED = ("", anthropic.PING, anthropic.ERROR)
 """Names under which no event of a message is heard."""
 _SOFT = frozenset(("id", "type", "role", "model", "stop_reason", "stop_sequence", "signature", "output_tokens"))
 """Members that no client is known to miss in a stream."""
-_SOFT_WHOLE = frozenset(("id", "role", "model"))
+_SOFT_WHOLE = frozenset(("id", "role", "model", "stop_sequence"))
 
 
 def member(value: dict[str, Any], key: str) -> object:
@@ -368,9 +368,10 @@ def _whole_shape(heard: Heard) -> Iterator[Place]:
     wrong += ["content"] * ("content" not in reply) + ["usage"] * bool(
         _uncounted(reply, "input_tokens", "output_tokens")
     )
+    wrong += ["stop_sequence"] * (not isinstance(reply.get("stop_sequence", ...), str | None))
     if wrong:
         shown = {key: reply.get(key) for key in wrong}
-        wanted = "a message with id, type, role, model, content, stop_reason and usage"
+        wanted = "a message with id, type, role, model, content, stop_reason, stop_sequence and usage"
         yield Place(None, shown, wanted, _milder(_SOFT_WHOLE.issuperset(wrong)))
 
 

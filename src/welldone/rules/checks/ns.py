@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from welldone.rules import shapes
 from welldone.rules.checks import cmpl, fin
 from welldone.rules.checks.use import has_counts
 from welldone.rules.choices import ARGUMENTS, as_list, as_object, call_kind
@@ -97,6 +98,19 @@ def _object(heard: Heard) -> Iterator[Place]:
         yield Place(None, shown, f'"object":"{wanted}"')
 
 
+def _object_schema(heard: Heard) -> Iterator[Place]:
+    if heard.reply_fails or not heard.reply:
+        return
+    shape = shapes.CHAT_CHOICE if heard.is_chat else shapes.TEXT_CHOICE
+    wrong = shapes.mismatches(heard.reply, shapes.COMPLETION)
+    for place, choice in enumerate(_choices(heard)):
+        wrong += shapes.mismatches(choice, shape, f"choices[{place}].")
+        if isinstance(choice.get("message"), dict):
+            wrong += shapes.mismatches(choice["message"], shapes.CHAT_MESSAGE, f"choices[{place}].message.")
+    if wrong:
+        yield Place(None, heard.value.source, ", ".join(wrong))
+
+
 RULES = (
     Rule(faults.CONTENT_TYPE_JSON, _content_type, (Form.WHOLE, Form.FAILURE), needs=("headers",)),
     Rule(faults.NO_SSE_TAIL, _no_tail, _WHOLE),
@@ -107,5 +121,6 @@ RULES = (
     Rule(faults.USAGE, _usage, _WHOLE, _BOTH),
     Rule(faults.TOOL_CALLS, _tool_calls, _WHOLE),
     Rule(faults.ERROR_STATUS, _error_status, _WHOLE, needs=("status",)),
+    Rule(faults.OBJECT_SCHEMA, _object_schema, _WHOLE, _BOTH),
     Rule(faults.OBJECT, _object, _WHOLE, _BOTH),
 )

@@ -9,18 +9,14 @@ from welldone.rules.checks.sse import empty_data
 from welldone.rules.choices import as_object, as_text, is_int
 from welldone.rules.heard import Form, Heard
 from welldone.rules.messages import FAILURES, Kind, Message
-from welldone.rules.responses import CREATED, ENDS, ERROR, KEEPALIVE, KNOWN, Event
+from welldone.rules.responses import CREATED, ENDS, ERROR, ITEM_ADDED, ITEM_DONE, KEEPALIVE, KNOWN, PARTS, Event
 from welldone.rules.rule import Place, Rule
+from welldone.rules.shapes import item_mismatches, part_mismatches, response_mismatches
 from welldone.wire.faults import Severity
 from welldone.wire.faults import resp as faults
 
 NEEDED = ("id", "object", "created_at", "model", "status", "output")
 """Members of a Response without which clients fail."""
-REPEATED = (
-    *("error", "incomplete_details", "instructions", "metadata", "parallel_tool_calls"),
-    *("temperature", "tool_choice", "tools", "top_p"),
-)
-"""Members that the specification requires as well; no client is known to miss them."""
 COUNTS = ("input_tokens", "output_tokens", "total_tokens")
 DETAILS = {"input_tokens_details": "cached_tokens", "output_tokens_details": "reasoning_tokens"}
 
@@ -50,11 +46,31 @@ def _responses(heard: Heard) -> Iterator[tuple[Message | None, dict[str, Any]]]:
 
 def _created_full(heard: Heard) -> Iterator[Place]:
     for at, response in _responses(heard):
-        wrong = [name for name in NEEDED if not _is_needed(name, response.get(name))]
-        if wrong:
+        if wrong := _unmet(response):
             yield Place(at, _without(response, "output"), f"a whole Response, with {', '.join(wrong)}")
-        elif absent := [name for name in REPEATED if name not in response]:
-            yield Place(at, f"a Response without {', '.join(absent)}", "all of them, or null", Severity.STYLE)
+
+
+def _unmet(response: dict[str, Any]) -> list[str]:
+    return [name for name in NEEDED if not _is_needed(name, response.get(name))]
+
+
+def _object_schema(heard: Heard) -> Iterator[Place]:
+    whole = ((at, response) for at, response in _responses(heard) if not _unmet(response))
+    for at, response in whole:
+        if wrong := response_mismatches(response, has_ids=at is None):
+            yield _mismatched(at, response, wrong)
+    for event, _ in heard.output.about:
+        wrong = part_mismatches(event.json.get("part"), "part.") if event.name in PARTS else []
+        if event.type in (ITEM_ADDED, ITEM_DONE):
+            wrong = item_mismatches(event.item, "item.", has_ids=False)
+        if wrong:
+            yield _mismatched(event.message, event.json, wrong)
+
+
+def _mismatched(at: Message | None, value: dict[str, Any], wrong: list[str]) -> Place:
+    names = [name.partition(" ")[0] for name in wrong]
+    is_missing = all("." not in name and name not in value for name in names)
+    return Place(at, f"no {', '.join(names)}" if is_missing else value, ", ".join(wrong))
 
 
 def _is_needed(name: str, value: object) -> bool:
@@ -190,6 +206,7 @@ def _logprobs(heard: Heard) -> Iterator[Place]:
 RULES = (
     Rule(faults.CREATED_FIRST, _created_first),
     Rule(faults.CREATED_FULL, _created_full, _BOTH),
+    Rule(faults.OBJECT_SCHEMA, _object_schema, _BOTH),
     Rule(faults.EVENT_NAME, _event_name),
     Rule(faults.SEQUENCE_NUMBER, _sequence_number),
     Rule(faults.OUTPUT_INDEX, items.output_index),

@@ -51,6 +51,7 @@ def _response() -> Json:
         "id": TEXT,
         "object": {"const": "response"},
         "created_at": {"type": "number"},
+        "completed_at": {"type": ["number", "null"]},
         "status": {"enum": ["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]},
         "error": MAYBE_OBJECT,
         "incomplete_details": MAYBE_OBJECT,
@@ -58,7 +59,7 @@ def _response() -> Json:
         "output": _OBJECTS,
         "usage": MAYBE_OBJECT,
     }
-    return shown(own | dict.fromkeys(DEFAULTS, ANY), *DEFAULTS)
+    return shown(own | dict.fromkeys(DEFAULTS, ANY), "user")
 
 
 def _ollama(said: str, kind: Json) -> Json:

@@ -59,7 +59,8 @@ def _named(body: Json, kinds: tuple[str, ...], ignores_unknown: bool) -> list[tu
             raise fields.missing(f"{param}.type")
         if kind in kinds:
             check_name(tool.get("name"), f"{param}.name")
-            out.append(({"strict": False, "parameters": None, **tool} if kind == "function" else tool, param))
+            filled = {"strict": False, "parameters": None, "description": None, **tool} if kind == "function" else tool
+            out.append((filled, param))
         elif not ignores_unknown:
             raise unknown_tool(f"{param}.type", kind, "' and '".join(kinds))
     return out

@@ -90,8 +90,17 @@ _NAMES = {
 """What the client calls fields of a chat."""
 _OWN = frozenset(row.name for row in FIELDS)
 _REPEATED = (
-    *("background", "instructions", "max_output_tokens", "max_tool_calls", "metadata", "parallel_tool_calls"),
-    *("previous_response_id", "prompt_cache_key", "prompt_cache_retention", "reasoning", "safety_identifier", "store"),
+    *("background", "frequency_penalty", "instructions", "max_output_tokens", "max_tool_calls", "metadata"),
+    *(
+        "parallel_tool_calls",
+        "presence_penalty",
+        "previous_response_id",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "reasoning",
+        "safety_identifier",
+        "store",
+    ),
     *("temperature", "text", "tool_choice", "tools", "top_logprobs", "top_p", "truncation", "user"),
 )
 

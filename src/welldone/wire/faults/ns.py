@@ -106,6 +106,18 @@ ERROR_STATUS = Fault(
     mend=Mend.LOSSLESS,
     how="set a 4xx or 5xx status by the code of the error",
 )
+OBJECT_SCHEMA = Fault(
+    id="ns-object-schema",
+    severity=Severity.TOLERATED,
+    endpoints=("chat",),
+    rule="The reply and its choices have every required member of the published schema, each of its type.",
+    hurts=(
+        "clients generated from OpenAI's schema: reject a reply without id, created, model or index",
+        "openai-python, openai-node: an attribute is None or undefined that their types promise",
+    ),
+    mend=Mend.LOSSLESS,
+    how="fill in what is missing: the envelope of our own, and index by position",
+)
 OBJECT = Fault(
     id="ns-object",
     severity=Severity.STYLE,

@@ -18,13 +18,25 @@ CREATED_FULL = Fault(
     id="resp-created-full",
     severity=Severity.BREAKS,
     endpoints=("responses",),
-    rule="A Response is always whole, in response.created too: id, object, created_at, model, status, output and more.",
+    rule="A Response is always whole, in response.created too: id, object, created_at, model, status and output.",
     hurts=(
         "openai-node .stream(): 'rsp.output is not iterable' where response.created has no output",
         "AI SDK openai: rejects response.created without id, created_at or model",
     ),
     mend=Mend.LOSSLESS,
     how="fill in what is missing, from the request where it is known",
+)
+OBJECT_SCHEMA = Fault(
+    id="resp-object-schema",
+    severity=Severity.TOLERATED,
+    endpoints=("responses",),
+    rule="A Response, its items and their parts have every required member of the published schema, each of its type.",
+    hurts=(
+        "clients generated from the Open Responses schema: reject the object, as its compliance suite does",
+        "openai-python, openai-node: an attribute is None or undefined that their types promise",
+    ),
+    mend=Mend.LOSSLESS,
+    how="fill in what is missing: from the request where it is known, else with the default of the API",
 )
 EVENT_NAME = Fault(
     id="resp-event-name",

@@ -5,7 +5,16 @@ from typing import ClassVar
 from welldone.wire import faults, sse
 from welldone.wire.dialects.responses.counts import has_counts, read_counts, whole_usage
 from welldone.wire.dialects.responses.known import BEGINS, DELTAS, ENDS, SAID
-from welldone.wire.dialects.responses.objects import OURS, error_object, response_object
+from welldone.wire.dialects.responses.objects import (
+    OURS,
+    TYPES,
+    Clock,
+    completed_at,
+    error_object,
+    fits,
+    response_object,
+    whole_tools,
+)
 from welldone.wire.dialects.responses.output import Output
 from welldone.wire.dialects.responses.scribe import WITH_STATUS, Scribe
 from welldone.wire.dialects.stream import error_object as error_body
@@ -19,22 +28,18 @@ from welldone.wire.unicode import scrub_object
 
 _NEEDED = ("id", "object", "created_at", "model", "status", "output")
 """Members of a Response without which clients fail."""
-_REQUIRED = frozenset(
-    {
-        *("error", "incomplete_details", "instructions", "metadata", "parallel_tool_calls"),
-        *("temperature", "tool_choice", "tools", "top_p"),
-    }
-)
-"""Members that OpenAI's definition requires as well."""
 _ENVELOPE = frozenset({"type", "sequence_number"})
 _UNFINISHED = frozenset({"queued", "in_progress", "cancelled"})
 """What has become of a Response that can be asked for later, but has no stream."""
-_TYPES = {"tools": list, "parallel_tool_calls": bool}
-"""Members that clients go through without a look."""
+_OPTIONAL = frozenset({"completed_at", "error", "incomplete_details", "usage"})
+"""Members that may be null, but are always there."""
 
 
 class ResponsesNative(Native):
-    """Mends one stream of responses. `echo` is what a Response repeats of its request, where its server does not."""
+    """Mends one stream of responses. `echo` is what a Response repeats of its request, where its server does not.
+
+    `clock`: the time of day, for `completed_at` where its server does not send it; without one it is null.
+    """
 
     _UNKNOWN: ClassVar[faults.Fault] = faults.resp.NO_UNKNOWN_EVENTS
     _EMPTY: ClassVar[tuple[faults.Fault, ...]] = (*Native._EMPTY, faults.resp.KEEPALIVE)
@@ -47,12 +52,15 @@ class ResponsesNative(Native):
         model: str | None = None,
         is_stream: bool = True,
         limit_bytes: int = sse.LIMIT_BYTES,
+        clock: Clock | None = None,
     ) -> None:
         super().__init__(
             Endpoint.RESPONSES, fallback=fallback, model=model, is_stream=is_stream, limit_bytes=limit_bytes
         )
-        self._scribe = Scribe(response_object(fallback, echo or {}))
+        self._scribe = Scribe(response_object(fallback, _repeated(echo or {})))
         self._output = Output(self._scribe, self.notes, fallback.id.removeprefix(ID_PREFIX[Endpoint.RESPONSES]))
+        self._clock = clock
+        self._completed: float | None = None  # completed_at as its server told it
         self._number = 0  # that the next event should have
         self._has_sentinel = False  # [DONE] came: of another dialect, but a sign that the server has said all
         self._told: Failure | None = None  # by an error event
@@ -220,8 +228,10 @@ class ResponsesNative(Native):
 
     def _compare(self, response: Json) -> None:
         """Note in what a Response is not whole, or not the one that was begun."""
-        if not all(_is_told(name, response) for name in _NEEDED) or not response.keys() >= _REQUIRED:
+        if not all(_is_told(name, response) for name in _NEEDED):
             self.notes.note(faults.resp.CREATED_FULL, response)
+        elif not _is_schema(response):
+            self.notes.note(faults.resp.OBJECT_SCHEMA, response)
         if _is_told("id", response) and response["id"] != self._scribe.response["id"]:
             self.notes.note(faults.resp.RESPONSE_ID, response["id"])
 
@@ -239,6 +249,7 @@ class ResponsesNative(Native):
         if status == "completed" and told in ("incomplete", "failed", "cancelled"):
             status = "failed" if told == "cancelled" else str(told)
         self._scribe.response |= _repeated(response)
+        self._completed = _time(response.get("completed_at"))
         self._others = _others(value)
         self._count_tokens(response.get("usage"), is_due=status != "failed")
         self._output.conclude(response.get("output"), "completed" if status == "completed" else "incomplete")
@@ -268,7 +279,8 @@ class ResponsesNative(Native):
     def _end(self, status: str, changed: Json) -> None:
         usage = None if self.usage is None else whole_usage(self._counted, self.usage)
         self.broken_arguments = self._output.broken_arguments
-        self.final = self._scribe.end(status, changed | {"usage": usage}, self._others)
+        completed = completed_at(status, self._clock) if self._completed is None else self._completed
+        self.final = self._scribe.end(status, changed | {"completed_at": completed, "usage": usage}, self._others)
 
 
 def _is_whole(output: object) -> bool:
@@ -290,15 +302,28 @@ def _others(value: Json) -> Json:
 
 def _repeated(response: Json) -> Json:
     """What a Response repeats of its request, and whatever else its server tells in it."""
-    return {
-        key: value for key, value in response.items() if key not in OURS and isinstance(value, _TYPES.get(key, object))
-    }
+    told = {key: value for key, value in response.items() if key not in OURS and fits(key, value)}
+    return told | {"tools": whole_tools(told["tools"])} if "tools" in told else told
+
+
+def _is_schema(response: Json) -> bool:
+    """Whether a Response has what its schema requires besides what clients fail without, and usage at its end."""
+    status = response["status"]
+    optional = _OPTIONAL - {"usage"} if status in ("completed", "incomplete") else _OPTIONAL
+    if not response.keys() >= TYPES.keys() | optional or not all(fits(name, response[name]) for name in TYPES):
+        return False
+    is_explained = status != "incomplete" or _details(response) == response["incomplete_details"]
+    return is_explained and whole_tools(response["tools"]) == response["tools"]
+
+
+def _time(value: object) -> float | None:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _is_told(name: str, response: Json) -> bool:
     value = response.get(name)
     if name == "created_at":
-        return isinstance(value, int | float) and not isinstance(value, bool)
+        return _time(value) is not None
     if name == "output":
         return isinstance(value, list)
     return value == "response" if name == "object" else isinstance(value, str) and value != ""

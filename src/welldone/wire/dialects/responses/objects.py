@@ -1,15 +1,24 @@
 """The objects of the Responses dialect: a Response, its items and parts, and its error."""
 
+from collections.abc import Callable
+from types import NoneType
+from typing import Any, TypeAlias
+
 from welldone.wire.events import Failure, Json, ToolCall
 from welldone.wire.head import Head
 
+Clock: TypeAlias = Callable[[], float]
+"""Gives the time of day in seconds."""
+
 DEFAULTS: Json = {
     "background": False,
+    "frequency_penalty": 0.0,
     "instructions": None,
     "max_output_tokens": None,
     "max_tool_calls": None,
     "metadata": {},
     "parallel_tool_calls": True,
+    "presence_penalty": 0.0,
     "previous_response_id": None,
     "prompt_cache_key": None,
     "reasoning": {"effort": None, "summary": None},
@@ -27,8 +36,44 @@ DEFAULTS: Json = {
 }
 """What a Response repeats of its request, where the request does not say."""
 
-OURS = frozenset({"id", "object", "created_at", "status", "error", "incomplete_details", "model", "output", "usage"})
+OURS = frozenset(
+    {
+        *("id", "object", "created_at", "completed_at", "status"),
+        *("error", "incomplete_details", "model", "output", "usage"),
+    }
+)
 """Members of a Response that tell of the answer, and not of its request."""
+TYPES: dict[str, tuple[type, ...]] = {
+    "background": (bool, NoneType),
+    "frequency_penalty": (int, float, NoneType),
+    "instructions": (str, list, NoneType),
+    "max_output_tokens": (int, NoneType),
+    "max_tool_calls": (int, NoneType),
+    "metadata": (dict, NoneType),
+    "parallel_tool_calls": (bool,),
+    "presence_penalty": (int, float, NoneType),
+    "previous_response_id": (str, NoneType),
+    "prompt_cache_key": (str, NoneType),
+    "reasoning": (dict, NoneType),
+    "safety_identifier": (str, NoneType),
+    "service_tier": (str, NoneType),
+    "store": (bool, NoneType),
+    "temperature": (int, float, NoneType),
+    "text": (dict, NoneType),
+    "tool_choice": (str, dict),
+    "tools": (list,),
+    "top_logprobs": (int, NoneType),
+    "top_p": (int, float, NoneType),
+    "truncation": (str, NoneType),
+}
+"""Members of a Response that OpenAI's or Open Responses' schema requires besides those of `OURS`, with their types."""
+_FUNCTION: dict[str, tuple[type, str | None]] = {
+    "name": (str, ""),
+    "description": (str, None),
+    "parameters": (dict, None),
+    "strict": (bool, None),
+}
+"""Members that a function among `tools` always has, with their types and what stands for a missing one."""
 _CALL = frozenset({"id", "type", "status", "call_id", "name", "arguments", "input"})
 _CODES = {
     "invalid_request_error": "invalid_prompt",
@@ -43,6 +88,7 @@ def response_object(head: Head, echo: Json) -> Json:
         "id": head.id,
         "object": "response",
         "created_at": head.created,
+        "completed_at": None,
         "status": "in_progress",
         "error": None,
         "incomplete_details": None,
@@ -50,6 +96,29 @@ def response_object(head: Head, echo: Json) -> Json:
         "output": [],
         "usage": None,
     } | {key: value for key, value in (DEFAULTS | echo).items() if key not in OURS}
+
+
+def completed_at(status: str, clock: Clock | None) -> int | None:
+    """When a Response was completed; null for one that ended otherwise, or where there is no clock."""
+    return int(clock()) if status == "completed" and clock is not None else None
+
+
+def fits(name: str, value: object) -> bool:
+    """Whether a member of a Response has one of its types. To Python, but not to JSON, a bool is an integer."""
+    kinds = TYPES.get(name, (object,))
+    return isinstance(value, kinds) and (not isinstance(value, bool) or bool in kinds or object in kinds)
+
+
+def whole_tools(tools: list[Any]) -> list[Any]:
+    """Tools, each function with all members that it must have."""
+    return [
+        tool | _function(tool) if isinstance(tool, dict) and tool.get("type") == "function" else tool for tool in tools
+    ]
+
+
+def _function(tool: Json) -> Json:
+    members = ((name, tool.get(name), kind, default) for name, (kind, default) in _FUNCTION.items())
+    return {name: value if isinstance(value, kind) else default for name, value, kind, default in members}
 
 
 def message_item(id: str) -> Json:

@@ -42,6 +42,8 @@ WITH_STATUS = frozenset({"message", "function_call"})
 """Items that are in progress, and then completed or incomplete. Others may have a status, and words of their own."""
 NAMED = frozenset({"function_call", "custom_tool_call"})
 """Items that the client acts on: by their name, and with their call_id."""
+_FIXED = {"message": ("id", "type", "role"), **dict.fromkeys(NAMED, ("id", "type", "call_id", "name"))}
+"""Members of an item that hold from when it was added."""
 
 
 class Strand:
@@ -107,8 +109,7 @@ class Item:
 
     def whole(self, theirs: Json) -> Json:
         """It when it is whole: with members that its server told, and what it said, wherever it stands."""
-        names = ("id", "type", "call_id", "name") if self.kind in NAMED else ("id", "type")
-        whole = self.value | theirs | {name: self.value[name] for name in names}
+        whole = self.value | theirs | {name: self.value[name] for name in _FIXED.get(self.kind, ("id", "type"))}
         for place, parts in (("summary", self.summary), ("content", self.content)):
             if parts or (place in whole and self.kind in ("message", "reasoning")):
                 whole[place] = [part.value for part in parts]

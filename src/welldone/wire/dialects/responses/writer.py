@@ -11,8 +11,10 @@ from welldone.wire.collect import Answer, Reply
 from welldone.wire.dialects.dialect import Counted, Translated
 from welldone.wire.dialects.responses.counts import usage_object
 from welldone.wire.dialects.responses.objects import (
+    Clock,
     call_item,
     call_members,
+    completed_at,
     error_object,
     message_item,
     part_object,
@@ -48,17 +50,26 @@ _CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
 class ResponsesWriter:
     """A right stream of responses, of one choice. `on_end` is told the Response as it was said last.
 
-    `is_summary`: reasoning goes out as a summary of it, since that is what the client asked for.
+    `is_summary`: reasoning goes out as a summary of it, since that is what the client asked for. `clock`: the time of
+    day, for `completed_at`; without one it is null.
     """
 
     def __init__(
-        self, head: Head, echo: Json, counted: Counted, on_end: Callable[[Json], None], *, is_summary: bool = False
+        self,
+        head: Head,
+        echo: Json,
+        counted: Counted,
+        on_end: Callable[[Json], None],
+        *,
+        is_summary: bool = False,
+        clock: Clock | None = None,
     ) -> None:
         self._automaton = Automaton(automaton.CHAT, is_ordered=True)
         self._scribe = Scribe(response_object(head, echo))
         self._stem = head.id.removeprefix(ID_PREFIX[Endpoint.RESPONSES])
         self._counted = counted
         self._on_end = on_end
+        self._clock = clock
         self._thought = "summary_text" if is_summary else "reasoning_text"
         self._item: Item | None = None  # what is being said
         self._part: Strand | None = None
@@ -150,7 +161,8 @@ class ResponsesWriter:
     def _end(self, status: str, changed: Json) -> None:
         usage = self._usage or self._counted()
         counted = None if usage is None else usage_object(usage)
-        self._on_end(self._scribe.end(status, changed | {"usage": counted}))
+        ended = {"completed_at": completed_at(status, self._clock), "usage": counted}
+        self._on_end(self._scribe.end(status, changed | ended))
 
     def _ridden(self) -> list[Json]:
         """The log probabilities that came with what is said now; only text has a place for them."""
@@ -220,17 +232,19 @@ class Responses(Translated):
     """Answers as /v1/responses gives them.
 
     `echo`: what a Response repeats of its request. `is_summary`: the client asked for a summary of the reasoning.
+    `clock`: the time of day.
     """
 
     KEEPS: ClassVar[bool] = True
 
-    def __init__(self, echo: Json, *, is_summary: bool = False) -> None:
+    def __init__(self, echo: Json, *, is_summary: bool = False, clock: Clock | None = None) -> None:
         self._echo = echo
+        self._clock = clock
         self._is_summary = is_summary
 
     def writer(self, head: Head, counted: Counted) -> ResponsesWriter:
         """The writer of a stream."""
-        return ResponsesWriter(head, self._echo, counted, self._ended, is_summary=self._is_summary)
+        return ResponsesWriter(head, self._echo, counted, self._ended, is_summary=self._is_summary, clock=self._clock)
 
     def whole(self, head: Head, reply: Reply) -> bytes:
         """The reply to a request that did not ask for a stream: what the stream of the same answer ends with."""
