@@ -207,6 +207,17 @@ def test_a_path_says_which_methods_it_takes(guarded: Running, method: str) -> No
     assert reply.header("allow") == "POST"
 
 
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions", "/v1/messages"])
+def test_a_websocket_handshake_is_refused_with_426(guarded: Running, path: str) -> None:
+    wanted = ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: eDM0MDk=")
+    reply = say(guarded, f"GET {path} HTTP/1.1", BEARER, *wanted)
+    assert reply.status == 426
+    assert reply.header("upgrade") == "HTTP/1.1"
+    assert "WebSocket" in json.loads(reply.trace.body)["error"]["message"]
+    assert say(guarded, f"GET {path} HTTP/1.1", *wanted).status == 401
+    assert say(guarded, "GET /v1/models HTTP/1.1", BEARER, *wanted).status == 200
+
+
 @pytest.mark.parametrize("path", ["/health", "/v1/models", "/metrics", "/"])
 def test_a_head_is_a_get_without_its_body(guarded: Running, path: str) -> None:
     reply = say(guarded, f"HEAD {path} HTTP/1.1", BEARER)

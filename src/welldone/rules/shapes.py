@@ -67,8 +67,8 @@ COMPLETION: Shape = {"id": "string", "created": "integer", "model": "string"}
 CHAT_CHOICE: Shape = {"index": "integer", "logprobs": "object|null|absent"}
 TEXT_CHOICE: Shape = {"index": "integer", "text": "string", "logprobs": "object|null|absent"}
 CHAT_MESSAGE: Shape = {"refusal": "string|null|absent"}
-"""Choices and their message. The schema requires `logprobs` and `refusal`, perhaps as null; most servers leave them out,
-and no client is known to miss them."""
+"""Choices and their message. The schema requires `logprobs` and `refusal`, perhaps as null; most servers leave them
+out, and no client is known to miss them."""
 
 
 def mismatches(value: object, shape: Shape, path: str = "") -> list[str]:

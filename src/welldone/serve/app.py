@@ -133,7 +133,9 @@ class App:
             ask.facts["error"] = error.code or error.message
             if error.status >= 500:
                 ask.facts["reason"] = error.message
-            return error_reply(error, ask)
+            reply = error_reply(error, ask)
+            reply.is_last = "Upgrade" in reply.headers  # what follows a handshake is not HTTP
+            return reply
         except BodyError as error:
             ask.facts["error"] = error.message
             reply = error_reply(ApiError(error.status, error.message), ask)
@@ -159,6 +161,8 @@ class App:
         action = route.actions.get("GET" if call.method == "HEAD" else call.method)
         if action is None:
             allowed = ", ".join(route.actions)
+            if "Upgrade" in call.headers:
+                raise _no_upgrade(allowed)
             raise ApiError(405, f"This path takes {allowed}.", code="method_not_allowed", headers={"Allow": allowed})
         if self.is_draining and not route.is_open:
             raise ApiError(503, "The server is shutting down.", code="shutting_down", retry_after_s=1.0)
@@ -211,6 +215,15 @@ class App:
         log.answered(line)
         if self._recent is not None:
             self._recent.add(line)
+
+
+def _no_upgrade(allowed: str) -> ApiError:
+    """A WebSocket handshake where there is none. Codex retries after a 405, and falls back to HTTP at once after a 426.
+
+    RFC 9110 §15.5.22: a 426 names the protocol to use.
+    """
+    message = f"This path offers no WebSocket: use HTTP/1.1. It takes {allowed}."
+    return ApiError(426, message, code="upgrade_required", headers={"Upgrade": "HTTP/1.1", "Allow": allowed})
 
 
 def _full() -> ApiError:

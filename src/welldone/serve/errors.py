@@ -18,6 +18,7 @@ TYPES = {
     409: "invalid_request_error",
     413: "invalid_request_error",
     415: "invalid_request_error",
+    426: "invalid_request_error",
     429: "rate_limit_error",
     500: "server_error",
     501: "invalid_request_error",

@@ -24,7 +24,7 @@ _SECURITY: Json = {
     "x_api_key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
     "api_key": {"type": "apiKey", "in": "header", "name": "api-key"},
 }
-_OF_ALL = (400, 401, 403, 404, 405, 429, 500, 503)
+_OF_ALL = (400, 401, 403, 404, 405, 426, 429, 500, 503)
 _OF_BODIES = (408, 413, 415, 502, 504)
 _ERRORS = {"/messages": "AnthropicError", "/api/": "OllamaError"}
 """Whose errors the clients of paths that begin so know; the others know OpenAI's."""
