@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.live.raw import STREAM, Said, chat
+from tests.live.raw import CHAT, STREAM, Said, ask, chat
 from tests.live.server import Running
 
 FIELDS: dict[str, Any] = {"model": "thinking", "seed": 4, "max_tokens": 800, "cache_prompt": False}
@@ -56,6 +56,19 @@ def test_a_thought_that_is_cut_says_so(zoo: Running, stream: bool) -> None:
     said = chat(zoo, "Hello", stream=stream, **FIELDS | {"max_tokens": 3})
     assert said.one.finish == "length"
     assert said.counts[1] == 3
+
+
+@pytest.mark.parametrize("most", [3, 800])
+def test_reasoning_tokens_are_counted(zoo: Running, most: int) -> None:
+    fields = {"model": "thinking", "seed": 4, "cache_prompt": False}
+    messages = [{"role": "user", "content": "Hello"}]
+    said = ask(zoo, CHAT, fields | {"messages": messages, "max_tokens": most}).json()
+    response = ask(zoo, "/v1/responses", fields | {"input": "Hello", "max_output_tokens": most}).json()
+    count = said["usage"]["completion_tokens_details"]["reasoning_tokens"]
+    total = said["usage"]["completion_tokens"]
+    assert 0 < count <= total
+    assert (count == total) is (said["choices"][0]["message"]["content"] == "")
+    assert response["usage"]["output_tokens_details"]["reasoning_tokens"] == count
 
 
 @STREAM

@@ -20,6 +20,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """Whether `stream_options.include_usage` was true."""
     is_usage_ours: bool = False
     """Whether the server was asked for usage whatever the client wants: then it is no fault that it comes."""
+    counts_reasoning: bool = False
+    """Whether the tokens of the reasoning are counted here: the server is an engine that does not."""
     continuous_usage: bool = False
     """Whether counts were asked for on each chunk (vLLM's `continuous_usage_stats`)."""
     obfuscation: bool | None = None

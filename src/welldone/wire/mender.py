@@ -15,6 +15,7 @@ from welldone.wire.reader import Reader
 from welldone.wire.repair import Repair
 from welldone.wire.stops import Stops
 from welldone.wire.texts import TextForm, Think
+from welldone.wire.thoughts import ReasoningCounter
 
 _EARLY_LIMIT = 64  # chunks without an envelope whose fields are kept; real servers send one
 
@@ -43,6 +44,7 @@ class Mender:
         self._repair = Repair(endpoint, asked=asked, notes=self.notes, mint=mint, is_stream=is_stream)
         self._calls = None if forced is None else ForcedCalls(forced, mint)
         self._stops = Stops(asked.stops) if asked.stops else None
+        self._thoughts = ReasoningCounter() if asked.counts_reasoning else None
         self._early: list[Event] | None = []  # fields that came before there was an envelope
         self._is_plain = False  # nothing is held back, forced or watched: reader and repair are all there is
 
@@ -113,7 +115,7 @@ class Mender:
         """The events that `data` completes."""
         frames = self._reader.frames(data)
         if len(frames) == 1 and self._is_plain and self._repair.failure is None and not self._reader.is_overrun:
-            return self._repair.feed(self._reader.read(frames[0]))
+            return self._repair.feed(self._count(self._reader.read(frames[0])))
         return [event for _, events in self._take(frames) for event in events]
 
     def take(self, data: bytes) -> Iterator[Taken]:
@@ -175,7 +177,11 @@ class Mender:
         """The events with calls where they were forced, and up to a stop string."""
         if self._calls is not None:
             events = self._calls.feed(events)
-        return events if self._stops is None else self._stops.feed(events)
+        return self._count(events if self._stops is None else self._stops.feed(events))
+
+    def _count(self, events: list[Event]) -> list[Event]:
+        """The events with the tokens of the reasoning in their usage, where they are counted here."""
+        return events if self._thoughts is None else self._thoughts.feed(events)
 
     def _take_held(self) -> list[Event]:
         """What waits for a stop string that will not come any more."""

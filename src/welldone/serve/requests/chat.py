@@ -73,7 +73,9 @@ def read_chat(body: Json, model: ModelSettings, abilities: Abilities | None) -> 
         endpoint="chat",
         model=model_name(body),
         is_stream=stream,
-        asked=read_asked(asked, len(parts), stops, tools.choice),
+        asked=msgspec.structs.replace(
+            read_asked(asked, len(parts), stops, tools.choice), counts_reasoning=able.kind == "llama"
+        ),
         parts=parts,
         forced=tools.forced,
         top_logprobs=top,
