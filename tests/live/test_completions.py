@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.live.raw import STREAM, ask, complete
+from tests.live.raw import COMPLETIONS, STREAM, ask, chat, complete
 from tests.live.server import Running
 
 FIELDS: dict[str, Any] = {"temperature": 0, "max_tokens": 16, "cache_prompt": False}
@@ -80,7 +80,7 @@ def test_log_probabilities_cover_the_text(server: Running, stream: bool, count: 
     assert "".join(logprobs["tokens"]) == said.text
     assert all(number <= 0 for number in logprobs["token_logprobs"])
     assert logprobs["text_offset"] == [len("".join(logprobs["tokens"][:place])) for place in range(10)]
-    assert {len(top or ()) for top in logprobs["top_logprobs"]} == {count}
+    assert {len(top or ()) for top in logprobs["top_logprobs"]} == {max(count, 1)}
 
 
 @STREAM
@@ -100,3 +100,35 @@ def test_what_cannot_be_followed_is_refused(tiny_server: Running, fields: dict[s
     reply = ask(tiny_server, "/v1/completions", {"model": "tiny", "prompt": "Once", **fields})
     assert reply.status == 400
     assert reply.error()["param"] == param
+
+
+@STREAM
+def test_no_alternatives_are_the_token_that_was_chosen(server: Running, stream: bool) -> None:
+    said = complete(server, "Roses are red,", stream=stream, logprobs=0, temperature=0, max_tokens=3)
+    logprobs = said.one.logprobs
+    chosen = zip(logprobs["tokens"], logprobs["token_logprobs"], strict=True)
+    assert logprobs["top_logprobs"] == [{token: worth} for token, worth in chosen]
+
+
+@pytest.mark.parametrize("prompt", ["", ["a", ""]])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_prompt_without_a_token_is_refused(server: Running, prompt: object, stream: bool) -> None:
+    reply = ask(server, COMPLETIONS, {"prompt": prompt, "max_tokens": 3, "stream": stream})
+    assert reply.status == 400
+    assert reply.error()["param"] == "prompt"
+
+
+def test_the_answer_is_one_of_the_texts_that_were_given(server: Running) -> None:
+    assert complete(server, "The colour is ", guided_choice=["red", "blue"]).text in ("red", "blue")
+    said = chat(server, "Yes or no?", structured_outputs={"choice": ["yes", "no"]})
+    assert said.text in ("yes", "no")
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_counts_may_come_with_each_chunk(server: Running, is_asked: bool) -> None:
+    options = {"include_usage": is_asked, "continuous_usage_stats": True}
+    body = {"prompt": "Roses are", "max_tokens": 3, "stream": True, "stream_options": options}
+    chunks = ask(server, COMPLETIONS, body).chunks()
+    usages = [chunk.get("usage") for chunk in chunks if chunk["choices"]]
+    assert any(usages) is is_asked
+    assert ("usage" in chunks[-1]) is is_asked

@@ -40,6 +40,13 @@ def test_pieces_come_with_their_tokens_where_asked(server: Running) -> None:
     assert "".join(token["piece"] for token in cut["tokens"]) == "Hello world"
 
 
+def test_texts_of_tokens_stand_beside_them_in_vllms_words(server: Running) -> None:
+    cut = ask(server, "/tokenize", {"prompt": "Hello wörld", "return_token_strs": True}).ok()
+    assert cut["tokens"] == ask(server, "/tokenize", {"prompt": "Hello wörld"}).ok()["tokens"]
+    assert len(cut["token_strs"]) == cut["count"]
+    assert "".join(cut["token_strs"]).startswith("Hello w")
+
+
 @pytest.mark.parametrize(
     ("path", "body", "param"),
     [

@@ -23,7 +23,7 @@ from tests.wire.build import (
     text_end,
     words,
 )
-from welldone.wire.asked import Asked
+from welldone.wire.asked import Asked, read_request
 from welldone.wire.chunks import ChunkReader
 from welldone.wire.events import (
     Event,
@@ -303,6 +303,28 @@ def test_usage_on_each_chunk_is_carried_if_it_was_asked_for() -> None:
     assert read.rules == []
     assert Read(chunk(choice({"content": "a"}), usage={}), asked=asked).events == [Text(0, "a")]
     assert Read(chunk(choice({"content": "a"}), usage=None), asked=asked).events == [Text(0, "a")]
+
+
+@pytest.mark.parametrize("stops", [(), ("x",)])
+def test_usage_on_each_chunk_is_made_of_llama_cpps_timings(stops: tuple[str, ...]) -> None:
+    timings = {"cache_n": 1, "prompt_n": 2, "predicted_n": 4}
+    read = Read(
+        chunk(choice({"content": "a"}), timings=timings), asked=Asked(usage=True, continuous_usage=True, stops=stops)
+    )
+    usage = {
+        "prompt_tokens": 3,
+        "completion_tokens": 4,
+        "total_tokens": 7,
+        "prompt_tokens_details": {"cached_tokens": 1},
+    }
+    kept = {"timings": timings} if stops else {}  # what looks for stop strings counts by them
+    assert read.events == [Extra(0, Place.CHUNK, kept | {"usage": usage}), Text(0, "a")]
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_counts_on_each_chunk_need_usage(is_asked: bool) -> None:
+    options = {"include_usage": is_asked, "continuous_usage_stats": True}
+    assert read_request({"stream_options": options}).continuous_usage is is_asked
 
 
 def test_padding_is_left_out_where_it_was_refused() -> None:

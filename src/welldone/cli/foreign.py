@@ -45,6 +45,7 @@ ACCEPTED = (
     Foreign("--threads-http N", f"{_NOTHING}: requests need no threads"),
     Foreign("--prio --prio-batch --poll --poll-batch -dt --defrag-thold N", _NOTHING),
     Foreign("-to --timeout N", f"{_NOTHING}: see --first-byte, --idle and --write"),
+    Foreign("--tags X", f"{_NOTHING}: llama-server only shows them"),
     Foreign("-lv --verbosity --log-verbosity N", f"{_NOTHING}: see --log-level"),
 )
 """Taken, with a note."""
@@ -54,6 +55,11 @@ REFUSED = (
         "-hf -hfr --hf-repo -hff --hf-file -hft --hf-token -mu --model-url -dr --docker-repo -mmu --mmproj-url X", _PULL
     ),
     Foreign("--models-dir --models-preset X", "is not known: write the models in welldone.toml"),
+    Foreign(
+        "-rea --reasoning X",
+        "is not known: --reasoning-budget 0 turns thinking off, as does the template's own value, mostly "
+        """--chat-template-kwargs '{"enable_thinking": false}'""",
+    ),
     Foreign("--log-file FILE", "is not known: send standard error to the file, with 2> FILE"),
     Foreign("--media-path PATH", "is not offered: no file is read for a client"),
     Foreign("--api-prefix --path --tools --mcp-servers-config --mcp-servers-json --slot-save-path X", _NEVER),

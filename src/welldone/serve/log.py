@@ -91,6 +91,10 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The attempts that failed, and how: `lab:timeout`."""
     broken_json: int | None = None
     """How many texts or arguments that should be JSON are not."""
+    ignored_tools: int | None = None
+    """How many tools of the request were left out (`--unknown-tools ignore`)."""
+    printed_calls: int | None = None
+    """How many answers look like a tool call that the model wrote as text."""
 
 
 def answered(line: Answered) -> None:

@@ -45,7 +45,7 @@ class MessagesApi:
         if speaks(backend, Endpoint.MESSAGES):
             order = Order(body=body, id=id_, endpoint=Endpoint.MESSAGES, headers=_headers(ask))
             return await self._generate.answer(ask, backend, order)
-        asked = self._read(body, backend)
+        asked = self._read(ask, body, backend)
         dialect = Messages(stops=asked.stops, shows_thoughts=asked.shows_thoughts)
         order = Order(body=asked.chat, id=id_, dialect=dialect, names=asked.names)
         return await self._generate.answer(ask, backend, order)
@@ -56,7 +56,7 @@ class MessagesApi:
         backend = self._targets.find(ask, body.get("model"))
         if isinstance(backend, Remote) and speaks(backend, Endpoint.MESSAGES):
             return json_reply(await count_native(backend, Endpoint.MESSAGES, without_routing(body), _headers(ask)))
-        asked = self._read(body, backend, is_counted=True)
+        asked = self._read(ask, body, backend, is_counted=True)
         try:
             tokens = await self._count(backend, asked.chat)
         except ApiError as error:
@@ -64,9 +64,12 @@ class MessagesApi:
             raise
         return json_reply({"input_tokens": tokens})
 
-    def _read(self, body: Json, backend: Local | Remote, *, is_counted: bool = False) -> Translated:
+    def _read(self, ask: Ask, body: Json, backend: Local | Remote, *, is_counted: bool = False) -> Translated:
         is_lenient = self._settings.unknown_tools == "ignore"
-        return read_anthropic(body, kind_of(backend), skips_tools=is_lenient, is_counted=is_counted)
+        said = read_anthropic(body, kind_of(backend), skips_tools=is_lenient, is_counted=is_counted)
+        if is_lenient and (ignored := len(body.get("tools") or ()) - len(said.chat.get("tools") or ())):
+            ask.facts["ignored_tools"] = ignored
+        return said
 
 
 def _headers(ask: Ask) -> dict[str, str]:

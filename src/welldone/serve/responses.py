@@ -164,6 +164,8 @@ class ResponsesApi:
         is_lenient = self._settings.unknown_tools == "ignore"
         takes_custom = isinstance(backend, Remote)
         said = translate(body, history, items, ignores_unknown=is_lenient, takes_custom=takes_custom)
+        if ignored := len(body.get("tools") or ()) - len(said.echo["tools"]):
+            ask.facts["ignored_tools"] = ignored
         said.echo["store"] = keeping.is_stored and self._store.is_on
         dialect = Responses(said.echo, is_summary=said.is_summary, clock=self._now)
         order = Order(body=said.chat, id=name, dialect=dialect, names=said.names)

@@ -279,6 +279,8 @@ class Routes:
     async def _generate(self, ask: Ask, endpoint: Endpoint) -> Reply | None:
         body = await self._generator.body(ask)
         backend = self._targets.find(ask, body.get("model"))
+        if endpoint is Endpoint.COMPLETIONS and isinstance(backend, Local):
+            await self._vectors.check_prompts(backend.model, body)
         order = Order(body=body, id=ID_PREFIX[endpoint] + secrets.token_hex(12), endpoint=endpoint)
         return await self._generator.answer(ask, backend, order)
 

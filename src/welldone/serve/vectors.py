@@ -18,7 +18,7 @@ from welldone.serve.admission import Gate
 from welldone.serve.app import Ask, json_reply
 from welldone.serve.charging import prompt_tokens
 from welldone.serve.counting import for_vllm
-from welldone.serve.errors import ApiError
+from welldone.serve.errors import ApiError, invalid
 from welldone.serve.refusals import died, from_engine, from_reply, too_long
 from welldone.serve.requests import Request, read_chat, read_detokenize, read_embeddings, read_rerank, read_tokenize
 from welldone.serve.settings import ServeSettings
@@ -112,10 +112,33 @@ class Vectors:
         asked = request.parts[0]
         if model.settings.command:  # in vLLM's words too: each server passes over those of the other
             asked |= {"prompt": asked["content"], "add_special_tokens": asked.get("add_special", False)}
+        if model.settings.command and request.has_token_texts:
+            asked["return_token_strs"] = True
         async with self._counting:
-            tokens = _list(await self._fetch(model, "/tokenize", asked), "tokens")
+            reply = await self._fetch(model, "/tokenize", asked)
+        tokens = _list(reply, "tokens")
         length = model.abilities.context if model.abilities is not None else 0
-        return json_reply({"tokens": tokens, "count": len(tokens), "max_model_len": length})
+        texts: Json = {}
+        if request.has_token_texts:
+            texts = {"token_strs": reply.get("token_strs") or [_piece(token) for token in tokens]}
+        if not request.has_pieces:
+            tokens = [token.get("id") if isinstance(token, dict) else token for token in tokens]
+        return json_reply({"tokens": tokens, "count": len(tokens), "max_model_len": length, **texts})
+
+    async def check_prompts(self, model: Model, body: Json) -> None:
+        """ApiError for a prompt without a token: llama.cpp would answer with nothing, as if it had run out of room.
+
+        Of an empty text a model makes none, unless it begins every text with a token of its own (BOS).
+        """
+        prompt = body.get("prompt")
+        if (prompt != "" and not (isinstance(prompt, list) and "" in prompt)) or model.settings.command:
+            return
+        await self._loaded(model)
+        async with self._counting:
+            reply = await self._fetch(model, "/tokenize", {"content": "", "add_special": True})
+        if not _list(reply, "tokens"):
+            message = "Invalid 'prompt': it is empty, and this model has no token that a text begins with."
+            raise invalid(message, param="prompt", code="invalid_value")
 
     async def detokenize(self, ask: Ask, body: Json) -> Reply:
         """POST /detokenize: llama.cpp's `content`, and the same as vLLM's `prompt`."""
@@ -214,6 +237,14 @@ def _list(reply: Json, name: str) -> list[Any]:
     if not isinstance(found, list):
         raise ApiError(502, "The engine sent what cannot be read.", code="engine_error")
     return found
+
+
+def _piece(token: object) -> str:
+    """The text of a token that llama.cpp shows with its id; bytes that are no text of their own as text with gaps."""
+    piece = token.get("piece") if isinstance(token, dict) else None
+    if isinstance(piece, list):
+        return bytes(byte for byte in piece if isinstance(byte, int) and 0 <= byte < 256).decode(errors="replace")
+    return piece if isinstance(piece, str) else ""
 
 
 def _floats(value: object) -> list[float]:

@@ -23,7 +23,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     counts_reasoning: bool = False
     """Whether the tokens of the reasoning are counted here: the server is an engine that does not."""
     continuous_usage: bool = False
-    """Whether counts were asked for on each chunk (vLLM's `continuous_usage_stats`)."""
+    """Whether counts were asked for on each chunk (vLLM's `continuous_usage_stats`, which needs `include_usage`)."""
     obfuscation: bool | None = None
     """Whether padding against traffic analysis may be sent."""
     choices: int | None = None
@@ -57,7 +57,7 @@ def read_request(body: Json) -> Asked:
     kind = wanted.get("type") if isinstance(wanted, dict) else None
     return Asked(
         usage=options.get("include_usage") is True,
-        continuous_usage=options.get("continuous_usage_stats") is True,
+        continuous_usage=all(options.get(name) is True for name in ("include_usage", "continuous_usage_stats")),
         obfuscation=options.get("include_obfuscation") is not False,
         choices=count * n if type(n) is int and n > 0 else count,
         functions=bool(body.get("functions")) and not body.get("tools"),

@@ -2,9 +2,9 @@
 
 from welldone.wire import faults, logprobs
 from welldone.wire.asked import CHAT_CHOICES_LIMIT, COMPLETIONS_CHOICES_LIMIT, Asked
-from welldone.wire.counts import is_zero, read_usage, usage_object
+from welldone.wire.counts import is_zero, read_timings, read_usage, usage_object
 from welldone.wire.deltas import DeltaReader, whole_number
-from welldone.wire.events import Event, Extra, Failure, Finish, Json, KeepAlive, Logprobs, Place, Text
+from welldone.wire.events import Event, Extra, Failure, Finish, Json, KeepAlive, Logprobs, Place, Text, Usage
 from welldone.wire.extras import CHOICE_NAMES, CHUNK_NAMES, PROTOCOL_NAMES
 from welldone.wire.failures import garbage
 from welldone.wire.head import OBJECT, WHOLE_OBJECT, Endpoint, Head, note_envelope, read_head
@@ -123,11 +123,22 @@ class ChunkReader:
             self._notes.note(faults.env.SERVICE_TIER, tier)
         if "obfuscation" in fields and not self._is_obfuscation_fine(fields["obfuscation"]):
             self._notes.note(faults.env.OBFUSCATION, fields.pop("obfuscation"))
-        if self._asked.continuous_usage and chunk.get("choices") and isinstance(chunk.get("usage"), dict):
-            usage = read_usage(scrub_object(chunk["usage"]), self._notes)
+        if self._asked.continuous_usage and chunk.get("choices"):
+            usage = self._continuous(chunk, fields)
             fields |= {} if usage is None else {"usage": usage_object(usage)}
         if fields:
             events.append(Extra(0, Place.CHUNK, fields))
+
+    def _continuous(self, chunk: Json, fields: Json) -> Usage | None:
+        """The counts up to this chunk. llama.cpp gives them as timings, which stop strings need as well."""
+        timings = fields.get("timings")
+        if isinstance(chunk.get("usage"), dict):
+            return read_usage(scrub_object(chunk["usage"]), self._notes)
+        if not isinstance(timings, dict):
+            return None
+        if not self._asked.stops:
+            del fields["timings"]
+        return read_timings(timings)
 
     def _is_obfuscation_fine(self, value: object) -> bool:
         return isinstance(value, str) and self._asked.obfuscation is not False

@@ -108,9 +108,12 @@ def _from_chat(entries: list[Json], offset: int) -> Json | None:
 def fewer(value: Json, most: int) -> Json:
     """The same, with at most so many alternatives to each token; in either shape."""
     if "tokens" in value:
+        # OpenAI: the token that was chosen is always among them, so that 0 alternatives are one entry.
+        chosen = zip(value["tokens"], value.get("token_logprobs") or [], strict=False)
+        if most == 0:
+            return value | {"top_logprobs": [None if worth is None else {token: worth} for token, worth in chosen]}
         tops = value.get("top_logprobs") or []
-        likely = [None if not top or most == 0 else dict(list(top.items())[:most]) for top in tops]
-        return value | {"top_logprobs": likely}
+        return value | {"top_logprobs": [dict(list(top.items())[:most]) if top else None for top in tops]}
     lists = {key: value[key] for key in ("content", "refusal") if value.get(key)}
     return value | {
         key: [entry | {"top_logprobs": entry["top_logprobs"][:most]} for entry in entries]

@@ -29,7 +29,7 @@ from welldone.serve.requests.table import Use
 READERS = [read_chat, read_completions, read_embeddings, read_rerank, read_tokenize, read_detokenize]
 OTHER_NAMES = ["input", "query", "documents", "content", "tokens", "dimensions", "encoding_format", "top_n", "whatever"]
 OURS = {"messages", "prompt", "stream", "stream_options", "tools", "tool_choice", "response_format", "json_schema"}
-SENT = {row.engine or row.name for row in FIELDS if row.use in (Use.PASSED, Use.READ)} | OURS
+SENT = {row.engine or row.name for row in FIELDS if row.use in (Use.PASSED, Use.READ) or row.is_vllm} | OURS
 
 plain = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text(max_size=5)
 seeds = st.sampled_from(

@@ -24,7 +24,7 @@ def test_a_plain_chat_is_asked_as_a_stream_with_usage() -> None:
     request = chat()
     assert request.parts == [PLAIN]
     assert (request.endpoint, request.model, request.is_stream, request.prompts) == ("chat", None, False, 1)
-    assert request.asked == Asked(usage=False, obfuscation=True, choices=1)
+    assert request.asked == Asked(usage=False, obfuscation=True, choices=1, counts_reasoning=True)
 
 
 def test_what_is_asked_of_the_stream_is_read() -> None:
@@ -342,3 +342,112 @@ def test_what_the_assistant_has_begun_is_not_ended_by_a_schema(form: Body) -> No
     assert refusal(messages=messages, **form).param == "response_format"
     assert engine(messages=[*messages, *HELLO], **form)["response_format"]
     assert engine(messages=[*HELLO, {"role": "assistant", "content": '{"a":'}], **form)["response_format"]
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA, "strict": True}}
+CALLS = [{"type": "function", "function": {"name": "get", "parameters": SCHEMA}}]
+BEGUN = [*HELLO, {"role": "assistant", "content": "I"}]
+
+
+@pytest.mark.parametrize(
+    ("body", "sent"),
+    [
+        ({"guided_json": SCHEMA}, {"response_format": FORMAT}),
+        ({"guided_json": msgspec.json.encode(SCHEMA).decode()}, {"response_format": FORMAT}),
+        ({"structured_outputs": {"json": SCHEMA, "choice": None}}, {"response_format": FORMAT}),
+        ({"guided_choice": ["a", 'b"\\\n']}, {"grammar": 'root ::= "a" | "b\\"\\\\\\x0a"'}),
+        ({"structured_outputs": {"choice": ["é"]}}, {"grammar": 'root ::= "é"'}),
+        ({"guided_json": None, "guided_regex": "", "use_beam_search": False, "min_tokens": 0, "bad_words": []}, {}),
+    ],
+)
+def test_vllms_constraints_are_kept(body: Body, sent: Body) -> None:
+    assert sent_for(body) == {**PLAIN, **sent}
+
+
+@pytest.mark.parametrize("name", ["guided_json_object", "structured_outputs"])
+def test_any_object_may_be_asked_for_in_vllms_words(name: str) -> None:
+    value = {"json_object": True} if name == "structured_outputs" else True
+    assert sent_for({name: value})["response_format"]["json_schema"]["schema"] == {"type": "object"}
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"guided_regex": "a+"}, "guided_regex"),
+        ({"guided_grammar": "root ::= x"}, "guided_grammar"),
+        ({"structured_outputs": {"regex": "a+"}}, "structured_outputs.regex"),
+        ({"structured_outputs": {"structural_tag": {}}}, "structured_outputs.structural_tag"),
+        ({"structured_outputs": 7}, "structured_outputs"),
+        ({"guided_choice": []}, "guided_choice"),
+        ({"guided_choice": "a"}, "guided_choice"),
+        ({"guided_choice": ["x"] * 129}, "guided_choice"),
+        ({"structured_outputs": {"choice": ["a", 7]}}, "structured_outputs.choice[1]"),
+        ({"guided_choice": ["a"], "guided_json": SCHEMA}, "guided_choice"),
+        ({"guided_choice": ["a"], "response_format": FORMAT}, "guided_choice"),
+        ({"json_schema": SCHEMA, "response_format": FORMAT}, "json_schema"),
+        ({"guided_choice": ["a"], "tools": CALLS}, "guided_choice"),
+        ({"use_beam_search": True}, "use_beam_search"),
+        ({"min_tokens": 5}, "min_tokens"),
+        ({"bad_words": ["no"]}, "bad_words"),
+        ({"add_generation_prompt": True, "continue_final_message": True}, "continue_final_message"),
+        ({"continue_final_message": True}, "continue_final_message"),
+        ({"add_generation_prompt": False}, "add_generation_prompt"),
+        ({"add_generation_prompt": True, "messages": BEGUN}, "add_generation_prompt"),
+    ],
+)
+def test_a_constraint_that_cannot_be_kept_is_refused(body: Body, param: str) -> None:
+    assert refusal(**body).param == param
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"continue_final_message": True, "add_generation_prompt": False, "messages": BEGUN},
+        {"continue_final_message": False, "add_generation_prompt": True},
+    ],
+)
+def test_who_speaks_next_may_be_said(body: Body) -> None:
+    assert sent_for(body).keys() == PLAIN.keys()
+
+
+def test_a_schema_in_a_text_must_be_json() -> None:
+    assert refusal(guided_json="{").status == 400
+    assert "nested" in refusal(guided_json="[" * 100 + "]" * 100).message
+
+
+def test_a_command_gets_the_words_of_vllm() -> None:
+    fields: Body = {
+        "structured_outputs": {"regex": "a+"},
+        "guided_choice": ["a"],
+        "min_tokens": 5,
+        "continue_final_message": True,
+        "add_generation_prompt": True,
+    }
+    assert fields.items() <= engine(able(kind="command"), **fields).items()
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"json_schema": SCHEMA}, "json_schema"),
+        ({"guided_choice": ["a"]}, "guided_choice"),
+        ({"tools": CALLS}, "tools"),
+        ({"tools": CALLS, "tool_choice": "required"}, "tools"),
+    ],
+)
+def test_without_a_chat_template_nothing_is_constrained_in_silence(body: Body, param: str) -> None:
+    plain = ModelSettings(name="m", jinja=False)
+    with pytest.raises(ApiError) as caught:
+        read_chat({"messages": HELLO, **body}, plain, ABLE)
+    assert (caught.value.status, caught.value.param) == (400, param)
+    assert "--no-jinja" in caught.value.message
+    assert read_chat({"messages": HELLO, "tools": CALLS, "tool_choice": "none"}, plain, ABLE).parts == [PLAIN]
+
+
+def test_counts_may_be_asked_for_with_each_chunk() -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    assert sent_for({"stream": True, "stream_options": options})["timings_per_token"] is True
+    options = {"include_usage": False, "continuous_usage_stats": True}
+    assert "timings_per_token" not in sent_for({"stream": True, "stream_options": options})

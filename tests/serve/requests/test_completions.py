@@ -118,3 +118,13 @@ def test_a_model_that_only_embeds_does_not_complete() -> None:
 def test_an_answer_by_a_schema_may_end() -> None:
     (part,) = complete(json_schema={"type": "boolean"}, ignore_eos=True).parts
     assert "ignore_eos" not in part
+
+
+def test_a_completion_may_be_constrained_in_vllms_words() -> None:
+    schema = {"type": "object"}
+    assert complete(guided_json=schema).parts[0]["json_schema"] == schema
+    assert complete(guided_choice=["a", "b"]).parts[0]["grammar"] == 'root ::= "a" | "b"'
+    given = {"guided_regex": "a+", "structured_outputs": {"choice": ["a"]}}
+    assert given.items() <= complete(able(kind="command"), **given).parts[0].items()
+    with pytest.raises(ApiError, match="use_beam_search"):
+        complete(use_beam_search=True)

@@ -102,6 +102,7 @@ def test_token_ids_are_embedded_up_to_the_context() -> None:
         (read_rerank, {"documents": ["a"]}, "query"),
         (read_rerank, {"query": 1, "documents": ["a"]}, "query"),
         (read_rerank, {"query": "q"}, "documents"),
+        (read_rerank, {"query": "q", "texts": ["a"]}, "texts"),
         (read_rerank, {"query": "q", "documents": []}, "documents"),
         (read_rerank, {"query": "q", "documents": [1]}, "documents[0]"),
         (read_rerank, {"query": "q", "documents": [{}]}, "documents[0]"),

@@ -359,6 +359,8 @@ def test_the_answer_repeats_what_was_asked() -> None:
         "metadata": {"a": "b"},
         "temperature": 0.5,
         "max_output_tokens": 5,
+        "presence_penalty": 0.5,
+        "frequency_penalty": -0.5,
         "previous_response_id": "resp_1",
         "tool_choice": "auto",
         "user": "u",
@@ -367,10 +369,21 @@ def test_the_answer_repeats_what_was_asked() -> None:
         **body, tools=[{"type": "function", "name": "g"}], text={"verbosity": "low"}, reasoning={"effort": "low"}
     ).echo
     assert echo.items() >= body.items()
-    assert echo["tools"] == [{"type": "function", "name": "g", "parameters": None, "strict": False}]
+    assert echo["tools"] == [
+        {"type": "function", "name": "g", "description": None, "parameters": None, "strict": False}
+    ]
     assert echo["text"] == {"verbosity": "low", "format": {"type": "text"}}
     assert echo["reasoning"] == {"effort": "low", "summary": None}
     assert "input" not in echo
+
+
+def test_a_namespace_of_functions_is_refused_by_name() -> None:
+    tools = [{"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "g"}]}]
+    with pytest.raises(ApiError) as caught:
+        translated(tools=tools)
+    assert (caught.value.status, caught.value.param) == (400, "tools[0].type")
+    assert "namespace" in caught.value.message
+    assert "--unknown-tools ignore" in caught.value.message
 
 
 def test_nothing_that_was_left_empty_is_repeated() -> None:

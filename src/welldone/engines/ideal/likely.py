@@ -13,7 +13,7 @@ def chat_logprobs(token: str, tops: int) -> Json:
 
 def completion_logprobs(token: str, offset: int, tops: int, *, is_first: bool) -> Json:
     """Of one token that begins at a place of the text. Before the very first there is nothing to expect it from."""
-    likeliest = None if is_first or not tops else dict(_likely(token, tops))
+    likeliest = None if is_first else dict(_likely(token, max(tops, 1)))
     value = None if is_first else _first(token)
     return {"tokens": [token], "token_logprobs": [value], "top_logprobs": [likeliest], "text_offset": [offset]}
 

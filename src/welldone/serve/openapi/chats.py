@@ -6,6 +6,7 @@ from welldone.serve.openapi.kinds import (
     ANY,
     BOOLEAN,
     EMPTY_OBJECT,
+    MAYBE_OBJECT,
     OBJECT,
     TEXT,
     array,
@@ -21,11 +22,12 @@ from welldone.serve.openapi.kinds import (
     words,
 )
 from welldone.serve.requests import formats, messages, sampling, tools
+from welldone.serve.requests.branches import WAYS_LIMIT
 from welldone.serve.requests.chat import EFFORTS, KWARG, KWARG_LENGTH, KWARGS_LIMIT, MODALITIES_LIMIT, RESERVED
 from welldone.serve.requests.table import FIELDS, Field, Use
 from welldone.wire.events import Json
 
-_EMPTY: tuple[object, ...] = (None, "", {})
+_EMPTY: tuple[object, ...] = (None, "", {}, [], 0, False)
 _MOST_TOKENS: Json = {**integer(-1, sampling.INT64), "not": {"const": 0}}
 _TOP = integer(0, sampling.TOP_LIMIT)
 _TOKEN: Json = {"type": "integer", "minimum": 0, "maximum": sampling.TOKEN_LIMIT}
@@ -35,7 +37,7 @@ _BREAKER = needed(string(sampling.BREAKER_LENGTH, 1))
 _NULL: Json = {"type": "null"}
 _NAMED = table({"name": name(tools.NAME)}, "name")
 _PLAIN = one_of(string(KWARG_LENGTH), {"type": ["number", "boolean"]})
-
+_GUIDED_CHOICE = array(needed(string(formats.CHOICE_LENGTH, 1)), WAYS_LIMIT, 1)
 _READ: Json = {
     "model": string(sampling.MODEL_LENGTH),
     "messages": needed(array(ref("Message"), messages.MESSAGES_LIMIT, 1)),
@@ -82,6 +84,12 @@ _READ: Json = {
     "dry_sequence_breakers": array(_BREAKER, sampling.BREAKERS_LIMIT),
     "samplers": array(_BREAKER, len(sampling.SAMPLERS)),
     "json_schema": table(),
+    "structured_outputs": table(dict.fromkeys(formats.GUIDED, ANY)),
+    "guided_json": one_of(TEXT, MAYBE_OBJECT),
+    "guided_choice": _GUIDED_CHOICE,
+    "guided_json_object": BOOLEAN,
+    "continue_final_message": BOOLEAN,
+    "add_generation_prompt": BOOLEAN,
     "chat_template_kwargs": {
         "type": ["object", "null"],
         "maxProperties": KWARGS_LIMIT,

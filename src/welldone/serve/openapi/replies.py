@@ -127,7 +127,15 @@ COMPONENTS: Json = {
             "usage": _PROMPT_USAGE,
         }
     ),
-    "Tokens": shown({"tokens": {"type": "array", "items": ANY}, "count": COUNT, "max_model_len": COUNT}),
+    "Tokens": shown(
+        {
+            "tokens": {"type": "array", "items": ANY},
+            "count": COUNT,
+            "max_model_len": COUNT,
+            "token_strs": {"type": "array", "items": TEXT},
+        },
+        "token_strs",
+    ),
     "TextOfTokens": shown({"content": TEXT, "prompt": TEXT}),
     "Status": shown({"status": {"const": "ok"}}),
     "Done": shown({"success": {"const": True}}),

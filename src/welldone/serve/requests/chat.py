@@ -9,7 +9,7 @@ from welldone.engines.abilities import Abilities
 from welldone.engines.settings import ModelSettings
 from welldone.serve.errors import invalid
 from welldone.serve.requests import fields
-from welldone.serve.requests.formats import ANY_OBJECT, read_schema
+from welldone.serve.requests.formats import ANY_OBJECT, VLLM, Form, read_form
 from welldone.serve.requests.messages import put_first, read_messages
 from welldone.serve.requests.request import Request
 from welldone.serve.requests.sampling import (
@@ -35,6 +35,7 @@ KWARGS_LIMIT = 32
 KWARG_LENGTH = 4_096
 _END = re.compile(rb"<|\[EO")
 """How all words begin that end an answer of some model: <|im_end|>, </s>, [EOS]."""
+_TURN = ("continue_final_message", "add_generation_prompt")
 MODALITIES_LIMIT = 8  # there are two
 # What the engine itself gives the template: a client that gave it could say what others said.
 RESERVED = frozenset(("tools", "messages", "add_generation_prompt", "tokenize", "bos_token", "eos_token"))
@@ -59,9 +60,12 @@ def read_chat(body: Json, model: ModelSettings, abilities: Abilities | None) -> 
     if tools.forced is not None:  # what was to end a text would cut the JSON of the call
         engine.pop("stop", None)
     stops = take_stops(engine, able)
-    _add_form(body, engine, tools, budget, able.kind == "command")
-    if "response_format" in engine and able.kind == "llama":
-        _check_begun(messages.items[-1])
+    form = _read_form(body, engine, tools, budget, able)
+    if able.kind == "llama":
+        _check_jinja(model, tools, form)
+        _check_turn(body, messages.items[-1])
+        if "response_format" in engine or "grammar" in engine:
+            _check_begun(messages.items[-1])
     listed = msgspec.json.encode(tools.body.get("tools") or tools.template or ())
     check_length(messages.text_bytes + len(listed) - len("[]"), able.context, "messages")
     kwargs = _template_kwargs(asked, model.defaults, able, tools)
@@ -82,16 +86,48 @@ def read_chat(body: Json, model: ModelSettings, abilities: Abilities | None) -> 
     )
 
 
-def _add_form(body: Json, engine: Json, tools: Tools, budget: Budget, is_foreign: bool) -> None:
-    """A forced call is stronger than the form that was asked for: OpenAI applies that to texts only."""
-    schema = read_schema(body, budget)
-    schema = schema if tools.schema is None else tools.schema
-    if schema == ANY_OBJECT and is_foreign:
+def _read_form(body: Json, engine: Json, tools: Tools, budget: Budget, able: Abilities) -> Form:
+    """What the text must be, put into the engine's body. A forced call is stronger: OpenAI constrains texts only."""
+    is_command = able.kind == "command"
+    if is_command:  # it may be vLLM, which knows more of them
+        engine |= {name: body[name] for name in (*VLLM, *_TURN) if body.get(name) is not None}
+        body = {name: value for name, value in body.items() if name not in VLLM}
+    form = read_form(body, budget)
+    schema = form.schema if tools.schema is None else tools.schema
+    if schema == ANY_OBJECT and is_command:
         engine["response_format"] = {"type": "json_object"}  # every server knows it, and not every one schemas
     elif schema is not None:
         engine.pop("ignore_eos", None)  # where a schema is at its end, llama.cpp fails if it may not end
         named = {"name": "answer", "schema": schema, "strict": True}
         engine["response_format"] = {"type": "json_schema", "json_schema": named}
+    elif form.grammar is not None:
+        if tools.body:
+            raise fields.unsupported(form.param, "cannot be used together with tools.")
+        engine.pop("ignore_eos", None)
+        engine["grammar"] = form.grammar
+    return form
+
+
+def _check_jinja(model: ModelSettings, tools: Tools, form: Form) -> None:
+    """Without a template of its own an engine drops constraints, and answers as if there were none."""
+    is_formed = form.schema is not None or form.grammar is not None
+    if model.jinja or not (tools.body or tools.schema or is_formed):
+        return
+    why = "cannot be used with this model: the server runs it with --no-jinja. Start it with --jinja."
+    raise fields.unsupported("tools" if tools.body or tools.schema else form.param, why)
+
+
+def _check_turn(body: Json, last: Json) -> None:
+    """vLLM's fields for who speaks next. llama.cpp continues a last message of the assistant, and else begins one."""
+    continues, begins = (fields.boolean(body, name) for name in _TURN)
+    if continues and begins:
+        message = "'continue_final_message' and 'add_generation_prompt' cannot both be true."
+        raise invalid(message, param=_TURN[0], code="invalid_value")
+    is_begun = last["role"] == "assistant"
+    for name, value in zip(_TURN, (continues, None if begins is None else not begins), strict=True):
+        if value is not None and value is not is_begun:
+            why = "cannot be followed here: the last message is continued if it is the assistant's, and only then."
+            raise fields.unsupported(name, why)
 
 
 def _check_begun(last: Json) -> None:

@@ -3,7 +3,7 @@
 from welldone.engines.abilities import Abilities
 from welldone.engines.settings import ModelSettings
 from welldone.serve.requests import fields
-from welldone.serve.requests.formats import read_schema
+from welldone.serve.requests.formats import VLLM, read_form
 from welldone.serve.requests.request import Request
 from welldone.serve.requests.sampling import (
     CHOICES_LIMIT,
@@ -43,7 +43,7 @@ def read_completions(body: Json, model: ModelSettings, abilities: Abilities | No
     stops = take_stops(engine, able)
     if not any(name in body for name in _MOST_TOKENS):
         engine["max_tokens"] = MAX_TOKENS
-    _add_form(body, engine)
+    _add_form(body, engine, able.kind == "command")
     top = fields.integer(body, "logprobs", 0, TOP_LIMIT)
     if top is not None:
         engine["logprobs"] = max(top, 1)
@@ -65,11 +65,17 @@ def read_completions(body: Json, model: ModelSettings, abilities: Abilities | No
     )
 
 
-def _add_form(body: Json, engine: Json) -> None:
-    schema = read_schema(body, Budget())
-    if schema is not None:
-        engine["json_schema"] = schema
-        engine.pop("ignore_eos", None)  # where a schema is at its end, llama.cpp fails if it may not end
+def _add_form(body: Json, engine: Json, is_command: bool) -> None:
+    if is_command:
+        engine |= {name: body[name] for name in VLLM if body.get(name) is not None}
+        body = {name: value for name, value in body.items() if name not in VLLM}
+    form = read_form(body, Budget())
+    if form.schema is not None:
+        engine["json_schema"] = form.schema
+    elif form.grammar is not None:
+        engine["grammar"] = form.grammar
+    if form.schema is not None or form.grammar is not None:
+        engine.pop("ignore_eos", None)  # where a grammar is at its end, llama.cpp fails if it may not end
 
 
 def _prompt(item: object, param: str, abilities: Abilities) -> str | list[int]:

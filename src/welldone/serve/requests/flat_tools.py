@@ -134,6 +134,12 @@ def _check_any(mode: str, names: set[str]) -> None:
 
 def unknown_tool(param: str, kind: str, known: str) -> ApiError:
     """A tool that its API's own server runs. `known`: what it calls those that clients run."""
+    if kind == "namespace":  # Codex sends tools of MCP servers so
+        message = (
+            f"Invalid value for '{param}': 'namespace'. Functions in a namespace are not supported: send each as a "
+            f"tool of type '{known}', or have them left out by the server (--unknown-tools ignore)."
+        )
+        return invalid(message, param=param, code="unsupported_value")
     message = (
         f"Invalid value for '{param}': '{fields.shown(kind)}'. This server calls no tools itself: it offers models "
         f"'{known}' only. Leave the tool out, or have such tools ignored by the server (--unknown-tools ignore)."

@@ -32,3 +32,7 @@ class Request(msgspec.Struct, kw_only=True):
     """Whether embeddings are asked for as base64."""
     documents: list[str] | None = None
     """What is ranked, where the reply is to repeat it."""
+    has_pieces: bool = False
+    """Whether tokens are shown with their texts, in one object each, as llama.cpp does."""
+    has_token_texts: bool = False
+    """Whether the texts of tokens are shown beside them, as vLLM does."""

@@ -39,6 +39,9 @@ def read_rerank(body: Json, model: ModelSettings, abilities: Abilities | None) -
 
 def _documents(body: Json) -> list[str]:
     values = fields.array(body, "documents", DOCUMENTS_LIMIT)
+    if values is None and "texts" in body:
+        why = "is the form of text-embeddings-inference, which is not offered: send 'documents', as Jina and Cohere do."
+        raise fields.unsupported("texts", why)
     if values is None:
         raise fields.missing("documents")
     if not values:

@@ -71,7 +71,7 @@ def with_defaults(body: Json, defaults: Mapping[str, object]) -> Json:
 
 def read_sampling(body: Json, endpoint: Endpoint, abilities: Abilities) -> Json:
     """The fields of the engine's body that say how tokens are chosen."""
-    out = passed(body, endpoint, abilities.context)
+    out = passed(body, endpoint, abilities.context, is_command=abilities.kind == "command")
     most = read_most_tokens(body, abilities.context)
     if most is not None:
         out["max_tokens"] = most
@@ -138,10 +138,13 @@ def spread(prompts: list[Json], body: Json) -> list[Json]:
         message = f"Invalid 'n': {len(prompts)} prompts with {n} answers each; at most {PARTS_LIMIT} answers are given."
         raise invalid(message, param="n", code="integer_above_max_value")
     seed = fields.integer(body, "seed", -INT64, 2 * INT64)
+    counted: Json = {"stream_options": {"include_usage": True}}
+    if read_request(body).continuous_usage:  # llama.cpp counts in its timings
+        counted = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}, "timings_per_token": True}
     parts = []
     for prompt in prompts:
         for number in range(n):
-            part = {**prompt, "stream": True, "stream_options": {"include_usage": True}}
+            part = {**prompt, "stream": True, **counted}
             if seed is not None and seed != -1:  # -1 is llama.cpp's word for "any"
                 part["seed"] = (seed + number) % _SEEDS
             parts.append(part)

@@ -45,6 +45,8 @@ class Field(msgspec.Struct, frozen=True):
     """The endpoint that alone knows it."""
     engine: str = ""
     """The engine's name for it, if that is another."""
+    is_vllm: bool = False
+    """Whether it goes on to an engine that is a user's command, which may be vLLM."""
 
 
 def _number(name: str, low: float, high: float, note: str = "", engine: str = "") -> Field:
@@ -83,7 +85,9 @@ FIELDS: tuple[Field, ...] = (
     _read("messages", "1 to 4,096 messages", "chat"),
     _read("prompt", "a text, token ids, or up to 64 of either", "completions"),
     _read("stream", "true or false"),
-    _read("stream_options", "with stream: include_usage, include_obfuscation"),
+    _read(
+        "stream_options", "with stream: include_usage, include_obfuscation, continuous_usage_stats (with include_usage)"
+    ),
     _read("n", "1 to 8; with a list of prompts at most 64 answers in all"),
     _read("seed", "a 64-bit integer; answer k of n gets seed + k; -1: none"),
     _read("stop", "a text or up to 16, each of 1 to 256 characters; looked for in the text, not in thoughts or calls"),
@@ -140,7 +144,22 @@ FIELDS: tuple[Field, ...] = (
     _read("chat_template_kwargs", "plain values for the chat template", "chat"),
     *_ignored("user", "safety_identifier", "metadata", "store", note="nothing is kept of requests"),
     *_ignored("service_tier", "prompt_cache_key", "prompt_cache_retention", "prediction", "verbosity"),
-    *_ignored("min_tokens", "n_probs", "timings_per_token", "return_progress", "return_tokens", "post_sampling_probs"),
+    *_ignored("n_probs", "timings_per_token", "return_progress", "return_tokens", "post_sampling_probs"),
+    # vLLM's that constrain the answer, or change the prompt: kept, or refused.
+    _read("structured_outputs", "json or choice; regex, grammar and structural_tag are refused"),
+    _read("guided_json", "a schema, within the limits of response_format; its text is read too"),
+    _read("guided_choice", "up to 128 texts of 1 to 256 characters: the answer is one of them"),
+    _read("guided_json_object", "true or false"),
+    _read("continue_final_message", "as the messages say: true only if the last is the assistant's", "chat"),
+    _read("add_generation_prompt", "the opposite of continue_final_message", "chat"),
+    *(
+        Field(name, Use.REFUSED, "is not offered for local models.", is_vllm=True)
+        for name in (
+            *("guided_regex", "guided_grammar", "guided_structural_tag", "use_beam_search", "min_tokens"),
+            *("bad_words", "allowed_token_ids", "stop_token_ids", "logits_processors", "truncate_prompt_tokens"),
+            *("include_stop_str_in_output", "chat_template", "documents"),
+        )
+    ),
     # A few short rules of a grammar stop an engine, and all it serves, for minutes: rules that can be empty and are
     # repeated, or that begin alike and call each other. No limit of size or depth tells those from harmless ones.
     _refused("grammar", "is not offered; use 'response_format' with a schema."),
@@ -152,14 +171,19 @@ FIELDS: tuple[Field, ...] = (
 ROWS = {row.name: row for row in FIELDS}
 
 
-def passed(body: Json, endpoint: Endpoint, context: int) -> Json:
-    """The fields that go to the engine as they are, checked; and an error for those that cannot be followed."""
+def passed(body: Json, endpoint: Endpoint, context: int, *, is_command: bool) -> Json:
+    """The fields that go to the engine as they are, checked; and an error for those that cannot be followed.
+
+    `is_command`: the engine is a user's command.
+    """
     out: Json = {}
     for row in FIELDS:
         if row.only not in (None, endpoint):
             continue
-        if row.use is Use.REFUSED and body.get(row.name) not in (None, "", {}):
-            raise fields.unsupported(row.name, row.note)
+        if row.use is Use.REFUSED and body.get(row.name):
+            if not (row.is_vllm and is_command):
+                raise fields.unsupported(row.name, row.note)
+            out[row.name] = body[row.name]
         if row.use is Use.PASSED:
             value = _value(row, body, context or CONTEXT_UNKNOWN)
             if value is not None:

@@ -39,9 +39,13 @@ def read_tokenize(body: Json, model: ModelSettings, abilities: Abilities | None)
         flag = fields.boolean(body, name)
         if flag is not None:
             engine[known] = flag
-    if fields.boolean(body, "with_pieces") or fields.boolean(body, "return_token_strs"):
+    has_pieces = fields.boolean(body, "with_pieces")
+    has_texts = fields.boolean(body, "return_token_strs")
+    if has_pieces or has_texts:
         engine["with_pieces"] = True
-    return _request("tokenize", body, engine)
+    request = _request("tokenize", body, engine)
+    request.has_token_texts, request.has_pieces = has_texts is True, has_pieces is True
+    return request
 
 
 def read_detokenize(body: Json, model: ModelSettings, abilities: Abilities | None) -> Request:

@@ -313,7 +313,7 @@ def _is_schema(response: Json) -> bool:
     if not response.keys() >= TYPES.keys() | optional or not all(fits(name, response[name]) for name in TYPES):
         return False
     is_explained = status != "incomplete" or _details(response) == response["incomplete_details"]
-    return is_explained and whole_tools(response["tools"]) == response["tools"]
+    return is_explained and bool(whole_tools(response["tools"]) == response["tools"])
 
 
 def _time(value: object) -> float | None:
