@@ -203,6 +203,8 @@ class Generator:
                 ask.facts["broken_json"] = pipe.broken_json + pipe.broken_arguments
         counted = (0, 0, 0) if usage is None else (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens)
         self._limits.spend(ask.principal, answer.cost.tokens(*counted, is_whole=answer.is_whole))
+        if pipe.printed_calls:
+            ask.facts["printed_calls"] = pipe.printed_calls
         ask.facts |= {"ttft_ms": _ms(times.ttft_s), "queued_ms": _ms(times.queued_s)}
         if usage is not None:
             prompt_s = max(0.0, (times.ttft_s or 0.0) - (times.queued_s or 0.0))

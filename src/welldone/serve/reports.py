@@ -12,6 +12,8 @@ REPAIRS = "x-welldone-repairs"
 UPSTREAM = "x-welldone-upstream"
 TIMING = "Server-Timing"
 BROKEN = "x-welldone-broken-json"
+PRINTED = "x-welldone-printed-calls"
+"""How many answers look like a tool call that the model wrote as text."""
 WANTED = "x-welldone-report"
 """The header with which a client asks for it."""
 _RULES_LIMIT = 64  # in a header, which proxies cut at 4 to 8 KB
@@ -42,7 +44,7 @@ class Report:
         """What a stream tells at its end."""
         if not self._is_wanted:
             return ()
-        return (REPAIRS, BROKEN, TIMING, *((UPSTREAM,) if self._is_open else ()))
+        return (REPAIRS, BROKEN, PRINTED, TIMING, *((UPSTREAM,) if self._is_open else ()))
 
     def headers(self) -> Mapping[str, str]:
         """What is known when the reply begins."""
@@ -56,8 +58,9 @@ class Report:
             return {}
         rules = [note.rule for note in pipe.notes.all()]
         broken = f"content={pipe.broken_json}, arguments={pipe.broken_arguments}"
+        told = {REPAIRS: ", ".join(rules[:_RULES_LIMIT]), BROKEN: broken, PRINTED: str(pipe.printed_calls)}
         # The upstream again: a stream that waited began before one was chosen, and an attempt may have failed since.
-        return {REPAIRS: ", ".join(rules[:_RULES_LIMIT]), BROKEN: broken, TIMING: self._timing(), **self._named()}
+        return {**told, TIMING: self._timing(), **self._named()}
 
     def _named(self) -> dict[str, str]:
         return {UPSTREAM: self.upstream} if self.upstream and self._is_open else {}

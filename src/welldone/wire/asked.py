@@ -42,6 +42,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the client's dialect has calls whose arguments are an object: then others cannot be sent."""
     stops: tuple[str, ...] = ()
     """Stop strings that are looked for here, in a stream with one choice: its server was asked without them."""
+    tools: frozenset[str] = frozenset()
+    """The names of functions that the model may call."""
     model: str | None = None
 
 
@@ -62,6 +64,7 @@ def read_request(body: Json) -> Asked:
         choices=count * n if type(n) is int and n > 0 else count,
         functions=bool(body.get("functions")) and not body.get("tools"),
         named_tool=isinstance(body.get("tool_choice"), dict),
+        tools=_tool_names(body),
         json=kind in ("json_schema", "json_object"),
         json_object=kind == "json_object",
         model=model if isinstance(model, str) and model else None,
@@ -80,3 +83,12 @@ def is_thinking_off(body: Json) -> bool:
         or (isinstance(thinking, dict) and thinking.get("type") == "disabled")  # Z.ai, DeepSeek
         or (isinstance(reasoning, dict) and (reasoning.get("effort") == "none" or reasoning.get("enabled") is False))
     )
+
+
+def _tool_names(body: Json) -> frozenset[str]:
+    tools = body.get("tools")
+    if body.get("tool_choice") == "none" or not isinstance(tools, list):
+        return frozenset()
+    functions = [tool.get("function") for tool in tools if isinstance(tool, dict)]
+    names = [function.get("name") for function in functions if isinstance(function, dict)]
+    return frozenset(name for name in names if isinstance(name, str))

@@ -11,6 +11,7 @@ from welldone.wire.forced import Forced, ForcedCalls
 from welldone.wire.head import Endpoint, Head
 from welldone.wire.lane import Lane
 from welldone.wire.notes import Notes
+from welldone.wire.printed import PrintedCalls
 from welldone.wire.reader import Reader
 from welldone.wire.repair import Repair
 from welldone.wire.stops import Stops
@@ -45,6 +46,7 @@ class Mender:
         self._calls = None if forced is None else ForcedCalls(forced, mint)
         self._stops = Stops(asked.stops) if asked.stops else None
         self._thoughts = ReasoningCounter() if asked.counts_reasoning else None
+        self._printed = PrintedCalls(asked.tools) if asked.tools else None
         self._early: list[Event] | None = []  # fields that came before there was an envelope
         self._is_plain = False  # nothing is held back, forced or watched: reader and repair are all there is
 
@@ -93,6 +95,11 @@ class Mender:
         """How many tool calls had arguments that are no JSON object."""
         return self._repair.broken_arguments
 
+    @property
+    def printed_calls(self) -> int:
+        """How many choices look like a tool call that was written as text."""
+        return 0 if self._printed is None else self._printed.count
+
     def tune(self, *, think: Think, text: TextForm, strict: frozenset[str], reword: Reword | None) -> None:
         """How the stream is mended, before its first byte; see `Answered.tune`."""
         self._repair.think = think if self._endpoint is Endpoint.CHAT else "no"
@@ -102,7 +109,8 @@ class Mender:
 
     def is_flowing(self, index: int) -> bool:
         """Whether plain text of this choice would pass as it is, and change nothing."""
-        return self._is_plain and self._reader.is_idle and self._repair.is_flowing(index)
+        is_kept = self._printed is not None and self._printed.is_watching
+        return self._is_plain and not is_kept and self._reader.is_idle and self._repair.is_flowing(index)
 
     def passed(self, lane: Lane) -> None:
         """Frames of plain text took a shorter way."""
@@ -181,6 +189,8 @@ class Mender:
 
     def _count(self, events: list[Event]) -> list[Event]:
         """The events with the tokens of the reasoning in their usage, where they are counted here."""
+        if self._printed is not None:
+            self._printed.hear(events)
         return events if self._thoughts is None else self._thoughts.feed(events)
 
     def _take_held(self) -> list[Event]:

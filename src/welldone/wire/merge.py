@@ -153,6 +153,11 @@ class Merge:
         return sum(mender.broken_json for mender in self._menders)
 
     @property
+    def printed_calls(self) -> int:
+        """How many choices look like a tool call that was written as text."""
+        return sum(mender.printed_calls for mender in self._menders)
+
+    @property
     def broken_arguments(self) -> int:
         """How many tool calls had arguments that are no JSON object."""
         return sum(mender.broken_arguments for mender in self._menders)
@@ -379,6 +384,11 @@ class Answered(ABC):
     def broken_json(self) -> int:
         """How many choices should have been JSON by what was asked, and are not, though nothing had cut them."""
         return self.merge.broken_json
+
+    @property
+    def printed_calls(self) -> int:
+        """How many choices look like a tool call that was written as text."""
+        return self.merge.printed_calls
 
     @property
     def broken_arguments(self) -> int:

@@ -64,6 +64,8 @@ class Native(ABC):
         """The answer as an object, when it has come to its end, in a dialect in which it can be asked for again."""
         self.on_event: Callable[[Json, str], None] | None = None
         """Is told of every event, by its value and its name, before it is mended."""
+        self.printed_calls = 0
+        """Of a stream in its own dialect nothing is known of calls that were written as text."""
         self.broken_json = 0
         self.broken_arguments = 0
         self.has_content = False

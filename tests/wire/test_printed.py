@@ -1,0 +1,66 @@
+"""Tool calls that a model wrote as text."""
+
+import json
+
+import pytest
+
+from tests.wire.build import FALLBACK, finish, named, piece, role, say, stream
+from welldone.wire.asked import Asked, read_request
+from welldone.wire.head import Endpoint
+from welldone.wire.pipe import Pipe
+from welldone.wire.printed import LIMIT
+
+CALL = json.dumps({"name": "get", "arguments": {"x": 1}})
+TOOLS = frozenset({"get"})
+
+
+def piped(*texts: str, tools: frozenset[str] = TOOLS) -> tuple[bytes, int]:
+    """What goes out for these texts, one chunk each, and how many calls were seen in it."""
+    pipe = Pipe(Endpoint.CHAT, fallback=FALLBACK, asked=Asked(choices=1, tools=tools))
+    frames = [role(), *(say({"content": text}) for text in texts), finish()]
+    out = b"".join(pipe.feed(stream(frame, end=b"")) for frame in frames)
+    return out + pipe.feed(b"data: [DONE]\n\n") + pipe.close(), pipe.printed_calls
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        (CALL, 1),
+        (f"\n ```json\n{CALL}\n```\n", 1),
+        (f"[{CALL}]", 1),
+        (CALL.replace("arguments", "parameters"), 1),
+        (CALL.replace("get", "put"), 0),
+        (CALL.replace("arguments", "args"), 0),
+        (CALL.replace('"get"', "7"), 0),
+        (f"I call {CALL}", 0),
+        (CALL[:-1], 0),
+        ("{" + "x" * LIMIT + "}", 0),
+        ("   ", 0),
+        ("7", 0),
+    ],
+)
+def test_a_call_in_the_text_is_counted_and_never_altered(text: str, count: int) -> None:
+    for cut in ([text], list(text) if len(text) < LIMIT else [text]):
+        assert piped(*cut)[1] == count
+        assert piped(*cut)[0] == piped(*cut, tools=frozenset())[0]
+    assert piped(text, tools=frozenset())[1] == 0
+
+
+def test_a_real_call_is_none() -> None:
+    pipe = Pipe(Endpoint.CHAT, fallback=FALLBACK, asked=Asked(choices=1, tools=TOOLS))
+    frames = [role(), say({"content": "{"}), say({"tool_calls": [named()]}), say({"tool_calls": [piece("{}")]})]
+    pipe.feed(stream(*frames, finish("tool_calls")))
+    pipe.close()
+    assert pipe.printed_calls == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "names"),
+    [
+        ({"tools": [{"function": {"name": "get"}}, {"function": {"name": 7}}, {"function": 7}, 7]}, {"get"}),
+        ({"tools": [{"function": {"name": "get"}}], "tool_choice": "none"}, set()),
+        ({"tools": 7}, set()),
+    ],
+)
+def test_the_names_of_tools_are_read(body: dict[str, object], names: set[str]) -> None:
+    assert read_request(body).tools == names
