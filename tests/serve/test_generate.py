@@ -14,6 +14,7 @@ from welldone.serve.admission import Gate
 from welldone.serve.app import Ask
 from welldone.serve.backends import Remote
 from welldone.serve.generate import Generator, Order
+from welldone.serve.keys import Keys
 from welldone.serve.limits import Limits
 from welldone.serve.metrics import Metrics
 from welldone.serve.settings import ServeSettings
@@ -31,7 +32,9 @@ def test_an_answer_that_could_not_be_begun_is_not_counted_as_active() -> None:
     async def work() -> None:
         settings, metrics = ServeSettings(), Metrics(["m"])
         limits = Limits(requests_per_minute=0, tokens_per_minute=0)
-        generator = Generator(settings, metrics, limits, recorder=None, head=lambda _: {}, now=broken_clock)
+        generator = Generator(
+            settings, metrics, limits, keys=Keys([]), recorder=None, head=lambda _: {}, now=broken_clock
+        )
         lab = upstream("lab")
         backend = Remote(
             Group("m", (Member(lab, "m"),)),

@@ -61,8 +61,8 @@ def strict(data: bytes) -> object:
 def by_grammar(data: bytes) -> object:
     """The value of JSON, or NOT_JSON, with numbers beyond every range and halves of surrogate pairs allowed.
 
-    RFC 8259 allows both; strict decoders refuse them. Numbers are given as their text. NOT_JSON also for text that costs
-    more than a turn.
+    RFC 8259 allows both; strict decoders refuse them. Numbers are given as their text. Text that costs
+    more than a turn is NOT_JSON too.
     """
     value = strict(data)
     if value is not NOT_JSON or is_costly(data):

@@ -64,8 +64,9 @@ def _from_vllm(body: Json) -> list[tuple[str, object, str]]:
 def _guided(kind: str, value: object, param: str, budget: Budget) -> Form | None:
     if kind == "json":
         if isinstance(value, str):
-            Shape(f"schema of '{param}'").check(value.encode())
-            value = decode(value)
+            text = value.encode()
+            Shape(f"schema of '{param}'").check(text)
+            value = decode(text)
         return Form(check_schema(value, param, budget), param=param)
     if kind == "json_object":
         return Form(ANY_OBJECT, param=param) if fields.boolean({param: value}, param) else None
