@@ -234,6 +234,7 @@ Each has a `version`, which changes only when something that is there now change
 | `findings[].frame`, `.byte` | the frame's number, from 1, and where it begins in the body; null: the whole reply |
 | `findings[].heard`, `.wanted` | what was there (cut after 200 characters), and what should have been |
 | `findings[].hurts` | whom it hurts and how, each as `client: what happens` |
+| `findings[].cause` | the rule whose break in the same reply explains this one; null: nothing else does |
 
 `welldone fix --report FILE`:
 

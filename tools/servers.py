@@ -157,7 +157,7 @@ def _result(server: Server, url: str, endpoint: str, reports: Path | None) -> Re
         if code == Exit.UNREACHABLE and _NOT_OFFERED in said:
             why = said.partition(_NOT_OFFERED)[2].strip().replace(url, "it")  # its port is another the next time
             return NotOffered(date=_today(), why=plain(why))
-        if code not in (Exit.RIGHT, Exit.FOUND):
+        if not file.exists():  # a run with replies that timed out has a report, too
             return NotRun(date=_today(), why=f"the check ended with code {code}:\n{gist(said)}")
         text = plain(file.read_text("utf-8"))
     if reports is not None:

@@ -5,7 +5,7 @@ LEGAL = {
     *("utf8.split_tcp", "utf8.escaped_surrogates", "usage.null_others", "err.mid_object", "empty.generation"),
     *("extra.unknown_fields", "extra.unknown_delta_fields", "reasoning.only_content", "refusal", "n2.interleaved"),
     # Every client that was measured reads these as they are meant, and the schema allows them.
-    *("tool.base", "tool.parallel", "tool.id_empty_later", "tool.name_empty_later", "tool.args_missing_first"),
+    *("tool.base", "tool.parallel", "tool.args_missing_first"),
     "tool.content_between",
 }
 """Streams that break no rule."""
@@ -131,7 +131,9 @@ HEARD = {
     "tool.id_name_type_repeated": "tool-name-once",
     "tool.id_changes": "tool-id-stable",
     "tool.id_missing": "tool-id-first",
+    "tool.id_empty_later": "tool-later-fields-absent",
     "tool.name_null_later": "tool-later-fields-absent",
+    "tool.name_empty_later": "tool-later-fields-absent",
     "tool.name_split": "tool-name-whole",
     "tool.name_in_second": "tool-name-whole",
     "tool.type_missing": "tool-type-first",
