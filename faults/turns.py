@@ -151,7 +151,7 @@ def frames(size: int) -> Iterator[tuple[str, Reply]]:
 class Found(NamedTuple):
     """What came of it."""
 
-    count: int
+    times: int
     troubles: list[str]
     worst: dict[str, float]
     """How long the stream was silent, in milliseconds, by what was done meanwhile."""
@@ -207,7 +207,7 @@ def turns(stage: Stage) -> Outcome:
     slowest = max(found.worst, key=lambda name: found.worst[name])
     held_up = Figure("a stream was held up for", found.worst[slowest] - BEAT_MS, "ms", most=HELD_UP_MS, is_timing=True)
     figures = (Figure("wrong answers", len(found.troubles), most=0), held_up)
-    return Outcome(found.count, f"most by {slowest}", figures, tuple(found.troubles))
+    return Outcome(found.times, f"most by {slowest}", figures, tuple(found.troubles))
 
 
 async def _all(stage: Stage, server: Running, listener: Listener, names: list[str]) -> Found:
@@ -227,7 +227,7 @@ async def _all(stage: Stage, server: Running, listener: Listener, names: list[st
         count += 1
         if why := _trouble(heard):
             found.troubles.append(f"{name}: {why}")
-    return found._replace(count=count)
+    return found._replace(times=count)
 
 
 def _chosen(stage: Stage, server: Running, names: list[str]) -> Iterator[tuple[str, str, bytes]]:

@@ -85,6 +85,18 @@ def test_a_frame_that_is_too_long_ends_the_stream(kind: type[ResponsesNative | M
 
 
 @natives
+@pytest.mark.parametrize(
+    ("data", "why"), [(b"x" * 200_000, b"is no JSON"), (b"[" + b"[]," * 50_000 + b"1]", b"is too complex to be read")]
+)
+def test_a_long_frame_is_strict_json_that_costs_little_or_a_failure(
+    kind: type[ResponsesNative | MessagesNative], data: bytes, why: bytes
+) -> None:
+    native = kind(fallback=FALLBACK)
+    assert b"a frame that " + why in native.feed(b"data: " + data + b"\n\n")
+    assert rules(native.notes) == ["enc-strict-json"]
+
+
+@natives
 def test_what_follows_a_whole_reply_is_dropped(kind: type[ResponsesNative | MessagesNative]) -> None:
     native = kind(fallback=FALLBACK, is_stream=False)
     reply = b'{"object":"response","output":[],"content":[],"status":"completed","stop_reason":"end_turn"}'

@@ -145,3 +145,9 @@ def test_a_whole_reply_is_judged_too() -> None:
     fold.whole(pack({"choices": choices}))
     fold.close()
     assert (fold.broken_json, fold.broken_arguments) == (1, 1)
+
+
+def test_a_text_that_costs_too_much_is_not_judged() -> None:
+    one = Kept(Room())
+    one.add("[" + "[]," * 60_000)
+    assert not one.is_broken(is_object=True)

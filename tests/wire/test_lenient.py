@@ -138,3 +138,12 @@ def test_hostile_nesting_is_no_json(text: bytes) -> None:
 
 def test_a_hundred_thousand_quotes_are_read_once() -> None:
     assert lenient(b"'" * 100_000) == [""] * 50_000
+
+
+def test_long_text_is_read_strictly_or_not_at_all() -> None:
+    long = b'"' + b"x" * 200_000 + b'"'
+    assert at_once(first(long)) == (long[1:-1].decode(), False)
+    for odd in (long + b" 1", b"\xff" + long):
+        assert at_once(first(odd)) == (NOT_JSON, False)
+        assert lenient(odd) == []
+    assert strict(b"[" + b"[]," * 50_000 + b"1]") is NOT_JSON

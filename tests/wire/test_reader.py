@@ -321,3 +321,23 @@ def test_hostile_bytes_raise_nothing_and_leave_few_notes(make: Callable[[], byte
 def test_one_line_of_ten_megabytes_in_small_pieces_is_one_event() -> None:
     said = "x" * 10_000_000
     assert Read(frame(say({"content": said})), size=4096).events == [Text(0, said)]
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (b"x" * 200_000, NO_JSON),
+        (b'{"choices":"' + b"\xff" * 200_000 + b'"}', NO_JSON),
+        (b'{"choices":[' + b"8.5e-323," * 50_000 + b"1]}", TOO_COMPLEX),
+    ],
+    ids=["no JSON", "no UTF-8", "numbers that are almost nothing"],
+)
+def test_a_long_frame_is_strict_json_that_costs_little_or_a_failure(data: bytes, what: str) -> None:
+    read = Read(b"data: " + data + b"\n\n")
+    assert read.events == [garbage(what)]
+    assert read.rules == ["enc-strict-json"]
+
+
+def test_a_long_frame_on_several_lines_is_no_json_either() -> None:
+    read = Read(b"data: {\ndata: " + b"x" * 200_000 + b"\n\n")
+    assert read.events == [garbage(NO_JSON)]
