@@ -118,9 +118,15 @@ def test_what_stands_beside_the_text_is_carried_on(given: Json, events: list[Eve
         (chunk(id="", object=""), [], ["env-placeholder-chunk"]),
         (chunk(), [], ["env-placeholder-chunk"]),
         (chunk(usage=None, service_tier=None), [], ["env-placeholder-chunk"]),
-        (chunk(choice({}), service_tier="gold"), [QUIET], ["env-service-tier"]),
-        (chunk(choice({}), service_tier=7), [QUIET], ["env-service-tier"]),
-        (chunk(choice({}), role="assistant", x=1), [Extra(0, Place.CHUNK, {"x": 1}), NOW], ["env-extra-fields"]),
+        *[
+            (chunk(choice({}), service_tier=tier), [Extra(0, Place.CHUNK, {"service_tier": tier}), NOW], noted)
+            for tier, noted in (("gold", ["env-service-tier"]), (7, ["env-service-tier"]), ("default", []))
+        ],
+        (
+            chunk(choice({}), role="assistant", x=1),
+            [Extra(0, Place.CHUNK, {"role": "assistant", "x": 1}), NOW],
+            ["env-extra-fields"],
+        ),
         (chunk(choice({}), obfuscation=7), [QUIET], ["env-obfuscation"]),
         # choices
         (chunk(7), [QUIET], ["delta-object-present"]),
@@ -142,6 +148,7 @@ def test_what_stands_beside_the_text_is_carried_on(given: Json, events: list[Eve
         ),
         (say(None, message={"content": "a"}), [Text(0, "a")], ["delta-not-message"]),
         (say({"content": "a"}, message={"content": "a"}), [Text(0, "a")], ["delta-not-message"]),
+        (say({"content": "a"}, text="a"), [Extra(0, Place.CHOICE, {"text": "a"}), Text(0, "a")], []),
         (say({}, logprobs=[]), [QUIET], ["ext-logprobs-shape"]),
         # reasons
         (say({}, finish_reason=GONE), [QUIET], ["fin-key-present"]),

@@ -116,6 +116,8 @@ def test_a_right_delta_is_read_as_it_is(delta: Json, events: list[Event]) -> Non
             ["delta-content-string"],
         ),
         ({"content": []}, [], ["delta-content-string"]),
+        ({"reasoning_content": "a", "reasoning": "b"}, [Reasoning(0, "ab")], ["ext-reasoning-field"]),
+        ({"reasoning_content": "a", "reasoning": "a"}, [Reasoning(0, "a")], ["ext-reasoning-field"]),
         ({"content": 7}, [Text(0, "7")], ["delta-content-string"]),
         ({"content": {"a": 1}}, [Text(0, '{"a":1}')], ["delta-content-string"]),
         # reasoning and refusal

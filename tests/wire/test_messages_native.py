@@ -440,7 +440,9 @@ def test_a_second_start_is_dropped() -> None:
         (named(START).replace(b'"type": "message_start", ', b"") + stream(*TEXT), ["msg-event-name"]),
         (named(START).replace(b'"type": "message_start"', b'"type": "x"') + stream(*TEXT), ["msg-event-name"]),
         (stream(START, *TEXT).replace(b"\n\n", b"\n", 1), ["sse-one-object-per-event"]),
-        (stream(START, {"type": "x"}, *TEXT), ["msg-no-unknown-events"]),
+        (stream(START) + named({"type": "x"}, "") + stream(*TEXT), ["msg-no-unknown-events"]),
+        (stream(START, {"type": "response.x"}, *TEXT), ["msg-no-unknown-events"]),
+        (stream(START, {"type": "x", "choices": []}, *TEXT), ["msg-no-unknown-events"]),
         (stream(START, *TEXT) + b'data: {"object": "chat.completion.chunk"}\n\n', ["msg-no-unknown-events"]),
     ],
 )
@@ -448,6 +450,32 @@ def test_events_are_known_by_their_name_or_their_type(text: bytes, noted: list[s
     mended = Mended(text, DELTA, END)
     assert mended.values == [START, *TEXT, DELTA, END]
     assert [rule for rule in mended.rules if rule in noted] == noted
+
+
+NEW: Json = {"type": "a_new_event", "x": [1]}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ([START, NEW, *TEXT, NEW], [START, NEW, *TEXT, NEW]),
+        ([NEW, START, *TEXT], [START, NEW, *TEXT]),
+        ([NEW, *TEXT], None),
+        ([*[NEW] * 100, START, *TEXT], [START, *[NEW] * 64, *TEXT]),
+    ],
+)
+def test_an_event_of_a_newer_api_is_forwarded(given: list[Json], expected: list[Json] | None) -> None:
+    mended = Mended(*given, DELTA, END)
+    assert "msg-no-unknown-events" in mended.rules
+    if expected is None:
+        assert mended.values[1:] == [NEW, *TEXT, DELTA, END]
+    else:
+        assert mended.values == [*expected, DELTA, END]
+    whole = MessagesNative(fallback=OURS, is_stream=False)
+    whole.feed(stream(*given, DELTA, END))
+    whole.close()
+    assert whole.failure is None
+    assert b"a_new_event" not in whole.body()
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from tests.wire.build import (
     text_end,
     words,
 )
-from tests.wire.mends import CASES, Case
+from tests.wire.mends import CASES, HELLO, Case
 from welldone.wire.asked import Asked
 from welldone.wire.events import Failure, Usage
 from welldone.wire.faults import Hearing, Mend
@@ -300,3 +300,26 @@ def test_nothing_that_waits_or_is_told_apart_is_without_a_bound() -> None:
     assert b'"x1099":[{}]' in Fixed(stream(role(), *lists, finish())).body
     many = [say(piece(None, number)) for number in range(4200)]
     assert Fixed(stream(role(), *many, *words("Hi"), finish())).pipe.failure is None
+
+
+@pytest.mark.parametrize(
+    ("message", "added"),
+    [
+        ({"role": "assistant", "content": "Hello"}, []),
+        ({"content": "Hello", "reasoning_content": "why", "refusal": None}, [say({})]),
+        ({"content": "Hello", "citations": ["a"]}, [say({"citations": ["a"]})]),
+        ({"content": "Hello", **named(arguments="{}")}, [say(named()), say(piece("{}"))]),
+    ],
+    ids=["text", "texts", "fields", "calls"],
+)
+def test_a_whole_message_at_the_end_does_not_say_the_text_again(message: Json, added: list[Json]) -> None:
+    sent = Fixed(stream(*HELLO[:3], chunk(choice({}, None, message=message)), HELLO[3])).body
+    reason = "tool_calls" if "tool_calls" in message else "stop"
+    assert sent == stream(*HELLO[:3], *added, finish(reason))
+
+
+def test_calls_that_came_in_deltas_are_not_made_again_by_a_message() -> None:
+    message = {"content": "Hello", **named(arguments="{}")}
+    called = [say(named()), say(piece("{}"))]
+    sent = Fixed(stream(*HELLO[:3], *called, chunk(choice({}, None, message=message)), finish("tool_calls"))).body
+    assert sent == stream(*HELLO[:3], say({}), *called, finish("tool_calls"))

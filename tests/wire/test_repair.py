@@ -107,11 +107,6 @@ def test_a_right_sequence_stays_as_it_is(events: list[Event]) -> None:
         ),
         # unknown fields
         (
-            [OPEN, Extra(0, Place.DELTA, {"x": 7}), HELLO, STOP],
-            [OPEN, Extra(0, Place.CHUNK, {"x": 7}), HELLO, STOP],
-            ["ext-number-fields"],
-        ),
-        (
             [Extra(0, Place.CHOICE, {"x": 7}, alone=True), STOP],
             [OPEN, Extra(0, Place.CHOICE, {"x": 7}, alone=True), STOP],
             ["delta-role-first"],

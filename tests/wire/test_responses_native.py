@@ -583,7 +583,7 @@ def test_what_comes_after_its_end_is_dropped() -> None:
         {"type": "response.output_item.added", "item": {"id": "x"}},
         {"type": "response.output_item.added", "item": None},
         {"type": "response.output_item.done", "item": {"type": ""}, "output_index": 9},
-        {"type": "response.vendor", "x": 1},
+        {"type": "vendor", "x": 1},
         {"type": "", "x": 1},
         {"x": 1, "type": None},
     ],
@@ -594,6 +594,20 @@ def test_what_nobody_could_use_is_dropped(value: Json) -> None:
     mended, native = mend([values[0], value, *values[1:]])
     assert mended == values
     assert native.notes.all() != []
+
+
+@pytest.mark.parametrize("place", [0, 1, 4])
+def test_an_event_of_a_newer_api_is_forwarded_once_the_response_has_begun(place: int) -> None:
+    values = hello()
+    new = {"type": "response.something.new", "x": [1]}
+    mended, native = mend([*values[:place], *[new] * (100 if place == 0 else 1), *values[place:]])
+    assert native.notes.counts()["resp-no-unknown-events"]
+    forwarded = [value for value in mended if value["type"] == new["type"]]
+    assert len(forwarded) == (64 if place == 0 else 1)
+    assert mended.index(forwarded[0]) == max(place, 1)
+    assert {**forwarded[0], "sequence_number": 0} == {**new, "sequence_number": 0}
+    assert [value["sequence_number"] for value in mended] == list(range(len(mended)))
+    assert [value["type"] for value in mended if value not in forwarded] == [value["type"] for value in values]
 
 
 def test_a_second_beginning_is_dropped() -> None:

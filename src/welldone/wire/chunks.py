@@ -14,6 +14,7 @@ from welldone.wire.unicode import scrub, scrub_object
 
 _ABSENT = object()
 _ENVELOPE = frozenset({"id", "object", "created", "model", "choices", "system_fingerprint"})
+_PLAIN_NAMES = CHOICE_NAMES - {"message", "text"}
 _TIERS = frozenset({"auto", "default", "flex", "scale", "priority"})
 
 
@@ -23,6 +24,7 @@ class ChunkReader:
     def __init__(self, endpoint: Endpoint, *, fallback: Head, asked: Asked, notes: Notes) -> None:
         self.head: Head | None = None
         self._endpoint = endpoint
+        self._is_chat = endpoint is Endpoint.CHAT
         self._object = OBJECT[endpoint]
         self._fallback = fallback
         self._asked = asked
@@ -31,6 +33,7 @@ class ChunkReader:
         self._limit = CHAT_CHOICES_LIMIT if endpoint is Endpoint.CHAT else COMPLETIONS_CHOICES_LIMIT
         self._offsets: dict[int, int] = {}  # how much text each choice of a completion has given
         self._finished: set[int] = set()
+        self._by_delta: set[int] = set()  # choices whose text comes in deltas, as it should
         self._begun: set[int] = set()  # choices whose first text with log probabilities has come
         self._is_zero = False  # the last usage was a placeholder
         self._is_counted = False  # a usage that is no placeholder was heard
@@ -115,12 +118,12 @@ class ChunkReader:
     def _extras(self, chunk: Json, events: list[Event]) -> None:
         fields = scrub_object({key: value for key, value in chunk.items() if key not in CHUNK_NAMES})
         for name in PROTOCOL_NAMES & fields.keys():
-            self._notes.note(faults.env.EXTRA_FIELDS, {name: fields.pop(name)})
+            self._notes.note(faults.env.EXTRA_FIELDS, {name: fields[name]})
         tier = chunk.get("service_tier")
-        if isinstance(tier, str) and tier in _TIERS:
-            fields["service_tier"] = tier
-        elif tier is not None:
-            self._notes.note(faults.env.SERVICE_TIER, tier)
+        if tier is not None:
+            fields["service_tier"] = scrub(tier)
+            if not isinstance(tier, str) or tier not in _TIERS:
+                self._notes.note(faults.env.SERVICE_TIER, tier)
         if "obfuscation" in fields and not self._is_obfuscation_fine(fields["obfuscation"]):
             self._notes.note(faults.env.OBFUSCATION, fields.pop("obfuscation"))
         if self._asked.continuous_usage and chunk.get("choices"):
@@ -164,11 +167,11 @@ class ChunkReader:
             and text
             and choice.get("finish_reason", _ABSENT) is None
             and choice.get("logprobs") is None
-            and CHOICE_NAMES.issuperset(choice)
-            and "message" not in choice
+            and _PLAIN_NAMES.issuperset(choice)
             and self._deltas.is_plain
         ):
             # The common case: nothing but text.
+            self._by_delta.add(index)
             events.append(Text(index, text))
             return None
         return self._chat_choice(choice, index, events)
@@ -188,7 +191,9 @@ class ChunkReader:
         if isinstance(message, dict):
             notes.note(faults.delta.NOT_MESSAGE, message)
             if not delta or not isinstance(delta, dict):
-                delta = self._deltas.new_in(message, index)
+                delta = self._deltas.new_in(message, index, has_deltas=index in self._by_delta)
+        elif isinstance(delta, dict) and delta.get("content"):
+            self._by_delta.add(index)
         if not isinstance(delta, dict):
             notes.note(faults.delta.OBJECT_PRESENT, choice)
             delta = {"content": choice["text"]} if isinstance(choice.get("text"), str) else {}
@@ -251,8 +256,10 @@ class ChunkReader:
             self._notes.note(faults.delta.FINAL_EMPTY, choice)
 
     def _choice_extras(self, choice: Json, index: int, events: list[Event]) -> None:
-        if not CHOICE_NAMES.issuperset(choice):
-            fields = scrub_object({key: value for key, value in choice.items() if key not in CHOICE_NAMES})
+        # `text` is a field of completions; beside a delta it is an unknown one.
+        known = CHOICE_NAMES - {"text"} if isinstance(choice.get("delta"), dict) and self._is_chat else CHOICE_NAMES
+        if not known.issuperset(choice):
+            fields = scrub_object({key: value for key, value in choice.items() if key not in known})
             events.append(Extra(index, Place.CHOICE, fields))
 
     def _finish_word(self, choice: Json) -> str | None:

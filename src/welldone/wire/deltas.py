@@ -25,6 +25,7 @@ from welldone.wire.unicode import Joiner, clean, scrub, scrub_object
 
 _DELTA = frozenset({"role", "content", "refusal", "reasoning_content", "reasoning", "tool_calls", "function_call"})
 _INSTEAD = ("tool_calls", "function_call", "reasoning_content", "reasoning", "refusal")
+_TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
 _ENTRY = frozenset({"index", "id", "type", "function"})
 _CUSTOM_ENTRY = _ENTRY | {"custom"}
 _FUNCTION = frozenset({"name", "arguments"})
@@ -96,13 +97,19 @@ class DeltaReader:
         events += riders
         self._say(Text, text, index, events)
 
-    def new_in(self, message: Json, index: int) -> Json:
-        """What a whole `message` adds to the ones before it: some servers repeat all they have said in each event."""
+    def new_in(self, message: Json, index: int, *, has_deltas: bool = False) -> Json:
+        """What a whole `message` adds to the ones before it: some servers repeat all they have said in each event.
+
+        `has_deltas`: the text came in deltas, so that a message at the end only repeats it.
+        """
         delta = {key: value for key, value in message.items() if key != "tool_calls"}
-        for key in ("content", "reasoning_content", "reasoning", "refusal"):
-            if isinstance(message.get(key), str):
+        for key in _TEXTS:
+            if has_deltas and key in delta:
+                del delta[key]
+            elif isinstance(message.get(key), str):
                 delta[key] = self._new_text(message[key], index, key)
-        if message.get("tool_calls") and index not in self._with_calls:
+        has_calls = has_deltas and any(choice == index for choice, _ in self._called)
+        if message.get("tool_calls") and index not in self._with_calls and not has_calls:
             self._with_calls.add(index)
             delta["tool_calls"] = message["tool_calls"]
         return delta
@@ -194,10 +201,8 @@ class DeltaReader:
         ours, other = delta.get("reasoning_content"), delta.get("reasoning")
         if isinstance(other, str) and other:
             self._notes.note(faults.ext.REASONING_FIELD, delta)
-        for text in (ours, other):
-            if isinstance(text, str) and text:
-                return text
-        return ""
+        texts = [text for text in (ours, other) if isinstance(text, str) and text]
+        return "".join(dict.fromkeys(texts))  # relays send the same text under both names
 
     def _tool_calls(self, entries: object, index: int, events: list[Event]) -> None:
         if not entries or not isinstance(entries, list):

@@ -1,7 +1,7 @@
 """Unknown fields of a delta, in a form that clients which add deltas up can stand."""
 
 from welldone.wire import faults
-from welldone.wire.events import Event, Extra, Json, Place
+from welldone.wire.events import Extra
 from welldone.wire.notes import Notes
 
 _NAMES_LIMIT = 1024  # list fields of one choice that are counted
@@ -12,35 +12,30 @@ CHOICE_NAMES = frozenset({"index", "delta", "message", "text", "logprobs", "fini
 PROTOCOL_NAMES = frozenset(
     {"event", "data", "delta", "message", "role", "content", "finish_reason", "index", "logprobs", "tool_calls", "text"}
 )
-"""Names that mean something elsewhere in the protocol: at the top of a chunk clients take them for that."""
+"""Names that mean something elsewhere in the protocol: some client may take them for that at the top of a chunk."""
 
 
 class DeltaFields:
     """The unknown fields of one choice's deltas.
 
-    The official client adds deltas up: strings are joined, numbers summed, lists merged by the index of their entries.
+    The official client adds deltas up: strings are joined, numbers summed, lists merged by the index of their entries,
+    without which it raises.
     """
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
         self._counts: dict[str, int] = {}
 
-    def fit(self, event: Extra) -> list[Event]:
+    def fit(self, event: Extra) -> Extra:
         """The fields of a delta as they may be sent."""
-        fields: Json = {}
-        numbers: Json = {}
-        for name, value in event.fields.items():
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                self._notes.note(faults.ext.NUMBER_FIELDS, {name: value})
-                numbers[f"delta_{name}" if name in CHUNK_NAMES | PROTOCOL_NAMES else name] = value
-            else:
-                fields[name] = self._numbered(name, value)
-        events: list[Event] = []
-        if numbers:
-            events.append(Extra(event.index, Place.CHUNK, numbers, alone=event.alone and not fields))
-        if fields:
-            events.append(Extra(event.index, Place.DELTA, fields, event.alone))
-        return events
+        return Extra(
+            event.index, event.place, {key: self._fit(key, value) for key, value in event.fields.items()}, event.alone
+        )
+
+    def _fit(self, name: str, value: object) -> object:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            self._notes.note(faults.ext.NUMBER_FIELDS, {name: value})
+        return self._numbered(name, value)
 
     def _numbered(self, name: str, value: object) -> object:
         if not isinstance(value, list) or not any(isinstance(item, dict) for item in value):

@@ -277,7 +277,7 @@ class Repair:
                 most = self._asked.top_logprobs
                 out.append(Logprobs(index, value if most is None else fewer(value, most)))
             case Extra(place=Place.DELTA) if self._is_stream:
-                out += choice.fields.fit(msgspec.structs.replace(event, index=index))
+                out.append(choice.fields.fit(msgspec.structs.replace(event, index=index)))
             case Extra():
                 out.append(msgspec.structs.replace(event, index=index))
             case Finish(reason=reason, stop=stop):

@@ -125,8 +125,8 @@ SERVICE_TIER = Fault(
     endpoints=("chat",),
     rule="service_tier, if sent, is null or a known value.",
     hurts=("async-openai: a value outside its enum fails to parse",),
-    mend=Mend.LOSSLESS,
-    how="drop unknown values",
+    mend=Mend.REPORT,
+    how="report and forward: providers have plans of their own",
 )
 EXTRA_FIELDS = Fault(
     id="env-extra-fields",
@@ -134,8 +134,8 @@ EXTRA_FIELDS = Fault(
     endpoints=("chat",),
     rule="Extra top-level fields (timings, obfuscation, provider) are allowed but must not reuse protocol names.",
     hurts=("open-webui: acts on a top-level event key",),
-    mend=Mend.LOSSLESS,
-    how="strip those that reuse a name of the protocol; hand on all others",
+    mend=Mend.REPORT,
+    how="report and forward; a field that the upstream sends may be one that its clients read",
 )
 OBFUSCATION = Fault(
     id="env-obfuscation",

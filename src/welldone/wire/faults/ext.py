@@ -98,8 +98,8 @@ NUMBER_FIELDS = Fault(
     endpoints=("chat",),
     rule="A delta holds no numbers of its own: openai-python adds them up over the chunks.",
     hurts=("openai-python .stream(): adds the numbers of all chunks up",),
-    mend=Mend.LOSSLESS,
-    how="move it to the chunk's top level",
+    mend=Mend.REPORT,
+    how="report and forward; elsewhere the upstream's clients would not find it",
 )
 ANNOTATIONS = Fault(
     id="ext-annotations",

@@ -284,8 +284,8 @@ NO_UNKNOWN_EVENTS = Fault(
         "AI SDK anthropic: an error for each; fails the request if one comes first",
         "anthropic-sdk-python, anthropic-sdk-typescript: hand it over as an event whose type nobody knows",
     ),
-    mend=Mend.LOSSLESS,
-    how="drop it",
+    mend=Mend.REPORT,
+    how="report and forward an event that is framed as Anthropic's are, which a newer API may have; drop others",
 )
 PING_FORM = Fault(
     id="msg-ping-form",

@@ -241,8 +241,8 @@ NO_UNKNOWN_EVENTS = Fault(
     endpoints=("responses",),
     rule="Only event types of the specification are sent, each in one JSON object with its type.",
     hurts=("openai-node .stream(): 'Unhandled response stream event'",),
-    mend=Mend.LOSSLESS,
-    how="drop it",
+    mend=Mend.REPORT,
+    how="report and forward an event whose type begins with response., which a newer API may have; drop others",
 )
 KEEPALIVE = Fault(
     id="resp-keepalive",

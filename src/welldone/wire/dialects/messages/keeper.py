@@ -51,6 +51,10 @@ class Keeper(Scribe):
                 block.update({name: value for name, value in delta.items() if name != "type"})
         return b""
 
+    def forward(self, value: Json) -> bytes:
+        """An event that is not known has no place in a whole message."""
+        return b""
+
     def close(self, more: Json | None = None) -> bytes:
         """The open block ends, if one is open."""
         text, self._pieces = "".join(self._pieces), []

@@ -27,6 +27,7 @@ from welldone.wire.notes import Notes
 from welldone.wire.reasons import interrupted, word_of
 from welldone.wire.unicode import clean, scrub_object
 
+_WAITING_LIMIT = 64  # unknown events before a message has started; a server that sends more is broken
 _WHY = ("stop_reason", "stop_sequence")
 _SHAPE = ("id", "type", "role", *_WHY)
 _ENDS = frozenset({"end_turn", "stop_sequence", "tool_use"})  # of a message that was not cut short
@@ -58,6 +59,7 @@ class MessagesNative(Native):
         self._mint = _minter(fallback.id)
         self._blocks = Blocks(self._scribe, self.notes, self._mint)
         self._counted: dict[str, int] = {}
+        self._waiting: list[Json] = []  # unknown events: the message must have started before them
         self._early: object = None  # a reason to stop that was told before anything was said
         # What message_delta tells, until the end.
         self._delta: Json = {}
@@ -115,7 +117,7 @@ class MessagesNative(Native):
             kind = name
         handler = self._handlers.get(kind)
         if handler is None or (kind != "error" and tells_error(value)):
-            return self._unknown(value)
+            return self._unknown(value, name)
         if kind == "error" and name != "error":
             self.notes.note(faults.msg.ERROR_EVENT, value)
         elif kind != name or (kind != value.get("type") and kind not in ("ping", "error")):
@@ -125,11 +127,18 @@ class MessagesNative(Native):
             out += self._fail(self._blocks.failure)
         return out
 
-    def _unknown(self, value: Json) -> bytes:
+    def _unknown(self, value: Json, name: str) -> bytes:
+        """Forward an event of a newer version of the API; what is of no version, or of another dialect, is dropped."""
         if read_error(value, b"", Notes()) is not None:
             return self._error(value)
         self.notes.note(faults.msg.NO_UNKNOWN_EVENTS, value)
-        return b""
+        if not name or value.get("type") != name or name.startswith("response.") or "choices" in value:
+            return b""
+        if not self.has_started:
+            if len(self._waiting) < _WAITING_LIMIT:
+                self._waiting.append(value)
+            return b""
+        return self._scribe.forward(scrub_object(value))
 
     def _odd(self, data: bytes, value: object, frame: sse.Frame) -> bytes:
         if frame.event == "ping":
@@ -167,14 +176,20 @@ class MessagesNative(Native):
         if full["usage"] != message.get("usage"):
             self.notes.note(faults.msg.USAGE_START, message.get("usage"))
         self._early = message.get("stop_reason")
-        return self._scribe.start(full) + self._blocks.tell(as_list(content))
+        return self._started(full) + self._blocks.tell(as_list(content))
+
+    def _started(self, message: Json) -> bytes:
+        """The start of the message, and the unknown events that came before it."""
+        waiting, self._waiting = self._waiting, []
+        started = self._scribe.start(message)
+        return started + b"".join([self._scribe.forward(scrub_object(value)) for value in waiting])
 
     def _begin(self) -> bytes:
         """The start of the message, where its server has forgotten it."""
         if self.has_started:
             return b""
         self.notes.note(faults.msg.START_FIRST)
-        return self._scribe.start(self._full({}))
+        return self._started(self._full({}))
 
     def _start_block(self, value: Json) -> bytes:
         if self._has_delta:

@@ -74,6 +74,10 @@ class Scribe:
         """More of the open block, of any kind."""
         return event("content_block_delta", {"index": self._index, "delta": delta, **(more or {})})
 
+    def forward(self, value: Json) -> bytes:
+        """An event that is not known, as it came."""
+        return sse.named(str(value["type"]), escape(_encode(value)))
+
     def close(self, more: Json | None = None) -> bytes:
         """The open block ends, if one is open."""
         if self.block is None:

@@ -28,6 +28,7 @@ from welldone.wire.unicode import scrub_object
 
 _NEEDED = ("id", "object", "created_at", "model", "status", "output")
 """Members of a Response without which clients fail."""
+_WAITING_LIMIT = 64  # unknown events before a Response has begun; a server that sends more is broken
 _ENVELOPE = frozenset({"type", "sequence_number"})
 _UNFINISHED = frozenset({"queued", "in_progress", "cancelled"})
 """What has become of a Response that can be asked for later, but has no stream."""
@@ -63,6 +64,7 @@ class ResponsesNative(Native):
         self._completed: float | None = None  # completed_at as its server told it
         self._number = 0  # that the next event should have
         self._has_sentinel = False  # [DONE] came: of another dialect, but a sign that the server has said all
+        self._waiting: list[Json] = []  # unknown events: the Response must have begun before them
         self._told: Failure | None = None  # by an error event
         self._others: Json = {}  # members of the last event beside the Response
         self._counted: Json = {}  # usage as its server told it
@@ -117,8 +119,18 @@ class ResponsesNative(Native):
                 self._begin({}, {})
             self._output.hear(value, kind)
         else:
-            self.notes.note(faults.resp.NO_UNKNOWN_EVENTS, kind)
+            self._meet_unknown(value, kind)
+        if self._waiting and self._scribe.has_begun:
+            for other in self._waiting:
+                self._scribe.event(other["type"], {}, other)
+            self._waiting.clear()
         return b""
+
+    def _meet_unknown(self, value: Json, kind: str) -> None:
+        """Forward an event of a newer version of the API; what is of no version is dropped."""
+        self.notes.note(faults.resp.NO_UNKNOWN_EVENTS, kind)
+        if kind.startswith("response.") and len(self._waiting) < _WAITING_LIMIT:
+            self._waiting.append(value)
 
     def _whole(self, value: Json) -> bytes:
         if value.get("object") != "response" and "output" not in value:
