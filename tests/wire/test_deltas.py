@@ -58,6 +58,8 @@ class Read:
         ({"role": "assistant", "content": ""}, [OPEN]),
         ({"reasoning_content": "a"}, [Reasoning(0, "a")]),
         ({"reasoning_content": None, "reasoning": None}, []),
+        ({"reasoning_content": float("inf"), "reasoning": float("nan")}, []),
+        ({"reasoning_content": 7}, [Extra(0, Place.DELTA, {"reasoning_content": 7})]),
         ({"refusal": "a"}, [Refusal(0, "a")]),
         ({"refusal": None}, []),
         (

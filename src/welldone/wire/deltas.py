@@ -1,5 +1,6 @@
 """What one delta says: role, text, reasoning, refusal and tool calls, in whatever shape they came."""
 
+import math
 from itertools import groupby
 from operator import itemgetter
 from typing import TypeAlias
@@ -332,7 +333,12 @@ def _others(members: Json, known: frozenset[str]) -> Json:
 
 
 def _is_unknown(key: str, value: object) -> bool:
-    return key not in _DELTA or (key.startswith("reasoning") and not isinstance(value, str | None))
+    if key not in _DELTA:
+        return True
+    is_null = value is None or (
+        isinstance(value, float) and not math.isfinite(value)
+    )  # which JSON can only say as null
+    return key.startswith("reasoning") and not isinstance(value, str) and not is_null
 
 
 def _string(value: object) -> str:
