@@ -33,7 +33,7 @@ from welldone.wire.fold import Fold
 from welldone.wire.notes import Notes
 from welldone.wire.pipe import Pipe
 
-MESSAGE_START = {"type": "message_start", "message": {"id": "m", "content": []}}
+MESSAGE_START: dict[str, Any] = {"type": "message_start", "message": {"id": "m", "content": []}}
 RIGHT = {"message": "m", "type": "t", "param": "p", "code": "c"}
 
 
