@@ -934,3 +934,45 @@ def test_an_answer_that_was_cut_has_a_reason(details: Json | None) -> None:
     assert native.final is not None
     assert native.final["incomplete_details"] == (details or {"reason": "max_output_tokens"})
     assert ("resp-object-schema" in {note.rule for note in native.notes.all()}) is not bool(details)
+
+
+@pytest.mark.parametrize(
+    ("type_", "place", "name"),
+    [
+        ("output_item.added", "item", "role"),
+        ("output_item.done", "item", "role"),
+        ("content_part.added", "part", "annotations"),
+        ("content_part.done", "part", "annotations"),
+    ],
+)
+def test_an_item_or_part_without_a_required_member_gets_it(type_: str, place: str, name: str) -> None:
+    done = TEXT | {"text": "a"}
+    address = {"item_id": "msg_a", "output_index": 0, "content_index": 0}
+    whole = MESSAGE | {"status": "completed", "content": [done]}
+    events = numbered(
+        {"type": "created", "response": RESPONSE},
+        {"type": "output_item.added", "output_index": 0, "item": dict(MESSAGE)},
+        {"type": "content_part.added", **address, "part": dict(TEXT)},
+        {"type": "output_text.delta", **address, "delta": "a", "logprobs": []},
+        {"type": "output_text.done", **address, "text": "a", "logprobs": []},
+        {"type": "content_part.done", **address, "part": dict(done)},
+        {"type": "output_item.done", "output_index": 0, "item": dict(whole)},
+        {"type": "completed", "response": RESPONSE | {"status": "completed", "output": [whole], "usage": USAGE}},
+    )
+    right, _ = mend(events)
+    odd = json.loads(json.dumps(events))
+    next(event for event in odd if event["type"] == f"response.{type_}")[place].pop(name)
+    mended, native = mend(odd)
+    assert mended == right
+    assert [note.rule for note in native.notes.all()] == ["resp-object-schema"]
+
+
+@pytest.mark.parametrize("name", ["id", "role", "content"])
+def test_an_item_of_a_whole_reply_without_a_required_member_is_noted(name: str) -> None:
+    item = {key: value for key, value in MESSAGE.items() if key != name} | {"status": "completed"}
+    native = ResponsesNative(fallback=HEAD, is_stream=False)
+    native.whole(json.dumps(RESPONSE | {"status": "completed", "usage": USAGE, "output": [item]}).encode())
+    native.close()
+    assert "resp-object-schema" in {note.rule for note in native.notes.all()}
+    assert native.final is not None
+    assert native.final["output"][0].keys() >= MESSAGE.keys()

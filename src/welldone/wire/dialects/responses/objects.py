@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 from welldone.wire.events import Failure, Json, ToolCall
 from welldone.wire.head import Head
+from welldone.wire.lenient import as_list, as_object
 
 Clock: TypeAlias = Callable[[], float]
 """Gives the time of day in seconds."""
@@ -67,6 +68,17 @@ TYPES: dict[str, tuple[type, ...]] = {
     "truncation": (str, NoneType),
 }
 """Members of a Response that OpenAI's or Open Responses' schema requires besides those of `OURS`, with their types."""
+_ITEMS: dict[str, dict[str, type]] = {
+    "message": {"role": str, "content": list},
+    "reasoning": {"summary": list},
+}
+"""Members that an item of these types has, beside its id and status."""
+_PARTS: dict[str, dict[str, type]] = {
+    "output_text": {"text": str, "annotations": list},
+    "refusal": {"refusal": str},
+    "reasoning_text": {"text": str},
+    "summary_text": {"text": str},
+}
 _FUNCTION: dict[str, tuple[type, str | None]] = {
     "name": (str, ""),
     "description": (str, None),
@@ -119,6 +131,23 @@ def whole_tools(tools: list[Any]) -> list[Any]:
 def _function(tool: Json) -> Json:
     members = ((name, tool.get(name), kind, default) for name, (kind, default) in _FUNCTION.items())
     return {name: value if isinstance(value, kind) else default for name, value, kind, default in members}
+
+
+def is_schema_item(item: Json) -> bool:
+    """Whether an item has what its schema requires beside its id and status, and its parts have it too."""
+    parts = [part for place in ("content", "summary") for part in as_list(item.get(place))]
+    return _has_all(item, _ITEMS) and all(is_schema_part(as_object(part)) for part in parts)
+
+
+def is_schema_part(part: Json) -> bool:
+    """Whether a part has what its schema requires."""
+    return _has_all(part, _PARTS)
+
+
+def _has_all(value: Json, shapes: dict[str, dict[str, type]]) -> bool:
+    kind = value.get("type")
+    members = shapes.get(kind, {}) if isinstance(kind, str) else {}
+    return all(isinstance(value.get(name), wanted) for name, wanted in members.items())
 
 
 def message_item(id: str) -> Json:

@@ -18,6 +18,7 @@ from welldone.wire.dialects.responses.known import (
     STEPS,
 )
 from welldone.wire.dialects.responses.listed import PLACES, SAME, match, said
+from welldone.wire.dialects.responses.objects import is_schema_item, is_schema_part
 from welldone.wire.dialects.responses.scribe import CALLS, NAMED, PARTS, WITH_STATUS, Item, Scribe, Strand
 from welldone.wire.dialects.responses.texts import ADDRESS, Texts, number, others, part_fault
 from welldone.wire.events import Json
@@ -94,6 +95,9 @@ class Output:
                 self._notes.note(faults.resp.FUNCTION_IDS, item)
             if (is_call or item.get("type") == "message") and item.get("status") not in ("completed", "incomplete"):
                 self._notes.note(faults.resp.ITEM_STATUS, item)
+            is_named = item.get("type") not in ("message", "reasoning") or isinstance(item.get("id"), str)
+            if not is_named or not is_schema_item(item):
+                self._notes.note(faults.resp.OBJECT_SCHEMA, item)
 
     def close_all(self, status: str) -> None:
         """All that is still open is closed."""
@@ -113,6 +117,8 @@ class Output:
         item = self._open_item(given, value)
         if item is None:
             return
+        if not is_schema_item(given):
+            self._notes.note(faults.resp.OBJECT_SCHEMA, value)
         if value.get("output_index") != item.index:
             self._notes.note(faults.resp.OUTPUT_INDEX, value)
         if item.kind in WITH_STATUS and given.get("status") != "in_progress":
@@ -124,6 +130,8 @@ class Output:
         """An item is whole."""
         theirs = as_object(value.get("item"))
         kind = theirs.get("type")
+        if not is_schema_item(theirs):
+            self._notes.note(faults.resp.OBJECT_SCHEMA, value)
         about = {"item_id": theirs.get("id"), "output_index": value.get("output_index")}
         item = self._find(about, kind if isinstance(kind, str) else None)
         if item is None:
@@ -140,6 +148,8 @@ class Output:
         """A part of an item begins."""
         given = as_object(value.get("part"))
         kind = self._part_kind(value, given)
+        if not is_schema_part(given):
+            self._notes.note(faults.resp.OBJECT_SCHEMA, value)
         item = self._speaker(value, kind)
         if item is None or self._texts.is_open(item, value, kind):
             self._notes.note(part_fault(kind), value)
@@ -150,6 +160,8 @@ class Output:
     def _finish_part(self, value: Json) -> None:
         """A part is whole."""
         theirs = as_object(value.get("part"))
+        if not is_schema_part(theirs):
+            self._notes.note(faults.resp.OBJECT_SCHEMA, value)
         part = self._strand(value, self._part_kind(value, theirs))
         if part is None or not part.is_part_open:
             self._notes.note(faults.resp.DONE_EVENTS, value)
