@@ -14,7 +14,16 @@ Sequences: TypeAlias = dict[str, list[Any]]
 
 _CHUNK = {"id", "object", "created", "model", "system_fingerprint", "choices", "usage"}
 _CHOICE = {"index", "delta", "message", "text", "logprobs", "finish_reason"}
-_MESSAGE = {"role", "content", "refusal", "reasoning_content", "reasoning", "tool_calls", "function_call"}
+_MESSAGE = {
+    "role",
+    "content",
+    "refusal",
+    "reasoning_content",
+    "reasoning",
+    "tool_calls",
+    "function_call",
+    "content_parts",
+}
 _ENTRY = {"index", "id", "type", "function", "custom"}
 _FUNCTION = {"name", "arguments", "input"}
 
@@ -130,6 +139,8 @@ def _add_choice(choice: Choice, piece: Json) -> None:
     message = piece.get("delta") or piece.get("message") or {}
     _collect(choice.delta_members, message, _MESSAGE)
     _add_content(choice, message.get("content"))
+    # Entries of later chunks have an index, which the official client asks for.
+    choice.parts += [_without_index(part) for part in message.get("content_parts") or []]
     choice.reasoning += message.get("reasoning_content") or message.get("reasoning") or ""
     choice.refusal += message.get("refusal") or ""
     for place, entry in enumerate(message.get("tool_calls") or []):
@@ -146,7 +157,7 @@ def _add_logprobs(choice: Choice, name: str, entries: object) -> None:
 
 
 def _add_content(choice: Choice, content: object) -> None:
-    """A string, or a list of parts as Mistral sends it."""
+    """A string, or a list of parts as Mistral sends it; `content_parts` are those that a string cannot hold."""
     if isinstance(content, str):
         choice.text += content
     for part in content if isinstance(content, list) else []:
@@ -156,6 +167,10 @@ def _add_content(choice: Choice, content: object) -> None:
             choice.reasoning += "".join(thought["text"] for thought in part["thinking"])
         else:
             choice.parts.append(part)
+
+
+def _without_index(part: Json) -> Json:
+    return {name: told for name, told in part.items() if name != "index"}
 
 
 def _add_call(choice: Choice, entry: Json, place: int) -> None:
@@ -257,7 +272,7 @@ def message_of(stream: bytes) -> Json:
                 _add_block_delta(message["content"][event["index"]], event["delta"], pieces, event["index"])
             case "content_block_stop":
                 if event["index"] in pieces:
-                    message["content"][event["index"]]["input"] = json.loads(pieces[event["index"]] or "{}")
+                    message["content"][event["index"]]["input"] = _input(pieces[event["index"]])
             case "message_delta":
                 message |= event["delta"]
                 message["usage"] |= event["usage"]
@@ -287,8 +302,16 @@ def _add_block_delta(block: Json, delta: Json, pieces: dict[int, str], index: in
             block.setdefault("unknown", []).append(delta)
 
 
+def _input(text: str) -> object:
+    """The input of a call; its text where that is no JSON, because the message was cut."""
+    try:
+        return json.loads(text or "{}")
+    except ValueError:
+        return text
+
+
 def messages_answer(message: Json) -> Answer:
-    """The answer of a message. The text of a call is its input, as JSON."""
+    """The answer of a message. The text of a call is its input, as JSON; a call that was cut is none."""
     answer = Answer(is_done="stop_reason" in message)
     choice = answer.choices[0] = Choice()
     for block in message.get("content", []):
@@ -297,6 +320,8 @@ def messages_answer(message: Json) -> Answer:
                 choice.text += block["text"]
             case "thinking":
                 choice.reasoning += block["thinking"]
+            case "tool_use" if isinstance(block["input"], str) and message["stop_reason"] == "max_tokens":
+                pass
             case "tool_use":
                 call = Call(block["id"], "function", block["name"], json.dumps(block["input"]))
                 _collect(call.members, block, {"type", "id", "name", "input"})

@@ -67,11 +67,20 @@ def same(step: str, before: Answer, after: Answer) -> Iterator[Difference]:
     yield from compare(step, asdict(before), asdict(after))
 
 
+EXCEPTED = {
+    # Mistral's form of content, which OpenAI's clients do not read: for them it is repaired.
+    "delta-content-string",
+    # Four texts that each extend the one before look like a server that repeats itself: reported, and never changed.
+    "delta-content-incremental",
+}
+"""Rules that break clients, and that a generated stream may break."""
+
+
 def judged(endpoint: Endpoint, request: Json, stream: bytes) -> Iterator[Difference]:
     """Rules that a stream breaks in a way that breaks clients: a legal one breaks none."""
     found = judge(Trace(body=stream, endpoint=endpoint.value, request=request))
     for finding in found.findings:
-        if BY_ID[finding.rule].severity is Severity.BREAKS:
+        if BY_ID[finding.rule].severity is Severity.BREAKS and finding.rule not in EXCEPTED:
             yield Difference("judge", finding.rule, None, finding)
 
 
@@ -186,6 +195,8 @@ def responses(draw: Random, contents: Contents = ALL) -> Iterator[Difference]:
         )
         choice = replace(
             meant,
+            calls=_flat(meant.calls),
+            parts=[],
             finish=[reasons.get(meant.finish[0], "completed")],
             logprobs=logprobs,
             members={},
@@ -227,7 +238,7 @@ def messages(draw: Random, contents: Contents = ALL) -> Iterator[Difference]:
 
     def expected(drawn: Drawn) -> Answer:
         meant = drawn.answer.choices[0]
-        calls = [_with_input(call) for call in meant.calls]
+        calls = _object_calls(meant)
         choice = Choice(meant.text + meant.refusal, meant.reasoning, calls=calls, finish=[_stop_reason(meant)])
         usage = [_messages_usage(one) for one in drawn.answer.usage]
         zeros = dict.fromkeys(
@@ -242,11 +253,37 @@ def messages(draw: Random, contents: Contents = ALL) -> Iterator[Difference]:
     yield from _translated("Messages", draw, contents, Messages, read, expected)
 
 
-def _with_input(call: Call, *, has_id: bool = True) -> Call:
-    """A call whose arguments are an object. Members of the function itself are carried on beside the name."""
-    members = {name.removeprefix("function."): told for name, told in call.members.items()}
-    told = json.dumps(json.loads(call.text))
-    return replace(call, text=told, members=members) if has_id else replace(call, text=told, id="", members={})
+def _object_calls(meant: Choice) -> list[Call]:
+    """The calls of a dialect in which arguments are an object, and which has no object for the name.
+
+    The input of a custom call is a member of it. A call that the answer's end may have cut is not delivered: one whose
+    arguments are no JSON, and a last one whose input is free text.
+    """
+    calls = []
+    for call in meant.calls:
+        is_custom = call.type == "custom"
+        is_cut = meant.finish == ["length"] and call is meant.calls[-1]
+        if is_custom and not is_cut:
+            calls.append(replace(call, type="function", text=json.dumps({"input": call.text})))
+        elif not is_custom and _is_json(call.text):
+            calls.append(replace(call, text=json.dumps(json.loads(call.text))))
+    return _flat(calls)
+
+
+def _flat(calls: list[Call]) -> list[Call]:
+    """Calls without unknown members of `function` and `custom`: there is no such object."""
+    return [
+        replace(call, members={name: told for name, told in call.members.items() if not name.startswith("function.")})
+        for call in calls
+    ]
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _stop_reason(meant: Choice) -> str:
@@ -278,8 +315,8 @@ def ollama(draw: Random, contents: Contents = ALL) -> Iterator[Difference]:
 
     def expected(drawn: Drawn) -> Answer:
         meant = drawn.answer.choices[0]
-        calls = [_with_input(call, has_id=False) for call in meant.calls]
-        finish = "length" if meant.finish == ["length"] else "stop"
+        calls = [replace(call, id="", members={}) for call in _object_calls(meant)]
+        finish = "stop" if meant.finish == ["tool_calls"] else meant.finish[0]
         choice = Choice(meant.text + meant.refusal, meant.reasoning, calls=calls, finish=[finish])
         names = {"prompt_tokens": "prompt_eval_count", "completion_tokens": "eval_count"}
         usage = [{ours: one[name] for name, ours in names.items()} for one in drawn.answer.usage] or [{}]
@@ -384,7 +421,7 @@ def main() -> int:
     contents = Contents(**dict.fromkeys(filter(None, args.without.split(",")), False))
     names = DIALECTS if args.only is None else [args.only]
     seeds = range(args.seed, args.seed + args.streams)
-    return int(any([_try(name, seeds, contents, args.show) for name in names]))
+    return int(sum(_try(name, seeds, contents, args.show) for name in names) > 0)
 
 
 def _try(name: str, seeds: range, contents: Contents, most: int) -> int:

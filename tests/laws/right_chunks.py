@@ -400,6 +400,10 @@ def _add_text(draw: Random, contents: Contents, meant: Choice, add: _Add, *, has
         meant.logprobs.setdefault("content", []).extend(entries or [])
         content: object = [{"type": "text", "text": piece}] if has_parts else piece
         add({"content": content}, None if entries is None else {"content": entries, "refusal": None})
+    for _ in range(draw.randint(0, 2) if has_parts else 0):
+        other = draw.choice(({"type": "reference", "reference_ids": [1]}, {"type": "image_url", "image_url": "u"}))
+        meant.parts.append(other)
+        add({"content": [other]}, None)
     if has_parts and draw.random() < 0.5:
         thought = draw.choice(("so", "é"))
         meant.reasoning += thought
@@ -518,6 +522,8 @@ def _whole_chat_choice(meant: Choice, index: int) -> Json:
     message: Json = {"role": "assistant", "content": meant.text, "refusal": meant.refusal or None}
     if not meant.text and (meant.calls or meant.refusal):
         message["content"] = None
+    if meant.parts:
+        message["content"] = [{"type": "text", "text": meant.text}, *meant.parts]
     if meant.reasoning:
         message["reasoning_content"] = meant.reasoning
     if meant.finish == ["function_call"]:

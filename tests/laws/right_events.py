@@ -1,6 +1,6 @@
 """Legal streams and replies of Responses and Messages, made from the object that they mean.
 
-As `right_chunks`: the Response or message is drawn first, its events are written from it. Nothing of welldone is imported.
+As `right_chunks`: the Response or message is drawn first, then its events. Nothing of welldone is imported.
 """
 
 import copy
@@ -194,6 +194,21 @@ def _part(draw: Random, contents: Contents) -> Json:
     return {"type": "output_text", "annotations": annotations, "logprobs": logprobs, "text": said}
 
 
+_STEPS: dict[str, tuple[tuple[str, ...], tuple[str, str] | None, tuple[str, ...]]] = {
+    "function_call": ((), ("function_call_arguments", "arguments"), ()),
+    "custom_tool_call": ((), ("custom_tool_call_input", "input"), ()),
+    "mcp_call": (("in_progress",), ("mcp_call_arguments", "arguments"), ("completed",)),
+    "code_interpreter_call": (
+        ("in_progress",),
+        ("code_interpreter_call_code", "code"),
+        ("interpreting", "completed"),
+    ),
+    "image_generation_call": (("in_progress", "generating"), None, ("partial_image", "completed")),
+    "web_search_call": (("in_progress", "searching"), None, ("completed",)),
+}
+"""For each type of item the events before its text, the stem of the text's events and its member, the events after."""
+
+
 def _item_events(draw: Random, place: int, item: Json) -> Iterator[tuple[str, Json]]:
     """The events of one item, each as its type and its members."""
     said: list[tuple[str, Json]] = []
@@ -212,43 +227,22 @@ def _say_item(draw: Random, say: Callable[..., None], place: int, item: Json) ->
     begun |= {name: [] for name in ("content", "summary") if name in item}
     begun |= {name: "" for name in ("arguments", "input", "code") if name in item}
     say("response.output_item.added", output_index=place, item=begun)
-    match item["type"]:
-        case "message" | "reasoning":
-            for number, part in enumerate(item.get("summary", [])):
-                _say_part(draw, say, at | {"summary_index": number}, part)
-            for number, part in enumerate(item.get("content", [])):
-                _say_part(draw, say, at | {"content_index": number}, part)
-        case "function_call":
-            for piece in cut(draw, item["arguments"]):
-                say("response.function_call_arguments.delta", **at, delta=piece)
-            done = {"name": item["name"], "arguments": item["arguments"]}
-            say("response.function_call_arguments.done", **at, **done)
-        case "custom_tool_call":
-            for piece in cut(draw, item["input"]):
-                say("response.custom_tool_call_input.delta", **at, delta=piece)
-            say("response.custom_tool_call_input.done", **at, input=item["input"])
-        case "mcp_call":
-            say("response.mcp_call.in_progress", **at)
-            for piece in cut(draw, item["arguments"]):
-                say("response.mcp_call_arguments.delta", **at, delta=piece)
-            say("response.mcp_call_arguments.done", **at, arguments=item["arguments"])
-            say("response.mcp_call.completed", **at)
-        case "code_interpreter_call":
-            say("response.code_interpreter_call.in_progress", **at)
-            for piece in cut(draw, item["code"]):
-                say("response.code_interpreter_call_code.delta", **at, delta=piece)
-            say("response.code_interpreter_call_code.done", **at, code=item["code"])
-            say("response.code_interpreter_call.interpreting", **at)
-            say("response.code_interpreter_call.completed", **at)
-        case "image_generation_call":
-            say("response.image_generation_call.generating", **at)
-            say("response.image_generation_call.partial_image", **at, partial_image_index=0, partial_image_b64="b64")
-            say("response.image_generation_call.completed", **at)
-        case "web_search_call":
-            for step in ("in_progress", "searching", "completed"):
-                say(f"response.web_search_call.{step}", **at)
-        case _:
-            pass
+    for number, part in enumerate(item.get("summary", [])):
+        _say_part(draw, say, at | {"summary_index": number}, part)
+    for number, part in enumerate(item.get("content", [])):
+        _say_part(draw, say, at | {"content_index": number}, part)
+    before, text, after = _STEPS.get(item["type"], ((), None, ()))
+    for step in before:
+        say(f"response.{item['type']}.{step}", **at)
+    if text is not None:
+        stem, name = text
+        for piece in cut(draw, item[name]):
+            say(f"response.{stem}.delta", **at, delta=piece)
+        named = {"name": item["name"]} if item["type"] == "function_call" else {}
+        say(f"response.{stem}.done", **at, **named, **{name: item[name]})
+    for step in after:
+        partial = {"partial_image_index": 0, "partial_image_b64": "b64"} if step == "partial_image" else {}
+        say(f"response.{item['type']}.{step}", **at, **partial)
     say("response.output_item.done", output_index=place, item=item)
 
 
@@ -260,10 +254,7 @@ def _say_part(draw: Random, say: Callable[..., None], at: Json, part: Json) -> N
     begun = {**part, name: ""} | {member: [] for member in ("annotations", "logprobs") if member in part}
     say(f"response.{holder}.added", **at, part=begun)
     is_text = kind == "output_text"
-    if part.get("logprobs"):
-        pieces = [entry["token"] for entry in part["logprobs"]]
-    else:
-        pieces = cut(draw, part[name])
+    pieces = [entry["token"] for entry in part.get("logprobs", [])] or cut(draw, part[name])
     has_padding = draw.random() < 0.2
     for number, piece in enumerate(pieces):
         rides = {"logprobs": part["logprobs"][number : number + 1]} if is_text else {}

@@ -27,9 +27,10 @@ from welldone.wire import sse
 from welldone.wire.asked import Asked
 from welldone.wire.dialects.messages import MessagesNative
 from welldone.wire.dialects.responses import ResponsesNative
-from welldone.wire.events import Failure
+from welldone.wire.events import Failure, Json
 from welldone.wire.failures import cut_off, garbage, read_error
 from welldone.wire.fold import Fold
+from welldone.wire.native import Native
 from welldone.wire.notes import Notes
 from welldone.wire.pipe import Pipe
 
@@ -85,10 +86,11 @@ def test_an_empty_error_does_not_end_a_right_reply(error: object) -> None:
 
 @pytest.mark.parametrize("error", NOTHING)
 def test_an_empty_error_does_not_end_a_right_native_stream(error: object) -> None:
-    for native, events in (
+    streams: list[tuple[Native, list[Json]]] = [
         (MessagesNative(fallback=FALLBACK), [MESSAGE_START, {"type": "ping"}]),
         (ResponsesNative(fallback=FALLBACK), [{"type": "response.created", "response": {"id": "r", "error": error}}]),
-    ):
+    ]
+    for native, events in streams:
         for event in events:
             native.feed(sse.named(event["type"], pack(event | {"error": error})))
         assert native.failure is None

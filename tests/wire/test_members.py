@@ -120,6 +120,12 @@ def test_entries_with_an_index_are_merged_in_the_order_of_their_first_piece() ->
     }
 
 
+def test_parts_of_content_are_never_taken_for_repeated_ones() -> None:
+    part = {"type": "reference", "reference_ids": [1]}
+    reply = folded(role(), say({"content": [part]}), say({"content": [part]}), finish())
+    assert reply["choices"][0]["message"]["content_parts"] == [part, part]
+
+
 def test_a_delta_s_objects_are_merged_and_its_strings_joined() -> None:
     audio: list[dict[str, Any]] = [
         {"audio": {"id": "audio_1", "transcript": "He"}},

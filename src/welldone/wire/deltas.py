@@ -21,6 +21,7 @@ from welldone.wire.events import (
     ToolArguments,
     ToolCall,
 )
+from welldone.wire.members import CONTENT_PARTS
 from welldone.wire.notes import Notes, show
 from welldone.wire.unicode import Joiner, clean, scrub, scrub_object
 
@@ -175,7 +176,7 @@ class DeltaReader:
             if other is not None:
                 others.append(scrub(other))
         if others:
-            events.append(Extra(index, Place.DELTA, {"content_parts": others}))
+            events.append(Extra(index, Place.DELTA, {CONTENT_PARTS: others}))
         return [(kind, "".join(text for _, text in texts)) for kind, texts in groupby(said, itemgetter(0))]
 
     def _role(self, delta: Json, index: int, content: str, events: list[Event]) -> None:

@@ -14,6 +14,8 @@ _LABELS = frozenset({"index", "type", "id", "format"})
 """Names of a thing, not pieces of it: `index` and `type` by openai-python, the others repeat in `reasoning_details`."""
 _BLOCKS = "reasoning_details"
 """OpenRouter's list of reasoning blocks, whose pieces may come without an `index`."""
+CONTENT_PARTS = "content_parts"
+"""Our own name for the parts of a `content` list that a string cannot hold. Two equal ones are two parts."""
 _Key: TypeAlias = tuple[int, str | None]
 
 
@@ -99,7 +101,8 @@ def _added(name: str, before: object, value: object) -> object:
 def _with_entries(name: str, before: object, value: list[object]) -> _Entries:
     """The list of a delta's member after one more list."""
     is_blocks = name == _BLOCKS
-    if not is_blocks and not any(_index(entry) is not None for entry in value):
+    has_pieces = is_blocks or name == CONTENT_PARTS or any(_index(entry) is not None for entry in value)
+    if not has_pieces:
         return _repeated_or_next(before, value)
     entries = before if isinstance(before, _Entries) else _Entries()
     for entry in value:

@@ -157,7 +157,7 @@ def _note_message(message: Json, notes: Notes) -> None:
 
 
 def _is_right_call(call: object) -> bool:
-    if not isinstance(call, dict) or "index" in call or call.get("type") not in _ARGUMENTS:
+    if not isinstance(call, dict) or "index" in call or str(call.get("type")) not in _ARGUMENTS:
         return False
     function = call.get(call["type"])
     return (

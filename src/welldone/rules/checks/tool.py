@@ -83,7 +83,7 @@ def _id_stable(heard: Heard) -> Iterator[Place]:
 
 def _type_first(heard: Heard) -> Iterator[Place]:
     for piece in _first_pieces(heard):
-        if piece.entry.get("type") not in ARGUMENTS:
+        if str(piece.entry.get("type")) not in ARGUMENTS:
             yield Place(piece.part, piece.entry, f'"type":"{piece.kind}" on the first delta of the call')
 
 

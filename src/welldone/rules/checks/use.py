@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from welldone.rules.choices import is_int
+from welldone.rules.choices import as_object, is_int
 from welldone.rules.heard import Heard, has_usage, is_usage_chunk, is_without_choices
 from welldone.rules.messages import Message
 from welldone.rules.rule import Place, Rule
@@ -92,8 +92,8 @@ def _last(heard: Heard) -> Iterator[Place]:
 
 def _details(heard: Heard) -> Iterator[Place]:
     for chunk in heard.chunks:
-        usage = chunk.json.get("usage")
-        for key in DETAILS if isinstance(usage, dict) else ():
+        usage = as_object(chunk.json.get("usage"))
+        for key in DETAILS:
             value = usage.get(key, {})
             if not isinstance(value, dict) or not all(is_int(count) for count in value.values()):
                 yield Place(chunk, {key: value}, f"{key} as an object of integers, or absent")
