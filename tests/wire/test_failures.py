@@ -27,7 +27,7 @@ from welldone.wire import sse
 from welldone.wire.asked import Asked
 from welldone.wire.dialects.messages import MessagesNative
 from welldone.wire.dialects.responses import ResponsesNative
-from welldone.wire.events import Failure, Json
+from welldone.wire.events import Failure
 from welldone.wire.failures import cut_off, garbage, read_error
 from welldone.wire.fold import Fold
 from welldone.wire.native import Native
@@ -86,9 +86,10 @@ def test_an_empty_error_does_not_end_a_right_reply(error: object) -> None:
 
 @pytest.mark.parametrize("error", NOTHING)
 def test_an_empty_error_does_not_end_a_right_native_stream(error: object) -> None:
-    streams: list[tuple[Native, list[Json]]] = [
+    created = {"type": "response.created", "response": {"id": "r", "error": error}}
+    streams: list[tuple[Native, list[dict[str, Any]]]] = [
         (MessagesNative(fallback=FALLBACK), [MESSAGE_START, {"type": "ping"}]),
-        (ResponsesNative(fallback=FALLBACK), [{"type": "response.created", "response": {"id": "r", "error": error}}]),
+        (ResponsesNative(fallback=FALLBACK), [created]),
     ]
     for native, events in streams:
         for event in events:

@@ -97,7 +97,7 @@ def test_text_that_grows_passes_unchanged(texts: list[str]) -> None:
 
 
 def test_an_upstream_that_is_set_as_cumulative_has_its_text_cut() -> None:
-    thought = [say({"reasoning_content": "w"}), say({"reasoning_content": "why"})]
+    thought = [say({"reasoning_content": text}) for text in ("w", "why", "why")]
     sent, pipe = through(CHAT, stream(role(), *thought, *say_all("a", "ab", "ab", "abc"), finish()), "cumulative")
     new = [say({"reasoning_content": "w"}), say({"reasoning_content": "hy"})]
     assert sent == stream(role(), *new, *say_all("a", "b", "c"), finish())

@@ -63,7 +63,7 @@ class ResponsesNative(Native):
         self._clock = clock
         self._completed: float | None = None  # completed_at as its server told it
         self._number = 0  # that the next event should have
-        self._has_sentinel = False  # [DONE] came: of another dialect, but a sign that the server has said all
+        self._has_sentinel = False  # [DONE], or the name of the last event: the server had sent all of its output
         self._waiting: list[Json] = []  # unknown events: the Response must have begun before them
         self._told: Failure | None = None  # by an error event
         self._others: Json = {}  # members of the last event beside the Response
@@ -158,6 +158,11 @@ class ResponsesNative(Native):
         if not self.is_done:
             self._scribe.keep_alive()
         return self._scribe.take()
+
+    def _odd(self, data: bytes, value: object, frame: sse.Frame) -> bytes:
+        if not frame.ended and frame.event == "response.completed":
+            self._has_sentinel = True  # cut inside its last event, whose name had come
+        return super()._odd(data, value, frame)
 
     def _sentinel(self) -> bytes:
         self.notes.note(faults.resp.TERMINAL_ONCE, "[DONE]")
