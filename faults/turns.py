@@ -178,12 +178,11 @@ class Listener:
 def listening(server: Running) -> Iterator[Listener]:
     """A stream is heard for so long."""
     words = [sys.executable, "-m", "faults.listener", str(server.port), server.key or ""]
-    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
-        yield Listener(process)
-    finally:
-        process.kill()
-        process.wait(LIMIT_S)
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield Listener(process)
+        finally:
+            process.kill()
 
 
 def turns(stage: Stage) -> Outcome:

@@ -8,7 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from welldone.wire.budget import ELEMENTS_LIMIT, TURN_US, WHOLE_LIMIT_BYTES, cost_us, decode, decoding, is_costly
+from welldone.wire.budget import (
+    ELEMENTS_LIMIT,
+    TURN_US,
+    WHOLE_LIMIT_BYTES,
+    at_once,
+    cost_us,
+    count,
+    decode,
+    decoding,
+    is_costly,
+    paced,
+)
 
 VALUES = st.recursive(
     st.none()
@@ -105,6 +116,17 @@ def test_a_text_that_costs_more_than_a_turn_is_decoded_in_several() -> None:
     value, steps = run(decoding(msgspec.json.encode(reply)))
     assert value == reply
     assert steps > 10
+
+
+def test_levels_are_counted() -> None:
+    assert [count(text).depth for text in (b"", b"[{}]", b"[[]][")] == [0, 2, 2]
+
+
+def test_steps_can_be_taken_among_others() -> None:
+    data = msgspec.json.encode([ENTRY] * 3_000)
+    steps = paced(decoding(data), "nothing yet")
+    assert next(steps) == "nothing yet"
+    assert at_once(decoding(data)) == [ENTRY] * 3_000
 
 
 def test_a_text_that_costs_little_is_decoded_in_one() -> None:

@@ -242,12 +242,14 @@ def test_many_log_probabilities_are_read_in_several_turns_and_none_is_lost(is_st
         {
             "index": index,
             "message": {"role": "assistant", "content": "a" * tokens},
-            "logprobs": {"content": [one] * tokens, "refusal": None},
+            "logprobs": {"content": [one] * tokens, "refusal": [one] if tokens == 1 else None},
             "finish_reason": "length",
+            "x_choice": [index],
         }
         for index, tokens in enumerate((250, 1))
     ]
-    body = pack({"id": HEAD.id, "created": HEAD.created, "model": HEAD.model, "choices": choices, "usage": count()})
+    envelope = {"id": HEAD.id, "created": HEAD.created, "model": HEAD.model}
+    body = pack({**envelope, "choices": choices, "usage": count(), "x_reply": [1]})
     asked = Asked(choices=2)
     made: Pipe | Fold = (Pipe if is_stream else Fold)(CHAT, fallback=FALLBACK, asked=asked)
     said = list(made.take_whole(body))
@@ -258,7 +260,10 @@ def test_many_log_probabilities_are_read_in_several_turns_and_none_is_lost(is_st
         again.feed(b"".join(said) + (last or b""))
         again.close()
         made = again
-    for sent, found in zip(choices, json.loads(made.body())["choices"], strict=True):
-        assert found["logprobs"]["content"] == sent["logprobs"]["content"]
+    whole = json.loads(made.body())
+    assert whole["x_reply"] == [1]
+    for sent, found in zip(choices, whole["choices"], strict=True):
+        assert found["x_choice"] == sent["x_choice"]
+        assert found["logprobs"] == sent["logprobs"]
         assert found["message"]["content"] == sent["message"]["content"]
         assert found["finish_reason"] == "length"

@@ -20,7 +20,7 @@ from welldone.serve.refusals import BUSY, WAITED
 from welldone.serve.taping import Taping
 from welldone.serve.times import StreamTimes
 from welldone.serve.troubles import ERROR_LIMIT_BYTES, ERROR_S, LEFT, TIMEOUT, Trouble, refused, timed_out, unreachable
-from welldone.wire.budget import WHOLE_LIMIT_BYTES
+from welldone.wire.budget import WHOLE_LIMIT_BYTES as _WHOLE_LIMIT_BYTES
 from welldone.wire.events import Failure
 from welldone.wire.lane import Framing
 from welldone.wire.pipe import Pipe
@@ -375,7 +375,7 @@ class Part:
             self._recognise(data)
         if self._kind is _Kind.REFUSAL and len(self._kept) > ERROR_LIMIT_BYTES:
             self._refuse()
-        elif len(self._kept) > WHOLE_LIMIT_BYTES:
+        elif len(self._kept) > _WHOLE_LIMIT_BYTES:
             self.give_up(_garbage(refusals.too_large()))
 
     def _recognise(self, data: bytes) -> None:

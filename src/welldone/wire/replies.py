@@ -47,25 +47,25 @@ def split(chunk: Json) -> Iterator[Json]:
     if longest <= _ENTRIES:
         yield chunk
         return
+    rest = {key: chunk[key] for key in ("id", "object", "created", "model") if key in chunk}
     for start in range(0, longest, _ENTRIES):
         is_last = start + _ENTRIES >= longest
-        rest = chunk if is_last else {key: value for key, value in chunk.items() if key != "usage"}
-        yield rest | {"choices": [_slice(choice, start, is_last=is_last) for choice in choices]}
+        # All else is said once: what it holds counts first, and its usage last.
+        one = {key: value for key, value in chunk.items() if key != "usage"} if start == 0 else dict(rest)
+        if is_last and "usage" in chunk:
+            one["usage"] = chunk["usage"]
+        yield one | {"choices": [_slice(choice, start, is_last=is_last) for choice in choices]}
 
 
 def _slice(choice: Json, start: int, *, is_last: bool) -> Json:
     """A choice with some of its log probabilities: the first has its words, the last its end."""
-    out = dict(choice) if start == 0 else {"index": choice.get("index"), "delta": {}}
-    if start and isinstance(choice.get("logprobs"), dict):
-        out["logprobs"] = choice["logprobs"]
-    entries = _entries(choice)
-    if entries:
-        out["logprobs"] = out["logprobs"] | {"content": entries[start : start + _ENTRIES]}
-    if not is_last:
-        out.pop("finish_reason", None)
-    elif start:
-        out["finish_reason"] = choice.get("finish_reason")
-    return out
+    entries = _entries(choice)[start : start + _ENTRIES]
+    if start == 0:
+        out = choice | ({"logprobs": choice["logprobs"] | {"content": entries}} if entries else {})
+    else:
+        logprobs = {"content": entries, "refusal": None} if entries else None
+        out = {"index": choice.get("index"), "delta": {}, "logprobs": logprobs}
+    return out | {"finish_reason": choice.get("finish_reason") if is_last else None}
 
 
 def _entries(choice: Json) -> list[object]:
