@@ -10,7 +10,7 @@ from collections.abc import Generator
 import msgspec
 
 from welldone.wire import faults
-from welldone.wire.budget import decode, decoding, is_costly
+from welldone.wire.budget import SMALL_BYTES, decode, decoding, is_costly
 from welldone.wire.events import Json
 from welldone.wire.unicode import scrub_object
 
@@ -50,7 +50,7 @@ NOT_JSON = NotJson()
 
 def strict(data: bytes) -> object:
     """The value of strict JSON; NOT_JSON where it is none, or costs more than a turn."""
-    if is_costly(data):
+    if len(data) >= SMALL_BYTES and is_costly(data):
         return NOT_JSON
     try:
         return decode(data)
