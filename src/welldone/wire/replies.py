@@ -47,7 +47,7 @@ def split(chunk: Json) -> Iterator[Json]:
     if longest <= _ENTRIES:
         yield chunk
         return
-    rest = {key: chunk[key] for key in ("id", "object", "created", "model") if key in chunk}
+    rest: Json = {key: chunk[key] for key in ("id", "object", "created", "model") if key in chunk}
     for start in range(0, longest, _ENTRIES):
         is_last = start + _ENTRIES >= longest
         # All else is said once: what it holds counts first, and its usage last.
