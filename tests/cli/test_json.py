@@ -26,7 +26,8 @@ def test_the_verdict_has_these_members_and_no_others(name: str, here: Run) -> No
     assert verdict["version"] == 1
     assert verdict["verdict"] in {"right", "lax", "wrong"}
     for finding in verdict["findings"]:
-        assert list(finding) == ["rule", "severity", "frame", "byte", "heard", "wanted", "hurts"]
+        assert list(finding) == ["rule", "severity", "frame", "byte", "heard", "wanted", "hurts", "cause"]
+        assert finding["cause"] is None or finding["cause"] in {one["rule"] for one in verdict["findings"]}
         assert all(isinstance(finding[name], str) for name in ("rule", "severity", "heard", "wanted"))
         assert all(isinstance(who, str) for who in finding["hurts"])
         assert (finding["frame"] is None) == (finding["byte"] is None)
@@ -87,7 +88,7 @@ def test_the_rules_as_json_are_all_rules(here: Run) -> None:
     listed = json.loads(ran.out)
     assert list(listed) == ["version", "rules"]
     assert listed["version"] == 1
-    assert len(listed["rules"]) == len(ALL) == 230
+    assert len(listed["rules"]) == len(ALL)
     for rule in listed["rules"]:
         assert list(rule) == ["id", "severity", "endpoints", "rule", "hurts", "mend", "how", "by"]
         assert rule["severity"] in {"breaks", "tolerated", "style"}
