@@ -50,7 +50,7 @@ def test_a_terminal_shows_one_line_that_is_gone_in_the_end(tmp_path: Path) -> No
     *over, rest = shown.split(CLEAR)
     assert over[1] == b"0 of 4 probes  firs"
     assert all(len(line) < 20 and b"\n" not in line for line in over)
-    assert rest.startswith(b"ideal at ")
+    assert rest.startswith(b"ideal at\r\n")
     assert b"\x1b[32mright\x1b[0m" in rest
 
 
@@ -88,7 +88,7 @@ def test_a_short_run_is_silent_in_a_log(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().err == ""
 
 
-def test_who_interrupts_gets_no_traceback(tmp_path: Path) -> None:
+def test_who_interrupts_gets_the_report_so_far_and_no_traceback(tmp_path: Path) -> None:
     is_asked, ideal = threading.Event(), Ideal()
 
     def choose(seen: Seen) -> Reply:
@@ -104,7 +104,9 @@ def test_who_interrupts_gets_no_traceback(tmp_path: Path) -> None:
             assert is_asked.wait(LIMIT_S)
             process.send_signal(signal.SIGINT)
             out, err = process.communicate()
-    assert (process.returncode, out, err) == (130, b"", b"")
+    assert (process.returncode, err) == (130, b"")
+    assert b"text-whole" in out
+    assert b"the check was interrupted" in out
 
 
 def test_who_stops_reading_gets_no_traceback(tmp_path: Path) -> None:

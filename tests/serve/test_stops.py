@@ -21,6 +21,9 @@ def chunk(delta: dict[str, Any], finish: str | None = None, **members: object) -
     return Piece(f"data: {json.dumps({**ENVELOPE, 'choices': [choice], **members})}\n\n")
 
 
+NO_REASONING = {"completion_tokens_details": {"reasoning_tokens": 0}}
+
+
 def token(number: int, text: str) -> Piece:
     """A token as llama.cpp sends it where it is to count with each."""
     return chunk({"content": text}, timings={"prompt_n": 1, "cache_n": 2, "predicted_n": number})
@@ -86,7 +89,7 @@ def test_the_engine_is_left_at_a_stop_string_and_the_answer_is_whole(
     endless = Reply((*tokens("a", " fi", "ve", " b"), token(5, " more")), end="endless")
     heard, seen = ask(tmp_path, endless, **request_body, stop=["never", "five"])
     assert heard.findings() == []
-    usage = {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6}
+    usage = {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6, **NO_REASONING}
     assert read(heard) == (["a "], ["stop"], {**usage, "prompt_tokens_details": {"cached_tokens": 2}})
     assert [one["end"] for one in seen] == ["left"]
     body = json.loads(seen[0]["body"])
@@ -99,7 +102,7 @@ def test_what_only_begins_like_a_stop_string_is_said(tmp_path: Path, request_bod
     whole = Reply((*tokens("a", " fi", "ne", " fi"), LENGTH, USAGE, DONE))
     heard, seen = ask(tmp_path, whole, **request_body, stop="five")
     assert heard.findings() == []
-    usage = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
+    usage = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7, **NO_REASONING}
     assert read(heard) == (["a fine fi"], ["length"], usage)
     assert [one["end"] for one in seen] == ["whole"]
     assert heard.body.count(b'"timings"') <= 1
