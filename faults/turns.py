@@ -3,8 +3,9 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -82,6 +83,7 @@ VALUES = (
     Value("less-than signs", '"', "<", '"'),
 )
 _CALL = '"delta":{"tool_calls":[{"index":0,"id":"c","function":{"name":"f","arguments":%s}}]}'
+_ENVELOPE = '{"id":"a","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,%s}]}'
 _NAMES = "{" + ",".join(f'"name{number}":1' for number in range(140_000)) + "}"
 
 
@@ -116,36 +118,48 @@ def _lists(size: int) -> Iterator[tuple[str, str, bytes]]:
         yield f"120 tools for {path}", path, msgspec.json.encode({"model": "hello", "tools": tools, **needed})
 
 
-def frames(size: int) -> Iterator[tuple[str, Reply]]:
-    """What an upstream says: one dear frame in a right stream, or a whole reply."""
-    role, _, stop, done = HELLO.pieces
-    entry = '{"token":"x","logprob":-1.5,"bytes":[120],"top_logprobs":[]},'
-    extra = {value.name: value.text(size) for value in VALUES} | {"names": _NAMES[:size]}
-    content = {value.name: value.text(size) for value in VALUES if value.before == '"'}
-    members = {
-        **{f"{name} beside": f'"delta":{{"content":"x"}},"extra":{text}' for name, text in extra.items()},
-        **{f"{name} as text": f'"delta":{{"content":{text}}}' for name, text in content.items()},
-        **{f"{name} as arguments": _CALL % text for name, text in content.items()},
-        "log probabilities": '"delta":{"content":"x"},"logprobs":{"content":['
-        + entry * (size // 64)
-        + entry[:-1]
-        + "]}",
-        "5,000 log probabilities": '"delta":{"content":"x"},"logprobs":{"content":['
-        + entry * 5_000
-        + entry[:-1]
-        + "]}",
+def frames(size: int) -> dict[str, Callable[[], Reply]]:
+    """What an upstream says, each made when it is asked for: one dear frame in a right stream, or a whole reply."""
+    members: dict[str, Callable[[], str]] = {}
+    for value in VALUES:
+        text = partial(value.text, size)
+        members[f"{value.name} beside"] = partial(_filled, '"delta":{"content":"x"},"extra":%s', text)
+        if value.before == '"':
+            members[f"{value.name} as text"] = partial(_filled, '"delta":{"content":%s}', text)
+            members[f"{value.name} as arguments"] = partial(_filled, _CALL, text)
+    members["names beside"] = partial(_filled, '"delta":{"content":"x"},"extra":%s', lambda: _NAMES[:size])
+    for count in (5_000, size // 64):
+        entries = Value("", "[", '{"token":"x","logprob":-1.5,"bytes":[120],"top_logprobs":[]},', "{}]", count).text
+        filled = partial(_filled, '"delta":{"content":"x"},"logprobs":{"content":%s}', partial(entries, 2 * size))
+        members[f"{count:,} log probabilities"] = filled
+    out: dict[str, Callable[[], Reply]] = {
+        f"a frame of {name}": partial(_frame, text) for name, text in members.items()
     }
-    envelope = '{"id":"a","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,%s}]}'
-    for name, text in members.items():
-        chunk = (envelope % text).encode()
-        yield f"a frame of {name}", Reply((role, Piece(base64=b"data: " + chunk + b"\n\n"), stop, done))
-        whole = chunk.replace(b'"delta":{', b'"finish_reason":"stop","message":{"role":"assistant",')
-        yield f"a whole reply of {name}", Reply((Piece(base64=whole),), headers=JSON, framing="length")
-    bad = b'data: {"choices":[{"index":0,"delta":{"content":"' + b"\xff" * size + b'"}}]}\n\n'
-    yield "a frame that is no UTF-8", Reply((role, Piece(base64=bad), stop, done))
-    small = b'data: {"choices":[{"index":0,"delta":{"content":"\xff"}}]}\n\n' * (size // 400)
-    yield "many frames that are no UTF-8", Reply((role, Piece(base64=small), stop, done))
-    yield "empty frames", Reply((role, Piece(base64=b"data:\n\n" * (size // 70)), stop, done))
+    out |= {f"a whole reply of {name}": partial(_whole, text) for name, text in members.items()}
+    bad = b'data: {"choices":[{"index":0,"delta":{"content":"%b"}}]}\n\n'
+    out["a frame that is no UTF-8"] = lambda: _stream(bad % (b"\xff" * size))
+    out["many frames that are no UTF-8"] = lambda: _stream(bad % b"\xff" * (size // 400))
+    out["empty frames"] = lambda: _stream(b"data:\n\n" * (size // 70))
+    return out
+
+
+def _filled(form: str, text: Callable[[], str]) -> str:
+    return form % text()
+
+
+def _frame(members: Callable[[], str]) -> Reply:
+    return _stream(b"data: " + (_ENVELOPE % members()).encode() + b"\n\n")
+
+
+def _whole(members: Callable[[], str]) -> Reply:
+    chunk = (_ENVELOPE % members()).encode()
+    whole = chunk.replace(b'"delta":{', b'"finish_reason":"stop","message":{"role":"assistant",')
+    return Reply((Piece(base64=whole),), headers=JSON, framing="length")
+
+
+def _stream(frame: bytes) -> Reply:
+    role, _, stop, done = HELLO.pieces
+    return Reply((role, Piece(base64=frame), stop, done))
 
 
 class Found(NamedTuple):
@@ -187,13 +201,13 @@ def listening(server: Running) -> Iterator[Listener]:
 
 def turns(stage: Stage) -> Outcome:
     """Every request and every reply, one after the other."""
-    replies = dict(frames(stage.times(FRAME_BYTES, 60_000)))
+    replies = frames(stage.times(FRAME_BYTES, 60_000))
     names = list(replies)
 
     def choose(seen: Seen) -> Reply:
         body, seen.body = seen.body, ""
         start = body.find('"model":"frame ')
-        return HELLO if start < 0 else replies[names[int(body[start + 15 : body.index('"', start + 15)])]]
+        return HELLO if start < 0 else replies[names[int(body[start + 15 : body.index('"', start + 15)])]]()
 
     pulse = '[upstreams.pulse]\nurl = "%s"\nmodels = ["pulse"]\nprobe_s = 0\n'
     with (
