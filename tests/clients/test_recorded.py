@@ -61,25 +61,28 @@ def test_a_client_shows_what_the_server_sent(
                     way=way,
                 )
             )
-            if complaint := _what_is_wrong(case, speaker, saw):
+            if complaint := _what_is_wrong(case, speaker, way, saw):
                 wrong[f"{case.name}, {way}"] = complaint
     assert wrong == {}
 
 
-def _what_is_wrong(case: Case, speaker: Speaker, saw: Saw) -> str | None:
+def _what_is_wrong(case: Case, speaker: Speaker, way: str, saw: Saw) -> str | None:
     """In a few words; None where the client shows what the server sent, or an error where the server failed."""
     if case.is_failure:
+        return None if saw["error"] else NO_ERROR
+    (sent,) = case.choices
+    calls = sent.calls
+    if speaker.endpoint == "messages" and way == "whole":
+        calls = [call for call in sent.calls if is_object(call[1])]  # others have no form in a message
+    if len(calls) < len(sent.calls) and sent.finish not in ("length", "content_filter"):
         return None if saw["error"] else NO_ERROR
     if saw["error"]:
         is_objection = case.is_arguable and saw["error"].startswith(OBJECTION)
         return None if is_objection else str(saw["error"])
-    (sent,) = case.choices
     text = "".join(saw["pieces"])
     if text != sent.text:
         return f"shows {text!r} for {sent.text!r}"
-    wrong = [
-        (mine, theirs) for mine, theirs in zip_longest(saw["calls"], sent.calls) if not _is_same(speaker, mine, theirs)
-    ]
+    wrong = [(mine, theirs) for mine, theirs in zip_longest(saw["calls"], calls) if not _is_same(speaker, mine, theirs)]
     if wrong:
         return f"shows other calls: {wrong}"
     end = _end(speaker, sent.finish, has_calls=bool(sent.calls))
