@@ -257,7 +257,7 @@ def _chosen(stage: Stage, server: Running, names: list[str]) -> Iterator[tuple[s
 
 async def _references(server: Running) -> list[tuple[str, bytes]]:
     """References to the items of a response that was stored, and its continuation."""
-    items = [{"role": "user", "content": "x" * 200}] * 15_000
+    items = [{"role": "user", "content": "x" * 200}] * 8_000
     made = await ask(server, msgspec.json.encode({"model": "hello", "input": items}), path=RESPONSES)
     name = msgspec.json.decode(made.body)["id"]
     first = f"msg_{name.removeprefix('resp_')}_in0"

@@ -97,6 +97,14 @@ def test_a_long_frame_is_strict_json_that_costs_little_or_a_failure(
 
 
 @natives
+def test_a_whole_reply_that_costs_more_than_a_turn_fails(kind: type[ResponsesNative | MessagesNative]) -> None:
+    native = kind(fallback=FALLBACK, is_stream=False)
+    native.whole(b'{"object":"response","x":[' + b"[]," * 50_000 + b"1]}")
+    assert native.failure is not None
+    assert "too complex" in native.failure.message
+
+
+@natives
 def test_what_follows_a_whole_reply_is_dropped(kind: type[ResponsesNative | MessagesNative]) -> None:
     native = kind(fallback=FALLBACK, is_stream=False)
     reply = b'{"object":"response","output":[],"content":[],"status":"completed","stop_reason":"end_turn"}'

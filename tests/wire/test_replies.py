@@ -267,3 +267,11 @@ def test_many_log_probabilities_are_read_in_several_turns_and_none_is_lost(is_st
         assert found["logprobs"] == sent["logprobs"]
         assert found["message"]["content"] == sent["message"]["content"]
         assert found["finish_reason"] == "length"
+
+
+def test_a_reply_whose_other_members_cost_more_than_a_turn_fails() -> None:
+    choices = [{"index": 0, "message": {"role": "assistant", "content": "a"}, "finish_reason": "stop"}, 5]
+    fold = Fold(CHAT, fallback=FALLBACK)
+    fold.whole(pack({"choices": choices, "extra": [{"a": 1}] * 40_000}))
+    assert fold.failure is not None
+    assert "too complex" in fold.failure.message

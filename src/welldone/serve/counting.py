@@ -144,7 +144,7 @@ async def _ask(seat: Seat, way: Way, body: Json, headers: Mapping[str, str]) -> 
     if reply.status != 200:
         return refused(reply.status, reply.headers, reply.body, "messages", seat.upstream)
     try:
-        found = await in_turns(decoding(reply.body, elements=_TOKENS_LIMIT))
+        found = await in_turns(decoding(reply.body, elements=_TOKENS_LIMIT, limit_bytes=_REPLY_LIMIT_BYTES))
     except (msgspec.DecodeError, RecursionError):
         found = None
     if isinstance(found, dict) and type(found.get(way.field)) is int:

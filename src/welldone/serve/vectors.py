@@ -205,7 +205,7 @@ class Vectors:
         if reply.status != 200:
             raise from_reply(reply.status, reply.body, param)
         try:
-            value = await in_turns(decoding(reply.body, elements=_VALUES_LIMIT))
+            value = await in_turns(decoding(reply.body, elements=_VALUES_LIMIT, limit_bytes=_REPLY_LIMIT_BYTES))
         except (msgspec.DecodeError, RecursionError):
             raise ApiError(502, "The engine sent what cannot be read.", code="engine_error") from None
         return value if isinstance(value, dict) else {}

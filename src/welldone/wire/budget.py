@@ -8,7 +8,7 @@ C: no recursion, and no loop over bytes in Python.
 import re
 from collections.abc import Generator
 from itertools import accumulate
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -132,32 +132,50 @@ def decode(data: bytes | str) -> object:
     return _decode(text)
 
 
-def decoding(data: bytes, *, elements: int = ELEMENTS_LIMIT) -> Generator[None, None, object]:
+def decoding(
+    data: bytes, *, elements: int = ELEMENTS_LIMIT, limit_bytes: int = WHOLE_LIMIT_BYTES
+) -> Generator[None, None, object]:
     """The value of strict JSON, decoded in steps of which each costs a turn at most; see `decode`.
 
     `elements`: the most commas that it may have.
     """
     if not is_costly(data):
         return decode(data)
-    if len(data) > WHOLE_LIMIT_BYTES or data.count(b",") > elements:
+    if len(data) > limit_bytes or data.count(b",") > elements:
         raise msgspec.DecodeError("The text is too long.")
     return (yield from _decoding(data, _LEVELS))
 
 
 def _decoding(data: bytes, levels: int) -> Generator[None, None, object]:
-    if not is_costly(data):
-        return decode(data)
     start = data.lstrip()[:1]
-    if levels and start == b"{":
+    if not levels or start not in (b"[", b"{") or not is_costly(data):
+        return decode(data)  # one text costs little, whatever its length; and what is so deep has few members
+    if start == b"{":
         members = _decode_members(data)
         yield
         values = yield from _decoding_each(list(members.values()), levels - 1)
         return dict(zip(members, values, strict=True))
-    if levels and start == b"[":
-        elements = _decode_elements(data)
+    if data.rfind(b"[") == data.find(b"[") and b"{" not in data and b'"' not in data:
+        return (yield from _decoding_plain(data))
+    elements = _decode_elements(data)
+    yield
+    return (yield from _decoding_each(elements, levels - 1))
+
+
+def _decoding_plain(data: bytes) -> Generator[None, None, list[object]]:
+    """A list of numbers: it can be cut at any comma."""
+    text = data.strip()
+    values: list[object] = []
+    start = 1
+    while start < len(text) - 1:
+        comma = text.find(b",", start + SMALL_BYTES)
+        end = len(text) - 1 if comma < 0 else comma
+        values += _decode_values(b"[" + text[start:end] + b"]")
+        start = end + 1
         yield
-        return (yield from _decoding_each(elements, levels - 1))
-    raise msgspec.DecodeError("A value costs more than a turn.")
+    if not text.endswith(b"]") or text[-2:-1] == b",":
+        raise msgspec.DecodeError("The list has no end.")
+    return values
 
 
 def _decoding_each(elements: list[msgspec.Raw], levels: int) -> Generator[None, None, list[object]]:
@@ -204,3 +222,4 @@ _decode = msgspec.json.Decoder().decode
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_slowly = msgspec.json.Decoder(float_hook=_float).decode
+_decode_values = msgspec.json.Decoder(list[Any], float_hook=_float).decode

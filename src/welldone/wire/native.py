@@ -12,7 +12,7 @@ from typing import ClassVar, TypeAlias
 import msgspec
 
 from welldone.wire import faults, sse
-from welldone.wire.budget import is_costly, paced
+from welldone.wire.budget import at_once, is_costly
 from welldone.wire.dialects.stream import escape
 from welldone.wire.events import Failure, Json, Reword, Usage
 from welldone.wire.failures import cut_off, garbage, too_strict
@@ -198,7 +198,10 @@ class Native(ABC):
     def take_whole(self, data: bytes, part: int = 0) -> Iterator[bytes]:
         """As `whole`, in steps of which each takes a turn."""
         self.notes.frame = 1
-        value, has_tail = yield from paced(first(data), b"")
+        if is_costly(data):
+            yield self._sent(self._fail(garbage("a reply that is too complex to be read at once")))
+            return
+        value, has_tail = at_once(first(data))
         if has_tail:
             self.notes.note(faults.ns.NO_SSE_TAIL)
         if isinstance(value, dict):

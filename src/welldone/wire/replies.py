@@ -2,7 +2,10 @@
 
 from collections.abc import Generator, Iterator
 
+import msgspec
+
 from welldone.wire import faults
+from welldone.wire.budget import is_costly
 from welldone.wire.events import Failure, Json
 from welldone.wire.failures import cut_off, garbage, note_shape, read_error
 from welldone.wire.head import WHOLE_OBJECT, Endpoint
@@ -36,6 +39,8 @@ def read_reply(body: bytes, endpoint: Endpoint, notes: Notes) -> Generator[None,
     if not isinstance(reply.get("choices"), list) or not reply["choices"]:
         notes.note(faults.ns.CHOICES, reply.get("choices"))
         return cut_off("the server sent no answer")
+    if is_costly(body) and is_costly(msgspec.json.encode(_without_logprobs(reply))):
+        return garbage("a reply that is too complex to be read at once")
     _note(reply, endpoint, notes)
     return _as_chunk(reply, endpoint)
 
@@ -55,6 +60,12 @@ def split(chunk: Json) -> Iterator[Json]:
         if is_last and "usage" in chunk:
             one["usage"] = chunk["usage"]
         yield one | {"choices": [_slice(choice, start, is_last=is_last) for choice in choices]}
+
+
+def _without_logprobs(reply: Json) -> Json:
+    """What is read in one turn."""
+    choices = [choice | {"logprobs": None} if isinstance(choice, dict) else choice for choice in reply["choices"]]
+    return reply | {"choices": choices}
 
 
 def _slice(choice: Json, start: int, *, is_last: bool) -> Json:

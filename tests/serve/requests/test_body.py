@@ -1,5 +1,7 @@
 """Bytes of a body as a JSON object."""
 
+import json
+
 import pytest
 
 from welldone.serve.errors import ApiError
@@ -152,3 +154,8 @@ def test_elements_are_limited() -> None:
     assert read_body(b'{"a":[' + b"1," * ELEMENTS_LIMIT + b"1]}", JSON)
     with pytest.raises(ApiError, match=f"{ELEMENTS_LIMIT} elements"):
         read_body(b'{"a":[' + b"1," * (ELEMENTS_LIMIT + 1) + b"1]}", JSON)
+
+
+@pytest.mark.parametrize("text", ["é" * 2_000_000, "\n" * 2_000_000, "x" * 4_000_000])
+def test_one_long_text_is_read_whatever_its_letters_are(text: str) -> None:
+    assert read_body(json.dumps({"a": text}, ensure_ascii=False).encode(), JSON) == {"a": text}

@@ -45,7 +45,7 @@ def reading_body(data: bytes, content_type: str | None, *, is_browser: bool = Fa
     if len(data) >= SMALL_BYTES:
         yield
     try:
-        value = yield from decoding(data, elements=ELEMENTS_LIMIT + LISTS_LIMIT)
+        value = yield from decoding(data, elements=len(data), limit_bytes=len(data))
     except _NOT_JSON:
         raise _not_json() from None
     if not isinstance(value, dict):

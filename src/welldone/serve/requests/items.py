@@ -15,8 +15,9 @@ from welldone.serve.requests.messages import MESSAGES_LIMIT, PARTS_LIMIT
 from welldone.wire.budget import decoding
 from welldone.wire.events import Json
 
-ITEMS_LIMIT = 4 * MESSAGES_LIMIT
-"""Items of one request: a message of a chat may be thoughts, a text and calls."""
+ITEMS_LIMIT = 2 * MESSAGES_LIMIT
+"""Items of one request: a message of a chat may be thoughts, a text and calls. Each takes 4 us to read, in which no
+other stream is served."""
 
 REFERENCES_LIMIT = 1_024
 """Items of one request that are only named: each is looked up and decoded."""
@@ -345,7 +346,7 @@ class _References:
             )
             raise invalid(message, param=param, code="context_length_exceeded")
         yield
-        found = yield from decoding(data, elements=len(data))
+        found = yield from decoding(data, elements=len(data), limit_bytes=len(data))
         return found  # type: ignore[return-value]  # it was encoded from an object
 
 
