@@ -217,10 +217,19 @@ def turns(stage: Stage) -> Outcome:
         listening(server) as listener,
     ):
         found = asyncio.run(_all(stage, server, listener, names))
-    slowest = max(found.worst, key=lambda name: found.worst[name])
-    held_up = Figure("a stream was held up for", found.worst[slowest] - BEAT_MS, "ms", most=HELD_UP_MS, is_timing=True)
-    figures = (Figure("wrong answers", len(found.troubles), most=0), held_up)
-    return Outcome(found.times, f"most by {slowest}", figures, tuple(found.troubles))
+    by_reply = {name: ms for name, ms in found.worst.items() if name.rsplit(", /", 1)[0] in replies}
+    by_request = {name: ms for name, ms in found.worst.items() if name not in by_reply}
+    figures = (
+        Figure("wrong answers", len(found.troubles), most=0),
+        Figure("a request held a stream up for", _longest(by_request), "ms", most=HELD_UP_MS, is_timing=True),
+        Figure("a reply of an upstream did for", _longest(by_reply), "ms", is_timing=True),
+    )
+    slowest = [max(one, key=lambda name, one=one: one[name], default="none") for one in (by_request, by_reply)]
+    return Outcome(found.times, f"most by {slowest[0]}; of replies by {slowest[1]}", figures, tuple(found.troubles))
+
+
+def _longest(found: dict[str, float]) -> float:
+    return max(found.values(), default=BEAT_MS) - BEAT_MS
 
 
 async def _all(stage: Stage, server: Running, listener: Listener, names: list[str]) -> Found:

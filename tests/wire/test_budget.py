@@ -166,3 +166,11 @@ def test_whatever_costs_more_is_decoded_all_the_same(value: object) -> None:
 def test_what_is_too_long_or_no_json_is_refused(data: bytes) -> None:
     with pytest.raises((msgspec.DecodeError, RecursionError)):
         run(decoding(data, elements=10**6 if data.startswith(b"[1") else ELEMENTS_LIMIT))
+
+
+@pytest.mark.parametrize("end", [b"", b",]"])
+def test_a_long_list_of_numbers_that_is_no_json_is_refused(end: bytes) -> None:
+    data = b"[" + b",".join([b"1.25"] * 60_000) + end
+    assert is_costly(data)
+    with pytest.raises(msgspec.DecodeError):
+        at_once(decoding(data))

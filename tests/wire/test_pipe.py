@@ -323,3 +323,12 @@ def test_calls_that_came_in_deltas_are_not_made_again_by_a_message() -> None:
     called = [say(named()), say(piece("{}"))]
     sent = Fixed(stream(*HELLO[:3], *called, chunk(choice({}, None, message=message)), finish("tool_calls"))).body
     assert sent == stream(*HELLO[:3], say({}), *called, finish("tool_calls"))
+
+
+def test_a_role_and_a_comment_are_no_content() -> None:
+    pipe = Pipe(CHAT, fallback=FALLBACK)
+    seen = []
+    for data in (stream(role(), end=b""), b": wait\n\n", stream(text("Hi"), end=b"")):
+        pipe.feed(data)
+        seen.append(pipe.has_content)
+    assert seen == [False, False, True]

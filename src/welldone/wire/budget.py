@@ -19,7 +19,7 @@ SMALL_BYTES = 16 * 1024
 """A text of fewer bytes costs less than that, whatever it holds."""
 WHOLE_LIMIT_BYTES = 16 * 1024 * 1024
 """The longest text that is decoded in several turns."""
-ELEMENTS_LIMIT = 500_000
+ELEMENTS_LIMIT = 150_000
 """Commas of such a text: 4,000 tokens with 20 log probabilities each have 420,000. A flat list of as many elements
 takes a turn to take apart."""
 DIGITS_LIMIT = 256
