@@ -81,14 +81,15 @@ def test_a_recording_is_what_the_upstream_sent_and_lint_says_the_same_of_both(
     assert file.stat().st_mode & 0o777 == 0o600
     ran = command("lint", "--json", file.name, cwd=file.parent)
     assert ran.err == b""
+    is_left = model in GIVEN_UP and b"\ndata: [DONE]" not in body
     heard = Trace(
-        body=body,
+        body=body[: body.rindex(b"\n\n") + 2] if is_left else body,
         endpoint="chat",
         request=found["request"],
         status=sent.status,
         headers=tuple((name, value) for name, value in found["headers"]),
         complete=found["body_complete"],
-        end=None if model in GIVEN_UP and b"\ndata: [DONE]" not in body else True,
+        end=None if is_left else True,
     )
     told = json.loads(ran.out)
     assert [finding["rule"] for finding in told["findings"]] == [finding.rule for finding in judge(heard).findings]

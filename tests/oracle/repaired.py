@@ -22,7 +22,8 @@ def repaired_cases() -> list[Case]:
     blocks = [block for path in sorted(PAGES.glob("*-*.md")) for block in read_page(path)]
     blocks = [block for block in blocks if block.trace.endpoint in ("chat", "completions")]
     streams += [(block.name, block.trace) for block in blocks if _is_stream(block.trace)]
-    return [_case(name, trace) for name, trace in streams]
+    # The clients of the oracle read calls of functions; not all of them read calls of custom tools.
+    return [_case(name, trace) for name, trace in streams if b'"custom":' not in trace.body]
 
 
 def _is_stream(trace: Trace) -> bool:
