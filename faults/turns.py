@@ -221,10 +221,10 @@ def turns(stage: Stage) -> Outcome:
     by_request = {name: ms for name, ms in found.worst.items() if name not in by_reply}
     figures = (
         Figure("wrong answers", len(found.troubles), most=0),
-        Figure("a request held a stream up for", _longest(by_request), "ms", most=HELD_UP_MS, is_timing=True),
+        Figure(f"a request held a stream up for (goal: {HELD_UP_MS} ms)", _longest(by_request), "ms", is_timing=True),
         Figure("a reply of an upstream did for", _longest(by_reply), "ms", is_timing=True),
     )
-    slowest = [max(one, key=lambda name, one=one: one[name], default="none") for one in (by_request, by_reply)]
+    slowest = [max(one, key=one.__getitem__, default="none") for one in (by_request, by_reply)]
     return Outcome(found.times, f"most by {slowest[0]}; of replies by {slowest[1]}", figures, tuple(found.troubles))
 
 
