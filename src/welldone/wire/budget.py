@@ -20,8 +20,7 @@ SMALL_BYTES = 16 * 1024
 WHOLE_LIMIT_BYTES = 16 * 1024 * 1024
 """The longest text that is decoded in several turns."""
 ELEMENTS_LIMIT = 150_000
-"""Commas of such a text: 4,000 tokens with 20 log probabilities each have 420,000. A flat list of as many elements
-takes a turn to take apart."""
+"""Commas of such a text: 25,000 log probabilities. An object with as many members takes a turn to take apart."""
 DIGITS_LIMIT = 256
 """Digits of a number. Thousands cost their square; the largest real ones, seeds, have 20."""
 
