@@ -23,7 +23,13 @@ def repaired_cases() -> list[Case]:
     blocks = [block for block in blocks if block.trace.endpoint in ("chat", "completions")]
     streams += [(block.name, block.trace) for block in blocks if _is_stream(block.trace)]
     # The clients of the oracle read calls of functions; not all of them read calls of custom tools.
-    return [_case(name, trace) for name, trace in streams if b'"custom":' not in trace.body]
+    cases = [_case(name, trace) for name, trace in streams if b'"custom":' not in trace.body]
+    # A total that is not the sum is forwarded, and the AI SDK adds it up anew.
+    return [case for case in cases if _is_sum(case.expected["usage"])]
+
+
+def _is_sum(usage: list[int] | None) -> bool:
+    return usage is None or usage[0] + usage[1] == usage[2]
 
 
 def _is_stream(trace: Trace) -> bool:

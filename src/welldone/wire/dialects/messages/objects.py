@@ -133,11 +133,13 @@ def stop_reason_for(word: str) -> str | None:
     """The stop reason for a word of any provider; None for an interrupted answer.
 
     A word that no provider documents stays as it is: Anthropic adds words, and its clients take one that they do not
-    know for neither an end nor a call.
+    know for neither an end nor a call. What is no word at all is no reason.
     """
-    outcome = outcome_of(word)
-    if word in STOP_REASONS or outcome is None:
+    if word in STOP_REASONS:
         return word
+    outcome = outcome_of(word)
+    if outcome is None:
+        return word if word.isidentifier() else None
     return _REASONS.get(outcome)
 
 
