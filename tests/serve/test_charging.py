@@ -12,6 +12,7 @@ from tests.serve.scripts import CHAT, DONE, HELLO, ROLE, STOP, USAGE, refusal
 from welldone.engines.scripts import Piece, Reply
 from welldone.serve.charging import Cost, Received, prompt_tokens
 from welldone.serve.limits import Limits
+from welldone.wire.events import Usage
 
 Json = dict[str, Any]
 LONG = "word " * 4000  # some 5,000 tokens by the estimate
@@ -211,4 +212,4 @@ def test_log_probabilities_are_not_text() -> None:
     ],
 )
 def test_what_is_charged(cost: Cost, counted: tuple[int, int, int], is_whole: bool, tokens: int) -> None:
-    assert cost.tokens(*counted, is_whole=is_whole) == tokens
+    assert cost.tokens(Usage(*counted, {}), is_whole=is_whole) == tokens

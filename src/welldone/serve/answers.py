@@ -33,7 +33,7 @@ from welldone.serve.requests import Request
 from welldone.serve.settings import ServeSettings
 from welldone.serve.taping import Both, Taping
 from welldone.serve.troubles import Trouble
-from welldone.wire.asked import is_thinking_off
+from welldone.wire.asked import think_for
 from welldone.wire.dialects.dialect import KEEP_ALIVE, Dialect
 from welldone.wire.dialects.natives import NATIVE, native_for
 from welldone.wire.events import Json
@@ -296,9 +296,8 @@ class Answer:
         tuned = seat.upstream
         if tuned is None:
             return
-        think, text = cast("Think", tuned.settings.think), cast("TextForm", tuned.settings.text)
-        if think == "open" and is_thinking_off(self._request.parts[part.number]):
-            think = "tags"  # the model's template opens no tag, so the text does not begin inside one
+        think = think_for(cast("Think", tuned.settings.think), self._request.parts[part.number])
+        text = cast("TextForm", tuned.settings.text)
         strict = frozenset(tuned.settings.strict)
         reword = partial(refusals.reword, secrets=tuned.secrets)
         self.pipe.tune(part.number, think=think, text=text, strict=strict, reword=reword)

@@ -7,7 +7,7 @@ import re
 
 import msgspec
 
-from welldone.wire.events import Json
+from welldone.wire.events import Json, Usage
 
 _TOKEN_BYTES = 4
 """Of English text; OpenAI's rule of thumb. A request counts with its JSON, which is small beside long texts."""
@@ -58,7 +58,7 @@ class Cost(msgspec.Struct):
     prompts: int = 1
     """How often a prompt was sent that usage counts once: choices may be asked for one by one."""
 
-    def tokens(self, prompt: int, completion: int, total: int, *, is_whole: bool) -> int:
+    def tokens(self, usage: Usage | None, *, is_whole: bool) -> int:
         """The tokens to charge, where this was counted. Before the end of an answer counts are not final."""
-        counted = max(prompt + completion, total) + prompt * (self.prompts - 1)
+        counted = 0 if usage is None else usage.most_tokens + usage.prompt_tokens * (self.prompts - 1)
         return self.wasted + (counted if is_whole and counted else max(counted, self.prompt + self.completion))

@@ -139,7 +139,8 @@ class Generator:
         )
 
     async def _answer(self, ask: Ask, backend: Local | Remote, order: Order, watch: Watch | None) -> Reply | None:
-        await asyncio.sleep(0)  # what was translated took its own turn
+        if order.dialect is not None:
+            await asyncio.sleep(0)  # the translation took a turn of its own
         reading = _reading(order, backend)
         request = reading()
         self._limits.owe(ask.principal, len(request.parts) - 1)
@@ -201,8 +202,7 @@ class Generator:
             ask.facts |= {"upstream": upstream, "failed": tuple(answer.report.failed)}
             if pipe.broken_json or pipe.broken_arguments:
                 ask.facts["broken_json"] = pipe.broken_json + pipe.broken_arguments
-        counted = (0, 0, 0) if usage is None else (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens)
-        self._limits.spend(ask.principal, answer.cost.tokens(*counted, is_whole=answer.is_whole))
+        self._limits.spend(ask.principal, answer.cost.tokens(usage, is_whole=answer.is_whole))
         if pipe.printed_calls:
             ask.facts["printed_calls"] = pipe.printed_calls
         ask.facts |= {"ttft_ms": _ms(times.ttft_s), "queued_ms": _ms(times.queued_s)}

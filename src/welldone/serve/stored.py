@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from welldone.wire.budget import SMALL_BYTES, decoding
+from welldone.wire.budget import SMALL_BYTES, decoding_all
 from welldone.wire.events import Json
 
 _ENTRY_BYTES = 768
@@ -70,7 +70,7 @@ class Stored(msgspec.Struct, frozen=True):
         spent = 0
         for place in range(len(self.items)):
             data = self.item(place)
-            found = yield from decoding(data, elements=len(data), limit_bytes=len(data))
+            found = yield from decoding_all(data)
             items.append(found)  # type: ignore[arg-type]  # it was encoded from an object
             spent += len(data)
             if spent > SMALL_BYTES:

@@ -3,6 +3,7 @@
 import msgspec
 
 from welldone.wire.events import Json
+from welldone.wire.texts import Think
 
 CHAT_CHOICES_LIMIT = 128
 """OpenAI's own limit for `n`."""
@@ -69,6 +70,14 @@ def read_request(body: Json) -> Asked:
         json_object=kind == "json_object",
         model=model if isinstance(model, str) and model else None,
     )
+
+
+def think_for(think: Think, request: Json) -> Think:
+    """How thoughts are found in the answer to a request, where the upstream is set to `think`.
+
+    Where the request turns thinking off, the model's template opens no tag, so the text does not begin inside one.
+    """
+    return "tags" if think == "open" and is_thinking_off(request) else think
 
 
 def is_thinking_off(body: Json) -> bool:

@@ -145,6 +145,11 @@ def decoding(
     return (yield from _decoding(data, _LEVELS))
 
 
+def decoding_all(data: bytes) -> Generator[None, None, object]:
+    """The same without limits, for a text that was bounded when it came, or is our own."""
+    return decoding(data, elements=len(data), limit_bytes=len(data))
+
+
 def _decoding(data: bytes, levels: int) -> Generator[None, None, object]:
     start = data.lstrip()[:1]
     if not levels or start not in (b"[", b"{") or not is_costly(data):

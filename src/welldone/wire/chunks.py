@@ -14,7 +14,8 @@ from welldone.wire.unicode import scrub, scrub_object
 
 _ABSENT = object()
 _ENVELOPE = frozenset({"id", "object", "created", "model", "choices", "system_fingerprint"})
-_PLAIN_NAMES = CHOICE_NAMES - {"message", "text"}
+_CHAT_NAMES = CHOICE_NAMES - {"text"}
+_PLAIN_NAMES = _CHAT_NAMES - {"message"}
 _TIERS = frozenset({"auto", "default", "flex", "scale", "priority"})
 
 
@@ -257,7 +258,7 @@ class ChunkReader:
 
     def _choice_extras(self, choice: Json, index: int, events: list[Event]) -> None:
         # `text` is a field of completions; beside a delta it is an unknown one.
-        known = CHOICE_NAMES - {"text"} if isinstance(choice.get("delta"), dict) and self._is_chat else CHOICE_NAMES
+        known = _CHAT_NAMES if self._is_chat and isinstance(choice.get("delta"), dict) else CHOICE_NAMES
         if not known.issuperset(choice):
             fields = scrub_object({key: value for key, value in choice.items() if key not in known})
             events.append(Extra(index, Place.CHOICE, fields))

@@ -10,6 +10,7 @@ import msgspec
 from welldone.wire import faults
 from welldone.wire.asked import Asked
 from welldone.wire.events import (
+    CALL_MEMBERS,
     Event,
     Extra,
     Json,
@@ -30,8 +31,7 @@ _INSTEAD = ("tool_calls", "function_call", "reasoning_content", "reasoning", "re
 _TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
 _ENTRY = frozenset({"index", "id", "type", "function"})
 _CUSTOM_ENTRY = _ENTRY | {"custom"}
-_FUNCTION = frozenset({"name", "arguments"})
-_CUSTOM = frozenset({"name", "input"})
+_INNER = {is_custom: frozenset({"name", member}) for is_custom, (_, member) in CALL_MEMBERS.items()}
 _Spoken: TypeAlias = type[Text] | type[Reasoning] | type[Refusal]
 _CLEARLY_REPEATED = 4  # characters: so long a text, twice the same, is one that is repeated
 _CALLED_LIMIT = 4096  # calls that are told apart for notes and half characters; beyond, none is right anyway
@@ -221,7 +221,8 @@ class DeltaReader:
     def _tool_call(self, entry: Json, index: int, events: list[Event]) -> None:
         note = self._notes.note
         is_custom = _is_custom(entry)
-        function = entry.get("custom" if is_custom else "function")
+        kind, member = CALL_MEMBERS[is_custom]
+        function = entry.get(kind)
         if not isinstance(function, dict):
             note(faults.tool.FUNCTION_PRESENT, entry)
             function = {}
@@ -235,13 +236,13 @@ class DeltaReader:
         if not is_first and any(key in part and part[key] in (None, "") for part, key in fields):
             note(faults.tool.LATER_FIELDS_ABSENT, entry)
         more = _others(entry, _CUSTOM_ENTRY if is_custom else _ENTRY)
-        inner = _others(function, _CUSTOM if is_custom else _FUNCTION)
-        text = function.get("input" if is_custom else "arguments", "")
+        inner = _others(function, _INNER[is_custom])
+        text = function.get(member, "")
         if text is None:
             note(faults.tool.ARGS_STRING, entry)
         arguments = self._arguments(text, index, number)
         if id or name:
-            if is_first and entry.get("type") != ("custom" if is_custom else "function"):
+            if is_first and entry.get("type") != kind:
                 note(faults.tool.TYPE_FIRST, entry)
             events.append(ToolCall(index, number, id, name, more, is_custom, inner))
             more = inner = {}

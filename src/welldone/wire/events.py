@@ -58,6 +58,10 @@ class ToolCall(msgspec.Struct, frozen=True):
     """Unknown members of the object that has the name: `function` or `custom`."""
 
 
+CALL_MEMBERS = {False: ("function", "arguments"), True: ("custom", "input")}
+"""By `is_custom`: the type of a call, which is also the name of its object, and the member that has its arguments."""
+
+
 class ToolArguments(msgspec.Struct, frozen=True):
     """More of a call's arguments, as JSON text, or of a custom call's input. Empty only where it has other members."""
 

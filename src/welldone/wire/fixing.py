@@ -1,6 +1,6 @@
 """How a captured reply is mended: who does it, by what is known of it."""
 
-from welldone.wire.asked import Asked, is_thinking_off, read_request
+from welldone.wire.asked import Asked, read_request, think_for
 from welldone.wire.dialects.natives import NATIVE, native_for
 from welldone.wire.events import Json
 from welldone.wire.fold import Fold
@@ -29,6 +29,4 @@ def pipe_for(
     if endpoint in NATIVE:
         return native_for(endpoint, fallback=fallback, request=request, is_stream=is_stream)
     kind = Pipe if is_stream else Fold
-    if think == "open" and request is not None and is_thinking_off(request):
-        think = "tags"
-    return kind(endpoint, fallback=fallback, asked=asked, think=think, text=text)
+    return kind(endpoint, fallback=fallback, asked=asked, think=think_for(think, request or {}), text=text)

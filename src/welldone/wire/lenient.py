@@ -115,6 +115,11 @@ def why_odd(data: bytes, values: list[object]) -> faults.Fault:
     return faults.enc.ESCAPE_LINE_BREAKS if values and _CONTROL.search(data) else faults.enc.STRICT_JSON
 
 
+def why_unreadable(data: bytes) -> str:
+    """What is wrong with a text in which nothing could be read, or that is too long to be looked at closer."""
+    return "too complex to be read at once" if is_costly(data) else "no JSON"
+
+
 def first(data: bytes) -> Generator[None, None, tuple[object, bool]]:
     """The JSON value that text begins with, or NOT_JSON; and whether something follows it. Each step takes a turn."""
     try:

@@ -17,7 +17,7 @@ from welldone.wire.dialects.stream import escape
 from welldone.wire.events import Failure, Json, Reword, Usage
 from welldone.wire.failures import cut_off, garbage, too_strict
 from welldone.wire.head import Endpoint, Head
-from welldone.wire.lenient import LENIENT_LIMIT_BYTES, NOT_JSON, first, lenient, strict, why_odd
+from welldone.wire.lenient import LENIENT_LIMIT_BYTES, NOT_JSON, first, lenient, strict, why_odd, why_unreadable
 from welldone.wire.lines import note_characters, note_lines, salvage
 from welldone.wire.notes import Notes
 from welldone.wire.texts import TextForm, Think
@@ -272,8 +272,7 @@ class Native(ABC):
         if value is NOT_JSON and len(data) > LENIENT_LIMIT_BYTES and not self.is_done:
             # To make sense of it would hold up other streams.
             self.notes.note(faults.enc.STRICT_JSON, f"a frame of {len(data)} bytes")
-            what = "too complex to be read at once" if is_costly(data) else "no JSON"
-            return self._fail(garbage(f"a frame that is {what}"))
+            return self._fail(garbage(f"a frame that is {why_unreadable(data)}"))
         if frame.raw != sse.named(frame.event, data):  # what else stands in it?
             lines = sse.lines(frame.raw)
             if all(line.startswith(b":") for line in lines):

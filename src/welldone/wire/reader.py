@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 from welldone.wire import faults, sse
 from welldone.wire.asked import Asked
-from welldone.wire.budget import is_costly, paced
+from welldone.wire.budget import paced
 from welldone.wire.chunks import ChunkReader
 from welldone.wire.events import Event, Failure, Finish, Json, KeepAlive
 from welldone.wire.failures import cut_off, garbage, read_error
 from welldone.wire.head import Endpoint, Head
-from welldone.wire.lenient import LENIENT_LIMIT_BYTES, NOT_JSON, lenient, strict, why_odd
+from welldone.wire.lenient import LENIENT_LIMIT_BYTES, NOT_JSON, lenient, strict, why_odd, why_unreadable
 from welldone.wire.lines import hides_chunk, note_characters, note_lines, salvage
 from welldone.wire.notes import Notes, show
 from welldone.wire.replies import read_reply, split
@@ -166,9 +166,8 @@ class Reader:
 
     def _refuse_long(self, data: bytes, events: list[Event]) -> None:
         """To make sense of a long frame that is no JSON would hold up other streams."""
-        what = "too complex to be read at once" if is_costly(data) else "no JSON"
         self._notes.note(faults.enc.STRICT_JSON, f"a frame of {len(data)} bytes")
-        self._fail(garbage(f"a frame that is {what} (frame {self._notes.frame})"), events)
+        self._fail(garbage(f"a frame that is {why_unreadable(data)} (frame {self._notes.frame})"), events)
 
     def _overrun(self, events: list[Event]) -> None:
         what = f"a frame of more than {self._limit} bytes"

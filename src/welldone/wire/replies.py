@@ -6,15 +6,14 @@ import msgspec
 
 from welldone.wire import faults
 from welldone.wire.budget import is_costly
-from welldone.wire.events import Failure, Json
+from welldone.wire.events import CALL_MEMBERS, Failure, Json
 from welldone.wire.failures import cut_off, garbage, note_shape, read_error
 from welldone.wire.head import WHOLE_OBJECT, Endpoint
 from welldone.wire.lenient import first, strict
 from welldone.wire.notes import Notes
 from welldone.wire.reasons import REASONS, word_of
 
-_ARGUMENTS = {"function": "arguments", "custom": "input"}
-"""The types of a call, and the member that has its arguments."""
+_ARGUMENTS = dict(CALL_MEMBERS.values())
 
 _ENTRIES = 100
 """Log probabilities in one chunk: with 20 alternatives each they take 10 ms to read."""

@@ -10,7 +10,7 @@ import msgspec
 
 from welldone.serve.errors import ApiError, invalid
 from welldone.wire import budget
-from welldone.wire.budget import DIGITS_LIMIT, SMALL_BYTES, at_once, count, decoding, outside_strings
+from welldone.wire.budget import DIGITS_LIMIT, SMALL_BYTES, at_once, count, decoding_all, outside_strings
 from welldone.wire.events import Json
 
 DEPTH_LIMIT = 64
@@ -45,7 +45,7 @@ def reading_body(data: bytes, content_type: str | None, *, is_browser: bool = Fa
     if len(data) >= SMALL_BYTES:
         yield
     try:
-        value = yield from decoding(data, elements=len(data), limit_bytes=len(data))
+        value = yield from decoding_all(data)
     except _NOT_JSON:
         raise _not_json() from None
     if not isinstance(value, dict):
@@ -90,10 +90,10 @@ class Shape:
             raise invalid(f"The {self._name} has more than {STRINGS_LIMIT} names and texts.")
         outside, strings = split
         self._strings -= strings
-        self._elements -= outside.count(b",")
+        found = count(outside)
+        self._elements -= found.elements
         if self._elements < 0:
             raise invalid(f"The {self._name} has more than {ELEMENTS_LIMIT} elements.")
-        found = count(outside)
         self._decimals -= found.decimals
         self._tiny -= found.tiny
         if self._decimals < 0 or self._tiny < 0 or found.has_long_number:

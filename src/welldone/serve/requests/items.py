@@ -12,7 +12,7 @@ import msgspec
 from welldone.serve.errors import ApiError, invalid
 from welldone.serve.requests import fields
 from welldone.serve.requests.messages import MESSAGES_LIMIT, PARTS_LIMIT
-from welldone.wire.budget import decoding
+from welldone.wire.budget import decoding_all
 from welldone.wire.events import Json
 
 ITEMS_LIMIT = 2 * MESSAGES_LIMIT
@@ -346,7 +346,7 @@ class _References:
             )
             raise invalid(message, param=param, code="context_length_exceeded")
         yield
-        found = yield from decoding(data, elements=len(data), limit_bytes=len(data))
+        found = yield from decoding_all(data)
         return found  # type: ignore[return-value]  # it was encoded from an object
 
 

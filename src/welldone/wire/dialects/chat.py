@@ -11,13 +11,22 @@ from welldone.wire.collect import Answer, Call, Reply
 from welldone.wire.counts import usage_object
 from welldone.wire.dialects.dialect import Counted, Dialect
 from welldone.wire.dialects.stream import Spoken, StreamWriter, error_end, escape
-from welldone.wire.events import Failure, Finish, Json, Opening, Reasoning, Refusal, Text, ToolArguments, ToolCall
+from welldone.wire.events import (
+    CALL_MEMBERS,
+    Failure,
+    Finish,
+    Json,
+    Opening,
+    Reasoning,
+    Refusal,
+    Text,
+    ToolArguments,
+    ToolCall,
+)
 from welldone.wire.head import WHOLE_OBJECT, Endpoint, Head
 
 REASONING = ("reasoning_content",)
 """The field that most clients read reasoning from."""
-_MEMBERS = {False: ("function", "arguments"), True: ("custom", "input")}
-"""The type of a call, which is also the name of its object, and the member of that object that has the arguments."""
 
 
 class ChatWriter(StreamWriter):
@@ -62,7 +71,7 @@ class ChatWriter(StreamWriter):
             case ToolCall():
                 return {"tool_calls": [{"index": event.call, **call_object(event)}]}
             case ToolArguments():
-                kind, member = _MEMBERS[event.is_custom]
+                kind, member = CALL_MEMBERS[event.is_custom]
                 return {"tool_calls": [{"index": event.call, kind: {member: event.text, **event.inner}, **event.more}]}
             case _:
                 assert_never(event)
@@ -135,7 +144,7 @@ def finish_reason(reason: str, *, functions: bool) -> str:
 
 def call_object(call: ToolCall | Call) -> Json:
     """A tool call as OpenAI writes it; one that has just begun has no arguments yet."""
-    kind, member = _MEMBERS[call.is_custom]
+    kind, member = CALL_MEMBERS[call.is_custom]
     arguments = call.arguments if isinstance(call, Call) else ""
     return {"id": call.id, "type": kind, kind: {"name": call.name, member: arguments, **call.inner}, **call.more}
 

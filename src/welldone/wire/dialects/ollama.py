@@ -6,8 +6,8 @@ import msgspec
 
 from welldone.wire.asked import CUT_SHORT, Asked
 from welldone.wire.automaton import CHAT, Automaton, Stage
-from welldone.wire.collect import Call, Reply
-from welldone.wire.dialects.arguments import as_object
+from welldone.wire.collect import Reply
+from welldone.wire.dialects.arguments import as_object, complete_calls
 from welldone.wire.dialects.dialect import Counted, Translated
 from welldone.wire.events import Event, Failure, Finish, Json, Reasoning, Refusal, Text, ToolArguments, ToolCall, Usage
 from welldone.wire.head import Head
@@ -34,11 +34,7 @@ class Ollama(Translated):
     def whole(self, head: Head, reply: Reply) -> bytes:
         """The reply to a request that did not ask for a stream."""
         answer = reply.answers[0]
-        is_cut = answer.reason in CUT_SHORT
-        calls = []
-        for call in answer.calls:
-            is_last = call is answer.calls[-1]
-            calls += _calls(call, call.arguments, is_cut=is_cut and (is_last or not call.is_custom))
+        calls = [_call(call.name, arguments) for call, arguments in complete_calls(answer)]
         said = self.said(answer.text + answer.refusal, answer.reasoning, calls)
         return _encode(self.line(head, said) | self.end(answer.reason, reply.usage))
 
@@ -128,11 +124,12 @@ class OllamaWriter:
     def _end_call(self, *, is_cut: bool) -> bytes:
         call, pieces = self._call, self._arguments
         self._call, self._arguments = None, []
-        calls = [] if call is None else _calls(call, "".join(pieces), is_cut=is_cut)
-        return self._line(self._dialect.said("", "", calls)) if calls else b""
+        arguments = None if call is None else as_object("".join(pieces), is_custom=call.is_custom, is_cut=is_cut)
+        if call is None or arguments is None:
+            return b""
+        return self._line(self._dialect.said("", "", [_call(call.name, arguments)]))
 
 
-def _calls(call: ToolCall | Call, text: str, *, is_cut: bool) -> list[Json]:
-    """A call as Ollama writes it: its arguments are an object. None where they are incomplete."""
-    arguments = as_object(text, is_custom=call.is_custom, is_cut=is_cut)
-    return [] if arguments is None else [{"function": {"name": call.name, "arguments": arguments}}]
+def _call(name: str, arguments: msgspec.Raw) -> Json:
+    """A call as Ollama writes it: its arguments are an object."""
+    return {"function": {"name": name, "arguments": arguments}}

@@ -2,9 +2,8 @@
 
 import msgspec
 
-from welldone.wire.asked import CUT_SHORT
 from welldone.wire.collect import Answer
-from welldone.wire.dialects.arguments import as_object
+from welldone.wire.dialects.arguments import complete_calls
 from welldone.wire.events import Failure, Json
 from welldone.wire.head import Head
 from welldone.wire.reasons import outcome_of
@@ -107,13 +106,7 @@ def content_of(answer: Answer) -> list[Json]:
     """The blocks of a whole answer, in the order in which they would have streamed."""
     blocks = [thinking_block(answer.reasoning)] if answer.reasoning else []
     blocks += [text_block(text) for text in (answer.text, answer.refusal) if text]
-    is_cut = answer.reason in CUT_SHORT
-    for call in answer.calls:
-        is_last = call is answer.calls[-1]
-        given = as_object(call.arguments, is_custom=call.is_custom, is_cut=is_cut and (is_last or not call.is_custom))
-        if given is not None:
-            blocks.append(tool_block(call.id, call.name, given, call.more))
-    return blocks
+    return blocks + [tool_block(call.id, call.name, given, call.more) for call, given in complete_calls(answer)]
 
 
 def stop_of(reason: str, stop: str | None, *, is_called: bool, is_refused: bool) -> tuple[str, str | None]:
