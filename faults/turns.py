@@ -1,4 +1,4 @@
-"""The dearest requests and replies that can be made, on every path, beside a stream that must not wait for them."""
+"""The most expensive requests and replies, on every path, beside a stream that must not wait for them."""
 
 import asyncio
 import subprocess
@@ -47,7 +47,7 @@ PATHS = {
 
 
 class Value(NamedTuple):
-    """A JSON value that is dear to decode, of any length."""
+    """A JSON value of any length that is expensive to decode."""
 
     name: str
     before: str
@@ -88,7 +88,7 @@ _NAMES = "{" + ",".join(f'"name{number}":1' for number in range(140_000)) + "}"
 
 
 def requests(size: int) -> Iterator[tuple[str, str, bytes]]:
-    """What is asked: its name, its path and its body."""
+    """Requests that are expensive to read: name, path and body of each."""
     texts = {value.name: value.text(size) for value in VALUES} | {"names": _NAMES[:size]}
     for path, needed in PATHS.items():
         for name, text in texts.items():
@@ -105,9 +105,9 @@ def _lists(size: int) -> Iterator[tuple[str, str, bytes]]:
     for path in (CHAT, MESSAGES, OLLAMA_CHAT, RESPONSES):
         field = "input" if path == RESPONSES else "messages"
         for role in ("system", "user", "assistant"):
-            said = {"role": role, "content": "x"}
+            message = {"role": role, "content": "x"}
             for count in (4_000, 16_000, 37_000):
-                many = [said] * (count * size // BODY_BYTES) + [{"role": "user", "content": "x"}]
+                many = [message] * (count * size // BODY_BYTES) + [{"role": "user", "content": "x"}]
                 body = {"model": "hello", "max_tokens": 4, "store": False, "stream": False, field: many}
                 yield f"{count:,} messages of {role} for {path}", path, msgspec.json.encode(body)
     tool = {"type": "object", "properties": {f"p{number}": {"type": "string"} for number in range(100)}}
@@ -119,7 +119,7 @@ def _lists(size: int) -> Iterator[tuple[str, str, bytes]]:
 
 
 def frames(size: int) -> dict[str, Callable[[], Reply]]:
-    """What an upstream says, each made when it is asked for: one dear frame in a right stream, or a whole reply."""
+    """Expensive replies of an upstream, by name: one frame in a right stream, or a whole reply. Built on demand."""
     members: dict[str, Callable[[], str]] = {}
     for value in VALUES:
         text = partial(value.text, size)
@@ -292,4 +292,4 @@ def _trouble(heard: Heard) -> str | None:
     return f"{heard.status}, {'' if heard.is_whole else 'broken off, '}{heard.body[:150]!r}"
 
 
-CASES = (Case("turns", "the dearest requests and replies, on every path, beside a stream", turns),)
+CASES = (Case("turns", "the most expensive requests and replies, on every path, beside a stream", turns),)

@@ -92,20 +92,21 @@ def test_who_interrupts_gets_the_report_so_far_and_no_traceback(tmp_path: Path) 
     is_asked, ideal = threading.Event(), Ideal()
 
     def choose(seen: Seen) -> Reply:
-        if "(text)" in seen.headers["user-agent"]:
+        if "(flush)" in seen.headers["user-agent"]:
             is_asked.set()
             return FAULTS["hang-first"]
         return ideal.answer(seen)
 
     with served(choose) as url:
-        words = [COMMAND, "check", url, "--only", "text", "--record", str(tmp_path / "traces")]
+        words = [COMMAND, "check", url, "--only", "text,flush", "--record", str(tmp_path / "traces")]
         process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT)
         with watched(process):
-            assert is_asked.wait(LIMIT_S)
+            assert is_asked.wait(LIMIT_S)  # flush runs after all others have ended
             process.send_signal(signal.SIGINT)
             out, err = process.communicate()
     assert (process.returncode, err) == (130, b"")
-    assert b"text-whole" in out
+    assert b"right  text (4)" in out
+    assert b"flush  not heard" in out
     assert b"the check was interrupted" in out
 
 
