@@ -229,6 +229,27 @@ def test_of_what_is_endless_only_so_much_is_kept_for_a_whole_reply(
     run(work())
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+def test_of_an_answer_that_is_kept_the_text_is_bounded(
+    tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "_KEPT_LIMIT_CHARS", 3)
+    whole = {"choices": [{"index": 0, "message": {"content": "x" * 11}, "finish_reason": "stop"}]}
+    replies = [HELLO, Reply((Piece(json.dumps(whole)),), headers=JSON, framing="length")]
+    body = {"model": CHAT["model"], "input": "hi"} if path == "/v1/responses" else CHAT
+
+    async def work() -> None:
+        for reply in replies:
+            async with gateway(tmp_path, [reply]) as serving:
+                heard = await serving.ask(body, path=path)
+                assert (heard.status, heard.error["code"]) == (502, "upstream_garbage")
+                heard = await serving.ask({**body, "stream": True}, path=path)
+                is_kept = path == "/v1/responses"
+                assert (b"longer than can be kept" in heard.raw) is is_kept
+
+    run(work())
+
+
 @pytest.mark.parametrize("end", ["hang", "endless"])
 def test_an_error_whose_body_does_not_end_is_told_without_its_end(
     tmp_path: Path,

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import itertools
 import json
+import time
 import weakref
 from pathlib import Path
 from typing import Any
@@ -149,7 +150,11 @@ def test_in_every_dialect_what_is_told_to_be_said_is_what_the_client_got(
 
 @BOTH
 @native.EACH
-def test_a_native_stream_is_told_with_its_own_events(tmp_path: Path, dialect: str, is_stream: bool) -> None:
+def test_a_native_stream_is_told_with_its_own_events(
+    tmp_path: Path, dialect: str, is_stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = itertools.count(1_700_000_000)
+    monkeypatch.setattr(time, "time", lambda: float(next(seconds)))
     heard, tape = ask(
         tmp_path,
         [native.right(dialect, is_stream=is_stream)],

@@ -17,7 +17,9 @@ from welldone.wire.budget import (
     count,
     decode,
     decoding,
+    decoding_all,
     is_costly,
+    outside_strings,
     paced,
 )
 
@@ -118,6 +120,12 @@ def test_a_text_that_costs_more_than_a_turn_is_decoded_in_several() -> None:
     assert steps > 10
 
 
+@pytest.mark.parametrize("end", [b"", b'"'])
+def test_a_text_whose_last_string_has_no_end_is_counted_all_the_same(end: bytes) -> None:
+    assert outside_strings(b'{"a":1,"b' + end, 100) == (b"{:1,", 2)
+    assert outside_strings(b'["a",' * 2_000 + b'"b' + end, 3_000) == (b"[," * 2_000, 2_001)
+
+
 def test_levels_are_counted() -> None:
     assert [count(text).depth for text in (b"", b"[{}]", b"[[]][")] == [0, 2, 2]
 
@@ -166,6 +174,11 @@ def test_whatever_costs_more_is_decoded_all_the_same(value: object) -> None:
 def test_what_is_too_long_or_no_json_is_refused(data: bytes) -> None:
     with pytest.raises((msgspec.DecodeError, RecursionError)):
         run(decoding(data, elements=10**6 if data.startswith(b"[1") else ELEMENTS_LIMIT))
+
+
+def test_a_text_of_our_own_may_have_any_length() -> None:
+    data = listed(b"[]", ELEMENTS_LIMIT + 2)
+    assert run(decoding_all(data))[0] == [[]] * (ELEMENTS_LIMIT + 2)
 
 
 @pytest.mark.parametrize("end", [b"", b",]"])

@@ -259,13 +259,13 @@ def test_a_frame_in_pieces_counts_as_one() -> None:
 @pytest.mark.parametrize("size", [None, 4096])
 def test_a_frame_without_end_is_a_failure(size: int | None) -> None:
     read = Read(frame(say({"content": "a"})) + b"data: " + b"x" * 100_000, size=size, limit_bytes=10_000)
-    assert read.events == [SAID_A, garbage("a frame of more than 10000 bytes")]
+    assert read.events == [SAID_A, garbage("a frame of more than 10000 bytes or 10000 lines")]
     assert "enc-strict-json" in read.rules
 
 
 def test_a_frame_that_turns_out_too_long_at_the_end_is_a_failure() -> None:
     read = Read(b"data: " + b"x" * 10_000, limit_bytes=10_000)
-    assert read.events == [garbage("a frame of more than 10000 bytes")]
+    assert read.events == [garbage("a frame of more than 10000 bytes or 10000 lines")]
 
 
 @pytest.mark.parametrize("size", [None, 1, 64])
@@ -273,11 +273,12 @@ def test_lines_that_wait_for_the_end_of_their_frame_are_bounded(size: int | None
     lines = (b"data: {" + b"x" * 50 + b"\n") * 3
     assert Read(lines + b"\n", size=size, limit_bytes=200).events == [garbage("a frame that is no JSON (frame 1)")]
     read = Read(lines + b"data: }\n\n", size=size, limit_bytes=100)
-    assert read.events == [garbage("a frame of more than 100 bytes")]
+    assert read.events == [garbage("a frame of more than 100 bytes or 10000 lines")]
     assert read.rules == ["enc-strict-json", "sse-json-on-one-line"]
 
 
 NO_JSON = "a frame that is no JSON (frame 1)"
+TOO_LONG = "a frame of more than 16777216 bytes or 10000 lines"
 TOO_COMPLEX = "a frame that is too complex to be read at once (frame 1)"
 
 
@@ -293,8 +294,9 @@ TOO_COMPLEX = "a frame that is too complex to be read at once (frame 1)"
         (lambda: b"\n" * 1_000_000, []),
         (lambda: b"\r\n" * 500_000, []),
         (lambda: b"data: {}\n" * 50_000, []),
-        (lambda: b"data\n" * 100_000 + b"\n", []),
-        (lambda: b"event: x\n" * 100_000 + b"\n", []),
+        (lambda: b"data\n" * 100_000 + b"\n", [garbage(TOO_LONG)]),
+        (lambda: b"event: x\n" * 100_000 + b"\n", [garbage(TOO_LONG)]),
+        (lambda: b"x\r" * 100_000 + b"\r", [garbage(TOO_LONG)]),
         (lambda: b"{\n" * 50_000 + b"\n", [garbage(NO_JSON)]),
     ],
     ids=[
@@ -309,6 +311,7 @@ TOO_COMPLEX = "a frame that is too complex to be read at once (frame 1)"
         "empty objects",
         "bare fields",
         "names",
+        "lines with CR",
         "braces on lines",
     ],
 )

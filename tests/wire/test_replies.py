@@ -269,9 +269,12 @@ def test_many_log_probabilities_are_read_in_several_turns_and_none_is_lost(is_st
         assert found["finish_reason"] == "length"
 
 
-def test_a_reply_whose_other_members_cost_more_than_a_turn_fails() -> None:
-    choices = [{"index": 0, "message": {"role": "assistant", "content": "a"}, "finish_reason": "stop"}, 5]
+@pytest.mark.parametrize("beside", [[], [5]], ids=["right choices", "an odd choice"])
+@pytest.mark.parametrize("is_list", [False, True])
+def test_a_reply_whose_other_members_cost_more_than_a_turn_fails(beside: list[int], is_list: bool) -> None:
+    answer = {"index": 0, "message": {"role": "assistant", "content": "a"}, "finish_reason": "stop"}
+    body: Json = {"choices": [answer, *beside], "extra": [{"a": 1}] * 40_000}
     fold = Fold(CHAT, fallback=FALLBACK)
-    fold.whole(pack({"choices": choices, "extra": [{"a": 1}] * 40_000}))
+    fold.whole(pack([body] if is_list else body))
     assert fold.failure is not None
     assert "too complex" in fold.failure.message

@@ -187,6 +187,26 @@ def test_one_line_of_seven_megabytes_in_small_pieces_is_one_frame(eager: bool) -
     ]
 
 
+@pytest.mark.parametrize("ending", [b"\n", b"\r", b"\r\n"])
+@pytest.mark.parametrize("eager", [False, True])
+def test_a_frame_may_have_so_many_lines_and_no_more(ending: bytes, eager: bool) -> None:
+    most = b"event: x" + ending + (b"y" + ending) * (sse.LINES_LIMIT - 2) + ending
+    long = (b"y" + ending) * sse.LINES_LIMIT + ending
+    data = most + long + b"data: z\n\n"
+    for size in (4096, len(data)):
+        decoder = Decoder(eager=eager)
+        frames = [frame for piece in cuts(data, size) for frame in decoder.feed(piece)]
+        assert [frame.raw for frame in frames] == [most]
+        assert decoder.overlong == len(most)
+        assert decoder.close() == []
+
+
+@pytest.mark.parametrize("size", [4096, 2**21])
+def test_each_piece_of_a_frame_may_have_so_many_lines(size: int) -> None:
+    data = b"data: x\n" * (2 * sse.LINES_LIMIT) + b"\n"
+    assert len(decode(data, size, eager=True)) == 2 * sse.LINES_LIMIT
+
+
 def test_a_hundred_thousand_empty_lines_are_no_frame() -> None:
     assert decode(b"\n" * 100_000, 1000) == []
 

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from typing import cast
 
 import msgspec
@@ -47,6 +47,7 @@ from welldone.wire.texts import TextForm, Think
 _PENDING_BYTES = 64 * 1024  # as much as asyncio lets wait for a client: more comes when the stream is open
 _COMMENTS_LIMIT = 45  # in a row: clients give up at some hundred lines without data, and a comment has two
 _WHOLE_LIMIT_BYTES = 256 * 2**20  # of a stream that is kept for a whole reply: a million tokens
+_KEPT_LIMIT_CHARS = 4 * 2**20  # of its text: as many tokens. /v1/responses says it four times in one turn, at its end
 _COMPLETE_S = 2.0  # for a [DONE] after the usage: servers send both at once
 _UNCOUNTED_S = 10.0  # for the usage after the last finish_reason; some servers send that reason on each chunk
 _GRACE_S = 0.5  # for what a server says after [DONE], which is nothing that counts
@@ -108,6 +109,7 @@ class Answer:
         self._echo = echo or {}
         self._passed = passed or {}
         self._reasoning = reasoning
+        self._clock = cache(time.time)  # when the answer ended: a replay of it tells the same
         self.pipe = self._make_pipe()
         self.error: ApiError | None = None
         """Why there is no answer, if there is none."""
@@ -144,7 +146,7 @@ class Answer:
                 request=self._echo,
                 model=self.backend.shown,
                 is_stream=request.is_stream,
-                clock=time.time,
+                clock=self._clock,
             )
         return partial(
             Pipe if request.is_stream else Fold,
@@ -357,15 +359,14 @@ class Answer:
         if self._is_over:
             return False
         self._heard_bytes += len(data)
-        if self._heard_bytes > _WHOLE_LIMIT_BYTES and self.pipe.keeps:
-            self.break_off(too_large())
-            return False
         if self._watch is not None:
             self._watch.feed(data, part)
         said = self.pipe.feed(data, part)
         if self.pipe.failure is not None:
             self._break(part, said)
             return True
+        if self._is_too_long:
+            return False
         if not self.pipe.has_begun(part):
             if isinstance(self.pipe, Native):
                 self._say(said)  # that an answer will come: it has events for that
@@ -384,6 +385,16 @@ class Answer:
             self._flow()
         return True
 
+    @property
+    def _is_too_long(self) -> bool:
+        """Whether more came than is kept; then the answer has failed."""
+        pipe = self.pipe
+        kept_chars = 0 if isinstance(pipe, Native) else pipe.kept_chars
+        if kept_chars > _KEPT_LIMIT_CHARS or (self._heard_bytes > _WHOLE_LIMIT_BYTES and pipe.keeps):
+            self.break_off(too_large())
+            return True
+        return False
+
     def _flow(self) -> None:
         """Let plain text flow without a detour, once the stream is open."""
         if self._stream is not None and len(self._parts) == 1 and isinstance(self.pipe, Pipe) and self.pipe.may_flow:
@@ -399,6 +410,8 @@ class Answer:
         for said in self.pipe.take_whole(data, part):
             if self.pipe.failure is not None:
                 self._break(part, said)
+                return
+            if self._is_too_long:
                 return
             self._say(said)
             yield

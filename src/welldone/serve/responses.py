@@ -4,6 +4,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable
+from functools import cache
 from urllib.parse import parse_qs
 
 import msgspec
@@ -167,7 +168,7 @@ class ResponsesApi:
         if ignored := len(body.get("tools") or ()) - len(said.echo["tools"]):
             ask.facts["ignored_tools"] = ignored
         said.echo["store"] = keeping.is_stored and self._store.is_on
-        dialect = Responses(said.echo, is_summary=said.is_summary, clock=self._now)
+        dialect = Responses(said.echo, is_summary=said.is_summary, clock=cache(self._now))
         order = Order(body=said.chat, id=name, dialect=dialect, names=said.names)
         return _Job(ask, backend, keeping, order, said.echo, items, is_native=False)
 

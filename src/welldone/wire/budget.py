@@ -19,8 +19,8 @@ SMALL_BYTES = 16 * 1024
 """A text of fewer bytes costs less than that, whatever it holds."""
 WHOLE_LIMIT_BYTES = 16 * 1024 * 1024
 """The longest text that is decoded in several turns."""
-ELEMENTS_LIMIT = 150_000
-"""Commas of such a text: 25,000 log probabilities. An object with as many members takes a turn to take apart."""
+ELEMENTS_LIMIT = 75_000
+"""Commas of such a text: 12,500 log probabilities. An object with as many members takes a turn to take apart."""
 DIGITS_LIMIT = 256
 """Digits of a number. Thousands cost their square; the largest real ones, seeds, have 20."""
 
@@ -37,6 +37,8 @@ _ESCAPE_NS = 20
 _STRINGS_LIMIT = 60_000  # among numbers and containers as many cost more than a turn; alone they are no real text
 _OUTSIDE_LIMIT_BYTES = 2**21  # of all but strings: what is longer costs more than a turn
 
+_FEW_STRINGS = 1_000
+_ELEMENT_BYTES = 32  # an element that is decoded by itself costs as much as so many bytes
 _LEVELS = 12  # that are decoded one by one: log probabilities of a token stand on the seventh
 
 _ALL_BUT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
@@ -88,8 +90,26 @@ def outside_strings(data: bytes, limit: int) -> tuple[bytes, int] | None:
     """A JSON text without its strings, and how many it has; None where that is more than `limit`."""
     if b"\\" in data:
         data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    outside = _without_few_strings(data)
+    if outside is not None:
+        return outside
     pieces = data.split(b'"', 2 * limit + 1)  # without escapes, every second piece is a string
     return None if len(pieces) > 2 * limit + 1 else (b"".join(pieces[::2]), len(pieces) // 2)
+
+
+def _without_few_strings(data: bytes) -> tuple[bytes, int] | None:
+    """The same without a copy of the strings, which may be long; None where there are too many for a loop."""
+    pieces: list[bytes] = []
+    start = 0
+    for strings in range(_FEW_STRINGS):
+        quote = data.find(b'"', start)
+        if quote < 0:
+            return b"".join([*pieces, data[start:]]), strings
+        pieces.append(data[start:quote])
+        start = data.find(b'"', quote + 1) + 1
+        if start == 0:  # the last one has no end
+            return b"".join(pieces), strings + 1
+    return None
 
 
 def is_costly(data: bytes) -> bool:
@@ -140,6 +160,14 @@ def decoding(
     """
     if not is_costly(data):
         return decode(data)
+    return (yield from decoding_costly(data, elements=elements, limit_bytes=limit_bytes))
+
+
+def decoding_costly(
+    data: bytes, *, elements: int = ELEMENTS_LIMIT, limit_bytes: int = WHOLE_LIMIT_BYTES
+) -> Generator[None, None, object]:
+    """The same of a text that is known to be costly."""
+    yield
     if len(data) > limit_bytes or data.count(b",") > elements:
         raise msgspec.DecodeError("The text is too long.")
     return (yield from _decoding(data, _LEVELS))
@@ -152,7 +180,7 @@ def decoding_all(data: bytes) -> Generator[None, None, object]:
 
 def _decoding(data: bytes, levels: int) -> Generator[None, None, object]:
     start = data.lstrip()[:1]
-    if not levels or start not in (b"[", b"{") or not is_costly(data):
+    if not levels or start not in (b"[", b"{") or len(data) < SMALL_BYTES:
         return decode(data)  # one text costs little, whatever its length; and what is so deep has few members
     if start == b"{":
         members = _decode_members(data)
@@ -187,7 +215,7 @@ def _decoding_each(elements: list[msgspec.Raw], levels: int) -> Generator[None, 
     spent = 0
     for raw in elements:
         values.append((yield from _decoding(bytes(raw), levels)))
-        spent += len(raw)
+        spent += len(raw) + _ELEMENT_BYTES
         if spent > SMALL_BYTES:
             spent = 0
             yield

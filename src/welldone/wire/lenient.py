@@ -10,7 +10,7 @@ from collections.abc import Generator
 import msgspec
 
 from welldone.wire import faults
-from welldone.wire.budget import SMALL_BYTES, decode, decoding, is_costly
+from welldone.wire.budget import SMALL_BYTES, decode, decoding_costly, is_costly
 from welldone.wire.events import Json
 from welldone.wire.unicode import scrub_object
 
@@ -120,10 +120,13 @@ def why_unreadable(data: bytes) -> str:
     return "too complex to be read at once" if is_costly(data) else "no JSON"
 
 
-def first(data: bytes) -> Generator[None, None, tuple[object, bool]]:
-    """The JSON value that text begins with, or NOT_JSON; and whether something follows it. Each step takes a turn."""
+def first(data: bytes, *, in_steps: bool = False) -> Generator[None, None, tuple[object, bool]]:
+    """The JSON value that text begins with, or NOT_JSON; and whether something follows it.
+
+    `in_steps`: it is costly, and is decoded in steps of which each takes a turn.
+    """
     try:
-        return (yield from decoding(data)), False
+        return ((yield from decoding_costly(data)) if in_steps else decode(data)), False
     except _NOT_JSON:
         if len(data) > LENIENT_LIMIT_BYTES:
             return NOT_JSON, False

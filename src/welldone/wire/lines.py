@@ -5,6 +5,8 @@ from welldone.wire.lenient import strict
 from welldone.wire.notes import Notes
 
 _LINE_BREAKS = (b"\xe2\x80\xa8", b"\xe2\x80\xa9", b"\xc2\x85")
+_NAME_BYTES = 16  # more than the longest name of a field that we know
+_SHOWN_BYTES = 1024
 _REPLACEMENT = "\ufffd".encode()
 _FIELDS = frozenset({b"data", b"event", b"id", b"retry", b"error", b""})
 _FIELD_FAULTS = {
@@ -20,7 +22,7 @@ def note_lines(notes: Notes, raw: bytes, lines: list[bytes], *, data_lines: int 
     if b"\r" in raw:
         notes.note(faults.sse.LF_ONLY)
     for line in lines:
-        name, _ = sse.field(line)
+        name, _, _ = line[:_NAME_BYTES].partition(b":")
         fault = _FIELD_FAULTS.get(name) if name in _FIELDS else _stray_fault(line)
         if name == b"data":
             data_lines += 1
@@ -28,7 +30,7 @@ def note_lines(notes: Notes, raw: bytes, lines: list[bytes], *, data_lines: int 
             is_spaced = line.startswith(sse.DATA) and (data_lines > 1 or not line.startswith(b"data:  "))
             fault = None if is_spaced or line == b"data:" else fault
         if fault is not None:
-            notes.note(fault, line.decode("utf-8", "replace"))
+            notes.note(fault, line[:_SHOWN_BYTES].decode("utf-8", "replace"))
     if data_lines > 1:
         notes.note(faults.sse.JSON_ON_ONE_LINE)
 

@@ -24,8 +24,11 @@ from welldone.wire.events import (
     KeepAlive,
     Opening,
     Place,
+    Reasoning,
+    Refusal,
     Reword,
     Text,
+    ToolArguments,
     Usage,
 )
 from welldone.wire.forced import Forced
@@ -37,6 +40,7 @@ from welldone.wire.texts import TextForm, Think
 
 _NO_CONTENT = (KeepAlive, Opening, Extra, Usage)
 """Events that a server may send while it still reads its prompt."""
+_WITH_TEXT = (Text, Reasoning, Refusal, ToolArguments)
 
 
 class Parts(msgspec.Struct, frozen=True):
@@ -288,6 +292,8 @@ class Answered(ABC):
             limit_bytes=limit_bytes,
         )
         """How it is read."""
+        self.kept_chars = 0
+        """Characters of texts and arguments that are kept so far, where they are."""
         for part in range(parts.count):
             self.tune(part, think=think, text=text, strict=strict)
         self._start()
@@ -335,6 +341,10 @@ class Answered(ABC):
     def keeps(self) -> bool:
         """Whether what was said is kept: then its length must be bounded."""
         return self.dialect.KEEPS or not self.IS_STREAM
+
+    def _keep(self, events: list[Event]) -> None:
+        """Count what is kept."""
+        self.kept_chars += sum(len(event.text) for event in events if isinstance(event, _WITH_TEXT))
 
     @property
     def headers(self) -> Mapping[str, str]:

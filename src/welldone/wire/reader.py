@@ -170,7 +170,7 @@ class Reader:
         self._fail(garbage(f"a frame that is {why_unreadable(data)} (frame {self._notes.frame})"), events)
 
     def _overrun(self, events: list[Event]) -> None:
-        what = f"a frame of more than {self._limit} bytes"
+        what = f"a frame of more than {self._limit} bytes or {sse.LINES_LIMIT} lines"
         self._notes.note(faults.enc.STRICT_JSON, what)
         self._fail(garbage(what), events)
 
@@ -199,7 +199,8 @@ class Reader:
             events.append(KeepAlive())
             return
         said = salvage(lines)
-        text = frame.data if frame.data is not None and frame.data.strip() and _is_whole(frame.data) else said
+        has_data = frame.data is not None and frame.data != said and frame.data.strip() and _is_whole(frame.data)
+        text = frame.data if has_data and frame.data is not None else said
         if self._pieces or not (is_whole or _is_whole(text)):
             self._keep_piece(text, events)
             if not is_whole or self.has_failed:
@@ -281,6 +282,9 @@ class Reader:
             note_characters(self._notes, text)
         value = strict(text)
         values = [value]
+        if value is NOT_JSON and len(text) > LENIENT_LIMIT_BYTES and frame.ended and not self.is_done:
+            self._refuse_long(text, events)
+            return
         if value is NOT_JSON:
             values = lenient(text)
             if not values and self.is_done:

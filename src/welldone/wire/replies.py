@@ -15,6 +15,9 @@ from welldone.wire.reasons import REASONS, word_of
 
 _ARGUMENTS = dict(CALL_MEMBERS.values())
 
+_RAW_LIST = msgspec.json.Decoder(list[msgspec.Raw])
+_RAW_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_RAW_CHOICES = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 _ENTRIES = 100
 """Log probabilities in one chunk: with 20 alternatives each they take 10 ms to read."""
 
@@ -24,7 +27,8 @@ def read_reply(body: bytes, endpoint: Endpoint, notes: Notes) -> Generator[None,
 
     Each step takes a turn.
     """
-    value, has_tail = yield from first(body)
+    has_steps = is_costly(body)
+    value, has_tail = yield from first(body, in_steps=has_steps)
     if has_tail:
         notes.note(faults.ns.NO_SSE_TAIL)
     replies = value if isinstance(value, list) else [value]
@@ -38,7 +42,7 @@ def read_reply(body: bytes, endpoint: Endpoint, notes: Notes) -> Generator[None,
     if not isinstance(reply.get("choices"), list) or not reply["choices"]:
         notes.note(faults.ns.CHOICES, reply.get("choices"))
         return cut_off("the server sent no answer")
-    if is_costly(body) and is_costly(msgspec.json.encode(_without_logprobs(reply))):
+    if has_steps and (yield from _is_rest_costly(body)):
         return garbage("a reply that is too complex to be read at once")
     _note(reply, endpoint, notes)
     return _as_chunk(reply, endpoint)
@@ -61,10 +65,19 @@ def split(chunk: Json) -> Iterator[Json]:
         yield one | {"choices": [_slice(choice, start, is_last=is_last) for choice in choices]}
 
 
-def _without_logprobs(reply: Json) -> Json:
-    """What is read in one turn."""
-    choices = [choice | {"logprobs": None} if isinstance(choice, dict) else choice for choice in reply["choices"]]
-    return reply | {"choices": choices}
+def _is_rest_costly(body: bytes) -> Generator[None, None, bool]:
+    """Whether what is read in one turn, all but the log probabilities, costs more than that."""
+    rest: list[msgspec.Raw] = []
+    try:
+        for reply in _RAW_LIST.decode(body) if body.lstrip().startswith(b"[") else [body]:
+            members = _RAW_OBJECT.decode(reply)
+            yield
+            choices = _RAW_CHOICES.decode(members.pop("choices"))
+            yield
+            rest += [*members.values(), *(raw for one in choices for name, raw in one.items() if name != "logprobs")]
+    except (msgspec.MsgspecError, KeyError):
+        return True  # of a shape that no server has
+    return is_costly(b",".join(rest))
 
 
 def _slice(choice: Json, start: int, *, is_last: bool) -> Json:

@@ -18,8 +18,8 @@ DEPTH_LIMIT = 64
 LISTS_LIMIT = 50_000
 """Arrays and objects of a body. A million of them take seconds to make, in which no other client is heard; these take
 25 ms. The longest list that is accepted, of messages, has 4,096: there are 12 for each."""
-STRINGS_LIMIT = 150_000
-"""Names and texts of a body, for the same reason: 450,000 different names take 130 ms. There are 36 for each
+STRINGS_LIMIT = 75_000
+"""Names and texts of a body, for the same reason: so many names of one object take 35 ms. There are 18 for each
 message."""
 ELEMENTS_LIMIT = 1_000_000
 """Elements of all arrays and objects: as many token ids as the longest context of a model has. They take 30 to

@@ -124,16 +124,18 @@ class Item:
 class Scribe:
     """Makes the frames of one stream. They are kept until they are taken.
 
-    `others` are members of an event that this dialect does not know, or does not need.
+    `others` are members of an event that this dialect does not know, or does not need. One that `is_silent` makes no
+    frames: only the Response that the stream ends with.
     """
 
-    def __init__(self, response: Json) -> None:
+    def __init__(self, response: Json, *, is_silent: bool = False) -> None:
         self.response = response
         """The Response, without what is still to come."""
         self.items: list[Item] = []
         self.final: Json | None = None
         """The Response as it was said last, when it has ended."""
         self._number = 0
+        self._is_silent = is_silent
         self._out: list[bytes] = []
 
     @property
@@ -153,8 +155,9 @@ class Scribe:
 
     def event(self, kind: str, fixed: Json, others: Json | None = None) -> None:
         """An event of this type; its number is given here. Where `others` say something else, what is `fixed` holds."""
-        fixed = {"type": kind, "sequence_number": self._number} | fixed
-        self._out.append(frame(fixed | others | fixed if others else fixed))
+        if not self._is_silent:
+            fixed = {"type": kind, "sequence_number": self._number} | fixed
+            self._out.append(frame(fixed | others | fixed if others else fixed))
         self._number += 1
 
     def respond(self, kind: str, others: Json | None = None) -> None:
@@ -198,6 +201,8 @@ class Scribe:
         strand.pieces.append(text)
         number = self._number
         self._number = number + 1
+        if self._is_silent:
+            return b""
         before, middle, after = strand.around
         payload = _encode(text)
         if not payload.isascii():

@@ -50,8 +50,8 @@ _CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
 class ResponsesWriter:
     """A right stream of responses, of one choice. `on_end` is told the Response as it was said last.
 
-    `is_summary`: reasoning goes out as a summary of it, since that is what the client asked for. `clock`: the time of
-    day, for `completed_at`; without one it is null.
+    `is_summary`: reasoning goes out as a summary of it, since that is what the client asked for. `is_silent`: no bytes
+    are made, only the Response. `clock`: the time of day, for `completed_at`; without one it is null.
     """
 
     def __init__(
@@ -62,10 +62,11 @@ class ResponsesWriter:
         on_end: Callable[[Json], None],
         *,
         is_summary: bool = False,
+        is_silent: bool = False,
         clock: Clock | None = None,
     ) -> None:
         self._automaton = Automaton(automaton.CHAT, is_ordered=True)
-        self._scribe = Scribe(response_object(head, echo))
+        self._scribe = Scribe(response_object(head, echo), is_silent=is_silent)
         self._stem = head.id.removeprefix(ID_PREFIX[Endpoint.RESPONSES])
         self._counted = counted
         self._on_end = on_end
@@ -244,11 +245,22 @@ class Responses(Translated):
 
     def writer(self, head: Head, counted: Counted) -> ResponsesWriter:
         """The writer of a stream."""
-        return ResponsesWriter(head, self._echo, counted, self._ended, is_summary=self._is_summary, clock=self._clock)
+        return self._writer(head, counted, is_silent=False)
+
+    def _writer(self, head: Head, counted: Counted, *, is_silent: bool) -> ResponsesWriter:
+        return ResponsesWriter(
+            head,
+            self._echo,
+            counted,
+            self._ended,
+            is_summary=self._is_summary,
+            is_silent=is_silent,
+            clock=self._clock,
+        )
 
     def whole(self, head: Head, reply: Reply) -> bytes:
         """The reply to a request that did not ask for a stream: what the stream of the same answer ends with."""
-        writer = self.writer(head, lambda: reply.usage)
+        writer = self._writer(head, lambda: reply.usage, is_silent=True)
         for event in _events(reply.answers.get(0) or Answer()):
             writer.send(event)
         writer.end()
