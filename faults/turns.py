@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -21,10 +22,10 @@ from welldone.engines.scripts import HELLO, JSON, Piece, Reply
 
 HELD_UP_MS = 50
 """How long a stream may be held up, on a quiet machine."""
-TRIES = 8
+TRIES = 6
 """How often a request is sent that holds the stream up for longer; the shortest silence counts."""
 BODY_BYTES = 4_000_000
-FRAME_BYTES = 7_900_000
+FRAME_BYTES = 6_200_000
 """Just less than the longest body, and the longest frame."""
 STATUSES = frozenset((200, 400, 404, 413, 429, 502))
 """An answer, a refusal, or an upstream that could not be read: but never a fault of the server."""
@@ -137,13 +138,14 @@ def frames(size: int) -> dict[str, Callable[[], Reply]]:
     out: dict[str, Callable[[], Reply]] = {
         f"a frame of {name}": partial(_frame, text) for name, text in members.items()
     }
-    out |= {f"a frame with CRLF of {name}": partial(_crlf_frame, text) for name, text in members.items()}
+    for name in ("letters as text", "escapes as arguments", "umlauts as text", "brackets beside", "names beside"):
+        out[f"a frame with CRLF of {name}"] = partial(_crlf_frame, members[name])
     out |= {f"a whole reply of {name}": partial(_whole, text) for name, text in members.items()}
     bad = b'data: {"choices":[{"index":0,"delta":{"content":"%b"}}]}\n\n'
     out["a frame that is no UTF-8"] = lambda: _stream(bad % (b"\xff" * size))
     out["many frames that are no UTF-8"] = lambda: _stream(bad % b"\xff" * (size // 400))
     out["a frame of lines"] = lambda: _stream(b"x\n" * (size // 2) + b"\n")
-    out["a frame of data lines"] = lambda: _stream(b"data: 1\n" * (size // 8) + b"\n")
+    out["a frame of data lines"] = lambda: _stream(b"data: 1\n" * (size // 80) + b"\n")
     out["empty frames"] = lambda: _stream(b"data:\n\n" * (size // 70))
     return out
 
@@ -177,6 +179,13 @@ class Request(NamedTuple):
     name: str
     path: str
     body: bytes
+
+
+class Servers(NamedTuple):
+    """The server whose stream is heard, and one that nobody listens to."""
+
+    heard: Running
+    other: Running
 
 
 class Found(NamedTuple):
@@ -231,15 +240,16 @@ def turns(stage: Stage) -> Outcome:
         beating() as beats,
         upstream(choose) as fine,
         gateway(stage.folder, fine.url, more=pulse % beats) as server,
+        gateway(_folder(stage, "other"), fine.url) as other,
         listening(server) as listener,
     ):
-        found = asyncio.run(_all(stage, server, listener, names))
+        found = asyncio.run(_all(stage, Servers(server, other), listener, names))
     by_reply = {name: ms for name, ms in found.worst.items() if name.rsplit(", /", 1)[0] in replies}
     by_request = {name: ms for name, ms in found.worst.items() if name not in by_reply}
     figures = (
         Figure("wrong answers", len(found.troubles), most=0),
-        Figure(f"a request held a stream up for (goal: {HELD_UP_MS} ms)", _longest(by_request), "ms", is_timing=True),
-        Figure("a reply of an upstream did for", _longest(by_reply), "ms", is_timing=True),
+        Figure("a request held a stream up for", _longest(by_request), "ms", most=HELD_UP_MS, is_timing=True),
+        Figure("a reply of an upstream did for", _longest(by_reply), "ms", most=HELD_UP_MS, is_timing=True),
     )
     slowest = [max(one, key=one.__getitem__, default="none") for one in (by_request, by_reply)]
     return Outcome(found.times, f"most by {slowest[0]}; of replies by {slowest[1]}", figures, tuple(found.troubles))
@@ -249,27 +259,44 @@ def _longest(found: dict[str, float]) -> float:
     return max(found.values(), default=BEAT_MS) - BEAT_MS
 
 
-async def _all(stage: Stage, server: Running, listener: Listener, names: list[str]) -> Found:
+def _folder(stage: Stage, name: str) -> Path:
+    folder = stage.folder / name
+    folder.mkdir()
+    return folder
+
+
+async def _all(stage: Stage, servers: Servers, listener: Listener, names: list[str]) -> Found:
     found = Found(0, [], {})
     await listener.silence_ms()
-    for name, path, body in _chosen(stage, server, names):
+    for name, path, body in _chosen(stage, servers.heard, names):
         stage.note(name)
-        await _measure(found, server, listener, Request(name, path, body))
-    for name, body in await _references(server):
-        await _measure(found, server, listener, Request(name, RESPONSES, body))
+        found.worst[name] = await _measure(found, servers, listener, Request(name, path, body))
+    for name, body in await _references(servers.heard):
+        found.worst[name] = await _measure(found, servers, listener, Request(name, RESPONSES, body))
     return found._replace(times=len(found.worst))
 
 
-async def _measure(found: Found, server: Running, listener: Listener, request: Request) -> None:
-    """Send a request and note the silence; again while it is too long, since the machine may have stalled by itself."""
+async def _measure(found: Found, servers: Servers, listener: Listener, request: Request) -> float:
+    """The silence that a request makes. Where it is too long, less what the machine alone makes of it: the silence
+    while the same request goes to another server."""
+    ours = await _shortest(found, servers.heard, listener, request)
+    if ours <= HELD_UP_MS + BEAT_MS:
+        return ours
+    alone = await _shortest(found, servers.other, listener, request)
+    return ours - max(0.0, alone - BEAT_MS)
+
+
+async def _shortest(found: Found, server: Running, listener: Listener, request: Request) -> float:
+    """The shortest silence of some tries, as long as they are over the bar: a machine stalls by itself, too."""
+    shortest = float("inf")
     for _ in range(TRIES):
         heard = await ask(server, request.body, path=request.path)
-        silence = await listener.silence_ms()
-        found.worst[request.name] = min(silence, found.worst.get(request.name, silence))
+        shortest = min(shortest, await listener.silence_ms())
         if why := _trouble(heard):
             found.troubles.append(f"{request.name}: {why}")
-        if found.worst[request.name] <= HELD_UP_MS + BEAT_MS:
-            return
+        if shortest <= HELD_UP_MS + BEAT_MS:
+            break
+    return shortest
 
 
 def _chosen(stage: Stage, server: Running, names: list[str]) -> Iterator[tuple[str, str, bytes]]:

@@ -18,7 +18,7 @@ from welldone.engines.scripted import Scripted
 from welldone.engines.scripts import HELLO, End, Piece, Reply, Script, replay
 from welldone.rules.judge import judge
 from welldone.serve import answers, parts
-from welldone.wire import sse
+from welldone.wire import merge, sse
 from welldone.wire.faults import Severity
 from welldone.wire.faults.use import FINAL_CHUNK
 from welldone.wire.head import Endpoint
@@ -233,7 +233,7 @@ def test_of_what_is_endless_only_so_much_is_kept_for_a_whole_reply(
 def test_of_an_answer_that_is_kept_the_text_is_bounded(
     tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answers, "_KEPT_LIMIT_CHARS", 3)
+    monkeypatch.setattr(merge, "KEPT_LIMIT_CHARS", 3)
     whole = {"choices": [{"index": 0, "message": {"content": "x" * 11}, "finish_reason": "stop"}]}
     replies = [HELLO, Reply((Piece(json.dumps(whole)),), headers=JSON, framing="length")]
     body = {"model": CHAT["model"], "input": "hi"} if path == "/v1/responses" else CHAT
@@ -242,10 +242,10 @@ def test_of_an_answer_that_is_kept_the_text_is_bounded(
         for reply in replies:
             async with gateway(tmp_path, [reply]) as serving:
                 heard = await serving.ask(body, path=path)
-                assert (heard.status, heard.error["code"]) == (502, "upstream_garbage")
+                assert (heard.status, heard.error["code"]) == (502, "bad_upstream_stream")
                 heard = await serving.ask({**body, "stream": True}, path=path)
                 is_kept = path == "/v1/responses"
-                assert (b"longer than can be kept" in heard.raw) is is_kept
+                assert (b"more than 3 characters" in heard.raw) is is_kept
 
     run(work())
 

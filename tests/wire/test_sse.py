@@ -180,8 +180,8 @@ def test_a_long_rest_is_given_up_at_the_end() -> None:
 
 
 @pytest.mark.parametrize("eager", [False, True])
-def test_one_line_of_seven_megabytes_in_small_pieces_is_one_frame(eager: bool) -> None:
-    payload = b"x" * 7_000_000
+def test_one_line_of_six_megabytes_in_small_pieces_is_one_frame(eager: bool) -> None:
+    payload = b"x" * 6_000_000
     assert decode(b"data: " + payload + b"\n\n", 4096, eager=eager) == [
         Frame(0, b"data: " + payload + b"\n\n", payload)
     ]
@@ -199,6 +199,15 @@ def test_a_frame_may_have_so_many_lines_and_no_more(ending: bytes, eager: bool) 
         assert [frame.raw for frame in frames] == [most]
         assert decoder.overlong == len(most)
         assert decoder.close() == []
+
+
+@pytest.mark.parametrize("before", [b"event: x\n", b"", b"data: a\r\n\r\n"])
+@pytest.mark.parametrize("eager", [False, True])
+def test_an_eager_decoder_takes_only_one_plain_line_that_is_as_long_as_the_limit(before: bytes, eager: bool) -> None:
+    data = before + b"data: " + b"x" * 600 + b"\n\n"
+    for size in (50, len(data)):
+        frames = decode(data, size, eager=eager, limit_bytes=1_000)
+        assert bool(frames and frames[-1].data == b"x" * 600) is not (eager and before == b"event: x\n")
 
 
 @pytest.mark.parametrize("size", [4096, 2**21])

@@ -21,9 +21,9 @@ from welldone.net.reasons import CONNECT_S, is_our_fault, reason
 from welldone.net.resolving import RESOLVER
 
 _BESIDE_LIMIT_BYTES = 65536  # of a head with those of early hints, or of trailers; aiohttp and nginx refuse 8 to 32 KB
-_TURN_BYTES = 16 * 1024
+_TURN_BYTES = 8 * 1024
 """What one reply may say before others have their turn. uvloop reads up to 256 KB at once, and 32 times in a row: bytes
-as odd as can be, which take 2 us each to mend, would silence all other streams for seconds."""
+as odd as can be, which take 3 us each to mend, would silence all other streams for seconds."""
 _NOT_HTTP = (httptools.HttpParserError, httptools.HttpParserUpgrade)
 _SIZE = re.compile(rb"[0-9a-fA-F]{1,7}\r\n")
 _REQUEST_TIMEOUT = 408

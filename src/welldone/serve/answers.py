@@ -47,7 +47,6 @@ from welldone.wire.texts import TextForm, Think
 _PENDING_BYTES = 64 * 1024  # as much as asyncio lets wait for a client: more comes when the stream is open
 _COMMENTS_LIMIT = 45  # in a row: clients give up at some hundred lines without data, and a comment has two
 _WHOLE_LIMIT_BYTES = 256 * 2**20  # of a stream that is kept for a whole reply: a million tokens
-_KEPT_LIMIT_CHARS = 4 * 2**20  # of its text: as many tokens. /v1/responses says it four times in one turn, at its end
 _COMPLETE_S = 2.0  # for a [DONE] after the usage: servers send both at once
 _UNCOUNTED_S = 10.0  # for the usage after the last finish_reason; some servers send that reason on each chunk
 _GRACE_S = 0.5  # for what a server says after [DONE], which is nothing that counts
@@ -388,12 +387,10 @@ class Answer:
     @property
     def _is_too_long(self) -> bool:
         """Whether more came than is kept; then the answer has failed."""
-        pipe = self.pipe
-        kept_chars = 0 if isinstance(pipe, Native) else pipe.kept_chars
-        if kept_chars > _KEPT_LIMIT_CHARS or (self._heard_bytes > _WHOLE_LIMIT_BYTES and pipe.keeps):
+        is_too_long = self._heard_bytes > _WHOLE_LIMIT_BYTES and self.pipe.keeps
+        if is_too_long:
             self.break_off(too_large())
-            return True
-        return False
+        return is_too_long
 
     def _flow(self) -> None:
         """Let plain text flow without a detour, once the stream is open."""
@@ -410,8 +407,6 @@ class Answer:
         for said in self.pipe.take_whole(data, part):
             if self.pipe.failure is not None:
                 self._break(part, said)
-                return
-            if self._is_too_long:
                 return
             self._say(said)
             yield

@@ -24,8 +24,11 @@ ELEMENTS_LIMIT = 75_000
 DIGITS_LIMIT = 256
 """Digits of a number. Thousands cost their square; the largest real ones, seeds, have 20."""
 
+ESCAPES = (b"\\\\", b'\\"')
+"""Without these, in this order, every quote of a JSON text begins or ends a string."""
+
 # In nanoseconds, on CPython 3.12: msgspec decodes and encodes, Python walks over containers and their members.
-_BYTE_NS = 4
+_BYTE_NS = 6
 _BYTE_OF_UNICODE_NS = 25
 _CONTAINER_NS = 1_000
 _NAME_NS = 700
@@ -89,7 +92,8 @@ def count(outside: bytes) -> Counts:
 def outside_strings(data: bytes, limit: int) -> tuple[bytes, int] | None:
     """A JSON text without its strings, and how many it has; None where that is more than `limit`."""
     if b"\\" in data:
-        data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+        for escape in ESCAPES:
+            data = data.replace(escape, b"")
     outside = _without_few_strings(data)
     if outside is not None:
         return outside

@@ -54,8 +54,7 @@ class Fold(Answered):
 
     def say(self, events: list[Event]) -> bytes:
         """They are kept: what is said is the body."""
-        self._keep(events)
-        self._events += [event for event in events if type(event) is not KeepAlive]
+        self._events += [event for event in self._bounded(events) if type(event) is not KeepAlive]
         return b""
 
     def end(self) -> bytes:

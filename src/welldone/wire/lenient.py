@@ -91,7 +91,7 @@ def lenient(data: bytes) -> list[object]:
     Bytes that are not UTF-8 come back as lone surrogates (U+DC80 and up), so that halves of a character can be joined.
     Of text that is too long to be read kindly in one turn there are none.
     """
-    if len(data) > LENIENT_LIMIT_BYTES:
+    if is_too_hard(data):
         return []
     text = data.decode("utf-8", "surrogateescape").removeprefix("\ufeff").strip()
     values = _values(text)
@@ -102,6 +102,11 @@ def lenient(data: bytes) -> list[object]:
         text = _undo_bytes_repr(quoted[2])
         values = _values(text)
     return values or _values(_PYTHON_TOKEN.sub(_as_json, text))
+
+
+def is_too_hard(data: bytes) -> bool:
+    """Whether it would take more than a turn to make sense of a text that is no strict JSON."""
+    return len(data) > LENIENT_LIMIT_BYTES or is_costly(data)
 
 
 def why_odd(data: bytes, values: list[object]) -> faults.Fault:
@@ -128,7 +133,7 @@ def first(data: bytes, *, in_steps: bool = False) -> Generator[None, None, tuple
     try:
         return ((yield from decoding_costly(data)) if in_steps else decode(data)), False
     except _NOT_JSON:
-        if len(data) > LENIENT_LIMIT_BYTES:
+        if is_too_hard(data):
             return NOT_JSON, False
     text = data.decode("utf-8", "surrogateescape").removeprefix("\ufeff").strip()
     try:

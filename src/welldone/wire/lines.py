@@ -43,11 +43,10 @@ def note_characters(notes: Notes, data: bytes) -> None:
         notes.note(faults.enc.NO_REPLACEMENT_CHAR, data.decode("utf-8", "replace"))
 
 
-def salvage(lines: list[bytes]) -> bytes:
+def salvage(lines: list[bytes], fields: list[tuple[bytes, bytes]]) -> bytes:
     """What a frame says, with the lines that lack `data:`; the lines of other fields are left out."""
     said = []
-    for line in lines:
-        name, value = sse.field(line)
+    for line, (name, value) in zip(lines, fields, strict=True):
         if name == b"data":
             said.append(value)
         elif name not in _FIELDS:

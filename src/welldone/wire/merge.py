@@ -31,6 +31,7 @@ from welldone.wire.events import (
     ToolArguments,
     Usage,
 )
+from welldone.wire.failures import garbage
 from welldone.wire.forced import Forced
 from welldone.wire.head import Endpoint, Head
 from welldone.wire.lane import Lane
@@ -40,6 +41,8 @@ from welldone.wire.texts import TextForm, Think
 
 _NO_CONTENT = (KeepAlive, Opening, Extra, Usage)
 """Events that a server may send while it still reads its prompt."""
+KEPT_LIMIT_CHARS = 4 * 1024 * 1024
+"""Text of an answer that is kept to its end: a million tokens. /v1/responses says it four times in its last turn."""
 _WITH_TEXT = (Text, Reasoning, Refusal, ToolArguments)
 
 
@@ -292,8 +295,7 @@ class Answered(ABC):
             limit_bytes=limit_bytes,
         )
         """How it is read."""
-        self.kept_chars = 0
-        """Characters of texts and arguments that are kept so far, where they are."""
+        self._kept_chars = 0
         for part in range(parts.count):
             self.tune(part, think=think, text=text, strict=strict)
         self._start()
@@ -342,9 +344,14 @@ class Answered(ABC):
         """Whether what was said is kept: then its length must be bounded."""
         return self.dialect.KEEPS or not self.IS_STREAM
 
-    def _keep(self, events: list[Event]) -> None:
-        """Count what is kept."""
-        self.kept_chars += sum(len(event.text) for event in events if isinstance(event, _WITH_TEXT))
+    def _bounded(self, events: list[Event]) -> list[Event]:
+        """The events, whose text will be kept, up to the one that is too much: in its place there is a failure."""
+        for place, event in enumerate(events):
+            if isinstance(event, _WITH_TEXT):
+                self._kept_chars += len(event.text)
+                if self._kept_chars > KEPT_LIMIT_CHARS and not self.merge.is_over:
+                    return events[:place] + self.merge.fail(garbage(f"more than {KEPT_LIMIT_CHARS} characters"))
+        return events
 
     @property
     def headers(self) -> Mapping[str, str]:

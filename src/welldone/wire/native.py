@@ -17,7 +17,7 @@ from welldone.wire.dialects.stream import escape
 from welldone.wire.events import Failure, Json, Reword, Usage
 from welldone.wire.failures import cut_off, garbage, too_strict
 from welldone.wire.head import Endpoint, Head
-from welldone.wire.lenient import LENIENT_LIMIT_BYTES, NOT_JSON, first, lenient, strict, why_odd, why_unreadable
+from welldone.wire.lenient import NOT_JSON, first, is_too_hard, lenient, strict, why_odd, why_unreadable
 from welldone.wire.lines import note_characters, note_lines, salvage
 from welldone.wire.notes import Notes
 from welldone.wire.texts import TextForm, Think
@@ -269,7 +269,7 @@ class Native(ABC):
     def _frame(self, frame: sse.Frame) -> bytes:
         data = frame.data or b""
         value = strict(data)
-        if value is NOT_JSON and len(data) > LENIENT_LIMIT_BYTES and not self.is_done:
+        if value is NOT_JSON and is_too_hard(data) and not self.is_done:
             # To make sense of it would hold up other streams.
             self.notes.note(faults.enc.STRICT_JSON, f"a frame of {len(data)} bytes")
             return self._fail(garbage(f"a frame that is {why_unreadable(data)}"))
@@ -279,7 +279,7 @@ class Native(ABC):
                 return self._silence()
             note_lines(self.notes, frame.raw, lines)
             if value is NOT_JSON:
-                data = salvage(lines)
+                data = salvage(lines, [sse.field(line) for line in lines])
                 value = strict(data)
         if not data.isascii():
             note_characters(self.notes, data)

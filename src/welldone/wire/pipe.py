@@ -117,7 +117,7 @@ class Pipe(Answered):
     def say(self, events: list[Event]) -> bytes:
         """The bytes that say events."""
         if self.dialect.KEEPS:
-            self._keep(events)
+            events = self._bounded(events)
         writer = self._writer
         if len(events) == 1 and writer is not None:
             return writer.send(events[0])

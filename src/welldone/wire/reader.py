@@ -12,7 +12,7 @@ from welldone.wire.chunks import ChunkReader
 from welldone.wire.events import Event, Failure, Finish, Json, KeepAlive
 from welldone.wire.failures import cut_off, garbage, read_error
 from welldone.wire.head import Endpoint, Head
-from welldone.wire.lenient import LENIENT_LIMIT_BYTES, NOT_JSON, lenient, strict, why_odd, why_unreadable
+from welldone.wire.lenient import NOT_JSON, is_too_hard, lenient, strict, why_odd, why_unreadable
 from welldone.wire.lines import hides_chunk, note_characters, note_lines, salvage
 from welldone.wire.notes import Notes, show
 from welldone.wire.replies import read_reply, split
@@ -141,7 +141,7 @@ class Reader:
                     note_characters(self._notes, data)
                 self._object(value, data, events)
                 return events
-            if len(data) > LENIENT_LIMIT_BYTES and not self.is_done:
+            if is_too_hard(data) and not self.is_done:
                 self._refuse_long(data, events)
                 return events
         self._is_inside = not frame.ended
@@ -198,7 +198,7 @@ class Reader:
         if all(name == b"" for name, _ in fields):
             events.append(KeepAlive())
             return
-        said = salvage(lines)
+        said = salvage(lines, fields)
         has_data = frame.data is not None and frame.data != said and frame.data.strip() and _is_whole(frame.data)
         text = frame.data if has_data and frame.data is not None else said
         if self._pieces or not (is_whole or _is_whole(text)):
@@ -278,13 +278,13 @@ class Reader:
         self.is_done = True
 
     def _values(self, text: bytes, frame: sse.Frame, events: list[Event]) -> None:
-        if not text.isascii():
-            note_characters(self._notes, text)
         value = strict(text)
         values = [value]
-        if value is NOT_JSON and len(text) > LENIENT_LIMIT_BYTES and frame.ended and not self.is_done:
+        if value is NOT_JSON and is_too_hard(text) and frame.ended and not self.is_done:
             self._refuse_long(text, events)
             return
+        if not text.isascii():
+            note_characters(self._notes, text)
         if value is NOT_JSON:
             values = lenient(text)
             if not values and self.is_done:

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from welldone.serve.errors import ApiError
+from welldone.serve.requests import body
 from welldone.serve.requests.body import DEPTH_LIMIT, ELEMENTS_LIMIT, LISTS_LIMIT, STRINGS_LIMIT, Shape, read_body
 
 JSON = "application/json"
@@ -159,3 +160,10 @@ def test_elements_are_limited() -> None:
 @pytest.mark.parametrize("text", ["é" * 2_000_000, "\n" * 2_000_000, "x" * 4_000_000])
 def test_one_long_text_is_read_whatever_its_letters_are(text: str) -> None:
     assert read_body(json.dumps({"a": text}, ensure_ascii=False).encode(), JSON) == {"a": text}
+
+
+@pytest.mark.parametrize("shift", range(4))
+def test_escapes_at_the_edge_of_a_step_do_not_end_a_text(shift: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(body, "_STEP_BYTES", 1_000)
+    text = "x" * shift + '"\\[' * 10_000
+    assert read_body(json.dumps({"a": text, "b": "\\"}).encode(), None) == {"a": text, "b": "\\"}

@@ -10,7 +10,7 @@ import msgspec
 
 from welldone.serve.errors import ApiError, invalid
 from welldone.wire import budget
-from welldone.wire.budget import DIGITS_LIMIT, SMALL_BYTES, at_once, count, decoding_all, outside_strings
+from welldone.wire.budget import DIGITS_LIMIT, ESCAPES, SMALL_BYTES, at_once, count, decoding_all, outside_strings
 from welldone.wire.events import Json
 
 DEPTH_LIMIT = 64
@@ -29,6 +29,7 @@ DECIMALS_LIMIT = 50_000
 TINY_LIMIT = 4_096
 """Numbers with a negative exponent: those near the smallest that there are take 2 us each."""
 
+_STEP_BYTES = 512 * 1024
 _NOT_JSON = (msgspec.DecodeError, UnicodeError, RecursionError)
 _FORM = "application/x-www-form-urlencoded"
 
@@ -41,9 +42,7 @@ def reading_body(data: bytes, content_type: str | None, *, is_browser: bool = Fa
     _check_type(content_type, is_browser)
     if not data.strip():
         raise invalid("The body is empty: it must be a JSON object.")
-    Shape("body").check(data)
-    if len(data) >= SMALL_BYTES:
-        yield
+    yield from Shape("body").checking(data)
     try:
         value = yield from decoding_all(data)
     except _NOT_JSON:
@@ -83,6 +82,16 @@ class Shape:
         self._decimals = DECIMALS_LIMIT
         self._tiny = TINY_LIMIT
 
+    def checking(self, data: bytes) -> Generator[None, None, None]:
+        """As `check`, in steps of which each takes a turn: escaped quotes take 20 ns each to leave out."""
+        if len(data) >= SMALL_BYTES:
+            yield
+            data = yield from _without_escapes(data)
+            yield
+        self.check(data)
+        if len(data) >= SMALL_BYTES:
+            yield
+
     def check(self, data: bytes) -> None:
         """Take what this text holds. ApiError where that is too much."""
         split = outside_strings(data, self._strings)
@@ -106,6 +115,23 @@ class Shape:
             raise invalid(f"The {self._name} has more than {LISTS_LIMIT} arrays and objects.")
         if found.depth > DEPTH_LIMIT:
             raise invalid(f"The {self._name} is nested more than {DEPTH_LIMIT} levels deep.")
+
+
+def _without_escapes(data: bytes) -> Generator[None, None, bytes]:
+    """A JSON text without the escapes that matter to the ends of its strings."""
+    backslashes, quote = ESCAPES
+    if b"\\" not in data:
+        return data
+    data = data.replace(backslashes, b"")
+    pieces = []
+    start = 0
+    while start < len(data):
+        end = start + _STEP_BYTES
+        end += data.startswith(b"\\", end - 1)  # what it escapes comes with it
+        pieces.append(data[start:end].replace(quote, b""))
+        start = end
+        yield
+    return b"".join(pieces)
 
 
 def _check_type(content_type: str | None, is_browser: bool) -> None:
