@@ -21,6 +21,7 @@ from tests.wire.build import (
     counted,
     entry,
     finish,
+    frame,
     named,
     pack,
     piece,
@@ -36,7 +37,9 @@ from tests.wire.build import (
 )
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
+from welldone.wire import merge
 from welldone.wire.asked import Asked
+from welldone.wire.dialects.responses import Responses
 from welldone.wire.faults import Mend
 from welldone.wire.faults.catalogue import BY_ID
 from welldone.wire.fold import Fold
@@ -278,3 +281,18 @@ def test_a_reply_whose_other_members_cost_more_than_a_turn_fails(beside: list[in
     fold.whole(pack([body] if is_list else body))
     assert fold.failure is not None
     assert "too complex" in fold.failure.message
+
+
+@pytest.mark.parametrize("answer", ["ab", "abc"])
+@pytest.mark.parametrize("dialect", [None, Responses({})], ids=["chat", "responses"])
+def test_of_an_answer_that_is_kept_the_text_is_bounded(
+    answer: str, dialect: Responses | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merge, "KEPT_LIMIT_CHARS", 2)
+    fold = Fold(CHAT, fallback=FALLBACK, dialect=dialect)
+    fold.whole(pack({"choices": [{"index": 0, "message": {"content": answer}, "finish_reason": "stop"}]}))
+    fold.close()
+    assert (fold.failure is not None) is (len(answer) > 2)
+    pipe = Pipe(CHAT, fallback=FALLBACK, dialect=dialect)
+    sent = b"".join(pipe.feed(frame(say({"content": letter}))) for letter in answer) + pipe.close()
+    assert (b"more than 2 characters" in sent) is (len(answer) > 2 and dialect is not None)
