@@ -176,6 +176,19 @@ def test_without_a_model_there_must_be_only_one(tmp_path: Path, path: str, given
     run(work())
 
 
+@pytest.mark.parametrize("path", REQUESTS)
+@pytest.mark.parametrize("model", [["m"] * 10_000, {"m": 1}, 5], ids=["list", "object", "number"])
+def test_a_model_that_is_no_text_is_a_400(tmp_path: Path, path: str, model: object) -> None:
+    async def work() -> None:
+        async with gateway(tmp_path, script(), each={"models": ("m",)}) as serving:
+            heard = await serving.ask({**REQUESTS[path], "model": model}, path)
+            assert heard.status == 400, heard.body
+            assert "model" in str(heard.json["error"])
+            assert serving.asked == [0]
+
+    run(work())
+
+
 @pytest.mark.parametrize(
     ("scripts", "each", "routes"),
     [
