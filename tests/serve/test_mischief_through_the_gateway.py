@@ -369,3 +369,19 @@ def test_a_recorded_reply_says_what_the_server_said(bench: Bench, name: str) -> 
         assert ours.get("message", {}).get("content") == (message.get("content") or None)
         calls = [call["function"] for call in message.get("tool_calls") or ()]
         assert [call["function"] for call in ours.get("message", {}).get("tool_calls") or ()] == calls
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+def test_a_long_answer_is_whole(tmp_path: Path, path: str) -> None:
+    role, text, *end = HELLO.pieces
+    long = Reply((role, msgspec.structs.replace(text, times=3_000), *end))
+    body = {"model": CHAT["model"], "input": "hi"} if path == "/v1/responses" else {**CHAT, "max_tokens": 9_000}
+
+    async def work() -> None:
+        async with gateway(tmp_path, [long]) as serving:
+            whole, stream = [await serving.ask({**body, "stream": stream}, path=path) for stream in (False, True)]
+            assert (whole.status, stream.status) == (200, 200)
+            spoken = json.loads(text.text.removeprefix("data: "))["choices"][0]["delta"]["content"]
+            assert spoken * 3_000 in whole.body.decode()
+
+    run(work())

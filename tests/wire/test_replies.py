@@ -296,3 +296,12 @@ def test_of_an_answer_that_is_kept_the_text_is_bounded(
     pipe = Pipe(CHAT, fallback=FALLBACK, dialect=dialect)
     sent = b"".join(pipe.feed(frame(say({"content": letter}))) for letter in answer) + pipe.close()
     assert (b"more than 2 characters" in sent) is (len(answer) > 2 and dialect is not None)
+
+
+@pytest.mark.parametrize("count", [10, 3_000])
+def test_an_answer_of_many_chunks_is_long(count: int) -> None:
+    fold = Fold(CHAT, fallback=FALLBACK)
+    fold.feed(frame(say({"content": "a"})) * count + frame(finish()) + DONE)
+    fold.close()
+    assert fold.is_long is (count > 2_000)
+    assert json.loads(fold.body())["choices"][0]["message"]["content"] == "a" * count

@@ -479,7 +479,10 @@ class Answer:
         if self._watch is not None:
             self._watch.body()
         told = {**self.report.headers(), **self.report.trailers(self.pipe)}
-        return Reply(200, self.pipe.body(), headers={**self._headers(), **told})
+        # Of a long answer it is made in a thread: it is work of Python's own, which lets others have their turn.
+        is_long = isinstance(self.pipe, Fold) and self.pipe.is_long
+        body = await asyncio.to_thread(self.pipe.body) if is_long else self.pipe.body()
+        return Reply(200, body, headers={**self._headers(), **told})
 
     async def _give_stream(self) -> None:
         # A refusal that comes at once gets its status; who waits longer gets the head of the stream, and signs of life.

@@ -10,6 +10,8 @@ from welldone.wire.dialects.stream import error_object, escape
 from welldone.wire.events import Event, Failure, KeepAlive
 from welldone.wire.merge import Answered
 
+_LONG_EVENTS = 2_000
+
 
 class Fold(Answered):
     """Collects one stream, or several that make one answer."""
@@ -43,6 +45,11 @@ class Fold(Answered):
     def fail(self, failure: Failure) -> None:
         """The answer breaks off for a reason that the server did not tell."""
         self.say(self.merge.fail(failure))
+
+    @property
+    def is_long(self) -> bool:
+        """Whether `body` may take longer than a turn: it takes 15 us for each event."""
+        return len(self._events) > _LONG_EVENTS
 
     def body(self) -> bytes:
         """The reply, when all parts have ended: the answer, or the error that it failed with, in OpenAI's shape."""
