@@ -129,7 +129,8 @@ def serving(
 @pytest.fixture(scope="session")
 def server(default_model: Path) -> Iterator[Running]:
     """The default model, with a key, as most clients meet it."""
-    with serving(["-m", str(default_model), "--alias", "smollm2"], model="smollm2") as running:
+    patient = ["--early", "60"]  # on a busy machine, too, a refusal has its status
+    with serving(["-m", str(default_model), "--alias", "smollm2", *patient], model="smollm2") as running:
         yield running
         assert running.end() == 0
 
