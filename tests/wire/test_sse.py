@@ -210,6 +210,21 @@ def test_an_eager_decoder_takes_only_one_plain_line_that_is_as_long_as_the_limit
         assert bool(frames and frames[-1].data == b"x" * 600) is not (eager and before == b"event: x\n")
 
 
+PLAIN, ODD = b"data: " + b"x" * 1_200 + b"\n\n", b"event: x\ndata: " + b"x" * 600 + b"\n\n"
+
+
+@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("long", [PLAIN, PLAIN + ODD, b"event: y\n" + PLAIN, b"y\n" * 20_000 + b"\n"])
+@pytest.mark.parametrize("rest", [b"", b"data: b\ndata: c\ndata: d", b"data: b\n\n", b"b"])
+def test_nothing_is_read_after_a_frame_that_is_too_long(eager: bool, long: bytes, rest: bytes) -> None:
+    data = b"data: a\n\n" + long + rest
+    for size in (50, len(data)):
+        decoder = Decoder(eager=eager, limit_bytes=1_000)
+        frames = [frame for piece in cuts(data, size) for frame in decoder.feed(piece)] + decoder.close()
+        assert [frame.data for frame in frames] == [b"a"]
+        assert decoder.overlong == 9
+
+
 @pytest.mark.parametrize("size", [4096, 2**21])
 def test_each_piece_of_a_frame_may_have_so_many_lines(size: int) -> None:
     data = b"data: x\n" * (2 * sse.LINES_LIMIT) + b"\n"

@@ -360,12 +360,13 @@ class Answer:
         self._heard_bytes += len(data)
         if self._watch is not None:
             self._watch.feed(data, part)
+        if self._heard_bytes > _WHOLE_LIMIT_BYTES and self.pipe.keeps:
+            self.break_off(too_large())
+            return False
         said = self.pipe.feed(data, part)
         if self.pipe.failure is not None:
             self._break(part, said)
             return True
-        if self._is_too_long:
-            return False
         if not self.pipe.has_begun(part):
             if isinstance(self.pipe, Native):
                 self._say(said)  # that an answer will come: it has events for that
@@ -383,14 +384,6 @@ class Answer:
         else:
             self._flow()
         return True
-
-    @property
-    def _is_too_long(self) -> bool:
-        """Whether more came than is kept; then the answer has failed."""
-        is_too_long = self._heard_bytes > _WHOLE_LIMIT_BYTES and self.pipe.keeps
-        if is_too_long:
-            self.break_off(too_large())
-        return is_too_long
 
     def _flow(self) -> None:
         """Let plain text flow without a detour, once the stream is open."""
@@ -479,7 +472,7 @@ class Answer:
         if self._watch is not None:
             self._watch.body()
         told = {**self.report.headers(), **self.report.trailers(self.pipe)}
-        # Of a long answer it is made in a thread: it is work of Python's own, which lets others have their turn.
+        # The body of a long answer is made in a thread: that is Python code, so the event loop still gets its turns.
         is_long = isinstance(self.pipe, Fold) and self.pipe.is_long
         body = await asyncio.to_thread(self.pipe.body) if is_long else self.pipe.body()
         return Reply(200, body, headers={**self._headers(), **told})

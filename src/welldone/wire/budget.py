@@ -24,9 +24,6 @@ ELEMENTS_LIMIT = 75_000
 DIGITS_LIMIT = 256
 """Digits of a number. Thousands cost their square; the largest real ones, seeds, have 20."""
 
-ESCAPES = (b"\\\\", b'\\"')
-"""Without these, in this order, every quote of a JSON text begins or ends a string."""
-
 # In nanoseconds, on CPython 3.12: msgspec decodes and encodes, Python walks over containers and their members.
 _BYTE_NS = 6
 _BYTE_OF_UNICODE_NS = 25
@@ -41,6 +38,7 @@ _STRINGS_LIMIT = 60_000  # among numbers and containers as many cost more than a
 _OUTSIDE_LIMIT_BYTES = 2**21  # of all but strings: what is longer costs more than a turn
 
 _FEW_STRINGS = 1_000
+_ESCAPES_STEP_BYTES = 512 * 1024  # escapes take 20 ns each to remove
 _ELEMENT_BYTES = 32  # an element that is decoded by itself costs as much as so many bytes
 _LEVELS = 12  # that are decoded one by one: log probabilities of a token stand on the seventh
 
@@ -91,14 +89,33 @@ def count(outside: bytes) -> Counts:
 
 def outside_strings(data: bytes, limit: int) -> tuple[bytes, int] | None:
     """A JSON text without its strings, and how many it has; None where that is more than `limit`."""
+    return at_once(finding_outside_strings(data, limit))
+
+
+def finding_outside_strings(data: bytes, limit: int) -> Generator[None, None, tuple[bytes, int] | None]:
+    """The same in steps, of which each costs a turn at most."""
     if b"\\" in data:
-        for escape in ESCAPES:
-            data = data.replace(escape, b"")
+        data = yield from _without_escapes(data)
     outside = _without_few_strings(data)
     if outside is not None:
         return outside
     pieces = data.split(b'"', 2 * limit + 1)  # without escapes, every second piece is a string
     return None if len(pieces) > 2 * limit + 1 else (b"".join(pieces[::2]), len(pieces) // 2)
+
+
+def _without_escapes(data: bytes) -> Generator[None, None, bytes]:
+    """A JSON text in which every quote begins or ends a string."""
+    data = data.replace(b"\\\\", b"")
+    pieces = []
+    start = 0
+    while True:
+        end = start + _ESCAPES_STEP_BYTES
+        end += data.startswith(b"\\", end - 1)  # what it escapes comes with it
+        pieces.append(data[start:end].replace(b'\\"', b""))
+        if end >= len(data):
+            return b"".join(pieces)
+        start = end
+        yield
 
 
 def _without_few_strings(data: bytes) -> tuple[bytes, int] | None:
@@ -187,13 +204,13 @@ def _decoding(data: bytes, levels: int) -> Generator[None, None, object]:
     if not levels or start not in (b"[", b"{") or len(data) < SMALL_BYTES:
         return decode(data)  # one text costs little, whatever its length; and what is so deep has few members
     if start == b"{":
-        members = _decode_members(data)
+        members = decode_members(data)
         yield
         values = yield from _decoding_each(list(members.values()), levels - 1)
         return dict(zip(members, values, strict=True))
     if data.rfind(b"[") == data.find(b"[") and b"{" not in data and b'"' not in data:
         return (yield from _decoding_plain(data))
-    elements = _decode_elements(data)
+    elements = decode_elements(data)
     yield
     return (yield from _decoding_each(elements, levels - 1))
 
@@ -255,7 +272,9 @@ def _float(text: str) -> float:
 
 
 _decode = msgspec.json.Decoder().decode
-_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_decode_elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
+decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+"""The members of an object, as JSON texts."""
+decode_elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
+"""The elements of a list, as JSON texts."""
 _decode_slowly = msgspec.json.Decoder(float_hook=_float).decode
 _decode_values = msgspec.json.Decoder(list[Any], float_hook=_float).decode

@@ -48,7 +48,7 @@ class Fold(Answered):
 
     @property
     def is_long(self) -> bool:
-        """Whether `body` may take longer than a turn: it takes 15 us for each event."""
+        """Whether `body` may take longer than one turn of the event loop: each event costs 15 us."""
         return len(self._events) > _LONG_EVENTS
 
     def body(self) -> bytes:

@@ -105,7 +105,7 @@ def lenient(data: bytes) -> list[object]:
 
 
 def is_too_hard(data: bytes) -> bool:
-    """Whether it would take more than a turn to make sense of a text that is no strict JSON."""
+    """Whether the tolerant parser would take more than one turn of the event loop."""
     return len(data) > LENIENT_LIMIT_BYTES or is_costly(data)
 
 
@@ -121,7 +121,7 @@ def why_odd(data: bytes, values: list[object]) -> faults.Fault:
 
 
 def why_unreadable(data: bytes) -> str:
-    """What is wrong with a text in which nothing could be read, or that is too long to be looked at closer."""
+    """Why a text has no value, in words for an error message."""
     return "too complex to be read at once" if is_costly(data) else "no JSON"
 
 

@@ -199,8 +199,8 @@ class Reader:
             events.append(KeepAlive())
             return
         said = salvage(lines, fields)
-        has_data = frame.data is not None and frame.data != said and frame.data.strip() and _is_whole(frame.data)
-        text = frame.data if has_data and frame.data is not None else said
+        data = frame.data or b""
+        text = data if data != said and data.strip() and _is_whole(data) else said
         if self._pieces or not (is_whole or _is_whole(text)):
             self._keep_piece(text, events)
             if not is_whole or self.has_failed:

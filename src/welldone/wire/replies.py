@@ -5,7 +5,7 @@ from collections.abc import Generator, Iterator
 import msgspec
 
 from welldone.wire import faults
-from welldone.wire.budget import is_costly
+from welldone.wire.budget import decode_elements, decode_members, is_costly
 from welldone.wire.events import CALL_MEMBERS, Failure, Json
 from welldone.wire.failures import cut_off, garbage, note_shape, read_error
 from welldone.wire.head import WHOLE_OBJECT, Endpoint
@@ -15,8 +15,6 @@ from welldone.wire.reasons import REASONS, word_of
 
 _ARGUMENTS = dict(CALL_MEMBERS.values())
 
-_RAW_LIST = msgspec.json.Decoder(list[msgspec.Raw])
-_RAW_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _RAW_CHOICES = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 _ENTRIES = 100
 """Log probabilities in one chunk: with 20 alternatives each they take 10 ms to read."""
@@ -69,8 +67,8 @@ def _is_rest_costly(body: bytes) -> Generator[None, None, bool]:
     """Whether what is read in one turn, all but the log probabilities, costs more than that."""
     rest: list[msgspec.Raw] = []
     try:
-        for reply in _RAW_LIST.decode(body) if body.lstrip().startswith(b"[") else [body]:
-            members = _RAW_OBJECT.decode(reply)
+        for reply in decode_elements(body) if body.lstrip().startswith(b"[") else [body]:
+            members = decode_members(reply)
             yield
             choices = _RAW_CHOICES.decode(members.pop("choices"))
             yield

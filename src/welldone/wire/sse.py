@@ -135,29 +135,16 @@ class Decoder:
                 break
             frames += self._frames(start, end, ended=is_ended)
             start = end
-            if self.overlong is not None:
-                break
         if self._eager:
             start = self._split_pending(start, frames)
         if closing and start < len(buffer):
             frames += self._frames(start, len(buffer), ended=False)
             start = len(buffer)
         self._drop(start)
-        return self._within_limit(frames)
-
-    def _within_limit(self, frames: list[Frame]) -> list[Frame]:
-        """The frames before the first that is too long."""
-        if self.overlong is not None:
-            self._buffer.clear()
-            return frames
-        for place, one in enumerate(frames):
-            if len(one.raw) > self._limit:
-                self.overlong = one.byte
-                self._buffer.clear()
-                return frames[:place]
-        if len(self._buffer) > self._limit + _LOOK_AHEAD:
+        if self.overlong is None and len(buffer) > self._limit + _LOOK_AHEAD:
             self.overlong = self._offset
-            self._buffer.clear()
+        if self.overlong is not None:
+            buffer.clear()
         return frames
 
     def _skip(self, start: int) -> int:
@@ -213,11 +200,17 @@ class Decoder:
         return start
 
     def _frames(self, start: int, end: int, *, ended: bool) -> list[Frame]:
+        """The frames between two places: none from the first that is too long on."""
+        if self.overlong is not None:
+            return []
         with memoryview(self._buffer) as buffer:
             raw = bytes(buffer[start:end])
         byte = self._offset + start
         has_cr = self._has_cr and b"\r" in raw
         if ended and not has_cr and raw.startswith(DATA) and raw.find(b"\n") == len(raw) - 2:
+            if len(raw) > self._limit:
+                self.overlong = byte
+                return []
             return [Frame(byte, raw, raw[6:-2])]
         most_bytes = self._limit // 2 if self._eager else self._limit
         frames: list[Frame] = []
@@ -296,12 +289,12 @@ def comment(text: bytes) -> bytes:
 DONE = frame(b"[DONE]")
 
 
-def _parse(byte: int, lines: list[bytes], *, ended: bool) -> Frame:
+def _parse(byte: int, each: list[bytes], *, ended: bool) -> Frame:
     """The frame of some lines, which have their breaks."""
-    raw = b"".join(lines)
+    raw = b"".join(each)
     data: list[bytes] = []
     event = b""
-    for line in lines:
+    for line in each:
         name, value = field(line.rstrip(b"\r\n"))
         if name == b"data":
             data.append(value)

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from welldone.serve.errors import ApiError
-from welldone.serve.requests import body
 from welldone.serve.requests.body import DEPTH_LIMIT, ELEMENTS_LIMIT, LISTS_LIMIT, STRINGS_LIMIT, Shape, read_body
+from welldone.wire import budget
 
 JSON = "application/json"
 
@@ -164,6 +164,6 @@ def test_one_long_text_is_read_whatever_its_letters_are(text: str) -> None:
 
 @pytest.mark.parametrize("shift", range(4))
 def test_escapes_at_the_edge_of_a_step_do_not_end_a_text(shift: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body, "_STEP_BYTES", 1_000)
+    monkeypatch.setattr(budget, "_ESCAPES_STEP_BYTES", 1_000)
     text = "x" * shift + '"\\[' * 10_000
     assert read_body(json.dumps({"a": text, "b": "\\"}).encode(), None) == {"a": text, "b": "\\"}

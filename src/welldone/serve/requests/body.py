@@ -10,7 +10,7 @@ import msgspec
 
 from welldone.serve.errors import ApiError, invalid
 from welldone.wire import budget
-from welldone.wire.budget import DIGITS_LIMIT, ESCAPES, SMALL_BYTES, at_once, count, decoding_all, outside_strings
+from welldone.wire.budget import DIGITS_LIMIT, SMALL_BYTES, at_once, count, decoding_all, finding_outside_strings
 from welldone.wire.events import Json
 
 DEPTH_LIMIT = 64
@@ -29,7 +29,6 @@ DECIMALS_LIMIT = 50_000
 TINY_LIMIT = 4_096
 """Numbers with a negative exponent: those near the smallest that there are take 2 us each."""
 
-_STEP_BYTES = 512 * 1024
 _NOT_JSON = (msgspec.DecodeError, UnicodeError, RecursionError)
 _FORM = "application/x-www-form-urlencoded"
 
@@ -82,19 +81,17 @@ class Shape:
         self._decimals = DECIMALS_LIMIT
         self._tiny = TINY_LIMIT
 
-    def checking(self, data: bytes) -> Generator[None, None, None]:
-        """As `check`, in steps of which each takes a turn: escaped quotes take 20 ns each to leave out."""
-        if len(data) >= SMALL_BYTES:
-            yield
-            data = yield from _without_escapes(data)
-            yield
-        self.check(data)
-        if len(data) >= SMALL_BYTES:
-            yield
-
     def check(self, data: bytes) -> None:
         """Take what this text holds. ApiError where that is too much."""
-        split = outside_strings(data, self._strings)
+        at_once(self.checking(data))
+
+    def checking(self, data: bytes) -> Generator[None, None, None]:
+        """The same in steps, of which each takes a turn."""
+        if len(data) >= SMALL_BYTES:
+            yield
+        split = yield from finding_outside_strings(data, self._strings)
+        if len(data) >= SMALL_BYTES:
+            yield
         if split is None:
             raise invalid(f"The {self._name} has more than {STRINGS_LIMIT} names and texts.")
         outside, strings = split
@@ -115,23 +112,8 @@ class Shape:
             raise invalid(f"The {self._name} has more than {LISTS_LIMIT} arrays and objects.")
         if found.depth > DEPTH_LIMIT:
             raise invalid(f"The {self._name} is nested more than {DEPTH_LIMIT} levels deep.")
-
-
-def _without_escapes(data: bytes) -> Generator[None, None, bytes]:
-    """A JSON text without the escapes that matter to the ends of its strings."""
-    backslashes, quote = ESCAPES
-    if b"\\" not in data:
-        return data
-    data = data.replace(backslashes, b"")
-    pieces = []
-    start = 0
-    while start < len(data):
-        end = start + _STEP_BYTES
-        end += data.startswith(b"\\", end - 1)  # what it escapes comes with it
-        pieces.append(data[start:end].replace(quote, b""))
-        start = end
-        yield
-    return b"".join(pieces)
+        if len(data) >= SMALL_BYTES:
+            yield
 
 
 def _check_type(content_type: str | None, is_browser: bool) -> None:
