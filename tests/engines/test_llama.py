@@ -73,7 +73,7 @@ def test_the_socket_is_private_and_the_key_is_in_no_argument(tiny_model: Path) -
 
 def test_the_default_model_knows_tools(default_model: Path) -> None:
     async def main() -> None:
-        async with fleet_of(ModelSettings(name="default", file=default_model)) as fleet:
+        async with fleet_of(ModelSettings(name="default", file=default_model, threads=1)) as fleet:
             address = await fleet.models[0].ready()
             assert fleet.models[0].abilities is not None
             assert fleet.models[0].abilities.tools
@@ -119,7 +119,7 @@ PROMPTS = [
 
 def test_the_template_of_the_default_model_says_what_was_said(default_model: Path) -> None:
     async def main() -> list[str]:
-        async with fleet_of(ModelSettings(name="default", file=default_model)) as fleet:
+        async with fleet_of(ModelSettings(name="default", file=default_model, threads=1)) as fleet:
             address = await fleet.models[0].ready()
             bodies: list[dict[str, Any]] = [case.values[0] for case in PROMPTS]  # type: ignore[misc]
             return [(await ask(address, "/apply-template", body))["prompt"] for body in bodies]

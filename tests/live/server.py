@@ -129,8 +129,10 @@ def serving(
 @pytest.fixture(scope="session")
 def server(default_model: Path) -> Iterator[Running]:
     """The default model, with a key, as most clients meet it."""
-    patient = ["--early", "60"]  # on a busy machine, too, a refusal has its status
-    with serving(["-m", str(default_model), "--alias", "smollm2", *patient], model="smollm2") as running:
+    # One thread: several that wait for each other are ten times slower where fewer cores than threads are free.
+    # A minute for refusals: on a busy machine, too, each has its status.
+    options = ["-t", "1", "--early", "60"]
+    with serving(["-m", str(default_model), "--alias", "smollm2", *options], model="smollm2") as running:
         yield running
         assert running.end() == 0
 
