@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.live.server import KEY, Running
+from tests.live.server import KEY, PATIENT, Running
 from tests.live.upstream import Upstream, gateway
 from tests.net.aio import run
 from welldone.check.report import Report, Verdict
@@ -15,17 +15,15 @@ from welldone.check.run import check
 from welldone.check.settings import CheckSettings, Patience
 from welldone.engines.ideal import Ideal
 
-PATIENT = Patience(reply_s=240.0)
+LONG = Patience(reply_s=240.0)
 """On a machine with much else to do."""
-PATIENT_SERVER = ["--early", "60"]
-"""There a refusal may take longer than a second, and must have its status all the same."""
 ALL_BUT = 40
 """Rules that may be not heard: no such call, failure or silence in a right server; the rest must be right."""
 
 
 def _check(running: Running, **settings: Any) -> Report:  # noqa: ANN401 - any setting
     key = running.key
-    return run(check(CheckSettings(url=running.url, key=key, patience=PATIENT, **settings)), limit_s=900.0)
+    return run(check(CheckSettings(url=running.url, key=key, patience=LONG, **settings)), limit_s=900.0)
 
 
 def _assert_right(report: Report) -> None:
@@ -48,12 +46,12 @@ def test_a_local_model_is_right(server: Running) -> None:
 
 
 def test_a_gateway_in_front_of_a_right_server_is_right(behind: Upstream, tmp_path: Path) -> None:
-    with gateway(tmp_path, behind.url, options=PATIENT_SERVER) as running:
+    with gateway(tmp_path, behind.url, options=PATIENT) as running:
         report = _check(running, model="ideal")
         _assert_right(report)
         assert report.count(Verdict.RIGHT) > len(report.rules) - ALL_BUT
 
 
 def test_a_gateway_in_front_of_a_local_model_is_right(server: Running, tmp_path: Path) -> None:
-    with gateway(tmp_path, server.url, each={"key": KEY}, options=PATIENT_SERVER) as running:
+    with gateway(tmp_path, server.url, each={"key": KEY}, options=PATIENT) as running:
         _assert_right(_check(running, model=server.model, only=("text", "usage", "choices", "tools", "mistakes")))

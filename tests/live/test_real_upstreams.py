@@ -267,7 +267,7 @@ def test_a_server_that_dies_in_its_answer_is_an_error_event(tiny_model: Path) ->
 
 
 def test_a_model_of_sense_is_right_in_every_character(default_model: Path, tmp_path: Path) -> None:
-    with llama_cpp(default_model, tmp_path / "log", threads=1) as server:
+    with llama_cpp(default_model, tmp_path / "log") as server:
         (tmp_path / "welldone.toml").write_text(f'[upstreams.lab]\nurl = "{server.url}"\nmodels = ["smollm2"]\n')
         with serving([], model="smollm2", folder=tmp_path, is_awaited=False) as front:
             said = [chat(front, "Name three colours.", stream=stream, **SAME) for stream in (True, False)]

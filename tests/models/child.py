@@ -19,8 +19,8 @@ def main() -> None:
     params.mmproj.path = asked.pop("mmproj", "")
     if "pooling" in asked:
         params.pooling_type = getattr(xllamacpp.llama_pooling_type, f"LLAMA_POOLING_TYPE_{asked.pop('pooling')}")
-    # One thread: the work of a tiny model is less than what it costs two threads to wait for each other.
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = asked.pop("threads", 1)
+    # One thread: two that wait for each other cost more than a tiny model's work, and ten times more on busy cores.
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
     for name, value in asked.items():
         setattr(params, name, value)
     server = xllamacpp.Server(params)

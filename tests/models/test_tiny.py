@@ -182,7 +182,7 @@ def _picture(colour: tuple[int, int, int]) -> list[dict[str, Any]]:
 
 
 def test_the_default_model_speaks_in_words(default_model: Path) -> None:
-    with engine(default_model, threads=1) as speaker:
+    with engine(default_model) as speaker:
         choice = speaker.chat("Which animal says meow?", max_tokens=40, temperature=0)
     assert len(choice["message"]["content"].split()) > 1
     assert choice["finish_reason"] in ("stop", "length")
