@@ -1,0 +1,190 @@
+"""Mutation testing of the core: change one thing in a module, and see whether a test fails.
+
+    python tools/mutants.py --sample 200 --seed 1
+
+Each mutant is tried in a copy of the tree, first with the tests of its module and then with those of the whole core.
+A mutant that no test notices shows a test that is missing, or a change that makes no difference.
+"""
+
+import argparse
+import ast
+import concurrent.futures
+import copy
+import itertools
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+MODULES = ("reader", "repair", "pipe", "mender", "chunks", "deltas", "calls", "sse")
+CORE = ("tests/wire", "tests/rules", "tests/recorded", "tests/matrix", "tests/laws")
+LIMIT_S = 900.0
+"""A mutant that makes a loop endless counts as noticed."""
+TIMES = itertools.count(1_000_000_000)
+_COMPARED = {
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+}
+
+
+class Mutant(NamedTuple):
+    """A module with one change."""
+
+    module: str
+    line: int
+    what: str
+    source: str
+
+
+def main() -> int:
+    """Try a sample, and print those that no test noticed."""
+    parser = argparse.ArgumentParser(description="Mutation testing of the core.")
+    parser.add_argument("--sample", type=int, default=200, help="mutants to try (default 200)")
+    parser.add_argument("--seed", type=int, default=1, help="which sample (default 1)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants to try at once (default: cores)")
+    parser.add_argument("--only", nargs="*", default=[], metavar="MODULE:LINE", help="the mutants of these lines")
+    parser.add_argument("pytest", nargs="*", default=[], help="options for pytest, after --")
+    options = parser.parse_args()
+    found = [mutant for module in MODULES for mutant in mutants(module)]
+    if options.only:
+        chosen = [mutant for mutant in found if f"{mutant.module}:{mutant.line}" in options.only]
+    else:
+        chosen = random.Random(options.seed).sample(found, min(options.sample, len(found)))
+    print(f"{len(chosen)} of {len(found)} mutants of {', '.join(MODULES)}", flush=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="mutants-") as folder,
+        concurrent.futures.ThreadPoolExecutor(options.jobs) as pool,
+    ):
+        copies = _Copies(Path(folder))
+        kills = list(pool.map(lambda mutant: _report(mutant, copies, options.pytest), chosen))
+    print(f"{sum(kills)} of {len(kills)} were noticed: {sum(kills) / max(1, len(kills)):.1%}")
+    return 0
+
+
+class _Copies:
+    """A copy of the tree for each thread."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._mine = threading.local()
+
+    def mine(self) -> Path:
+        """That of this thread."""
+        if not hasattr(self._mine, "path"):
+            path = self._folder / str(threading.get_ident())
+            for name in ("src", "tests", "docs", "faults", "tools", "benchmarks"):
+                shutil.copytree(ROOT / name, path / name, ignore=shutil.ignore_patterns("node_modules", "__pycache__"))
+            shutil.copy(ROOT / "pyproject.toml", path)
+            self._mine.path = path
+        path = self._mine.path
+        assert isinstance(path, Path)
+        return path
+
+
+def mutants(module: str) -> Iterator[Mutant]:
+    """All that this file can make of a module."""
+    tree = ast.parse((ROOT / "src" / "welldone" / "wire" / f"{module}.py").read_text("utf-8"))
+    for number, node in enumerate(ast.walk(tree)):
+        for way, what in enumerate(_ways(node)):
+            changed = copy.deepcopy(tree)
+            target = next(one for place, one in enumerate(ast.walk(changed)) if place == number)
+            _change(target, way)
+            yield Mutant(module, getattr(node, "lineno", 0), what, ast.unparse(ast.fix_missing_locations(changed)))
+
+
+def _ways(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _COMPARED:
+        return [f"{type(node.ops[0]).__name__} becomes {_COMPARED[type(node.ops[0])].__name__}"]
+    if isinstance(node, ast.BoolOp):
+        return ["and becomes or" if isinstance(node.op, ast.And) else "or becomes and"]
+    if isinstance(node, ast.If | ast.While | ast.IfExp) and not isinstance(node.test, ast.Compare):
+        return ["the condition is turned round"]
+    if isinstance(node, ast.Constant) and isinstance(node.value, bool | int):
+        return [f"{node.value} becomes {_other(node.value)}"]
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
+        return ["plus and minus are exchanged"]
+    if isinstance(node, ast.Return) and node.value is not None and not isinstance(node.value, ast.Constant):
+        return ["None is returned"]
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        return ["the call is left out"]
+    if isinstance(node, ast.Break | ast.Continue):
+        return ["it is left out"]
+    return []
+
+
+def _change(node: ast.AST, way: int) -> None:
+    assert way == 0
+    match node:
+        case ast.Compare():
+            node.ops = [_COMPARED[type(node.ops[0])]()]
+        case ast.BoolOp():
+            node.op = ast.Or() if isinstance(node.op, ast.And) else ast.And()
+        case ast.If() | ast.While() | ast.IfExp():
+            node.test = ast.UnaryOp(ast.Not(), node.test)
+        case ast.Constant():
+            node.value = _other(node.value)
+        case ast.BinOp():
+            node.op = ast.Sub() if isinstance(node.op, ast.Add) else ast.Add()
+        case ast.Return() | ast.Expr():
+            node.value = ast.Constant(None)
+        case _:
+            node.__class__ = ast.Pass
+
+
+def _other(value: object) -> bool | int:
+    assert isinstance(value, bool | int)
+    return not value if isinstance(value, bool) else value + 1
+
+
+def _report(mutant: Mutant, copies: _Copies, options: list[str]) -> bool:
+    is_noticed = _is_noticed(mutant, copies.mine(), options)
+    if not is_noticed:
+        print(f"not noticed: {mutant.module}:{mutant.line}: {mutant.what}", flush=True)
+    return is_noticed
+
+
+def _is_noticed(mutant: Mutant, folder: Path, options: list[str]) -> bool:
+    path = folder / "src" / "welldone" / "wire" / f"{mutant.module}.py"
+    right = path.read_text("utf-8")
+    path.write_text(mutant.source, "utf-8")
+    os.utime(path, (next(TIMES),) * 2)  # bytecode is told from that of another mutant by the file's time
+    try:
+        own = f"tests/wire/test_{mutant.module}.py"
+        if (folder / own).exists() and _fails(folder, [own, *options]):
+            return True
+        return _fails(folder, [*CORE, *options])
+    finally:
+        path.write_text(right, "utf-8")
+        os.utime(path, (next(TIMES),) * 2)
+
+
+def _fails(folder: Path, arguments: list[str]) -> bool:
+    environment = {**os.environ, "PYTHONPATH": str(folder / "src"), "CI": "true"}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", *arguments]
+    try:
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, timeout=LIMIT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return True
+    if done.returncode not in (0, 1, 2):
+        raise RuntimeError(done.stdout.decode()[-2000:] + done.stderr.decode()[-2000:])
+    return done.returncode != 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
