@@ -16,7 +16,7 @@ import msgspec
 
 from programs import MODEL, Plan, Programs, Reader, pin  # isort: skip  # a neighbour: a script's own folder is on the path
 
-PEERS = Path(__file__).parents[1] / ".venv-bench" / "bin"
+PEERS = Path(__file__).parents[1] / ".venv-peers" / "bin"
 FEW_STREAMS = 8  # LiteLLM takes a millisecond and more for a chunk: with 20 streams its core is full
 MOST = 4096  # connections: none is sent away
 
@@ -108,7 +108,7 @@ def _litellm(job: Job) -> list[str]:
 
 def known() -> list[Gateway]:
     """All of them, ours first."""
-    peers = "make .venv-bench/.ready"
+    peers = "make .venv-peers/.ready"
     return [
         Gateway(name="welldone", program=_beside("welldone"), where="make serve", command=_welldone),
         Gateway(name="nginx", program=_found("nginx"), where="apt-get install nginx-light", command=_nginx),

@@ -82,8 +82,8 @@ def _vllm(job: Job) -> list[str]:
 KNOWN = (
     Generator(
         name="guidellm",
-        program=ROOT / ".venv-clients/guidellm/bin/guidellm",
-        where="make .venv-clients/guidellm/.ready",
+        program=ROOT / ".venv-guidellm/bin/guidellm",
+        where="make .venv-guidellm/.ready",
         arguments=_guidellm,
     ),
     Generator(

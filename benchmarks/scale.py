@@ -2,7 +2,7 @@
 
 All have an engine that says a token every 20 ms. The ways alternate (A B C C B A), so that a machine that gets slower
 is slower for all. CPU is that of all processes of a way but the engine's; what they take while nothing is asked is
-shown apart, and taken off. For Linux, and for an environment with Ray: .venv-ray/bin/python benchmarks/scale.py
+shown apart, and taken off. For Linux, and for an environment with Ray: .venv/bin/python benchmarks/scale.py
 """
 
 import argparse

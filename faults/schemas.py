@@ -1,10 +1,11 @@
 """Schemathesis on the document that the server publishes: requests that fit it, and requests that do not quite.
 
 It makes its requests from the schemas alone, so it tries what nobody thought of; and it holds each reply to what the
-document promises. It runs as a program in an environment of its own: `make clients`.
+document promises. It is one of the packages of requirements/dev.in.
 """
 
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -14,7 +15,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from faults.case import Case, Figure, Outcome, Stage
-from tests.clients.client import PYTHONS, QUIET
+from tests.clients.client import QUIET
 from tests.live.faults import small
 from tests.live.raw import Line
 from tests.live.server import Running
@@ -25,7 +26,7 @@ Json: TypeAlias = dict[str, Any]
 
 LIMIT_S = 900.0
 """No run takes that long, also on a busy machine: a hang is a failure."""
-HOME = PYTHONS / "schemathesis"
+PROGRAM = Path(sys.executable).with_name("schemathesis")
 CONTEXT = "256"
 """Tokens of the local model: nobody's answer is longer, whatever a request asks for."""
 CHECKS = (
@@ -76,8 +77,8 @@ def _before_an_ideal_server(folder: Path) -> Iterator[Running]:
 
 
 def _outcome(stage: Stage, server: Running, checks: tuple[str, ...]) -> Outcome:
-    if not (HOME / ".ready").is_file():
-        return Outcome(not_run="schemathesis is not installed: make clients")
+    if not PROGRAM.is_file():
+        return Outcome(not_run="schemathesis is not installed: make .venv/.dev")
     folder = stage.folder / "schemathesis"
     folder.mkdir()
     document = _document(server)
@@ -134,7 +135,7 @@ def _narrowed(document: Json, model: str) -> Json:
 
 def _run(stage: Stage, server: Running, folder: Path, checks: tuple[str, ...]) -> Report:
     written = folder / "report.json"
-    command = [str(HOME / "bin" / "schemathesis"), "run", "openapi.json", "--url", server.url]
+    command = [str(PROGRAM), "run", "openapi.json", "--url", server.url]
     command += ["--header", f"Authorization: Bearer {server.key}", "--checks", ",".join(checks)]
     command += ["--seed", str(stage.seed), "--max-examples", str(stage.times(30, 1)), "--no-shrink"]
     command += ["--phases", "fuzzing" if stage.is_short else "coverage,fuzzing", "--continue-on-failure"]

@@ -15,7 +15,6 @@ from tests.clients.programs.job import Job, Saw
 from tests.oracle import node_client
 
 ROOT = Path(__file__).parents[2]
-PYTHONS = ROOT / ".venv-clients"
 PROGRAMS = "tests.clients.programs"
 
 # An answer takes seconds. The rest is for a busy machine; who is late by then hangs.
@@ -48,13 +47,17 @@ class Program:
         """Why it cannot run here; None where it can."""
         if self.home == "node":
             return node_client.why_missing()
-        return None if (PYTHONS / self.home / ".ready").is_file() else "run: make clients"
+        return None if (self._environment / ".ready").is_file() else "run: make clients"
+
+    @property
+    def _environment(self) -> Path:
+        return ROOT / f".venv-{self.home}"
 
     def command(self) -> list[str]:
         """The words that start it."""
         if self.home == "node":
             return ["node", str(node_client.HOME / self.file)]
-        return [str(PYTHONS / self.home / "bin" / "python"), "-m", f"{PROGRAMS}.loopback", f"{PROGRAMS}.{self.file}"]
+        return [str(self._environment / "bin" / "python"), "-m", f"{PROGRAMS}.loopback", f"{PROGRAMS}.{self.file}"]
 
 
 class Client:
