@@ -9,13 +9,13 @@ import msgspec
 from faults.asking import CHAT, Heard, ask, chat
 from faults.case import Case, Figure, Outcome, Stage
 from faults.dialects import MESSAGES, RESPONSES
-from faults.foreign_abuses import FOREIGN_ABUSES
+from faults.foreign_abuses import foreign_abuses
 from faults.hostile_streams import KINDS, Kind
 from faults.pulse import Pulse, beating, listening
 from tests.live.faults import LONG, RESTARTS, cpu_of, engine_of, memory_of, metric, small
 from tests.live.server import Running
 from tests.live.upstream import gateway, upstream
-from tests.serve.abuse import ABUSES, Abuse
+from tests.serve.abuse import Abuse, abuses
 from welldone.engines.scripted import HELLO, Reply, Seen
 
 AT_ONCE = 8
@@ -34,7 +34,6 @@ ENDS = (b"data: [DONE]\n\n", b"event: message_stop\n", b"event: error\n", b"even
 """How streams end, in each dialect."""
 ENDING_BYTES = 2**22  # the last event of Responses repeats all that was said
 FORMS = tuple((path, is_stream) for path in (CHAT, MESSAGES, RESPONSES) for is_stream in (True, False))
-ALL: tuple[Abuse, ...] = ABUSES + FOREIGN_ABUSES
 
 
 class Found(msgspec.Struct):
@@ -133,7 +132,8 @@ def _trouble_of_a_stream(heard: Heard) -> str | None:
 
 
 def _chosen(stage: Stage) -> Sequence[Abuse]:
-    return ALL[::EVERY] if stage.is_short else ALL
+    every = abuses() + foreign_abuses()
+    return every[::EVERY] if stage.is_short else every
 
 
 def _forget(seen: Seen) -> Reply:

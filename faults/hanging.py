@@ -49,7 +49,7 @@ class Waited(msgspec.Struct, frozen=True):
 
 def hang(stage: Stage) -> Outcome:
     """Every place to stand still, on every path, several clients at once. There is one upstream."""
-    limit_s = 0.3 if stage.is_short else 1.0
+    limit_s = 2.0 if stage.is_short else 1.0  # the short form runs on busy machines, too
     limits = {"first_byte_s": limit_s, "idle_s": limit_s}
     # The status of a stream waits for longer than the limit, so that it can be an error.
     options = ["--early", "30"]

@@ -9,6 +9,7 @@ import pytest
 
 from tests.asgi.fronts import PATHS, REQUESTS, Client, body_of, frames, head_of, scope
 from tests.net.aio import run
+from tests.table import table
 from welldone.scale import guard
 from welldone.scale.asgi import Message, Receive, Send
 from welldone.scale.guard import Guard
@@ -18,8 +19,8 @@ WHOLE = head_of("", kind=b"application/json"), body_of(b'{"ok": true}', is_last=
 SILENT = None
 """A front that is gone without a word, as Ray has it."""
 DIED = RuntimeError("the actor died")
-ENDS = pytest.mark.parametrize("end", [SILENT, DIED], ids=["in silence", "with an error"])
-ALL = pytest.mark.parametrize("path", PATHS)
+ENDS = table("end", [SILENT, DIED], ids=["in silence", "with an error"])
+ALL = table("path", PATHS)
 
 Play = Sequence[Message | Exception | None]
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.table import table
 from welldone.engines.settings import ModelSettings
 from welldone.engines.upstream_settings import UpstreamSettings
 from welldone.engines.upstreams import Upstreams
@@ -125,7 +126,7 @@ def context(counted: dict[str, Any] | None, target: float) -> Any:  # noqa: ANN4
     return SimpleNamespace(aggregated_metrics=counted, config=SimpleNamespace(target_ongoing_requests=target))
 
 
-@pytest.mark.parametrize(
+@table(
     ("counts", "target", "wanted"),
     [([], 4, 1), ([0, 0], 4, 1), ([4], 4, 1), ([4, 0.1], 4, 2), ([4, 4], 4, 2), ([9], 4, 3), ([1, 1, 1], 1, 3)],
 )

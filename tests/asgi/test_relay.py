@@ -13,6 +13,7 @@ import pytest
 from tests.asgi.fronts import CHAT, PATHS, REQUESTS, TEXT, Client, frames, scope
 from tests.net.aio import run, serving
 from tests.serve.scripts import HELLO, ROLE
+from tests.table import table
 from welldone.engines.scripted import Scripted
 from welldone.engines.scripts import Reply, Script
 from welldone.engines.upstream_settings import UpstreamSettings
@@ -96,7 +97,7 @@ def seen_by_server(tmp_path: Path, given: Message, *bodies: bytes) -> bytes:
     return bytes(seen)
 
 
-@pytest.mark.parametrize("path", PATHS)
+@table("path", PATHS)
 def test_a_stream_comes_through_as_the_server_says_it(tmp_path: Path, path: str) -> None:
     async def work() -> Client:
         script = Script(posts=(TEXT if path == "/v1/completions" else CHAT,))
@@ -126,7 +127,7 @@ def test_the_head_goes_on_byte_for_byte(tmp_path: Path) -> None:
     assert seen == b"\r\n".join([*lines, b"content-length: 2", b"connection: close", b"", b"{}"])
 
 
-@pytest.mark.parametrize(
+@table(
     "name", ["Connection", "Content-Length", "Transfer-Encoding", "Upgrade", "TE", "Trailer", "Keep-Alive", "Expect"]
 )
 def test_what_is_about_one_connection_stays_there(tmp_path: Path, name: str) -> None:
@@ -158,7 +159,7 @@ EVIL = {
 }
 
 
-@pytest.mark.parametrize("more", EVIL.values(), ids=EVIL.keys())
+@table("more", EVIL.values(), ids=EVIL.keys())
 def test_what_cannot_stand_in_a_head_is_refused_and_never_said(tmp_path: Path, more: dict[str, Any]) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         pytest.fail("the server was asked")
@@ -365,8 +366,8 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("method", ["POST", "GET"])
-@pytest.mark.parametrize("said", BROKEN.values(), ids=BROKEN.keys())
+@table("method", ["POST", "GET"])
+@table("said", BROKEN.values(), ids=BROKEN.keys())
 def test_a_server_that_breaks_off_is_an_error_and_never_a_whole_reply(tmp_path: Path, said: bytes, method: str) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.table import table
 from welldone.bench import arrivals
 from welldone.bench.arrivals import bursty, constant, poisson, replayed
 
@@ -26,7 +27,7 @@ def test_constant_arrivals_are_where_they_should_be_however_many_came_before(rat
     assert next(islice(constant(rate), number, None)) == number / rate
 
 
-@pytest.mark.parametrize("burstiness", [0.25, 1.0, 4.0, 16.0])
+@table("burstiness", [0.25, 1.0, 4.0, 16.0])
 def test_gaps_have_the_mean_of_the_rate_and_the_variance_of_the_burstiness(burstiness: float) -> None:
     found = gaps(bursty(5.0, burstiness, random.Random(1)))
     assert fmean(found) == pytest.approx(0.2, rel=0.1)
@@ -51,7 +52,7 @@ def test_times_never_go_back_and_the_same_chance_gives_the_same_times(
     assert times == list(islice(bursty(rate, burstiness, random.Random(seed)), 50))
 
 
-@pytest.mark.parametrize(
+@table(
     "make",
     [
         lambda rng: constant(0),
@@ -73,7 +74,7 @@ def written(folder: Path, text: str | bytes) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "wanted"),
     [
         ("5\n6.5\n\n5.25", [0, 0.25, 1.5]),
@@ -95,7 +96,7 @@ def test_times_of_a_file_are_in_order_and_begin_with_0(
     assert replayed(path) == [at - min(times) for at in sorted(times)]
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "match"),
     [
         ("", "no times"),

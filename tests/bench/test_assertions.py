@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.bench.reports import OTHER, record, step
+from tests.table import table
 from welldone.bench.assertions import judge, read_assertion, read_bound
 from welldone.bench.report import Step
 from welldone.bench.settings import Assertion, Bound
@@ -24,7 +25,7 @@ STEP = msgspec.structs.replace(
 )
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "metric", "statistic", "is_below", "limit"),
     [
         ("ttft.p99<800ms", "ttft", "p99", True, 0.8),
@@ -44,7 +45,7 @@ def test_an_assertion_is_read(text: str, metric: str, statistic: str, is_below: 
     assert read_assertion(text) == Assertion(text, metric, statistic, is_below, limit)
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "match"),
     [
         ("", "as in ttft.p99<800ms"),
@@ -86,13 +87,13 @@ def test_a_bound_is_in_milliseconds(text: str, wanted: Bound) -> None:
     assert read_bound(text) == wanted
 
 
-@pytest.mark.parametrize("text", ["", "ttft", "ttft:", "ttft:fast", "ttft:-1", "tpot:50", "ttft:500ms", "ttft=500"])
+@table("text", ["", "ttft", "ttft:", "ttft:fast", "ttft:-1", "tpot:50", "ttft:500ms", "ttft=500"])
 def test_what_is_no_bound_is_refused_with_a_hint(text: str) -> None:
     with pytest.raises(ValueError, match=r"is no bound: write ttft, itl, e2e, .* as in ttft:500"):
         read_bound(text)
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "value", "is_kept"),
     [
         ("token_rate>100", 120.0, True),
@@ -120,7 +121,7 @@ def test_an_assertion_is_judged_by_the_numbers_of_the_step(text: str, value: flo
     assert checked.value == (None if value is None else pytest.approx(value))
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "odd"),
     [
         ("goodput>0%", msgspec.structs.replace(STEP, good=None)),

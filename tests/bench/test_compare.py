@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from tests.bench.reports import OTHER, URL, against, bare, rich
+from tests.table import table
 from welldone.bench.compare import FIRST, SAME, SECOND, compare, ratios, verdict
 from welldone.bench.record import End, Record
 from welldone.bench.report import BenchReport, Compared, Own, Step
@@ -111,12 +112,14 @@ def test_less_time_is_better_and_a_higher_rate_is(metric: str, ratio: float, wan
         assert verdict(msgspec.structs.replace(found, low=0.9)) == SAME
 
 
+@pytest.mark.tier3
 @pytest.mark.parametrize("rounds", [1, 4])
 def test_the_band_holds_the_truth_as_often_as_it_says(rounds: int) -> None:
     # Fewer requests than a percentile needs: means alone are drawn, and that is quick.
     assert held(count=19, rounds=rounds) >= 0.9
 
 
+@pytest.mark.tier3
 def test_the_band_knows_that_requests_of_one_time_are_alike() -> None:
     # Taken for independent, as many requests would hold it in four of ten.
     assert held(count=120, alike=0.8) >= 0.7
@@ -191,7 +194,7 @@ def test_of_a_run_on_two_servers_the_first_is_compared() -> None:
     assert {verdict(compared) for compared in compare(both, reported(both.steps[0]))} == {SAME}
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 4, 19])
+@table("count", [0, 1, 2, 4, 19])
 def test_too_few_requests_make_no_percentile(count: int) -> None:
     rng = random.Random(9)
     rounds = [(measured(requests(rng, count=120)), measured(requests(rng, count=count)))]

@@ -15,6 +15,7 @@ from tests.live.raw import ask
 from tests.live.server import Running
 from tests.models.gguf_writer import Array, Kind, Scalar, Value
 from tests.net.aio import run
+from tests.table import table
 from welldone.bench import vocabulary, words
 from welldone.bench.counting import ESTIMATE, Counter, WordCounter, find_counter, why_none
 
@@ -104,7 +105,7 @@ def test_a_cut_text_never_has_more_tokens(tmp_path_factory: pytest.TempPathFacto
     assert counter.count(cut) <= tokens
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", "no", '{"model": {"type": "Magic"}}'])
+@table("text", ["", "{}", "[]", "no", '{"model": {"type": "Magic"}}'])
 def test_a_broken_tokenizer_is_refused_in_a_sentence(text: str, tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_text(text)
@@ -163,7 +164,7 @@ def test_of_several_revisions_the_main_one_is_taken(tmp_path: Path) -> None:
         assert _counter("gpt2", HF_HUB_CACHE=str(cache)).count("abcd") == count
 
 
-@pytest.mark.parametrize("name", ["microsoft/phi-4", "gpt2", "../..", "a/b/c", "*", ""])
+@table("name", ["microsoft/phi-4", "gpt2", "../..", "a/b/c", "*", ""])
 def test_a_name_that_is_not_here_is_no_error_and_nothing_is_fetched(name: str, tmp_path: Path) -> None:
     if name not in ("../..", ""):  # these are folders
         assert _found(name, HF_HOME=str(tmp_path)) is None
@@ -220,7 +221,7 @@ def test_a_sentencepiece_vocabulary_joins_by_its_scores(tmp_path: Path) -> None:
     assert _counter(path).count("hello") == 3
 
 
-@pytest.mark.parametrize(
+@table(
     ("pre", "count"),
     [("gpt-2", 2), ("smollm", 6), ("qwen2", 6), ("llama-bpe", 4), ("llama3", 4), ("own", 2)],
 )
@@ -239,7 +240,7 @@ def test_numbers_are_split_as_the_vocabulary_says(pre: str, count: int, tmp_path
     assert ("split as GPT-2 does it" in counter.name) is (pre == "own")
 
 
-@pytest.mark.parametrize(
+@table(
     ("more", "complaint"),
     [
         ({"tokenizer__ggml__model": "bert"}, "a.gguf has a tokenizer of the kind 'bert'; gpt2 and llama can be read"),
@@ -301,7 +302,7 @@ def test_a_server_tells_once_how_many_tokens_each_word_has(server: Running, defa
     ]
 
 
-@pytest.mark.parametrize("reply", [None, {}, {"tokens": []}, {"tokens": [1, 2, 1]}, {"tokens": 5}, {"tokens": [[1]]}])
+@table("reply", [None, {}, {"tokens": []}, {"tokens": [1, 2, 1]}, {"tokens": 5}, {"tokens": [[1]]}])
 def test_a_server_that_does_not_tell_is_not_counted_on(reply: Json | None) -> None:
     async def posted(path: str, body: Json) -> Json | None:
         assert (path, body["content"]) == ("/tokenize", body["prompt"])

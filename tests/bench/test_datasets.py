@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.table import table
 from welldone.bench import datasets
 from welldone.bench.datasets import read_dataset
 
@@ -19,7 +20,7 @@ def _file(folder: Path, text: str | bytes, name: str = "data.json") -> Path:
     return path
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     [
         json.dumps([{"id": "1", "conversations": [USER]}]),
@@ -50,7 +51,7 @@ def test_what_has_no_user_in_it_is_left_out(tmp_path: Path) -> None:
     assert read_dataset(_file(tmp_path, "\n".join(map(json.dumps, rows)))) == [ASKED]
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "complaint"),
     [
         ("", "no conversation in which a user"),

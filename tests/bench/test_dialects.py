@@ -21,6 +21,8 @@ from welldone.engines.mischief import refusal
 from welldone.engines.scripted import Seen
 from welldone.engines.scripts import Reply
 
+pytestmark = pytest.mark.tier3
+
 Choose = Callable[[Seen], Reply]
 SHORT = Length(num_tokens=5, min_tokens=5, max_tokens=5)
 KEY = "sk-a-key-of-some-length"

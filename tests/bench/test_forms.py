@@ -11,6 +11,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from tests.bench.reports import HOSTILE, OTHER, URL, against, bare, config, empty, failed, hostile, record, rich, step
+from tests.table import table
 from welldone.bench.record import End
 from welldone.bench.report import BenchReport, Compared
 from welldone.bench.reports import data, forms, peer, rows, tables
@@ -18,8 +19,6 @@ from welldone.bench.reports.words import duration, value
 from welldone.drawing import files
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "bench-report.schema.json").read_text("utf-8"))
-PLAIN = [rich(), bare(), against(), failed(), empty()]
-ALL = [*PLAIN, *map(hostile, HOSTILE)]
 
 
 def an_object(**members: dict[str, Any]) -> dict[str, Any]:
@@ -99,10 +98,20 @@ def cells(report: BenchReport) -> list[list[str]]:
     return [[cell.strip() for cell in line.split("│")[1:-1]] for line in tables.lines(report) if line.startswith("│")]
 
 
+def plain() -> list[BenchReport]:
+    """Reports of every kind."""
+    return [rich(), bare(), against(), failed(), empty()]
+
+
+def reports() -> list[BenchReport]:
+    """These, and such whose texts would do harm."""
+    return [*plain(), *map(hostile, HOSTILE)]
+
+
 # ---- inference-benchmarker's form
 
 
-@pytest.mark.parametrize("report", ALL)
+@table("report", reports)
 def test_the_peer_form_has_the_members_of_inference_benchmarker_and_no_others(report: BenchReport) -> None:
     assert faults(PEER, peer.draw(report)) == []
 
@@ -155,17 +164,17 @@ def test_the_schema_in_the_documents_is_a_schema_and_fresh() -> None:
     assert json.loads(json.dumps(data.schema())) == SCHEMA
 
 
-@pytest.mark.parametrize("report", ALL)
+@table("report", reports)
 def test_our_form_keeps_to_its_schema(report: BenchReport) -> None:
     assert faults(SCHEMA, data.draw(report)) == []
 
 
-@pytest.mark.parametrize("change", [{"version": "1"}, {"url": None}, {"steps": [{}]}, {"is_whole": 1}])
+@table("change", [{"version": "1"}, {"url": None}, {"steps": [{}]}, {"is_whole": 1}])
 def test_what_is_no_report_does_not_keep_to_the_schema(change: dict[str, Any]) -> None:
     assert faults(SCHEMA, json.dumps(json.loads(data.draw(rich())) | change)) != []
 
 
-@pytest.mark.parametrize("report", PLAIN)
+@table("report", plain)
 def test_a_report_that_is_read_again_is_the_same(report: BenchReport) -> None:
     again = data.read(data.draw(report))
     assert data.draw(again) == data.draw(report)
@@ -176,7 +185,7 @@ def test_a_report_that_is_read_again_is_the_same(report: BenchReport) -> None:
             assert list(after.times) == pytest.approx(list(before.times), abs=1e-6)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", data.draw(rich()).replace('"version":1', '"version":2', 1)])
+@table("text", lambda: ["", "[]", "{}", data.draw(rich()).replace('"version":1', '"version":2', 1)])
 def test_what_is_no_report_is_not_read(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         data.read(text)
@@ -192,7 +201,7 @@ def test_a_report_with_times_that_are_none_is_not_read() -> None:
 # ---- rows
 
 
-@pytest.mark.parametrize("report", ALL)
+@table("report", reports)
 def test_every_request_is_a_row_of_one_line_with_all_columns(report: BenchReport) -> None:
     drawn = rows.draw(report)
     head, *found = csv.reader(drawn.splitlines())
@@ -213,7 +222,7 @@ def test_a_row_says_what_the_record_says() -> None:
     assert (late["ttft"], late["e2e"], late["why"]) == ("", "", "no whole answer within 300 s")
 
 
-@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)"])
+@table("text", ["=1+1", "+1", "-1", "@SUM(A1)"])
 def test_a_text_of_a_server_is_no_formula(text: str) -> None:
     found = list(csv.DictReader(rows.draw(hostile(text)).splitlines()))
     assert {row["why"] for row in found} <= {"", f"'{text}"}
@@ -240,7 +249,7 @@ def test_the_tables_are_those_of_inference_benchmarker() -> None:
     ]
 
 
-@pytest.mark.parametrize("report", ALL)
+@table("report", reports)
 def test_tables_are_straight_and_lines_are_lines(report: BenchReport) -> None:
     lines = tables.lines(report)
     assert all(line.isprintable() for line in lines)
@@ -330,7 +339,7 @@ def test_nothing_to_compare_is_no_table() -> None:
 # ---- words and files
 
 
-@pytest.mark.parametrize(
+@table(
     ("seconds", "text"),
     [(0, "0.00 ms"), (0.0181, "18.1 ms"), (0.2123, "212 ms"), (0.9996, "1.00 s"), (2.534, "2.53 s"), (1234, "1,234 s")],
 )
@@ -353,7 +362,7 @@ def test_every_end_of_a_request_is_told_apart() -> None:
     assert f"{len(ends)} of {len(ends)}" in text
 
 
-@pytest.mark.parametrize("suffix", [".json", ".csv", ".html", ".JSON"])
+@table("suffix", [".json", ".csv", ".html", ".JSON"])
 def test_the_ending_of_a_file_says_its_form(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"report{suffix}"
     files.write(rich(), path, forms.FORMS)
@@ -366,7 +375,7 @@ def test_another_ending_is_refused_with_those_that_there_are(tmp_path: Path) -> 
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("text", HOSTILE)
+@table("text", HOSTILE)
 def test_a_hostile_text_can_be_written_in_every_form(text: str, tmp_path: Path) -> None:
     for suffix in forms.FORMS:
         files.write(hostile(text), tmp_path / f"report{suffix}", forms.FORMS)

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.table import table
 from welldone.bench.lengths import MOST_TOKENS, draw, read_length
 from welldone.bench.settings import Length
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "length"),
     [
         ("num_tokens=200,max_tokens=220,min_tokens=180,variance=10", (200, 180, 220, 10)),
@@ -28,7 +29,7 @@ def test_a_length_is_read(text: str, length: tuple[int, int, int, int]) -> None:
     assert read_length(text) == Length(num_tokens=number, min_tokens=least, max_tokens=most, variance=variance)
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "complaint"),
     [
         ("", "'' is none of num_tokens"),

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.net.aio import run
+from tests.table import table
 from welldone.bench import listener
 from welldone.bench.dialects.chat import ChatEar
 from welldone.bench.listener import Listener
@@ -98,7 +99,7 @@ def test_a_chunk_is_there_when_its_last_byte_is(tokens: list[tuple[float, float,
     assert (record.end, record.content_s) == (End.OK, truth[0])
 
 
-@pytest.mark.parametrize(
+@table(
     ("pieces", "end", "why"),
     [
         ([(0.1, ROLE), (0.2, chunk({"content": "Hi"}))], End.CUT, "the stream ended without a finish_reason"),

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.net.aio import run
+from tests.table import table
 from welldone.bench.dialects import DIALECTS
 from welldone.bench.dialects.alike import Alike
 from welldone.bench.listener import Listener
@@ -129,8 +130,8 @@ def test_an_event_is_there_when_its_last_byte_is(endpoint: str, tokens: list[tup
     assert (record.end, record.content_s, text, record.rules) == (End.OK, truth[0], "".join(words), ())
 
 
-@pytest.mark.parametrize("endpoint", ENDPOINTS)
-@pytest.mark.parametrize(
+@table("endpoint", ENDPOINTS)
+@table(
     ("events", "end", "why"),
     [
         ([Opening(0), Text(0, "Hi"), Failure("out of\nmemory")], End.FAILED, "out of memory"),
@@ -163,8 +164,8 @@ def test_an_answer_that_reached_its_limit_is_whole(endpoint: str, finish: str) -
     assert (record.end, record.finish, record.tokens) == (End.OK, finish, 3)
 
 
-@pytest.mark.parametrize("endpoint", ENDPOINTS)
-@pytest.mark.parametrize(
+@table("endpoint", ENDPOINTS)
+@table(
     "body",
     [
         {"error": {"message": "too many", "type": "rate_limit", "param": None, "code": None}},
@@ -181,7 +182,7 @@ def event(kind: str, **members: Any) -> bytes:  # noqa: ANN401 - JSON
     return f"event: {kind}\ndata: {json.dumps({'type': kind, **members})}\n\n".encode()
 
 
-@pytest.mark.parametrize(
+@table(
     ("endpoint", "spoil", "rule"),
     [
         (
@@ -288,7 +289,7 @@ def cut(body: bytes, places: Sequence[int]) -> list[bytes]:
     return [body[start:end] for start, end in pairwise(edges)]
 
 
-@pytest.mark.parametrize(("endpoint", "body"), RECORDED.values(), ids=RECORDED.keys())
+@table(("endpoint", "body"), RECORDED.values(), ids=RECORDED.keys())
 def test_a_recorded_stream_is_heard_the_same_both_ways(endpoint: str, body: bytes) -> None:
     both(endpoint, [frame + b"\n\n" for frame in body.split(b"\n\n") if frame])
 

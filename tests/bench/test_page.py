@@ -9,10 +9,11 @@ from xml.etree.ElementTree import Element
 
 import msgspec
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.bench.reports import HOSTILE, OTHER, against, bare, empty, failed, hostile, record, rich, step
+from tests.table import table
 from welldone.bench.record import End, Record
 from welldone.bench.report import BenchReport, Compared, Distribution
 from welldone.bench.reports import page
@@ -156,7 +157,7 @@ def test_levels_of_users_become_curves_of_both_servers() -> None:
     assert "second server: " in said
 
 
-@pytest.mark.parametrize(
+@table(
     ("metric", "low", "high", "verdict"),
     [
         ("throughput ttft.p50", 0.9, 1.1, "no difference"),
@@ -192,7 +193,7 @@ def test_at_most_forty_steps_are_drawn_and_the_others_are_counted() -> None:
 # ---- what must not happen
 
 
-@pytest.mark.parametrize("text", HOSTILE)
+@table("text", HOSTILE)
 def test_a_hostile_text_stays_text_wherever_it_stands(text: str) -> None:
     made = page.draw(hostile(text))
     parser = tags(made)
@@ -209,6 +210,7 @@ def test_the_page_needs_no_net_and_allows_none() -> None:
     assert "@import" not in made
 
 
+@pytest.mark.tier3
 def test_a_hundred_thousand_requests_are_a_page_of_a_few_megabytes_that_says_what_it_left_out() -> None:
     some = [record(number) for number in range(100)]
     some[7] = record(7, end=End.CUT, why="the connection was lost")
@@ -247,7 +249,6 @@ def records(draw: st.DrawFn) -> Record:
 @example(
     [record(0, times=array("d", [math.nan, 1.0])), record(1, times=array("d", [-1.0, 1e308]))], 0.0, [math.inf] * 5
 )
-@settings(max_examples=60, deadline=None)
 def test_no_records_put_anything_but_numbers_into_a_picture(
     made: list[Record], seconds: float, odd: list[float]
 ) -> None:
@@ -336,7 +337,7 @@ def test_a_logarithmic_axis_counts_by_one_two_and_five() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@table(
     ("said", "is_"),
     [
         (short(None), "-"),

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.table import table
 from welldone.bench.profiles import PROFILES, profile_named
 from welldone.bench.settings import Length
 
@@ -10,7 +11,7 @@ def _numbers(length: Length | None) -> tuple[int, int, int, int] | None:
     return None if length is None else (length.num_tokens, length.min_tokens, length.max_tokens, length.variance)
 
 
-@pytest.mark.parametrize(
+@table(
     ("name", "prompt", "decode"),
     [
         ("fixed-length", (200, 200, 200, 0), (800, 50, 800, 100)),

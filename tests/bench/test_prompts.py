@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.net.aio import run
+from tests.table import table
 from welldone.bench.counting import ESTIMATE, Counter, WordCounter, find_counter
 from welldone.bench.lengths import read_length
 from welldone.bench.profiles import PROFILES
@@ -97,7 +98,7 @@ def test_what_is_written_depends_on_the_seed_alone(style: Style, seed: int) -> N
     assert first.write(80) != Writer(style, COUNTED, random.Random(seed + 1)).write(80)
 
 
-@pytest.mark.parametrize("name", PROFILES)
+@table("name", PROFILES)
 def test_every_profile_works_offline(name: str) -> None:
     profile = PROFILES[name]
     prompts = _prompts(COUNTED, profile=name)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.net.aio import run
 from tests.recorded.traces import recorded
+from tests.table import table
 from welldone.bench.dialects.chat import ChatEar
 from welldone.bench.dialects.quick import Quick
 from welldone.bench.listener import Listener
@@ -78,21 +79,21 @@ def cut(body: bytes, places: Sequence[int]) -> list[bytes]:
     return [body[start:end] for start, end in pairwise(edges)]
 
 
-@pytest.mark.parametrize("body", STREAMS.values(), ids=STREAMS.keys())
+@table("body", STREAMS.values(), ids=STREAMS.keys())
 def test_a_recorded_stream_is_heard_the_same_both_ways(body: bytes) -> None:
     frames = [frame + b"\n\n" for frame in body.split(b"\n\n") if frame]
     asked = Asked(usage=True)
     assert heard(frames, asked) == heard(frames, asked, is_short=False)
 
 
-@pytest.mark.parametrize("odd", ODD, ids=range(len(ODD)))
+@table("odd", ODD, ids=range(len(ODD)))
 def test_what_is_odd_between_texts_is_noted_both_ways(odd: bytes) -> None:
     words = [said(f" word {number}") for number in range(5)]
     frames, asked = [ROLE, *words, odd, said("and"), odd, *words], Asked(usage=True)
     assert heard(frames, asked) == heard(frames, asked, is_short=False)
 
 
-@pytest.mark.parametrize("lost", [1, 2, 3, 30, len(said("x")) - 1])
+@table("lost", [1, 2, 3, 30, len(said("x")) - 1])
 def test_a_stream_that_is_cut_in_a_chunk_is_heard_the_same_both_ways(lost: int) -> None:
     words = [said(f" word {number}") for number in range(5)]
     pieces, asked = [ROLE, *words, said("x")[:-lost]], Asked(usage=True)

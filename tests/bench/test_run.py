@@ -12,6 +12,7 @@ import pytest
 
 from tests.check.serving import serving
 from tests.net.aio import run
+from tests.table import table
 from welldone.bench import run as bench_run
 from welldone.bench.assertions import read_assertion, read_bound
 from welldone.bench.report import BenchReport, Step
@@ -24,6 +25,7 @@ from welldone.engines.scripts import Reply, Script
 
 Choose = Callable[[Seen], Reply]
 SHORT = Length(num_tokens=5, min_tokens=5, max_tokens=5)
+GAP_S = 0.004  # so that the loops do not take the whole processor
 KEY = "sk-a-key-of-some-length"
 
 
@@ -48,7 +50,7 @@ async def _bench(choose: Choose, **more: Any) -> BenchReport:  # noqa: ANN401 - 
 
 def _by_turns(*replies: Reply | None) -> Choose:
     """Each request gets the next of these; None is a right answer. The first look gets one too."""
-    ideal, turns, looks = Ideal(), cycle(replies), count()
+    ideal, turns, looks = Ideal(gap_s=GAP_S), cycle(replies), count()
 
     def choose(seen: Seen) -> Reply:
         if seen.method != "POST" or next(looks) == 0:
@@ -64,7 +66,7 @@ def _last(report: BenchReport) -> Step:
 
 
 def test_every_answer_of_a_right_server_is_ok_and_counted() -> None:
-    step = _last(run(_bench(Ideal().answer)))
+    step = _last(run(_bench(Ideal(gap_s=GAP_S).answer)))
     assert step.ends == {"ok": step.requests}
     assert (step.id, step.is_open, step.max_vus, step.skipped, step.wrong) == ("concurrency@2", False, 2, 0, 0)
     assert step.decoded_tokens == 5
@@ -73,7 +75,7 @@ def test_every_answer_of_a_right_server_is_ok_and_counted() -> None:
     assert all(record.times and record.content_s is not None for record in step.records)
 
 
-@pytest.mark.parametrize(
+@table(
     ("fault", "end", "why"),
     [
         ("cut", "cut", "the connection was lost before the reply was whole"),
@@ -112,9 +114,10 @@ def test_arrivals_beyond_the_limit_are_skipped_and_counted() -> None:
     assert step.is_open
 
 
+@pytest.mark.tier3
 @pytest.mark.parametrize("arrivals", Arrivals)
 def test_a_rate_makes_the_requests_that_are_due(arrivals: Arrivals) -> None:
-    report = run(_bench(Ideal().answer, kind=Kind.RATE, levels=(), rates=(40.0, 80.0), arrivals=arrivals))
+    report = run(_bench(Ideal(gap_s=GAP_S).answer, kind=Kind.RATE, levels=(), rates=(40.0, 80.0), arrivals=arrivals))
     slow, fast = report.steps[1:]
     assert (slow.id, fast.id) == (f"{arrivals}@40.00req/s", f"{arrivals}@80.00req/s")
     assert slow.due == slow.requests == slow.ok
@@ -122,6 +125,7 @@ def test_a_rate_makes_the_requests_that_are_due(arrivals: Arrivals) -> None:
         assert (slow.due, fast.due) == (12, 24)
 
 
+@pytest.mark.tier3
 def test_a_sweep_goes_beyond_what_the_server_took() -> None:
     report = run(_bench(Ideal(gap_s=0.002).answer, kind=Kind.SWEEP, levels=(), max_vus=4, num_rates=2))
     names = [step.id for step in report.steps]
@@ -133,7 +137,7 @@ def test_a_sweep_goes_beyond_what_the_server_took() -> None:
 def test_a_replay_keeps_the_times_of_its_file(tmp_path: Path) -> None:
     path = tmp_path / "arrivals.txt"
     path.write_text("10.0\n10.05\n10.2\n")
-    step = _last(run(_bench(Ideal().answer, kind=Kind.REPLAY, levels=(), replay=path)))
+    step = _last(run(_bench(Ideal(gap_s=GAP_S).answer, kind=Kind.REPLAY, levels=(), replay=path)))
     assert [round(record.due_s, 3) for record in sorted(step.records, key=lambda one: one.due_s)] == [0.0, 0.05, 0.2]
 
 
@@ -240,6 +244,7 @@ def test_a_server_that_dies_leaves_the_truth_in_the_report() -> None:
     assert step.ends["unreachable"] > 0
 
 
+@pytest.mark.tier3
 def test_two_servers_are_asked_in_turn_and_compared() -> None:
     async def work() -> BenchReport:
         async with serving(Ideal().answer) as first, serving(Ideal(gap_s=0.005).answer) as second:
@@ -271,6 +276,7 @@ def test_no_secret_is_in_the_report() -> None:
     assert "another-secret" not in text
 
 
+@pytest.mark.tier3
 def test_the_same_seed_asks_the_same() -> None:
     def asked(seed: int) -> list[str]:
         bodies: list[str] = []
@@ -300,6 +306,7 @@ def test_a_replay_ends_with_its_last_answer_and_not_with_the_duration(tmp_path: 
     assert step.token_rate * step.seconds == pytest.approx(15)
 
 
+@pytest.mark.tier3
 def test_a_replay_on_two_servers_is_whole_on_both(tmp_path: Path) -> None:
     path = tmp_path / "arrivals.txt"
     path.write_text("0\n0.1\n0.3\n")
@@ -316,6 +323,7 @@ def test_a_file_that_cannot_be_replayed_is_said_before_anybody_is_asked(tmp_path
         run(bench(_settings("http://127.0.0.1:9/v1", kind=Kind.REPLAY, replay=tmp_path / "none.txt")))
 
 
+@pytest.mark.tier3
 def test_rounds_count_only_what_came_within_them() -> None:
     """Answers that take longer than a round: the rest of each lies in the time of the next, and is none of it."""
 
@@ -340,6 +348,7 @@ def test_a_second_server_that_gives_no_answer_is_named() -> None:
     run(work())
 
 
+@pytest.mark.tier3
 def test_an_answer_that_is_longer_than_the_warm_up_says_what_to_do() -> None:
     with pytest.raises(UnreachableError, match=r"it was still under way after 0\.01 s; a longer --grace"):
         run(_bench(Ideal(gap_s=1.0).answer, warmup_s=0.01, grace_s=0.0))
@@ -367,6 +376,7 @@ def test_a_server_that_does_not_know_usage_is_asked_without(status: int) -> None
     assert _last(run(_bench(choose))).tokens_by == "chunks"
 
 
+@pytest.mark.tier3
 def test_usage_that_is_asked_for_and_not_sent_is_not_named_as_the_source() -> None:
     ideal = Ideal()
 
@@ -381,14 +391,16 @@ def test_usage_that_is_asked_for_and_not_sent_is_not_named_as_the_source() -> No
     assert (step.tokens_by, step.decoded_tokens) == ("chunks", 5)
 
 
+@pytest.mark.tier3
 def test_the_model_of_the_tokenizer_is_asked_where_the_server_lists_it() -> None:
     report = run(_bench(Ideal(models=("other", "ideal")).answer, model=None, tokenizer="ideal"))
     assert report.model == "ideal"
 
 
+@pytest.mark.tier3
 def test_what_is_kept_has_a_limit_and_the_report_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_run, "MOST_KEPT", 5_000)
-    report = run(_bench(Ideal().answer, levels=(1, 2), duration_s=600.0, warmup_s=0.001))
+    report = run(_bench(Ideal(gap_s=GAP_S).answer, levels=(1, 2), duration_s=600.0, warmup_s=0.001))
     assert not report.is_whole
     assert "are not kept" in report.why
     assert 10 < sum(step.requests for step in report.steps) < 100
@@ -397,6 +409,7 @@ def test_what_is_kept_has_a_limit_and_the_report_says_so(monkeypatch: pytest.Mon
 # ---- secrets
 
 
+@pytest.mark.tier3
 @pytest.mark.parametrize(("host", "is_sent"), [("127.0.0.1", True), ("localhost", False)])
 def test_key_and_headers_go_to_another_host_only_where_they_are_meant_for_it(host: str, is_sent: bool) -> None:
     heard: list[dict[str, str]] = []

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.table import table
 from welldone.bench.record import End, Record
 from welldone.bench.report import Own, Step
 from welldone.bench.settings import Bound
@@ -65,7 +66,7 @@ def test_a_percentile_is_what_its_definition_says(samples: list[float], below: i
     assert min(samples) <= found <= max(samples)
 
 
-@pytest.mark.parametrize(
+@table(
     ("name", "least"),
     [("p50", 20), ("p60", 25), ("p80", 50), ("p90", 100), ("p95", 200), ("p99", 1000), ("p99.9", 10_000)],
 )
@@ -110,7 +111,7 @@ def test_the_first_token_may_be_of_any_kind(first: str) -> None:
     assert stepped(record).times["ttft"].mean == 2.0
 
 
-@pytest.mark.parametrize(
+@table(
     ("times", "tokens", "wanted"),
     [
         ((1.0, 2.0, 4.0), 3, 1.5),
@@ -221,7 +222,7 @@ def test_a_step_without_requests_says_so() -> None:
     assert {times.count for times in step.times.values()} == {0}
 
 
-@pytest.mark.parametrize(
+@table(
     ("bounds", "good"),
     [
         ((), None),

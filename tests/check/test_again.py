@@ -16,6 +16,7 @@ import pytest
 from tests.check.background import served
 from tests.check.serving import IMPATIENT
 from tests.net.aio import LIMIT_S, run
+from tests.table import table
 from welldone.check.again import command, curl
 from welldone.check.reply import Asked
 from welldone.check.report import Finding
@@ -37,7 +38,7 @@ def _settings(**settings: Any) -> CheckSettings:  # noqa: ANN401 - any setting
     return CheckSettings(url=URL, **settings)
 
 
-@pytest.mark.parametrize(
+@table(
     ("settings", "said"),
     [
         ({}, ""),
@@ -63,7 +64,7 @@ def test_a_model_may_begin_with_a_hyphen() -> None:
     assert "--model=-m" in command(_settings(), "-m", "text", "end-done-sent")
 
 
-@pytest.mark.parametrize(
+@table(
     ("settings", "said"),
     [
         ({}, ""),
@@ -79,7 +80,7 @@ def test_secrets_are_put_in_by_the_shell(settings: dict[str, Any], said: str) ->
     assert curl(_settings(**settings), POST) == f"{begin}{said} -d {body}"
 
 
-@pytest.mark.parametrize(
+@table(
     ("settings", "asked", "said"),
     [
         ({}, Asked(method="GET", path="/models"), f"curl -siN --raw {URL}/models -m 60"),

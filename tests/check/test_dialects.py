@@ -7,6 +7,7 @@ import pytest
 
 from tests.check.serving import HASTY, IMPATIENT, Choose, body_of, no_pause, serving
 from tests.net.aio import run
+from tests.table import table
 from welldone.check.again import command, curl
 from welldone.check.desk import Desk, Facts
 from welldone.check.fixture import check_server
@@ -25,7 +26,7 @@ from welldone.net import ear
 
 KEY = "a-key-of-some-length"
 URL = "http://127.0.0.1:8000/v1"
-BOTH = pytest.mark.parametrize("endpoint", ["responses", "messages"])
+BOTH = table("endpoint", ["responses", "messages"])
 NOT_FOUND = json_reply({"detail": "Not Found"}, 404)
 
 
@@ -114,7 +115,7 @@ def _look(choose: Choose, endpoint: str) -> Facts:
 
 
 @BOTH
-@pytest.mark.parametrize(
+@table(
     "reply",
     [
         NOT_FOUND,
@@ -134,7 +135,7 @@ def test_a_model_that_is_not_there_is_another_matter(endpoint: str) -> None:
         _report(Ideal().answer, endpoint, model="three")
 
 
-@pytest.mark.parametrize(
+@table(
     ("choose", "is_kept"),
     [
         (lambda _, body: {"input_tokens": len(json.dumps(body))}, True),

@@ -19,6 +19,8 @@ from welldone.engines.scripted import Seen
 from welldone.net.address import Address
 from welldone.net.ear import ListenError, Recording
 
+pytestmark = pytest.mark.tier3
+
 DEEP = b'{"choices":' * 5_000
 ODD: tuple[Any, ...] = (
     *(None, True, False, 0, -1, 7, 1.5, 10**30, -(10**400), 1e308, float("nan"), float("inf")),

@@ -8,6 +8,7 @@ import pytest
 from tests.check.serving import Choose
 from tests.check.test_mutation import PATIENCE, TIMED, _dialect, _first_fitting
 from tests.net.aio import run
+from tests.table import table
 from welldone.check.probe import Probe
 from welldone.check.probes import PROBES_OF
 from welldone.check.reach import OUT_OF_REACH
@@ -77,7 +78,7 @@ def _probes(fault: Fault, endpoint: str) -> list[Probe]:
     return [probe for probe in PROBES_OF[endpoint] if fault.id in probe.rules]
 
 
-@pytest.mark.parametrize("fault", MENDED, ids=lambda fault: fault.id)
+@table("fault", MENDED, ids=lambda fault: fault.id)
 def test_what_can_be_mended_is_mended(fault: Fault, tmp_path: Path) -> None:
     speed, _ = TIMED.get(fault.id, (1.0, PATIENCE))
     endpoint = _dialect(fault.id)
@@ -87,6 +88,7 @@ def test_what_can_be_mended_is_mended(fault: Fault, tmp_path: Path) -> None:
     assert report.broken.keys() <= ({FAILED} if is_failure else set())
 
 
+@pytest.mark.tier3
 @pytest.mark.parametrize(("endpoint", "is_native"), WAYS)
 @pytest.mark.parametrize("model", ["ideal", "ideal-thinking"])
 def test_a_gateway_in_front_of_a_right_server_is_right(
@@ -99,7 +101,7 @@ def test_a_gateway_in_front_of_a_right_server_is_right(
     assert not any(probe.is_given_up for probe in report.probes)
 
 
-@pytest.mark.parametrize(("endpoint", "is_native"), WAYS)
+@table(("endpoint", "is_native"), WAYS)
 def test_nothing_is_lost_of_a_stream_that_comes_piece_by_piece(endpoint: str, is_native: bool, tmp_path: Path) -> None:
     probes = [probe for probe in PROBES_OF[endpoint] if probe.name in ("text", "tools-required")]
     report = run(_check(tmp_path, Ideal(gap_s=0.02).answer, 1.0, endpoint, *probes, is_native=is_native))

@@ -9,6 +9,7 @@ import pytest
 
 from tests.check.serving import Choose, serving
 from tests.net.aio import run
+from tests.table import table
 from welldone.check.dialect import DIALECTS
 from welldone.check.probe import Probe
 from welldone.check.probes import PROBES_OF
@@ -120,7 +121,7 @@ def _first_fitting(rule: str, endpoint: str) -> tuple[str, Collection[str]]:
     raise AssertionError(f"no probe asks for what breaks {rule}")
 
 
-@pytest.mark.parametrize("rule", BY_REPLY)
+@table("rule", BY_REPLY)
 def test_a_rule_that_a_reply_breaks_is_found_and_no_other(rule: str) -> None:
     endpoint = _dialect(rule)
     name, shown = _first_fitting(rule, endpoint)
@@ -133,6 +134,7 @@ def test_a_rule_that_a_reply_breaks_is_found_and_no_other(rule: str) -> None:
     assert report.broken.keys() <= {*shown}
 
 
+@pytest.mark.tier3
 @pytest.mark.parametrize(("rule", "endpoint"), BY_PROBE)
 def test_a_rule_that_a_server_breaks_is_found_and_no_other(rule: str, endpoint: str) -> None:
     speed, patience = TIMED.get(rule, (1.0, PATIENCE))

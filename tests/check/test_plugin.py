@@ -12,6 +12,7 @@ import pytest
 
 from tests.check.background import served, without_done
 from tests.net.aio import LIMIT_S, run
+from tests.table import table
 from welldone.check.fixture import NotPassedError, check_server
 from welldone.check.report import Verdict
 
@@ -112,7 +113,7 @@ def test_what_cannot_be_checked_does_not_pass(settings: dict[str, object], said:
         check_server(url, **{"api_key": "secret", **settings})  # type: ignore[arg-type] # one of many kinds
 
 
-@pytest.mark.parametrize(
+@table(
     ("wrong", "said"),
     [
         ({"profile": "opnai"}, "there is no profile 'opnai'"),

@@ -6,10 +6,10 @@ from itertools import count
 from typing import Any
 
 import msgspec
-import pytest
 
 from tests.check.serving import BY_NAME, HASTY, Choose, Json, asked_as, body_of, edited, found, outcome, serving
 from tests.net.aio import run
+from tests.table import table
 from welldone.check.desk import Facts
 from welldone.check.markup import special_token
 from welldone.check.session import Session
@@ -264,27 +264,27 @@ BREAKS_MORE: dict[str, tuple[str, str, Callable[[], Choose]]] = {
 """Those that break a rule of a single stream as well."""
 
 
-@pytest.mark.parametrize("name", NAMES)
+@table("name", NAMES)
 def test_a_right_server_is_found_right(name: str) -> None:
     talk, why = _probe(name, Ideal().answer)
     assert (found(talk), why, talk.unheard) == (set(), "", {})
     assert talk.judged >= {*BY_NAME[name].rules}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@table("name", NAMES)
 def test_a_model_that_thinks_is_found_right(name: str) -> None:
     talk, why = _probe(name, Ideal(models=("ideal-thinking",)).answer, THINKING)
     assert (found(talk), why) == (set(), "")
 
 
-@pytest.mark.parametrize(("name", "rule", "server"), BREAKS.values(), ids=BREAKS)
+@table(("name", "rule", "server"), BREAKS.values(), ids=BREAKS)
 def test_a_broken_rule_is_found_and_no_other(name: str, rule: str, server: Callable[[], Choose]) -> None:
     talk, _ = _probe(name, server())
     assert found(talk) == {rule}
     assert all(finding.heard and finding.wanted for finding in talk.found)
 
 
-@pytest.mark.parametrize(("name", "rule", "server"), BREAKS_MORE.values(), ids=BREAKS_MORE)
+@table(("name", "rule", "server"), BREAKS_MORE.values(), ids=BREAKS_MORE)
 def test_a_broken_rule_is_found_among_others(name: str, rule: str, server: Callable[[], Choose]) -> None:
     talk, _ = _probe(name, server())
     assert rule in found(talk)
@@ -307,13 +307,13 @@ class Unsteady(Ideal):
         return f"{number}: one, two, three and {number} more words in a row"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@table("name", NAMES)
 def test_a_model_that_never_repeats_itself_breaks_no_rule(name: str) -> None:
     talk, _ = _probe(name, Unsteady().answer)
     assert found(talk) == set()
 
 
-@pytest.mark.parametrize("name", ["same", "stops", "stops-unfinished", "stops-completions"])
+@table("name", ["same", "stops", "stops-unfinished", "stops-completions"])
 def test_who_cannot_be_compared_is_not_called_right(name: str) -> None:
     talk, why = _probe(name, Unsteady().answer)
     rules = {*BY_NAME[name].rules} - {"req-stop-forms"}
@@ -327,7 +327,7 @@ class Silent(Ideal):
         return ""
 
 
-@pytest.mark.parametrize("name", NAMES)
+@table("name", NAMES)
 def test_an_answer_without_words_breaks_no_rule(name: str) -> None:
     talk, _ = _probe(name, Silent().answer)
     assert found(talk) == set()
@@ -343,7 +343,7 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize("text", ODD.values(), ids=ODD)
+@table("text", ODD.values(), ids=ODD)
 def test_odd_texts_make_no_trouble(text: str) -> None:
     def change(_: Json, said: Json) -> Json:
         for choice in said["choices"]:
@@ -403,7 +403,7 @@ async def _ask_all(choose: Choose, names: list[str]) -> None:
         await asyncio.gather(*(outcome(name, url, HASTY) for name in names))
 
 
-@pytest.mark.parametrize("fault", sorted(FAULTS))
+@table("fault", sorted(FAULTS))
 def test_no_fault_of_a_server_makes_a_probe_fail(fault: str) -> None:
     run(_ask_all(lambda seen: FAULTS[fault], ["text", "limits"] if fault in HEAVY else NAMES))
 
@@ -412,12 +412,12 @@ SHAPES: list[Any] = [None, 7, "x", [], {}, [[]], [None], {"choices": 7}, {"choic
 MEMBERS = [{"choices": [{"index": "0", "delta": 7, "message": [], "text": {}, "finish_reason": {}, "logprobs": 3}]}]
 
 
-@pytest.mark.parametrize("shape", [*SHAPES, *MEMBERS])
+@table("shape", [*SHAPES, *MEMBERS])
 def test_no_shape_of_a_reply_makes_a_probe_fail(shape: Any) -> None:  # noqa: ANN401 - any JSON
     run(_ask_all(lambda seen: json_reply(shape), NAMES))
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     [
         "Hello<|im_end|>",
@@ -438,6 +438,6 @@ def test_a_special_token_is_seen(text: str) -> None:
     assert special_token(text) is not None
 
 
-@pytest.mark.parametrize("text", ["", "Hello!", "a <s>struck</s> word", "a <| b |> c", "[INSTALL]", "<|>", "1 <2> |3|"])
+@table("text", ["", "Hello!", "a <s>struck</s> word", "a <| b |> c", "[INSTALL]", "<|>", "1 <2> |3|"])
 def test_what_only_looks_like_a_special_token_is_none(text: str) -> None:
     assert special_token(text) is None

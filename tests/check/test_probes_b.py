@@ -9,6 +9,7 @@ import pytest
 
 from tests.check.serving import HASTY, IMPATIENT, found, outcome, serving
 from tests.net.aio import run
+from tests.table import table
 from welldone.check.desk import Desk, Facts
 from welldone.check.probe import Probe
 from welldone.check.probes import mistakes, reasoning, requests, schema, tools
@@ -69,7 +70,7 @@ def with_members(seen: Seen, **members: object) -> Seen:
 # ---- right servers
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("reasoning", "mistakes-key")])
+@table("name", [name for name in NAMES if name not in ("reasoning", "mistakes-key")])
 def test_a_right_server_has_no_findings_and_each_rule_of_a_probe_has_its_say(name: str) -> None:
     talk, why = ask(name, Ideal().answer)
     rules = next(probe.rules for probe in ALL if probe.name == name)
@@ -110,13 +111,13 @@ def deaf(text: str) -> Choose:
     return choose
 
 
-@pytest.mark.parametrize("name", TOOLS)
+@table("name", TOOLS)
 def test_the_markup_of_a_call_in_the_text_is_found(name: str) -> None:
     talk, _ = ask(name, deaf(CALL))
     assert found(talk) == {tools.LEAK}
 
 
-@pytest.mark.parametrize(
+@table(
     ("name", "why"),
     [
         ("tools-auto", "the model chose to call no tool"),
@@ -140,7 +141,7 @@ def test_a_call_in_spite_of_tool_choice_none_is_told() -> None:
     assert (found(talk), said) == (set(), "a tool was called although tool_choice was none")
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     [
         CALL,
@@ -158,7 +159,7 @@ def test_markup_is_known(text: str) -> None:
     assert find_markup(text, "get_weather")
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     [
         "",
@@ -180,7 +181,7 @@ def test_other_text_is_no_markup(text: str) -> None:
 # ---- answers that must be JSON
 
 
-@pytest.mark.parametrize("name", [probe.name for probe in schema.PROBES])
+@table("name", [probe.name for probe in schema.PROBES])
 def test_an_answer_that_is_no_json_is_not_heard(name: str) -> None:
     ideal = Ideal(text="A red cat, three years old.")
     talk, why = ask(name, lambda seen: ideal.answer(with_members(seen, response_format=...)))
@@ -188,7 +189,7 @@ def test_an_answer_that_is_no_json_is_not_heard(name: str) -> None:
     assert why.endswith("the answer is no JSON object: the server seems to ignore it")
 
 
-@pytest.mark.parametrize("name", [probe.name for probe in schema.PROBES])
+@table("name", [probe.name for probe in schema.PROBES])
 def test_json_that_is_cut_at_the_limit_is_no_matter(name: str) -> None:
     ideal = Ideal()
     talk, why = ask(name, lambda seen: ideal.answer(with_members(seen, max_tokens=2)))
@@ -256,7 +257,7 @@ WRONG: tuple[tuple[str, str, Choose], ...] = (
 )
 
 
-@pytest.mark.parametrize(("name", "rule", "choose"), WRONG)
+@table(("name", "rule", "choose"), WRONG)
 def test_a_server_that_does_not_take_what_clients_send_is_found(name: str, rule: str, choose: Choose) -> None:
     talk, why = ask(name, choose)
     assert (found(talk), why) == ({rule}, "")
@@ -268,13 +269,13 @@ def test_a_server_that_streams_only_where_accept_says_so_is_found() -> None:
     assert requests.ACCEPT in found(talk)
 
 
-@pytest.mark.parametrize("name", [probe.name for probe in requests.PROBES])
+@table("name", [probe.name for probe in requests.PROBES])
 def test_a_server_that_refuses_everything_breaks_no_rule_about_what_is_odd(name: str) -> None:
     talk, why = ask(name, lambda seen: refused())
     assert (found(talk), why) == (set(), "400: no")
 
 
-@pytest.mark.parametrize("name", [probe.name for probe in requests.PROBES])
+@table("name", [probe.name for probe in requests.PROBES])
 def test_a_server_that_is_busy_is_not_heard(name: str) -> None:
     busy = refused(429)
     talk, why = ask(name, lambda seen: msgspec.structs.replace(busy, headers=busy.headers | {"Retry-After": "1"}))
@@ -315,8 +316,8 @@ def _hangs_up(seen: Seen) -> Reply:
     return Reply(end="cut", raw=True) if reply.status >= 400 else reply
 
 
-@pytest.mark.parametrize("name", MISTAKES)
-@pytest.mark.parametrize(
+@table("name", MISTAKES)
+@table(
     ("choose", "rule"),
     [(_fails, "err-refused-4xx"), (_speaks_otherwise, "err-body-shape"), (_numbers, "err-code-string")],
 )
@@ -325,14 +326,14 @@ def test_a_wrong_refusal_is_found(name: str, choose: Choose, rule: str) -> None:
     assert (found(talk), why) == ({rule}, "")
 
 
-@pytest.mark.parametrize("name", [name for name in MISTAKES if name != "mistakes-path"])
+@table("name", [name for name in MISTAKES if name != "mistakes-path"])
 def test_silence_is_found(name: str) -> None:
     talk, why = ask(name, _hangs_up)
     assert found(talk) == {"err-refused-4xx"}
     assert "connection" in why
 
 
-@pytest.mark.parametrize("name", MISTAKES)
+@table("name", MISTAKES)
 def test_a_server_that_takes_everything_is_right_in_that(name: str) -> None:
     ideal = Ideal()
 
@@ -401,7 +402,7 @@ def test_without_a_key_there_is_no_wrong_one() -> None:
     assert (talk.replies, why) == ([], "no key was given")
 
 
-@pytest.mark.parametrize(
+@table(
     ("listed", "why"),
     [
         ({"id": "ideal"}, "the server does not say how long a prompt may be"),
@@ -449,6 +450,7 @@ LARGE = ("gzip-bomb", "long-line", "endless")
 SOME = ("tools-parallel", "schema", "reasoning", *(probe.name for probe in requests.PROBES), "mistakes-length")
 
 
+@pytest.mark.tier3
 @pytest.mark.parametrize("fault", FAULTS)
 def test_no_probe_fails_whatever_a_server_says(fault: str) -> None:
     patience = msgspec.structs.replace(HASTY, reply_s=0.05) if fault in WAITING else HASTY

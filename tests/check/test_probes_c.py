@@ -11,6 +11,7 @@ import pytest
 
 from tests.check.serving import BY_NAME, HASTY, IMPATIENT, found, outcome, probe, serving
 from tests.net.aio import run
+from tests.table import table
 from welldone.check.probes import completions, flush, http, leaving, long, models
 from welldone.check.session import NotHeardError, NotOfferedError, Session
 from welldone.check.settings import Patience
@@ -55,7 +56,7 @@ def _only(seen_for: str, change: Callable[[Reply], Reply], ideal: Ideal | None =
 # ---- a right server
 
 
-@pytest.mark.parametrize("name", NAMES)
+@table("name", NAMES)
 def test_in_a_right_server_nothing_is_found(name: str) -> None:
     talk = _ask(name, Ideal(gap_s=SLOW.get(name, 0.0)).answer)
     assert not talk.found
@@ -63,7 +64,7 @@ def test_in_a_right_server_nothing_is_found(name: str) -> None:
     assert talk.judged.issuperset(BY_NAME[name].rules)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@table("name", NAMES)
 def test_what_is_not_there_is_not_offered(name: str) -> None:
     missing = {"error": {"message": "not found", "type": "invalid_request_error", "param": None, "code": None}}
     if name == "http-cors":
@@ -76,7 +77,7 @@ def test_what_is_not_there_is_not_offered(name: str) -> None:
 # ---- CORS
 
 
-@pytest.mark.parametrize(
+@table(
     "choose",
     [
         _only("OPTIONS", lambda reply: msgspec.structs.replace(reply, status=405)),
@@ -130,7 +131,7 @@ def test_the_question_of_a_browser_carries_no_key() -> None:
 MODEL = {"id": "m", "object": "model", "created": 0, "owned_by": "me"}
 
 
-@pytest.mark.parametrize(
+@table(
     ("listed", "heard"),
     [
         ([MODEL], "object is not 'list'"),
@@ -208,7 +209,7 @@ def _from_the_answer(logprobs: Json) -> Json:
     return late | {"text_offset": [offset - late["text_offset"][0] for offset in late["text_offset"]]}
 
 
-@pytest.mark.parametrize(
+@table(
     ("name", "rule", "choose"),
     [
         ("completions-echo", "cmpl-echo", _reading(_without("echo"))),
@@ -358,14 +359,14 @@ GAUGES = ("llamacpp:requests_processing", "vllm:num_requests_running", "sglang:n
 SHOWN = ("is_processing", "state", *GAUGES, "time")
 
 
-@pytest.mark.parametrize("show", SHOWN)
+@table("show", SHOWN)
 def test_a_server_that_stops_is_right_however_it_is_seen(show: str) -> None:
     talk = _ask("leaving", Watched(show).answer)
     assert not talk.found
     assert "live-cancel-on-disconnect" in talk.judged
 
 
-@pytest.mark.parametrize("show", SHOWN)
+@table("show", SHOWN)
 def test_a_server_that_goes_on_for_nobody_is_found(show: str) -> None:
     talk = _ask("leaving", Watched(show, stops=False).answer, SOON)
     assert found(talk) == {"live-cancel-on-disconnect"}
@@ -408,6 +409,7 @@ def test_a_count_that_is_late_is_not_held_against_the_server() -> None:
 # ---- any server
 
 
+@pytest.mark.tier3
 @pytest.mark.parametrize("fault", FAULTS)
 def test_whatever_comes_a_probe_ends_with_a_word(fault: str) -> None:
     async def work() -> None:

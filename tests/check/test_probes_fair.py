@@ -23,6 +23,7 @@ from tests.check.serving import (
 from tests.net.aio import run
 from tests.recorded.traces import RECORDED, recorded
 from tests.rules.pages import PAGES, read_page
+from tests.table import table
 from welldone.check.desk import Facts
 from welldone.check.occasions import had_a_say
 from welldone.check.probes import PROBES
@@ -77,7 +78,7 @@ OF_THE_SESSION = {REFUSED_4XX, KEEPALIVE}
 """What is heard besides by who asks: the class of the status, and times."""
 
 
-@pytest.mark.parametrize("reply", RECORDINGS, ids=lambda reply: reply.name)
+@table("reply", RECORDINGS, ids=lambda reply: reply.name)
 def test_a_server_that_says_what_was_recorded_is_found_as_lint_finds_the_recording(reply: Any) -> None:  # noqa: ANN401
     record = json.loads((RECORDED / f"{reply.name}.json").read_text("utf-8"))
     path = "/completions" if reply.trace.endpoint == "completions" else "/chat/completions"
@@ -96,14 +97,14 @@ NOT_THERE = {"env-obfuscation", "fin-function-call-legacy", "err-empty-stream"}
 """They forbid something: what their pages show as right does not have it."""
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
+@table("example", EXAMPLES, ids=lambda example: example.name)
 def test_a_rule_has_its_say_where_it_is_found_broken_and_where_its_page_shows_it_right(example: Example) -> None:
     said = had_a_say(Heard(example.trace))
     assert judge(example.trace).counts.keys() <= said
     assert not example.is_right or example.rule in said or example.rule in NOT_THERE
 
 
-@pytest.mark.parametrize("reply", RECORDINGS, ids=lambda reply: reply.name)
+@table("reply", RECORDINGS, ids=lambda reply: reply.name)
 def test_what_is_found_in_a_recording_had_its_say(reply: Any) -> None:  # noqa: ANN401
     assert judge(reply.trace).counts.keys() <= had_a_say(Heard(reply.trace))
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.table import table
 from welldone.check.dialect import DIALECTS
 from welldone.check.places import frame_of
 from welldone.check.probes.shapes import SHAPES, Tool
@@ -27,8 +28,8 @@ KINDS: dict[str, tuple[str, ...]] = {
     "messages": ("message_start", "content_block_start", "content_block_delta", "message_delta"),
 }
 MEMBERS = ("delta", "item", "response", "message", "content_block", "index", "usage")
-EACH = pytest.mark.parametrize("endpoint", DIALECTS)
-OTHERS = pytest.mark.parametrize("endpoint", KINDS)
+EACH = table("endpoint", DIALECTS)
+OTHERS = table("endpoint", KINDS)
 
 
 def _reply(endpoint: str, *, stream: bool, model: str = "ideal", **members: Any) -> Reply:  # noqa: ANN401 - JSON
@@ -62,8 +63,8 @@ def _without_ids(said: Said) -> tuple[str, str, list[tuple[str, Any]], object]:
 
 
 @EACH
-@pytest.mark.parametrize("model", ["ideal", "ideal-thinking"])
-@pytest.mark.parametrize("has_tool", [True, False])
+@table("model", ["ideal", "ideal-thinking"])
+@table("has_tool", [True, False])
 def test_a_stream_is_read_as_the_whole_reply_is(endpoint: str, model: str, has_tool: bool) -> None:
     members = {"tools": [SHAPES[endpoint].tool(WEATHER)]} if has_tool else {}
     streamed, whole = (_reply(endpoint, stream=stream, model=model, **members) for stream in (True, False))
@@ -111,14 +112,14 @@ def test_each_piece_has_its_frame_and_its_time(endpoint: str) -> None:
 
 
 @OTHERS
-@pytest.mark.parametrize("body", [b"", b"data: 7\n\n", b"data: {}\n\n", b"data: [DONE]\n\n", b"[]", b'{"error":7}'])
+@table("body", [b"", b"data: 7\n\n", b"data: {}\n\n", b"data: [DONE]\n\n", b"[]", b'{"error":7}'])
 def test_what_says_nothing_has_no_text(endpoint: str, body: bytes) -> None:
     reply = _heard(Asked(method="POST", path="/x", body=b'{"stream":true}', endpoint=endpoint), body)
     assert (reply.text, reply.first.calls, reply.usage) == ("", (), None)
 
 
 @OTHERS
-@pytest.mark.parametrize("odd", ODD, ids=repr)
+@table("odd", ODD, ids=repr)
 def test_nothing_is_too_odd_to_be_read(endpoint: str, odd: object) -> None:
     events: list[Json] = [{"type": kind, **dict.fromkeys(MEMBERS, odd)} for kind in KINDS[endpoint]]
     nested = [{"type": kind, **{name: dict.fromkeys(MEMBERS, odd) for name in MEMBERS}} for kind in KINDS[endpoint]]

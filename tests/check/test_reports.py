@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from tests.check.reports import HOSTILE, finding, hostile, right, wrong
+from tests.table import table
 from welldone.check.report import Report, Verdict
 from welldone.check.reports import badge, data, forms, html, junit, markdown, sarif, terminal
 from welldone.check.reports.words import LONGEST
@@ -104,7 +105,7 @@ def test_verbose_shows_every_probe_and_every_rule_that_had_no_say() -> None:
     assert lines[-1] == "  1 not offered and 1 not heard of 5 rules"
 
 
-@pytest.mark.parametrize(
+@table(
     ("findings", "place"),
     [
         ([finding()], "tools, frame 7, byte 1804"),
@@ -190,7 +191,7 @@ def test_json_holds_the_whole_report(report: Report) -> None:
     assert msgspec.json.decode(data.draw(report), type=Report) == report
 
 
-@pytest.mark.parametrize(
+@table(
     ("report", "failures"),
     [
         (right(), []),
@@ -300,7 +301,7 @@ def test_sarif_says_what_was_known_before() -> None:
     assert [result.get("baselineState") for result in results] == ["unchanged", None]
 
 
-@pytest.mark.parametrize(
+@table(
     ("report", "said"),
     [
         (right(), "right"),
@@ -319,7 +320,7 @@ def test_the_badge_says_the_verdict_and_is_as_wide_as_its_text(report: Report, s
     assert len({box.get("fill") for box in boxes}) == 2
 
 
-@pytest.mark.parametrize("suffix", forms.FORMS)
+@table("suffix", forms.FORMS)
 def test_the_name_of_a_file_says_its_form(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"report{suffix.upper()}"
     files.write(wrong(), path, forms.FORMS)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.check.serving import HASTY, IMPATIENT, edited, serving
 from tests.net.aio import run
+from tests.table import table
 from welldone.check import prompts
 from welldone.check.desk import Desk
 from welldone.check.probe import Probe
@@ -327,8 +328,8 @@ SECRET_SETTINGS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("settings", SECRET_SETTINGS, ids=range(len(SECRET_SETTINGS)))
-@pytest.mark.parametrize("before", range(100, 170, 14))
+@table("settings", SECRET_SETTINGS, ids=range(len(SECRET_SETTINGS)))
+@table("before", range(100, 170, 14))
 def test_no_secret_is_shown_wherever_the_server_says_it(settings: dict[str, Any], before: int, tmp_path: Path) -> None:
     ideal, said = Ideal(models=("ideal", f"m-{TOKEN}")), f"{'x' * before} {TOKEN}"
 
@@ -350,8 +351,8 @@ def test_no_secret_is_shown_wherever_the_server_says_it(settings: dict[str, Any]
     assert TOKEN not in repr(CheckSettings(url=report.url, **settings))
 
 
-@pytest.mark.parametrize("settings", SECRET_SETTINGS, ids=range(len(SECRET_SETTINGS)))
-@pytest.mark.parametrize(
+@table("settings", SECRET_SETTINGS, ids=range(len(SECRET_SETTINGS)))
+@table(
     "reply",
     [
         refusal(401, f"{'x' * 140} {TOKEN} {TOKEN}"),

@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from jsonschema import Draft202012Validator
 
 from tests.check.reports import HOSTILE, hostile, right, wrong
+from tests.table import table
 from welldone.check.report import Report
 from welldone.check.reports import data
 
@@ -23,12 +23,12 @@ def test_the_schema_in_the_documents_is_a_schema_and_fresh() -> None:
     assert data.schema() == SCHEMA
 
 
-@pytest.mark.parametrize("report", [right(), wrong(), *map(hostile, HOSTILE)])
+@table("report", [right(), wrong(), *map(hostile, HOSTILE)])
 def test_every_report_keeps_to_it(report: Report) -> None:
     assert faults(json.loads(data.draw(report))) == []
 
 
-@pytest.mark.parametrize(
+@table(
     "change",
     [{"verdict": "fine"}, {"passed": "yes"}, {"url": None}, {"findings": [{}]}, {"cost": {"requests": -0.5}}],
 )

@@ -10,6 +10,7 @@ import pytest
 
 from tests.check.serving import HASTY, IMPATIENT, no_pause, serving
 from tests.net.aio import run
+from tests.table import table
 from welldone.check.desk import Desk, Facts
 from welldone.check.scout import UnreachableError, look
 from welldone.check.settings import CheckSettings
@@ -103,7 +104,7 @@ def test_nobody_there() -> None:
         run(look(Desk(CheckSettings(url=url), ear.listen)))
 
 
-@pytest.mark.parametrize(
+@table(
     ("choose", "said"),
     [
         (lambda _: SILENT, "URL/models timed out after 0.3 s; the server may be slow or busy: raise --timeout"),
@@ -168,7 +169,7 @@ def test_a_model_that_never_stops_thinking_gets_the_most() -> None:
     assert facts.allowance == 1024
 
 
-@pytest.mark.parametrize("name", sorted(FAULTS))
+@table("name", sorted(FAULTS))
 def test_no_fault_of_a_server_is_an_error_of_the_look(name: str) -> None:
     reply = msgspec.structs.replace(FAULTS[name])
 

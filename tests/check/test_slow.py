@@ -14,6 +14,7 @@ import pytest
 from tests.check.serving import Choose, serving
 from tests.net.aio import run
 from tests.rules.pages import PAGES, read_page
+from tests.table import table
 from welldone.check.dialect import DIALECTS
 from welldone.check.probe import Probe
 from welldone.check.report import Report, Verdict
@@ -95,8 +96,8 @@ def test_a_server_that_answers_nothing_in_time_cannot_be_checked() -> None:
         _check(_hanging("mistakes-json"), only=("mistakes-json",))
 
 
-@pytest.mark.parametrize("status", [429, 503])
-@pytest.mark.parametrize("wait", ["0", "60"], ids=["for a moment", "for long"])
+@table("status", [429, 503])
+@table("wait", ["0", "60"], ids=["for a moment", "for long"])
 def test_a_busy_server_breaks_no_rule(status: int, wait: str) -> None:
     numbers, ideal = count(1), Ideal()
 
@@ -150,8 +151,8 @@ class Impatient:
         )
 
 
-@pytest.mark.parametrize("endpoint", DIALECTS)
-@pytest.mark.parametrize("seed", range(3))
+@table("endpoint", DIALECTS)
+@table("seed", range(3))
 def test_a_right_answer_that_is_cut_by_the_timeout_breaks_no_rule(seed: int, endpoint: str) -> None:
     settings = CheckSettings(url="http://127.0.0.1:9/v1", endpoint=endpoint, patience=PATIENCE, skip=("leaving",))
     report = run(check(settings, listen=Impatient(seed)))
@@ -167,6 +168,7 @@ STREAMS = [
 ]
 
 
+@pytest.mark.tier3
 def test_no_part_of_a_right_stream_breaks_a_rule_while_its_end_is_unknown() -> None:
     for example in STREAMS:
         body = example.trace.body

@@ -18,6 +18,7 @@ import pytest
 from tests.bench.reports import HOSTILE, OTHER, broken, record, step
 from tests.cli.run import LIMIT_S
 from tests.net.aio import run
+from tests.table import table
 from welldone.bench.load import Counts
 from welldone.bench.record import End, Record
 from welldone.bench.run import Watch
@@ -206,9 +207,9 @@ def test_the_panel_says_what_there_is() -> None:
         assert said in text
 
 
-@pytest.mark.parametrize("rows", [2, 8, 24, 60])
-@pytest.mark.parametrize("columns", [20, 80, 200])
-@pytest.mark.parametrize("why", HOSTILE)
+@table("rows", [2, 8, 24, 60])
+@table("columns", [20, 80, 200])
+@table("why", HOSTILE)
 def test_whatever_a_server_says_the_panel_keeps_to_its_place(why: str, columns: int, rows: int) -> None:
     watch = _watch(broken(0, End.REFUSED, why))
     watch.steps *= 50

@@ -43,6 +43,7 @@ def test_the_command_line_of_inference_benchmarker_works_as_it_is(mock: Mock, tm
     assert written["results"][1]["successful_requests"] == 20
 
 
+@pytest.mark.tier3
 @pytest.mark.parametrize(("time", "seconds"), [("200ms", 0.2), ("0m 300ms", 0.3), ("0min0.4secs", 0.4)])
 def test_times_are_written_as_for_inference_benchmarker(mock: Mock, tmp_path: Path, time: str, seconds: float) -> None:
     ran = run("bench", _url(mock), "--concurrency", "1", *QUICK, "--warmup", "0s", "-d", time, "--json", cwd=tmp_path)
@@ -62,6 +63,7 @@ def test_without_options_it_is_short_fits_the_default_server_and_writes_nothing(
     assert [*tmp_path.iterdir()] == []
 
 
+@pytest.mark.tier3
 @pytest.mark.parametrize(
     ("words", "plan"),
     [
@@ -79,6 +81,7 @@ def test_how_long_it_takes_is_told_before(mock: Mock, tmp_path: Path, words: str
         live.end()
 
 
+@pytest.mark.tier3
 def test_the_tables_fit_the_terminal(mock: Mock, tmp_path: Path) -> None:
     words = ("bench", _url(mock), "--concurrency", "1,2,3,4", *QUICK)
     wide = run(*words, cwd=tmp_path).out.decode()
@@ -103,6 +106,7 @@ def test_reports_are_written_by_their_names(mock: Mock, tmp_path: Path) -> None:
     assert (compared.code, b"no difference" in compared.out) == (0, True)
 
 
+@pytest.mark.tier3
 @pytest.mark.parametrize("endpoint", ["responses", "messages"])
 def test_other_endpoints_are_measured_and_named(mock: Mock, tmp_path: Path, endpoint: str) -> None:
     report = tmp_path / "bench.json"
@@ -201,6 +205,7 @@ def test_what_cannot_be_written_is_said_before_the_run(here: Run, tmp_path: Path
         assert ran.notes.startswith(said)
 
 
+@pytest.mark.tier3
 def test_a_report_that_cannot_be_written_in_the_end_is_shown_all_the_same(mock: Mock, tmp_path: Path) -> None:
     """Its folder goes away in the middle of the run, as a disk does that is full."""
     gone, kept = tmp_path / "gone", tmp_path / "kept.json"
@@ -218,6 +223,7 @@ def test_a_report_that_cannot_be_written_in_the_end_is_shown_all_the_same(mock: 
     assert f"cannot write {gone / 'a.csv'}: no such file or directory" in ran.notes
 
 
+@pytest.mark.tier3
 def test_who_reads_no_further_does_not_cost_the_report(mock: Mock, tmp_path: Path) -> None:
     kept = tmp_path / "kept.json"
     with Live("bench", _url(mock), "--concurrency", "1", *QUICK, "--report", str(kept), cwd=tmp_path) as live:

@@ -20,6 +20,7 @@ def _name(path: Path) -> str:
     return f"{path.parent.name}-{path.stem}"
 
 
+@pytest.mark.tier3
 @pytest.mark.parametrize("path", STREAMS, ids=_name)
 def test_a_mended_stream_is_right_whether_its_endpoint_is_named_or_seen(path: Path, tmp_path: Path) -> None:
     seen = run("fix", str(path), cwd=tmp_path)
@@ -30,6 +31,7 @@ def test_a_mended_stream_is_right_whether_its_endpoint_is_named_or_seen(path: Pa
         assert (told.code, json.loads(told.out)["findings"]) == (0, [])
 
 
+@pytest.mark.tier3
 @pytest.mark.parametrize("path", STREAMS, ids=_name)
 def test_lint_and_fix_agree_on_what_was_wrong(path: Path, tmp_path: Path) -> None:
     told = json.loads(run("lint", str(path), "--json", cwd=tmp_path).out)

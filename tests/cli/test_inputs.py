@@ -10,6 +10,7 @@ from tests.cli.captures import FILES, QUOTED, RIGHT
 from tests.cli.run import Run, run
 
 
+@pytest.mark.tier3
 @pytest.mark.parametrize("command", ["lint", "fix"])
 @pytest.mark.parametrize("name", ["right.txt", "roles.txt", "curl-raw.txt", "crlf.txt", "whole.json", "empty.txt"])
 def test_a_file_and_standard_input_are_the_same(command: str, name: str, here: Run, folder: Path) -> None:
@@ -63,6 +64,7 @@ def test_a_right_stream_is_not_touched_by_fix(here: Run) -> None:
     assert here("fix", "right.txt").out == RIGHT
 
 
+@pytest.mark.tier3
 @pytest.mark.parametrize("suffix", [".json", ".body"])
 @pytest.mark.parametrize("name", QUOTED)
 def test_lint_finds_nothing_wrong_in_what_fix_has_repaired(name: str, suffix: str, here: Run, folder: Path) -> None:
@@ -73,6 +75,7 @@ def test_lint_finds_nothing_wrong_in_what_fix_has_repaired(name: str, suffix: st
     assert ran.out.startswith(b"right: ")
 
 
+@pytest.mark.tier3
 @pytest.mark.parametrize("name", QUOTED)
 def test_lint_finds_nothing_wrong_in_what_fix_has_repaired_for_the_request(name: str, here: Run, folder: Path) -> None:
     fixed = here("fix", f"{name}.json")
@@ -88,6 +91,7 @@ def test_what_is_fixed_twice_is_what_is_fixed_once(name: str, here: Run, folder:
     assert (again.code, again.out, again.notes) == (0, once.out, "fix: nothing to mend\n")
 
 
+@pytest.mark.tier3
 @pytest.mark.parametrize("name", ["calls.txt", "cut.txt", "failed.txt", "whole-wrong.json", "error.json"])
 def test_what_is_fixed_twice_is_fixed_once_also_where_it_ends_with_an_error(name: str, here: Run, folder: Path) -> None:
     once = here("fix", name)

@@ -91,6 +91,7 @@ STREAMS = {
 }
 
 
+@pytest.mark.tier3
 @pytest.mark.parametrize("name", STREAMS)
 def test_byte_by_byte_gives_what_one_write_gives(name: str, folder: Path) -> None:
     data = STREAMS[name]

@@ -216,6 +216,7 @@ def test_each_change_is_told_once(cluster: Cluster, capsys: pytest.CaptureFixtur
     assert len(lines) == len(set(lines))
 
 
+@pytest.mark.tier3
 def test_what_is_interrupted_while_it_deploys_is_ended(cluster: Cluster) -> None:
     cluster.may_deploy.clear()
     looks(cluster, interrupt)

@@ -73,6 +73,7 @@ def test_who_forgot_the_file_is_told_what_is_awaited(command: str, folder: Path)
     assert err.endswith(b": the capture is empty\n")
 
 
+@pytest.mark.tier3
 @pytest.mark.parametrize("words", ["rules", "lint roles.txt", "mock --list", "check --list", "models", "--help"])
 @pytest.mark.parametrize("columns", [80, 60])
 def test_tables_fit_the_terminal_and_lose_nothing(words: str, columns: int, folder: Path) -> None:

@@ -122,6 +122,7 @@ def test_workers_share_a_port_and_have_their_own_numbers() -> None:
         assert one["pid"] != other["pid"] != crew.process.pid
 
 
+@pytest.mark.tier3
 def test_the_terminals_ctrl_c_is_for_the_parent_alone() -> None:
     with Crew() as crew:
         assert all(facts["session"] == facts["pid"] for facts in crew.both())
@@ -143,6 +144,7 @@ def test_who_is_killed_is_replaced_and_the_other_serves_on() -> None:
             assert crew.facts() == other
 
 
+@pytest.mark.tier3
 @ON_LINUX
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_all_end_together_when_the_parent_is_told_to(number: signal.Signals) -> None:
@@ -153,6 +155,7 @@ def test_all_end_together_when_the_parent_is_told_to(number: signal.Signals) -> 
         assert [_has_ended(pid) for pid in pids] == [True, True]
 
 
+@pytest.mark.tier3
 def test_what_runs_may_finish_until_somebody_is_in_a_hurry() -> None:
     with Crew() as crew:
         connection = http.client.HTTPConnection("127.0.0.1", crew.port, timeout=LIMIT_S)
@@ -168,6 +171,7 @@ def test_what_runs_may_finish_until_somebody_is_in_a_hurry() -> None:
         connection.close()
 
 
+@pytest.mark.tier3
 @ON_LINUX
 def test_workers_end_with_a_parent_that_is_killed() -> None:
     with Crew() as crew:
@@ -176,6 +180,7 @@ def test_workers_end_with_a_parent_that_is_killed() -> None:
         assert [_has_ended(pid) for pid in pids] == [True, True]
 
 
+@pytest.mark.tier3
 @ON_LINUX
 def test_nothing_of_it_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -186,6 +191,7 @@ def test_nothing_of_it_is_left_behind(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.tier3
 def test_what_a_worker_refuses_at_the_start_ends_all() -> None:
     code, out, error = Crew("refuse").end()
     assert code == 2
@@ -193,6 +199,7 @@ def test_what_a_worker_refuses_at_the_start_ends_all() -> None:
     assert set(error.splitlines()) == {b"there is something that the user can mend"}
 
 
+@pytest.mark.tier3
 def test_a_crew_that_never_gets_ready_is_given_up() -> None:
     code, out, error = Crew("crash").end()
     assert code == 128 + signal.SIGKILL
@@ -200,6 +207,7 @@ def test_a_crew_that_never_gets_ready_is_given_up() -> None:
     assert b"was ended by SIGKILL" in error
 
 
+@pytest.mark.tier3
 def test_a_crew_that_was_ready_once_is_never_given_up() -> None:
     with Crew("crash-late") as crew:
         crew.wait_for("was ended by SIGKILL", 12)
@@ -207,6 +215,7 @@ def test_a_crew_that_was_ready_once_is_never_given_up() -> None:
         assert crew.process.wait(LIMIT_S) in (0, 128 + signal.SIGKILL)  # one may have been about to
 
 
+@pytest.mark.tier3
 def test_the_page_of_metrics_is_that_of_all_workers() -> None:
     with Crew() as crew:
         one, _ = crew.both()
@@ -231,6 +240,7 @@ def test_rates_hold_over_all_workers() -> None:
         assert statuses == [200] * PER_MINUTE + [429] * 2
 
 
+@pytest.mark.tier3
 def test_each_line_of_a_workers_log_has_its_number() -> None:
     record = logging.makeLogRecord({"name": "welldone", "msg": "x", "fields": {"model": "m"}})
     assert Numbered(3).filter(record)

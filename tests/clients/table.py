@@ -39,7 +39,7 @@ COMPLAINT_CHARACTERS = 100
 LINE_CHARACTERS = 120
 PYTHONS = {
     "clients": ("openai", "langchain-openai", "pydantic-ai-slim", "llm"),
-    "litellm": ("litellm",),
+    "peers": ("litellm",),
 }
 
 

@@ -18,7 +18,7 @@ PROGRAMS = {
         Program(name="langchain", home="clients", file="langchain"),
         Program(name="pydantic-ai", home="clients", file="pydantic_agent"),
         Program(name="llm", home="clients", file="llm_command"),
-        Program(name="litellm", home="litellm", file="litellm_sdk"),
+        Program(name="litellm", home="peers", file="litellm_sdk"),
         Program(name="openai-node", home="node", file="talk_openai.mjs"),
         Program(name="openai-node-helpers", home="node", file="talk_openai_helpers.mjs"),
         Program(name="ai-sdk", home="node", file="talk_ai.mjs"),

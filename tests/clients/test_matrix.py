@@ -18,6 +18,8 @@ from tests.clients.readers import READERS, Reader
 from tests.clients.table import Cell, draw
 from tests.live.server import KEY, serving
 
+pytestmark = pytest.mark.tier3
+
 PAGE = ROOT / "docs" / "matrix.md"
 CASES = [*recorded_cases(), *failing_cases()]
 AT_ONCE = 3

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-import pytest
-
+from tests.table import table
 from welldone.engines.abilities import abilities_of
 from welldone.engines.gguf import Facts
 from welldone.engines.settings import ModelSettings
@@ -40,7 +39,7 @@ def test_what_llama_cpp_tells_is_believed() -> None:
 ODD: list[Any] = [None, 1, "x", [], [1], {"data": 1}, {"data": []}, {"data": [1]}, {"data": [{"meta": [1], "x": None}]}]
 
 
-@pytest.mark.parametrize("odd", ODD)
+@table("odd", ODD)
 def test_odd_replies_do_no_harm(odd: Any) -> None:  # noqa: ANN401 - any JSON
     properties = {"default_generation_settings": odd, "total_slots": odd, "modalities": odd, "chat_template_caps": odd}
     found = abilities_of(properties, odd if isinstance(odd, dict) else {"data": odd}, COMMAND, None)

@@ -5,18 +5,19 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.table import table
 from welldone.engines import default
 from welldone.engines.arrival import hash_file
 from welldone.engines.default import DEFAULT
 from welldone.engines.gguf import read_facts
 
 
-@pytest.mark.parametrize("name", ["default", DEFAULT.name, *DEFAULT.aliases])
+@table("name", ["default", DEFAULT.name, *DEFAULT.aliases])
 def test_the_builtin_model_has_several_names(name: str) -> None:
     assert default.is_meant(name)
 
 
-@pytest.mark.parametrize("name", ["", "Default", "../default", "smollm2", DEFAULT.file_name])
+@table("name", ["", "Default", "../default", "smollm2", DEFAULT.file_name])
 def test_other_names_are_not_the_builtin_models(name: str) -> None:
     assert not default.is_meant(name)
 

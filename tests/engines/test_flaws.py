@@ -1,10 +1,10 @@
 """Servers with one flaw: whatever is asked, they answer, and who gives no occasion gets what is right."""
 
+import itertools
 import json
 from typing import Any
 
-import pytest
-
+from tests.table import table
 from welldone.engines.flaws import flawed
 from welldone.engines.ideal import Ideal
 from welldone.engines.scripted import Seen
@@ -30,15 +30,19 @@ ODD: list[object] = [
 ]
 
 
-def _answer(rule: str, body: str, *, method: str = "POST", path: str = "/v1/chat/completions") -> Reply:
+CHAT_PATH = "/v1/chat/completions"
+
+
+def _answer(rule: str, body: str, *, method: str = "POST", path: str = CHAT_PATH) -> Reply:
     return flawed(rule, Ideal())(Seen(method, path, {"accept": "text/event-stream"}, body))
 
 
-@pytest.mark.parametrize("rule", BREAKABLE)
-def test_whatever_is_asked_there_is_an_answer(rule: str) -> None:
-    for body in ("", "{", *map(json.dumps, ODD)):
-        for path in ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/nowhere"):
-            assert _answer(rule, body, path=path).status in (200, 400, 404, 429, 500)
+@table(("number", "rule"), enumerate(BREAKABLE))
+def test_whatever_is_asked_there_is_an_answer(number: int, rule: str) -> None:
+    bodies = ["", "{", *map(json.dumps, ODD)][number % 3 :: 3]  # another third for each rule
+    paths = itertools.cycle([CHAT_PATH, "/v1/completions", "/v1/responses", "/v1/messages", "/nowhere"])
+    for path, body in zip(paths, bodies, strict=False):
+        assert _answer(rule, body, path=path).status in (200, 400, 404, 429, 500)
     for path in ("/v1/models", "/metrics", "/health", "/nowhere"):
         assert _answer(rule, "", method="GET", path=path).status in (200, 404)
     assert _answer(rule, "", method="OPTIONS").status == 204
@@ -59,7 +63,7 @@ def test_an_example_answers_only_what_it_can_answer() -> None:
     assert "delta-role-once" in judge(_heard(_answer("delta-role-once", json.dumps(CHAT)), CHAT)).counts
 
 
-@pytest.mark.parametrize("rule", ["sse-lf-only", "sse-event-blank-line", "http-chunked-terminated", "cmpl-finish"])
+@table("rule", ["sse-lf-only", "sse-event-blank-line", "http-chunked-terminated", "cmpl-finish"])
 def test_who_asks_for_usage_gets_it_in_an_example_too(rule: str) -> None:
     request = CHAT | {"prompt": "Count", "stream_options": {"include_usage": True}}
     is_chat = rule != "cmpl-finish"

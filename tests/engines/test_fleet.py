@@ -11,11 +11,18 @@ from pathlib import Path
 import pytest
 
 from tests.engines.fleets import SCRIPTED, command, fleet_of, get, python, run, say_hello
+from tests.table import table
 from welldone.engines.backoff import DEATHS
 from welldone.engines.fleet import EngineError, Fleet, Model, State, make_private_folder
 from welldone.engines.settings import ModelSettings
 
 ENDLESS = "import time\ntime.sleep(1000)"
+
+
+@pytest.fixture
+def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a short path, as sockets need it."""
+    return tmp_path_factory.mktemp("s")
 
 
 class Clock:
@@ -171,7 +178,7 @@ def test_an_engine_that_heals_while_it_is_tried_is_ready(tmp_path: Path) -> None
     run(main())
 
 
-@pytest.mark.parametrize(
+@table(
     ("settings", "says"),
     [
         (ModelSettings(name="m", file=Path("default")), "welldone pull default"),
@@ -320,15 +327,15 @@ def test_a_stop_while_it_loads_leaves_nothing_and_nobody_waiting(program: str) -
     run(main())
 
 
-def test_nothing_is_left_after_a_stop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+def test_nothing_is_left_after_a_stop(monkeypatch: pytest.MonkeyPatch, short: Path) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short))
 
     async def main() -> None:
         async with fleet_of(command(*SCRIPTED), command(*SCRIPTED, name="b", preload=True)) as fleet:
             await asyncio.gather(*(model.ready() for model in fleet.models))
-            assert len(list(tmp_path.iterdir())) == 1  # noqa: ASYNC240 - nobody else is in this loop
+            assert len(list(short.iterdir())) == 1  # noqa: ASYNC240 - nobody else is in this loop
         assert {model.state for model in fleet.models} == {State.STOPPED}
-        assert not any(tmp_path.iterdir())  # noqa: ASYNC240
+        assert not any(short.iterdir())  # noqa: ASYNC240
 
     run(main())
 
@@ -403,7 +410,7 @@ def test_a_folder_that_will_not_do_for_sockets_is_not_used(tmp_path: Path, name:
     made.rmdir()
 
 
-def test_the_folder_for_sockets_is_where_the_system_wants_it(tmp_path: Path) -> None:
-    made = make_private_folder({"XDG_RUNTIME_DIR": str(tmp_path)})
-    assert made.parent == tmp_path
+def test_the_folder_for_sockets_is_where_the_system_wants_it(short: Path) -> None:
+    made = make_private_folder({"XDG_RUNTIME_DIR": str(short)})
+    assert made.parent == short
     assert stat.S_IMODE(made.stat().st_mode) == 0o700

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.engines import files
 from tests.models.gguf_writer import Array, Gguf, Kind, Scalar, Value
+from tests.table import table
 from welldone.engines import gguf
 from welldone.engines.gguf import Facts, GgufError, read_facts
 
@@ -52,17 +53,17 @@ def test_version_2_is_read_as_well(tmp_path: Path) -> None:
     assert _read(WHOLE[:4] + struct.pack("<I", 2) + WHOLE[8:], tmp_path).version == 2
 
 
-@pytest.mark.parametrize(("number", "name"), [(0, "F32"), (7, "Q8_0"), (15, "Q4_K_M"), (18, "Q6_K"), (30, "IQ4_XS")])
+@table(("number", "name"), [(0, "F32"), (7, "Q8_0"), (15, "Q4_K_M"), (18, "Q6_K"), (30, "IQ4_XS")])
 def test_quantisations_have_the_names_of_llama_cpp(number: int, name: str, tmp_path: Path) -> None:
     assert _read(files.model(general__file_type=number), tmp_path).file_type == name
 
 
-@pytest.mark.parametrize("number", [4, 33, 39, 1024, 2**32 - 1])
+@table("number", [4, 33, 39, 1024, 2**32 - 1])
 def test_an_unknown_quantisation_has_no_name(number: int, tmp_path: Path) -> None:
     assert _read(files.model(general__file_type=number), tmp_path).file_type is None
 
 
-@pytest.mark.parametrize(
+@table(
     ("more", "question"),
     [
         ({"llama__pooling_type": 1}, "is_embedder"),
@@ -94,7 +95,7 @@ def test_text_that_is_no_utf8_does_not_stop_reading(tmp_path: Path) -> None:
     assert _read(WHOLE.replace(b"Small", b"\xff\xfeall"), tmp_path).name == "\ufffd\ufffdall"
 
 
-@pytest.mark.parametrize(
+@table(
     ("data", "why"),
     [
         (b"", "cut off"),
@@ -138,7 +139,7 @@ def test_a_header_beyond_the_limit_is_not_read(tmp_path: Path) -> None:
         read_facts(path)
 
 
-@pytest.mark.parametrize("number", range(69))
+@table("number", range(69))
 def test_a_file_that_was_spoiled_is_read_or_refused(number: int, tmp_path: Path) -> None:
     chance = random.Random(number)
     spoiled = bytearray(WHOLE)

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from tests.engines.fleets import SCRIPTED, command, fleet_of, run
+from tests.table import table
 from welldone.engines.errors import EngineError
 from welldone.engines.scripted import Script
 from welldone.engines.settings import COMMAND_LOAD_S, COMMAND_SLOTS, LOAD_S, ModelSettings
@@ -35,7 +36,7 @@ def test_a_command_is_ready_when_it_says_so(tmp_path: Path) -> None:
     run(main())
 
 
-@pytest.mark.parametrize(("status", "restarts"), [(503, 1), (500, 1), (200, 0), (404, 0)])
+@table(("status", "restarts"), [(503, 1), (500, 1), (200, 0), (404, 0)])
 def test_a_command_that_is_silent_is_ended_only_where_it_says_that_it_is_not_well(
     tmp_path: Path, status: int, restarts: int
 ) -> None:

@@ -118,6 +118,7 @@ def test_a_file_that_is_no_gguf_is_refused(hub: Hub) -> None:
     assert hub.left == []
 
 
+@pytest.mark.tier3
 @pytest.mark.parametrize(
     ("status", "code", "words"),
     [

@@ -7,6 +7,7 @@ import pytest
 
 from tests.engines.asking import connect
 from tests.engines.fleets import get, run
+from tests.table import table
 from welldone.engines.address import Address
 from welldone.engines.ideal import Ideal, mind
 from welldone.engines.ideal.samples import Sampler
@@ -190,11 +191,11 @@ def error(reply: Reply) -> dict[str, Any]:
 
 CASES = [(CHAT, name, fields) for name, fields in CHATS.items()]
 CASES += [(COMPLETIONS, name, fields) for name, fields in COMPLETED.items()]
-each_case = pytest.mark.parametrize(("path", "fields"), [pytest.param(p, f, id=f"{p} {n}") for p, n, f in CASES])
+each_case = table(("path", "fields"), [pytest.param(p, f, id=f"{p} {n}") for p, n, f in CASES])
 
 
 @each_case
-@pytest.mark.parametrize("options", [{}, {"stream": True}, {"stream": True} | USAGE], ids=["whole", "stream", "usage"])
+@table("options", [{}, {"stream": True}, {"stream": True} | USAGE], ids=["whole", "stream", "usage"])
 def test_the_judge_finds_nothing(path: str, fields: dict[str, Any], options: dict[str, Any]) -> None:
     judged = judge(ask(path, **fields, **options))
     assert judged.findings == ()
@@ -221,7 +222,7 @@ def arguments(call: dict[str, Any]) -> str:
     return found
 
 
-@pytest.mark.parametrize(
+@table(
     ("prompt", "answer"),
     [
         ("Hello", "Hello! How can I help you today?"),
@@ -235,7 +236,7 @@ def arguments(call: dict[str, Any]) -> str:
         ("Tell me a long story", mind.LONG),
     ],
 )
-@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+@table("path", [CHAT, COMPLETIONS])
 def test_the_prompt_chooses_the_text(path: str, prompt: str, answer: str) -> None:
     assert text(path, say=prompt, max_tokens=2000) == answer
 
@@ -265,7 +266,7 @@ def test_an_answer_ends_where_the_context_does(stream: bool) -> None:
     assert judge(trace).findings == ()
 
 
-@pytest.mark.parametrize(
+@table(
     ("stop", "said", "reason"),
     [
         ("two", "one ", "stop"),
@@ -277,7 +278,7 @@ def test_an_answer_ends_where_the_context_does(stream: bool) -> None:
         ([], "one two three", "stop"),
     ],
 )
-@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+@table("path", [CHAT, COMPLETIONS])
 def test_nothing_of_a_stop_string_is_said_and_all_before_it_is(path: str, stop: object, said: str, reason: str) -> None:
     reply = whole(path, say="Say: one two three", stop=stop)
     assert text(path, say="Say: one two three", stop=stop) == said
@@ -311,7 +312,7 @@ def test_a_model_that_thinks_says_so_first_and_counts_it() -> None:
     assert "reasoning_content" not in whole()["choices"][0]["message"]
 
 
-@pytest.mark.parametrize(
+@table(
     ("fields", "made"),
     [
         ({"say": "What is the weather in Paris?"}, [("get_weather", "Paris")]),
@@ -367,7 +368,7 @@ def test_an_answer_that_is_to_be_json_is_of_its_schema() -> None:
     assert isinstance(json.loads(text(response_format={"type": "json_object"})), dict)
 
 
-@pytest.mark.parametrize(
+@table(
     ("schema", "value"),
     [
         ({}, "something"),
@@ -398,7 +399,7 @@ def test_a_sample_is_what_its_schema_allows(schema: Any, value: object) -> None:
     assert Sampler(schema).sample() == value
 
 
-@pytest.mark.parametrize(
+@table(
     "schema",
     [
         {"type": "strnig"},
@@ -508,7 +509,7 @@ COMPLETION_MISTAKES: dict[str, tuple[str, object]] = {
 WRONG = [(CHAT, *case) for case in MISTAKES.values()] + [(COMPLETIONS, *case) for case in COMPLETION_MISTAKES.values()]
 
 
-@pytest.mark.parametrize(("path", "param", "fields"), WRONG, ids=[*MISTAKES, *COMPLETION_MISTAKES])
+@table(("path", "param", "fields"), WRONG, ids=[*MISTAKES, *COMPLETION_MISTAKES])
 def test_a_mistake_is_named(path: str, param: str, fields: dict[str, Any]) -> None:
     body = {key: value for key, value in (body_of(path, {"stream": True}) | fields).items() if value is not ...}
     reply = Ideal().answer(seen("POST", path, json.dumps(body)))
@@ -521,8 +522,8 @@ def test_a_mistake_is_named(path: str, param: str, fields: dict[str, Any]) -> No
     assert judge(trace).findings == ()
 
 
-@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-@pytest.mark.parametrize("body", ["", "{", "[]", '"x"', "null", "[" * 100_000, '{"a":' * 100_000, '{"n":NaN}'])
+@table("path", [CHAT, COMPLETIONS])
+@table("body", ["", "{", "[]", '"x"', "null", "[" * 100_000, '{"a":' * 100_000, '{"n":NaN}'])
 def test_a_body_that_is_no_request_is_refused(path: str, body: str) -> None:
     reply = Ideal().answer(seen("POST", path, body))
     assert reply.status == 400
@@ -552,7 +553,7 @@ def test_models_are_listed_as_openai_does() -> None:
     assert json.loads(ideal.answer(seen("GET", "/v1/models/org/b%20c")).body) == listed["data"][1]
 
 
-@pytest.mark.parametrize(
+@table(
     ("method", "path", "status", "allowed"),
     [
         ("GET", CHAT, 405, "POST, OPTIONS"),
@@ -568,10 +569,10 @@ def test_what_is_not_there_is_said_to_be(method: str, path: str, status: int, al
     assert error(reply)["message"]
 
 
-@pytest.mark.parametrize(
+@table(
     ("said", "status"), [({}, 401), ({"authorization": "Bearer no"}, 401), ({"authorization": "Bearer s3cret"}, 200)]
 )
-@pytest.mark.parametrize("path", ["/v1/models", "/metrics"])
+@table("path", ["/v1/models", "/metrics"])
 def test_a_key_is_asked_for(said: dict[str, str], status: int, path: str) -> None:
     ideal = Ideal(key="s3cret")
     reply = ideal.answer(seen("GET", path, **said))
@@ -613,7 +614,7 @@ def test_a_long_pause_is_filled_with_keep_alives() -> None:
     assert reply.body.count(b": keep-alive\n\n") == 2
 
 
-@pytest.mark.parametrize("value", ["", " ", "Hello  big\nworlds\n", mind.EMOJI, mind.LONG, "\u2028x"])
+@table("value", ["", " ", "Hello  big\nworlds\n", mind.EMOJI, mind.LONG, "\u2028x"])
 def test_tokens_make_the_text(value: str) -> None:
     tokens = tokens_of(value)
     assert "".join(tokens) == value
@@ -622,7 +623,7 @@ def test_tokens_make_the_text(value: str) -> None:
         assert tokens_of("".join(tokens[:end])) == tokens[:end]
 
 
-@pytest.mark.parametrize(
+@table(
     ("value", "count", "said"),
     [("Hello you", 1, "Hello"), ("Hello you", 5, "Hello you Hello you Hello"), (" a", 3, " a a a"), ("", 3, "")],
 )

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.table import table
 from welldone.engines.ideal import Ideal
 from welldone.engines.scripted import Seen
 from welldone.engines.scripts import Reply, as_raw
@@ -136,15 +137,15 @@ def _events(path: str, fields: Json) -> list[Json]:
     return [json.loads(frame.partition("data: ")[2]) for frame in frames if frame]
 
 
-@pytest.mark.parametrize(("path", "fields"), CASES)
-@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+@table(("path", "fields"), CASES)
+@table("stream", [True, False], ids=["stream", "whole"])
 def test_the_judge_finds_nothing(path: str, fields: Json, stream: bool) -> None:
     judged = judge(_heard(path, fields | {"stream": stream}))
     assert judged.findings == ()
     assert judged.missing == ()
 
 
-@pytest.mark.parametrize("fields", ASKED[RESPONSES].values(), ids=ASKED[RESPONSES].keys())
+@table("fields", ASKED[RESPONSES].values(), ids=ASKED[RESPONSES].keys())
 def test_a_stream_of_responses_ends_with_what_a_whole_reply_says(fields: Json) -> None:
     streamed, whole = _events(RESPONSES, fields)[-1]["response"], _whole(RESPONSES, **fields)
     assert _unnamed(streamed["output"]) == _unnamed(whole["output"])
@@ -157,7 +158,7 @@ def _unnamed(output: list[Json]) -> list[Json]:
     return [{name: value for name, value in item.items() if name not in ("id", "call_id")} for item in output]
 
 
-@pytest.mark.parametrize("fields", ASKED[MESSAGES].values(), ids=ASKED[MESSAGES].keys())
+@table("fields", ASKED[MESSAGES].values(), ids=ASKED[MESSAGES].keys())
 def test_a_stream_of_messages_says_what_a_whole_reply_says(fields: Json) -> None:
     events, whole = _events(MESSAGES, fields), _whole(MESSAGES, **fields)
     deltas = [event["delta"] for event in events if event["type"] == "content_block_delta"]
@@ -218,7 +219,7 @@ ITEM: Json = {"role": "user", "content": "Hi"}
 IMAGE: Json = {"type": "input_image", "image_url": "data:image/png;base64,AA=="}
 
 
-@pytest.mark.parametrize(
+@table(
     ("fields", "param"),
     [
         ({"input": []}, "input"),
@@ -244,7 +245,7 @@ def test_a_wrong_request_for_a_response_is_refused_with_its_name(fields: Json, p
     assert json.loads(reply.body)["error"]["param"] == param
 
 
-@pytest.mark.parametrize(
+@table(
     ("fields", "status", "kind"),
     [
         ({"messages": []}, 400, "invalid_request_error"),
@@ -267,7 +268,7 @@ def test_a_wrong_request_for_a_message_is_refused_in_anthropics_words(fields: Js
     assert judge(Trace(body=reply.body, endpoint="messages", status=reply.status)).findings == ()
 
 
-@pytest.mark.parametrize(
+@table(
     ("path", "headers", "status"),
     [
         (MESSAGES, {"x_api_key": "sk-right"}, 200),
@@ -285,8 +286,8 @@ def test_each_dialect_has_its_header_for_the_key(path: str, headers: dict[str, s
         assert json.loads(reply.body)["error"]["type"] == "authentication_error"
 
 
-@pytest.mark.parametrize("path", [RESPONSES, MESSAGES, COUNT])
-@pytest.mark.parametrize("body", ["", "{", "[]", "7", '{"model":7}'])
+@table("path", [RESPONSES, MESSAGES, COUNT])
+@table("body", ["", "{", "[]", "7", '{"model":7}'])
 def test_what_is_no_request_is_refused(path: str, body: str) -> None:
     assert _reply(path, body).status == 400
 

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from tests.engines.fleets import LIMIT_S, ask, fleet_of, get, run, say_hello
+from tests.table import table
 from welldone.engines.fleet import EngineError, State
 from welldone.engines.settings import ModelSettings
 
@@ -227,7 +228,7 @@ def test_a_bad_file_is_a_clear_error(tmp_path: Path, content: bytes, says: str) 
     run(main())
 
 
-@pytest.mark.parametrize("said", [b"", b"no end", b"{}\n", b"[]\n"])
+@table("said", [b"", b"no end", b"{}\n", b"[]\n"])
 def test_without_orders_the_child_does_nothing(said: bytes) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "welldone.engines.llama"], input=said, capture_output=True, timeout=LIMIT_S, check=False

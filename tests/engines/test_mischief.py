@@ -6,6 +6,7 @@ import pytest
 
 from tests.engines.asking import connect
 from tests.engines.fleets import run
+from tests.table import table
 from welldone.engines.mischief import ALL, FAULTS
 from welldone.engines.scripted import HELLO, Script, listen
 from welldone.engines.scripts import as_raw
@@ -75,13 +76,13 @@ def _play(name: str) -> tuple[Trace, str]:
     return read_capture(heard), end
 
 
-@pytest.mark.parametrize("name", sorted(FAULTS.keys() - BIG))
+@table("name", sorted(FAULTS.keys() - BIG))
 def test_a_fault_has_its_status_and_its_end(name: str) -> None:
     trace, end = _play(name)
     assert (trace.status, end) == ENDS.get(name, (200, OPEN))
 
 
-@pytest.mark.parametrize("name", ["stream", "slow", "close-after", "no-length", "http-1.0"])
+@table("name", ["stream", "slow", "close-after", "no-length", "http-1.0"])
 def test_what_is_wrong_with_http_alone_says_hello(name: str) -> None:
     assert _play(name)[0].body == HELLO.body
 
@@ -93,7 +94,7 @@ def test_what_breaks_off_has_begun_and_has_not_said_all(name: str) -> None:
     assert HELLO.body.index(b"Hello") - 100 < len(body) < HELLO.body.index(b"stop")
 
 
-@pytest.mark.parametrize("name", RULES)
+@table("name", RULES)
 def test_what_is_wrong_with_the_stream_is_judged_wrong(name: str) -> None:
     trace, _ = _play(name)
     found = {finding.rule for finding in judge(trace).findings}
@@ -106,7 +107,7 @@ def test_who_is_refused_may_be_told_when_to_come_again(name: str, value: str | N
     assert _play(name)[0].header("retry-after") == value
 
 
-@pytest.mark.parametrize("status", [301, 302, 307, 308])
+@table("status", [301, 302, 307, 308])
 def test_a_redirect_names_a_place(status: int) -> None:
     assert (_play(f"redirect-{status}")[0].header("location") or "").startswith("http://127.0.0.1:9/")
 
@@ -135,6 +136,7 @@ def test_a_bomb_is_small_until_it_is_unpacked() -> None:
     assert len(gzip.decompress(bomb.base64)) * bomb.times == 2**30
 
 
+@pytest.mark.tier3
 def test_a_long_line_is_long() -> None:
     trace, _ = _play("long-line")
     assert max(map(len, trace.body.split(b"\n"))) > 10 * 2**20

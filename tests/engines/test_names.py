@@ -3,11 +3,11 @@
 import re
 from collections.abc import Mapping, Sequence
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.engines.lab import NOWHERE, models, upstream
+from tests.table import table
 from welldone.engines.names import Group, Local, Names, Target, problems, read_target
 from welldone.engines.upstream import Upstream
 from welldone.engines.upstream_settings import UpstreamSettings
@@ -39,7 +39,7 @@ def test_a_name_made_of_its_pattern_fits(parts: list[str], data: st.DataObject) 
     assert matches("*".join(parts), name)
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "target"),
     [
         ("m@lab", Target("m", "lab")),
@@ -58,7 +58,7 @@ def test_a_target_is_split_at_the_last_at_if_an_upstream_follows(text: str, targ
 _LAB = ("small", "large")
 
 
-@pytest.mark.parametrize(
+@table(
     ("name", "expected"),
     [
         ("gpt", ["small@lab"]),  # a route goes before all else
@@ -119,7 +119,7 @@ def test_of_patterns_of_routes_that_are_as_long_the_first_wins() -> None:
     assert _found("ab", [lab], {"*b": ["second@lab"], "a*": ["first@lab"]}) == ["second@lab"]
 
 
-@pytest.mark.parametrize(
+@table(
     ("targets", "expected"),
     [
         (["m@lab"], ["m@lab"]),
@@ -143,7 +143,7 @@ def test_exact_names_are_those_of_routes_and_then_of_upstreams() -> None:
     assert list(Names({"r": ["m"], "p-*": ["m"]}, upstreams, []).exact()) == ["r", "m", "n"]
 
 
-@pytest.mark.parametrize(
+@table(
     ("routes", "expected"),
     [
         ({"a": ["m@lab", "@lab", "*@lab", "m", "m@2"], "b": ["home"]}, []),
@@ -167,7 +167,7 @@ def test_what_is_wrong_with_routes_is_said(routes: dict[str, list[str]], expecte
     assert problems(routes, [lab], ["home"]) == expected
 
 
-@pytest.mark.parametrize(
+@table(
     ("declared", "target", "trouble"),
     [
         ([("qwen-7b", "phi-*")], "qwen-7b", None),

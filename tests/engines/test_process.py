@@ -14,6 +14,7 @@ import pytest
 import uvloop
 
 from tests.engines.fleets import LIMIT_S, NOWHERE, SCRIPTED, Watched, command, get, python, run
+from tests.table import table
 from welldone.engines.errors import EngineError
 from welldone.engines.plan import make_plan
 from welldone.engines.process import Process, ending
@@ -207,7 +208,7 @@ def test_a_command_ends_with_its_parent_and_so_do_its_workers(sockets: Path) -> 
             process.close()
 
 
-@pytest.mark.parametrize(
+@table(
     ("code", "words"),
     [
         (0, "ended with code 0"),

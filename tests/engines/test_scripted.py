@@ -13,6 +13,7 @@ import pytest
 
 from tests.engines.asking import ask, connect
 from tests.engines.fleets import LIMIT_S, get, run
+from tests.table import table
 from welldone.engines.address import Address
 from welldone.engines.scripted import HELLO, Piece, Reply, Script, Scripted, listen
 from welldone.engines.scripts import json_reply
@@ -110,7 +111,7 @@ def test_requests_that_come_before_their_turn_are_not_lost() -> None:
     run(main())
 
 
-@pytest.mark.parametrize(
+@table(
     "reply",
     [
         Reply(HELLO.pieces, end="close"),
@@ -237,7 +238,7 @@ def test_a_request_may_come_in_chunks() -> None:
     run(main())
 
 
-@pytest.mark.parametrize(
+@table(
     "said",
     [
         b"\xff\xff\r\n\r\n",

@@ -8,6 +8,7 @@ import pytest
 from tests.engines.asking import ask, connect
 from tests.engines.fleets import run
 from tests.recorded.traces import RECORDED
+from tests.table import table
 from welldone.engines.scripted import HELLO, Reply, Script, listen
 from welldone.engines.scripts import Piece, as_raw, cut_at, json_reply, replay
 from welldone.rules.capture import read_capture, read_trace
@@ -57,7 +58,7 @@ def test_what_is_played_is_judged_as_what_was_recorded(name: str) -> None:
     assert rules[0] == rules[1]
 
 
-@pytest.mark.parametrize(
+@table(
     ("more", "after"),
     [
         ({"head_s": 0.5, "pieces": [[0.75, 2], [1.0, 1], [3.0, 3]]}, [(b"ab", 0.25), (b"c", 0.25), (b"def", 2.0)]),
@@ -76,7 +77,7 @@ def test_a_trace_has_its_pieces_and_times(more: dict[str, Any], after: list[tupl
     assert reply.after_s == (more["head_s"] if isinstance(more.get("head_s"), float | int) else 0.0)
 
 
-@pytest.mark.parametrize(
+@table(
     ("headers", "framing"),
     [
         ([["transfer-encoding", "chunked"]], "chunked"),

@@ -2,12 +2,13 @@
 
 import pytest
 
+from tests.table import table
 from welldone.engines.arrival import PullError, Trouble, clean_name
 from welldone.engines.download import redirected
 from welldone.engines.sources import Hub, Web, read_source
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "source"),
     [
         ("hf:own-er/rep.o/a.gguf", Hub("own-er/rep.o", "a.gguf", None)),
@@ -24,7 +25,7 @@ def test_sources_are_understood(text: str, source: Web | Hub) -> None:
     assert read_source(text) == source
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "why"),
     [
         ("", "known are default, hf:"),
@@ -58,7 +59,7 @@ def test_a_source_that_cannot_be_one_is_a_mistake_of_the_user(text: str, why: st
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "name"),
     [
         ("a.gguf", "a.gguf"),
@@ -88,7 +89,7 @@ def test_all_files_of_a_split_model_are_sources() -> None:
     assert [str(file) for file in hub.files()] == [f"hf:o/r/q/a-0000{n}-of-00002.gguf@main" for n in (1, 2)]
 
 
-@pytest.mark.parametrize(
+@table(
     ("url", "location", "target"),
     [
         ("https://a/x.gguf", "https://b/y?sig=1", "https://b/y?sig=1"),
@@ -101,7 +102,7 @@ def test_a_redirect_is_followed_to_where_it_is_safe(url: str, location: str, tar
     assert redirected(url, location) == target
 
 
-@pytest.mark.parametrize(
+@table(
     ("url", "location"),
     [
         ("https://a/x.gguf", "http://127.0.0.1/y"),

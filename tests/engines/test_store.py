@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.engines import files
+from tests.table import table
 from welldone.engines import store
 from welldone.engines.default import DEFAULT
 from welldone.engines.store import Origin
@@ -24,7 +25,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
+@table(
     ("environment", "expected"),
     [
         ({"WELLDONE_HOME": "/data/w", "XDG_CACHE_HOME": "/cache"}, "/data/w/models"),
@@ -61,7 +62,7 @@ def test_a_file_that_is_no_model_is_listed_with_its_problem(tmp_path: Path) -> N
     assert "no GGUF file" in entry.problem
 
 
-@pytest.mark.parametrize(
+@table(
     ("name", "found"),
     [
         ("a", "a.gguf"),

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.engines.lab import SILENCE, Clock, models, status, upstream
+from tests.table import table
 from welldone.engines.breaker import FAILURES, OPEN_S
 from welldone.engines.listed import ID_LIMIT, MODELS_LIMIT, ListedModel, read_models
 from welldone.engines.upstream import COOL_LIMIT_S, Upstream
@@ -63,7 +64,7 @@ def test_where_it_never_was_well_the_first_look_tells_what_is_wrong() -> None:
     assert told == [(True, _SILENT), (False, _SILENT), (True, None)]
 
 
-@pytest.mark.parametrize(
+@table(
     ("code", "health", "is_healthy"),
     [
         (200, "", True),
@@ -90,7 +91,7 @@ _NO_LIST = "is the path of its URL right? Where it has no list, models = names t
 _MANY = json.dumps([{"id": str(number)} for number in range(50_000)]).encode()
 
 
-@pytest.mark.parametrize(
+@table(
     ("reply", "settings", "trouble"),
     [
         (models({"id": "m"}), {}, None),
@@ -170,7 +171,7 @@ def test_an_unhealthy_one_may_be_back_at_the_next_look() -> None:
     assert lab.retry_after_s == 7.0
 
 
-@pytest.mark.parametrize(
+@table(
     ("owner", "kind", "is_native"),
     [
         ("vllm", "vllm", True),
@@ -214,7 +215,7 @@ def test_the_last_list_stays_while_there_is_no_new_one() -> None:
     assert lab.listed == ()
 
 
-@pytest.mark.parametrize(
+@table(
     "body",
     [
         b"",
@@ -234,7 +235,7 @@ def test_what_is_no_list_is_none(body: bytes) -> None:
     assert read_models(body) is None
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "names"),
     [
         (b"[]", []),
@@ -248,7 +249,7 @@ def test_lists_of_other_shapes_are_read_too(body: bytes, names: list[str]) -> No
     assert [model.id for model in read_models(body) or ()] == names
 
 
-@pytest.mark.parametrize("odd", [None, 1, "m", [], {}, {"id": 1}, {"id": ""}, {"id": "a\nb"}, {"id": "x" * 129}])
+@table("odd", [None, 1, "m", [], {}, {"id": 1}, {"id": ""}, {"id": "a\nb"}, {"id": "x" * 129}])
 def test_what_is_odd_in_a_list_is_left_out(odd: object) -> None:
     body = json.dumps({"data": [odd, {"id": "m"}, {"id": "m", "n": 2}, {"id": "x" * ID_LIMIT}]}).encode()
     assert [model.more for model in read_models(body) or ()] == [{"id": "m"}, {"id": "x" * ID_LIMIT}]
@@ -284,7 +285,7 @@ def test_numbers_and_words_of_a_model_are_handed_on() -> None:
     assert _object({**said, "object": "thing"}) == {**said, "id": "n", "object": "model"}
 
 
-@pytest.mark.parametrize(
+@table(
     "private",
     [
         "/models/m.gguf",
@@ -320,7 +321,7 @@ def test_a_model_that_is_called_as_the_key_is_not_listed() -> None:
     assert lab.listed == ()
 
 
-@pytest.mark.parametrize("created", [True, "7", 1.5, None])
+@table("created", [True, "7", 1.5, None])
 def test_the_time_of_making_is_a_number(created: object) -> None:
     assert _object({"created": created})["created"] == 0
 

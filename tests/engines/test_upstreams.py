@@ -7,10 +7,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.net.aio import LIMIT_S, run, serving
 from tests.net.certificates import make_pair
+from tests.table import table
 from welldone.engines.names import Group, Local
 from welldone.engines.upstream import Upstream
 from welldone.engines.upstream_settings import UpstreamSettings
@@ -259,7 +258,7 @@ def test_the_listing_joins_routes_and_upstreams_each_name_once() -> None:
     _with_server(body)
 
 
-@pytest.mark.parametrize(
+@table(
     ("listed", "routes", "local_names", "expected"),
     [
         (["m"], {}, [], "m"),

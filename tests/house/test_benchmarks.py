@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.tier3
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 BENCHMARK = BENCHMARKS / "serve.py"
 LIMIT_S = 120.0
@@ -88,7 +90,7 @@ def test_a_gateway_that_is_missing_is_named_and_its_bar_stays_open(tmp_path: Pat
     done = _run(*SMALL_GATEWAY, "welldone,sglang-router", "--json", "--strict", script=script)
     assert (done.returncode, done.stderr) == (1, "")
     report: dict[str, Any] = json.loads(done.stdout)
-    assert report["left_out"] == ["sglang-router: make .venv-bench/.ready"]
+    assert report["left_out"] == ["sglang-router: make .venv-peers/.ready"]
     open_bars = [(bar["name"], bar["is_kept"]) for bar in report["bars"] if bar["figure"] is None]
     assert open_bars == [("CPU per chunk, of sglang-router's", False)]
 
@@ -119,7 +121,7 @@ def test_a_load_test_that_is_missing_is_named_and_its_bar_stays_open(tmp_path: P
     done = _run(*SMALL_TOOL, "welldone,guidellm", "--json", "--strict", script=script)
     assert (done.returncode, done.stderr) == (1, "")
     report: dict[str, Any] = json.loads(done.stdout)
-    assert report["left_out"] == ["guidellm: make .venv-clients/guidellm/.ready"]
+    assert report["left_out"] == ["guidellm: make .venv-guidellm/.ready"]
     assert [(cost["name"], cost["failed"]) for cost in report["costs"]] == [("welldone", 0)]
     assert report["costs"][0]["chunks"] > 0
     assert "chunks per CPU s, by guidellm's" in [bar["name"] for bar in report["bars"] if bar["figure"] is None]

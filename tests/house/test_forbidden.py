@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.table import table
+
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("src", "faults", "tools", "benchmarks")
 MODULES = frozenset(
@@ -57,13 +59,14 @@ def files() -> list[Path]:
     return [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
-@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.tier2
+@table("path", files(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_file_does_what_none_may(path: Path) -> None:
     folder = path.relative_to(ROOT).parts[0]
     assert list(forbidden(path.read_text("utf-8"), may_assert=folder in OUR_OWN)) == []
 
 
-@pytest.mark.parametrize(
+@table(
     ("source", "found"),
     [
         ("import pickle", "pickle"),
@@ -89,8 +92,6 @@ def test_each_kind_is_found(source: str, found: str) -> None:
     assert line.endswith(found)
 
 
-@pytest.mark.parametrize(
-    "source", ["re.compile('x')", "assert x is not None", "subprocess.run(['ls'], shell=False)", "model.eval()"]
-)
+@table("source", ["re.compile('x')", "assert x is not None", "subprocess.run(['ls'], shell=False)", "model.eval()"])
 def test_what_only_looks_like_it_may_stay(source: str) -> None:
     assert list(forbidden(source)) == []

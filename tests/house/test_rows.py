@@ -3,9 +3,8 @@
 import re
 from pathlib import Path
 
-import pytest
-
 from tests.rules.pages import PAGES, read_page
+from tests.table import table
 from welldone.rules.checks import RULES
 from welldone.rules.examples import Example
 from welldone.rules.heard import Form, Heard
@@ -47,7 +46,7 @@ def test_every_rule_that_a_reply_shows_has_one_check() -> None:
     assert sorted(rule.fault.id for rule in RULES) == sorted(fault.id for fault in ALL if fault.by is Hearing.REPLY)
 
 
-@pytest.mark.parametrize("fault", ALL, ids=lambda fault: fault.id)
+@table("fault", ALL, ids=lambda fault: fault.id)
 def test_every_row_says_what_is_right_whom_it_hurts_and_what_repair_does(fault: Fault) -> None:
     assert fault.rule
     assert fault.rule[-1] == "."
@@ -55,7 +54,7 @@ def test_every_row_says_what_is_right_whom_it_hurts_and_what_repair_does(fault: 
     assert all(re.match(r"[^:]+: .", who) for who in fault.hurts)
 
 
-@pytest.mark.parametrize("block", WRONG, ids=lambda block: block.name)
+@table("block", WRONG, ids=lambda block: block.name)
 def test_repair_mends_the_wrong_example_of_every_page(block: Example) -> None:
     fixed, notes = _fix(block)
     judgement = judge(Trace(body=fixed, endpoint=block.trace.endpoint, request=block.trace.request))
@@ -65,7 +64,7 @@ def test_repair_mends_the_wrong_example_of_every_page(block: Example) -> None:
     assert block.rule in noted or block.rule in OF_THE_REPLY or BY_ID[block.rule].mend is Mend.REPORT
 
 
-@pytest.mark.parametrize("block", [block for block in BLOCKS if block.is_right], ids=lambda block: block.name)
+@table("block", [block for block in BLOCKS if block.is_right], ids=lambda block: block.name)
 def test_repair_notes_nothing_on_a_right_example(block: Example) -> None:
     _, notes = _fix(block)
     assert notes.all() == []

@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 
 from faults.plan import CASES
+from tests.table import table
+
+pytestmark = pytest.mark.tier2  # faults.plan imports a second of modules
 
 ROOT = Path(__file__).parents[2]
 ROWS = [
@@ -16,7 +19,7 @@ ROWS = [
 TARGETS = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
 
 
-@pytest.mark.parametrize("row", ROWS)
+@table("row", ROWS)
 def test_what_shows_a_promise_is_there(row: str) -> None:
     """A name without a folder is in that of the name before it."""
     folder = ROOT

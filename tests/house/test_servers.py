@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from tests.check import reports
+from tests.table import table
 from tools import server_page
 from tools.server_page import Checked, NotOffered, NotRun, Page, Result
 from welldone.check.dialect import DIALECTS
@@ -85,7 +86,7 @@ def test_what_was_not_waited_for_is_said() -> None:
     assert "No reply came in time to plain." in text
 
 
-@pytest.mark.parametrize("heard", reports.HOSTILE)
+@table("heard", reports.HOSTILE)
 def test_what_a_server_says_stays_in_its_cell(heard: str) -> None:
     text = _drawn(reports.wrong(findings=(reports.finding(heard=heard),)))
     (row,) = [line for line in text.splitlines() if line.startswith("| [delta-role-once]")]
@@ -113,7 +114,7 @@ def test_the_page_is_made_of_what_was_kept() -> None:
     assert (ROOT / "docs" / "servers.md").read_text("utf-8") == server_page.draw(KEPT)
 
 
-@pytest.mark.parametrize("page", KEPT, ids=[page.title for page in KEPT])
+@table("page", KEPT, ids=[page.title for page in KEPT])
 def test_what_is_kept_of_a_server_names_no_path_of_a_machine_and_only_rules_that_have_a_page(page: Page) -> None:
     text = msgspec.json.encode(page).decode()
     assert not [path for path in ("/home/", "/root", "/tmp/", "/work", "/Users/") if path in text]

@@ -3,8 +3,7 @@
 import re
 from pathlib import Path
 
-import pytest
-
+from tests.table import table
 from tools import server_page
 from tools.server_page import Checked
 from welldone.engines.names import problems
@@ -15,7 +14,7 @@ TEXT = (ROOT / "docs" / "vllm.md").read_text("utf-8")
 BLOCKS = re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.partition("\n")[0])
+@table("block", BLOCKS, ids=lambda block: block.partition("\n")[0])
 def test_each_configuration_can_be_read(block: str, tmp_path: Path) -> None:
     (tmp_path / "welldone.toml").write_text(block)
     config = read_config({}, {"VLLM_KEY": "sk-a-key-of-the-test"}, folder=tmp_path)

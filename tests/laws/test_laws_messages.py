@@ -4,13 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
 from tests.laws import real_messages
 from tests.laws.real_responses import frames
 from tests.laws.strategies import HEAD, arguments, legal, names, texts
+from tests.table import table
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 from welldone.wire.collect import collect
@@ -454,7 +454,7 @@ def test_law_2_whatever_a_whole_reply_says_what_is_mended_is_right(message: Json
         assert fix_whole(body)[1].notes.all() == []
 
 
-@pytest.mark.parametrize("path", RECORDED, ids=lambda path: f"{path.parent.name}/{path.stem}")
+@table("path", RECORDED, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_recorded_streams_are_right_when_mended(path: Path) -> None:
     body = path.read_bytes()
     fixed = fix(body)

@@ -5,12 +5,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
 from tests.laws import real_responses
 from tests.laws.strategies import HEAD, any_bytes, legal
+from tests.table import table
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 from welldone.wire.collect import collect
@@ -373,7 +373,7 @@ def test_laws_2_and_4_hold_where_rules_are_strict(data: bytes, rules: set[str], 
     assert fix(data, cuts, frozenset(rules)) == fixed
 
 
-@pytest.mark.parametrize("body", RECORDED, ids=range(len(RECORDED)))
+@table("body", RECORDED, ids=range(len(RECORDED)))
 def test_a_recorded_stream_says_the_same_when_it_is_mended(body: bytes) -> None:
     fixed = fix(body)
     before, after = said_in_responses(body), said_in_responses(fixed)

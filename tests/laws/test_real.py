@@ -8,6 +8,7 @@ import pytest
 
 from tests.laws import real_messages, real_responses
 from tests.laws.real_responses import frames
+from tests.table import table
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 from welldone.wire.dialects.messages import MessagesNative
@@ -27,13 +28,13 @@ def _mended(native: Native, events: list[Json]) -> list[Json]:
     return _read(native.feed(frames(events)) + native.close())
 
 
-@pytest.mark.parametrize("name", real_responses.STREAMS)
+@table("name", real_responses.STREAMS)
 def test_a_stream_of_openai_is_right(name: str) -> None:
     body = frames(real_responses.STREAMS[name])
     assert judge(Trace(body=body, endpoint="responses")).findings == ()
 
 
-@pytest.mark.parametrize("name", real_responses.STREAMS)
+@table("name", real_responses.STREAMS)
 def test_a_stream_of_openai_passes_as_it_is(name: str) -> None:
     events = real_responses.STREAMS[name]
     native = ResponsesNative(fallback=Head("resp_ours", 1, "ours"))
@@ -41,13 +42,13 @@ def test_a_stream_of_openai_passes_as_it_is(name: str) -> None:
     assert native.notes.all() == []
 
 
-@pytest.mark.parametrize("name", real_messages.STREAMS)
+@table("name", real_messages.STREAMS)
 def test_a_stream_of_anthropic_is_right(name: str) -> None:
     events, request = real_messages.STREAMS[name], real_messages.REQUESTS.get(name)
     assert judge(Trace(body=frames(events), endpoint="messages", request=request)).findings == ()
 
 
-@pytest.mark.parametrize("name", real_messages.STREAMS)
+@table("name", real_messages.STREAMS)
 def test_a_stream_of_anthropic_passes_as_it_is(name: str) -> None:
     events = real_messages.STREAMS[name]
     native = MessagesNative(fallback=Head("msg_ours", 1, "ours"))
@@ -103,8 +104,8 @@ PLAIN: dict[str, tuple[list[Json], Callable[[], Native]]] = {
 }
 
 
-@pytest.mark.parametrize("kind", ODD)
-@pytest.mark.parametrize("endpoint", PLAIN)
+@table("kind", ODD)
+@table("endpoint", PLAIN)
 def test_a_stream_in_an_odd_form_says_the_same_and_what_is_odd_is_noted(endpoint: str, kind: str) -> None:
     (rule, spoil), (events, make) = ODD[kind], PLAIN[endpoint]
     body, native = spoil(frames(events)), make()

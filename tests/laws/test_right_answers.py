@@ -12,7 +12,10 @@ from tests.laws.right_answers import DIALECTS, differences
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-@settings(max_examples=300, phases=(Phase.explicit, Phase.reuse, Phase.generate))  # a smaller seed is no simpler stream
+@settings(
+    max_examples=6 * settings().max_examples,
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),  # a smaller seed is no simpler stream
+)
 @given(seed=st.integers(0, 2**32))
 def test_a_legal_stream_keeps_all_that_it_has(dialect: str, seed: int) -> None:
     assert differences(dialect, seed) == []

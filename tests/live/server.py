@@ -116,7 +116,11 @@ def serving(
     )
     running = Running(process, model, key)
     try:
-        running.url = running.said.wait(r"""(?:on |"url":")(https?://[^\s"]+/v1)""")[1]
+        try:
+            running.url = running.said.wait(r"""(?:on |"url":")(https?://[^\s"]+/v1)""")[1]
+        except AssertionError as error:
+            error.add_note("its log: " + "\n".join(running.log.all[-30:]))
+            raise
         if is_awaited:
             running.log.wait("model is ready")
         yield running

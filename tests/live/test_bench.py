@@ -12,6 +12,8 @@ from welldone.bench.settings import BenchSettings, Kind, Length
 from welldone.net import ear
 from welldone.net.address import read_url
 
+pytestmark = pytest.mark.tier3
+
 SHORT = Length(num_tokens=20, min_tokens=10, max_tokens=30, variance=5)
 FEW = Length(num_tokens=8, min_tokens=4, max_tokens=12, variance=2)
 

@@ -39,7 +39,7 @@ def test_stream_and_whole_are_the_same_answer_of_the_tiny_model(tiny_server: Run
     assert whole.counts[1] == 200
 
 
-@pytest.mark.parametrize("prompt", ["Name three colours.", "Why is the sky blue?"])
+@pytest.mark.parametrize("prompt", ["Name three colours."])
 def test_stream_and_whole_are_the_same_answer_of_the_default_model(server: Running, prompt: str) -> None:
     fields = CALM
     assert chat(server, prompt, stream=True, **fields) == chat(server, prompt, **fields)
@@ -115,7 +115,7 @@ def test_logit_bias_makes_a_token_certain(tiny_server: Running, stream: bool) ->
 
 
 @STREAM
-@pytest.mark.parametrize("top", [None, 0, 3])
+@pytest.mark.parametrize("top", [None, 3])
 def test_log_probabilities_cover_the_text(server: Running, stream: bool, top: int | None) -> None:
     said = chat(server, "Say hello.", stream=stream, logprobs=True, top_logprobs=top, temperature=0, max_tokens=12)
     tokens = said.one.tokens

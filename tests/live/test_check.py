@@ -39,6 +39,7 @@ def behind() -> Iterator[Upstream]:
     made.end()
 
 
+@pytest.mark.tier3
 def test_a_local_model_is_right(server: Running) -> None:
     report = _check(server, model=server.model)
     _assert_right(report)
@@ -52,6 +53,9 @@ def test_a_gateway_in_front_of_a_right_server_is_right(behind: Upstream, tmp_pat
         assert report.count(Verdict.RIGHT) > len(report.rules) - ALL_BUT
 
 
-def test_a_gateway_in_front_of_a_local_model_is_right(server: Running, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "only", [("text",), pytest.param(("usage", "choices", "tools", "mistakes"), marks=pytest.mark.tier3)]
+)
+def test_a_gateway_in_front_of_a_local_model_is_right(server: Running, tmp_path: Path, only: tuple[str, ...]) -> None:
     with gateway(tmp_path, server.url, each={"key": KEY}, options=PATIENT) as running:
-        _assert_right(_check(running, model=server.model, only=("text", "usage", "choices", "tools", "mistakes")))
+        _assert_right(_check(running, model=server.model, only=only))

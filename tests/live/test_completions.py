@@ -83,6 +83,7 @@ def test_log_probabilities_cover_the_text(server: Running, stream: bool, count: 
     assert {len(top or ()) for top in logprobs["top_logprobs"]} == {max(count, 1)}
 
 
+@pytest.mark.tier3
 @STREAM
 def test_a_continuation_ends_before_a_stop_text(server: Running, stream: bool) -> None:
     fields = FIELDS | {"max_tokens": 30}

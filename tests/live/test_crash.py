@@ -26,7 +26,7 @@ from tests.live.faults import (
 from tests.live.raw import STREAM, ask, judged
 from tests.live.server import Running, serving
 
-pytestmark = LINUX
+pytestmark = [LINUX, pytest.mark.tier2]
 
 
 @pytest.fixture

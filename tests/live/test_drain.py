@@ -11,7 +11,7 @@ from tests.live.faults import LINUX, LONG, begin, broken_off, engine_of, queued,
 from tests.live.raw import judged
 from tests.live.server import LIMIT_S
 
-pytestmark = LINUX
+pytestmark = [LINUX, pytest.mark.tier2]
 
 
 @pytest.mark.parametrize(("stream", "number"), [(True, signal.SIGTERM), (False, signal.SIGINT)])

@@ -101,6 +101,7 @@ def test_a_form_that_is_none_is_refused(tiny_server: Running, wanted: dict[str, 
     assert reply.error()["param"].startswith("response_format")
 
 
+@pytest.mark.tier3
 @STREAM
 @pytest.mark.parametrize("number", range(3))
 def test_log_probabilities_are_of_the_json_alone(server: Running, number: int, stream: bool) -> None:

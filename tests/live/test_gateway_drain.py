@@ -12,7 +12,7 @@ from tests.live.server import LIMIT_S
 from tests.live.upstream import DONE, ROLE, STOP, TEXT, Upstream, gateway, upstream
 from welldone.engines.scripts import Piece, Reply
 
-pytestmark = LINUX
+pytestmark = [LINUX, pytest.mark.tier2]
 
 
 @pytest.fixture

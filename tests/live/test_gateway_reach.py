@@ -10,6 +10,8 @@ from tests.live.raw import STREAM
 from tests.live.upstream import front, gateway, said, upstream
 from tests.net.certificates import make_pair
 
+pytestmark = pytest.mark.tier3
+
 
 def has_ipv6() -> bool:
     """Whether this machine can listen on its own IPv6 address."""

@@ -19,6 +19,8 @@ from tests.live.upstream import REPLIES, Upstream, eventually, gateway, upstream
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 
+pytestmark = pytest.mark.tier3
+
 LOST = "welldone_recordings_dropped_total"
 PAUSED = "recording is paused"
 HEARD = (

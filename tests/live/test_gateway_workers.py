@@ -16,7 +16,7 @@ from tests.live.upstream import DONE, ROLE, STOP, TEXT, Upstream, by_model, even
 from welldone.engines.scripted import Seen
 from welldone.engines.scripts import Piece, Reply
 
-pytestmark = LINUX
+pytestmark = [LINUX, pytest.mark.tier2]
 READY = "worker is ready"
 SLOW = Reply((ROLE, TEXT, *[Piece(TEXT.text, after_s=0.05)] * 40, STOP, DONE))
 """It takes two seconds: in that time the other worker is killed."""

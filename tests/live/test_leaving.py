@@ -32,7 +32,7 @@ from welldone.engines import scripted
 from welldone.engines.scripted import CHUNK, Piece
 from welldone.rules.capture import read_capture
 
-pytestmark = LINUX
+pytestmark = [LINUX, pytest.mark.tier2]
 WAYS = pytest.mark.parametrize(
     ("stream", "is_rude"),
     [(True, False), (True, True), (False, False)],

@@ -15,6 +15,8 @@ from tests.live.upstream import gateway, upstream
 from welldone.wire.faults.catalogue import BY_ID
 from welldone.wire.faults.fault import Severity
 
+pytestmark = pytest.mark.tier2
+
 CANARY = "sk-canary-5f1d2c3b4a596877"
 WRONG = "wd-canary-of-a-stranger-998877"
 PROMPT = "zebra-canary-prompt-4711"

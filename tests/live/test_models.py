@@ -11,7 +11,10 @@ import pytest
 
 from tests.live.raw import LIMIT_S, STREAM, Json, ask, chat, complete
 from tests.live.server import Running, serving
+from tests.live.upstream import eventually
 from welldone.engines.default import DEFAULT
+
+pytestmark = pytest.mark.tier3
 
 CONTEXT_NAMES = ("context_length", "context_window", "max_model_len", "max_context_length", "loaded_context_length")
 
@@ -101,7 +104,7 @@ def test_models_come_when_they_are_asked_for(tiny_model: Path, tiny_thinking_mod
     with configured(tmp_path, tables, small) as server:
         assert [model["id"] for model in ask(server, "/v1/models").ok()["data"]] == ["plain", "thinking"]
         assert listed(server, "plain")["status"] == {"value": "unloaded"}
-        assert listed(server, "plain")["context_length"] == 2048
+        eventually(lambda: listed(server, "plain").get("context_length") == 2048)  # its file is read meanwhile
         assert ask(server, "/health").ok() == {"status": "ok"}
         assert chat(server, "Hello", model="p", stream=True, max_tokens=4).model == "plain"
         assert listed(server, "plain")["context_length"] == 2048

@@ -22,7 +22,7 @@ from tests.live.faults import (
 from tests.live.raw import STREAM, ask, judged
 from tests.live.server import Running
 
-pytestmark = LINUX
+pytestmark = [LINUX, pytest.mark.tier2]
 COMMENT = b": keep-alive\\n\\n"
 
 

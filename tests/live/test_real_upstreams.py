@@ -22,6 +22,8 @@ from tests.live.server import KEY, LIMIT_S, Running, serving
 from tests.models.engine import CHILD
 from welldone.wire.faults.enc import NO_REPLACEMENT_CHAR
 
+pytestmark = pytest.mark.tier3
+
 LONG = 1500
 """Tokens of an answer that is not over soon."""
 SAME: dict[str, Any] = {"temperature": 0, "seed": 1, "max_tokens": 24}

@@ -16,7 +16,7 @@ from tests.live.redis import NEEDS_REDIS, RealRedis, real_redis
 from tests.live.server import LIMIT_S, Running
 from tests.live.upstream import Upstream, eventually, gateway
 
-pytestmark = NEEDS_REDIS
+pytestmark = [NEEDS_REDIS, pytest.mark.tier2]
 
 
 def keys(redis: RealRedis, *words: str, code: int = 0) -> tuple[str, str]:

@@ -15,7 +15,7 @@ from tests.live.redis import NEEDS_REDIS, RealRedis, real_redis
 from tests.live.server import Running
 from tests.live.upstream import Upstream, gateway
 
-pytestmark = NEEDS_REDIS
+pytestmark = [NEEDS_REDIS, pytest.mark.tier2]
 PER_MINUTE = 6
 """One more every ten seconds: few enough that a busy machine is not taken for a mistake."""
 UP = "welldone_limits_store_up"

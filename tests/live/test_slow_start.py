@@ -17,7 +17,7 @@ from tests.live.faults import LINUX, Child, children
 from tests.live.raw import CHAT, Line, ask, judged
 from tests.live.server import LIMIT_S, Lines, Running, serving
 
-pytestmark = LINUX
+pytestmark = [LINUX, pytest.mark.tier3]
 
 SLOW = Path(__file__).with_name("slow.py")
 BODY = {"model": "big", "messages": [{"role": "user", "content": "Hi"}], "stream": True}

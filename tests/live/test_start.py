@@ -17,6 +17,8 @@ from tests.live.server import KEY, LIMIT_S, Lines, serving
 from welldone.cli.main import run
 from welldone.engines.default import DEFAULT
 
+pytestmark = pytest.mark.tier3
+
 USAGE, UNREACHABLE = 2, 3
 
 

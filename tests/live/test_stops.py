@@ -8,6 +8,8 @@ from tests.live.faults import LINUX, PROCESSING, until
 from tests.live.raw import STREAM, chat, complete
 from tests.live.server import Running
 
+pytestmark = pytest.mark.tier3
+
 COUNT = "Count from 1 to 200. Write only the numbers, separated by commas."
 CALM: dict[str, Any] = {"temperature": 0, "max_tokens": 24, "cache_prompt": False}
 NEVER = "~ZQ~"

@@ -17,6 +17,8 @@ from tests.live.test_start import UNREACHABLE, mistake
 from welldone.cli.main import run
 from welldone.rules.capture import read_capture
 
+pytestmark = pytest.mark.tier2
+
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:

@@ -5,9 +5,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
+import pytest
 
 from tests.live.raw import LIMIT_S, Said, ask, chat, complete
 from tests.live.server import Running
+
+pytestmark = pytest.mark.tier3
 
 CLIENTS = 16
 WORDS = [

@@ -123,6 +123,7 @@ def test_a_forbidden_tool_is_not_called(zoo: Running, stream: bool) -> None:
     assert said.one.finish in ("stop", "length")
 
 
+@pytest.mark.tier3
 @STREAM
 def test_a_model_that_calls_freely_is_heard(zoo: Running, stream: bool) -> None:
     fields: dict[str, Any] = {"model": "calling", "tools": tools(), "max_tokens": 1500}
@@ -158,12 +159,14 @@ def test_the_default_model_is_made_to_call(server: Running, stream: bool) -> Non
     assert len(city) <= 30
 
 
+@pytest.mark.tier3
 @STREAM
 def test_the_default_model_with_tools_that_it_may_use_still_answers(server: Running, stream: bool) -> None:
     said = chat(server, "Hello!", stream=stream, tools=tools("get_time"), temperature=0, max_tokens=60)
     assert said.text or said.one.calls
 
 
+@pytest.mark.tier3
 @STREAM
 def test_the_result_of_a_call_leads_to_an_answer(server: Running, stream: bool) -> None:
     offered = tools("get_weather")

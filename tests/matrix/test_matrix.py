@@ -2,13 +2,12 @@
 
 import json
 
-import pytest
-
 from tests.matrix.build import HEAD
 from tests.matrix.cases import CASES, EXPECTED, HEADS, OURS, request
 from tests.matrix.heard import HEARD, LEGAL
 from tests.matrix.oracle import fix
 from tests.oracle.repaired import plain
+from tests.table import table
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 from welldone.wire.faults import Mend
@@ -22,7 +21,7 @@ def _broken(name: str, body: bytes, status: int | None = None) -> set[str]:
     return set(judge(Trace(body=body, request=request(name), status=status)).counts)
 
 
-@pytest.mark.parametrize("name", CASES)
+@table("name", CASES)
 def test_a_repaired_stream_breaks_no_rule_that_can_be_mended(name: str) -> None:
     left = {rule for rule in _broken(name, fix(name, [CASES[name]])) if BY_ID[rule].mend is not Mend.REPORT}
     expected = EXPECTED[name]
@@ -31,7 +30,7 @@ def test_a_repaired_stream_breaks_no_rule_that_can_be_mended(name: str) -> None:
     assert left == (set() if is_counted else {"use-final-chunk"})
 
 
-@pytest.mark.parametrize("name", CASES)
+@table("name", CASES)
 def test_a_repaired_stream_says_what_the_server_meant(name: str) -> None:
     fixed = fix(name, [CASES[name]])
     said = plain(fixed)
@@ -40,14 +39,14 @@ def test_a_repaired_stream_says_what_the_server_meant(name: str) -> None:
     assert said == EXPECTED[name]
 
 
-@pytest.mark.parametrize("name", CASES)
+@table("name", CASES)
 def test_a_repaired_stream_ends_as_it_should(name: str) -> None:
     *_, last, end = fix(name, [CASES[name]]).split(b"\n\n")[:-1]
     assert end + b"\n\n" == END
     assert last.startswith(b'data: {"error":') == (EXPECTED[name]["error"] is not None)
 
 
-@pytest.mark.parametrize("name", CASES)
+@table("name", CASES)
 def test_a_repaired_stream_has_one_envelope_and_the_servers_where_it_gave_one(name: str) -> None:
     lines = fix(name, [CASES[name]]).decode().split("\n")
     chunks = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith('data: {"id"')]
@@ -55,24 +54,24 @@ def test_a_repaired_stream_has_one_envelope_and_the_servers_where_it_gave_one(na
     assert bool(chunks) == bool(EXPECTED[name]["choices"])
 
 
-@pytest.mark.parametrize("name", CASES)
+@table("name", CASES)
 def test_where_the_bytes_are_cut_does_not_matter(name: str) -> None:
     body = CASES[name]
     assert fix(name, [body[at : at + 1] for at in range(len(body))]) == fix(name, [body])
 
 
-@pytest.mark.parametrize("name", CASES)
+@table("name", CASES)
 def test_what_is_repaired_needs_no_repair(name: str) -> None:
     fixed = fix(name, [CASES[name]])
     assert fix(name, [fixed]) == fixed
 
 
-@pytest.mark.parametrize("name", HEARD)
+@table("name", HEARD)
 def test_the_judge_hears_what_is_odd(name: str) -> None:
     assert HEARD[name] in _broken(name, CASES[name], status=200)
 
 
-@pytest.mark.parametrize("name", sorted(LEGAL))
+@table("name", sorted(LEGAL))
 def test_the_judge_hears_nothing_where_nothing_is_odd(name: str) -> None:
     assert _broken(name, CASES[name], status=200) == set()
 
@@ -81,7 +80,7 @@ def test_every_case_is_legal_or_heard() -> None:
     assert sorted([*LEGAL, *HEARD]) == sorted(CASES)
 
 
-@pytest.mark.parametrize(
+@table(
     ("name", "kept"),
     [
         ("extra.unknown_fields", b'"timings":{"predicted_ms":12.5}'),

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.models.gguf_writer import FORMS, Array, Gguf, Kind, Scalar, Tensor, Value, Weight
+from tests.table import table
 from welldone.engines.gguf import read_facts
 
 HEAD_BYTES = 24  # magic, version, and the counts of tensors and of pairs
@@ -15,7 +16,7 @@ def _pair(key: str, kind: Kind, value: bytes) -> bytes:
     return struct.pack("<Q", len(key)) + key.encode() + struct.pack("<I", kind) + value
 
 
-@pytest.mark.parametrize(
+@table(
     ("value", "kind", "data"),
     [
         ("é", Kind.STRING, b"\x02\0\0\0\0\0\0\0\xc3\xa9"),
@@ -40,7 +41,7 @@ def test_a_value_is_written_with_its_kind(value: Value, kind: Kind, data: bytes)
     assert written[HEAD_BYTES:] == pair + bytes(-(HEAD_BYTES + len(pair)) % 32)
 
 
-@pytest.mark.parametrize("kind", FORMS)
+@table("kind", FORMS)
 def test_every_kind_of_number_can_be_written(kind: Kind) -> None:
     size = struct.calcsize(FORMS[kind])
     pair = _pair("n", kind, bytes(size))

@@ -15,6 +15,7 @@ from tests.models.fixtures import Seeing
 from tests.models.gguf_writer import Gguf, Weight
 from tests.models.picture import data_url, png
 from tests.models.vocabulary import Mark, Need, vocabulary
+from tests.table import table
 from welldone.engines.gguf import read_facts
 
 MAKERS = [
@@ -44,7 +45,7 @@ def talker(tiny_model: Path) -> Iterator[Engine]:
         yield running
 
 
-@pytest.mark.parametrize("maker", MAKERS, ids=lambda maker: maker.__name__)
+@table("maker", MAKERS, ids=lambda maker: maker.__name__)
 def test_a_model_is_small_and_the_same_each_time(maker: Callable[[], Gguf]) -> None:
     data = maker().data()
     assert data == maker().data()
@@ -109,6 +110,7 @@ def test_the_template_tells_the_model_of_tools(talker: Engine) -> None:
     assert prompt.endswith("<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n")
 
 
+@pytest.mark.tier3
 def test_thoughts_come_before_the_answer(tiny_thinking_model: Path) -> None:
     with engine(tiny_thinking_model) as thinker:
         answers = [thinker.deltas("hello", max_tokens=1000, temperature=1, seed=seed) for seed in SEEDS]
@@ -123,6 +125,7 @@ def _kinds(deltas: list[dict[str, Any]]) -> list[str]:
     return list(dict.fromkeys(named))
 
 
+@pytest.mark.tier3
 def test_calls_come_in_the_midst_of_text(tiny_calling_model: Path) -> None:
     with engine(tiny_calling_model) as caller:
         choices = [caller.chat("hello", max_tokens=600, temperature=1, seed=seed, tools=TOOLS) for seed in SEEDS]
@@ -181,6 +184,7 @@ def _picture(colour: tuple[int, int, int]) -> list[dict[str, Any]]:
     return [{"type": "text", "text": "what?"}, {"type": "image_url", "image_url": {"url": url}}]
 
 
+@pytest.mark.tier3
 def test_the_default_model_speaks_in_words(default_model: Path) -> None:
     with engine(default_model) as speaker:
         choice = speaker.chat("Which animal says meow?", max_tokens=40, temperature=0)

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.table import table
 from welldone.net.address import Address, Tls, context, read_url
 
 SECRET = "hunter2-hunter2"
 
 
-@pytest.mark.parametrize(
+@table(
     ("url", "address", "authority"),
     [
         ("http://lab:8000/v1", Address(host="lab", port=8000, prefix="/v1"), "lab:8000"),
@@ -30,7 +31,7 @@ def test_a_url_is_an_address(url: str, address: Address, authority: str | None) 
     assert read_url(url).authority == (authority or address.host)
 
 
-@pytest.mark.parametrize(
+@table(
     ("url", "said"),
     [
         ("lab:8000", "begins with http"),
@@ -65,7 +66,7 @@ def test_what_is_no_address_is_refused_in_a_sentence_without_secrets(url: str, s
     assert SECRET not in str(caught.value)
 
 
-@pytest.mark.parametrize("bad", [SECRET + "\r\nX: y", SECRET + "\0", SECRET + "\n", SECRET + "\N{SNOWMAN}"])
+@table("bad", [SECRET + "\r\nX: y", SECRET + "\0", SECRET + "\n", SECRET + "\N{SNOWMAN}"])
 def test_a_secret_that_no_header_can_carry_is_refused_and_not_told(bad: str) -> None:
     with pytest.raises(ValueError, match="no header can carry") as caught:
         read_url("http://lab", key=bad)
@@ -75,7 +76,7 @@ def test_a_secret_that_no_header_can_carry_is_refused_and_not_told(bad: str) -> 
     assert SECRET not in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@table(
     ("name", "said"),
     [
         ("a b", "name of a header"),

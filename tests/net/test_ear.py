@@ -15,6 +15,7 @@ import pytest
 
 from tests.net.aio import LIMIT_S, run, serving
 from tests.net.certificates import make_pair
+from tests.table import table
 from welldone.engines.mischief import FAULTS
 from welldone.engines.scripted import CHUNK, HELLO, Piece, Reply, Script
 from welldone.engines.scripted import listen as serve
@@ -94,7 +95,7 @@ def request_of(address: Address, **how: Any) -> tuple[str, dict[str, str]]:  # n
     return first, dict(line.split(": ", 1) for line in lines if line)
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@table("name", FAULTS)
 def test_every_fault_is_heard_for_what_it_is(name: str) -> None:
     async def work() -> Recording:
         async with await serve(Script(posts=(FAULTS[name],), speed=0)) as server:
@@ -110,7 +111,7 @@ def test_every_fault_is_heard_for_what_it_is(name: str) -> None:
     assert not heard.is_left
 
 
-@pytest.mark.parametrize("name", ["stream", "slow", "gzip", "close-after", "no-length", "http-1.0"])
+@table("name", ["stream", "slow", "gzip", "close-after", "no-length", "http-1.0"])
 def test_what_is_wrong_with_http_alone_says_hello(name: str) -> None:
     async def work() -> Recording:
         async with await serve(Script(posts=(FAULTS[name],), speed=0)) as server:
@@ -162,7 +163,7 @@ def test_the_times_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
     assert heard.arrivals[-1][1] == 20
 
 
-@pytest.mark.parametrize(
+@table(
     ("pieces", "how", "error"),
     [
         ((), {"within_s": SOON_S}, f"no reply within {SOON_S} s"),
@@ -310,7 +311,7 @@ def test_headers_are_replaced_added_and_left_out() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@table(
     ("method", "path", "headers"),
     [
         ("GET", "/a b", ()),

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.table import table
 from welldone.net import framing
 from welldone.net.framing import LOST, NOT_HTTP, Reading
 
@@ -96,7 +97,7 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("name", WHOLE)
+@table("name", WHOLE)
 def test_a_whole_reply_is_heard(name: str) -> None:
     data, body, pieces = WHOLE[name]
     reading = read(data)
@@ -104,12 +105,12 @@ def test_a_whole_reply_is_heard(name: str) -> None:
     assert (reading.is_over, reading.is_complete, reading.error) == (True, True, None)
 
 
-@pytest.mark.parametrize("name", WHOLE.keys() - {"no length", "HTTP/1.0", "hints"})
+@table("name", sorted(WHOLE.keys() - {"no length", "HTTP/1.0", "hints"}))
 def test_a_reply_with_a_length_is_over_before_its_connection_is(name: str) -> None:
     assert read(WHOLE[name][0], is_closed=False).is_complete
 
 
-@pytest.mark.parametrize("name", BROKEN)
+@table("name", BROKEN)
 def test_what_is_no_whole_reply_is_said(name: str) -> None:
     data, error = BROKEN[name]
     reading = read(data)
@@ -127,8 +128,8 @@ REPLIES = [data for data, *_ in WHOLE.values()] + [data for data, _ in BROKEN.va
 """Those that are short enough to be cut everywhere."""
 
 
-@pytest.mark.parametrize("limit_bytes", [10, 2**20])
-@pytest.mark.parametrize("data", REPLIES, ids=range(len(REPLIES)))
+@table("limit_bytes", [10, 2**20])
+@table("data", REPLIES, ids=range(len(REPLIES)))
 def test_a_byte_at_a_time_is_heard_as_the_whole(data: bytes, limit_bytes: int) -> None:
     same(*(data[at : at + 1] for at in range(len(data))), limit_bytes=limit_bytes)
 

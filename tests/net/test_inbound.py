@@ -13,6 +13,7 @@ import uvloop
 
 from tests.net.aio import run
 from tests.net.certificates import make_pair
+from tests.table import table
 from welldone.net.inbound import BodyError, Call, Handler, Listener, Reply
 
 GET = b"GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -99,7 +100,7 @@ def test_an_old_client_gets_a_stream_that_ends_with_the_connection() -> None:
     assert body == b"onetwo"
 
 
-@pytest.mark.parametrize(
+@table(
     ("request_bytes", "status"),
     [
         (b"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 11\r\n\r\n", 413),
@@ -114,7 +115,7 @@ def test_what_is_too_long_too_slow_or_no_http_is_refused(request_bytes: bytes, s
     assert answer(echo, request_bytes, is_last=False).split(b" ")[1] == b"%d" % status
 
 
-@pytest.mark.parametrize(
+@table(
     "head",
     [
         b"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n",
@@ -131,6 +132,7 @@ def test_what_could_be_read_in_two_ways_is_refused_and_ends_the_connection(head:
     assert b"\r\nConnection: close\r\n" in reply
 
 
+@pytest.mark.tier3
 def test_what_was_read_of_a_body_that_is_too_long_is_not_kept_by_its_own_error() -> None:
     gc.collect()
     gc.disable()
@@ -250,7 +252,7 @@ def test_a_stream_can_be_cut() -> None:
     assert not run(work()).endswith(b"0\r\n\r\n")
 
 
-@pytest.mark.parametrize(
+@table(
     ("target", "said"),
     [
         (b"/a?x=1&y=%20+", b"/a x=1&y=%20+"),
@@ -342,7 +344,7 @@ def test_sockets_that_were_made_before_are_listened_on(tmp_path: Path) -> None:
     run(work())
 
 
-LOOPS = pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+LOOPS = table("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 SOCKETS = 66
 """That there may be for one request at once."""
 
@@ -385,7 +387,7 @@ def test_more_sockets_than_can_be_held_are_closed_at_once_while_all_are_at_work(
 
 
 @LOOPS
-@pytest.mark.parametrize("said", [b"", GET[:-2], GET], ids=["nothing", "half a head", "a request, and then nothing"])
+@table("said", [b"", GET[:-2], GET], ids=["nothing", "half a head", "a request, and then nothing"])
 def test_where_there_are_too_many_the_one_goes_that_has_waited_longest(
     said: bytes, new_loop: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:

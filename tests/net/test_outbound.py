@@ -11,6 +11,7 @@ from typing import NoReturn
 import pytest
 
 from tests.net.aio import run, serving
+from tests.table import table
 from welldone.net.outbound import Address, Message, OutboundError, fetch, send
 
 REPLY = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n\r\nhello"
@@ -57,8 +58,8 @@ async def ask(reply: bytes, *, size: int | None = None) -> Heard:
     return heard
 
 
-@pytest.mark.parametrize("size", [None, 1, 7])
-@pytest.mark.parametrize(("reply", "body"), [(REPLY, b"hello"), (CHUNKED, b"hello there")])
+@table("size", [None, 1, 7])
+@table(("reply", "body"), [(REPLY, b"hello"), (CHUNKED, b"hello there")])
 def test_a_reply_is_heard_however_it_is_cut(reply: bytes, body: bytes, size: int | None) -> None:
     heard = run(ask(reply, size=size))
     assert heard.status == 200
@@ -82,7 +83,7 @@ def test_an_early_hint_is_not_the_reply() -> None:
     assert "x-odd" not in heard.headers
 
 
-@pytest.mark.parametrize(
+@table(
     "reply",
     [
         b"",
@@ -113,7 +114,7 @@ def test_an_early_hint_is_not_the_reply() -> None:
         "endless head",
     ],
 )
-@pytest.mark.parametrize("size", [None, 1000])
+@table("size", [None, 1000])
 def test_what_is_no_whole_reply_is_an_error_said_once(reply: bytes, size: int | None) -> None:
     heard = run(ask(reply, size=size))
     assert len(heard.ends) == 1
@@ -139,8 +140,8 @@ def test_what_came_before_the_garbage_is_handed_on() -> None:
     assert heard.pieces == [b"hello"]
 
 
-@pytest.mark.parametrize("more", [b"garbage", REPLY, CHUNKED, b"\r\n"])
-@pytest.mark.parametrize("size", [None, 1])
+@table("more", [b"garbage", REPLY, CHUNKED, b"\r\n"])
+@table("size", [None, 1])
 def test_what_comes_after_the_reply_is_not_heard(more: bytes, size: int | None) -> None:
     heard = run(ask(REPLY + more, size=size))
     assert heard.pieces == [b"hello"] if size is None else b"".join(heard.pieces) == b"hello"
@@ -314,7 +315,7 @@ def test_a_server_is_held_back_while_nobody_takes_what_it_says() -> None:
     run(work())
 
 
-@pytest.mark.parametrize(
+@table(
     ("path", "more"),
     [
         ("/a b", {}),
@@ -358,7 +359,7 @@ def test_nobody_there_is_said_without_an_address() -> None:
                 run(send(Address(host=host, port=port), "GET", "/", Heard()))
 
 
-@pytest.mark.parametrize(
+@table(
     ("error", "said"),
     [
         (socket.gaierror(socket.EAI_NONAME, "secret"), "the server's name is not known"),

@@ -370,6 +370,7 @@ def test_a_reply_before_the_whole_request_ends_the_connection(new_loop: NewLoop)
     run(work(), new_loop)
 
 
+@pytest.mark.tier3
 @pytest.mark.parametrize("moment", ["connecting", "waiting", "reading"])
 def test_many_that_leave_leave_nothing_behind(moment: str, new_loop: NewLoop) -> None:
     async def stall(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

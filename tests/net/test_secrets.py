@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.table import table
 from welldone.net.secrets import HIDDEN, Secrets, any_of, is_weak
 
 KEY = 'sk-"secret\\key'
@@ -17,7 +18,7 @@ def test_the_longest_secret_is_blotted_out_whole() -> None:
     assert Secrets([KEY, LONGER]).clean(f"{LONGER} {KEY}") == f"{HIDDEN} {HIDDEN}"
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "clean"),
     [
         (f"it was {LONGER[:12]}…", f"it was {HIDDEN}…"),

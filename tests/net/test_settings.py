@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.table import table
 from welldone.net.settings import (
     Given,
     Setting,
@@ -67,7 +68,7 @@ def test_what_has_no_flag_is_written_in_toml_only() -> None:
     assert (BY_NAME["inside"].variables, BY_NAME["inside"].keys) == ([], ["inside"])
 
 
-@pytest.mark.parametrize(
+@table(
     ("name", "value", "wanted"),
     [
         ("size", "0", 0),
@@ -94,7 +95,7 @@ def test_text_becomes_what_the_field_is(name: str, value: str, wanted: object) -
     assert _text(name, value) == wanted
 
 
-@pytest.mark.parametrize(
+@table(
     ("name", "value", "wanted"),
     [
         ("size", 7, 7),
@@ -112,7 +113,7 @@ def test_toml_has_types_of_its_own(name: str, value: object, wanted: object) -> 
     assert _toml(name, value) == wanted
 
 
-@pytest.mark.parametrize(
+@table(
     ("name", "value", "said"),
     [
         ("size", "x", "--flag should be a whole number or auto, not 'x'"),
@@ -143,7 +144,7 @@ def test_a_wrong_text_is_named_with_its_place(name: str, value: str, said: str) 
     assert str(caught.value) == said
 
 
-@pytest.mark.parametrize(
+@table(
     ("name", "value", "said"),
     [
         ("size", "7", "x.toml: a.b should be a whole number or auto, not '\"7\"'"),
@@ -217,7 +218,7 @@ def test_a_key_may_be_the_name_or_that_of_the_flag(key: str) -> None:
     assert from_table(FIELDS, {key: 1}, "x.toml: a", HERE)["size"].where == f"x.toml: a.{key}"
 
 
-@pytest.mark.parametrize(
+@table(
     ("table", "said"),
     [
         ({"ctx_sise": 1}, "x.toml: a has no setting 'ctx_sise' (did you mean 'ctx_size'?)"),

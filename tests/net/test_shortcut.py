@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Callable, Mapping
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.table import table
 from welldone.net.outbound import Address, Exchange, OutboundError, around_chunk
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -87,16 +87,14 @@ def test_chunks_go_the_short_way_one_by_one_and_together() -> None:
     assert together.short == 2
 
 
-@pytest.mark.parametrize(
-    "rest", [b"5\r\nab\r\n", b"zz\r\n", b"2\r\nabc\r\n", b"\r\n", b"-1\r\na\r\n", b"0x1\r\na\r\n", b" 1\r\na\r\n"]
-)
+@table("rest", [b"5\r\nab\r\n", b"zz\r\n", b"2\r\nabc\r\n", b"\r\n", b"-1\r\na\r\n", b"0x1\r\na\r\n", b" 1\r\na\r\n"])
 def test_what_is_no_chunk_is_for_the_parser_to_judge(rest: bytes) -> None:
     short, long = hear([HEAD + chunk(b"a"), rest]), hear([HEAD + chunk(b"a"), rest], lambda _: False)
     assert short.short == 0
     assert (short.body, len(short.ends)) == (long.body, len(long.ends))
 
 
-@pytest.mark.parametrize(
+@table(
     "data",
     [
         b"",

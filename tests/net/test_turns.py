@@ -2,10 +2,9 @@
 
 import asyncio
 
-import pytest
-
 from tests.net.aio import run
 from tests.net.test_outbound import Heard
+from tests.table import table
 from welldone.net.outbound import _TURN_BYTES, Address, Exchange
 
 BODY = b"".join(b"%07d." % number for number in range(40_000))
@@ -104,8 +103,8 @@ def test_when_all_is_heard_the_connection_is_read_on() -> None:
     run(listen())
 
 
-@pytest.mark.parametrize("is_lost", [False, True], ids=["the line stays", "the line is lost"])
-@pytest.mark.parametrize("after", [1, 3, -(-len(ENDLESS) // _TURN_BYTES)])
+@table("is_lost", [False, True], ids=["the line stays", "the line is lost"])
+@table("after", [1, 3, -(-len(ENDLESS) // _TURN_BYTES)])
 def test_who_pauses_hears_nothing_and_then_all_of_it(after: int, is_lost: bool) -> None:
     async def listen() -> None:
         talk = Talk()

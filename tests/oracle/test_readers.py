@@ -1,5 +1,6 @@
 """Real clients read right streams, and those that were repaired, as they are meant."""
 
+import functools
 from collections.abc import Iterator
 from typing import Literal, TypeAlias
 
@@ -12,14 +13,25 @@ from tests.oracle.node_client import NodeClients, why_missing
 from tests.oracle.repaired import repaired_cases
 from tests.oracle.reply import Reply
 from tests.oracle.serve import CannedServer
+from tests.table import table
 
-Untold: TypeAlias = Literal["role", "reasoning", "refusal"]
+Untold: TypeAlias = Literal["role", "reasoning", "refusal", "finish"]
 
-CASES = cases() + repaired_cases() + matrix_cases()
-CHAT = [case for case in CASES if case.endpoint == "chat"]
-COMPLETIONS = [case for case in CASES if case.endpoint == "completions"]
-# The AI SDK shows its users one answer and joins all choices into it.
-SINGLE = [case for case in CASES if set(case.expected["choices"]) <= {0}]
+
+@functools.cache
+def all_cases() -> list[Case]:
+    """All streams, and what each says."""
+    return cases() + repaired_cases() + matrix_cases()
+
+
+def chats() -> list[Case]:
+    """Those of chat."""
+    return [case for case in all_cases() if case.endpoint == "chat"]
+
+
+def single() -> list[Case]:
+    """Those with one answer: the AI SDK shows its users one, and joins all choices into it."""
+    return [case for case in all_cases() if set(case.expected["choices"]) <= {0}]
 
 
 def _name(case: Case) -> str:
@@ -27,7 +39,7 @@ def _name(case: Case) -> str:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[CannedServer]:
+def canned() -> Iterator[CannedServer]:
     with CannedServer() as server:
         yield server
 
@@ -40,43 +52,42 @@ def node() -> Iterator[NodeClients]:
         yield clients
 
 
-@pytest.mark.parametrize("case", CHAT, ids=_name)
-def test_openai_python_reads_chat(server: CannedServer, case: Case) -> None:
-    assert python_client.read_chat(server.add(case.body)) == case.expected
+@table("case", all_cases, ids=_name)
+def test_openai_python_reads_all(canned: CannedServer, case: Case) -> None:
+    url = canned.add(case.body)
+    if case.endpoint == "completions":
+        assert python_client.read_completions(url) == case.expected
+    else:
+        assert python_client.read_chat(url) == case.expected
 
 
-@pytest.mark.parametrize("case", CHAT, ids=_name)
-def test_openai_python_helper_reads_chat(server: CannedServer, case: Case) -> None:
-    assert python_client.read_chat_helper(server.add(case.body)) == case.expected
+@pytest.mark.tier2
+@table("case", chats, ids=_name)
+def test_openai_python_helper_reads_all(canned: CannedServer, case: Case) -> None:
+    assert python_client.read_chat_helper(canned.add(case.body)) == case.expected
 
 
-@pytest.mark.parametrize("case", COMPLETIONS, ids=_name)
-def test_openai_python_reads_completions(server: CannedServer, case: Case) -> None:
-    assert python_client.read_completions(server.add(case.body)) == case.expected
+@pytest.mark.tier2
+@table("case", all_cases, ids=_name)
+def test_openai_node_reads_all(canned: CannedServer, node: NodeClients, case: Case) -> None:
+    assert _read(node, "openai", canned, case) == case.expected
+    if case.endpoint == "chat":
+        # Of a field that it does not know the helper keeps the last piece only.
+        assert _read(node, "openai.stream", canned, case) == without(case.expected, "reasoning")
 
 
-@pytest.mark.parametrize("case", CASES, ids=_name)
-def test_openai_node_reads_all(server: CannedServer, node: NodeClients, case: Case) -> None:
-    assert _read(node, "openai", server, case) == case.expected
-
-
-@pytest.mark.parametrize("case", CHAT, ids=_name)
-def test_openai_node_helper_reads_chat(server: CannedServer, node: NodeClients, case: Case) -> None:
-    # Of a field that it does not know it keeps the last piece only.
-    assert _read(node, "openai.stream", server, case) == without(case.expected, "reasoning")
-
-
-@pytest.mark.parametrize("case", SINGLE, ids=_name)
-def test_ai_sdk_reads_all(server: CannedServer, node: NodeClients, case: Case) -> None:
+@pytest.mark.tier2
+@table("case", single, ids=_name)
+def test_ai_sdk_reads_all(canned: CannedServer, node: NodeClients, case: Case) -> None:
     # It tells its users neither the role nor a refusal.
-    heard = _read(node, "ai-sdk", server, case)
+    heard = _read(node, "ai-sdk", canned, case)
     assert without(heard, "role", "refusal") == without(case.expected, "role", "refusal")
 
 
-def _read(node: NodeClients, client: str, server: CannedServer, case: Case) -> Reply:
+def _read(node: NodeClients, client: str, canned: CannedServer, case: Case) -> Reply:
     choices = case.expected["choices"].values()
     offered = sorted({name for choice in choices for _, name, _ in choice["tools"]})
-    return node.read(client, server.add(case.body), case.endpoint, offered)
+    return node.read(client, canned.add(case.body), case.endpoint, offered)
 
 
 def without(whole: Reply, *untold: Untold) -> Reply:

@@ -19,7 +19,7 @@ from welldone.wire.events import Event
 from welldone.wire.head import Endpoint
 
 # The server and the node process live as long as the module: they keep nothing from one example to the next.
-few = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+few = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +67,7 @@ def test_openai_python_reads_completions(server: CannedServer, events: list[Even
     assert python_client.read_completions(server.add(body)) == expected
 
 
+@pytest.mark.tier3
 @few
 @given(data=st.data(), endpoint=st.sampled_from([Endpoint.CHAT, Endpoint.COMPLETIONS]))
 def test_openai_node_reads_all(
@@ -76,6 +77,7 @@ def test_openai_node_reads_all(
     assert node.read("openai", server.add(body), endpoint.value, _offered(expected)) == expected
 
 
+@pytest.mark.tier3
 @few
 @given(events=legal(Endpoint.CHAT))
 def test_openai_node_helper_reads_chat(server: CannedServer, node: NodeClients, events: list[Event]) -> None:
@@ -84,9 +86,12 @@ def test_openai_node_helper_reads_chat(server: CannedServer, node: NodeClients, 
     assert without(heard, "reasoning") == without(expected, "reasoning")
 
 
+@pytest.mark.tier3
 @few
 @given(data=st.data(), endpoint=st.sampled_from([Endpoint.CHAT, Endpoint.COMPLETIONS]))
 def test_ai_sdk_reads_all(server: CannedServer, node: NodeClients, data: st.DataObject, endpoint: Endpoint) -> None:
     body, expected = _write(data.draw(legal(endpoint, choices=1)), endpoint)
     heard = node.read("ai-sdk", server.add(body), endpoint.value, _offered(expected))
+    if expected["error"]:  # then it does not tell how the answer had ended before
+        heard, expected = without(heard, "finish"), without(expected, "finish")
     assert without(heard, "role", "refusal") == without(expected, "role", "refusal")

@@ -3,9 +3,8 @@
 import os
 from pathlib import Path
 
-import pytest
-
 from tests.recorded.traces import RECORDED, Recorded, recorded, said
+from tests.table import table
 from welldone.rules.judge import has_something, judge
 from welldone.rules.trace import Trace
 from welldone.wire.asked import Asked, read_request
@@ -37,9 +36,7 @@ def _findings(server: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-@pytest.mark.parametrize(
-    "server", sorted({RECORDED / reply.name.partition("/")[0] for reply in REPLIES}), ids=lambda path: path.name
-)
+@table("server", sorted({RECORDED / reply.name.partition("/")[0] for reply in REPLIES}), ids=lambda path: path.name)
 def test_the_findings_are_those_of_the_snapshot(server: Path) -> None:
     snapshot = server / "FINDINGS.txt"
     found = _findings(server)
@@ -48,7 +45,7 @@ def test_the_findings_are_those_of_the_snapshot(server: Path) -> None:
     assert snapshot.read_text("utf-8") == found
 
 
-@pytest.mark.parametrize(
+@table(
     ("name", "described"),
     [
         ("ik_467_before", {"delta-role-first", "use-only-if-asked", "end-done-sent"}),
@@ -78,8 +75,8 @@ def _fix(reply: Recorded, *, is_request_known: bool) -> tuple[Pipe, bytes]:
     return pipe, pipe.feed(reply.trace.body) + pipe.close()
 
 
-@pytest.mark.parametrize("is_request_known", [True, False], ids=["request known", "request not known"])
-@pytest.mark.parametrize("reply", STREAMS, ids=_name)
+@table("is_request_known", [True, False], ids=["request known", "request not known"])
+@table("reply", STREAMS, ids=_name)
 def test_a_repaired_stream_breaks_no_client(reply: Recorded, is_request_known: bool) -> None:
     _, fixed = _fix(reply, is_request_known=is_request_known)
     request = reply.trace.request if is_request_known else None
@@ -87,7 +84,7 @@ def test_a_repaired_stream_breaks_no_client(reply: Recorded, is_request_known: b
     assert [finding for finding in judgement.findings if finding.severity == Severity.BREAKS] == []
 
 
-@pytest.mark.parametrize("reply", STREAMS, ids=_name)
+@table("reply", STREAMS, ids=_name)
 def test_a_repaired_stream_says_what_the_server_said(reply: Recorded) -> None:
     _, fixed = _fix(reply, is_request_known=False)
     sent, kept = said(reply.trace.body), said(fixed)
@@ -109,7 +106,7 @@ RENAMED = {"vllm/chat_tools_named_stream": "tool_calls"}
 """A call that ends with `stop`: right where the tool was named in the request, which repair does not know here."""
 
 
-@pytest.mark.parametrize("reply", STREAMS, ids=_name)
+@table("reply", STREAMS, ids=_name)
 def test_usage_is_kept_for_the_log_also_where_the_client_did_not_ask(reply: Recorded) -> None:
     pipe, fixed = _fix(reply, is_request_known=True)
     sent = said(reply.trace.body).usage
@@ -119,7 +116,7 @@ def test_usage_is_kept_for_the_log_also_where_the_client_did_not_ask(reply: Reco
     assert said(fixed).usage == (sent if is_wanted else None)
 
 
-@pytest.mark.parametrize("reply", STREAMS, ids=_name)
+@table("reply", STREAMS, ids=_name)
 def test_what_is_noted_is_what_the_judge_finds(reply: Recorded) -> None:
     pipe, _ = _fix(reply, is_request_known=True)
     found = {rule for rule in judge(reply.trace).counts if not rule.startswith(("http-", "sse-whole-event"))}

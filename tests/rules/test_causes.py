@@ -29,6 +29,7 @@ def test_the_table_names_rules_and_has_no_circle() -> None:
         assert not consequences.keys() & set(order[: place + 1])
 
 
+@pytest.mark.tier3
 @pytest.mark.parametrize("endpoint", ["chat", "completions", "responses", "messages"])
 def test_a_right_stream_that_is_cut_anywhere_has_one_cause(endpoint: str) -> None:
     for example in RIGHT:

@@ -1,7 +1,6 @@
 """A page's blocks, read as traces."""
 
-import pytest
-
+from tests.table import table
 from welldone.rules.examples import Example, read_examples
 from welldone.rules.trace import Trace
 
@@ -32,7 +31,7 @@ def test_a_block_with_a_head_has_its_status_and_headers() -> None:
     assert (trace.status, trace.headers, trace.body) == (429, (("Retry-After", "2"),), b"{}\n")
 
 
-@pytest.mark.parametrize(
+@table(
     ("rule", "words", "endpoint"),
     [
         ("delta-role-once", "", "chat"),
@@ -52,7 +51,7 @@ def test_a_block_may_say_what_was_asked() -> None:
     assert _only('```sse wrong request={"n": 2}\n```\n').trace.request == {"n": 2}
 
 
-@pytest.mark.parametrize(
+@table(
     ("written", "meant"),
     [
         (r"a\rb\nc\td\\e", b"a\rb\nc\td\\e"),

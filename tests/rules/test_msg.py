@@ -3,11 +3,11 @@
 import json
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.rules.streams import texts
+from tests.table import table
 from welldone.rules.checks.msg import RULES
 from welldone.rules.judge import Judgement, judge
 from welldone.rules.trace import Trace
@@ -144,7 +144,7 @@ def test_a_right_stream_breaks_no_rule(body: bytes) -> None:
     assert judged(body, request={"stream": True}).findings == ()
 
 
-@pytest.mark.parametrize(
+@table(
     "body",
     [
         said(),
@@ -165,7 +165,7 @@ def test_what_the_api_allows_breaks_no_rule(body: bytes) -> None:
     assert judged(body).findings == ()
 
 
-@pytest.mark.parametrize(
+@table(
     "reply",
     [
         WHOLE,
@@ -184,7 +184,7 @@ def test_a_right_reply_breaks_no_rule(reply: Json) -> None:
 BREAKS, TOLERATED = {Severity.BREAKS.value}, {Severity.TOLERATED.value}
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "rule", "cost"),
     [
         (said(began(), frame(text(), ""), ended()), "msg-event-name", BREAKS),
@@ -267,7 +267,7 @@ def test_a_fault_is_heard_and_costs_what_clients_made_of_it(body: bytes, rule: s
     assert severities(body)[rule] == cost
 
 
-@pytest.mark.parametrize(
+@table(
     ("reply", "rule", "cost"),
     [
         (without(WHOLE, "usage"), "msg-whole-shape", BREAKS),
@@ -289,7 +289,7 @@ def test_a_fault_of_a_whole_reply_is_heard(reply: Json, rule: str, cost: set[str
     assert severities(json.dumps(reply).encode(), request={}, status=200) == {rule: cost}
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "rules"),
     [
         (ERROR, set()),

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.rules.pages import PAGES, read_page
+from tests.table import table
 from welldone.rules.judge import Judgement, Verdict, judge
 from welldone.rules.responses import KNOWN
 from welldone.rules.trace import Trace
@@ -124,7 +125,7 @@ CUSTOM = [
 CUSTOM[-1] = {**CALL[-1], "response": {**CALL[-1]["response"], "output": [CUSTOM[-2]["item"]]}}
 
 
-@pytest.mark.parametrize(
+@table(
     "events",
     [
         TEXT,
@@ -161,7 +162,7 @@ def test_a_right_stream_is_right(events: list[Event]) -> None:
 LATE = TEXT[_at(TEXT, "output_text.delta")]
 
 
-@pytest.mark.parametrize(
+@table(
     ("events", "rules"),
     [
         (_with(TEXT, 2, TEXT[0]), {"resp-created-first"}),
@@ -256,7 +257,7 @@ def test_a_type_that_only_the_name_tells_is_one_fault() -> None:
     assert set(_judged(body).counts) == {"resp-no-unknown-events"}
 
 
-@pytest.mark.parametrize(
+@table(
     ("more", "rules"),
     [
         (b"data: [DONE]\n\n", {"resp-terminal-once"}),
@@ -301,7 +302,7 @@ def _reply(**changes: object) -> bytes:
 BARE = {"id": "fc_1", "type": "function_call", "call_id": "", "name": "get", "arguments": {}}
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "known", "rules"),
     [
         (_reply(), {}, set()),
@@ -343,13 +344,13 @@ def test_an_event_of_a_known_type_may_have_a_message() -> None:
     assert "resp-error" in _rules([*TEXT, {"type": "server_error", "message": "no"}])
 
 
-@pytest.mark.parametrize("status", ["queued", "in_progress", "cancelled", "failed"])
+@table("status", ["queued", "in_progress", "cancelled", "failed"])
 def test_a_response_that_has_not_come_to_its_end_has_no_usage(status: str) -> None:
     body = json.dumps(WHOLE | {"status": status, "usage": None, "output": []}).encode()
     assert _judged(body).findings == ()
 
 
-@pytest.mark.parametrize(
+@table(
     "error",
     [
         {"error": {"message": "no", "code": None}},

@@ -4,9 +4,8 @@ import copy
 import json
 from typing import Any
 
-import pytest
-
 from tests.rules.pages import PAGES, read_page
+from tests.table import table
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 
@@ -89,15 +88,13 @@ def _rules(endpoint: str, value: Json) -> set[str]:
     return set(judge(Trace(body=body, endpoint=endpoint, status=200, request={"stream": False})).counts)
 
 
-@pytest.mark.parametrize(
-    ("endpoint", "right"), [("chat", CHAT), ("completions", TEXT), ("messages", MESSAGE), ("responses", RESPONSE)]
-)
+@table(("endpoint", "right"), [("chat", CHAT), ("completions", TEXT), ("messages", MESSAGE), ("responses", RESPONSE)])
 def test_the_whole_object_is_right(endpoint: str, right: Json) -> None:
     assert _rules(endpoint, right) == set()
 
 
-@pytest.mark.parametrize("new", [MISSING, {"a": 1}, True], ids=["missing", "object", "boolean"])
-@pytest.mark.parametrize(
+@table("new", [MISSING, {"a": 1}, True], ids=["missing", "object", "boolean"])
+@table(
     ("endpoint", "right", "path"),
     [
         *(("chat", CHAT, path) for path in OPENAI_CHAT),
@@ -131,8 +128,8 @@ def test_an_answer_that_was_cut_says_why() -> None:
     assert _rules("responses", cut | {"incomplete_details": {}}) == {"resp-object-schema"}
 
 
-@pytest.mark.parametrize("path", OPENAI_CHUNK)
-@pytest.mark.parametrize("endpoint", ["chat", "completions"])
+@table("path", OPENAI_CHUNK)
+@table("endpoint", ["chat", "completions"])
 def test_a_chunk_lacks_no_required_member_unseen(endpoint: str, path: str) -> None:
     base: Json = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
     choices: list[tuple[Json, str | None]] = [

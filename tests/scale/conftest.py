@@ -33,6 +33,10 @@ def on_ray() -> Iterator["OnRay"]:
         with pytest.MonkeyPatch.context() as patch:
             for name, value in _ENVIRONMENT.items():
                 patch.setenv(name, value)
+            # Ray notes the address of a cluster in RAY_TMPDIR/ray and does not make that folder. By default it is that
+            # of all clusters of the machine, and missing where none ever ran.
+            patch.setenv("RAY_TMPDIR", str(folder))
+            (folder / "ray").mkdir()
             # Ray reads its environment when it is imported.
             with importlib.import_module("tests.scale.cluster").clustered(folder) as cluster:
                 yield cluster

@@ -12,7 +12,7 @@ import pytest
 from tests.live.raw import CHAT, LIMIT_S, Json, Line, judged
 from tests.live.server import Running
 
-ON_RAY = [pytest.mark.scale, pytest.mark.filterwarnings("ignore")]
+ON_RAY = pytest.mark.filterwarnings("ignore")
 """What the tests of this folder are marked with. Ray uses much that is deprecated."""
 
 _PID = rb'"content":"([0-9]+)'

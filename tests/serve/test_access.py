@@ -9,6 +9,7 @@ import pytest
 from tests.net.aio import run
 from tests.serve.gateways import Gateway, gateway
 from tests.serve.scripts import CHAT, DONE, HELLO, ROLE, STOP
+from tests.table import table
 from welldone.engines.scripted import Script
 from welldone.engines.scripts import Reply, json_reply
 from welldone.serve.settings import KeySettings
@@ -56,7 +57,7 @@ async def settled(serving: Gateway) -> None:
 # Restricted keys and what a name leads to.
 
 
-@pytest.mark.parametrize(
+@table(
     ("each", "routes", "listed", "name", "is_reached"),
     [
         pytest.param({"models": ("gpt",)}, {"*": ("gpt@a",)}, (), "qwen-nonsense", False, id="catch-all route"),
@@ -90,7 +91,7 @@ def test_a_key_for_some_models_reaches_no_other_by_inventing_a_name(
     run(work())
 
 
-@pytest.mark.parametrize("path", REQUESTS)
+@table("path", REQUESTS)
 def test_the_target_is_checked_on_every_path(tmp_path: Path, path: str) -> None:
     async def work() -> None:
         config = {**restricted(), "routes": {"*": ("gpt@a",)}}
@@ -156,8 +157,8 @@ def test_a_key_for_some_models_may_read_the_metrics_where_its_table_says_so(tmp_
 # No model.
 
 
-@pytest.mark.parametrize("path", REQUESTS)
-@pytest.mark.parametrize("given", [{}, {"model": ""}, {"model": None}], ids=["absent", "empty", "null"])
+@table("path", REQUESTS)
+@table("given", [{}, {"model": ""}, {"model": None}], ids=["absent", "empty", "null"])
 def test_without_a_model_there_must_be_only_one(tmp_path: Path, path: str, given: Json) -> None:
     async def work() -> None:
         async with gateway(tmp_path, script(), each={"models": ("m", "n")}) as serving:
@@ -176,8 +177,8 @@ def test_without_a_model_there_must_be_only_one(tmp_path: Path, path: str, given
     run(work())
 
 
-@pytest.mark.parametrize("path", REQUESTS)
-@pytest.mark.parametrize("model", [["m"] * 10_000, {"m": 1}, 5], ids=["list", "object", "number"])
+@table("path", REQUESTS)
+@table("model", [["m"] * 10_000, {"m": 1}, 5], ids=["list", "object", "number"])
 def test_a_model_that_is_no_text_is_a_400(tmp_path: Path, path: str, model: object) -> None:
     async def work() -> None:
         async with gateway(tmp_path, script(), each={"models": ("m",)}) as serving:

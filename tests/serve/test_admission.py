@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.table import table
 from welldone.serve.admission import Gate
 from welldone.serve.errors import ApiError
 
@@ -195,9 +196,7 @@ def test_more_places_let_in_those_who_wait_and_fewer_turn_nobody_out() -> None:
     run(main())
 
 
-@pytest.mark.parametrize(
-    ("took_s", "slots", "seconds"), [([], 1, 1), ([0.01], 1, 1), ([8.0], 4, 2), ([9.0], 4, 3), ([10_000.0], 1, 120)]
-)
+@table(("took_s", "slots", "seconds"), [([], 1, 1), ([0.01], 1, 1), ([8.0], 4, 2), ([9.0], 4, 3), ([10_000.0], 1, 120)])
 def test_the_time_to_come_again_is_measured_and_has_bounds(took_s: list[float], slots: int, seconds: int) -> None:
     async def main() -> int:
         gate = Gate(slots, 4, LONG_S)

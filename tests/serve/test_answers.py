@@ -11,6 +11,7 @@ import pytest
 
 from tests.net.aio import run
 from tests.serve.scripts import CHAT, DONE, HELLO, ROLE, STOP, USAGE, Heard, Serving, refusal, scripted
+from tests.table import table
 from welldone.engines.scripted import Piece, Reply
 from welldone.serve.errors import ApiError
 from welldone.wire.errors import OutOfTurnError
@@ -50,8 +51,8 @@ TOO_LONG = {
 }
 
 
-@pytest.mark.parametrize("request_body", [STREAM, CHAT], ids=["stream", "whole"])
-@pytest.mark.parametrize(
+@table("request_body", [STREAM, CHAT], ids=["stream", "whole"])
+@table(
     ("reply", "status", "code"),
     [
         (refusal(400, TOO_LONG), 400, "context_length_exceeded"),
@@ -82,7 +83,7 @@ def test_a_prompt_that_does_not_fit_is_told_both_numbers(tmp_path: Path) -> None
     assert "9 tokens" in message
 
 
-@pytest.mark.parametrize(
+@table(
     ("reply", "code"),
     [
         (Reply((ROLE, HELLO), end="cut"), "engine_died"),
@@ -204,8 +205,8 @@ def test_one_part_that_fails_ends_them_all(tmp_path: Path) -> None:
     assert sorted(one["end"] for one in seen) == ["cut", "left"]
 
 
-@pytest.mark.parametrize("request_body", [STREAM, CHAT], ids=["stream", "whole"])
-@pytest.mark.parametrize("reply", [Reply((), end="hang"), Reply((ROLE, HELLO), end="hang")], ids=["before", "midway"])
+@table("request_body", [STREAM, CHAT], ids=["stream", "whole"])
+@table("reply", [Reply((), end="hang"), Reply((ROLE, HELLO), end="hang")], ids=["before", "midway"])
 def test_a_client_that_leaves_takes_its_engine_along(
     tmp_path: Path, reply: Reply, request_body: dict[str, Any]
 ) -> None:

@@ -5,17 +5,16 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.net.aio import run
 from tests.serve.gateways import gateway
 from tests.serve.scripts import CHAT, DONE, HELLO, ROLE, STOP, USAGE, Heard, scripted
+from tests.table import table
 from welldone.engines.scripts import CHUNK, Piece, Reply, json_reply
 
 Json = dict[str, Any]
 
 STREAM = {**CHAT, "stream": True}
-BOTH = pytest.mark.parametrize("is_stream", [True, False], ids=["stream", "whole"])
+BOTH = table("is_stream", [True, False], ids=["stream", "whole"])
 
 
 def delta(value: Json, reason: str | None = None) -> Piece:
@@ -73,7 +72,7 @@ def events(heard: Heard) -> list[Json]:
 
 
 @BOTH
-@pytest.mark.parametrize("reply", [Reply((*CUSTOM, USAGE, DONE)), WHOLE], ids=["a stream", "a whole reply"])
+@table("reply", [Reply((*CUSTOM, USAGE, DONE)), WHOLE], ids=["a stream", "a whole reply"])
 def test_custom_calls_pass_and_open_no_breaker(tmp_path: Path, reply: Reply, is_stream: bool) -> None:
     async def work() -> None:
         async with gateway(tmp_path, [reply], [reply]) as serving:
@@ -150,7 +149,7 @@ def test_custom_calls_of_responses_are_translated_both_ways(tmp_path: Path, is_s
     run(work())
 
 
-@pytest.mark.parametrize(
+@table(
     ("path", "request_body", "param"),
     [
         ("/v1/chat/completions", {**CHAT, "tools": [TOOL]}, "tools[0].type"),
@@ -187,7 +186,7 @@ def test_too_few_choices_are_an_error(tmp_path: Path, is_stream: bool) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("rest", [(), (USAGE,)], ids=["no usage", "usage"])
+@table("rest", [(), (USAGE,)], ids=["no usage", "usage"])
 def test_an_answer_that_is_complete_needs_no_done(tmp_path: Path, is_stream: bool, rest: tuple[Piece, ...]) -> None:
     async def work() -> None:
         async with gateway(tmp_path, [Reply((ROLE, HELLO, STOP, *rest), end="hang")], idle_s=1.0) as serving:

@@ -9,6 +9,7 @@ import pytest
 from tests.net.aio import run
 from tests.serve.gateways import Gateway, gateway
 from tests.serve.scripts import CHAT, DONE, HELLO, ROLE, STOP, USAGE, refusal
+from tests.table import table
 from welldone.engines.scripts import Piece, Reply
 from welldone.serve.charging import Cost, Received, prompt_tokens
 from welldone.serve.limits import Limits
@@ -50,7 +51,7 @@ def events(*values: Json) -> str:
     return "".join(f"event: {value['type']}\ndata: {json.dumps(value)}\n\n" for value in values)
 
 
-@pytest.mark.parametrize(
+@table(
     ("path", "request_body", "pieces", "speaks"),
     [
         ("/v1/chat/completions", CHAT, TEXTS, ()),
@@ -82,7 +83,7 @@ def test_who_leaves_early_pays_for_what_was_written(
     run(work())
 
 
-@pytest.mark.parametrize(
+@table(
     ("path", "request_body"),
     [
         ("/v1/chat/completions", {**CHAT, "messages": [{"role": "user", "content": LONG}], "stream": True}),
@@ -198,7 +199,7 @@ def test_log_probabilities_are_not_text() -> None:
     assert received.tokens(has_logprobs=False) > 3000
 
 
-@pytest.mark.parametrize(
+@table(
     ("cost", "counted", "is_whole", "tokens"),
     [
         (Cost(), (3, 1, 4), True, 4),

@@ -2,12 +2,13 @@
 
 import pytest
 
+from tests.table import table
 from welldone.serve.counts import UpstreamCounts, quantile
 
 BOUNDS = (1.0, 2.0, 4.0)
 
 
-@pytest.mark.parametrize(
+@table(
     ("counts", "share", "found"),
     [
         ([0, 0, 0, 0], 0.5, None),

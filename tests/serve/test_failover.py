@@ -11,6 +11,7 @@ import pytest
 from tests.net.aio import run
 from tests.serve.gateways import Gateway, gateway
 from tests.serve.scripts import CHAT, DONE, HELLO, ROLE, STOP, USAGE, Heard, refusal
+from tests.table import table
 from welldone.engines.scripts import Piece, Reply, Script, json_reply
 from welldone.serve.settings import KeySettings
 
@@ -86,7 +87,7 @@ def test_where_both_fail_that_is_two_attempts_and_an_honest_error(
     assert "canary" not in heard.raw.decode()
 
 
-@pytest.mark.parametrize("end", ["cut", "reset", "hang", "whole"])
+@table("end", ["cut", "reset", "hang", "whole"])
 def test_a_stream_that_breaks_off_is_an_error_event_and_nobody_else_is_asked(tmp_path: Path, end: Any) -> None:  # noqa: ANN401 - a literal
     pause = Piece(after_s=0.05)  # so that the client has heard something
     cut = [Reply((ROLE, HELLO, pause), end=end)]
@@ -116,7 +117,7 @@ def test_a_used_connection_that_is_lost_is_a_reason_to_ask_another(tmp_path: Pat
     run(work())
 
 
-@pytest.mark.parametrize("end", ["cut", "reset", "hang", "whole"])
+@table("end", ["cut", "reset", "hang", "whole"])
 def test_a_whole_reply_is_asked_for_elsewhere_since_the_client_has_heard_nothing(tmp_path: Path, end: Any) -> None:  # noqa: ANN401 - a literal
     cut = Reply((ROLE, HELLO), end=end)
     heard, asked = ask(tmp_path, [cut], [WHOLE], request=CHAT, idle_s=0.3, **FIRST)
@@ -176,6 +177,7 @@ def test_another_upstream_is_tried_also_when_the_head_has_gone_out_and_nothing_e
     run(work())
 
 
+@pytest.mark.tier3
 @pytest.mark.parametrize("late", LATE.values(), ids=LATE.keys())
 def test_where_both_fail_late_that_is_one_error_event(tmp_path: Path, late: Reply) -> None:
     settings: dict[str, Any] = {"first_byte_s": 0.5, "early_s": 0.02, "keep_alive_s": 0.05}
@@ -186,12 +188,14 @@ def test_where_both_fail_late_that_is_one_error_event(tmp_path: Path, late: Repl
     assert heard.body.endswith(b"data: [DONE]\n\n")
 
 
+@pytest.mark.tier3
 def test_an_upstream_that_only_shows_life_in_the_middle_is_given_up(tmp_path: Path) -> None:
     pings = [Piece(PING.text, after_s=0.1)] * 20
     heard, _ = ask(tmp_path, [Reply((ROLE, HELLO, *pings), end="hang")], idle_s=0.5)
     assert heard.error["code"] == "timeout"
 
 
+@pytest.mark.tier3
 @BOTH
 @pytest.mark.parametrize("first", [ROLE, PING, Piece(ROLE.text + PING.text)], ids=["role", "comment", "both"])
 def test_until_the_first_content_an_upstream_has_the_longer_time(
@@ -203,6 +207,7 @@ def test_until_the_first_content_an_upstream_has_the_longer_time(
     assert b'"error"' not in heard.body
 
 
+@pytest.mark.tier3
 @pytest.mark.parametrize("is_begun", [True, False])
 def test_signs_of_life_show_that_an_upstream_works(tmp_path: Path, is_begun: bool) -> None:
     pings = [Piece(PING.text, after_s=0.1)] * 20
@@ -216,6 +221,7 @@ def test_signs_of_life_show_that_an_upstream_works(tmp_path: Path, is_begun: boo
 EMPTY = Piece(HELLO.text.replace("Hello", ""), after_s=0.02)
 
 
+@pytest.mark.tier3
 @pytest.mark.parametrize("sign", [Piece(PING.text, after_s=0.02), EMPTY], ids=["comments", "empty chunks"])
 @pytest.mark.parametrize("start", [(), (ROLE,), (ROLE, HELLO)], ids=["nothing", "a role", "content"])
 def test_signs_of_life_without_content_are_not_believed_for_ever(
@@ -361,9 +367,9 @@ def test_what_should_be_json_and_is_not_is_told(tmp_path: Path) -> None:
     run(work())
 
 
-@pytest.mark.parametrize("request_of", [STREAM, CHAT], ids=["stream", "whole"])
-@pytest.mark.parametrize("is_shown", [False, True], ids=["", "--report"])
-@pytest.mark.parametrize("is_admin", [True, False], ids=["admin", "named key"])
+@table("request_of", [STREAM, CHAT], ids=["stream", "whole"])
+@table("is_shown", [False, True], ids=["", "--report"])
+@table("is_admin", [True, False], ids=["admin", "named key"])
 def test_a_report_names_the_upstream_to_those_who_may_see_upstreams(
     tmp_path: Path, request_of: dict[str, Any], is_shown: bool, is_admin: bool
 ) -> None:

@@ -17,6 +17,8 @@ from welldone.serve.errors import ApiError
 from welldone.serve.generate import Order
 from welldone.wire.pipe import Pipe
 
+pytestmark = pytest.mark.tier3
+
 REFUSED: dict[str, Any] = {"model": "m", "messages": 5, "max_tokens": 0, "input": [], "prompt": 5, "tokens": "x"}
 PASSED: dict[str, Any] = {
     "model": "m",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.table import table
 from welldone.cli import checks, flags
 from welldone.cli.exits import UsageError
 from welldone.engines.default import DEFAULT
@@ -47,7 +48,7 @@ def test_an_upstream_needs_nothing_but_its_url(read: Read) -> None:
     assert (config.models, config.routes, config.keys, config.notes) == ((), {}, (), ())
 
 
-@pytest.mark.parametrize(
+@table(
     ("words", "environment", "names"),
     [
         ("--upstream http://lab:8001/v1 --upstream http://lab:8002/v1", {}, ["lab-8001", "lab-8002"]),
@@ -168,7 +169,7 @@ def test_keys_have_names_models_and_rates(read: Read) -> None:
     )
 
 
-@pytest.mark.parametrize(
+@table(
     ("words", "said"),
     [
         ("--upstream lab:8000", "--upstream: 'lab:8000' is no URL; did you mean http://lab:8000/v1?"),
@@ -202,7 +203,7 @@ def test_a_mistake_on_the_command_line_is_one_line(words: str, said: str, read: 
     assert _mistake(read, words).startswith(said)
 
 
-@pytest.mark.parametrize(
+@table(
     ("toml", "said"),
     [
         ("[upstream.lab]", "welldone.toml has no table 'upstream' (did you mean 'upstreams'?): write "),

@@ -6,17 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.net.aio import run
 from tests.serve.gateways import Gateway, gateway
 from tests.serve.scripts import CHAT, DONE, HELLO, ROLE, STOP, Heard, refusal
+from tests.table import table
 from welldone.engines.scripts import CHUNK, Piece, Reply, Script
 from welldone.serve.settings import KeySettings
 
 STREAM = {**CHAT, "stream": True}
 WHOLE = Reply((ROLE, HELLO, STOP, DONE))
-BOTH = pytest.mark.parametrize("request_body", [STREAM, CHAT], ids=["stream", "whole"])
+BOTH = table("request_body", [STREAM, CHAT], ids=["stream", "whole"])
 HANGS = Reply((ROLE, HELLO), end="hang")
 
 
@@ -54,8 +53,8 @@ def thinks(name: str) -> Reply:
 
 
 @BOTH
-@pytest.mark.parametrize("upstream", ["reasoning", "reasoning_content"])
-@pytest.mark.parametrize(
+@table("upstream", ["reasoning", "reasoning_content"])
+@table(
     ("setting", "agent", "names"),
     [
         ("auto", "OpenAI/Python 2.7.1", ["reasoning_content"]),
@@ -78,7 +77,7 @@ def test_thoughts_have_the_name_that_the_client_reads(
 
 
 @BOTH
-@pytest.mark.parametrize(
+@table(
     ("think", "pieces", "texts"),
     [
         ("tags", ["<thi", "nk>why</th", "ink>Hello"], {"reasoning_content": "why", "content": "Hello"}),
@@ -111,9 +110,9 @@ TURNED_OFF: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("is_stream", [True, False], ids=["stream", "whole"])
-@pytest.mark.parametrize(("path", "request_body"), TURNED_OFF)
-@pytest.mark.parametrize("kind", ["vllm", "openai"])
+@table("is_stream", [True, False], ids=["stream", "whole"])
+@table(("path", "request_body"), TURNED_OFF)
+@table("kind", ["vllm", "openai"])
 def test_an_answer_to_a_request_that_turns_thinking_off_is_no_thought(
     tmp_path: Path, path: str, request_body: dict[str, Any], is_stream: bool, kind: str
 ) -> None:
@@ -149,7 +148,7 @@ def test_an_upstream_that_repeats_its_text_is_cut_where_it_is_set_so(
 
 
 @BOTH
-@pytest.mark.parametrize(("strict", "is_error"), [(("all",), True), (("end-done-sent",), True), (("fin-enum",), False)])
+@table(("strict", "is_error"), [(("all",), True), (("end-done-sent",), True), (("fin-enum",), False)])
 def test_what_one_is_strict_about_is_an_error_and_all_else_is_mended(
     tmp_path: Path, strict: tuple[str, ...], is_error: bool, request_body: dict[str, Any]
 ) -> None:
@@ -194,7 +193,7 @@ WAYS: dict[str, tuple[str, Request]] = {
 PEOPLE = [f"person-{number}" for number in range(12)]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@table("way", WAYS)
 def test_what_belongs_together_stays_together(tmp_path: Path, way: str) -> None:
     sticky, make = WAYS[way]
     keys = [f"wd-{name}-0123456789" for name in PEOPLE] if way == "the key" else []
@@ -355,7 +354,7 @@ def test_a_key_has_its_own_rates(tmp_path: Path) -> None:
 ROUTES = {"gpt-4o": ("qwen@a",), "gpt-4*": ("@b",), "gpt-*": ("qwen@a", "llama@b"), "fast": ("llama",)}
 
 
-@pytest.mark.parametrize(
+@table(
     ("name", "upstreams", "model"),
     [
         ("gpt-4o", {0}, {"qwen"}),

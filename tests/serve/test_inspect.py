@@ -15,6 +15,7 @@ from tests.net.aio import run
 from tests.serve import test_native as native
 from tests.serve.gateways import Gateway, gateway
 from tests.serve.scripts import DONE, HELLO, ROLE, STOP, USAGE, Heard
+from tests.table import table
 from welldone.engines.scripts import CHUNK, Reply
 from welldone.net.inbound import Call
 from welldone.net.secrets import Secrets
@@ -90,8 +91,8 @@ def test_a_spoiled_stream_is_judged_and_mended_in_place(tmp_path: Path) -> None:
     assert judge(Trace(body=found["fixed"].encode())).findings == ()
 
 
-@pytest.mark.parametrize("dialect", ["responses", "messages"])
-@pytest.mark.parametrize("is_stream", [True, False])
+@table("dialect", ["responses", "messages"])
+@table("is_stream", [True, False])
 def test_other_dialects_are_known_by_what_they_say(dialect: str, is_stream: bool) -> None:
     found = told(native.right(dialect, is_stream=is_stream).body)
     assert (found["endpoint"], found["form"]) == (dialect, "stream" if is_stream else "whole")
@@ -158,7 +159,7 @@ REFUSED: dict[str, tuple[Json, int, str]] = {
 }
 
 
-@pytest.mark.parametrize(("body", "status", "word"), REFUSED.values(), ids=REFUSED)
+@table(("body", "status", "word"), REFUSED.values(), ids=REFUSED)
 def test_what_cannot_be_judged_is_refused_with_a_reason(tmp_path: Path, body: Json, status: int, word: str) -> None:
     heard = post(tmp_path, body)
     assert heard.status == status
@@ -229,7 +230,7 @@ def test_each_rule_has_a_page(tmp_path: Path) -> None:
     run(main())
 
 
-@pytest.mark.parametrize("query", ["from=x", "from=-1", "from=1&from=2", "from=" + "9" * 30])
+@table("query", ["from=x", "from=-1", "from=1&from=2", "from=" + "9" * 30])
 def test_a_step_that_is_no_number_is_refused(tmp_path: Path, query: str) -> None:
     async def main() -> Heard:
         async with gateway(tmp_path, [EMPTY]) as serving:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
+from tests.table import table
 from welldone.serve.errors import ApiError
 from welldone.serve.keys import ANONYMOUS, MOST_KEYS, Keys, is_weak, make_key, read_key_file
 from welldone.serve.settings import KeySettings
@@ -16,7 +17,7 @@ KEY = "wd-canary-0123456789"
 OTHER = "wd-another-987654321"
 
 
-@pytest.mark.parametrize(
+@table(
     "headers",
     [
         {"Authorization": f"Bearer {KEY}"},
@@ -35,7 +36,7 @@ def test_every_header_that_may_carry_a_key_gives_the_same_principal(headers: dic
     assert keys.principal(headers) == keys.principal({"authorization": f"Bearer {KEY}"})
 
 
-@pytest.mark.parametrize(
+@table(
     "headers",
     [
         {},
@@ -67,7 +68,7 @@ def test_no_key_or_a_wrong_one_gets_401_which_shows_no_part_of_it(headers: dict[
     assert error.__cause__ is None
 
 
-@pytest.mark.parametrize(
+@table(
     "headers",
     [
         {"authorization": f"Bearer {KEY}", "x-api-key": OTHER},
@@ -103,7 +104,7 @@ def test_no_header_whatever_opens_or_breaks_a_closed_server(headers: dict[str, s
         Keys([KEY]).principal(headers)
 
 
-@pytest.mark.parametrize("key", ["", "two words", "tab\tbed", "line\nbreak", "schlüssel", "\x7f" * 8])
+@table("key", ["", "two words", "tab\tbed", "line\nbreak", "schlüssel", "\x7f" * 8])
 def test_a_key_that_no_header_can_carry_is_refused_at_the_start(key: str) -> None:
     with pytest.raises(ValueError, match="API key 2") as caught:
         Keys([KEY, key])
@@ -126,7 +127,7 @@ def test_a_named_key_gives_its_name_and_plain_keys_stay() -> None:
     assert not Keys([], NAMED).is_open
 
 
-@pytest.mark.parametrize(
+@table(
     ("principal", "model", "may"),
     [
         ("ci", "qwen-7b", True),
@@ -144,7 +145,7 @@ def test_a_key_may_be_for_some_models_only(principal: str, model: str, may: bool
     assert Keys([KEY], NAMED).may_use(principal, model) is may
 
 
-@pytest.mark.parametrize(
+@table(
     ("pattern", "name", "may"),
     [
         ("*", "", True),
@@ -215,7 +216,7 @@ def test_a_key_file_that_all_may_read_comes_with_a_note(tmp_path: Path) -> None:
     assert "canary" not in note
 
 
-@pytest.mark.parametrize(
+@table(
     ("data", "said"),
     [
         ("", "no API key"),

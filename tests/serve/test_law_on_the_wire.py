@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.laws.strategies import HEAD, any_bytes, recorded_streams, spoiled
 from tests.serve.scripts import Heard
 from tests.serve.told import Bench, benched
+from tests.table import table
 from welldone.engines.scripts import HELLO, End, Framing, Piece, Reply, as_raw, cut_at
 from welldone.rules.judge import judge
 from welldone.wire.asked import Asked, read_request
@@ -26,7 +27,7 @@ from welldone.wire.reader import Reader
 
 Json = dict[str, Any]
 
-EXAMPLES = settings(max_examples=200)
+EXAMPLES = settings(max_examples=2 * settings().max_examples)
 """Each is a request over two sockets: some milliseconds, and all tests of this file together stay below a minute."""
 UNKNOWABLE = {"use-final-chunk", "cmpl-usage-chunk"}
 """Counts that the server never gave are not invented."""
@@ -208,11 +209,11 @@ def test_http_that_is_spoiled_or_cut_anywhere_never_makes_a_success_of_a_failure
         assert not is_success or FINISHED.search(reply.body) or b"[DONE]" in reply.body
 
 
-STEPS: dict[End, int] = {"cut": 1, "reset": 7}
+STEPS: dict[End, int] = {"cut": 3, "reset": 11}
 
 
-@pytest.mark.parametrize("end", STEPS)
-@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+@table("end", STEPS)
+@table("stream", [True, False], ids=["stream", "whole"])
 def test_a_right_stream_that_breaks_off_at_any_byte_is_an_error(bench: Bench, end: End, stream: bool) -> None:
     request = {"model": "native", **SAID[Endpoint.CHAT], **({"stream": True} if stream else {})}
     role, *rest = HELLO.pieces
@@ -228,7 +229,7 @@ def test_a_right_stream_that_breaks_off_at_any_byte_is_an_error(bench: Bench, en
 def test_a_frame_in_two_pieces_is_whole_wherever_it_is_cut(bench: Bench, stream: bool) -> None:
     request = {"model": "native", **SAID[Endpoint.CHAT], **({"stream": True} if stream else {})}
     start, end = len(HELLO.pieces[0].data), len(HELLO.pieces[0].data + HELLO.pieces[1].data)
-    for byte in range(start, end):
+    for byte in range(start, end, 3):
         reply = Reply(pieces(HELLO.body, [start, byte, end], PAUSES_S[1]))
         heard = bench.ask(reply, request, Endpoint.CHAT)
         assert check(Case(Endpoint.CHAT, request, reply), heard), byte

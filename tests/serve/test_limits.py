@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.table import table
 from welldone.serve.errors import ApiError
 from welldone.serve.limits import InMemory, Limits, Room, Spent, duration
 from welldone.serve.settings import KeySettings
@@ -163,7 +164,7 @@ def test_a_process_whose_clock_is_behind_is_not_paid_twice() -> None:
     _refused(second, "a")
 
 
-@pytest.mark.parametrize(
+@table(
     ("seconds", "text"),
     [
         (0.0, "0s"),

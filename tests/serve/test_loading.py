@@ -11,6 +11,7 @@ import pytest
 from tests.net.aio import run
 from tests.serve.gateways import gateway
 from tests.serve.scripts import CHAT, DONE, HELLO, ROLE, STOP, Heard, Serving, scripted
+from tests.table import table
 from welldone.engines.fleet import EngineError, State
 from welldone.engines.scripts import Piece, Reply
 from welldone.engines.settings import ModelSettings
@@ -116,11 +117,11 @@ def test_a_model_that_cannot_be_loaded_is_refused_while_it_is_left_alone(tmp_pat
     run(main())
 
 
-@pytest.mark.parametrize(
+@table(
     ("key", "rights", "status"),
     [(PLAIN, {}, 200), (NAMED, {}, 403), (NAMED, {"admin": True}, 200), ("", {}, 401)],
 )
-@pytest.mark.parametrize("path", ["/models/load", "/models/unload"])
+@table("path", ["/models/load", "/models/unload"])
 def test_only_admins_load_and_unload(
     path: str, key: str, rights: Mapping[str, Any], status: int, tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.table import table
 from welldone.serve import log
 from welldone.serve.log import Answered, LineFormatter, Log, Redactor, Value
 
@@ -126,8 +127,8 @@ SECRETS = [
 ]
 
 
-@pytest.mark.parametrize("style", ["text", "json"])
-@pytest.mark.parametrize("secret", SECRETS)
+@table("style", ["text", "json"])
+@table("secret", SECRETS)
 def test_a_secret_is_blotted_out_wherever_it_stands(secret: str, style: Literal["text", "json"]) -> None:
     error = ValueError(f"it was {secret}")
     error.__cause__ = KeyError(secret)
@@ -149,9 +150,7 @@ def test_a_secret_that_is_cut_by_a_limit_is_not_shown_in_part() -> None:
         assert "canary" not in _line("json", "asked", {"path": "x" * length + KEY + "y" * 9000})
 
 
-@pytest.mark.parametrize(
-    "text", ["a bearer", "sk-learn", "a basic question", "monkey=1", "key-0a1b2c3d", "req_1234567890"]
-)
+@table("text", ["a bearer", "sk-learn", "a basic question", "monkey=1", "key-0a1b2c3d", "req_1234567890"])
 def test_words_that_are_no_secrets_stay(text: str) -> None:
     assert Redactor([KEY]).clean(text) == text
 

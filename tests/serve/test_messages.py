@@ -10,6 +10,7 @@ from tests.net.aio import run
 from tests.serve.gateways import Gateway, gateway
 from tests.serve.scripts import DONE, HELLO, ROLE, STOP, USAGE, Heard, refusal
 from tests.serve.test_passing import get
+from tests.table import table
 from welldone.engines.scripts import CHUNK, Piece, Reply, json_reply
 from welldone.engines.settings import ModelSettings
 from welldone.serve.server import Server
@@ -202,7 +203,7 @@ def test_what_nobody_can_count_is_not_guessed(tmp_path: Path) -> None:
     assert asked == {}
 
 
-@pytest.mark.parametrize(
+@table(
     ("reply", "status", "kind"),
     [
         (json_reply({"tokens": []}), 502, "api_error"),
@@ -300,7 +301,7 @@ def test_a_model_that_is_not_there_is_not_found(tmp_path: Path) -> None:
     assert error(heard, 404)["type"] == "not_found_error"
 
 
-@pytest.mark.parametrize(
+@table(
     ("status", "told", "kind"),
     [
         (429, 429, "rate_limit_error"),

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.table import table
 from welldone.serve.metrics import MODELS_LIMIT, OTHER, Metrics
 from welldone.serve.times import StreamTimes
 
@@ -96,12 +97,12 @@ def _used() -> Metrics:
     return metrics
 
 
-@pytest.mark.parametrize("name", NAMES)
+@table("name", NAMES)
 def test_a_scrape_has_every_name(name: str) -> None:
     assert _values(_used(), name)
 
 
-@pytest.mark.parametrize(
+@table(
     ("name", "value"),
     [
         ("welldone_requests_total", {("chat", "m", "200"): 1}),
@@ -222,7 +223,7 @@ def test_histograms_add_up(gaps: list[float], chance: random.Random) -> None:
     assert buckets[-1] == len(gaps) == _values(metrics, "welldone_inter_token_seconds_count")["m",]
 
 
-@pytest.mark.parametrize(
+@table(
     "text", ["", "nonsense", "llamacpp:n_decode_total", "llamacpp:n_decode_total ..", "llamacpp:n_decode_total e9e9"]
 )
 def test_an_engine_that_reports_nonsense_changes_nothing(text: str) -> None:
@@ -261,7 +262,7 @@ def _asked() -> Metrics:
     return metrics
 
 
-@pytest.mark.parametrize(
+@table(
     ("name", "value"),
     [
         ("welldone_upstream_attempts_total", {("lab",): 2, ("cloud",): 0}),
@@ -341,7 +342,7 @@ def test_models_can_be_added_up_to_a_limit() -> None:
     assert families["welldone_engine_up"]["welldone_engine_up"] == {("m",): 0}
 
 
-@pytest.mark.parametrize("name", ["a-key-of-ours", "x a-key-of-ours", "sk-0123456789abcdef", "wd-0123456789abcdef"])
+@table("name", ["a-key-of-ours", "x a-key-of-ours", "sk-0123456789abcdef", "wd-0123456789abcdef"])
 def test_a_key_that_came_as_the_name_of_a_model_is_no_label(name: str) -> None:
     metrics = Metrics([], ["lab"], secrets=["a-key-of-ours"])
     metrics.add_model(name)

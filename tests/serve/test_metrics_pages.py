@@ -3,6 +3,7 @@
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.table import table
 from welldone.serve.metrics import Metrics
 from welldone.serve.metrics_pages import merge
 
@@ -35,7 +36,7 @@ def _values(page: str) -> dict[str, float]:
 MERGED = merge([_worker(is_up=True, breaker="closed"), _worker(is_up=False, breaker="open")], 1)
 
 
-@pytest.mark.parametrize(
+@table(
     ("sample", "value"),
     [
         ("welldone_requests_total chat m 200", 2),
@@ -103,8 +104,8 @@ ODD_NAMES = [
 ]
 
 
-@pytest.mark.parametrize("name", ODD_NAMES, ids=ascii)
-@pytest.mark.parametrize("is_configured", [True, False])
+@table("name", ODD_NAMES, ids=ascii)
+@table("is_configured", [True, False])
 def test_no_name_of_a_model_breaks_the_page(name: str, is_configured: bool) -> None:
     metrics = Metrics([name] if is_configured else ["m"])
     metrics.add_model(name)

@@ -13,6 +13,7 @@ from tests.recorded.traces import RECORDED, Recorded, recorded, said
 from tests.serve.gateways import gateway
 from tests.serve.scripts import CHAT, Heard
 from tests.serve.told import Bench, benched
+from tests.table import table
 from welldone.engines.mischief import ALL, FAULTS
 from welldone.engines.scripted import Scripted
 from welldone.engines.scripts import HELLO, End, Piece, Reply, Script, replay
@@ -24,7 +25,7 @@ from welldone.wire.faults.use import FINAL_CHUNK
 from welldone.wire.head import Endpoint
 
 STREAM = {**CHAT, "stream": True}
-BOTH = pytest.mark.parametrize("request_body", [STREAM, CHAT], ids=["stream", "whole"])
+BOTH = table("request_body", [STREAM, CHAT], ids=["stream", "whole"])
 FIRST: Any = {"each": {"weight": 0.01}, "first": {"weight": 1000.0}}
 """The first is asked first, but for one time in 100,000."""
 UNCOUNTED = {"ns-usage", FINAL_CHUNK.id, "cmpl-usage-chunk"}
@@ -120,8 +121,8 @@ def is_success(heard: Heard) -> bool:
 
 
 @BOTH
-@pytest.mark.parametrize("others", [0, 1])
-@pytest.mark.parametrize("name", sorted(FINE))
+@table("others", [0, 1])
+@table("name", sorted(FINE))
 def test_what_can_be_mended_is_an_answer(tmp_path: Path, name: str, others: int, request_body: dict[str, Any]) -> None:
     heard, asked = ask(tmp_path, name, request_body, others)
     check(heard)
@@ -130,8 +131,8 @@ def test_what_can_be_mended_is_an_answer(tmp_path: Path, name: str, others: int,
 
 
 @BOTH
-@pytest.mark.parametrize("others", [0, 1, "the same"])
-@pytest.mark.parametrize("name", sorted(AT_ONCE))
+@table("others", [0, 1, "the same"])
+@table("name", sorted(AT_ONCE))
 def test_what_fails_at_once_is_a_status_or_the_answer_of_another(
     tmp_path: Path, name: str, others: int | str, request_body: dict[str, Any]
 ) -> None:
@@ -145,8 +146,8 @@ def test_what_fails_at_once_is_a_status_or_the_answer_of_another(
 
 
 @BOTH
-@pytest.mark.parametrize("others", [0, 1, "the same"])
-@pytest.mark.parametrize("name", sorted(ON_THE_WAY))
+@table("others", [0, 1, "the same"])
+@table("name", sorted(ON_THE_WAY))
 def test_what_fails_on_the_way_is_an_error_event_and_for_who_does_not_stream_as_if_at_once(
     tmp_path: Path, name: str, others: int | str, request_body: dict[str, Any]
 ) -> None:
@@ -165,7 +166,7 @@ def test_what_fails_on_the_way_is_an_error_event_and_for_who_does_not_stream_as_
 
 
 @BOTH
-@pytest.mark.parametrize("name", ["limited", "unavailable"])
+@table("name", ["limited", "unavailable"])
 def test_when_to_come_again_is_passed_on(tmp_path: Path, name: str, request_body: dict[str, Any]) -> None:
     heard, _ = ask(tmp_path, name, request_body, 0)
     assert heard.capture.header("retry-after") == "7"
@@ -334,7 +335,7 @@ def hear(bench: Bench, name: str) -> Heard:
     return heard
 
 
-@pytest.mark.parametrize("name", STREAMS)
+@table("name", STREAMS)
 def test_a_recorded_stream_says_what_the_server_said(bench: Bench, name: str) -> None:
     heard = hear(bench, name)
     sent = said(REPLIES[name].trace.body)
@@ -350,14 +351,14 @@ def test_a_recorded_stream_says_what_the_server_said(bench: Bench, name: str) ->
         assert (kept.error, kept.finishes.keys()) == (sent.error, sent.finishes.keys())
 
 
-@pytest.mark.parametrize("name", ERRORS)
+@table("name", ERRORS)
 def test_a_recorded_error_or_nothing_at_all_is_an_error(bench: Bench, name: str) -> None:
     heard = hear(bench, name)
     assert 400 <= heard.status <= 504
     assert heard.error["message"]
 
 
-@pytest.mark.parametrize("name", WHOLE)
+@table("name", WHOLE)
 def test_a_recorded_reply_says_what_the_server_said(bench: Bench, name: str) -> None:
     heard = hear(bench, name)
     sent = json.loads(REPLIES[name].trace.body)

@@ -10,6 +10,7 @@ import pytest
 from tests.net.aio import run
 from tests.serve.gateways import Gateway, gateway
 from tests.serve.scripts import CHAT, DONE, HELLO, ROLE, STOP, USAGE, Heard, refusal
+from tests.table import table
 from welldone.engines.scripts import Piece, Reply, cut_at, json_reply
 
 Json = dict[str, Any]
@@ -19,8 +20,8 @@ ASKED: dict[str, Json] = {
     "responses": {"model": "m", "input": "Hi", "tools": [{"type": "web_search"}]},
     "messages": {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}], "speed": "fast"},
 }
-EACH = pytest.mark.parametrize("dialect", ["responses", "messages"])
-BOTH = pytest.mark.parametrize("is_stream", [True, False], ids=["stream", "whole"])
+EACH = table("dialect", ["responses", "messages"])
+BOTH = table("is_stream", [True, False], ids=["stream", "whole"])
 FIRST: Any = {"weight": 1000.0}
 """The first is asked first, but for one time in 100,000."""
 
@@ -181,7 +182,7 @@ def test_a_right_answer_passes_with_all_that_only_its_dialect_can_say(
 
 @EACH
 @BOTH
-@pytest.mark.parametrize("comes_as_stream", [True, False], ids=["a stream comes", "a whole reply comes"])
+@table("comes_as_stream", [True, False], ids=["a stream comes", "a whole reply comes"])
 def test_an_upstream_may_answer_otherwise_than_it_was_asked_to(
     dialect: str, is_stream: bool, comes_as_stream: bool, tmp_path: Path
 ) -> None:
@@ -244,7 +245,7 @@ STATUSES = [
 
 @EACH
 @BOTH
-@pytest.mark.parametrize(("status", "wanted", "openai", "anthropic"), STATUSES)
+@table(("status", "wanted", "openai", "anthropic"), STATUSES)
 def test_a_refusal_has_the_right_status_and_the_shape_of_the_dialect(
     dialect: str, is_stream: bool, status: int, wanted: int, openai: str, anthropic: str, tmp_path: Path
 ) -> None:
@@ -261,7 +262,7 @@ def test_a_refusal_has_the_right_status_and_the_shape_of_the_dialect(
 
 @EACH
 @BOTH
-@pytest.mark.parametrize("kind", ["closed", "500", "529", "error event", "garbage"])
+@table("kind", ["closed", "500", "529", "error event", "garbage"])
 def test_before_the_first_byte_another_upstream_is_tried(
     dialect: str, is_stream: bool, kind: str, tmp_path: Path
 ) -> None:
@@ -285,7 +286,7 @@ def test_an_error_that_comes_first_is_a_status(dialect: str, tmp_path: Path) -> 
 
 
 @BOTH
-@pytest.mark.parametrize(
+@table(
     ("dialect", "event", "status"),
     [
         ("messages", {"type": "error", "error": {"type": "overloaded_error", "message": "no"}}, 503),

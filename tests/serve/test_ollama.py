@@ -11,6 +11,7 @@ from tests.net.aio import run
 from tests.serve.gateways import gateway
 from tests.serve.requests.build import ABLE, MODEL
 from tests.serve.scripts import DONE, HELLO, ROLE, STOP, USAGE, Heard
+from tests.table import table
 from welldone.engines.scripted import Reply
 from welldone.serve.errors import ApiError
 from welldone.serve.ollama import OllamaApi
@@ -29,7 +30,7 @@ def test_a_model_of_an_odd_age_is_listed() -> None:
     assert [one["modified_at"] for one in shown] == ["1970-01-01T00:00:00Z", "9999-12-31T23:59:59Z"]
 
 
-@pytest.mark.parametrize(
+@table(
     ("field", "name"),
     [
         ({"options": {"num_predict": "x"}}, "options.num_predict"),
@@ -146,7 +147,7 @@ def test_images_are_parts_of_the_message(image: str, kind: str) -> None:
     assert content[1] == {"type": "text", "text": "What?"}
 
 
-@pytest.mark.parametrize(
+@table(
     "body",
     [
         {"messages": ["x"]},
@@ -162,7 +163,7 @@ def test_what_is_wrong_is_refused(body: dict[str, Any]) -> None:
     assert caught.value.status == 400
 
 
-@pytest.mark.parametrize("name", ["suffix", "template", "context", "raw"])
+@table("name", ["suffix", "template", "context", "raw"])
 def test_what_cannot_be_followed_is_refused(name: str) -> None:
     with pytest.raises(ApiError, match=name):
         read_ollama_generate({"prompt": "a", name: [1]})

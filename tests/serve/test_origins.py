@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
+from tests.table import table
 from welldone.serve.errors import ApiError
 from welldone.serve.origins import Origins, Place, is_loopback, parse_host
 
@@ -30,7 +31,7 @@ def _refusal(origins: Origins, headers: Mapping[str, str], method: str = "POST")
     return caught.value.status, caught.value.code
 
 
-@pytest.mark.parametrize(
+@table(
     ("value", "place"),
     [
         ("localhost", Place("localhost", None)),
@@ -46,7 +47,7 @@ def test_a_host_is_a_name_and_perhaps_a_port(value: str, place: Place) -> None:
     assert parse_host(value) == place
 
 
-@pytest.mark.parametrize(
+@table(
     "value",
     [
         "",
@@ -89,16 +90,14 @@ def test_parsing_a_host_never_raises_and_what_it_gives_is_in_normal_form(value: 
         assert parse_host(again) == place
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("host", ["localhost", "localhost:8000", "127.0.0.1:9999", "[::1]:1", "LOCALHOST."])
+@table("method", METHODS)
+@table("host", ["localhost", "localhost:8000", "127.0.0.1:9999", "[::1]:1", "LOCALHOST."])
 def test_on_loopback_the_names_of_this_machine_are_fine_with_any_port(host: str, method: str) -> None:
     assert _origins().check(method, {"Host": host}) == {}
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize(
-    "host", ["evil.example", "localhost.evil.example", "127.0.0.1.nip.io:8000", "192.168.1.5", "box", "[::2]"]
-)
+@table("method", METHODS)
+@table("host", ["evil.example", "localhost.evil.example", "127.0.0.1.nip.io:8000", "192.168.1.5", "box", "[::2]"])
 def test_on_loopback_any_other_name_is_refused_on_every_method(host: str, method: str) -> None:
     assert _refusal(_origins(), {"Host": host}, method) == (403, "host_not_allowed")
     assert _refusal(_origins(has_keys=True), {"Host": host}, method) == (403, "host_not_allowed")
@@ -139,8 +138,8 @@ def test_elsewhere_without_keys_only_what_no_stranger_can_own_is_fine() -> None:
     assert _origins("box.lan").check("POST", {"host": "box.lan:8000"}) == {}
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize(
+@table("method", METHODS)
+@table(
     "origin",
     [
         "https://evil.example",
@@ -162,7 +161,7 @@ def test_a_foreign_page_is_refused_on_every_method(origin: str, method: str) -> 
     assert _refusal(allowing, headers, method) == (403, "origin_not_allowed")
 
 
-@pytest.mark.parametrize(
+@table(
     ("host", "origin", "is_tls"),
     [
         ("localhost:8000", "http://localhost:8000", False),
@@ -181,7 +180,7 @@ def test_two_origins_are_refused() -> None:
     assert _refusal(_origins(), headers) == (400, "invalid_origin")
 
 
-@pytest.mark.parametrize(
+@table(
     ("allowed", "origin"),
     [
         ("https://app.example.org", "https://app.example.org"),
@@ -215,13 +214,13 @@ def test_caches_are_told_that_replies_depend_on_the_origin() -> None:
     assert _origins(cors=["https://app.example.org"]).check("GET", {"host": "localhost"}) == {"Vary": "Origin"}
 
 
-@pytest.mark.parametrize("value", ["null", "app.example.org", "https://a.example/path", "https://u@a.example", ""])
+@table("value", ["null", "app.example.org", "https://a.example/path", "https://u@a.example", ""])
 def test_a_setting_that_is_no_origin_is_refused_at_the_start(value: str) -> None:
     with pytest.raises(ValueError, match="is not an origin"):
         _origins(cors=[value])
 
 
-@pytest.mark.parametrize("value", ["http://box", "box:8000", "a b", "", "*"])
+@table("value", ["http://box", "box:8000", "a b", "", "*"])
 def test_a_setting_that_is_no_host_is_refused_at_the_start(value: str) -> None:
     with pytest.raises(ValueError, match="is not a host name"):
         _origins(allowed=[value])
@@ -277,7 +276,7 @@ def test_a_path_is_not_fetched_for_another_site_without_an_origin(site: str) -> 
     assert caught.value.status == 403
 
 
-@pytest.mark.parametrize(
+@table(
     "headers",
     [
         {},
@@ -306,7 +305,7 @@ def test_no_headers_whatever_do_anything_but_pass_or_be_refused(headers: dict[st
             assert refused.status in {400, 403}  # noqa: PT017  # both ways of the try are right
 
 
-@pytest.mark.parametrize(
+@table(
     ("host", "is_local"),
     [
         ("127.0.0.1", True),

@@ -11,6 +11,7 @@ import pytest
 from tests.net.aio import run
 from tests.serve.gateways import Gateway, gateway
 from tests.serve.test_native import COUNTS, DETAILS, TEXT, message, numbered, responded, response
+from tests.table import table
 from welldone.engines.scripts import Reply, json_reply
 from welldone.net.shared import SharedNumbers
 from welldone.serve.owners import Owners, references
@@ -59,9 +60,9 @@ NAMED: list[Json] = [
 ]
 
 
-@pytest.mark.parametrize("named", NAMED, ids=json.dumps)
-@pytest.mark.parametrize("path", [PATH, f"{PATH}/input_tokens"])
-@pytest.mark.parametrize("is_stored", [True, False], ids=["stored", "not stored here"])
+@table("named", NAMED, ids=json.dumps)
+@table("path", [PATH, f"{PATH}/input_tokens"])
+@table("is_stored", [True, False], ids=["stored", "not stored here"])
 def test_a_key_names_no_state_of_another(tmp_path: Path, named: Json, path: str, is_stored: bool) -> None:
     async def work() -> None:
         limit = 4096 if is_stored else 0
@@ -121,8 +122,8 @@ def test_of_an_id_that_two_keys_received_each_continues_its_own(tmp_path: Path) 
     run(work())
 
 
-@pytest.mark.parametrize("keys", [(), (ALICE,)], ids=["no key", "one key"])
-@pytest.mark.parametrize("named", NAMED[:4], ids=json.dumps)
+@table("keys", [(), (ALICE,)], ids=["no key", "one key"])
+@table("named", NAMED[:4], ids=json.dumps)
 def test_where_all_clients_are_one_an_unknown_id_passes(tmp_path: Path, keys: tuple[str, ...], named: Json) -> None:
     async def work() -> None:
         async with speaking(tmp_path, answer("resp_2", "msg_b"), config={}, keys=keys) as serving:

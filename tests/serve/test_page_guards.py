@@ -11,6 +11,7 @@ from tests.net.aio import run
 from tests.serve import gateways
 from tests.serve.gateways import Gateway, gateway
 from tests.serve.scripts import CHAT, DONE, HELLO, ROLE, STOP, USAGE, Heard
+from tests.table import table
 from welldone.engines.scripts import JSON, Piece, Reply
 from welldone.net.secrets import Secrets
 from welldone.serve.page import inspect, linting
@@ -59,7 +60,7 @@ def _watched(name: str = NAME) -> str:
 # Other sites.
 
 
-@pytest.mark.parametrize("headers", STRANGERS.values(), ids=STRANGERS.keys())
+@table("headers", STRANGERS.values(), ids=STRANGERS.keys())
 def test_the_pages_of_other_sites_get_nothing(tmp_path: Path, headers: str) -> None:
     async def work() -> None:
         async with gateway(tmp_path, [GOOD]) as serving:
@@ -147,9 +148,7 @@ def test_looking_costs_a_key_nothing(tmp_path: Path) -> None:
 # Tapes.
 
 
-@pytest.mark.parametrize(
-    "name", ["short", "n" * 65, "../" * 10, "n" * 30 + "%0a", "n n" * 10, "n" * 30 + ",x", "*" * 30]
-)
+@table("name", ["short", "n" * 65, "../" * 10, "n" * 30 + "%0a", "n n" * 10, "n" * 30 + ",x", "*" * 30])
 def test_a_strange_name_makes_no_tape_and_does_no_harm(tmp_path: Path, name: str) -> None:
     async def work() -> None:
         async with gateway(tmp_path, [GOOD]) as serving:
@@ -159,7 +158,7 @@ def test_a_strange_name_makes_no_tape_and_does_no_harm(tmp_path: Path, name: str
     run(work())
 
 
-@pytest.mark.parametrize("path", ["tapes/%ff", "tapes/%00", "tapes/..%2f..", "rules/%ff", "recordings/%ff", "tapes//x"])
+@table("path", ["tapes/%ff", "tapes/%00", "tapes/..%2f..", "rules/%ff", "recordings/%ff", "tapes//x"])
 def test_a_strange_path_is_just_not_there(tmp_path: Path, path: str) -> None:
     async def work() -> Heard:
         async with gateway(tmp_path, [GOOD]) as serving:

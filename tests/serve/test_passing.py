@@ -11,6 +11,7 @@ import pytest
 from tests.net.aio import run
 from tests.serve.gateways import Gateway, gateway
 from tests.serve.scripts import Heard, refusal
+from tests.table import table
 from welldone.engines.scripts import Piece, Reply, Script, json_reply
 from welldone.net.inbound import Call
 from welldone.serve.app import Ask
@@ -68,8 +69,8 @@ def ask(folder: Path, *scripts: Any, body: Any = INPUT, path: str = "/v1/embeddi
 POSTS = [way for way in WAYS if "POST" in way.methods and way.has_model]
 
 
-@pytest.mark.parametrize("prefix", ["/v1", ""])
-@pytest.mark.parametrize("way", POSTS, ids=lambda way: way.path)
+@table("prefix", ["/v1", ""])
+@table("way", POSTS, ids=lambda way: way.path)
 def test_what_is_asked_and_what_is_answered_pass_unchanged(tmp_path: Path, way: Any, prefix: str) -> None:  # noqa: ANN401
     async def work() -> None:
         async with gateway(tmp_path, [SOUND]) as serving:
@@ -151,7 +152,7 @@ def test_no_header_of_the_client_goes_up_and_few_of_the_upstream_come_down(tmp_p
     run(work())
 
 
-@pytest.mark.parametrize(
+@table(
     ("kind", "disposition", "shown"),
     [
         ("image/svg+xml", None, "attachment"),
@@ -162,7 +163,7 @@ def test_no_header_of_the_client_goes_up_and_few_of_the_upstream_come_down(tmp_p
         ("application/json", None, None),
     ],
 )
-@pytest.mark.parametrize("path", ["/v1/files/file-1/content", "/v1/audio/speech"])
+@table("path", ["/v1/files/file-1/content", "/v1/audio/speech"])
 def test_nothing_that_passes_through_runs_as_a_part_of_the_page(
     tmp_path: Path, path: str, kind: str, disposition: str | None, shown: str | None
 ) -> None:
@@ -199,14 +200,14 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN.keys())
+@table("broken", BROKEN.values(), ids=BROKEN.keys())
 def test_before_the_first_byte_another_upstream_is_asked(tmp_path: Path, broken: Reply) -> None:
     heard = ask(tmp_path, [broken], [VECTOR], each={"weight": 1.0}, first={"weight": 1000.0}, first_byte_s=0.3)
     assert (heard.status, heard.body) == (200, VECTOR.body)
     assert heard.request["asked"] == [1, 1]
 
 
-@pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN.keys())
+@table("broken", BROKEN.values(), ids=BROKEN.keys())
 def test_two_attempts_are_all_and_then_an_error_says_so(tmp_path: Path, broken: Reply) -> None:
     heard = ask(tmp_path, [broken], [broken], [broken], first_byte_s=0.3)
     assert heard.status in (429, 502, 503, 504)
@@ -287,7 +288,7 @@ def test_tokens_count_against_the_limit_of_the_key(tmp_path: Path) -> None:
     run(work())
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "kind", "status"),
     [
         (b"x" * 2000, "application/json", 413),
@@ -359,7 +360,7 @@ FILES = Script(
 )
 
 
-@pytest.mark.parametrize(
+@table(
     ("method", "path", "seen"),
     [
         ("GET", "/v1/files/file-1", ("GET", "/v1/files/file-1")),
@@ -379,7 +380,7 @@ def test_files_are_those_of_the_first_upstream(tmp_path: Path, method: str, path
     run(work())
 
 
-@pytest.mark.parametrize(
+@table(
     ("method", "path", "status"),
     [
         ("GET", "/v1/files/../models", 404),

@@ -7,11 +7,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.net.aio import run
 from tests.serve.gateways import Gateway, gateway
 from tests.serve.scripts import CHAT, DONE, HELLO, ROLE, STOP, USAGE, refusal, scripted
+from tests.table import table
 from welldone.engines.address import Address
 from welldone.engines.scripted import Scripted
 from welldone.engines.scripts import Piece, Reply, Script, json_reply
@@ -20,7 +19,7 @@ STREAM = {**CHAT, "stream": True}
 WHOLE = Reply((ROLE, HELLO, STOP, USAGE, DONE))
 DEAD = Reply(raw=True, end="reset")
 ENDING = refusal(503, {"error": {"message": "The server is shutting down.", "code": "shutting_down"}})
-BOTH = pytest.mark.parametrize("request_body", [STREAM, CHAT], ids=["stream", "whole"])
+BOTH = table("request_body", [STREAM, CHAT], ids=["stream", "whole"])
 LONG_S = 60.0
 
 
@@ -110,8 +109,8 @@ def test_who_waits_too_long_is_told_to_come_again(tmp_path: Path) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("dying", [DEAD, ENDING, Reply(raw=True, end="cut")], ids=["reset", "503", "closed"])
-@pytest.mark.parametrize("count", [1, 2, 3])
+@table("dying", [DEAD, ENDING, Reply(raw=True, end="cut")], ids=["reset", "503", "closed"])
+@table("count", [1, 2, 3])
 def test_where_some_die_before_a_word_the_next_one_answers(
     tmp_path: Path, request_body: dict[str, Any], dying: Reply, count: int
 ) -> None:
@@ -162,7 +161,7 @@ WAITED = Reply(
 
 
 @BOTH
-@pytest.mark.parametrize(("count", "asked"), [(1, 1), (3, 3)])
+@table(("count", "asked"), [(1, 1), (3, 3)])
 def test_where_all_queues_are_full_the_client_is_told_so_at_once(
     tmp_path: Path, request_body: dict[str, Any], count: int, asked: int
 ) -> None:
@@ -179,7 +178,7 @@ def test_where_all_queues_are_full_the_client_is_told_so_at_once(
 
 
 @BOTH
-@pytest.mark.parametrize("count", [1, 3])
+@table("count", [1, 3])
 def test_who_has_waited_long_enough_is_not_sent_to_wait_elsewhere(
     tmp_path: Path, request_body: dict[str, Any], count: int
 ) -> None:
@@ -237,7 +236,7 @@ def test_who_loses_a_replica_whose_place_is_taken_asks_the_new_one(tmp_path: Pat
 
 
 @BOTH
-@pytest.mark.parametrize(
+@table(
     ("queue", "early_s", "status", "code"),
     [(0, 60.0, 429, "queue_full"), (5, 60.0, 503, "queue_timeout"), (5, 0.01, 503, "queue_timeout")],
     ids=["full", "waited", "waited with signs of life"],
@@ -276,7 +275,7 @@ MIXED: dict[str, tuple[Reply, Reply | None, set[int]]] = {
 }
 
 
-@pytest.mark.parametrize("case", MIXED)
+@table("case", MIXED)
 def test_a_plain_upstream_and_a_place_stand_in_for_each_other_and_nobody_waits(tmp_path: Path, case: str) -> None:
     async def work() -> None:
         plain, placed, statuses = MIXED[case]
@@ -444,7 +443,7 @@ PASSED = {
 }
 
 
-@pytest.mark.parametrize("path", PASSED)
+@table("path", PASSED)
 def test_all_that_is_no_chat_finds_who_is_there_too(tmp_path: Path, path: str) -> None:
     async def work() -> None:
         body, reply, there = PASSED[path]
@@ -489,8 +488,8 @@ def test_a_local_model_counts_a_chat_as_llama_cpp_does(tmp_path: Path) -> None:
     run(work())
 
 
-@pytest.mark.parametrize("messages", [None, 5, "Hi", [1]])
-@pytest.mark.parametrize(("owner", "status"), [("vllm", 400), ("somebody", 404)])
+@table("messages", [None, 5, "Hi", [1]])
+@table(("owner", "status"), [("vllm", 400), ("somebody", 404)])
 def test_what_is_no_chat_is_not_counted(tmp_path: Path, messages: object, owner: str, status: int) -> None:
     async def work() -> None:
         models = {"object": "list", "data": [{"id": "m", "object": "model", "owned_by": owner}]}

@@ -1,11 +1,10 @@
 """Which name a client reads thoughts under."""
 
-import pytest
-
+from tests.table import table
 from welldone.serve.readers_of_reasoning import names_for
 
 
-@pytest.mark.parametrize(
+@table(
     ("setting", "names"),
     [
         ("reasoning_content", ("reasoning_content",)),
@@ -13,14 +12,14 @@ from welldone.serve.readers_of_reasoning import names_for
         ("both", ("reasoning_content", "reasoning")),
     ],
 )
-@pytest.mark.parametrize("client", [None, "codex_cli_rs/0.40.0", "Zed/0.200"])
+@table("client", [None, "codex_cli_rs/0.40.0", "Zed/0.200"])
 def test_the_operators_word_is_stronger_than_what_is_known(
     client: str | None, setting: str, names: tuple[str, ...]
 ) -> None:
     assert names_for(client, setting) == names
 
 
-@pytest.mark.parametrize(
+@table(
     ("client", "name"),
     [
         (None, "reasoning_content"),

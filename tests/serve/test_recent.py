@@ -3,8 +3,8 @@
 import json
 
 import msgspec
-import pytest
 
+from tests.table import table
 from welldone.serve.log import Answered
 from welldone.serve.page.recent import LIMIT, Recent
 
@@ -64,8 +64,8 @@ def test_a_row_says_what_the_log_says_and_leaves_out_what_is_not_known() -> None
     }
 
 
-@pytest.mark.parametrize("field", ["request_id", "path", "model", "error", "method"])
-@pytest.mark.parametrize("secret", [KEY, "sk-looks-like-a-key-of-openai"])
+@table("field", ["request_id", "path", "model", "error", "method"])
+@table("secret", [KEY, "sk-looks-like-a-key-of-openai"])
 def test_a_secret_is_in_no_field(field: str, secret: str) -> None:
     subject = Recent(secrets=[KEY])
     subject.add(_line(**{field: f"/v1/{secret}/x"}))

@@ -15,6 +15,7 @@ import pytest
 from tests.engines.asking import ask
 from tests.net.aio import run
 from tests.recorded.traces import recorded
+from tests.table import table
 from welldone.cli.captures import read_bytes, read_record, read_reply
 from welldone.engines.scripted import Script, listen
 from welldone.engines.scripts import replay
@@ -148,8 +149,8 @@ def test_what_is_recorded_is_judged_and_played_as_it_came(name: str, tmp_path: P
     run(play())
 
 
-@pytest.mark.parametrize("spelled", [KEY, json.dumps(KEY)[1:-1]])
-@pytest.mark.parametrize("cut", [0, 1, 7])
+@table("spelled", [KEY, json.dumps(KEY)[1:-1]])
+@table("cut", [0, 1, 7])
 def test_a_body_with_a_secret_is_not_written(spelled: str, cut: int, tmp_path: Path) -> None:
     data = f"data: {spelled} \n\n".encode()
     place = data.index(b"sk-") + cut
@@ -197,7 +198,7 @@ def test_a_key_that_is_a_common_word_stops_no_recording(tmp_path: Path) -> None:
     assert only_record(tmp_path)[2] == b'{"system_fingerprint":"fp_ollama"}'
 
 
-@pytest.mark.parametrize("upstream", ["../../etc/passwd", "a b\n\0c", "", "...", "x" * 500, "über"])
+@table("upstream", ["../../etc/passwd", "a b\n\0c", "", "...", "x" * 500, "über"])
 def test_names_of_files_are_safe(upstream: str, tmp_path: Path) -> None:
     with recorder_in(tmp_path / "deep" / "folder") as recorder:
         say(recorder, b"x", upstream=upstream)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.recorded.traces import Recorded, recorded
+from tests.table import table
 from welldone.serve import refusals
 from welldone.serve.errors import ApiError
 from welldone.serve.refusals import from_upstream, is_fault, is_worth_another, read_retry_after
@@ -22,7 +23,7 @@ def hear(status: int, body: bytes = b"", **headers: str) -> ApiError:
     return from_upstream(status, named, body, now=lambda: NOON)
 
 
-@pytest.mark.parametrize(
+@table(
     ("status", "heard", "code"),
     [
         (300, 502, "upstream_redirect"),
@@ -49,7 +50,7 @@ def hear(status: int, body: bytes = b"", **headers: str) -> ApiError:
         (204, 502, "upstream_error"),
     ],
 )
-@pytest.mark.parametrize("body", [b"", b"<html>x</html>", b"[1]", b'{"error":null}', b"\xff", b"[" * 9999])
+@table("body", [b"", b"<html>x</html>", b"[1]", b'{"error":null}', b"\xff", b"[" * 9999])
 def test_each_status_has_its_place_whatever_the_body(status: int, heard: int, code: str | None, body: bytes) -> None:
     error = hear(status, body)
     assert (error.status, error.code) == (heard, code)
@@ -95,7 +96,7 @@ OVERFLOWS: dict[str, tuple[int, Any]] = {
 }
 
 
-@pytest.mark.parametrize(("status", "body"), OVERFLOWS.values(), ids=OVERFLOWS.keys())
+@table(("status", "body"), OVERFLOWS.values(), ids=OVERFLOWS.keys())
 def test_a_prompt_that_does_not_fit_is_told_in_openais_words(status: int, body: object) -> None:
     data = json.dumps(body).encode()
     error = from_upstream(status, {}, data, "prompt")
@@ -117,7 +118,7 @@ def test_both_numbers_of_llama_cpp_are_told() -> None:
     assert "9 tokens" in message
 
 
-@pytest.mark.parametrize(
+@table(
     "message",
     [
         "Failed to parse messages: Missing 'role' in message: {}",
@@ -140,7 +141,7 @@ def test_a_500_that_blames_the_request_is_a_400(message: str) -> None:
     assert not is_worth_another(500, body)
 
 
-@pytest.mark.parametrize(
+@table(
     "message",
     ["CUDA error: out of memory", "[json.exception.type_error.316] invalid UTF-8 byte", "we expected 'x'", "", None, 5],
 )
@@ -150,7 +151,7 @@ def test_any_other_500_is_the_upstreams_fault(message: object) -> None:
     assert is_worth_another(500, said(message))
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "message", "param", "code"),
     [
         (said("bad temperature", param="temperature", code="bad"), "bad temperature", "temperature", "bad"),
@@ -170,7 +171,7 @@ def test_the_words_of_a_refusal_are_kept(body: bytes, message: str, param: str |
     assert (error.message, error.param, error.code) == (message, param, code)
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "code"),
     [
         (said("The model `nope` does not exist.", param="model", code=404), "model_not_found"),
@@ -195,7 +196,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("one", REFUSED, ids=lambda one: one.name)
+@table("one", REFUSED, ids=lambda one: one.name)
 def test_what_servers_were_recorded_to_refuse_is_the_clients_fault(one: Recorded) -> None:
     status = one.trace.status or 0
     error = from_upstream(status, {}, one.trace.body)
@@ -210,7 +211,7 @@ def test_what_servers_were_recorded_to_refuse_is_the_clients_fault(one: Recorded
 SECRETS = "sk-canary-0123456789abcdef"
 
 
-@pytest.mark.parametrize(
+@table(
     "message",
     [
         "connect to http://10.0.0.7:8000/v1 failed",
@@ -228,7 +229,7 @@ SECRETS = "sk-canary-0123456789abcdef"
         "<!DOCTYPE html><html><body>oops",
     ],
 )
-@pytest.mark.parametrize("status", [400, 404, 413, 429, 500, 501, 503])
+@table("status", [400, 404, 413, 429, 500, 501, 503])
 def test_no_secret_of_the_upstream_is_repeated(message: str, status: int) -> None:
     secrets = (SECRETS, "team-canary-42", "e")
     error = from_upstream(status, {}, said(message, param=message, code=message), secrets=secrets)
@@ -243,7 +244,7 @@ def test_a_long_message_is_cut_and_takes_no_long_time() -> None:
         assert len(hear(500, said(text)).message) <= 450
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "seconds"),
     [
         ("7", 7.0),
@@ -263,7 +264,7 @@ def test_when_to_come_again_is_read_as_seconds_or_as_a_date(text: str, seconds: 
     assert read_retry_after(text, lambda: NOON) == seconds
 
 
-@pytest.mark.parametrize("status", [429, 502, 503, 504])
+@table("status", [429, 502, 503, 504])
 def test_when_to_come_again_is_kept(status: int) -> None:
     assert hear(status, retry_after="17").retry_after_s == 17
     assert hear(status).retry_after_s == 1  # clients want to know
@@ -273,7 +274,7 @@ def test_a_limit_keeps_its_code() -> None:
     assert hear(429, said("You have no money.", code="insufficient_quota")).code == "insufficient_quota"
 
 
-@pytest.mark.parametrize(
+@table(
     ("status", "fault", "another"),
     [
         (302, True, True),
@@ -297,7 +298,7 @@ def test_who_is_at_fault_and_whether_another_is_tried(status: int, fault: bool, 
     assert (is_fault(status), is_worth_another(status)) == (fault, another)
 
 
-@pytest.mark.parametrize(
+@table(
     ("status", "code", "fault", "another"),
     [
         (503, "queue_timeout", False, False),
@@ -315,7 +316,7 @@ def test_a_server_of_ours_that_is_only_busy_is_not_at_fault(status: int, code: s
     assert error.retry_after_s == (7 if status == 503 else None)
 
 
-@pytest.mark.parametrize(
+@table(
     ("error", "status", "code"),
     [
         (refusals.unreachable("no connection to the server"), 502, "upstream_unreachable"),

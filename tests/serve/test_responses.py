@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from tests.net.aio import run
+from tests.table import table
 from welldone.net.inbound import Call, Reply
 from welldone.serve.app import Ask
 from welldone.serve.backends import Local, Remote
@@ -286,7 +287,7 @@ def test_the_items_of_an_input_are_listed_page_by_page() -> None:
     run(work())
 
 
-@pytest.mark.parametrize(
+@table(
     ("query", "param"),
     [
         ("limit=0", "limit"),

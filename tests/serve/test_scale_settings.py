@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.table import table
 from welldone.net.settings import Given, SettingsError
 from welldone.serve.config import read_config
 from welldone.serve.scale_settings import EngineScale, FrontScale, ScaleSettings
@@ -74,7 +75,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("text", WRONG)
+@table("text", WRONG)
 def test_a_mistake_is_one_line_that_names_its_place(tmp_path: Path, text: str) -> None:
     with pytest.raises(SettingsError) as error:
         read(tmp_path, text)

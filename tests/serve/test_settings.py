@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.table import table
 from welldone.cli import flags
 from welldone.cli.exits import UsageError
 from welldone.cli.foreign import ACCEPTED, REFUSED
@@ -82,7 +83,7 @@ def test_a_command_line_of_llama_server_works_as_it_is(read: Read) -> None:
     assert config.notes == ("--send-done is always on",)
 
 
-@pytest.mark.parametrize(
+@table(
     ("words", "name", "value"),
     [
         ("-fa", "flash_attn", "on"),
@@ -123,7 +124,7 @@ def test_flags_of_a_model(words: str, name: str, value: object, read: Read) -> N
     assert getattr(model, name) == value
 
 
-@pytest.mark.parametrize(
+@table(
     ("words", "name", "value"),
     [
         ("--port 0", "port", 0),
@@ -216,7 +217,7 @@ def test_a_name_given_by_flag_wins_over_that_of_the_table(read: Read) -> None:
     assert (model.name, model.aliases) == ("new", ("n",))
 
 
-@pytest.mark.parametrize(
+@table(
     ("words", "said"),
     [
         ("--prot 1", "welldone serve does not know '--prot' (did you mean '--port'?); see welldone serve --help"),
@@ -273,7 +274,7 @@ def test_a_mistake_on_the_command_line_is_one_line(words: str, said: str | re.Pa
     assert "canary" not in heard
 
 
-@pytest.mark.parametrize(
+@table(
     ("toml", "said"),
     [
         ("[sever]", "no table 'sever' (did you mean 'server'?): write [server], [defaults], [models.NAME], "),
@@ -320,7 +321,7 @@ def test_a_mistake_in_the_file_is_one_line(toml: str, said: str, read: Read) -> 
     assert "canary" not in heard
 
 
-@pytest.mark.parametrize(
+@table(
     ("words", "toml", "said"),
     [
         ("--port 9000", "[server]\nport = 'http'", "welldone.toml: server.port should be a whole number, not"),
@@ -331,7 +332,7 @@ def test_a_mistake_in_the_file_is_one_line(toml: str, said: str, read: Read) -> 
         ("--api-key abcdefgh", "[server]\napi_keys = [5]", "welldone.toml: server.api_keys should be a list of texts"),
     ],
 )
-@pytest.mark.parametrize("is_flag", [True, False], ids=["flag", "variable"])
+@table("is_flag", [True, False], ids=["flag", "variable"])
 def test_a_wrong_value_of_the_file_is_a_mistake_also_where_it_is_overridden(
     words: str, toml: str, said: str, is_flag: bool, read: Read
 ) -> None:
@@ -382,14 +383,14 @@ def test_what_is_set_for_a_cluster_is_shown(read: Read) -> None:
     assert shown["upscale_delay_s"] == 5
 
 
-@pytest.mark.parametrize("flag", [flag for row in ACCEPTED for flag in row.flags])
+@table("flag", [flag for row in ACCEPTED for flag in row.flags])
 def test_a_flag_without_a_meaning_here_is_taken_with_a_note(flag: str, read: Read) -> None:
     (row,) = (row for row in ACCEPTED if flag in row.flags)
     value = " 1" if row.values == 1 else ""
     assert read(f"{flag}{value} --port 1 {flag}{value}").notes == (f"{flag} {row.reason}",)
 
 
-@pytest.mark.parametrize("flag", [flag for row in REFUSED for flag in row.flags])
+@table("flag", [flag for row in REFUSED for flag in row.flags])
 def test_a_flag_that_cannot_be_honoured_is_refused_with_the_reason(flag: str, read: Read) -> None:
     (row,) = (row for row in REFUSED if flag in row.flags)
     assert _mistake(read, f"{flag}{' 1' if row.values == 1 else ''}") == f"{flag} {row.reason}"
@@ -405,7 +406,7 @@ def test_names_flags_keys_and_variables_are_each_of_one_setting() -> None:
         assert len(names) == len(set(names))
 
 
-@pytest.mark.parametrize("field", ALL_FIELDS, ids=lambda field: field.name)
+@table("field", ALL_FIELDS, ids=lambda field: field.name)
 def test_every_setting_has_a_group_and_a_help_that_is_in_the_documents(field: object) -> None:
     assert isinstance(field, type(ALL_FIELDS[0]))
     assert field.setting.group in flags.GROUPS

@@ -9,6 +9,7 @@ import pytest
 
 from tests.live.redis import NEEDS_REDIS, RealRedis, real_redis
 from tests.net.aio import run, serving
+from tests.table import table
 from welldone.serve.errors import ApiError
 from welldone.serve.limits import Limits
 from welldone.serve.redis_store import RedisLink
@@ -115,7 +116,7 @@ def test_a_store_that_says_nothing_is_waited_for_only_so_long() -> None:
     run(work())
 
 
-@pytest.mark.parametrize(
+@table(
     "said",
     [
         b"",
@@ -173,7 +174,7 @@ def test_an_answer_that_comes_too_late_is_given_to_nobody_else() -> None:
     run(work())
 
 
-@pytest.mark.parametrize("number", [b"nan", b"inf", b"-inf", b"1e999", b"none"])
+@table("number", [b"nan", b"inf", b"-inf", b"1e999", b"none"])
 def test_what_is_no_number_is_no_answer(number: bytes) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65_536):
@@ -198,6 +199,7 @@ def redis() -> Iterator[RealRedis]:
 
 
 @NEEDS_REDIS
+@pytest.mark.tier2
 def test_the_store_counts_as_one_process_does(redis: RealRedis) -> None:
     """The same questions to both, close in time, have the same answers and the same headers but for the fractions."""
 
@@ -224,6 +226,7 @@ def test_the_store_counts_as_one_process_does(redis: RealRedis) -> None:
 
 
 @NEEDS_REDIS
+@pytest.mark.tier2
 def test_many_who_ask_at_once_through_two_links_get_no_more_than_there_is(redis: RealRedis) -> None:
     async def admitted(limits: SharedLimits) -> bool:
         try:
@@ -240,6 +243,7 @@ def test_many_who_ask_at_once_through_two_links_get_no_more_than_there_is(redis:
 
 
 @NEEDS_REDIS
+@pytest.mark.tier2
 def test_tokens_of_one_front_end_are_owed_at_the_other_and_the_counter_expires(redis: RealRedis) -> None:
     async def work() -> None:
         async with started(RedisLink(redis.url)) as one, started(RedisLink(redis.url)) as other:
@@ -261,6 +265,7 @@ def test_tokens_of_one_front_end_are_owed_at_the_other_and_the_counter_expires(r
 
 
 @NEEDS_REDIS
+@pytest.mark.tier2
 def test_a_request_that_is_refused_costs_nothing(redis: RealRedis) -> None:
     async def work() -> None:
         async with started(RedisLink(redis.url)) as store:
@@ -279,6 +284,7 @@ def test_a_request_that_is_refused_costs_nothing(redis: RealRedis) -> None:
 
 
 @NEEDS_REDIS
+@pytest.mark.tier2
 def test_when_the_store_goes_away_what_is_left_of_the_shared_limit_is_where_each_goes_on(redis: RealRedis) -> None:
     async def work() -> None:
         async with started(RedisLink(redis.url)) as one, started(RedisLink(redis.url), again_s=3_600.0) as other:
@@ -295,6 +301,7 @@ def test_when_the_store_goes_away_what_is_left_of_the_shared_limit_is_where_each
 
 
 @NEEDS_REDIS
+@pytest.mark.tier2
 def test_requests_that_one_front_end_sent_beyond_the_first_are_owed_at_the_other(redis: RealRedis) -> None:
     async def work() -> None:
         async with started(RedisLink(redis.url)) as one, started(RedisLink(redis.url)) as other:
@@ -320,6 +327,7 @@ BROKEN_COUNTERS = {
 
 
 @NEEDS_REDIS
+@pytest.mark.tier2
 @pytest.mark.parametrize("words", BROKEN_COUNTERS.values(), ids=BROKEN_COUNTERS)
 def test_a_counter_of_the_wrong_type_is_begun_anew(redis: RealRedis, words: tuple[str, ...]) -> None:
     async def work() -> None:
@@ -337,6 +345,7 @@ def test_a_counter_of_the_wrong_type_is_begun_anew(redis: RealRedis, words: tupl
 
 
 @NEEDS_REDIS
+@pytest.mark.tier2
 def test_keys_of_the_wrong_type_do_not_mark_the_store_as_away(
     redis: RealRedis, caplog: pytest.LogCaptureFixture
 ) -> None:

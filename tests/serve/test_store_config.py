@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.table import table
 from welldone.net.settings import Given, SettingsError
 from welldone.serve.config import read_config
 from welldone.serve.settings import Config
@@ -21,7 +22,7 @@ def read(folder: Path, *, flag: str = "", toml: str = "", environment: dict[str,
     return read_config(flags, environment or {}, folder=folder)
 
 
-@pytest.mark.parametrize("url", [URL, "rediss://h/0", "redis://h", "redis://[::1]:1/", "unix:///run/redis.sock"])
+@table("url", [URL, "rediss://h/0", "redis://h", "redis://[::1]:1/", "unix:///run/redis.sock"])
 def test_the_store_may_stand_in_a_flag_the_environment_or_the_file(url: str, tmp_path: Path) -> None:
     assert read(tmp_path).limits.store is None
     assert read(tmp_path, flag=url).limits.store == url
@@ -30,7 +31,7 @@ def test_the_store_may_stand_in_a_flag_the_environment_or_the_file(url: str, tmp
     assert read(tmp_path, toml=f'[limits]\nstore = "{url}"\n').limits.store == url
 
 
-@pytest.mark.parametrize(
+@table(
     "url",
     [
         "canary",

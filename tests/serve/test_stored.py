@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.table import table
 from welldone.serve.stored import Store
 from welldone.wire.budget import at_once
 
@@ -149,7 +150,7 @@ def test_an_item_that_was_said_again_is_found_in_the_later_response() -> None:
     assert store.item("me", "out_a") == msgspec.json.encode(said("out_a"))
 
 
-@pytest.mark.parametrize("output", [None, 5, ["x"], [{"id": 5}], [{}]])
+@table("output", [None, 5, ["x"], [{"id": 5}], [{}]])
 def test_an_output_that_is_odd_is_kept_all_the_same(output: object) -> None:
     store = Store(limit=10, limit_bytes=10**6)
     store.put("me", {"id": "a", "output": output}, [])

@@ -16,6 +16,7 @@ from tests.net.aio import run
 from tests.serve import test_native as native
 from tests.serve.gateways import Gateway, gateway
 from tests.serve.scripts import CHAT, DONE, HELLO, ROLE, STOP, USAGE, Heard, Serving, refusal, scripted
+from tests.table import table
 from welldone.engines.scripts import CHUNK, Piece, Reply, json_reply
 from welldone.net.secrets import Secrets
 from welldone.serve.page import tapes as tapes_file
@@ -204,7 +205,7 @@ TROUBLES: dict[str, tuple[Reply, str]] = {
 }
 
 
-@pytest.mark.parametrize("trouble", TROUBLES)
+@table("trouble", TROUBLES)
 def test_why_an_attempt_failed_is_told_in_words(tmp_path: Path, trouble: str) -> None:
     reply, words = TROUBLES[trouble]
     _, tape = ask(tmp_path, [reply])

@@ -10,6 +10,7 @@ import pytest
 from tests.net.aio import run
 from tests.serve.gateways import Gateway, gateway
 from tests.serve.scripts import DONE, ROLE, STOP, USAGE, Heard, refusal
+from tests.table import table
 from welldone.engines.scripts import CHUNK, Piece, Reply, json_reply
 
 Json = dict[str, Any]
@@ -26,9 +27,9 @@ TOOLS: dict[str, list[Json]] = {
     RESPONSES: [{"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": False}],
     MESSAGES: [{"name": "f", "input_schema": {"type": "object"}}],
 }
-EACH = pytest.mark.parametrize("path", [RESPONSES, MESSAGES])
-ALL = pytest.mark.parametrize("path", [*ASKED])
-BOTH = pytest.mark.parametrize("is_stream", [True, False], ids=["stream", "whole"])
+EACH = table("path", [RESPONSES, MESSAGES])
+ALL = table("path", [*ASKED])
+BOTH = table("is_stream", [True, False], ids=["stream", "whole"])
 
 
 def delta(value: Json, reason: str | None = None) -> Piece:
@@ -176,7 +177,7 @@ CASES: dict[str, tuple[Reply, Said, Said]] = {
 
 @EACH
 @BOTH
-@pytest.mark.parametrize("case", CASES)
+@table("case", CASES)
 def test_what_an_upstream_says_arrives(path: str, is_stream: bool, case: str, tmp_path: Path) -> None:
     reply, response, message = CASES[case]
     request = asked(path, is_stream=is_stream, tools=TOOLS[path], **THINKING[path])
@@ -287,7 +288,7 @@ FAILURES = [
 
 @ALL
 @BOTH
-@pytest.mark.parametrize(("reply", "status"), FAILURES)
+@table(("reply", "status"), FAILURES)
 def test_a_refusal_has_its_status_and_the_clients_shape(
     path: str, is_stream: bool, reply: Reply, status: int, tmp_path: Path
 ) -> None:

@@ -1,7 +1,6 @@
 """A real vLLM on this machine's processor, started by the server as its users start it. `make test-vllm` runs these."""
 
 import json
-import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
@@ -12,9 +11,6 @@ import pytest
 
 from tests.live.server import Running, serving
 from welldone.engines.default import DEFAULT
-
-collect_ignore_glob = [] if os.environ.get("WELLDONE_VLLM") else ["test_*"]
-"""It takes minutes, and an environment of 3 GB: who wants that says so."""
 
 HOME = Path(__file__).parents[2] / ".venv-servers"
 PROGRAMS, FOLDER = HOME / "vllm" / "bin", HOME / "model" / DEFAULT.name

@@ -10,6 +10,8 @@ from tests.web.conftest import Visiting
 from tests.web.stage import DONE, ROLE, STOP, Stage, delta, usage
 from welldone.engines.scripts import Reply
 
+pytestmark = pytest.mark.tier3
+
 AXE = HOME / "node_modules" / "axe-core" / "axe.min.js"
 RICH = Reply(
     (

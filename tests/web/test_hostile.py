@@ -6,6 +6,8 @@ from playwright.sync_api import expect
 from tests.web.browser import LIMIT_MS, Visit
 from tests.web.stage import Stage, saying
 
+pytestmark = pytest.mark.tier3
+
 OWNED = "window.owned = true"
 MARKUP = [
     f"<script>{OWNED}</script>",

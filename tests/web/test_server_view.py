@@ -15,6 +15,8 @@ from tests.web.stage import ROLE, Stage, delta, saying, staged
 from tests.web.test_chat import give_key
 from welldone.engines.scripts import Reply, json_reply
 
+pytestmark = pytest.mark.tier3
+
 SECRET = "the parrot is called Polly"
 KEYS = """
 [keys.boss]

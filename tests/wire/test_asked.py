@@ -2,8 +2,7 @@
 
 from typing import Any
 
-import pytest
-
+from tests.table import table
 from welldone.wire.asked import Asked, is_thinking_off, read_request
 
 PLAIN = Asked(usage=False, obfuscation=True, choices=1)
@@ -25,7 +24,7 @@ def test_what_was_never_read_is_not_known() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "members"),
     [
         ({"stream_options": {"include_usage": True}}, {"usage": True}),
@@ -64,7 +63,7 @@ def test_a_request_is_read_and_what_it_has_wrong_is_not_said(body: dict[str, Any
     assert read_request(body) == Asked(**expected)
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "is_off"),
     [
         ({}, False),

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.table import table
 from tests.wire.build import CHAT, COMPLETIONS
 from welldone.wire import automaton
 from welldone.wire.automaton import Automaton, Phase, Stage
@@ -78,8 +79,8 @@ def refused(watcher: Automaton, event: Event) -> OutOfTurnError:
     return caught.value
 
 
-@pytest.mark.parametrize(("endpoint", "phase"), WAYS)
-@pytest.mark.parametrize("name", [name for name in SAMPLES if name not in OF_THE_STREAM])
+@table(("endpoint", "phase"), WAYS)
+@table("name", [name for name in SAMPLES if name not in OF_THE_STREAM])
 def test_each_event_of_a_choice_is_legal_in_its_phases_and_in_no_other(
     endpoint: Endpoint, phase: Phase, name: str
 ) -> None:
@@ -109,8 +110,8 @@ LEGAL_IN_STAGE: dict[Stage, set[str]] = {
 }
 
 
-@pytest.mark.parametrize("stage", Stage)
-@pytest.mark.parametrize("name", ["Usage", "Failure", "KeepAlive", "Extra"])
+@table("stage", Stage)
+@table("name", ["Usage", "Failure", "KeepAlive", "Extra"])
 def test_each_event_of_the_stream_is_legal_in_its_stages_and_in_no_other(stage: Stage, name: str) -> None:
     watcher = watch(CHAT, *STAGES.get(stage, [OPEN, STOP]))
     if stage is Stage.ENDED:
@@ -127,8 +128,8 @@ def test_each_event_of_the_stream_is_legal_in_its_stages_and_in_no_other(stage: 
         assert watcher.stage is stage
 
 
-@pytest.mark.parametrize("stage", [Stage.COUNTED, Stage.FAILED, Stage.ENDED])
-@pytest.mark.parametrize("name", [name for name in SAMPLES if name not in OF_THE_STREAM])
+@table("stage", [Stage.COUNTED, Stage.FAILED, Stage.ENDED])
+@table("name", [name for name in SAMPLES if name not in OF_THE_STREAM])
 def test_no_choice_goes_on_when_the_stream_does_not(stage: Stage, name: str) -> None:
     watcher = watch(CHAT, *STAGES.get(stage, [OPEN, STOP]))
     if stage is Stage.ENDED:
@@ -171,7 +172,7 @@ def test_the_choices_of_a_completion_open_in_any_order() -> None:
     refused(watch(COMPLETIONS), Opening(-1))
 
 
-@pytest.mark.parametrize(
+@table(
     "event",
     [
         ToolCall(0, 1, "b", "get"),
@@ -210,7 +211,7 @@ def test_a_stream_ends_when_each_choice_has_finished_or_after_a_failure() -> Non
         assert watcher.stage is Stage.ENDED
 
 
-@pytest.mark.parametrize("events", [[], [OPEN], [OPEN, Opening(1), STOP], [KeepAlive()]])
+@table("events", [[], [OPEN], [OPEN, Opening(1), STOP], [KeepAlive()]])
 def test_a_stream_does_not_end_while_something_is_open(events: list[Event]) -> None:
     watcher = watch(CHAT, *events)
     with pytest.raises(OutOfTurnError, match="the end while the stream is running") as caught:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.table import table
 from welldone.wire.budget import (
     ELEMENTS_LIMIT,
     TURN_US,
@@ -56,14 +57,12 @@ def test_a_value_is_decoded_as_msgspec_does(value: object) -> None:
     assert decode(data) == msgspec.json.decode(data)
 
 
-@pytest.mark.parametrize(
-    "text", ["8.5e-323", "1E-320", "2.2250738585072011e-308", "1e-400", "-5e-324", "1e-0308", "1e-7"]
-)
+@table("text", ["8.5e-323", "1E-320", "2.2250738585072011e-308", "1e-400", "-5e-324", "1e-0308", "1e-7"])
 def test_a_number_near_nothing_has_its_value(text: str) -> None:
     assert decode(f"[{text}]") == [float(text)]
 
 
-@pytest.mark.parametrize("text", ["1e400", "[1e-310,-1e400]", "[NaN]", "[", ""])
+@table("text", ["1e400", "[1e-310,-1e400]", "[NaN]", "[", ""])
 def test_what_is_no_json_is_refused_either_way(text: str) -> None:
     with pytest.raises(msgspec.DecodeError):
         decode(text)
@@ -75,7 +74,7 @@ def test_numbers_near_nothing_in_a_long_text_are_decoded_one_by_one() -> None:
     assert all(math.isclose(value, 8.5e-323, rel_tol=0.1) for value in values)
 
 
-@pytest.mark.parametrize(
+@table(
     "data",
     [
         listed(b"[]", 50_000),
@@ -99,7 +98,7 @@ def test_a_text_that_costs_more_than_a_turn_is_told_by_its_bytes(data: bytes) ->
     assert is_costly(data)
 
 
-@pytest.mark.parametrize(
+@table(
     "data",
     [
         b'{"image":"' + b"A" * 6_000_000 + b'"}',
@@ -141,7 +140,7 @@ def test_a_text_that_costs_little_is_decoded_in_one() -> None:
     assert run(decoding(b'{"a":[1,2]}')) == ({"a": [1, 2]}, 1)
 
 
-@pytest.mark.parametrize(
+@table(
     "value",
     [
         "\n" * 3_000_000,
@@ -158,7 +157,7 @@ def test_whatever_costs_more_is_decoded_all_the_same(value: object) -> None:
     assert run(decoding(data, elements=10**6))[0] == value
 
 
-@pytest.mark.parametrize(
+@table(
     "data",
     [
         b'["' + b"x" * WHOLE_LIMIT_BYTES + b'"]',

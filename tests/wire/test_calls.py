@@ -4,6 +4,7 @@ from typing import TypeAlias
 
 import pytest
 
+from tests.table import table
 from tests.wire.build import numbered, rules
 from welldone.wire.calls import CALLS_LIMIT, Calls, Held, JsonEnd
 from welldone.wire.events import Event, Failure, Json, ToolArguments, ToolCall
@@ -66,7 +67,7 @@ A: list[Piece] = [begin(0, "a", "get"), more(0, '{"x":1}')]
 B: list[Piece] = [begin(1, "b", "put"), more(1, '{"y":2}')]
 
 
-@pytest.mark.parametrize(
+@table(
     ("pieces", "said", "noted"),
     [
         # numbers
@@ -209,7 +210,7 @@ def test_more_of_a_call_that_is_over_is_dropped() -> None:
     assert said.rules == ["tool-one-at-a-time"]
 
 
-@pytest.mark.parametrize(
+@table(
     ("pieces", "noted"),
     [
         ([*A, *B], []),
@@ -255,7 +256,7 @@ def test_members_that_come_late_are_not_lost() -> None:
     assert behind.rules == ["tool-id-once", "tool-name-once"]
 
 
-@pytest.mark.parametrize(
+@table(
     ("pieces", "is_whole"),
     [
         (['{"x":1}'], True),
@@ -275,7 +276,7 @@ def test_arguments_are_whole_when_what_they_open_is_closed(pieces: list[str], is
     assert said.calls.are_whole() is is_whole
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "is_whole", "is_open"),
     [
         ("", False, False),
@@ -324,6 +325,7 @@ def test_what_is_held_back_of_mixed_calls_is_bounded() -> None:
     assert out == [begin(0, "a", "get")]
 
 
+@pytest.mark.no_cover
 def test_a_hundred_thousand_pieces_are_as_many_events() -> None:
     said = Said(begin(0, "a", "get"), *(more(0, "x") for _ in range(100_000)))
     assert len(said.all) == 100_001
@@ -340,7 +342,7 @@ def test_what_came_beside_a_placeholder_stays() -> None:
     assert said.first == [begin(0, "a", "get"), ToolArguments(0, 0, "", {"x": 1}), more(0, '{"y":2}')]
 
 
-@pytest.mark.parametrize("times", [1, 2, 3, 4])
+@table("times", [1, 2, 3, 4])
 def test_a_placeholder_that_is_repeated_is_said_once(times: int) -> None:
     pieces: list[Piece] = [begin(0, "a", "get"), more(0, "{}")]
     said = Said(*pieces * times)

@@ -5,6 +5,7 @@ import math
 
 import pytest
 
+from tests.table import table
 from tests.wire.build import (
     CHAT,
     FALLBACK,
@@ -152,7 +153,7 @@ def test_two_choices_may_have_calls_of_the_same_id() -> None:
     assert judge(Trace(body=data, request={"stream": True, "n": 2})).findings == ()
 
 
-@pytest.mark.parametrize(
+@table(
     ("first", "rule"),
     [
         ({"id": "call_1", "custom": {"name": "sh", "input": ""}}, "tool-type-first"),
@@ -240,9 +241,9 @@ def cut(kind: str, texts: tuple[str, ...]) -> list[Json]:
     return [*WHOLE_CALL, say(named(1, "call_1", "delete")), *(say(piece(text, 1)) for text in texts)]
 
 
-@pytest.mark.parametrize("reason", ["length", "content_filter"])
-@pytest.mark.parametrize("kind", ["function", "custom"])
-@pytest.mark.parametrize("texts", [DELETE, ()], ids=["some arguments", "none"])
+@table("reason", ["length", "content_filter"])
+@table("kind", ["function", "custom"])
+@table("texts", [DELETE, ()], ids=["some arguments", "none"])
 def test_a_call_that_was_cut_is_not_delivered_as_an_object(kind: str, texts: tuple[str, ...], reason: str) -> None:
     data = stream(role(), *cut(kind, texts), finish(reason))
     said = lines(streamed(data, ollama()))
@@ -258,8 +259,8 @@ def test_a_call_that_was_cut_is_not_delivered_as_an_object(kind: str, texts: tup
     assert (fold.failure, fold.broken_arguments) == (None, 0)
 
 
-@pytest.mark.parametrize("kind", ["function", "custom"])
-@pytest.mark.parametrize("texts", [DELETE, ()], ids=["some arguments", "none"])
+@table("kind", ["function", "custom"])
+@table("texts", [DELETE, ()], ids=["some arguments", "none"])
 def test_a_call_that_was_cut_stays_open_in_a_stream_of_messages(kind: str, texts: tuple[str, ...]) -> None:
     said = events(streamed(stream(role(), *cut(kind, texts), finish("length")), Messages()))
     blocks = [one["content_block"]["name"] for one in said if one["type"] == "content_block_start"]
@@ -298,7 +299,7 @@ def test_a_call_without_an_object_is_a_failure_where_calls_have_objects() -> Non
     assert folded(data)[0].failure is None
 
 
-@pytest.mark.parametrize(
+@table(
     ("arguments", "expected"),
     [
         ('{"a": 1e400,\n "b": 2.50}', {"a": math.inf, "b": 2.5}),
@@ -322,7 +323,7 @@ def test_arguments_keep_their_odd_values(arguments: str, expected: Json) -> None
 # ---- choices
 
 
-@pytest.mark.parametrize("dialect", [None, ollama(), Messages(), Responses({})], ids=lambda one: type(one).__name__)
+@table("dialect", [None, ollama(), Messages(), Responses({})], ids=lambda one: type(one).__name__)
 def test_another_choice_is_never_mixed_into_the_one_that_was_requested(dialect: Dialect | None) -> None:
     mixed = [
         role(),

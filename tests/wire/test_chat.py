@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.table import table
 from tests.wire.build import DONE, HEAD, call, choice, chunk, count, entry, frame, named, pack, piece, role, say
 from welldone.wire.collect import Answer, Call, Reply
 from welldone.wire.dialects.chat import ChatWriter, call_object, finish_reason, whole
@@ -29,7 +30,7 @@ def write(*events: Event, functions: bool = False, reasoning: tuple[str, ...] = 
     return [*(writer.send(event) for event in events), writer.end()]
 
 
-@pytest.mark.parametrize(
+@table(
     ("event", "delta"),
     [
         (Text(0, "a"), {"content": "a"}),
@@ -120,7 +121,7 @@ def answered(message: Json, reason: str = "stop", **members: object) -> Json:
     return {"index": 0, "message": common | message, "logprobs": None, "finish_reason": reason} | members
 
 
-@pytest.mark.parametrize(
+@table(
     ("answer", "expected"),
     [
         (Answer("Hello", reason="stop"), answered({"content": "Hello"})),

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.table import table
 from tests.wire.build import (
     CHAT,
     COMPLETIONS,
@@ -77,7 +78,7 @@ def test_right_completions_are_read_as_they_are() -> None:
     assert read.rules == []
 
 
-@pytest.mark.parametrize(
+@table(
     ("given", "events"),
     [
         (say({}), [QUIET]),
@@ -108,7 +109,7 @@ def test_what_stands_beside_the_text_is_carried_on(given: Json, events: list[Eve
     assert read.rules == []
 
 
-@pytest.mark.parametrize(
+@table(
     ("given", "events", "noted"),
     [
         # envelope
@@ -186,7 +187,7 @@ def test_an_odd_chunk_is_read_as_it_was_meant(given: Json, events: list[Event], 
     assert read.rules == noted
 
 
-@pytest.mark.parametrize(
+@table(
     ("given", "events", "noted"),
     [
         (text(None), [QUIET], ["cmpl-text-string"]),
@@ -225,7 +226,7 @@ def test_offsets_count_from_the_start_of_the_choice() -> None:
     assert read.events[2:] == [Logprobs(0, tokens | {"text_offset": [5]}), Text(0, "a")]
 
 
-@pytest.mark.parametrize("reason", ["abort", "aborted", "cancelled", "ERROR", "network_error"])
+@table("reason", ["abort", "aborted", "cancelled", "ERROR", "network_error"])
 def test_a_reason_that_is_an_error_is_a_failure(reason: str) -> None:
     message = f"the server ended the answer with finish_reason {reason!r}"
     failure = Failure(message, "upstream_error", None, "incomplete_stream")

@@ -1,5 +1,7 @@
 """The whole answer as a fold of its events."""
 
+import pytest
+
 from welldone.wire.collect import Answer, Call, Reply, collect
 from welldone.wire.events import (
     Event,
@@ -100,6 +102,7 @@ def test_the_lists_of_events_are_not_added_to() -> None:
     assert first.fields == {"x": [1]}
 
 
+@pytest.mark.no_cover
 def test_a_hundred_thousand_pieces_are_joined() -> None:
     pieces: list[Event] = [ToolArguments(0, 0, "x")] * 100_000
     lists: list[Event] = [Logprobs(0, {"content": [1]})] * 100_000

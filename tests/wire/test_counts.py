@@ -2,8 +2,7 @@
 
 from typing import Any
 
-import pytest
-
+from tests.table import table
 from tests.wire.build import count, rules
 from welldone.wire.counts import is_zero, read_usage, usage_object
 from welldone.wire.events import Usage
@@ -20,7 +19,7 @@ def test_right_counts_are_taken_as_they_are() -> None:
     assert read(count(5, 3, **more)) == (Usage(5, 3, 8, more), [])
 
 
-@pytest.mark.parametrize(
+@table(
     ("counts", "usage"),
     [
         ({"prompt_tokens": 5, "completion_tokens": 3}, Usage(5, 3, 8, {})),
@@ -44,7 +43,7 @@ def test_counts_that_are_no_integers_are_mended_or_left_out(counts: dict[str, An
     assert read(counts) == (usage, ["use-ints"])
 
 
-@pytest.mark.parametrize("odd", [-5, -5.0, 2**53, -(2**60), 10**400, 1e300])
+@table("odd", [-5, -5.0, 2**53, -(2**60), 10**400, 1e300])
 def test_a_count_that_is_negative_or_beyond_all_reason_is_none(odd: object) -> None:
     assert read(count() | {"prompt_tokens": odd}) == (Usage(5, 3, 8, {}), ["use-ints"])
     assert read(count() | {"total_tokens": odd}) == (Usage(5, 3, 8, {}), ["use-ints"])
@@ -61,7 +60,7 @@ def test_a_total_that_is_smaller_than_a_part_is_computed() -> None:
     assert read(count(5, 3) | {"total_tokens": 4}) == (Usage(5, 3, 8, {}), ["use-total-sum"])
 
 
-@pytest.mark.parametrize("details", [None, 7, {"a": 1, "b": None, "c": 2.5, "d": True, "e": {"f": [1]}}, {"e": 2**53}])
+@table("details", [None, 7, {"a": 1, "b": None, "c": 2.5, "d": True, "e": {"f": [1]}}, {"e": 2**53}])
 def test_details_are_reported_if_odd_and_kept_as_they_are(details: object) -> None:
     rule = [] if details == {"e": 2**53} else ["use-details"]
     more = {"prompt_tokens_details": details}

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.table import table
 from tests.wire.build import GONE, call, named, piece, rules
 from welldone.wire.asked import Asked
 from welldone.wire.deltas import NO_NUMBER, DeltaReader, whole_number
@@ -48,7 +49,7 @@ class Read:
         self.rules = rules(notes)
 
 
-@pytest.mark.parametrize(
+@table(
     ("delta", "events"),
     [
         ({}, []),
@@ -82,7 +83,7 @@ def test_a_right_delta_is_read_as_it_is(delta: Json, events: list[Event]) -> Non
     assert read.rules == []
 
 
-@pytest.mark.parametrize(
+@table(
     ("delta", "events", "noted"),
     [
         # role
@@ -175,7 +176,7 @@ def test_an_odd_delta_is_read_as_it_was_meant(delta: Json, events: list[Event], 
     assert read.rules == noted
 
 
-@pytest.mark.parametrize(
+@table(
     "later",
     [
         call(0, id=None, function={"arguments": "a"}),
@@ -185,7 +186,7 @@ def test_an_odd_delta_is_read_as_it_was_meant(delta: Json, events: list[Event], 
         call(0, id="", type="", function={"name": "", "arguments": "a"}),
     ],
 )
-@pytest.mark.parametrize("first", [named(), piece("b")])
+@table("first", [named(), piece("b")])
 def test_what_a_later_piece_need_not_say_is_absent_and_not_empty(first: Json, later: Json) -> None:
     read = Read(first, later)
     assert read.events[-1] == ToolArguments(0, 0, "a")
@@ -234,7 +235,7 @@ def test_a_completion_s_text_comes_behind_its_riders() -> None:
     assert events == [Logprobs(2, {}), Text(2, "a")]
 
 
-@pytest.mark.parametrize(
+@table(
     ("first", "second", "event"),
     [
         ({"content": "\ud83d"}, {"content": "\ude00"}, Text(0, "😀")),
@@ -284,7 +285,7 @@ def test_only_what_is_new_in_a_message_is_said() -> None:
     assert reader.new_in({"content": "Hello"}, 1) == {"content": "Hello"}
 
 
-@pytest.mark.parametrize(
+@table(
     ("texts", "new"),
     [
         # each extends the last: they are all that was said so far
@@ -296,13 +297,13 @@ def test_only_what_is_new_in_a_message_is_said() -> None:
         (["a", "ab", "b", "bc"], ["a", "b", "b", "bc"]),
     ],
 )
-@pytest.mark.parametrize("key", ["content", "reasoning_content", "reasoning", "refusal"])
+@table("key", ["content", "reasoning_content", "reasoning", "refusal"])
 def test_texts_of_messages_are_all_so_far_or_pieces(key: str, texts: list[str], new: list[str]) -> None:
     reader = DeltaReader(Asked(), Notes())
     assert [reader.new_in({key: text}, 0)[key] for text in texts] == new
 
 
-@pytest.mark.parametrize(
+@table(
     ("value", "number"),
     [
         ("0", 0),

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.table import table
 from tests.wire.build import CHAT, FALLBACK, finish, role, rules, stream, words
 from welldone.wire import sse
 from welldone.wire.asked import Asked
@@ -36,10 +37,10 @@ LAST_WORDS = {
     "ollama": (b'{"error":', b"\n"),
 }
 NATIVES = [ResponsesNative, MessagesNative]
-natives = pytest.mark.parametrize("kind", NATIVES)
+natives = table("kind", NATIVES)
 
 
-@pytest.mark.parametrize("name", DIALECTS)
+@table("name", DIALECTS)
 def test_a_stream_and_a_whole_reply_know_how_their_client_is_answered(name: str) -> None:
     dialect = DIALECTS[name]
     pipe, fold = Pipe(CHAT, fallback=FALLBACK, dialect=dialect), Fold(CHAT, fallback=FALLBACK, dialect=dialect)
@@ -85,7 +86,7 @@ def test_a_frame_that_is_too_long_ends_the_stream(kind: type[ResponsesNative | M
 
 
 @natives
-@pytest.mark.parametrize(
+@table(
     ("data", "why"), [(b"x" * 200_000, b"is no JSON"), (b"[" + b"[]," * 50_000 + b"1]", b"is too complex to be read")]
 )
 def test_a_long_frame_is_strict_json_that_costs_little_or_a_failure(
@@ -116,7 +117,7 @@ def test_what_follows_a_whole_reply_is_dropped(kind: type[ResponsesNative | Mess
 
 
 @natives
-@pytest.mark.parametrize("data", [b"5", b"[]", b'"x" {}'])
+@table("data", [b"5", b"[]", b'"x" {}'])
 def test_json_that_is_no_event_is_dropped_and_noted(kind: type[ResponsesNative | MessagesNative], data: bytes) -> None:
     native = kind(fallback=FALLBACK)
     assert native.feed(b"data: " + data + b"\n\n") == b""
@@ -128,7 +129,7 @@ HALF = rb"\ud83d"
 
 
 @natives
-@pytest.mark.parametrize(
+@table(
     "data",
     [
         b'{"type":"response.in_progress","delta":"?"}',

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.table import table
 from tests.wire.build import rules
 from welldone.wire.events import Extra, Place
 from welldone.wire.extras import DeltaFields
@@ -19,8 +20,8 @@ def fit(*deltas: dict[str, Any], alone: bool = False) -> tuple[list[dict[str, An
     return [one.fields for one in fitted], rules(notes)
 
 
-@pytest.mark.parametrize("value", ["a", None, True, {"a": 1}, [], [1, 2], ["a"]])
-@pytest.mark.parametrize("alone", [False, True])
+@table("value", ["a", None, True, {"a": 1}, [], [1, 2], ["a"]])
+@table("alone", [False, True])
 def test_fields_that_can_be_added_up_stay_as_they_are(value: object, alone: bool) -> None:
     assert fit({"x": value}, {"x": value}, alone=alone) == ([{"x": value}] * 2, [])
 

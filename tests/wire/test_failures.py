@@ -2,8 +2,7 @@
 
 from typing import Any
 
-import pytest
-
+from tests.table import table
 from tests.wire.build import (
     CHAT,
     COMPLETIONS,
@@ -51,7 +50,7 @@ def test_a_right_error_is_read_as_it_is() -> None:
 NOTHING: list[Any] = ["", {}, False, [], None, 0, {"message": "", "code": 0, "type": None}]
 
 
-@pytest.mark.parametrize("error", NOTHING)
+@table("error", NOTHING)
 def test_an_empty_error_does_not_end_a_right_answer(error: object) -> None:
     extra = {"error": error}
     chunks = [one | extra for one in (role(), *words("Hello"), finish(), counted(count()))]
@@ -65,7 +64,7 @@ def test_an_empty_error_does_not_end_a_right_answer(error: object) -> None:
     assert completion.feed(stream(*texts)) + completion.close() == stream(text("Hello"), text_end())
 
 
-@pytest.mark.parametrize("error", NOTHING)
+@table("error", NOTHING)
 def test_an_empty_error_does_not_end_a_right_reply(error: object) -> None:
     choice = {"index": 0, "message": {"role": "assistant", "content": "Hello"}, "finish_reason": "stop"}
     fold = Fold(CHAT, fallback=FALLBACK)
@@ -84,7 +83,7 @@ def test_an_empty_error_does_not_end_a_right_reply(error: object) -> None:
     assert other.failure is None
 
 
-@pytest.mark.parametrize("error", NOTHING)
+@table("error", NOTHING)
 def test_an_empty_error_does_not_end_a_right_native_stream(error: object) -> None:
     created = {"type": "response.created", "response": {"id": "r", "error": error}}
     streams: list[tuple[Native, list[dict[str, Any]]]] = [
@@ -97,7 +96,7 @@ def test_an_empty_error_does_not_end_a_right_native_stream(error: object) -> Non
         assert native.failure is None
 
 
-@pytest.mark.parametrize(
+@table(
     ("error", "failure", "noted"),
     [
         ("boom", Failure("boom"), ["err-body-shape", "err-midstream-event"]),
@@ -125,7 +124,7 @@ def test_an_error_stands_first_and_alone() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@table(
     ("value", "failure"),
     [
         ({"object": "error", "message": "m", "type": "t", "code": 40}, Failure("m", "t", None, "40")),
@@ -141,7 +140,7 @@ def test_a_flat_error_is_one_too(value: dict[str, Any], failure: Failure) -> Non
     assert read(value) == (failure, ["err-not-object-error"])
 
 
-@pytest.mark.parametrize(
+@table(
     "value",
     [
         {},

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.table import table
 from welldone.wire.events import Json
 from welldone.wire.fixing import pipe_for
 from welldone.wire.fold import Fold
@@ -12,9 +13,9 @@ from welldone.wire.pipe import Pipe
 REQUEST: Json = {"model": "asked", "stream": True, "stream_options": {"include_usage": True}}
 
 
-@pytest.mark.parametrize("request_body", [None, REQUEST])
-@pytest.mark.parametrize("is_stream", [True, False])
-@pytest.mark.parametrize("endpoint", Endpoint)
+@table("request_body", [None, REQUEST])
+@table("is_stream", [True, False])
+@table("endpoint", Endpoint)
 def test_each_endpoint_has_one_who_mends(endpoint: Endpoint, is_stream: bool, request_body: Json | None) -> None:
     pipe = pipe_for(endpoint, request_body, stem="1", created=1, is_stream=is_stream)
     if endpoint in (Endpoint.CHAT, Endpoint.COMPLETIONS):

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.table import table
 from tests.wire.build import CHAT, FALLBACK, choice, chunk, count, counted, cuts, entry, finish, role, stream, words
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
@@ -54,8 +55,8 @@ ONE = '{"name": "get", "arguments": {"a": "}\\"{", "b": [1, {"c": {}}]}}'
 TWO = '[\n  {"name": "get", "arguments": {"a": 1}},\n {\n"name"\n:\n"put \\u00e9", "arguments": {}} ]'
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
-@pytest.mark.parametrize(
+@table("size", [1, 2, 3, 7, 1000])
+@table(
     ("text", "wanted"),
     [
         (ONE, [("get", '{"a": "}\\"{", "b": [1, {"c": {}}]}')]),

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-import pytest
-
+from tests.table import table
 from tests.wire.build import CHAT, COMPLETIONS, FALLBACK, GONE, HEAD, chunk, rules, text_chunk
 from welldone.wire.head import Endpoint, Head, note_envelope, read_head
 from welldone.wire.notes import Notes
@@ -20,7 +19,7 @@ def test_what_is_missing_comes_from_the_fallback() -> None:
     assert read_head(wrong, CHAT, FALLBACK) == FALLBACK
 
 
-@pytest.mark.parametrize(
+@table(
     ("id", "chat", "completions"),
     [
         ("x", "x", "cmpl-x"),
@@ -37,7 +36,7 @@ def test_an_id_is_a_string_and_says_its_endpoint(id: object, chat: str, completi
     assert read_head({"id": id}, COMPLETIONS, FALLBACK).id == completions
 
 
-@pytest.mark.parametrize(
+@table(
     ("created", "seconds"),
     [
         (1700000000, 1700000000),
@@ -62,7 +61,7 @@ def test_created_is_a_count_of_seconds(created: object, seconds: int) -> None:
     assert read_head({"created": created}, CHAT, FALLBACK).created == seconds
 
 
-@pytest.mark.parametrize(
+@table(
     ("members", "noted"),
     [
         ({}, []),
@@ -90,7 +89,7 @@ def test_an_odd_chat_envelope_is_noted(members: dict[str, Any], noted: list[str]
     assert noted_on(chunk(**members), CHAT, HEAD) == noted
 
 
-@pytest.mark.parametrize(
+@table(
     ("members", "noted"),
     [
         ({}, []),

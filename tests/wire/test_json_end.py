@@ -1,9 +1,9 @@
 """When the pieces of arguments make a whole: told without a look at each character, and the same as with one."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.table import table
 from welldone.wire.calls import JsonEnd
 
 PIECES = st.lists(st.text('{}[]"\\a ', max_size=8), max_size=6)
@@ -36,7 +36,7 @@ def test_it_tells_the_same_as_a_look_at_each_character(pieces: list[str]) -> Non
     assert (end.is_whole, end.is_open) == slowly("".join(pieces))
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "is_whole", "is_open"),
     [
         ("", False, False),

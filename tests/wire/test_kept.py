@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.table import table
 from tests.wire.build import (
     CHAT,
     FALLBACK,
@@ -25,7 +26,7 @@ from welldone.wire.merge import Parts
 SCHEMA, OBJECT = Asked(json=True), Asked(json=True, json_object=True)
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "is_json", "is_object"),
     [
         ('{"a": 1}', True, True),
@@ -64,7 +65,7 @@ def test_a_text_that_does_not_fit_is_not_judged_and_leaves_its_room() -> None:
     assert not first.is_broken(is_object=True)
 
 
-@pytest.mark.parametrize(
+@table(
     ("asked", "chunks", "broken"),
     [
         (SCHEMA, [*words('{"a"', ": 1}"), finish()], 0),
@@ -96,7 +97,7 @@ def test_a_text_that_is_too_long_to_be_kept_is_not_judged(monkeypatch: pytest.Mo
     assert Fixed(stream(*chunks[:-2], finish()), asked=SCHEMA).pipe.broken_json == 1
 
 
-@pytest.mark.parametrize(
+@table(
     ("arguments", "reason", "broken"),
     [
         (['{"x":', "1}"], "tool_calls", 0),

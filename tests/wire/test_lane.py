@@ -3,10 +3,10 @@
 import json
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.table import table
 from welldone.wire.lane import Lane, learn
 
 SENT = b'data: {"ours":1,"choices":[{"delta":{"content":"first"}}]}\n\n'
@@ -30,8 +30,8 @@ def heard(sent: bytes | None) -> Any:  # noqa: ANN401 - whatever was sent
     return chunk["choices"][0]["delta"]["content"]
 
 
-@pytest.mark.parametrize("spaces", [(",", ":"), (", ", ": ")])
-@pytest.mark.parametrize("text", [" Hello", "a\nb", 'say "x"', "back\\slash", "tab\t", "é", "漢字", "😀", "}]}"])
+@table("spaces", [(",", ":"), (", ", ": ")])
+@table("text", [" Hello", "a\nb", 'say "x"', "back\\slash", "tab\t", "é", "漢字", "😀", "}]}"])
 def test_a_text_goes_the_short_way_and_stays_what_it_was(text: str, spaces: tuple[str, str]) -> None:
     assert heard(lane(frame("first", spaces=spaces)).take(frame(text, spaces=spaces))) == text
 
@@ -45,7 +45,7 @@ def test_whatever_goes_the_short_way_is_the_text_that_was_said(text: str) -> Non
             assert not set(heard(sent)) & set("\u2028\u2029\x85\ufffd\x00")
 
 
-@pytest.mark.parametrize(
+@table(
     "data",
     [
         frame(""),
@@ -106,7 +106,7 @@ def test_the_text_is_found_where_it_stands_and_not_where_it_seems_to() -> None:
     assert heard(lane(early).take(early.replace(b"first", b"second"))) == "second"
 
 
-@pytest.mark.parametrize(
+@table(
     "data",
     [
         b"data: [DONE]\n\n",

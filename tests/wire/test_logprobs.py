@@ -2,8 +2,7 @@
 
 from typing import Any
 
-import pytest
-
+from tests.table import table
 from tests.wire.build import GONE, Fixed, Json, entry, finish, role, rules, say, stream, top
 from welldone.wire.asked import Asked
 from welldone.wire.logprobs import fewer, read_chat, read_completions, without_lead
@@ -29,7 +28,7 @@ def test_right_chat_logprobs_are_taken_as_they_are() -> None:
     assert chat({"content": None, "refusal": [entry("no")]}) == ({"content": None, "refusal": [entry("no")]}, [])
 
 
-@pytest.mark.parametrize(
+@table(
     ("value", "fixed"),
     [
         ({"content": [entry("a")]}, {"content": [entry("a")], "refusal": None}),
@@ -50,7 +49,7 @@ def test_members_that_nobody_knows_stay() -> None:
     assert chat(value) == (value, [])
 
 
-@pytest.mark.parametrize(
+@table(
     ("given", "fixed"),
     [
         (entry("é", bytes=GONE), [entry("é")]),
@@ -73,7 +72,7 @@ def test_bytes_may_be_null() -> None:
     assert chat(value) == (value, [])
 
 
-@pytest.mark.parametrize("number", [NAN, INFINITE, -INFINITE, None, "x", True, 10**400, -(2**63)])
+@table("number", [NAN, INFINITE, -INFINITE, None, "x", True, 10**400, -(2**63)])
 def test_a_log_probability_is_a_finite_number(number: object) -> None:
     given = {"content": [entry("a", number, top("b", number))], "refusal": None}
     fixed = {"content": [entry("a", -9999.0, top("b", -9999.0))], "refusal": None}
@@ -97,7 +96,7 @@ def test_right_completions_logprobs_are_taken_as_they_are() -> None:
     assert completions(first_of_an_echo) == (first_of_an_echo, [])
 
 
-@pytest.mark.parametrize(
+@table(
     ("members", "fixed"),
     [
         ({"token_logprobs": GONE}, {"token_logprobs": [None, None]}),
@@ -119,9 +118,7 @@ def test_completions_numbers_are_finite_too() -> None:
     assert FINITE in completions(given)[1]
 
 
-@pytest.mark.parametrize(
-    "value", [[], "x", {}, {"tokens": []}, {"tokens": "ab"}, {"tokens": ["a", 7]}, {"content": []}]
-)
+@table("value", [[], "x", {}, {"tokens": []}, {"tokens": "ab"}, {"tokens": ["a", 7]}, {"content": []}])
 def test_what_is_nothing_of_the_kind_is_left_out(value: object) -> None:
     assert completions(value) == (None, [LISTS])
 
@@ -154,7 +151,7 @@ def test_alternatives_that_nobody_asked_for_are_left_out_of_the_stream() -> None
     assert b'"top_logprobs":[]' in fixed.body
 
 
-@pytest.mark.parametrize(
+@table(
     ("tokens", "text", "wanted"),
     [
         (["{", "a"], "{a", ["{", "a"]),

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.table import table
 from tests.wire.build import CHAT, FALLBACK, chunk, count, counted, finish, role, say, stream, words
 from welldone.wire import members
 from welldone.wire.asked import Asked
@@ -37,8 +38,8 @@ def folded(*chunks: object) -> dict[str, Any]:
 SITES = ["https://a.example", "https://b.example", "https://c.example"]
 
 
-@pytest.mark.parametrize("place", ["chunk", "choice", "delta"])
-@pytest.mark.parametrize(
+@table("place", ["chunk", "choice", "delta"])
+@table(
     ("lists", "whole"),
     [
         ([SITES] * 41, SITES),
@@ -166,6 +167,7 @@ def test_members_of_a_tool_call_are_added_too() -> None:
     ]
 
 
+@pytest.mark.no_cover
 def test_many_pieces_cost_no_more_than_they_are_long() -> None:
     pieces = [{"audio": {"data": "x" * 10}, "notes": [{"index": number, "t": "y"}]} for number in range(50_000)]
     total = added(*pieces)

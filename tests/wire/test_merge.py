@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.table import table
 from tests.wire.build import (
     CHAT,
     COMPLETIONS,
@@ -169,8 +170,8 @@ def test_one_part_that_fails_ends_the_whole_answer() -> None:
     assert body.count(b'"error"') == 1
 
 
-@pytest.mark.parametrize("parts", [1, 2])
-@pytest.mark.parametrize("before", [b"", stream(role(), *words("a"), end=b""), b": hello\n\n"])
+@table("parts", [1, 2])
+@table("before", [b"", stream(role(), *words("a"), end=b""), b": hello\n\n"])
 def test_an_answer_that_is_broken_off_ends_with_the_error(parts: int, before: bytes) -> None:
     pipe = Pipe(CHAT, fallback=FALLBACK, asked=Asked(choices=parts), parts=Parts(parts))
     body = pipe.feed(before) + pipe.fail(FAILURE) + pipe.close()

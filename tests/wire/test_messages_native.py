@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.table import table
 from tests.wire.build import rules
 from welldone.wire.dialects.dialect import KEEP_ALIVE
 from welldone.wire.dialects.messages import MessagesNative, blocks
@@ -150,12 +151,12 @@ OTHERS: list[list[Json]] = [
 ]
 
 
-@pytest.mark.parametrize("parts", OTHERS)
+@table("parts", OTHERS)
 def test_what_only_this_dialect_can_say_is_carried_on(parts: list[Json]) -> None:
     check(parts, parts)
 
 
-@pytest.mark.parametrize(
+@table(
     ("parts", "expected", "noted"),
     [
         ([more(0, "a"), stop(0)], TEXT, ["msg-block-start-first"]),
@@ -257,7 +258,7 @@ def test_what_is_wrong_with_one_block_is_mended(parts: list[Json], expected: lis
     check(parts, expected, *noted)
 
 
-@pytest.mark.parametrize(
+@table(
     ("parts", "expected"),
     [
         # A text goes on in a block of its own; its end, said late, is passed over.
@@ -321,7 +322,7 @@ def test_blocks_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch, waiting: 
     assert mended.values[-1]["error"]["message"] == "the server sent blocks that are mixed beyond what can be kept"
 
 
-@pytest.mark.parametrize(
+@table(
     ("parts", "what"),
     [
         ([put(0, "{")], "the input of a tool that has no name, or has ended"),
@@ -350,7 +351,7 @@ def test_a_tools_input_that_is_no_json_is_reported_unless_it_was_cut_short() -> 
     assert Mended(START, *BROKEN, stopped("max_tokens"), END).rules == []
 
 
-@pytest.mark.parametrize(
+@table(
     ("message", "noted"),
     [
         (None, ["msg-start-full", "msg-usage-start"]),
@@ -432,7 +433,7 @@ def test_a_second_start_is_dropped() -> None:
     assert (mended.values, mended.rules) == ([START, *TEXT, DELTA, END], ["msg-start-once"])
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "noted"),
     [
         (named(START, "") + stream(*TEXT), ["msg-event-name"]),
@@ -455,7 +456,7 @@ def test_events_are_known_by_their_name_or_their_type(text: bytes, noted: list[s
 NEW: Json = {"type": "a_new_event", "x": [1]}
 
 
-@pytest.mark.parametrize(
+@table(
     ("given", "expected"),
     [
         ([START, NEW, *TEXT, NEW], [START, NEW, *TEXT, NEW]),
@@ -478,7 +479,7 @@ def test_an_event_of_a_newer_api_is_forwarded(given: list[Json], expected: list[
     assert b"a_new_event" not in whole.body()
 
 
-@pytest.mark.parametrize(
+@table(
     ("ends", "expected", "noted"),
     [
         ([DELTA], DELTA, ["msg-no-early-eof"]),
@@ -523,7 +524,7 @@ def test_a_message_that_calls_a_tool_says_so_at_its_end(reason: str) -> None:
     assert Mended(early, *TEXT, END).values[-2]["delta"]["stop_reason"] == "max_tokens"
 
 
-@pytest.mark.parametrize(
+@table(
     "parts",
     [[], [START], [START, *TEXT], [*TEXT], [b"data: [DONE]\n\n"], [{"type": "x"}, b"data: [DONE]\n\n"]],
 )
@@ -546,7 +547,7 @@ def error(kind: str, message: str = "no", **more: object) -> Json:
     return {"type": "error", "error": {"type": kind, "message": message}, **more}
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "expected", "noted"),
     [
         (named(error("overloaded_error")), error("overloaded_error"), []),
@@ -594,7 +595,7 @@ def test_an_error_of_any_shape_becomes_anthropics_and_ends_the_stream(
     assert "msg-error-last" not in Mended(START, text, b": x\n\n", b"data: [DONE]\n\n").rules
 
 
-@pytest.mark.parametrize(
+@table(
     ("sign_of_life", "noted"),
     [
         (b": x\n\n", []),
@@ -670,7 +671,7 @@ REPLY: Json = {**MESSAGE, "content": [{"type": "text", "text": "a"}], "stop_reas
 CALLED: Json = {"type": "tool_use", "id": "t", "name": "get", "input": {"a": 1}}
 
 
-@pytest.mark.parametrize(
+@table(
     ("reply", "changed", "noted"),
     [
         (REPLY, {}, []),
@@ -704,7 +705,7 @@ def test_a_whole_reply_is_mended(reply: Json, changed: Json, noted: list[str]) -
     assert whole.rules == noted
 
 
-@pytest.mark.parametrize(
+@table(
     ("reply", "message"),
     [
         ({"type": "error", "error": {"type": "api_error", "message": "no"}}, "no"),
@@ -736,7 +737,7 @@ def test_a_whole_reply_can_be_told_as_a_stream() -> None:
     assert rules(native.notes) == []
 
 
-@pytest.mark.parametrize("parts", [*OTHERS, [begin(0, "tool_use"), {**put(0, '{"a":1}'), "x": 1}, stop(0)]])
+@table("parts", [*OTHERS, [begin(0, "tool_use"), {**put(0, '{"a":1}'), "x": 1}, stop(0)]])
 def test_a_stream_can_be_told_whole(parts: list[Json]) -> None:
     native = MessagesNative(fallback=OURS, is_stream=False)
     assert native.feed(stream(START, *parts, stopped("refusal"), END)) + native.close() == b""
@@ -813,7 +814,7 @@ def test_what_was_streamed_is_all_in_the_whole() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@table(
     ("status", "kind"),
     [(400, "invalid_request_error"), (418, "invalid_request_error"), (429, "rate_limit_error"), (500, "api_error")],
 )

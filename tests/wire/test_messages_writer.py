@@ -5,6 +5,7 @@ import math
 
 import pytest
 
+from tests.table import table
 from welldone.wire.collect import collect
 from welldone.wire.dialects.dialect import KEEP_ALIVE
 from welldone.wire.dialects.messages import Messages, writer
@@ -97,7 +98,7 @@ def test_no_character_of_a_stream_is_taken_for_a_line_break() -> None:
     assert "\u2028".encode() not in writer.send(Text(0, "\u2028")) + writer.send(Text(0, "\u2028"))
 
 
-@pytest.mark.parametrize(
+@table(
     ("events", "expected"),
     [
         ([], []),
@@ -146,7 +147,7 @@ def test_what_waits_for_a_call_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 REFUSED = Refusal(0, "no")
 
 
-@pytest.mark.parametrize(
+@table(
     ("events", "reason", "stop"),
     [
         ([Finish(0, "stop")], "end_turn", None),
@@ -183,7 +184,7 @@ def counts(fresh: int, cached: int, output: int, **more: object) -> Json:
     return NOTHING | told | more
 
 
-@pytest.mark.parametrize(
+@table(
     ("events", "counted", "start", "end"),
     [
         ([], None, counts(0, 0, 0), counts(0, 0, 0)),
@@ -215,7 +216,7 @@ DETAILS: list[tuple[Json, Json]] = [
 ]
 
 
-@pytest.mark.parametrize(("more", "expected"), DETAILS)
+@table(("more", "expected"), DETAILS)
 def test_tokens_that_were_cached_stand_apart(more: Json, expected: Json) -> None:
     usage = Usage(9, 5, 14, more)
     assert write(OPEN, STOP, usage)[-2]["usage"] == expected
@@ -223,7 +224,7 @@ def test_tokens_that_were_cached_stand_apart(more: Json, expected: Json) -> None
     assert "output_tokens_details" not in write(OPEN, STOP, counted=usage)[0]["message"]["usage"]
 
 
-@pytest.mark.parametrize(
+@table(
     ("failure", "kind"),
     [
         (Failure("no"), "api_error"),
@@ -302,7 +303,7 @@ def test_a_whole_reply_has_its_blocks_in_the_order_in_which_they_stream() -> Non
     }
 
 
-@pytest.mark.parametrize(
+@table(
     ("arguments", "expected"),
     [
         ("", {}),

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.table import table
 from tests.wire.build import (
     CHAT,
     COMPLETIONS,
@@ -52,7 +53,7 @@ def _names() -> list[str]:
     return names
 
 
-cases = pytest.mark.parametrize("case", CASES, ids=_names())
+cases = table("case", CASES, ids=_names())
 
 
 @cases
@@ -62,6 +63,7 @@ def test_what_breaks_a_rule_is_mended_and_noted(case: Case) -> None:
     assert fixed.rules == sorted({case.rule, *case.also})
 
 
+@pytest.mark.no_cover
 @cases
 def test_where_the_bytes_are_cut_never_matters(case: Case) -> None:
     whole = Fixed(case.odd, case.endpoint, asked=case.asked)
@@ -111,7 +113,7 @@ RIGHT = [
 ]
 
 
-@pytest.mark.parametrize(("endpoint", "data"), RIGHT)
+@table(("endpoint", "data"), RIGHT)
 def test_a_right_stream_passes_byte_for_byte_without_a_note(endpoint: Endpoint, data: bytes) -> None:
     fixed = Fixed(data, endpoint)
     assert fixed.body == data
@@ -223,7 +225,8 @@ def test_ids_of_calls_are_made_of_the_stream_s_id() -> None:
 BIG = b'data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":"x"}}]}}]}\n\n'
 
 
-@pytest.mark.parametrize(
+@pytest.mark.no_cover
+@table(
     ("make", "size"),
     [
         (lambda: b"{" * 1_000_000, 4096),
@@ -302,7 +305,7 @@ def test_nothing_that_waits_or_is_told_apart_is_without_a_bound() -> None:
     assert Fixed(stream(role(), *many, *words("Hi"), finish())).pipe.failure is None
 
 
-@pytest.mark.parametrize(
+@table(
     ("message", "added"),
     [
         ({"role": "assistant", "content": "Hello"}, []),

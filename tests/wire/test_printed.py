@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.table import table
 from tests.wire.build import FALLBACK, finish, named, piece, role, say, stream
 from welldone.wire.asked import Asked, read_request
 from welldone.wire.head import Endpoint
@@ -22,7 +23,7 @@ def piped(*texts: str, tools: frozenset[str] = TOOLS) -> tuple[bytes, int]:
     return out + pipe.feed(b"data: [DONE]\n\n") + pipe.close(), pipe.printed_calls
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "count"),
     [
         (CALL, 1),

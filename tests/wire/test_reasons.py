@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.table import table
 from tests.wire.build import (
     CHAT,
     COMPLETIONS,
@@ -54,14 +55,14 @@ def test_each_word_has_one_meaning_whoever_sends_it() -> None:
     assert {word: outcome_of(word) for word in words} == meanings
 
 
-@pytest.mark.parametrize(("word", "outcome"), DOCUMENTED)
+@table(("word", "outcome"), DOCUMENTED)
 def test_a_documented_word_becomes_openai_s_or_a_failure(word: str, outcome: str) -> None:
     assert outcome_of(word) == outcome_of(f" {word.upper()} ") == outcome
     assert reason_for(word, CHAT) == (None if outcome == FAILURE else outcome)
     assert reason_for(word, COMPLETIONS) == (None if outcome in (FAILURE, "tool_calls") else outcome)
 
 
-@pytest.mark.parametrize(
+@table(
     ("reason", "word"),
     [
         ("stop", "stop"),
@@ -90,7 +91,7 @@ def test_an_error_shows_the_word_and_no_more_than_a_line_of_it() -> None:
     assert len(told) < 200
 
 
-@pytest.mark.parametrize("reason", INTERRUPTED)
+@table("reason", INTERRUPTED)
 def test_an_interrupted_answer_is_an_error_streamed_and_whole(reason: object) -> None:
     for endpoint, parts in (
         (CHAT, [role(), *words("a"), finish(reason)]),
@@ -118,7 +119,7 @@ WHOLE_CALL = {"id": "a", "type": "function", "function": {"name": "f", "argument
 CUT_CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"x":'}}
 
 
-@pytest.mark.parametrize("reason", [None, "", "null", [], False])
+@table("reason", [None, "", "null", [], False])
 def test_a_whole_reply_without_a_reason_is_an_error_unless_its_calls_are_whole(reason: object) -> None:
     for message, finished in (
         ({"content": "a"}, None),
@@ -153,8 +154,8 @@ TRANSLATED = [
 ]
 
 
-@pytest.mark.parametrize(("word", "messages", "responses", "ollama"), TRANSLATED)
-@pytest.mark.parametrize("is_whole", [False, True])
+@table(("word", "messages", "responses", "ollama"), TRANSLATED)
+@table("is_whole", [False, True])
 def test_a_reason_is_translated_to_each_dialect(
     word: str, messages: str, responses: tuple[str, str | None], ollama: str, is_whole: bool
 ) -> None:
@@ -195,7 +196,7 @@ def message_stream(reason: object) -> bytes:
     return b"".join(f"event: {one['type']}\ndata: {json.dumps(one)}\n\n".encode() for one in events)
 
 
-@pytest.mark.parametrize(
+@table(
     ("word", "said"),
     [
         ("end_turn", "end_turn"),
@@ -242,7 +243,7 @@ def test_a_whole_message_without_a_reason_is_an_error_unless_it_calls_a_tool(rea
 ITEM = {"type": "message", "id": "msg_1", "role": "assistant", "content": [{"type": "output_text", "text": "a"}]}
 
 
-@pytest.mark.parametrize(
+@table(
     ("response", "status"),
     [
         ({"status": "completed", "output": [ITEM]}, "completed"),

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.table import table
 from tests.wire.build import CHAT, COMPLETIONS, Mended, numbered
 from welldone.wire.asked import Asked
 from welldone.wire.calls import CALLS_LIMIT
@@ -34,7 +35,7 @@ EMPTY = Failure("the server sent no answer", "upstream_error", None, "incomplete
 BOOM = Failure("boom")
 
 
-@pytest.mark.parametrize(
+@table(
     "events",
     [
         [OPEN, STOP],
@@ -62,7 +63,7 @@ def test_a_right_sequence_stays_as_it_is(events: list[Event]) -> None:
     assert mended.rules == []
 
 
-@pytest.mark.parametrize(
+@table(
     ("events", "legal", "noted"),
     [
         ([HELLO, STOP], [OPEN, HELLO, STOP], ["delta-role-first"]),
@@ -135,7 +136,7 @@ def test_an_odd_sequence_is_made_legal(events: list[Event], legal: list[Event], 
     assert mended.rules == noted
 
 
-@pytest.mark.parametrize(
+@table(
     ("events", "legal", "noted"),
     [
         ([OPEN, HELLO, STOP], [OPEN, HELLO, STOP], ["end-done-sent"]),
@@ -323,15 +324,15 @@ def test_chunks_that_say_nothing_become_comments_when_they_are_too_many() -> Non
     assert mended.rules == ["delta-no-noop-flood"]
 
 
-@pytest.mark.parametrize(
-    "silence", [[KeepAlive()] * 100_000, [KeepAlive(), QUIET] * 500, [QUIET, KeepAlive()] * 20, [QUIET] * 17]
-)
+@pytest.mark.no_cover
+@table("silence", [[KeepAlive()] * 100_000, [KeepAlive(), QUIET] * 500, [QUIET, KeepAlive()] * 20, [QUIET] * 17])
 def test_signs_of_life_come_to_an_end_and_need_no_second_mend(silence: list[Event]) -> None:
     events = Mended([OPEN, *silence, STOP]).events
     assert len(events) <= 2 + 16 * (40 + 1) + 40
     assert Mended(events).events == events
 
 
+@pytest.mark.no_cover
 def test_a_hundred_thousand_comments_are_a_few() -> None:
     mended = Mended([OPEN, *[KeepAlive()] * 100_000, STOP])
     assert mended.events == [OPEN, *[*COMMENTS, QUIET] * 16, *COMMENTS, STOP]

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.table import table
 from tests.wire.build import (
     CHAT,
     COMPLETIONS,
@@ -72,7 +73,7 @@ def streamed(body: bytes, endpoint: Endpoint = CHAT, asked: Asked = ASKED) -> tu
     return pipe.whole(body) + pipe.close(), pipe
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "chunks"),
     [
         (reply({"content": "Hello"}), [role(), *words("Hello"), finish()]),
@@ -144,7 +145,7 @@ def test_what_is_odd_in_a_whole_reply_is_noted_by_its_rules_alone() -> None:
     assert b'"reasoning_content":"why"' in sent
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "message"),
     [
         (b"<html>", "the server sent a reply that is no JSON object"),
@@ -272,8 +273,8 @@ def test_many_log_probabilities_are_read_in_several_turns_and_none_is_lost(is_st
         assert found["finish_reason"] == "length"
 
 
-@pytest.mark.parametrize("beside", [[], [5]], ids=["right choices", "an odd choice"])
-@pytest.mark.parametrize("is_list", [False, True])
+@table("beside", [[], [5]], ids=["right choices", "an odd choice"])
+@table("is_list", [False, True])
 def test_a_reply_whose_other_members_cost_more_than_a_turn_fails(beside: list[int], is_list: bool) -> None:
     answer = {"index": 0, "message": {"role": "assistant", "content": "a"}, "finish_reason": "stop"}
     body: Json = {"choices": [answer, *beside], "extra": [{"a": 1}] * 40_000}

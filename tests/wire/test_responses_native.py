@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.table import table
 from welldone.wire.dialects.dialect import KEEP_ALIVE
 from welldone.wire.dialects.responses import Responses, ResponsesNative
 from welldone.wire.dialects.responses.objects import DEFAULTS
@@ -311,7 +312,7 @@ def changed(values: list[Json], place: int, change: Json) -> bytes:
     return out
 
 
-@pytest.mark.parametrize(("rule", "place", "change"), CHANGES)
+@table(("rule", "place", "change"), CHANGES)
 def test_a_fault_is_mended_and_noted(rule: str, place: int, change: Json) -> None:
     native = ResponsesNative(fallback=HEAD)
     mended = read(native.feed(changed(hello(), place, change)) + native.close())
@@ -337,7 +338,7 @@ CALL_CHANGES: list[tuple[str, int, Json]] = [
 ]
 
 
-@pytest.mark.parametrize(("rule", "place", "change"), CALL_CHANGES)
+@table(("rule", "place", "change"), CALL_CHANGES)
 def test_a_fault_of_a_call_is_mended_and_noted(rule: str, place: int, change: Json) -> None:
     native = ResponsesNative(fallback=HEAD)
     mended = read(native.feed(changed(calling(), place, change)) + native.close())
@@ -557,7 +558,7 @@ def test_items_that_share_one_index_are_told_apart_by_what_they_are() -> None:
     assert output[1]["content"][0]["text"] == "HiHi"
 
 
-@pytest.mark.parametrize("place", [2, 3, 6, 7], ids=["item added", "part added", "part done", "item done"])
+@table("place", [2, 3, 6, 7], ids=["item added", "part added", "part done", "item done"])
 def test_what_is_said_twice_goes_out_once(place: int) -> None:
     values = hello()
     mended, native = mend([*values[: place + 1], values[place], *values[place + 1 :]])
@@ -575,7 +576,7 @@ def test_what_comes_after_its_end_is_dropped() -> None:
     assert native.notes.counts()["resp-done-events"] >= len(late)
 
 
-@pytest.mark.parametrize(
+@table(
     "value",
     [
         {"type": "response.web_search_call.searching", "item_id": "nobody", "output_index": 9},
@@ -710,7 +711,7 @@ def test_done_in_place_of_an_end_is_one_where_all_items_are_whole() -> None:
     assert native.failure is None
 
 
-@pytest.mark.parametrize("count", range(9))
+@table("count", range(9))
 def test_a_stream_that_breaks_off_has_failed(count: int) -> None:
     mended, native = mend(hello()[:count])
     assert mended[0]["type"] == "response.created"
@@ -740,7 +741,7 @@ FAILED: list[tuple[Json, Json]] = [
 ]
 
 
-@pytest.mark.parametrize(("value", "error"), FAILED)
+@table(("value", "error"), FAILED)
 def test_a_failure_is_told_in_one_way(value: Json, error: Json) -> None:
     mended, native = mend([*hello()[:5], value])
     assert mended[-1]["type"] == "response.failed"
@@ -870,7 +871,7 @@ def test_events_that_name_nobody_are_about_what_began_last() -> None:
     assert {"resp-output-index", "resp-content-index", "resp-item-id-stable"} <= native.notes.counts().keys()
 
 
-@pytest.mark.parametrize("place", [0, 2, 3, 4, 7, 8])
+@table("place", [0, 2, 3, 4, 7, 8])
 def test_nesting_that_an_encoder_might_not_take_is_cut(place: int) -> None:
     values = hello()
     marked = b"".join(
@@ -883,7 +884,7 @@ def test_nesting_that_an_encoder_might_not_take_is_cut(place: int) -> None:
     assert b"[" * 70 not in sent
 
 
-@pytest.mark.parametrize(
+@table(
     ("told", "clock", "completed"),
     [(9, None, 9), (9.5, lambda: 7.0, 9.5), (None, lambda: 7.5, 7), ("soon", lambda: 7.5, 7), (None, None, None)],
 )
@@ -897,7 +898,7 @@ def test_the_time_of_completion_is_its_servers_own_or_ours(
     assert native.final["completed_at"] == completed
 
 
-@pytest.mark.parametrize(
+@table(
     ("name", "odd", "right"),
     [
         ("presence_penalty", "none", 0.0),
@@ -936,7 +937,7 @@ def test_an_answer_that_was_cut_has_a_reason(details: Json | None) -> None:
     assert ("resp-object-schema" in {note.rule for note in native.notes.all()}) is not bool(details)
 
 
-@pytest.mark.parametrize(
+@table(
     ("type_", "place", "name"),
     [
         ("output_item.added", "item", "role"),

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.table import table
 from welldone.wire.collect import Reply, collect
 from welldone.wire.dialects.dialect import KEEP_ALIVE
 from welldone.wire.dialects.responses import Responses
@@ -254,7 +255,7 @@ def test_a_failure_closes_what_is_open_and_ends_the_stream() -> None:
     assert [item["status"] for item in response["output"]] == ["incomplete", "incomplete"]
 
 
-@pytest.mark.parametrize(
+@table(
     ("failure", "code"),
     [
         (Failure("m", code="context_length_exceeded"), "context_length_exceeded"),

@@ -2,11 +2,11 @@
 
 import json
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.recorded.traces import recorded
+from tests.table import table
 from welldone.wire.asked import Asked
 from welldone.wire.head import Endpoint, Head
 from welldone.wire.lane import Framing
@@ -32,7 +32,7 @@ def frames(body: bytes) -> list[bytes]:
     return [frame + b"\n\n" for frame in body.split(b"\n\n") if frame]
 
 
-@pytest.mark.parametrize("body", STREAMS.values(), ids=STREAMS.keys())
+@table("body", STREAMS.values(), ids=STREAMS.keys())
 def test_a_recorded_stream_comes_out_the_same_both_ways(body: bytes) -> None:
     pieces = frames(body)
     assert through(pipe(), pieces) == through(pipe(), [b"".join(pieces)])

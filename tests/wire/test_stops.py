@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.table import table
 from tests.wire.build import (
     CHAT,
     COMPLETIONS,
@@ -80,7 +81,7 @@ def said(events: list[Event]) -> str:
     return "".join(event.text for event in events if isinstance(event, Text))
 
 
-@pytest.mark.parametrize(
+@table(
     ("strings", "pieces", "shown", "stop"),
     [
         (("five",), ["one, ", "five, ", "six"], "one, ", "five"),
@@ -111,7 +112,7 @@ def test_what_may_become_a_stop_string_waits_and_the_rest_does_not() -> None:
     assert steps == [texts("one "), [], texts("fi", "ne"), [], [], texts(", f", "i", "n"), []]
 
 
-@pytest.mark.parametrize(
+@table(
     "event",
     [
         LENGTH,

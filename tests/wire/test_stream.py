@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.table import table
 from tests.wire.build import (
     CHAT,
     COMPLETIONS,
@@ -118,7 +119,7 @@ def test_a_keep_alive_chunk_belongs_to_a_choice_that_goes_on() -> None:
 LOGPROBS = {"content": [entry("a")], "refusal": None}
 
 
-@pytest.mark.parametrize(
+@table(
     ("rider", "carried"),
     [
         (Logprobs(0, LOGPROBS), say({"content": "a"}, logprobs=LOGPROBS)),
@@ -153,7 +154,7 @@ def test_all_kinds_of_riders_ride_together() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@table(
     ("extra", "first"),
     [
         (on_choice({"x": 1}), chunk(choice({"role": "assistant", "content": ""}, x=1))),
@@ -166,7 +167,7 @@ def test_what_comes_before_the_first_chunk_rides_on_it(extra: Event, first: obje
     assert write(extra, OPEN, STOP) == [b"", frame(first), frame(finish()), DONE]
 
 
-@pytest.mark.parametrize(
+@table(
     ("rider", "alone", "again"),
     [
         (Logprobs(0, LOGPROBS), say({}, logprobs=LOGPROBS), say({"content": "a"}, logprobs=LOGPROBS)),
@@ -191,7 +192,7 @@ def test_what_stands_alone_has_a_chunk_of_its_own(extra: Event, carried: object)
     assert write(OPEN, extra, extra, STOP)[1:3] == [frame(carried), frame(carried)]
 
 
-@pytest.mark.parametrize(
+@table(
     ("rider", "carried"),
     [
         (Logprobs(0, LOGPROBS), say({}, logprobs=LOGPROBS)),
@@ -253,7 +254,7 @@ def test_riders_of_completions_stand_beside_the_text() -> None:
     assert write(OPEN, KeepAlive(is_chunk=True), STOP, endpoint=COMPLETIONS)[1] == frame(text_chunk(text_choice()))
 
 
-@pytest.mark.parametrize(
+@table(
     ("said", "written"),
     [
         ("plain", b'"plain"'),
@@ -262,7 +263,7 @@ def test_riders_of_completions_stand_beside_the_text() -> None:
         ("\u2028\u2029\u0085", b'"\\u2028\\u2029\\u0085"'),
     ],
 )
-@pytest.mark.parametrize("is_first", [True, False])
+@table("is_first", [True, False])
 def test_line_breaks_of_all_kinds_are_escaped(said: str, written: bytes, is_first: bool) -> None:
     before = [] if is_first else [Text(0, "x")]
     sent = write(OPEN, *before, Text(0, said), STOP)[-3]

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.table import table
 from tests.wire.build import CHAT, DONE, FALLBACK, cuts, finish, frame, pack, role, rules, stream, words
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
@@ -25,8 +26,8 @@ def fix(data: bytes, *strict: str, size: int = 1 << 20) -> tuple[bytes, Pipe]:
     return b"".join([*(pipe.feed(piece) for piece in cuts(data, size)), pipe.close()]), pipe
 
 
-@pytest.mark.parametrize("size", [1, 100, 1 << 20])
-@pytest.mark.parametrize(
+@table("size", [1, 100, 1 << 20])
+@table(
     ("data", "strict", "rule", "said"),
     [
         # in the middle: what came before is said, what follows is not

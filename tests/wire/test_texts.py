@@ -2,8 +2,7 @@
 
 import json
 
-import pytest
-
+from tests.table import table
 from tests.wire.build import (
     CHAT,
     COMPLETIONS,
@@ -30,7 +29,7 @@ from welldone.wire.texts import Cumulative, GrowthWatch, TextForm, Thoughts
 INCREMENTAL = "delta-content-incremental"
 
 
-@pytest.mark.parametrize(
+@table(
     ("texts", "new", "noted"),
     [
         (["Hello", "Hello world", "Hello world!"], ["Hello", " world", "!"], [INCREMENTAL]),
@@ -48,7 +47,7 @@ def test_of_a_cumulative_text_only_the_new_part_goes_out(texts: list[str], new: 
     assert rules(notes) == noted
 
 
-@pytest.mark.parametrize(
+@table(
     ("texts", "is_reported"),
     [
         (["Once", "Once upon", "Once upon a", "Once upon a time"], True),
@@ -84,7 +83,7 @@ REPEATED = [
 ]
 
 
-@pytest.mark.parametrize("texts", REPEATED)
+@table("texts", REPEATED)
 def test_text_that_grows_passes_unchanged(texts: list[str]) -> None:
     data = stream(role(), *say_all(*texts), finish())
     assert through(CHAT, data, "delta")[0] == data
@@ -127,7 +126,7 @@ def thought(text: str) -> Reasoning:
     return Reasoning(0, text)
 
 
-@pytest.mark.parametrize(
+@table(
     ("texts", "events"),
     [
         (["Hello", "<think>"], [words("Hello"), words("<think>")]),
@@ -150,7 +149,7 @@ def test_leading_thoughts_are_moved_to_where_they_belong(texts: list[str], event
     assert thoughts(*texts) == events
 
 
-@pytest.mark.parametrize(
+@table(
     ("texts", "events"),
     [
         (["why</think>so"], [thought("why"), words("so")]),

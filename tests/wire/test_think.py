@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.table import table
 from tests.wire.build import (
     CHAT,
     COMPLETIONS,
@@ -48,8 +49,9 @@ def heard(body: bytes, name: str) -> str:
     return "".join(choice["delta"].get(name) or "" for chunk in chunks for choice in chunk["choices"])
 
 
-@pytest.mark.parametrize(("think", "said", "spoken", "thought"), FORMS)
-@pytest.mark.parametrize("length", [1, 3, 100])
+@pytest.mark.no_cover
+@table(("think", "said", "spoken", "thought"), FORMS)
+@table("length", [1, 3, 100])
 def test_thoughts_are_taken_out_however_the_text_is_cut(
     think: Think, said: str, spoken: str, thought: str, length: int
 ) -> None:
@@ -71,10 +73,8 @@ def test_thoughts_are_taken_out_however_the_text_is_cut(
     assert (message["content"], message.get("reasoning_content", "")) == (spoken, thought)
 
 
-@pytest.mark.parametrize(
-    "said", ["<think> is the tag. The answer is 42.", "<think>b</think>so", "why</think>so", "so!"]
-)
-@pytest.mark.parametrize("think", ["no", "tags", "open"])
+@table("said", ["<think> is the tag. The answer is 42.", "<think>b</think>so", "why</think>so", "so!"])
+@table("think", ["no", "tags", "open"])
 def test_where_reasoning_has_a_field_only_a_setting_moves_tags_out_of_content(said: str, think: Think) -> None:
     data = stream(role(), say({"reasoning_content": "a"}), *words(said), finish())
     pipe = Pipe(CHAT, fallback=FALLBACK, think=think)

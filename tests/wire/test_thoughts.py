@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.table import table
 from tests.wire.build import counted, finish, role, say, stream
 from welldone.wire.asked import Asked
 from welldone.wire.events import Event, Json, Reasoning, Refusal, Text, ToolCall, Usage
@@ -13,7 +14,7 @@ THOUGHT = Reasoning(0, "hm")
 DETAILS = "completion_tokens_details"
 
 
-@pytest.mark.parametrize(
+@table(
     ("said", "more", "count"),
     [
         ([THOUGHT] * 3, {}, 9),  # cut while it reasoned: all tokens are reasoning

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.table import table
 from welldone.wire.unicode import Joiner, clean, scrub, scrub_object
 
 EMOJI = "\udcf0\udc9f\udc98\udc80"  # the bytes of 😀, as they are read where they are no whole character
@@ -12,7 +13,7 @@ def join(*pieces: str) -> list[str]:
     return [*(joiner.feed(piece) for piece in pieces), joiner.close()]
 
 
-@pytest.mark.parametrize(
+@table(
     ("pieces", "joined"),
     [
         (["a", "b"], ["a", "b", ""]),
@@ -46,7 +47,7 @@ def test_a_joiner_holds_back_three_characters_at_most() -> None:
     assert joiner.close() == "\ufffd"
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "cleaned"),
     [
         ("", ""),

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.table import table
 from tests.wire.build import CHAT, COMPLETIONS, FALLBACKS, GONE, count, entry, pack, rules, without
 from welldone.wire.asked import Asked
 from welldone.wire.events import Failure, Usage
@@ -65,7 +66,7 @@ RIGHT = reply(message())
 CALLED = reply(message(None, "tool_calls", tool_calls=[call()]))
 
 
-@pytest.mark.parametrize(
+@table(
     ("endpoint", "right"),
     [
         (CHAT, RIGHT),
@@ -113,7 +114,7 @@ CASES: list[tuple[str, Json, Json]] = [
 ]
 
 
-@pytest.mark.parametrize(("rule", "odd", "right"), CASES)
+@table(("rule", "odd", "right"), CASES)
 def test_an_odd_reply_is_mended_and_noted(rule: str, odd: Json, right: Json) -> None:
     assert fix(pack(odd)) == (Reply(pack(right)), [rule])
 
@@ -125,7 +126,7 @@ def test_each_rule_that_can_be_mended_has_a_case() -> None:
     assert mendable - tried == BY_STATUS_AND_HEADERS
 
 
-@pytest.mark.parametrize("tail", [b"data: [DONE]\n\n", b"\n\ndata: [DONE]", b" {}", b"x"])
+@table("tail", [b"data: [DONE]\n\n", b"\n\ndata: [DONE]", b" {}", b"x"])
 def test_what_follows_the_reply_is_cut(tail: bytes) -> None:
     assert fix(pack(RIGHT) + tail) == (Reply(pack(RIGHT)), ["ns-no-sse-tail"])
 
@@ -134,7 +135,7 @@ def test_white_space_around_the_reply_is_harmless() -> None:
     assert fix(b" \n\n" + pack(RIGHT) + b"\n") == (Reply(pack(RIGHT)), [])
 
 
-@pytest.mark.parametrize(
+@table(
     ("endpoint", "odd", "right", "noted"),
     [
         # The rules of whole replies are those of chat.
@@ -159,7 +160,7 @@ def test_more_odd_replies_are_mended(endpoint: Endpoint, odd: Json, right: Json,
     assert noted == found
 
 
-@pytest.mark.parametrize("half", [b"\\ud83d", b"\\ude00", b"\xff", b"\xf0\x9f"])
+@table("half", [b"\\ud83d", b"\\ude00", b"\xff", b"\xf0\x9f"])
 def test_what_is_no_character_is_u_fffd(half: bytes) -> None:
     odd = reply(message("a@", x=["@"], tool_calls=[call(id="@")]), model="@", y={"@": "@"})
     right = reply(message("a@", "tool_calls", tool_calls=[call(id="@")], x=["@"]), model="@", y={"@": "@"})
@@ -201,7 +202,7 @@ def failed(failure: Failure, **more: object) -> Reply:
     return Reply(pack({"error": error}), failure)
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "failure", "noted"),
     [
         (b"", NO_OBJECT, []),
@@ -232,7 +233,7 @@ def test_a_reply_without_an_answer_is_an_error(body: bytes, failure: Failure, no
     assert fix(body) == (failed(failure), noted)
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "failure", "noted"),
     [
         ({"error": {"message": "m", "type": "t", "param": None, "code": "c"}}, Failure("m", "t", None, "c"), []),

@@ -2,8 +2,9 @@
 
 import pytest
 
-from tests.serve.abuse import ABUSES, BODY_LIMIT_BYTES, CHAT, TEXT, Abuse
+from tests.serve.abuse import BODY_LIMIT_BYTES, CHAT, TEXT, Abuse, abuses
 from tests.serve.requests.build import ABLE, MODEL
+from tests.table import table
 from welldone.serve.errors import ApiError
 from welldone.serve.requests import (
     read_body,
@@ -35,11 +36,12 @@ def refused(abuse: Abuse) -> ApiError | None:
     return None
 
 
+@pytest.mark.tier3
 def test_there_are_more_than_sixty_and_each_has_a_name() -> None:
-    assert len({abuse.name for abuse in ABUSES}) == len(ABUSES) > 60
+    assert len({abuse.name for abuse in abuses()}) == len(abuses()) > 60
 
 
-@pytest.mark.parametrize("abuse", ABUSES, ids=lambda abuse: abuse.name)
+@table("abuse", abuses, ids=lambda abuse: abuse.name)
 def test_it_is_refused_or_made_harmless(abuse: Abuse) -> None:
     if len(abuse.body) > BODY_LIMIT_BYTES:
         assert abuse.statuses == {413}  # by the server, which counts bytes as they come

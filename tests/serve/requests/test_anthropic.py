@@ -8,6 +8,7 @@ import pytest
 
 from tests.models.picture import png
 from tests.serve.requests.build import ABLE, MODEL, able
+from tests.table import table
 from welldone.serve.errors import ApiError, Shape, invalid
 from welldone.serve.requests import read_chat
 from welldone.serve.requests.anthropic import FIELDS, Translated, read_anthropic
@@ -157,7 +158,7 @@ def test_results_come_right_after_their_calls_also_where_the_client_cut_its_turn
     assert found[1]["content"] == ""
 
 
-@pytest.mark.parametrize(
+@table(
     ("block", "told"),
     [
         (result(None), ""),
@@ -198,7 +199,7 @@ def test_a_last_message_of_the_assistant_is_continued() -> None:
     assert "results" in refusal(messages=[user("?"), assistant(USE)]).message
 
 
-@pytest.mark.parametrize(
+@table(
     ("thinking", "asked"),
     [
         (None, {"chat_template_kwargs": {"enable_thinking": False}}),
@@ -243,7 +244,7 @@ def test_tools_are_functions() -> None:
     assert told == 'tells it\nExamples of its input: [{"city":"Rom"}]'
 
 
-@pytest.mark.parametrize(
+@table(
     ("choice", "asked"),
     [
         ({"type": "auto"}, {"tool_choice": "auto"}),
@@ -309,7 +310,7 @@ def test_what_a_chat_cannot_say_is_refused(name: str) -> None:
 PDF = {"type": "base64", "media_type": "application/pdf", "data": "x"}
 
 
-@pytest.mark.parametrize(
+@table(
     ("given", "param"),
     [
         ([user({"type": "document", "source": PDF})], "messages[0].content[0].source"),
@@ -352,7 +353,7 @@ def test_what_is_wrong_with_messages_is_named(given: Any, param: str) -> None:  
     assert f"'{param}'" in error.message
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "param"),
     [
         ({"temperature": 1.5}, "temperature"),
@@ -398,7 +399,7 @@ def test_a_translated_request_is_read_by_all_who_answer() -> None:
     assert json.dumps(foreign.parts[0]["messages"]).count("image_url") == 2
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "names"),
     [
         (

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.table import table
 from welldone.serve.errors import ApiError
 from welldone.serve.requests.body import DEPTH_LIMIT, ELEMENTS_LIMIT, LISTS_LIMIT, STRINGS_LIMIT, Shape, read_body
 from welldone.wire import budget
@@ -20,7 +21,7 @@ def test_a_json_object_is_read() -> None:
     assert read_body(b' {"a": [1, "\xc3\xa9", null]} ', JSON) == {"a": [1, "é", None]}
 
 
-@pytest.mark.parametrize(
+@table(
     "data",
     [
         b"",
@@ -63,7 +64,7 @@ def test_as_many_levels_as_allowed_are_read_and_one_more_is_refused() -> None:
         read_body(nested(DEPTH_LIMIT + 1), JSON)
 
 
-@pytest.mark.parametrize(
+@table(
     ("data", "deep"),
     [
         (b'["' + b"[" * 100 + b'"]', False),
@@ -83,7 +84,7 @@ def test_only_brackets_outside_of_strings_make_levels(data: bytes, deep: bool) -
         Shape("text").check(data)
 
 
-@pytest.mark.parametrize(
+@table(
     ("content_type", "is_browser", "fine"),
     [
         ("application/json", True, True),
@@ -135,7 +136,7 @@ def test_texts_that_are_checked_together_have_one_limit() -> None:
         shape.check(half)
 
 
-@pytest.mark.parametrize(
+@table(
     ("number", "count"),
     [("8.5e-323", 4096), ("1E-300", 4096), ("9007199254740993.0", 50_000), ("1e3", 50_000), ("9" * 256, 10)],
 )

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from tests.serve.requests.build import ABLE, HELLO, MODEL, Body, able, chat, complete, engine, refusal
+from tests.table import table
 from welldone.engines.settings import ModelSettings
 from welldone.serve.errors import ApiError
 from welldone.serve.requests import FIELDS, Request, read_chat
@@ -33,7 +34,7 @@ def test_what_is_asked_of_the_stream_is_read() -> None:
     assert (request.asked.usage, request.asked.obfuscation, request.asked.model) == (True, False, "x")
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "sent"),
     [
         ({"temperature": 0}, {"temperature": 0}),
@@ -80,7 +81,7 @@ def test_a_right_value_reaches_the_engine_in_its_form(body: Body, sent: Body) ->
     assert engine(**body) == PLAIN | sent
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "param", "code"),
     [
         ({"temperature": -0.1}, "temperature", "decimal_below_min_value"),
@@ -162,13 +163,13 @@ def test_an_error_repeats_little_of_what_came() -> None:
     assert len(refusal(max_tokens=10**3000).message) < 250
 
 
-@pytest.mark.parametrize("row", [row for row in FIELDS if row.use is Use.IGNORED], ids=lambda row: row.name)
-@pytest.mark.parametrize("value", ["x", 7, {"a": [1]}, []])
+@table("row", [row for row in FIELDS if row.use is Use.IGNORED], ids=lambda row: row.name)
+@table("value", ["x", 7, {"a": [1]}, []])
 def test_a_field_without_effect_may_be_anything(row: Field, value: object) -> None:
     assert sent_for({row.name: value}) == PLAIN
 
 
-@pytest.mark.parametrize("name", ["id_slot", "lora", "n_discard", "t_max_predict_ms", "__class__", "api_base", "slots"])
+@table("name", ["id_slot", "lora", "n_discard", "t_max_predict_ms", "__class__", "api_base", "slots"])
 def test_a_field_that_is_not_in_the_table_never_reaches_the_engine(name: str) -> None:
     assert name not in ROWS
     assert sent_for({name: 1}) == PLAIN
@@ -178,7 +179,7 @@ def test_each_field_has_one_row() -> None:
     assert len(ROWS) == len(FIELDS)
 
 
-@pytest.mark.parametrize("row", [row for row in FIELDS if row.use is Use.PASSED], ids=lambda row: row.name)
+@table("row", [row for row in FIELDS if row.use is Use.PASSED], ids=lambda row: row.name)
 def test_a_passed_field_refuses_an_object(row: Field) -> None:
     with pytest.raises(ApiError) as caught:
         sent_for({row.name: {}})
@@ -198,7 +199,7 @@ def test_a_number_with_a_decimal_point_counts_like_one_without() -> None:
     assert (len(request.parts), request.asked.choices) == (2, 2)
 
 
-@pytest.mark.parametrize(("top", "shown"), [(None, 0), (0, 0), (1, 1), (20, 20)])
+@table(("top", "shown"), [(None, 0), (0, 0), (1, 1), (20, 20)])
 def test_the_reply_knows_how_many_alternatives_to_show(top: int | None, shown: int) -> None:
     assert chat(logprobs=True, top_logprobs=top).top_logprobs == shown
 
@@ -234,7 +235,7 @@ def test_a_model_that_only_embeds_does_not_chat() -> None:
         chat(able(chat=False))
 
 
-@pytest.mark.parametrize(
+@table(
     ("wanted", "schema"),
     [
         ({"type": "json_object"}, {"type": "object"}),
@@ -264,7 +265,7 @@ def test_plain_text_needs_no_form() -> None:
     assert engine(response_format={"type": "text"}) == PLAIN
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "param"),
     [
         ({"response_format": "json"}, "response_format"),
@@ -292,8 +293,8 @@ def test_a_wrong_form_is_named(body: Body, param: str) -> None:
     assert refusal(**body).param == param
 
 
-@pytest.mark.parametrize("read", [chat, complete])
-@pytest.mark.parametrize("stop", ["x", ["x"] * 16, "x" * 256])
+@table("read", [chat, complete])
+@table("stop", ["x", ["x"] * 16, "x" * 256])
 def test_our_own_engine_is_not_asked_for_stop_strings(read: Callable[..., Request], stop: str | list[str]) -> None:
     strings = [stop] if isinstance(stop, str) else stop
     request = read(stop=stop, n=2)
@@ -301,8 +302,8 @@ def test_our_own_engine_is_not_asked_for_stop_strings(read: Callable[..., Reques
     assert all(part["timings_per_token"] is True and "stop" not in part for part in request.parts)
 
 
-@pytest.mark.parametrize("read", [chat, complete])
-@pytest.mark.parametrize("stop", [None, []])
+@table("read", [chat, complete])
+@table("stop", [None, []])
 def test_without_stop_strings_nothing_is_counted_token_by_token(read: Callable[..., Request], stop: object) -> None:
     request = read(stop=stop)
     assert request.asked.stops == ()
@@ -350,7 +351,7 @@ CALLS = [{"type": "function", "function": {"name": "get", "parameters": SCHEMA}}
 BEGUN = [*HELLO, {"role": "assistant", "content": "I"}]
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "sent"),
     [
         ({"guided_json": SCHEMA}, {"response_format": FORMAT}),
@@ -371,7 +372,7 @@ def test_any_object_may_be_asked_for_in_vllms_words(name: str) -> None:
     assert sent_for({name: value})["response_format"]["json_schema"]["schema"] == {"type": "object"}
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "param"),
     [
         ({"guided_regex": "a+"}, "guided_regex"),
@@ -427,7 +428,7 @@ def test_a_command_gets_the_words_of_vllm() -> None:
     assert fields.items() <= engine(able(kind="command"), **fields).items()
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "param"),
     [
         ({"response_format": {"type": "json_object"}}, "response_format"),

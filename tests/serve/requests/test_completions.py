@@ -3,6 +3,7 @@
 import pytest
 
 from tests.serve.requests.build import Body, able, complete
+from tests.table import table
 from welldone.serve.errors import ApiError
 
 PLAIN: Body = {"prompt": "once", "max_tokens": 16, "stream": True, "stream_options": {"include_usage": True}}
@@ -14,7 +15,7 @@ def test_a_plain_completion_has_openais_sixteen_tokens() -> None:
     assert (request.endpoint, request.prompts, request.echo) == ("completions", 1, None)
 
 
-@pytest.mark.parametrize(
+@table(
     ("prompt", "prompts"),
     [
         ("", [""]),
@@ -39,7 +40,7 @@ def test_parts_come_prompt_by_prompt_and_choice_by_choice() -> None:
     assert (request.prompts, request.asked.choices) == (2, 4)
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "sent"),
     [
         ({"max_tokens": 3}, {"max_tokens": 3}),
@@ -67,7 +68,7 @@ def test_echo_gives_back_the_texts() -> None:
     assert complete(echo=False).echo is None
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "param", "code"),
     [
         ({"prompt": None}, "prompt", "missing_required_parameter"),

@@ -19,6 +19,8 @@ from welldone.serve.requests import (
     read_tokenize,
 )
 
+pytestmark = pytest.mark.tier3
+
 LOGGER = logging.getLogger(__name__)
 SIZE = 4 * 2**20
 # Of the processor, for one body. On the machine where the limits were measured none takes more than 0.1 s; a slower one

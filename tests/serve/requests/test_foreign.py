@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.table import table
 from welldone.serve.errors import ApiError
 from welldone.serve.requests.foreign import read_foreign
 from welldone.serve.requests.request import Request
@@ -46,7 +47,7 @@ def test_what_is_not_known_passes_unchanged(makes_choices: bool) -> None:
     assert part.items() >= UNKNOWN.items()
 
 
-@pytest.mark.parametrize(
+@table(
     "name",
     [
         "api_base",
@@ -68,7 +69,7 @@ def test_no_field_that_names_a_server_or_a_key_goes_on(name: str) -> None:
     assert name not in part
 
 
-@pytest.mark.parametrize(
+@table(
     ("stream", "streams", "is_stream", "asked"),
     [
         (True, True, True, True),
@@ -86,15 +87,13 @@ def test_an_upstream_streams_if_it_can_whatever_the_client_wants(
     assert ("stream_options" in request.parts[0]) is asked
 
 
-@pytest.mark.parametrize(
-    "field", [{"prompt_logprobs": 1}, {"use_beam_search": True}, {"audio": {"format": "mp3"}}, {"best_of": 3}]
-)
+@table("field", [{"prompt_logprobs": 1}, {"use_beam_search": True}, {"audio": {"format": "mp3"}}, {"best_of": 3}])
 def test_what_servers_give_only_in_whole_replies_is_asked_for_so(field: dict[str, Any]) -> None:
     assert chat(makes_choices=True, **field).parts[0]["stream"] is False
     assert chat(makes_choices=True, stream=True, **field).parts[0]["stream"] is True
 
 
-@pytest.mark.parametrize(
+@table(
     ("options", "wants_usage", "sent"),
     [
         (None, True, USAGE),
@@ -113,9 +112,7 @@ def test_usage_is_asked_for_and_the_other_options_are_kept(options: object, want
     assert request.asked.usage is (isinstance(options, dict) and options.get("include_usage") is True)
 
 
-@pytest.mark.parametrize(
-    ("seed", "seeds"), [(7, [7, 8, 9]), (None, [None] * 3), (-1, [-1] * 3), ("x", ["x"] * 3), (True, [True] * 3)]
-)
+@table(("seed", "seeds"), [(7, [7, 8, 9]), (None, [None] * 3), (-1, [-1] * 3), ("x", ["x"] * 3), (True, [True] * 3)])
 def test_choices_are_asked_for_one_by_one_with_seeds_that_differ(seed: object, seeds: list[object]) -> None:
     request = chat(n=3, seed=seed)
     assert [part["seed"] for part in request.parts] == seeds
@@ -136,7 +133,7 @@ def test_one_choice_keeps_its_seed() -> None:
     assert chat(n=1, seed=5).parts[0]["seed"] == 5
 
 
-@pytest.mark.parametrize(
+@table(
     ("prompt", "prompts"),
     [
         ("a", ["a"]),
@@ -171,7 +168,7 @@ def test_a_chat_may_have_a_field_prompt_that_means_nothing() -> None:
     assert len(chat(prompt=["a", "b"]).parts) == 1
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "param", "code"),
     [
         ({"messages": None}, "messages", "missing_required_parameter"),
@@ -195,7 +192,7 @@ def test_what_a_gateway_must_know_is_checked(body: dict[str, Any], param: str, c
     assert (caught.value.status, caught.value.param, caught.value.code) == (400, param, code)
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "param", "code"),
     [
         ({}, "prompt", "missing_required_parameter"),

@@ -5,6 +5,7 @@ import struct
 
 import pytest
 
+from tests.table import table
 from welldone.serve.errors import ApiError
 from welldone.serve.requests.media import image_kind, image_size, read_audio, read_image
 
@@ -36,7 +37,7 @@ def read(address: object) -> object:
     return read_image({"type": "image_url", "image_url": {"url": address, "detail": "low"}}, "p")
 
 
-@pytest.mark.parametrize("kind", HEADS)
+@table("kind", HEADS)
 def test_the_format_is_known_by_the_first_bytes_and_the_size_by_the_head(kind: str) -> None:
     assert image_kind(HEADS[kind]) == kind
     assert image_size(HEADS[kind], kind) == (3, 5)
@@ -44,7 +45,7 @@ def test_the_format_is_known_by_the_first_bytes_and_the_size_by_the_head(kind: s
     assert found == {"type": "image_url", "image_url": {"url": url(HEADS[kind], kind)}}
 
 
-@pytest.mark.parametrize(
+@table(
     ("data", "size"),
     [
         (b"RIFF1234WEBPVP8 " + bytes(10) + struct.pack("<HH", 3, 5), (3, 5)),
@@ -57,7 +58,7 @@ def test_each_kind_of_webp_says_its_size(data: bytes, size: tuple[int, int] | No
     assert image_size(data, "webp") == size
 
 
-@pytest.mark.parametrize("kind", HEADS)
+@table("kind", HEADS)
 def test_a_head_that_is_cut_has_no_size(kind: str) -> None:
     assert image_size(HEADS[kind][:-1], kind) is None
     with pytest.raises(ApiError, match="damaged"):
@@ -69,7 +70,7 @@ def test_a_jpeg_without_a_frame_has_no_size() -> None:
     assert image_size(b"\xff\xd8\xff" + b"\xff" * 10_000, "jpeg") is None
 
 
-@pytest.mark.parametrize(
+@table(
     ("address", "why"),
     [
         (None, "expected a string"),
@@ -104,7 +105,7 @@ def test_the_largest_picture_is_accepted() -> None:
     assert read(url(png(8000, 8000)))
 
 
-@pytest.mark.parametrize(
+@table(
     ("part", "param"),
     [
         ({}, "p.input_audio"),

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.serve.requests.build import Body, able, chat, engine, refusal
+from tests.table import table
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
 DOT = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ"  # the head of a picture of one dot
@@ -17,7 +18,7 @@ def sent(*messages: Body) -> list[Body]:
     return found
 
 
-@pytest.mark.parametrize(
+@table(
     ("message", "form"),
     [
         ({"role": "user", "content": "a"}, {"role": "user", "content": "a"}),
@@ -84,7 +85,7 @@ def test_calls_of_the_older_form_get_numbers() -> None:
     assert [(item["role"], item["tool_call_id"]) for item in found[2::2]] == [("tool", "call_0"), ("tool", "call_1")]
 
 
-@pytest.mark.parametrize(
+@table(
     ("messages", "param", "code"),
     [
         (None, "messages", "missing_required_parameter"),
@@ -156,7 +157,7 @@ def test_a_wrong_message_is_named(messages: object, param: str, code: str) -> No
     assert (error.param, error.code) == (param, code)
 
 
-@pytest.mark.parametrize("arguments", ["{", "[1]", "5", "null", '{"a":NaN}', '{"a":' * 70 + "1" + "}" * 70, "{}x"])
+@table("arguments", ["{", "[1]", "5", "null", '{"a":NaN}', '{"a":' * 70 + "1" + "}" * 70, "{}x"])
 def test_arguments_that_an_engine_could_not_read_are_refused(arguments: str) -> None:
     call = {"id": "x", "function": {"name": "f", "arguments": arguments}}
     error = refusal(messages=[{"role": "assistant", "content": None, "tool_calls": [call]}])

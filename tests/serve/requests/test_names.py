@@ -1,7 +1,6 @@
 """What a client calls the fields of a chat."""
 
-import pytest
-
+from tests.table import table
 from welldone.serve.requests.names import renamed
 
 NAMES = {
@@ -12,7 +11,7 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize(
+@table(
     ("param", "name"),
     [
         ("messages", "input"),

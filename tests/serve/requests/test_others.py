@@ -5,13 +5,14 @@ from collections.abc import Callable
 import pytest
 
 from tests.serve.requests.build import ABLE, MODEL, Body, able
+from tests.table import table
 from welldone.serve.errors import ApiError
 from welldone.serve.requests import Request, read_detokenize, read_embeddings, read_rerank, read_tokenize
 
 Reader = Callable[..., Request]
 
 
-@pytest.mark.parametrize(
+@table(
     ("given", "sent"),
     [
         ("a", ["a"]),
@@ -41,7 +42,7 @@ def test_documents_are_ranked() -> None:
     assert read_rerank({"query": "q", "documents": ["a"]}, MODEL, ABLE).documents is None
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "sent"),
     [
         ({"content": ""}, {"content": ""}),
@@ -80,7 +81,7 @@ def test_token_ids_are_embedded_up_to_the_context() -> None:
     assert read_embeddings({"input": [[1] * 4096] * 73}, MODEL, ABLE).prompts == 73
 
 
-@pytest.mark.parametrize(
+@table(
     ("read", "body", "param"),
     [
         (read_embeddings, {}, "input"),

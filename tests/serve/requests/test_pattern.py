@@ -3,14 +3,14 @@
 import json
 import re
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.table import table
 from welldone.serve.requests.pattern import of_values, trouble
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     [
         "",
@@ -42,7 +42,7 @@ def test_patterns_that_people_write_are_fine(text: str) -> None:
     assert trouble(text) is None
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     [
         "^(a?)*$",

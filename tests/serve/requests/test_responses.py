@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from tests.serve.requests.build import MODEL, able
+from tests.table import table
 from welldone.serve.errors import ApiError
 from welldone.serve.requests import read_chat
 from welldone.serve.requests.items import REFERENCES_LIMIT, as_messages, given_items, in_full, read_items
@@ -50,7 +51,7 @@ def test_a_text_is_the_users_message() -> None:
     assert translated().chat == {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
 
-@pytest.mark.parametrize(
+@table(
     ("item", "message"),
     [
         ({"role": "user", "content": "a"}, {"role": "user", "content": "a"}),
@@ -201,7 +202,7 @@ def test_what_was_said_before_is_enough() -> None:
     assert got.chat["messages"] == [{"role": "user", "content": "q"}]
 
 
-@pytest.mark.parametrize(
+@table(
     ("value", "param"),
     [
         (None, "input"),
@@ -245,7 +246,7 @@ def test_an_item_of_an_earlier_response_that_a_chat_cannot_say_is_refused() -> N
     assert "web_search_call" in error.message
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "chat"),
     [
         ({"max_output_tokens": 5}, {"max_completion_tokens": 5}),
@@ -300,7 +301,7 @@ def test_a_field_is_said_in_the_words_of_a_chat(body: Body, chat: Body) -> None:
     assert translated(**body).chat == {**plain, **chat}
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "param"),
     [
         ({"conversation": "conv_1"}, "conversation"),
@@ -390,7 +391,7 @@ def test_nothing_that_was_left_empty_is_repeated() -> None:
     assert repeated({"instructions": "", "user": None, "temperature": 0}) == {"temperature": 0}
 
 
-@pytest.mark.parametrize(
+@table(
     ("reasoning", "is_summary"),
     [({}, False), ({"summary": "auto"}, True), ({"generate_summary": "concise"}, True), ({"summary": None}, False)],
 )
@@ -404,7 +405,7 @@ def test_how_it_is_kept_is_read() -> None:
     assert not read_keeping({"store": False}).is_stored
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "param"),
     [
         ({"background": True, "stream": True}, "background"),
@@ -444,7 +445,7 @@ def test_items_are_kept_in_full() -> None:
     assert as_messages([(item, "x") for item in full]) == as_messages([(item, "x") for item in items])
 
 
-@pytest.mark.parametrize(
+@table(
     ("value", "items"),
     [("a", [{"role": "user", "content": "a"}]), ([CALL, 5], [CALL]), (5, []), (None, [])],
 )
@@ -479,7 +480,7 @@ def test_a_local_model_takes_what_becomes_of_a_long_request() -> None:
 PICTURE = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "name"),
     [
         ({"input": []}, "input"),

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from tests.serve.requests.build import Body
+from tests.table import table
 from welldone.serve.errors import ApiError
 from welldone.serve.requests.schema import Budget, check_schema
 
@@ -82,12 +83,12 @@ KEPT: list[Body] = [
 ]
 
 
-@pytest.mark.parametrize("schema", KEPT)
+@table("schema", KEPT)
 def test_a_right_schema_stays_as_it_is(schema: Body) -> None:
     assert check(schema) == schema
 
 
-@pytest.mark.parametrize(
+@table(
     ("schema", "left"),
     [
         (
@@ -112,7 +113,7 @@ def test_what_no_grammar_can_use_is_dropped(schema: Body, left: Body) -> None:
     assert check(schema) == left
 
 
-@pytest.mark.parametrize(
+@table(
     "schema",
     [
         {"type": "integer", "minimum": 3, "maximum": 3},
@@ -126,7 +127,7 @@ def test_bounds_that_leave_room_for_one_are_kept(schema: Body) -> None:
     assert check(schema) == schema
 
 
-@pytest.mark.parametrize(
+@table(
     "schema",
     [
         1,
@@ -264,7 +265,7 @@ def test_a_long_chain_of_references_is_refused() -> None:
     assert "follow one another" in why({"$defs": {**places, "d40": {}}, "$ref": "#/$defs/d0"})
 
 
-@pytest.mark.parametrize("pattern", ["^((a?){1000}){1000}$", "^(a*)*$", "^" + "a?" * 70 + "$", "x" * 513])
+@table("pattern", ["^((a?){1000}){1000}$", "^(a*)*$", "^" + "a?" * 70 + "$", "x" * 513])
 def test_a_pattern_that_would_stop_an_engine_is_refused(pattern: str) -> None:
     assert "pattern" in why({"type": "string", "pattern": pattern})
 
@@ -282,7 +283,7 @@ def test_properties_taken_in_by_reference_count_each_time() -> None:
     assert "5000 properties" in why(many)
 
 
-@pytest.mark.parametrize(
+@table(
     "schema",
     [
         taking(100, {"$ref": "#/$defs/b"}, b=required(100, {})),
@@ -309,7 +310,7 @@ def test_all_schemas_of_a_request_are_limited() -> None:
     assert "schemas in all" in why(required(5000, {"items": lists}))
 
 
-@pytest.mark.parametrize(
+@table(
     ("schema", "words"),
     [
         ({"type": ["string"] * 8}, "7 elements"),

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.serve.requests.build import HELLO, Body, able, chat, engine, refusal
+from tests.table import table
 from welldone.wire.forced import Forced, Shape
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -47,7 +48,7 @@ def test_a_type_that_is_null_is_the_one_that_there_is() -> None:
     assert engine(tools=[{"type": None, "function": {"name": "f"}}])["tools"] == [tool("f", parameters=NOTHING)]
 
 
-@pytest.mark.parametrize(
+@table(
     "body",
     [
         {"tools": []},
@@ -63,7 +64,7 @@ def test_without_tools_or_with_the_choice_of_none_the_engine_hears_of_none(body:
     assert not part.keys() & {"tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs", "response_format"}
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "forced"),
     [
         ({"tools": ONE, "tool_choice": "required"}, Forced(Shape.ARGUMENTS, "weather")),
@@ -169,7 +170,7 @@ def test_functions_of_the_older_form_are_tools() -> None:
     assert request.asked.functions
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "param"),
     [
         ({"tools": {}}, None),

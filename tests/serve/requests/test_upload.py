@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.table import table
 from welldone.serve.errors import ApiError
 from welldone.serve.requests.upload import Upload, is_form, reading_upload
 from welldone.wire.budget import at_once
@@ -43,7 +44,7 @@ def test_json_without_a_name_gets_one() -> None:
     assert json.loads(upload.body("")) == {"input": "a"}
 
 
-@pytest.mark.parametrize(
+@table(
     "head",
     [
         MODEL,
@@ -70,7 +71,7 @@ def test_an_empty_name_is_no_name() -> None:
     assert not read_upload(form((MODEL, b"")), FORM).model
 
 
-@pytest.mark.parametrize(
+@table(
     ("given", "sent"),
     [
         ("multipart/form-data; boundary=AbC", "multipart/form-data; boundary=AbC"),
@@ -84,7 +85,7 @@ def test_one_boundary_goes_on(given: str, sent: str) -> None:
     assert read_upload(form((MODEL, b"m")), given).content_type == sent
 
 
-@pytest.mark.parametrize(
+@table(
     "data",
     [
         b"",
@@ -119,7 +120,7 @@ def test_a_form_that_could_be_read_in_two_ways_is_refused(data: bytes) -> None:
     assert caught.value.status == 400
 
 
-@pytest.mark.parametrize(
+@table(
     ("kind", "status"),
     [
         ("multipart/form-data", 400),
