@@ -5,7 +5,7 @@ ARGS ?=
 BIN := .venv/bin
 WEB := tests/web
 # Two workers for each core: half of the time a test waits for a program that it has started.
-WORKERS := -n $(shell $(PYTHON) -c 'import os; print(min(8, 2 * (os.cpu_count() or 1)))') --dist loadscope --no-loadscope-reorder
+WORKERS = -n $(shell $(PYTHON) -c 'import os; print(min(8, 2 * (os.cpu_count() or 1)))') --dist loadscope --no-loadscope-reorder
 IS_NEW_ENOUGH := -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
 
 # pip installs into the environment $(1); where there is uv, that does it in a tenth of the time.
@@ -14,7 +14,7 @@ install = $(if $(shell command -v uv),uv pip install --quiet --python $(1)/bin/p
 # Images for containers turn this cache off, and then each start of a program takes a second longer.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help serve test test-more test-all packages test-scale test-vllm coverage check lint types contracts audit docs docs-check format \
+.PHONY: help serve test test-more test-all packages test-scale test-vllm check lint types contracts audit docs docs-check format \
 	clients web-types matrix faults bench bench-serve bench-gateway bench-scale bench-tool bench-page shots servers lock \
 	lock-servers clean
 
@@ -25,7 +25,7 @@ serve: .venv/.serve ## serve a model: make serve ARGS="-m model.gguf --port 8080
 	@exec $(BIN)/welldone serve $(ARGS)
 
 test: .venv/.test ## run the tests that need nothing but Python: make test ARGS="-k name"
-	$(BIN)/python -m pytest $(WORKERS) $(ARGS)
+	$(BIN)/python -m pytest $(WORKERS) $(if $(COVER),--cov --cov-report=term --cov-fail-under=100) $(ARGS)
 
 test-more: packages ## run the others that CI runs: browsers, real clients, Redis, crashes (needs Node, Chromium, root)
 	$(BIN)/python -m pytest $(WORKERS) --tier 2 $(ARGS)
@@ -44,12 +44,9 @@ test-vllm: .venv/.test ## start a real vLLM through `command`, on the CPU (x86-6
 	$(BIN)/python tools/servers.py --only vllm --ready
 	$(BIN)/python -m pytest tests/vllm $(ARGS)
 
-CORE := tests/wire tests/rules tests/recorded tests/laws/test_real.py
-coverage: .venv/.test ## every branch of wire and rules runs in their own tests
-	$(BIN)/python -m pytest $(WORKERS) --tier 1 --cov --cov-report= $(CORE) $(ARGS)
-	$(BIN)/python -m coverage report --fail-under=100
-
-check: lint types web-types contracts audit docs-check test coverage test-more ## all that CI does
+check: lint types web-types contracts audit docs-check ## all that CI does
+	$(MAKE) test COVER=1
+	$(MAKE) test-more
 
 lint: .venv/.dev ## check format and lint
 	$(BIN)/ruff format --check .

@@ -18,6 +18,7 @@ def table(names: str | Sequence[str], rows: Rows, *, ids: Ids = None) -> Callabl
     """
     labels = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
     kept = list(rows) if isinstance(rows, Iterable) else rows
+    named = ids if callable(ids) or ids is None else list(ids)
 
     def decorate(test: Test) -> Test:
         def run(**fixtures: Any) -> None:  # noqa: ANN401 - any fixtures
@@ -25,7 +26,7 @@ def table(names: str | Sequence[str], rows: Rows, *, ids: Ids = None) -> Callabl
             assert all_rows, "a table has rows"
             errors = []
             for number, row in enumerate(all_rows):
-                values, name = _read(row, number, ids, is_single=len(labels) == 1)
+                values, name = _read(row, number, named, is_single=len(labels) == 1)
                 try:
                     test(**_for_row(number, fixtures), **dict(zip(labels, values, strict=True)))
                 except Exception as error:  # noqa: BLE001 - each is shown at the end
@@ -53,7 +54,13 @@ def _for_row(number: int, fixtures: dict[str, Any]) -> dict[str, Any]:
     return {**fixtures, "tmp_path": folder}
 
 
-def _read(row: Any, number: int, ids: Ids, *, is_single: bool) -> tuple[Sequence[Any], object]:  # noqa: ANN401
+def _read(
+    row: Any,  # noqa: ANN401 - any values
+    number: int,
+    ids: Callable[[Any], object] | Sequence[object] | None,
+    *,
+    is_single: bool,
+) -> tuple[Sequence[Any], object]:
     """The values of a row, and its name."""
     marked = row if hasattr(row, "values") and hasattr(row, "marks") else None  # of pytest.param
     assert marked is None or not marked.marks, "a row has no marks"
@@ -62,4 +69,4 @@ def _read(row: Any, number: int, ids: Ids, *, is_single: bool) -> tuple[Sequence
         return values, marked.id
     if callable(ids):
         return values, [ids(value) for value in values]
-    return values, list(ids)[number] if ids is not None else values
+    return values, ids[number] if ids is not None else values

@@ -100,35 +100,34 @@ def mutants(module: str) -> Iterator[Mutant]:
     """All that this file can make of a module."""
     tree = ast.parse((ROOT / "src" / "welldone" / "wire" / f"{module}.py").read_text("utf-8"))
     for number, node in enumerate(ast.walk(tree)):
-        for way, what in enumerate(_ways(node)):
+        if what := _what(node):
             changed = copy.deepcopy(tree)
-            target = next(one for place, one in enumerate(ast.walk(changed)) if place == number)
-            _change(target, way)
+            _change(next(itertools.islice(ast.walk(changed), number, None)))
             yield Mutant(module, getattr(node, "lineno", 0), what, ast.unparse(ast.fix_missing_locations(changed)))
 
 
-def _ways(node: ast.AST) -> list[str]:
+def _what(node: ast.AST) -> str:
+    """What can be changed of it; empty where nothing can."""
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _COMPARED:
-        return [f"{type(node.ops[0]).__name__} becomes {_COMPARED[type(node.ops[0])].__name__}"]
+        return f"{type(node.ops[0]).__name__} becomes {_COMPARED[type(node.ops[0])].__name__}"
     if isinstance(node, ast.BoolOp):
-        return ["and becomes or" if isinstance(node.op, ast.And) else "or becomes and"]
+        return "and becomes or" if isinstance(node.op, ast.And) else "or becomes and"
     if isinstance(node, ast.If | ast.While | ast.IfExp) and not isinstance(node.test, ast.Compare):
-        return ["the condition is turned round"]
+        return "the condition is turned round"
     if isinstance(node, ast.Constant) and isinstance(node.value, bool | int):
-        return [f"{node.value} becomes {_other(node.value)}"]
+        return f"{node.value} becomes {_other(node.value)}"
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
-        return ["plus and minus are exchanged"]
+        return "plus and minus are exchanged"
     if isinstance(node, ast.Return) and node.value is not None and not isinstance(node.value, ast.Constant):
-        return ["None is returned"]
+        return "None is returned"
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-        return ["the call is left out"]
+        return "the call is left out"
     if isinstance(node, ast.Break | ast.Continue):
-        return ["it is left out"]
-    return []
+        return "it is left out"
+    return ""
 
 
-def _change(node: ast.AST, way: int) -> None:
-    assert way == 0
+def _change(node: ast.AST) -> None:
     match node:
         case ast.Compare():
             node.ops = [_COMPARED[type(node.ops[0])]()]
@@ -162,7 +161,8 @@ def _is_noticed(mutant: Mutant, folder: Path, options: list[str]) -> bool:
     path = folder / "src" / "welldone" / "wire" / f"{mutant.module}.py"
     right = path.read_text("utf-8")
     path.write_text(mutant.source, "utf-8")
-    os.utime(path, (next(TIMES),) * 2)  # bytecode is told from that of another mutant by the file's time
+    # Python knows stale bytecode by the time of the source: two mutants within a second would share it.
+    os.utime(path, (next(TIMES),) * 2)
     try:
         own = f"tests/wire/test_{mutant.module}.py"
         if (folder / own).exists() and _fails(folder, [own, *options]):

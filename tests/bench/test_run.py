@@ -97,12 +97,12 @@ def test_every_second_failure_is_counted_apart_and_never_averaged(fault: str, en
 
 
 def test_a_hang_is_a_time_out() -> None:
-    report = run(_bench(_by_turns(None, FAULTS["hang"]), levels=(1,), timeout_s=0.05, grace_s=1.0))
+    report = run(_bench(_by_turns(None, FAULTS["hang"]), levels=(1,), warmup_s=0.0, timeout_s=0.05, grace_s=1.0))
     assert _last(report).ends["timed out"] > 0
 
 
 def test_what_is_under_way_at_the_end_is_left_and_counted() -> None:
-    report = run(_bench(_by_turns(None, FAULTS["hang"]), levels=(3,), grace_s=0.0))
+    report = run(_bench(_by_turns(None, FAULTS["hang"]), levels=(3,), warmup_s=0.0, grace_s=0.0))
     assert _last(report).ends["unfinished"] > 0
 
 

@@ -73,6 +73,7 @@ def test_a_stream_says_what_the_whole_answer_says(ask: Ask, name: str) -> None:
     assert streamed == whole
 
 
+@pytest.mark.tier3
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_stream_counts_what_the_whole_answer_counts(ask: Ask, name: str) -> None:
     saw = ask(name, "usage")

@@ -14,6 +14,8 @@ from tests.clients.readers import NO_ERROR, parsed
 from tests.clients.speakers import AGENTS, AI_SDK, SPEAKERS, Speaker
 from tests.live.server import Running, serving
 
+pytestmark = pytest.mark.tier3
+
 # These ask for more than they are told to, or object to calls that they did not offer.
 READERS = [speaker for speaker in SPEAKERS if speaker.program not in (AGENTS, AI_SDK)]
 CASES = [case for case in recorded_cases() if case.endpoint == "chat" and not case.wants_choices]

@@ -19,12 +19,6 @@ from welldone.engines.settings import ModelSettings
 ENDLESS = "import time\ntime.sleep(1000)"
 
 
-@pytest.fixture
-def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a short path, as sockets need it."""
-    return tmp_path_factory.mktemp("s")
-
-
 class Clock:
     """Time that passes when a test says so."""
 
@@ -327,15 +321,15 @@ def test_a_stop_while_it_loads_leaves_nothing_and_nobody_waiting(program: str) -
     run(main())
 
 
-def test_nothing_is_left_after_a_stop(monkeypatch: pytest.MonkeyPatch, short: Path) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short))
+def test_nothing_is_left_after_a_stop(monkeypatch: pytest.MonkeyPatch, short_path: Path) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_path))
 
     async def main() -> None:
         async with fleet_of(command(*SCRIPTED), command(*SCRIPTED, name="b", preload=True)) as fleet:
             await asyncio.gather(*(model.ready() for model in fleet.models))
-            assert len(list(short.iterdir())) == 1  # noqa: ASYNC240 - nobody else is in this loop
+            assert len(list(short_path.iterdir())) == 1  # noqa: ASYNC240 - nobody else is in this loop
         assert {model.state for model in fleet.models} == {State.STOPPED}
-        assert not any(short.iterdir())  # noqa: ASYNC240
+        assert not any(short_path.iterdir())  # noqa: ASYNC240
 
     run(main())
 
@@ -410,7 +404,7 @@ def test_a_folder_that_will_not_do_for_sockets_is_not_used(tmp_path: Path, name:
     made.rmdir()
 
 
-def test_the_folder_for_sockets_is_where_the_system_wants_it(short: Path) -> None:
-    made = make_private_folder({"XDG_RUNTIME_DIR": str(short)})
-    assert made.parent == short
+def test_the_folder_for_sockets_is_where_the_system_wants_it(short_path: Path) -> None:
+    made = make_private_folder({"XDG_RUNTIME_DIR": str(short_path)})
+    assert made.parent == short_path
     assert stat.S_IMODE(made.stat().st_mode) == 0o700

@@ -34,12 +34,6 @@ async def start(settings: ModelSettings, sockets: Path, **options: Any) -> Proce
     return await Process.start(plan, **{"within_s": LIMIT_S, **options})
 
 
-@pytest.fixture
-def sockets(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a short path."""
-    return tmp_path_factory.mktemp("s")
-
-
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 @pytest.mark.parametrize(
     "words",
@@ -49,13 +43,13 @@ def sockets(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.param(("/bin/sh", "-c", f"exec {' '.join(SCRIPTED)}"), id="shell"),
     ],
 )
-def test_a_command_is_ready_answers_and_ends(sockets: Path, words: tuple[str, ...], loop: Any) -> None:  # noqa: ANN401
+def test_a_command_is_ready_answers_and_ends(short_path: Path, words: tuple[str, ...], loop: Any) -> None:  # noqa: ANN401
     async def main() -> None:
-        process = await start(command(*words), sockets)
+        process = await start(command(*words), short_path)
         assert (await get(process.plan.address, "/v1/models")).status == 200
         await process.stop(5)
         assert not process.is_running
-        assert not list(sockets.iterdir())  # noqa: ASYNC240 - nobody else is in this loop
+        assert not list(short_path.iterdir())  # noqa: ASYNC240 - nobody else is in this loop
 
     with asyncio.Runner(loop_factory=loop) as runner:
         runner.run(_limited(main()))
@@ -74,16 +68,16 @@ async def _limited(main: Coroutine[Any, Any, None]) -> None:
         ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "ended by SIGSEGV"),
     ],
 )
-def test_a_command_that_dies_at_once_is_an_error_with_its_ending(sockets: Path, program: str, says: str) -> None:
+def test_a_command_that_dies_at_once_is_an_error_with_its_ending(short_path: Path, program: str, says: str) -> None:
     with pytest.raises(EngineError, match=says) as caught:
-        run(start(python(program), sockets))
+        run(start(python(program), short_path))
     assert not caught.value.is_permanent
     assert "memory" not in program or caught.value.details == ("no memory",)
 
 
-def test_a_command_that_does_not_exist_is_an_error(sockets: Path) -> None:
+def test_a_command_that_does_not_exist_is_an_error(short_path: Path) -> None:
     with pytest.raises(EngineError, match="ended with code 127") as caught:
-        run(start(command("no-such-program", "{port}"), sockets))
+        run(start(command("no-such-program", "{port}"), short_path))
     assert caught.value.details == ("no-such-program: No such file or directory",)
 
 
@@ -91,25 +85,27 @@ def test_a_command_that_does_not_exist_is_an_error(sockets: Path) -> None:
 @pytest.mark.parametrize(
     "program", [ENDLESS, "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + ENDLESS]
 )
-def test_a_command_that_never_gets_well_is_ended(sockets: Path, program: str) -> None:
+def test_a_command_that_never_gets_well_is_ended(short_path: Path, program: str) -> None:
     with pytest.raises(EngineError, match=r"was not ready within 0\.5 s"):
-        run(start(python(program), sockets, within_s=0.5))
+        run(start(python(program), short_path, within_s=0.5))
     found = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, timeout=LIMIT_S, check=True)
-    assert str(sockets) not in found.stdout
+    assert str(short_path) not in found.stdout
 
 
-def test_a_command_without_a_place_to_listen_is_refused(sockets: Path) -> None:
+def test_a_command_without_a_place_to_listen_is_refused(short_path: Path) -> None:
     with pytest.raises(EngineError, match=r"neither \{port\} nor \{socket\}"):
-        run(start(command("sleep", "1000"), sockets))
+        run(start(command("sleep", "1000"), short_path))
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 @pytest.mark.parametrize("line", ["x" * 100 + "\\n", "y" * 5000])
-def test_a_flood_of_words_neither_stops_an_engine_nor_fills_our_memory(sockets: Path, stream: str, line: str) -> None:
+def test_a_flood_of_words_neither_stops_an_engine_nor_fills_our_memory(
+    short_path: Path, stream: str, line: str
+) -> None:
     flood = f"import sys\nfor _ in range(2000): sys.{stream}.write('{line}' * 5)\nsys.{stream}.flush()"
 
     async def main() -> None:
-        process = await start(python(flood + SERVE), sockets)
+        process = await start(python(flood + SERVE), short_path)
         log = process.log
         await process.stop(5)
         assert 0 < len(log) <= LINES
@@ -118,12 +114,12 @@ def test_a_flood_of_words_neither_stops_an_engine_nor_fills_our_memory(sockets: 
     run(main())
 
 
-def test_the_environment_of_a_command_is_filled_in(sockets: Path) -> None:
+def test_the_environment_of_a_command_is_filled_in(short_path: Path) -> None:
     program = "import os, sys\nsys.argv[1:] = [os.environ['PLACE']]" + SERVE
     settings = command(sys.executable, "-c", program, environment={"PLACE": "{socket}"})
 
     async def main() -> None:
-        process = await start(settings, sockets)
+        process = await start(settings, short_path)
         await process.stop(5)
 
     run(main())
@@ -131,7 +127,7 @@ def test_the_environment_of_a_command_is_filled_in(sockets: Path) -> None:
 
 @ON_LINUX
 @pytest.mark.parametrize("how", ["stop", "kill at once", "killed launcher"])
-def test_the_whole_family_of_a_command_ends(sockets: Path, how: str) -> None:
+def test_the_whole_family_of_a_command_ends(short_path: Path, how: str) -> None:
     """Also a worker that ignores SIGTERM. (Of a launcher that is killed itself, only the command is sure to end.)"""
     worker = f"import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n{ENDLESS}"
     program = f"import os, subprocess, sys\nw = subprocess.Popen([sys.executable, '-c', {worker!r}], stdout=-1)"
@@ -139,7 +135,7 @@ def test_the_whole_family_of_a_command_ends(sockets: Path, how: str) -> None:
     pids: list[str] = []
 
     async def main() -> None:
-        process = await start(python(program), sockets, tail=Tail(lambda line: pids.extend(line.split())))
+        process = await start(python(program), short_path, tail=Tail(lambda line: pids.extend(line.split())))
         own, workers = (Watched(int(pid)) for pid in pids)
         if how == "killed launcher":
             os.kill(process.pid, signal.SIGKILL)
@@ -155,10 +151,10 @@ def test_the_whole_family_of_a_command_ends(sockets: Path, how: str) -> None:
     run(main())
 
 
-def test_a_start_that_is_cancelled_leaves_nothing(sockets: Path) -> None:
+def test_a_start_that_is_cancelled_leaves_nothing(short_path: Path) -> None:
     async def main() -> None:
         begun = asyncio.Event()
-        starting = asyncio.create_task(start(python(ENDLESS), sockets, tail=Tail(lambda _: begun.set())))
+        starting = asyncio.create_task(start(python(ENDLESS), short_path, tail=Tail(lambda _: begun.set())))
         await begun.wait()
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -187,8 +183,10 @@ def _server(folder: Path, *words: str) -> Iterator[tuple["subprocess.Popen[str]"
 
 @ON_LINUX
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_llama_cpp_ends_with_its_parent_however_that_ends(sockets: Path, tiny_model: Path, how: signal.Signals) -> None:
-    with _server(sockets, "file", str(tiny_model)) as (parent, lines):
+def test_llama_cpp_ends_with_its_parent_however_that_ends(
+    short_path: Path, tiny_model: Path, how: signal.Signals
+) -> None:
+    with _server(short_path, "file", str(tiny_model)) as (parent, lines):
         engine = Watched(int(lines[-1].split()[1]))
         parent.send_signal(how)
         assert engine.ends()
@@ -196,10 +194,10 @@ def test_llama_cpp_ends_with_its_parent_however_that_ends(sockets: Path, tiny_mo
 
 
 @ON_LINUX
-def test_a_command_ends_with_its_parent_and_so_do_its_workers(sockets: Path) -> None:
+def test_a_command_ends_with_its_parent_and_so_do_its_workers(short_path: Path) -> None:
     program = f"import os, subprocess, sys\nw = subprocess.Popen([sys.executable, '-c', {ENDLESS!r}], stdout=-1)"
     program += "\nw.stdout.readline()\nprint('pids', os.getpid(), w.pid, file=sys.stderr, flush=True)" + SERVE
-    with _server(sockets, "command", sys.executable, "-c", program, "{socket}") as (parent, lines):
+    with _server(short_path, "command", sys.executable, "-c", program, "{socket}") as (parent, lines):
         pids = [*next(line for line in lines if line.startswith("pids")).split()[1:], lines[-1].split()[1]]
         watched = [Watched(int(pid)) for pid in pids]
         parent.kill()

@@ -12,11 +12,8 @@ SEED = 20260822
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_the_bars_are_kept_in_the_short_form(
-    case: Case, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    folder = tmp_path_factory.mktemp("f")  # a short path: sockets are in it
-    outcome = case.run(Stage(folder, tiny_model, SEED, is_short=True))
+def test_the_bars_are_kept_in_the_short_form(case: Case, tiny_model: Path, short_path: Path) -> None:
+    outcome = case.run(Stage(short_path, tiny_model, SEED, is_short=True))
     assert outcome.broken(is_short=True) == []
     assert outcome.count or outcome.not_run
 

@@ -13,7 +13,7 @@ from tests.laws.right_answers import DIALECTS, differences
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 @settings(
-    max_examples=6 * settings().max_examples,
+    max_examples=8 * settings().max_examples,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),  # a smaller seed is no simpler stream
 )
 @given(seed=st.integers(0, 2**32))

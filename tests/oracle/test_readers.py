@@ -61,7 +61,7 @@ def test_openai_python_reads_all(canned: CannedServer, case: Case) -> None:
         assert python_client.read_chat(url) == case.expected
 
 
-@pytest.mark.tier2
+@pytest.mark.tier3
 @table("case", chats, ids=_name)
 def test_openai_python_helper_reads_all(canned: CannedServer, case: Case) -> None:
     assert python_client.read_chat_helper(canned.add(case.body)) == case.expected

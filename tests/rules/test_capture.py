@@ -158,6 +158,7 @@ def _written(dialect: Dialect) -> bytes:
     return b"".join([*(writer.send(event) for event in events), writer.end()])
 
 
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.tier3)])
 @table(
     ("path", "status", "is_stream", "body"),
     [
@@ -172,14 +173,16 @@ def _written(dialect: Dialect) -> bytes:
     ],
     ids=["chat", "broken", "late", "completions", "whole", "failure", "responses", "messages"],
 )
-def test_a_record_that_was_left_blames_nobody_for_its_end(path: str, status: int, is_stream: bool, body: bytes) -> None:
+def test_a_record_that_was_left_blames_nobody_for_its_end(
+    path: str, status: int, is_stream: bool, body: bytes, step: int
+) -> None:
     request = {"stream": is_stream, "stream_options": {"include_usage": True}}
     media = "text/event-stream; charset=utf-8" if is_stream and status == 200 else "application/json"
     headers = [["Content-Type", media], ["Cache-Control", "no-cache, no-transform"], ["X-Accel-Buffering", "no"]]
     record = {"endpoint": path, "request": request, "status": f"HTTP/1.1 {status}", "headers": headers}
     whole = read_trace(record | {"body_complete": True}, body)
     assert (judge(whole).findings, whole.end) == ((), True)
-    for size in range(0, len(body), 7):
+    for size in range(0, len(body), step):
         heard = read_trace(record | {"body_complete": None, "error": "left"}, body[:size])
         assert judge(heard).findings == (), body[:size]
     for more in ({"body_complete": False, "error": "lost"}, {"body_complete": None}):  # it was not we who left

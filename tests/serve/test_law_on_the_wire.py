@@ -209,16 +209,20 @@ def test_http_that_is_spoiled_or_cut_anywhere_never_makes_a_success_of_a_failure
         assert not is_success or FINISHED.search(reply.body) or b"[DONE]" in reply.body
 
 
-STEPS: dict[End, int] = {"cut": 3, "reset": 11}
+STEPS: dict[End, int] = {"cut": 1, "reset": 7}
+SOME_BYTES = pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.tier3)])
 
 
+@SOME_BYTES
 @table("end", STEPS)
 @table("stream", [True, False], ids=["stream", "whole"])
-def test_a_right_stream_that_breaks_off_at_any_byte_is_an_error(bench: Bench, end: End, stream: bool) -> None:
+def test_a_right_stream_that_breaks_off_at_any_byte_is_an_error(
+    bench: Bench, end: End, stream: bool, step: int
+) -> None:
     request = {"model": "native", **SAID[Endpoint.CHAT], **({"stream": True} if stream else {})}
     role, *rest = HELLO.pieces
     paused = as_raw(msgspec.structs.replace(HELLO, pieces=(role, Piece(rest[0].text, PAUSES_S[1]), *rest[1:])))
-    for byte in range(0, len(paused.body), STEPS[end]):
+    for byte in range(0, len(paused.body), step * STEPS[end]):
         reply = cut_at(paused, byte, end)
         is_success = check(Case(Endpoint.CHAT, request, reply), bench.ask(reply, request, Endpoint.CHAT))
         assert not is_success or b"data: [DONE]" in reply.body, byte
@@ -226,10 +230,11 @@ def test_a_right_stream_that_breaks_off_at_any_byte_is_an_error(bench: Bench, en
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
-def test_a_frame_in_two_pieces_is_whole_wherever_it_is_cut(bench: Bench, stream: bool) -> None:
+@SOME_BYTES
+def test_a_frame_in_two_pieces_is_whole_wherever_it_is_cut(bench: Bench, stream: bool, step: int) -> None:
     request = {"model": "native", **SAID[Endpoint.CHAT], **({"stream": True} if stream else {})}
     start, end = len(HELLO.pieces[0].data), len(HELLO.pieces[0].data + HELLO.pieces[1].data)
-    for byte in range(start, end, 3):
+    for byte in range(start, end, step):
         reply = Reply(pieces(HELLO.body, [start, byte, end], PAUSES_S[1]))
         heard = bench.ask(reply, request, Endpoint.CHAT)
         assert check(Case(Endpoint.CHAT, request, reply), heard), byte

@@ -225,6 +225,8 @@ def _refs(value: object) -> Iterator[str]:
 @pytest.mark.tier2
 def test_an_outside_judge_finds_the_document_valid() -> None:
     program = Path(sys.executable).with_name("openapi-spec-validator")
+    if not program.exists():
+        pytest.skip("run: make packages")
     command = [str(program), "--schema", "3.1.0", str(ROOT / "docs" / "openapi.json")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

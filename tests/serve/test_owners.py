@@ -145,12 +145,12 @@ def test_what_is_remembered_is_bounded_and_the_oldest_is_refused() -> None:
     run(work())
 
 
-def test_processes_of_one_server_ask_each_other(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_processes_of_one_server_ask_each_other(short_path: Path) -> None:
     async def work() -> None:
-        folder, numbers = tmp_path_factory.mktemp("s"), SharedNumbers(1)
+        numbers = SharedNumbers(1)
         siblings = [
             Siblings(
-                Worker(number=number, count=2, sockets=(), numbers=numbers, folder=folder, ready=lambda: None),
+                Worker(number=number, count=2, sockets=(), numbers=numbers, folder=short_path, ready=lambda: None),
                 lambda: ("", b""),
             )
             for number in (1, 2)

@@ -18,12 +18,6 @@ Make = Callable[[int, int], Worker]
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-@pytest.fixture
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a short path, as sockets need it."""
-    return tmp_path_factory.mktemp("s")
-
-
 @pytest.fixture(scope="module")
 def numbers() -> Iterator[SharedNumbers]:
     """What workers share, which is not used here."""
@@ -33,11 +27,11 @@ def numbers() -> Iterator[SharedNumbers]:
 
 
 @pytest.fixture
-def worker(folder: Path, numbers: SharedNumbers) -> Make:
+def worker(short_path: Path, numbers: SharedNumbers) -> Make:
     """Makes one of several workers."""
 
     def make(number: int, count: int) -> Worker:
-        return Worker(number=number, count=count, sockets=(), numbers=numbers, folder=folder, ready=lambda: None)
+        return Worker(number=number, count=count, sockets=(), numbers=numbers, folder=short_path, ready=lambda: None)
 
     return make
 
@@ -95,9 +89,9 @@ async def _endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 
 @pytest.mark.parametrize("answer", [None, _silent, _cut, _endless])
-def test_who_gives_no_whole_page_in_time_is_left_out(answer: Answer | None, folder: Path, worker: Make) -> None:
+def test_who_gives_no_whole_page_in_time_is_left_out(answer: Answer | None, short_path: Path, worker: Make) -> None:
     async def main() -> None:
-        server = None if answer is None else await asyncio.start_unix_server(answer, folder / "2.sock")
+        server = None if answer is None else await asyncio.start_unix_server(answer, short_path / "2.sock")
         metrics = Metrics([], ["lab"])
         metrics.disconnect()
         siblings = Siblings(worker(1, 2), metrics.render)
@@ -110,10 +104,10 @@ def test_who_gives_no_whole_page_in_time_is_left_out(answer: Answer | None, fold
     run(main())
 
 
-def test_a_worker_that_comes_after_one_that_was_killed_takes_its_socket(folder: Path, worker: Make) -> None:
+def test_a_worker_that_comes_after_one_that_was_killed_takes_its_socket(short_path: Path, worker: Make) -> None:
     async def main() -> None:
         with socket.socket(socket.AF_UNIX) as killed:
-            killed.bind(str(folder / "2.sock"))
+            killed.bind(str(short_path / "2.sock"))
         second = Siblings(worker(2, 2), Metrics([], ["lab"]).render)
         await second.start()
         _, page = await Siblings(worker(1, 2), Metrics([], ["lab"]).render).page()
@@ -153,11 +147,11 @@ def test_an_answer_of_many_pieces_comes_whole(worker: Make) -> None:
 
 
 @pytest.mark.parametrize("question", [b"", b"no JSON\n", b"[]\n", b'{"what": 1}\n', b"x" * 200_000])
-def test_a_question_that_is_none_gets_nothing_and_harms_nobody(question: bytes, folder: Path, worker: Make) -> None:
+def test_a_question_that_is_none_gets_nothing_and_harms_nobody(question: bytes, short_path: Path, worker: Make) -> None:
     async def main() -> None:
         siblings = Siblings(worker(1, 2), Metrics([]).render)
         await siblings.start()
-        reader, writer = await asyncio.open_unix_connection(folder / "1.sock")
+        reader, writer = await asyncio.open_unix_connection(short_path / "1.sock")
         writer.write(question)
         writer.write_eof()
         with suppress(ConnectionError):  # it does not wait for the rest
@@ -169,9 +163,9 @@ def test_a_question_that_is_none_gets_nothing_and_harms_nobody(question: bytes, 
 
 
 @pytest.mark.parametrize("answer", [_silent, _cut, _endless])
-def test_who_gives_no_whole_answer_in_time_is_not_heard(answer: Answer, folder: Path, worker: Make) -> None:
+def test_who_gives_no_whole_answer_in_time_is_not_heard(answer: Answer, short_path: Path, worker: Make) -> None:
     async def main() -> None:
-        server = await asyncio.start_unix_server(answer, folder / "2.sock")
+        server = await asyncio.start_unix_server(answer, short_path / "2.sock")
         assert await Siblings(worker(1, 2), Metrics([]).render).gather("name", {}) == []
         server.close()
 

@@ -328,12 +328,6 @@ def numbers() -> Iterator[SharedNumbers]:
     made.close()
 
 
-@pytest.fixture
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where their sockets are: a short path."""
-    return tmp_path_factory.mktemp("s")
-
-
 @asynccontextmanager
 async def _crew(config: Config, folder: Path, numbers: SharedNumbers) -> AsyncIterator[list[Serving]]:
     """Two workers, each on a port of its own, so that a test can choose which to ask."""
@@ -348,14 +342,14 @@ async def _crew(config: Config, folder: Path, numbers: SharedNumbers) -> AsyncIt
         yield [one, other]
 
 
-def test_two_workers_show_the_same_server(folder: Path, tmp_path: Path, numbers: SharedNumbers) -> None:
+def test_two_workers_show_the_same_server(short_path: Path, tmp_path: Path, numbers: SharedNumbers) -> None:
     async def main() -> None:
         async with await Scripted(Script(posts=(SPOILED,))).listen() as upstream:
             url = f"http://127.0.0.1:{upstream.port}/v1"
             settings = ServeSettings(port=0, workers=2, requests_per_minute=100, record=tmp_path / "traces")
             lab = UpstreamSettings(name="lab", url=url, models=("small", "*"), probe_s=0.0, limit=3)
             config = Config(server=settings, models=(), upstreams=(lab,), keys=NAMED)
-            async with _crew(config, folder, numbers) as crew:
+            async with _crew(config, short_path, numbers) as crew:
                 await crew[0].ask(STREAM, headers=f"x-request-id: first\r\n{_by(PLAIN)}")
                 await crew[1].ask({**STREAM, "model": "small"}, headers=f"x-request-id: second\r\n{_by(CI)}")
                 await crew[1].ask(STREAM, headers=f"x-request-id: third\r\n{_by(OPS)}")

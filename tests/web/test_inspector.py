@@ -273,6 +273,7 @@ def test_attempts_that_failed_are_told(visit: Visiting, tmp_path: Path) -> None:
         expect(attempts.get_by_role("listitem").last).to_contain_text("200")
 
 
+@pytest.mark.tier3
 def test_the_engine_of_a_local_model_is_an_upstream_too(visit: Visiting, tiny_thinking_model: Path) -> None:
     with small(tiny_thinking_model, key=None) as running:
         page = visit(running.root)
@@ -333,6 +334,7 @@ def test_the_curl_command_asks_the_same(page: Visit, stage: Stage) -> None:
     assert asked["messages"][-1]["content"] == AWKWARD
 
 
+@pytest.mark.tier3
 def test_the_python_program_asks_the_same(page: Visit, stage: Stage, tmp_path: Path) -> None:
     stage.will(saying("fine"))
     ask(page, AWKWARD)
@@ -427,6 +429,7 @@ def test_a_saved_trace_is_read_by_the_command_line(page: Visit, stage: Stage, tm
 # Long streams.
 
 
+@pytest.mark.tier3
 def test_ten_thousand_frames_are_counted_and_few_are_in_the_document(page: Visit, stage: Stage) -> None:
     stage.will(saying(*[f"{number} " for number in range(MANY)]))
     ask(page)

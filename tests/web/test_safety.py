@@ -110,6 +110,7 @@ def test_whatever_a_server_names_is_text(page: Visit, stage: Stage, reply: Reply
     look_around(page)
 
 
+@pytest.mark.tier3
 @pytest.mark.parametrize("piece", BOTTOMLESS.values(), ids=BOTTOMLESS.keys())
 def test_json_without_a_bottom_is_shown_as_far_as_it_goes(page: Visit, stage: Stage, piece: Piece) -> None:
     page.allow("status of 502")
@@ -122,6 +123,7 @@ def test_json_without_a_bottom_is_shown_as_far_as_it_goes(page: Visit, stage: St
     expect(page.answer).to_contain_text("still here")
 
 
+@pytest.mark.tier3
 def test_a_tool_s_arguments_may_be_without_a_bottom(page: Visit, stage: Stage) -> None:
     stage.will(calling("f", "[{" * DEPTH))
     page.send("Hello")
