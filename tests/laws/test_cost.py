@@ -95,9 +95,10 @@ def test_twice_the_input_is_at_most_twice_the_work(kind: str, work: Callable[[by
     assert large <= 2.2 * small + 2000
 
 
+@pytest.mark.parametrize("size", [100_000, pytest.param(1_000_000, marks=pytest.mark.tier3)])
 @table("kind", HOSTILE)
-def test_hostile_input_ends_by_itself_with_few_notes(kind: str) -> None:
-    pipe = _fix(HOSTILE[kind](100_000))
+def test_hostile_input_ends_by_itself_with_few_notes(kind: str, size: int) -> None:
+    pipe = _fix(HOSTILE[kind](size))
     assert len(pipe.notes.all()) <= len(ALL)
 
 

@@ -53,7 +53,10 @@ async def gateway(
             )
             for name, upstream in zip(NAMES, upstreams, strict=False)
         ]
-        whole = Config(server=ServeSettings(port=0, **settings), models=(), upstreams=tuple(wanted))
+        # On a machine that is slow enough, an error after the usual second would be an event and not a status.
+        whole = Config(
+            server=ServeSettings(port=0, **{"early_s": 30.0, **settings}), models=(), upstreams=tuple(wanted)
+        )
         server = Server(dataclasses.replace(whole, **(config or {})), keys=keys, folder=folder, site=SITE)
         await server.start()
         stack.push_async_callback(server.stop)

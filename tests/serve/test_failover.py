@@ -64,7 +64,7 @@ def test_before_the_first_byte_another_upstream_is_tried(
     tmp_path: Path, broken: Reply, request_body: dict[str, Any]
 ) -> None:
     async def work() -> None:
-        async with gateway(tmp_path, [broken], [WHOLE], **FIRST, first_byte_s=0.3, early_s=5.0) as serving:
+        async with gateway(tmp_path, [broken], [WHOLE], **FIRST, first_byte_s=0.3) as serving:
             heard = await serving.ask(request_body)
             assert heard.status == 200
             assert heard.findings() == []
@@ -80,7 +80,7 @@ def test_where_both_fail_that_is_two_attempts_and_an_honest_error(
     tmp_path: Path, broken: Reply, request_body: dict[str, Any]
 ) -> None:
     upstreams = [[broken], [broken], [broken]]
-    heard, asked = ask(tmp_path, *upstreams, request=request_body, first_byte_s=0.3, early_s=5.0)
+    heard, asked = ask(tmp_path, *upstreams, request=request_body, first_byte_s=0.3)
     assert heard.status in (429, 502, 503, 504)
     assert heard.findings() == []
     assert sum(asked) == 2

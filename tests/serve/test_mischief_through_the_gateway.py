@@ -104,7 +104,7 @@ def ask(folder: Path, name: str, request: dict[str, Any], others: int | str) -> 
     limits: Any = {"first_byte_s": 0.4, "idle_s": 0.4} if name.startswith("hang") else {}
 
     async def work() -> tuple[Heard, list[int]]:
-        async with gateway(folder, script, *more, **FIRST, early_s=30.0, **limits) as serving:
+        async with gateway(folder, script, *more, **FIRST, **limits) as serving:
             return await serving.ask(request), serving.asked
 
     return run(work())
@@ -288,7 +288,7 @@ def test_signs_of_life_are_no_first_word(tmp_path: Path, request_body: dict[str,
     dies = Reply((Piece(": ping\n\n"), Piece(": ping\n\n", HEARD_S)), end="cut")
 
     async def work() -> None:
-        async with gateway(tmp_path, [dies], [HELLO], **FIRST, early_s=30.0) as serving:
+        async with gateway(tmp_path, [dies], [HELLO], **FIRST) as serving:
             heard = await serving.ask(request_body)
             check(heard)
             assert is_success(heard)

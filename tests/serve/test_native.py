@@ -144,9 +144,7 @@ def ask(
     """What a client hears, and what the upstreams were asked."""
 
     async def work() -> tuple[Heard, list[Json]]:
-        each_settings = settings(dialect, **(each or {}))
-        # With the usual second for a status, an error would come as an event on a machine that is slow enough.
-        async with gateway(folder, *scripts, each=each_settings, first=FIRST, early_s=30.0) as serving:
+        async with gateway(folder, *scripts, each=settings(dialect, **(each or {})), first=FIRST) as serving:
             heard = await serving.ask(request, PATHS[dialect])
             return heard, [seen(serving, place) for place in range(len(scripts)) if serving.asked[place]]
 

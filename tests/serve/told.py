@@ -39,7 +39,7 @@ class Bench:
             UpstreamSettings(name=kind, url=url, models=(kind,), n=kind, probe_s=0.0) for kind in ("native", "each")
         )
         # A stream waits for its first word, however long that takes here: what fails at once is a status.
-        opening = gateway(self._folder, config={"upstreams": upstreams}, early_s=30.0)
+        opening = gateway(self._folder, config={"upstreams": upstreams})
         self._gateway = self._run(self._stack.enter_async_context(opening))
 
     def close(self) -> None:
