@@ -16,10 +16,10 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 import msgspec
 import openai
 
-from welldone.bench.load import Load
-from welldone.bench.prompts import Turn
-from welldone.bench.record import End
-from welldone.net.address import read_url
+from welldone.bench.load import LoadGenerator
+from welldone.bench.prompts import PromptRequest
+from welldone.bench.record import RequestOutcome
+from welldone.net.address import parse_url
 
 from programs import MODEL, request  # isort: skip  # a neighbour: a script's own folder is on the path
 
@@ -60,13 +60,13 @@ class Same:
     """One question again and again."""
 
     def __init__(self, texts: int) -> None:
-        self._turn = Turn([{"role": "user", "content": QUESTION}], texts, None, None)
+        self._turn = PromptRequest([{"role": "user", "content": QUESTION}], texts, None, None)
 
-    def next(self) -> Turn:
+    def next(self) -> PromptRequest:
         """The question."""
         return self._turn
 
-    def answered(self, turn: Turn, text: str) -> None:
+    def add_answer(self, request: PromptRequest, text: str) -> None:
         """Nobody asks on."""
 
 
@@ -77,7 +77,7 @@ async def flood_by_welldone(run: Run) -> Heard:
     """Our own load, closed."""
     load = _load(run, grace_s=0.0)
     cpu = time.process_time()
-    await load.closed(run.streams, run.seconds)
+    await load.run_closed_loop(run.streams, run.seconds)
     return _heard(load, time.process_time() - cpu)
 
 
@@ -124,9 +124,9 @@ async def times_of_welldone(run: Run) -> Heard:
     load = _load(run, grace_s=LIMIT_S)
     starts = (number * run.step_s for number in range(run.streams))
     cpu = time.process_time()
-    await load.open(starts, opening_s + run.seconds, run.streams)
+    await load.run_open_loop(starts, opening_s + run.seconds, run.streams)
     cpu_s, began = time.process_time() - cpu, time.perf_counter() - load.now()
-    heard = [(record, text) for record, text in load.texts if record.end is End.OK]
+    heard = [(record, text) for record, text in load.texts if record.outcome is RequestOutcome.OK]
     pairs = [
         (came_s + began, int(stamp) / 1e9)
         for record, text in heard
@@ -166,18 +166,22 @@ def _late(run: Run, pairs: Iterable[tuple[float, float]], since: float) -> list[
     return [came - sent for came, sent in pairs if since <= sent < since + run.seconds]
 
 
-def _load(run: Run, *, grace_s: float) -> Load:
+def _load(run: Run, *, grace_s: float) -> LoadGenerator:
     members = {"model": MODEL, "temperature": 0.0, "stream_options": {"include_usage": True}}
-    address = read_url(f"http://127.0.0.1:{run.port}/v1")
-    return Load(address, Same(run.texts), members, timeout_s=LIMIT_S, grace_s=grace_s, stop=asyncio.Event())
+    address = parse_url(f"http://127.0.0.1:{run.port}/v1")
+    return LoadGenerator(address, Same(run.texts), members, timeout_s=LIMIT_S, grace_s=grace_s, stop=asyncio.Event())
 
 
-def _heard(load: Load, cpu_s: float, late_s: Sequence[float] = ()) -> Heard:
+def _heard(load: LoadGenerator, cpu_s: float, late_s: Sequence[float] = ()) -> Heard:
     return Heard(
         chunks=sum(len(record.times) for record in load.records),
         seconds=load.now(),
         cpu_s=cpu_s,
-        failed=[record.why for record in load.records if record.end not in (End.OK, End.UNFINISHED)],
+        failed=[
+            record.error
+            for record in load.records
+            if record.outcome not in (RequestOutcome.OK, RequestOutcome.UNFINISHED)
+        ],
         late_s=list(late_s),
     )
 

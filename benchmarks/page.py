@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, expect
 
 from tests.web.browser import Visit, browsing, program
 from tests.web.stage import Stage, delta, saying, staged
-from welldone.engines.scripts import Reply
+from welldone.engines.scripts import MockReply
 
 LIMIT_MS = 100.0
 """Above this people feel that something sticks."""
@@ -37,7 +37,7 @@ class Cost(NamedTuple):
     nodes: float
 
 
-def cases(frames: int) -> Mapping[str, Reply]:
+def cases(frames: int) -> Mapping[str, MockReply]:
     """The streams, by what is said of them."""
     words = [f"word {number} " for number in range(frames)]
     paced = saying(*words)
@@ -48,14 +48,14 @@ def cases(frames: int) -> Mapping[str, Reply]:
     block = "".join(f"```python\nprint({number})\n```\n\n" for number in range(200))
     return {
         f"{frames} frames, all at once": paced,
-        f"{frames} frames, {BURST} every 20 ms": Reply(pieces),
+        f"{frames} frames, {BURST} every 20 ms": MockReply(pieces),
         f"{frames} frames of Markdown": saying(*[f"- **{number}** `code`\n" for number in range(frames)]),
         "5 MB without a space, in 80 frames": saying(*["x" * 65536] * 80),
         "200 blocks of code": saying(*[block[at : at + 20] for at in range(0, len(block), 20)]),
     }
 
 
-def measure(browser: Browser, stage: Stage, reply: Reply) -> Cost:
+def measure(browser: Browser, stage: Stage, reply: MockReply) -> Cost:
     """Ask once, and look at what it cost when the answer is complete."""
     stage.will(reply)
     visit = Visit(browser, stage.server.root)

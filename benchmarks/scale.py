@@ -25,7 +25,7 @@ import ray
 from ray import serve
 
 from welldone.scale.application import app
-from welldone.scale.proxy import CALLBACK, VARIABLE
+from welldone.scale.proxy import CALLBACK, CALLBACK_VARIABLE
 
 PLAIN, PROXY, FRONT = "one server", "Ray, its proxy", "Ray, the front's port"
 TOKENS, GAP_MS = 100, 20
@@ -158,7 +158,7 @@ def _plain(folder: Path) -> Iterator[tuple[int, int]]:
 @contextmanager
 def _on_ray(folder: Path, port: int) -> Iterator[None]:
     """A cluster of one node, with a front and an engine."""
-    os.environ |= {VARIABLE: CALLBACK, "RAY_USAGE_STATS_ENABLED": "0", "RAY_SERVE_LOG_TO_STDERR": "0"}
+    os.environ |= {CALLBACK_VARIABLE: CALLBACK, "RAY_USAGE_STATS_ENABLED": "0", "RAY_SERVE_LOG_TO_STDERR": "0"}
     ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error", _temp_dir=str(folder))
     try:
         serve.start(http_options={"host": "127.0.0.1", "port": port})

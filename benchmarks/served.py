@@ -18,7 +18,7 @@ from welldone.cli import flags
 from welldone.cli.exits import UsageError
 from welldone.engines.errors import EngineError
 from welldone.engines.store import models_folder
-from welldone.serve.log import Log
+from welldone.serve.log import LogHandler
 from welldone.serve.server import Server
 
 
@@ -52,12 +52,12 @@ def say(message: Place | Cpu) -> None:
 async def serve(arguments: list[str]) -> None:
     """Serve until the input ends."""
     # No setting but those of the command line: a benchmark must not depend on the folder that it is started in.
-    config = flags.read(arguments, {}, Path(__file__).parent)
+    config = flags.read_serve_config(arguments, {}, Path(__file__).parent)
     server = Server(config, keys=(), folder=models_folder(os.environ))
     await server.start()
     try:
         model = server.fleet.models[0]
-        address = await model.ready()
+        address = await model.ensure_ready()
         say(
             Place(
                 model=model.name,
@@ -78,7 +78,7 @@ async def serve(arguments: list[str]) -> None:
 
 def main() -> None:
     """Serve, with a log as users have it."""
-    with Log(level=logging.INFO), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with LogHandler(level=logging.INFO), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
             runner.run(serve(sys.argv[1:]))
         except (UsageError, EngineError) as error:

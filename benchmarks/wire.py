@@ -12,16 +12,16 @@ import httpx2
 import openai
 from openai.types.chat import ChatCompletionChunk
 
-from welldone.wire.asked import Asked
-from welldone.wire.dialects.chat import Chat, ChatWriter
+from welldone.wire.asked import RequestFacts
+from welldone.wire.dialects.chat import ChatDialect, ChatWriter
 from welldone.wire.dialects.dialect import Dialect
-from welldone.wire.dialects.messages import Messages
-from welldone.wire.dialects.responses import Responses
-from welldone.wire.events import Opening, Text
-from welldone.wire.head import Endpoint, Head
-from welldone.wire.pipe import Pipe
+from welldone.wire.dialects.messages import MessagesDialect
+from welldone.wire.dialects.responses import ResponsesDialect
+from welldone.wire.events import ChoiceStart, Text
+from welldone.wire.head import Endpoint, Envelope
+from welldone.wire.pipe import StreamPipeline
 
-HEAD = Head("chatcmpl-tKuwrrGl4hhXNZgHdcS3mAeG4W8qOlDR", 1794706576, "smollm2", "b0-b21e4de7")
+HEAD = Envelope("chatcmpl-tKuwrrGl4hhXNZgHdcS3mAeG4W8qOlDR", 1794706576, "smollm2", "b0-b21e4de7")
 WORDS = [" there", " are", " three", " colours", ":", " red", ",", " green", " and", " blue", ".\n", " naïve"]
 OFFICIAL_LIMIT, JSON_LIMIT, WRITE_LIMIT, DIALECT_LIMIT = 0.1, 4.0, 0.4, 2.0
 
@@ -30,7 +30,7 @@ def right_stream(chunks: int) -> bytes:
     """A stream as we send it."""
     writer = ChatWriter(HEAD)
     texts = (writer.send(Text(0, WORDS[number % len(WORDS)])) for number in range(chunks))
-    return b"".join([writer.send(Opening(0)), *texts])
+    return b"".join([writer.send(ChoiceStart(0)), *texts])
 
 
 def llama_stream(chunks: int) -> bytes:
@@ -53,7 +53,7 @@ def llama_stream(chunks: int) -> bytes:
 
 def through_the_pipe(stream: bytes, dialect: Dialect | None = None) -> None:
     """Reader, repair and writer, a frame at a time, as a socket would bring them."""
-    pipe = Pipe(Endpoint.CHAT, fallback=HEAD, dialect=dialect)
+    pipe = StreamPipeline(Endpoint.CHAT, fallback=HEAD, dialect=dialect)
     for frame in stream.split(b"\n\n")[:-1]:
         pipe.feed(frame + b"\n\n")
 
@@ -81,8 +81,8 @@ def official_client(stream: bytes) -> None:
 
 def write_texts(chunks: int, dialect: Dialect) -> None:
     """A writer saying one text after the other."""
-    writer = dialect.writer(HEAD, lambda: None)
-    writer.send(Opening(0))
+    writer = dialect.make_writer(HEAD, lambda: None)
+    writer.send(ChoiceStart(0))
     for number in range(chunks):
         writer.send(Text(0, WORDS[number % len(WORDS)]))
 
@@ -119,11 +119,11 @@ def main() -> None:
     pipe_odd = cost(lambda: through_the_pipe(odd), chunks, rounds)
     bare = cost(lambda: bare_json(right), chunks, rounds)
     official = cost(lambda: official_client(short), few, rounds)
-    write = cost(lambda: write_texts(chunks, Chat(Asked())), chunks, rounds)
-    responses = cost(lambda: write_texts(chunks, Responses({})), chunks, rounds)
-    messages = cost(lambda: write_texts(chunks, Messages()), chunks, rounds)
-    to_responses = cost(lambda: through_the_pipe(odd, Responses({})), chunks, rounds)
-    to_messages = cost(lambda: through_the_pipe(odd, Messages()), chunks, rounds)
+    write = cost(lambda: write_texts(chunks, ChatDialect(RequestFacts())), chunks, rounds)
+    responses = cost(lambda: write_texts(chunks, ResponsesDialect({})), chunks, rounds)
+    messages = cost(lambda: write_texts(chunks, MessagesDialect()), chunks, rounds)
+    to_responses = cost(lambda: through_the_pipe(odd, ResponsesDialect({})), chunks, rounds)
+    to_messages = cost(lambda: through_the_pipe(odd, MessagesDialect()), chunks, rounds)
     dump = cost(lambda: dump_texts(chunks), chunks, rounds)
 
     print(f"CPU per chunk, best of {rounds} rounds of {chunks:,} text chunks ({len(right) // chunks} bytes each)\n")

@@ -16,7 +16,7 @@ from tests.live.faults import LONG, RESTARTS, cpu_of, engine_of, memory_of, metr
 from tests.live.server import Running
 from tests.live.upstream import gateway, upstream
 from tests.serve.abuse import Abuse, abuses
-from welldone.engines.scripted import HELLO, Reply, Seen
+from welldone.engines.scripted import HELLO_REPLY, MockReply, MockHttpRequest
 
 AT_ONCE = 8
 """As many of the same: what one may cost, eight must not make a crash of."""
@@ -85,7 +85,7 @@ def _pulse(url: str) -> str:
     return f'[upstreams.pulse]\nurl = "{url}"\nmodels = ["pulse"]\nprobe_s = 0\n'
 
 
-def _hostile(seen: Seen) -> Reply:
+def _hostile(seen: MockHttpRequest) -> MockReply:
     """The stream that the model's name asks for: which kind, and how many times its size."""
     model = re.search(r'"model":"(\d+) times (\d+)"', seen.body)
     assert model is not None
@@ -136,10 +136,10 @@ def _chosen(stage: Stage) -> Sequence[Abuse]:
     return every[::EVERY] if stage.is_short else every
 
 
-def _forget(seen: Seen) -> Reply:
+def _forget(seen: MockHttpRequest) -> MockReply:
     """Say hello to all, and keep nothing of what was said: bodies are long here."""
     seen.body = ""
-    return HELLO
+    return HELLO_REPLY
 
 
 def _named(abuse: Abuse) -> Abuse:

@@ -6,47 +6,47 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from welldone.engines.scripts import End, Piece, Reply, as_raw, cut_at
+from welldone.engines.scripts import ReplyEnd, MockChunk, MockReply, with_raw_http, cut_at
 
-Death: TypeAlias = Callable[[Reply, Random], Reply]
-GARBAGE = Piece(base64=b'\xff\x00{]"\n\n')
+Death: TypeAlias = Callable[[MockReply, Random], MockReply]
+GARBAGE = MockChunk(base64=b'\xff\x00{]"\n\n')
 """With a quote, which ends a text that it falls into. Without it the text would say the garbage, and be right."""
 
 
-def _closed(right: Reply, draw: Random) -> Reply:
+def _closed(right: MockReply, draw: Random) -> MockReply:
     return _broken_off(right, draw, "cut")
 
 
-def _reset(right: Reply, draw: Random) -> Reply:
+def _reset(right: MockReply, draw: Random) -> MockReply:
     return _broken_off(right, draw, "reset")
 
 
-def _too_short(right: Reply, draw: Random) -> Reply:
+def _too_short(right: MockReply, draw: Random) -> MockReply:
     return _broken_off(replace(right, framing="length"), draw, "cut")
 
 
-def _unframed(right: Reply, draw: Random) -> Reply:
+def _unframed(right: MockReply, draw: Random) -> MockReply:
     """HTTP cannot tell that something is missing: whenever the connection is closed, that is the end."""
     return cut_at(replace(right, framing="close"), _byte(right, draw), "whole")
 
 
-def _ended(right: Reply, draw: Random) -> Reply:
+def _ended(right: MockReply, draw: Random) -> MockReply:
     """HTTP says that nothing is missing."""
     return cut_at(right, _byte(right, draw), "whole")
 
 
-def _without_end(right: Reply, draw: Random) -> Reply:
+def _without_end(right: MockReply, draw: Random) -> MockReply:
     """The same, but the last event that comes is whole."""
     return replace(right, pieces=right.pieces[: draw.randrange(len(right.pieces))])
 
 
-def _garbled(right: Reply, draw: Random) -> Reply:
+def _garbled(right: MockReply, draw: Random) -> MockReply:
     return _with_garbage(right, _byte(right, draw))
 
 
-def _misframed(right: Reply, draw: Random) -> Reply:
+def _misframed(right: MockReply, draw: Random) -> MockReply:
     """The same bytes where HTTP counts them."""
-    raw = as_raw(right)
+    raw = with_raw_http(right)
     return _with_garbage(raw, _byte(raw, draw))
 
 
@@ -62,17 +62,17 @@ DEATHS: Mapping[str, Death] = {
 }
 
 
-def _byte(right: Reply, draw: Random) -> int:
+def _byte(right: MockReply, draw: Random) -> int:
     """A byte of the body."""
     head = len(right.pieces[0].data) if right.raw else 0
     return draw.randrange(head, len(right.body))
 
 
-def _broken_off(right: Reply, draw: Random, end: End) -> Reply:
-    raw = as_raw(right)
+def _broken_off(right: MockReply, draw: Random, end: ReplyEnd) -> MockReply:
+    raw = with_raw_http(right)
     return cut_at(raw, _byte(raw, draw), end)
 
 
-def _with_garbage(right: Reply, byte: int) -> Reply:
-    rest = Piece(base64=right.body[byte:])
+def _with_garbage(right: MockReply, byte: int) -> MockReply:
+    rest = MockChunk(base64=right.body[byte:])
     return replace(right, pieces=(*cut_at(right, byte).pieces, GARBAGE, rest))

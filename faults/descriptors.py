@@ -14,7 +14,7 @@ from faults.light import SETTLE_S
 from tests.live.faults import cpu_of, engine_of, files_of, small
 from tests.live.server import Running
 from tests.live.upstream import DONE, ROLE, STOP, TEXT, gateway, upstream
-from welldone.engines.scripted import HELLO, Reply, Seen
+from welldone.engines.scripted import HELLO_REPLY, MockReply, MockHttpRequest
 
 STREAMS = 10
 CLIENTS, CLIENTS_SHORT = 400, 100
@@ -45,10 +45,10 @@ def limited(pid: int, files: int) -> Iterator[None]:
 def clients(stage: Stage) -> Outcome:
     """More clients than files, while streams run."""
     text = msgspec.structs.replace(TEXT, after_s=_PAUSE_S)
-    slow = Reply((ROLE, *[text] * stage.times(50, 12), STOP, DONE))
+    slow = MockReply((ROLE, *[text] * stage.times(50, 12), STOP, DONE))
 
-    def choose(seen: Seen) -> Reply:
-        return slow if f'"model":"{_SLOW}"' in seen.body else HELLO
+    def choose(seen: MockHttpRequest) -> MockReply:
+        return slow if f'"model":"{_SLOW}"' in seen.body else HELLO_REPLY
 
     with upstream(choose) as behind, gateway(stage.folder, behind.url) as server:
         return asyncio.run(_clients(stage, server))

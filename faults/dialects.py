@@ -6,16 +6,16 @@ from typing import Any, TypeAlias
 import msgspec
 
 from faults.asking import CHAT, Ending, Heard
-from welldone.engines.scripts import JSON, Piece, Reply
-from welldone.wire.asked import Asked
+from welldone.engines.scripts import JSON_HEADERS, MockChunk, MockReply
+from welldone.wire.asked import RequestFacts
 from welldone.wire.collect import collect
-from welldone.wire.dialects.chat import Chat
-from welldone.wire.dialects.completions import Completions
+from welldone.wire.dialects.chat import ChatDialect
+from welldone.wire.dialects.completions import CompletionsDialect
 from welldone.wire.dialects.dialect import Dialect
-from welldone.wire.dialects.messages import Messages
-from welldone.wire.dialects.responses import Responses
-from welldone.wire.events import Event, Finish, Opening, Text, Usage
-from welldone.wire.head import Head
+from welldone.wire.dialects.messages import MessagesDialect
+from welldone.wire.dialects.responses import ResponsesDialect
+from welldone.wire.events import Event, Finish, ChoiceStart, Text, Usage
+from welldone.wire.head import Envelope
 
 Json: TypeAlias = dict[str, Any]
 
@@ -44,30 +44,32 @@ def request(path: str, content: str = "Hello", *, model: str = "hello", stream: 
 # What a right upstream says.
 
 
-def reply(path: str, texts: Sequence[str], *, stream: bool = True, after_s: float = 0.0) -> Reply:
+def reply(path: str, texts: Sequence[str], *, stream: bool = True, after_s: float = 0.0) -> MockReply:
     """An answer of these texts, each in a piece of its own after a pause, or as a whole JSON object."""
     dialect, head = _dialect(path)
     events: list[Event] = [
-        Opening(0),
+        ChoiceStart(0),
         *(Text(0, text) for text in texts),
         Finish(0, "stop"),
         Usage(1, len(texts), 1 + len(texts), {}),
     ]
     if not stream:
-        return Reply((Piece(base64=dialect.whole(head, collect(events))),), headers=JSON, framing="length")
-    writer = dialect.writer(head, lambda: None)
+        return MockReply(
+            (MockChunk(base64=dialect.encode_reply(head, collect(events))),), headers=JSON_HEADERS, framing="length"
+        )
+    writer = dialect.make_writer(head, lambda: None)
     said = [*map(writer.send, events), writer.end()]
-    return Reply(tuple(Piece(base64=data, after_s=after_s) for data in said if data))
+    return MockReply(tuple(MockChunk(base64=data, after_s=after_s) for data in said if data))
 
 
-def _dialect(path: str) -> tuple[Dialect, Head]:
+def _dialect(path: str) -> tuple[Dialect, Envelope]:
     if path.endswith("/responses"):
-        return Responses({}), Head("resp_1", 1, "scripted")
+        return ResponsesDialect({}), Envelope("resp_1", 1, "scripted")
     if path.endswith("/messages"):
-        return Messages(), Head("msg_1", 1, "scripted")
+        return MessagesDialect(), Envelope("msg_1", 1, "scripted")
     if path.endswith("/chat/completions"):
-        return Chat(Asked(usage=True)), Head("chatcmpl-1", 1, "scripted")
-    return Completions(Asked(usage=True)), Head("cmpl-1", 1, "scripted")
+        return ChatDialect(RequestFacts(include_usage=True)), Envelope("chatcmpl-1", 1, "scripted")
+    return CompletionsDialect(RequestFacts(include_usage=True)), Envelope("cmpl-1", 1, "scripted")
 
 
 # What a client hears.

@@ -21,8 +21,8 @@ from faults.dialects import COMPLETIONS, MESSAGES, NATIVE, PATHS, RESPONSES, end
 from faults.failing import ATTEMPTS_LIMIT
 from tests.live.server import Running
 from tests.live.upstream import gateway, upstream
-from welldone.engines.scripted import Reply, Seen
-from welldone.rules.judge import Verdict, judge
+from welldone.engines.scripted import MockReply, MockHttpRequest
+from welldone.rules.judge import LintVerdict, judge
 from welldone.rules.trace import Trace
 
 WORDS = 20
@@ -60,7 +60,7 @@ class Dying:
         self._seed = seed
         self._lock = threading.Lock()
 
-    def choose(self, seen: Seen) -> Reply:
+    def choose(self, seen: MockHttpRequest) -> MockReply:
         """An answer that dies. At a second attempt it does so only in one of two cases."""
         found = re.search(r"request (\d+)\.", seen.body)
         assert found is not None
@@ -128,7 +128,7 @@ def _is_right(asked: Asked, heard: Heard) -> bool:
     if asked.path not in ENDPOINTS:
         return True
     trace = Trace(body=heard.body, endpoint=ENDPOINTS[asked.path], status=heard.status, complete=heard.is_whole)
-    return judge(trace).verdict is not Verdict.WRONG
+    return judge(trace).verdict is not LintVerdict.FAIL
 
 
 def die(stage: Stage) -> Outcome:

@@ -15,13 +15,13 @@ from faults.case import Case, Figure, Outcome, Stage
 from tests.live.faults import LONG, begin, children, descendants, engine_of, small, until_refused
 from tests.live.server import LIMIT_S, Running
 from tests.live.upstream import DONE, ROLE, STOP, TEXT, eventually, gateway, upstream
-from welldone.engines.scripts import Piece, Reply
+from welldone.engines.scripts import MockChunk, MockReply
 
-SLOW = Reply((ROLE, TEXT, *[Piece(TEXT.text, after_s=0.05)] * 10, STOP, DONE))
+SLOW = MockReply((ROLE, TEXT, *[MockChunk(TEXT.text, after_s=0.05)] * 10, STOP, DONE))
 """It takes half a second: much less than the grace time, and longer than a signal."""
 GRACE_S = 0.5
 """For streams that never end by themselves."""
-ENDLESS = Reply((ROLE, TEXT), end="hang")
+ENDLESS = MockReply((ROLE, TEXT), end="hang")
 WORKERS = ("--workers", "2")
 
 
@@ -95,7 +95,7 @@ def _local(stage: Stage, count: int) -> Ended:
         return asyncio.run(_end("local model", server, temporary, body, count, engine.hold, engine.go))
 
 
-def _gateway(stage: Stage, scene: str, reply: Reply, count: int, *options: str) -> Ended:
+def _gateway(stage: Stage, scene: str, reply: MockReply, count: int, *options: str) -> Ended:
     stage.note(scene)
     temporary = _room(stage, scene.replace(" ", "-"))
     with (

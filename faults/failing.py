@@ -12,8 +12,8 @@ from faults.dialects import PATHS, ending, reply, request, text
 from tests.live.faults import metric
 from tests.live.server import Running
 from tests.live.upstream import Upstream, gateway, upstream
-from welldone.engines.mischief import FAULTS
-from welldone.engines.scripted import Reply, Seen
+from welldone.engines.mischief import FAULT_REPLIES
+from welldone.engines.scripted import MockReply, MockHttpRequest
 
 FAILURES = ("close-first", "reset-first", "cut-head")
 BOTH = "both-"
@@ -75,21 +75,21 @@ def _go_away(asking: "Asking", first: Upstream, second: Upstream) -> None:
         asking.ask(path, "refused by both", stream=is_stream, is_answered=False)
 
 
-def _first(seen: Seen) -> Reply:
-    return FAULTS.get(_model(seen).removeprefix(BOTH)) or _right(seen)
+def _first(seen: MockHttpRequest) -> MockReply:
+    return FAULT_REPLIES.get(_model(seen).removeprefix(BOTH)) or _right(seen)
 
 
-def _second(seen: Seen) -> Reply:
+def _second(seen: MockHttpRequest) -> MockReply:
     name = _model(seen)
-    return FAULTS[name.removeprefix(BOTH)] if name.startswith(BOTH) else _right(seen)
+    return FAULT_REPLIES[name.removeprefix(BOTH)] if name.startswith(BOTH) else _right(seen)
 
 
-def _model(seen: Seen) -> str:
+def _model(seen: MockHttpRequest) -> str:
     name: str = json.loads(seen.body)["model"]
     return name
 
 
-def _right(seen: Seen) -> Reply:
+def _right(seen: MockHttpRequest) -> MockReply:
     return reply(seen.path, WORDS, stream=json.loads(seen.body).get("stream", False))
 
 
@@ -103,10 +103,10 @@ class Tries:
     def __init__(self) -> None:
         self.count = 0
 
-    def counted(self, choose: Callable[[Seen], Reply]) -> Callable[[Seen], Reply]:
+    def counted(self, choose: Callable[[MockHttpRequest], MockReply]) -> Callable[[MockHttpRequest], MockReply]:
         """The same choice, counted."""
 
-        def count(seen: Seen) -> Reply:
+        def count(seen: MockHttpRequest) -> MockReply:
             self.count += 1
             return choose(seen)
 

@@ -9,7 +9,7 @@ from faults.case import Case, Figure, Outcome, Stage
 from faults.light import Desk, Speaker, between, hang_up, refuses, upstream
 from tests.live.faults import metric
 from tests.live.server import Running
-from welldone.engines.breaker import FAILURES, OPEN_S
+from welldone.engines.breaker import FAILURE_THRESHOLD, OPEN_S
 
 FAST_S = 0.5
 """Of the slowest refusal in a hundred: nobody is waited for."""
@@ -101,8 +101,8 @@ async def _bursts(stage: Stage) -> Outcome:
             backs.append(time.monotonic() - opened)
     figures = [
         Figure("requests lost", len(tally.troubles), most=0),
-        Figure("failures until it was left alone, at least", min(failed), least=FAILURES),
-        Figure("failures until it was left alone, at most", max(failed), most=FAILURES),
+        Figure("failures until it was left alone, at least", min(failed), least=FAILURE_THRESHOLD),
+        Figure("failures until it was left alone, at most", max(failed), most=FAILURE_THRESHOLD),
     ]
     happened = f"{tally.told}; {max(failed)} failures in a row, and the upstream was left alone"
     if not stage.is_short:

@@ -13,7 +13,7 @@ from faults.case import Case, Figure, Outcome, Stage
 from faults.dialects import PATHS, ending, reply, request, text
 from tests.live.server import Running
 from tests.live.upstream import gateway, upstream
-from welldone.engines.scripted import Reply, Seen
+from welldone.engines.scripted import MockReply, MockHttpRequest
 
 WORDS = ("one ", "two ", "three ", "four ")
 SAID = 3
@@ -73,10 +73,10 @@ def hang(stage: Stage) -> Outcome:
     )
 
 
-def _choose(seen: Seen) -> Reply:
+def _choose(seen: MockHttpRequest) -> MockReply:
     body = json.loads(seen.body)
     if body["model"] == "before the first byte":
-        return Reply(end="hang", raw=True)
+        return MockReply(end="hang", raw=True)
     right = reply(seen.path, WORDS, stream=True)
     last = next(place for place, piece in enumerate(right.pieces) if LAST in piece.data)
     return msgspec.structs.replace(right, pieces=right.pieces[: last + 1], end="hang")

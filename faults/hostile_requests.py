@@ -12,7 +12,7 @@ import msgspec
 from faults.asking import CHAT
 from faults.dialects import COMPLETIONS
 from welldone.serve.requests.sampling import SAMPLERS
-from welldone.serve.requests.table import FIELDS, Use
+from welldone.serve.requests.table import GENERATION_FIELDS, FieldHandling
 
 Json = dict[str, Any]
 Draw = random.Random
@@ -165,7 +165,7 @@ def _messages(chance: Draw) -> list[Json]:
 def _sampling(chance: Draw) -> Json:
     """Some fields of the table, at their ends or anywhere between."""
     body: Json = {"max_tokens": chance.choice((1, 16, 64)), "stream": chance.random() < 0.5}
-    rows = [row for row in FIELDS if row.use is Use.PASSED and row.only is None]
+    rows = [row for row in GENERATION_FIELDS if row.handling is FieldHandling.FORWARDED and row.endpoint is None]
     for row in chance.sample(rows, chance.choice((0, 2, 6, len(rows)))):
         if row.kind == "boolean":
             body[row.name] = chance.random() < 0.5

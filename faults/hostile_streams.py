@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from welldone.engines.scripts import CHUNK, HELLO, JSON, Piece, Reply
+from welldone.engines.scripts import CHUNK_TEMPLATE, HELLO_REPLY, JSON_HEADERS, MockChunk, MockReply
 
-_ROLE, _TEXT, _STOP, _DONE = HELLO.pieces
+_ROLE, _TEXT, _STOP, _DONE = HELLO_REPLY.pieces
 _ENVELOPE = 'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"scripted",%s}\n\n'
 _TOGETHER = 256  # chunks that go out as one piece: one write each would measure the sender
 
@@ -19,47 +19,49 @@ class Kind(NamedTuple):
     name: str
     size: int
     """How large it is: enough to take a server that is not careful some seconds."""
-    make: Callable[[int], Reply]
+    make: Callable[[int], MockReply]
 
 
 def _delta(**fields: object) -> str:
-    return CHUNK % (msgspec.json.encode(fields).decode(), "null")
+    return CHUNK_TEMPLATE % (msgspec.json.encode(fields).decode(), "null")
 
 
 def _call(**fields: object) -> str:
     return _delta(tool_calls=[{"index": 0, **fields}])
 
 
-def _stream(chunks: Iterator[str] | list[str]) -> Reply:
+def _stream(chunks: Iterator[str] | list[str]) -> MockReply:
     """The chunks between a right beginning and a right end."""
     texts = list(chunks)
     pieces = ["".join(texts[at : at + _TOGETHER]) for at in range(0, len(texts), _TOGETHER)]
-    return Reply((_ROLE, *map(Piece, pieces), _STOP, _DONE))
+    return MockReply((_ROLE, *map(MockChunk, pieces), _STOP, _DONE))
 
 
-def _same(chunk: str) -> Callable[[int], Reply]:
+def _same(chunk: str) -> Callable[[int], MockReply]:
     """One chunk, so often."""
-    return lambda size: Reply((_ROLE, *[Piece(chunk, times=_TOGETHER)] * (size // _TOGETHER), _STOP, _DONE))
+    return lambda size: MockReply((_ROLE, *[MockChunk(chunk, times=_TOGETHER)] * (size // _TOGETHER), _STOP, _DONE))
 
 
-def _raw(before: str, unit: str, after: str) -> Callable[[int], Reply]:
+def _raw(before: str, unit: str, after: str) -> Callable[[int], MockReply]:
     """One frame with something in it so often."""
-    return lambda size: Reply((_ROLE, Piece(before), Piece(unit, times=size), Piece(after), _STOP, _DONE))
+    return lambda size: MockReply(
+        (_ROLE, MockChunk(before), MockChunk(unit, times=size), MockChunk(after), _STOP, _DONE)
+    )
 
 
-def _cumulative(size: int) -> Reply:
+def _cumulative(size: int) -> MockReply:
     """Each chunk has all that was said before, as some servers send it. So the stream is as long as `size` says."""
     return _stream(_delta(content="word " * number) for number in range(isqrt(size)))
 
 
-def _choices(size: int) -> Reply:
+def _choices(size: int) -> MockReply:
     return _stream(
         _ENVELOPE % f'"choices":[{{"index":{number},"delta":{{"content":"x"}},"finish_reason":null}}]'
         for number in range(size)
     )
 
 
-def _calls(size: int) -> Reply:
+def _calls(size: int) -> MockReply:
     function = {"name": "f", "arguments": "{}"}
     return _stream(
         _delta(tool_calls=[{"index": number, "id": f"c{number}", "type": "function", "function": function}])
@@ -67,10 +69,10 @@ def _calls(size: int) -> Reply:
     )
 
 
-def _arguments(text: str) -> Callable[[int], Reply]:
+def _arguments(text: str) -> Callable[[int], MockReply]:
     """A call whose arguments never end to come, a little at a time."""
 
-    def make(size: int) -> Reply:
+    def make(size: int) -> MockReply:
         first = _call(id="c", type="function", function={"name": "f", "arguments": ""})
         more = _call(function={"arguments": text})
         return _stream([first, *[more] * size])
@@ -78,14 +80,14 @@ def _arguments(text: str) -> Callable[[int], Reply]:
     return make
 
 
-def _fields(size: int) -> Reply:
+def _fields(size: int) -> MockReply:
     return _stream([_delta(content="x", **{f"field{number}": number for number in range(size)})])
 
 
-def _whole(size: int) -> Reply:
+def _whole(size: int) -> MockReply:
     """A reply that is one object, and a long one."""
     data = b'{"choices":[{"index":0,"message":{"role":"assistant","content":"' + b"<" * size + b'"},'
-    return Reply((Piece(base64=data + b'"finish_reason":"stop"}]}'),), headers=JSON, framing="length")
+    return MockReply((MockChunk(base64=data + b'"finish_reason":"stop"}]}'),), headers=JSON_HEADERS, framing="length")
 
 
 _BEFORE = 'data: {"id":"a","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":'
@@ -118,8 +120,8 @@ KINDS: tuple[Kind, ...] = (
         _raw('data: {"id":"', "i", '","choices":[{"index":0,"delta":{"content":"x"}}]}\n\n'),
     ),
     Kind("a role, again and again", 5_000, _same(_delta(role="assistant"))),
-    Kind("an end, again and again", 5_000, _same(CHUNK % ("{}", '"stop"'))),
-    Kind("nothing, again and again", 5_000, _same(CHUNK % ("{}", "null"))),
+    Kind("an end, again and again", 5_000, _same(CHUNK_TEMPLATE % ("{}", '"stop"'))),
+    Kind("nothing, again and again", 5_000, _same(CHUNK_TEMPLATE % ("{}", "null"))),
     Kind("empty frames", 25_000, _same("data:\n\n")),
     Kind("empty lines", 2**18, _same("\n")),
     Kind("comments", 25_000, _same(": wait\n\n")),
@@ -148,14 +150,14 @@ KINDS: tuple[Kind, ...] = (
         ),
     ),
     Kind("errors, again and again", 5_000, _same('data: {"error":{"message":"no"}}\n\n')),
-    Kind("halves of characters", 5_000, _same(CHUNK % ('{"content":"\\ud83d"}', "null"))),
+    Kind("halves of characters", 5_000, _same(CHUNK_TEMPLATE % ('{"content":"\\ud83d"}', "null"))),
     Kind(
         "bytes that are no text",
         5_000,
-        lambda size: Reply(
+        lambda size: MockReply(
             (
                 _ROLE,
-                Piece(base64=b'data: {"choices":[{"index":0,"delta":{"content":"\xff\xfe"}}]}\n\n', times=size),
+                MockChunk(base64=b'data: {"choices":[{"index":0,"delta":{"content":"\xff\xfe"}}]}\n\n', times=size),
                 _STOP,
                 _DONE,
             )

@@ -14,7 +14,7 @@ from faults.case import Case, Figure, Outcome, Stage
 from faults.dialects import PATHS, request
 from tests.live.server import Running
 from tests.live.upstream import REPLIES, gateway
-from welldone.engines.scripted import Reply, Script, Scripted, Seen
+from welldone.engines.scripted import MockReply, MockScript, MockServer, MockHttpRequest
 
 MOST_MS = 50.0
 """Of the slowest of a hundred: about what a token of a fast model takes, so that hardly one is made for nobody."""
@@ -48,7 +48,7 @@ def leave(stage: Stage) -> Outcome:
 async def _times(stage: Stage, rounds: int) -> dict[str, list[float | None]]:
     """The seconds of each window; None where the upstream was not told."""
     times: dict[str, list[float | None]] = {window: [] for window in WINDOWS}
-    async with await Scripted(Script(), _choose).listen() as upstream:
+    async with await MockServer(MockScript(), _choose).listen() as upstream:
         with gateway(stage.folder, f"http://127.0.0.1:{upstream.port}/v1") as server:
             for round_, path in zip(range(rounds), itertools.cycle(PATHS), strict=False):
                 stage.note(f"round {round_ + 1} of {rounds}")
@@ -57,28 +57,28 @@ async def _times(stage: Stage, rounds: int) -> dict[str, list[float | None]]:
     return times
 
 
-def _choose(seen: Seen) -> Reply:
+def _choose(seen: MockHttpRequest) -> MockReply:
     return REPLIES[json.loads(seen.body)["model"]]
 
 
-async def _time(upstream: Scripted, server: Running, path: str, window: str, *, is_rude: bool) -> float | None:
+async def _time(upstream: MockServer, server: Running, path: str, window: str, *, is_rude: bool) -> float | None:
     """Ask, leave in the window, and give the seconds until the upstream knew."""
     model, is_stream = WINDOWS[window]
-    before = upstream.seen[-1] if upstream.seen else None
+    before = upstream.requests[-1] if upstream.requests else None
     body = request(path, model=model, stream=is_stream)
     talk = await say(server.port, post(body, server.port, path=path, key=server.key))
     try:
         async with asyncio.timeout(LIMIT_S):
-            await upstream.until(lambda: bool(upstream.seen) and upstream.seen[-1] is not before)
+            await upstream.wait_until(lambda: bool(upstream.requests) and upstream.requests[-1] is not before)
         if model == "stalls" and is_stream:
             await talk.first(b"Hello")
     finally:
         left_s = time.monotonic()
         talk.leave(is_rude=is_rude)
-    seen = upstream.seen[-1]
+    seen = upstream.requests[-1]
     try:
         async with asyncio.timeout(LIMIT_S):
-            await upstream.until(lambda: seen.ended_s is not None)
+            await upstream.wait_until(lambda: seen.ended_s is not None)
     except TimeoutError:
         return None
     return None if seen.ended_s is None or seen.end != "left" else seen.ended_s - left_s

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from welldone.engines.mischief import FAULTS, slowly
-from welldone.engines.scripts import HELLO, Reply
+from welldone.engines.mischief import FAULT_REPLIES, byte_by_byte
+from welldone.engines.scripts import HELLO_REPLY, MockReply
 
 HEARD_S = 0.05  # between the first event and the next, so that the client has heard the first
 SLOW_S = 0.0005  # after each byte, in the short form
@@ -80,11 +80,11 @@ ENDLESS = "endless"
 """Ends when the client leaves."""
 
 
-def fault(name: str, *, is_short: bool) -> Reply:
+def fault(name: str, *, is_short: bool) -> MockReply:
     """What an upstream says that has this fault."""
     if name == "slow" and is_short:
-        return slowly(HELLO, SLOW_S)
-    told, said = EXPECTED.get(name), FAULTS[name]
+        return byte_by_byte(HELLO_REPLY, SLOW_S)
+    told, said = EXPECTED.get(name), FAULT_REPLIES[name]
     if told is None or told.streamed != "error event":
         return said
     first, second, *rest = said.pieces

@@ -22,7 +22,7 @@ from tests.live.faults import begin, files_of, metric
 from tests.live.raw import Line, judged
 from tests.live.server import Running
 from tests.live.upstream import ACTIVE, DONE, REPLIES, ROLE, STOP, TEXT, gateway, said, upstream
-from welldone.engines.scripted import Reply, Seen
+from welldone.engines.scripted import MockReply, MockHttpRequest
 
 ROOT = Path(__file__).parents[1]
 LIMIT_S = 300.0
@@ -135,12 +135,12 @@ def _slowed() -> Iterator[None]:
         _do("tc", "qdisc", "del", "dev", "lo", "root")
 
 
-def _choose(stage: Stage) -> Callable[[Seen], Reply]:
+def _choose(stage: Stage) -> Callable[[MockHttpRequest], MockReply]:
     text = msgspec.structs.replace(TEXT, after_s=0.02)
-    long = Reply((ROLE, *[text] * stage.times(TEXTS, TEXTS_SHORT), STOP, DONE))
-    replies = {**REPLIES, "long": long, "ticks": Reply((ROLE, text), end="endless")}
+    long = MockReply((ROLE, *[text] * stage.times(TEXTS, TEXTS_SHORT), STOP, DONE))
+    replies = {**REPLIES, "long": long, "ticks": MockReply((ROLE, text), end="endless")}
 
-    def choose(seen: Seen) -> Reply:
+    def choose(seen: MockHttpRequest) -> MockReply:
         return replies[msgspec.json.decode(seen.body)["model"]]
 
     return choose

@@ -9,15 +9,15 @@ from faults.asking import Ending, Heard, ask, chat
 from faults.case import Case, Figure, Outcome, Stage
 from tests.live.server import Running
 from tests.live.upstream import gateway, upstream
-from welldone.engines.scripted import HELLO, Piece, Reply, Seen
-from welldone.engines.scripts import End
+from welldone.engines.scripted import HELLO_REPLY, MockChunk, MockReply, MockHttpRequest
+from welldone.engines.scripts import ReplyEnd
 
 MARK = b"poisoned"
 POISON = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 10\r\n\r\n" + b'"%b"' % MARK
 """A reply that nobody asked for. Whoever hears its word got it from another's connection."""
 FIRST = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
 CHUNKED = b"Transfer-Encoding: chunked\r\n"
-WHOLE = HELLO.body
+WHOLE = HELLO_REPLY.body
 CHUNKS = b"%x\r\n%b\r\n" % (len(WHOLE), WHOLE)
 SENT = CHUNKS + b"0\r\n\r\n"
 EARLY = b"HTTP/1.1 100 Continue\r\n\r\n" * 1000
@@ -34,15 +34,15 @@ class Odd(NamedTuple):
     name: str
     sent: bytes
     right: tuple[Ending, ...] = NEVER
-    end: End = "close"
+    end: ReplyEnd = "close"
     more: bytes = b""
     """Comes after it, again and again."""
 
     @property
-    def reply(self) -> Reply:
+    def reply(self) -> MockReply:
         """It, for the scripted upstream."""
-        pieces = [Piece(base64=data) for data in (self.sent, self.more) if data]
-        return Reply(tuple(pieces), raw=True, end=self.end)
+        pieces = [MockChunk(base64=data) for data in (self.sent, self.more) if data]
+        return MockReply(tuple(pieces), raw=True, end=self.end)
 
 
 def _first_lines() -> list[Odd]:
@@ -117,10 +117,10 @@ ALL = (*_first_lines(), *_lengths(), *_heads(), *_chunks(), *_afterwards())
 BY_NAME = {f"odd-{number}": odd for number, odd in enumerate(ALL)}
 
 
-def choose(seen: Seen) -> Reply:
+def choose(seen: MockHttpRequest) -> MockReply:
     """The reply that the model's name asks for."""
     odd = BY_NAME.get(json.loads(seen.body)["model"])
-    return HELLO if odd is None else odd.reply
+    return HELLO_REPLY if odd is None else odd.reply
 
 
 def _has_mark(heard: Heard) -> bool:

@@ -13,8 +13,8 @@ from tests.live.server import Running
 from tests.live.upstream import DONE, ROLE, TEXT, Upstream, by_model, gateway, upstream
 from welldone.engines import scripts
 from welldone.engines.mischief import redirect
-from welldone.engines.scripted import Script, Seen
-from welldone.engines.scripts import Piece, json_reply
+from welldone.engines.scripted import MockScript, MockHttpRequest
+from welldone.engines.scripts import MockChunk, json_reply
 
 CLIENT = "wd-canary-of-the-client-55aa66bb"
 NAMED = "wd-canary-of-a-named-key-77cc88dd"
@@ -39,32 +39,32 @@ WAYS = (
 """Models whose upstreams repeat, in an error, all that they were told."""
 
 
-def indiscreet(seen: Seen) -> scripts.Reply:
+def indiscreet(seen: MockHttpRequest) -> scripts.MockReply:
     """An upstream that repeats all it was told: in errors, in events, in headers."""
     model = json.loads(seen.body).get("model", "") if seen.body.startswith("{") else ""
     key, header = (seen.headers.get(name, "").removeprefix("Bearer ") for name in ("authorization", "x-extra"))
     told = f"neither {key} nor {header} is enough for {seen.path} with {seen.headers}"
     error = {"error": {"message": told, "type": header, "param": told, "code": key, "more": {"told": told}}}
-    event = Piece(f"data: {json.dumps(error)}\n\n")
+    event = MockChunk(f"data: {json.dumps(error)}\n\n")
     way, _, word = model.partition("-")
     if way == "redirect":
         return redirect(307, f"http://127.0.0.1:9/v1?key={key}")
     if way != "tell":
         reply = by_model(seen)
     elif word == "event":
-        reply = scripts.Reply((event, DONE))
+        reply = scripts.MockReply((event, DONE))
     elif word == "late":
-        reply = scripts.Reply((ROLE, TEXT, Piece(event.text, after_s=0.05), DONE))
+        reply = scripts.MockReply((ROLE, TEXT, MockChunk(event.text, after_s=0.05), DONE))
     else:
         reply = json_reply(error, int(word))
     more = {"x-debug": str(seen.headers), "Set-Cookie": f"key={key}", "x-key": told}
     return msgspec.structs.replace(reply, headers={**reply.headers, **more})
 
 
-def lists(key: str) -> Script:
+def lists(key: str) -> MockScript:
     """The same in its list of models."""
     more = {"owned_by": f"Bearer {key}", "note": HEADER, "deep": {"er": [key]}}
-    return Script(models={"object": "list", "data": [{"id": "hello", **more}, {"id": f"{key}-model"}]})
+    return MockScript(models={"object": "list", "data": [{"id": "hello", **more}, {"id": f"{key}-model"}]})
 
 
 @dataclass

@@ -21,7 +21,7 @@ from tests.live.server import KEY, Running
 from tests.live.upstream import gateway, upstream
 from tests.models import vision
 from welldone.engines.mischief import redirect
-from welldone.engines.scripted import HELLO, Reply, Seen
+from welldone.engines.scripted import HELLO_REPLY, MockReply, MockHttpRequest
 
 SECRET = b"canary-in-a-file-8d1c6f"
 FOREIGN = (b"root:x:0:", SECRET)
@@ -271,8 +271,8 @@ def reaching_gateway(stage: Stage) -> Outcome:
     home.mkdir()
     with trap() as caught:
 
-        def choose(seen: Seen) -> Reply:
-            return redirect(307, f"http://127.0.0.1:{caught.port}/") if len(seen.body) % 2 else HELLO
+        def choose(seen: MockHttpRequest) -> MockReply:
+            return redirect(307, f"http://127.0.0.1:{caught.port}/") if len(seen.body) % 2 else HELLO_REPLY
 
         options = ["--record", str(home / "recorded")]
         with upstream(choose) as one, gateway(home, one.url, options=options) as server:

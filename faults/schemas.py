@@ -20,7 +20,7 @@ from tests.live.faults import small
 from tests.live.raw import Line
 from tests.live.server import Running
 from tests.live.upstream import Upstream, gateway
-from welldone.engines.ideal.server import Ideal
+from welldone.engines.ideal.server import ReferenceServer
 
 Json: TypeAlias = dict[str, Any]
 
@@ -67,7 +67,7 @@ def through_the_gateway(stage: Stage) -> Outcome:
 
 @contextmanager
 def _before_an_ideal_server(folder: Path) -> Iterator[Running]:
-    behind = Upstream(Ideal(models=("hello",)).answer, for_all=True)
+    behind = Upstream(ReferenceServer(models=("hello",)).answer, for_all=True)
     try:
         behind.start()
         with gateway(folder, behind.url) as server:

@@ -15,7 +15,7 @@ from faults.crashing import PROGRAM
 from tests.live.faults import PROCESSING, RESTARTS, descendants, memory_of, metric, small, until
 from tests.live.server import Running, serving
 from tests.live.upstream import gateway, upstream
-from welldone.serve.bodies import BODIES_BYTES
+from welldone.serve.bodies import BODY_BUDGET_BYTES
 
 ROOT = Path("/sys/fs/cgroup")
 PERIOD_US = 100_000
@@ -82,7 +82,7 @@ def bodies(stage: Stage) -> Outcome:
         count=count,
         happened=f"{statuses[200]} were taken, {statuses[503]} told to come again later, {statuses[0]} cut off",
         figures=(
-            Figure("taken at once", statuses[200], most=BODIES_BYTES // BODY_BYTES),
+            Figure("taken at once", statuses[200], most=BODY_BUDGET_BYTES // BODY_BYTES),
             # The rest of a body that is refused is read for a second; who sends for longer does not hear why.
             Figure("cut off", statuses[0], is_timing=True),
             Figure("memory taken", round(grown), "MB", most=600, is_timing=True),

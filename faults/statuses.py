@@ -20,7 +20,7 @@ from tests.live.faults import memory_of
 from tests.live.server import Running
 from tests.live.upstream import Upstream, gateway, upstream
 from welldone.engines.mischief import redirect
-from welldone.engines.scripted import Reply, Seen
+from welldone.engines.scripted import MockReply, MockHttpRequest
 
 TEXT = "Hello"
 BOMB = "gzip-bomb"
@@ -55,7 +55,7 @@ def behind(stage: Stage) -> Iterator[Behind]:
     with socket.create_server(("127.0.0.1", 0)) as elsewhere:
         place = f"http://127.0.0.1:{elsewhere.getsockname()[1]}{CHAT}"
 
-        def choose(seen: Seen) -> Reply:
+        def choose(seen: MockHttpRequest) -> MockReply:
             body = json.loads(seen.body)
             attempts[body["messages"][0]["content"]] += 1
             name: str = body["model"]
@@ -85,7 +85,7 @@ def answer(stage: Stage) -> Outcome:
         grown_mb = (memory_of(here.server.process.pid, "VmHWM") - before) / 1e6
         for is_stream in FORMS:
             asyncio.run(_leave_endless(here, is_stream=is_stream))
-        here.upstream.until(lambda one: all(seen.end != "running" for seen in one.seen))
+        here.upstream.until(lambda one: all(seen.end != "running" for seen in one.requests))
         wrong = [one for one in told if not one.is_right]
         kinds = Counter(one.said for one in told)
         return Outcome(
@@ -151,7 +151,7 @@ async def _leave_endless(here: Behind, *, is_stream: bool) -> None:
     talk = await say(here.server.port, post(body, here.server.port, key=here.server.key))
     if is_stream:
         await talk.first(TEXT.encode())
-    here.upstream.until(lambda one: any(content in seen.body for seen in one.seen))
+    here.upstream.until(lambda one: any(content in seen.body for seen in one.requests))
     talk.leave()
 
 

@@ -17,8 +17,8 @@ from faults.dialects import COMPLETIONS, MESSAGES, OLLAMA_CHAT, OLLAMA_GENERATE,
 from faults.pulse import BEAT_MS, beating
 from tests.live.server import Running
 from tests.live.upstream import gateway, upstream
-from welldone.engines.scripted import Seen
-from welldone.engines.scripts import HELLO, JSON, Piece, Reply
+from welldone.engines.scripted import MockHttpRequest
+from welldone.engines.scripts import HELLO_REPLY, JSON_HEADERS, MockChunk, MockReply
 
 HELD_UP_MS = 50
 """How long a stream may be held up, on a quiet machine."""
@@ -121,7 +121,7 @@ def _lists(size: int) -> Iterator[tuple[str, str, bytes]]:
         yield f"120 tools for {path}", path, msgspec.json.encode({"model": "hello", "tools": tools, **needed})
 
 
-def frames(size: int) -> dict[str, Callable[[], Reply]]:
+def frames(size: int) -> dict[str, Callable[[], MockReply]]:
     """Expensive replies of an upstream, by name: one frame in a right stream, or a whole reply. Built on demand."""
     members: dict[str, Callable[[], str]] = {}
     for value in VALUES:
@@ -135,7 +135,7 @@ def frames(size: int) -> dict[str, Callable[[], Reply]]:
         entries = Value("", "[", '{"token":"x","logprob":-1.5,"bytes":[120],"top_logprobs":[]},', "{}]", count).text
         filled = partial(_filled, '"delta":{"content":"x"},"logprobs":{"content":%s}', partial(entries, 2 * size))
         members[f"{count:,} log probabilities"] = filled
-    out: dict[str, Callable[[], Reply]] = {
+    out: dict[str, Callable[[], MockReply]] = {
         f"a frame of {name}": partial(_frame, text) for name, text in members.items()
     }
     for name in ("letters as text", "escapes as arguments", "umlauts as text", "brackets beside", "names beside"):
@@ -154,23 +154,23 @@ def _filled(form: str, text: Callable[[], str]) -> str:
     return form % text()
 
 
-def _frame(members: Callable[[], str]) -> Reply:
+def _frame(members: Callable[[], str]) -> MockReply:
     return _stream(b"data: " + (_ENVELOPE % members()).encode() + b"\n\n")
 
 
-def _crlf_frame(members: Callable[[], str]) -> Reply:
+def _crlf_frame(members: Callable[[], str]) -> MockReply:
     return _stream(b"event: message\r\ndata: " + (_ENVELOPE % members()).encode() + b"\r\n\r\n")
 
 
-def _whole(members: Callable[[], str]) -> Reply:
+def _whole(members: Callable[[], str]) -> MockReply:
     chunk = (_ENVELOPE % members()).encode()
     whole = chunk.replace(b'"delta":{', b'"finish_reason":"stop","message":{"role":"assistant",')
-    return Reply((Piece(base64=whole),), headers=JSON, framing="length")
+    return MockReply((MockChunk(base64=whole),), headers=JSON_HEADERS, framing="length")
 
 
-def _stream(frame: bytes) -> Reply:
-    role, _, stop, done = HELLO.pieces
-    return Reply((role, Piece(base64=frame), stop, done))
+def _stream(frame: bytes) -> MockReply:
+    role, _, stop, done = HELLO_REPLY.pieces
+    return MockReply((role, MockChunk(base64=frame), stop, done))
 
 
 class Request(NamedTuple):
@@ -230,10 +230,10 @@ def turns(stage: Stage) -> Outcome:
     replies = frames(stage.times(FRAME_BYTES, 60_000))
     names = list(replies)
 
-    def choose(seen: Seen) -> Reply:
+    def choose(seen: MockHttpRequest) -> MockReply:
         body, seen.body = seen.body, ""
         start = body.find('"model":"frame ')
-        return HELLO if start < 0 else replies[names[int(body[start + 15 : body.index('"', start + 15)])]]()
+        return HELLO_REPLY if start < 0 else replies[names[int(body[start + 15 : body.index('"', start + 15)])]]()
 
     pulse = '[upstreams.pulse]\nurl = "%s"\nmodels = ["pulse"]\nprobe_s = 0\n'
     with (

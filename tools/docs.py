@@ -15,20 +15,20 @@ from pathlib import Path
 from welldone.bench.reports import data as bench_data
 from welldone.check.reports import data
 from welldone.cli import flags
-from welldone.cli.exits import MEANINGS
-from welldone.cli.foreign import ACCEPTED, REFUSED, Foreign
+from welldone.cli.exits import EXIT_CODE_MEANINGS
+from welldone.cli.foreign import IGNORED_FLAGS, REFUSED_FLAGS, LlamaServerFlag
 from welldone.cli.main import COMMANDS, run
-from welldone.net.settings import Field
+from welldone.net.settings import SettingField
 from welldone.serve.config import ALL_FIELDS
 from welldone.serve.openapi import document as openapi
 from welldone.serve.requests import anthropic, responses
-from welldone.serve.requests.table import FIELDS, Use
+from welldone.serve.requests.table import GENERATION_FIELDS, FieldHandling
 from welldone.serve.scale_config import ENGINE_FIELDS, FRONT_FIELDS, SCALE_FIELDS
 from welldone.serve.tables import DEFAULT_FIELDS, KEY_FIELDS, LIMITS_FIELDS, MODEL_FIELDS, UPSTREAM_FIELDS
 from welldone.wire import automaton, reasons
-from welldone.wire.automaton import ChoiceTable
-from welldone.wire.faults import Fault, Hearing, Severity
-from welldone.wire.faults.catalogue import ALL
+from welldone.wire.automaton import ChoiceTransitions
+from welldone.wire.faults import Rule, Detection, Severity
+from welldone.wire.faults.catalogue import ALL_RULES
 
 import capacity  # isort: skip  # a neighbour: a script's own folder is on the path
 import server_page  # isort: skip
@@ -76,7 +76,7 @@ def main() -> int:
 
 
 def _documents() -> dict[Path, str]:
-    documents = {DOCS / "rules" / f"{fault.id}.md": _page(fault) for fault in ALL}
+    documents = {DOCS / "rules" / f"{fault.id}.md": _page(fault) for fault in ALL_RULES}
     documents[DOCS / "rules" / "README.md"] = _index()
     documents[DOCS / "protocol.md"] = _protocol()
     documents[DOCS / "cli.md"] = _commands()
@@ -84,9 +84,9 @@ def _documents() -> dict[Path, str]:
     documents[DOCS / "requests.md"] = _requests()
     documents[DOCS / "servers.md"] = server_page.draw(server_page.stored(DOCS / "servers"))
     documents[DOCS / "scaling.md"] = capacity.draw((DOCS / "scaling.md").read_text("utf-8"))
-    documents[DOCS / "openapi.json"] = json.dumps(openapi.whole(), indent=2) + "\n"
-    documents[DOCS / "bench-report.schema.json"] = json.dumps(bench_data.schema(), indent=2) + "\n"
-    documents[DOCS / "check-report.schema.json"] = json.dumps(data.schema(), indent=2) + "\n"
+    documents[DOCS / "openapi.json"] = json.dumps(openapi.full_openapi_document(), indent=2) + "\n"
+    documents[DOCS / "bench-report.schema.json"] = json.dumps(bench_data.report_schema(), indent=2) + "\n"
+    documents[DOCS / "check-report.schema.json"] = json.dumps(data.report_schema(), indent=2) + "\n"
     return documents
 
 
@@ -98,23 +98,27 @@ def _requests() -> str:
         "here is dropped without a word. A value that is wrong is a 400 that names the field and the limit.",
         "The table is that of `src/welldone/serve/requests/table.py`.",
     ]
-    for use in Use:
+    for use in FieldHandling:
         lines += ["", f"## {_title(use)}", "", "| field | where | what it may be |", "|---|---|---|"]
-        lines += [f"| `{row.name}` | {row.only or 'both'} | {_cell(row.note)} |" for row in FIELDS if row.use is use]
+        lines += [
+            f"| `{row.name}` | {row.endpoint or 'both'} | {_cell(row.note)} |"
+            for row in GENERATION_FIELDS
+            if row.handling is use
+        ]
     for path, rows, rest in (
-        ("/v1/responses", responses.FIELDS, "Any other field is read as one of a chat."),
-        ("/v1/messages", anthropic.FIELDS, "Any other field is dropped without a word, as in a chat."),
+        ("/v1/responses", responses.RESPONSES_FIELDS, "Any other field is read as one of a chat."),
+        ("/v1/messages", anthropic.ANTHROPIC_FIELDS, "Any other field is dropped without a word, as in a chat."),
     ):
         lines += ["", f"## `{path}`", "", f"Requests become chats. {rest}", "", "| field | | |", "|---|---|---|"]
-        lines += [f"| `{row.name}` | {row.use.value.partition(':')[0]} | {_cell(row.note)} |" for row in rows]
+        lines += [f"| `{row.name}` | {row.handling.value.partition(':')[0]} | {_cell(row.note)} |" for row in rows]
     return "\n".join(lines) + "\n"
 
 
-def _title(use: Use) -> str:
+def _title(use: FieldHandling) -> str:
     return use.value[0].upper() + use.value[1:]
 
 
-def _page(fault: Fault) -> str:
+def _page(fault: Rule) -> str:
     page = (DOCS / "rules" / f"{fault.id}.md").read_text("utf-8")
     before, _, rest = page.partition(ROW)
     _, _, after = rest.partition(END_OF_ROW)
@@ -135,26 +139,26 @@ def _reasons() -> str:
     return "\n".join(lines + sources) + "\n"
 
 
-def _row(fault: Fault) -> str:
-    hurts = "".join(f"- {who}\n" for who in fault.hurts) or "- nobody that we know of\n"
+def _row(fault: Rule) -> str:
+    hurts = "".join(f"- {who}\n" for who in fault.affects) or "- nobody that we know of\n"
     return (
-        f"{fault.rule}\n\n"
+        f"{fault.summary}\n\n"
         f"| severity | endpoint | repair |\n|---|---|---|\n"
-        f"| {fault.severity} | {', '.join(fault.endpoints)} | {fault.mend}: {fault.how} |\n\n"
+        f"| {fault.severity} | {', '.join(fault.endpoints)} | {fault.repairability}: {fault.repair} |\n\n"
         f"**Hurts.**\n\n{hurts}"
     )
 
 
 def _index() -> str:
-    probes = sum(fault.by is Hearing.PROBE for fault in ALL)
-    counts = ", ".join(f"{sum(fault.severity is kind for fault in ALL)} {kind}" for kind in Severity)
+    probes = sum(fault.detection is Detection.PROBE for fault in ALL_RULES)
+    counts = ", ".join(f"{sum(fault.severity is kind for fault in ALL_RULES)} {kind}" for kind in Severity)
     lines = [
         "# The rules of the stream",
         "",
-        f"{len(ALL)} rules ({counts}). *breaks*: a real client fails, loses data or hangs. *tolerated*: usually",
+        f"{len(ALL_RULES)} rules ({counts}). *breaks*: a real client fails, loses data or hangs. *tolerated*: usually",
         "survived. *style*: not what OpenAI does.",
         "",
-        f"{len(ALL) - probes} are heard in one *reply*, which `welldone lint` judges; their pages have a wrong and",
+        f"{len(ALL_RULES) - probes} are heard in one *reply*, which `welldone lint` judges; their pages have a wrong and",
         f"a right example, which are run as tests. {probes} take a *probe*: `welldone check` asks a server for it.",
     ]
     for family, title in FAMILIES.items():
@@ -166,8 +170,8 @@ def _index() -> str:
             "|---|---|---|---|---|",
         ]
         lines += [
-            f"| [{fault.id}]({fault.id}.md) | {fault.severity} | {fault.by} | {fault.mend} | {_cell(fault.rule)} |"
-            for fault in ALL
+            f"| [{fault.id}]({fault.id}.md) | {fault.severity} | {fault.detection} | {fault.repairability} | {_cell(fault.summary)} |"
+            for fault in ALL_RULES
             if fault.id.partition("-")[0] == family
         ]
     return "\n".join(lines) + "\n"
@@ -182,17 +186,17 @@ def _protocol() -> str:
         "# What may follow what\n\n"
         "A writer takes events in these orders only; anything else is an `OutOfTurnError`. Repair makes such an\n"
         "order out of any events. The tables are those of `src/welldone/wire/automaton.py`.\n\n"
-        "## A choice of a chat\n\n" + _table(automaton.CHAT) + "\n"
+        "## A choice of a chat\n\n" + _table(automaton.CHAT_TRANSITIONS) + "\n"
         "Choices open in the order of their index. A call's arguments come before the next call begins. An `Extra`\n"
         "that is not `alone`, and `Logprobs`, ride on the next chunk of their choice.\n\n"
-        "## A choice of a completion\n\n" + _table(automaton.COMPLETIONS) + "\n"
+        "## A choice of a completion\n\n" + _table(automaton.COMPLETIONS_TRANSITIONS) + "\n"
         "## The stream\n\n" + _stream_table() + "\n"
         "`Usage` comes when all choices have finished. After `Failure`, or when all have finished, the stream ends\n"
         "with `data: [DONE]`.\n"
     )
 
 
-def _table(table: ChoiceTable) -> str:
+def _table(table: ChoiceTransitions) -> str:
     lines = ["| while a choice is | may come | and then it is |", "|---|---|---|"]
     for phase, moves in table.items():
         lines += [f"| {phase.value} | {event.__name__} | {after.value} |" for event, after in moves.items()]
@@ -203,7 +207,7 @@ def _table(table: ChoiceTable) -> str:
 
 def _stream_table() -> str:
     lines = ["| while the stream is | may come | and then it is |", "|---|---|---|"]
-    for stage, moves in automaton.STREAM.items():
+    for stage, moves in automaton.STREAM_TRANSITIONS.items():
         lines += [f"| {stage.value} | {event.__name__} | {after.value} |" for event, after in moves.items()]
         if not moves:
             lines.append(f"| {stage.value} | nothing | |")
@@ -216,7 +220,7 @@ def _commands() -> str:
         parts += ["", f"## welldone {command}", "", "```", _output([command, "--help"]), "```"]
     parts += ["", "## JSON", "", JSON_FORMS.strip()]
     parts += ["", "## Exit codes", "", "| code | means |", "|--:|---|"]
-    parts += [f"| {exit.value} | {text} |" for exit, text in MEANINGS.items()]
+    parts += [f"| {exit.value} | {text} |" for exit, text in EXIT_CODE_MEANINGS.items()]
     return "\n".join(parts) + "\n"
 
 
@@ -345,7 +349,7 @@ leaves out is as for all:
 
 def _settings() -> str:
     parts = [SETTINGS.strip()]
-    for group in flags.GROUPS:
+    for group in flags.SETTING_GROUPS:
         parts += ["", f"## {group}", "", "| flag | environment | TOML | default | |", "|---|---|---|---|---|"]
         parts += [_setting(field) for field in ALL_FIELDS if field.setting.group == group]
     parts += ["", UPSTREAM.strip(), "", *_keys_of(UPSTREAM_FIELDS), "", ROUTES.strip()]
@@ -356,16 +360,16 @@ def _settings() -> str:
     parts += [
         "Accepted, with a note:",
         "",
-        *_foreign(ACCEPTED),
+        *_foreign(IGNORED_FLAGS),
         "",
         "Refused, with the reason:",
         "",
-        *_foreign(REFUSED),
+        *_foreign(REFUSED_FLAGS),
     ]
     return "\n".join(parts) + "\n"
 
 
-def _setting(field: Field) -> str:
+def _setting(field: SettingField) -> str:
     setting = field.setting
     names = " / ".join(
         ", ".join(f"`{flag}`" for flag in group) for group in (setting.flags, setting.off.split()) if group
@@ -374,22 +378,22 @@ def _setting(field: Field) -> str:
     tables = {"models.NAME.defaults": DEFAULT_FIELDS, "models.NAME": MODEL_FIELDS, "limits": LIMITS_FIELDS}
     table = next((name for name, fields in tables.items() if field in fields), "server")
     key = "" if field.name == "config" else f"`{table}.{field.name}`"
-    cells = [names, variables, key, flags.default_of(field), _said(field)]
+    cells = [names, variables, key, flags.setting_default(field), _said(field)]
     return f"| {' | '.join(_cell(cell) for cell in cells)} |"
 
 
-def _keys_of(fields: tuple[Field, ...]) -> list[str]:
+def _keys_of(fields: tuple[SettingField, ...]) -> list[str]:
     """The keys of a table that has no flags."""
-    rows = [(f"`{field.name}`", flags.default_of(field), _said(field)) for field in fields]
+    rows = [(f"`{field.name}`", flags.setting_default(field), _said(field)) for field in fields]
     return ["| key | default | |", "|---|---|---|", *(f"| {' | '.join(map(_cell, row))} |" for row in rows)]
 
 
-def _said(field: Field) -> str:
+def _said(field: SettingField) -> str:
     choices = field.setting.choices.split()
     return field.setting.help + (f" ({', '.join(choices)})" if choices else "")
 
 
-def _foreign(rows: tuple[Foreign, ...]) -> list[str]:
+def _foreign(rows: tuple[LlamaServerFlag, ...]) -> list[str]:
     return [f"- {', '.join(f'`{flag}`' for flag in row.flags)}: {row.reason}" for row in rows]
 
 

@@ -107,7 +107,7 @@ def mutants(module: str) -> Iterator[Mutant]:
 
 
 def _what(node: ast.AST) -> str:
-    """The change that a mutant makes to this node, in words; empty if there is none."""
+    """What can be changed of it; empty where nothing can."""
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _COMPARED:
         return f"{type(node.ops[0]).__name__} becomes {_COMPARED[type(node.ops[0])].__name__}"
     if isinstance(node, ast.BoolOp):

@@ -80,15 +80,15 @@ def trimmed(report: Report) -> Checked:
         tool=report.tool,
         verdict=report.verdict,
         rules={one.value: report.count(one) for one in Verdict if one is not Verdict.TIMED_OUT},  # a probe does
-        broken=tuple(_broken(findings) for findings in report.broken.values()),
-        late=tuple(probe.name for probe in report.probes if probe.is_given_up),
+        broken=tuple(_broken(findings) for findings in report.findings_by_rule.values()),
+        late=tuple(probe.name for probe in report.probes if probe.is_incomplete),
     )
 
 
 def _broken(findings: Sequence[Finding]) -> Broken:
     first = findings[0]
     probes = tuple(dict.fromkeys(finding.probe for finding in findings))
-    return Broken(rule=first.rule, severity=first.severity, heard=_short(first.heard, HEARD_LETTERS), probes=probes)
+    return Broken(rule=first.rule, severity=first.severity, heard=_short(first.observed, HEARD_LETTERS), probes=probes)
 
 
 def stored(folder: Path) -> list[Page]:
@@ -148,7 +148,7 @@ def _cell(result: Result) -> str:
         case NotRun():
             return "not run"
         case NotOffered():
-            return Verdict.NOT_OFFERED.value
+            return Verdict.UNSUPPORTED.value
         case Checked(verdict=verdict, broken=broken):
             return f"{verdict.value} ({len(broken)})" if broken else verdict.value
 

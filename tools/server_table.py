@@ -7,9 +7,9 @@ nothing that a machine has to itself.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from welldone.engines.default import DEFAULT
+from welldone.engines.default import DEFAULT_MODEL
 
-MODEL = DEFAULT.name
+MODEL = DEFAULT_MODEL.name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,9 +135,9 @@ def shown(server: Server) -> str:
     """How it is started, for the page."""
     filled = {
         "bin": "",
-        "gguf": DEFAULT.file_name,
+        "gguf": DEFAULT_MODEL.file_name,
         "folder": MODEL,
-        "template": DEFAULT.template or "",
+        "template": DEFAULT_MODEL.template or "",
         "tools": "tools/",
         "work": "",
         "port": "8000",

@@ -17,9 +17,9 @@ import msgspec
 
 from welldone.check.dialect import DIALECTS
 from welldone.check.report import Report
-from welldone.cli.exits import Exit
+from welldone.cli.exits import ExitCode
 from welldone.engines.arrival import PullError
-from welldone.engines.default import DEFAULT
+from welldone.engines.default import DEFAULT_MODEL
 from welldone.engines.pull import pull
 from welldone.engines.store import models_folder
 
@@ -40,7 +40,7 @@ from server_process import (  # isort: skip
 from server_table import MODEL, SERVERS, Server, shown  # isort: skip
 
 DOCS = ROOT / "docs"
-TEMPLATE = ROOT / "src" / "welldone" / "engines" / "templates" / str(DEFAULT.template)
+TEMPLATE = ROOT / "src" / "welldone" / "engines" / "templates" / str(DEFAULT_MODEL.template)
 
 _REPLY_S = 240.0  # four at once, on a machine that does other things too: what is late says nothing of the stream
 _CHECK_S = 3600.0  # a slow server has two minutes for each of some hundred replies, four at once
@@ -54,7 +54,7 @@ def main() -> int:
         gguf = pull("default", folder=models_folder(os.environ))
     except PullError as error:
         print(f"there is no model to serve: {error}", file=sys.stderr)
-        return Exit.UNREACHABLE
+        return ExitCode.UNREACHABLE
     if options.ready:
         return _make_ready(options.only, gguf)
     has_failed = False
@@ -72,7 +72,7 @@ def main() -> int:
             )
             server_page.store(page, DOCS / "servers" / f"{server.name}.json")
     (DOCS / "servers.md").write_text(server_page.draw(server_page.stored(DOCS / "servers")), "utf-8")
-    return Exit.FOUND if has_failed else Exit.RIGHT
+    return ExitCode.FAILED if has_failed else ExitCode.OK
 
 
 def _options() -> argparse.Namespace:
@@ -100,8 +100,8 @@ def _make_ready(names: list[str], gguf: Path) -> int:
                     unpacked(programs, gguf, TEMPLATE)
             except ServerError as error:
                 print(f"{server.name}: {error}", file=sys.stderr)
-                return Exit.UNREACHABLE
-    return Exit.RIGHT
+                return ExitCode.UNREACHABLE
+    return ExitCode.OK
 
 
 def _results(server: Server, gguf: Path, reports: Path | None) -> tuple[str, dict[str, Result]]:
@@ -154,7 +154,7 @@ def _result(server: Server, url: str, endpoint: str, reports: Path | None) -> Re
             code, said = _check(url, endpoint, file)
         except subprocess.TimeoutExpired:
             return NotRun(date=_today(), why=f"the check was not over after {_CHECK_S:g} s")
-        if code == Exit.UNREACHABLE and _NOT_OFFERED in said:
+        if code == ExitCode.UNREACHABLE and _NOT_OFFERED in said:
             why = said.partition(_NOT_OFFERED)[2].strip().replace(url, "it")  # its port is another the next time
             return NotOffered(date=_today(), why=plain(why))
         if not file.exists():  # a run with replies that timed out has a report, too

@@ -12,14 +12,14 @@ from collections.abc import Iterator
 import msgspec
 
 from faults.nemesis.order import Json, Order, read_order
-from welldone.engines.mischief import FAULTS, refusal
-from welldone.engines.scripted import Piece, Reply, Script, Scripted, Seen
-from welldone.engines.scripts import End, cut_at, json_reply
+from welldone.engines.mischief import FAULT_REPLIES, error_reply
+from welldone.engines.scripted import MockChunk, MockReply, MockScript, MockServer, MockHttpRequest
+from welldone.engines.scripts import ReplyEnd, cut_at, json_reply
 
 GARBAGE = ("garbage", "html", "not-http", "gzip", "empty", "redirect-307")
 """Replies of a server that is not what it should be. None says a word of an answer."""
 REFUSALS = ("broken", "limited-silent", "unavailable-silent", "close-first", "reset-first", "hang-first", "cut-head")
-BREAKS: dict[str, End] = {"cut": "cut", "reset": "reset", "hang": "hang"}
+BREAKS: dict[str, ReplyEnd] = {"cut": "cut", "reset": "reset", "hang": "hang"}
 """Ends in the midst of an answer."""
 FAULT_NAMES = (*GARBAGE, *REFUSALS, *BREAKS, "error-event")
 SHAPES = (
@@ -50,24 +50,24 @@ class Actor:
         self._life = life
         self._count = 0
 
-    def choose(self, seen: Seen) -> Reply:
+    def choose(self, seen: MockHttpRequest) -> MockReply:
         """The reply that the request orders."""
         self._count += 1
         if self.is_garbage:
-            return FAULTS[GARBAGE[self._count % len(GARBAGE)]]
+            return FAULT_REPLIES[GARBAGE[self._count % len(GARBAGE)]]
         try:
             order = read_order(msgspec.json.decode(seen.body))
         except (ValueError, KeyError, TypeError):
-            return refusal(418, "there is no order in this request")  # which nobody else says, so that it is found
+            return error_reply(418, "there is no order in this request")  # which nobody else says, so that it is found
         tag = f"{self._name}{self._life}-{self._count}"
         return reply(order, tag, self._name, is_chat=seen.path.endswith("/chat/completions"))
 
 
-def reply(order: Order, tag: str, name: str, *, is_chat: bool) -> Reply:
+def reply(order: Order, tag: str, name: str, *, is_chat: bool) -> MockReply:
     """What the upstream of this name answers."""
     fault = order.fault if name in order.faulty else ""
     if fault in GARBAGE or fault in REFUSALS:
-        return FAULTS[fault]
+        return FAULT_REPLIES[fault]
     whole = _whole(order, tag, is_chat=is_chat) if order.shape == "whole" else _stream(order, tag, is_chat=is_chat)
     if fault in BREAKS:
         return cut_at(whole, int(order.at * len(whole.body)), BREAKS[fault])
@@ -76,12 +76,12 @@ def reply(order: Order, tag: str, name: str, *, is_chat: bool) -> Reply:
         if order.shape == "split":  # the frames before it must be whole
             before = ()
         return msgspec.structs.replace(
-            whole, pieces=(*before, Piece('data: {"error":{"message":"out of memory"}}\n\n'))
+            whole, pieces=(*before, MockChunk('data: {"error":{"message":"out of memory"}}\n\n'))
         )
     return whole
 
 
-def _whole(order: Order, tag: str, *, is_chat: bool) -> Reply:
+def _whole(order: Order, tag: str, *, is_chat: bool) -> MockReply:
     text = order.text(tag)
     said = {"message": {"role": "assistant", "content": text}} if is_chat else {"text": text}
     kind = "chat.completion" if is_chat else "text_completion"
@@ -90,17 +90,19 @@ def _whole(order: Order, tag: str, *, is_chat: bool) -> Reply:
     )
 
 
-def _stream(order: Order, tag: str, *, is_chat: bool) -> Reply:
+def _stream(order: Order, tag: str, *, is_chat: bool) -> MockReply:
     frames = list(_frames(order, tag, is_chat=is_chat))
     if order.shape == "crlf":
         frames = [frame.replace("\n", "\r\n") for frame in frames]
-    pieces = tuple(Piece(frame, after_s=order.pause_s) for frame in frames)
-    made = Reply(pieces)
+    pieces = tuple(MockChunk(frame, after_s=order.pause_s) for frame in frames)
+    made = MockReply(pieces)
     if order.shape == "joined":
-        return Reply((Piece("".join(frames)),))
+        return MockReply((MockChunk("".join(frames)),))
     if order.shape == "split":
         data = made.body
-        return Reply(tuple(Piece(base64=data[at : at + _SPLIT_BYTES]) for at in range(0, len(data), _SPLIT_BYTES)))
+        return MockReply(
+            tuple(MockChunk(base64=data[at : at + _SPLIT_BYTES]) for at in range(0, len(data), _SPLIT_BYTES))
+        )
     if order.shape == "no-length":
         return msgspec.structs.replace(made, framing="close")
     return msgspec.structs.replace(made, end="close") if order.shape == "close-after" else made
@@ -136,7 +138,7 @@ async def serve(name: str, life: str) -> None:
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGUSR1, lambda: setattr(actor, "is_garbage", True))
     loop.add_signal_handler(signal.SIGUSR2, lambda: setattr(actor, "is_garbage", False))
-    async with await Scripted(Script(), actor.choose).listen() as scripted:
+    async with await MockServer(MockScript(), actor.choose).listen() as scripted:
         sys.stdout.write(f"{scripted.port}\n")
         sys.stdout.flush()
         await asyncio.Event().wait()

@@ -10,10 +10,10 @@ from typing import Any
 from tests.net.aio import run
 from tests.serve.gateways import gateway
 from tests.serve.scripts import DONE, HELLO, ROLE, STOP, USAGE
-from welldone.engines.scripts import Piece, Reply
+from welldone.engines.scripts import MockChunk, MockReply
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
-from welldone.scale.asgi import Message
+from welldone.scale.asgi import ASGIMessage
 
 WORDS = [{"role": "user", "content": "Hi"}]
 REQUESTS: dict[str, dict[str, Any]] = {
@@ -25,22 +25,22 @@ REQUESTS: dict[str, dict[str, Any]] = {
 }
 """A stream in each dialect."""
 PATHS = tuple(REQUESTS)
-CHAT = Reply((ROLE, HELLO, HELLO, STOP, USAGE, DONE))
+CHAT = MockReply((ROLE, HELLO, HELLO, STOP, USAGE, DONE))
 _TEXT = 'data: {"id":"cmpl-1","object":"text_completion","created":1,"model":"m","choices":[{"index":0,%s}]}\n\n'
 _ON, _END = (
-    Piece(_TEXT % f'"text":"{text}","finish_reason":{reason}') for text, reason in (("Hi", "null"), ("", '"stop"'))
+    MockChunk(_TEXT % f'"text":"{text}","finish_reason":{reason}') for text, reason in (("Hi", "null"), ("", '"stop"'))
 )
-TEXT = Reply((_ON, _ON, _ON, _END, DONE))
+TEXT = MockReply((_ON, _ON, _ON, _END, DONE))
 
 
 class Client:
     """Who asks, and all that it hears."""
 
     def __init__(self, *bodies: bytes, stays: bool = True) -> None:
-        self.heard: list[Message] = []
+        self.heard: list[ASGIMessage] = []
         self._left, self._news = asyncio.Event(), asyncio.Event()
         bodies = bodies or (b"",)
-        self._to_say: list[Message] = [
+        self._to_say: list[ASGIMessage] = [
             {"type": "http.request", "body": body, "more_body": place < len(bodies)}
             for place, body in enumerate(bodies, 1)
         ]
@@ -51,14 +51,14 @@ class Client:
         """Hang up."""
         self._left.set()
 
-    async def receive(self) -> Message:
+    async def receive(self) -> ASGIMessage:
         """ASGI's."""
         if self._to_say:
             return self._to_say.pop(0)
         await self._left.wait()
         return {"type": "http.disconnect"}
 
-    async def send(self, message: Message) -> None:
+    async def send(self, message: ASGIMessage) -> None:
         """ASGI's."""
         self.heard.append(message)
         self._news.set()
@@ -109,7 +109,7 @@ class Client:
         return [finding.rule for finding in judge(trace).findings]
 
 
-def scope(path: str, method: str = "POST", headers: Iterable[tuple[bytes, bytes]] = (), **more: object) -> Message:
+def scope(path: str, method: str = "POST", headers: Iterable[tuple[bytes, bytes]] = (), **more: object) -> ASGIMessage:
     """A request as ASGI tells it."""
     given = {"type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": b""}
     return {**given, "headers": [(b"host", b"localhost"), *headers], **more}
@@ -131,13 +131,13 @@ def frames(path: str) -> tuple[bytes, ...]:
     return tuple(frame + end for frame in body.split(end) if frame)
 
 
-def head_of(path: str, status: int = 200, kind: bytes = b"") -> Message:
+def head_of(path: str, status: int = 200, kind: bytes = b"") -> ASGIMessage:
     """The head of a stream."""
     kind = kind or (b"application/x-ndjson" if path.startswith("/api/") else b"text/event-stream; charset=utf-8")
     headers = [(b"content-type", kind), (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
     return {"type": "http.response.start", "status": status, "headers": headers}
 
 
-def body_of(data: bytes, *, is_last: bool = False) -> Message:
+def body_of(data: bytes, *, is_last: bool = False) -> ASGIMessage:
     """Some of a body."""
     return {"type": "http.response.body", "body": data, "more_body": not is_last}

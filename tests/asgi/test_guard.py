@@ -11,8 +11,8 @@ from tests.asgi.fronts import PATHS, REQUESTS, Client, body_of, frames, head_of,
 from tests.net.aio import run
 from tests.table import table
 from welldone.scale import guard
-from welldone.scale.asgi import Message, Receive, Send
-from welldone.scale.guard import Guard
+from welldone.scale.asgi import ASGIMessage, Receive, Send
+from welldone.scale.guard import FailoverMiddleware
 
 ASKED = b'{"model": "m"}'
 WHOLE = head_of("", kind=b"application/json"), body_of(b'{"ok": true}', is_last=True)
@@ -22,7 +22,7 @@ DIED = RuntimeError("the actor died")
 ENDS = table("end", [SILENT, DIED], ids=["in silence", "with an error"])
 ALL = table("path", PATHS)
 
-Play = Sequence[Message | Exception | None]
+Play = Sequence[ASGIMessage | Exception | None]
 
 
 class Fronts:
@@ -33,7 +33,7 @@ class Fronts:
         self._plays = list(plays)
         self._hears = hears
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: ASGIMessage, receive: Receive, send: Send) -> None:
         """One more of them is asked."""
         body = b""
         while self._hears:
@@ -52,13 +52,13 @@ class Fronts:
 def answer(fronts: Fronts, path: str = PATHS[0], client: Client | None = None) -> Client:
     async def work() -> Client:
         client_ = client or Client(ASKED)
-        await Guard(fronts)(scope(path), client_.receive, client_.send)
+        await FailoverMiddleware(fronts)(scope(path), client_.receive, client_.send)
         return client_
 
     return run(work())
 
 
-def stream(path: str, *said: bytes, is_whole: bool = False) -> list[Message]:
+def stream(path: str, *said: bytes, is_whole: bool = False) -> list[ASGIMessage]:
     return [head_of(path), *map(body_of, said), *([body_of(b"", is_last=True)] if is_whole else [])]
 
 
@@ -128,7 +128,7 @@ def test_it_does_not_matter_how_events_come_together(path: str) -> None:
 def test_within_an_event_the_reply_breaks_off_and_is_never_whole(path: str, end: Exception | None) -> None:
     async def work() -> Client:
         client = Client(ASKED)
-        app = Guard(Fronts([*stream(path, frames(path)[0], frames(path)[1][:9]), end]))
+        app = FailoverMiddleware(Fronts([*stream(path, frames(path)[0], frames(path)[1][:9]), end]))
         if end is None:
             await app(scope(path), client.receive, client.send)
         else:
@@ -174,7 +174,7 @@ def test_a_whole_reply_is_whole_even_if_its_front_dies_then(end: Exception | Non
 
 @ENDS
 def test_a_head_whose_body_never_comes_is_not_the_client_s_business(end: Exception | None) -> None:
-    doomed: Message = {**WHOLE[0], "headers": [*WHOLE[0]["headers"], (b"content-length", b"999")]}
+    doomed: ASGIMessage = {**WHOLE[0], "headers": [*WHOLE[0]["headers"], (b"content-length", b"999")]}
     client = answer(Fronts([doomed, end], WHOLE))
     assert client.heard == list(WHOLE)
 
@@ -228,8 +228,8 @@ def test_nothing_of_a_second_reply_gets_through_that_does_not_fit_the_first_head
     class Stubborn(Fronts):
         """One that goes on although it was told to stop."""
 
-        async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-            async def deaf(message: Message) -> None:
+        async def __call__(self, scope: ASGIMessage, receive: Receive, send: Send) -> None:
+            async def deaf(message: ASGIMessage) -> None:
                 with suppress(RuntimeError):
                     await send(message)
 
@@ -245,7 +245,7 @@ def test_nobody_is_asked_again_for_a_client_that_left() -> None:
     class Waiting(Fronts):
         """One that sees the client go."""
 
-        async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        async def __call__(self, scope: ASGIMessage, receive: Receive, send: Send) -> None:
             await super().__call__(scope, receive, send)
             assert (await receive())["type"] == "http.disconnect"
 
@@ -266,12 +266,12 @@ def test_a_body_that_the_first_front_has_not_read_is_read_by_the_second() -> Non
     first, second = Fronts([SILENT], hears=False), Fronts(WHOLE)
     fronts = [first, second]
 
-    async def either(scope: Message, receive: Receive, send: Send) -> None:
+    async def either(scope: ASGIMessage, receive: Receive, send: Send) -> None:
         await fronts.pop(0)(scope, receive, send)
 
     async def work() -> None:
         client = Client(ASKED)
-        await Guard(either)(scope(PATHS[0]), client.receive, client.send)
+        await FailoverMiddleware(either)(scope(PATHS[0]), client.receive, client.send)
         assert client.heard == list(WHOLE)
 
     run(work())
@@ -297,7 +297,7 @@ def test_what_is_no_request_passes_by(kind: str) -> None:
     async def work() -> None:
         client = Client()
         given = ({"type": kind}, client.receive, client.send)
-        await Guard(app)(*given)
+        await FailoverMiddleware(app)(*given)
         assert seen == list(given)
 
     run(work())

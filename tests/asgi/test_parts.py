@@ -11,10 +11,16 @@ import pytest
 from tests.table import table
 from welldone.engines.settings import ModelSettings
 from welldone.engines.upstream_settings import UpstreamSettings
-from welldone.engines.upstreams import Upstreams
+from welldone.engines.upstreams import UpstreamRegistry
 from welldone.scale import who
-from welldone.scale.parts import deployment_name, engine_config, front_config, place_name, places_of
-from welldone.scale.policy import STREAMS, by_streams
+from welldone.scale.parts import (
+    deployment_name,
+    engine_config,
+    front_config,
+    dynamic_upstream_name,
+    dynamic_upstreams_of,
+)
+from welldone.scale.policy import STREAMS_METRIC, autoscale_by_streams
 from welldone.serve.scale_settings import EngineScale, ScaleSettings
 from welldone.serve.settings import Config, KeySettings, LimitsSettings, ServeSettings
 
@@ -90,15 +96,15 @@ def test_a_front_has_the_places_of_all_engines_and_what_the_user_has() -> None:
     names = [upstream.name for upstream in own.upstreams]
     assert names == ["org/large/1", "org/large/2", "org/large/3", "org-large/1", "org-large/2", "lab", "org-large-1"]
     first, small = own.upstreams[0], own.upstreams[3]
-    assert first.is_place
+    assert first.is_dynamic
     assert (first.models, first.queue_wait_s, first.sticky) == (("org/large", "big"), 7.0, "none")
     assert (small.models, small.sticky) == (("org-large",), "key")
-    assert not own.upstreams[-1].is_place
+    assert not own.upstreams[-1].is_dynamic
 
 
 def test_names_differ_however_alike_models_are_called() -> None:
     models = ["a/b", "a-b", "a b", "a-b-1", "é", "ü", "a", "a/b/1"]
-    places = [place_name(model, number) for model in models for number in range(1, 12)]
+    places = [dynamic_upstream_name(model, number) for model in models for number in range(1, 12)]
     assert len(set(places)) == len(places)
     names = [deployment_name(model, number) for number, model in enumerate(models, 1)]
     assert len(set(names)) == len(names)
@@ -107,12 +113,12 @@ def test_names_differ_however_alike_models_are_called() -> None:
 
 def test_the_names_of_a_front_lead_to_its_places() -> None:
     own = front_config(CONFIG)
-    upstreams = Upstreams(own.upstreams, own.routes)
+    upstreams = UpstreamRegistry(own.upstreams, own.routes)
     for name in ("org/large", "big", "fast"):
-        found = upstreams.find(name)
+        found = upstreams.resolve(name)
         assert found is not None
         assert [member.upstream.name for member in cast("Any", found).members] == [
-            place.name for place in places_of(CONFIG, LARGE)
+            place.name for place in dynamic_upstreams_of(CONFIG, LARGE)
         ]
 
 
@@ -131,38 +137,38 @@ def context(counted: dict[str, Any] | None, target: float) -> Any:  # noqa: ANN4
     [([], 4, 1), ([0, 0], 4, 1), ([4], 4, 1), ([4, 0.1], 4, 2), ([4, 4], 4, 2), ([9], 4, 3), ([1, 1, 1], 1, 3)],
 )
 def test_there_are_as_many_replicas_as_streams_need(counts: list[float], target: float, wanted: int) -> None:
-    counted = {STREAMS: {str(number): count for number, count in enumerate(counts)}}
-    assert by_streams(context(counted, target)) == (wanted, {})
+    counted = {STREAMS_METRIC: {str(number): count for number, count in enumerate(counts)}}
+    assert autoscale_by_streams(context(counted, target)) == (wanted, {})
 
 
 @pytest.mark.parametrize("counted", [None, {}, {"else": {"a": 9.0}}])
 def test_where_nothing_is_counted_there_is_one(counted: dict[str, Any] | None) -> None:
-    assert by_streams(context(counted, 4)) == (1, {})
+    assert autoscale_by_streams(context(counted, 4)) == (1, {})
 
 
 def test_who_listens_hears_what_is_known_and_all_that_comes() -> None:
     heard: list[Any] = []
-    who.tell("unit-test", {"a": {"port": 1}})
-    who.listen("unit-test", heard.append)
-    who.tell("unit-test", {"b": {"port": 2}})
-    who.tell("unit-test-other", {"c": {"port": 3}})
+    who.publish("unit-test", {"a": {"port": 1}})
+    who.subscribe("unit-test", heard.append)
+    who.publish("unit-test", {"b": {"port": 2}})
+    who.publish("unit-test-other", {"c": {"port": 3}})
     assert heard == [{"a": {"port": 1}}, {"b": {"port": 2}}]
 
 
 def test_who_listens_before_anything_is_known_hears_it_then() -> None:
     heard: list[Any] = []
-    who.listen("unit-test-early", heard.append)
+    who.subscribe("unit-test-early", heard.append)
     assert heard == []
-    who.tell("unit-test-early", {})
+    who.publish("unit-test-early", {})
     assert heard == [{}]
 
 
 def test_who_listens_last_is_who_hears() -> None:
     first: list[Any] = []
     last: list[Any] = []
-    who.listen("unit-test-last", first.append)
-    who.listen("unit-test-last", last.append)
-    who.tell("unit-test-last", {})
+    who.subscribe("unit-test-last", first.append)
+    who.subscribe("unit-test-last", last.append)
+    who.publish("unit-test-last", {})
     assert (first, last) == ([], [{}])
 
 

@@ -14,12 +14,12 @@ from tests.asgi.fronts import CHAT, PATHS, REQUESTS, TEXT, Client, frames, scope
 from tests.net.aio import run, serving
 from tests.serve.scripts import HELLO, ROLE
 from tests.table import table
-from welldone.engines.scripted import Scripted
-from welldone.engines.scripts import Reply, Script
+from welldone.engines.scripted import MockServer
+from welldone.engines.scripts import MockReply, MockScript
 from welldone.engines.upstream_settings import UpstreamSettings
-from welldone.net.outbound import OutboundError
+from welldone.net.outbound import HttpClientError
 from welldone.scale import relay
-from welldone.scale.asgi import Message
+from welldone.scale.asgi import ASGIMessage
 from welldone.serve.server import Server
 from welldone.serve.settings import Config, ServeSettings
 
@@ -28,7 +28,7 @@ Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 LIMIT = 1_000
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 EVENT = b"9\r\ndata: 1\n\n\r\n"
-APP = relay.build()
+APP = relay.build_relay_app()
 
 
 @asynccontextmanager
@@ -43,7 +43,7 @@ async def listening(folder: Path, answer: Handler) -> AsyncIterator[None]:
 
     path = folder / "front.sock"
     server = await asyncio.start_unix_server(connected, path)
-    relay.lead_to(path, limit_bytes=LIMIT)
+    relay.set_destination(path, limit_bytes=LIMIT)
     try:
         yield
     finally:
@@ -61,7 +61,7 @@ async def front(folder: Path, port: int, **settings: Any) -> AsyncIterator[Serve
     inner.listen(16)
     inner.setblocking(False)
     await server.start([inner])
-    relay.lead_to(folder / "front.sock", limit_bytes=config.server.body_limit_bytes)
+    relay.set_destination(folder / "front.sock", limit_bytes=config.server.body_limit_bytes)
     try:
         yield server
     finally:
@@ -72,12 +72,12 @@ KEY = (b"authorization", b"Bearer sk-of-the-client")
 JSON = (b"content-type", b"application/json")
 
 
-async def ask(given: Message, client: Client) -> Client:
+async def ask(given: ASGIMessage, client: Client) -> Client:
     await APP(given, client.receive, client.send)
     return client
 
 
-def seen_by_server(tmp_path: Path, given: Message, *bodies: bytes) -> bytes:
+def seen_by_server(tmp_path: Path, given: ASGIMessage, *bodies: bytes) -> bytes:
     """All that is said to the server."""
     seen = bytearray()
 
@@ -100,8 +100,8 @@ def seen_by_server(tmp_path: Path, given: Message, *bodies: bytes) -> bytes:
 @table("path", PATHS)
 def test_a_stream_comes_through_as_the_server_says_it(tmp_path: Path, path: str) -> None:
     async def work() -> Client:
-        script = Script(posts=(TEXT if path == "/v1/completions" else CHAT,))
-        async with await Scripted(script).listen() as upstream, front(tmp_path, upstream.port):
+        script = MockScript(posts=(TEXT if path == "/v1/completions" else CHAT,))
+        async with await MockServer(script).listen() as upstream, front(tmp_path, upstream.port):
             return await ask(scope(path, headers=[KEY, JSON]), Client(json.dumps(REQUESTS[path]).encode()))
 
     client = run(work())
@@ -251,7 +251,7 @@ def test_who_takes_slowly_has_the_server_wait(tmp_path: Path) -> None:
         may_take = asyncio.Event()
         taken = 0
 
-        async def send(message: Message) -> None:
+        async def send(message: ASGIMessage) -> None:
             nonlocal taken
             taken += len(message.get("body", b""))
             if taken:
@@ -377,7 +377,7 @@ def test_a_server_that_breaks_off_is_an_error_and_never_a_whole_reply(tmp_path: 
     async def work() -> None:
         client = Client()
         async with listening(tmp_path, answer):
-            with pytest.raises(OutboundError):
+            with pytest.raises(HttpClientError):
                 await ask(scope("/v1/x", method), client)
         assert not client.heard or not client.is_whole
 
@@ -386,7 +386,7 @@ def test_a_server_that_breaks_off_is_an_error_and_never_a_whole_reply(tmp_path: 
 
 def test_a_server_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     async def work() -> None:
-        relay.lead_to(tmp_path / "nobody.sock", limit_bytes=LIMIT)
+        relay.set_destination(tmp_path / "nobody.sock", limit_bytes=LIMIT)
         with pytest.raises(FileNotFoundError):
             await ask(scope("/v1/x", "GET"), Client())
 
@@ -395,8 +395,8 @@ def test_a_server_that_is_not_there_is_an_error(tmp_path: Path) -> None:
 
 def test_an_upstream_that_breaks_off_is_an_error_event_in_a_whole_reply(tmp_path: Path) -> None:
     async def work() -> Client:
-        script = Script(posts=(Reply((ROLE, HELLO), end="cut"),))
-        async with await Scripted(script).listen() as upstream, front(tmp_path, upstream.port):
+        script = MockScript(posts=(MockReply((ROLE, HELLO), end="cut"),))
+        async with await MockServer(script).listen() as upstream, front(tmp_path, upstream.port):
             body = json.dumps(REQUESTS[PATHS[0]]).encode()
             return await ask(scope(PATHS[0], headers=[KEY, JSON]), Client(body))
 
@@ -409,12 +409,12 @@ def test_an_upstream_that_breaks_off_is_an_error_event_in_a_whole_reply(tmp_path
 def test_it_starts_and_ends_when_it_is_told() -> None:
     async def work() -> None:
         words = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
-        said: list[Message] = []
+        said: list[ASGIMessage] = []
 
-        async def receive() -> Message:
+        async def receive() -> ASGIMessage:
             return words.pop(0)
 
-        async def send(message: Message) -> None:
+        async def send(message: ASGIMessage) -> None:
             said.append(message)
 
         await APP({"type": "lifespan"}, receive, send)

@@ -6,9 +6,9 @@ from random import Random
 
 import msgspec
 
-from welldone.bench.record import End, Record
-from welldone.bench.report import BenchReport, Checked, Compared, Own, Step
-from welldone.bench.stats import step_of
+from welldone.bench.record import RequestOutcome, BenchRecord
+from welldone.bench.report import BenchReport, AssertionResult, MetricComparison, ClientLoad, StepResult
+from welldone.bench.stats import summarize_step
 
 URL = "http://127.0.0.1:8000/v1"
 OTHER = "http://127.0.0.1:9000/v1"
@@ -29,7 +29,7 @@ HOSTILE = (
 """Texts that try to get out of the place where they are shown."""
 
 
-def record(number: int = 0, seed: int = 7, **changes: object) -> Record:
+def record(number: int = 0, seed: int = 7, **changes: object) -> BenchRecord:
     """A request that went well: it begins a quarter of a second after the one before."""
     chance = Random(f"{seed} {number}")
     begun = number * 0.25 + chance.uniform(0, 0.002)
@@ -37,39 +37,43 @@ def record(number: int = 0, seed: int = 7, **changes: object) -> Record:
     times = array("d", [first])
     for _ in range(19):
         times.append(times[-1] + chance.uniform(0.01, 0.03))
-    plain = Record(
+    plain = BenchRecord(
         target=0,
         due_s=number * 0.25,
-        begun_s=begun,
+        sent_s=begun,
         prompt_tokens=200 + number % 5,
-        limit_tokens=20,
+        max_tokens=20,
         status=200,
         head_s=begun + 0.004,
         role_s=begun + 0.02,
         content_s=first,
         times=times,
         tokens=20,
-        counted=20,
+        tokenizer_tokens=20,
         ended_s=times[-1] + 0.001,
-        end=End.OK,
-        finish="length",
+        outcome=RequestOutcome.OK,
+        finish_reason="length",
     )
     return msgspec.structs.replace(plain, **changes)
 
 
-def broken(number: int, end: End, why: str) -> Record:
+def broken(number: int, end: RequestOutcome, why: str) -> BenchRecord:
     """A request that did not go well."""
-    heard = record(number).times[:5] if end in (End.CUT, End.FAILED, End.UNFINISHED) else array("d")
-    status = {End.REFUSED: 429, End.UNREACHABLE: None}.get(end, 200)
+    heard = (
+        record(number).times[:5]
+        if end in (RequestOutcome.CUT, RequestOutcome.FAILED, RequestOutcome.UNFINISHED)
+        else array("d")
+    )
+    status = {RequestOutcome.REFUSED: 429, RequestOutcome.UNREACHABLE: None}.get(end, 200)
     return record(
         number, times=heard, content_s=None, tokens=len(heard) or None, end=end, why=why, finish="", status=status
     )
 
 
-def step(id: str, records: Sequence[Record], **changes: object) -> Step:
+def step(id: str, records: Sequence[BenchRecord], **changes: object) -> StepResult:
     """A step of these records; `changes` say what they do not tell."""
     rate = float(id.partition("@")[2].removesuffix("req/s")) if id.startswith("constant") else None
-    plain = step_of(
+    plain = summarize_step(
         records,
         id=id,
         target=URL,
@@ -80,7 +84,7 @@ def step(id: str, records: Sequence[Record], **changes: object) -> Step:
         due=len(records),
         skipped=0,
         tokens_by="usage",
-        own=Own(cpu=0.09, late_starts=0, latest_s=0.0, is_bottleneck=False),
+        client=ClientLoad(cpu=0.09, late_starts=0, max_delay_s=0.0, is_bottleneck=False),
         goodput=(),
     )
     return msgspec.structs.replace(plain, **changes)
@@ -89,10 +93,10 @@ def step(id: str, records: Sequence[Record], **changes: object) -> Step:
 def rich(**changes: object) -> BenchReport:
     """A sweep of three steps with all that can happen: failures, skips, a broken rule, bounds, assertions."""
     odd = [
-        broken(120, End.CUT, "the stream ended without a finish reason"),
-        broken(121, End.TIMED_OUT, "no whole answer within 300 s"),
-        broken(122, End.REFUSED, "429: too many requests"),
-        broken(123, End.UNFINISHED, ""),
+        broken(120, RequestOutcome.CUT, "the stream ended without a finish reason"),
+        broken(121, RequestOutcome.TIMED_OUT, "no whole answer within 300 s"),
+        broken(122, RequestOutcome.REFUSED, "429: too many requests"),
+        broken(123, RequestOutcome.UNFINISHED, ""),
         record(124, rules=("delta-role-once",)),
     ]
     busy = [record(number, seed=8) for number in range(40)]
@@ -105,7 +109,7 @@ def rich(**changes: object) -> BenchReport:
             due=45,
             skipped=5,
             good=40,
-            own=Own(cpu=0.93, late_starts=12, latest_s=0.0315, is_bottleneck=True),
+            own=ClientLoad(cpu=0.93, late_starts=12, max_delay_s=0.0315, is_bottleneck=True),
         ),
     )
     plain = BenchReport(
@@ -118,12 +122,12 @@ def rich(**changes: object) -> BenchReport:
         kind="sweep",
         config=config(),
         tokenizer="the server's usage numbers",
-        is_whole=True,
+        is_complete=True,
         steps=steps,
-        checked=(
-            Checked(text="ttft.p50<800ms", step="throughput", value=0.151, is_kept=True),
-            Checked(text="token_rate>100", step="throughput", value=79.25, is_kept=False),
-            Checked(text="ttft.p99<800ms", step="constant@1.20req/s", value=None, is_kept=False),
+        assertion_results=(
+            AssertionResult(text="ttft.p50<800ms", step="throughput", value=0.151, passed=True),
+            AssertionResult(text="token_rate>100", step="throughput", value=79.25, passed=False),
+            AssertionResult(text="ttft.p99<800ms", step="constant@1.20req/s", value=None, passed=False),
         ),
         system={
             "cpu": ["Some Processor", "Some Processor"],
@@ -172,8 +176,12 @@ def against() -> BenchReport:
         kind="concurrency",
         steps=(step("concurrency@8", first, max_vus=8), step("concurrency@8", second, max_vus=8, target=OTHER)),
         compared=(
-            Compared(metric="concurrency@8 ttft.p50", first=0.152, second=0.149, ratio=1.02, low=0.97, high=1.07),
-            Compared(metric="concurrency@8 token_rate", first=71.0, second=79.0, ratio=0.90, low=0.88, high=0.92),
+            MetricComparison(
+                metric="concurrency@8 ttft.p50", first=0.152, second=0.149, ratio=1.02, low=0.97, high=1.07
+            ),
+            MetricComparison(
+                metric="concurrency@8 token_rate", first=71.0, second=79.0, ratio=0.90, low=0.88, high=0.92
+            ),
         ),
         checked=(),
     )
@@ -182,8 +190,8 @@ def against() -> BenchReport:
 def failed() -> BenchReport:
     """A server that died in the middle: some good answers, some cut, then nobody."""
     records = [record(number) for number in range(5)]
-    records += [broken(number, End.CUT, "the connection was lost") for number in (5, 6)]
-    records += [broken(number, End.UNREACHABLE, "connection refused") for number in range(7, 40)]
+    records += [broken(number, RequestOutcome.CUT, "the connection was lost") for number in (5, 6)]
+    records += [broken(number, RequestOutcome.UNREACHABLE, "connection refused") for number in range(7, 40)]
     return rich(
         is_whole=False,
         why="stopped by Ctrl-C",
@@ -191,7 +199,10 @@ def failed() -> BenchReport:
         config=config(rates=[4.0], kind="rate", prompt=None, decode=None, tokenizer=None, meta={}),
         steps=(
             step("constant@4.00req/s", records),
-            step("constant@8.00req/s", [broken(number, End.UNREACHABLE, "connection refused") for number in range(9)]),
+            step(
+                "constant@8.00req/s",
+                [broken(number, RequestOutcome.UNREACHABLE, "connection refused") for number in range(9)],
+            ),
         ),
         checked=(),
         system={},
@@ -205,7 +216,7 @@ def empty() -> BenchReport:
 
 def hostile(text: str) -> BenchReport:
     """A report in which the text stands wherever one can stand."""
-    odd = broken(3, End.FAILED, text)
+    odd = broken(3, RequestOutcome.FAILED, text)
     steps = tuple(
         msgspec.structs.replace(
             one,
@@ -214,7 +225,7 @@ def hostile(text: str) -> BenchReport:
             tokens_by=text,
             reasons={text: 3},
             rules={text: 1},
-            records=(record(0, finish=text, rules=(text,)), msgspec.structs.replace(odd, finish=text)),
+            records=(record(0, finish=text, rules=(text,)), msgspec.structs.replace(odd, finish_reason=text)),
         )
         for one in rich().steps
     )
@@ -226,7 +237,7 @@ def hostile(text: str) -> BenchReport:
         config={name: text if isinstance(value, str) and name != "kind" else value for name, value in config().items()}
         | {text: [text]},
         steps=steps,
-        compared=tuple(msgspec.structs.replace(one, metric=text) for one in against().compared),
-        checked=tuple(msgspec.structs.replace(one, text=text, step=text) for one in rich().checked),
+        compared=tuple(msgspec.structs.replace(one, metric=text) for one in against().comparisons),
+        checked=tuple(msgspec.structs.replace(one, text=text, step=text) for one in rich().assertion_results),
         system={"cpu": [text], "memory": text, "os_name": text, text: text},
     )

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.table import table
 from welldone.bench import arrivals
-from welldone.bench.arrivals import bursty, constant, poisson, replayed
+from welldone.bench.arrivals import bursty_arrivals, constant_arrivals, poisson_arrivals, read_arrival_times
 
 RATES = st.floats(0.01, 1000)
 
@@ -24,18 +24,18 @@ def gaps(times: Iterator[float], count: int = 20_000) -> list[float]:
 
 @given(RATES, st.integers(0, 10_000))
 def test_constant_arrivals_are_where_they_should_be_however_many_came_before(rate: float, number: int) -> None:
-    assert next(islice(constant(rate), number, None)) == number / rate
+    assert next(islice(constant_arrivals(rate), number, None)) == number / rate
 
 
 @table("burstiness", [0.25, 1.0, 4.0, 16.0])
 def test_gaps_have_the_mean_of_the_rate_and_the_variance_of_the_burstiness(burstiness: float) -> None:
-    found = gaps(bursty(5.0, burstiness, random.Random(1)))
+    found = gaps(bursty_arrivals(5.0, burstiness, random.Random(1)))
     assert fmean(found) == pytest.approx(0.2, rel=0.1)
     assert (pstdev(found) / fmean(found)) ** 2 == pytest.approx(burstiness, rel=0.15)
 
 
 def test_poisson_arrivals_know_nothing_of_each_other() -> None:
-    found = gaps(poisson(5.0, random.Random(1)))
+    found = gaps(poisson_arrivals(5.0, random.Random(1)))
     assert fmean(found) == pytest.approx(0.2, rel=0.05)
     # Without memory: of those who waited for long as many wait on as of all.
     long = [gap for gap in found if gap > 0.2]
@@ -46,21 +46,21 @@ def test_poisson_arrivals_know_nothing_of_each_other() -> None:
 def test_times_never_go_back_and_the_same_chance_gives_the_same_times(
     rate: float, burstiness: float, seed: int
 ) -> None:
-    times = list(islice(bursty(rate, burstiness, random.Random(seed)), 50))
+    times = list(islice(bursty_arrivals(rate, burstiness, random.Random(seed)), 50))
     assert times == sorted(times)
     assert times[0] >= 0
-    assert times == list(islice(bursty(rate, burstiness, random.Random(seed)), 50))
+    assert times == list(islice(bursty_arrivals(rate, burstiness, random.Random(seed)), 50))
 
 
 @table(
     "make",
     [
-        lambda rng: constant(0),
-        lambda rng: constant(float("inf")),
-        lambda rng: poisson(-1, rng),
-        lambda rng: poisson(float("nan"), rng),
-        lambda rng: bursty(1, 0, rng),
-        lambda rng: bursty(1, arrivals.MOST_BURSTY * 2, rng),
+        lambda rng: constant_arrivals(0),
+        lambda rng: constant_arrivals(float("inf")),
+        lambda rng: poisson_arrivals(-1, rng),
+        lambda rng: poisson_arrivals(float("nan"), rng),
+        lambda rng: bursty_arrivals(1, 0, rng),
+        lambda rng: bursty_arrivals(1, arrivals.MAX_BURSTINESS * 2, rng),
     ],
 )
 def test_what_is_no_rate_is_refused_at_once(make: Callable[[random.Random], Iterator[float]]) -> None:
@@ -85,7 +85,7 @@ def written(folder: Path, text: str | bytes) -> Path:
     ],
 )
 def test_a_file_tells_the_times(tmp_path: Path, text: str, wanted: list[float]) -> None:
-    assert replayed(written(tmp_path, text)) == pytest.approx(wanted)
+    assert read_arrival_times(written(tmp_path, text)) == pytest.approx(wanted)
 
 
 @given(times=st.lists(st.integers(0, 10**9), min_size=1, max_size=30))
@@ -93,7 +93,7 @@ def test_times_of_a_file_are_in_order_and_begin_with_0(
     tmp_path_factory: pytest.TempPathFactory, times: list[int]
 ) -> None:
     path = written(tmp_path_factory.mktemp("times"), "\n".join(json.dumps({"timestamp": at}) for at in times))
-    assert replayed(path) == [at - min(times) for at in sorted(times)]
+    assert read_arrival_times(path) == [at - min(times) for at in sorted(times)]
 
 
 @table(
@@ -114,23 +114,23 @@ def test_times_of_a_file_are_in_order_and_begin_with_0(
 )
 def test_a_file_that_tells_no_times_is_refused_in_a_sentence(tmp_path: Path, text: str | bytes, match: str) -> None:
     with pytest.raises(ValueError, match=match) as caught:
-        replayed(written(tmp_path, text))
+        read_arrival_times(written(tmp_path, text))
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", [".", "nothing"])
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match=r"cannot be read: (Is a directory|No such file)"):
-        replayed(tmp_path / name)
+        read_arrival_times(tmp_path / name)
 
 
 def test_a_line_may_not_be_endless(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="line 2: longer than"):
-        replayed(written(tmp_path, "1\n" + " " * (2 << 20)))
+        read_arrival_times(written(tmp_path, "1\n" + " " * (2 << 20)))
 
 
 def test_there_is_an_end_to_how_many_times_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrivals, "_MOST_ARRIVALS", 3)
-    assert replayed(written(tmp_path, "1\n2\n3\n")) == [0, 1, 2]
+    assert read_arrival_times(written(tmp_path, "1\n2\n3\n")) == [0, 1, 2]
     with pytest.raises(ValueError, match="more than 3 times"):
-        replayed(written(tmp_path, "1\n2\n3\n4\n"))
+        read_arrival_times(written(tmp_path, "1\n2\n3\n4\n"))

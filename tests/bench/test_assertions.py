@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from tests.bench.reports import OTHER, record, step
 from tests.table import table
-from welldone.bench.assertions import judge, read_assertion, read_bound
-from welldone.bench.report import Step
-from welldone.bench.settings import Assertion, Bound
+from welldone.bench.assertions import check_assertions, parse_assertion, parse_goodput_bound
+from welldone.bench.report import StepResult
+from welldone.bench.settings import Assertion, GoodputBound
 from welldone.bench.stats import distribution
 
 STEP = msgspec.structs.replace(
     step("throughput", [record(number) for number in range(8)]),
-    ends={"ok": 8, "cut": 1, "timed out": 1, "unfinished": 3},
+    outcomes={"ok": 8, "cut": 1, "timed out": 1, "unfinished": 3},
     due=20,
     good=6,
     request_rate=4.0,
@@ -42,7 +42,7 @@ STEP = msgspec.structs.replace(
     ],
 )
 def test_an_assertion_is_read(text: str, metric: str, statistic: str, is_below: bool, limit: float) -> None:
-    assert read_assertion(text) == Assertion(text, metric, statistic, is_below, limit)
+    assert parse_assertion(text) == Assertion(text, metric, statistic, is_below, limit)
 
 
 @table(
@@ -66,31 +66,33 @@ def test_an_assertion_is_read(text: str, metric: str, statistic: str, is_below: 
 )
 def test_what_is_no_assertion_is_refused_with_a_hint(text: str, match: str) -> None:
     with pytest.raises(ValueError, match=match):
-        read_assertion(text)
+        parse_assertion(text)
 
 
 @given(st.text(max_size=30) | st.from_regex(r"(ttft|rate|goodput)(\.p\d\d)?[<>]=?\d+(ms|s|%)?", fullmatch=True))
 def test_any_text_is_an_assertion_or_a_plain_refusal(text: str) -> None:
     try:
-        found = read_assertion(text)
+        found = parse_assertion(text)
     except ValueError:
         with pytest.raises(ValueError, match=re.escape(repr(text))):
-            read_assertion(text)
+            parse_assertion(text)
         return
     assert found.text == text
     assert found.limit >= 0
-    assert len(judge([found], [step("throughput", [record(number) for number in range(30)])])) == 1
+    assert len(check_assertions([found], [step("throughput", [record(number) for number in range(30)])])) == 1
 
 
-@pytest.mark.parametrize(("text", "wanted"), [("ttft:500", Bound("ttft", 0.5)), ("itl:37.5", Bound("itl", 0.0375))])
-def test_a_bound_is_in_milliseconds(text: str, wanted: Bound) -> None:
-    assert read_bound(text) == wanted
+@pytest.mark.parametrize(
+    ("text", "wanted"), [("ttft:500", GoodputBound("ttft", 0.5)), ("itl:37.5", GoodputBound("itl", 0.0375))]
+)
+def test_a_bound_is_in_milliseconds(text: str, wanted: GoodputBound) -> None:
+    assert parse_goodput_bound(text) == wanted
 
 
 @table("text", ["", "ttft", "ttft:", "ttft:fast", "ttft:-1", "tpot:50", "ttft:500ms", "ttft=500"])
 def test_what_is_no_bound_is_refused_with_a_hint(text: str) -> None:
     with pytest.raises(ValueError, match=r"is no bound: write ttft, itl, e2e, .* as in ttft:500"):
-        read_bound(text)
+        parse_goodput_bound(text)
 
 
 @table(
@@ -116,8 +118,8 @@ def test_what_is_no_bound_is_refused_with_a_hint(text: str) -> None:
     ],
 )
 def test_an_assertion_is_judged_by_the_numbers_of_the_step(text: str, value: float | None, is_kept: bool) -> None:
-    (checked,) = judge([read_assertion(text)], [STEP])
-    assert (checked.text, checked.step, checked.is_kept) == (text, "throughput", is_kept)
+    (checked,) = check_assertions([parse_assertion(text)], [STEP])
+    assert (checked.text, checked.step, checked.passed) == (text, "throughput", is_kept)
     assert checked.value == (None if value is None else pytest.approx(value))
 
 
@@ -126,20 +128,20 @@ def test_an_assertion_is_judged_by_the_numbers_of_the_step(text: str, value: flo
     [
         ("goodput>0%", msgspec.structs.replace(STEP, good=None)),
         ("goodput>=0%", msgspec.structs.replace(STEP, due=0, good=0)),
-        ("error_rate<100%", msgspec.structs.replace(STEP, ends={"unfinished": 2})),
+        ("error_rate<100%", msgspec.structs.replace(STEP, outcomes={"unfinished": 2})),
         ("ttft.mean<9s", msgspec.structs.replace(STEP, times={"ttft": distribution([])})),
     ],
 )
-def test_what_nobody_can_say_is_not_kept(text: str, odd: Step) -> None:
-    (checked,) = judge([read_assertion(text)], [odd])
-    assert (checked.value, checked.is_kept) == (None, False)
+def test_what_nobody_can_say_is_not_kept(text: str, odd: StepResult) -> None:
+    (checked,) = check_assertions([parse_assertion(text)], [odd])
+    assert (checked.value, checked.passed) == (None, False)
 
 
 def test_every_step_of_the_first_server_is_judged_but_the_warm_up() -> None:
     ids = ("warmup", "throughput", "constant@1.20req/s")
     steps = [msgspec.structs.replace(STEP, id=id, target=url) for id in ids for url in (STEP.target, OTHER)]
-    found = judge([read_assertion("token_rate>1"), read_assertion("request_rate>9")], steps)
-    assert [(checked.text, checked.step, checked.is_kept) for checked in found] == [
+    found = check_assertions([parse_assertion("token_rate>1"), parse_assertion("request_rate>9")], steps)
+    assert [(checked.text, checked.step, checked.passed) for checked in found] == [
         ("token_rate>1", "throughput", True),
         ("token_rate>1", "constant@1.20req/s", True),
         ("request_rate>9", "throughput", False),
@@ -148,4 +150,4 @@ def test_every_step_of_the_first_server_is_judged_but_the_warm_up() -> None:
 
 
 def test_without_a_step_nothing_is_judged() -> None:
-    assert judge([read_assertion("token_rate>1")], []) == ()
+    assert check_assertions([parse_assertion("token_rate>1")], []) == ()

@@ -9,16 +9,23 @@ import pytest
 
 from tests.bench.reports import OTHER, URL, against, bare, rich
 from tests.table import table
-from welldone.bench.compare import FIRST, SAME, SECOND, compare, ratios, verdict
-from welldone.bench.record import End, Record
-from welldone.bench.report import BenchReport, Compared, Own, Step
-from welldone.bench.stats import step_of
+from welldone.bench.compare import (
+    FIRST_IS_BETTER,
+    NO_DIFFERENCE,
+    SECOND_IS_BETTER,
+    compare_reports,
+    compare_rounds,
+    comparison_verdict,
+)
+from welldone.bench.record import RequestOutcome, BenchRecord
+from welldone.bench.report import BenchReport, MetricComparison, ClientLoad, StepResult
+from welldone.bench.stats import summarize_step
 
 SECONDS = 60.0
 TRIES = 25
 
 
-def requests(rng: random.Random, slow: float = 1.0, count: int = 120, alike: float = 0.0) -> list[Record]:
+def requests(rng: random.Random, slow: float = 1.0, count: int = 120, alike: float = 0.0) -> list[BenchRecord]:
     """So many requests, one after the other. Where they are alike, each is much as slow as the one before."""
     records = []
     luck = rng.gauss()
@@ -27,12 +34,18 @@ def requests(rng: random.Random, slow: float = 1.0, count: int = 120, alike: flo
         due = number * SECONDS / count
         took = 0.4 * slow * 1.2**luck
         times = array("d", (due + took * (1 + chunk) / 10 for chunk in range(10)))
-        records.append(Record(0, due, due, content_s=times[0], times=times, tokens=10, ended_s=times[-1], end=End.OK))
+        records.append(
+            BenchRecord(
+                0, due, due, content_s=times[0], times=times, tokens=10, ended_s=times[-1], outcome=RequestOutcome.OK
+            )
+        )
     return records
 
 
-def measured(records: Sequence[Record], id: str = "throughput", target: str = URL, seconds: float = SECONDS) -> Step:
-    return step_of(
+def measured(
+    records: Sequence[BenchRecord], id: str = "throughput", target: str = URL, seconds: float = SECONDS
+) -> StepResult:
+    return summarize_step(
         records,
         id=id,
         target=target,
@@ -43,16 +56,16 @@ def measured(records: Sequence[Record], id: str = "throughput", target: str = UR
         due=len(records),
         skipped=0,
         tokens_by="usage",
-        own=Own(cpu=0, late_starts=0, latest_s=0, is_bottleneck=False),
+        client=ClientLoad(cpu=0, late_starts=0, max_delay_s=0, is_bottleneck=False),
         goodput=(),
     )
 
 
-def reported(*steps: Step) -> BenchReport:
+def reported(*steps: StepResult) -> BenchReport:
     return rich(steps=steps)
 
 
-def by_metric(found: Sequence[Compared]) -> dict[str, Compared]:
+def by_metric(found: Sequence[MetricComparison]) -> dict[str, MetricComparison]:
     return {compared.metric.removeprefix("throughput "): compared for compared in found}
 
 
@@ -63,22 +76,22 @@ def held(*, count: int, rounds: int = 1, alike: float = 0.0) -> float:
         rng = random.Random(seed)
         steps = [measured(requests(rng, count=count, alike=alike)) for _ in range(2 * rounds)]
         pairs = list(zip(steps[::2], steps[1::2], strict=True))
-        found += verdict(by_metric(ratios(pairs))["ttft.mean"]) == SAME
+        found += comparison_verdict(by_metric(compare_rounds(pairs))["ttft.mean"]) == NO_DIFFERENCE
     return found / TRIES
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_run_does_not_differ_from_itself(seed: int) -> None:
     report = reported(measured(requests(random.Random(seed))))
-    found = compare(report, report)
-    assert {verdict(compared) for compared in found} == {SAME}
+    found = compare_reports(report, report)
+    assert {comparison_verdict(compared) for compared in found} == {NO_DIFFERENCE}
     assert {compared.ratio for compared in found} == {1.0}
 
 
 def test_the_numbers_that_are_compared_are_those_of_the_steps() -> None:
     rng = random.Random(1)
     first, second = measured(requests(rng)), measured(requests(rng, slow=1.5))
-    found = by_metric(compare(reported(first), reported(second)))
+    found = by_metric(compare_reports(reported(first), reported(second)))
     times = [f"{name}.{statistic}" for name in ("ttft", "itl", "e2e") for statistic in ("mean", "p50", "p90")]
     assert set(found) == {"request_rate", "token_rate", "success_rate", *times}
     assert found["token_rate"].first == pytest.approx(first.token_rate)
@@ -94,22 +107,24 @@ def test_the_numbers_that_are_compared_are_those_of_the_steps() -> None:
         assert compared.low <= compared.ratio <= compared.high
 
 
-@pytest.mark.parametrize(("slow", "wanted"), [(1.5, FIRST), (1 / 1.5, SECOND)])
+@pytest.mark.parametrize(("slow", "wanted"), [(1.5, FIRST_IS_BETTER), (1 / 1.5, SECOND_IS_BETTER)])
 def test_a_difference_beyond_the_noise_is_found(slow: float, wanted: str) -> None:
     rng = random.Random(2)
-    found = by_metric(ratios([(measured(requests(rng)), measured(requests(rng, slow=slow)))]))
+    found = by_metric(compare_rounds([(measured(requests(rng)), measured(requests(rng, slow=slow)))]))
     for name in ("ttft.mean", "ttft.p50", "ttft.p90", "itl.mean", "e2e.mean"):
-        assert verdict(found[name]) == wanted
+        assert comparison_verdict(found[name]) == wanted
         assert found[name].low <= 1 / slow <= found[name].high
-    assert verdict(found["success_rate"]) == SAME
+    assert comparison_verdict(found["success_rate"]) == NO_DIFFERENCE
 
 
-@pytest.mark.parametrize(("metric", "ratio", "wanted"), [("ttft.p50", 2, SECOND), ("token_rate", 2, FIRST)])
+@pytest.mark.parametrize(
+    ("metric", "ratio", "wanted"), [("ttft.p50", 2, SECOND_IS_BETTER), ("token_rate", 2, FIRST_IS_BETTER)]
+)
 def test_less_time_is_better_and_a_higher_rate_is(metric: str, ratio: float, wanted: str) -> None:
     for name in (metric, f"constant@1.20req/s {metric}"):
-        found = Compared(metric=name, first=ratio, second=1, ratio=ratio, low=ratio - 0.1, high=ratio + 0.1)
-        assert verdict(found) == wanted
-        assert verdict(msgspec.structs.replace(found, low=0.9)) == SAME
+        found = MetricComparison(metric=name, first=ratio, second=1, ratio=ratio, low=ratio - 0.1, high=ratio + 0.1)
+        assert comparison_verdict(found) == wanted
+        assert comparison_verdict(msgspec.structs.replace(found, low=0.9)) == NO_DIFFERENCE
 
 
 @pytest.mark.tier3
@@ -128,7 +143,9 @@ def test_the_band_knows_that_requests_of_one_time_are_alike() -> None:
 def test_more_requests_make_the_band_narrower() -> None:
     rng = random.Random(3)
     few, many = (
-        by_metric(ratios([(measured(requests(rng, count=count)), measured(requests(rng, count=count)))]))["ttft.p50"]
+        by_metric(compare_rounds([(measured(requests(rng, count=count)), measured(requests(rng, count=count)))]))[
+            "ttft.p50"
+        ]
         for count in (60, 2000)
     )
     assert many.high - many.low < (few.high - few.low) / 2
@@ -138,45 +155,50 @@ def test_rounds_that_differ_among_themselves_make_the_band_wider() -> None:
     rng = random.Random(4)
     calm = [(measured(requests(rng)), measured(requests(rng))) for _ in range(4)]
     odd = [(measured(requests(rng, slow)), measured(requests(rng))) for slow in (0.5, 1.5, 0.7, 1.4)]
-    narrow, wide = by_metric(ratios(calm))["ttft.mean"], by_metric(ratios(odd))["ttft.mean"]
+    narrow, wide = by_metric(compare_rounds(calm))["ttft.mean"], by_metric(compare_rounds(odd))["ttft.mean"]
     assert wide.high - wide.low > 2 * (narrow.high - narrow.low)
-    assert verdict(wide) == SAME
+    assert comparison_verdict(wide) == NO_DIFFERENCE
 
 
 def test_the_same_rounds_give_the_same_band() -> None:
     rng = random.Random(5)
     rounds = [(measured(requests(rng)), measured(requests(rng)))]
-    assert ratios(rounds) == ratios(rounds)
-    assert ratios(rounds) != ratios(rounds, seed=1)
+    assert compare_rounds(rounds) == compare_rounds(rounds)
+    assert compare_rounds(rounds) != compare_rounds(rounds, seed=1)
 
 
 def test_a_server_that_fails_more_often_is_worse() -> None:
     rng = random.Random(6)
     first, second = requests(rng), requests(rng)
     for record in second[::3]:
-        record.end = End.CUT
+        record.outcome = RequestOutcome.CUT
     for record in first[::4]:
-        record.end = End.UNFINISHED  # left at the end: that is no failure
-    found = by_metric(ratios([(measured(first), measured(second))]))["success_rate"]
+        record.outcome = RequestOutcome.UNFINISHED  # left at the end: that is no failure
+    found = by_metric(compare_rounds([(measured(first), measured(second))]))["success_rate"]
     assert found.first == 1
     assert found.second == pytest.approx(2 / 3)
-    assert verdict(found) == FIRST
+    assert comparison_verdict(found) == FIRST_IS_BETTER
 
 
 def test_a_server_that_gave_nothing_is_worse_on_either_side() -> None:
     fine = measured(requests(random.Random(1)))
-    dead = measured([msgspec.structs.replace(one, end=End.CUT, times=array("d")) for one in fine.records])
+    dead = measured(
+        [msgspec.structs.replace(one, outcome=RequestOutcome.CUT, times=array("d")) for one in fine.records]
+    )
     names = {"request_rate", "token_rate", "success_rate"}
-    for pair, wanted in (((fine, dead), FIRST), ((dead, fine), SECOND)):
-        found = by_metric(ratios([pair]))
-        assert {name: verdict(compared) for name, compared in found.items()} == dict.fromkeys(names, wanted)
+    for pair, wanted in (((fine, dead), FIRST_IS_BETTER), ((dead, fine), SECOND_IS_BETTER)):
+        found = by_metric(compare_rounds([pair]))
+        assert {name: comparison_verdict(compared) for name, compared in found.items()} == dict.fromkeys(names, wanted)
 
 
 def test_a_slow_tail_shows_where_it_is_and_not_in_the_middle() -> None:
     rng = random.Random(11)
     tail = [one for number in range(120) for one in requests(rng, 4.0 if number % 7 == 0 else 1.0)[number : number + 1]]
-    found = by_metric(ratios([(measured(requests(rng)), measured(tail))]))
-    assert {name: verdict(found[name]) for name in ("ttft.p50", "ttft.p90")} == {"ttft.p50": SAME, "ttft.p90": FIRST}
+    found = by_metric(compare_rounds([(measured(requests(rng)), measured(tail))]))
+    assert {name: comparison_verdict(found[name]) for name in ("ttft.p50", "ttft.p90")} == {
+        "ttft.p50": NO_DIFFERENCE,
+        "ttft.p90": FIRST_IS_BETTER,
+    }
 
 
 def test_steps_are_matched_by_their_id_and_the_warm_up_is_no_step() -> None:
@@ -184,21 +206,23 @@ def test_steps_are_matched_by_their_id_and_the_warm_up_is_no_step() -> None:
     ids = ("warmup", "throughput", "constant@1.00req/s", "constant@2.00req/s")
     first = reported(*(measured(requests(rng), id) for id in ids))
     second = reported(*(measured(requests(rng), id) for id in reversed(ids[:3])))
-    found = [compared.metric for compared in compare(first, second) if compared.metric.endswith(" token_rate")]
+    found = [compared.metric for compared in compare_reports(first, second) if compared.metric.endswith(" token_rate")]
     assert found == ["throughput token_rate", "constant@1.00req/s token_rate"]
 
 
 def test_of_a_run_on_two_servers_the_first_is_compared() -> None:
     rng = random.Random(8)
     both = rich(against=OTHER, steps=(measured(requests(rng)), measured(requests(rng, 9.0), target=OTHER)))
-    assert {verdict(compared) for compared in compare(both, reported(both.steps[0]))} == {SAME}
+    assert {comparison_verdict(compared) for compared in compare_reports(both, reported(both.steps[0]))} == {
+        NO_DIFFERENCE
+    }
 
 
 @table("count", [0, 1, 2, 4, 19])
 def test_too_few_requests_make_no_percentile(count: int) -> None:
     rng = random.Random(9)
     rounds = [(measured(requests(rng, count=120)), measured(requests(rng, count=count)))]
-    found = by_metric(ratios(rounds))
+    found = by_metric(compare_rounds(rounds))
     assert not any(".p" in name for name in found)
     assert ("ttft.mean" in found) == (count > 1)
 
@@ -206,20 +230,25 @@ def test_too_few_requests_make_no_percentile(count: int) -> None:
 def test_a_round_that_cannot_tell_a_metric_leaves_it_out_for_all() -> None:
     rng = random.Random(10)
     full, thin = measured(requests(rng)), measured(requests(rng, count=30))
-    assert "throughput ttft.p90" not in {compared.metric for compared in ratios([(full, full), (full, thin)])}
+    assert "throughput ttft.p90" not in {compared.metric for compared in compare_rounds([(full, full), (full, thin)])}
 
 
 def test_nothing_is_compared_with_nothing() -> None:
-    dead = [msgspec.structs.replace(record, end=End.CUT, times=array("d")) for record in requests(random.Random(1))]
+    dead = [
+        msgspec.structs.replace(record, outcome=RequestOutcome.CUT, times=array("d"))
+        for record in requests(random.Random(1))
+    ]
     fine = measured(requests(random.Random(1)))
-    assert ratios([]) == ()
-    assert ratios([(measured(dead), measured(dead))]) == ()
-    assert compare(reported(fine), bare()) == compare(bare(), reported(fine)) == []
-    assert {compared.metric for compared in ratios([(measured(requests(random.Random(1)), seconds=0.0), fine)])} == {
+    assert compare_rounds([]) == ()
+    assert compare_rounds([(measured(dead), measured(dead))]) == ()
+    assert compare_reports(reported(fine), bare()) == compare_reports(bare(), reported(fine)) == []
+    assert {
+        compared.metric for compared in compare_rounds([(measured(requests(random.Random(1)), seconds=0.0), fine)])
+    } == {
         f"throughput {name}.{statistic}" for name in ("ttft", "itl", "e2e") for statistic in ("mean", "p50", "p90")
     } | {"throughput success_rate"}
 
 
 def test_reports_of_all_kinds_can_be_compared() -> None:
-    assert compare(rich(), rich())
-    assert compare(against(), against())
+    assert compare_reports(rich(), rich())
+    assert compare_reports(against(), against())

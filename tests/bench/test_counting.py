@@ -17,7 +17,13 @@ from tests.models.gguf_writer import Array, Kind, Scalar, Value
 from tests.net.aio import run
 from tests.table import table
 from welldone.bench import vocabulary, words
-from welldone.bench.counting import ESTIMATE, Counter, WordCounter, find_counter, why_none
+from welldone.bench.counting import (
+    ESTIMATED_COUNTER,
+    BenchTokenCounter,
+    WordCounter,
+    find_token_counter,
+    why_no_counter,
+)
 
 Json = dict[str, Any]
 TEXTS = [
@@ -56,11 +62,11 @@ async def _no_server(path: str, body: Json) -> None:
     raise AssertionError(path)
 
 
-def _found(spec: str | Path, **env: str) -> Counter | None:
-    return run(find_counter(str(spec), _no_server, env))
+def _found(spec: str | Path, **env: str) -> BenchTokenCounter | None:
+    return run(find_token_counter(str(spec), _no_server, env))
 
 
-def _counter(spec: str | Path, **env: str) -> Counter:
+def _counter(spec: str | Path, **env: str) -> BenchTokenCounter:
     counter = _found(spec, **env)
     assert counter is not None
     return counter
@@ -85,7 +91,7 @@ def test_a_tokenizer_file_or_its_folder_counts(tokenizer: Path) -> None:
 
 def test_a_text_is_cut_to_its_first_tokens(tokenizer: Path) -> None:
     counter = _counter(tokenizer)
-    assert [counter.cut("abcd ab dc", tokens) for tokens in range(6)] == [
+    assert [counter.truncate("abcd ab dc", tokens) for tokens in range(6)] == [
         "",
         "abcd",
         "abcd ab",
@@ -100,7 +106,7 @@ def test_a_cut_text_never_has_more_tokens(tmp_path_factory: pytest.TempPathFacto
     path = tmp_path_factory.getbasetemp() / "cut.json"
     path.write_text(json.dumps(TOKENIZER))
     counter = _counter(path)
-    cut = counter.cut(text, tokens)
+    cut = counter.truncate(text, tokens)
     assert text.startswith(cut)
     assert counter.count(cut) <= tokens
 
@@ -168,7 +174,7 @@ def test_of_several_revisions_the_main_one_is_taken(tmp_path: Path) -> None:
 def test_a_name_that_is_not_here_is_no_error_and_nothing_is_fetched(name: str, tmp_path: Path) -> None:
     if name not in ("../..", ""):  # these are folders
         assert _found(name, HF_HOME=str(tmp_path)) is None
-    assert name in why_none(name)
+    assert name in why_no_counter(name)
 
 
 # ---- GGUF
@@ -189,7 +195,7 @@ def test_tokens_that_a_vocabulary_was_given_later_are_one_token(tiny_model: Path
 def test_a_character_of_several_tokens_is_not_cut_in_pieces(tiny_model: Path) -> None:
     counter = _counter(tiny_model)
     assert counter.count("aüü") == 5
-    assert [counter.cut("aüü", tokens) for tokens in range(6)] == ["", "a", "a", "aü", "aü", "aüü"]
+    assert [counter.truncate("aüü", tokens) for tokens in range(6)] == ["", "a", "a", "aü", "aü", "aüü"]
 
 
 BLANK = "\N{LOWER ONE EIGHTH BLOCK}"
@@ -216,7 +222,7 @@ def test_a_sentencepiece_vocabulary_joins_by_its_scores(tmp_path: Path) -> None:
     assert counter.count("hell") == 1
     assert counter.count("hell hell") == 2
     assert counter.count("hé\n") == 5  # a blank, h, two bytes of é, one of the line
-    assert counter.cut("hell hell hell", 2) == "hell hell"
+    assert counter.truncate("hell hell hell", 2) == "hell hell"
     path.write_bytes(_pieces(tokenizer__ggml__add_space_prefix=False))
     assert _counter(path).count("hello") == 3
 
@@ -284,12 +290,12 @@ def test_values_of_all_kinds_are_passed_over(tmp_path: Path) -> None:
 # ---- the server
 
 
-def _asked(server: Running) -> Counter:
+def _asked(server: Running) -> BenchTokenCounter:
     async def posted(path: str, body: Json) -> Json | None:
         reply = ask(server, path, body)
         return reply.ok() if reply.status == 200 else None
 
-    counter = run(find_counter("server", posted))
+    counter = run(find_token_counter("server", posted))
     assert counter is not None
     return counter
 
@@ -308,13 +314,13 @@ def test_a_server_that_does_not_tell_is_not_counted_on(reply: Json | None) -> No
         assert (path, body["content"]) == ("/tokenize", body["prompt"])
         return reply
 
-    assert run(find_counter("server", posted)) is None
-    assert why_none("server") == "the server has no /tokenize that can be used"
+    assert run(find_token_counter("server", posted)) is None
+    assert why_no_counter("server") == "the server has no /tokenize that can be used"
 
 
 def test_nobody_counts_where_nobody_is_named() -> None:
-    assert run(find_counter(None, _no_server)) is None
-    assert why_none(None) == "no tokenizer is named"
+    assert run(find_token_counter(None, _no_server)) is None
+    assert why_no_counter(None) == "no tokenizer is named"
 
 
 def test_words_are_counted_by_what_is_known_and_guessed_by_their_length() -> None:
@@ -330,7 +336,7 @@ def test_words_are_counted_by_what_is_known_and_guessed_by_their_length() -> Non
 
 @given(st.text(max_size=60), st.integers(0, 30))
 def test_words_are_cut_to_no_more_tokens_than_asked_for(text: str, tokens: int) -> None:
-    cut = ESTIMATE.cut(text, tokens)
+    cut = ESTIMATED_COUNTER.truncate(text, tokens)
     assert text.startswith(cut)
-    assert ESTIMATE.count(cut) <= tokens
-    assert cut == text or ESTIMATE.count(text) > tokens
+    assert ESTIMATED_COUNTER.count(cut) <= tokens
+    assert cut == text or ESTIMATED_COUNTER.count(text) > tokens

@@ -12,19 +12,19 @@ import pytest
 from tests.check.serving import serving
 from tests.net.aio import run
 from welldone.bench.dialects import DIALECTS
-from welldone.bench.report import BenchReport, Step
+from welldone.bench.report import BenchReport, StepResult
 from welldone.bench.reports import data, forms, tables
-from welldone.bench.run import UnreachableError, Watch, bench
-from welldone.bench.settings import BenchSettings, Kind, Length
-from welldone.engines.ideal import Ideal
-from welldone.engines.mischief import refusal
-from welldone.engines.scripted import Seen
-from welldone.engines.scripts import Reply
+from welldone.bench.run import BenchUnreachableError, BenchProgress, run_bench
+from welldone.bench.settings import BenchSettings, BenchmarkKind, LengthSpec
+from welldone.engines.ideal import ReferenceServer
+from welldone.engines.mischief import error_reply
+from welldone.engines.scripted import MockHttpRequest
+from welldone.engines.scripts import MockReply
 
 pytestmark = pytest.mark.tier3
 
-Choose = Callable[[Seen], Reply]
-SHORT = Length(num_tokens=5, min_tokens=5, max_tokens=5)
+Choose = Callable[[MockHttpRequest], MockReply]
+SHORT = LengthSpec(num_tokens=5, min_tokens=5, max_tokens=5)
 KEY = "sk-a-key-of-some-length"
 OTHERS = ("responses", "messages")
 TALK = [
@@ -38,7 +38,7 @@ TALK = [
 def _settings(url: str, endpoint: str, **more: Any) -> BenchSettings:  # noqa: ANN401 - any setting
     usual: dict[str, Any] = {
         "model": "ideal",
-        "kind": Kind.CONCURRENCY,
+        "kind": BenchmarkKind.CONCURRENCY,
         "levels": (2,),
         "duration_s": 0.3,
         "warmup_s": 0.1,
@@ -52,18 +52,18 @@ def _settings(url: str, endpoint: str, **more: Any) -> BenchSettings:  # noqa: A
 def _bench(choose: Choose, endpoint: str, **more: Any) -> BenchReport:  # noqa: ANN401 - any setting
     async def work() -> BenchReport:
         async with serving(choose) as url:
-            return await bench(_settings(url, endpoint, **more))
+            return await run_bench(_settings(url, endpoint, **more))
 
     return run(work())
 
 
-def _last(report: BenchReport) -> Step:
-    assert report.is_whole
+def _last(report: BenchReport) -> StepResult:
+    assert report.is_complete
     return report.steps[-1]
 
 
-def _overheard(into: list[Seen], choose: Choose) -> Choose:
-    def answer(seen: Seen) -> Reply:
+def _overheard(into: list[MockHttpRequest], choose: Choose) -> Choose:
+    def answer(seen: MockHttpRequest) -> MockReply:
         into.append(seen)
         return choose(seen)
 
@@ -105,8 +105,8 @@ def test_who_says_nothing_of_the_system_sends_no_word_of_it(endpoint: str) -> No
     [("responses", "/v1/responses", {"store": False, "temperature": 0.0}), ("messages", "/v1/messages", {})],
 )
 def test_every_request_goes_where_it_should(endpoint: str, path: str, wanted: dict[str, Any]) -> None:
-    seen: list[Seen] = []
-    _bench(_overheard(seen, Ideal().answer), endpoint, extra={"top_p": 0.5})
+    seen: list[MockHttpRequest] = []
+    _bench(_overheard(seen, ReferenceServer().answer), endpoint, extra={"top_p": 0.5})
     posted = [one for one in seen if one.method == "POST"]
     assert {one.path for one in posted} == {path}
     assert all(json.loads(one.body).items() >= {**wanted, "top_p": 0.5, "stream": True}.items() for one in posted)
@@ -114,28 +114,28 @@ def test_every_request_goes_where_it_should(endpoint: str, path: str, wanted: di
 
 @pytest.mark.parametrize("key", [None, KEY])
 def test_messages_have_a_version_and_the_key_in_both_places(key: str | None) -> None:
-    seen: list[Seen] = []
-    _bench(_overheard(seen, Ideal(key=key).answer), "messages", key=key, model=None)
+    seen: list[MockHttpRequest] = []
+    _bench(_overheard(seen, ReferenceServer(key=key).answer), "messages", key=key, model=None)
     assert {one.headers["anthropic-version"] for one in seen} == {"2023-06-01"}
     assert {one.headers.get("x-api-key") for one in seen} == {key}
     assert {one.headers.get("authorization") for one in seen} == {key and f"Bearer {key}"}
 
 
 def test_a_header_that_is_named_stands_for_the_one_of_the_dialect() -> None:
-    seen: list[Seen] = []
-    _bench(_overheard(seen, Ideal().answer), "messages", headers=(("Anthropic-Version", "2024-01-01"),))
+    seen: list[MockHttpRequest] = []
+    _bench(_overheard(seen, ReferenceServer().answer), "messages", headers=(("Anthropic-Version", "2024-01-01"),))
     assert {one.headers["anthropic-version"] for one in seen} == {"2024-01-01"}
 
 
 def test_another_host_gets_no_key_that_is_not_its_own() -> None:
-    seen: list[Seen] = []
-    ideal = Ideal()
+    seen: list[MockHttpRequest] = []
+    ideal = ReferenceServer()
 
     async def work(**more: Any) -> None:  # noqa: ANN401 - any setting
         seen.clear()
         async with serving(ideal.answer) as first, serving(_overheard(seen, ideal.answer)) as second:
             other = second.replace("127.0.0.1", "localhost")
-            await bench(_settings(first, "messages", against=other, key=KEY, levels=(1,), duration_s=0.05, **more))
+            await run_bench(_settings(first, "messages", against=other, key=KEY, levels=(1,), duration_s=0.05, **more))
 
     run(work())
     assert {one.headers.get("x-api-key") for one in seen} == {None}
@@ -144,10 +144,10 @@ def test_another_host_gets_no_key_that_is_not_its_own() -> None:
 
 
 def test_a_server_that_does_not_know_a_member_is_asked_without() -> None:
-    ideal = Ideal()
+    ideal = ReferenceServer()
 
-    def choose(seen: Seen) -> Reply:
-        return refusal(422, "no such member") if "store" in seen.body else ideal.answer(seen)
+    def choose(seen: MockHttpRequest) -> MockReply:
+        return error_reply(422, "no such member") if "store" in seen.body else ideal.answer(seen)
 
     assert _last(_bench(choose, "responses")).ok > 0
 
@@ -157,10 +157,10 @@ def test_a_server_that_does_not_know_a_member_is_asked_without() -> None:
 
 @pytest.mark.parametrize("endpoint", OTHERS)
 def test_every_answer_of_a_right_server_is_ok_and_counted(endpoint: str) -> None:
-    report = _bench(Ideal().answer, endpoint)
+    report = _bench(ReferenceServer().answer, endpoint)
     step = _last(report)
-    assert step.ends == {"ok": step.requests}
-    assert (step.wrong, step.tokens_by, step.id) == (0, "usage", "concurrency@2")
+    assert step.outcomes == {"ok": step.requests}
+    assert (step.invalid_streams, step.tokens_by, step.id) == (0, "usage", "concurrency@2")
     assert step.total_tokens == sum(len(record.times) for record in step.records)
     assert {"ttft", "itl", "e2e", "head", "role"} <= step.times.keys()
     assert all(record.times and record.content_s is not None for record in step.records)
@@ -168,9 +168,9 @@ def test_every_answer_of_a_right_server_is_ok_and_counted(endpoint: str) -> None
 
 @pytest.mark.parametrize("endpoint", OTHERS)
 def test_a_conversation_goes_on_with_the_answers_of_the_server(endpoint: str) -> None:
-    seen: list[Seen] = []
-    step = _last(_bench(_overheard(seen, Ideal().answer), endpoint, profile="chat", levels=(1,), prompt=None))
-    assert step.ends == {"ok": step.requests}
+    seen: list[MockHttpRequest] = []
+    step = _last(_bench(_overheard(seen, ReferenceServer().answer), endpoint, profile="chat", levels=(1,), prompt=None))
+    assert step.outcomes == {"ok": step.requests}
     bodies = [json.loads(one.body) for one in seen if one.method == "POST"]
     talks = [body.get("input") or body.get("messages") for body in bodies]
     assert any(item.get("role") == "assistant" for talk in talks for item in talk)
@@ -179,50 +179,50 @@ def test_a_conversation_goes_on_with_the_answers_of_the_server(endpoint: str) ->
 
 @pytest.mark.parametrize("endpoint", OTHERS)
 def test_a_sweep_works(endpoint: str) -> None:
-    ideal = Ideal(gap_s=0.001)
-    report = _bench(ideal.answer, endpoint, kind=Kind.SWEEP, levels=(), max_vus=2, num_rates=1)
+    ideal = ReferenceServer(gap_s=0.001)
+    report = _bench(ideal.answer, endpoint, kind=BenchmarkKind.SWEEP, levels=(), max_vus=2, num_rates=1)
     assert [step.id for step in report.steps][:2] == ["warmup", "throughput"]
-    assert all(step.ends == {"ok": step.requests} for step in report.steps)
+    assert all(step.outcomes == {"ok": step.requests} for step in report.steps)
 
 
 @pytest.mark.parametrize("endpoint", OTHERS)
 def test_two_servers_are_asked_in_turn_in_the_same_dialect(endpoint: str) -> None:
-    seen: list[Seen] = []
+    seen: list[MockHttpRequest] = []
 
     async def work() -> BenchReport:
-        ideal = Ideal()
+        ideal = ReferenceServer()
         async with serving(ideal.answer) as first, serving(_overheard(seen, ideal.answer)) as second:
-            return await bench(_settings(first, endpoint, against=second, levels=(1,)))
+            return await run_bench(_settings(first, endpoint, against=second, levels=(1,)))
 
     report = run(work())
     assert [step.target for step in report.steps] == [report.url, report.against] * 2
-    assert all(step.ends == {"ok": step.requests} for step in report.steps)
+    assert all(step.outcomes == {"ok": step.requests} for step in report.steps)
     assert {one.path for one in seen if one.method == "POST"} == {f"/v1/{endpoint}"}
 
 
 @pytest.mark.parametrize("endpoint", OTHERS)
 def test_streams_that_are_cut_are_counted_apart(endpoint: str) -> None:
     """The first look and the warm-up are answered well."""
-    ideal, posts = Ideal(), count()
+    ideal, posts = ReferenceServer(), count()
 
-    def choose(seen: Seen) -> Reply:
+    def choose(seen: MockHttpRequest) -> MockReply:
         reply = ideal.answer(seen)
         is_right = seen.method != "POST" or (number := next(posts)) < 2 or number % 2
         return reply if is_right else msgspec.structs.replace(reply, pieces=reply.pieces[: len(reply.pieces) // 2])
 
     step = _last(_bench(choose, endpoint, levels=(1,)))
-    assert step.ends.keys() == {"ok", "cut"}
+    assert step.outcomes.keys() == {"ok", "cut"}
     assert step.times["e2e"].count == step.ok
 
 
 @pytest.mark.parametrize("endpoint", OTHERS)
 def test_a_server_without_the_endpoint_is_one_line(endpoint: str) -> None:
-    ideal = Ideal()
+    ideal = ReferenceServer()
 
-    def choose(seen: Seen) -> Reply:
-        return refusal(404, "no such path") if seen.path.endswith(endpoint) else ideal.answer(seen)
+    def choose(seen: MockHttpRequest) -> MockReply:
+        return error_reply(404, "no such path") if seen.path.endswith(endpoint) else ideal.answer(seen)
 
-    with pytest.raises(UnreachableError, match=rf"does not answer /{endpoint} for 'ideal' \(404: .*no such path"):
+    with pytest.raises(BenchUnreachableError, match=rf"does not answer /{endpoint} for 'ideal' \(404: .*no such path"):
         _bench(choose, endpoint)
 
 
@@ -231,18 +231,20 @@ def test_a_server_without_the_endpoint_is_one_line(endpoint: str) -> None:
 
 @pytest.mark.parametrize("endpoint", DIALECTS)
 def test_reports_name_the_endpoint(endpoint: str) -> None:
-    report = _bench(Ideal().answer, endpoint, levels=(1,), duration_s=0.05)
-    assert json.loads(data.draw(report))["endpoint"] == endpoint
-    assert data.read(data.draw(report)).endpoint == endpoint
-    assert tables.lines(report)[0].endswith(f"/v1, endpoint {endpoint}")
-    assert f"endpoint {endpoint}" in forms.FORMS[".html"](report)
+    report = _bench(ReferenceServer().answer, endpoint, levels=(1,), duration_s=0.05)
+    assert json.loads(data.render_json(report))["endpoint"] == endpoint
+    assert data.parse_report(data.render_json(report)).endpoint == endpoint
+    assert tables.report_lines(report)[0].endswith(f"/v1, endpoint {endpoint}")
+    assert f"endpoint {endpoint}" in forms.BENCH_REPORT_FORMATS[".html"](report)
 
 
 def test_who_watches_sees_the_endpoint() -> None:
     async def work() -> str:
-        watch = Watch()
-        async with serving(Ideal().answer) as url:
-            await bench(_settings(url, "messages", levels=(1,), duration_s=0.05), watch=watch, stop=asyncio.Event())
+        watch = BenchProgress()
+        async with serving(ReferenceServer().answer) as url:
+            await run_bench(
+                _settings(url, "messages", levels=(1,), duration_s=0.05), progress=watch, stop=asyncio.Event()
+            )
         return watch.title
 
     assert run(work()).endswith("/v1, messages")

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.table import table
-from welldone.bench.lengths import MOST_TOKENS, draw, read_length
-from welldone.bench.settings import Length
+from welldone.bench.lengths import MAX_TEXT_TOKENS, draw_length, parse_length
+from welldone.bench.settings import LengthSpec
 
 
 @table(
@@ -26,7 +26,7 @@ from welldone.bench.settings import Length
 )
 def test_a_length_is_read(text: str, length: tuple[int, int, int, int]) -> None:
     number, least, most, variance = length
-    assert read_length(text) == Length(num_tokens=number, min_tokens=least, max_tokens=most, variance=variance)
+    assert parse_length(text) == LengthSpec(num_tokens=number, min_tokens=least, max_tokens=most, variance=variance)
 
 
 @table(
@@ -39,7 +39,7 @@ def test_a_length_is_read(text: str, length: tuple[int, int, int, int]) -> None:
         ("num_tokens=2.5", "num_tokens is '2.5'"),
         ("num_tokens=٣", "no number"),
         ("num_tokens=" + "9" * 5000, "no number"),
-        (f"num_tokens={MOST_TOKENS + 1}", "is the most"),
+        (f"num_tokens={MAX_TEXT_TOKENS + 1}", "is the most"),
         ("num_tokens=0", "no tokens at all"),
         ("num_tokens=5,min_tokens=0", "no tokens at all"),
         ("num_tokens=5,min_tokens=9,max_tokens=8", "min_tokens is above max_tokens"),
@@ -50,24 +50,24 @@ def test_a_length_is_read(text: str, length: tuple[int, int, int, int]) -> None:
 )
 def test_what_is_no_length_is_refused_in_a_sentence(text: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
-        read_length(text)
+        parse_length(text)
 
 
 @given(st.integers(1, 500), st.integers(1, 500), st.integers(1, 500), st.integers(0, 1000), st.integers())
 def test_no_draw_leaves_its_bounds(number: int, one: int, other: int, variance: int, seed: int) -> None:
     least, most = sorted((one, other))
-    length = Length(num_tokens=number, min_tokens=least, max_tokens=most, variance=variance)
+    length = LengthSpec(num_tokens=number, min_tokens=least, max_tokens=most, variance=variance)
     rng = random.Random(seed)
-    assert all(least <= draw(length, rng) <= most for _ in range(20))
+    assert all(least <= draw_length(length, rng) <= most for _ in range(20))
 
 
 def test_draws_lie_around_the_number() -> None:
-    length = Length(num_tokens=200, min_tokens=1, max_tokens=400, variance=10)
+    length = LengthSpec(num_tokens=200, min_tokens=1, max_tokens=400, variance=10)
     rng = random.Random(1)
-    drawn = [draw(length, rng) for _ in range(1000)]
+    drawn = [draw_length(length, rng) for _ in range(1000)]
     assert 198 < sum(drawn) / len(drawn) < 202
     assert len(set(drawn)) > 30
 
 
 def test_without_a_variance_each_draw_is_the_number() -> None:
-    assert {draw(read_length("num_tokens=7"), random.Random(seed)) for seed in range(20)} == {7}
+    assert {draw_length(parse_length("num_tokens=7"), random.Random(seed)) for seed in range(20)} == {7}

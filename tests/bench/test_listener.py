@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from tests.net.aio import run
 from tests.table import table
 from welldone.bench import listener
-from welldone.bench.dialects.chat import ChatEar
-from welldone.bench.listener import Listener
-from welldone.bench.record import End, Record
-from welldone.net.outbound import OutboundError
-from welldone.wire.asked import Asked
+from welldone.bench.dialects.chat import ChatStreamTimer
+from welldone.bench.listener import BenchReceiver
+from welldone.bench.record import RequestOutcome, BenchRecord
+from welldone.net.outbound import HttpClientError
+from welldone.wire.asked import RequestFacts
 
 STREAM = {"content-type": "text/event-stream; charset=utf-8"}
 DONE = b"data: [DONE]\n\n"
@@ -37,12 +37,14 @@ Heard = tuple[float, bytes]
 class Played:
     """A listener with a clock that stands where it is put."""
 
-    def __init__(self, asked: Asked | None = None) -> None:
+    def __init__(self, asked: RequestFacts | None = None) -> None:
         self.now = 0.0
-        self.record = Record(0, 0.0, 0.0)
-        self.listener = Listener(self.record, lambda: self.now, ChatEar(self.record, asked or Asked(usage=True)))
+        self.record = BenchRecord(0, 0.0, 0.0)
+        self.listener = BenchReceiver(
+            self.record, lambda: self.now, ChatStreamTimer(self.record, asked or RequestFacts(include_usage=True))
+        )
 
-    def play(self, pieces: Sequence[Heard], *, head: float = 0.0, end: float = 0.0, status: int = 200) -> Record:
+    def play(self, pieces: Sequence[Heard], *, head: float = 0.0, end: float = 0.0, status: int = 200) -> BenchRecord:
         self.now = head
         self.listener.head(status, STREAM if status < 400 else {"content-type": "application/json"})
         for at, data in pieces:
@@ -53,8 +55,8 @@ class Played:
         return self.record
 
 
-def play(pieces: Sequence[Heard], **more: Any) -> Record:  # noqa: ANN401 - as `Played.play`
-    async def work() -> Record:
+def play(pieces: Sequence[Heard], **more: Any) -> BenchRecord:  # noqa: ANN401 - as `Played.play`
+    async def work() -> BenchRecord:
         return Played().play(pieces, **more)
 
     return run(work())
@@ -77,7 +79,12 @@ def test_each_part_has_its_time(kind: str, member: str) -> None:
         end=1.1,
     )
     assert (record.head_s, record.role_s, record.reasoning_s, record.content_s) == (0.1, 0.2, 0.3, 0.5)
-    assert (record.tool_s, record.ended_s, record.end, record.finish) == (0.7, 1.0, End.OK, "tool_calls")
+    assert (record.tool_s, record.ended_s, record.outcome, record.finish_reason) == (
+        0.7,
+        1.0,
+        RequestOutcome.OK,
+        "tool_calls",
+    )
     assert list(record.times) == [0.3, 0.5, 0.6, 0.8]
     assert (record.prompt_tokens, record.tokens) == (7, 3)
 
@@ -96,31 +103,39 @@ def test_a_chunk_is_there_when_its_last_byte_is(tokens: list[tuple[float, float,
         truth.append(at)
     record = play([*pieces, (at, STOP + DONE)], end=at)
     assert list(record.times) == truth
-    assert (record.end, record.content_s) == (End.OK, truth[0])
+    assert (record.outcome, record.content_s) == (RequestOutcome.OK, truth[0])
 
 
 @table(
     ("pieces", "end", "why"),
     [
-        ([(0.1, ROLE), (0.2, chunk({"content": "Hi"}))], End.CUT, "the stream ended without a finish_reason"),
-        ([(0.1, ROLE), (0.2, b'data: {"error":{"message":"out of\\nmemory"}}\n\n')], End.FAILED, "out of memory"),
-        ([(0.1, ROLE), (0.2, STOP + DONE)], End.BROKEN, "the answer is empty"),
-        ([(0.1, ROLE), (0.2, chunk({"content": "Hi"})), (0.3, STOP)], End.OK, ""),
-        ([(0.1, ROLE), (0.2, chunk({"content": "Hi"})), (0.3, DONE)], End.OK, ""),
+        (
+            [(0.1, ROLE), (0.2, chunk({"content": "Hi"}))],
+            RequestOutcome.CUT,
+            "the stream ended without a finish_reason",
+        ),
+        (
+            [(0.1, ROLE), (0.2, b'data: {"error":{"message":"out of\\nmemory"}}\n\n')],
+            RequestOutcome.FAILED,
+            "out of memory",
+        ),
+        ([(0.1, ROLE), (0.2, STOP + DONE)], RequestOutcome.BROKEN, "the answer is empty"),
+        ([(0.1, ROLE), (0.2, chunk({"content": "Hi"})), (0.3, STOP)], RequestOutcome.OK, ""),
+        ([(0.1, ROLE), (0.2, chunk({"content": "Hi"})), (0.3, DONE)], RequestOutcome.OK, ""),
     ],
 )
-def test_every_end_is_told_apart(pieces: list[Heard], end: End, why: str) -> None:
+def test_every_end_is_told_apart(pieces: list[Heard], end: RequestOutcome, why: str) -> None:
     record = play(pieces, end=1.0)
-    assert (record.end, record.why) == (end, why)
+    assert (record.outcome, record.error) == (end, why)
 
 
 def test_a_refusal_is_one_with_its_reason() -> None:
     record = play([(0.1, b'{"error":{"message":"too\\u001b many"}}')], status=429, end=0.2)
-    assert (record.end, record.why, list(record.times)) == (End.REFUSED, "429: too? many", [])
+    assert (record.outcome, record.error, list(record.times)) == (RequestOutcome.REFUSED, "429: too? many", [])
 
 
 def test_what_is_no_stream_is_broken() -> None:
-    async def work() -> Record:
+    async def work() -> BenchRecord:
         played = Played()
         played.listener.head(200, {"content-type": "application/json"})
         played.listener.data(b"{}")
@@ -128,27 +143,27 @@ def test_what_is_no_stream_is_broken() -> None:
         return played.record
 
     record = run(work())
-    assert (record.end, record.why) == (End.BROKEN, "the reply is no stream but application/json")
+    assert (record.outcome, record.error) == (RequestOutcome.BROKEN, "the reply is no stream but application/json")
 
 
 def test_a_connection_that_is_lost_is_cut() -> None:
-    async def work() -> Record:
+    async def work() -> BenchRecord:
         played = Played()
         played.listener.head(200, STREAM)
         played.listener.data(ROLE + chunk({"content": "Hi"}))
-        played.listener.end(OutboundError("the connection was lost before the reply was whole"))
+        played.listener.end(HttpClientError("the connection was lost before the reply was whole"))
         return played.record
 
-    assert run(work()).end is End.CUT
+    assert run(work()).outcome is RequestOutcome.CUT
 
 
 def test_a_connection_that_is_lost_before_any_word_was_there_and_is_cut() -> None:
-    async def work() -> Record:
+    async def work() -> BenchRecord:
         played = Played()
-        played.listener.end(OutboundError("the connection was lost before the reply was whole"))
+        played.listener.end(HttpClientError("the connection was lost before the reply was whole"))
         return played.record
 
-    assert run(work()).end is End.CUT
+    assert run(work()).outcome is RequestOutcome.CUT
 
 
 def test_rules_that_are_broken_are_noted() -> None:
@@ -162,59 +177,59 @@ CALL = {"index": 0, "id": "c", "type": "function", "function": {"name": "get"}}
 
 def test_a_call_without_arguments_is_an_answer() -> None:
     record = play([(0.1, ROLE + chunk({"tool_calls": [CALL]}) + chunk({}, "tool_calls") + DONE)], end=0.2)
-    assert (record.end, record.tool_s) == (End.OK, 0.1)
+    assert (record.outcome, record.tool_s) == (RequestOutcome.OK, 0.1)
 
 
 def test_usage_of_nothing_is_no_count() -> None:
     nothing = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
     record = play([(0.1, ROLE + chunk({"content": "Hi"}) + STOP + chunk(usage=nothing) + DONE)], end=0.2)
-    assert (record.end, record.prompt_tokens, record.tokens) == (End.OK, None, None)
+    assert (record.outcome, record.prompt_tokens, record.tokens) == (RequestOutcome.OK, None, None)
 
 
 @pytest.mark.parametrize(
     ("last", "end"),
-    [(STOP + DONE, End.OK), (b'data: {"error":{"message":"no"}}\n\n', End.FAILED)],
+    [(STOP + DONE, RequestOutcome.OK), (b'data: {"error":{"message":"no"}}\n\n', RequestOutcome.FAILED)],
     ids=["done", "error"],
 )
-def test_a_connection_that_stays_open_after_the_last_word_does_not_count(last: bytes, end: End) -> None:
-    async def work() -> Record:
+def test_a_connection_that_stays_open_after_the_last_word_does_not_count(last: bytes, end: RequestOutcome) -> None:
+    async def work() -> BenchRecord:
         played = Played()
         played.listener.head(200, STREAM)
         played.now = 0.5
         played.listener.data(ROLE + chunk({"content": "Hi"}) + last)
         played.now = 300.0
-        await asyncio.wait_for(played.listener.over, 30)
+        await asyncio.wait_for(played.listener.done, 30)
         played.listener.data(chunk({"content": "more"}))
         return played.record
 
     record = run(work())
-    assert (record.end, record.ended_s, len(record.times)) == (end, 0.5, 1)
+    assert (record.outcome, record.ended_s, len(record.times)) == (end, 0.5, 1)
 
 
 def test_who_leaves_after_the_last_word_has_a_whole_answer() -> None:
-    async def work() -> Record:
+    async def work() -> BenchRecord:
         played = Played()
         played.listener.head(200, STREAM)
         played.listener.data(ROLE + chunk({"content": "Hi"}) + STOP + DONE)
-        played.listener.settle(End.UNFINISHED)
+        played.listener.settle(RequestOutcome.UNFINISHED)
         return played.record
 
-    assert run(work()).end is End.OK
+    assert run(work()).outcome is RequestOutcome.OK
 
 
 def test_an_answer_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "_MOST_CHUNKS", 100)
     record = play([(0.1, ROLE), *((0.2, chunk({"content": "a"})) for _ in range(1000))], end=1.0)
-    assert (record.end, len(record.times)) == (End.BROKEN, 101)
+    assert (record.outcome, len(record.times)) == (RequestOutcome.BROKEN, 101)
 
 
 def test_nothing_is_written_after_the_end() -> None:
-    async def work() -> Record:
+    async def work() -> BenchRecord:
         played = Played()
-        played.listener.settle(End.TIMED_OUT, "too late")
+        played.listener.settle(RequestOutcome.TIMED_OUT, "too late")
         played.now = 9.0
         played.listener.end(None)
-        played.listener.settle(End.OK)
+        played.listener.settle(RequestOutcome.OK)
         return played.record
 
-    assert run(work()).end is End.TIMED_OUT
+    assert run(work()).outcome is RequestOutcome.TIMED_OUT

@@ -17,18 +17,18 @@ from hypothesis import strategies as st
 from tests.net.aio import run
 from tests.table import table
 from welldone.bench.dialects import DIALECTS
-from welldone.bench.dialects.alike import Alike
-from welldone.bench.listener import Listener
-from welldone.bench.record import End, Record
-from welldone.net.outbound import OutboundError
+from welldone.bench.dialects.alike import EventTemplate
+from welldone.bench.listener import BenchReceiver
+from welldone.bench.record import RequestOutcome, BenchRecord
+from welldone.net.outbound import HttpClientError
 from welldone.wire.dialects.dialect import Dialect
-from welldone.wire.dialects.messages import Messages
-from welldone.wire.dialects.responses import Responses
+from welldone.wire.dialects.messages import MessagesDialect
+from welldone.wire.dialects.responses import ResponsesDialect
 from welldone.wire.events import (
     Event,
     Failure,
     Finish,
-    Opening,
+    ChoiceStart,
     Reasoning,
     Refusal,
     Text,
@@ -36,8 +36,8 @@ from welldone.wire.events import (
     ToolCall,
     Usage,
 )
-from welldone.wire.head import Head
-from welldone.wire.native import Native
+from welldone.wire.head import Envelope
+from welldone.wire.native import PassthroughRepairer
 
 Heard = tuple[float, bytes]
 STREAM = {"content-type": "text/event-stream"}
@@ -56,8 +56,8 @@ CUT = {
 
 def written(endpoint: str, events: Sequence[Event], *, is_ended: bool = True) -> list[bytes]:
     """The bytes that say each of these events, and those of the end."""
-    dialect: Dialect = Responses({}) if endpoint == "responses" else Messages()
-    writer = dialect.writer(Head("resp_1" if endpoint == "responses" else "msg_1", 1, "m"), lambda: None)
+    dialect: Dialect = ResponsesDialect({}) if endpoint == "responses" else MessagesDialect()
+    writer = dialect.make_writer(Envelope("resp_1" if endpoint == "responses" else "msg_1", 1, "m"), lambda: None)
     return [*(writer.send(event) for event in events), writer.end() if is_ended else b""]
 
 
@@ -67,27 +67,27 @@ def hear(
     *,
     end_s: float = 1.0,
     status: int = 200,
-    error: OutboundError | None = None,
-) -> tuple[Record, str, str]:
+    error: HttpClientError | None = None,
+) -> tuple[BenchRecord, str, str]:
     """What is written down of pieces that come at these times, and the texts: those to see, and the others."""
 
-    async def work() -> tuple[Record, str, str]:
+    async def work() -> tuple[BenchRecord, str, str]:
         now = 0.0
-        record = Record(0, 0.0, 0.0)
-        listener = Listener(record, lambda: now, DIALECTS[endpoint].ear(record, {}))
+        record = BenchRecord(0, 0.0, 0.0)
+        listener = BenchReceiver(record, lambda: now, DIALECTS[endpoint].stream_timer(record, {}))
         listener.head(status, STREAM if status < 400 else {"content-type": "application/json"})
         for at, data in pieces:
             now = at
             listener.data(data)
         now = end_s
         listener.end(error)
-        text = listener.ear.answer
-        return record, text, listener.ear.all_said.removesuffix(text)
+        text = listener.timer.answer
+        return record, text, listener.timer.all_text.removesuffix(text)
 
     return run(work())
 
 
-def at_once(endpoint: str, events: Sequence[Event], *, is_ended: bool = True) -> Record:
+def at_once(endpoint: str, events: Sequence[Event], *, is_ended: bool = True) -> BenchRecord:
     return hear(endpoint, [(0.1, b"".join(written(endpoint, events, is_ended=is_ended)))])[0]
 
 
@@ -96,7 +96,7 @@ def at_once(endpoint: str, events: Sequence[Event], *, is_ended: bool = True) ->
 )
 def test_each_part_has_its_time(endpoint: str, role_s: float, finish: str) -> None:
     said: list[Event] = [
-        *(Opening(0), Reasoning(0, "hm"), Text(0, "Hello"), Text(0, " world")),
+        *(ChoiceStart(0), Reasoning(0, "hm"), Text(0, "Hello"), Text(0, " world")),
         *(ToolCall(0, 0, "call_1", "get"), ToolArguments(0, 0, "{}"), Finish(0, "tool_calls"), COUNTED),
     ]
     times = [number / 10 for number in range(1, 10)]
@@ -104,7 +104,7 @@ def test_each_part_has_its_time(endpoint: str, role_s: float, finish: str) -> No
     tool_s = 0.6 if endpoint == "messages" else 0.5  # a block opens with its first arguments
     assert (record.role_s, record.reasoning_s, record.content_s, record.tool_s) == (role_s, 0.2, 0.3, tool_s)
     assert list(record.times) == [0.2, 0.3, 0.4, 0.6]
-    assert (record.end, record.ended_s, record.finish, record.rules) == (End.OK, 0.9, finish, ())
+    assert (record.outcome, record.ended_s, record.finish_reason, record.rules) == (RequestOutcome.OK, 0.9, finish, ())
     assert (record.prompt_tokens, record.tokens) == (7, 3)
     assert (text, unseen) == ("Hello world", "hm{}")
 
@@ -115,7 +115,7 @@ def test_an_event_is_there_when_its_last_byte_is(endpoint: str, tokens: list[tup
     """Each comes after a gap, in two pieces: the first at some share of the gap."""
     words = [f"word{number} " for number in range(len(tokens))]
     begun, *said, ended, counted, end = written(
-        endpoint, [Opening(0), *(Text(0, word) for word in words), Finish(0, "stop"), COUNTED]
+        endpoint, [ChoiceStart(0), *(Text(0, word) for word in words), Finish(0, "stop"), COUNTED]
     )
     at = 0.0
     pieces: list[Heard] = [(0.0, begun)]
@@ -127,41 +127,41 @@ def test_an_event_is_there_when_its_last_byte_is(endpoint: str, tokens: list[tup
         truth.append(at)
     record, text, _ = hear(endpoint, [*pieces, (at, ended + counted + end)], end_s=at)
     assert list(record.times) == truth
-    assert (record.end, record.content_s, text, record.rules) == (End.OK, truth[0], "".join(words), ())
+    assert (record.outcome, record.content_s, text, record.rules) == (RequestOutcome.OK, truth[0], "".join(words), ())
 
 
 @table("endpoint", ENDPOINTS)
 @table(
     ("events", "end", "why"),
     [
-        ([Opening(0), Text(0, "Hi"), Failure("out of\nmemory")], End.FAILED, "out of memory"),
-        ([Opening(0), Finish(0, "stop"), COUNTED], End.BROKEN, "the answer is empty"),
-        ([Opening(0), Refusal(0, "No."), Finish(0, "stop"), COUNTED], End.OK, ""),
-        ([Opening(0), ToolCall(0, 0, "call_1", "get"), Finish(0, "tool_calls"), COUNTED], End.OK, ""),
+        ([ChoiceStart(0), Text(0, "Hi"), Failure("out of\nmemory")], RequestOutcome.FAILED, "out of memory"),
+        ([ChoiceStart(0), Finish(0, "stop"), COUNTED], RequestOutcome.BROKEN, "the answer is empty"),
+        ([ChoiceStart(0), Refusal(0, "No."), Finish(0, "stop"), COUNTED], RequestOutcome.OK, ""),
+        ([ChoiceStart(0), ToolCall(0, 0, "call_1", "get"), Finish(0, "tool_calls"), COUNTED], RequestOutcome.OK, ""),
     ],
     ids=["failed", "empty", "refusal", "call"],
 )
-def test_every_end_is_told_apart(endpoint: str, events: list[Event], end: End, why: str) -> None:
+def test_every_end_is_told_apart(endpoint: str, events: list[Event], end: RequestOutcome, why: str) -> None:
     record = at_once(endpoint, events)
-    assert (record.end, record.why, record.rules) == (end, why, ())
+    assert (record.outcome, record.error, record.rules) == (end, why, ())
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
 def test_a_stream_that_stops_within_the_answer_is_cut_and_counts_no_tokens(endpoint: str) -> None:
-    said = written(endpoint, [Opening(0), *(Text(0, f"{number}") for number in range(9))], is_ended=False)
+    said = written(endpoint, [ChoiceStart(0), *(Text(0, f"{number}") for number in range(9))], is_ended=False)
     record = hear(endpoint, [(0.1, data) for data in said])[0]
-    assert (record.end, record.why, record.tokens) == (End.CUT, CUT[endpoint], None)
+    assert (record.outcome, record.error, record.tokens) == (RequestOutcome.CUT, CUT[endpoint], None)
     assert len(record.times) == 9
-    lost = hear(endpoint, [(0.1, data) for data in said], error=OutboundError("the connection was lost"))[0]
-    assert (lost.end, lost.why) == (End.CUT, "the connection was lost")
+    lost = hear(endpoint, [(0.1, data) for data in said], error=HttpClientError("the connection was lost"))[0]
+    assert (lost.outcome, lost.error) == (RequestOutcome.CUT, "the connection was lost")
 
 
 @pytest.mark.parametrize(
     ("endpoint", "finish"), [("responses", "max_output_tokens"), ("messages", "max_tokens")], ids=ENDPOINTS
 )
 def test_an_answer_that_reached_its_limit_is_whole(endpoint: str, finish: str) -> None:
-    record = at_once(endpoint, [Opening(0), Text(0, "Hi"), Finish(0, "length"), COUNTED])
-    assert (record.end, record.finish, record.tokens) == (End.OK, finish, 3)
+    record = at_once(endpoint, [ChoiceStart(0), Text(0, "Hi"), Finish(0, "length"), COUNTED])
+    assert (record.outcome, record.finish_reason, record.tokens) == (RequestOutcome.OK, finish, 3)
 
 
 @table("endpoint", ENDPOINTS)
@@ -175,7 +175,7 @@ def test_an_answer_that_reached_its_limit_is_whole(endpoint: str, finish: str) -
 )
 def test_a_refusal_has_its_reason_in_both_shapes(endpoint: str, body: dict[str, Any]) -> None:
     record = hear(endpoint, [(0.1, json.dumps(body).encode())], status=429)[0]
-    assert (record.end, record.why) == (End.REFUSED, "429: too many")
+    assert (record.outcome, record.error) == (RequestOutcome.REFUSED, "429: too many")
 
 
 def event(kind: str, **members: Any) -> bytes:  # noqa: ANN401 - JSON
@@ -197,26 +197,26 @@ def event(kind: str, **members: Any) -> bytes:  # noqa: ANN401 - JSON
     ids=["number", "responses-done", "name", "messages-done"],
 )
 def test_rules_that_are_broken_are_noted(endpoint: str, spoil: Callable[[bytes], bytes], rule: str) -> None:
-    events: list[Event] = [Opening(0), *(Text(0, f"{number}") for number in range(9)), Finish(0, "stop"), COUNTED]
+    events: list[Event] = [ChoiceStart(0), *(Text(0, f"{number}") for number in range(9)), Finish(0, "stop"), COUNTED]
     body = b"".join(written(endpoint, events))
     assert hear(endpoint, [(0.1, body)])[0].rules == ()
     record = hear(endpoint, [(0.1, frame + b"\n\n") for frame in spoil(body).split(b"\n\n") if frame])[0]
-    assert (record.end, record.rules) == (End.OK, (rule,))
+    assert (record.outcome, record.rules) == (RequestOutcome.OK, (rule,))
 
 
 def test_a_text_that_is_only_said_whole_has_the_time_of_that() -> None:
-    frames = written("responses", [Opening(0), Text(0, "All of it."), Finish(0, "stop"), COUNTED])
+    frames = written("responses", [ChoiceStart(0), Text(0, "All of it."), Finish(0, "stop"), COUNTED])
     body = b"".join(frames)
     without = [frame + b"\n\n" for frame in body.split(b"\n\n") if frame and b"output_text.delta" not in frame]
     record, text, _ = hear("responses", [(float(number), frame) for number, frame in enumerate(without)])
     done = next(number for number, frame in enumerate(without) if b"output_text.done" in frame)
-    assert (text, list(record.times), record.end) == ("All of it.", [done], End.OK)
+    assert (text, list(record.times), record.outcome) == ("All of it.", [done], RequestOutcome.OK)
     assert "resp-deltas" in record.rules
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
 def test_a_character_that_comes_in_halves_is_whole_in_the_end(endpoint: str) -> None:
-    frames = written(endpoint, [Opening(0), Text(0, "first"), Text(0, "second"), Finish(0, "stop"), COUNTED])
+    frames = written(endpoint, [ChoiceStart(0), Text(0, "first"), Text(0, "second"), Finish(0, "stop"), COUNTED])
     frames = [
         frame.replace(b'"first"', b'"\\ud83d"').replace(b'"second"', b'"\\ude00"') if number < 3 else frame
         for number, frame in enumerate(frames)
@@ -238,37 +238,41 @@ def test_a_block_that_begins_with_its_text_has_the_time_of_that(member: str, is_
     ]
     record, text, unseen = hear("messages", [(float(number), frame) for number, frame in enumerate(frames)])
     assert (text, unseen)[not is_seen] == "All of it."
-    assert (list(record.times), record.end) == ([1.0], End.OK)
+    assert (list(record.times), record.outcome) == ([1.0], RequestOutcome.OK)
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
 def test_what_comes_after_the_end_does_not_count(endpoint: str) -> None:
-    said = written(endpoint, [Opening(0), *(Text(0, f"{n}") for n in range(9)), Finish(0, "stop"), COUNTED])
+    said = written(endpoint, [ChoiceStart(0), *(Text(0, f"{n}") for n in range(9)), Finish(0, "stop"), COUNTED])
     record = hear(endpoint, [*((0.1, data) for data in said), (0.2, said[5]), (0.3, said[1])])[0]
-    assert (record.end, record.ended_s, list(record.times)) == (End.OK, 0.1, [0.1] * 9)
+    assert (record.outcome, record.ended_s, list(record.times)) == (RequestOutcome.OK, 0.1, [0.1] * 9)
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
 def test_lines_may_end_as_they_like(endpoint: str) -> None:
-    said = written(endpoint, [Opening(0), *(Text(0, f"{n}") for n in range(9)), Finish(0, "stop"), COUNTED])
+    said = written(endpoint, [ChoiceStart(0), *(Text(0, f"{n}") for n in range(9)), Finish(0, "stop"), COUNTED])
     pieces = [(float(number), data.replace(b"\n", b"\r\n")) for number, data in enumerate(said)]
     record, text, _ = hear(endpoint, pieces)
-    assert (record.end, text, list(record.times)) == (End.OK, "012345678", [float(n) for n in range(1, 10)])
+    assert (record.outcome, text, list(record.times)) == (
+        RequestOutcome.OK,
+        "012345678",
+        [float(n) for n in range(1, 10)],
+    )
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
 def test_the_last_event_is_heard_without_its_empty_line(endpoint: str) -> None:
-    body = b"".join(written(endpoint, [Opening(0), Text(0, "Hi"), Finish(0, "stop"), COUNTED]))
+    body = b"".join(written(endpoint, [ChoiceStart(0), Text(0, "Hi"), Finish(0, "stop"), COUNTED]))
     record = hear(endpoint, [(0.1, body.removesuffix(b"\n\n"))])[0]
-    assert (record.end, record.tokens, record.rules) == (End.OK, 3, ("end-last-event-terminated",))
+    assert (record.outcome, record.tokens, record.rules) == (RequestOutcome.OK, 3, ("end-last-event-terminated",))
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
 def test_an_event_without_an_end_is_given_up(endpoint: str) -> None:
-    said = written(endpoint, [Opening(0), *(Text(0, f"{n}") for n in range(9))], is_ended=False)
+    said = written(endpoint, [ChoiceStart(0), *(Text(0, f"{n}") for n in range(9))], is_ended=False)
     endless = b'data: {"type": "' + b"x" * 2**20
     record = hear(endpoint, [*((0.1, data) for data in said), *((0.2, endless) for _ in range(20))])[0]
-    assert (record.end, record.why) == (End.FAILED, "the server sent a frame that is too long")
+    assert (record.outcome, record.error) == (RequestOutcome.FAILED, "the server sent a frame that is too long")
 
 
 # ---- the short way
@@ -279,7 +283,7 @@ def both(endpoint: str, pieces: Sequence[bytes]) -> None:
     timed = [(float(number), piece) for number, piece in enumerate(pieces)]
     short = hear(endpoint, timed)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Alike, "take", lambda _, data: ([], data))
+        patch.setattr(EventTemplate, "take", lambda _, data: ([], data))
         assert short == hear(endpoint, timed)
 
 
@@ -317,7 +321,7 @@ ODD = [
 def test_any_stream_is_heard_the_same_however_it_is_cut(
     endpoint: str, said: list[tuple[type[Text] | type[Reasoning], str]], odd: list[tuple[int, bytes]], places: list[int]
 ) -> None:
-    events = [Opening(0), *(kind(0, text) for kind, text in said), Finish(0, "stop"), COUNTED]
+    events = [ChoiceStart(0), *(kind(0, text) for kind, text in said), Finish(0, "stop"), COUNTED]
     frames = written(endpoint, events)
     for place, spoilt in odd:
         frames.insert(place, spoilt)
@@ -329,20 +333,20 @@ def test_any_stream_is_heard_the_same_however_it_is_cut(
 def fed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """What the menders get: what takes the long way, and now and then what took the short one."""
     pieces: list[bytes] = []
-    feed = Native.feed
+    feed = PassthroughRepairer.feed
 
-    def noted(self: Native, data: bytes, part: int = 0) -> bytes:
+    def noted(self: PassthroughRepairer, data: bytes, part: int = 0) -> bytes:
         pieces.append(data)
         return feed(self, data, part)
 
-    monkeypatch.setattr(Native, "feed", noted)
+    monkeypatch.setattr(PassthroughRepairer, "feed", noted)
     return pieces
 
 
 def long_answer(endpoint: str) -> list[bytes]:
     thoughts = [Reasoning(0, f" t{number}") for number in range(1000)]
     words = [Text(0, f" w{number}") for number in range(2000)]
-    return written(endpoint, [Opening(0), *thoughts, *words, Finish(0, "stop"), COUNTED])
+    return written(endpoint, [ChoiceStart(0), *thoughts, *words, Finish(0, "stop"), COUNTED])
 
 
 @pytest.mark.parametrize("is_number_last", [False, True])
@@ -354,7 +358,7 @@ def test_most_of_an_answer_takes_the_short_way(endpoint: str, is_number_last: bo
     record, text, unseen = hear(endpoint, [(float(number), frame) for number, frame in enumerate(frames) if frame])
     assert text == "".join(f" w{number}" for number in range(2000))
     assert unseen == "".join(f" t{number}" for number in range(1000))
-    assert (record.end, record.rules, len(record.times)) == (End.OK, (), 3000)
+    assert (record.outcome, record.rules, len(record.times)) == (RequestOutcome.OK, (), 3000)
     assert len(fed) < 20
 
 
@@ -364,7 +368,7 @@ def test_events_that_come_in_pieces_do_not_end_the_short_way(endpoint: str, size
     body = b"".join(long_answer(endpoint))
     pieces = [body[at : at + size] for at in range(0, len(body), size)]
     record, _, _ = hear(endpoint, [(float(number), piece) for number, piece in enumerate(pieces)])
-    assert (record.end, record.rules, len(record.times)) == (End.OK, (), 3000)
+    assert (record.outcome, record.rules, len(record.times)) == (RequestOutcome.OK, (), 3000)
     assert sum(map(len, fed)) < len(body) / 2
 
 
@@ -380,7 +384,7 @@ def _with_number_last(frames: bytes) -> bytes:
 
 def test_events_that_differ_in_more_than_their_text_take_the_long_way() -> None:
     """As with OpenAI's padding, which is another in each event."""
-    frames = written("responses", [Opening(0), *(Text(0, f" w{n}") for n in range(50)), Finish(0, "stop"), COUNTED])
+    frames = written("responses", [ChoiceStart(0), *(Text(0, f" w{n}") for n in range(50)), Finish(0, "stop"), COUNTED])
     padded = [
         frame.replace(b'"logprobs":[]}\n', b'"logprobs":[],"obfuscation":"%b"}\n' % (b"x" * (number % 7)))
         if b"output_text.delta" in frame
@@ -388,21 +392,21 @@ def test_events_that_differ_in_more_than_their_text_take_the_long_way() -> None:
         for number, frame in enumerate(frames)
     ]
     record, text, _ = hear("responses", [(float(number), frame) for number, frame in enumerate(padded)])
-    assert (record.end, text, len(record.times)) == (End.OK, "".join(f" w{n}" for n in range(50)), 50)
+    assert (record.outcome, text, len(record.times)) == (RequestOutcome.OK, "".join(f" w{n}" for n in range(50)), 50)
     both("responses", padded)
 
 
 def test_an_event_without_text_does_not_count() -> None:
-    frames = written("messages", [Opening(0), *(Text(0, f" w{n}") for n in range(9)), Finish(0, "stop"), COUNTED])
+    frames = written("messages", [ChoiceStart(0), *(Text(0, f" w{n}") for n in range(9)), Finish(0, "stop"), COUNTED])
     frames = [frame.replace(b'" w5"', b'""') for frame in frames]
     record, _, _ = hear("messages", [(float(number), frame) for number, frame in enumerate(frames)])
-    assert (record.end, len(record.times)) == (End.OK, 8)
+    assert (record.outcome, len(record.times)) == (RequestOutcome.OK, 8)
     both("messages", frames)
 
 
 def test_a_text_is_found_where_it_is_and_not_where_another_has_its_name() -> None:
     frames = [
-        *written("messages", [Opening(0), Text(0, "x")], is_ended=False),
+        *written("messages", [ChoiceStart(0), Text(0, "x")], is_ended=False),
         *(
             event("content_block_delta", index=0, note={"text": f"{n}"}, delta={"type": "text_delta", "text": "x"})
             for n in range(9)
@@ -415,7 +419,7 @@ def test_counts_that_come_before_the_end_are_not_those_of_the_answer() -> None:
     usage = {"input_tokens": 7, "output_tokens": 1}
     begun = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": [], "usage": usage}
     started = event("message_start", message=begun | {"stop_reason": None, "stop_sequence": None})
-    words = written("messages", [Opening(0), *(Text(0, f" w{n}") for n in range(9))], is_ended=False)
+    words = written("messages", [ChoiceStart(0), *(Text(0, f" w{n}") for n in range(9))], is_ended=False)
     body = started + b"".join(words).partition(b"\n\n")[2]
     record = hear("messages", [(0.1, body)])[0]
-    assert (record.end, record.tokens, len(record.times)) == (End.CUT, None, 9)
+    assert (record.outcome, record.tokens, len(record.times)) == (RequestOutcome.CUT, None, 9)

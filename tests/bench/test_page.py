@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from tests.bench.reports import HOSTILE, OTHER, against, bare, empty, failed, hostile, record, rich, step
 from tests.table import table
-from welldone.bench.record import End, Record
-from welldone.bench.report import BenchReport, Compared, Distribution
+from welldone.bench.record import RequestOutcome, BenchRecord
+from welldone.bench.report import BenchReport, MetricComparison, Distribution
 from welldone.bench.reports import page
-from welldone.bench.reports.plots import Line, Ratio, histogram, levels, lines, ratios
-from welldone.bench.reports.scales import linear, logarithmic, share, short, span
+from welldone.bench.reports.plots import PlotLine, RatioBand, histogram, bar_plot, line_plot, ratio_plot
+from welldone.bench.reports.scales import linear_axis, log_axis, format_percent, format_number, format_seconds
 from welldone.bench.reports.timeline import timeline
 
 VOID = ("meta",)
@@ -67,7 +67,7 @@ def tags(text: str) -> Tags:
 
 
 def words(report: BenchReport) -> str:
-    return " ".join(tags(page.draw(report)).text)
+    return " ".join(tags(page.render_html(report)).text)
 
 
 def drawn(tree: Element) -> Tags:
@@ -85,18 +85,18 @@ def changed(report: BenchReport, **changes: object) -> BenchReport:
 
 def test_the_verdict_counts_the_assertions() -> None:
     assert "2 of 3 assertions missed" in words(rich())
-    assert "1 assertion kept" in words(rich(checked=rich().checked[:1]))
+    assert "1 assertion kept" in words(rich(checked=rich().assertion_results[:1]))
     assert "assertion" not in words(rich(checked=()))
 
 
 def test_an_assertion_without_enough_samples_says_so_and_is_missed() -> None:
-    said = words(rich(checked=rich().checked[2:]))
+    said = words(rich(checked=rich().assertion_results[2:]))
     assert "too few samples" in said
     assert "1 of 1 assertion missed" in said
 
 
 def test_each_step_has_a_row_and_its_pictures() -> None:
-    parser = tags(page.draw(rich()))
+    parser = tags(page.render_html(rich()))
     said = " ".join(parser.text)
     for one in rich().steps:
         assert said.count(one.id) >= 2
@@ -127,7 +127,7 @@ def test_a_run_without_a_step_is_a_page_that_says_so() -> None:
 
 
 def test_a_step_without_records_says_so_in_place_of_its_pictures() -> None:
-    parser = tags(page.draw(bare()))
+    parser = tags(page.render_html(bare()))
     assert "svg" not in parser.met
     assert parser.text.count("There are no samples.") == 4 * len(bare().steps)
     assert parser.text.count("There are no requests.") == len(bare().steps)
@@ -171,7 +171,7 @@ def test_levels_of_users_become_curves_of_both_servers() -> None:
 def test_a_ratio_is_judged_by_its_band_and_by_what_it_measures(
     metric: str, low: float, high: float, verdict: str
 ) -> None:
-    one = Compared(metric=metric, first=1.0, second=1.0, ratio=(low + high) / 2, low=low, high=high)
+    one = MetricComparison(metric=metric, first=1.0, second=1.0, ratio=(low + high) / 2, low=low, high=high)
     said = words(changed(against(), compared=(one,)))
     assert verdict in said.replace("tells no difference", "")
 
@@ -185,7 +185,7 @@ def test_compared_numbers_have_the_units_of_their_metrics() -> None:
 
 def test_at_most_forty_steps_are_drawn_and_the_others_are_counted() -> None:
     steps = tuple(step(f"constant@{rate}.00req/s", [record(0)]) for rate in range(1, 46))
-    parser = tags(page.draw(rich(steps=steps)))
+    parser = tags(page.render_html(rich(steps=steps)))
     assert parser.captions.count("Requests") == 40
     assert "5 more steps are in the table only." in parser.text
 
@@ -195,7 +195,7 @@ def test_at_most_forty_steps_are_drawn_and_the_others_are_counted() -> None:
 
 @table("text", HOSTILE)
 def test_a_hostile_text_stays_text_wherever_it_stands(text: str) -> None:
-    made = page.draw(hostile(text))
+    made = page.render_html(hostile(text))
     parser = tags(made)
     assert not {name for name, _ in parser.attributes if name.startswith("on") or name in ("src", "href", "style")}
     assert "<script" not in made
@@ -204,7 +204,7 @@ def test_a_hostile_text_stays_text_wherever_it_stands(text: str) -> None:
 
 
 def test_the_page_needs_no_net_and_allows_none() -> None:
-    made = page.draw(rich())
+    made = page.render_html(rich())
     assert "default-src 'none'; style-src 'unsafe-inline'" in made
     assert "url(" not in made
     assert "@import" not in made
@@ -213,10 +213,10 @@ def test_the_page_needs_no_net_and_allows_none() -> None:
 @pytest.mark.tier3
 def test_a_hundred_thousand_requests_are_a_page_of_a_few_megabytes_that_says_what_it_left_out() -> None:
     some = [record(number) for number in range(100)]
-    some[7] = record(7, end=End.CUT, why="the connection was lost")
+    some[7] = record(7, end=RequestOutcome.CUT, why="the connection was lost")
     many = tuple(some[number % 100] for number in range(100_000))
     one = msgspec.structs.replace(step("throughput", some), records=many)
-    made = page.draw(rich(steps=(one, one)))
+    made = page.render_html(rich(steps=(one, one)))
     assert len(made) < 4_000_000
     said = " ".join(tags(made).text)
     assert "Of 100,000 requests one in 50 that ended well is drawn, and each that did not." in said
@@ -225,8 +225,8 @@ def test_a_hundred_thousand_requests_are_a_page_of_a_few_megabytes_that_says_wha
 
 def test_requests_that_did_not_end_well_are_drawn_though_they_are_few() -> None:
     many = [record(0)] * 5_000
-    bad = record(9, end=End.CUT, why="the connection was lost")
-    said = drawn(timeline("Requests", [*many, bad], linear([10.0]), ends_s=10.0, most=100)).text
+    bad = record(9, end=RequestOutcome.CUT, why="the connection was lost")
+    said = drawn(timeline("Requests", [*many, bad], linear_axis([10.0]), ends_s=10.0, max_bars=100)).text
     assert [text for text in said if text.startswith("cut: the connection was lost; ")]
 
 
@@ -234,14 +234,14 @@ numbers = st.floats() | st.floats(min_value=0, max_value=100)
 
 
 @st.composite
-def records(draw: st.DrawFn) -> Record:
+def records(draw: st.DrawFn) -> BenchRecord:
     """A request whose times are anything that a float can be."""
     times = array("d", draw(st.lists(numbers, max_size=4)))
     due, begun, ended, first = (draw(numbers) for _ in range(4))
-    end = draw(st.sampled_from(End))
+    end = draw(st.sampled_from(RequestOutcome))
     tokens = draw(st.none() | st.integers(0, 10**6))
-    return Record(
-        target=0, due_s=due, begun_s=begun, ended_s=ended, content_s=first, times=times, end=end, tokens=tokens
+    return BenchRecord(
+        target=0, due_s=due, sent_s=begun, ended_s=ended, content_s=first, times=times, outcome=end, tokens=tokens
     )
 
 
@@ -250,7 +250,7 @@ def records(draw: st.DrawFn) -> Record:
     [record(0, times=array("d", [math.nan, 1.0])), record(1, times=array("d", [-1.0, 1e308]))], 0.0, [math.inf] * 5
 )
 def test_no_records_put_anything_but_numbers_into_a_picture(
-    made: list[Record], seconds: float, odd: list[float]
+    made: list[BenchRecord], seconds: float, odd: list[float]
 ) -> None:
     named = {"p50": odd[0], "p90": odd[1], "p99": odd[2]}
     spread = Distribution(count=1, mean=odd[3], minimum=odd[0], maximum=odd[1], percentiles=named)
@@ -261,7 +261,7 @@ def test_no_records_put_anything_but_numbers_into_a_picture(
         )
         for rate in (1, 2)
     ]
-    tags(page.draw(rich(steps=tuple(steps))))
+    tags(page.render_html(rich(steps=tuple(steps))))
 
 
 @given(st.lists(numbers, max_size=30), st.lists(st.tuples(st.just("p50"), numbers), max_size=3))
@@ -274,8 +274,8 @@ def test_a_histogram_counts_every_sample_that_is_a_number(samples: list[float], 
 
 @given(st.lists(st.tuples(numbers, numbers), max_size=300), st.booleans())
 def test_lines_have_a_point_for_each_pair_of_numbers(points: list[tuple[float, float]], has_points: bool) -> None:
-    line = Line(name="p50", look=5, points=points, has_points=has_points)
-    said = drawn(lines("Curve", [line], x=linear([1.0]), y="tokens/s")).text
+    line = PlotLine(name="p50", style=5, points=points, has_points=has_points)
+    said = drawn(line_plot("Curve", [line], x=linear_axis([1.0]), y="tokens/s")).text
     sound = sum(math.isfinite(x) and math.isfinite(y) for x, y in points)
     found = sum(text.startswith("p50: ") for text in said)
     assert found == (sound if sound <= 200 else -(-sound // 2)) * has_points
@@ -285,8 +285,12 @@ def test_lines_have_a_point_for_each_pair_of_numbers(points: list[tuple[float, f
 def test_levels_and_ratios_take_any_numbers(
     values: list[float], ends_s: float, bands: list[tuple[float, float, float]]
 ) -> None:
-    drawn(levels("Tokens", values, linear([10.0]), each_s=1.0, ends_s=ends_s, y="tokens/s"))
-    drawn(ratios("Ratios", [Ratio(name="x", ratio=a, low=b, high=c, look="quiet", words="") for a, b, c in bands]))
+    drawn(bar_plot("Tokens", values, linear_axis([10.0]), bar_s=1.0, ends_s=ends_s, y="tokens/s"))
+    drawn(
+        ratio_plot(
+            "Ratios", [RatioBand(name="x", ratio=a, low=b, high=c, css_class="quiet", tooltip="") for a, b, c in bands]
+        )
+    )
 
 
 # ---- axes
@@ -296,14 +300,14 @@ def test_levels_and_ratios_take_any_numbers(
 def test_an_axis_holds_its_values_and_has_few_ticks(
     values: list[float], is_time: bool, is_from_zero: bool, is_tight: bool
 ) -> None:
-    even = linear(values, is_time=is_time, is_from_zero=is_from_zero, is_tight=is_tight)
-    for axis in (even, logarithmic(values, is_time=is_time)):
+    even = linear_axis(values, is_time=is_time, is_from_zero=is_from_zero, is_tight=is_tight)
+    for axis in (even, log_axis(values, is_time=is_time)):
         assert axis.low < axis.high
         assert 1 <= len(axis.ticks) <= 8
         for value in values:
-            assert 0 <= axis.place(value) <= 1
+            assert 0 <= axis.position(value) <= 1
         for tick, _ in axis.ticks:
-            assert axis.value(axis.place(tick)) == pytest.approx(tick, rel=1e-6, abs=1e-6 * axis.high)
+            assert axis.value_at(axis.position(tick)) == pytest.approx(tick, rel=1e-6, abs=1e-6 * axis.high)
 
 
 @pytest.mark.parametrize(
@@ -315,13 +319,13 @@ def test_an_axis_holds_its_values_and_has_few_ticks(
     ],
 )
 def test_ticks_are_round_and_in_the_unit_that_suits(values: list[float], ticks: list[str], unit: str) -> None:
-    axis = linear(values, is_time=True)
+    axis = linear_axis(values, is_time=True)
     assert [name for _, name in axis.ticks] == ticks
     assert axis.unit == unit
 
 
 def test_a_logarithmic_axis_counts_by_one_two_and_five() -> None:
-    assert [name for _, name in logarithmic([0.03, 0.9], is_time=True).ticks] == [
+    assert [name for _, name in log_axis([0.03, 0.9], is_time=True).ticks] == [
         "20 ms",
         "50 ms",
         "100 ms",
@@ -329,7 +333,7 @@ def test_a_logarithmic_axis_counts_by_one_two_and_five() -> None:
         "500 ms",
         "1 s",
     ]
-    assert [name for _, name in logarithmic([0.001, 900.0], is_time=True).ticks] == [
+    assert [name for _, name in log_axis([0.001, 900.0], is_time=True).ticks] == [
         "1 ms",
         "100 ms",
         "10 s",
@@ -340,17 +344,17 @@ def test_a_logarithmic_axis_counts_by_one_two_and_five() -> None:
 @table(
     ("said", "is_"),
     [
-        (short(None), "-"),
-        (short(math.nan), "-"),
-        (short(1234.4), "1,234"),
-        (short(12.34), "12.3"),
-        (short(1e300), "1.00e+300"),
-        (span(0.00012), "120 µs"),
-        (span(0.1234), "123 ms"),
-        (span(math.inf), "-"),
-        (span(0.0), "0 ms"),
-        (share(0.125), "12.5 %"),
-        (share(None), "-"),
+        (format_number(None), "-"),
+        (format_number(math.nan), "-"),
+        (format_number(1234.4), "1,234"),
+        (format_number(12.34), "12.3"),
+        (format_number(1e300), "1.00e+300"),
+        (format_seconds(0.00012), "120 µs"),
+        (format_seconds(0.1234), "123 ms"),
+        (format_seconds(math.inf), "-"),
+        (format_seconds(0.0), "0 ms"),
+        (format_percent(0.125), "12.5 %"),
+        (format_percent(None), "-"),
     ],
 )
 def test_numbers_are_said_shortly(said: str, is_: str) -> None:
@@ -360,6 +364,6 @@ def test_numbers_are_said_shortly(said: str, is_: str) -> None:
 def test_a_request_keeps_its_row_until_it_ends() -> None:
     both = [record(0, due_s=0.0, begun_s=0.0, ended_s=2.0), record(1, due_s=1.0, begun_s=1.0, ended_s=3.0)]
     after = record(2, due_s=2.5, begun_s=2.5, ended_s=4.0)
-    parser = drawn(timeline("Requests", [after, *both], linear([4.0]), ends_s=4.0, most=10))
+    parser = drawn(timeline("Requests", [after, *both], linear_axis([4.0]), ends_s=4.0, max_bars=10))
     tops = [value.split("h")[0].split()[1] for name, value in parser.attributes if name == "d" and value.endswith("z")]
     assert len(set(tops)) == 3  # two rows, and the swatches of the legend

@@ -3,11 +3,11 @@
 import pytest
 
 from tests.table import table
-from welldone.bench.profiles import PROFILES, profile_named
-from welldone.bench.settings import Length
+from welldone.bench.profiles import WORKLOAD_PROFILES, find_workload_profile
+from welldone.bench.settings import LengthSpec
 
 
-def _numbers(length: Length | None) -> tuple[int, int, int, int] | None:
+def _numbers(length: LengthSpec | None) -> tuple[int, int, int, int] | None:
     return None if length is None else (length.num_tokens, length.min_tokens, length.max_tokens, length.variance)
 
 
@@ -23,7 +23,7 @@ def _numbers(length: Length | None) -> tuple[int, int, int, int] | None:
 def test_a_profile_has_its_lengths(
     name: str, prompt: tuple[int, int, int, int] | None, decode: tuple[int, int, int, int]
 ) -> None:
-    profile = profile_named(name)
+    profile = find_workload_profile(name)
     assert profile.name == name
     assert _numbers(profile.prompt) == prompt
     assert _numbers(profile.decode) == decode
@@ -31,8 +31,8 @@ def test_a_profile_has_its_lengths(
 
 def test_who_names_another_hears_which_there_are() -> None:
     with pytest.raises(ValueError, match=r"no profile 'chess'; there are fixed-length, chat, code-generation, cl"):
-        profile_named("chess")
+        find_workload_profile("chess")
 
 
 def test_only_a_chat_has_several_turns() -> None:
-    assert [name for name, profile in PROFILES.items() if profile.turns != (1, 1)] == ["chat"]
+    assert [name for name, profile in WORKLOAD_PROFILES.items() if profile.turns != (1, 1)] == ["chat"]

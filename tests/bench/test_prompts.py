@@ -8,16 +8,18 @@ import pytest
 
 from tests.net.aio import run
 from tests.table import table
-from welldone.bench.counting import ESTIMATE, Counter, WordCounter, find_counter
-from welldone.bench.lengths import read_length
-from welldone.bench.profiles import PROFILES
-from welldone.bench.prompts import Prompts, Turn, prompts_for
+from welldone.bench.counting import ESTIMATED_COUNTER, BenchTokenCounter, WordCounter, find_token_counter
+from welldone.bench.lengths import parse_length
+from welldone.bench.profiles import WORKLOAD_PROFILES
+from welldone.bench.prompts import PromptSource, PromptRequest, make_prompt_source
 from welldone.bench.settings import BenchSettings
-from welldone.bench.styles import CODE, LABELS, PROSE, Style
-from welldone.bench.writing import Writer
+from welldone.bench.styles import CODE_STYLE, CLASSIFICATION_STYLE, PROSE_STYLE, PromptStyle
+from welldone.bench.writing import PromptWriter
 
 URL = "http://localhost/v1"
-STYLES = pytest.mark.parametrize("style", [PROSE, CODE, LABELS], ids=["prose", "code", "labels"])
+STYLES = pytest.mark.parametrize(
+    "style", [PROSE_STYLE, CODE_STYLE, CLASSIFICATION_STYLE], ids=["prose", "code", "labels"]
+)
 COUNTED = WordCounter("words", {})
 
 
@@ -25,42 +27,44 @@ async def _no_server(path: str, body: dict[str, object]) -> None:
     raise AssertionError(path)
 
 
-def _gguf_counter(path: Path) -> Counter:
-    counter = run(find_counter(str(path), _no_server))
+def _gguf_counter(path: Path) -> BenchTokenCounter:
+    counter = run(find_token_counter(str(path), _no_server))
     assert counter is not None
     return counter
 
 
 @pytest.fixture(scope="module")
-def default_counter(default_model: Path) -> Counter:
+def default_counter(default_model: Path) -> BenchTokenCounter:
     """The default model's own tokens."""
     return _gguf_counter(default_model)
 
 
-def _text(turn: Turn) -> str:
+def _text(turn: PromptRequest) -> str:
     text = turn.messages[-1]["content"]
     assert isinstance(text, str)
     return text
 
 
-def _prompts(counter: Counter | None = None, seed: int = 0, **settings: object) -> Prompts:
-    return prompts_for(BenchSettings(url=URL, **settings), counter, random.Random(seed))  # type: ignore[arg-type]
+def _prompts(counter: BenchTokenCounter | None = None, seed: int = 0, **settings: object) -> PromptSource:
+    return make_prompt_source(BenchSettings(url=URL, **settings), counter, random.Random(seed))  # type: ignore[arg-type]
 
 
 # ---- written
 
 
 @STYLES
-def test_a_written_prompt_has_exactly_the_tokens_asked_for(style: Style, default_counter: Counter) -> None:
-    writer = Writer(style, default_counter, random.Random(5))
+def test_a_written_prompt_has_exactly_the_tokens_asked_for(
+    style: PromptStyle, default_counter: BenchTokenCounter
+) -> None:
+    writer = PromptWriter(style, default_counter, random.Random(5))
     for tokens in (*range(40, 120), 200, 517, 1024, 4096):
         text, said = writer.write(tokens)
         assert (said, default_counter.count(text)) == (tokens, tokens)
 
 
 @STYLES
-def test_one_that_is_too_short_for_its_question_is_cut(style: Style, default_counter: Counter) -> None:
-    writer = Writer(style, default_counter, random.Random(5))
+def test_one_that_is_too_short_for_its_question_is_cut(style: PromptStyle, default_counter: BenchTokenCounter) -> None:
+    writer = PromptWriter(style, default_counter, random.Random(5))
     for tokens in range(1, 40):
         text, said = writer.write(tokens)
         assert said == default_counter.count(text)
@@ -68,9 +72,9 @@ def test_one_that_is_too_short_for_its_question_is_cut(style: Style, default_cou
 
 
 @STYLES
-def test_a_vocabulary_of_pieces_is_met_as_exactly(style: Style, tiny_model: Path) -> None:
+def test_a_vocabulary_of_pieces_is_met_as_exactly(style: PromptStyle, tiny_model: Path) -> None:
     counter = _gguf_counter(tiny_model)
-    writer = Writer(style, counter, random.Random(5))
+    writer = PromptWriter(style, counter, random.Random(5))
     for tokens in (150, 200, 517, 1024):
         text, said = writer.write(tokens)
         assert said == counter.count(text)
@@ -78,50 +82,50 @@ def test_a_vocabulary_of_pieces_is_met_as_exactly(style: Style, tiny_model: Path
 
 
 @STYLES
-def test_without_a_tokenizer_the_length_is_about_right(style: Style, default_counter: Counter) -> None:
-    writer = Writer(style, ESTIMATE, random.Random(5))
+def test_without_a_tokenizer_the_length_is_about_right(style: PromptStyle, default_counter: BenchTokenCounter) -> None:
+    writer = PromptWriter(style, ESTIMATED_COUNTER, random.Random(5))
     assert 1800 < default_counter.count(writer.write(2000)[0]) < 2400
 
 
 @STYLES
-def test_no_two_prompts_begin_alike(style: Style) -> None:
-    writer = Writer(style, COUNTED, random.Random(0))
+def test_no_two_prompts_begin_alike(style: PromptStyle) -> None:
+    writer = PromptWriter(style, COUNTED, random.Random(0))
     openings = [writer.write(60)[0][:40] for _ in range(2000)]
     assert len(set(openings)) == len(openings)
 
 
 @STYLES
 @pytest.mark.parametrize("seed", [0, 1, 2**40])
-def test_what_is_written_depends_on_the_seed_alone(style: Style, seed: int) -> None:
-    first, second = (Writer(style, COUNTED, random.Random(seed)) for _ in range(2))
+def test_what_is_written_depends_on_the_seed_alone(style: PromptStyle, seed: int) -> None:
+    first, second = (PromptWriter(style, COUNTED, random.Random(seed)) for _ in range(2))
     assert [first.write(80) for _ in range(3)] == [second.write(80) for _ in range(3)]
-    assert first.write(80) != Writer(style, COUNTED, random.Random(seed + 1)).write(80)
+    assert first.write(80) != PromptWriter(style, COUNTED, random.Random(seed + 1)).write(80)
 
 
-@table("name", PROFILES)
+@table("name", WORKLOAD_PROFILES)
 def test_every_profile_works_offline(name: str) -> None:
-    profile = PROFILES[name]
+    profile = WORKLOAD_PROFILES[name]
     prompts = _prompts(COUNTED, profile=name)
     for _ in range(10):
         turn = prompts.next()
-        assert turn.limit_tokens is not None
-        assert profile.decode.min_tokens <= turn.limit_tokens <= profile.decode.max_tokens
+        assert turn.max_tokens is not None
+        assert profile.decode.min_tokens <= turn.max_tokens <= profile.decode.max_tokens
         assert turn.prompt_tokens == sum(COUNTED.count(message["content"]) for message in turn.messages)
-        assert profile.written.min_tokens <= COUNTED.count(_text(turn)) <= profile.written.max_tokens
+        assert profile.synthetic_length.min_tokens <= COUNTED.count(_text(turn)) <= profile.synthetic_length.max_tokens
 
 
 def test_what_is_asked_for_beats_the_profile() -> None:
     prompts = _prompts(
-        COUNTED, profile="classification", prompt=read_length("num_tokens=70"), decode=read_length("num_tokens=9")
+        COUNTED, profile="classification", prompt=parse_length("num_tokens=70"), decode=parse_length("num_tokens=9")
     )
     turn = prompts.next()
-    assert (turn.prompt_tokens, turn.limit_tokens, len(turn.messages)) == (70, 9, 1)
+    assert (turn.prompt_tokens, turn.max_tokens, len(turn.messages)) == (70, 9, 1)
 
 
 def test_without_a_profile_every_request_has_a_limit() -> None:
     turn = _prompts(COUNTED).next()
     assert turn.prompt_tokens == 200
-    assert turn.limit_tokens is not None
+    assert turn.max_tokens is not None
     assert turn.conversation is None
 
 
@@ -138,29 +142,29 @@ def test_the_servers_own_answers_stand_in_the_history() -> None:
     assert [message["role"] for message in turn.messages] == ["system", "user"]
     while turn.conversation is not None:
         answers += 1
-        prompts.answered(turn, f"answer {answers}")
+        prompts.add_answer(turn, f"answer {answers}")
         later = prompts.next()
         assert later.messages[:-1] == [*turn.messages, {"role": "assistant", "content": f"answer {answers}"}]
         assert later.messages[-1]["role"] == "user"
         assert later.prompt_tokens is None
         turn = later
     assert 1 <= answers <= 5
-    prompts.answered(turn, "the end")
+    prompts.add_answer(turn, "the end")
     assert len(prompts.next().messages) == 2
 
 
 def test_a_conversation_goes_on_before_a_new_one_begins_and_in_order() -> None:
     prompts = _prompts(profile="chat")
     first, second = prompts.next(), prompts.next()
-    prompts.answered(second, "B")
-    prompts.answered(first, "A")
+    prompts.add_answer(second, "B")
+    prompts.add_answer(first, "A")
     assert [prompts.next().messages[2]["content"] for _ in range(2)] == ["B", "A"]
     assert len(prompts.next().messages) == 2
 
 
 def test_one_that_was_not_answered_in_words_is_over() -> None:
     prompts = _prompts(profile="chat")
-    prompts.answered(prompts.next(), "")
+    prompts.add_answer(prompts.next(), "")
     assert len(prompts.next().messages) == 2
 
 
@@ -168,7 +172,7 @@ def test_an_answer_does_not_change_the_request_that_was_made() -> None:
     prompts = _prompts(profile="chat")
     turn = prompts.next()
     before = json.dumps(turn.messages)
-    prompts.answered(turn, "A")
+    prompts.add_answer(turn, "A")
     prompts.next()
     assert json.dumps(turn.messages) == before
 
@@ -197,7 +201,7 @@ def test_a_dataset_is_taken_as_it_is_unless_a_length_is_asked_for(tmp_path: Path
         ("one two three four five", 5),
         ("one two", 2),
     }
-    prompts = _prompts(COUNTED, dataset=path, prompt=read_length("num_tokens=3"))
+    prompts = _prompts(COUNTED, dataset=path, prompt=parse_length("num_tokens=3"))
     assert [(_text(turn), turn.prompt_tokens) for turn in (prompts.next(), prompts.next())] == [
         ("one two three", 3),
         ("one two three", 3),
@@ -211,7 +215,7 @@ def test_a_profile_cuts_a_dataset_to_its_length(tmp_path: Path) -> None:
 
 def test_a_dataset_whose_questions_are_all_too_short_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no first question of 10 tokens or more"):
-        _prompts(dataset=_dataset(tmp_path, "one two"), prompt=read_length("num_tokens=10"))
+        _prompts(dataset=_dataset(tmp_path, "one two"), prompt=parse_length("num_tokens=10"))
 
 
 def test_the_turns_of_a_dataset_follow_each_other(tmp_path: Path) -> None:
@@ -224,7 +228,7 @@ def test_the_turns_of_a_dataset_follow_each_other(tmp_path: Path) -> None:
     turn = prompts.next()
     assert turn.prompt_tokens == 5
     for answer in ("A", "B"):
-        prompts.answered(turn, answer)
+        prompts.add_answer(turn, answer)
         turn = prompts.next()
     assert [message["content"] for message in turn.messages] == ["Be brief.", "Who?", "A", "Why?", "B", "When?"]
     assert [message["role"] for message in turn.messages] == ["system", *("user", "assistant") * 2, "user"]

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from tests.net.aio import run
 from tests.recorded.traces import recorded
 from tests.table import table
-from welldone.bench.dialects.chat import ChatEar
-from welldone.bench.dialects.quick import Quick
-from welldone.bench.listener import Listener
-from welldone.bench.record import Record
-from welldone.wire.asked import Asked
-from welldone.wire.reader import Reader
+from welldone.bench.dialects.chat import ChatStreamTimer
+from welldone.bench.dialects.quick import ChunkFastPath
+from welldone.bench.listener import BenchReceiver
+from welldone.bench.record import BenchRecord
+from welldone.wire.asked import RequestFacts
+from welldone.wire.reader import EventReader
 from welldone.wire.sse import Frame
 
 STREAMS = {one.name: one.trace.body for one in recorded() if one.trace.body.count(b"chat.completion.chunk") > 12}
@@ -53,23 +53,23 @@ WORDS = st.sampled_from(["a", " the", "\n", '"', "\\", "é", "漢", "<think>", "
 FRAMES = st.lists(st.one_of(WORDS, WORDS, WORDS, st.sampled_from(ODD)), max_size=30)
 
 
-def heard(pieces: Sequence[bytes], asked: Asked, *, is_short: bool = True) -> tuple[str, Record]:
+def heard(pieces: Sequence[bytes], asked: RequestFacts, *, is_short: bool = True) -> tuple[str, BenchRecord]:
     """What a listener writes down; a piece comes each second. Without the short way the reader gets all of them."""
 
-    async def work() -> tuple[str, Record]:
+    async def work() -> tuple[str, BenchRecord]:
         now = 0.0
-        record = Record(0, 0.0, 0.0)
-        listener = Listener(record, lambda: now, ChatEar(record, asked))
+        record = BenchRecord(0, 0.0, 0.0)
+        listener = BenchReceiver(record, lambda: now, ChatStreamTimer(record, asked))
         listener.head(200, {"content-type": "text/event-stream"})
         for piece in pieces:
             now += 1
             listener.data(piece)
         listener.end(None)
-        return "".join(listener.ear.texts), record
+        return "".join(listener.timer.texts), record
 
     with pytest.MonkeyPatch.context() as patch:
         if not is_short:
-            patch.setattr(Quick, "take", lambda _, data: ([], data))
+            patch.setattr(ChunkFastPath, "take", lambda _, data: ([], data))
         return run(work())
 
 
@@ -82,27 +82,27 @@ def cut(body: bytes, places: Sequence[int]) -> list[bytes]:
 @table("body", STREAMS.values(), ids=STREAMS.keys())
 def test_a_recorded_stream_is_heard_the_same_both_ways(body: bytes) -> None:
     frames = [frame + b"\n\n" for frame in body.split(b"\n\n") if frame]
-    asked = Asked(usage=True)
+    asked = RequestFacts(include_usage=True)
     assert heard(frames, asked) == heard(frames, asked, is_short=False)
 
 
 @table("odd", ODD, ids=range(len(ODD)))
 def test_what_is_odd_between_texts_is_noted_both_ways(odd: bytes) -> None:
     words = [said(f" word {number}") for number in range(5)]
-    frames, asked = [ROLE, *words, odd, said("and"), odd, *words], Asked(usage=True)
+    frames, asked = [ROLE, *words, odd, said("and"), odd, *words], RequestFacts(include_usage=True)
     assert heard(frames, asked) == heard(frames, asked, is_short=False)
 
 
 @table("lost", [1, 2, 3, 30, len(said("x")) - 1])
 def test_a_stream_that_is_cut_in_a_chunk_is_heard_the_same_both_ways(lost: int) -> None:
     words = [said(f" word {number}") for number in range(5)]
-    pieces, asked = [ROLE, *words, said("x")[:-lost]], Asked(usage=True)
+    pieces, asked = [ROLE, *words, said("x")[:-lost]], RequestFacts(include_usage=True)
     assert heard(pieces, asked) == heard(pieces, asked, is_short=False)
 
 
 @given(FRAMES, st.lists(st.integers(0, 10_000), max_size=40), st.booleans())
 def test_any_stream_is_heard_the_same_however_it_is_cut(frames: list[bytes], places: list[int], is_json: bool) -> None:
-    asked = Asked(usage=True, json=is_json)
+    asked = RequestFacts(include_usage=True, is_json_output=is_json)
     frames = [ROLE, said("one"), said(" two"), *frames]
     for pieces in (frames, cut(b"".join(frames), places)):
         assert heard(pieces, asked) == heard(pieces, asked, is_short=False)
@@ -112,13 +112,13 @@ def test_any_stream_is_heard_the_same_however_it_is_cut(frames: list[bytes], pla
 def read(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """What the reader gets, which is what takes the long way."""
     pieces: list[bytes] = []
-    frames = Reader.frames
+    frames = EventReader.decode_frames
 
-    def noted(self: Reader, data: bytes) -> list[Frame]:
+    def noted(self: EventReader, data: bytes) -> list[Frame]:
         pieces.append(data)
         return frames(self, data)
 
-    monkeypatch.setattr(Reader, "frames", noted)
+    monkeypatch.setattr(EventReader, "frames", noted)
     return pieces
 
 
@@ -126,7 +126,7 @@ def test_most_of_an_answer_takes_the_short_way(read: list[bytes]) -> None:
     """One chunk in a read, and many with the end of one cut off."""
     words = [said(f" word {number}") for number in range(100)]
     body, stop = b"".join(words), said("", finish='"stop"')
-    text, record = heard([ROLE, *words, body[:2000], body[2000:], stop], Asked())
+    text, record = heard([ROLE, *words, body[:2000], body[2000:], stop], RequestFacts())
     assert text == "".join(f" word {number}" for number in range(100)) * 2
     assert len(record.times) == 200
     assert b"".join(read) == b"".join([ROLE, *words[:2], stop])
@@ -135,7 +135,7 @@ def test_most_of_an_answer_takes_the_short_way(read: list[bytes]) -> None:
 def test_what_is_held_back_is_bounded_and_nothing_of_it_is_lost(read: list[bytes]) -> None:
     long, size = said("a" * 10_000), 100
     pieces = [ROLE, said("one"), said("two"), *(long[at : at + size] for at in range(0, len(long), size))]
-    text, record = heard(pieces, Asked())
+    text, record = heard(pieces, RequestFacts())
     assert text == "onetwo" + "a" * 10_000
     assert len(record.times) == 3
     assert 4096 < max(map(len, read)) <= 4096 + size

@@ -14,17 +14,17 @@ from tests.check.serving import serving
 from tests.net.aio import run
 from tests.table import table
 from welldone.bench import run as bench_run
-from welldone.bench.assertions import read_assertion, read_bound
-from welldone.bench.report import BenchReport, Step
-from welldone.bench.run import UnreachableError, Watch, bench
-from welldone.bench.settings import Arrivals, BenchSettings, Kind, Length
-from welldone.engines.ideal import Ideal
-from welldone.engines.mischief import FAULTS, refusal
-from welldone.engines.scripted import Scripted, Seen
-from welldone.engines.scripts import Reply, Script
+from welldone.bench.assertions import parse_assertion, parse_goodput_bound
+from welldone.bench.report import BenchReport, StepResult
+from welldone.bench.run import BenchUnreachableError, BenchProgress, run_bench
+from welldone.bench.settings import ArrivalProcess, BenchSettings, BenchmarkKind, LengthSpec
+from welldone.engines.ideal import ReferenceServer
+from welldone.engines.mischief import FAULT_REPLIES, error_reply
+from welldone.engines.scripted import MockServer, MockHttpRequest
+from welldone.engines.scripts import MockReply, MockScript
 
-Choose = Callable[[Seen], Reply]
-SHORT = Length(num_tokens=5, min_tokens=5, max_tokens=5)
+Choose = Callable[[MockHttpRequest], MockReply]
+SHORT = LengthSpec(num_tokens=5, min_tokens=5, max_tokens=5)
 GAP_S = 0.004  # so that the loops do not take the whole processor
 KEY = "sk-a-key-of-some-length"
 
@@ -32,7 +32,7 @@ KEY = "sk-a-key-of-some-length"
 def _settings(url: str, **more: Any) -> BenchSettings:  # noqa: ANN401 - any setting
     usual: dict[str, Any] = {
         "model": "ideal",
-        "kind": Kind.CONCURRENCY,
+        "kind": BenchmarkKind.CONCURRENCY,
         "levels": (2,),
         "duration_s": 0.3,
         "warmup_s": 0.1,
@@ -45,14 +45,14 @@ def _settings(url: str, **more: Any) -> BenchSettings:  # noqa: ANN401 - any set
 
 async def _bench(choose: Choose, **more: Any) -> BenchReport:  # noqa: ANN401 - any setting
     async with serving(choose) as url:
-        return await bench(_settings(url, **more))
+        return await run_bench(_settings(url, **more))
 
 
-def _by_turns(*replies: Reply | None) -> Choose:
+def _by_turns(*replies: MockReply | None) -> Choose:
     """Each request gets the next of these; None is a right answer. The first look gets one too."""
-    ideal, turns, looks = Ideal(gap_s=GAP_S), cycle(replies), count()
+    ideal, turns, looks = ReferenceServer(gap_s=GAP_S), cycle(replies), count()
 
-    def choose(seen: Seen) -> Reply:
+    def choose(seen: MockHttpRequest) -> MockReply:
         if seen.method != "POST" or next(looks) == 0:
             return ideal.answer(seen)
         return next(turns) or ideal.answer(seen)
@@ -60,15 +60,21 @@ def _by_turns(*replies: Reply | None) -> Choose:
     return choose
 
 
-def _last(report: BenchReport) -> Step:
-    assert report.is_whole
+def _last(report: BenchReport) -> StepResult:
+    assert report.is_complete
     return report.steps[-1]
 
 
 def test_every_answer_of_a_right_server_is_ok_and_counted() -> None:
-    step = _last(run(_bench(Ideal(gap_s=GAP_S).answer)))
-    assert step.ends == {"ok": step.requests}
-    assert (step.id, step.is_open, step.max_vus, step.skipped, step.wrong) == ("concurrency@2", False, 2, 0, 0)
+    step = _last(run(_bench(ReferenceServer(gap_s=GAP_S).answer)))
+    assert step.outcomes == {"ok": step.requests}
+    assert (step.id, step.is_open, step.max_vus, step.skipped, step.invalid_streams) == (
+        "concurrency@2",
+        False,
+        2,
+        0,
+        0,
+    )
     assert step.decoded_tokens == 5
     assert step.total_tokens == 5 * step.ok
     assert {"ttft", "itl", "e2e", "head", "role"} <= step.times.keys()
@@ -89,45 +95,55 @@ def test_every_answer_of_a_right_server_is_ok_and_counted() -> None:
     ],
 )
 def test_every_second_failure_is_counted_apart_and_never_averaged(fault: str, end: str, why: str) -> None:
-    step = _last(run(_bench(_by_turns(None, FAULTS[fault]), levels=(1,))))
-    assert step.ends.keys() <= {"ok", end}
-    assert end == "ok" or abs(step.ends[end] - step.requests / 2) <= 1
+    step = _last(run(_bench(_by_turns(None, FAULT_REPLIES[fault]), levels=(1,))))
+    assert step.outcomes.keys() <= {"ok", end}
+    assert end == "ok" or abs(step.outcomes[end] - step.requests / 2) <= 1
     assert set(step.reasons) <= {why} - {""}
     assert step.times["e2e"].count == step.ok
 
 
 def test_a_hang_is_a_time_out() -> None:
-    report = run(_bench(_by_turns(None, FAULTS["hang"]), levels=(1,), warmup_s=0.0, timeout_s=0.05, grace_s=1.0))
-    assert _last(report).ends["timed out"] > 0
+    report = run(_bench(_by_turns(None, FAULT_REPLIES["hang"]), levels=(1,), timeout_s=0.05, grace_s=1.0))
+    assert _last(report).outcomes["timed out"] > 0
 
 
 def test_what_is_under_way_at_the_end_is_left_and_counted() -> None:
-    report = run(_bench(_by_turns(None, FAULTS["hang"]), levels=(3,), warmup_s=0.0, grace_s=0.0))
-    assert _last(report).ends["unfinished"] > 0
+    report = run(_bench(_by_turns(None, FAULT_REPLIES["hang"]), levels=(3,), grace_s=0.0))
+    assert _last(report).outcomes["unfinished"] > 0
 
 
 def test_arrivals_beyond_the_limit_are_skipped_and_counted() -> None:
-    slow = Ideal(gap_s=0.05)
-    step = _last(run(_bench(slow.answer, kind=Kind.RATE, levels=(), rates=(100.0,), max_vus=3)))
+    slow = ReferenceServer(gap_s=0.05)
+    step = _last(run(_bench(slow.answer, kind=BenchmarkKind.RATE, levels=(), rates=(100.0,), max_vus=3)))
     assert step.skipped > 0
     assert step.due == step.skipped + step.requests
     assert step.is_open
 
 
 @pytest.mark.tier3
-@pytest.mark.parametrize("arrivals", Arrivals)
-def test_a_rate_makes_the_requests_that_are_due(arrivals: Arrivals) -> None:
-    report = run(_bench(Ideal(gap_s=GAP_S).answer, kind=Kind.RATE, levels=(), rates=(40.0, 80.0), arrivals=arrivals))
+@pytest.mark.parametrize("arrivals", ArrivalProcess)
+def test_a_rate_makes_the_requests_that_are_due(arrivals: ArrivalProcess) -> None:
+    report = run(
+        _bench(
+            ReferenceServer(gap_s=GAP_S).answer,
+            kind=BenchmarkKind.RATE,
+            levels=(),
+            rates=(40.0, 80.0),
+            arrivals=arrivals,
+        )
+    )
     slow, fast = report.steps[1:]
     assert (slow.id, fast.id) == (f"{arrivals}@40.00req/s", f"{arrivals}@80.00req/s")
     assert slow.due == slow.requests == slow.ok
-    if arrivals is Arrivals.CONSTANT:
+    if arrivals is ArrivalProcess.CONSTANT:
         assert (slow.due, fast.due) == (12, 24)
 
 
 @pytest.mark.tier3
 def test_a_sweep_goes_beyond_what_the_server_took() -> None:
-    report = run(_bench(Ideal(gap_s=0.002).answer, kind=Kind.SWEEP, levels=(), max_vus=4, num_rates=2))
+    report = run(
+        _bench(ReferenceServer(gap_s=0.002).answer, kind=BenchmarkKind.SWEEP, levels=(), max_vus=4, num_rates=2)
+    )
     names = [step.id for step in report.steps]
     found = report.steps[1].request_rate
     assert names[:2] == ["warmup", "throughput"]
@@ -137,14 +153,14 @@ def test_a_sweep_goes_beyond_what_the_server_took() -> None:
 def test_a_replay_keeps_the_times_of_its_file(tmp_path: Path) -> None:
     path = tmp_path / "arrivals.txt"
     path.write_text("10.0\n10.05\n10.2\n")
-    step = _last(run(_bench(Ideal(gap_s=GAP_S).answer, kind=Kind.REPLAY, levels=(), replay=path)))
+    step = _last(run(_bench(ReferenceServer(gap_s=GAP_S).answer, kind=BenchmarkKind.REPLAY, levels=(), replay=path)))
     assert [round(record.due_s, 3) for record in sorted(step.records, key=lambda one: one.due_s)] == [0.0, 0.05, 0.2]
 
 
 def test_a_conversation_goes_on_with_the_answers_of_the_server() -> None:
-    ideal, asked = Ideal(), list[dict[str, Any]]()
+    ideal, asked = ReferenceServer(), list[dict[str, Any]]()
 
-    def choose(seen: Seen) -> Reply:
+    def choose(seen: MockHttpRequest) -> MockReply:
         if seen.method == "POST":
             asked.append(json.loads(seen.body))
         return ideal.answer(seen)
@@ -156,17 +172,17 @@ def test_a_conversation_goes_on_with_the_answers_of_the_server() -> None:
 
 
 def test_rules_that_are_broken_are_counted() -> None:
-    step = _last(run(_bench(_by_turns(FAULTS["no-done"]), levels=(1,))))
-    assert step.wrong == step.requests
+    step = _last(run(_bench(_by_turns(FAULT_REPLIES["no-done"]), levels=(1,))))
+    assert step.invalid_streams == step.requests
     assert "end-done-sent" in step.rules
 
 
 def test_a_server_without_usage_is_counted_by_chunks() -> None:
-    ideal = Ideal()
+    ideal = ReferenceServer()
 
-    def choose(seen: Seen) -> Reply:
+    def choose(seen: MockHttpRequest) -> MockReply:
         if "stream_options" in seen.body:
-            return refusal(400, "no such member")
+            return error_reply(400, "no such member")
         return ideal.answer(seen)
 
     step = _last(run(_bench(choose)))
@@ -175,53 +191,53 @@ def test_a_server_without_usage_is_counted_by_chunks() -> None:
 
 def test_who_is_not_there_is_one_line() -> None:
     async def port() -> int:
-        async with await Scripted(Script()).listen() as server:
+        async with await MockServer(MockScript()).listen() as server:
             return server.port
 
-    with pytest.raises(UnreachableError, match="no connection to the server; is the server running there"):
-        run(bench(_settings(f"http://127.0.0.1:{run(port())}/v1")))
+    with pytest.raises(BenchUnreachableError, match="no connection to the server; is the server running there"):
+        run(run_bench(_settings(f"http://127.0.0.1:{run(port())}/v1")))
 
 
 @pytest.mark.parametrize(
     ("choose", "said"),
     [
-        (lambda _: refusal(401, "no key"), "does not answer /chat/completions for 'ideal' "),
-        (lambda _: FAULTS["html"], "gave no whole answer in the warm-up: the reply is no stream but text/html"),
-        (_by_turns(refusal(500, "broke")), "gave no whole answer in the warm-up: 500: broke"),
+        (lambda _: error_reply(401, "no key"), "does not answer /chat/completions for 'ideal' "),
+        (lambda _: FAULT_REPLIES["html"], "gave no whole answer in the warm-up: the reply is no stream but text/html"),
+        (_by_turns(error_reply(500, "broke")), "gave no whole answer in the warm-up: 500: broke"),
     ],
 )
 def test_a_server_that_gives_no_answer_is_one_line(choose: Choose, said: str) -> None:
-    with pytest.raises(UnreachableError, match=said):
+    with pytest.raises(BenchUnreachableError, match=said):
         run(_bench(choose))
 
 
 def test_who_stops_gets_the_report_so_far() -> None:
     async def work() -> BenchReport:
-        stop, watch, ideal = asyncio.Event(), Watch(), Ideal()
+        stop, watch, ideal = asyncio.Event(), BenchProgress(), ReferenceServer()
         seen_posts = count()
 
-        def choose(seen: Seen) -> Reply:
+        def choose(seen: MockHttpRequest) -> MockReply:
             if seen.method == "POST" and next(seen_posts) == 40:
                 stop.set()
             return ideal.answer(seen)
 
         async with serving(choose) as url:
             settings = _settings(url, levels=(1, 2, 3), duration_s=600.0, warmup_s=0.01)
-            return await bench(settings, stop=stop, watch=watch)
+            return await run_bench(settings, stop=stop, progress=watch)
 
     report = run(work())
-    assert (report.is_whole, report.why) == (False, "it was stopped")
+    assert (report.is_complete, report.incomplete_reason) == (False, "it was stopped")
     assert report.steps[-1].ok > 10
     assert report.steps[-1].seconds < 600
 
 
 def test_a_server_that_dies_leaves_the_truth_in_the_report() -> None:
     async def work() -> BenchReport:
-        posts, ideal = count(), Ideal()
+        posts, ideal = count(), ReferenceServer()
         died = asyncio.Event()
-        server = Scripted(Script(), lambda seen: answer(seen), for_all=True)
+        server = MockServer(MockScript(), lambda seen: answer(seen), handles_all=True)
 
-        def answer(seen: Seen) -> Reply:
+        def answer(seen: MockHttpRequest) -> MockReply:
             if seen.method == "POST" and next(posts) == 30:
                 died.set()
             return ideal.answer(seen)
@@ -234,43 +250,43 @@ def test_a_server_that_dies_leaves_the_truth_in_the_report() -> None:
             await server.close()
 
         dying = asyncio.create_task(die())
-        report = await bench(_settings(url, levels=(2,), duration_s=0.6, warmup_s=0.01))
+        report = await run_bench(_settings(url, levels=(2,), duration_s=0.6, warmup_s=0.01))
         await dying
         return report
 
     step = _last(run(work()))
     assert step.ok > 0
-    assert step.ends.keys() - {"ok"} <= {"unreachable", "cut"}
-    assert step.ends["unreachable"] > 0
+    assert step.outcomes.keys() - {"ok"} <= {"unreachable", "cut"}
+    assert step.outcomes["unreachable"] > 0
 
 
 @pytest.mark.tier3
 def test_two_servers_are_asked_in_turn_and_compared() -> None:
     async def work() -> BenchReport:
-        async with serving(Ideal().answer) as first, serving(Ideal(gap_s=0.005).answer) as second:
-            return await bench(_settings(first, against=second, levels=(1,), duration_s=4.0))
+        async with serving(ReferenceServer().answer) as first, serving(ReferenceServer(gap_s=0.005).answer) as second:
+            return await run_bench(_settings(first, against=second, levels=(1,), duration_s=4.0))
 
     report = run(work())
     assert [step.id for step in report.steps] == ["warmup", "warmup", "concurrency@1", "concurrency@1"]
     assert report.steps[-1].target == report.against
-    found = next(compared for compared in report.compared if compared.metric == "concurrency@1 e2e.mean")
+    found = next(compared for compared in report.comparisons if compared.metric == "concurrency@1 e2e.mean")
     assert found.low <= found.ratio <= found.high < 1
 
 
 def test_bounds_and_assertions_are_judged() -> None:
     report = run(
         _bench(
-            Ideal().answer,
-            goodput=(read_bound("ttft:60000"), read_bound("e2e:60000")),
-            assertions=(read_assertion("e2e.mean<60s"), read_assertion("token_rate>1000000")),
+            ReferenceServer().answer,
+            goodput=(parse_goodput_bound("ttft:60000"), parse_goodput_bound("e2e:60000")),
+            assertions=(parse_assertion("e2e.mean<60s"), parse_assertion("token_rate>1000000")),
         )
     )
     assert _last(report).good == _last(report).ok
-    assert [checked.is_kept for checked in report.checked] == [True, False]
+    assert [checked.passed for checked in report.assertion_results] == [True, False]
 
 
 def test_no_secret_is_in_the_report() -> None:
-    report = run(_bench(Ideal(key=KEY).answer, key=KEY, headers=(("X-Token", "another-secret"),)))
+    report = run(_bench(ReferenceServer(key=KEY).answer, key=KEY, headers=(("X-Token", "another-secret"),)))
     text = msgspec.json.encode(msgspec.structs.replace(report, steps=())).decode()
     assert KEY not in text
     assert "another-secret" not in text
@@ -280,9 +296,9 @@ def test_no_secret_is_in_the_report() -> None:
 def test_the_same_seed_asks_the_same() -> None:
     def asked(seed: int) -> list[str]:
         bodies: list[str] = []
-        ideal = Ideal()
+        ideal = ReferenceServer()
 
-        def choose(seen: Seen) -> Reply:
+        def choose(seen: MockHttpRequest) -> MockReply:
             if seen.method == "POST":
                 bodies.append(seen.body)
             return ideal.answer(seen)
@@ -300,7 +316,13 @@ def test_the_same_seed_asks_the_same() -> None:
 def test_a_replay_ends_with_its_last_answer_and_not_with_the_duration(tmp_path: Path) -> None:
     path = tmp_path / "arrivals.txt"
     path.write_text("0\n0\n0.05\n")
-    step = _last(run(_bench(Ideal(gap_s=0.01).answer, kind=Kind.REPLAY, levels=(), replay=path, duration_s=600.0)))
+    step = _last(
+        run(
+            _bench(
+                ReferenceServer(gap_s=0.01).answer, kind=BenchmarkKind.REPLAY, levels=(), replay=path, duration_s=600.0
+            )
+        )
+    )
     assert max(record.ended_s for record in step.records) <= step.seconds < 300
     assert step.request_rate * step.seconds == pytest.approx(3)
     assert step.token_rate * step.seconds == pytest.approx(15)
@@ -312,15 +334,15 @@ def test_a_replay_on_two_servers_is_whole_on_both(tmp_path: Path) -> None:
     path.write_text("0\n0.1\n0.3\n")
 
     async def work() -> BenchReport:
-        async with serving(Ideal().answer) as first, serving(Ideal().answer) as second:
-            return await bench(_settings(first, against=second, kind=Kind.REPLAY, levels=(), replay=path))
+        async with serving(ReferenceServer().answer) as first, serving(ReferenceServer().answer) as second:
+            return await run_bench(_settings(first, against=second, kind=BenchmarkKind.REPLAY, levels=(), replay=path))
 
     assert [step.ok for step in run(work()).steps[2:]] == [3, 3]
 
 
 def test_a_file_that_cannot_be_replayed_is_said_before_anybody_is_asked(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"none\.txt cannot be read"):
-        run(bench(_settings("http://127.0.0.1:9/v1", kind=Kind.REPLAY, replay=tmp_path / "none.txt")))
+        run(run_bench(_settings("http://127.0.0.1:9/v1", kind=BenchmarkKind.REPLAY, replay=tmp_path / "none.txt")))
 
 
 @pytest.mark.tier3
@@ -328,59 +350,61 @@ def test_rounds_count_only_what_came_within_them() -> None:
     """Answers that take longer than a round: the rest of each lies in the time of the next, and is none of it."""
 
     async def work() -> BenchReport:
-        slow = Ideal(gap_s=0.1)
+        slow = ReferenceServer(gap_s=0.1)
         async with serving(slow.answer) as first, serving(slow.answer) as second:
-            return await bench(_settings(first, against=second, levels=(1,), duration_s=0.8, warmup_s=0.0))
+            return await run_bench(_settings(first, against=second, levels=(1,), duration_s=0.8, warmup_s=0.0))
 
     for step in run(work()).steps:
         assert step.ok == 4  # an answer of about half a second in each round of 0.2 seconds
-        shares = [(0.2 - record.begun_s % 0.2) / (record.ended_s - record.begun_s) for record in step.records]
+        shares = [(0.2 - record.sent_s % 0.2) / (record.ended_s - record.sent_s) for record in step.records]
         assert step.request_rate * step.seconds == pytest.approx(sum(shares))
         assert step.token_rate * step.seconds < step.total_tokens / 2
 
 
 def test_a_second_server_that_gives_no_answer_is_named() -> None:
     async def work() -> None:
-        async with serving(Ideal().answer) as first, serving(_by_turns(refusal(500, "broke"))) as second:
-            with pytest.raises(UnreachableError, match=f"{second} gave no whole answer in the warm-up: 500: broke"):
-                await bench(_settings(first, against=second))
+        async with serving(ReferenceServer().answer) as first, serving(_by_turns(error_reply(500, "broke"))) as second:
+            with pytest.raises(
+                BenchUnreachableError, match=f"{second} gave no whole answer in the warm-up: 500: broke"
+            ):
+                await run_bench(_settings(first, against=second))
 
     run(work())
 
 
 @pytest.mark.tier3
 def test_an_answer_that_is_longer_than_the_warm_up_says_what_to_do() -> None:
-    with pytest.raises(UnreachableError, match=r"it was still under way after 0\.01 s; a longer --grace"):
-        run(_bench(Ideal(gap_s=1.0).answer, warmup_s=0.01, grace_s=0.0))
+    with pytest.raises(BenchUnreachableError, match=r"it was still under way after 0\.01 s; a longer --grace"):
+        run(_bench(ReferenceServer(gap_s=1.0).answer, warmup_s=0.01, grace_s=0.0))
 
 
 def test_without_a_good_answer_there_is_nothing_to_sweep() -> None:
-    warm, posts = Ideal(), count()
+    warm, posts = ReferenceServer(), count()
 
-    def choose(seen: Seen) -> Reply:
+    def choose(seen: MockHttpRequest) -> MockReply:
         is_warm = seen.method != "POST" or next(posts) < 2
-        return warm.answer(seen) if is_warm else refusal(500, "broke")
+        return warm.answer(seen) if is_warm else error_reply(500, "broke")
 
-    report = run(_bench(choose, kind=Kind.SWEEP, levels=(), max_vus=2, warmup_s=0.001))
+    report = run(_bench(choose, kind=BenchmarkKind.SWEEP, levels=(), max_vus=2, warmup_s=0.001))
     assert [step.id for step in report.steps] == ["warmup", "throughput"]
-    assert (report.is_whole, report.why[:42]) == (False, "no answer of the throughput step ended wel")
+    assert (report.is_complete, report.incomplete_reason[:42]) == (False, "no answer of the throughput step ended wel")
 
 
 @pytest.mark.parametrize("status", [400, 422])
 def test_a_server_that_does_not_know_usage_is_asked_without(status: int) -> None:
-    ideal = Ideal()
+    ideal = ReferenceServer()
 
-    def choose(seen: Seen) -> Reply:
-        return refusal(status, "no such member") if "stream_options" in seen.body else ideal.answer(seen)
+    def choose(seen: MockHttpRequest) -> MockReply:
+        return error_reply(status, "no such member") if "stream_options" in seen.body else ideal.answer(seen)
 
     assert _last(run(_bench(choose))).tokens_by == "chunks"
 
 
 @pytest.mark.tier3
 def test_usage_that_is_asked_for_and_not_sent_is_not_named_as_the_source() -> None:
-    ideal = Ideal()
+    ideal = ReferenceServer()
 
-    def choose(seen: Seen) -> Reply:
+    def choose(seen: MockHttpRequest) -> MockReply:
         if seen.method == "POST":
             body = json.loads(seen.body)
             body.pop("stream_options")
@@ -393,16 +417,16 @@ def test_usage_that_is_asked_for_and_not_sent_is_not_named_as_the_source() -> No
 
 @pytest.mark.tier3
 def test_the_model_of_the_tokenizer_is_asked_where_the_server_lists_it() -> None:
-    report = run(_bench(Ideal(models=("other", "ideal")).answer, model=None, tokenizer="ideal"))
+    report = run(_bench(ReferenceServer(models=("other", "ideal")).answer, model=None, tokenizer="ideal"))
     assert report.model == "ideal"
 
 
 @pytest.mark.tier3
 def test_what_is_kept_has_a_limit_and_the_report_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_run, "MOST_KEPT", 5_000)
-    report = run(_bench(Ideal(gap_s=GAP_S).answer, levels=(1, 2), duration_s=600.0, warmup_s=0.001))
-    assert not report.is_whole
-    assert "are not kept" in report.why
+    report = run(_bench(ReferenceServer(gap_s=GAP_S).answer, levels=(1, 2), duration_s=600.0, warmup_s=0.001))
+    assert not report.is_complete
+    assert "are not kept" in report.incomplete_reason
     assert 10 < sum(step.requests for step in report.steps) < 100
 
 
@@ -413,9 +437,9 @@ def test_what_is_kept_has_a_limit_and_the_report_says_so(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(("host", "is_sent"), [("127.0.0.1", True), ("localhost", False)])
 def test_key_and_headers_go_to_another_host_only_where_they_are_meant_for_it(host: str, is_sent: bool) -> None:
     heard: list[dict[str, str]] = []
-    ideal = Ideal()
+    ideal = ReferenceServer()
 
-    def choose(seen: Seen) -> Reply:
+    def choose(seen: MockHttpRequest) -> MockReply:
         heard.append(seen.headers)
         return ideal.answer(seen)
 
@@ -424,7 +448,7 @@ def test_key_and_headers_go_to_another_host_only_where_they_are_meant_for_it(hos
         async with serving(ideal.answer) as first, serving(choose) as second:
             other = second.replace("127.0.0.1", host)
             told = {"key": KEY, "headers": (("X-Token", "another-secret"),), "levels": (1,), "duration_s": 0.05}
-            await bench(_settings(first, against=other, **told, **more))
+            await run_bench(_settings(first, against=other, **told, **more))
         return list(heard)
 
     sent = run(work())
@@ -434,9 +458,9 @@ def test_key_and_headers_go_to_another_host_only_where_they_are_meant_for_it(hos
 
 
 def test_a_server_that_repeats_the_key_does_not_bring_it_into_the_report() -> None:
-    report = run(_bench(_by_turns(None, refusal(401, f"the key {KEY} is worn out")), key=KEY))
+    report = run(_bench(_by_turns(None, error_reply(401, f"the key {KEY} is worn out")), key=KEY))
     assert KEY not in msgspec.json.encode(report, enc_hook=list).decode()
     assert "401: the key [hidden] is worn out" in _last(report).reasons
-    with pytest.raises(UnreachableError) as caught:
-        run(_bench(lambda _: refusal(401, f"who is {KEY}"), key=KEY))
+    with pytest.raises(BenchUnreachableError) as caught:
+        run(_bench(lambda _: error_reply(401, f"who is {KEY}"), key=KEY))
     assert KEY not in str(caught.value)

@@ -11,20 +11,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.table import table
-from welldone.bench.record import End, Record
-from welldone.bench.report import Own, Step
-from welldone.bench.settings import Bound
-from welldone.bench.stats import MEASURES, PERCENTILES, distribution, error_rate, percentile, step_of, values
+from welldone.bench.record import RequestOutcome, BenchRecord
+from welldone.bench.report import ClientLoad, StepResult
+from welldone.bench.settings import GoodputBound
+from welldone.bench.stats import (
+    METRICS,
+    PERCENTILES,
+    distribution,
+    error_rate,
+    percentile,
+    summarize_step,
+    metric_values,
+)
 
-OWN = Own(cpu=0.1, late_starts=0, latest_s=0.0, is_bottleneck=False)
+OWN = ClientLoad(cpu=0.1, late_starts=0, max_delay_s=0.0, is_bottleneck=False)
 SAMPLES = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60)
 TIMES = st.floats(0, 100)
 
 
-def heard(*times: float, due: float = 0.0, end: End = End.OK, tokens: int | None = None, **more: object) -> Record:
+def heard(
+    *times: float, due: float = 0.0, end: RequestOutcome = RequestOutcome.OK, tokens: int | None = None, **more: object
+) -> BenchRecord:
     """A request whose chunks came at these times, with as many tokens unless it is said."""
     made = len(times) if tokens is None else tokens
-    record = Record(0, due, due, times=array("d", times), tokens=made, end=end, ended_s=max(times, default=due))
+    record = BenchRecord(
+        0, due, due, times=array("d", times), tokens=made, outcome=end, ended_s=max(times, default=due)
+    )
     if times:
         record.content_s = times[0]
     for name, value in more.items():
@@ -32,8 +44,10 @@ def heard(*times: float, due: float = 0.0, end: End = End.OK, tokens: int | None
     return record
 
 
-def stepped(*records: Record, seconds: float = 10.0, skipped: int = 0, goodput: tuple[Bound, ...] = ()) -> Step:
-    return step_of(
+def stepped(
+    *records: BenchRecord, seconds: float = 10.0, skipped: int = 0, goodput: tuple[GoodputBound, ...] = ()
+) -> StepResult:
+    return summarize_step(
         records,
         id="throughput",
         target="http://127.0.0.1:8000/v1",
@@ -44,7 +58,7 @@ def stepped(*records: Record, seconds: float = 10.0, skipped: int = 0, goodput: 
         due=len(records) + skipped,
         skipped=skipped,
         tokens_by="usage",
-        own=OWN,
+        client=OWN,
         goodput=goodput,
     )
 
@@ -127,7 +141,7 @@ def test_the_time_between_tokens_is_their_span_by_their_number(
 ) -> None:
     record = heard(*times)
     record.tokens = tokens
-    assert MEASURES["itl"](record) == wanted
+    assert METRICS["itl"](record) == wanted
 
 
 def test_gaps_are_pooled_and_a_stall_is_the_longest_of_a_request() -> None:
@@ -145,10 +159,10 @@ def test_the_rate_of_a_request_is_its_tokens_by_its_whole_time() -> None:
     rate=st.integers(1, 50),
     per_chunk=st.integers(1, 4),
     users=st.integers(1, 5),
-    end=st.sampled_from(End),
+    end=st.sampled_from(RequestOutcome),
 )
 def test_the_token_rate_is_that_of_the_schedule_whatever_became_of_the_answers(
-    rate: int, per_chunk: int, users: int, end: End
+    rate: int, per_chunk: int, users: int, end: RequestOutcome
 ) -> None:
     # Chunks in the middle of their turns, and for longer than the step: what comes after it does not count.
     times = [(number + 0.5) / rate for number in range(rate * 15)]
@@ -157,13 +171,18 @@ def test_the_token_rate_is_that_of_the_schedule_whatever_became_of_the_answers(
 
 
 def test_an_answer_whose_tokens_nobody_counted_has_one_in_each_chunk() -> None:
-    record = heard(1.0, 2.0, 30.0, end=End.UNFINISHED)
+    record = heard(1.0, 2.0, 30.0, end=RequestOutcome.UNFINISHED)
     record.tokens = None
     assert stepped(record).token_rate == pytest.approx(0.2)
 
 
 def test_the_request_rate_counts_what_ended_well_by_its_share_within_the_step() -> None:
-    within, cut, later, after = heard(9.0), heard(9.0, end=End.CUT), heard(16.0, due=8.0), heard(12.0, due=11.0)
+    within, cut, later, after = (
+        heard(9.0),
+        heard(9.0, end=RequestOutcome.CUT),
+        heard(16.0, due=8.0),
+        heard(12.0, due=11.0),
+    )
     step = stepped(within, cut, later, after)
     assert step.request_rate == pytest.approx((1 + 2 / 8) / 10)
     assert step.ok == 3  # those that came after are whole all the same
@@ -172,13 +191,17 @@ def test_the_request_rate_counts_what_ended_well_by_its_share_within_the_step() 
 @pytest.mark.parametrize("took_s", [0.5, 2.4, 30.0])
 def test_the_request_rate_of_a_closed_loop_does_not_depend_on_how_long_the_step_is(took_s: float) -> None:
     users = [heard((number + 1) * took_s, due=number * took_s) for number in range(40) for _ in range(8)]
-    begun = [record for record in users if record.begun_s < 5.0]
+    begun = [record for record in users if record.sent_s < 5.0]
     assert stepped(*begun, seconds=5.0).request_rate == pytest.approx(8 / took_s)
 
 
 def test_only_what_ended_well_is_averaged() -> None:
     fine = heard(1.0, 2.0, prompt_tokens=10, head_s=0.5)
-    bad = [heard(5.0, 9.0, tokens=99, end=end, prompt_tokens=99, head_s=4.0) for end in End if end is not End.OK]
+    bad = [
+        heard(5.0, 9.0, tokens=99, end=end, prompt_tokens=99, head_s=4.0)
+        for end in RequestOutcome
+        if end is not RequestOutcome.OK
+    ]
     alone, among = stepped(fine), stepped(fine, *bad)
     assert among.times == alone.times
     assert (among.prompt_tokens, among.decoded_tokens) == (10, 2)
@@ -189,20 +212,20 @@ RECORDS = st.builds(
     lambda times, due, end, why, rules: heard(*sorted(times), due=due, end=end, why=why, rules=rules),
     st.lists(TIMES, max_size=5),
     TIMES,
-    st.sampled_from(End),
+    st.sampled_from(RequestOutcome),
     st.sampled_from(["", "lost", "other reasons", *map(str, range(40))]),
     st.sampled_from([(), ("a",), ("a", "b")]),
 )
 
 
 @given(st.lists(RECORDS, max_size=60), st.integers(0, 5), st.just(0.0) | st.floats(1e-6, 50))
-def test_counts_add_up(records: list[Record], skipped: int, seconds: float) -> None:
+def test_counts_add_up(records: list[BenchRecord], skipped: int, seconds: float) -> None:
     step = stepped(*records, skipped=skipped, seconds=seconds)
     assert step.due == step.skipped + step.requests
-    assert step.ends == Counter(record.end.value for record in records)
+    assert step.outcomes == Counter(record.outcome.value for record in records)
     assert sum(step.reasons.values()) == step.requests - step.ok
     assert len(step.reasons) <= 21
-    assert step.wrong == step.rules.get("a", 0) >= step.rules.get("b", 0)
+    assert step.invalid_streams == step.rules.get("a", 0) >= step.rules.get("b", 0)
     assert step.times["e2e"].count == step.ok
     assert step.records == tuple(records)
     assert seconds or step.request_rate == step.token_rate == 0
@@ -210,15 +233,15 @@ def test_counts_add_up(records: list[Record], skipped: int, seconds: float) -> N
 
 
 def test_reasons_come_by_how_often_they_were_met_and_an_end_without_one_is_its_own() -> None:
-    records = [heard(end=End.CUT, why="lost") for _ in range(2)] + [heard(end=End.UNFINISHED)]
-    records += [heard(end=End.REFUSED, why="429: later") for _ in range(3)]
+    records = [heard(end=RequestOutcome.CUT, why="lost") for _ in range(2)] + [heard(end=RequestOutcome.UNFINISHED)]
+    records += [heard(end=RequestOutcome.REFUSED, why="429: later") for _ in range(3)]
     assert list(stepped(*records).reasons.items()) == [("429: later", 3), ("lost", 2), ("unfinished", 1)]
 
 
 def test_a_step_without_requests_says_so() -> None:
     step = stepped(skipped=3)
     assert (step.requests, step.due, step.prompt_tokens, step.decoded_tokens) == (0, 3, None, None)
-    assert set(step.times) == {*MEASURES, "gap"}
+    assert set(step.times) == {*METRICS, "gap"}
     assert {times.count for times in step.times.values()} == {0}
 
 
@@ -226,24 +249,24 @@ def test_a_step_without_requests_says_so() -> None:
     ("bounds", "good"),
     [
         ((), None),
-        ((Bound("ttft", 1.0),), 3),
-        ((Bound("ttft", 0.9),), 1),
-        ((Bound("ttft", 1.0), Bound("e2e", 2.0)), 2),
-        ((Bound("itl", 0.5),), 2),  # one token keeps it: nothing is between
+        ((GoodputBound("ttft", 1.0),), 3),
+        ((GoodputBound("ttft", 0.9),), 1),
+        ((GoodputBound("ttft", 1.0), GoodputBound("e2e", 2.0)), 2),
+        ((GoodputBound("itl", 0.5),), 2),  # one token keeps it: nothing is between
     ],
 )
-def test_a_good_request_keeps_all_bounds(bounds: tuple[Bound, ...], good: int | None) -> None:
-    records = [heard(1.0, 2.0), heard(1.0, 3.0), heard(0.5), heard(0.5, end=End.CUT)]
+def test_a_good_request_keeps_all_bounds(bounds: tuple[GoodputBound, ...], good: int | None) -> None:
+    records = [heard(1.0, 2.0), heard(1.0, 3.0), heard(0.5), heard(0.5, end=RequestOutcome.CUT)]
     if good == 2 and bounds[0].metric == "itl":
         records[0].tokens = 3
     assert stepped(*records, goodput=bounds).good == good
 
 
 def test_values_are_those_of_requests_that_ended_well_and_have_them() -> None:
-    assert values([heard(1.0), heard(2.0, end=End.CUT), heard(3.0, content_s=None)], "ttft") == [1.0]
+    assert metric_values([heard(1.0), heard(2.0, end=RequestOutcome.CUT), heard(3.0, content_s=None)], "ttft") == [1.0]
 
 
 def test_the_error_rate_is_of_those_that_ended() -> None:
-    fine, cut, left = heard(1.0), heard(1.0, end=End.CUT), heard(1.0, end=End.UNFINISHED)
+    fine, cut, left = heard(1.0), heard(1.0, end=RequestOutcome.CUT), heard(1.0, end=RequestOutcome.UNFINISHED)
     assert error_rate(stepped(fine, fine, fine, cut, left, left, skipped=9)) == 0.25
     assert error_rate(stepped(left)) is None

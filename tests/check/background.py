@@ -10,19 +10,19 @@ import msgspec
 
 from tests.check.serving import serving
 from tests.net.aio import LIMIT_S
-from welldone.engines.ideal import Ideal
-from welldone.engines.scripted import Seen
-from welldone.engines.scripts import Reply
+from welldone.engines.ideal import ReferenceServer
+from welldone.engines.scripted import MockHttpRequest
+from welldone.engines.scripts import MockReply
 
 
 @contextmanager
-def served(choose: Callable[[Seen], Reply] | None = None) -> Iterator[str]:
+def served(choose: Callable[[MockHttpRequest], MockReply] | None = None) -> Iterator[str]:
     """A server that answers as `choose` says, or rightly; its URL."""
     address: Future[str] = Future()
     loop, done = asyncio.new_event_loop(), asyncio.Event()
 
     async def serve() -> None:
-        async with serving(choose or Ideal().answer) as url:
+        async with serving(choose or ReferenceServer().answer) as url:
             address.set_result(url)
             await done.wait()
 
@@ -36,11 +36,11 @@ def served(choose: Callable[[Seen], Reply] | None = None) -> Iterator[str]:
         loop.close()
 
 
-def without_done(key: str | None = None) -> Callable[[Seen], Reply]:
+def without_done(key: str | None = None) -> Callable[[MockHttpRequest], MockReply]:
     """A server that is right but for this: its streams end without [DONE]."""
-    ideal = Ideal(key=key)
+    ideal = ReferenceServer(key=key)
 
-    def answer(seen: Seen) -> Reply:
+    def answer(seen: MockHttpRequest) -> MockReply:
         reply = ideal.answer(seen)
         kept = tuple(piece for piece in reply.pieces if not piece.data.startswith(b"data: [DONE]"))
         return msgspec.structs.replace(reply, pieces=kept)

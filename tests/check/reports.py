@@ -2,7 +2,7 @@
 
 import msgspec
 
-from welldone.check.report import Cost, Finding, Probed, Report, Ruled, Verdict
+from welldone.check.report import RunCost, Finding, ProbeResult, Report, RuleResult, Verdict
 
 HOSTILE = (
     "</script><img src=x onerror=alert(1)>",
@@ -29,11 +29,11 @@ def finding(**changes: object) -> Finding:
         request=1,
         frame=7,
         byte=1804,
-        heard='{"role":"assistant","content":"b"}',
-        wanted='{"content":"b"}',
+        observed='{"role":"assistant","content":"b"}',
+        expected='{"content":"b"}',
         count=1,
-        hurts=("langchain: joins the roles", "zed: shows a second message"),
-        again="welldone check http://127.0.0.1:8000/v1 --only tools --rule delta-role-once",
+        affects=("langchain: joins the roles", "zed: shows a second message"),
+        reproduce="welldone check http://127.0.0.1:8000/v1 --only tools --rule delta-role-once",
         curl="curl -sN http://127.0.0.1:8000/v1/chat/completions -d '{}'",
     )
     return msgspec.structs.replace(plain, **changes)
@@ -49,20 +49,20 @@ def right(**changes: object) -> Report:
         server="llama.cpp",
         profile=None,
         is_strict=False,
-        verdict=Verdict.RIGHT,
+        verdict=Verdict.PASS,
         passed=True,
-        cost=Cost(requests=63, prompt_tokens=2_100, completion_tokens=1_000, is_counted=False, seconds=31.2),
+        cost=RunCost(requests=63, prompt_tokens=2_100, completion_tokens=1_000, is_counted=False, seconds=31.2),
         probes=(
-            _probe("plain", Verdict.RIGHT),
-            _probe("tools", Verdict.RIGHT),
-            _probe("stop", Verdict.NOT_OFFERED, why="400: stop is not supported", rules=0),
+            _probe("plain", Verdict.PASS),
+            _probe("tools", Verdict.PASS),
+            _probe("stop", Verdict.UNSUPPORTED, why="400: stop is not supported", rules=0),
         ),
         rules=(
-            _rule("delta-role-once", Verdict.RIGHT, "breaks"),
-            _rule("use-final-chunk", Verdict.RIGHT, "tolerated"),
-            _rule("env-fingerprint", Verdict.RIGHT, "style"),
-            _rule("n-index-int", Verdict.NOT_OFFERED, "breaks", why="n is 1 only"),
-            _rule("ext-audio", Verdict.NOT_HEARD, "style", why="no audio was heard"),
+            _rule("delta-role-once", Verdict.PASS, "breaks"),
+            _rule("use-final-chunk", Verdict.PASS, "tolerated"),
+            _rule("env-fingerprint", Verdict.PASS, "style"),
+            _rule("n-index-int", Verdict.UNSUPPORTED, "breaks", why="n is 1 only"),
+            _rule("ext-audio", Verdict.NOT_APPLICABLE, "style", why="no audio was heard"),
         ),
         findings=(),
     )
@@ -72,19 +72,19 @@ def right(**changes: object) -> Report:
 def wrong(**changes: object) -> Report:
     """A server that breaks one rule in two probes, and two others that break no client."""
     plain = right(
-        verdict=Verdict.WRONG,
+        verdict=Verdict.FAIL,
         passed=False,
         probes=(
-            _probe("plain", Verdict.RIGHT),
-            _probe("tools", Verdict.WRONG, broken=("delta-role-once", "use-final-chunk")),
-            _probe("n", Verdict.WRONG, broken=("delta-role-once",)),
-            _probe("headers", Verdict.LAX, broken=("env-fingerprint",)),
-            _probe("stop", Verdict.NOT_OFFERED, why="400: stop is not supported", rules=0),
+            _probe("plain", Verdict.PASS),
+            _probe("tools", Verdict.FAIL, broken=("delta-role-once", "use-final-chunk")),
+            _probe("n", Verdict.FAIL, broken=("delta-role-once",)),
+            _probe("headers", Verdict.WARN, broken=("env-fingerprint",)),
+            _probe("stop", Verdict.UNSUPPORTED, why="400: stop is not supported", rules=0),
         ),
         rules=(
-            _rule("delta-role-once", Verdict.WRONG, "breaks", probes=("tools", "n")),
-            _rule("use-final-chunk", Verdict.LAX, "tolerated", probes=("tools",)),
-            _rule("env-fingerprint", Verdict.LAX, "style", probes=("headers",)),
+            _rule("delta-role-once", Verdict.FAIL, "breaks", probes=("tools", "n")),
+            _rule("use-final-chunk", Verdict.WARN, "tolerated", probes=("tools",)),
+            _rule("env-fingerprint", Verdict.WARN, "style", probes=("headers",)),
             *right().rules[3:],
         ),
         findings=(
@@ -103,24 +103,32 @@ def hostile(text: str) -> Report:
     said = {"url": text, "model": text, "server": text, "profile": text, "tool": text, "date": text}
     broken = [
         msgspec.structs.replace(
-            one, rule=text, probe=text, heard=text, wanted=text, hurts=(text,), again=text, curl=text, trace=text
+            one,
+            rule=text,
+            probe=text,
+            observed=text,
+            expected=text,
+            affects=(text,),
+            reproduce=text,
+            curl=text,
+            trace=text,
         )
         for one in plain.findings
     ]
     probes = [
-        msgspec.structs.replace(one, name=text, says=text, why=text, broken=(text,) if one.broken else ())
+        msgspec.structs.replace(one, name=text, description=text, reason=text, broken=(text,) if one.broken else ())
         for one in plain.probes
     ]
-    rules = [msgspec.structs.replace(one, id=text, rule=text, why=text, probes=(text,)) for one in plain.rules]
+    rules = [msgspec.structs.replace(one, id=text, summary=text, reason=text, probes=(text,)) for one in plain.rules]
     return msgspec.structs.replace(plain, **said, findings=tuple(broken), probes=tuple(probes), rules=tuple(rules))
 
 
-def _probe(name: str, verdict: Verdict, why: str = "", rules: int = 17, broken: tuple[str, ...] = ()) -> Probed:
-    return Probed(
+def _probe(name: str, verdict: Verdict, why: str = "", rules: int = 17, broken: tuple[str, ...] = ()) -> ProbeResult:
+    return ProbeResult(
         name=name,
-        says=f"what {name} asks",
+        description=f"what {name} asks",
         verdict=verdict,
-        why=why,
+        reason=why,
         requests=2,
         rules=rules,
         broken=broken,
@@ -130,5 +138,7 @@ def _probe(name: str, verdict: Verdict, why: str = "", rules: int = 17, broken: 
 
 def _rule(
     rule: str, verdict: Verdict, severity: str, why: str = "", probes: tuple[str, ...] = ("plain", "tools")
-) -> Ruled:
-    return Ruled(id=rule, rule=f"what {rule} wants", severity=severity, verdict=verdict, why=why, probes=probes)
+) -> RuleResult:
+    return RuleResult(
+        id=rule, summary=f"what {rule} wants", severity=severity, verdict=verdict, reason=why, probes=probes
+    )

@@ -7,60 +7,65 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from welldone.check.desk import Desk, Facts
+from welldone.check.desk import ProbeClient, ServerFacts
 from welldone.check.probe import Probe
-from welldone.check.probes import PROBES
-from welldone.check.session import NotHeardError, NotOfferedError, Session
-from welldone.check.settings import CheckSettings, Patience
-from welldone.engines.scripted import Scripted, Seen
-from welldone.engines.scripts import Piece, Reply, Script
+from welldone.check.probes import CHAT_PROBES
+from welldone.check.session import NotApplicableError, UnsupportedError, Session
+from welldone.check.settings import CheckSettings, Timeouts
+from welldone.engines.scripted import MockServer, MockHttpRequest
+from welldone.engines.scripts import MockChunk, MockReply, MockScript
 from welldone.net import ear
-from welldone.wire.faults.catalogue import BY_ID
+from welldone.wire.faults.catalogue import RULES_BY_ID
 
-IMPATIENT = Patience(reply_s=20.0, silence_s=10.0, prefill_s=0.05, stream_s=0.05, leave_s=5.0, after_done_s=0.3)
+IMPATIENT = Timeouts(reply_s=20.0, silence_s=10.0, prefill_s=0.05, stream_s=0.05, disconnect_s=5.0, after_done_s=0.3)
 """Waits little for what should not come, and long for what must."""
-HASTY = Patience(reply_s=0.3, silence_s=0.2, prefill_s=0.05, stream_s=0.05, leave_s=0.2, after_done_s=0.1)
+HASTY = Timeouts(reply_s=0.3, silence_s=0.2, prefill_s=0.05, stream_s=0.05, disconnect_s=0.2, after_done_s=0.1)
 """For servers that may never answer."""
-Choose: TypeAlias = Callable[[Seen], Reply]
+Choose: TypeAlias = Callable[[MockHttpRequest], MockReply]
 Json: TypeAlias = dict[str, Any]
-BY_NAME: dict[str, Probe] = {probe.name: probe for probe in PROBES}
+BY_NAME: dict[str, Probe] = {probe.name: probe for probe in CHAT_PROBES}
 
 
 @asynccontextmanager
 async def serving(choose: Choose, speed: float = 1.0) -> AsyncIterator[str]:
     """A server that answers every request as `choose` says; its URL."""
-    async with await Scripted(Script(speed=speed), choose, for_all=True).listen() as server:
+    async with await MockServer(MockScript(speed=speed), choose, handles_all=True).listen() as server:
         yield f"http://127.0.0.1:{server.port}/v1"
 
 
-def session(name: str, url: str, patience: Patience = IMPATIENT, facts: Facts | None = None) -> Session:
+def session(name: str, url: str, patience: Timeouts = IMPATIENT, facts: ServerFacts | None = None) -> Session:
     """A probe's talk with a server, before its first word."""
-    settings = CheckSettings(url=url, patience=patience)
-    return Session(Desk(settings, ear.listen, no_pause), facts or Facts(model="ideal"), name, frozenset(BY_ID))
+    settings = CheckSettings(url=url, timeouts=patience)
+    return Session(
+        ProbeClient(settings, ear.record_response, no_pause),
+        facts or ServerFacts(model="ideal"),
+        name,
+        frozenset(RULES_BY_ID),
+    )
 
 
-async def probe(name: str, url: str, patience: Patience = IMPATIENT, facts: Facts | None = None) -> Session:
+async def probe(name: str, url: str, patience: Timeouts = IMPATIENT, facts: ServerFacts | None = None) -> Session:
     """What a probe heard. `NotOfferedError` and `NotHeardError` pass."""
     talk = session(name, url, patience, facts)
-    await BY_NAME[name].work(talk)
+    await BY_NAME[name].run(talk)
     return talk
 
 
 async def outcome(
-    name: str, url: str, patience: Patience = IMPATIENT, facts: Facts | None = None
+    name: str, url: str, patience: Timeouts = IMPATIENT, facts: ServerFacts | None = None
 ) -> tuple[Session, str]:
     """What a probe heard, and why it ended early; an empty text where it did not."""
     talk = session(name, url, patience, facts)
     try:
-        await BY_NAME[name].work(talk)
-    except (NotOfferedError, NotHeardError) as error:
+        await BY_NAME[name].run(talk)
+    except (UnsupportedError, NotApplicableError) as error:
         return talk, str(error)
     return talk, ""
 
 
 def found(talk: Session) -> set[str]:
     """The rules that were heard broken."""
-    return {finding.rule for finding in talk.found}
+    return {finding.rule for finding in talk.violations}
 
 
 def edited(choose: Choose, change: Callable[[Json, Json], Json | None]) -> Choose:
@@ -69,7 +74,7 @@ def edited(choose: Choose, change: Callable[[Json, Json], Json | None]) -> Choos
     `change` gets the request and what is said, which it may change in place.
     """
 
-    def answer(seen: Seen) -> Reply:
+    def answer(seen: MockHttpRequest) -> MockReply:
         reply = choose(seen)
         request = body_of(seen)
         return msgspec.structs.replace(reply, pieces=tuple(_edit(piece, request, change) for piece in reply.pieces))
@@ -77,7 +82,7 @@ def edited(choose: Choose, change: Callable[[Json, Json], Json | None]) -> Choos
     return answer
 
 
-def body_of(seen: Seen) -> Json:
+def body_of(seen: MockHttpRequest) -> Json:
     """The JSON object that was asked with; an empty one where there was none."""
     try:
         value = json.loads(seen.body)
@@ -89,7 +94,7 @@ def body_of(seen: Seen) -> Json:
 def asked_as(choose: Choose, change: Callable[[Json], object]) -> Choose:
     """The same server, which reads each request otherwise. `change` changes it in place."""
 
-    def answer(seen: Seen) -> Reply:
+    def answer(seen: MockHttpRequest) -> MockReply:
         request = body_of(seen)
         change(request)
         return choose(msgspec.structs.replace(seen, body=json.dumps(request)) if request else seen)
@@ -97,19 +102,19 @@ def asked_as(choose: Choose, change: Callable[[Json], object]) -> Choose:
     return answer
 
 
-def _edit(piece: Piece, request: Json, change: Callable[[Json, Json], Json | None]) -> Piece:
+def _edit(piece: MockChunk, request: Json, change: Callable[[Json, Json], Json | None]) -> MockChunk:
     """A piece is a whole reply, or some frames."""
     said = piece.data.decode()
     if not said.startswith("data:"):
         whole = change(request, json.loads(said))
-        return Piece(base64=json.dumps(whole).encode())
+        return MockChunk(base64=json.dumps(whole).encode())
     frames = []
     for frame in said.split("\n\n")[:-1]:
         data = frame.removeprefix("data: ")
         value = data if data == "[DONE]" else change(request, json.loads(data))
         if value is not None:
             frames.append(f"data: {value if isinstance(value, str) else json.dumps(value)}\n\n")
-    return Piece("".join(frames), piece.after_s)
+    return MockChunk("".join(frames), piece.after_s)
 
 
 async def no_pause(seconds: float) -> None:

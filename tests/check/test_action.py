@@ -125,7 +125,7 @@ def test_a_wrong_server_fails_with_the_code_of_the_check(runner: Runner) -> None
     assert runner.outputs == {"verdict": "wrong", "passed": "false"}
     assert "end-done-sent" in runner.summary
     assert "end-done-sent" in runner.shown
-    assert set(runner.report("a folder/deep").broken) == {"end-done-sent"}
+    assert set(runner.report("a folder/deep").findings_by_rule) == {"end-done-sent"}
 
 
 def test_every_input_reaches_the_check(runner: Runner) -> None:

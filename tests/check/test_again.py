@@ -17,19 +17,19 @@ from tests.check.background import served
 from tests.check.serving import IMPATIENT
 from tests.net.aio import LIMIT_S, run
 from tests.table import table
-from welldone.check.again import command, curl
-from welldone.check.reply import Asked
+from welldone.check.again import repro_command, repro_curl
+from welldone.check.reply import ProbeRequest
 from welldone.check.report import Finding
 from welldone.check.run import check
-from welldone.check.settings import CheckSettings, Patience
-from welldone.engines.ideal import Ideal
-from welldone.engines.mischief import refusal
-from welldone.engines.scripted import Seen
-from welldone.engines.scripts import Reply
+from welldone.check.settings import CheckSettings, Timeouts
+from welldone.engines.ideal import ReferenceServer
+from welldone.engines.mischief import error_reply
+from welldone.engines.scripted import MockHttpRequest
+from welldone.engines.scripts import MockReply
 
 URL = "http://127.0.0.1:8000/v1"
 KEY = "a-key-of-some-length"
-POST = Asked(method="POST", path="/chat/completions", body=b'{"a":"it\'s"}')
+POST = ProbeRequest(method="POST", path="/chat/completions", body=b'{"a":"it\'s"}')
 SHELLS = [shell for shell in ("sh", "bash") if shutil.which(shell)]
 ODD_MODEL = 'it\'s $HOME `id` "q" !! \\ né 你好 *'
 
@@ -50,18 +50,18 @@ def _settings(**settings: Any) -> CheckSettings:  # noqa: ANN401 - any setting
         ({"extra": {"effort": "lów", "n": [1]}}, """ --extra '{"effort":"lów","n":[1]}'"""),
         ({"ca_file": "my ca.pem"}, " --ca-file 'my ca.pem'"),
         ({"is_verified": False}, " --insecure"),
-        ({"patience": Patience(reply_s=7.5)}, " --timeout 7.5"),
+        ({"patience": Timeouts(reply_s=7.5)}, " --timeout 7.5"),
         ({"side_by_side": 1}, " --jobs 1"),
         ({"is_strict": True}, " --strict"),
     ],
 )
 def test_what_the_user_said_of_how_to_ask_is_said_again(settings: dict[str, Any], said: str) -> None:
-    shown = command(_settings(**settings), "m", "text", "end-done-sent")
+    shown = repro_command(_settings(**settings), "m", "text", "end-done-sent")
     assert shown == f"welldone check {URL} --model m --only text --rule end-done-sent{said}"
 
 
 def test_a_model_may_begin_with_a_hyphen() -> None:
-    assert "--model=-m" in command(_settings(), "-m", "text", "end-done-sent")
+    assert "--model=-m" in repro_command(_settings(), "-m", "text", "end-done-sent")
 
 
 @table(
@@ -77,44 +77,48 @@ def test_secrets_are_put_in_by_the_shell(settings: dict[str, Any], said: str) ->
     json_type = "-H 'Content-Type: application/json'"
     body = shlex.quote('{"a":"it\'s"}')
     begin = f"curl -siN --raw {URL}/chat/completions -m 60 {json_type}"
-    assert curl(_settings(**settings), POST) == f"{begin}{said} -d {body}"
+    assert repro_curl(_settings(**settings), POST) == f"{begin}{said} -d {body}"
 
 
 @table(
     ("settings", "asked", "said"),
     [
-        ({}, Asked(method="GET", path="/models"), f"curl -siN --raw {URL}/models -m 60"),
-        ({}, Asked(method="GET", path="/slots", is_root=True), "curl -siN --raw http://127.0.0.1:8000/slots -m 60"),
-        ({}, Asked(method="OPTIONS", path="/x"), f"curl -siN --raw {URL}/x -m 60 -X OPTIONS"),
+        ({}, ProbeRequest(method="GET", path="/models"), f"curl -siN --raw {URL}/models -m 60"),
+        (
+            {},
+            ProbeRequest(method="GET", path="/slots", is_root=True),
+            "curl -siN --raw http://127.0.0.1:8000/slots -m 60",
+        ),
+        ({}, ProbeRequest(method="OPTIONS", path="/x"), f"curl -siN --raw {URL}/x -m 60 -X OPTIONS"),
         (
             {"key": KEY, "headers": (("X-A", KEY),)},
-            Asked(method="GET", path="/x", headers=(("Authorization", None), ("x-a", "b"))),
+            ProbeRequest(method="GET", path="/x", headers=(("Authorization", None), ("x-a", "b"))),
             f"curl -siN --raw {URL}/x -m 60 -H Authorization: -H 'x-a: b'",
         ),
         (
             {"ca_file": "a b", "is_verified": False},
-            Asked(method="GET", path="/x"),
+            ProbeRequest(method="GET", path="/x"),
             f"curl -siN --raw {URL}/x -m 60 --cacert 'a b' --insecure",
         ),
-        ({}, Asked(method="POST", path="/x", body=b"\xff"), None),
-        ({}, Asked(method="POST", path="/x", body=b"a\nb"), None),
-        ({}, Asked(method="POST", path="/x", body=b"a" * 4_000), None),
+        ({}, ProbeRequest(method="POST", path="/x", body=b"\xff"), None),
+        ({}, ProbeRequest(method="POST", path="/x", body=b"a\nb"), None),
+        ({}, ProbeRequest(method="POST", path="/x", body=b"a" * 4_000), None),
     ],
 )
-def test_a_request_by_hand(settings: dict[str, Any], asked: Asked, said: str | None) -> None:
-    assert curl(_settings(**settings), asked) == said
+def test_a_request_by_hand(settings: dict[str, Any], asked: ProbeRequest, said: str | None) -> None:
+    assert repro_curl(_settings(**settings), asked) == said
 
 
 # ---- in a shell
 
 
-def _without_done(seen: Seen) -> Reply:
+def _without_done(seen: MockHttpRequest) -> MockReply:
     """A server that wants a key and a header, and ends its streams without [DONE]."""
     if seen.headers.get("x-team") != "a secret 'team'":
-        return refusal(400, "which team?")
+        return error_reply(400, "which team?")
     if seen.method == "POST" and '"effort":"lów"' not in seen.body:
-        return refusal(400, "no effort")
-    reply = Ideal(key=KEY, models=(ODD_MODEL,)).answer(seen)
+        return error_reply(400, "no effort")
+    reply = ReferenceServer(key=KEY, models=(ODD_MODEL,)).answer(seen)
     kept = tuple(piece for piece in reply.pieces if not piece.data.startswith(b"data: [DONE]"))
     return msgspec.structs.replace(reply, pieces=kept)
 
@@ -127,7 +131,7 @@ def _finding(url: str, rule: str) -> Finding:
         extra={"effort": "lów"},
         only=("text",),
         rules=(rule,),
-        patience=IMPATIENT,
+        timeouts=IMPATIENT,
     )
     report = run(check(settings))
     return next(finding for finding in report.findings if finding.probe == "text")
@@ -157,10 +161,10 @@ def shell(tmp_path: Path) -> Callable[[str, str], tuple[int, str]]:
 def test_the_command_finds_the_same_rule_again(program: str, shell: Callable[[str, str], tuple[int, str]]) -> None:
     with served(_without_done) as url:
         found = _finding(url, "end-done-sent")
-        code, shown = shell(program, found.again)
+        code, shown = shell(program, found.reproduce)
     assert code == 1, shown
     assert "x end-done-sent  breaks  text" in shown
-    assert found.again in shown
+    assert found.reproduce in shown
     assert KEY not in shown
     assert "secret" not in shown
 

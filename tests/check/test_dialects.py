@@ -8,20 +8,20 @@ import pytest
 from tests.check.serving import HASTY, IMPATIENT, Choose, body_of, no_pause, serving
 from tests.net.aio import run
 from tests.table import table
-from welldone.check.again import command, curl
-from welldone.check.desk import Desk, Facts
+from welldone.check.again import repro_command, repro_curl
+from welldone.check.desk import ProbeClient, ServerFacts
 from welldone.check.fixture import check_server
-from welldone.check.naming import probes_named
-from welldone.check.reply import Asked
+from welldone.check.naming import parse_probe_names
+from welldone.check.reply import ProbeRequest
 from welldone.check.report import Report, Verdict
 from welldone.check.reports import terminal
-from welldone.check.run import NothingError, UnreachableError, check, wanted_rules
-from welldone.check.scout import look
+from welldone.check.run import NothingToCheckError, CheckUnreachableError, check, select_rules
+from welldone.check.scout import discover
 from welldone.check.settings import CheckSettings
-from welldone.engines.ideal import Ideal
-from welldone.engines.mischief import refusal
-from welldone.engines.scripted import Seen
-from welldone.engines.scripts import Reply, json_reply
+from welldone.engines.ideal import ReferenceServer
+from welldone.engines.mischief import error_reply
+from welldone.engines.scripted import MockHttpRequest
+from welldone.engines.scripts import MockReply, json_reply
 from welldone.net import ear
 
 KEY = "a-key-of-some-length"
@@ -33,25 +33,25 @@ NOT_FOUND = json_reply({"detail": "Not Found"}, 404)
 def _report(choose: Choose, endpoint: str, **settings: Any) -> Report:  # noqa: ANN401 - any setting
     async def work() -> Report:
         async with serving(choose) as url:
-            return await check(CheckSettings(url=url, endpoint=endpoint, patience=IMPATIENT, **settings))
+            return await check(CheckSettings(url=url, endpoint=endpoint, timeouts=IMPATIENT, **settings))
 
     return run(work())
 
 
-def _seen(choose: Choose) -> tuple[Choose, list[Seen]]:
+def _seen(choose: Choose) -> tuple[Choose, list[MockHttpRequest]]:
     """The same server, and what it was asked."""
-    asked: list[Seen] = []
+    asked: list[MockHttpRequest] = []
 
-    def answer(seen: Seen) -> Reply:
+    def answer(seen: MockHttpRequest) -> MockReply:
         asked.append(seen)
         return choose(seen)
 
     return answer, asked
 
 
-def _but(path: str, reply: Reply) -> Choose:
+def _but(path: str, reply: MockReply) -> Choose:
     """A right server but for one path."""
-    ideal = Ideal()
+    ideal = ReferenceServer()
     return lambda seen: reply if seen.path == path else ideal.answer(seen)
 
 
@@ -60,7 +60,7 @@ def _but(path: str, reply: Reply) -> Choose:
 
 @BOTH
 def test_a_run_asks_its_endpoint_and_no_other(endpoint: str) -> None:
-    choose, asked = _seen(Ideal(key=KEY).answer)
+    choose, asked = _seen(ReferenceServer(key=KEY).answer)
     report = _report(choose, endpoint, key=KEY)
     assert report.findings == ()
     assert report.endpoint == endpoint
@@ -69,20 +69,20 @@ def test_a_run_asks_its_endpoint_and_no_other(endpoint: str) -> None:
 
 
 def test_messages_are_asked_for_as_anthropics_clients_do() -> None:
-    choose, asked = _seen(Ideal(key=KEY).answer)
+    choose, asked = _seen(ReferenceServer(key=KEY).answer)
     _report(choose, "messages", key=KEY, only=("text",))
     assert {seen.headers.get("anthropic-version") for seen in asked} == {"2023-06-01"}
     assert {seen.headers.get("x-api-key") for seen in asked} == {KEY}
 
 
 def test_other_endpoints_get_no_header_of_anthropic() -> None:
-    choose, asked = _seen(Ideal(key=KEY).answer)
+    choose, asked = _seen(ReferenceServer(key=KEY).answer)
     _report(choose, "responses", key=KEY, only=("text",))
     assert not any({"anthropic-version", "x-api-key"} & seen.headers.keys() for seen in asked)
 
 
 def test_no_response_is_asked_for_that_is_shorter_than_openai_allows() -> None:
-    choose, asked = _seen(Ideal().answer)
+    choose, asked = _seen(ReferenceServer().answer)
     _report(choose, "responses")
     limits = [body_of(seen).get("max_output_tokens") for seen in asked if seen.path == "/v1/responses"]
     assert min(limit for limit in limits if isinstance(limit, int) and limit > 0) >= 16
@@ -90,23 +90,23 @@ def test_no_response_is_asked_for_that_is_shorter_than_openai_allows() -> None:
 
 
 def test_who_takes_no_temperature_is_not_given_one() -> None:
-    ideal = Ideal()
+    ideal = ReferenceServer()
     facts = _look(
-        lambda seen: refusal(400, "no") if "temperature" in body_of(seen) else ideal.answer(seen), "responses"
+        lambda seen: error_reply(400, "no") if "temperature" in body_of(seen) else ideal.answer(seen), "responses"
     )
     assert facts.members == {}
 
 
 @BOTH
 def test_a_model_that_thinks_gets_more_tokens(endpoint: str) -> None:
-    assert _look(Ideal(models=("deep-thinking",)).answer, endpoint).allowance > 0
+    assert _look(ReferenceServer(models=("deep-thinking",)).answer, endpoint).reasoning_allowance > 0
 
 
-def _look(choose: Choose, endpoint: str) -> Facts:
-    async def work() -> Facts:
+def _look(choose: Choose, endpoint: str) -> ServerFacts:
+    async def work() -> ServerFacts:
         async with serving(choose) as url:
-            settings = CheckSettings(url=url, endpoint=endpoint, patience=IMPATIENT)
-            return await look(Desk(settings, ear.listen, no_pause))
+            settings = CheckSettings(url=url, endpoint=endpoint, timeouts=IMPATIENT)
+            return await discover(ProbeClient(settings, ear.record_response, no_pause))
 
     return run(work())
 
@@ -120,19 +120,19 @@ def _look(choose: Choose, endpoint: str) -> Facts:
     [
         NOT_FOUND,
         json_reply({"error": {"message": "File Not Found", "type": "not_found_error", "code": 404}}, 404),
-        refusal(405, "Method Not Allowed"),
-        refusal(501, "This server does not support it."),
+        error_reply(405, "Method Not Allowed"),
+        error_reply(501, "This server does not support it."),
     ],
 )
-def test_an_endpoint_that_is_not_there_is_said_to_be_not_offered(endpoint: str, reply: Reply) -> None:
-    with pytest.raises(UnreachableError, match=f"^not offered: http://.*/v1 has no /{endpoint} "):
+def test_an_endpoint_that_is_not_there_is_said_to_be_not_offered(endpoint: str, reply: MockReply) -> None:
+    with pytest.raises(CheckUnreachableError, match=f"^not offered: http://.*/v1 has no /{endpoint} "):
         _report(_but(f"/v1/{endpoint}", reply), endpoint)
 
 
 @BOTH
 def test_a_model_that_is_not_there_is_another_matter(endpoint: str) -> None:
-    with pytest.raises(UnreachableError, match=r"does not answer for 'three' .*; it lists ideal"):
-        _report(Ideal().answer, endpoint, model="three")
+    with pytest.raises(CheckUnreachableError, match=r"does not answer for 'three' .*; it lists ideal"):
+        _report(ReferenceServer().answer, endpoint, model="three")
 
 
 @table(
@@ -145,63 +145,72 @@ def test_a_model_that_is_not_there_is_another_matter(endpoint: str) -> None:
     ],
 )
 def test_tokens_are_counted_and_more_of_a_longer_text(choose: Any, is_kept: bool) -> None:  # noqa: ANN401
-    ideal = Ideal()
+    ideal = ReferenceServer()
 
-    def answer(seen: Seen) -> Reply:
+    def answer(seen: MockHttpRequest) -> MockReply:
         is_count = seen.path.endswith("/count_tokens")
         return json_reply(choose(seen, body_of(seen))) if is_count else ideal.answer(seen)
 
     report = _report(answer, "messages", only=("count",))
-    assert ("msg-count-tokens" not in report.broken) is is_kept
+    assert ("msg-count-tokens" not in report.findings_by_rule) is is_kept
 
 
 @pytest.mark.parametrize(
     ("reply", "verdict"),
     [
-        (NOT_FOUND, Verdict.LAX),
-        (refusal(500, "no"), Verdict.NOT_HEARD),
-        (refusal(403, "no"), Verdict.NOT_OFFERED),
+        (NOT_FOUND, Verdict.WARN),
+        (error_reply(500, "no"), Verdict.NOT_APPLICABLE),
+        (error_reply(403, "no"), Verdict.UNSUPPORTED),
     ],
 )
-def test_who_cannot_count_tokens_breaks_a_rule_and_who_fails_does_not(reply: Reply, verdict: Verdict) -> None:
+def test_who_cannot_count_tokens_breaks_a_rule_and_who_fails_does_not(reply: MockReply, verdict: Verdict) -> None:
     choose = _but("/v1/messages/count_tokens", reply)
     report = _report(choose, "messages", only=("text", "count"))
     assert next(rule.verdict for rule in report.rules if rule.id == "msg-count-tokens") is verdict
 
 
 def test_a_server_that_passes_over_stop_sequences_gives_no_occasion() -> None:
-    def ignore(seen: Seen) -> Reply:
+    def ignore(seen: MockHttpRequest) -> MockReply:
         body = {name: value for name, value in body_of(seen).items() if name != "stop_sequences"}
-        return Ideal().answer(Seen(seen.method, seen.path, seen.headers, json.dumps(body) if body else ""))
+        return ReferenceServer().answer(
+            MockHttpRequest(seen.method, seen.path, seen.headers, json.dumps(body) if body else "")
+        )
 
     report = _report(ignore, "messages", only=("stops",))
-    assert report.probes[0].why == "the server does not stop at stop_sequences"
+    assert report.probes[0].reason == "the server does not stop at stop_sequences"
 
 
 def test_an_answer_that_is_over_before_its_limit_was_not_cut() -> None:
-    class Short(Ideal):
+    class Short(ReferenceServer):
         def text_for(self, prompt: str) -> str:
             return "No."
 
     for endpoint, rule in (("responses", "resp-incomplete"), ("messages", "msg-max-tokens")):
         report = _report(Short().answer, endpoint, only=("limits",))
-        assert rule not in report.broken
-        assert next(ruled.why for ruled in report.rules if ruled.id == rule) == "the answer ended before its limit"
+        assert rule not in report.findings_by_rule
+        assert next(ruled.reason for ruled in report.rules if ruled.id == rule) == "the answer ended before its limit"
 
 
 def test_a_model_may_have_to_be_asked_to_think() -> None:
-    class Willing(Ideal):
+    class Willing(ReferenceServer):
         """Thinks where that was asked for."""
 
-        def answer(self, seen: Seen) -> Reply:
-            body = body_of(seen)
+        def answer(self, http_request: MockHttpRequest) -> MockReply:
+            body = body_of(http_request)
             if {"thinking", "reasoning"} & body.keys():
                 body["model"] = "ideal-thinking"
-            return super().answer(Seen(seen.method, seen.path, seen.headers, json.dumps(body) if body else seen.body))
+            return super().answer(
+                MockHttpRequest(
+                    http_request.method,
+                    http_request.path,
+                    http_request.headers,
+                    json.dumps(body) if body else http_request.body,
+                )
+            )
 
     for endpoint in ("responses", "messages"):
         report = _report(Willing(models=("ideal", "ideal-thinking")).answer, endpoint, only=("reasoning",))
-        assert report.probes[0].verdict is Verdict.RIGHT
+        assert report.probes[0].verdict is Verdict.PASS
 
 
 # ---- what is judged
@@ -216,29 +225,29 @@ def test_a_model_may_have_to_be_asked_to_think() -> None:
     ],
 )
 def test_only_the_rules_of_the_endpoint_are_judged(endpoint: str, has: set[str], has_not: set[str]) -> None:
-    wanted = wanted_rules(CheckSettings(url=URL, endpoint=endpoint))
+    wanted = select_rules(CheckSettings(url=URL, endpoint=endpoint))
     assert has <= wanted
     assert not has_not & wanted
 
 
 def test_a_rule_of_another_endpoint_leaves_nothing_to_judge() -> None:
-    with pytest.raises(NothingError, match="those that --rule names do not speak about responses"):
-        wanted_rules(CheckSettings(url=URL, endpoint="responses", rules=("msg-ping-form",)))
+    with pytest.raises(NothingToCheckError, match="those that --rule names do not speak about responses"):
+        select_rules(CheckSettings(url=URL, endpoint="responses", rules=("msg-ping-form",)))
 
 
 def test_a_profile_judges_what_hurts_its_client() -> None:
-    wanted = wanted_rules(CheckSettings(url=URL, endpoint="messages", profile="claude-code"))
+    wanted = select_rules(CheckSettings(url=URL, endpoint="messages", profile="claude-code"))
     assert "msg-start-first" in wanted
 
 
 @BOTH
 def test_a_special_token_in_the_text_is_found_in_its_frame(endpoint: str) -> None:
-    class Leaking(Ideal):
+    class Leaking(ReferenceServer):
         def text_for(self, prompt: str) -> str:
             return "Hello<|im_end|>"
 
     report = _report(Leaking().answer, endpoint, only=("text",))
-    findings = report.broken["live-no-special-tokens"]
+    findings = report.findings_by_rule["live-no-special-tokens"]
     assert {finding.frame is None for finding in findings} == {True, False}
 
 
@@ -246,19 +255,19 @@ def test_a_special_token_in_the_text_is_found_in_its_frame(endpoint: str) -> Non
 
 
 def test_probes_are_named_by_their_endpoint() -> None:
-    assert probes_named(["count"], "messages") == ("count",)
+    assert parse_probe_names(["count"], "messages") == ("count",)
     with pytest.raises(ValueError, match="there is no probe 'count' of responses"):
-        probes_named(["count"], "responses")
+        parse_probe_names(["count"], "responses")
     with pytest.raises(ValueError, match=r"there is no endpoint 'message'.*did you mean 'messages'"):
         check_server(URL, endpoint="message")
 
 
 def test_what_is_shown_can_be_run_again_and_says_no_key() -> None:
-    settings = CheckSettings(url=URL, endpoint="messages", key=KEY, variables={"Authorization": "MY_KEY"})
-    shown = command(settings, "m", "text", "msg-ping-form")
+    settings = CheckSettings(url=URL, endpoint="messages", key=KEY, env_variables={"Authorization": "MY_KEY"})
+    shown = repro_command(settings, "m", "text", "msg-ping-form")
     assert "--endpoint messages --only text" in shown
-    assert "--endpoint" not in command(CheckSettings(url=URL), "m", "text", "end-done-sent")
-    line = curl(settings, Asked(method="POST", path="/messages", body=b"{}", endpoint="messages"))
+    assert "--endpoint" not in repro_command(CheckSettings(url=URL), "m", "text", "end-done-sent")
+    line = repro_curl(settings, ProbeRequest(method="POST", path="/messages", body=b"{}", endpoint="messages"))
     assert line is not None
     assert "-H 'anthropic-version: 2023-06-01'" in line
     assert '-H "x-api-key: $MY_KEY"' in line
@@ -267,10 +276,10 @@ def test_what_is_shown_can_be_run_again_and_says_no_key() -> None:
 
 def test_a_header_that_a_probe_changes_is_shown_as_it_was_sent() -> None:
     settings = CheckSettings(url=URL, endpoint="messages", key=KEY)
-    asked = Asked(
+    asked = ProbeRequest(
         method="POST", path="/messages", body=b"{}", headers=(("x-api-key", None), ("Authorization", "Bearer x"))
     )
-    line = curl(settings, asked)
+    line = repro_curl(settings, asked)
     assert line is not None
     assert "-H x-api-key:" in line
     assert "$" not in line
@@ -278,18 +287,18 @@ def test_a_header_that_a_probe_changes_is_shown_as_it_was_sent() -> None:
 
 @BOTH
 def test_the_endpoint_stands_in_what_is_shown(endpoint: str) -> None:
-    report = _report(Ideal().answer, endpoint, only=("text",))
-    assert terminal.lines(report, lambda text, _: text)[0].endswith(f", /v1/{endpoint}")
+    report = _report(ReferenceServer().answer, endpoint, only=("text",))
+    assert terminal.render_terminal(report, lambda text, _: text)[0].endswith(f", /v1/{endpoint}")
 
 
 @BOTH
 def test_a_server_that_says_nothing_is_no_pass(endpoint: str) -> None:
-    ideal = Ideal()
-    silent = Reply(end="hang", raw=True)
+    ideal = ReferenceServer()
+    silent = MockReply(end="hang", raw=True)
 
     async def work() -> None:
         async with serving(lambda seen: silent if seen.method == "POST" else ideal.answer(seen)) as url:
-            await check(CheckSettings(url=url, endpoint=endpoint, patience=HASTY))
+            await check(CheckSettings(url=url, endpoint=endpoint, timeouts=HASTY))
 
-    with pytest.raises(UnreachableError, match=f"a {endpoint} request timed out"):
+    with pytest.raises(CheckUnreachableError, match=f"a {endpoint} request timed out"):
         run(work())

@@ -12,12 +12,12 @@ from tests.net.aio import run
 from welldone.check.dialect import DIALECTS
 from welldone.check.report import Report
 from welldone.check.reports import forms, terminal
-from welldone.check.run import NothingError, UnreachableError, check
+from welldone.check.run import NothingToCheckError, CheckUnreachableError, check
 from welldone.check.settings import CheckSettings
-from welldone.engines.ideal import Ideal
-from welldone.engines.scripted import Seen
+from welldone.engines.ideal import ReferenceServer
+from welldone.engines.scripted import MockHttpRequest
 from welldone.net.address import Address
-from welldone.net.ear import ListenError, Recording
+from welldone.net.ear import ConnectError, RecordedResponse
 
 pytestmark = pytest.mark.tier3
 
@@ -51,7 +51,7 @@ class Hostile:
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)
         self._oddness = self._random.choice((0.02, 0.3, 0.9))
-        self._ideal = Ideal()
+        self._ideal = ReferenceServer()
 
     async def __call__(
         self,
@@ -63,14 +63,16 @@ class Hostile:
         headers: tuple[tuple[str, str | None], ...],
         leave: Callable[[bytes], bool] | None,
         **_: float,
-    ) -> Recording:
+    ) -> RecordedResponse:
         """What stands in for `net.ear.listen`."""
         asked = {name.lower(): value or "" for name, value in headers}
-        reply = self._ideal.answer(Seen(method, address.prefix + path, asked, (body or b"").decode("utf-8", "replace")))
+        reply = self._ideal.answer(
+            MockHttpRequest(method, address.prefix + path, asked, (body or b"").decode("utf-8", "replace"))
+        )
         if self._random.random() > self._oddness:
             return self._recording(reply.status, tuple(reply.headers.items()), reply.body, leave)
         if self._random.random() < 0.05:
-            raise ListenError("no connection to the server")
+            raise ConnectError("no connection to the server")
         status = self._random.choice((reply.status, *STATUSES))
         given = (*self._random.sample(HEADERS, 2), ("Retry-After", "0"), *reply.headers.items())
         return self._recording(status, given, self._body(reply.body), leave)
@@ -81,10 +83,10 @@ class Hostile:
         headers: tuple[tuple[str, str], ...],
         body: bytes,
         leave: Callable[[bytes], bool] | None,
-    ) -> Recording:
+    ) -> RecordedResponse:
         is_cut = self._random.random() < self._oddness / 4
         is_left = leave is not None and leave(body)
-        return Recording(
+        return RecordedResponse(
             status=None if is_cut and self._random.random() < 0.3 else status,
             headers=headers,
             body=body,
@@ -94,8 +96,8 @@ class Hostile:
             arrivals=((0.0, len(body) // 2), (0.1, len(body))),
             ended_s=0.1,
             error="the connection was lost before the reply was whole" if is_cut else None,
-            is_left=is_left,
-            is_given_up=is_cut and self._random.random() < 0.1,
+            is_aborted=is_left,
+            is_abandoned=is_cut and self._random.random() < 0.1,
         )
 
     def _body(self, body: bytes) -> bytes:
@@ -126,18 +128,18 @@ class Hostile:
 
 
 def draw_all(report: Report) -> None:
-    for draw in forms.FORMS.values():
+    for draw in forms.RENDERERS.values():
         assert draw(report).encode()
-    for line in terminal.lines(report, lambda text, _: text, is_verbose=True):
+    for line in terminal.render_terminal(report, lambda text, _: text, is_verbose=True):
         assert line.isprintable()
 
 
-async def _report(listen: Callable[..., Awaitable[Recording]], endpoint: str) -> Report | str:
+async def _report(listen: Callable[..., Awaitable[RecordedResponse]], endpoint: str) -> Report | str:
     url, key = "http://127.0.0.1:9/v1", "a-key-of-some-length"
-    settings = CheckSettings(url=url, endpoint=endpoint, patience=HASTY, model="ideal", key=key)
+    settings = CheckSettings(url=url, endpoint=endpoint, timeouts=HASTY, model="ideal", key=key)
     try:
-        return await check(settings, listen=listen)
-    except (UnreachableError, NothingError) as error:
+        return await check(settings, record_response=listen)
+    except (CheckUnreachableError, NothingToCheckError) as error:
         return str(error)
 
 

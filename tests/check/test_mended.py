@@ -10,29 +10,29 @@ from tests.check.test_mutation import PATIENCE, TIMED, _dialect, _first_fitting
 from tests.net.aio import run
 from tests.table import table
 from welldone.check.probe import Probe
-from welldone.check.probes import PROBES_OF
-from welldone.check.reach import OUT_OF_REACH
+from welldone.check.probes import PROBES_BY_DIALECT
+from welldone.check.reach import UNCOVERED
 from welldone.check.report import Report
 from welldone.check.run import check
 from welldone.check.settings import CheckSettings
-from welldone.engines.flaws import flawed
-from welldone.engines.ideal import Ideal
-from welldone.engines.scripted import Scripted
-from welldone.engines.scripts import Script
+from welldone.engines.flaws import violating_handler
+from welldone.engines.ideal import ReferenceServer
+from welldone.engines.scripted import MockServer
+from welldone.engines.scripts import MockScript
 from welldone.engines.upstream_settings import UpstreamSettings
 from welldone.serve.server import Server
 from welldone.serve.settings import Config, ServeSettings
-from welldone.wire.faults import Fault, Hearing, Mend
-from welldone.wire.faults.catalogue import ALL
+from welldone.wire.faults import Rule, Detection, Repairability
+from welldone.wire.faults.catalogue import ALL_RULES
 
 OTHERWISE = {
-    **OUT_OF_REACH,
+    **UNCOVERED,
     "http-no-buffering-compression": "a compressed stream that nobody asked for is refused, with a 502",
     "cmpl-usage-chunk": "usage that the server never sent is not invented",
     "live-keepalive-in-silence": "the gateway's own signs of life come after seconds, and no test waits",
 }
 """What is not mended in this way, and why."""
-MENDED = [fault for fault in ALL if fault.mend is Mend.LOSSLESS and fault.id not in OTHERWISE]
+MENDED = [fault for fault in ALL_RULES if fault.repairability is Repairability.LOSSLESS and fault.id not in OTHERWISE]
 WAYS = [("chat", True), *product(("responses", "messages"), (True, False))]
 """Endpoints, each with whether the server behind the gateway has it too."""
 FAILED = "err-refused-4xx"
@@ -49,7 +49,7 @@ async def _check(
     is_native: bool = True,
 ) -> Report:
     """What is heard of a gateway in front of a server that speaks the dialect itself, or only chat."""
-    async with await Scripted(Script(speed=speed), choose, for_all=True).listen() as behind:
+    async with await MockServer(MockScript(speed=speed), choose, handles_all=True).listen() as behind:
         speaks = (endpoint,) if is_native and endpoint != "chat" else ()
         upstream = UpstreamSettings(name="a", url=f"http://127.0.0.1:{behind.port}/v1", probe_s=0.0, speaks=speaks)
         settings = ServeSettings(port=0, cors_origins=("http://localhost:3000",))
@@ -57,7 +57,7 @@ async def _check(
         await server.start()
         try:
             url = f"http://127.0.0.1:{server.port}/v1"
-            asked = CheckSettings(url=url, endpoint=endpoint, model=model, patience=PATIENCE)
+            asked = CheckSettings(url=url, endpoint=endpoint, model=model, timeouts=PATIENCE)
             return await check(asked, probes=probes)
         finally:
             await server.stop()
@@ -65,27 +65,27 @@ async def _check(
 
 def _after_the_first_look(flaw: Choose) -> Choose:
     """A server that shows its flaw only when the probes begin: with some the first look would find no server."""
-    ideal = Ideal()
+    ideal = ReferenceServer()
     first = iter(["/v1/chat/completions"])
     return lambda seen: ideal.answer(seen) if seen.method == "POST" and next(first, None) else flaw(seen)
 
 
-def _probes(fault: Fault, endpoint: str) -> list[Probe]:
+def _probes(fault: Rule, endpoint: str) -> list[Probe]:
     """Who would hear it."""
-    if fault.by is Hearing.REPLY:
+    if fault.detection is Detection.REPLY:
         name, _ = _first_fitting(fault.id, endpoint)
-        return [probe for probe in PROBES_OF[endpoint] if probe.name == name]
-    return [probe for probe in PROBES_OF[endpoint] if fault.id in probe.rules]
+        return [probe for probe in PROBES_BY_DIALECT[endpoint] if probe.name == name]
+    return [probe for probe in PROBES_BY_DIALECT[endpoint] if fault.id in probe.rules]
 
 
 @table("fault", MENDED, ids=lambda fault: fault.id)
-def test_what_can_be_mended_is_mended(fault: Fault, tmp_path: Path) -> None:
+def test_what_can_be_mended_is_mended(fault: Rule, tmp_path: Path) -> None:
     speed, _ = TIMED.get(fault.id, (1.0, PATIENCE))
     endpoint = _dialect(fault.id)
-    flaw = _after_the_first_look(flawed(fault.id, Ideal()))
+    flaw = _after_the_first_look(violating_handler(fault.id, ReferenceServer()))
     report = run(_check(tmp_path, flaw, speed, endpoint, *_probes(fault, endpoint)))
     is_failure = fault.id.startswith(("err-", "resp-error", "msg-error-"))
-    assert report.broken.keys() <= ({FAILED} if is_failure else set())
+    assert report.findings_by_rule.keys() <= ({FAILED} if is_failure else set())
 
 
 @pytest.mark.tier3
@@ -94,15 +94,15 @@ def test_what_can_be_mended_is_mended(fault: Fault, tmp_path: Path) -> None:
 def test_a_gateway_in_front_of_a_right_server_is_right(
     endpoint: str, is_native: bool, model: str, tmp_path: Path
 ) -> None:
-    right = Ideal(models=(model,)).answer
-    report = run(_check(tmp_path, right, 1.0, endpoint, *PROBES_OF[endpoint], model=model, is_native=is_native))
+    right = ReferenceServer(models=(model,)).answer
+    report = run(_check(tmp_path, right, 1.0, endpoint, *PROBES_BY_DIALECT[endpoint], model=model, is_native=is_native))
     # Who only speaks chat cannot count beforehand.
-    assert report.broken.keys() <= (set() if is_native else {"msg-count-tokens"})
-    assert not any(probe.is_given_up for probe in report.probes)
+    assert report.findings_by_rule.keys() <= (set() if is_native else {"msg-count-tokens"})
+    assert not any(probe.is_incomplete for probe in report.probes)
 
 
 @table(("endpoint", "is_native"), WAYS)
 def test_nothing_is_lost_of_a_stream_that_comes_piece_by_piece(endpoint: str, is_native: bool, tmp_path: Path) -> None:
-    probes = [probe for probe in PROBES_OF[endpoint] if probe.name in ("text", "tools-required")]
-    report = run(_check(tmp_path, Ideal(gap_s=0.02).answer, 1.0, endpoint, *probes, is_native=is_native))
+    probes = [probe for probe in PROBES_BY_DIALECT[endpoint] if probe.name in ("text", "tools-required")]
+    report = run(_check(tmp_path, ReferenceServer(gap_s=0.02).answer, 1.0, endpoint, *probes, is_native=is_native))
     assert report.findings == ()

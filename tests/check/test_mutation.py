@@ -12,37 +12,39 @@ from tests.net.aio import run
 from tests.table import table
 from welldone.check.dialect import DIALECTS
 from welldone.check.probe import Probe
-from welldone.check.probes import PROBES_OF
-from welldone.check.reach import OUT_OF_REACH
+from welldone.check.probes import PROBES_BY_DIALECT
+from welldone.check.reach import UNCOVERED
 from welldone.check.report import Report, Verdict
 from welldone.check.run import check
-from welldone.check.settings import CheckSettings, Patience
-from welldone.engines.flaws import flawed
-from welldone.engines.flaws.examples import Shown
-from welldone.engines.ideal import Ideal
-from welldone.engines.scripted import Seen
-from welldone.engines.scripts import Piece, Reply
+from welldone.check.settings import CheckSettings, Timeouts
+from welldone.engines.flaws import violating_handler
+from welldone.engines.flaws.examples import PageExampleServer
+from welldone.engines.ideal import ReferenceServer
+from welldone.engines.scripted import MockHttpRequest
+from welldone.engines.scripts import MockChunk, MockReply
 from welldone.rules.judge import judge
 from welldone.wire import sse
-from welldone.wire.faults import Hearing
-from welldone.wire.faults.catalogue import ALL, BY_ID
+from welldone.wire.faults import Detection
+from welldone.wire.faults.catalogue import ALL_RULES, RULES_BY_ID
 
 NEVER_S = 60.0
-PATIENCE = Patience(reply_s=20.0, silence_s=NEVER_S, prefill_s=NEVER_S, stream_s=NEVER_S, leave_s=0.2, after_done_s=0.2)
+PATIENCE = Timeouts(
+    reply_s=20.0, silence_s=NEVER_S, prefill_s=NEVER_S, stream_s=NEVER_S, disconnect_s=0.2, after_done_s=0.2
+)
 """Nothing is waited for, and no time that a busy machine takes is the server's fault."""
-TIMED: Mapping[str, tuple[float, Patience]] = {
+TIMED: Mapping[str, tuple[float, Timeouts]] = {
     "http-flush-each-event": (10.0, msgspec.structs.replace(PATIENCE, stream_s=0.03)),
     "http-headers-before-prefill": (2.0, msgspec.structs.replace(PATIENCE, prefill_s=0.1)),
     "live-keepalive-in-silence": (400.0, msgspec.structs.replace(PATIENCE, silence_s=0.03)),
     "live-cancel-on-disconnect": (3.0, PATIENCE),
 }
 """Rules about times: how much faster than by itself the server is, and who waits for it."""
-BY_REPLY = [fault.id for fault in ALL if fault.by is Hearing.REPLY]
+BY_REPLY = [fault.id for fault in ALL_RULES if fault.detection is Detection.REPLY]
 BY_PROBE = [
     (fault.id, dialect.name)
     for dialect in DIALECTS.values()
-    for fault in ALL
-    if fault.by is Hearing.PROBE and fault.id not in OUT_OF_REACH and {*dialect.endpoints} & {*fault.endpoints}
+    for fault in ALL_RULES
+    if fault.detection is Detection.PROBE and fault.id not in UNCOVERED and {*dialect.endpoints} & {*fault.endpoints}
 ]
 """Rules, each with every dialect in which a server can break it."""
 ALSO: Mapping[str, Collection[str]] = {
@@ -58,7 +60,7 @@ _IN_ALL = {
     **dict.fromkeys(("sse-keepalive-form", "live-keepalive-in-silence"), _QUICK),
     "err-not-error-field": _FAILED,
     "err-retry-after": "a right server that has time is never too busy",
-    **OUT_OF_REACH,
+    **UNCOVERED,
 }
 UNHEARD: Mapping[str, Mapping[str, str]] = {
     "chat": {
@@ -77,14 +79,14 @@ UNHEARD: Mapping[str, Mapping[str, str]] = {
 
 
 async def _check(
-    choose: Choose, *probes: Probe, endpoint: str = "chat", patience: Patience = PATIENCE, speed: float = 1.0
+    choose: Choose, *probes: Probe, endpoint: str = "chat", patience: Timeouts = PATIENCE, speed: float = 1.0
 ) -> Report:
     async with serving(choose, speed) as url:
-        settings = CheckSettings(url=url, endpoint=endpoint, key=KEY, patience=patience)
+        settings = CheckSettings(url=url, endpoint=endpoint, key=KEY, timeouts=patience)
         return await check(settings, probes=probes or None)
 
 
-def _probe_of(seen: Seen) -> str:
+def _probe_of(seen: MockHttpRequest) -> str:
     """Who asks."""
     found = re.search(r"\((.+)\)", seen.headers["user-agent"])
     assert found is not None
@@ -92,30 +94,30 @@ def _probe_of(seen: Seen) -> str:
 
 
 @cache
-def _asked(endpoint: str) -> list[tuple[Seen, Reply]]:
+def _asked(endpoint: str) -> list[tuple[MockHttpRequest, MockReply]]:
     """All that the probes of a dialect ask, and what is right to reply."""
-    ideal, asked = Ideal(), list[tuple[Seen, Reply]]()
+    ideal, asked = ReferenceServer(), list[tuple[MockHttpRequest, MockReply]]()
 
-    def choose(seen: Seen) -> Reply:
+    def choose(seen: MockHttpRequest) -> MockReply:
         asked.append((seen, ideal.answer(seen)))
         return asked[-1][1]
 
     run(_check(choose, endpoint=endpoint))
-    order = {probe.name: place for place, probe in enumerate(PROBES_OF[endpoint])}
+    order = {probe.name: place for place, probe in enumerate(PROBES_BY_DIALECT[endpoint])}
     asked = [(seen, reply) for seen, reply in asked if _probe_of(seen) in order]
     return sorted(asked, key=lambda one: order[_probe_of(one[0])])
 
 
 def _dialect(rule: str) -> str:
     """The first one whose endpoints the rule speaks about."""
-    return next(dialect.name for dialect in DIALECTS.values() if {*dialect.endpoints} & {*BY_ID[rule].endpoints})
+    return next(dialect.name for dialect in DIALECTS.values() if {*dialect.endpoints} & {*RULES_BY_ID[rule].endpoints})
 
 
 def _first_fitting(rule: str, endpoint: str) -> tuple[str, Collection[str]]:
     """The first probe that asks for what the page shows, and all rules that its bytes break."""
-    shown = Shown(rule, Ideal())
+    shown = PageExampleServer(rule, ReferenceServer())
     for seen, right in _asked(endpoint):
-        trace = shown.find(seen, right)
+        trace = shown.find_example(seen, right)
         if trace is not None:
             return _probe_of(seen), judge(trace).counts.keys()
     raise AssertionError(f"no probe asks for what breaks {rule}")
@@ -125,57 +127,57 @@ def _first_fitting(rule: str, endpoint: str) -> tuple[str, Collection[str]]:
 def test_a_rule_that_a_reply_breaks_is_found_and_no_other(rule: str) -> None:
     endpoint = _dialect(rule)
     name, shown = _first_fitting(rule, endpoint)
-    probe = next(probe for probe in PROBES_OF[endpoint] if probe.name == name)
-    ideal = Ideal()
-    flaw = flawed(rule, ideal)
+    probe = next(probe for probe in PROBES_BY_DIALECT[endpoint] if probe.name == name)
+    ideal = ReferenceServer()
+    flaw = violating_handler(rule, ideal)
     choose: Choose = lambda seen: flaw(seen) if _probe_of(seen) == name else ideal.answer(seen)  # noqa: E731
     report = run(_check(choose, probe, endpoint=endpoint))
-    assert rule in report.broken
-    assert report.broken.keys() <= {*shown}
+    assert rule in report.findings_by_rule
+    assert report.findings_by_rule.keys() <= {*shown}
 
 
 @pytest.mark.tier3
 @pytest.mark.parametrize(("rule", "endpoint"), BY_PROBE)
 def test_a_rule_that_a_server_breaks_is_found_and_no_other(rule: str, endpoint: str) -> None:
     speed, patience = TIMED.get(rule, (1.0, PATIENCE))
-    report = run(_check(flawed(rule, Ideal()), endpoint=endpoint, patience=patience, speed=speed))
-    assert rule in report.broken
-    assert report.broken.keys() <= {rule, *ALSO.get(rule, ())}
+    report = run(_check(violating_handler(rule, ReferenceServer()), endpoint=endpoint, patience=patience, speed=speed))
+    assert rule in report.findings_by_rule
+    assert report.findings_by_rule.keys() <= {rule, *ALSO.get(rule, ())}
 
 
-@pytest.mark.parametrize("rule", OUT_OF_REACH)
+@pytest.mark.parametrize("rule", UNCOVERED)
 def test_what_is_out_of_reach_is_broken_by_no_server(rule: str) -> None:
     with pytest.raises(LookupError):
-        flawed(rule, Ideal())
+        violating_handler(rule, ReferenceServer())
 
 
-def _unhurried(ideal: Ideal) -> Choose:
+def _unhurried(ideal: ReferenceServer) -> Choose:
     """The ideal server, which takes its time where a probe looks at times."""
-    talks, reads = Ideal(gap_s=0.005, key=KEY), Ideal(key=KEY)
+    talks, reads = ReferenceServer(gap_s=0.005, key=KEY), ReferenceServer(key=KEY)
 
-    def choose(seen: Seen) -> Reply:
+    def choose(seen: MockHttpRequest) -> MockReply:
         if _probe_of(seen) in ("flush", "leaving"):
             return talks.answer(seen)
         if _probe_of(seen) != "long":
             return ideal.answer(seen)
         pieces = list(reads.answer(seen).pieces)
         place = 0 if seen.path == "/v1/messages" else 1  # nothing comes before the first word there
-        pieces[place] = Piece(base64=pieces[place].data, after_s=0.4)
-        return Reply(tuple(pieces), headers=dict(sse.HEADERS))
+        pieces[place] = MockChunk(base64=pieces[place].data, after_s=0.4)
+        return MockReply(tuple(pieces), headers=dict(sse.HEADERS))
 
     return choose
 
 
 @pytest.mark.parametrize("endpoint", DIALECTS)
 def test_nothing_is_found_in_a_right_server_and_nearly_every_rule_is_judged(endpoint: str) -> None:
-    patience = msgspec.structs.replace(PATIENCE, prefill_s=0.2, leave_s=10.0)
+    patience = msgspec.structs.replace(PATIENCE, prefill_s=0.2, disconnect_s=10.0)
     reports = [
-        run(_check(_unhurried(Ideal(key=KEY)), endpoint=endpoint, patience=patience)),
-        run(_check(Ideal(key=KEY, models=("ideal-thinking",)).answer, endpoint=endpoint, patience=patience)),
+        run(_check(_unhurried(ReferenceServer(key=KEY)), endpoint=endpoint, patience=patience)),
+        run(_check(ReferenceServer(key=KEY, models=("ideal-thinking",)).answer, endpoint=endpoint, patience=patience)),
     ]
     assert [report.findings for report in reports] == [(), ()]
-    judged = {rule.id for report in reports for rule in report.rules if rule.verdict is Verdict.RIGHT}
+    judged = {rule.id for report in reports for rule in report.rules if rule.verdict is Verdict.PASS}
     assert {rule.id for rule in reports[0].rules} - judged == UNHEARD[endpoint].keys()
-    assert [(probe.name, probe.why) for probe in reports[0].probes if probe.verdict is not Verdict.RIGHT] == [
+    assert [(probe.name, probe.reason) for probe in reports[0].probes if probe.verdict is not Verdict.PASS] == [
         ("reasoning", "the model does not think aloud")
     ]

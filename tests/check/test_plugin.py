@@ -13,7 +13,7 @@ import pytest
 from tests.check.background import served, without_done
 from tests.net.aio import LIMIT_S, run
 from tests.table import table
-from welldone.check.fixture import NotPassedError, check_server
+from welldone.check.fixture import CheckFailedError, check_server
 from welldone.check.report import Verdict
 
 ROOT = Path(__file__).parents[2]
@@ -80,7 +80,7 @@ def test_the_package_names_the_plugin() -> None:
 def test_it_works_where_a_loop_runs() -> None:
     async def main(url: str) -> None:
         assert asyncio.get_running_loop().is_running()
-        assert check_server(url, only=["text"]).verdict is Verdict.RIGHT
+        assert check_server(url, only=["text"]).verdict is Verdict.PASS
 
     with served() as url:
         run(main(url))
@@ -90,14 +90,14 @@ def test_rules_that_are_known_to_be_broken_may_be() -> None:
     with served(without_done()) as url:
         report = check_server(url, only=["text"], known=["end-done-sent"])
         assert report.passed
-        assert set(report.broken) == {"end-done-sent"}
+        assert set(report.findings_by_rule) == {"end-done-sent"}
 
 
 def test_without_check_the_report_is_all_that_comes() -> None:
     with served(without_done("secret")) as url:
         report = check_server(url, only=["text"], api_key="secret", check=False)
     assert not report.passed
-    assert report.verdict is Verdict.WRONG
+    assert report.verdict is Verdict.FAIL
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_without_check_the_report_is_all_that_comes() -> None:
     ],
 )
 def test_what_cannot_be_checked_does_not_pass(settings: dict[str, object], said: str) -> None:
-    with served(without_done("secret")) as url, pytest.raises(NotPassedError, match=said):
+    with served(without_done("secret")) as url, pytest.raises(CheckFailedError, match=said):
         check_server(url, **{"api_key": "secret", **settings})  # type: ignore[arg-type] # one of many kinds
 
 

@@ -10,26 +10,26 @@ import msgspec
 from tests.check.serving import BY_NAME, HASTY, Choose, Json, asked_as, body_of, edited, found, outcome, serving
 from tests.net.aio import run
 from tests.table import table
-from welldone.check.desk import Facts
-from welldone.check.markup import special_token
+from welldone.check.desk import ServerFacts
+from welldone.check.markup import find_special_token
 from welldone.check.session import Session
-from welldone.engines.ideal import Ideal
-from welldone.engines.ideal.requests import Request
-from welldone.engines.ideal.said import Said, stopped
-from welldone.engines.mischief import FAULTS
-from welldone.engines.scripted import Seen
-from welldone.engines.scripts import Reply, json_reply
-from welldone.wire.dialects.dialect import Writer
+from welldone.engines.ideal import ReferenceServer
+from welldone.engines.ideal.requests import MockGenerationRequest
+from welldone.engines.ideal.said import MockChoice, truncate_at_stop
+from welldone.engines.mischief import FAULT_REPLIES
+from welldone.engines.scripted import MockHttpRequest
+from welldone.engines.scripts import MockReply, json_reply
+from welldone.wire.dialects.dialect import DialectWriter
 from welldone.wire.events import Event, Usage
 from welldone.wire.head import Endpoint
 
 GROUPS = ("text", "usage", "choices", "limits", "stops", "logprobs", "same")
 NAMES = [name for name in BY_NAME if name.partition("-")[0] in GROUPS]
 REFUSAL = json_reply({"error": {"message": "no", "type": "invalid_request_error", "param": None, "code": None}}, 400)
-THINKING = Facts(model="ideal-thinking", allowance=24)
+THINKING = ServerFacts(model="ideal-thinking", reasoning_allowance=24)
 
 
-def _probe(name: str, choose: Choose, facts: Facts | None = None) -> tuple[Session, str]:
+def _probe(name: str, choose: Choose, facts: ServerFacts | None = None) -> tuple[Session, str]:
     async def work() -> tuple[Session, str]:
         async with serving(choose) as url:
             return await outcome(name, url, facts=facts)
@@ -42,69 +42,71 @@ def _probe(name: str, choose: Choose, facts: Facts | None = None) -> tuple[Sessi
 
 def _refusing(is_refused: Callable[[Json], bool]) -> Choose:
     """400 to some requests."""
-    ideal = Ideal()
+    ideal = ReferenceServer()
     return lambda seen: REFUSAL if is_refused(body_of(seen)) else ideal.answer(seen)
 
 
-class Leaking(Ideal):
+class Leaking(ReferenceServer):
     """Says a special token after each text."""
 
     def text_for(self, prompt: str) -> str:
         return super().text_for(prompt) + "<|im_end|>"
 
 
-class Miscounting(Ideal):
+class Miscounting(ReferenceServer):
     """Counts another number of tokens in a stream."""
 
     def __init__(self, prompt: int, completion: int) -> None:
         super().__init__()
         self._more = prompt, completion
 
-    def stream(self, writer: Writer, events: list[list[Event]], usage: Usage | None) -> Reply:
+    def stream(self, writer: DialectWriter, events: list[list[Event]], usage: Usage | None) -> MockReply:
         if usage is not None:
             counts = usage.prompt_tokens + self._more[0], usage.completion_tokens + self._more[1]
             usage = Usage(*counts, sum(counts), {})
         return super().stream(writer, events, usage)
 
 
-class CountingOne(Ideal):
+class CountingOne(ReferenceServer):
     """Counts the tokens of the first choice only."""
 
-    def usage(self, endpoint: Endpoint, choices: list[Said], prompt: int) -> Usage:
-        return super().usage(endpoint, choices[:1], prompt)
+    def usage(self, endpoint: Endpoint, choices: list[MockChoice], prompt_tokens: int) -> Usage:
+        return super().usage(endpoint, choices[:1], prompt_tokens)
 
 
-class GivingOne(Ideal):
+class GivingOne(ReferenceServer):
     """Gives one choice, whatever is asked."""
 
-    def speak(self, endpoint: Endpoint, request: Request, choices: list[Said], prompt: int) -> Reply:
-        return super().speak(endpoint, request, choices[:1], prompt)
+    def render(
+        self, endpoint: Endpoint, request: MockGenerationRequest, choices: list[MockChoice], prompt_tokens: int
+    ) -> MockReply:
+        return super().render(endpoint, request, choices[:1], prompt_tokens)
 
 
-class Stopping(Ideal):
+class Stopping(ReferenceServer):
     """Sends some characters of the stop string that ends a text."""
 
     def __init__(self, *, characters: int) -> None:
         super().__init__()
         self._characters = characters
 
-    def stop(self, said: Said, stops: list[str]) -> Said:
-        right = stopped(said, stops)
-        if right == said:
-            return said
-        text, before = "".join(said.text), len("".join(right.text))
+    def apply_stop_strings(self, choice: MockChoice, stops: list[str]) -> MockChoice:
+        right = truncate_at_stop(choice, stops)
+        if right == choice:
+            return choice
+        text, before = "".join(choice.text), len("".join(right.text))
         stop = next(stop for stop in stops if text.startswith(stop, before))
         return msgspec.structs.replace(right, text=(*right.text, stop[: self._characters]))
 
 
-class Withholding(Ideal):
+class Withholding(ReferenceServer):
     """Never sends what it held back for a stop string that was not completed."""
 
-    def stop(self, said: Said, stops: list[str]) -> Said:
-        text = "".join(said.text)
+    def apply_stop_strings(self, choice: MockChoice, stops: list[str]) -> MockChoice:
+        text = "".join(choice.text)
         held = next((size for size in (3, 2, 1) if any(stop.startswith(text[-size:]) for stop in stops)), 0)
-        right = stopped(said, stops)
-        return right if right != said or not held else msgspec.structs.replace(said, text=(text[:-held],))
+        right = truncate_at_stop(choice, stops)
+        return right if right != choice or not held else msgspec.structs.replace(choice, text=(text[:-held],))
 
 
 def _part(chunk: Json) -> Json:
@@ -189,14 +191,18 @@ BREAKS: dict[str, tuple[str, str, Callable[[], Choose]]] = {
     "one choice counted, whole": ("choices-whole", "use-whole-request", lambda: CountingOne().answer),
     "one choice given": ("choices", "n-refuse-if-unsupported", lambda: GivingOne().answer),
     "one choice given, whole": ("choices-whole", "n-refuse-if-unsupported", lambda: GivingOne().answer),
-    "a choice without text": ("choices", "n-each-complete", lambda: edited(Ideal().answer, _without_second_text)),
+    "a choice without text": (
+        "choices",
+        "n-each-complete",
+        lambda: edited(ReferenceServer().answer, _without_second_text),
+    ),
     "a choice without text, whole": (
         "choices-whole",
         "n-each-complete",
-        lambda: edited(Ideal().answer, _without_second_text),
+        lambda: edited(ReferenceServer().answer, _without_second_text),
     ),
-    "stop for length": ("limits", "fin-length", lambda: edited(Ideal().answer, _says_stop)),
-    "stop for length, whole": ("limits-whole", "fin-length", lambda: edited(Ideal().answer, _says_stop)),
+    "stop for length": ("limits", "fin-length", lambda: edited(ReferenceServer().answer, _says_stop)),
+    "stop for length, whole": ("limits-whole", "fin-length", lambda: edited(ReferenceServer().answer, _says_stop)),
     "a limit's new name refused": (
         "limits",
         "req-max-tokens-both",
@@ -205,12 +211,12 @@ BREAKS: dict[str, tuple[str, str, Callable[[], Choose]]] = {
     "a limit's new name ignored": (
         "limits",
         "req-max-tokens-both",
-        lambda: asked_as(Ideal(gap_s=0.001).answer, _drop("max_completion_tokens")),
+        lambda: asked_as(ReferenceServer(gap_s=0.001).answer, _drop("max_completion_tokens")),
     ),
     "a limit's old name ignored": (
         "limits",
         "req-max-tokens-both",
-        lambda: asked_as(Ideal(gap_s=0.001).answer, _drop("max_tokens")),
+        lambda: asked_as(ReferenceServer(gap_s=0.001).answer, _drop("max_tokens")),
     ),
     "a stop string sent": ("stops", "live-stop-not-leaked", lambda: Stopping(characters=9).answer),
     "a part of a stop string sent": ("stops", "live-stop-not-leaked", lambda: Stopping(characters=1).answer),
@@ -236,44 +242,60 @@ BREAKS: dict[str, tuple[str, str, Callable[[], Choose]]] = {
         lambda: _refusing(lambda request: isinstance(request.get("stop"), list)),
     ),
     "stop as a string refused": ("stops", "req-stop-forms", lambda: _refusing(_is_cut_short)),
-    "stop as a list ignored": ("stops", "req-stop-forms", lambda: asked_as(Ideal().answer, _drop_stop(list))),
-    "a chunk lost": ("same", "delta-concat-equals-full", lambda: edited(Ideal().answer, _without_a_chunk)),
-    "a word lost without stream": ("same", "delta-concat-equals-full", lambda: edited(Ideal().answer, _stripped)),
+    "stop as a list ignored": ("stops", "req-stop-forms", lambda: asked_as(ReferenceServer().answer, _drop_stop(list))),
+    "a chunk lost": ("same", "delta-concat-equals-full", lambda: edited(ReferenceServer().answer, _without_a_chunk)),
+    "a word lost without stream": (
+        "same",
+        "delta-concat-equals-full",
+        lambda: edited(ReferenceServer().answer, _stripped),
+    ),
 }
 """A way to break a rule: the probe that must hear it, the rule, and the server."""
 BREAKS_MORE: dict[str, tuple[str, str, Callable[[], Choose]]] = {
-    "a choice without role": ("choices", "n-each-complete", lambda: edited(Ideal().answer, _without_second_role)),
+    "a choice without role": (
+        "choices",
+        "n-each-complete",
+        lambda: edited(ReferenceServer().answer, _without_second_role),
+    ),
     "a choice without role, whole": (
         "choices-whole",
         "n-each-complete",
-        lambda: edited(Ideal().answer, _without_second_role),
+        lambda: edited(ReferenceServer().answer, _without_second_role),
     ),
-    "a choice without a reason": ("choices", "n-each-complete", lambda: edited(Ideal().answer, _without_second_reason)),
+    "a choice without a reason": (
+        "choices",
+        "n-each-complete",
+        lambda: edited(ReferenceServer().answer, _without_second_reason),
+    ),
     "nothing without its role": (
         "stops-empty",
         "live-empty-generation",
-        lambda: edited(Ideal().answer, _without_empty_role),
+        lambda: edited(ReferenceServer().answer, _without_empty_role),
     ),
     "nothing without its reason": (
         "stops-empty",
         "live-empty-generation",
-        lambda: edited(Ideal().answer, _without_empty_reason),
+        lambda: edited(ReferenceServer().answer, _without_empty_reason),
     ),
-    "stop as a string ignored": ("stops", "live-stop-not-leaked", lambda: asked_as(Ideal().answer, _drop_stop(str))),
+    "stop as a string ignored": (
+        "stops",
+        "live-stop-not-leaked",
+        lambda: asked_as(ReferenceServer().answer, _drop_stop(str)),
+    ),
 }
 """Those that break a rule of a single stream as well."""
 
 
 @table("name", NAMES)
 def test_a_right_server_is_found_right(name: str) -> None:
-    talk, why = _probe(name, Ideal().answer)
-    assert (found(talk), why, talk.unheard) == (set(), "", {})
+    talk, why = _probe(name, ReferenceServer().answer)
+    assert (found(talk), why, talk.inapplicable) == (set(), "", {})
     assert talk.judged >= {*BY_NAME[name].rules}
 
 
 @table("name", NAMES)
 def test_a_model_that_thinks_is_found_right(name: str) -> None:
-    talk, why = _probe(name, Ideal(models=("ideal-thinking",)).answer, THINKING)
+    talk, why = _probe(name, ReferenceServer(models=("ideal-thinking",)).answer, THINKING)
     assert (found(talk), why) == (set(), "")
 
 
@@ -281,7 +303,7 @@ def test_a_model_that_thinks_is_found_right(name: str) -> None:
 def test_a_broken_rule_is_found_and_no_other(name: str, rule: str, server: Callable[[], Choose]) -> None:
     talk, _ = _probe(name, server())
     assert found(talk) == {rule}
-    assert all(finding.heard and finding.wanted for finding in talk.found)
+    assert all(finding.observed and finding.expected for finding in talk.violations)
 
 
 @table(("name", "rule", "server"), BREAKS_MORE.values(), ids=BREAKS_MORE)
@@ -295,7 +317,7 @@ def test_each_rule_that_a_probe_names_has_a_server_that_breaks_it() -> None:
     assert {(name, rule) for name in NAMES for rule in BY_NAME[name].rules} <= broken
 
 
-class Unsteady(Ideal):
+class Unsteady(ReferenceServer):
     """Says something else each time."""
 
     def __init__(self) -> None:
@@ -317,10 +339,10 @@ def test_a_model_that_never_repeats_itself_breaks_no_rule(name: str) -> None:
 def test_who_cannot_be_compared_is_not_called_right(name: str) -> None:
     talk, why = _probe(name, Unsteady().answer)
     rules = {*BY_NAME[name].rules} - {"req-stop-forms"}
-    assert why or talk.unheard.keys() >= rules
+    assert why or talk.inapplicable.keys() >= rules
 
 
-class Silent(Ideal):
+class Silent(ReferenceServer):
     """Says nothing."""
 
     def text_for(self, prompt: str) -> str:
@@ -354,7 +376,7 @@ def test_odd_texts_make_no_trouble(text: str) -> None:
         return said
 
     for name in NAMES:
-        _probe(name, edited(Ideal().answer, change))
+        _probe(name, edited(ReferenceServer().answer, change))
 
 
 def test_choices_that_are_refused_are_not_offered_and_that_is_right() -> None:
@@ -365,14 +387,14 @@ def test_choices_that_are_refused_are_not_offered_and_that_is_right() -> None:
 
 
 def test_logprobs_that_do_not_come_are_not_heard() -> None:
-    _, why = _probe("logprobs", asked_as(Ideal().answer, _drop("logprobs", "top_logprobs")))
+    _, why = _probe("logprobs", asked_as(ReferenceServer().answer, _drop("logprobs", "top_logprobs")))
     assert why == "asked for logprobs, none came"
 
 
 def test_completions_that_are_not_there_are_not_offered() -> None:
-    def choose(seen: Seen) -> Reply:
+    def choose(seen: MockHttpRequest) -> MockReply:
         return (
-            Ideal().answer(seen)
+            ReferenceServer().answer(seen)
             if seen.path.endswith("/chat/completions")
             else msgspec.structs.replace(REFUSAL, status=404)
         )
@@ -383,15 +405,15 @@ def test_completions_that_are_not_there_are_not_offered() -> None:
 
 
 def test_who_wants_the_new_name_of_the_limit_is_asked_by_it() -> None:
-    facts = Facts(model="ideal", limit_name="max_completion_tokens")
+    facts = ServerFacts(model="ideal", limit_field="max_completion_tokens")
     talk, why = _probe("limits", _refusing(lambda request: "max_tokens" in request), facts)
     assert (found(talk), why) == ({"req-max-tokens-both"}, "")
     assert "fin-length" in talk.judged
 
 
 def test_an_answer_that_goes_on_is_left() -> None:
-    talk, _ = _probe("limits", asked_as(Ideal(gap_s=0.001).answer, _drop("max_completion_tokens")))
-    assert [reply.recording.is_left for reply in talk.replies] == [False, True]
+    talk, _ = _probe("limits", asked_as(ReferenceServer(gap_s=0.001).answer, _drop("max_completion_tokens")))
+    assert [reply.recording.is_aborted for reply in talk.replies] == [False, True]
 
 
 HEAVY = {"endless", "gzip-bomb", "long-line"}
@@ -403,9 +425,9 @@ async def _ask_all(choose: Choose, names: list[str]) -> None:
         await asyncio.gather(*(outcome(name, url, HASTY) for name in names))
 
 
-@table("fault", sorted(FAULTS))
+@table("fault", sorted(FAULT_REPLIES))
 def test_no_fault_of_a_server_makes_a_probe_fail(fault: str) -> None:
-    run(_ask_all(lambda seen: FAULTS[fault], ["text", "limits"] if fault in HEAVY else NAMES))
+    run(_ask_all(lambda seen: FAULT_REPLIES[fault], ["text", "limits"] if fault in HEAVY else NAMES))
 
 
 SHAPES: list[Any] = [None, 7, "x", [], {}, [[]], [None], {"choices": 7}, {"choices": [7, None, {}]}]
@@ -435,9 +457,9 @@ def test_no_shape_of_a_reply_makes_a_probe_fail(shape: Any) -> None:  # noqa: AN
     ],
 )
 def test_a_special_token_is_seen(text: str) -> None:
-    assert special_token(text) is not None
+    assert find_special_token(text) is not None
 
 
 @table("text", ["", "Hello!", "a <s>struck</s> word", "a <| b |> c", "[INSTALL]", "<|>", "1 <2> |3|"])
 def test_what_only_looks_like_a_special_token_is_none(text: str) -> None:
-    assert special_token(text) is None
+    assert find_special_token(text) is None

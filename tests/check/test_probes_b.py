@@ -10,36 +10,36 @@ import pytest
 from tests.check.serving import HASTY, IMPATIENT, found, outcome, serving
 from tests.net.aio import run
 from tests.table import table
-from welldone.check.desk import Desk, Facts
+from welldone.check.desk import ProbeClient, ServerFacts
 from welldone.check.probe import Probe
 from welldone.check.probes import mistakes, reasoning, requests, schema, tools
-from welldone.check.probes.markup import find_markup
-from welldone.check.session import NotOfferedError, Session
+from welldone.check.probes.markup import find_tool_markup
+from welldone.check.session import UnsupportedError, Session
 from welldone.check.settings import CheckSettings
-from welldone.engines.ideal import Ideal
-from welldone.engines.mischief import FAULTS
-from welldone.engines.scripted import Seen
-from welldone.engines.scripts import HELLO, Reply, json_reply
+from welldone.engines.ideal import ReferenceServer
+from welldone.engines.mischief import FAULT_REPLIES
+from welldone.engines.scripted import MockHttpRequest
+from welldone.engines.scripts import HELLO_REPLY, MockReply, json_reply
 from welldone.net import ear
-from welldone.wire.faults.catalogue import BY_ID
+from welldone.wire.faults.catalogue import RULES_BY_ID
 
-Choose = Callable[[Seen], Reply]
+Choose = Callable[[MockHttpRequest], MockReply]
 
 ALL: tuple[Probe, ...] = (
-    *tools.PROBES,
-    *schema.PROBES,
-    *reasoning.PROBES,
-    *requests.PROBES,
-    *mistakes.PROBES,
+    *tools.TOOL_PROBES,
+    *schema.SCHEMA_PROBES,
+    *reasoning.REASONING_PROBES,
+    *requests.REQUEST_PROBES,
+    *mistakes.BAD_REQUEST_PROBES,
 )
 NAMES = [probe.name for probe in ALL]
-MISTAKES = [probe.name for probe in mistakes.PROBES if probe.name != "mistakes-key"]
-TOOLS = [probe.name for probe in tools.PROBES]
+MISTAKES = [probe.name for probe in mistakes.BAD_REQUEST_PROBES if probe.name != "mistakes-key"]
+TOOLS = [probe.name for probe in tools.TOOL_PROBES]
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
 KEY = "the-right-key"
 
 
-def ask(name: str, choose: Choose, facts: Facts | None = None) -> tuple[Session, str]:
+def ask(name: str, choose: Choose, facts: ServerFacts | None = None) -> tuple[Session, str]:
     """What a probe heard from such a server, and why it ended early."""
 
     async def work() -> tuple[Session, str]:
@@ -49,19 +49,19 @@ def ask(name: str, choose: Choose, facts: Facts | None = None) -> tuple[Session,
     return run(work())
 
 
-def refused(status: int = 400, **more: object) -> Reply:
+def refused(status: int = 400, **more: object) -> MockReply:
     """A refusal in the right form."""
     error = {"message": "no", "type": "invalid_request_error", "param": None, "code": None}
     return json_reply({"error": error | more}, status)
 
 
-def body_of(seen: Seen) -> dict[str, Any]:
+def body_of(seen: MockHttpRequest) -> dict[str, Any]:
     """The members of a request."""
     value = json.loads(seen.body) if seen.body else {}
     return value if isinstance(value, dict) else {}
 
 
-def with_members(seen: Seen, **members: object) -> Seen:
+def with_members(seen: MockHttpRequest, **members: object) -> MockHttpRequest:
     """The request with other members; one that is `...` is left out."""
     body = {name: value for name, value in (body_of(seen) | members).items() if value is not ...}
     return msgspec.structs.replace(seen, body=json.dumps(body))
@@ -72,15 +72,17 @@ def with_members(seen: Seen, **members: object) -> Seen:
 
 @table("name", [name for name in NAMES if name not in ("reasoning", "mistakes-key")])
 def test_a_right_server_has_no_findings_and_each_rule_of_a_probe_has_its_say(name: str) -> None:
-    talk, why = ask(name, Ideal().answer)
+    talk, why = ask(name, ReferenceServer().answer)
     rules = next(probe.rules for probe in ALL if probe.name == name)
     assert (found(talk), why) == (set(), "")
-    assert set(rules) <= talk.judged | set(talk.unheard)
-    assert name in ("tools-none", "tools-result") or not talk.unheard
+    assert set(rules) <= talk.judged | set(talk.inapplicable)
+    assert name in ("tools-none", "tools-result") or not talk.inapplicable
 
 
 def test_thoughts_are_heard_where_a_model_has_some() -> None:
-    talk, why = ask("reasoning", Ideal(models=("ideal-thinking",)).answer, Facts(model="ideal-thinking"))
+    talk, why = ask(
+        "reasoning", ReferenceServer(models=("ideal-thinking",)).answer, ServerFacts(model="ideal-thinking")
+    )
     assert (found(talk), why) == (set(), "")
     assert {"ext-reasoning-field", "ext-reasoning-before-content"} <= talk.judged
 
@@ -93,7 +95,7 @@ def test_thoughts_are_heard_where_a_model_has_some() -> None:
     ],
 )
 def test_a_model_without_thoughts_of_their_own_is_no_finding(text: str, why: str) -> None:
-    talk, said = ask("reasoning", Ideal(text=text).answer)
+    talk, said = ask("reasoning", ReferenceServer(text=text).answer)
     assert (found(talk), said) == (set(), why)
 
 
@@ -102,9 +104,9 @@ def test_a_model_without_thoughts_of_their_own_is_no_finding(text: str, why: str
 
 def deaf(text: str) -> Choose:
     """A server that knows nothing of tools, and says a text."""
-    ideal = Ideal(text=text)
+    ideal = ReferenceServer(text=text)
 
-    def choose(seen: Seen) -> Reply:
+    def choose(seen: MockHttpRequest) -> MockReply:
         talk = [{"role": "user", "content": "Hi."}]
         return ideal.answer(with_members(seen, messages=talk, tools=..., tool_choice=..., parallel_tool_calls=...))
 
@@ -114,7 +116,7 @@ def deaf(text: str) -> Choose:
 @table("name", TOOLS)
 def test_the_markup_of_a_call_in_the_text_is_found(name: str) -> None:
     talk, _ = ask(name, deaf(CALL))
-    assert found(talk) == {tools.LEAK}
+    assert found(talk) == {tools.NO_MARKUP_LEAK}
 
 
 @table(
@@ -132,11 +134,11 @@ def test_a_model_that_calls_no_tool_is_not_heard(name: str, why: str) -> None:
     talk, said = ask(name, deaf("I cannot know that."))
     assert said.endswith(why)
     assert found(talk) == set()
-    assert talk.unheard == {tools.LEAK: "no tool was called"}
+    assert talk.inapplicable == {tools.NO_MARKUP_LEAK: "no tool was called"}
 
 
 def test_a_call_in_spite_of_tool_choice_none_is_told() -> None:
-    ideal = Ideal()
+    ideal = ReferenceServer()
     talk, said = ask("tools-none", lambda seen: ideal.answer(with_members(seen, tool_choice="required")))
     assert (found(talk), said) == (set(), "a tool was called although tool_choice was none")
 
@@ -156,7 +158,7 @@ def test_a_call_in_spite_of_tool_choice_none_is_told() -> None:
     ],
 )
 def test_markup_is_known(text: str) -> None:
-    assert find_markup(text, "get_weather")
+    assert find_tool_markup(text, "get_weather")
 
 
 @table(
@@ -175,23 +177,23 @@ def test_markup_is_known(text: str) -> None:
     ],
 )
 def test_other_text_is_no_markup(text: str) -> None:
-    assert find_markup(text, "get_weather") is None
+    assert find_tool_markup(text, "get_weather") is None
 
 
 # ---- answers that must be JSON
 
 
-@table("name", [probe.name for probe in schema.PROBES])
+@table("name", [probe.name for probe in schema.SCHEMA_PROBES])
 def test_an_answer_that_is_no_json_is_not_heard(name: str) -> None:
-    ideal = Ideal(text="A red cat, three years old.")
+    ideal = ReferenceServer(text="A red cat, three years old.")
     talk, why = ask(name, lambda seen: ideal.answer(with_members(seen, response_format=...)))
     assert found(talk) == set()
     assert why.endswith("the answer is no JSON object: the server seems to ignore it")
 
 
-@table("name", [probe.name for probe in schema.PROBES])
+@table("name", [probe.name for probe in schema.SCHEMA_PROBES])
 def test_json_that_is_cut_at_the_limit_is_no_matter(name: str) -> None:
-    ideal = Ideal()
+    ideal = ReferenceServer()
     talk, why = ask(name, lambda seen: ideal.answer(with_members(seen, max_tokens=2)))
     assert (found(talk), why) == (set(), "")
 
@@ -199,61 +201,61 @@ def test_json_that_is_cut_at_the_limit_is_no_matter(name: str) -> None:
 # ---- odd requests
 
 
-def _refuses_member(seen: Seen) -> Reply:
-    return refused() if "x_unknown_to_all" in body_of(seen) else Ideal().answer(seen)
+def _refuses_member(seen: MockHttpRequest) -> MockReply:
+    return refused() if "x_unknown_to_all" in body_of(seen) else ReferenceServer().answer(seen)
 
 
-def _refuses_header(seen: Seen) -> Reply:
-    return refused() if "x-stainless-lang" in seen.headers else Ideal().answer(seen)
+def _refuses_header(seen: MockHttpRequest) -> MockReply:
+    return refused() if "x-stainless-lang" in seen.headers else ReferenceServer().answer(seen)
 
 
-def _refuses_parts(seen: Seen) -> Reply:
+def _refuses_parts(seen: MockHttpRequest) -> MockReply:
     is_odd = any(isinstance(message["content"], list) for message in body_of(seen)["messages"])
-    return refused() if is_odd else Ideal().answer(seen)
+    return refused() if is_odd else ReferenceServer().answer(seen)
 
 
-def _refuses_developer(seen: Seen) -> Reply:
+def _refuses_developer(seen: MockHttpRequest) -> MockReply:
     is_odd = any(message["role"] == "developer" for message in body_of(seen)["messages"])
-    return refused() if is_odd else Ideal().answer(seen)
+    return refused() if is_odd else ReferenceServer().answer(seen)
 
 
-def _obeys_json(seen: Seen) -> Reply:
+def _obeys_json(seen: MockHttpRequest) -> MockReply:
     is_json = "json" in seen.headers["accept"]
-    return Ideal().answer(with_members(seen, stream=not is_json and body_of(seen).get("stream") is True))
+    return ReferenceServer().answer(with_members(seen, stream=not is_json and body_of(seen).get("stream") is True))
 
 
-def _obeys_events(seen: Seen) -> Reply:
+def _obeys_events(seen: MockHttpRequest) -> MockReply:
     is_stream = "event-stream" in seen.headers["accept"] or body_of(seen).get("stream") is True
-    return Ideal().answer(with_members(seen, stream=is_stream))
+    return ReferenceServer().answer(with_members(seen, stream=is_stream))
 
 
-def _not_acceptable(seen: Seen) -> Reply:
+def _not_acceptable(seen: MockHttpRequest) -> MockReply:
     is_stream = body_of(seen).get("stream") is True
-    return Ideal().answer(seen) if is_stream or "json" in seen.headers["accept"] else refused(406)
+    return ReferenceServer().answer(seen) if is_stream or "json" in seen.headers["accept"] else refused(406)
 
 
-def _streams_by_default(seen: Seen) -> Reply:
-    return Ideal().answer(with_members(seen, stream=body_of(seen).get("stream", True)))
+def _streams_by_default(seen: MockHttpRequest) -> MockReply:
+    return ReferenceServer().answer(with_members(seen, stream=body_of(seen).get("stream", True)))
 
 
-def _streams_where_false(seen: Seen) -> Reply:
-    return Ideal().answer(with_members(seen, stream="stream" in body_of(seen)))
+def _streams_where_false(seen: MockHttpRequest) -> MockReply:
+    return ReferenceServer().answer(with_members(seen, stream="stream" in body_of(seen)))
 
 
-def _streams_always(seen: Seen) -> Reply:
-    return Ideal().answer(with_members(seen, stream=True))
+def _streams_always(seen: MockHttpRequest) -> MockReply:
+    return ReferenceServer().answer(with_members(seen, stream=True))
 
 
 WRONG: tuple[tuple[str, str, Choose], ...] = (
-    ("requests-unknown", requests.UNKNOWN, _refuses_member),
-    ("requests-unknown", requests.UNKNOWN, _refuses_header),
-    ("requests-parts", requests.PARTS, _refuses_parts),
-    ("requests-parts", requests.PARTS, _refuses_developer),
-    ("requests-accept", requests.ACCEPT, _obeys_events),
-    ("requests-accept", requests.ACCEPT, _not_acceptable),
-    ("requests-default", requests.DEFAULT, _streams_by_default),
-    ("requests-default", requests.DEFAULT, _streams_where_false),
-    ("requests-default", requests.DEFAULT, _streams_always),
+    ("requests-unknown", requests.UNKNOWN_IGNORED, _refuses_member),
+    ("requests-unknown", requests.UNKNOWN_IGNORED, _refuses_header),
+    ("requests-parts", requests.CONTENT_PARTS, _refuses_parts),
+    ("requests-parts", requests.CONTENT_PARTS, _refuses_developer),
+    ("requests-accept", requests.ACCEPT_IGNORED, _obeys_events),
+    ("requests-accept", requests.ACCEPT_IGNORED, _not_acceptable),
+    ("requests-default", requests.STREAM_DEFAULT_FALSE, _streams_by_default),
+    ("requests-default", requests.STREAM_DEFAULT_FALSE, _streams_where_false),
+    ("requests-default", requests.STREAM_DEFAULT_FALSE, _streams_always),
 )
 
 
@@ -266,54 +268,54 @@ def test_a_server_that_does_not_take_what_clients_send_is_found(name: str, rule:
 def test_a_server_that_streams_only_where_accept_says_so_is_found() -> None:
     talk, _ = ask("requests-accept", _obeys_json)
     # JSON in the place of a stream breaks rules of its own.
-    assert requests.ACCEPT in found(talk)
+    assert requests.ACCEPT_IGNORED in found(talk)
 
 
-@table("name", [probe.name for probe in requests.PROBES])
+@table("name", [probe.name for probe in requests.REQUEST_PROBES])
 def test_a_server_that_refuses_everything_breaks_no_rule_about_what_is_odd(name: str) -> None:
     talk, why = ask(name, lambda seen: refused())
     assert (found(talk), why) == (set(), "400: no")
 
 
-@table("name", [probe.name for probe in requests.PROBES])
+@table("name", [probe.name for probe in requests.REQUEST_PROBES])
 def test_a_server_that_is_busy_is_not_heard(name: str) -> None:
     busy = refused(429)
     talk, why = ask(name, lambda seen: msgspec.structs.replace(busy, headers=busy.headers | {"Retry-After": "1"}))
     assert (found(talk), why) == (set(), "429: no")
 
 
-@pytest.mark.parametrize("choose", [_streams_always, lambda seen: HELLO], ids=["right", "bare"])
+@pytest.mark.parametrize("choose", [_streams_always, lambda seen: HELLO_REPLY], ids=["right", "bare"])
 def test_accept_is_not_to_blame_where_a_server_always_streams(choose: Choose) -> None:
     talk, why = ask("requests-accept", choose)
-    assert requests.ACCEPT not in found(talk)
+    assert requests.ACCEPT_IGNORED not in found(talk)
     assert why == "the reply is not what the field stream asks for, whatever Accept says"
 
 
 # ---- mistakes
 
 
-def _fails(seen: Seen) -> Reply:
+def _fails(seen: MockHttpRequest) -> MockReply:
     """Refuses with a 500 what it should refuse with a 4xx."""
-    reply = Ideal().answer(seen)
+    reply = ReferenceServer().answer(seen)
     return msgspec.structs.replace(reply, status=500) if reply.status >= 400 else reply
 
 
-def _speaks_otherwise(seen: Seen) -> Reply:
+def _speaks_otherwise(seen: MockHttpRequest) -> MockReply:
     """Has errors of a form of its own."""
-    reply = Ideal().answer(seen)
+    reply = ReferenceServer().answer(seen)
     return json_reply({"detail": "no"}, reply.status) if reply.status >= 400 else reply
 
 
-def _numbers(seen: Seen) -> Reply:
+def _numbers(seen: MockHttpRequest) -> MockReply:
     """Has numbers for codes."""
-    reply = Ideal().answer(seen)
+    reply = ReferenceServer().answer(seen)
     return refused(reply.status, code=reply.status) if reply.status >= 400 else reply
 
 
-def _hangs_up(seen: Seen) -> Reply:
+def _hangs_up(seen: MockHttpRequest) -> MockReply:
     """Ends the connection where it should refuse."""
-    reply = Ideal().answer(seen)
-    return Reply(end="cut", raw=True) if reply.status >= 400 else reply
+    reply = ReferenceServer().answer(seen)
+    return MockReply(end="cut", raw=True) if reply.status >= 400 else reply
 
 
 @table("name", MISTAKES)
@@ -335,47 +337,47 @@ def test_silence_is_found(name: str) -> None:
 
 @table("name", MISTAKES)
 def test_a_server_that_takes_everything_is_right_in_that(name: str) -> None:
-    ideal = Ideal()
+    ideal = ReferenceServer()
 
-    def takes(seen: Seen) -> Reply:
+    def takes(seen: MockHttpRequest) -> MockReply:
         if seen.path.endswith("/models"):
             return ideal.answer(seen)
         wants_stream = '"stream":true' in seen.body.replace(" ", "")
         body = {"model": "ideal", "messages": [{"role": "user", "content": "Hi."}], "stream": wants_stream}
-        return ideal.answer(Seen("POST", "/v1/chat/completions", {}, json.dumps(body)))
+        return ideal.answer(MockHttpRequest("POST", "/v1/chat/completions", {}, json.dumps(body)))
 
     talk, why = ask(name, takes)
     assert (found(talk), why) == (set(), "")
-    assert talk.unheard == {"err-refused-4xx": "the server refused nothing"}
+    assert talk.inapplicable == {"err-refused-4xx": "the server refused nothing"}
 
 
-@pytest.mark.parametrize("reply", [json_reply({"object": "list", "data": []}), FAULTS["redirect-308"]])
-def test_a_path_that_leads_elsewhere_is_no_failure(reply: Reply) -> None:
+@pytest.mark.parametrize("reply", [json_reply({"object": "list", "data": []}), FAULT_REPLIES["redirect-308"]])
+def test_a_path_that_leads_elsewhere_is_no_failure(reply: MockReply) -> None:
     talk, why = ask("mistakes-path", lambda seen: reply)
     assert (found(talk), why) == (set(), "")
 
 
 def test_a_server_that_knows_no_limit_is_left_soon() -> None:
-    def chatters(seen: Seen) -> Reply:
-        return msgspec.structs.replace(HELLO, pieces=HELLO.pieces[:2], end="endless")
+    def chatters(seen: MockHttpRequest) -> MockReply:
+        return msgspec.structs.replace(HELLO_REPLY, pieces=HELLO_REPLY.pieces[:2], end="endless")
 
     talk, _ = ask("mistakes-model", chatters)
-    assert [reply.recording.is_left for reply in talk.replies] == [True, True]
+    assert [reply.recording.is_aborted for reply in talk.replies] == [True, True]
 
 
 def _with_key(key: str | None, choose: Choose) -> Session:
     async def work() -> Session:
         async with serving(choose) as url:
-            desk = Desk(CheckSettings(url=url, key=key, patience=IMPATIENT), ear.listen)
-            talk = Session(desk, Facts(model="ideal"), "mistakes-key", frozenset(BY_ID))
-            await next(probe.work for probe in ALL if probe.name == "mistakes-key")(talk)
+            desk = ProbeClient(CheckSettings(url=url, key=key, timeouts=IMPATIENT), ear.record_response)
+            talk = Session(desk, ServerFacts(model="ideal"), "mistakes-key", frozenset(RULES_BY_ID))
+            await next(probe.run for probe in ALL if probe.name == "mistakes-key")(talk)
             return talk
 
     return run(work())
 
 
 def test_a_key_that_is_missing_or_wrong_is_refused() -> None:
-    talk = _with_key(KEY, Ideal(key=KEY).answer)
+    talk = _with_key(KEY, ReferenceServer(key=KEY).answer)
     assert [reply.status for reply in talk.replies] == [401, 401]
     assert found(talk) == set()
     assert "err-refused-4xx" in talk.judged
@@ -384,21 +386,21 @@ def test_a_key_that_is_missing_or_wrong_is_refused() -> None:
 def test_the_right_key_is_in_no_request_that_should_fail() -> None:
     keys = []
 
-    def choose(seen: Seen) -> Reply:
+    def choose(seen: MockHttpRequest) -> MockReply:
         keys.append(seen.headers.get("authorization"))
-        return Ideal(key=KEY).answer(seen)
+        return ReferenceServer(key=KEY).answer(seen)
 
     _with_key(KEY, choose)
     assert keys == [None, "Bearer wrong-key-of-welldone-check"]
 
 
 def test_a_server_that_answers_without_the_key_offers_none() -> None:
-    with pytest.raises(NotOfferedError, match="without the right key"):
-        _with_key(KEY, Ideal().answer)
+    with pytest.raises(UnsupportedError, match="without the right key"):
+        _with_key(KEY, ReferenceServer().answer)
 
 
 def test_without_a_key_there_is_no_wrong_one() -> None:
-    talk, why = ask("mistakes-key", Ideal().answer)
+    talk, why = ask("mistakes-key", ReferenceServer().answer)
     assert (talk.replies, why) == ([], "no key was given")
 
 
@@ -421,7 +423,7 @@ def test_the_longest_context_that_is_told_counts() -> None:
     listed = {"id": "ideal", "max_model_len": 100, "meta": {"n_ctx_train": 300}}
     lengths = []
 
-    def choose(seen: Seen) -> Reply:
+    def choose(seen: MockHttpRequest) -> MockReply:
         if seen.method == "GET":
             return json_reply({"object": "list", "data": [listed]})
         lengths.append(len(body_of(seen)["messages"][0]["content"].split()))
@@ -432,8 +434,8 @@ def test_the_longest_context_that_is_told_counts() -> None:
 
 
 def test_a_stream_that_begins_and_then_fails_is_judged() -> None:
-    def fails(seen: Seen) -> Reply:
-        return Ideal().answer(seen) if seen.method == "GET" else FAULTS["error-event"]
+    def fails(seen: MockHttpRequest) -> MockReply:
+        return ReferenceServer().answer(seen) if seen.method == "GET" else FAULT_REPLIES["error-event"]
 
     talk, _ = ask("mistakes-length", fails)
     assert {"err-body-shape", "err-then-done"} <= found(talk)
@@ -447,16 +449,16 @@ WAITING = ("hang", "hang-first", "slow", "endless")
 """Faults that take all the time that they are given."""
 LARGE = ("gzip-bomb", "long-line", "endless")
 """Faults that take a while to read: for one probe of each file, and those of requests."""
-SOME = ("tools-parallel", "schema", "reasoning", *(probe.name for probe in requests.PROBES), "mistakes-length")
+SOME = ("tools-parallel", "schema", "reasoning", *(probe.name for probe in requests.REQUEST_PROBES), "mistakes-length")
 
 
 @pytest.mark.tier3
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", FAULT_REPLIES)
 def test_no_probe_fails_whatever_a_server_says(fault: str) -> None:
     patience = msgspec.structs.replace(HASTY, reply_s=0.05) if fault in WAITING else HASTY
 
     async def work() -> None:
-        async with serving(lambda seen: FAULTS[fault]) as url:
+        async with serving(lambda seen: FAULT_REPLIES[fault]) as url:
             for name in SOME if fault in LARGE else NAMES:
                 await outcome(name, url, patience)  # another exception than the two that it knows would pass
 

@@ -13,25 +13,25 @@ from tests.check.serving import BY_NAME, HASTY, IMPATIENT, found, outcome, probe
 from tests.net.aio import run
 from tests.table import table
 from welldone.check.probes import completions, flush, http, leaving, long, models
-from welldone.check.session import NotHeardError, NotOfferedError, Session
-from welldone.check.settings import Patience
-from welldone.engines.ideal import Ideal
-from welldone.engines.mischief import FAULTS
-from welldone.engines.scripted import Seen
-from welldone.engines.scripts import Piece, Reply, json_reply
+from welldone.check.session import NotApplicableError, UnsupportedError, Session
+from welldone.check.settings import Timeouts
+from welldone.engines.ideal import ReferenceServer
+from welldone.engines.mischief import FAULT_REPLIES
+from welldone.engines.scripted import MockHttpRequest
+from welldone.engines.scripts import MockChunk, MockReply, json_reply
 from welldone.wire.faults import Severity
 
 Json = dict[str, Any]
-Choose = Callable[[Seen], Reply]
+Choose = Callable[[MockHttpRequest], MockReply]
 
 NAMES = [probe.name for module in (completions, models, http, flush, long, leaving) for probe in module.PROBES]
 SLOW = {"flush": 0.01, "long": 0.1, "leaving": 0.02}
 """Probes that look at times want a server that takes some for a token."""
-SOON = msgspec.structs.replace(IMPATIENT, leave_s=0.3)
+SOON = msgspec.structs.replace(IMPATIENT, disconnect_s=0.3)
 """For servers that do not stop: there is nothing to wait for."""
 
 
-def _ask(name: str, choose: Choose, patience: Patience = IMPATIENT) -> Session:
+def _ask(name: str, choose: Choose, patience: Timeouts = IMPATIENT) -> Session:
     async def work() -> Session:
         async with serving(choose) as url:
             return await probe(name, url, patience)
@@ -39,7 +39,7 @@ def _ask(name: str, choose: Choose, patience: Patience = IMPATIENT) -> Session:
     return run(work())
 
 
-def _changed(reply: Reply, **headers: str | None) -> Reply:
+def _changed(reply: MockReply, **headers: str | None) -> MockReply:
     """The reply with other headers; None removes one."""
     changed = {name.replace("_", "-"): value for name, value in headers.items()}
     kept = {name: value for name, value in reply.headers.items() if name.lower() not in changed}
@@ -47,9 +47,9 @@ def _changed(reply: Reply, **headers: str | None) -> Reply:
     return msgspec.structs.replace(reply, headers=kept | added)
 
 
-def _only(seen_for: str, change: Callable[[Reply], Reply], ideal: Ideal | None = None) -> Choose:
+def _only(seen_for: str, change: Callable[[MockReply], MockReply], ideal: ReferenceServer | None = None) -> Choose:
     """A server that answers requests of one method otherwise."""
-    right = ideal or Ideal()
+    right = ideal or ReferenceServer()
     return lambda seen: change(right.answer(seen)) if seen.method == seen_for else right.answer(seen)
 
 
@@ -58,9 +58,9 @@ def _only(seen_for: str, change: Callable[[Reply], Reply], ideal: Ideal | None =
 
 @table("name", NAMES)
 def test_in_a_right_server_nothing_is_found(name: str) -> None:
-    talk = _ask(name, Ideal(gap_s=SLOW.get(name, 0.0)).answer)
-    assert not talk.found
-    assert not talk.unheard
+    talk = _ask(name, ReferenceServer(gap_s=SLOW.get(name, 0.0)).answer)
+    assert not talk.violations
+    assert not talk.inapplicable
     assert talk.judged.issuperset(BY_NAME[name].rules)
 
 
@@ -70,7 +70,7 @@ def test_what_is_not_there_is_not_offered(name: str) -> None:
     if name == "http-cors":
         assert found(_ask(name, lambda seen: json_reply(missing, 404))) == {"http-cors-preflight"}
         return
-    with pytest.raises(NotOfferedError, match="404: not found"):
+    with pytest.raises(UnsupportedError, match="404: not found"):
         _ask(name, lambda seen: json_reply(missing, 404))
 
 
@@ -92,38 +92,40 @@ def test_what_is_not_there_is_not_offered(name: str) -> None:
 )
 def test_a_page_that_may_not_ask_is_found(choose: Choose) -> None:
     talk = _ask("http-cors", choose)
-    assert [(finding.rule, finding.severity) for finding in talk.found] == [("http-cors-preflight", Severity.BREAKS)]
+    assert [(finding.rule, finding.severity) for finding in talk.violations] == [
+        ("http-cors-preflight", Severity.BREAKS)
+    ]
 
 
 def test_a_star_that_browsers_take_for_the_key_too_breaks_nobody() -> None:
     talk = _ask("http-cors", _only("OPTIONS", lambda reply: _changed(reply, access_control_allow_headers="*")))
-    assert [finding.severity for finding in talk.found] == [Severity.TOLERATED]
+    assert [finding.severity for finding in talk.violations] == [Severity.TOLERATED]
 
 
 def test_a_star_and_the_name_of_the_key_allow_all() -> None:
     talk = _ask("http-cors", _only("OPTIONS", lambda r: _changed(r, access_control_allow_headers="*, Authorization")))
-    assert not talk.found
+    assert not talk.violations
 
 
 @pytest.mark.parametrize(("status", "said"), [(403, "no"), (400, "Disallowed CORS origin")])
 def test_a_server_that_wants_no_pages_offers_no_cors(status: int, said: str) -> None:
-    refusal = Reply((Piece(said),), status, {"Content-Type": "text/plain"}, framing="length")
-    with pytest.raises(NotOfferedError, match=said):
+    refusal = MockReply((MockChunk(said),), status, {"Content-Type": "text/plain"}, framing="length")
+    with pytest.raises(UnsupportedError, match=said):
         _ask("http-cors", _only("OPTIONS", lambda _: refusal))
 
 
 @pytest.mark.parametrize("status", [429, 503])
 def test_of_a_server_that_is_too_busy_for_browsers_nothing_is_said(status: int) -> None:
-    with pytest.raises(NotHeardError, match=str(status)):
+    with pytest.raises(NotApplicableError, match=str(status)):
         _ask("http-cors", _only("OPTIONS", lambda _: json_reply({"error": {"message": "later"}}, status)))
 
 
 def test_the_question_of_a_browser_carries_no_key() -> None:
-    asked: list[Seen] = []
-    _ask("http-cors", lambda seen: asked.append(seen) or Ideal().answer(seen))  # type: ignore[func-returns-value]
+    asked: list[MockHttpRequest] = []
+    _ask("http-cors", lambda seen: asked.append(seen) or ReferenceServer().answer(seen))  # type: ignore[func-returns-value]
     assert asked[0].method == "OPTIONS"
     assert "authorization" not in asked[0].headers
-    assert asked[1].headers["origin"] == http.ORIGIN
+    assert asked[1].headers["origin"] == http.CORS_ORIGIN
 
 
 # ---- the list of models
@@ -147,17 +149,17 @@ MODEL = {"id": "m", "object": "model", "created": 0, "owned_by": "me"}
 )
 def test_a_list_that_is_none_is_found(listed: object, heard: str) -> None:
     talk = _ask("models", lambda _: json_reply(listed))
-    assert [(finding.rule, finding.heard) for finding in talk.found] == [("ns-models-list", heard)]
+    assert [(finding.rule, finding.observed) for finding in talk.violations] == [("ns-models-list", heard)]
 
 
 # ---- completions
 
 
-def _reading(change: Callable[[Json], Json], ideal: Ideal | None = None) -> Choose:
+def _reading(change: Callable[[Json], Json], ideal: ReferenceServer | None = None) -> Choose:
     """A server that reads something else than was asked."""
-    right = ideal or Ideal()
+    right = ideal or ReferenceServer()
 
-    def choose(seen: Seen) -> Reply:
+    def choose(seen: MockHttpRequest) -> MockReply:
         if seen.method != "POST":
             return right.answer(seen)
         return right.answer(msgspec.structs.replace(seen, body=json.dumps(change(json.loads(seen.body)))))
@@ -183,7 +185,7 @@ def _joined(body: Json) -> Json:
 def _with_logprobs(change: Callable[[Json], Json]) -> Choose:
     """A server that writes other logprobs, where it writes some in one piece."""
 
-    def changed(reply: Reply) -> Reply:
+    def changed(reply: MockReply) -> MockReply:
         if b'"text_offset"' not in reply.body:
             return reply
         said = json.loads(reply.body)
@@ -234,7 +236,7 @@ def test_a_completion_that_does_not_do_what_was_asked_is_found(name: str, rule: 
 )
 def test_less_than_all_is_not_wrong(name: str, choose: Choose) -> None:
     talk = _ask(name, choose)
-    assert not talk.found
+    assert not talk.violations
     assert talk.judged.issuperset(BY_NAME[name].rules)
 
 
@@ -246,38 +248,38 @@ def test_a_suffix_that_is_followed_shows_in_the_text_or_in_the_count(prompt: str
         "completions-suffix",
         _reading(lambda body: _without("suffix")(body) | ({"prompt": prompt} if "suffix" in body else {})),
     )
-    assert not talk.found
+    assert not talk.violations
     assert "cmpl-suffix" in talk.judged
 
 
 def test_of_a_suffix_that_is_read_in_another_mood_nothing_is_said() -> None:
     times = itertools.count()
     moody = _reading(lambda body: _without("suffix")(body) | {"prompt": f"Say: {next(times)}"})
-    with pytest.raises(NotHeardError, match="does not repeat itself"):
+    with pytest.raises(NotApplicableError, match="does not repeat itself"):
         _ask("completions-suffix", moody)
 
 
 def test_of_a_suffix_to_a_text_that_is_empty_nothing_is_said() -> None:
-    with pytest.raises(NotHeardError, match="no text"):
-        _ask("completions-suffix", _reading(_without("suffix"), Ideal(text="")))
+    with pytest.raises(NotApplicableError, match="no text"):
+        _ask("completions-suffix", _reading(_without("suffix"), ReferenceServer(text="")))
 
 
 # ---- times
 
 
-def _at_once(reply: Reply) -> Reply:
+def _at_once(reply: MockReply) -> MockReply:
     """The same bytes after the same time, but all together."""
     after_s = sum(piece.after_s for piece in reply.pieces)
-    return msgspec.structs.replace(reply, pieces=(Piece(base64=reply.body, after_s=after_s),))
+    return msgspec.structs.replace(reply, pieces=(MockChunk(base64=reply.body, after_s=after_s),))
 
 
-def _late(reply: Reply) -> Reply:
+def _late(reply: MockReply) -> MockReply:
     """The same, after a wait."""
     return msgspec.structs.replace(reply, after_s=0.2)
 
 
 def test_text_that_was_collected_is_found() -> None:
-    talk = _ask("flush", _only("POST", _at_once, Ideal(gap_s=0.01)))
+    talk = _ask("flush", _only("POST", _at_once, ReferenceServer(gap_s=0.01)))
     assert found(talk) == {"http-flush-each-event"}
     assert len(talk.replies) == 2
 
@@ -290,7 +292,7 @@ def test_text_that_was_collected_is_found() -> None:
     ],
 )
 def test_of_a_short_answer_there_is_no_telling_how_it_was_sent(choose: Choose, why: str) -> None:
-    with pytest.raises(NotHeardError, match=why):
+    with pytest.raises(NotApplicableError, match=why):
         _ask("flush", choose, msgspec.structs.replace(IMPATIENT, stream_s=10.0))
 
 
@@ -301,46 +303,46 @@ def test_a_head_that_waits_for_the_prompt_is_found() -> None:
 @pytest.mark.parametrize(("context", "statuses"), [(4096, [200, 200]), (1500, [200, 400])])
 def test_who_reads_quickly_is_given_more_to_read(context: int, statuses: list[int]) -> None:
     async def work() -> None:
-        async with serving(Ideal(context=context).answer) as url:
+        async with serving(ReferenceServer(context=context).answer) as url:
             talk, why = await outcome("long", url, msgspec.structs.replace(IMPATIENT, prefill_s=10.0))
             assert [reply.status for reply in talk.replies] == statuses
             assert "too quickly" in why
-            assert not talk.found
+            assert not talk.violations
 
     run(work())
 
 
 def test_of_a_long_prompt_without_an_answer_nothing_is_said() -> None:
-    with pytest.raises(NotHeardError, match="no text"):
-        _ask("long", Ideal(text="").answer)
+    with pytest.raises(NotApplicableError, match="no text"):
+        _ask("long", ReferenceServer(text="").answer)
 
 
 def test_no_two_long_prompts_begin_alike() -> None:
-    assert long.filler(3)[:20] != long.filler(3)[:20]
+    assert long.filler_text(3)[:20] != long.filler_text(3)[:20]
 
 
 # ---- leaving
 
 
-class Watched(Ideal):
+class Watched(ReferenceServer):
     """Shows its work in one way or another, and stops, or not, when its client leaves."""
 
     def __init__(self, show: str, *, stops: bool = True, gap_s: float = 0.02) -> None:
         super().__init__(gap_s=gap_s)
         self._show = show
         self._stops = stops
-        self._long: list[Seen] = []
+        self._long: list[MockHttpRequest] = []
 
-    def answer(self, seen: Seen) -> Reply:
-        if seen.path == "/slots" and self._show in ("is_processing", "state"):
+    def answer(self, http_request: MockHttpRequest) -> MockReply:
+        if http_request.path == "/slots" and self._show in ("is_processing", "state"):
             return json_reply([{"id": 0, self._show: self._flag(0)}, {"id": 1, self._show: self._flag(self._busy())}])
-        if seen.path == "/metrics":
+        if http_request.path == "/metrics":
             return self._count() if self._show in GAUGES else json_reply({}, 404)
-        reply = super().answer(seen)
-        if seen.method == "POST" and self._show == "time" and self._busy():
+        reply = super().answer(http_request)
+        if http_request.method == "POST" and self._show == "time" and self._busy():
             reply = msgspec.structs.replace(reply, after_s=1.0)
-        if "Count" in seen.body:
-            self._long.append(seen)
+        if "Count" in http_request.body:
+            self._long.append(http_request)
         return reply
 
     def _busy(self) -> int:
@@ -349,10 +351,10 @@ class Watched(Ideal):
     def _flag(self, number: int) -> bool | int:
         return bool(number) if self._show == "is_processing" else number
 
-    def _count(self) -> Reply:
+    def _count(self) -> MockReply:
         name = self._show
         said = f'# TYPE {name} gauge\n{name}{{model="a}}"}} {self._busy():.1f}\n{name}{{model="b"}} 0 1700000000\n'
-        return Reply((Piece(said),), headers={"Content-Type": "text/plain"}, framing="length")
+        return MockReply((MockChunk(said),), headers={"Content-Type": "text/plain"}, framing="length")
 
 
 GAUGES = ("llamacpp:requests_processing", "vllm:num_requests_running", "sglang:num_running_reqs")
@@ -362,7 +364,7 @@ SHOWN = ("is_processing", "state", *GAUGES, "time")
 @table("show", SHOWN)
 def test_a_server_that_stops_is_right_however_it_is_seen(show: str) -> None:
     talk = _ask("leaving", Watched(show).answer)
-    assert not talk.found
+    assert not talk.violations
     assert "live-cancel-on-disconnect" in talk.judged
 
 
@@ -370,7 +372,7 @@ def test_a_server_that_stops_is_right_however_it_is_seen(show: str) -> None:
 def test_a_server_that_goes_on_for_nobody_is_found(show: str) -> None:
     talk = _ask("leaving", Watched(show, stops=False).answer, SOON)
     assert found(talk) == {"live-cancel-on-disconnect"}
-    assert talk.found[0].reply.recording.is_left
+    assert talk.violations[0].reply.recording.is_aborted
 
 
 @pytest.mark.parametrize(
@@ -382,15 +384,15 @@ def test_a_server_that_goes_on_for_nobody_is_found(show: str) -> None:
     ],
     ids=["nothing to see", "too quick to see", "too quick to time"],
 )
-def test_of_a_server_that_shows_nothing_nothing_is_said(ideal: Ideal, why: str) -> None:
-    with pytest.raises(NotHeardError, match=why):
+def test_of_a_server_that_shows_nothing_nothing_is_said(ideal: ReferenceServer, why: str) -> None:
+    with pytest.raises(NotApplicableError, match=why):
         _ask("leaving", ideal.answer, SOON)
 
 
 def test_a_server_with_other_work_is_not_judged() -> None:
     busy = Watched(GAUGES[0], stops=False)
-    busy.answer(Seen("POST", "/v1/chat/completions", {}, json.dumps({"messages": "Count"})))
-    with pytest.raises(NotHeardError, match="other work"):
+    busy.answer(MockHttpRequest("POST", "/v1/chat/completions", {}, json.dumps({"messages": "Count"})))
+    with pytest.raises(NotApplicableError, match="other work"):
         _ask("leaving", busy.answer, SOON)
 
 
@@ -398,11 +400,11 @@ def test_a_count_that_is_late_is_not_held_against_the_server() -> None:
     class Stale(Watched):
         """Counts anew only when something is asked."""
 
-        def answer(self, seen: Seen) -> Reply:
+        def answer(self, seen: MockHttpRequest) -> MockReply:
             self._stops = "Say hello" in seen.body or (self._stops and "Count" not in seen.body)
             return super().answer(seen)
 
-    with pytest.raises(NotHeardError, match="late"):
+    with pytest.raises(NotApplicableError, match="late"):
         _ask("leaving", Stale(GAUGES[0]).answer, SOON)
 
 
@@ -410,10 +412,10 @@ def test_a_count_that_is_late_is_not_held_against_the_server() -> None:
 
 
 @pytest.mark.tier3
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", FAULT_REPLIES)
 def test_whatever_comes_a_probe_ends_with_a_word(fault: str) -> None:
     async def work() -> None:
-        async with serving(lambda _: FAULTS[fault]) as url:
+        async with serving(lambda _: FAULT_REPLIES[fault]) as url:
             for talk, why in await asyncio.gather(*(outcome(name, url, HASTY) for name in NAMES)):
                 assert talk.replies
                 assert why or talk.judged

@@ -24,26 +24,26 @@ from tests.net.aio import run
 from tests.recorded.traces import RECORDED, recorded
 from tests.rules.pages import PAGES, read_page
 from tests.table import table
-from welldone.check.desk import Facts
-from welldone.check.occasions import had_a_say
-from welldone.check.probes import PROBES
+from welldone.check.desk import ServerFacts
+from welldone.check.occasions import applicable_rules
+from welldone.check.probes import CHAT_PROBES
 from welldone.check.report import Report
 from welldone.check.run import check
-from welldone.check.session import KEEPALIVE, REFUSED_4XX, Session
-from welldone.check.settings import CheckSettings, Patience
-from welldone.engines.ideal import Ideal
-from welldone.engines.scripted import Seen
-from welldone.engines.scripts import Piece, Reply, json_reply, replay
-from welldone.rules.examples import Example
-from welldone.rules.heard import Heard
-from welldone.rules.judge import has_something, judge
+from welldone.check.session import KEEPALIVE_RULE, REFUSED_4XX_RULE, Session
+from welldone.check.settings import CheckSettings, Timeouts
+from welldone.engines.ideal import ReferenceServer
+from welldone.engines.scripted import MockHttpRequest
+from welldone.engines.scripts import MockChunk, MockReply, json_reply, reply_from_trace
+from welldone.rules.examples import RuleExample
+from welldone.rules.heard import TraceView
+from welldone.rules.judge import has_content, judge
 
-SWIFT = Patience(reply_s=20.0, silence_s=60.0, prefill_s=60.0, stream_s=60.0, leave_s=5.0, after_done_s=0.2)
+SWIFT = Timeouts(reply_s=20.0, silence_s=60.0, prefill_s=60.0, stream_s=60.0, disconnect_s=5.0, after_done_s=0.2)
 """No time that a busy machine takes is the server's fault."""
 
 
 def _probe(
-    name: str, choose: Choose, facts: Facts | None = None, patience: Patience = IMPATIENT
+    name: str, choose: Choose, facts: ServerFacts | None = None, patience: Timeouts = IMPATIENT
 ) -> tuple[Session, str]:
     async def work() -> tuple[Session, str]:
         async with serving(choose) as url:
@@ -55,26 +55,26 @@ def _probe(
 def _check(choose: Choose, **settings: Any) -> Report:  # noqa: ANN401 - of CheckSettings
     async def work() -> Report:
         async with serving(choose) as url:
-            return await check(CheckSettings(url=url, patience=SWIFT, **settings))
+            return await check(CheckSettings(url=url, timeouts=SWIFT, **settings))
 
     return run(work())
 
 
-def _refusal(status: int = 400) -> Reply:
+def _refusal(status: int = 400) -> MockReply:
     error = {"message": "no", "type": "invalid_request_error", "param": None, "code": None}
     return json_reply({"error": error}, status)
 
 
 def _refusing(is_refused: Callable[[Json], object], status: int = 400, choose: Choose | None = None) -> Choose:
-    answer = choose or Ideal().answer
+    answer = choose or ReferenceServer().answer
     return lambda seen: _refusal(status) if is_refused(body_of(seen)) else answer(seen)
 
 
 # ---- what the judge says, the check says
 
 
-RECORDINGS = [reply for reply in recorded() if has_something(reply.trace)]
-OF_THE_SESSION = {REFUSED_4XX, KEEPALIVE}
+RECORDINGS = [reply for reply in recorded() if has_content(reply.trace)]
+OF_THE_SESSION = {REFUSED_4XX_RULE, KEEPALIVE_RULE}
 """What is heard besides by who asks: the class of the status, and times."""
 
 
@@ -84,7 +84,7 @@ def test_a_server_that_says_what_was_recorded_is_found_as_lint_finds_the_recordi
     path = "/completions" if reply.trace.endpoint == "completions" else "/chat/completions"
 
     async def work() -> Session:
-        async with serving(lambda _: replay(record, reply.trace.body), speed=0) as url:
+        async with serving(lambda _: reply_from_trace(record, reply.trace.body), speed=0) as url:
             talk = session("text", url)
             await talk.post(path, b"?" if reply.trace.request is None else reply.trace.request)
             return talk
@@ -98,21 +98,21 @@ NOT_THERE = {"env-obfuscation", "fin-function-call-legacy", "err-empty-stream"}
 
 
 @table("example", EXAMPLES, ids=lambda example: example.name)
-def test_a_rule_has_its_say_where_it_is_found_broken_and_where_its_page_shows_it_right(example: Example) -> None:
-    said = had_a_say(Heard(example.trace))
+def test_a_rule_has_its_say_where_it_is_found_broken_and_where_its_page_shows_it_right(example: RuleExample) -> None:
+    said = applicable_rules(TraceView(example.trace))
     assert judge(example.trace).counts.keys() <= said
-    assert not example.is_right or example.rule in said or example.rule in NOT_THERE
+    assert not example.is_correct or example.rule in said or example.rule in NOT_THERE
 
 
 @table("reply", RECORDINGS, ids=lambda reply: reply.name)
 def test_what_is_found_in_a_recording_had_its_say(reply: Any) -> None:  # noqa: ANN401
-    assert judge(reply.trace).counts.keys() <= had_a_say(Heard(reply.trace))
+    assert judge(reply.trace).counts.keys() <= applicable_rules(TraceView(reply.trace))
 
 
 # ---- whole servers
 
 
-class Silent(Ideal):
+class Silent(ReferenceServer):
     """Says nothing, whatever is asked."""
 
     def text_for(self, prompt: str) -> str:
@@ -121,14 +121,14 @@ class Silent(Ideal):
 
 def _busy() -> Choose:
     """Says to come again later, to each third request."""
-    numbers, ideal = count(1), Ideal()
+    numbers, ideal = count(1), ReferenceServer()
     later = msgspec.structs.replace(_refusal(429), headers={"Content-Type": "application/json", "Retry-After": "0"})
     return lambda seen: ideal.answer(seen) if next(numbers) % 3 else later
 
 
 def _out_of_credit() -> Choose:
     """Answers for a while."""
-    numbers, ideal = count(), Ideal()
+    numbers, ideal = count(), ReferenceServer()
     return lambda seen: _refusal(402) if seen.method == "POST" and next(numbers) > 60 else ideal.answer(seen)
 
 
@@ -137,13 +137,13 @@ def _out_of_credit() -> Choose:
 )
 def test_a_server_that_gives_little_breaks_no_rule(choose: Choose) -> None:
     report = _check(choose)
-    assert [(finding.rule, finding.probe, finding.heard) for finding in report.findings] == []
+    assert [(finding.rule, finding.probe, finding.observed) for finding in report.findings] == []
 
 
 def test_a_model_that_thinks_is_found_right() -> None:
-    report = _check(Ideal(models=("ideal-thinking",)).answer)
+    report = _check(ReferenceServer(models=("ideal-thinking",)).answer)
     assert report.findings == ()
-    assert {probe.name for probe in report.probes if probe.why} <= {"mistakes-key", "flush", "long", "leaving"}
+    assert {probe.name for probe in report.probes if probe.reason} <= {"mistakes-key", "flush", "long", "leaving"}
 
 
 SECRET = 20  # tokens
@@ -166,15 +166,15 @@ UNWANTED = ("temperature", "stop", "max_tokens", "logprobs")
 
 
 def test_a_model_that_thinks_in_secret_and_takes_little_breaks_the_one_rule() -> None:
-    thinker = edited(Ideal().answer, _thinks_in_secret)
+    thinker = edited(ReferenceServer().answer, _thinks_in_secret)
 
-    def choose(seen: Seen) -> Reply:
+    def choose(seen: MockHttpRequest) -> MockReply:
         is_plain = seen.path.endswith("/chat/completions") and seen.method == "POST"
         if not is_plain:
-            return Ideal().answer(seen)
+            return ReferenceServer().answer(seen)
         if any(body_of(seen).get(name) is not None for name in UNWANTED):
             return _refusal()
-        return thinker(seen) if Ideal().answer(seen).status == 200 else Ideal().answer(seen)
+        return thinker(seen) if ReferenceServer().answer(seen).status == 200 else ReferenceServer().answer(seen)
 
     report = _check(choose)
     assert [finding.rule for finding in report.findings] == ["req-max-tokens-both"]
@@ -186,10 +186,10 @@ def test_the_first_chunk_of_azure_breaks_the_rule_about_it_alone() -> None:
     filters = [{"prompt_index": 0, "content_filter_results": {}}]
     first = {"choices": [], "created": 0, "id": "", "model": "", "object": "", "prompt_filter_results": filters}
 
-    def choose(seen: Seen) -> Reply:
-        reply = Ideal().answer(seen)
+    def choose(seen: MockHttpRequest) -> MockReply:
+        reply = ReferenceServer().answer(seen)
         if reply.headers.get("Content-Type", "").startswith("text/event-stream") and "/chat/" in seen.path:
-            return msgspec.structs.replace(reply, pieces=(Piece(f"data: {json.dumps(first)}\n\n"), *reply.pieces))
+            return msgspec.structs.replace(reply, pieces=(MockChunk(f"data: {json.dumps(first)}\n\n"), *reply.pieces))
         return reply
 
     assert {finding.rule for finding in _check(choose).findings} == {"env-placeholder-chunk"}
@@ -198,13 +198,13 @@ def test_the_first_chunk_of_azure_breaks_the_rule_about_it_alone() -> None:
 # ---- single probes
 
 
-def _taking_turns(*machines: Ideal) -> Choose:
+def _taking_turns(*machines: ReferenceServer) -> Choose:
     """Several machines behind one address."""
     numbers = count()
     return lambda seen: machines[next(numbers) % len(machines)].answer(seen)
 
 
-class Miscounting(Ideal):
+class Miscounting(ReferenceServer):
     """Has another tokenizer."""
 
     def usage(self, *args: Any) -> Any:  # noqa: ANN401 - as the one above it
@@ -216,13 +216,13 @@ class Miscounting(Ideal):
 
 @pytest.mark.parametrize(
     ("name", "other"),
-    [("same", Ideal(text="Hello? Who is there?")), ("usage-same", Miscounting())],
+    [("same", ReferenceServer(text="Hello? Who is there?")), ("usage-same", Miscounting())],
     ids=["text", "count"],
 )
-def test_two_machines_that_take_turns_are_not_compared(name: str, other: Ideal) -> None:
-    talk, _ = _probe(name, _taking_turns(Ideal(text="Good morning to you!"), other))
+def test_two_machines_that_take_turns_are_not_compared(name: str, other: ReferenceServer) -> None:
+    talk, _ = _probe(name, _taking_turns(ReferenceServer(text="Good morning to you!"), other))
     assert found(talk) == set()
-    assert talk.unheard
+    assert talk.inapplicable
 
 
 def test_thoughts_in_secret_do_not_count_where_answers_are_compared() -> None:
@@ -236,8 +236,8 @@ def test_thoughts_in_secret_do_not_count_where_answers_are_compared() -> None:
             usage["completion_tokens_details"] = {"reasoning_tokens": hidden}
         return said
 
-    talk, why = _probe("usage-same", edited(Ideal().answer, change))
-    assert (found(talk), why, talk.unheard) == (set(), "", {})
+    talk, why = _probe("usage-same", edited(ReferenceServer().answer, change))
+    assert (found(talk), why, talk.inapplicable) == (set(), "", {})
 
 
 @pytest.mark.parametrize("name", ["choices", "choices-whole"])
@@ -249,7 +249,7 @@ def test_two_choices_without_a_word_are_no_finding(name: str) -> None:
                 holder["content"] = ""
         return said
 
-    talk, _ = _probe(name, edited(Ideal().answer, change))
+    talk, _ = _probe(name, edited(ReferenceServer().answer, change))
     assert found(talk) == set()
 
 
@@ -261,13 +261,13 @@ def test_a_model_without_the_role_system_need_not_know_developer() -> None:
 def test_one_accident_is_no_broken_rule_about_requests() -> None:
     numbers = count()
     talk, why = _probe("requests-unknown", _refusing(lambda _: next(numbers) == 0, 500))
-    assert (found(talk), why) == ({REFUSED_4XX}, "")
+    assert (found(talk), why) == ({REFUSED_4XX_RULE}, "")
 
 
 def test_an_accident_is_not_blamed_on_accept() -> None:
     numbers = count()
     talk, why = _probe("requests-accept", _refusing(lambda _: next(numbers) == 0, 500))
-    assert (found(talk), why) == ({REFUSED_4XX}, "500: no")
+    assert (found(talk), why) == ({REFUSED_4XX_RULE}, "500: no")
 
 
 def test_a_suffix_that_changes_neither_text_nor_a_count_is_not_heard() -> None:
@@ -275,26 +275,26 @@ def test_a_suffix_that_changes_neither_text_nor_a_count_is_not_heard() -> None:
         said.pop("usage", None)
         return said
 
-    ignoring = asked_as(edited(Ideal().answer, change), lambda body: body.pop("suffix", None))
+    ignoring = asked_as(edited(ReferenceServer().answer, change), lambda body: body.pop("suffix", None))
     _, why = _probe("completions-suffix", ignoring)
     assert why == "the same text as without suffix, and no count of what was read"
 
 
 def test_a_head_that_waits_a_moment_for_a_refusal_is_not_judged() -> None:
     patience = msgspec.structs.replace(IMPATIENT, prefill_s=1.0)
-    late = Ideal()
+    late = ReferenceServer()
     talk, why = _probe("long", lambda seen: msgspec.structs.replace(late.answer(seen), after_s=1.1), patience=patience)
     assert (found(talk), why) == (set(), "a long prompt was read too quickly to tell")
 
 
 def test_a_burst_of_a_fast_server_is_looked_at_again_with_a_longer_answer() -> None:
-    slow = Ideal(gap_s=0.005)
+    slow = ReferenceServer(gap_s=0.005)
 
-    def choose(seen: Seen) -> Reply:
+    def choose(seen: MockHttpRequest) -> MockReply:
         reply = slow.answer(seen)
         if body_of(seen)["max_tokens"] > 48:
             return reply
-        return msgspec.structs.replace(reply, pieces=(Piece(base64=reply.body, after_s=0.2),))
+        return msgspec.structs.replace(reply, pieces=(MockChunk(base64=reply.body, after_s=0.2),))
 
     talk, why = _probe("flush", choose)
     assert (found(talk), why, len(talk.replies)) == (set(), "", 2)
@@ -302,7 +302,7 @@ def test_a_burst_of_a_fast_server_is_looked_at_again_with_a_longer_answer() -> N
 
 @pytest.mark.parametrize(("name", "is_found"), [("tools-none", False), ("tools-auto", True)])
 def test_json_is_no_call_where_none_may_be_made(name: str, is_found: bool) -> None:
-    ideal = Ideal(text='{"name": "get_weather", "arguments": {"city": "Paris"}}')
+    ideal = ReferenceServer(text='{"name": "get_weather", "arguments": {"city": "Paris"}}')
     talk = [{"role": "user", "content": "Hi."}]
     said, _ = _probe(
         name, asked_as(ideal.answer, lambda body: body.update(messages=talk, tools=[], tool_choice="none"))
@@ -311,9 +311,9 @@ def test_json_is_no_call_where_none_may_be_made(name: str, is_found: bool) -> No
 
 
 def test_a_limit_that_is_ignored_is_found_where_many_tokens_come_in_one_chunk() -> None:
-    ideal = Ideal()
+    ideal = ReferenceServer()
 
-    def choose(seen: Seen) -> Reply:
+    def choose(seen: MockHttpRequest) -> MockReply:
         reply = asked_as(ideal.answer, lambda body: body.pop("max_completion_tokens", None))(seen)
         return _in_few_chunks(reply) if "max_completion_tokens" in seen.body else reply
 
@@ -321,7 +321,7 @@ def test_a_limit_that_is_ignored_is_found_where_many_tokens_come_in_one_chunk() 
     assert found(talk) == {"req-max-tokens-both"}
 
 
-def _in_few_chunks(reply: Reply) -> Reply:
+def _in_few_chunks(reply: MockReply) -> MockReply:
     """The texts of 20 chunks in one."""
     frames = [json.loads(frame[6:]) for frame in reply.body.decode().split("\n\n") if frame.startswith("data: {")]
     texts = [frame for frame in frames if frame["choices"][0]["delta"].get("content")]
@@ -330,16 +330,16 @@ def _in_few_chunks(reply: Reply) -> Reply:
         texts[start]["choices"][0]["delta"]["content"] = joined
     left_out = [frame for place, frame in enumerate(texts) if place % 20]
     kept = [f"data: {json.dumps(frame)}\n\n" for frame in frames if not any(frame is other for other in left_out)]
-    return msgspec.structs.replace(reply, pieces=(Piece("".join([*kept, "data: [DONE]\n\n"])),))
+    return msgspec.structs.replace(reply, pieces=(MockChunk("".join([*kept, "data: [DONE]\n\n"])),))
 
 
 def test_what_is_added_to_every_request_is_in_those_about_limits_too() -> None:
     bodies: list[Json] = []
 
     async def work() -> None:
-        ideal = Ideal()
+        ideal = ReferenceServer()
         async with serving(lambda seen: bodies.append(body_of(seen)) or ideal.answer(seen)) as url:  # type: ignore[func-returns-value]
-            await check(CheckSettings(url=url, patience=SWIFT, only=("limits",), extra={"top_k": 1}))
+            await check(CheckSettings(url=url, timeouts=SWIFT, only=("limits",), extra={"top_k": 1}))
 
     run(work())
     assert all(body["top_k"] == 1 for body in bodies if body)
@@ -347,8 +347,8 @@ def test_what_is_added_to_every_request_is_in_those_about_limits_too() -> None:
 
 
 def test_a_whole_run_stays_cheap() -> None:
-    cost = _check(Ideal().answer).cost
-    assert len(PROBES) <= cost.requests < 120
+    cost = _check(ReferenceServer().answer).cost
+    assert len(CHAT_PROBES) <= cost.requests < 120
     assert cost.prompt_tokens + cost.completion_tokens < 7000
 
 
@@ -361,5 +361,5 @@ def test_a_call_of_a_named_tool_may_end_with_stop_as_with_openai(name: str, is_f
             choice["finish_reason"] = choice["finish_reason"] and "stop"
         return said
 
-    talk, why = _probe(name, edited(Ideal().answer, change))
+    talk, why = _probe(name, edited(ReferenceServer().answer, change))
     assert (found(talk), why) == ({"fin-tool-calls"} if is_found else set(), "")

@@ -13,12 +13,12 @@ from tests.check.serving import IMPATIENT
 from tests.net.aio import run, serving
 from tests.net.certificates import make_pair
 from welldone.check.report import Report, Verdict
-from welldone.check.run import UnreachableError, check
+from welldone.check.run import CheckUnreachableError, check
 from welldone.check.settings import CheckSettings
-from welldone.engines.ideal import Ideal
-from welldone.engines.scripted import Seen
-from welldone.engines.scripts import as_raw
-from welldone.net.address import base_url
+from welldone.engines.ideal import ReferenceServer
+from welldone.engines.scripted import MockHttpRequest
+from welldone.engines.scripts import with_raw_http
+from welldone.net.address import normalize_base_url
 
 
 async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -29,8 +29,10 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
         method, path, _ = first.split()
         headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
         body = await reader.readexactly(int(headers.get("content-length", "0")))
-        seen = Seen(method, "/v1/" + path.removeprefix("/some/api/").removeprefix("/v1/"), headers, body.decode())
-        for piece in as_raw(Ideal().answer(seen)).pieces:
+        seen = MockHttpRequest(
+            method, "/v1/" + path.removeprefix("/some/api/").removeprefix("/v1/"), headers, body.decode()
+        )
+        for piece in with_raw_http(ReferenceServer().answer(seen)).pieces:
             writer.write(piece.data)
         await writer.drain()
     writer.close()
@@ -54,7 +56,7 @@ async def _listening(host: str = "127.0.0.1", tls: ssl.SSLContext | None = None)
 
 
 async def _check(url: str, **settings: Any) -> Report:  # noqa: ANN401 - any setting
-    return await check(CheckSettings(url=base_url(url), only=("text-whole",), patience=IMPATIENT, **settings))
+    return await check(CheckSettings(url=normalize_base_url(url), only=("text-whole",), timeouts=IMPATIENT, **settings))
 
 
 async def _check_tls(tls: ssl.SSLContext, **settings: Any) -> Report:  # noqa: ANN401 - any setting
@@ -64,21 +66,21 @@ async def _check_tls(tls: ssl.SSLContext, **settings: Any) -> Report:  # noqa: A
 
 def test_who_is_in_the_file_of_certificates_is_trusted(tmp_path: Path) -> None:
     pair = make_pair(tmp_path)
-    assert run(_check_tls(pair.serving(), ca_file=str(pair.certificate))).verdict is Verdict.RIGHT
+    assert run(_check_tls(pair.serving(), ca_file=str(pair.certificate))).verdict is Verdict.PASS
 
 
 def test_anybody_is_trusted_where_one_says_so(tmp_path: Path) -> None:
-    assert run(_check_tls(make_pair(tmp_path).serving(), is_verified=False)).verdict is Verdict.RIGHT
+    assert run(_check_tls(make_pair(tmp_path).serving(), is_verified=False)).verdict is Verdict.PASS
 
 
 def test_nobody_else_is_trusted(tmp_path: Path) -> None:
-    with pytest.raises(UnreachableError, match=r"certificate is not trusted; name it with --ca-file FILE$"):
+    with pytest.raises(CheckUnreachableError, match=r"certificate is not trusted; name it with --ca-file FILE$"):
         run(_check_tls(make_pair(tmp_path).serving()))
 
 
 def test_a_certificate_of_another_host_is_not_trusted(tmp_path: Path) -> None:
     pair = make_pair(tmp_path, names="DNS:elsewhere.test")
-    with pytest.raises(UnreachableError, match="certificate is not trusted"):
+    with pytest.raises(CheckUnreachableError, match="certificate is not trusted"):
         run(_check_tls(pair.serving(), ca_file=str(pair.certificate)))
 
 
@@ -91,7 +93,7 @@ def test_a_server_without_tls_is_told_as_such() -> None:
         async with serving(refuse) as port:
             await _check(f"https://127.0.0.1:{port}")
 
-    with pytest.raises(UnreachableError, match="does not speak TLS as it should; does a server speak TLS there"):
+    with pytest.raises(CheckUnreachableError, match="does not speak TLS as it should; does a server speak TLS there"):
         run(work())
 
 
@@ -122,4 +124,4 @@ def test_every_form_of_an_address_is_read(host: str, form: str, monkeypatch: pyt
         finally:
             await listening.__aexit__(None, None, None)
 
-    assert run(work()).verdict is Verdict.RIGHT
+    assert run(work()).verdict is Verdict.PASS

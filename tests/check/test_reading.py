@@ -7,16 +7,16 @@ import pytest
 
 from tests.table import table
 from welldone.check.dialect import DIALECTS
-from welldone.check.places import frame_of
-from welldone.check.probes.shapes import SHAPES, Tool
-from welldone.check.reading import CHOICES, PIECES, USAGE, Said
-from welldone.check.reply import Asked, Reply
-from welldone.engines.ideal import Ideal
-from welldone.engines.scripted import Seen
-from welldone.net.ear import Recording
+from welldone.check.places import frame_at_offset
+from welldone.check.probes.shapes import TOOL_SHAPES, ProbeTool
+from welldone.check.reading import READ_CHOICES, READ_DELTAS, READ_USAGE, ParsedChoice
+from welldone.check.reply import ProbeRequest, ProbeReply
+from welldone.engines.ideal import ReferenceServer
+from welldone.engines.scripted import MockHttpRequest
+from welldone.net.ear import RecordedResponse
 
 Json = dict[str, Any]
-WEATHER = Tool("get_weather", "Get the weather", {"type": "object", "properties": {"city": {"type": "string"}}})
+WEATHER = ProbeTool("get_weather", "Get the weather", {"type": "object", "properties": {"city": {"type": "string"}}})
 ODD: tuple[object, ...] = (None, 7, "x", [], {}, [[]], {"a": []}, [7, None, "x"])
 KINDS: dict[str, tuple[str, ...]] = {
     "responses": (
@@ -32,18 +32,18 @@ EACH = table("endpoint", DIALECTS)
 OTHERS = table("endpoint", KINDS)
 
 
-def _reply(endpoint: str, *, stream: bool, model: str = "ideal", **members: Any) -> Reply:  # noqa: ANN401 - JSON
+def _reply(endpoint: str, *, stream: bool, model: str = "ideal", **members: Any) -> ProbeReply:  # noqa: ANN401 - JSON
     dialect = DIALECTS[endpoint]
-    talk = dialect.said("What is the weather in Paris?")
-    limits = {dialect.ways[0][1]: 100}
+    talk = dialect.prompt_members("What is the weather in Paris?")
+    limits = {dialect.request_variants[0][1]: 100}
     body = json.dumps({"model": model, "stream": stream, **talk, **limits, **members}).encode()
-    asked = Asked(method="POST", path=dialect.path, body=body, endpoint=endpoint)
-    given = Ideal(models=(model,)).answer(Seen("POST", f"/v1{dialect.path}", {}, body.decode()))
+    asked = ProbeRequest(method="POST", path=dialect.path, body=body, endpoint=endpoint)
+    given = ReferenceServer(models=(model,)).answer(MockHttpRequest("POST", f"/v1{dialect.path}", {}, body.decode()))
     return _heard(asked, given.body)
 
 
-def _heard(asked: Asked, body: bytes) -> Reply:
-    recording = Recording(
+def _heard(asked: ProbeRequest, body: bytes) -> ProbeReply:
+    recording = RecordedResponse(
         status=200,
         headers=(),
         body=body,
@@ -54,68 +54,68 @@ def _heard(asked: Asked, body: bytes) -> Reply:
         ended_s=0.5,
         error=None,
     )
-    return Reply(asked, recording, 1)
+    return ProbeReply(asked, recording, 1)
 
 
-def _without_ids(said: Said) -> tuple[str, str, list[tuple[str, Any]], object]:
-    calls = [(call.name, json.loads(call.arguments)) for call in said.calls]
-    return said.text, said.reasoning, calls, said.finish
+def _without_ids(said: ParsedChoice) -> tuple[str, str, list[tuple[str, Any]], object]:
+    calls = [(call.name, json.loads(call.arguments)) for call in said.tool_calls]
+    return said.text, said.reasoning, calls, said.finish_reason
 
 
 @EACH
 @table("model", ["ideal", "ideal-thinking"])
 @table("has_tool", [True, False])
 def test_a_stream_is_read_as_the_whole_reply_is(endpoint: str, model: str, has_tool: bool) -> None:
-    members = {"tools": [SHAPES[endpoint].tool(WEATHER)]} if has_tool else {}
+    members = {"tools": [TOOL_SHAPES[endpoint].tool(WEATHER)]} if has_tool else {}
     streamed, whole = (_reply(endpoint, stream=stream, model=model, **members) for stream in (True, False))
-    assert _without_ids(streamed.first) == _without_ids(whole.first)
-    assert bool(whole.first.calls) is has_tool
+    assert _without_ids(streamed.first_choice) == _without_ids(whole.first_choice)
+    assert bool(whole.first_choice.tool_calls) is has_tool
     assert bool(whole.text) is not has_tool
-    assert bool(whole.first.reasoning) is (model == "ideal-thinking")
-    assert all(call.id for call in (*streamed.first.calls, *whole.first.calls))
+    assert bool(whole.first_choice.reasoning) is (model == "ideal-thinking")
+    assert all(call.id for call in (*streamed.first_choice.tool_calls, *whole.first_choice.tool_calls))
 
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_custom_call_is_read(stream: bool) -> None:
     shell = {"type": "custom", "custom": {"name": "shell"}}
     reply = _reply("chat", stream=stream, tools=[shell], tool_choice=shell)
-    (call,) = CHOICES["chat"](reply.heard)[0].calls
+    (call,) = READ_CHOICES["chat"](reply.view)[0].tool_calls
     assert (call.name, call.arguments) == ("shell", "Paris")
 
 
 @EACH
 def test_an_answer_that_was_cut_says_so_in_the_word_of_its_dialect(endpoint: str) -> None:
     dialect = DIALECTS[endpoint]
-    talk = dialect.said("Count to 500")
+    talk = dialect.prompt_members("Count to 500")
     for stream in (True, False):
-        reply = _reply(endpoint, stream=stream, **{**talk, dialect.ways[0][1]: 16})
-        assert reply.finish == dialect.cut
+        reply = _reply(endpoint, stream=stream, **{**talk, dialect.request_variants[0][1]: 16})
+        assert reply.finish_reason == dialect.length_reason
 
 
 @OTHERS
 def test_usage_is_that_of_the_whole_request(endpoint: str) -> None:
     for stream in (True, False):
         reply = _reply(endpoint, stream=stream)
-        assert reply.tokens("input_tokens")
-        assert reply.tokens("output_tokens")
+        assert reply.usage_count("input_tokens")
+        assert reply.usage_count("output_tokens")
 
 
 @EACH
 def test_each_piece_has_its_frame_and_its_time(endpoint: str) -> None:
     reply = _reply(endpoint, stream=True)
-    pieces = [piece for piece in reply.pieces if piece.is_spoken]
+    pieces = [piece for piece in reply.deltas if piece.is_generated]
     assert "".join(piece.text for piece in pieces) == reply.text
-    assert reply.text_times == [0.5] * len(pieces)
-    assert frame_of(reply, 0) == pieces[0].frame
-    assert frame_of(reply, len(reply.text)) is None
-    assert _reply(endpoint, stream=False).pieces == []
+    assert reply.delta_times == [0.5] * len(pieces)
+    assert frame_at_offset(reply, 0) == pieces[0].frame
+    assert frame_at_offset(reply, len(reply.text)) is None
+    assert _reply(endpoint, stream=False).deltas == []
 
 
 @OTHERS
 @table("body", [b"", b"data: 7\n\n", b"data: {}\n\n", b"data: [DONE]\n\n", b"[]", b'{"error":7}'])
 def test_what_says_nothing_has_no_text(endpoint: str, body: bytes) -> None:
-    reply = _heard(Asked(method="POST", path="/x", body=b'{"stream":true}', endpoint=endpoint), body)
-    assert (reply.text, reply.first.calls, reply.usage) == ("", (), None)
+    reply = _heard(ProbeRequest(method="POST", path="/x", body=b'{"stream":true}', endpoint=endpoint), body)
+    assert (reply.text, reply.first_choice.tool_calls, reply.usage) == ("", (), None)
 
 
 @OTHERS
@@ -129,8 +129,8 @@ def test_nothing_is_too_odd_to_be_read(endpoint: str, odd: object) -> None:
         {"object": "response", "output": [{"type": "message", "content": odd}], "content": [odd]}
     ).encode()
     for body, wants_stream in ((stream, b"true"), (whole, b"false"), (deep, b"false")):
-        asked = Asked(method="POST", path="/x", body=b'{"stream":' + wants_stream + b"}", endpoint=endpoint)
+        asked = ProbeRequest(method="POST", path="/x", body=b'{"stream":' + wants_stream + b"}", endpoint=endpoint)
         reply = _heard(asked, body)
-        for read in (CHOICES, PIECES, USAGE):
-            read[endpoint](reply.heard)
+        for read in (READ_CHOICES, READ_DELTAS, READ_USAGE):
+            read[endpoint](reply.view)
         assert isinstance(reply.text, str)

@@ -13,7 +13,7 @@ from tests.check.reports import HOSTILE, finding, hostile, right, wrong
 from tests.table import table
 from welldone.check.report import Report, Verdict
 from welldone.check.reports import badge, data, forms, html, junit, markdown, sarif, terminal
-from welldone.check.reports.words import LONGEST
+from welldone.check.reports.words import MAX_REPORT_TEXT_CHARS
 from welldone.drawing import files
 
 VOID = ("meta", "br")
@@ -51,13 +51,15 @@ def tags(page: str) -> Tags:
 
 
 def shown(report: Report, *, is_verbose: bool = False) -> list[str]:
-    return terminal.lines(report, lambda text, _: text, is_verbose=is_verbose)
+    return terminal.render_terminal(report, lambda text, _: text, is_verbose=is_verbose)
 
 
 def late() -> Report:
     """A server that breaks no rule, and once did not answer."""
     first, *rest = right().probes
-    given_up = msgspec.structs.replace(first, verdict=Verdict.NOT_HEARD, why="no reply within 60 s", is_given_up=True)
+    given_up = msgspec.structs.replace(
+        first, verdict=Verdict.NOT_APPLICABLE, reason="no reply within 60 s", is_incomplete=True
+    )
     return right(passed=False, probes=(given_up, *rest))
 
 
@@ -130,7 +132,7 @@ def test_the_place_says_where_and_how_often(findings: list[object], place: str) 
             wrong(passed=True, findings=(finding(is_new=False),)),
             "  passed: nothing is broken that was not broken before",
         ),
-        (wrong(verdict=Verdict.LAX, is_strict=True), "  not passed: with --strict every broken rule counts"),
+        (wrong(verdict=Verdict.WARN, is_strict=True), "  not passed: with --strict every broken rule counts"),
         (late(), "  not passed: no whole reply to plain"),
     ],
 )
@@ -140,7 +142,7 @@ def test_a_verdict_that_the_exit_code_does_not_follow_is_explained(report: Repor
 
 def test_a_probe_that_heard_no_end_says_so_beside_what_it_heard_broken() -> None:
     plain, tools, *rest = wrong().probes
-    given_up = msgspec.structs.replace(tools, why="the reply was not whole within 60 s", is_given_up=True)
+    given_up = msgspec.structs.replace(tools, reason="the reply was not whole within 60 s", is_incomplete=True)
     row = next(line for line in shown(wrong(probes=(plain, given_up, *rest))) if line.startswith("tools"))
     assert row.endswith("2 of 17 rules: delta-role-once, use-final-chunk; the reply was not whole within 60 s")
 
@@ -169,7 +171,7 @@ def test_colours_are_for_our_own_words_only() -> None:
         painted.add((text.strip(), kind))
         return text
 
-    terminal.lines(wrong(), paint, is_verbose=True)
+    terminal.render_terminal(wrong(), paint, is_verbose=True)
     assert painted == {
         *((word, word) for word in ("right", "lax", "wrong", "breaks", "tolerated", "style")),
         ("not offered", "dim"),
@@ -188,7 +190,7 @@ def test_who_was_judged_and_how_is_said() -> None:
 
 @pytest.mark.parametrize("report", [right(), wrong(), wrong(profile="zed", is_strict=True)])
 def test_json_holds_the_whole_report(report: Report) -> None:
-    assert msgspec.json.decode(data.draw(report), type=Report) == report
+    assert msgspec.json.decode(data.render_json(report), type=Report) == report
 
 
 @table(
@@ -209,7 +211,7 @@ def test_json_holds_the_whole_report(report: Report) -> None:
 def test_junit_has_a_case_for_each_probe_and_rule_and_fails_those_that_count(
     report: Report, failures: list[str]
 ) -> None:
-    suite = ElementTree.fromstring(junit.draw(report)).find("testsuite")
+    suite = ElementTree.fromstring(junit.render_junit(report)).find("testsuite")
     assert suite is not None
     cases = suite.findall("testcase")
     assert [case.get("name") for case in cases] == [
@@ -226,15 +228,15 @@ def test_junit_has_a_case_for_each_probe_and_rule_and_fails_those_that_count(
 
 
 def test_a_reply_that_did_not_come_fails_in_every_form() -> None:
-    root = ElementTree.fromstring(junit.draw(late()))
+    root = ElementTree.fromstring(junit.render_junit(late()))
     (failure,) = root.findall(".//failure")
     assert failure.get("message") == "no reply within 60 s"
-    for draw in (markdown.draw, html.draw):
+    for draw in (markdown.render_markdown, html.render_html):
         assert "not passed: no whole reply to plain" in draw(late())
 
 
 def test_junit_tells_what_was_heard_also_where_it_does_not_count() -> None:
-    root = ElementTree.fromstring(junit.draw(wrong()))
+    root = ElementTree.fromstring(junit.render_junit(wrong()))
     failure = root.findtext(".//testcase[@name='tools']/failure") or ""
     assert "heard   {" in failure
     assert "use-final-chunk" in failure
@@ -242,18 +244,18 @@ def test_junit_tells_what_was_heard_also_where_it_does_not_count() -> None:
 
 
 def test_markdown_begins_with_the_verdict_and_lists_what_is_broken() -> None:
-    text = markdown.draw(wrong())
+    text = markdown.render_markdown(wrong())
     assert text.startswith("<h3>welldone check: wrong, 3 rules broken")
     rows = [line for line in text.splitlines() if line.startswith("<tr><td><code>delta-role-once")]
     assert len(rows) == 1
     assert "and 2 more in tools, n" in rows[0]
     assert "<li>langchain: joins the roles</li>" in rows[0]
-    assert text.count("<pre>") == len(wrong().broken)
+    assert text.count("<pre>") == len(wrong().findings_by_rule)
     assert "<pre>x delta-role-once  breaks  tools, frame 7, byte 1804, and 2 more in tools, n\n" in text
 
 
 def test_markdown_of_a_right_server_has_no_table_of_findings() -> None:
-    text = markdown.draw(right())
+    text = markdown.render_markdown(right())
     assert text.startswith("<h3>welldone check: right</h3>")
     assert "<pre>" not in text
     assert text.count("<details>") == 1
@@ -261,14 +263,14 @@ def test_markdown_of_a_right_server_has_no_table_of_findings() -> None:
 
 def test_markdown_fits_into_a_comment_and_says_what_did_not() -> None:
     many = tuple(finding(rule=f"rule-{number}", heard="x" * 200, curl="c" * 3_000) for number in range(200))
-    text = markdown.draw(wrong(findings=many))
+    text = markdown.render_markdown(wrong(findings=many))
     assert len(text) < 65_536
     assert len(re.findall("more did not fit in here", text)) == 2
     tags(text)
 
 
 def test_html_needs_nothing_and_runs_nothing() -> None:
-    page = html.draw(wrong())
+    page = html.render_html(wrong())
     met = tags(page)
     assert met.met.isdisjoint({"script", "link", "img", "iframe", "object", "base", "form", "a"})
     assert "default-src 'none'; style-src 'unsafe-inline'" in page
@@ -277,13 +279,13 @@ def test_html_needs_nothing_and_runs_nothing() -> None:
     assert "@import" not in page
     for said in ("delta-role-once", "langchain: joins the roles", "no audio was heard", "qwen3-0.6b", "not passed"):
         assert any(said in text for text in met.text)
-    assert met.text.count("hurts") == sum(bool(findings[0].hurts) for findings in wrong().broken.values())
+    assert met.text.count("hurts") == sum(bool(findings[0].affects) for findings in wrong().findings_by_rule.values())
     assert "traces/headers-1.json" in met.text
 
 
 def test_sarif_has_a_result_for_each_finding_with_its_rule_and_probe() -> None:
     report = wrong()
-    run = json.loads(sarif.draw(report))["runs"][0]
+    run = json.loads(sarif.render_sarif(report))["runs"][0]
     rules = run["tool"]["driver"]["rules"]
     assert [rule["id"] for rule in rules] == [rule.id for rule in report.rules]
     assert [result["level"] for result in run["results"]] == ["error", "error", "warning", "note"]
@@ -297,7 +299,7 @@ def test_sarif_has_a_result_for_each_finding_with_its_rule_and_probe() -> None:
 
 def test_sarif_says_what_was_known_before() -> None:
     known = wrong(findings=(finding(is_new=False), finding(probe="n")))
-    results = json.loads(sarif.draw(known))["runs"][0]["results"]
+    results = json.loads(sarif.render_sarif(known))["runs"][0]["results"]
     assert [result.get("baselineState") for result in results] == ["unchanged", None]
 
 
@@ -306,12 +308,12 @@ def test_sarif_says_what_was_known_before() -> None:
     [
         (right(), "right"),
         (wrong(), "3 rules broken"),
-        (wrong(verdict=Verdict.LAX), "lax"),
+        (wrong(verdict=Verdict.WARN), "lax"),
         (late(), "no whole reply"),
     ],
 )
 def test_the_badge_says_the_verdict_and_is_as_wide_as_its_text(report: Report, said: str) -> None:
-    drawing = ElementTree.fromstring(badge.draw(report))
+    drawing = ElementTree.fromstring(badge.render_badge(report))
     space = {"svg": "http://www.w3.org/2000/svg"}
     assert drawing.findtext("svg:title", namespaces=space) == f"welldone: {said}"
     assert [text.text for text in drawing.findall(".//svg:text", space)] == ["welldone", said]
@@ -320,16 +322,16 @@ def test_the_badge_says_the_verdict_and_is_as_wide_as_its_text(report: Report, s
     assert len({box.get("fill") for box in boxes}) == 2
 
 
-@table("suffix", forms.FORMS)
+@table("suffix", forms.RENDERERS)
 def test_the_name_of_a_file_says_its_form(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"report{suffix.upper()}"
-    files.write(wrong(), path, forms.FORMS)
-    assert path.read_text("utf-8") == forms.FORMS[suffix](wrong()) + "\n"
+    files.write_report(wrong(), path, forms.RENDERERS)
+    assert path.read_text("utf-8") == forms.RENDERERS[suffix](wrong()) + "\n"
 
 
 def test_a_file_of_no_known_form_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"\.json, \.xml"):
-        files.write(right(), tmp_path / "report.pdf", forms.FORMS)
+        files.write_report(right(), tmp_path / "report.pdf", forms.RENDERERS)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -343,24 +345,24 @@ class TestHostile:
     def test_on_the_terminal(self, text: str) -> None:
         for line in shown(hostile(text), is_verbose=True):
             assert line.isprintable()
-            assert len(line) < 10 * LONGEST
+            assert len(line) < 10 * MAX_REPORT_TEXT_CHARS
 
     def test_in_json_and_sarif(self, text: str) -> None:
-        for draw in (data.draw, sarif.draw):
+        for draw in (data.render_json, sarif.render_sarif):
             drawn = draw(hostile(text))
             json.loads(drawn.encode())
             assert all(line.isprintable() for line in drawn.splitlines())
-        results = json.loads(sarif.draw(hostile(text)))["runs"][0]["results"]
+        results = json.loads(sarif.render_sarif(hostile(text)))["runs"][0]["results"]
         assert all("](" not in result["message"]["text"] for result in results)
 
     def test_in_xml(self, text: str) -> None:
-        for draw in (junit.draw, badge.draw):
+        for draw in (junit.render_junit, badge.render_badge):
             root = ElementTree.fromstring(draw(hostile(text)).encode())
             plain = ElementTree.fromstring(draw(hostile("plain")))
             assert {one.tag for one in root.iter()} <= {one.tag for one in plain.iter()}
 
     def test_in_html_and_markdown(self, text: str) -> None:
-        for draw in (html.draw, markdown.draw):
+        for draw in (html.render_html, markdown.render_markdown):
             drawn = draw(hostile(text))
             assert all(line.isprintable() for line in drawn.split("\n"))
             met, plain = tags(drawn), tags(draw(hostile("plain")))
@@ -368,7 +370,7 @@ class TestHostile:
             assert met.attributes <= plain.attributes
 
     def test_in_markdown_no_empty_line_ends_the_html(self, text: str) -> None:
-        drawn = markdown.draw(hostile(text))
+        drawn = markdown.render_markdown(hostile(text))
         assert len(drawn) < 65_536
         blocks = drawn.split("\n\n")
         assert len(blocks) == 4
@@ -383,11 +385,13 @@ def test_what_is_wrong_in_every_stream_is_one_line_on_the_terminal() -> None:
     model = next(probe for probe in report.probes if probe.broken)
     names = ["one", "two", "three", "four"]
     alike = [msgspec.structs.replace(model, name=name, broken=("delta-role-once",)) for name in names]
-    late = msgspec.structs.replace(alike[0], name="late", broken=("sse-no-bom",), is_given_up=True)
-    drawn = terminal.lines(msgspec.structs.replace(report, probes=(*alike, late)), lambda text, _: text)
+    late = msgspec.structs.replace(alike[0], name="late", broken=("sse-no-bom",), is_incomplete=True)
+    drawn = terminal.render_terminal(msgspec.structs.replace(report, probes=(*alike, late)), lambda text, _: text)
     assert "wrong  delta-role-once: in one, two, three, four" in drawn
     assert [line for line in drawn if line.startswith("late ")]
-    few = terminal.lines(msgspec.structs.replace(report, probes=tuple(alike[:3])), lambda text, _: text)
+    few = terminal.render_terminal(msgspec.structs.replace(report, probes=tuple(alike[:3])), lambda text, _: text)
     assert sum(line.startswith(("one ", "two ", "three ")) for line in few) == 3
-    whole = terminal.lines(msgspec.structs.replace(report, probes=tuple(alike)), lambda text, _: text, is_verbose=True)
+    whole = terminal.render_terminal(
+        msgspec.structs.replace(report, probes=tuple(alike)), lambda text, _: text, is_verbose=True
+    )
     assert sum(line.startswith(tuple(f"{name} " for name in names)) for line in whole) == 4

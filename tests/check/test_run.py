@@ -12,33 +12,33 @@ from tests.check.serving import HASTY, IMPATIENT, edited, serving
 from tests.net.aio import run
 from tests.table import table
 from welldone.check import prompts
-from welldone.check.desk import Desk
+from welldone.check.desk import ProbeClient
 from welldone.check.probe import Probe
-from welldone.check.reply import Asked
+from welldone.check.reply import ProbeRequest
 from welldone.check.report import Finding, Report, Verdict
-from welldone.check.run import NothingError, Progress, UnreachableError, check
-from welldone.check.session import NotHeardError, NotOfferedError, Session
+from welldone.check.run import NothingToCheckError, CheckProgress, CheckUnreachableError, check
+from welldone.check.session import NotApplicableError, UnsupportedError, Session
 from welldone.check.settings import CheckSettings
 from welldone.cli import captures
-from welldone.engines.ideal import Ideal
-from welldone.engines.mischief import FAULTS, refusal
-from welldone.engines.scripted import Seen
-from welldone.engines.scripts import Piece, Reply, json_reply
+from welldone.engines.ideal import ReferenceServer
+from welldone.engines.mischief import FAULT_REPLIES, error_reply
+from welldone.engines.scripted import MockHttpRequest
+from welldone.engines.scripts import MockChunk, MockReply, json_reply
 from welldone.net import ear
 from welldone.rules.judge import judge
 from welldone.wire import sse
-from welldone.wire.faults.catalogue import ALL
+from welldone.wire.faults.catalogue import ALL_RULES
 
-Choose = Callable[[Seen], Reply]
+Choose = Callable[[MockHttpRequest], MockReply]
 KEY = "sk-a-key-of-some-length"
 
 
 async def _text(session: Session) -> None:
-    session.answered(await session.ask(prompts.HELLO))
+    session.require_ok(await session.generate(prompts.HELLO_PROMPT))
 
 
 async def _whole(session: Session) -> None:
-    session.answered(await session.ask(prompts.HELLO, stream=False))
+    session.require_ok(await session.generate(prompts.HELLO_PROMPT, stream=False))
 
 
 async def _mistake(session: Session) -> None:
@@ -46,19 +46,19 @@ async def _mistake(session: Session) -> None:
 
 
 async def _not_offered(session: Session) -> None:
-    raise NotOfferedError("400: not here")
+    raise UnsupportedError("400: not here")
 
 
 async def _not_heard(session: Session) -> None:
-    session.not_heard("fin-length", "the answer was too short")
-    raise NotHeardError("nothing to see")
+    session.not_applicable("fin-length", "the answer was too short")
+    raise NotApplicableError("nothing to see")
 
 
-TEXT = Probe(name="text", says="a text", work=_text)
-WHOLE = Probe(name="text-whole", says="a whole text", work=_whole, is_alone=True)
-MISTAKE = Probe(name="mistake", says="a mistake", work=_mistake)
-NOT_OFFERED = Probe(name="offers", says="asks too much", work=_not_offered, rules=("n-each-complete",))
-NOT_HEARD = Probe(name="hears", says="hears too little", work=_not_heard, rules=("fin-length",))
+TEXT = Probe(name="text", description="a text", run=_text)
+WHOLE = Probe(name="text-whole", description="a whole text", run=_whole, is_exclusive=True)
+MISTAKE = Probe(name="mistake", description="a mistake", run=_mistake)
+NOT_OFFERED = Probe(name="offers", description="asks too much", run=_not_offered, rules=("n-each-complete",))
+NOT_HEARD = Probe(name="hears", description="hears too little", run=_not_heard, rules=("fin-length",))
 
 
 async def _check(choose: Choose, *probes: Probe, **settings: Any) -> Report:  # noqa: ANN401 - any setting
@@ -67,28 +67,29 @@ async def _check(choose: Choose, *probes: Probe, **settings: Any) -> Report:  # 
         return await check(made, probes=probes or (TEXT, WHOLE))
 
 
-def _only(reply: Reply, *, probe: str) -> Choose:
+def _only(reply: MockReply, *, probe: str) -> Choose:
     """The ideal server, but for one probe."""
-    ideal = Ideal()
+    ideal = ReferenceServer()
     return lambda seen: reply if f"({probe})" in seen.headers.get("user-agent", "") else ideal.answer(seen)
 
 
 def _ideal_text(change: Callable[[bytes], bytes]) -> Choose:
     """The ideal server, whose streams are changed for the probe of texts."""
-    ideal = Ideal()
+    ideal = ReferenceServer()
 
-    def choose(seen: Seen) -> Reply:
+    def choose(seen: MockHttpRequest) -> MockReply:
         reply = ideal.answer(seen)
         if "(text)" not in seen.headers.get("user-agent", ""):
             return reply
-        return Reply((Piece(base64=change(reply.body)),), headers=dict(sse.HEADERS))
+        return MockReply((MockChunk(base64=change(reply.body)),), headers=dict(sse.HEADERS))
 
     return choose
 
 
 NO_DONE = _ideal_text(lambda body: body.removesuffix(b"data: [DONE]\n\n"))
 NO_CACHE_CONTROL = _only(
-    Reply(FAULTS["stream"].pieces, headers={k: v for k, v in sse.HEADERS if k != "Cache-Control"}), probe="text"
+    MockReply(FAULT_REPLIES["stream"].pieces, headers={k: v for k, v in sse.HEADERS if k != "Cache-Control"}),
+    probe="text",
 )
 
 
@@ -97,47 +98,50 @@ def _rules(findings: Sequence[Finding]) -> list[str]:
 
 
 def test_a_right_server_is_right() -> None:
-    report = run(_check(Ideal().answer))
-    assert (report.verdict, report.passed, report.findings) == (Verdict.RIGHT, True, ())
+    report = run(_check(ReferenceServer().answer))
+    assert (report.verdict, report.passed, report.findings) == (Verdict.PASS, True, ())
     assert [(probe.name, probe.verdict) for probe in report.probes] == [
-        ("text", Verdict.RIGHT),
-        ("text-whole", Verdict.RIGHT),
+        ("text", Verdict.PASS),
+        ("text-whole", Verdict.PASS),
     ]
     assert report.cost.requests == 2
     assert {rule.id for rule in report.rules} == {
-        fault.id for fault in ALL if {"chat", "completions"} & {*fault.endpoints}
+        fault.id for fault in ALL_RULES if {"chat", "completions"} & {*fault.endpoints}
     }
 
 
 def test_a_rule_is_right_only_where_it_had_a_say() -> None:
-    rules = {rule.id: rule for rule in run(_check(Ideal().answer)).rules}
-    assert (rules["end-done-sent"].verdict, rules["end-done-sent"].probes) == (Verdict.RIGHT, ("text",))
-    assert (rules["tool-id-once"].verdict, rules["tool-id-once"].why) == (Verdict.NOT_HEARD, "no tool call was heard")
-    assert rules["ns-leading-space-ok"].why.startswith("it allows something")
+    rules = {rule.id: rule for rule in run(_check(ReferenceServer().answer)).rules}
+    assert (rules["end-done-sent"].verdict, rules["end-done-sent"].probes) == (Verdict.PASS, ("text",))
+    assert (rules["tool-id-once"].verdict, rules["tool-id-once"].reason) == (
+        Verdict.NOT_APPLICABLE,
+        "no tool call was heard",
+    )
+    assert rules["ns-leading-space-ok"].reason.startswith("it allows something")
 
 
 def test_what_is_broken_is_told_with_its_place_and_how_to_see_it_again() -> None:
     report = run(_check(NO_DONE, key=KEY))
     found = next(finding for finding in report.findings if finding.rule == "end-done-sent")
-    assert (report.verdict, report.passed) == (Verdict.WRONG, False)
+    assert (report.verdict, report.passed) == (Verdict.FAIL, False)
     assert (found.probe, found.request, found.severity, found.count) == ("text", 1, "breaks", 1)
-    assert f"welldone check {report.url} --model ideal --only text --rule end-done-sent" in found.again
+    assert f"welldone check {report.url} --model ideal --only text --rule end-done-sent" in found.reproduce
     assert found.curl is not None
     assert found.curl.startswith(f"curl -siN --raw {report.url}/chat/completions")
     assert KEY not in msgspec.json.encode(report).decode()
-    assert next(rule for rule in report.rules if rule.id == "end-done-sent").verdict is Verdict.WRONG
+    assert next(rule for rule in report.rules if rule.id == "end-done-sent").verdict is Verdict.FAIL
 
 
 def test_what_breaks_no_client_is_lax_and_fails_only_where_one_is_strict() -> None:
     report = run(_check(NO_CACHE_CONTROL, rules=("http-cache-control",)))
-    assert (report.verdict, report.passed, _rules(report.findings)) == (Verdict.LAX, True, ["http-cache-control"])
+    assert (report.verdict, report.passed, _rules(report.findings)) == (Verdict.WARN, True, ["http-cache-control"])
     assert not run(_check(NO_CACHE_CONTROL, rules=("http-cache-control",), is_strict=True)).passed
 
 
 def test_what_was_broken_before_does_not_fail_but_is_shown() -> None:
-    known = frozenset(run(_check(NO_DONE)).broken)
+    known = frozenset(run(_check(NO_DONE)).findings_by_rule)
     report = run(_check(NO_DONE, known=known))
-    assert (report.verdict, report.passed) == (Verdict.WRONG, True)
+    assert (report.verdict, report.passed) == (Verdict.FAIL, True)
     assert not any(finding.is_new for finding in report.findings)
     assert not run(_check(NO_DONE, known=frozenset({"sse-no-bom"}))).passed
 
@@ -152,20 +156,23 @@ def test_a_profile_judges_what_hurts_its_client() -> None:
 
 
 def test_what_is_not_offered_and_what_is_not_heard_are_told_apart() -> None:
-    report = run(_check(Ideal().answer, TEXT, NOT_OFFERED, NOT_HEARD))
+    report = run(_check(ReferenceServer().answer, TEXT, NOT_OFFERED, NOT_HEARD))
     rules = {rule.id: rule for rule in report.rules}
-    assert [(probe.verdict, probe.why) for probe in report.probes] == [
-        (Verdict.RIGHT, ""),
-        (Verdict.NOT_OFFERED, "400: not here"),
-        (Verdict.NOT_HEARD, "nothing to see"),
+    assert [(probe.verdict, probe.reason) for probe in report.probes] == [
+        (Verdict.PASS, ""),
+        (Verdict.UNSUPPORTED, "400: not here"),
+        (Verdict.NOT_APPLICABLE, "nothing to see"),
     ]
-    assert (rules["n-each-complete"].verdict, rules["n-each-complete"].why) == (Verdict.NOT_OFFERED, "400: not here")
-    assert (rules["fin-length"].verdict, rules["fin-length"].why) == (Verdict.NOT_HEARD, "the answer was too short")
+    assert (rules["n-each-complete"].verdict, rules["n-each-complete"].reason) == (Verdict.UNSUPPORTED, "400: not here")
+    assert (rules["fin-length"].verdict, rules["fin-length"].reason) == (
+        Verdict.NOT_APPLICABLE,
+        "the answer was too short",
+    )
 
 
 def test_a_run_in_which_nothing_was_judged_is_no_pass() -> None:
-    with pytest.raises(NothingError, match="no rule had a say: 400: not here"):
-        run(_check(Ideal().answer, NOT_OFFERED))
+    with pytest.raises(NothingToCheckError, match="no rule had a say: 400: not here"):
+        run(_check(ReferenceServer().answer, NOT_OFFERED))
 
 
 @pytest.mark.parametrize(
@@ -177,70 +184,74 @@ def test_a_run_in_which_nothing_was_judged_is_no_pass() -> None:
     ],
 )
 def test_filters_that_leave_nothing_are_no_pass(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(NothingError, match=said):
-        run(_check(Ideal().answer, **settings))
+    with pytest.raises(NothingToCheckError, match=said):
+        run(_check(ReferenceServer().answer, **settings))
 
 
 def test_groups_of_probes_are_named_by_their_beginning() -> None:
-    names = [probe.name for probe in run(_check(Ideal().answer, TEXT, WHOLE, MISTAKE, only=("text",))).probes]
+    names = [probe.name for probe in run(_check(ReferenceServer().answer, TEXT, WHOLE, MISTAKE, only=("text",))).probes]
     assert names == ["text", "text-whole"]
-    names = [probe.name for probe in run(_check(Ideal().answer, TEXT, WHOLE, MISTAKE, skip=("text",))).probes]
+    names = [probe.name for probe in run(_check(ReferenceServer().answer, TEXT, WHOLE, MISTAKE, skip=("text",))).probes]
     assert names == ["mistake"]
 
 
 def test_a_mistake_that_is_answered_with_500_is_told() -> None:
-    report = run(_check(_only(refusal(500, "no JSON"), probe="mistake"), MISTAKE))
+    report = run(_check(_only(error_reply(500, "no JSON"), probe="mistake"), MISTAKE))
     assert _rules(report.findings) == ["err-refused-4xx"]
-    assert (report.findings[0].heard, report.verdict) == ("500: no JSON", Verdict.LAX)
+    assert (report.findings[0].observed, report.verdict) == ("500: no JSON", Verdict.WARN)
 
 
 @pytest.mark.parametrize("fault", ["close-first", "not-http"])
 def test_a_request_without_an_answer_is_wrong(fault: str) -> None:
-    report = run(_check(_only(FAULTS[fault], probe="mistake"), MISTAKE, patience=HASTY))
-    assert (_rules(report.findings), report.verdict) == (["err-refused-4xx"], Verdict.WRONG)
+    report = run(_check(_only(FAULT_REPLIES[fault], probe="mistake"), MISTAKE, patience=HASTY))
+    assert (_rules(report.findings), report.verdict) == (["err-refused-4xx"], Verdict.FAIL)
 
 
 async def _leave_after(*probes: Probe, **settings: Any) -> Report:  # noqa: ANN401 - any setting
     """What is said of a server that goes away after these probes, and before the next."""
-    running = serving(Ideal().answer)
+    running = serving(ReferenceServer().answer)
     url = await running.__aenter__()
 
     async def ask(session: Session) -> None:
         await running.__aexit__(None, None, None)
-        await session.ask(prompts.HELLO)
+        await session.generate(prompts.HELLO_PROMPT)
 
-    last = Probe(name="last", says="", work=ask, is_alone=True)
-    return await check(CheckSettings(url=url, patience=IMPATIENT, **settings), probes=(*probes, last))
+    last = Probe(name="last", description="", run=ask, is_exclusive=True)
+    return await check(CheckSettings(url=url, timeouts=IMPATIENT, **settings), probes=(*probes, last))
 
 
 @pytest.mark.parametrize("rules", [(), ("end-done-sent",)])
 def test_a_server_that_goes_away_does_not_pass(rules: tuple[str, ...]) -> None:
     report = run(_leave_after(TEXT, rules=rules))
-    assert (report.verdict, report.passed, report.findings) == (Verdict.RIGHT, False, ())
+    assert (report.verdict, report.passed, report.findings) == (Verdict.PASS, False, ())
     last = report.probes[-1]
-    assert (last.verdict, last.why, last.is_given_up) == (Verdict.NOT_HEARD, "no connection to the server", True)
+    assert (last.verdict, last.reason, last.is_incomplete) == (
+        Verdict.NOT_APPLICABLE,
+        "no connection to the server",
+        True,
+    )
 
 
 def test_a_server_that_goes_away_before_anything_is_judged_cannot_be_checked() -> None:
-    with pytest.raises(UnreachableError, match=r"http://127\.0\.0\.1:\d+/v1: no connection to the server"):
+    with pytest.raises(CheckUnreachableError, match=r"http://127\.0\.0\.1:\d+/v1: no connection to the server"):
         run(_leave_after())
 
 
 @pytest.mark.parametrize("side_by_side", [1, 4])
 def test_a_server_that_hangs_is_not_asked_for_ever(side_by_side: int) -> None:
-    ideal, silent = Ideal(), list[Seen]()
+    ideal, silent = ReferenceServer(), list[MockHttpRequest]()
 
-    def choose(seen: Seen) -> Reply:
+    def choose(seen: MockHttpRequest) -> MockReply:
         if "first look" in seen.headers["user-agent"] or "(text)" in seen.headers["user-agent"]:
             return ideal.answer(seen)
         silent.append(seen)
-        return FAULTS["hang-first"]
+        return FAULT_REPLIES["hang-first"]
 
-    many = [Probe(name=f"more-{number}", says="", work=_text) for number in range(40)]
+    many = [Probe(name=f"more-{number}", description="", run=_text) for number in range(40)]
     report = run(_check(choose, TEXT, *many, patience=HASTY, side_by_side=side_by_side, rules=("end-done-sent",)))
     assert (report.verdict, report.passed) == (Verdict.TIMED_OUT, False)
     assert 8 <= len(silent) < 8 + side_by_side
-    assert sum(probe.why.startswith("not sent: 8 requests before it") for probe in report.probes) == 40 - len(silent)
+    assert sum(probe.reason.startswith("not sent: 8 requests before it") for probe in report.probes) == 40 - len(silent)
 
 
 def test_who_is_always_busy_is_asked_a_few_times_and_waited_for_only_between() -> None:
@@ -250,41 +261,46 @@ def test_who_is_always_busy_is_asked_a_few_times_and_waited_for_only_between() -
         waits.append(seconds)
 
     async def work() -> None:
-        async with serving(lambda _: refusal(503, "later", "10")) as url:
-            desk = Desk(CheckSettings(url=url, patience=IMPATIENT), ear.listen, pause)
-            asked = Asked(method="GET", path="/models")
-            assert len(await desk.ask(asked, "text")) == 4
+        async with serving(lambda _: error_reply(503, "later", "10")) as url:
+            desk = ProbeClient(CheckSettings(url=url, timeouts=IMPATIENT), ear.record_response, pause)
+            asked = ProbeRequest(method="GET", path="/models")
+            assert len(await desk.send(asked, "text")) == 4
             assert waits == [10.0] * 3
             for _ in range(20):
-                assert (await desk.ask(asked, "text"))[-1].status == 503
+                assert (await desk.send(asked, "text"))[-1].status == 503
 
     run(work())
     assert sum(waits) == 300
 
 
 def test_a_busy_server_is_asked_again() -> None:
-    ideal, busy = Ideal(), iter([True, True])
-    limited = refusal(429, "later", "0")
+    ideal, busy = ReferenceServer(), iter([True, True])
+    limited = error_reply(429, "later", "0")
 
-    def choose(seen: Seen) -> Reply:
+    def choose(seen: MockHttpRequest) -> MockReply:
         return limited if "(text)" in seen.headers["user-agent"] and next(busy, False) else ideal.answer(seen)
 
     report = run(_check(choose, TEXT))
-    assert (report.verdict, report.cost.requests) == (Verdict.RIGHT, 3)
+    assert (report.verdict, report.cost.requests) == (Verdict.PASS, 3)
 
 
 def test_a_long_silence_is_told() -> None:
-    slow = Reply((Piece(": hi\n\n"), *(Piece(base64=p.data, after_s=0.0) for p in Ideal().answer(_asked()).pieces)))
+    slow = MockReply(
+        (
+            MockChunk(": hi\n\n"),
+            *(MockChunk(base64=p.data, after_s=0.0) for p in ReferenceServer().answer(_asked()).pieces),
+        )
+    )
     pieces = (slow.pieces[0], msgspec.structs.replace(slow.pieces[1], after_s=0.5), *slow.pieces[2:])
-    reply = Reply(pieces, headers=dict(sse.HEADERS))
+    reply = MockReply(pieces, headers=dict(sse.HEADERS))
     patience = msgspec.structs.replace(IMPATIENT, silence_s=0.1)
     report = run(_check(_only(reply, probe="text"), TEXT, patience=patience))
     assert _rules(report.findings) == ["live-keepalive-in-silence"]
 
 
-def _asked() -> Seen:
-    body = {"model": "ideal", "stream": True, "messages": [{"role": "user", "content": prompts.HELLO}]}
-    return Seen("POST", "/v1/chat/completions", {}, json.dumps(body))
+def _asked() -> MockHttpRequest:
+    body = {"model": "ideal", "stream": True, "messages": [{"role": "user", "content": prompts.HELLO_PROMPT}]}
+    return MockHttpRequest("POST", "/v1/chat/completions", {}, json.dumps(body))
 
 
 def test_traces_are_kept_and_lint_says_the_same_of_them(tmp_path: Path) -> None:
@@ -306,15 +322,15 @@ def _lint(path: Path) -> set[str]:
 
 
 def test_a_key_that_the_server_repeats_is_written_nowhere(tmp_path: Path) -> None:
-    ideal = Ideal()
+    ideal = ReferenceServer()
 
-    def choose(seen: Seen) -> Reply:
+    def choose(seen: MockHttpRequest) -> MockReply:
         if "(mistake)" in seen.headers["user-agent"]:
-            return refusal(500, f"no such key: {seen.headers['authorization']}")
+            return error_reply(500, f"no such key: {seen.headers['authorization']}")
         return ideal.answer(seen)
 
     report = run(_check(choose, MISTAKE, key=KEY, record=tmp_path / "traces"))
-    assert report.findings[0].heard == "500: no such key: Bearer [hidden]"
+    assert report.findings[0].observed == "500: no such key: Bearer [hidden]"
     assert KEY not in msgspec.json.encode(report).decode()
     assert [path for path in tmp_path.rglob("*") if path.is_file() and KEY in path.read_text()] == []
 
@@ -331,16 +347,16 @@ SECRET_SETTINGS: list[dict[str, Any]] = [
 @table("settings", SECRET_SETTINGS, ids=range(len(SECRET_SETTINGS)))
 @table("before", range(100, 170, 14))
 def test_no_secret_is_shown_wherever_the_server_says_it(settings: dict[str, Any], before: int, tmp_path: Path) -> None:
-    ideal, said = Ideal(models=("ideal", f"m-{TOKEN}")), f"{'x' * before} {TOKEN}"
+    ideal, said = ReferenceServer(models=("ideal", f"m-{TOKEN}")), f"{'x' * before} {TOKEN}"
 
-    def choose(seen: Seen) -> Reply:
+    def choose(seen: MockHttpRequest) -> MockReply:
         if "(mistake)" in seen.headers["user-agent"]:
-            return msgspec.structs.replace(refusal(500, said), headers={"X-Said": said})
+            return msgspec.structs.replace(error_reply(500, said), headers={"X-Said": said})
         if "(text-whole)" in seen.headers["user-agent"]:
-            return refusal(404, said)
+            return error_reply(404, said)
         reply = ideal.answer(seen)
         # A server of a kind that is not known is called what its header says.
-        pieces = tuple(Piece(base64=piece.data.replace(b"welldone", b"somebody")) for piece in reply.pieces)
+        pieces = tuple(MockChunk(base64=piece.data.replace(b"welldone", b"somebody")) for piece in reply.pieces)
         return msgspec.structs.replace(reply, pieces=pieces, headers={**reply.headers, "Server": TOKEN, "X-Said": said})
 
     report = run(_check(choose, TEXT, WHOLE, MISTAKE, record=tmp_path, **settings))
@@ -355,14 +371,14 @@ def test_no_secret_is_shown_wherever_the_server_says_it(settings: dict[str, Any]
 @table(
     "reply",
     [
-        refusal(401, f"{'x' * 140} {TOKEN} {TOKEN}"),
-        Reply((), 302, {"Location": f"http://127.0.0.1/?key={TOKEN}"}, framing="length"),
+        error_reply(401, f"{'x' * 140} {TOKEN} {TOKEN}"),
+        MockReply((), 302, {"Location": f"http://127.0.0.1/?key={TOKEN}"}, framing="length"),
         json_reply({"data": [{"id": TOKEN}]}),
     ],
     ids=["refusal", "redirect", "models"],
 )
-def test_no_secret_is_shown_of_a_server_that_cannot_be_checked(settings: dict[str, Any], reply: Reply) -> None:
-    with pytest.raises(UnreachableError) as caught:
+def test_no_secret_is_shown_of_a_server_that_cannot_be_checked(settings: dict[str, Any], reply: MockReply) -> None:
+    with pytest.raises(CheckUnreachableError) as caught:
         run(_check(lambda _: reply, **settings))
     assert TOKEN[:9] not in str(caught.value)
 
@@ -371,13 +387,13 @@ def test_what_an_earlier_run_left_of_the_same_probes_is_taken_away(tmp_path: Pat
     kept = ["text-whole-1.json", "text-1.txt", "text-x.json", "notes.json"]
     for name in ("text-1.json", "text-7.json", "text-7.body", *kept):
         (tmp_path / name).write_text("{}")
-    run(_check(Ideal().answer, TEXT, record=tmp_path))
+    run(_check(ReferenceServer().answer, TEXT, record=tmp_path))
     assert {path.name for path in tmp_path.iterdir()} == {"text-1.json", "text-1.body", *kept}
     assert (tmp_path / "text-1.json").read_text() != "{}"
 
 
 def test_a_folder_that_cannot_be_written_is_told_before_anything_is_asked(tmp_path: Path) -> None:
-    def nobody(_: Seen) -> Reply:
+    def nobody(_: MockHttpRequest) -> MockReply:
         pytest.fail("the server was asked")
 
     (tmp_path / "file").touch()
@@ -393,26 +409,26 @@ def test_a_count_of_tokens_that_cannot_be_true_is_not_believed(count: int) -> No
             said["usage"]["prompt_tokens"] = count
         return said
 
-    cost = run(_check(edited(Ideal().answer, change), WHOLE)).cost
+    cost = run(_check(edited(ReferenceServer().answer, change), WHOLE)).cost
     assert 0 < cost.prompt_tokens < 100
 
 
 def test_progress_is_told_from_the_first_look_to_the_end() -> None:
-    told: list[Progress] = []
+    told: list[CheckProgress] = []
 
     async def work() -> None:
-        async with serving(Ideal().answer) as url:
-            await check(CheckSettings(url=url, patience=IMPATIENT), probes=(TEXT, WHOLE), tell=told.append)
+        async with serving(ReferenceServer().answer) as url:
+            await check(CheckSettings(url=url, timeouts=IMPATIENT), probes=(TEXT, WHOLE), on_progress=told.append)
 
     run(work())
-    assert told[0] == Progress(0, 2, ("first look",))
-    assert told[-1] == Progress(2, 2, ())
+    assert told[0] == CheckProgress(0, 2, ("first look",))
+    assert told[-1] == CheckProgress(2, 2, ())
 
 
 def test_members_and_headers_of_the_user_go_with_every_request() -> None:
-    ideal, seen_all = Ideal(), list[Seen]()
+    ideal, seen_all = ReferenceServer(), list[MockHttpRequest]()
 
-    def choose(seen: Seen) -> Reply:
+    def choose(seen: MockHttpRequest) -> MockReply:
         seen_all.append(seen)
         return ideal.answer(seen)
 

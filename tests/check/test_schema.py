@@ -20,12 +20,12 @@ def faults(report: object) -> list[str]:
 
 def test_the_schema_in_the_documents_is_a_schema_and_fresh() -> None:
     Draft202012Validator.check_schema(SCHEMA)
-    assert data.schema() == SCHEMA
+    assert data.report_schema() == SCHEMA
 
 
 @table("report", [right(), wrong(), *map(hostile, HOSTILE)])
 def test_every_report_keeps_to_it(report: Report) -> None:
-    assert faults(json.loads(data.draw(report))) == []
+    assert faults(json.loads(data.render_json(report))) == []
 
 
 @table(
@@ -33,4 +33,4 @@ def test_every_report_keeps_to_it(report: Report) -> None:
     [{"verdict": "fine"}, {"passed": "yes"}, {"url": None}, {"findings": [{}]}, {"cost": {"requests": -0.5}}],
 )
 def test_what_is_no_report_does_not(change: dict[str, Any]) -> None:
-    assert faults({**json.loads(data.draw(wrong())), **change}) != []
+    assert faults({**json.loads(data.render_json(wrong())), **change}) != []

@@ -10,14 +10,14 @@ import sys
 from welldone.cli import show, workers
 from welldone.cli.exits import UsageError
 from welldone.engines import backoff
-from welldone.net.inbound import Call, Listener, Reply
-from welldone.serve.app import error_page
+from welldone.net.inbound import HttpRequest, HttpServer, HttpResponse
+from welldone.serve.app import protocol_error_response
 from welldone.serve.errors import ApiError
-from welldone.serve.limits import Limits
+from welldone.serve.limits import RateLimiter
 from welldone.serve.log import LineFormatter, Redactor
 from welldone.serve.metrics import Metrics
 from welldone.serve.settings import ServeSettings
-from welldone.serve.siblings import Siblings, Worker
+from welldone.serve.siblings import WorkerSync, Worker
 
 HURRIED = 7
 """The exit code of a worker that was told to hurry."""
@@ -32,10 +32,14 @@ class _Server:
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._metrics = Metrics([], ["lab"])
-        self._siblings = Siblings(worker, self._metrics.render)
-        self._limits = Limits(requests_per_minute=PER_MINUTE, tokens_per_minute=0, numbers=worker.numbers)
-        self._listener = Listener(
-            self._handle, error_page=error_page, connections=100, keep_alive_s=10.0, unread_s=60.0
+        self._siblings = WorkerSync(worker, self._metrics.render)
+        self._limits = RateLimiter(requests_per_minute=PER_MINUTE, tokens_per_minute=0, storage=worker.bucket_storage)
+        self._listener = HttpServer(
+            self._handle,
+            error_response=protocol_error_response,
+            connections=100,
+            keep_alive_s=10.0,
+            write_timeout_s=60.0,
         )
         self._end = asyncio.Event()
 
@@ -44,12 +48,12 @@ class _Server:
             asyncio.get_running_loop().add_signal_handler(number, self._end.set)
         await self._listener.start("", 0, sockets=self._worker.sockets)
         await self._siblings.start()
-        self._worker.ready()
+        self._worker.on_ready()
         await self._end.wait()
         self._end.clear()
         await self._listener.stop_accepting()
-        show.note("draining")
-        idle, hurry = asyncio.create_task(self._listener.idle(100)), asyncio.create_task(self._end.wait())
+        show.print_note("draining")
+        idle, hurry = asyncio.create_task(self._listener.wait_idle(100)), asyncio.create_task(self._end.wait())
         await asyncio.wait({idle, hurry}, return_when=asyncio.FIRST_COMPLETED)
         for task in (idle, hurry):
             task.cancel()
@@ -57,22 +61,22 @@ class _Server:
         await self._siblings.stop()
         return HURRIED if hurry.done() and not hurry.cancelled() else 0
 
-    async def _handle(self, call: Call) -> Reply | None:
+    async def _handle(self, call: HttpRequest) -> HttpResponse | None:
         if call.path == "/wait":
-            stream = await call.open({})
+            stream = await call.start_stream({})
             stream.write(b"begun\n")
             await asyncio.Event().wait()
         if call.path == "/metrics":
-            kind, body = await self._siblings.page()
-            return Reply(200, body, kind)
+            kind, body = await self._siblings.metrics_page()
+            return HttpResponse(200, body, kind)
         if call.path == "/take":
             try:
-                self._limits.take("anonymous")
+                self._limits.take_request("anonymous")
             except ApiError as error:
-                return Reply(error.status)
-        self._metrics.disconnect()
+                return HttpResponse(error.status)
+        self._metrics.count_disconnect()
         facts = {"pid": os.getpid(), "session": os.getsid(0), "worker": self._worker.number}
-        return Reply(200, json.dumps(facts).encode(), is_last=True)
+        return HttpResponse(200, json.dumps(facts).encode(), closes_connection=True)
 
 
 def _serve(worker: Worker) -> int:
@@ -80,7 +84,7 @@ def _serve(worker: Worker) -> int:
     if kind == "refuse":
         raise UsageError("there is something that the user can mend")
     if kind == "crash-late":
-        worker.ready()
+        worker.on_ready()
     if kind in ("crash", "crash-late"):
         os.kill(os.getpid(), signal.SIGKILL)
     return asyncio.run(_run(worker))
@@ -91,14 +95,14 @@ async def _run(worker: Worker) -> int:
 
 
 def _announce(port: int) -> None:
-    show.line(str(port))
-    show.flush()
+    show.print_line(str(port))
+    show.flush_output()
 
 
 if __name__ == "__main__":
-    backoff.FIRST_S = 0.001
+    backoff.BACKOFF_INITIAL_S = 0.001
     sys.exit(
-        workers.run(
+        workers.run_workers(
             ServeSettings(port=0, workers=2),
             _serve,
             announce=_announce,

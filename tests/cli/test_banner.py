@@ -15,7 +15,7 @@ from welldone.serve.settings import Config, KeySettings, ServeSettings
 def said(host: str = "127.0.0.1", *, name: str = "tiny", has_keys: bool = False, made: str | None = None) -> str:
     """The banner of a server on this address."""
     config = Config(server=ServeSettings(host=host), models=(ModelSettings(name=name),))
-    return "\n".join(banner.lines(config, 8000, has_keys=has_keys, made=made, machine="box"))
+    return "\n".join(banner.banner_lines(config, 8000, has_keys=has_keys, generated_key=made, hostname="box"))
 
 
 def pasted(text: str) -> list[str]:
@@ -71,7 +71,7 @@ def test_a_key_that_was_made_is_shown_and_one_that_was_chosen_is_named() -> None
 def test_with_tls_the_line_to_try_trusts_the_certificate() -> None:
     server = ServeSettings(ssl_cert_file=Path("/my files/c.pem"), ssl_key_file=Path("/k.pem"))
     config = Config(server=server, models=(ModelSettings(name="tiny"),))
-    words = pasted("\n".join(banner.lines(config, 8000, has_keys=False, made=None)))
+    words = pasted("\n".join(banner.banner_lines(config, 8000, has_keys=False, generated_key=None)))
     assert words[words.index("--cacert") + 1] == "/my files/c.pem"
     assert "https://127.0.0.1:8000/v1/chat/completions" in words
 
@@ -91,7 +91,9 @@ def before(
     """The banner of a server in front of these upstreams."""
     config = Config(server=server or ServeSettings(), models=models, upstreams=upstreams, routes=routes, keys=keys)
     has_keys = bool(keys or config.server.api_keys)
-    text = "\n".join(banner.lines(config, 8000, has_keys=has_keys, made=None, listed=listed, machine="box"))
+    text = "\n".join(
+        banner.banner_lines(config, 8000, has_keys=has_keys, generated_key=None, listed_model=listed, hostname="box")
+    )
     assert "canary" not in text
     return text
 

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from tests.bench.reports import HOSTILE, config, empty, record, rich, step
-from welldone.bench.record import End, Record
+from welldone.bench.record import RequestOutcome, BenchRecord
 from welldone.bench.report import BenchReport
 from welldone.bench.reports import data, peer
-from welldone.cli.comparing import run
-from welldone.cli.exits import Exit, UsageError
+from welldone.cli.comparing import run_compare
+from welldone.cli.exits import ExitCode, UsageError
 
 Save = Callable[[str, BenchReport], str]
 
@@ -23,13 +23,13 @@ def save(tmp_path: Path) -> Save:
 
     def written(name: str, report: BenchReport) -> str:
         path = tmp_path / name
-        path.write_text(data.draw(report))
+        path.write_text(data.render_json(report))
         return str(path)
 
     return written
 
 
-def _later(one: Record, seconds: float) -> Record:
+def _later(one: BenchRecord, seconds: float) -> BenchRecord:
     """The same request with a first token that came later."""
     assert one.content_s is not None
     return msgspec.structs.replace(one, content_s=one.content_s + seconds)
@@ -48,7 +48,7 @@ def _words(out: str) -> dict[str, str]:
 
 def test_what_changed_is_told_and_what_did_not_is_not(save: Save, capsys: pytest.CaptureFixture[str]) -> None:
     fast, slow = save("fast.json", _report()), save("slow.json", _report(later_s=1.0, seed=2))
-    assert run([fast, slow]) is Exit.RIGHT
+    assert run_compare([fast, slow]) is ExitCode.OK
     out, err = capsys.readouterr()
     words = _words(out)
     assert err == ""
@@ -56,23 +56,25 @@ def test_what_changed_is_told_and_what_did_not_is_not(save: Save, capsys: pytest
     assert "throughput\n" in out
     assert "warmup" not in out
     assert out.splitlines()[-1].startswith("B: ")
-    assert run([slow, fast]) is Exit.RIGHT
+    assert run_compare([slow, fast]) is ExitCode.OK
     assert _words(capsys.readouterr().out)["ttft.mean"] == "faster"
 
 
 @pytest.mark.parametrize(
-    ("later_s", "code"), [((0.0, 1.0), Exit.FOUND), ((1.0, 0.0), Exit.RIGHT), ((0.0, 0.0), Exit.RIGHT)]
+    ("later_s", "code"), [((0.0, 1.0), ExitCode.FAILED), ((1.0, 0.0), ExitCode.OK), ((0.0, 0.0), ExitCode.OK)]
 )
-def test_only_a_second_that_is_slower_beyond_chance_fails(later_s: tuple[float, float], code: Exit, save: Save) -> None:
+def test_only_a_second_that_is_slower_beyond_chance_fails(
+    later_s: tuple[float, float], code: ExitCode, save: Save
+) -> None:
     first, second = save("a.json", _report(later_s[0])), save("b.json", _report(later_s[1]))
-    assert run([first, second, "--fail-on-slower"]) is code
+    assert run_compare([first, second, "--fail-on-slower"]) is code
 
 
 def test_json_holds_what_the_table_does(save: Save, capsys: pytest.CaptureFixture[str]) -> None:
     paths = [save("a.json", _report()), save("b.json", _report(later_s=1.0))]
-    run(paths)
+    run_compare(paths)
     words = _words(capsys.readouterr().out)
-    assert run([*paths, "--json"]) is Exit.RIGHT
+    assert run_compare([*paths, "--json"]) is ExitCode.OK
     shown = json.loads(capsys.readouterr().out)
     assert shown["version"] == 1
     assert {row["metric"]: row["verdict"].split()[-1] for row in shown["compared"]} == words
@@ -83,8 +85,8 @@ def test_json_holds_what_the_table_does(save: Save, capsys: pytest.CaptureFixtur
 
 
 def test_fewer_whole_answers_are_worse(save: Save, capsys: pytest.CaptureFixture[str]) -> None:
-    half = [record(number, end=End.OK if number % 3 else End.CUT) for number in range(100)]
-    run([save("a.json", _report()), save("b.json", _report(steps=(step("throughput", half),)))])
+    half = [record(number, end=RequestOutcome.OK if number % 3 else RequestOutcome.CUT) for number in range(100)]
+    run_compare([save("a.json", _report()), save("b.json", _report(steps=(step("throughput", half),)))])
     assert _words(capsys.readouterr().out)["success_rate"] == "worse"
 
 
@@ -93,7 +95,7 @@ def test_fewer_whole_answers_are_worse(save: Save, capsys: pytest.CaptureFixture
 
 def test_steps_that_do_not_match_are_nothing(save: Save, capsys: pytest.CaptureFixture[str]) -> None:
     other = _report(steps=(step("constant@2.00req/s", [record(0)]),))
-    assert run([save("a.json", _report()), save("b.json", other), "--json"]) is Exit.NOTHING
+    assert run_compare([save("a.json", _report()), save("b.json", other), "--json"]) is ExitCode.NOTHING_TO_DO
     out, err = capsys.readouterr()
     assert out == ""
     assert err == "there is nothing to compare: no step is in both (throughput; and constant@2.00req/s)\n"
@@ -101,7 +103,7 @@ def test_steps_that_do_not_match_are_nothing(save: Save, capsys: pytest.CaptureF
 
 @pytest.mark.parametrize("other", [empty(), _report(steps=(step("throughput", []),))], ids=["no steps", "no requests"])
 def test_nothing_is_no_pass(other: BenchReport, save: Save) -> None:
-    assert run([save("a.json", _report()), save("b.json", other), "--fail-on-slower"]) is Exit.NOTHING
+    assert run_compare([save("a.json", _report()), save("b.json", other), "--fail-on-slower"]) is ExitCode.NOTHING_TO_DO
 
 
 @pytest.mark.parametrize(
@@ -113,8 +115,8 @@ def test_nothing_is_no_pass(other: BenchReport, save: Save) -> None:
         (b'{"version":1}', "is no report of welldone bench"),
         (b"[" * 100_000, "is no report of welldone bench"),
         (b'{"config":' * 100_000, "is no report of welldone bench"),
-        (data.draw(_report(version=99)).encode(), "version 99"),
-        (peer.draw(_report()).encode(), "has the form of inference-benchmarker"),
+        (data.render_json(_report(version=99)).encode(), "version 99"),
+        (peer.render_inference_benchmarker(_report()).encode(), "has the form of inference-benchmarker"),
     ],
     ids=["empty", "another", "no text", "a part", "deep", "deep within", "a newer one", "a peer's"],
 )
@@ -123,7 +125,7 @@ def test_a_file_that_is_no_report_is_told(text: bytes, said: str, save: Save, tm
     bad.write_bytes(text)
     for words in ([good, str(bad)], [str(bad), good]):
         with pytest.raises(UsageError, match=said) as caught:
-            run(words)
+            run_compare(words)
         assert "bad.json" in str(caught.value)
         assert "\n" not in str(caught.value)
 
@@ -131,7 +133,7 @@ def test_a_file_that_is_no_report_is_told(text: bytes, said: str, save: Save, tm
 @pytest.mark.parametrize("words", [["a.json"], ["there/is/none.json", "nor/here.json"], ["a\0.json", "b.json"]])
 def test_files_that_are_not_there_are_told(words: list[str]) -> None:
     with pytest.raises(UsageError):
-        run(words)
+        run_compare(words)
 
 
 # ---- what else is said
@@ -149,7 +151,7 @@ def test_files_that_are_not_there_are_told(words: list[str]) -> None:
 def test_what_else_may_make_a_difference_is_told(
     changes: dict[str, object], said: str, save: Save, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run([save("a.json", _report()), save("b.json", msgspec.structs.replace(_report(), **changes))])
+    run_compare([save("a.json", _report()), save("b.json", msgspec.structs.replace(_report(), **changes))])
     assert capsys.readouterr().err.endswith(said)
 
 
@@ -158,11 +160,11 @@ def test_whatever_a_report_says_the_terminal_stays_whole(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The files are written by hand: ours would be harmless already."""
-    report = json.loads(data.draw(_report(is_whole=False)))
+    report = json.loads(data.render_json(_report(is_whole=False)))
     report["why"] = report["model"] = report["steps"][1]["id"] = text.encode(errors="replace").decode()
     paths = [tmp_path / "a.json", tmp_path / "b.json"]
     for path in paths:
         path.write_text(json.dumps(report))
-    run([str(path) for path in paths])
+    run_compare([str(path) for path in paths])
     out, err = capsys.readouterr()
     assert all(line.isprintable() for line in (out + err).split("\n"))

@@ -12,10 +12,10 @@ from tests.check.background import served, without_done
 from tests.cli.live import Live
 from tests.cli.run import LIMIT_S, Run, run_python
 from tests.cli.test_mock import Mock
-from welldone.engines.ideal import Ideal
-from welldone.engines.mischief import FAULTS
-from welldone.engines.scripted import Seen
-from welldone.engines.scripts import Reply
+from welldone.engines.ideal import ReferenceServer
+from welldone.engines.mischief import FAULT_REPLIES
+from welldone.engines.scripted import MockHttpRequest
+from welldone.engines.scripts import MockReply
 
 FEW = ("--only", "text,usage,mistakes-json")
 
@@ -84,9 +84,9 @@ def test_a_header_comes_from_the_environment_by_its_name(
 ) -> None:
     monkeypatch.setenv("MY_TEAM", "the search team")
     monkeypatch.setenv("MY_KEY", "a-key-of-some-length")
-    ideal, seen = Ideal(), list[Seen]()
+    ideal, seen = ReferenceServer(), list[MockHttpRequest]()
 
-    def choose(one: Seen) -> Reply:
+    def choose(one: MockHttpRequest) -> MockReply:
         seen.append(one)
         return ideal.answer(one)
 
@@ -183,10 +183,12 @@ def test_a_rule_of_another_endpoint_is_broken_by_the_mock_and_found(here: Run, t
 
 
 def test_an_endpoint_that_a_server_does_not_have_is_not_offered(here: Run) -> None:
-    ideal = Ideal()
+    ideal = ReferenceServer()
 
-    def chat_only(seen: Seen) -> Reply:
-        return ideal.answer(Seen(seen.method, seen.path.replace("responses", "nothing"), seen.headers, seen.body))
+    def chat_only(seen: MockHttpRequest) -> MockReply:
+        return ideal.answer(
+            MockHttpRequest(seen.method, seen.path.replace("responses", "nothing"), seen.headers, seen.body)
+        )
 
     with served(chat_only) as url:
         ran = here("check", url, "--endpoint", "responses")
@@ -213,13 +215,13 @@ def test_it_needs_the_core_alone(tmp_path: Path) -> None:
 
 def test_an_interrupt_ends_with_the_report_so_far(tmp_path: Path) -> None:
     begun = threading.Event()
-    ideal = Ideal()
+    ideal = ReferenceServer()
 
-    def choose(seen: Seen) -> Reply:
+    def choose(seen: MockHttpRequest) -> MockReply:
         if "(text-whole)" not in seen.headers.get("user-agent", ""):
             return ideal.answer(seen)
         begun.set()
-        return FAULTS["hang-first"]
+        return FAULT_REPLIES["hang-first"]
 
     with served(choose) as url:
         words = ("check", url, "--only", "text,text-whole", "--jobs", "1", "--report", "check.json")
@@ -237,9 +239,9 @@ def test_an_interrupt_ends_with_the_report_so_far(tmp_path: Path) -> None:
 def test_an_interrupt_before_the_first_reply_is_one_line(tmp_path: Path) -> None:
     begun = threading.Event()
 
-    def choose(_: Seen) -> Reply:
+    def choose(_: MockHttpRequest) -> MockReply:
         begun.set()
-        return FAULTS["hang-first"]
+        return FAULT_REPLIES["hang-first"]
 
     with served(choose) as url, Live("check", url, cwd=tmp_path) as live:
         assert begun.wait(LIMIT_S)
@@ -249,10 +251,10 @@ def test_an_interrupt_before_the_first_reply_is_one_line(tmp_path: Path) -> None
 
 
 def test_replies_that_time_out_are_no_violation_for_the_exit_code(here: Run) -> None:
-    ideal = Ideal()
+    ideal = ReferenceServer()
 
-    def choose(seen: Seen) -> Reply:
-        return FAULTS["hang"] if "(text)" in seen.headers.get("user-agent", "") else ideal.answer(seen)
+    def choose(seen: MockHttpRequest) -> MockReply:
+        return FAULT_REPLIES["hang"] if "(text)" in seen.headers.get("user-agent", "") else ideal.answer(seen)
 
     with served(choose) as url:
         ran = here("check", url, "--only", "text,mistakes-json", "--timeout", "1s")

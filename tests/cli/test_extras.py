@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.run import run_python
-from welldone.cli.main import missing
+from welldone.cli.main import missing_dependency
 
 PROGRAM = """
 import sys
@@ -43,4 +43,7 @@ def test_a_mistake_on_the_command_line_comes_before_a_missing_package(tmp_path: 
 
 
 def test_on_windows_it_says_where_it_runs() -> None:
-    assert missing("serve", "uvloop", "win32") == "welldone serve needs Linux or macOS; on Windows it runs in WSL"
+    assert (
+        missing_dependency("serve", "uvloop", "win32")
+        == "welldone serve needs Linux or macOS; on Windows it runs in WSL"
+    )

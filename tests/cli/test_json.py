@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.captures import FILES, HEAD, QUOTED, ROLES
 from tests.cli.run import Ran, Run, run
-from welldone.wire.faults.catalogue import ALL
+from welldone.wire.faults.catalogue import ALL_RULES
 
 
 def _verdict(ran: Ran) -> dict[str, Any]:
@@ -88,13 +88,13 @@ def test_the_rules_as_json_are_all_rules(here: Run) -> None:
     listed = json.loads(ran.out)
     assert list(listed) == ["version", "rules"]
     assert listed["version"] == 1
-    assert len(listed["rules"]) == len(ALL)
+    assert len(listed["rules"]) == len(ALL_RULES)
     for rule in listed["rules"]:
         assert list(rule) == ["id", "severity", "endpoints", "rule", "hurts", "mend", "how", "by"]
         assert rule["severity"] in {"breaks", "tolerated", "style"}
         assert rule["mend"] in {"lossless", "partial", "report"}
         assert rule["by"] in {"reply", "probe"}
-    assert [rule["id"] for rule in listed["rules"]] == [fault.id for fault in ALL]
+    assert [rule["id"] for rule in listed["rules"]] == [fault.id for fault in ALL_RULES]
 
 
 @pytest.mark.parametrize(("word", "ids"), [("n", 5), ("delta-role-once", 1)])

@@ -14,7 +14,7 @@ import pytest
 from tests.cli.captures import USED
 from tests.cli.live import Live
 from tests.cli.run import LIMIT_S, Run
-from welldone.engines.mischief import ALL
+from welldone.engines.mischief import ALL_FAULTS
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 
@@ -236,7 +236,9 @@ def test_the_faults_are_listed(here: Run) -> None:
     ran = here("mock", "--list")
     lines = ran.out.decode().splitlines()
     assert (ran.code, ran.notes) == (0, "")
-    assert [tuple(line.split(maxsplit=1)) for line in lines] == [(fault.name, fault.says) for fault in ALL]
+    assert [tuple(line.split(maxsplit=1)) for line in lines] == [
+        (fault.name, fault.description) for fault in ALL_FAULTS
+    ]
 
 
 @pytest.mark.parametrize("words", MISTAKES)

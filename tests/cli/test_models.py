@@ -11,9 +11,9 @@ import pytest
 from tests.cli.run import Ran, Run
 from tests.engines import files, web
 from tests.engines.web import Page, Site
-from welldone.cli.exits import Exit
-from welldone.engines.default import DEFAULT
-from welldone.engines.store import Origin, write_origin
+from welldone.cli.exits import ExitCode
+from welldone.engines.default import DEFAULT_MODEL
+from welldone.engines.store import ModelOrigin, write_origin
 
 TOML = """
 [models.small]
@@ -68,7 +68,7 @@ def _models(ran: Ran) -> dict[str, dict[str, Any]]:
 
 def test_the_builtin_model_is_listed_before_it_is_fetched(list_models: Run, tmp_path: Path) -> None:
     ran = list_models()
-    assert (ran.code, ran.notes) == (Exit.RIGHT, "")
+    assert (ran.code, ran.notes) == (ExitCode.OK, "")
     assert ran.out.decode().splitlines() == [
         "name                      size  type  parameters  context  state        from",
         "smollm2-135m-instruct  98.4 MB  Q4_1        135M    8,192  not fetched  built-in",
@@ -79,7 +79,7 @@ def test_the_builtin_model_is_listed_before_it_is_fetched(list_models: Run, tmp_
 def test_fetched_models_are_listed_with_their_origin(list_models: Run, tmp_path: Path) -> None:
     path = tmp_path / "models" / "a.gguf"
     path.write_bytes(files.model(3000))
-    write_origin(path, Origin(source="hf:owner/repo/a.gguf", sha256="0" * 64, fetched="2026-01-01T00:00:00+00:00"))
+    write_origin(path, ModelOrigin(source="hf:owner/repo/a.gguf", sha256="0" * 64, fetched="2026-01-01T00:00:00+00:00"))
     (tmp_path / "models" / "b.gguf").write_bytes(b"<html>")
     ran = list_models()
     lines = ran.out.decode().splitlines()
@@ -92,13 +92,13 @@ def test_fetched_models_are_listed_with_their_origin(list_models: Run, tmp_path:
 
 
 def test_a_fetched_builtin_model_is_here_and_listed_once(list_models: Run, tmp_path: Path) -> None:
-    path = tmp_path / "models" / DEFAULT.file_name
+    path = tmp_path / "models" / DEFAULT_MODEL.file_name
     path.write_bytes(files.model(10))
     with path.open("ab") as file:
-        file.truncate(DEFAULT.size_bytes)
+        file.truncate(DEFAULT_MODEL.size_bytes)
     listed = _models(list_models("--json"))
-    assert list(listed) == [DEFAULT.name]
-    assert (listed[DEFAULT.name]["state"], listed[DEFAULT.name]["source"]) == ("here", "built-in")
+    assert list(listed) == [DEFAULT_MODEL.name]
+    assert (listed[DEFAULT_MODEL.name]["state"], listed[DEFAULT_MODEL.name]["source"]) == ("here", "built-in")
 
 
 @pytest.mark.parametrize("is_named", [True, False])
@@ -113,7 +113,7 @@ def test_models_of_the_config_file_are_listed(is_named: bool, list_models: Run, 
         "fetched": ("here", name),
         "gone": ("missing", name),
         "other": ("command", name),
-        DEFAULT.name: ("not fetched", "built-in"),
+        DEFAULT_MODEL.name: ("not fetched", "built-in"),
     }
     assert listed["small"]["aliases"] == ["tiny"]
     assert listed["fetched"]["parameters"] == 20
@@ -142,7 +142,7 @@ def test_a_running_server_lists_the_models_of_its_upstreams(
     monkeypatch.setenv("WELLDONE_PORT", str(site.port))
     _serve(site, {"id": "qwen-7b", "max_model_len": 32_768})
     listed = _models(list_models("--json"))
-    assert list(listed) == [DEFAULT.name, "qwen-7b"]
+    assert list(listed) == [DEFAULT_MODEL.name, "qwen-7b"]
     assert (listed["qwen-7b"]["state"], listed["qwen-7b"]["context_length"]) == ("served", 32_768)
     assert site.asked[0].headers["authorization"] == "Bearer key-hunter2-ci"
 
@@ -150,7 +150,7 @@ def test_a_running_server_lists_the_models_of_its_upstreams(
 def test_a_mistake_in_the_config_file_is_one_line(list_models: Run, tmp_path: Path) -> None:
     (tmp_path / "welldone.toml").write_text("[model.a]\n", "utf-8")
     ran = list_models()
-    assert (ran.code, ran.out, ran.notes.count("\n")) == (Exit.USAGE, b"", 1)
+    assert (ran.code, ran.out, ran.notes.count("\n")) == (ExitCode.USAGE, b"", 1)
 
 
 def _serve(site: Site, *models: dict[str, object]) -> None:
@@ -163,16 +163,16 @@ def test_a_running_server_says_the_state(path: str, list_models: Run, site: Site
     meta = {"n_params": 10**9, "size": 10**9, "n_ctx_train": 4096}
     _serve(
         site,
-        {"id": DEFAULT.name, "status": {"value": "loaded"}},
+        {"id": DEFAULT_MODEL.name, "status": {"value": "loaded"}},
         {"id": "phi-4", "status": {"value": "unloaded"}, "meta": meta, "aliases": ["phi"]},
         {"id": "bare"},
         {"id": 7},
     )
     ran = list_models("--json", "--url", site.url(path), "--api-key", "key-hunter2")
-    assert ran.code == Exit.RIGHT
+    assert ran.code == ExitCode.OK
     listed = _models(ran)
     assert {name: row["state"] for name, row in listed.items()} == {
-        DEFAULT.name: "loaded",
+        DEFAULT_MODEL.name: "loaded",
         "phi-4": "unloaded",
         "bare": "served",
     }
@@ -186,7 +186,7 @@ def test_the_server_of_the_settings_is_asked_with_their_key(
     monkeypatch.setenv("WELLDONE_PORT", str(site.port))
     monkeypatch.setenv("WELLDONE_API_KEY", "key-hunter2-and-more")
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
-    _serve(site, {"id": DEFAULT.name, "status": {"value": "loading"}})
+    _serve(site, {"id": DEFAULT_MODEL.name, "status": {"value": "loading"}})
     ran = list_models()
     assert " loading " in ran.out.decode()
     assert site.asked[0].headers["authorization"] == "Bearer key-hunter2-and-more"
@@ -204,14 +204,14 @@ def test_the_server_of_the_settings_is_asked_with_their_key(
 def test_a_server_that_does_not_tell_is_named(page: Page, words: str, list_models: Run, site: Site) -> None:
     site.pages["/v1/models"] = page
     ran = list_models("--url", site.url(""))
-    assert ran.code == Exit.UNREACHABLE
+    assert ran.code == ExitCode.UNREACHABLE
     assert words in ran.notes
-    assert DEFAULT.name in ran.out.decode()
+    assert DEFAULT_MODEL.name in ran.out.decode()
 
 
 def test_a_server_that_was_named_and_is_not_there_is_told(list_models: Run, closed: int) -> None:
     ran = list_models("--url", f"http://127.0.0.1:{closed}")
-    assert ran.code == Exit.UNREACHABLE
+    assert ran.code == ExitCode.UNREACHABLE
     assert "no server answers" in ran.notes
 
 
@@ -220,7 +220,7 @@ def test_a_server_that_was_named_and_is_not_there_is_told(list_models: Run, clos
 )
 def test_an_address_that_cannot_be_one_is_a_mistake(url: str, list_models: Run) -> None:
     ran = list_models("--url", url)
-    assert (ran.code, ran.notes.count("\n")) == (Exit.USAGE, 1)
+    assert (ran.code, ran.notes.count("\n")) == (ExitCode.USAGE, 1)
     assert "hunter2" not in ran.notes
 
 

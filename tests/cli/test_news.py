@@ -5,15 +5,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from welldone.cli.news import News
-from welldone.engines.breaker import FAILURES
+from welldone.cli.news import UpstreamLog
+from welldone.engines.breaker import FAILURE_THRESHOLD
 from welldone.engines.upstream import Upstream
 from welldone.engines.upstream_settings import UpstreamSettings
-from welldone.net.outbound import Fetched, OutboundError
+from welldone.net.outbound import BufferedResponse, HttpClientError
 from welldone.serve.log import LOGGER
 
-NO_ONE = OutboundError("no connection to the server")
-WELL, REFUSED = Fetched(200, {}, b'{"data": [{"id": "m"}]}'), Fetched(401, {}, b"")
+NO_ONE = HttpClientError("no connection to the server")
+WELL, REFUSED = BufferedResponse(200, {}, b'{"data": [{"id": "m"}]}'), BufferedResponse(401, {}, b"")
 SILENT = ("WARNING", "the upstream cannot be asked: no connection to the server; does it run, and is its URL right?")
 KEYLESS = ("WARNING", "the upstream wants a key: --upstream-key, or key = in the file (status 401)")
 
@@ -49,38 +49,38 @@ def kept() -> Iterator[Kept]:
 @pytest.fixture
 def upstream() -> Upstream:
     """An upstream whose changes are told."""
-    news = News()
+    news = UpstreamLog()
     settings = UpstreamSettings(name="lab", url="http://127.0.0.1:1/v1")
-    return Upstream(settings, clock=lambda: 1000.0, on_change=news.tell)
+    return Upstream(settings, clock=lambda: 1000.0, on_change=news.update)
 
 
 def test_an_upstream_that_goes_and_comes_is_told_once_each(kept: Kept, upstream: Upstream) -> None:
     for reply in (WELL, NO_ONE, NO_ONE, NO_ONE, NO_ONE, WELL, WELL):
-        upstream.was_seen(reply)
+        upstream.record_probe(reply)
     assert kept.said == [SILENT, ("INFO", "the upstream is well again")]
 
 
 def test_a_dead_one_is_told_at_the_first_look_and_only_then(kept: Kept, upstream: Upstream) -> None:
-    upstream.was_seen(NO_ONE)
+    upstream.record_probe(NO_ONE)
     assert kept.said == [SILENT]
-    upstream.was_seen(NO_ONE)
-    upstream.was_seen(NO_ONE)
+    upstream.record_probe(NO_ONE)
+    upstream.record_probe(NO_ONE)
     assert kept.said == [SILENT]
 
 
 def test_a_key_that_an_upstream_refuses_is_told(kept: Kept, upstream: Upstream) -> None:
-    upstream.was_listed(REFUSED)
+    upstream.record_model_list(REFUSED)
     assert kept.said == [KEYLESS]
 
 
 def test_requests_that_all_fail_are_told_once_and_when_they_are_answered_again(kept: Kept, upstream: Upstream) -> None:
     for failure in ("500", None, *["500"] * 4, "timeout"):
-        upstream.was_answered(failure)
-    for _ in range(FAILURES):
-        upstream.breaker.failed()
-    upstream.breaker.succeeded()
-    upstream.was_answered(None)
-    upstream.was_answered(None)
+        upstream.record_request(failure)
+    for _ in range(FAILURE_THRESHOLD):
+        upstream.breaker.record_failure()
+    upstream.breaker.record_success()
+    upstream.record_request(None)
+    upstream.record_request(None)
     assert kept.said == [
         ("WARNING", "all recent requests to the upstream failed"),
         ("WARNING", "the upstream failed again and again and is avoided"),
@@ -89,11 +89,11 @@ def test_requests_that_all_fail_are_told_once_and_when_they_are_answered_again(k
 
 
 def test_a_breaker_is_told_when_it_opens_and_when_it_closes(kept: Kept, upstream: Upstream) -> None:
-    for _ in range(FAILURES + 3):
-        upstream.breaker.failed()
-    upstream.was_listed(REFUSED)
-    upstream.breaker.succeeded()
-    upstream.breaker.succeeded()
+    for _ in range(FAILURE_THRESHOLD + 3):
+        upstream.breaker.record_failure()
+    upstream.record_model_list(REFUSED)
+    upstream.breaker.record_success()
+    upstream.breaker.record_success()
     assert kept.said == [
         ("WARNING", "the upstream failed again and again and is avoided"),
         KEYLESS,

@@ -9,7 +9,7 @@ from tests.cli.run import Run
 from tests.engines import files, web
 from tests.engines.web import Page, Site
 from welldone.cli import bar, progress
-from welldone.cli.exits import Exit
+from welldone.cli.exits import ExitCode
 
 DATA = files.model(2000)
 
@@ -31,7 +31,7 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_path_is_the_answer_and_the_rest_is_beside_it(here: Run, models: Path, site: Site) -> None:
     site.pages["/Small-Q4_K_M.gguf"] = Page(DATA)
     ran = here("pull", site.url("/Small-Q4_K_M.gguf"), "--sha256", files.sha256(DATA))
-    assert (ran.code, ran.out.decode()) == (Exit.RIGHT, f"{models / 'Small-Q4_K_M.gguf'}\n")
+    assert (ran.code, ran.out.decode()) == (ExitCode.OK, f"{models / 'Small-Q4_K_M.gguf'}\n")
     assert ran.notes.splitlines() == [
         "Small-Q4_K_M.gguf: 0.0 MB, Q4_K_M, llama, 2,000 parameters, context 2,048",
         "serve it: welldone serve -m Small-Q4_K_M",
@@ -41,13 +41,13 @@ def test_the_path_is_the_answer_and_the_rest_is_beside_it(here: Run, models: Pat
 @pytest.mark.parametrize(
     ("page", "code", "words"),
     [
-        (Page(status=404), Exit.UNREACHABLE, "is not there (404)"),
-        (Page(b"<html>"), Exit.FOUND, "it is a web page"),
-        (Page(files.model(3)), Exit.FOUND, "its sha256 is"),
+        (Page(status=404), ExitCode.UNREACHABLE, "is not there (404)"),
+        (Page(b"<html>"), ExitCode.FAILED, "it is a web page"),
+        (Page(files.model(3)), ExitCode.FAILED, "its sha256 is"),
     ],
 )
 def test_what_cannot_be_fetched_has_its_exit_code(
-    page: Page, code: Exit, words: str, here: Run, models: Path, site: Site
+    page: Page, code: ExitCode, words: str, here: Run, models: Path, site: Site
 ) -> None:
     site.pages["/a.gguf"] = page
     ran = here("pull", site.url("/a.gguf"), "--sha256", files.sha256(DATA))
@@ -59,7 +59,7 @@ def test_what_cannot_be_fetched_has_its_exit_code(
 def test_a_gguf_that_is_broken_inside_is_told(here: Run, models: Path, site: Site) -> None:
     site.pages["/a.gguf"] = Page(DATA[:100])
     ran = here("pull", site.url("/a.gguf"))
-    assert (ran.code, ran.out) == (Exit.FOUND, b"")
+    assert (ran.code, ran.out) == (ExitCode.FAILED, b"")
     assert "a.gguf was fetched, but it is cut off" in ran.notes
 
 
@@ -75,7 +75,7 @@ def test_a_gguf_that_is_broken_inside_is_told(here: Run, models: Path, site: Sit
 )
 def test_a_mistake_is_one_line_and_exit_code_2(words: list[str], said: str, here: Run, models: Path) -> None:
     ran = here("pull", *words)
-    assert (ran.code, ran.out) == (Exit.USAGE, b"")
+    assert (ran.code, ran.out) == (ExitCode.USAGE, b"")
     assert said in ran.notes
     assert ran.notes.count("\n") == 1
 
@@ -87,7 +87,7 @@ def test_help_names_the_sources(here: Run, models: Path) -> None:
 
 def test_lines_come_at_most_every_tenth_of_the_way(capsys: pytest.CaptureFixture[str]) -> None:
     now = 0.0
-    with progress.lines(clock=lambda: now) as tell:
+    with progress.progress_lines(clock=lambda: now) as tell:
         for done in range(1001):
             now = done / 100  # ten seconds for all
             tell("a.gguf", done * 10**6, 10**9)
@@ -96,7 +96,7 @@ def test_lines_come_at_most_every_tenth_of_the_way(capsys: pytest.CaptureFixture
 
 
 def test_what_is_quick_needs_no_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress.lines(clock=lambda: 0.0) as tell:
+    with progress.progress_lines(clock=lambda: 0.0) as tell:
         for done in range(11):
             tell("a.gguf", done, 10)
             tell("b.gguf", done, None)
@@ -105,7 +105,7 @@ def test_what_is_quick_needs_no_lines(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_without_a_length_a_line_comes_every_ten_seconds(capsys: pytest.CaptureFixture[str]) -> None:
     now = 0.0
-    with progress.lines(clock=lambda: now) as tell:
+    with progress.progress_lines(clock=lambda: now) as tell:
         for second in range(31):
             now = float(second)
             tell("a.gguf", second * 10**6, None)
@@ -114,7 +114,7 @@ def test_without_a_length_a_line_comes_every_ten_seconds(capsys: pytest.CaptureF
 
 def test_what_was_there_before_is_not_told_again(capsys: pytest.CaptureFixture[str]) -> None:
     now = 0.0
-    with progress.lines(clock=lambda: now) as tell:
+    with progress.progress_lines(clock=lambda: now) as tell:
         tell("a.gguf", 75, 100)
         now = 3.0
         tell("a.gguf", 76, 100)
@@ -124,7 +124,7 @@ def test_what_was_there_before_is_not_told_again(capsys: pytest.CaptureFixture[s
 
 
 def test_the_bar_shows_names_as_they_are_and_bytes(capsys: pytest.CaptureFixture[str]) -> None:
-    with bar.bar() as tell:
+    with bar.progress_bar() as tell:
         tell("[red]a.gguf", 0, None)
         tell("[red]a.gguf", 10**6, 2 * 10**6)
         tell("[red]a.gguf", 2 * 10**6, 2 * 10**6)
@@ -135,6 +135,6 @@ def test_the_bar_shows_names_as_they_are_and_bytes(capsys: pytest.CaptureFixture
 
 @pytest.mark.parametrize(("is_terminal", "is_shown"), [(True, True), (False, False), (None, False)])
 def test_a_bar_is_for_terminals(is_terminal: bool | None, is_shown: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    with progress.watching(is_terminal=is_terminal) as tell:
+    with progress.download_progress(is_terminal=is_terminal) as tell:
         tell("a.gguf", 10**6, 10**6)
     assert ("1.0/1.0 MB" in capsys.readouterr().err) is is_shown

@@ -6,8 +6,8 @@ from typing import cast
 import pytest
 
 from tests.net.aio import run
-from welldone.cli.starting import Starting
-from welldone.engines.fleet import Model
+from welldone.cli.starting import ModelLoadProgress
+from welldone.engines.fleet import LocalModel
 from welldone.serve.log import Redactor
 
 VLLM = "(EngineCore pid=7) INFO 11-16 02:01:44 [core.py:402] "
@@ -27,16 +27,16 @@ class Stage:
 
     def __init__(self, *, is_shown: bool, secrets: tuple[str, ...] = ()) -> None:
         self.now = 0.0
-        self.starting = Starting(Redactor(secrets), is_shown=is_shown, clock=lambda: self.now)
+        self.starting = ModelLoadProgress(Redactor(secrets), is_shown=is_shown, clock=lambda: self.now)
 
     def at(self, now: float) -> None:
         """It is that late, and somebody looks."""
         self.now = now
-        self.starting.tell()
+        self.starting.report()
 
 
-def a_model(says: str = "") -> Model:
-    return cast("Model", Loading(says))
+def a_model(says: str = "") -> LocalModel:
+    return cast("LocalModel", Loading(says))
 
 
 def test_the_log_says_it_now_and_then(caplog: pytest.LogCaptureFixture) -> None:

@@ -14,14 +14,14 @@ from tests.check.background import served
 from tests.cli.live import watched
 from tests.cli.run import COMMAND, ENVIRONMENT, LIMIT_S
 from tests.net.aio import run
-from welldone.check.run import Progress
-from welldone.cli.watch import watching
-from welldone.engines.ideal import Ideal
-from welldone.engines.mischief import FAULTS
-from welldone.engines.scripted import Seen
-from welldone.engines.scripts import Reply
+from welldone.check.run import CheckProgress
+from welldone.cli.watch import check_progress
+from welldone.engines.ideal import ReferenceServer
+from welldone.engines.mischief import FAULT_REPLIES
+from welldone.engines.scripted import MockHttpRequest
+from welldone.engines.scripts import MockReply
 
-HALF = Progress(3, 7, ("text", "usage"))
+HALF = CheckProgress(3, 7, ("text", "usage"))
 CLEAR = b"\r\x1b[K"
 
 
@@ -68,7 +68,7 @@ def test_a_server_that_is_away_is_told_on_a_line_of_its_own(tmp_path: Path) -> N
 
 def test_a_log_gets_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
     async def work() -> None:
-        async with watching(every_s=0.001) as tell:
+        async with check_progress(every_s=0.001) as tell:
             tell(HALF)
             noted = ""
             while noted.count("\n") < 2:
@@ -81,7 +81,7 @@ def test_a_log_gets_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_a_short_run_is_silent_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:
     async def work() -> None:
-        async with watching() as tell:
+        async with check_progress() as tell:
             tell(HALF)
 
     run(work())
@@ -89,12 +89,12 @@ def test_a_short_run_is_silent_in_a_log(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_who_interrupts_gets_the_report_so_far_and_no_traceback(tmp_path: Path) -> None:
-    is_asked, ideal = threading.Event(), Ideal()
+    is_asked, ideal = threading.Event(), ReferenceServer()
 
-    def choose(seen: Seen) -> Reply:
+    def choose(seen: MockHttpRequest) -> MockReply:
         if "(flush)" in seen.headers["user-agent"]:
             is_asked.set()
-            return FAULTS["hang-first"]
+            return FAULT_REPLIES["hang-first"]
         return ideal.answer(seen)
 
     with served(choose) as url:

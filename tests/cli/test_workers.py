@@ -19,7 +19,7 @@ import pytest
 from tests.cli.crew import HURRIED, PER_MINUTE
 from tests.cli.live import watched
 from tests.cli.run import COMMAND, ENVIRONMENT, LIMIT_S
-from welldone.cli.workers import Numbered, share
+from welldone.cli.workers import WorkerNumberFilter, worker_config
 from welldone.engines.upstream_settings import UpstreamSettings
 from welldone.serve.log import LineFormatter, Redactor
 from welldone.serve.settings import Config, ServeSettings
@@ -243,10 +243,10 @@ def test_rates_hold_over_all_workers() -> None:
 @pytest.mark.tier3
 def test_each_line_of_a_workers_log_has_its_number() -> None:
     record = logging.makeLogRecord({"name": "welldone", "msg": "x", "fields": {"model": "m"}})
-    assert Numbered(3).filter(record)
+    assert WorkerNumberFilter(3).filter(record)
     line = json.loads(LineFormatter("json", Redactor()).format(record))
     assert (line["worker"], line["model"]) == (3, "m")
-    assert Numbered(3).filter(logging.makeLogRecord({"name": "aiohttp"}))
+    assert WorkerNumberFilter(3).filter(logging.makeLogRecord({"name": "aiohttp"}))
 
 
 @pytest.mark.parametrize(("limit", "queue", "shared"), [(256, 64, (64, 16)), (7, 5, (1, 2)), (1, 0, (1, 0))])
@@ -254,7 +254,7 @@ def test_together_the_workers_keep_to_the_limits_of_an_upstream(
     limit: int, queue: int, shared: tuple[int, int]
 ) -> None:
     upstream = UpstreamSettings(name="lab", url="http://lab/v1", limit=limit, queue=queue)
-    config = share(Config(server=ServeSettings(workers=4), models=(), upstreams=(upstream,)))
+    config = worker_config(Config(server=ServeSettings(workers=4), models=(), upstreams=(upstream,)))
     assert [(one.name, one.limit, one.queue) for one in config.upstreams] == [("lab", *shared)]
 
 

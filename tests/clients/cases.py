@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.recorded.traces import RECORDED, Recorded, recorded, said
-from welldone.engines.scripts import Reply, replay
-from welldone.rules.judge import has_something, judge
+from welldone.engines.scripts import MockReply, reply_from_trace
+from welldone.rules.judge import has_content, judge
 
 # Fields of a request on which the shape of an answer depends, each with what a client could send. What else was asked
 # for (a limit, a seed) has shaped a recorded answer already.
@@ -42,7 +42,7 @@ class Case:
     row: tuple[str, str]
     """The line of the matrix in which it is counted: the server, and what it does."""
     asks: dict[str, Any]
-    reply: Reply
+    reply: MockReply
     endpoint: str = "chat"
     choices: tuple[Choice, ...] = ()
     usage: list[int] | None = None
@@ -100,12 +100,12 @@ def _case(one: Recorded, record: dict[str, Any]) -> Case:
     sent = _streamed(one) if one.is_stream else _whole(one)
     asks = _asks(one, sent["usage"])
     # What is known of the head is not about the answer.
-    broken = judge(one.trace).counts if has_something(one.trace) else {}
+    broken = judge(one.trace).counts if has_content(one.trace) else {}
     return Case(
         name=one.name,
         row=(record["server"], one.note.partition(": ")[2] or one.note or _kind(one, asks)),
         asks=asks,
-        reply=replay(record, one.trace.body),
+        reply=reply_from_trace(record, one.trace.body),
         endpoint=one.trace.endpoint,
         rules=tuple(rule for rule in broken if not rule.startswith("http-")),
         **sent,

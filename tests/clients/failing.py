@@ -1,8 +1,8 @@
 """Servers that fail in a known way, as cases: `welldone mock --list` names them, and some that matter to clients."""
 
 from tests.clients.cases import Case, Choice
-from welldone.engines.mischief import ALL, Fault
-from welldone.engines.scripts import HELLO, Piece, Reply
+from welldone.engines.mischief import ALL_FAULTS, MockFault
+from welldone.engines.scripts import HELLO_REPLY, MockChunk, MockReply
 
 SERVER = "`welldone mock --fault`"
 SAYS_HELLO = Choice("Hello", [], "stop")
@@ -20,32 +20,32 @@ USAGE = 'data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":1,"t
 
 def failing_cases() -> list[Case]:
     """One for each fault that ends by itself."""
-    role, text, stop, done = HELLO.pieces
+    role, text, stop, done = HELLO_REPLY.pieces
     return [
-        *(_case(fault) for fault in ALL if fault.name not in LEFT_OUT),
+        *(_case(fault) for fault in ALL_FAULTS if fault.name not in LEFT_OUT),
         Case(
             name="fault/quiet-end",
             row=(SERVER, "it stops after some words, as if they were all"),
             asks={"stream": True},
-            reply=Reply((role, text)),
+            reply=MockReply((role, text)),
             is_failure=True,
         ),
         Case(
             name="fault/stream",
             row=(SERVER, "a stream, also where a whole reply was asked for"),
             asks={},
-            reply=Reply((role, text, stop, Piece(USAGE), done)),
+            reply=MockReply((role, text, stop, MockChunk(USAGE), done)),
             choices=(SAYS_HELLO,),
             usage=[9, 1, 10],
         ),
     ]
 
 
-def _case(fault: Fault) -> Case:
+def _case(fault: MockFault) -> Case:
     is_said = fault.name in SAID
     return Case(
         name=f"fault/{fault.name}",
-        row=(SERVER, fault.says),
+        row=(SERVER, fault.description),
         asks={"stream": True},
         reply=fault.reply,
         choices=(SAYS_HELLO,) if is_said else (),

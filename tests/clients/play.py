@@ -6,19 +6,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from threading import Thread
 
-from welldone.engines.scripted import Scripted
-from welldone.engines.scripts import Reply, Script
+from welldone.engines.scripted import MockServer
+from welldone.engines.scripts import MockReply, MockScript
 
 LIMIT_S = 60.0
 
 
 @contextmanager
-def playing(replies: Mapping[str, Reply]) -> Iterator[str]:
+def playing(replies: Mapping[str, MockReply]) -> Iterator[str]:
     """Its base URL. It has a thread of its own, so that tests can wait for clients."""
     loop = asyncio.new_event_loop()
     thread = Thread(target=loop.run_forever)
     thread.start()
-    server = Scripted(Script(speed=0), lambda seen: replies[json.loads(seen.body)["model"]])
+    server = MockServer(MockScript(speed=0), lambda seen: replies[json.loads(seen.body)["model"]])
     try:
         asyncio.run_coroutine_threadsafe(server.listen(), loop).result(LIMIT_S)
         yield f"http://127.0.0.1:{server.port}/v1"

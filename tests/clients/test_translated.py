@@ -118,5 +118,5 @@ def test_who_leaves_in_the_middle_leaves_the_upstream_free(
     ask: Ask, front: Running, behind: Upstream, speaker: Speaker, way: str
 ) -> None:
     assert ask(speaker, "cancel", "stalls", way) == {"pieces": 2}
-    behind.until(lambda one: one.seen[-1].end == "left")
+    behind.until(lambda one: one.requests[-1].end == "left")
     metrics.wait_for(front, ACTIVE, 0)

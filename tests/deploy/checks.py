@@ -247,6 +247,6 @@ def _drain_s(pod: Pod, container: Json, objects: list[Json]) -> float:
     """The longest that it takes from SIGTERM to its end."""
     if pod.name == "welldone":
         drain_s: float = tomllib.loads(_toml(objects))["server"]["drain_s"]
-        return drain_s + server._LAST_WORDS_S + server._ENGINES_S
+        return drain_s + server._ABORT_GRACE_S + server._ENGINES_STOP_S
     found = re.search(r"--shutdown-timeout=(\d+)", " ".join(container.get("args", ())))
     return float(found[1]) if found else 0.0

@@ -14,13 +14,13 @@ from tests.live.faults import LINUX, begin, until_refused
 from tests.live.raw import CHAT, LIMIT_S, ask, judged
 from tests.live.server import Running, serving
 from tests.live.upstream import DONE, ROLE, STOP, TEXT, Upstream, upstream
-from welldone.engines.scripts import Piece, Reply
+from welldone.engines.scripts import MockChunk, MockReply
 
 pytestmark = LINUX
 
 SPEC = of_kind(applied(), "Deployment")["welldone"]["spec"]["template"]["spec"]
 (CONTAINER,) = SPEC["containers"]
-SLOW = Reply((ROLE, TEXT, *[Piece(TEXT.text, after_s=0.05)] * 20, STOP, DONE))
+SLOW = MockReply((ROLE, TEXT, *[MockChunk(TEXT.text, after_s=0.05)] * 20, STOP, DONE))
 KEYS = {name: f"{name.lower()}-0123456789abcdef" for name in variables(TOML.read_text())}
 STREAMS = 6
 

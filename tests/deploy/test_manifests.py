@@ -26,7 +26,7 @@ from tests.live.routes import OPEN
 from welldone import __version__
 from welldone.net.settings import SettingsError
 from welldone.serve.config import read_config
-from welldone.serve.origins import Origins
+from welldone.serve.origins import OriginPolicy
 
 ENVIRONMENT = {name: f"{name.lower()}-0123456789abcdef" for name in variables(TOML.read_text())} | {
     "REDIS_URL": "redis://:password@redis:6379/0"
@@ -155,7 +155,7 @@ def test_what_does_not_fit_is_noticed(change: Callable[[dict[str, Json]], None],
 
 def test_welldone_reads_its_settings() -> None:
     config = read_config({}, ENVIRONMENT, folder=KUBERNETES)
-    assert config.notes == ()
+    assert config.warnings == ()
     assert [upstream.name for upstream in config.upstreams] == ["vllm-0", "vllm-1"]
     assert {upstream.health for upstream in config.upstreams} == {"/health"}
     assert {key.name for key in config.keys} == {"team", "prometheus"}
@@ -177,7 +177,7 @@ def test_the_variables_that_kubernetes_makes_for_a_service_would_be_read_as_sett
 @pytest.mark.parametrize("host", ["10.244.1.7:8000", "welldone", "welldone.prod.svc.cluster.local", "api.example.org"])
 def test_it_answers_to_the_address_of_its_pod_and_to_all_its_names(host: str) -> None:
     server = read_config({}, ENVIRONMENT, folder=KUBERNETES).server
-    origins = Origins(
+    origins = OriginPolicy(
         host=server.host,
         port=server.port,
         allowed_hosts=server.allowed_hosts,

@@ -60,7 +60,7 @@ def test_welldone_reads_its_settings(tmp_path: Path) -> None:
     (tmp_path / "welldone.toml").write_text(TOML)
     config = read_config({}, dict.fromkeys(variables(TOML), "0123456789abcdef-key"), folder=tmp_path)
     assert [model.name for model in config.models] == ["qwen3-8b"]
-    assert config.notes == ()
+    assert config.warnings == ()
 
 
 def test_ray_serve_knows_all_that_it_is_told() -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from welldone.engines.address import Address
-from welldone.engines.fleet import Fleet
+from welldone.engines.fleet import EngineSupervisor
 from welldone.engines.settings import ModelSettings
-from welldone.net.outbound import Fetched, fetch
+from welldone.net.outbound import BufferedResponse, fetch
 
 Result = TypeVar("Result")
 LIMIT_S = 120.0  # nothing here takes more than some seconds; this is for a machine that is busy
@@ -34,9 +34,9 @@ def run(main: Coroutine[Any, Any, Result]) -> Result:
 
 
 @asynccontextmanager
-async def fleet_of(*models: ModelSettings, **options: Any) -> AsyncIterator[Fleet]:  # noqa: ANN401 - Fleet's own
+async def fleet_of(*models: ModelSettings, **options: Any) -> AsyncIterator[EngineSupervisor]:  # noqa: ANN401 - Fleet's own
     """A started fleet, stopped at the end."""
-    fleet = Fleet(models, folder=NOWHERE, environment=os.environ, **options)
+    fleet = EngineSupervisor(models, folder=NOWHERE, environment=os.environ, **options)
     await fleet.start()
     try:
         yield fleet
@@ -61,10 +61,10 @@ async def ask(address: Address, path: str, body: dict[str, Any] | None = None) -
     return json.loads(reply.body)
 
 
-async def get(address: Address, path: str, body: dict[str, Any] | None = None) -> Fetched:
+async def get(address: Address, path: str, body: dict[str, Any] | None = None) -> BufferedResponse:
     """An answer."""
     data = b"" if body is None else json.dumps(body).encode()
-    return await fetch(address, "GET" if body is None else "POST", path, body=data, within_s=LIMIT_S)
+    return await fetch(address, "GET" if body is None else "POST", path, body=data, timeout_s=LIMIT_S)
 
 
 async def say_hello(address: Address) -> str:

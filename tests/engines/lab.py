@@ -6,9 +6,9 @@ from typing import Any
 
 from welldone.engines.upstream import Upstream
 from welldone.engines.upstream_settings import UpstreamSettings
-from welldone.net.outbound import Fetched, OutboundError
+from welldone.net.outbound import BufferedResponse, HttpClientError
 
-SILENCE = OutboundError("no connection to the server")
+SILENCE = HttpClientError("no connection to the server")
 NOWHERE = "http://127.0.0.1:1/v1"
 
 
@@ -33,15 +33,15 @@ def upstream(
     """An upstream. `listed` is what it lists; None: that is not known."""
     made = Upstream(UpstreamSettings(name=name, url=url, **settings), clock=clock or Clock(), on_change=on_change)
     if listed is not None:
-        made.was_listed(models(*({"id": model} for model in listed)))
+        made.record_model_list(models(*({"id": model} for model in listed)))
     return made
 
 
-def models(*objects: dict[str, Any]) -> Fetched:
+def models(*objects: dict[str, Any]) -> BufferedResponse:
     """A reply to `GET /v1/models`."""
-    return Fetched(200, {}, json.dumps({"object": "list", "data": objects}).encode())
+    return BufferedResponse(200, {}, json.dumps({"object": "list", "data": objects}).encode())
 
 
-def status(code: int) -> Fetched:
+def status(code: int) -> BufferedResponse:
     """A reply with nothing in it."""
-    return Fetched(code, {}, b"")
+    return BufferedResponse(code, {}, b"")

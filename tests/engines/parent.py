@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from welldone.engines.fleet import Fleet
+from welldone.engines.fleet import EngineSupervisor
 from welldone.engines.settings import ModelSettings
 
 
@@ -17,9 +17,11 @@ async def main() -> None:
         if kind == "file"
         else ModelSettings(name="m", command=tuple(words))
     )
-    fleet = Fleet([settings], folder=Path("no-such-folder"), environment=os.environ, on_line=lambda _, line: say(line))
+    fleet = EngineSupervisor(
+        [settings], folder=Path("no-such-folder"), environment=os.environ, on_line=lambda _, line: say(line)
+    )
     await fleet.start()
-    await fleet.models[0].ready()
+    await fleet.models[0].ensure_ready()
     process = fleet.models[0].process
     assert process is not None
     say(f"engine {process.pid}")

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from tests.table import table
-from welldone.engines.flaws import flawed
-from welldone.engines.ideal import Ideal
-from welldone.engines.scripted import Seen
-from welldone.engines.scripts import Reply
+from welldone.engines.flaws import violating_handler
+from welldone.engines.ideal import ReferenceServer
+from welldone.engines.scripted import MockHttpRequest
+from welldone.engines.scripts import MockReply
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
-from welldone.wire.faults.catalogue import ALL
+from welldone.wire.faults.catalogue import ALL_RULES
 
-BREAKABLE = [fault.id for fault in ALL if fault.id not in ("sse-keepalive-resets-idle", "ns-leading-space-ok")]
+BREAKABLE = [fault.id for fault in ALL_RULES if fault.id not in ("sse-keepalive-resets-idle", "ns-leading-space-ok")]
 CHAT: dict[str, Any] = {"stream": True, "messages": [{"role": "user", "content": "Count to 5"}]}
 NOTHING = {"stream": True, "stop": "1", "messages": CHAT["messages"]}
 ODD: list[object] = [
@@ -35,8 +35,10 @@ ODD: list[object] = [
 CHAT_PATH = "/v1/chat/completions"
 
 
-def _answer(rule: str, body: str, *, method: str = "POST", path: str = CHAT_PATH) -> Reply:
-    return flawed(rule, Ideal())(Seen(method, path, {"accept": "text/event-stream"}, body))
+def _answer(rule: str, body: str, *, method: str = "POST", path: str = CHAT_PATH) -> MockReply:
+    return violating_handler(rule, ReferenceServer())(
+        MockHttpRequest(method, path, {"accept": "text/event-stream"}, body)
+    )
 
 
 @pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.tier3)])
@@ -53,8 +55,8 @@ def test_whatever_is_asked_there_is_an_answer(number: int, rule: str, step: int)
 
 def test_who_has_no_key_is_refused_by_a_server_with_a_flaw() -> None:
     for rule in BREAKABLE:
-        answer = flawed(rule, Ideal(key="sk-right"))
-        assert answer(Seen("GET", "/v1/models", {}, "")).status == 401
+        answer = violating_handler(rule, ReferenceServer(key="sk-right"))
+        assert answer(MockHttpRequest("GET", "/v1/models", {}, "")).status == 401
 
 
 def test_an_example_answers_only_what_it_can_answer() -> None:
@@ -77,6 +79,6 @@ def test_who_asks_for_usage_gets_it_in_an_example_too(rule: str) -> None:
     assert rule in counts or reply.end == "cut"
 
 
-def _heard(reply: Reply, request: dict[str, Any], endpoint: str = "chat") -> Trace:
+def _heard(reply: MockReply, request: dict[str, Any], endpoint: str = "chat") -> Trace:
     headers = tuple(reply.headers.items())
     return Trace(body=reply.body, request=request, status=reply.status, headers=headers, endpoint=endpoint)

@@ -12,8 +12,8 @@ import pytest
 
 from tests.engines.fleets import SCRIPTED, command, fleet_of, get, python, run, say_hello
 from tests.table import table
-from welldone.engines.backoff import DEATHS
-from welldone.engines.fleet import EngineError, Fleet, Model, State, make_private_folder
+from welldone.engines.backoff import MAX_FAILED_STARTS
+from welldone.engines.fleet import EngineError, EngineSupervisor, LocalModel, ModelState, make_socket_folder
 from welldone.engines.settings import ModelSettings
 
 ENDLESS = "import time\ntime.sleep(1000)"
@@ -33,10 +33,10 @@ class History:
     """What a fleet tells of its models, and a way to wait for it."""
 
     def __init__(self) -> None:
-        self.states: list[tuple[str, State]] = []
+        self.states: list[tuple[str, ModelState]] = []
         self._changed = asyncio.Event()
 
-    def __call__(self, model: Model) -> None:
+    def __call__(self, model: LocalModel) -> None:
         self.states.append((model.name, model.state))
         self._changed.set()
 
@@ -45,7 +45,7 @@ class History:
             self._changed.clear()
             await self._changed.wait()
 
-    def of(self, name: str = "m") -> list[State]:
+    def of(self, name: str = "m") -> list[ModelState]:
         return [state for model, state in self.states if model == name]
 
 
@@ -53,12 +53,12 @@ async def no_pause(_: float) -> None:
     """For tests that do not want to wait."""
 
 
-def state_of(model: Model) -> State:
+def state_of(model: LocalModel) -> ModelState:
     """The state as it is now: the type checker would remember an older one."""
     return model.state
 
 
-def kill(model: Model) -> None:
+def kill(model: LocalModel) -> None:
     assert model.process is not None
     os.kill(model.process.pid, signal.SIGKILL)
 
@@ -67,9 +67,9 @@ def test_ten_who_wait_get_one_load() -> None:
     async def main() -> None:
         history = History()
         async with fleet_of(command(*SCRIPTED), on_change=history) as fleet:
-            addresses = await asyncio.gather(*(fleet.models[0].ready() for _ in range(10)))
+            addresses = await asyncio.gather(*(fleet.models[0].ensure_ready() for _ in range(10)))
             assert len(set(addresses)) == 1
-            assert history.of() == [State.LOADING, State.READY]
+            assert history.of() == [ModelState.LOADING, ModelState.READY]
 
     run(main())
 
@@ -78,16 +78,16 @@ def test_who_leaves_does_not_stop_the_load() -> None:
     async def main() -> None:
         async with fleet_of(command(*SCRIPTED), command(*SCRIPTED, name="other")) as fleet:
             model = fleet.models[0]
-            assert model.state is State.UNLOADED
-            impatient = asyncio.create_task(model.ready())
-            patient = asyncio.create_task(model.ready())
+            assert model.state is ModelState.UNLOADED
+            impatient = asyncio.create_task(model.ensure_ready())
+            patient = asyncio.create_task(model.ensure_ready())
             await asyncio.sleep(0)
             impatient.cancel()
             address = await patient
             assert impatient.cancelled()
             assert (await get(address, "/health")).status == 200
             assert model.running == 0
-            assert fleet.models[1].state is State.UNLOADED
+            assert fleet.models[1].state is ModelState.UNLOADED
 
     run(main())
 
@@ -97,14 +97,14 @@ def test_an_engine_that_is_killed_comes_back_and_answers(tiny_model: Path) -> No
         history = History()
         async with fleet_of(ModelSettings(name="m", file=tiny_model), on_change=history) as fleet:
             model = fleet.models[0]
-            before = await model.ready()
+            before = await model.ensure_ready()
             said = await say_hello(before)
             kill(model)
-            await model.check()  # as who finds nobody at the address does
-            after = await model.ready()
+            await model.wait_for_exit_notice()  # as who finds nobody at the address does
+            after = await model.ensure_ready()
             assert after != before
             assert await say_hello(after) == said
-            assert history.of() == [State.LOADING, State.READY, State.RESTARTING, State.READY]
+            assert history.of() == [ModelState.LOADING, ModelState.READY, ModelState.RESTARTING, ModelState.READY]
             assert model.restarts == 1
             assert model.last_error is not None
             assert "was ended by SIGKILL" in model.last_error.message
@@ -116,11 +116,11 @@ def test_a_check_of_a_healthy_engine_does_no_harm() -> None:
     async def main() -> None:
         async with fleet_of(command(*SCRIPTED)) as fleet:
             model = fleet.models[0]
-            await model.check()
-            address = await model.ready()
-            await model.check()
-            assert await model.ready() == address
-            assert model.state is State.READY
+            await model.wait_for_exit_notice()
+            address = await model.ensure_ready()
+            await model.wait_for_exit_notice()
+            assert await model.ensure_ready() == address
+            assert model.state is ModelState.READY
 
     run(main())
 
@@ -136,20 +136,20 @@ def test_an_engine_that_dies_again_and_again_is_left_alone_until_somebody_asks()
         async with fleet_of(python("raise SystemExit('no luck')"), clock=clock, pause=pause) as fleet:
             model = fleet.models[0]
             with pytest.raises(EngineError, match="the model m cannot be loaded: ended with code 1") as caught:
-                await model.ready()
+                await model.ensure_ready()
             assert caught.value.details == ("no luck",)
             assert caught.value.retry_after_s == pytest.approx(3.2)
-            assert model.state is State.FAILED
+            assert model.state is ModelState.FAILED
             assert pauses == [0.2, 0.4, 0.8, 1.6]
-            assert len(pauses) + 1 == DEATHS
+            assert len(pauses) + 1 == MAX_FAILED_STARTS
             with pytest.raises(EngineError) as again:
-                await model.ready()  # at once: nothing is started
+                await model.ensure_ready()  # at once: nothing is started
             assert again.value.retry_after_s == pytest.approx(3.2)
             clock.now += 4
             with pytest.raises(EngineError) as third:
-                await model.ready()
+                await model.ensure_ready()
             assert third.value.retry_after_s == pytest.approx(6.4)
-            assert len(pauses) + 1 == DEATHS
+            assert len(pauses) + 1 == MAX_FAILED_STARTS
 
     run(main())
 
@@ -165,8 +165,8 @@ def test_an_engine_that_heals_while_it_is_tried_is_ready(tmp_path: Path) -> None
     async def main() -> None:
         history = History()
         async with fleet_of(python(program), pause=no_pause, on_change=history) as fleet:
-            await fleet.models[0].ready()
-            assert history.of() == [State.LOADING, State.RESTARTING, State.RESTARTING, State.READY]
+            await fleet.models[0].ensure_ready()
+            assert history.of() == [ModelState.LOADING, ModelState.RESTARTING, ModelState.RESTARTING, ModelState.READY]
             assert fleet.models[0].restarts == 0
 
     run(main())
@@ -185,7 +185,7 @@ def test_what_cannot_be_started_is_said_at_once(settings: ModelSettings, says: s
     async def main() -> None:
         async with fleet_of(settings) as fleet:
             with pytest.raises(EngineError) as caught:
-                await fleet.models[0].ready()
+                await fleet.models[0].ensure_ready()
             assert says in caught.value.message
             assert "some/where" not in caught.value.message
             assert caught.value.is_permanent
@@ -197,8 +197,8 @@ def test_a_start_that_takes_too_long_is_given_up() -> None:
     async def main() -> None:
         async with fleet_of(python(ENDLESS, start_limit_s=0.3)) as fleet:
             with pytest.raises(EngineError, match="was not ready within"):
-                await fleet.models[0].ready()
-            assert fleet.models[0].state is State.FAILED
+                await fleet.models[0].ensure_ready()
+            assert fleet.models[0].state is ModelState.FAILED
 
     run(main())
 
@@ -209,21 +209,21 @@ def test_an_idle_model_is_unloaded_and_comes_back() -> None:
     async def main() -> None:
         async with fleet_of(command(*SCRIPTED, idle_unload_s=60), clock=clock) as fleet:
             model = fleet.models[0]
-            before = await model.ready()
-            with model.using():
+            before = await model.ensure_ready()
+            with model.in_use():
                 clock.now += 100
                 assert fleet.unload_idle() is None
-                assert state_of(model) is State.READY
+                assert state_of(model) is ModelState.READY
             clock.now += 59
             assert fleet.unload_idle() == pytest.approx(1)
-            assert state_of(model) is State.READY
+            assert state_of(model) is ModelState.READY
             clock.now += 1
             assert fleet.unload_idle() is None
-            assert state_of(model) is State.UNLOADED
+            assert state_of(model) is ModelState.UNLOADED
             await model.unload()
             assert before.socket is not None
             assert not Path(before.socket).exists()  # noqa: ASYNC240 - nobody else is in this loop
-            assert (await get(await model.ready(), "/health")).status == 200
+            assert (await get(await model.ensure_ready(), "/health")).status == 200
 
     run(main())
 
@@ -232,11 +232,11 @@ def test_the_fleet_unloads_idle_models_by_itself() -> None:
     async def main() -> None:
         history = History()
         async with fleet_of(command(*SCRIPTED, idle_unload_s=0.01), on_change=history) as fleet:
-            with fleet.models[0].using():
-                await fleet.models[0].ready()
-            await history.until(lambda: fleet.models[0].state is State.UNLOADED)
-            await fleet.models[0].ready()
-            await history.until(lambda: fleet.models[0].state is State.UNLOADED)
+            with fleet.models[0].in_use():
+                await fleet.models[0].ensure_ready()
+            await history.until(lambda: fleet.models[0].state is ModelState.UNLOADED)
+            await fleet.models[0].ensure_ready()
+            await history.until(lambda: fleet.models[0].state is ModelState.UNLOADED)
 
     run(main())
 
@@ -245,9 +245,9 @@ def test_a_model_that_is_asked_for_while_it_ends_is_loaded_after_that() -> None:
     async def main() -> None:
         async with fleet_of(command(*SCRIPTED)) as fleet:
             model = fleet.models[0]
-            before = await model.ready()
-            model.begin_to_unload()
-            after = await model.ready()
+            before = await model.ensure_ready()
+            model.start_unload()
+            after = await model.ensure_ready()
             assert after != before
             assert (await get(after, "/health")).status == 200
 
@@ -263,9 +263,9 @@ def test_the_model_that_was_idle_for_longest_makes_room() -> None:
             a, b, c = fleet.models
             for model in (a, b, a):
                 clock.now += 1
-                await model.ready()
-            await c.ready()
-            assert [model.state for model in (a, b, c)] == [State.READY, State.UNLOADED, State.READY]
+                await model.ensure_ready()
+            await c.ensure_ready()
+            assert [model.state for model in (a, b, c)] == [ModelState.READY, ModelState.UNLOADED, ModelState.READY]
 
     run(main())
 
@@ -275,16 +275,16 @@ def test_a_model_that_is_in_use_makes_no_room_until_it_is_free() -> None:
         models = [command(*SCRIPTED, name=name, queue_wait_s=limit) for name, limit in (("a", 60), ("b", 60), ("c", 0))]
         async with fleet_of(*models, max_loaded=1) as fleet:
             a, b, c = fleet.models
-            with a.using():
-                await a.ready()
-                waiting = asyncio.create_task(b.ready())
+            with a.in_use():
+                await a.ensure_ready()
+                waiting = asyncio.create_task(b.ensure_ready())
                 with pytest.raises(EngineError, match="in use") as caught:
-                    await c.ready()
+                    await c.ensure_ready()
                 assert not caught.value.is_permanent
                 assert not waiting.done()
-                assert a.state is State.READY
+                assert a.state is ModelState.READY
             await waiting
-            assert [model.state for model in (a, b, c)] == [State.UNLOADED, State.READY, State.FAILED]
+            assert [model.state for model in (a, b, c)] == [ModelState.UNLOADED, ModelState.READY, ModelState.FAILED]
 
     run(main())
 
@@ -293,12 +293,12 @@ def test_many_models_take_turns_in_one_place() -> None:
     async def main() -> None:
         async with fleet_of(*(command(*SCRIPTED, name=name) for name in "abcd"), max_loaded=1) as fleet:
 
-            async def use(model: Model) -> int:
-                with model.using():
-                    return (await get(await model.ready(), "/health")).status
+            async def use(model: LocalModel) -> int:
+                with model.in_use():
+                    return (await get(await model.ensure_ready(), "/health")).status
 
             assert await asyncio.gather(*(use(model) for model in fleet.models)) == [200] * 4
-            assert sum(model.state is State.READY for model in fleet.models) == 1
+            assert sum(model.state is ModelState.READY for model in fleet.models) == 1
 
     run(main())
 
@@ -309,13 +309,13 @@ def test_many_models_take_turns_in_one_place() -> None:
 def test_a_stop_while_it_loads_leaves_nothing_and_nobody_waiting(program: str) -> None:
     async def main() -> None:
         async with fleet_of(python(program)) as fleet:
-            waiting = asyncio.create_task(fleet.models[0].ready())
+            waiting = asyncio.create_task(fleet.models[0].ensure_ready())
             await asyncio.sleep(0)
             await fleet.stop(within_s=0.1)
             with pytest.raises(EngineError, match="not loaded any more"):
                 await waiting
             with pytest.raises(EngineError, match="not loaded any more"):
-                await fleet.models[0].ready()
+                await fleet.models[0].ensure_ready()
             assert asyncio.all_tasks() == {asyncio.current_task()}
 
     run(main())
@@ -326,9 +326,9 @@ def test_nothing_is_left_after_a_stop(monkeypatch: pytest.MonkeyPatch, short_pat
 
     async def main() -> None:
         async with fleet_of(command(*SCRIPTED), command(*SCRIPTED, name="b", preload=True)) as fleet:
-            await asyncio.gather(*(model.ready() for model in fleet.models))
+            await asyncio.gather(*(model.ensure_ready() for model in fleet.models))
             assert len(list(short_path.iterdir())) == 1  # noqa: ASYNC240 - nobody else is in this loop
-        assert {model.state for model in fleet.models} == {State.STOPPED}
+        assert {model.state for model in fleet.models} == {ModelState.STOPPED}
         assert not any(short_path.iterdir())  # noqa: ASYNC240
 
     run(main())
@@ -340,7 +340,7 @@ def test_models_are_found_by_their_names_and_never_by_paths() -> None:
             ModelSettings(name="a", aliases=("first", "b")),
             ModelSettings(name="b", aliases=("second",), file=Path("b.gguf")),
         )
-        fleet = Fleet(models, folder=Path("nowhere"), environment={})
+        fleet = EngineSupervisor(models, folder=Path("nowhere"), environment={})
         found = {name: fleet.find(name) for name in ("a", "first", "second", "b", "b.gguf", "../a", "", "A")}
         assert {name: model.name for name, model in found.items() if model} == {
             "a": "a",
@@ -362,7 +362,7 @@ def test_a_mistake_of_ours_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch
         async with fleet_of(command(*SCRIPTED)) as fleet:
             monkeypatch.setattr("welldone.engines.fleet.make_plan", broken)
             with pytest.raises(EngineError, match="internal error"):
-                await fleet.models[0].ready()
+                await fleet.models[0].ensure_ready()
             assert [type(error) for error in heard] == [ZeroDivisionError]
 
     run(main())
@@ -377,7 +377,7 @@ def test_what_an_engine_logs_is_handed_on() -> None:
             python(program), pause=no_pause, on_line=lambda model, line: lines.append((model.name, line))
         ) as fleet:
             with pytest.raises(EngineError):
-                await fleet.models[0].ready()
+                await fleet.models[0].ensure_ready()
 
     run(main())
     assert sorted(set(lines)) == [("m", "err"), ("m", "out")]
@@ -388,7 +388,7 @@ def test_a_program_that_ends_well_but_never_listened_is_a_failure_too() -> None:
     async def main() -> None:
         async with fleet_of(command("true", "{socket}"), pause=no_pause) as fleet:
             with pytest.raises(EngineError, match="ended with code 0 before it was ready"):
-                await fleet.models[0].ready()
+                await fleet.models[0].ensure_ready()
 
     run(main())
 
@@ -399,12 +399,12 @@ def test_a_folder_that_will_not_do_for_sockets_is_not_used(tmp_path: Path, name:
     if name != "missing":
         folder.mkdir()
     given = name if name == "relative" else str(folder)
-    made = make_private_folder({"XDG_RUNTIME_DIR": given})
+    made = make_socket_folder({"XDG_RUNTIME_DIR": given})
     assert tmp_path not in made.parents
     made.rmdir()
 
 
 def test_the_folder_for_sockets_is_where_the_system_wants_it(short_path: Path) -> None:
-    made = make_private_folder({"XDG_RUNTIME_DIR": str(short_path)})
+    made = make_socket_folder({"XDG_RUNTIME_DIR": str(short_path)})
     assert made.parent == short_path
     assert stat.S_IMODE(made.stat().st_mode) == 0o700

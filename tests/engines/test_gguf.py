@@ -13,7 +13,7 @@ from tests.engines import files
 from tests.models.gguf_writer import Array, Gguf, Kind, Scalar, Value
 from tests.table import table
 from welldone.engines import gguf
-from welldone.engines.gguf import Facts, GgufError, read_facts
+from welldone.engines.gguf import GgufMetadata, GgufError, read_metadata
 
 WORDS = [f"token{number}" for number in range(5000)]
 WHOLE = files.model(
@@ -26,19 +26,19 @@ WHOLE = files.model(
 HEADER_BYTES = len(WHOLE) - 4000  # its weights are 1000 numbers of four bytes
 
 
-def _read(data: bytes, folder: Path) -> Facts:
+def _read(data: bytes, folder: Path) -> GgufMetadata:
     path = folder / "a.gguf"
     path.write_bytes(data)
-    return read_facts(path)
+    return read_metadata(path)
 
 
 def test_a_model_says_what_it_is(tmp_path: Path) -> None:
-    assert _read(WHOLE, tmp_path) == Facts(
+    assert _read(WHOLE, tmp_path) == GgufMetadata(
         size_bytes=len(WHOLE),
         version=3,
         architecture="llama",
         name="Small",
-        kind="model",
+        general_type="model",
         context_length=2048,
         embedding_length=64,
         block_count=3,
@@ -80,7 +80,7 @@ def test_a_model_that_does_not_chat_is_known(more: dict[str, Value], question: s
 
 
 def test_what_is_missing_or_of_another_kind_counts_as_absent(tmp_path: Path) -> None:
-    assert _read(Gguf({}).data() + b"\0", tmp_path) == Facts(size_bytes=33, version=3, architecture="unknown")
+    assert _read(Gguf({}).data() + b"\0", tmp_path) == GgufMetadata(size_bytes=33, version=3, architecture="unknown")
     odd: dict[str, Value] = {"llama__context_length": 0.5, "llama__block_count": True, "general__name": 7}
     facts = _read(files.model(**odd, llama__embedding_length=Scalar(Kind.INT32, -1)), tmp_path)
     assert (facts.context_length, facts.block_count, facts.name, facts.embedding_length) == (None, None, None, None)
@@ -136,7 +136,7 @@ def test_a_header_beyond_the_limit_is_not_read(tmp_path: Path) -> None:
         file.write(b"GGUF" + struct.pack("<IQQQ1sIQ", 3, 0, 2, 1, b"a", 8, gguf.HEADER_LIMIT_BYTES))
         file.truncate(2 * gguf.HEADER_LIMIT_BYTES)
     with pytest.raises(GgufError, match="more than 256 MB"):
-        read_facts(path)
+        read_metadata(path)
 
 
 @table("number", range(69))
@@ -171,4 +171,4 @@ def _is_bounded(data: bytes, folder: Path) -> None:
 def test_what_is_no_file_is_refused(kind: str, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(GgufError):
-        read_facts(tmp_path / kind)
+        read_metadata(tmp_path / kind)

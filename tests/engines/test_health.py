@@ -9,13 +9,13 @@ import pytest
 from tests.engines.fleets import SCRIPTED, command, fleet_of, run
 from tests.table import table
 from welldone.engines.errors import EngineError
-from welldone.engines.scripted import Script
-from welldone.engines.settings import COMMAND_LOAD_S, COMMAND_SLOTS, LOAD_S, ModelSettings
+from welldone.engines.scripted import MockScript
+from welldone.engines.settings import COMMAND_LOAD_TIMEOUT_S, COMMAND_SLOTS, LOAD_TIMEOUT_S, ModelSettings
 
 
 def _words(folder: Path, *health: int) -> tuple[str, ...]:
     file = folder / "script.json"
-    file.write_bytes(msgspec.json.encode(Script(health=health)))
+    file.write_bytes(msgspec.json.encode(MockScript(health=health)))
     return (*SCRIPTED, "--script", str(file))
 
 
@@ -23,7 +23,7 @@ def test_a_command_that_lists_its_models_and_is_not_well_is_not_ready(tmp_path: 
     async def main() -> None:
         async with fleet_of(command(*_words(tmp_path, 503), start_limit_s=1.5)) as fleet:
             with pytest.raises(EngineError, match=r"was not ready within 1\.5 s"):
-                await fleet.models[0].ready()
+                await fleet.models[0].ensure_ready()
 
     run(main())
 
@@ -31,7 +31,7 @@ def test_a_command_that_lists_its_models_and_is_not_well_is_not_ready(tmp_path: 
 def test_a_command_is_ready_when_it_says_so(tmp_path: Path) -> None:
     async def main() -> None:
         async with fleet_of(command(*_words(tmp_path, 503, 503, 200))) as fleet:
-            await fleet.models[0].ready()
+            await fleet.models[0].ensure_ready()
 
     run(main())
 
@@ -43,12 +43,12 @@ def test_a_command_that_is_silent_is_ended_only_where_it_says_that_it_is_not_wel
     async def main() -> None:
         async with fleet_of(command(*_words(tmp_path, 200, status, 200))) as fleet:
             model = fleet.models[0]
-            await model.ready()
+            await model.ensure_ready()
             before = asyncio.all_tasks()
-            model.doubt(1.0)
+            model.check_liveness(1.0)
             (doubt,) = asyncio.all_tasks() - before
             await doubt
-            await model.ready()
+            await model.ensure_ready()
             assert model.restarts == restarts
 
     run(main())
@@ -56,7 +56,7 @@ def test_a_command_that_is_silent_is_ended_only_where_it_says_that_it_is_not_wel
 
 def test_a_command_has_more_time_and_more_places_than_a_file() -> None:
     file, engine = ModelSettings(name="m", file=Path("m.gguf")), command("vllm", "{port}")
-    assert (file.load_limit_s, engine.load_limit_s) == (LOAD_S, COMMAND_LOAD_S)
-    assert command("vllm", "{port}", start_limit_s=5.0).load_limit_s == 5.0
+    assert (file.load_timeout_s, engine.load_timeout_s) == (LOAD_TIMEOUT_S, COMMAND_LOAD_TIMEOUT_S)
+    assert command("vllm", "{port}", start_limit_s=5.0).load_timeout_s == 5.0
     assert (file.slots, engine.slots) == (4, COMMAND_SLOTS)
     assert command("vllm", "{port}", parallel=1024).slots == 1024

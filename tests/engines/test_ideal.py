@@ -9,11 +9,11 @@ from tests.engines.asking import connect
 from tests.engines.fleets import get, run
 from tests.table import table
 from welldone.engines.address import Address
-from welldone.engines.ideal import Ideal, mind
-from welldone.engines.ideal.samples import Sampler
-from welldone.engines.ideal.tokens import count_tokens, over_and_over, tokens_of
-from welldone.engines.scripted import Scripted, Seen
-from welldone.engines.scripts import Reply, Script, as_raw
+from welldone.engines.ideal import ReferenceServer, mind
+from welldone.engines.ideal.samples import SchemaSampler
+from welldone.engines.ideal.tokens import count_tokens, repeat_to_length, tokenize
+from welldone.engines.scripted import MockServer, MockHttpRequest
+from welldone.engines.scripts import MockReply, MockScript, with_raw_http
 from welldone.rules.capture import read_capture
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
@@ -140,15 +140,15 @@ def body_of(path: str, fields: dict[str, Any]) -> dict[str, Any]:
     return {"model": "ideal"} | spoken | rest
 
 
-def seen(method: str, path: str, body: str = "", **headers: str) -> Seen:
-    return Seen(method, path, {name.replace("_", "-"): value for name, value in headers.items()}, body)
+def seen(method: str, path: str, body: str = "", **headers: str) -> MockHttpRequest:
+    return MockHttpRequest(method, path, {name.replace("_", "-"): value for name, value in headers.items()}, body)
 
 
-def ask(path: str, ideal: Ideal | None = None, **fields: Any) -> Trace:  # noqa: ANN401 - as requests have them
+def ask(path: str, ideal: ReferenceServer | None = None, **fields: Any) -> Trace:  # noqa: ANN401 - as requests have them
     """What is heard of the reply to a request."""
     body = body_of(path, fields)
-    reply = (ideal or Ideal(models=MODELS)).answer(seen("POST", path, json.dumps(body)))
-    heard = read_capture(as_raw(reply).body)
+    reply = (ideal or ReferenceServer(models=MODELS)).answer(seen("POST", path, json.dumps(body)))
+    heard = read_capture(with_raw_http(reply).body)
     return Trace(
         body=heard.body,
         endpoint=ENDPOINTS[path],
@@ -156,7 +156,7 @@ def ask(path: str, ideal: Ideal | None = None, **fields: Any) -> Trace:  # noqa:
         status=heard.status,
         headers=heard.headers,
         complete=heard.complete,
-        pieces=heard.pieces,
+        chunk_sizes=heard.chunk_sizes,
     )
 
 
@@ -184,7 +184,7 @@ def chunks(trace: Trace) -> list[dict[str, Any]]:
     return [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
 
 
-def error(reply: Reply) -> dict[str, Any]:
+def error(reply: MockReply) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(reply.body)["error"]
     return found
 
@@ -232,8 +232,8 @@ def arguments(call: dict[str, Any]) -> str:
         ('Please write "x y".', "x y"),
         ("Say: ", ""),
         ("Count from 1 to 4.", "1, 2, 3, 4"),
-        ("An emoji, please", mind.EMOJI),
-        ("Tell me a long story", mind.LONG),
+        ("An emoji, please", mind.EMOJI_TEXT),
+        ("Tell me a long story", mind.LONG_TEXT),
     ],
 )
 @table("path", [CHAT, COMPLETIONS])
@@ -261,7 +261,7 @@ def test_the_newer_limit_counts_where_there_are_both() -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_an_answer_ends_where_the_context_does(stream: bool) -> None:
-    trace = ask(CHAT, Ideal(context=20), say="Count", stream=stream)
+    trace = ask(CHAT, ReferenceServer(context=20), say="Count", stream=stream)
     assert b'"finish_reason":"length"' in trace.body
     assert judge(trace).findings == ()
 
@@ -306,7 +306,7 @@ def test_log_probabilities_are_those_of_the_text() -> None:
 
 def test_a_model_that_thinks_says_so_first_and_counts_it() -> None:
     reply = whole(model="ideal-thinking")
-    assert reply["choices"][0]["message"]["reasoning_content"] == mind.THOUGHT
+    assert reply["choices"][0]["message"]["reasoning_content"] == mind.REASONING_TEXT
     thought = reply["usage"]["completion_tokens_details"]["reasoning_tokens"]
     assert 0 < thought < reply["usage"]["completion_tokens"]
     assert "reasoning_content" not in whole()["choices"][0]["message"]
@@ -339,7 +339,7 @@ def test_tools_are_called_where_they_are_wanted(fields: dict[str, Any], made: li
 
 
 def test_calls_have_ids_of_their_own_and_arguments_come_in_pieces() -> None:
-    ideal = Ideal()
+    ideal = ReferenceServer()
     fields = {"say": "Weather in Paris and in Rome", "tools": [WEATHER], "n": 2, "stream": True}
     heard = [one for _ in range(2) for one in chunks(ask(CHAT, ideal, **fields))]
     entries = [call for chunk in heard for one in chunk["choices"] for call in one["delta"].get("tool_calls", [])]
@@ -396,7 +396,7 @@ def test_an_answer_that_is_to_be_json_is_of_its_schema() -> None:
     ],
 )
 def test_a_sample_is_what_its_schema_allows(schema: Any, value: object) -> None:  # noqa: ANN401 - any JSON
-    assert Sampler(schema).sample() == value
+    assert SchemaSampler(schema).sample() == value
 
 
 @table(
@@ -512,12 +512,12 @@ WRONG = [(CHAT, *case) for case in MISTAKES.values()] + [(COMPLETIONS, *case) fo
 @table(("path", "param", "fields"), WRONG, ids=[*MISTAKES, *COMPLETION_MISTAKES])
 def test_a_mistake_is_named(path: str, param: str, fields: dict[str, Any]) -> None:
     body = {key: value for key, value in (body_of(path, {"stream": True}) | fields).items() if value is not ...}
-    reply = Ideal().answer(seen("POST", path, json.dumps(body)))
+    reply = ReferenceServer().answer(seen("POST", path, json.dumps(body)))
     assert reply.status == 400
     told = error(reply)
     assert (told["type"], told["param"]) == ("invalid_request_error", param)
     assert told["code"] is None or isinstance(told["code"], str)
-    heard = read_capture(as_raw(reply).body)
+    heard = read_capture(with_raw_http(reply).body)
     trace = Trace(body=heard.body, request=body, status=400, headers=heard.headers, complete=True)
     assert judge(trace).findings == ()
 
@@ -525,27 +525,27 @@ def test_a_mistake_is_named(path: str, param: str, fields: dict[str, Any]) -> No
 @table("path", [CHAT, COMPLETIONS])
 @table("body", ["", "{", "[]", '"x"', "null", "[" * 100_000, '{"a":' * 100_000, '{"n":NaN}'])
 def test_a_body_that_is_no_request_is_refused(path: str, body: str) -> None:
-    reply = Ideal().answer(seen("POST", path, body))
+    reply = ReferenceServer().answer(seen("POST", path, body))
     assert reply.status == 400
     assert error(reply)["type"] == "invalid_request_error"
 
 
 def test_a_model_that_is_not_there_is_not_found() -> None:
     for reply in (
-        Ideal().answer(seen("POST", CHAT, json.dumps(body_of(CHAT, {"model": "gone"})))),
-        Ideal().answer(seen("GET", "/v1/models/gone")),
+        ReferenceServer().answer(seen("POST", CHAT, json.dumps(body_of(CHAT, {"model": "gone"})))),
+        ReferenceServer().answer(seen("GET", "/v1/models/gone")),
     ):
         assert (reply.status, error(reply)["code"]) == (404, "model_not_found")
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
 def test_a_prompt_that_is_too_long_is_refused(path: str) -> None:
-    reply = Ideal(context=50).answer(seen("POST", path, json.dumps(body_of(path, {"say": "word " * 60}))))
+    reply = ReferenceServer(context=50).answer(seen("POST", path, json.dumps(body_of(path, {"say": "word " * 60}))))
     assert (reply.status, error(reply)["code"]) == (400, "context_length_exceeded")
 
 
 def test_models_are_listed_as_openai_does() -> None:
-    ideal = Ideal(models=("a", "org/b c"))
+    ideal = ReferenceServer(models=("a", "org/b c"))
     listed = json.loads(ideal.answer(seen("GET", "/v1/models?x=1")).body)
     assert listed["object"] == "list"
     assert [(model["id"], model["object"]) for model in listed["data"]] == [("a", "model"), ("org/b c", "model")]
@@ -564,7 +564,7 @@ def test_models_are_listed_as_openai_does() -> None:
     ],
 )
 def test_what_is_not_there_is_said_to_be(method: str, path: str, status: int, allowed: str | None) -> None:
-    reply = Ideal().answer(seen(method, path))
+    reply = ReferenceServer().answer(seen(method, path))
     assert (reply.status, reply.headers.get("Allow")) == (status, allowed)
     assert error(reply)["message"]
 
@@ -574,7 +574,7 @@ def test_what_is_not_there_is_said_to_be(method: str, path: str, status: int, al
 )
 @table("path", ["/v1/models", "/metrics"])
 def test_a_key_is_asked_for(said: dict[str, str], status: int, path: str) -> None:
-    ideal = Ideal(key="s3cret")
+    ideal = ReferenceServer(key="s3cret")
     reply = ideal.answer(seen("GET", path, **said))
     assert reply.status == status
     assert status == 200 or (error(reply)["code"], reply.headers["WWW-Authenticate"]) == ("invalid_api_key", "Bearer")
@@ -584,24 +584,26 @@ def test_a_key_is_asked_for(said: dict[str, str], status: int, path: str) -> Non
 
 def test_a_browser_may_ask_with_any_header() -> None:
     names = "authorization, x-stainless-os,x y,\nevil"
-    reply = Ideal(key="k").answer(seen("OPTIONS", CHAT, origin="http://a", access_control_request_headers=names))
+    reply = ReferenceServer(key="k").answer(
+        seen("OPTIONS", CHAT, origin="http://a", access_control_request_headers=names)
+    )
     assert (reply.status, reply.body) == (204, b"")
     assert reply.headers["Access-Control-Allow-Origin"] == "*"
     assert "POST" in reply.headers["Access-Control-Allow-Methods"]
     assert reply.headers["Access-Control-Allow-Headers"] == "authorization, x-stainless-os, evil"
-    assert b"content-length" not in as_raw(reply).body.lower()
-    assert Ideal().answer(seen("POST", CHAT)).headers["Access-Control-Allow-Origin"] == "*"
+    assert b"content-length" not in with_raw_http(reply).body.lower()
+    assert ReferenceServer().answer(seen("POST", CHAT)).headers["Access-Control-Allow-Origin"] == "*"
 
 
 def test_a_head_has_the_length_of_what_is_not_sent() -> None:
-    asked, full = (Ideal().answer(seen(method, "/v1/models")) for method in ("HEAD", "GET"))
+    asked, full = (ReferenceServer().answer(seen(method, "/v1/models")) for method in ("HEAD", "GET"))
     assert (asked.status, asked.body) == (200, b"")
     assert asked.headers["Content-Length"] == str(len(full.body))
 
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_pauses_are_before_tokens(stream: bool) -> None:
-    ideal = Ideal(gap_s=0.5)
+    ideal = ReferenceServer(gap_s=0.5)
     reply = ideal.answer(seen("POST", CHAT, json.dumps(body_of(CHAT, {"say": "Say: a b", "stream": stream, "n": 2}))))
     assert sum(piece.after_s for piece in reply.pieces) == 1.0
     assert reply.after_s == 0.0
@@ -609,18 +611,20 @@ def test_pauses_are_before_tokens(stream: bool) -> None:
 
 
 def test_a_long_pause_is_filled_with_keep_alives() -> None:
-    reply = Ideal(gap_s=25).answer(seen("POST", CHAT, json.dumps(body_of(CHAT, {"say": "Say: a", "stream": True}))))
+    reply = ReferenceServer(gap_s=25).answer(
+        seen("POST", CHAT, json.dumps(body_of(CHAT, {"say": "Say: a", "stream": True})))
+    )
     assert [piece.after_s for piece in reply.pieces] == [0, 10, 10, 5, 0, 0]
     assert reply.body.count(b": keep-alive\n\n") == 2
 
 
-@table("value", ["", " ", "Hello  big\nworlds\n", mind.EMOJI, mind.LONG, "\u2028x"])
+@table("value", ["", " ", "Hello  big\nworlds\n", mind.EMOJI_TEXT, mind.LONG_TEXT, "\u2028x"])
 def test_tokens_make_the_text(value: str) -> None:
-    tokens = tokens_of(value)
+    tokens = tokenize(value)
     assert "".join(tokens) == value
     assert count_tokens([value], 10**6) == len(tokens)
     for end in range(len(tokens)):
-        assert tokens_of("".join(tokens[:end])) == tokens[:end]
+        assert tokenize("".join(tokens[:end])) == tokens[:end]
 
 
 @table(
@@ -628,13 +632,13 @@ def test_tokens_make_the_text(value: str) -> None:
     [("Hello you", 1, "Hello"), ("Hello you", 5, "Hello you Hello you Hello"), (" a", 3, " a a a"), ("", 3, "")],
 )
 def test_a_text_is_said_again_until_it_is_long_enough(value: str, count: int, said: str) -> None:
-    assert over_and_over(value, count) == said
+    assert repeat_to_length(value, count) == said
 
 
 def test_it_is_a_server_on_a_socket_and_knows_how_many_it_answers() -> None:
     async def main() -> None:
-        ideal = Ideal(gap_s=3600)
-        server = Scripted(Script(), ideal.answer, for_all=True)
+        ideal = ReferenceServer(gap_s=3600)
+        server = MockServer(MockScript(), ideal.answer, handles_all=True)
         async with await server.listen(), connect(server.port) as asker:
             address = Address(port=server.port)
 
@@ -646,7 +650,7 @@ def test_it_is_a_server_on_a_socket_and_knows_how_many_it_answers() -> None:
             await asker.reader.readuntil(b"\n\n")  # the first event comes at once
             assert await gauge() == b"llamacpp:requests_processing 1"
             asker.leave()
-            await server.until(lambda: any(one.end == "left" for one in server.seen))
+            await server.wait_until(lambda: any(one.end == "left" for one in server.requests))
             assert await gauge() == b"llamacpp:requests_processing 0"
 
     run(main())
@@ -654,7 +658,7 @@ def test_it_is_a_server_on_a_socket_and_knows_how_many_it_answers() -> None:
 
 def test_a_connection_is_kept_whatever_the_reply_was() -> None:
     async def main() -> None:
-        server = Scripted(Script(), Ideal().answer, for_all=True)
+        server = MockServer(MockScript(), ReferenceServer().answer, handles_all=True)
         async with await server.listen(), connect(server.port) as asker:
             for request in (b"OPTIONS /v1/models", b"HEAD /v1/models", b"GET /v1/x", b"GET /counts"):
                 asker.writer.write(request + b" HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -664,6 +668,6 @@ def test_a_connection_is_kept_whatever_the_reply_was() -> None:
             heard = await asker.rest()
             assert [int(part[:3]) for part in heard.split(b"HTTP/1.1 ")[1:]] == [204, 200, 404, 200, 400, 200]
             assert (server.counts.connections, server.counts.requests) == (1, 6)
-            assert [one.method for one in server.seen] == ["OPTIONS", "HEAD", "GET", "POST", "POST"]
+            assert [one.method for one in server.requests] == ["OPTIONS", "HEAD", "GET", "POST", "POST"]
 
     run(main())

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from tests.table import table
-from welldone.engines.ideal import Ideal
-from welldone.engines.scripted import Seen
-from welldone.engines.scripts import Reply, as_raw
+from welldone.engines.ideal import ReferenceServer
+from welldone.engines.scripted import MockHttpRequest
+from welldone.engines.scripts import MockReply, with_raw_http
 from welldone.rules.capture import read_capture
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
@@ -107,15 +107,15 @@ def _body(path: str, fields: Json) -> Json:
     return {"model": "ideal"} | said | fields
 
 
-def _reply(path: str, body: object, ideal: Ideal | None = None, **headers: str) -> Reply:
+def _reply(path: str, body: object, ideal: ReferenceServer | None = None, **headers: str) -> MockReply:
     data = body if isinstance(body, str) else json.dumps(body)
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return (ideal or Ideal(models=MODELS)).answer(Seen("POST", path, named, data))
+    return (ideal or ReferenceServer(models=MODELS)).answer(MockHttpRequest("POST", path, named, data))
 
 
 def _heard(path: str, fields: Json) -> Trace:
     body = _body(path, fields)
-    heard = read_capture(as_raw(_reply(path, body)).body)
+    heard = read_capture(with_raw_http(_reply(path, body)).body)
     return Trace(
         body=heard.body,
         endpoint=path.removeprefix("/v1/"),
@@ -123,7 +123,7 @@ def _heard(path: str, fields: Json) -> Trace:
         status=heard.status,
         headers=heard.headers,
         complete=heard.complete,
-        pieces=heard.pieces,
+        chunk_sizes=heard.chunk_sizes,
     )
 
 
@@ -280,7 +280,7 @@ def test_a_wrong_request_for_a_message_is_refused_in_anthropics_words(fields: Js
     ],
 )
 def test_each_dialect_has_its_header_for_the_key(path: str, headers: dict[str, str], status: int) -> None:
-    reply = _reply(path, _body(path, {}), Ideal(key="sk-right"), **headers)
+    reply = _reply(path, _body(path, {}), ReferenceServer(key="sk-right"), **headers)
     assert reply.status == status
     if status == 401 and path == MESSAGES:
         assert json.loads(reply.body)["error"]["type"] == "authentication_error"
@@ -294,7 +294,7 @@ def test_what_is_no_request_is_refused(path: str, body: str) -> None:
 
 def test_a_pause_goes_before_each_token() -> None:
     for path in (RESPONSES, MESSAGES):
-        reply = _reply(path, _body(path, {"stream": True}), Ideal(gap_s=0.25))
+        reply = _reply(path, _body(path, {"stream": True}), ReferenceServer(gap_s=0.25))
         waits = [piece.after_s for piece in reply.pieces]
         assert set(waits) == {0.0, 0.25}
         assert reply.end == "whole"

@@ -14,7 +14,7 @@ import pytest
 
 from tests.engines.fleets import LIMIT_S, ask, fleet_of, get, run, say_hello
 from tests.table import table
-from welldone.engines.fleet import EngineError, State
+from welldone.engines.fleet import EngineError, ModelState
 from welldone.engines.settings import ModelSettings
 
 ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
@@ -25,13 +25,13 @@ def test_a_model_is_ready_and_answers(tiny_model: Path) -> None:
     async def main() -> None:
         async with fleet_of(ModelSettings(name="tiny", file=tiny_model)) as fleet:
             model = fleet.models[0]
-            assert await say_hello(await model.ready())
-            assert model.state is State.READY
-            assert model.abilities is not None
-            assert model.abilities.slots == model.settings.slots
-            assert model.abilities.context > 0
-            assert model.abilities.chat
-            assert not model.abilities.embeddings
+            assert await say_hello(await model.ensure_ready())
+            assert model.state is ModelState.READY
+            assert model.capabilities is not None
+            assert model.capabilities.slots == model.settings.slots
+            assert model.capabilities.context > 0
+            assert model.capabilities.chat
+            assert not model.capabilities.embeddings
 
     run(main())
 
@@ -39,7 +39,7 @@ def test_a_model_is_ready_and_answers(tiny_model: Path) -> None:
 def test_the_engine_wants_its_key_and_offers_nothing_else(tiny_model: Path) -> None:
     async def main() -> None:
         async with fleet_of(ModelSettings(name="tiny", file=tiny_model)) as fleet:
-            address = await fleet.models[0].ready()
+            address = await fleet.models[0].ensure_ready()
             stranger = msgspec.structs.replace(address, key=None)
             assert (await get(stranger, "/v1/models")).status == 401
             assert (await get(address, "/slots")).status != 200
@@ -57,7 +57,7 @@ def test_the_engine_wants_its_key_and_offers_nothing_else(tiny_model: Path) -> N
 def test_the_socket_is_private_and_the_key_is_in_no_argument(tiny_model: Path) -> None:
     async def main() -> None:
         async with fleet_of(ModelSettings(name="tiny", file=tiny_model)) as fleet:
-            address = await fleet.models[0].ready()
+            address = await fleet.models[0].ensure_ready()
             process = fleet.models[0].process
             assert process is not None
             assert address.socket is not None
@@ -75,9 +75,9 @@ def test_the_socket_is_private_and_the_key_is_in_no_argument(tiny_model: Path) -
 def test_the_default_model_knows_tools(default_model: Path) -> None:
     async def main() -> None:
         async with fleet_of(ModelSettings(name="default", file=default_model, threads=1)) as fleet:
-            address = await fleet.models[0].ready()
-            assert fleet.models[0].abilities is not None
-            assert fleet.models[0].abilities.tools
+            address = await fleet.models[0].ensure_ready()
+            assert fleet.models[0].capabilities is not None
+            assert fleet.models[0].capabilities.tools
             assert "Hello" in await say_hello(address)
 
     run(main())
@@ -121,7 +121,7 @@ PROMPTS = [
 def test_the_template_of_the_default_model_says_what_was_said(default_model: Path) -> None:
     async def main() -> list[str]:
         async with fleet_of(ModelSettings(name="default", file=default_model, threads=1)) as fleet:
-            address = await fleet.models[0].ready()
+            address = await fleet.models[0].ensure_ready()
             bodies: list[dict[str, Any]] = [case.values[0] for case in PROMPTS]  # type: ignore[misc]
             return [(await ask(address, "/apply-template", body))["prompt"] for body in bodies]
 
@@ -139,14 +139,14 @@ def test_models_for_embeddings_and_ranking_are_known_by_their_files(
         )
         async with fleet_of(*models) as fleet:
             embedder, ranker = fleet.models
-            vectors = await ask(await embedder.ready(), "/v1/embeddings", {"input": "hello"})
+            vectors = await ask(await embedder.ensure_ready(), "/v1/embeddings", {"input": "hello"})
             assert len(vectors["data"][0]["embedding"]) == 32
-            ranked = await ask(await ranker.ready(), "/v1/rerank", {"query": "a", "documents": ["b", "c"]})
+            ranked = await ask(await ranker.ensure_ready(), "/v1/rerank", {"query": "a", "documents": ["b", "c"]})
             assert len(ranked["results"]) == 2
-            assert embedder.abilities is not None
-            assert ranker.abilities is not None
-            assert (embedder.abilities.embeddings, embedder.abilities.chat) == (True, False)
-            assert (ranker.abilities.reranking, ranker.abilities.chat) == (True, False)
+            assert embedder.capabilities is not None
+            assert ranker.capabilities is not None
+            assert (embedder.capabilities.embeddings, embedder.capabilities.chat) == (True, False)
+            assert (ranker.capabilities.reranking, ranker.capabilities.chat) == (True, False)
 
     run(main())
 
@@ -154,7 +154,7 @@ def test_models_for_embeddings_and_ranking_are_known_by_their_files(
 def test_a_chat_model_gives_embeddings_where_they_are_asked_for(tiny_model: Path) -> None:
     async def main() -> None:
         async with fleet_of(ModelSettings(name="tiny", file=tiny_model, embeddings=True)) as fleet:
-            address = await fleet.models[0].ready()
+            address = await fleet.models[0].ensure_ready()
             assert (await ask(address, "/v1/embeddings", {"input": "hello"}))["data"][0]["embedding"]
             assert await say_hello(address)
 
@@ -183,9 +183,9 @@ def test_settings_reach_llama_cpp(tiny_model: Path) -> None:
 
     async def main() -> None:
         async with fleet_of(settings) as fleet:
-            address = await fleet.models[0].ready()
-            assert fleet.models[0].abilities is not None
-            assert (fleet.models[0].abilities.context, fleet.models[0].abilities.slots) == (256, 2)
+            address = await fleet.models[0].ensure_ready()
+            assert fleet.models[0].capabilities is not None
+            assert (fleet.models[0].capabilities.context, fleet.models[0].capabilities.slots) == (256, 2)
             prompt = await ask(address, "/apply-template", {"messages": [{"role": "user", "content": "just this"}]})
             assert prompt["prompt"] == "just this"
 
@@ -195,7 +195,7 @@ def test_settings_reach_llama_cpp(tiny_model: Path) -> None:
 def test_ctrl_c_is_left_to_the_parent(tiny_model: Path) -> None:
     async def main() -> None:
         async with fleet_of(ModelSettings(name="tiny", file=tiny_model)) as fleet:
-            address = await fleet.models[0].ready()
+            address = await fleet.models[0].ensure_ready()
             process = fleet.models[0].process
             assert process is not None
             os.kill(process.pid, signal.SIGINT)
@@ -220,10 +220,10 @@ def test_a_bad_file_is_a_clear_error(tmp_path: Path, content: bytes, says: str) 
     async def main() -> None:
         async with fleet_of(ModelSettings(name="bad", file=file)) as fleet:
             with pytest.raises(EngineError, match=says) as caught:
-                await fleet.models[0].ready()
+                await fleet.models[0].ensure_ready()
             assert caught.value.is_permanent
             assert str(tmp_path) not in caught.value.message
-            assert fleet.models[0].state is State.FAILED
+            assert fleet.models[0].state is ModelState.FAILED
 
     run(main())
 

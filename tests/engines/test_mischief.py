@@ -7,9 +7,9 @@ import pytest
 from tests.engines.asking import connect
 from tests.engines.fleets import run
 from tests.table import table
-from welldone.engines.mischief import ALL, FAULTS
-from welldone.engines.scripted import HELLO, Script, listen
-from welldone.engines.scripts import as_raw
+from welldone.engines.mischief import ALL_FAULTS, FAULT_REPLIES
+from welldone.engines.scripted import HELLO_REPLY, MockScript, start_mock_server
+from welldone.engines.scripts import with_raw_http
 from welldone.rules.capture import read_capture
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
@@ -55,14 +55,16 @@ RULES = {
 
 async def _hear(name: str) -> tuple[bytes, str]:
     """All that comes, and what becomes of the connection."""
-    reply = FAULTS[name]
-    async with await listen(Script(posts=(reply,), speed=0)) as server, connect(server.port) as asker:
+    reply = FAULT_REPLIES[name]
+    async with await start_mock_server(MockScript(posts=(reply,), speed=0)) as server, connect(server.port) as asker:
         asker.ask({"stream": True})
         heard = b""
         try:
-            while len(heard) < len(as_raw(reply).body) and (data := await asker.reader.read(2**16)):
+            while len(heard) < len(with_raw_http(reply).body) and (data := await asker.reader.read(2**16)):
                 heard += data
-            await server.until(lambda: bool(server.seen) and (reply.end == "hang" or server.seen[0].end != "running"))
+            await server.wait_until(
+                lambda: bool(server.requests) and (reply.end == "hang" or server.requests[0].end != "running")
+            )
             if server.counts.open:
                 return heard, OPEN
             assert await asker.rest() == b""
@@ -76,7 +78,7 @@ def _play(name: str) -> tuple[Trace, str]:
     return read_capture(heard), end
 
 
-@table("name", sorted(FAULTS.keys() - BIG))
+@table("name", sorted(FAULT_REPLIES.keys() - BIG))
 def test_a_fault_has_its_status_and_its_end(name: str) -> None:
     trace, end = _play(name)
     assert (trace.status, end) == ENDS.get(name, (200, OPEN))
@@ -84,14 +86,14 @@ def test_a_fault_has_its_status_and_its_end(name: str) -> None:
 
 @table("name", ["stream", "slow", "close-after", "no-length", "http-1.0"])
 def test_what_is_wrong_with_http_alone_says_hello(name: str) -> None:
-    assert _play(name)[0].body == HELLO.body
+    assert _play(name)[0].body == HELLO_REPLY.body
 
 
 @pytest.mark.parametrize("name", ["cut", "reset", "hang"])
 def test_what_breaks_off_has_begun_and_has_not_said_all(name: str) -> None:
     body = _play(name)[0].body
-    assert HELLO.body.startswith(body)
-    assert HELLO.body.index(b"Hello") - 100 < len(body) < HELLO.body.index(b"stop")
+    assert HELLO_REPLY.body.startswith(body)
+    assert HELLO_REPLY.body.index(b"Hello") - 100 < len(body) < HELLO_REPLY.body.index(b"stop")
 
 
 @table("name", RULES)
@@ -127,11 +129,11 @@ def test_a_whole_reply_is_a_right_one() -> None:
 def test_a_compressed_stream_says_hello() -> None:
     trace, _ = _play("gzip")
     assert trace.header("content-encoding") == "gzip"
-    assert gzip.decompress(trace.body) == HELLO.body
+    assert gzip.decompress(trace.body) == HELLO_REPLY.body
 
 
 def test_a_bomb_is_small_until_it_is_unpacked() -> None:
-    bomb = FAULTS["gzip-bomb"].pieces[0]
+    bomb = FAULT_REPLIES["gzip-bomb"].pieces[0]
     assert len(bomb.data) < 2**21
     assert len(gzip.decompress(bomb.base64)) * bomb.times == 2**30
 
@@ -144,8 +146,8 @@ def test_a_long_line_is_long() -> None:
 
 def test_an_endless_stream_goes_on() -> None:
     async def main() -> None:
-        script = Script(posts=(FAULTS["endless"],), speed=0)
-        async with await listen(script) as server, connect(server.port) as asker:
+        script = MockScript(posts=(FAULT_REPLIES["endless"],), speed=0)
+        async with await start_mock_server(script) as server, connect(server.port) as asker:
             asker.ask()
             heard = await asker.reader.readexactly(2**20)
             assert heard.count(b"Hello") > 1000
@@ -154,5 +156,5 @@ def test_an_endless_stream_goes_on() -> None:
 
 
 def test_each_has_a_name_and_a_line_of_its_own() -> None:
-    assert len(FAULTS) == len(ALL) == len({fault.says for fault in ALL})
-    assert all(fault.says and "\n" not in fault.says for fault in ALL)
+    assert len(FAULT_REPLIES) == len(ALL_FAULTS) == len({fault.description for fault in ALL_FAULTS})
+    assert all(fault.description and "\n" not in fault.description for fault in ALL_FAULTS)

@@ -8,21 +8,28 @@ from hypothesis import strategies as st
 
 from tests.engines.lab import NOWHERE, models, upstream
 from tests.table import table
-from welldone.engines.names import Group, Local, Names, Target, problems, read_target
+from welldone.engines.names import (
+    UpstreamGroup,
+    LocalRoute,
+    ModelRouter,
+    RouteTarget,
+    route_problems,
+    parse_route_target,
+)
 from welldone.engines.upstream import Upstream
 from welldone.engines.upstream_settings import UpstreamSettings
-from welldone.net.patterns import matches
+from welldone.net.patterns import matches_wildcard
 
 
 def _found(
     name: str, upstreams: Sequence[Upstream], routes: Mapping[str, Sequence[str]] | None = None, local: str = ""
 ) -> list[str] | str | None:
     """Who answers for a name, as `model@upstream`; a local model as its name."""
-    found = Names(routes or {}, upstreams, local.split()).find(name)
-    if isinstance(found, Group):
+    found = ModelRouter(routes or {}, upstreams, local.split()).resolve(name)
+    if isinstance(found, UpstreamGroup):
         assert found.name == name
         return [f"{member.model}@{member.upstream.name}" for member in found.members]
-    return found.name if isinstance(found, Local) else None
+    return found.name if isinstance(found, LocalRoute) else None
 
 
 @example("a*b*b", "ab")
@@ -30,29 +37,29 @@ def _found(
 @given(st.text("ab*?[", max_size=8), st.text("ab?[\n", max_size=8))
 def test_a_star_stands_for_any_letters_and_all_else_for_itself(pattern: str, name: str) -> None:
     expected = ".*".join(map(re.escape, pattern.split("*")))
-    assert matches(pattern, name) == bool(re.fullmatch(expected, name, re.DOTALL))
+    assert matches_wildcard(pattern, name) == bool(re.fullmatch(expected, name, re.DOTALL))
 
 
 @given(st.lists(st.text("ab", max_size=3), min_size=1, max_size=4), st.data())
 def test_a_name_made_of_its_pattern_fits(parts: list[str], data: st.DataObject) -> None:
     name = "".join(part + data.draw(st.text("ab", max_size=3)) for part in parts[:-1]) + parts[-1]
-    assert matches("*".join(parts), name)
+    assert matches_wildcard("*".join(parts), name)
 
 
 @table(
     ("text", "target"),
     [
-        ("m@lab", Target("m", "lab")),
-        ("m", Target("m", None)),
-        ("@lab", Target("", "lab")),
-        ("*@lab", Target("", "lab")),
-        ("m@1", Target("m@1", None)),
-        ("m@1@lab", Target("m@1", "lab")),
-        ("m@lab@", Target("m@lab@", None)),
+        ("m@lab", RouteTarget("m", "lab")),
+        ("m", RouteTarget("m", None)),
+        ("@lab", RouteTarget("", "lab")),
+        ("*@lab", RouteTarget("", "lab")),
+        ("m@1", RouteTarget("m@1", None)),
+        ("m@1@lab", RouteTarget("m@1", "lab")),
+        ("m@lab@", RouteTarget("m@lab@", None)),
     ],
 )
-def test_a_target_is_split_at_the_last_at_if_an_upstream_follows(text: str, target: Target) -> None:
-    assert read_target(text, ["lab"]) == target
+def test_a_target_is_split_at_the_last_at_if_an_upstream_follows(text: str, target: RouteTarget) -> None:
+    assert parse_route_target(text, ["lab"]) == target
 
 
 _LAB = ("small", "large")
@@ -91,10 +98,10 @@ def test_a_name_goes_unchanged_to_those_that_have_not_said_what_they_have() -> N
 
 def test_what_vanishes_from_a_list_is_no_longer_found() -> None:
     lab = upstream("lab", listed=["m", "n"])
-    names = Names({}, [lab], [])
-    assert names.find("m") is not None
-    lab.was_listed(models({"id": "n"}))
-    assert names.find("m") is None
+    names = ModelRouter({}, [lab], [])
+    assert names.resolve("m") is not None
+    lab.record_model_list(models({"id": "n"}))
+    assert names.resolve("m") is None
 
 
 def test_declared_models_choose_among_those_that_are_listed() -> None:
@@ -102,7 +109,7 @@ def test_declared_models_choose_among_those_that_are_listed() -> None:
     assert _found("qwen-7b", [lab]) == ["qwen-7b@lab"]
     assert _found("extra", [lab]) == ["extra@lab"]
     assert _found("whisper", [lab]) is None
-    assert list(Names({}, [lab], []).exact()) == ["extra", "qwen-7b"]
+    assert list(ModelRouter({}, [lab], []).exact_names()) == ["extra", "qwen-7b"]
 
 
 def test_of_declared_patterns_the_longest_wins_and_equals_share() -> None:
@@ -140,7 +147,7 @@ def test_a_route_leads_to_its_targets(targets: list[str], expected: list[str] | 
 
 def test_exact_names_are_those_of_routes_and_then_of_upstreams() -> None:
     upstreams = [upstream("lab", listed=["m"], models=()), upstream("shed", models=("n", "x-*")), upstream("silent")]
-    assert list(Names({"r": ["m"], "p-*": ["m"]}, upstreams, []).exact()) == ["r", "m", "n"]
+    assert list(ModelRouter({"r": ["m"], "p-*": ["m"]}, upstreams, []).exact_names()) == ["r", "m", "n"]
 
 
 @table(
@@ -164,7 +171,7 @@ def test_exact_names_are_those_of_routes_and_then_of_upstreams() -> None:
 )
 def test_what_is_wrong_with_routes_is_said(routes: dict[str, list[str]], expected: list[str]) -> None:
     lab = UpstreamSettings(name="lab", url=NOWHERE, models=("m@2", "*"))
-    assert problems(routes, [lab], ["home"]) == expected
+    assert route_problems(routes, [lab], ["home"]) == expected
 
 
 @table(
@@ -185,11 +192,11 @@ def test_a_route_to_a_model_that_nobody_can_have_is_a_mistake(
 ) -> None:
     upstreams = [UpstreamSettings(name=f"lab{n}", url=NOWHERE, models=models) for n, models in enumerate(declared)]
     expected = [] if trouble is None else [f"the route 'a' leads to {target!r}: {trouble}"]
-    assert problems({"a": [target]}, upstreams, ["home"]) == expected
+    assert route_problems({"a": [target]}, upstreams, ["home"]) == expected
 
 
 @given(st.text("ab@*", max_size=6), st.lists(st.text("ab@*", max_size=6), max_size=3), st.text("ab@*", max_size=6))
 def test_any_routes_give_members_or_nobody(route: str, targets: list[str], name: str) -> None:
-    names = Names({route: targets}, [upstream("a", listed=["b"]), upstream("b", models=("a*",))], ["aa"])
-    found = names.find(name)
-    assert found is None or isinstance(found, Local) or found.members
+    names = ModelRouter({route: targets}, [upstream("a", listed=["b"]), upstream("b", models=("a*",))], ["aa"])
+    found = names.resolve(name)
+    assert found is None or isinstance(found, LocalRoute) or found.members

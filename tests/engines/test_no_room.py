@@ -8,9 +8,9 @@ import pytest
 
 from tests.engines.fleets import SCRIPTED, command, run
 from welldone.engines.errors import EngineError
-from welldone.engines.gguf import GgufError, read_facts
+from welldone.engines.gguf import GgufError, read_metadata
 from welldone.engines.plan import make_plan
-from welldone.engines.process import Process
+from welldone.engines.process import EngineProcess
 
 CODES = pytest.mark.parametrize(
     ("code", "is_permanent"),
@@ -29,7 +29,7 @@ def test_a_file_that_cannot_be_opened(
     file.write_bytes(b"GGUF")
     monkeypatch.setattr(Path, "open", fail)
     with pytest.raises(GgufError) as caught:
-        read_facts(file)
+        read_metadata(file)
     assert caught.value.is_permanent == is_permanent
 
 
@@ -41,7 +41,7 @@ def test_a_program_that_cannot_be_started(
         raise OSError(code, "no")
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", fail)
-    plan = make_plan(command(*SCRIPTED), models=tmp_path, sockets=tmp_path, environment={})
+    plan = make_plan(command(*SCRIPTED), models_folder=tmp_path, socket_folder=tmp_path, environment={})
     with pytest.raises(EngineError) as caught:
-        run(Process.start(plan, within_s=1.0))
+        run(EngineProcess.start(plan, within_s=1.0))
     assert caught.value.is_permanent == is_permanent

@@ -8,25 +8,27 @@ import pytest
 
 from welldone.engines import default
 from welldone.engines.errors import EngineError
-from welldone.engines.orders import Orders
-from welldone.engines.plan import CONTEXT_CAP, Plan, make_plan
+from welldone.engines.orders import EngineConfig
+from welldone.engines.plan import DEFAULT_CONTEXT_LIMIT, LaunchPlan, make_plan
 from welldone.engines.settings import ModelSettings
 
 SOCKETS = Path("/s")
 
 
-def plan(settings: ModelSettings, environment: dict[str, str] | None = None, models: Path = Path("nowhere")) -> Plan:
-    return make_plan(settings, models=models, sockets=SOCKETS, environment=environment or {})
+def plan(
+    settings: ModelSettings, environment: dict[str, str] | None = None, models: Path = Path("nowhere")
+) -> LaunchPlan:
+    return make_plan(settings, models_folder=models, socket_folder=SOCKETS, environment=environment or {})
 
 
-def orders(settings: ModelSettings) -> Orders:
-    return msgspec.json.decode(plan(settings).orders, type=Orders)
+def orders(settings: ModelSettings) -> EngineConfig:
+    return msgspec.json.decode(plan(settings).config_line, type=EngineConfig)
 
 
 @pytest.mark.parametrize(("asked", "got"), [(0, 4096), (512, 512), (1_000_000, 1_000_000)])
 def test_the_context_is_the_models_own_unless_asked(tiny_model: Path, asked: int, got: int) -> None:
     told = orders(ModelSettings(name="m", file=tiny_model, ctx_size=asked))
-    assert told.ctx_size == got if asked else told.ctx_size <= CONTEXT_CAP
+    assert told.ctx_size == got if asked else told.ctx_size <= DEFAULT_CONTEXT_LIMIT
 
 
 def test_threads_do_not_spin_unless_the_user_wants_that(tiny_model: Path) -> None:
@@ -55,7 +57,7 @@ def test_each_start_has_a_place_and_a_key_of_its_own(tiny_model: Path) -> None:
     one, two = plan(settings).address, plan(settings).address
     assert one.socket != two.socket
     assert one.key != two.key
-    assert orders(settings).parent == os.getpid()
+    assert orders(settings).parent_pid == os.getpid()
 
 
 def test_the_default_model_has_our_template_and_others_have_their_own(default_model: Path, tiny_model: Path) -> None:
@@ -67,10 +69,10 @@ def test_the_default_model_has_our_template_and_others_have_their_own(default_mo
 
 
 def test_the_built_in_model_is_found_by_its_name(tmp_path: Path, default_model: Path) -> None:
-    (tmp_path / default.DEFAULT.file_name).symlink_to(default_model)
-    for file in (None, Path("default"), Path(default.DEFAULT.name)):
+    (tmp_path / default.DEFAULT_MODEL.file_name).symlink_to(default_model)
+    for file in (None, Path("default"), Path(default.DEFAULT_MODEL.name)):
         found = plan(ModelSettings(name="m", file=file), models=tmp_path)
-        assert default.DEFAULT.file_name.encode() in found.orders
+        assert default.DEFAULT_MODEL.file_name.encode() in found.config_line
 
 
 def test_a_template_comes_from_a_file(tiny_model: Path, tmp_path: Path) -> None:
@@ -96,7 +98,10 @@ def test_settings_that_cannot_work_are_errors(tiny_model: Path, changes: dict[st
 def test_a_path_that_is_too_long_for_a_socket_is_an_error(tiny_model: Path) -> None:
     with pytest.raises(EngineError, match="too long a path"):
         make_plan(
-            ModelSettings(name="m", file=tiny_model), models=SOCKETS, sockets=Path("/" + "x" * 100), environment={}
+            ModelSettings(name="m", file=tiny_model),
+            models_folder=SOCKETS,
+            socket_folder=Path("/" + "x" * 100),
+            environment={},
         )
 
 

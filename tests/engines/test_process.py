@@ -17,9 +17,9 @@ from tests.engines.fleets import LIMIT_S, NOWHERE, SCRIPTED, Watched, command, g
 from tests.table import table
 from welldone.engines.errors import EngineError
 from welldone.engines.plan import make_plan
-from welldone.engines.process import Process, ending
+from welldone.engines.process import EngineProcess, describe_exit
 from welldone.engines.settings import ModelSettings
-from welldone.engines.tail import LINE_LIMIT, LINES, Tail
+from welldone.engines.tail import LINE_LIMIT_CHARS, OUTPUT_LINES, OutputTail
 
 PARENT = Path(__file__).with_name("parent.py")
 ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="watches processes that are not its own by pidfd")
@@ -29,9 +29,9 @@ SERVE = "\nimport os, sys\n"
 SERVE += "os.execv(sys.executable, [sys.executable, '-m', 'welldone.engines.scripted', '--socket', sys.argv[1]])"
 
 
-async def start(settings: ModelSettings, sockets: Path, **options: Any) -> Process:  # noqa: ANN401 - of Process.start
-    plan = make_plan(settings, models=NOWHERE, sockets=sockets, environment=os.environ)
-    return await Process.start(plan, **{"within_s": LIMIT_S, **options})
+async def start(settings: ModelSettings, sockets: Path, **options: Any) -> EngineProcess:  # noqa: ANN401 - of Process.start
+    plan = make_plan(settings, models_folder=NOWHERE, socket_folder=sockets, environment=os.environ)
+    return await EngineProcess.start(plan, **{"within_s": LIMIT_S, **options})
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
@@ -106,10 +106,10 @@ def test_a_flood_of_words_neither_stops_an_engine_nor_fills_our_memory(
 
     async def main() -> None:
         process = await start(python(flood + SERVE), short_path)
-        log = process.log
+        log = process.output_lines
         await process.stop(5)
-        assert 0 < len(log) <= LINES
-        assert all(len(line) <= LINE_LIMIT for line in log)
+        assert 0 < len(log) <= OUTPUT_LINES
+        assert all(len(line) <= LINE_LIMIT_CHARS for line in log)
 
     run(main())
 
@@ -135,12 +135,12 @@ def test_the_whole_family_of_a_command_ends(short_path: Path, how: str) -> None:
     pids: list[str] = []
 
     async def main() -> None:
-        process = await start(python(program), short_path, tail=Tail(lambda line: pids.extend(line.split())))
+        process = await start(python(program), short_path, tail=OutputTail(lambda line: pids.extend(line.split())))
         own, workers = (Watched(int(pid)) for pid in pids)
         if how == "killed launcher":
             os.kill(process.pid, signal.SIGKILL)
             assert await asyncio.to_thread(own.ends)
-            await process.wait()
+            await process.wait_for_exit()
             os.kill(int(pids[1]), signal.SIGKILL)
         await process.stop(0 if how == "kill at once" else 5)
         assert own.ends(0)
@@ -154,7 +154,7 @@ def test_the_whole_family_of_a_command_ends(short_path: Path, how: str) -> None:
 def test_a_start_that_is_cancelled_leaves_nothing(short_path: Path) -> None:
     async def main() -> None:
         begun = asyncio.Event()
-        starting = asyncio.create_task(start(python(ENDLESS), short_path, tail=Tail(lambda _: begun.set())))
+        starting = asyncio.create_task(start(python(ENDLESS), short_path, tail=OutputTail(lambda _: begun.set())))
         await begun.wait()
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -216,4 +216,4 @@ def test_a_command_ends_with_its_parent_and_so_do_its_workers(short_path: Path) 
     ],
 )
 def test_an_ending_has_words(code: int, words: str) -> None:
-    assert ending(code) == words
+    assert describe_exit(code) == words

@@ -9,8 +9,8 @@ from tests.engines.asking import ask, connect
 from tests.engines.fleets import run
 from tests.recorded.traces import RECORDED
 from tests.table import table
-from welldone.engines.scripted import HELLO, Reply, Script, listen
-from welldone.engines.scripts import Piece, as_raw, cut_at, json_reply, replay
+from welldone.engines.scripted import HELLO_REPLY, MockReply, MockScript, start_mock_server
+from welldone.engines.scripts import MockChunk, with_raw_http, cut_at, json_reply, reply_from_trace
 from welldone.rules.capture import read_capture, read_trace
 from welldone.rules.judge import judge
 
@@ -34,14 +34,14 @@ def test_all_traces_are_played_as_they_were_recorded() -> None:
     async def main() -> None:
         for name in TRACES:
             record, body = load(name)
-            async with await listen(Script(posts=(replay(record, body),))) as server:
+            async with await start_mock_server(MockScript(posts=(reply_from_trace(record, body),))) as server:
                 heard = await ask(server.port)
             recorded = read_trace(record, body)
             assert (heard.status, heard.body) == (recorded.status, body), name
             assert heard.complete is not (recorded.complete is False), name
             assert heard.header("content-type") == recorded.header("content-type"), name
-            if recorded.pieces and recorded.header("transfer-encoding") == "chunked":
-                assert heard.pieces == recorded.pieces, name
+            if recorded.chunk_sizes and recorded.header("transfer-encoding") == "chunked":
+                assert heard.chunk_sizes == recorded.chunk_sizes, name
 
     assert len(TRACES) > 100
     run(main())
@@ -50,7 +50,7 @@ def test_all_traces_are_played_as_they_were_recorded() -> None:
 @pytest.mark.parametrize("name", ["llamacpp/chat_emoji_stream", "quoted/lightllm_1262_before"])
 def test_what_is_played_is_judged_as_what_was_recorded(name: str) -> None:
     record, body = load(name)
-    played = read_capture(as_raw(replay(record, body)).body)
+    played = read_capture(with_raw_http(reply_from_trace(record, body)).body)
     known = read_trace(record, body)
     rules = [
         [finding.rule for finding in judge(trace).findings if finding.frame is not None] for trace in (played, known)
@@ -72,7 +72,7 @@ def test_what_is_played_is_judged_as_what_was_recorded(name: str) -> None:
     ],
 )
 def test_a_trace_has_its_pieces_and_times(more: dict[str, Any], after: list[tuple[bytes, float]]) -> None:
-    reply = replay(RECORD | more, b"abcdef")
+    reply = reply_from_trace(RECORD | more, b"abcdef")
     assert [(piece.data, piece.after_s) for piece in reply.pieces] == after
     assert reply.after_s == (more["head_s"] if isinstance(more.get("head_s"), float | int) else 0.0)
 
@@ -87,36 +87,39 @@ def test_a_trace_has_its_pieces_and_times(more: dict[str, Any], after: list[tupl
     ],
 )
 def test_a_trace_has_its_framing(headers: list[list[str]] | None, framing: str) -> None:
-    reply = replay(RECORD | {"headers": headers}, b"abcdef")
+    reply = reply_from_trace(RECORD | {"headers": headers}, b"abcdef")
     assert reply.framing == framing
-    assert read_capture(as_raw(reply).body).body == b"abcdef"
+    assert read_capture(with_raw_http(reply).body).body == b"abcdef"
 
 
 def test_a_trace_without_a_reply_is_a_connection_that_is_closed() -> None:
-    assert as_raw(replay(RECORD | {"status": None}, b"")) == Reply(end="cut", raw=True)
+    assert with_raw_http(reply_from_trace(RECORD | {"status": None}, b"")) == MockReply(end="cut", raw=True)
 
 
 def test_a_reply_can_be_cut_at_any_byte_of_its_http() -> None:
-    raw = as_raw(HELLO)
+    raw = with_raw_http(HELLO_REPLY)
 
     async def main() -> None:
         for byte in range(0, len(raw.body) + 1, 7):
-            async with await listen(Script(posts=(cut_at(raw, byte),))) as server, connect(server.port) as asker:
+            async with (
+                await start_mock_server(MockScript(posts=(cut_at(raw, byte),))) as server,
+                connect(server.port) as asker,
+            ):
                 asker.ask()
                 assert await asker.rest() == raw.body[:byte]
-                assert server.seen[-1].end == "cut"
+                assert server.requests[-1].end == "cut"
 
     run(main())
 
 
 def test_a_cut_keeps_the_pauses_before_it() -> None:
-    reply = Reply((Piece("ab", after_s=1.0), Piece("cd", after_s=2.0), Piece("ef", after_s=3.0)))
+    reply = MockReply((MockChunk("ab", after_s=1.0), MockChunk("cd", after_s=2.0), MockChunk("ef", after_s=3.0)))
     cut = cut_at(reply, 3, "hang")
     assert [(piece.data, piece.after_s) for piece in cut.pieces] == [(b"ab", 1.0), (b"c", 2.0)]
     assert cut.end == "hang"
 
 
 def test_a_header_that_is_given_is_not_made() -> None:
-    reply = Reply((Piece("abc"),), headers={"content-length": "99"}, framing="length")
-    assert as_raw(reply).body == b"HTTP/1.1 200 Scripted\r\ncontent-length: 99\r\n\r\nabc"
-    assert b"Content-Length: 2\r\n" in as_raw(json_reply({})).body
+    reply = MockReply((MockChunk("abc"),), headers={"content-length": "99"}, framing="length")
+    assert with_raw_http(reply).body == b"HTTP/1.1 200 Scripted\r\ncontent-length: 99\r\n\r\nabc"
+    assert b"Content-Length: 2\r\n" in with_raw_http(json_reply({})).body

@@ -3,26 +3,26 @@
 import pytest
 
 from tests.table import table
-from welldone.engines.arrival import PullError, Trouble, clean_name
-from welldone.engines.download import redirected
-from welldone.engines.sources import Hub, Web, read_source
+from welldone.engines.arrival import PullError, PullErrorKind, safe_file_name
+from welldone.engines.download import resolve_redirect
+from welldone.engines.sources import HubSource, WebSource, parse_source
 
 
 @table(
     ("text", "source"),
     [
-        ("hf:own-er/rep.o/a.gguf", Hub("own-er/rep.o", "a.gguf", None)),
-        ("hf:owner/repo/sub/dir/a.gguf@v1.0", Hub("owner/repo", "sub/dir/a.gguf", "v1.0")),
-        ("hf:owner/repo/a b.gguf@refs/pr/3", Hub("owner/repo", "a b.gguf", "refs/pr/3")),
-        ("https://host/x/a.gguf?download=true", Web("https://host/x/a.gguf?download=true")),
-        ("https://host:8443/a%20b.gguf", Web("https://host:8443/a%20b.gguf")),
-        ("http://127.0.0.1:80/a.gguf", Web("http://127.0.0.1:80/a.gguf")),
-        ("http://localhost/a.gguf", Web("http://localhost/a.gguf")),
-        ("http://[::1]/a.gguf", Web("http://[::1]/a.gguf")),
+        ("hf:own-er/rep.o/a.gguf", HubSource("own-er/rep.o", "a.gguf", None)),
+        ("hf:owner/repo/sub/dir/a.gguf@v1.0", HubSource("owner/repo", "sub/dir/a.gguf", "v1.0")),
+        ("hf:owner/repo/a b.gguf@refs/pr/3", HubSource("owner/repo", "a b.gguf", "refs/pr/3")),
+        ("https://host/x/a.gguf?download=true", WebSource("https://host/x/a.gguf?download=true")),
+        ("https://host:8443/a%20b.gguf", WebSource("https://host:8443/a%20b.gguf")),
+        ("http://127.0.0.1:80/a.gguf", WebSource("http://127.0.0.1:80/a.gguf")),
+        ("http://localhost/a.gguf", WebSource("http://localhost/a.gguf")),
+        ("http://[::1]/a.gguf", WebSource("http://[::1]/a.gguf")),
     ],
 )
-def test_sources_are_understood(text: str, source: Web | Hub) -> None:
-    assert read_source(text) == source
+def test_sources_are_understood(text: str, source: WebSource | HubSource) -> None:
+    assert parse_source(text) == source
 
 
 @table(
@@ -53,8 +53,8 @@ def test_sources_are_understood(text: str, source: Web | Hub) -> None:
 )
 def test_a_source_that_cannot_be_one_is_a_mistake_of_the_user(text: str, why: str) -> None:
     with pytest.raises(PullError, match=why) as raised:
-        read_source(text)
-    assert raised.value.trouble is Trouble.MISTAKE
+        parse_source(text)
+    assert raised.value.kind is PullErrorKind.USER_ERROR
     assert "hunter2" not in str(raised.value)
     assert "\n" not in str(raised.value)
 
@@ -77,15 +77,15 @@ def test_a_source_that_cannot_be_one_is_a_mistake_of_the_user(text: str, why: st
 def test_the_name_of_a_file_has_only_plain_characters(text: str, name: str) -> None:
     if name == "gguf":
         with pytest.raises(PullError):
-            clean_name(text)
+            safe_file_name(text)
     else:
-        assert clean_name(text) == name
+        assert safe_file_name(text) == name
 
 
 def test_all_files_of_a_split_model_are_sources() -> None:
-    web = Web("https://host/x/a-00002-of-00002.gguf?t=1")
+    web = WebSource("https://host/x/a-00002-of-00002.gguf?t=1")
     assert [file.url for file in web.files()] == [f"https://host/x/a-0000{n}-of-00002.gguf?t=1" for n in (1, 2)]
-    hub = Hub("o/r", "q/a-00001-of-00002.gguf", "main")
+    hub = HubSource("o/r", "q/a-00001-of-00002.gguf", "main")
     assert [str(file) for file in hub.files()] == [f"hf:o/r/q/a-0000{n}-of-00002.gguf@main" for n in (1, 2)]
 
 
@@ -99,7 +99,7 @@ def test_all_files_of_a_split_model_are_sources() -> None:
     ],
 )
 def test_a_redirect_is_followed_to_where_it_is_safe(url: str, location: str, target: str) -> None:
-    assert redirected(url, location) == target
+    assert resolve_redirect(url, location) == target
 
 
 @table(
@@ -115,6 +115,6 @@ def test_a_redirect_is_followed_to_where_it_is_safe(url: str, location: str, tar
 )
 def test_a_redirect_to_elsewhere_is_refused(url: str, location: str) -> None:
     with pytest.raises(PullError) as raised:
-        redirected(url, location)
-    assert raised.value.trouble is Trouble.UNREACHABLE
+        resolve_redirect(url, location)
+    assert raised.value.kind is PullErrorKind.UNREACHABLE
     assert "hunter2" not in str(raised.value)

@@ -7,8 +7,8 @@ import pytest
 from tests.engines import files
 from tests.table import table
 from welldone.engines import store
-from welldone.engines.default import DEFAULT
-from welldone.engines.store import Origin
+from welldone.engines.default import DEFAULT_MODEL
+from welldone.engines.store import ModelOrigin
 
 NAMES = ["a.gguf", "b-00001-of-00002.gguf", "b-00002-of-00002.gguf", "c-00001-of-00003.gguf"]
 OTHERS = ["a.gguf.json", "d.gguf.part", ".e.gguf", "f.bin", "g.GGUF.txt"]
@@ -41,7 +41,7 @@ def test_models_are_kept_where_the_environment_says(environment: dict[str, str],
 
 
 def test_each_model_is_listed_once(folder: Path) -> None:
-    listed = store.entries(folder)
+    listed = store.list_models(folder)
     assert [(entry.name, entry.path.name) for entry in listed] == [
         ("a", "a.gguf"),
         ("b", "b-00001-of-00002.gguf"),
@@ -49,15 +49,15 @@ def test_each_model_is_listed_once(folder: Path) -> None:
     ]
     assert [entry.problem for entry in listed] == [None, None, "lacks 2 of its 3 files; pull it again"]
     whole = listed[1]
-    assert whole.facts is not None
-    assert whole.facts.parameters == 101 + 102
+    assert whole.metadata is not None
+    assert whole.metadata.parameters == 101 + 102
     assert whole.size_bytes == sum((folder / name).stat().st_size for name in NAMES[1:3])
 
 
 def test_a_file_that_is_no_model_is_listed_with_its_problem(tmp_path: Path) -> None:
     (tmp_path / "page.gguf").write_bytes(b"<html>")
-    (entry,) = store.entries(tmp_path)
-    assert entry.facts is None
+    (entry,) = store.list_models(tmp_path)
+    assert entry.metadata is None
     assert entry.problem is not None
     assert "no GGUF file" in entry.problem
 
@@ -83,30 +83,30 @@ def test_a_file_that_is_no_model_is_listed_with_its_problem(tmp_path: Path) -> N
     ],
 )
 def test_a_name_is_looked_up_and_never_a_path(name: str, found: str | None, folder: Path) -> None:
-    path = store.find(folder, name)
+    path = store.find_model_file(folder, name)
     assert (path and path.name) == found
 
 
-@pytest.mark.parametrize("name", ["default", DEFAULT.name, DEFAULT.file_name])
+@pytest.mark.parametrize("name", ["default", DEFAULT_MODEL.name, DEFAULT_MODEL.file_name])
 def test_the_builtin_model_is_found_by_its_names(name: str, tmp_path: Path) -> None:
-    with (tmp_path / DEFAULT.file_name).open("wb") as file:
-        file.truncate(DEFAULT.size_bytes)
-    assert store.find(tmp_path, name) == tmp_path / DEFAULT.file_name
-    assert [entry.name for entry in store.entries(tmp_path)] == [DEFAULT.name]
+    with (tmp_path / DEFAULT_MODEL.file_name).open("wb") as file:
+        file.truncate(DEFAULT_MODEL.size_bytes)
+    assert store.find_model_file(tmp_path, name) == tmp_path / DEFAULT_MODEL.file_name
+    assert [entry.name for entry in store.list_models(tmp_path)] == [DEFAULT_MODEL.name]
 
 
 def test_a_folder_that_is_not_there_holds_no_models(tmp_path: Path) -> None:
-    assert store.entries(tmp_path / "none") == []
-    assert store.find(tmp_path / "none", "a") is None
+    assert store.list_models(tmp_path / "none") == []
+    assert store.find_model_file(tmp_path / "none", "a") is None
 
 
 def test_where_a_file_came_from_is_kept_beside_it(folder: Path) -> None:
     path = folder / "a.gguf"
     assert store.read_origin(path) is None
-    origin = Origin(source="https://host/a.gguf", sha256="0" * 64, fetched="2026-01-01T00:00:00+00:00")
+    origin = ModelOrigin(source="https://host/a.gguf", sha256="0" * 64, fetched="2026-01-01T00:00:00+00:00")
     store.write_origin(path, origin)
     assert store.read_origin(path) == origin
-    assert store.entries(folder)[0].origin == origin
+    assert store.list_models(folder)[0].origin == origin
 
 
 @pytest.mark.parametrize(
@@ -118,4 +118,4 @@ def test_where_a_file_came_from_is_kept_beside_it(folder: Path) -> None:
     ],
 )
 def test_the_files_of_a_split_model_are_known_by_one_of_them(name: str, expected: list[str]) -> None:
-    assert store.parts(name) == expected
+    assert store.split_file_names(name) == expected

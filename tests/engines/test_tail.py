@@ -3,24 +3,24 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from welldone.engines.tail import LINE_LIMIT, LINES, READ_BYTES, Tail, last_words
+from welldone.engines.tail import LINE_LIMIT_CHARS, OUTPUT_LINES, READ_BYTES, OutputTail, failure_excerpt
 
 
 def test_the_last_lines_are_kept() -> None:
     heard: list[str] = []
-    tail = Tail(heard.append)
-    for number in range(2 * LINES):
+    tail = OutputTail(heard.append)
+    for number in range(2 * OUTPUT_LINES):
         tail.feed(f"line {number}\r\n\n".encode())
     tail.feed(b"no end")
     tail.end()
-    assert heard == [*(f"line {number}" for number in range(2 * LINES)), "no end"]
-    assert list(tail.lines) == heard[-LINES:]
+    assert heard == [*(f"line {number}" for number in range(2 * OUTPUT_LINES)), "no end"]
+    assert list(tail.lines) == heard[-OUTPUT_LINES:]
 
 
 @given(st.lists(st.binary(max_size=30) | st.just(b"\n")), st.integers(1, 7))
 def test_where_the_bytes_are_cut_does_not_matter(pieces: list[bytes], size: int) -> None:
     data = b"".join(pieces)
-    whole, cut = Tail(), Tail()
+    whole, cut = OutputTail(), OutputTail()
     whole.feed(data)
     for start in range(0, len(data), size):
         cut.feed(data[start : start + size])
@@ -31,22 +31,22 @@ def test_where_the_bytes_are_cut_does_not_matter(pieces: list[bytes], size: int)
 
 def test_a_line_without_an_end_is_bounded() -> None:
     heard: list[str] = []
-    tail = Tail(heard.append)
+    tail = OutputTail(heard.append)
     for _ in range(64):
         tail.feed(b"x" * READ_BYTES)
     tail.end()
     assert heard
-    assert set(heard) == {"x" * LINE_LIMIT}
+    assert set(heard) == {"x" * LINE_LIMIT_CHARS}
 
 
 def test_a_bar_that_is_written_over_is_seen_as_it_is_now() -> None:
-    tail = Tail()
-    assert tail.now == ""
+    tail = OutputTail()
+    assert tail.current_line == ""
     tail.feed(b"loading\r\n")
-    assert tail.now == "loading"
+    assert tail.current_line == "loading"
     for step in range(10):
         tail.feed(f"\r{step}0 %|{'#' * step}".encode())
-        assert tail.now == f"{step}0 %|{'#' * step}"
+        assert tail.current_line == f"{step}0 %|{'#' * step}"
     assert list(tail.lines) == ["loading"]
     tail.feed(b"\r100 %\n")
     assert list(tail.lines) == ["loading", "100 %"]
@@ -58,7 +58,7 @@ def test_of_many_tracebacks_the_first_reason_is_told() -> None:
     lines = ["a warning: errors like `OSError: too many files`", *steps, f"{head}ValueError: too little memory"]
     lines += [*steps, f"{head}ValueError: too little memory", "torch.cuda.OutOfMemoryError: the same", *steps]
     lines += ["RuntimeError: the engine core failed", "bye"]
-    assert last_words(lines) == (
+    assert failure_excerpt(lines) == (
         "ValueError: too little memory",
         "torch.cuda.OutOfMemoryError: the same",
         *(f'File "worker.py", line {number}' for number in (27, 28, 29)),

@@ -7,10 +7,10 @@ import pytest
 
 from tests.engines.lab import SILENCE, Clock, models, status, upstream
 from tests.table import table
-from welldone.engines.breaker import FAILURES, OPEN_S
-from welldone.engines.listed import ID_LIMIT, MODELS_LIMIT, ListedModel, read_models
-from welldone.engines.upstream import COOL_LIMIT_S, Upstream
-from welldone.net.outbound import Fetched, OutboundError
+from welldone.engines.breaker import FAILURE_THRESHOLD, OPEN_S
+from welldone.engines.listed import MODEL_ID_LIMIT, LISTED_MODELS_LIMIT, ListedModel, parse_model_list
+from welldone.engines.upstream import COOLDOWN_MAX_S, Upstream
+from welldone.net.outbound import BufferedResponse, HttpClientError
 
 KEY = "sk-planted-key"
 
@@ -18,22 +18,22 @@ KEY = "sk-planted-key"
 def test_a_look_that_this_machine_had_no_room_for_tells_nothing() -> None:
     lab = upstream()
     for _ in range(3):
-        lab.was_seen(OutboundError("no room", is_our_fault=True))
+        lab.record_probe(HttpClientError("no room", is_local_failure=True))
     assert lab.is_available
-    assert lab.trouble is None
+    assert lab.problem is None
 
 
 def test_two_failed_looks_in_a_row_make_it_unhealthy_and_one_good_one_heals_it() -> None:
     told: list[tuple[bool, str | None]] = []
-    lab = upstream(on_change=lambda it: told.append((it.is_healthy, it.trouble)))
+    lab = upstream(on_change=lambda it: told.append((it.is_healthy, it.problem)))
     for reply in (models(), SILENCE, models(), status(503), models(), SILENCE):
-        lab.was_seen(reply)
+        lab.record_probe(reply)
         assert lab.is_available
     assert told == []
-    lab.was_seen(SILENCE)
+    lab.record_probe(SILENCE)
     assert not lab.is_available
-    lab.was_seen(SILENCE)
-    lab.was_seen(models())
+    lab.record_probe(SILENCE)
+    lab.record_probe(models())
     assert lab.is_available
     assert told == [(False, _SILENT), (True, None)]
 
@@ -45,22 +45,22 @@ def test_it_is_ready_when_a_look_has_found_it_well_and_while_it_stays_so() -> No
     lab = upstream(probe_s=5)
     ready = [lab.is_ready]
     for reply in (SILENCE, models(), SILENCE, SILENCE, models()):
-        lab.was_seen(reply)
+        lab.record_probe(reply)
         ready.append(lab.is_ready)
     assert ready == [False, False, True, True, False, True]
 
 
 def test_one_that_is_never_looked_at_again_is_ready() -> None:
     lab = upstream(probe_s=0)
-    lab.was_seen(SILENCE)
+    lab.record_probe(SILENCE)
     assert lab.is_ready
 
 
 def test_where_it_never_was_well_the_first_look_tells_what_is_wrong() -> None:
     told: list[tuple[bool, str | None]] = []
-    lab = upstream(on_change=lambda it: told.append((it.is_healthy, it.trouble)))
+    lab = upstream(on_change=lambda it: told.append((it.is_healthy, it.problem)))
     for reply in (SILENCE, SILENCE, SILENCE, models()):
-        lab.was_seen(reply)
+        lab.record_probe(reply)
     assert told == [(True, _SILENT), (False, _SILENT), (True, None)]
 
 
@@ -81,10 +81,10 @@ def test_where_it_never_was_well_the_first_look_tells_what_is_wrong() -> None:
 )
 def test_what_a_look_at_its_health_tells(code: int, health: str, is_healthy: bool) -> None:
     lab = upstream(health=health, key=KEY)
-    lab.was_seen(status(code))
-    lab.was_seen(status(code))
+    lab.record_probe(status(code))
+    lab.record_probe(status(code))
     illness = None if is_healthy else f"the upstream is not well (status {code}): its own log may say why"
-    assert (lab.is_healthy, lab.trouble) == (is_healthy, illness)
+    assert (lab.is_healthy, lab.problem) == (is_healthy, illness)
 
 
 _NO_LIST = "is the path of its URL right? Where it has no list, models = names them"
@@ -106,17 +106,17 @@ _MANY = json.dumps([{"id": str(number)} for number in range(50_000)]).encode()
             "or another path?",
         ),
         (
-            Fetched(200, {}, b"\n<!doctype html>"),
+            BufferedResponse(200, {}, b"\n<!doctype html>"),
             {},
             f"the upstream answers a web page where its models should be; {_NO_LIST}",
         ),
         (
-            Fetched(200, {}, b'{"status": "ok"}'),
+            BufferedResponse(200, {}, b'{"status": "ok"}'),
             {},
             f"the upstream answers no list of models where its models should be; {_NO_LIST}",
         ),
         (
-            Fetched(200, {}, _MANY),
+            BufferedResponse(200, {}, _MANY),
             {},
             "the upstream lists 5,000 models or more: of others, those in models = are known",
         ),
@@ -125,49 +125,49 @@ _MANY = json.dumps([{"id": str(number)} for number in range(50_000)]).encode()
     ],
 )
 def test_what_is_wrong_with_its_list_is_told_at_once_and_once(
-    reply: Fetched, settings: dict[str, Any], trouble: str | None
+    reply: BufferedResponse, settings: dict[str, Any], trouble: str | None
 ) -> None:
     told: list[str | None] = []
-    lab = upstream(on_change=lambda it: told.append(it.trouble), **settings)
+    lab = upstream(on_change=lambda it: told.append(it.problem), **settings)
     for _ in range(2):
-        lab.was_listed(reply)
-        lab.was_seen(reply)
+        lab.record_model_list(reply)
+        lab.record_probe(reply)
     assert (lab.is_healthy, told) == (True, [] if trouble is None else [trouble])
 
 
 @pytest.mark.parametrize("reply", [SILENCE, status(500), status(429)])
-def test_a_list_that_did_not_come_is_judged_by_the_last_that_did(reply: Fetched | OutboundError) -> None:
+def test_a_list_that_did_not_come_is_judged_by_the_last_that_did(reply: BufferedResponse | HttpClientError) -> None:
     lab = upstream()
-    lab.was_listed(status(404))
-    before = lab.trouble
-    lab.was_listed(reply)
-    assert (lab.trouble, lab.trouble is None) == (before, False)
+    lab.record_model_list(status(404))
+    before = lab.problem
+    lab.record_model_list(reply)
+    assert (lab.problem, lab.problem is None) == (before, False)
 
 
 def test_one_that_says_when_to_come_again_is_left_alone_until_then() -> None:
     clock = Clock()
     lab = upstream(clock=clock)
-    lab.refused(5)
-    lab.refused(1)
+    lab.start_cooldown(5)
+    lab.start_cooldown(1)
     assert (lab.is_available, lab.retry_after_s) == (False, 5)
     clock.now = 5
     assert (lab.is_available, lab.retry_after_s) == (True, 0)
-    lab.refused(1e9)
-    assert lab.retry_after_s == COOL_LIMIT_S
+    lab.start_cooldown(1e9)
+    assert lab.retry_after_s == COOLDOWN_MAX_S
 
 
 def test_an_open_breaker_makes_it_unavailable_and_is_told() -> None:
     told: list[Upstream] = []
     lab = upstream(on_change=told.append)
-    for _ in range(FAILURES):
-        lab.breaker.failed()
+    for _ in range(FAILURE_THRESHOLD):
+        lab.breaker.record_failure()
     assert (lab.is_available, lab.is_healthy, lab.retry_after_s, told) == (False, True, OPEN_S, [lab])
 
 
 def test_an_unhealthy_one_may_be_back_at_the_next_look() -> None:
     lab = upstream(probe_s=7.0)
-    lab.was_seen(SILENCE)
-    lab.was_seen(SILENCE)
+    lab.record_probe(SILENCE)
+    lab.record_probe(SILENCE)
     assert lab.retry_after_s == 7.0
 
 
@@ -189,30 +189,30 @@ def test_the_kind_of_server_says_who_makes_several_choices(owner: object, kind: 
     reply = models({"id": "m", "owned_by": owner})
     for n, makes_choices in (("auto", is_native), ("native", True), ("each", False)):
         lab = upstream(n=n)
-        lab.was_listed(reply)
-        assert (lab.kind, lab.makes_choices) == (kind, makes_choices)
+        lab.record_model_list(reply)
+        assert (lab.kind, lab.supports_native_n) == (kind, makes_choices)
 
 
 def test_openai_is_known_by_its_host() -> None:
-    assert upstream(url="https://api.openai.com/v1").makes_choices
+    assert upstream(url="https://api.openai.com/v1").supports_native_n
 
 
 def test_a_server_that_is_replaced_is_known_anew() -> None:
     lab = upstream()
     for owner, kind in (("vllm", "vllm"), ("somebody", "vllm"), ("llamacpp", "llamacpp")):
-        lab.was_listed(models({"id": "m", "owned_by": owner}))
+        lab.record_model_list(models({"id": "m", "owned_by": owner}))
         assert lab.kind == kind
 
 
 def test_the_last_list_stays_while_there_is_no_new_one() -> None:
     lab = upstream()
-    assert (lab.listed, lab.model("m")) == (None, None)
-    lab.was_listed(models({"id": "m"}))
-    for reply in (SILENCE, status(500), Fetched(200, {}, b"<html>"), Fetched(404, {}, models().body)):
-        lab.was_listed(reply)
-        assert lab.listed == (ListedModel("m", {"id": "m"}),)
-    lab.was_listed(models())
-    assert lab.listed == ()
+    assert (lab.listed_models, lab.listed_model("m")) == (None, None)
+    lab.record_model_list(models({"id": "m"}))
+    for reply in (SILENCE, status(500), BufferedResponse(200, {}, b"<html>"), BufferedResponse(404, {}, models().body)):
+        lab.record_model_list(reply)
+        assert lab.listed_models == (ListedModel("m", {"id": "m"}),)
+    lab.record_model_list(models())
+    assert lab.listed_models == ()
 
 
 @table(
@@ -232,7 +232,7 @@ def test_the_last_list_stays_while_there_is_no_new_one() -> None:
     ],
 )
 def test_what_is_no_list_is_none(body: bytes) -> None:
-    assert read_models(body) is None
+    assert parse_model_list(body) is None
 
 
 @table(
@@ -246,26 +246,26 @@ def test_what_is_no_list_is_none(body: bytes) -> None:
     ],
 )
 def test_lists_of_other_shapes_are_read_too(body: bytes, names: list[str]) -> None:
-    assert [model.id for model in read_models(body) or ()] == names
+    assert [model.id for model in parse_model_list(body) or ()] == names
 
 
 @table("odd", [None, 1, "m", [], {}, {"id": 1}, {"id": ""}, {"id": "a\nb"}, {"id": "x" * 129}])
 def test_what_is_odd_in_a_list_is_left_out(odd: object) -> None:
-    body = json.dumps({"data": [odd, {"id": "m"}, {"id": "m", "n": 2}, {"id": "x" * ID_LIMIT}]}).encode()
-    assert [model.more for model in read_models(body) or ()] == [{"id": "m"}, {"id": "x" * ID_LIMIT}]
+    body = json.dumps({"data": [odd, {"id": "m"}, {"id": "m", "n": 2}, {"id": "x" * MODEL_ID_LIMIT}]}).encode()
+    assert [model.extra_fields for model in parse_model_list(body) or ()] == [{"id": "m"}, {"id": "x" * MODEL_ID_LIMIT}]
 
 
 def test_a_list_has_an_end() -> None:
-    body = json.dumps({"data": [{"id": str(number)} for number in range(MODELS_LIMIT + 1)]}).encode()
-    assert len(read_models(body) or ()) == MODELS_LIMIT
+    body = json.dumps({"data": [{"id": str(number)} for number in range(LISTED_MODELS_LIMIT + 1)]}).encode()
+    assert len(parse_model_list(body) or ()) == LISTED_MODELS_LIMIT
 
 
 def _object(said: dict[str, Any], **settings: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON, and UpstreamSettings' own
     lab = upstream(**settings)
-    lab.was_listed(models({"id": "m", **said}))
-    listed = lab.model("m")
+    lab.record_model_list(models({"id": "m", **said}))
+    listed = lab.listed_model("m")
     assert listed is not None
-    return listed.as_object("n")
+    return listed.as_model_object("n")
 
 
 _BARE = {"id": "n", "object": "model", "created": 0, "owned_by": "upstream"}
@@ -317,8 +317,8 @@ def test_a_common_word_that_is_the_key_hides_nothing() -> None:
 
 def test_a_model_that_is_called_as_the_key_is_not_listed() -> None:
     lab = upstream(key=KEY)
-    lab.was_listed(models({"id": f"m-{KEY}"}))
-    assert lab.listed == ()
+    lab.record_model_list(models({"id": f"m-{KEY}"}))
+    assert lab.listed_models == ()
 
 
 @table("created", [True, "7", 1.5, None])

@@ -10,10 +10,10 @@ from typing import Any
 from tests.net.aio import LIMIT_S, run, serving
 from tests.net.certificates import make_pair
 from tests.table import table
-from welldone.engines.names import Group, Local
+from welldone.engines.names import UpstreamGroup, LocalRoute
 from welldone.engines.upstream import Upstream
 from welldone.engines.upstream_settings import UpstreamSettings
-from welldone.engines.upstreams import LIST_S, REPLY_LIMIT_BYTES, Upstreams
+from welldone.engines.upstreams import MODEL_LIST_INTERVAL_S, MODEL_LIST_LIMIT_BYTES, UpstreamRegistry
 
 
 class _Server:
@@ -69,9 +69,9 @@ async def _watched(
     routes: Mapping[str, Sequence[str]] | None = None,
     local_names: Sequence[str] = (),
     on_change: Callable[[Upstream], None] = lambda _: None,
-) -> AsyncIterator[tuple[Upstreams, _Pauses]]:
+) -> AsyncIterator[tuple[UpstreamRegistry, _Pauses]]:
     pauses = _Pauses()
-    upstreams = Upstreams(
+    upstreams = UpstreamRegistry(
         settings,
         routes or {},
         local_names=local_names,
@@ -107,14 +107,14 @@ def test_models_are_known_from_the_first_look_on() -> None:
         server.lists({"id": "m", "owned_by": "vllm"})
         async with _watched(_settings(port, key="sk-key")) as (upstreams, pauses):
             (lab,) = upstreams.all
-            found = upstreams.find("m")
-            assert isinstance(found, Group)
+            found = upstreams.resolve("m")
+            assert isinstance(found, UpstreamGroup)
             assert found.members[0].upstream is lab
-            assert (upstreams.find("n"), lab.makes_choices, lab.trouble) == (None, True, None)
+            assert (upstreams.resolve("n"), lab.supports_native_n, lab.problem) == (None, True, None)
             assert "Authorization: Bearer sk-key\r\n" in server.heads[0]
             server.lists({"id": "n"})
             await pauses.look()
-            assert (upstreams.find("m"), upstreams.find("n") is not None) == (None, True)
+            assert (upstreams.resolve("m"), upstreams.resolve("n") is not None) == (None, True)
             assert all(13.5 <= seconds <= 16.5 for seconds in pauses.lengths)
             assert server.asked == ["/v1/models"] * 2
 
@@ -126,14 +126,14 @@ def test_health_that_changes_is_told() -> None:
         told: list[str] = []
         server.lists({"id": "m"})
         async with _watched(
-            _settings(port), on_change=lambda it: told.append(f"{it.name} {it.is_healthy} {it.trouble}")
+            _settings(port), on_change=lambda it: told.append(f"{it.name} {it.is_healthy} {it.problem}")
         ) as (upstreams, pauses):
             server.answers["/v1/models"] = 500, b""
             await pauses.look()
             assert told == []
             await pauses.look()
             await pauses.look()
-            assert upstreams.find("m") is not None  # it is away, and not unknown
+            assert upstreams.resolve("m") is not None  # it is away, and not unknown
             server.lists({"id": "n"})
             await pauses.look()
             server.answers["/v1/models"] = 401, b""
@@ -153,12 +153,12 @@ def test_nobody_at_the_address_is_unhealthy_and_names_go_there_all_the_same() ->
         async with serving(_Server().answer) as port:
             pass
         async with _watched(_settings(port)) as (upstreams, pauses):
-            await upstreams.looked(LIMIT_S)
-            assert "no connection to the server" in (upstreams.all[0].trouble or "")
+            await upstreams.wait_until_probed(LIMIT_S)
+            assert "no connection to the server" in (upstreams.all[0].problem or "")
             await pauses.look()
-            assert (upstreams.all[0].is_healthy, upstreams.all[0].listed) == (False, None)
-            assert upstreams.find("any") is not None
-            assert (upstreams.only(), upstreams.listing()) == (None, [])
+            assert (upstreams.all[0].is_healthy, upstreams.all[0].listed_models) == (False, None)
+            assert upstreams.resolve("any") is not None
+            assert (upstreams.sole_model(), upstreams.list_models()) == (None, [])
 
     run(main())
 
@@ -169,14 +169,14 @@ def test_a_certificate_that_is_not_trusted_has_its_own_advice(tmp_path: Path) ->
             lab = UpstreamSettings(name="lab", url=f"https://127.0.0.1:{port}/v1")
             async with _watched(lab) as (upstreams, _):
                 said = "certificate is not trusted; ca_file = names a file of certificates to trust"
-                assert (upstreams.all[0].trouble or "").endswith(said)
+                assert (upstreams.all[0].problem or "").endswith(said)
 
     run(main())
 
 
 def test_a_list_that_is_too_long_is_a_failed_look() -> None:
     async def body(server: _Server, port: int) -> None:
-        server.answers["/v1/models"] = 200, b" " * (REPLY_LIMIT_BYTES + 1)
+        server.answers["/v1/models"] = 200, b" " * (MODEL_LIST_LIMIT_BYTES + 1)
         async with _watched(_settings(port)) as (upstreams, pauses):
             await pauses.look()
             assert not upstreams.all[0].is_healthy
@@ -193,7 +193,7 @@ def test_a_path_for_health_is_asked_from_the_root_and_the_list_now_and_then() ->
             server.lists({"id": "m"})
             await pauses.look()
             server.asked.clear()
-            await pauses.look(LIST_S - 1)
+            await pauses.look(MODEL_LIST_INTERVAL_S - 1)
             await pauses.look(1)
             assert server.asked == ["/up", "/up", "/v1/models"]
             server.answers["/up"] = 503, b""
@@ -210,8 +210,8 @@ def test_without_looks_the_models_are_listed_once() -> None:
         async with _watched(_settings(port, probe_s=0.0)) as (upstreams, pauses):
             await asyncio.wait([task for task in asyncio.all_tasks() if task.get_name() == "health of lab"])
             assert (server.asked, pauses.lengths) == (["/v1/models"], [])
-            assert upstreams.listing()[0]["id"] == "m"
-            await upstreams.looked(LIMIT_S)
+            assert upstreams.list_models()[0]["id"] == "m"
+            await upstreams.wait_until_probed(LIMIT_S)
 
     _with_server(body)
 
@@ -226,13 +226,13 @@ def test_stopping_ends_a_look_that_hangs() -> None:
             await reader.read()
 
         async with serving(hang) as port:
-            upstreams = Upstreams([_settings(port)], {})
+            upstreams = UpstreamRegistry([_settings(port)], {})
             await upstreams.start()
             await asked.wait()
-            await upstreams.looked(0.0)
+            await upstreams.wait_until_probed(0.0)
             await upstreams.stop()
             assert len(asyncio.all_tasks()) <= 2  # this one, and the server's own
-        await Upstreams([], {}).stop()
+        await UpstreamRegistry([], {}).stop()
 
     run(main())
 
@@ -245,15 +245,15 @@ def test_the_listing_joins_routes_and_upstreams_each_name_once() -> None:
         async with _watched(lab, shed, routes=routes, local_names=["home"]) as (upstreams, _):
             model = {"object": "model", "created": 7, "owned_by": "upstream", "max_model_len": 9}
             bare = {"object": "model", "created": 0, "owned_by": "upstream"}
-            assert upstreams.listing() == [
+            assert upstreams.list_models() == [
                 {**model, "id": "gpt"},
                 {**model, "id": "n"},
                 {**bare, "id": "mine"},
                 {**model, "id": "m"},
                 {**bare, "id": "extra"},
             ]
-            assert upstreams.find("mine") == Local("home")
-            assert str(port) not in json.dumps(upstreams.listing())
+            assert upstreams.resolve("mine") == LocalRoute("home")
+            assert str(port) not in json.dumps(upstreams.list_models())
 
     _with_server(body)
 
@@ -276,7 +276,7 @@ def test_the_only_model_needs_no_name(
         server.lists(*({"id": name} for name in listed))
         lab, shed = _settings(port), _settings(port, "shed")
         async with _watched(lab, shed, routes=routes, local_names=local_names) as (upstreams, _):
-            only = upstreams.only()
+            only = upstreams.sole_model()
             assert (only and only.name) == expected
             assert only is None or len(only.members) == 2
 

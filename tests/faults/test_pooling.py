@@ -10,20 +10,20 @@ from faults.connections import Fickle
 from faults.light import Desk, between, upstream
 from tests.net.aio import run
 from welldone.net.address import Address
-from welldone.net.inbound import Call
+from welldone.net.inbound import HttpRequest
 from welldone.net.outbound import fetch
-from welldone.net.pool import Pool
-from welldone.serve.backends import Seat
-from welldone.serve.relay import Relay
+from welldone.net.pool import ConnectionPool
+from welldone.serve.backends import BackendLease
+from welldone.serve.relay import PassthroughExchange
 from welldone.serve.troubles import ERROR_LIMIT_BYTES
 
 
 def test_who_asks_again_gets_a_connection_that_nobody_had() -> None:
     async def work() -> list[int]:
-        desk, counts, pool = Desk(), list[int](), Pool()
+        desk, counts, pool = Desk(), list[int](), ConnectionPool()
         async with upstream(desk) as port:
             for is_fresh in (False, False, True):
-                await fetch(Address(port=port), "POST", "/", within_s=LIMIT_S, home=pool, is_fresh=is_fresh)
+                await fetch(Address(port=port), "POST", "/", timeout_s=LIMIT_S, pool=pool, is_fresh=is_fresh)
                 counts.append(len(desk.open))
             await pool.close()
         return counts
@@ -57,7 +57,9 @@ def test_what_comes_before_the_stream_is_open_is_bounded() -> None:
             log.append("end")
 
         stream.end = end
-        relay = Relay(cast("Call", SimpleNamespace(headers={}, open=open_stream)), {}, write_s=30.0)
+        relay = PassthroughExchange(
+            cast("HttpRequest", SimpleNamespace(headers={}, open=open_stream)), {}, write_s=30.0
+        )
 
         def resume() -> None:
             log.append("resume")
@@ -72,7 +74,7 @@ def test_what_comes_before_the_stream_is_open_is_bounded() -> None:
             return SimpleNamespace(pause=lambda: log.append("pause"), resume=resume, close=lambda: None)
 
         seat = SimpleNamespace(address=None, send=begin, first_byte_s=30.0, idle_s=30.0)
-        assert await relay.run(cast("Seat", seat), "POST", "/x", body=b"", content_type="x") is None
+        assert await relay.run(cast("BackendLease", seat), "POST", "/x", body=b"", content_type="x") is None
 
     run(work())
     # The first pause is at once; the second one is the task's own, which wakes later.

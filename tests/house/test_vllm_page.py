@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.table import table
 from tools import server_page
 from tools.server_page import Checked
-from welldone.engines.names import problems
+from welldone.engines.names import route_problems
 from welldone.serve.config import read_config
 
 ROOT = Path(__file__).parents[2]
@@ -19,8 +19,8 @@ def test_each_configuration_can_be_read(block: str, tmp_path: Path) -> None:
     (tmp_path / "welldone.toml").write_text(block)
     config = read_config({}, {"VLLM_KEY": "sk-a-key-of-the-test"}, folder=tmp_path)
     assert config.models or config.upstreams
-    assert not config.notes
-    assert not problems(config.routes, config.upstreams, [model.name for model in config.models])
+    assert not config.warnings
+    assert not route_problems(config.routes, config.upstreams, [model.name for model in config.models])
     for model in config.models:
         assert model.command[:2] == ("vllm", "serve")
         assert model.command[model.command.index("--uds") + 1] == "{socket}"

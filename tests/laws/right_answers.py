@@ -18,18 +18,18 @@ from tests.laws.right_chunks import ALL, Contents, Drawn
 from tests.laws.right_events import DrawnEvents
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
-from welldone.wire.asked import read_request
+from welldone.wire.asked import read_request_facts
 from welldone.wire.dialects.dialect import Dialect
-from welldone.wire.dialects.messages import Messages
-from welldone.wire.dialects.natives import native_for
-from welldone.wire.dialects.ollama import Ollama
-from welldone.wire.dialects.responses import Responses
-from welldone.wire.faults.catalogue import BY_ID
+from welldone.wire.dialects.messages import MessagesDialect
+from welldone.wire.dialects.natives import passthrough_repairer_for
+from welldone.wire.dialects.ollama import OllamaDialect
+from welldone.wire.dialects.responses import ResponsesDialect
+from welldone.wire.faults.catalogue import RULES_BY_ID
 from welldone.wire.faults.fault import Severity
-from welldone.wire.fold import Fold
-from welldone.wire.head import Endpoint, Head
-from welldone.wire.native import Native
-from welldone.wire.pipe import Pipe
+from welldone.wire.fold import BufferedPipeline
+from welldone.wire.head import Endpoint, Envelope
+from welldone.wire.native import PassthroughRepairer
+from welldone.wire.pipe import StreamPipeline
 
 Json: TypeAlias = dict[str, Any]
 
@@ -44,10 +44,10 @@ class Difference(NamedTuple):
 
 
 FALLBACK = {
-    Endpoint.CHAT: Head("chatcmpl-ours", 1600000000, "ours"),
-    Endpoint.COMPLETIONS: Head("cmpl-ours", 1600000000, "ours"),
+    Endpoint.CHAT: Envelope("chatcmpl-ours", 1600000000, "ours"),
+    Endpoint.COMPLETIONS: Envelope("cmpl-ours", 1600000000, "ours"),
 }
-OURS = Head("resp_ours", 1600000000, "ours")
+OURS = Envelope("resp_ours", 1600000000, "ours")
 
 
 def compare(step: str, before: object, after: object, path: str = "") -> Iterator[Difference]:
@@ -80,7 +80,7 @@ def judged(endpoint: Endpoint, request: Json, stream: bytes) -> Iterator[Differe
     """Rules that a stream breaks in a way that breaks clients: a legal one breaks none."""
     found = judge(Trace(body=stream, endpoint=endpoint.value, request=request))
     for finding in found.findings:
-        if BY_ID[finding.rule].severity is Severity.BREAKS and finding.rule not in EXCEPTED:
+        if RULES_BY_ID[finding.rule].severity is Severity.BREAKS and finding.rule not in EXCEPTED:
             yield Difference("judge", finding.rule, None, finding)
 
 
@@ -98,19 +98,25 @@ def pieces(draw: Random, data: bytes) -> list[bytes]:
 
 def piped(draw: Random, endpoint: Endpoint, drawn: Drawn, dialect: Dialect | None = None) -> bytes:
     """The stream, repaired."""
-    pipe = Pipe(endpoint, fallback=_fallback(endpoint, dialect), asked=read_request(drawn.request), dialect=dialect)
+    pipe = StreamPipeline(
+        endpoint, fallback=_fallback(endpoint, dialect), facts=read_request_facts(drawn.request), dialect=dialect
+    )
     return b"".join([*(pipe.feed(piece) for piece in pieces(draw, drawn.stream)), pipe.close()])
 
 
 def piped_reply(endpoint: Endpoint, drawn: Drawn, dialect: Dialect | None = None) -> bytes:
     """The whole reply as a stream."""
-    pipe = Pipe(endpoint, fallback=_fallback(endpoint, dialect), asked=read_request(drawn.request), dialect=dialect)
-    return pipe.whole(drawn.reply) + pipe.close()
+    pipe = StreamPipeline(
+        endpoint, fallback=_fallback(endpoint, dialect), facts=read_request_facts(drawn.request), dialect=dialect
+    )
+    return pipe.feed_reply(drawn.reply) + pipe.close()
 
 
 def folded(draw: Random, endpoint: Endpoint, drawn: Drawn, dialect: Dialect | None = None) -> bytes:
     """The stream as a whole reply."""
-    fold = Fold(endpoint, fallback=_fallback(endpoint, dialect), asked=read_request(drawn.request), dialect=dialect)
+    fold = BufferedPipeline(
+        endpoint, fallback=_fallback(endpoint, dialect), facts=read_request_facts(drawn.request), dialect=dialect
+    )
     for piece in pieces(draw, drawn.stream):
         fold.feed(piece)
     fold.close()
@@ -119,13 +125,15 @@ def folded(draw: Random, endpoint: Endpoint, drawn: Drawn, dialect: Dialect | No
 
 def folded_reply(endpoint: Endpoint, drawn: Drawn, dialect: Dialect | None = None) -> bytes:
     """The whole reply as a whole reply."""
-    fold = Fold(endpoint, fallback=_fallback(endpoint, dialect), asked=read_request(drawn.request), dialect=dialect)
-    fold.whole(drawn.reply)
+    fold = BufferedPipeline(
+        endpoint, fallback=_fallback(endpoint, dialect), facts=read_request_facts(drawn.request), dialect=dialect
+    )
+    fold.feed_reply(drawn.reply)
     fold.close()
     return fold.body()
 
 
-def _fallback(endpoint: Endpoint, dialect: Dialect | None) -> Head:
+def _fallback(endpoint: Endpoint, dialect: Dialect | None) -> Envelope:
     return FALLBACK[endpoint] if dialect is None else OURS
 
 
@@ -209,7 +217,7 @@ def responses(draw: Random, contents: Contents = ALL) -> Iterator[Difference]:
         response = plain_client.response_of(body) if is_stream else json.loads(body)
         return plain_client.responses_answer(response)
 
-    yield from _translated("Responses", draw, contents, lambda: Responses({}), read, expected)
+    yield from _translated("Responses", draw, contents, lambda: ResponsesDialect({}), read, expected)
 
 
 def _with_bytes(entry: Json) -> Json:
@@ -250,7 +258,7 @@ def messages(draw: Random, contents: Contents = ALL) -> Iterator[Difference]:
         message = plain_client.message_of(body) if is_stream else json.loads(body)
         return plain_client.messages_answer(message)
 
-    yield from _translated("Messages", draw, contents, Messages, read, expected)
+    yield from _translated("Messages", draw, contents, MessagesDialect, read, expected)
 
 
 def _object_calls(meant: Choice) -> list[Call]:
@@ -325,7 +333,9 @@ def ollama(draw: Random, contents: Contents = ALL) -> Iterator[Difference]:
     def read(body: bytes, is_stream: bool) -> Answer:
         return plain_client.ollama_answer(body)
 
-    yield from _translated("Ollama", draw, contents, lambda: Ollama(is_chat=True, at="now"), read, expected)
+    yield from _translated(
+        "Ollama", draw, contents, lambda: OllamaDialect(is_chat=True, created_at="now"), read, expected
+    )
 
 
 def chat(draw: Random, contents: Contents = ALL) -> Iterator[Difference]:
@@ -342,8 +352,8 @@ def completions(draw: Random, contents: Contents = ALL) -> Iterator[Difference]:
 
 
 def _native(endpoint: Endpoint, draw: Random, drawn: DrawnEvents) -> Iterator[Difference]:
-    def native(*, is_stream: bool) -> Native:
-        return native_for(endpoint, fallback=OURS, request=drawn.request, is_stream=is_stream)
+    def native(*, is_stream: bool) -> PassthroughRepairer:
+        return passthrough_repairer_for(endpoint, fallback=OURS, request=drawn.request, is_stream=is_stream)
 
     yield from judged(endpoint, drawn.request, drawn.stream)
     stream = native(is_stream=True)
@@ -355,11 +365,11 @@ def _native(endpoint: Endpoint, draw: Random, drawn: DrawnEvents) -> Iterator[Di
     fold.close()
     yield from compare("stream to reply", drawn.whole, json.loads(fold.body()))
     whole = native(is_stream=False)
-    whole.whole(drawn.reply)
+    whole.feed_reply(drawn.reply)
     whole.close()
     yield from compare("reply to reply", drawn.whole, json.loads(whole.body()))
     spread = native(is_stream=True)
-    sent = spread.whole(drawn.reply) + spread.close()
+    sent = spread.feed_reply(drawn.reply) + spread.close()
     is_messages = endpoint is Endpoint.MESSAGES
     made = plain_client.message_of(sent) if is_messages else plain_client.response_of(sent)
     yield from compare("reply to stream", drawn.whole | ({"is_stopped": True} if is_messages else {}), made)

@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 
 from welldone.wire.events import (
     Event,
-    Extra,
+    UnknownFields,
     Failure,
     Finish,
     Json,
     KeepAlive,
     Logprobs,
-    Opening,
-    Place,
+    ChoiceStart,
+    FieldLocation,
     Reasoning,
     Refusal,
     Text,
@@ -22,12 +22,12 @@ from welldone.wire.events import (
     ToolCall,
     Usage,
 )
-from welldone.wire.head import Endpoint, Head
+from welldone.wire.head import Endpoint, Envelope
 
 RECORDED = Path(__file__).parent.parent / "recorded"
 HEAD = {
-    Endpoint.CHAT: Head("chatcmpl-1", 1700000000, "m"),
-    Endpoint.COMPLETIONS: Head("cmpl-1", 1700000000, "m", "fp"),
+    Endpoint.CHAT: Envelope("chatcmpl-1", 1700000000, "m"),
+    Endpoint.COMPLETIONS: Envelope("cmpl-1", 1700000000, "m", "fp"),
 }
 
 # Characters that have hurt someone: line breaks of all kinds, quotes, halves of nothing, other planes.
@@ -65,7 +65,7 @@ def _logprobs(endpoint: Endpoint, text: str) -> Json:
 @st.composite
 def _answers(draw: st.DrawFn, endpoint: Endpoint, index: int) -> list[Event]:
     """One choice from its opening to its end."""
-    events: list[Event] = [Opening(index)]
+    events: list[Event] = [ChoiceStart(index)]
     is_chat = endpoint is Endpoint.CHAT
     if is_chat:
         events += [Reasoning(index, text) for text in draw(st.lists(texts, max_size=2))]
@@ -75,8 +75,8 @@ def _answers(draw: st.DrawFn, endpoint: Endpoint, index: int) -> list[Event]:
         if with_logprobs:
             events.append(Logprobs(index, _logprobs(endpoint, text)))
         if draw(st.integers(0, 5)) == 0:
-            place = draw(st.sampled_from([Place.CHUNK, Place.CHOICE]))
-            events.append(Extra(index, place, draw(_fields("")), draw(st.booleans()) and not with_logprobs))
+            place = draw(st.sampled_from([FieldLocation.CHUNK, FieldLocation.CHOICE]))
+            events.append(UnknownFields(index, place, draw(_fields("")), draw(st.booleans()) and not with_logprobs))
         events.append(Text(index, text))
         if draw(st.integers(0, 9)) == 0:
             events.append(KeepAlive(draw(st.booleans())))
@@ -115,7 +115,7 @@ _odd_texts = st.one_of(
 
 odd_events: st.SearchStrategy[list[Event]] = st.lists(
     st.one_of(
-        st.builds(Opening, _indexes),
+        st.builds(ChoiceStart, _indexes),
         st.builds(Text, _indexes, _odd_texts),
         st.builds(Reasoning, _indexes, _odd_texts),
         st.builds(Refusal, _indexes, texts),
@@ -126,7 +126,7 @@ odd_events: st.SearchStrategy[list[Event]] = st.lists(
         usages,
         failures,
         st.builds(KeepAlive, st.booleans()),
-        st.builds(Extra, _indexes, st.sampled_from(Place), _fields(""), st.booleans()),
+        st.builds(UnknownFields, _indexes, st.sampled_from(FieldLocation), _fields(""), st.booleans()),
     ),
     max_size=25,
 )

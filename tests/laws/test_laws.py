@@ -12,22 +12,22 @@ from hypothesis import strategies as st
 from tests.laws.strategies import HEAD, any_bytes, legal, odd_events, spoiled
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
-from welldone.wire.asked import Asked, read_request
-from welldone.wire.collect import Reply, collect
+from welldone.wire.asked import RequestFacts, read_request_facts
+from welldone.wire.collect import CollectedReply, collect
 from welldone.wire.dialects.chat import ChatWriter
 from welldone.wire.dialects.completions import CompletionsWriter
-from welldone.wire.dialects.stream import StreamWriter
+from welldone.wire.dialects.stream import ChunkWriter
 from welldone.wire.events import Event, Failure, Finish, Reasoning, Text, ToolArguments, ToolCall, Usage
-from welldone.wire.faults import Mend
-from welldone.wire.faults.catalogue import BY_ID
+from welldone.wire.faults import Repairability
+from welldone.wire.faults.catalogue import RULES_BY_ID
 from welldone.wire.head import Endpoint
-from welldone.wire.notes import Notes
-from welldone.wire.pipe import Pipe
-from welldone.wire.reader import Reader
-from welldone.wire.repair import Repair
-from welldone.wire.texts import Think
+from welldone.wire.notes import RepairLog
+from welldone.wire.pipe import StreamPipeline
+from welldone.wire.reader import EventReader
+from welldone.wire.repair import EventRepairer
+from welldone.wire.texts import ThinkMode
 
-WRITERS: dict[Endpoint, type[StreamWriter]] = {Endpoint.CHAT: ChatWriter, Endpoint.COMPLETIONS: CompletionsWriter}
+WRITERS: dict[Endpoint, type[ChunkWriter]] = {Endpoint.CHAT: ChatWriter, Endpoint.COMPLETIONS: CompletionsWriter}
 ASKED: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}, "tools": [{}], "n": 3}
 NOT_ASKED: dict[str, Any] = {"stream": True, "tools": [{}], "n": 3}
 requests = st.sampled_from([None, ASKED, NOT_ASKED, {"stream": True}, {"stream": True, "functions": [{}]}])
@@ -46,21 +46,25 @@ def fix(
     request: dict[str, Any] | None = None,
     cuts: list[int] | None = None,
     *,
-    think: Think = "no",
+    think: ThinkMode = "no",
     strict: frozenset[str] = frozenset(),
     stops: tuple[str, ...] = (),
 ) -> bytes:
     """The stream that repair makes of `data`, fed in pieces."""
-    asked = Asked(stops=stops) if request is None else msgspec.structs.replace(read_request(request), stops=stops)
-    pipe = Pipe(endpoint, fallback=HEAD[endpoint], asked=asked, think=think, strict=strict)
+    asked = (
+        RequestFacts(stop_strings=stops)
+        if request is None
+        else msgspec.structs.replace(read_request_facts(request), stop_strings=stops)
+    )
+    pipe = StreamPipeline(endpoint, fallback=HEAD[endpoint], facts=asked, think=think, strict=strict)
     ends = [*sorted(cut for cut in cuts or [] if cut < len(data)), len(data)]
     pieces = [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
     return b"".join([*(pipe.feed(piece) for piece in pieces), pipe.close()])
 
 
-def read(data: bytes, endpoint: Endpoint) -> Reply:
+def read(data: bytes, endpoint: Endpoint) -> CollectedReply:
     """What a stream says."""
-    reader = Reader(endpoint, fallback=HEAD[endpoint], asked=Asked(), notes=Notes())
+    reader = EventReader(endpoint, fallback=HEAD[endpoint], facts=RequestFacts(), repair_log=RepairLog())
     return collect(reader.feed(data) + reader.close())
 
 
@@ -73,7 +77,7 @@ def is_cumulative(events: list[Event], index: int) -> bool:
 def broken(data: bytes, endpoint: Endpoint, request: dict[str, Any] | None) -> set[str]:
     """The rules that a stream breaks, less those that repair can only report."""
     judged = judge(Trace(body=data, endpoint=endpoint.value, request=request))
-    return {rule for rule in judged.counts if BY_ID[rule].mend is not Mend.REPORT}
+    return {rule for rule in judged.counts if RULES_BY_ID[rule].repairability is not Repairability.REPORT_ONLY}
 
 
 @endpoints
@@ -115,7 +119,12 @@ UNKNOWABLE = {"use-final-chunk", "cmpl-usage-chunk"}
 
 @given(events=odd_events, is_done=st.booleans())
 def test_law_2_whatever_the_events_their_repair_is_legal(events: list[Event], is_done: bool) -> None:
-    repair = Repair(Endpoint.CHAT, asked=Asked(), notes=Notes(), mint=iter(f"call_{n}" for n in range(99)).__next__)
+    repair = EventRepairer(
+        Endpoint.CHAT,
+        facts=RequestFacts(),
+        repair_log=RepairLog(),
+        new_call_id=iter(f"call_{n}" for n in range(99)).__next__,
+    )
     repaired = repair.feed(events) + repair.close(is_done=is_done)
     assert broken(write(repaired, Endpoint.CHAT), Endpoint.CHAT, None) == set()
 
@@ -160,8 +169,10 @@ THINKING = st.one_of(
 
 
 @given(said=st.lists(THINKING, max_size=8), think=st.sampled_from(["no", "tags", "open"]), size=st.integers(1, 200))
-def test_laws_2_and_4_hold_where_thoughts_are_taken_out(said: list[list[Event]], think: Think, size: int) -> None:
-    events = Repair(Endpoint.CHAT, asked=Asked(), notes=Notes(), mint=iter("xyz").__next__)
+def test_laws_2_and_4_hold_where_thoughts_are_taken_out(said: list[list[Event]], think: ThinkMode, size: int) -> None:
+    events = EventRepairer(
+        Endpoint.CHAT, facts=RequestFacts(), repair_log=RepairLog(), new_call_id=iter("xyz").__next__
+    )
     legal_events = events.feed([event for some in said for event in some] + [Finish(0, "stop")])
     data = write(legal_events + events.close(is_done=True), Endpoint.CHAT)
     fixed = fix(data, Endpoint.CHAT, think=think)
@@ -186,7 +197,7 @@ def test_laws_2_and_4_hold_where_stop_strings_are_looked_for(
 
 @given(
     stream=spoiled(),
-    rules=st.one_of(st.just({"all"}), st.sets(st.sampled_from(sorted(BY_ID)))),
+    rules=st.one_of(st.just({"all"}), st.sets(st.sampled_from(sorted(RULES_BY_ID)))),
     cuts=st.lists(st.integers(1, 3000)),
 )
 def test_laws_2_and_4_hold_where_rules_are_strict(

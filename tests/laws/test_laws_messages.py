@@ -15,14 +15,14 @@ from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 from welldone.wire.collect import collect
 from welldone.wire.dialects.chat import ChatWriter
-from welldone.wire.dialects.messages import Messages, MessagesNative
+from welldone.wire.dialects.messages import MessagesDialect, MessagesRepairer
 from welldone.wire.events import Event, Failure, Refusal, Text, ToolArguments
-from welldone.wire.faults import Mend
-from welldone.wire.faults.catalogue import BY_ID
-from welldone.wire.head import Endpoint, Head
+from welldone.wire.faults import Repairability
+from welldone.wire.faults.catalogue import RULES_BY_ID
+from welldone.wire.head import Endpoint, Envelope
 
 Json = dict[str, Any]
-MSG = Head("msg_1", 1700000000, "m")
+MSG = Envelope("msg_1", 1700000000, "m")
 REAL = [frames(events) for events in real_messages.STREAMS.values()]
 RECORDED = sorted((Path(__file__).parent.parent / "recorded_dialects").glob("*/*messages_stream.body"))
 REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
@@ -30,7 +30,7 @@ REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use",
 
 def write(events: list[Event]) -> bytes:
     """The Messages stream that events make."""
-    writer = Messages().writer(MSG, lambda: None)
+    writer = MessagesDialect().make_writer(MSG, lambda: None)
     return b"".join([*(writer.send(event) for event in events), writer.end()])
 
 
@@ -42,17 +42,17 @@ def write_chat(events: list[Event]) -> bytes:
 
 def fix(data: bytes, cuts: list[int] | None = None, strict: frozenset[str] = frozenset()) -> bytes:
     """The stream that is made of `data`, fed in pieces."""
-    native = MessagesNative(fallback=MSG)
-    native.tune(0, strict=strict)
+    native = MessagesRepairer(fallback=MSG)
+    native.configure(0, strict=strict)
     ends = [*sorted(cut for cut in cuts or [] if cut < len(data)), len(data)]
     pieces = [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
     return b"".join([*(native.feed(piece) for piece in pieces), native.close()])
 
 
-def fix_whole(data: bytes) -> tuple[bytes, MessagesNative]:
+def fix_whole(data: bytes) -> tuple[bytes, MessagesRepairer]:
     """What is made of a reply that was not streamed, for a client that asked for no stream."""
-    native = MessagesNative(fallback=MSG, is_stream=False)
-    native.whole(data)
+    native = MessagesRepairer(fallback=MSG, is_stream=False)
+    native.feed_reply(data)
     native.close()
     return (b"" if native.failure is not None else native.body()), native
 
@@ -60,7 +60,7 @@ def fix_whole(data: bytes) -> tuple[bytes, MessagesNative]:
 def broken(data: bytes) -> set[str]:
     """The rules that a reply breaks, less those that can only be reported."""
     judged = judge(Trace(body=data, endpoint="messages"))
-    return {rule for rule in judged.counts if BY_ID[rule].mend is not Mend.REPORT}
+    return {rule for rule in judged.counts if RULES_BY_ID[rule].repairability is not Repairability.REPORT_ONLY}
 
 
 def values(data: bytes) -> list[Json]:
@@ -136,7 +136,7 @@ def test_law_1_what_is_written_is_right(events: list[Event]) -> None:
 
 @given(events=legal(Endpoint.CHAT, choices=1))
 def test_law_1_a_whole_reply_is_right(events: list[Event]) -> None:
-    body = Messages().whole(MSG, collect(events))
+    body = MessagesDialect().encode_reply(MSG, collect(events))
     if not isinstance(events[-1], Failure):
         assert judge(Trace(body=body, endpoint="messages")).findings == ()
 
@@ -172,7 +172,7 @@ def test_the_same_events_say_the_same_in_chat_and_in_messages(events: list[Event
 def test_a_stream_and_a_whole_reply_say_the_same(events: list[Event]) -> None:
     if isinstance(events[-1], Failure):
         return
-    streamed, whole = said_in_messages(write(events)), json.loads(Messages().whole(MSG, collect(events)))
+    streamed, whole = said_in_messages(write(events)), json.loads(MessagesDialect().encode_reply(MSG, collect(events)))
     assert (streamed["reason"], streamed["stop"]) == (whole["stop_reason"], whole["stop_sequence"])
     assert streamed["usage"] == whole["usage"]
     for block in streamed["blocks"]:
@@ -331,7 +331,7 @@ def test_law_4_where_the_bytes_are_cut_never_matters(data: bytes, cuts: list[int
     assert fix(data, cuts) == fix(data)
 
 
-@given(data=any_bytes, rules=st.one_of(st.just({"all"}), st.sets(st.sampled_from(sorted(BY_ID)))))
+@given(data=any_bytes, rules=st.one_of(st.just({"all"}), st.sets(st.sampled_from(sorted(RULES_BY_ID)))))
 def test_laws_2_and_4_hold_where_rules_are_strict(data: bytes, rules: set[str]) -> None:
     fixed = fix(data, strict=frozenset(rules))
     assert broken(fixed) == set()
@@ -406,22 +406,22 @@ def right(draw: st.DrawFn) -> bytes:
 
 @given(data=right())
 def test_law_3_a_right_stream_passes_with_all_that_it_says(data: bytes) -> None:
-    native = MessagesNative(fallback=MSG)
+    native = MessagesRepairer(fallback=MSG)
     fixed = native.feed(data) + native.close()
     assert values(fixed) == values(data)
-    assert native.notes.all() == []
+    assert native.repair_log.entries() == []
 
 
 @given(data=right())
 def test_law_3_a_right_message_that_was_not_streamed_says_the_same_as_its_stream(data: bytes) -> None:
-    folded = MessagesNative(fallback=MSG, is_stream=False)
+    folded = MessagesRepairer(fallback=MSG, is_stream=False)
     assert folded.feed(data) + folded.close() == b""
     body, native = fix_whole(folded.body())
     assert json.loads(body) == json.loads(folded.body())
-    assert native.notes.all() == []
-    streamed = MessagesNative(fallback=MSG)
-    again = MessagesNative(fallback=MSG, is_stream=False)
-    again.feed(streamed.whole(body) + streamed.close())
+    assert native.repair_log.entries() == []
+    streamed = MessagesRepairer(fallback=MSG)
+    again = MessagesRepairer(fallback=MSG, is_stream=False)
+    again.feed(streamed.feed_reply(body) + streamed.close())
     again.close()
     assert json.loads(again.body())["content"] == json.loads(body)["content"]
 
@@ -445,13 +445,13 @@ odd_messages = st.dictionaries(
 def test_law_2_whatever_a_whole_reply_says_what_is_mended_is_right(message: Json, content: object) -> None:
     data = json.dumps({**message, "content": content}).encode()
     body, native = fix_whole(data)
-    streamed = MessagesNative(fallback=MSG)
-    stream = streamed.whole(data) + streamed.close()
+    streamed = MessagesRepairer(fallback=MSG)
+    stream = streamed.feed_reply(data) + streamed.close()
     assert broken(stream) == set()
     if native.failure is None:
         assert broken(body) == set()
         assert fix_whole(body)[0] == body
-        assert fix_whole(body)[1].notes.all() == []
+        assert fix_whole(body)[1].repair_log.entries() == []
 
 
 @table("path", RECORDED, ids=lambda path: f"{path.parent.name}/{path.stem}")

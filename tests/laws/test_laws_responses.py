@@ -15,14 +15,14 @@ from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 from welldone.wire.collect import collect
 from welldone.wire.dialects.chat import ChatWriter
-from welldone.wire.dialects.responses import Responses, ResponsesNative
+from welldone.wire.dialects.responses import ResponsesDialect, ResponsesRepairer
 from welldone.wire.events import Event, Failure, Logprobs, Reasoning, Refusal, Text, ToolArguments, ToolCall, Usage
-from welldone.wire.faults import Mend
-from welldone.wire.faults.catalogue import BY_ID
-from welldone.wire.head import Endpoint, Head
+from welldone.wire.faults import Repairability
+from welldone.wire.faults.catalogue import RULES_BY_ID
+from welldone.wire.head import Endpoint, Envelope
 
 Json = dict[str, Any]
-RESP = Head("resp_1", 1700000000, "m")
+RESP = Envelope("resp_1", 1700000000, "m")
 FOLDER = Path(__file__).parent.parent / "recorded_dialects"
 REAL = [real_responses.frames(events) for events in real_responses.STREAMS.values()]
 RECORDED = [path.read_bytes() for path in sorted(FOLDER.glob("*/*responses_stream.body"))]
@@ -34,7 +34,7 @@ UNKNOWABLE = {"resp-usage"}
 
 def write(events: list[Event], *, is_summary: bool = False) -> bytes:
     """The Responses stream that events make."""
-    writer = Responses({}, is_summary=is_summary).writer(RESP, lambda: None)
+    writer = ResponsesDialect({}, is_summary=is_summary).make_writer(RESP, lambda: None)
     return b"".join([*(writer.send(event) for event in events), writer.end()])
 
 
@@ -46,17 +46,17 @@ def write_chat(events: list[Event]) -> bytes:
 
 def fix(data: bytes, cuts: list[int] | None = None, strict: frozenset[str] = frozenset()) -> bytes:
     """The stream that is made of `data`, fed in pieces."""
-    native = ResponsesNative(fallback=RESP)
-    native.tune(0, strict=strict)
+    native = ResponsesRepairer(fallback=RESP)
+    native.configure(0, strict=strict)
     ends = [*sorted(cut for cut in cuts or [] if cut < len(data)), len(data)]
     pieces = [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
     return b"".join([*(native.feed(piece) for piece in pieces), native.close()])
 
 
-def fix_whole(data: bytes) -> tuple[bytes, ResponsesNative]:
+def fix_whole(data: bytes) -> tuple[bytes, ResponsesRepairer]:
     """What is made of a reply that was not streamed, for a client that asked for no stream."""
-    native = ResponsesNative(fallback=RESP, is_stream=False)
-    native.whole(data)
+    native = ResponsesRepairer(fallback=RESP, is_stream=False)
+    native.feed_reply(data)
     native.close()
     return (b"" if native.failure is not None else native.body()), native
 
@@ -64,7 +64,7 @@ def fix_whole(data: bytes) -> tuple[bytes, ResponsesNative]:
 def broken(data: bytes) -> set[str]:
     """The rules that a reply breaks, less those that can only be reported."""
     judged = judge(Trace(body=data, endpoint="responses"))
-    return {rule for rule in judged.counts if BY_ID[rule].mend is not Mend.REPORT}
+    return {rule for rule in judged.counts if RULES_BY_ID[rule].repairability is not Repairability.REPORT_ONLY}
 
 
 def values(data: bytes) -> list[Json]:
@@ -138,7 +138,7 @@ def test_a_whole_reply_is_what_its_stream_ends_with(events: list[Event]) -> None
     reply = collect(events)
     if reply.failure is not None:
         return
-    whole = json.loads(Responses({}).whole(RESP, reply))
+    whole = json.loads(ResponsesDialect({}).encode_reply(RESP, reply))
     assert whole == values(write(events))[-1]["response"]
     assert broken(json.dumps(whole).encode()) <= (UNKNOWABLE if reply.usage is None else set())
 
@@ -338,17 +338,17 @@ def test_law_2_holds_for_replies_that_were_not_streamed(response: Json) -> None:
 
 @given(data=st.one_of(st.sampled_from(WHOLE), responses.map(lambda value: json.dumps(value).encode())))
 def test_law_2_holds_for_streams_that_are_made_of_whole_replies(data: bytes) -> None:
-    native = ResponsesNative(fallback=RESP)
-    assert broken(native.whole(data) + native.close()) <= UNKNOWABLE
+    native = ResponsesRepairer(fallback=RESP)
+    assert broken(native.feed_reply(data) + native.close()) <= UNKNOWABLE
 
 
 @given(sent=legal(Endpoint.CHAT, choices=1), is_summary=st.booleans())
 def test_law_3_a_right_stream_passes_unchanged(sent: list[Event], is_summary: bool) -> None:
     written = write(sent, is_summary=is_summary)
-    native = ResponsesNative(fallback=Head("resp_9", 1, "other"))
+    native = ResponsesRepairer(fallback=Envelope("resp_9", 1, "other"))
     assert native.feed(written) + native.close() == written
     is_counted = any(isinstance(event, Usage | Failure) for event in sent)
-    assert native.notes.all() == [] or (not is_counted and set(native.notes.counts()) <= UNKNOWABLE)
+    assert native.repair_log.entries() == [] or (not is_counted and set(native.repair_log.counts()) <= UNKNOWABLE)
 
 
 @given(data=anything)
@@ -364,7 +364,7 @@ def test_law_4_where_the_bytes_are_cut_never_matters(data: bytes, cuts: list[int
 
 @given(
     data=anything,
-    rules=st.one_of(st.just({"all"}), st.sets(st.sampled_from(sorted(BY_ID)))),
+    rules=st.one_of(st.just({"all"}), st.sets(st.sampled_from(sorted(RULES_BY_ID)))),
     cuts=st.lists(st.integers(1, 3000)),
 )
 def test_laws_2_and_4_hold_where_rules_are_strict(data: bytes, rules: set[str], cuts: list[int]) -> None:

@@ -11,11 +11,11 @@ from tests.laws.real_responses import frames
 from tests.table import table
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
-from welldone.wire.dialects.messages import MessagesNative
-from welldone.wire.dialects.responses import ResponsesNative
+from welldone.wire.dialects.messages import MessagesRepairer
+from welldone.wire.dialects.responses import ResponsesRepairer
 from welldone.wire.events import Failure
-from welldone.wire.head import Head
-from welldone.wire.native import Native
+from welldone.wire.head import Envelope
+from welldone.wire.native import PassthroughRepairer
 
 Json = dict[str, Any]
 
@@ -24,7 +24,7 @@ def _read(body: bytes) -> list[Json]:
     return [json.loads(frame.partition("data: ")[2]) for frame in body.decode().split("\n\n") if "data: " in frame]
 
 
-def _mended(native: Native, events: list[Json]) -> list[Json]:
+def _mended(native: PassthroughRepairer, events: list[Json]) -> list[Json]:
     return _read(native.feed(frames(events)) + native.close())
 
 
@@ -37,9 +37,9 @@ def test_a_stream_of_openai_is_right(name: str) -> None:
 @table("name", real_responses.STREAMS)
 def test_a_stream_of_openai_passes_as_it_is(name: str) -> None:
     events = real_responses.STREAMS[name]
-    native = ResponsesNative(fallback=Head("resp_ours", 1, "ours"))
+    native = ResponsesRepairer(fallback=Envelope("resp_ours", 1, "ours"))
     assert _mended(native, events) == events
-    assert native.notes.all() == []
+    assert native.repair_log.entries() == []
 
 
 @table("name", real_messages.STREAMS)
@@ -51,9 +51,9 @@ def test_a_stream_of_anthropic_is_right(name: str) -> None:
 @table("name", real_messages.STREAMS)
 def test_a_stream_of_anthropic_passes_as_it_is(name: str) -> None:
     events = real_messages.STREAMS[name]
-    native = MessagesNative(fallback=Head("msg_ours", 1, "ours"))
+    native = MessagesRepairer(fallback=Envelope("msg_ours", 1, "ours"))
     assert _mended(native, events) == events
-    assert [note.rule for note in native.notes.all()] == real_messages.NOTED.get(name, [])
+    assert [note.rule for note in native.repair_log.entries()] == real_messages.NOTED.get(name, [])
 
 
 def test_a_function_may_end_without_its_name() -> None:
@@ -72,13 +72,13 @@ def test_calls_that_were_made_before_may_be_counted_or_not(first: int) -> None:
         *real_messages.end("tool_use"),
     ]
     assert judge(Trace(body=frames(events), endpoint="messages")).findings == ()
-    native = MessagesNative(fallback=Head("msg_ours", 1, "ours"))
+    native = MessagesRepairer(fallback=Envelope("msg_ours", 1, "ours"))
     mended = _mended(native, events)
     assert [event["content_block"] for event in mended if event["type"] == "content_block_start"] == [
         real_messages.CALLED | {"input": {}},
         {"type": "text", "text": ""},
     ]
-    assert native.notes.all() == []
+    assert native.repair_log.entries() == []
 
 
 ODD: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
@@ -92,14 +92,14 @@ ODD: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
     "line separators": ("enc-escape-line-breaks", lambda body: body.replace(b"He", "\u2028".encode())),
     "no last line": ("end-last-event-terminated", lambda body: body.removesuffix(b"\n")),
 }
-PLAIN: dict[str, tuple[list[Json], Callable[[], Native]]] = {
+PLAIN: dict[str, tuple[list[Json], Callable[[], PassthroughRepairer]]] = {
     "responses": (
         real_responses.STREAMS["reasoning with summaries"],
-        lambda: ResponsesNative(fallback=Head("resp_ours", 1, "ours")),
+        lambda: ResponsesRepairer(fallback=Envelope("resp_ours", 1, "ours")),
     ),
     "messages": (
         real_messages.STREAMS["text with a ping"],
-        lambda: MessagesNative(fallback=Head("msg_ours", 1, "ours")),
+        lambda: MessagesRepairer(fallback=Envelope("msg_ours", 1, "ours")),
     ),
 }
 
@@ -111,7 +111,7 @@ def test_a_stream_in_an_odd_form_says_the_same_and_what_is_odd_is_noted(endpoint
     body, native = spoil(frames(events)), make()
     mended = native.feed(body) + native.close()
     assert _read(mended) == _read(frames(events).replace(b"He", b"\\u2028") if "separators" in kind else frames(events))
-    assert [note.rule for note in native.notes.all()] == [rule]
+    assert [note.rule for note in native.repair_log.entries()] == [rule]
     assert rule in judge(Trace(body=body, endpoint=endpoint)).counts
 
 
@@ -131,6 +131,6 @@ def test_what_a_server_says_of_its_failure_is_reworded_and_what_we_say_is_not(en
     begun = frames(events[:1])
     told, cut = make(), make()
     for native in (told, cut):
-        native.tune(0, reword=lambda failure: Failure(failure.message.upper()))
+        native.configure(0, map_failure=lambda failure: Failure(failure.message.upper()))
     assert b"BOOM" in told.feed(begun + b'data: {"error":{"message":"boom","type":"x"}}\n\n') + told.close()
     assert b"the server's stream ended" in cut.feed(begun) + cut.close()

@@ -7,7 +7,7 @@ from welldone.engines.settings import ModelSettings
 from welldone.serve.app import Route
 from welldone.serve.server import Server
 from welldone.serve.settings import Config, ServeSettings
-from welldone.web.site import Site
+from welldone.web.site import StaticSite
 
 OPEN = {"/", "/health", "/livez", "/readyz", "/page/assets/*"}
 
@@ -17,6 +17,6 @@ def all_routes(folder: Path) -> dict[str, Route]:
 
     async def make() -> dict[str, Route]:
         config = Config(server=ServeSettings(slots=True), models=(ModelSettings(name="m", file=folder),))
-        return Server(config, keys=(), folder=folder, environment={}, site=Site("page/assets")).routes._paths
+        return Server(config, keys=(), folder=folder, environment={}, site=StaticSite("page/assets")).routes._routes
 
     return asyncio.run(make())

@@ -7,28 +7,28 @@ import pytest
 
 from tests.live.server import Running
 from tests.net.aio import run
-from welldone.bench.run import bench
-from welldone.bench.settings import BenchSettings, Kind, Length
+from welldone.bench.run import run_bench
+from welldone.bench.settings import BenchSettings, BenchmarkKind, LengthSpec
 from welldone.net import ear
-from welldone.net.address import read_url
+from welldone.net.address import parse_url
 
 pytestmark = pytest.mark.tier3
 
-SHORT = Length(num_tokens=20, min_tokens=10, max_tokens=30, variance=5)
-FEW = Length(num_tokens=8, min_tokens=4, max_tokens=12, variance=2)
+SHORT = LengthSpec(num_tokens=20, min_tokens=10, max_tokens=30, variance=5)
+FEW = LengthSpec(num_tokens=8, min_tokens=4, max_tokens=12, variance=2)
 
 
-@pytest.mark.parametrize("kind", [Kind.CONCURRENCY, Kind.RATE])
-def test_the_real_server_answers_all(server: Running, kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [BenchmarkKind.CONCURRENCY, BenchmarkKind.RATE])
+def test_the_real_server_answers_all(server: Running, kind: BenchmarkKind) -> None:
     report = run(
-        bench(
+        run_bench(
             BenchSettings(
                 url=server.url,
                 key=server.key,
                 model=server.model,
                 kind=kind,
-                levels=(1, 4) if kind is Kind.CONCURRENCY else (),
-                rates=(2.0,) if kind is Kind.RATE else (),
+                levels=(1, 4) if kind is BenchmarkKind.CONCURRENCY else (),
+                rates=(2.0,) if kind is BenchmarkKind.RATE else (),
                 duration_s=1.5,
                 warmup_s=0.5,
                 grace_s=100.0,
@@ -39,8 +39,8 @@ def test_the_real_server_answers_all(server: Running, kind: Kind) -> None:
         )
     )
     for step in report.steps:
-        assert step.ends == {"ok": step.requests}
-        assert (step.wrong, step.tokens_by) == (0, "usage")
+        assert step.outcomes == {"ok": step.requests}
+        assert (step.invalid_streams, step.tokens_by) == (0, "usage")
         assert step.decoded_tokens is not None
         assert 1 <= step.decoded_tokens <= FEW.max_tokens
     assert report.tokenizer == "the server's usage numbers, or else the server's /tokenize, word by word"
@@ -49,13 +49,13 @@ def test_the_real_server_answers_all(server: Running, kind: Kind) -> None:
 @pytest.mark.parametrize("endpoint", ["responses", "messages"])
 def test_the_real_server_answers_all_in_other_dialects(server: Running, endpoint: str) -> None:
     report = run(
-        bench(
+        run_bench(
             BenchSettings(
                 url=server.url,
                 endpoint=endpoint,
                 key=server.key,
                 model=server.model,
-                kind=Kind.CONCURRENCY,
+                kind=BenchmarkKind.CONCURRENCY,
                 levels=(2,),
                 duration_s=1.0,
                 warmup_s=0.5,
@@ -66,8 +66,8 @@ def test_the_real_server_answers_all_in_other_dialects(server: Running, endpoint
         )
     )
     for step in report.steps:
-        assert step.ends == {"ok": step.requests}
-        assert (step.wrong, step.tokens_by) == (0, "usage")
+        assert step.outcomes == {"ok": step.requests}
+        assert (step.invalid_streams, step.tokens_by) == (0, "usage")
         assert step.decoded_tokens is not None
         assert 1 <= step.decoded_tokens <= FEW.max_tokens
 
@@ -102,10 +102,13 @@ def test_inference_benchmarker_counts_no_error(server: Running) -> None:
     }
 
     async def hear() -> list[str]:
-        address = read_url(server.url, key=server.key)
+        address = parse_url(server.url, key=server.key)
         body = json.dumps(asked).encode()
         replies = await asyncio.gather(
-            *(ear.listen(address, "POST", "/chat/completions", body=body, quiet_s=100.0) for _ in range(8))
+            *(
+                ear.record_response(address, "POST", "/chat/completions", body=body, idle_timeout_s=100.0)
+                for _ in range(8)
+            )
         )
         return [counted_by_inference_benchmarker(dict(one.headers)["Content-Type"], one.body) for one in replies]
 

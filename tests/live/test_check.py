@@ -12,10 +12,10 @@ from tests.net.aio import run
 from welldone.check.report import Report, Verdict
 from welldone.check.reports import terminal
 from welldone.check.run import check
-from welldone.check.settings import CheckSettings, Patience
-from welldone.engines.ideal import Ideal
+from welldone.check.settings import CheckSettings, Timeouts
+from welldone.engines.ideal import ReferenceServer
 
-LONG = Patience(reply_s=240.0)
+LONG = Timeouts(reply_s=240.0)
 """On a machine with much else to do."""
 ALL_BUT = 40
 """Rules that may be not heard: no such call, failure or silence in a right server; the rest must be right."""
@@ -23,17 +23,17 @@ ALL_BUT = 40
 
 def _check(running: Running, **settings: Any) -> Report:  # noqa: ANN401 - any setting
     key = running.key
-    return run(check(CheckSettings(url=running.url, key=key, patience=LONG, **settings)), limit_s=900.0)
+    return run(check(CheckSettings(url=running.url, key=key, timeouts=LONG, **settings)), limit_s=900.0)
 
 
 def _assert_right(report: Report) -> None:
-    assert not report.findings, "\n".join(terminal.lines(report, lambda text, _: text, is_verbose=True))
+    assert not report.findings, "\n".join(terminal.render_terminal(report, lambda text, _: text, is_verbose=True))
     assert report.passed
 
 
 @pytest.fixture
 def behind() -> Iterator[Upstream]:
-    made = Upstream(Ideal().answer, for_all=True)
+    made = Upstream(ReferenceServer().answer, for_all=True)
     made.start()
     yield made
     made.end()
@@ -43,14 +43,14 @@ def behind() -> Iterator[Upstream]:
 def test_a_local_model_is_right(server: Running) -> None:
     report = _check(server, model=server.model)
     _assert_right(report)
-    assert report.count(Verdict.RIGHT) > len(report.rules) - ALL_BUT
+    assert report.count(Verdict.PASS) > len(report.rules) - ALL_BUT
 
 
 def test_a_gateway_in_front_of_a_right_server_is_right(behind: Upstream, tmp_path: Path) -> None:
     with gateway(tmp_path, behind.url, options=PATIENT) as running:
         report = _check(running, model="ideal")
         _assert_right(report)
-        assert report.count(Verdict.RIGHT) > len(report.rules) - ALL_BUT
+        assert report.count(Verdict.PASS) > len(report.rules) - ALL_BUT
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from tests.live.faults import LINUX, begin, broken_off, until_refused
 from tests.live.raw import Line, judged
 from tests.live.server import LIMIT_S
 from tests.live.upstream import DONE, ROLE, STOP, TEXT, Upstream, gateway, upstream
-from welldone.engines.scripts import Piece, Reply
+from welldone.engines.scripts import MockChunk, MockReply
 
 pytestmark = [LINUX, pytest.mark.tier2]
 
@@ -23,11 +23,11 @@ def behind() -> Iterator[Upstream]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stream_that_runs_may_finish(tmp_path: Path, number: signal.Signals) -> None:
-    slow = Reply((ROLE, TEXT, *[Piece(TEXT.text, after_s=0.05)] * 20, STOP, DONE))
+    slow = MockReply((ROLE, TEXT, *[MockChunk(TEXT.text, after_s=0.05)] * 20, STOP, DONE))
     with upstream(lambda seen: slow) as one, gateway(tmp_path, one.url) as server:
         with begin(server) as line, begin(server, stream=False) as whole:
             line.wait(b"Hello")
-            one.until(lambda scripted: len(scripted.seen) == 2)
+            one.until(lambda scripted: len(scripted.requests) == 2)
             server.process.send_signal(number)
             until_refused(server)
             assert judged(line.reply()).text == "Hello" * 21
@@ -42,14 +42,14 @@ def test_what_hangs_is_told_and_the_end_comes(tmp_path: Path, behind: Upstream, 
     with gateway(tmp_path, behind.url, options=options) as server:
         with begin(server, model=model) as line, begin(server, model=model, stream=False) as whole:
             line.wait(b"Hello" if model == "stalls" else b"HTTP/1.1 200 OK")
-            behind.until(lambda one: len(one.seen) == 2)
+            behind.until(lambda one: len(one.requests) == 2)
             server.process.terminate()
             assert broken_off(line.reply())["code"] == "shutting_down"
             reply = whole.reply()
             assert reply.status == 503
             assert reply.error()["code"] == "shutting_down"
         assert server.process.wait(LIMIT_S) == 0
-        behind.until(lambda one: all(seen.end == "left" for seen in one.seen))
+        behind.until(lambda one: all(seen.end == "left" for seen in one.requests))
         assert "Traceback" not in server.log.join()
 
 
@@ -62,7 +62,7 @@ def test_who_is_impatient_ends_it_at_once(tmp_path: Path, behind: Upstream, numb
         server.process.send_signal(number)
         assert broken_off(line.reply())["code"] == "shutting_down"
         assert server.process.wait(LIMIT_S) == 0
-        behind.until(lambda one: one.seen[-1].end == "left")
+        behind.until(lambda one: one.requests[-1].end == "left")
 
 
 @pytest.mark.parametrize("path", ["/v1/audio/speech", "/v1/embeddings"])

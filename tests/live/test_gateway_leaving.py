@@ -12,7 +12,7 @@ from tests.live.upstream import REPLIES, ROLE, RUNNING, TEXT, Upstream, gateway,
 from tests.net.aio import run
 from tests.serve import gateways
 from tests.serve.scripts import CHAT
-from welldone.engines.scripts import Reply
+from welldone.engines.scripts import MockReply
 
 pytestmark = LINUX
 GONE = r"status=499 .*has_left=yes"
@@ -45,17 +45,17 @@ def test_the_upstream_sees_that_the_client_has_left(
 ) -> None:
     seen = len(server.log.all)
     line = begin(server, model=model, stream=stream)
-    behind.until(lambda one: bool(one.seen) and one.seen[-1].end == "running")
+    behind.until(lambda one: bool(one.requests) and one.requests[-1].end == "running")
     if stream and model == "stalls":
         line.wait(b"Hello")
     leave(line, is_rude=is_rude)
-    behind.until(lambda one: one.seen[-1].end == "left")
+    behind.until(lambda one: one.requests[-1].end == "left")
     server.log.wait(GONE, seen=seen)
     until(server, RUNNING, 0)
 
 
 def test_who_has_left_leaves_no_task_behind(tmp_path: Path) -> None:
-    stalls = [REPLIES["silent"], Reply((ROLE, TEXT), end="hang")] * 30
+    stalls = [REPLIES["silent"], MockReply((ROLE, TEXT), end="hang")] * 30
 
     async def work() -> None:
         async with gateways.gateway(tmp_path, stalls) as serving:
@@ -64,9 +64,9 @@ def test_who_has_left_leaves_no_task_behind(tmp_path: Path) -> None:
             for round_ in range(60):
                 _, writer = await serving.send({**CHAT, "stream": round_ % 3 == 0})
                 if round_ % 4:
-                    await one.until(lambda: bool(one.seen) and one.seen[-1].end == "running")
+                    await one.wait_until(lambda: bool(one.requests) and one.requests[-1].end == "running")
                 writer.transport.abort()
-                await one.until(lambda: all(seen.end == "left" for seen in one.seen))
+                await one.wait_until(lambda: all(seen.end == "left" for seen in one.requests))
             while serving.answers() or len(asyncio.all_tasks()) > before:  # noqa: ASYNC110 - they tell nobody
                 await asyncio.sleep(0)
 

@@ -13,17 +13,17 @@ from tests.live.faults import LINUX, Child, answer, begin, broken_off, children,
 from tests.live.raw import CHAT, Line, judged
 from tests.live.server import LIMIT_S, Running
 from tests.live.upstream import DONE, ROLE, STOP, TEXT, Upstream, by_model, eventually, gateway, upstream
-from welldone.engines.scripted import Seen
-from welldone.engines.scripts import Piece, Reply
+from welldone.engines.scripted import MockHttpRequest
+from welldone.engines.scripts import MockChunk, MockReply
 
 pytestmark = [LINUX, pytest.mark.tier2]
 READY = "worker is ready"
-SLOW = Reply((ROLE, TEXT, *[Piece(TEXT.text, after_s=0.05)] * 40, STOP, DONE))
+SLOW = MockReply((ROLE, TEXT, *[MockChunk(TEXT.text, after_s=0.05)] * 40, STOP, DONE))
 """It takes two seconds: in that time the other worker is killed."""
 PER_MINUTE = 6
 
 
-def slow_or(seen: Seen) -> Reply:
+def slow_or(seen: MockHttpRequest) -> MockReply:
     return SLOW if '"slow"' in seen.body else by_model(seen)
 
 
@@ -89,7 +89,7 @@ def test_when_a_worker_is_killed_the_streams_of_the_other_go_on_and_a_new_one_co
             while lost.read():
                 pass
             assert not lost.heard.endswith(b"0\r\n\r\n")
-            behind.until(lambda scripted: any(seen.end == "left" for seen in scripted.seen))
+            behind.until(lambda scripted: any(seen.end == "left" for seen in scripted.requests))
             server.log.wait("worker was ended by SIGKILL")
             wait_for_ready(server, 3)
             assert len(set(children(server.process.pid)) - {other.pid}) == 1
@@ -193,5 +193,5 @@ def test_one_that_leaves_the_worker_leaves_the_upstream(tmp_path: Path, behind: 
         for other in both:
             with standing(other), begin(server, model="stalls") as line:
                 line.wait(b"Hello")
-        behind.until(lambda one: [seen.end for seen in one.seen] == ["left", "left"])
+        behind.until(lambda one: [seen.end for seen in one.requests] == ["left", "left"])
         eventually(lambda: metric(server, "welldone_active_streams") == 0)

@@ -14,7 +14,7 @@ from tests.live.raw import CHAT, Json, Line, Reply, ask, judged
 from tests.live.routes import OPEN, all_routes
 from tests.live.server import KEY, LIMIT_S, Running, serving
 from welldone.rules.capture import read_capture
-from welldone.serve.errors import Shape
+from welldone.serve.errors import ErrorFormat
 
 BEARER = f"Authorization: Bearer {KEY}"
 OTHER = "Authorization: Bearer wd-somebody-elses-key"
@@ -43,14 +43,14 @@ def say(server: Running, *lines: str, body: bytes = b"", host: str | None = None
 # Keys.
 
 
-def _says_key(reply: Reply, shape: Shape) -> bool:
+def _says_key(reply: Reply, shape: ErrorFormat) -> bool:
     """Whether an error says, in the shape of its path, that it is about the key."""
     match shape:
-        case Shape.OPENAI:
+        case ErrorFormat.OPENAI:
             return bool(reply.error()["code"] == "invalid_api_key")
-        case Shape.ANTHROPIC:
+        case ErrorFormat.ANTHROPIC:
             return bool(reply.json()["error"]["type"] == "authentication_error")
-        case Shape.OLLAMA:
+        case ErrorFormat.OLLAMA:
             return "API key" in reply.json()["error"]
 
 
@@ -59,16 +59,16 @@ def test_without_a_key_every_path_is_closed_but_health_and_the_page(
     guarded: Running, tmp_path: Path, header: str | None
 ) -> None:
     routes = all_routes(tmp_path)
-    assert {path for path, route in routes.items() if route.is_open} == OPEN
+    assert {path for path, route in routes.items() if route.is_public} == OPEN
     for path, route in routes.items():
         for prefix in ("", "/v1"):
-            for method in route.actions:
+            for method in route.handlers:
                 reply = say(guarded, f"{method} {prefix}{path} HTTP/1.1", *([header] if header else []))
                 if path in OPEN:
                     assert reply.status == (404 if path.endswith("*") else 200), path  # no file has that name
                 else:
                     assert reply.status == 401, path
-                    assert _says_key(reply, route.shape), path
+                    assert _says_key(reply, route.error_format), path
                     assert reply.header("www-authenticate") == "Bearer"
                     assert KEY not in reply.trace.body.decode()
 

@@ -29,7 +29,7 @@ from tests.live.faults import (
 from tests.live.raw import Reply, judged
 from tests.live.server import LIMIT_S, Running, serving
 from welldone.engines import scripted
-from welldone.engines.scripted import CHUNK, Piece
+from welldone.engines.scripted import CHUNK_TEMPLATE, MockChunk
 from welldone.rules.capture import read_capture
 
 pytestmark = [LINUX, pytest.mark.tier2]
@@ -159,10 +159,10 @@ def test_a_client_that_never_reads_and_leaves_frees_its_slot(single: Running) ->
 
 def test_what_nobody_reads_does_not_pile_up(tmp_path: Path) -> None:
     """An engine that says 64 MB at once to a client that reads none of it."""
-    words = CHUNK % (msgspec.json.encode({"content": "w" * 65536}).decode(), "null")
-    pieces = (Piece(CHUNK % ('{"role":"assistant","content":""}', "null")), *[Piece(words)] * 1024)
+    words = CHUNK_TEMPLATE % (msgspec.json.encode({"content": "w" * 65536}).decode(), "null")
+    pieces = (MockChunk(CHUNK_TEMPLATE % ('{"role":"assistant","content":""}', "null")), *[MockChunk(words)] * 1024)
     (tmp_path / "script.json").write_bytes(
-        msgspec.json.encode(scripted.Script(posts=(scripted.Reply(pieces, end="hang"),)))
+        msgspec.json.encode(scripted.MockScript(posts=(scripted.MockReply(pieces, end="hang"),)))
     )
     command = [sys.executable, "-m", "welldone.engines.scripted", "--port", "{port}"]
     command += ["--script", str(tmp_path / "script.json")]

@@ -12,7 +12,7 @@ from tests.live.faults import LINUX, begin, engine_of, small
 from tests.live.raw import CHAT, Json, Line, Reply, ask, judged
 from tests.live.server import LIMIT_S, Running
 from tests.live.upstream import gateway, upstream
-from welldone.wire.faults.catalogue import BY_ID
+from welldone.wire.faults.catalogue import RULES_BY_ID
 from welldone.wire.faults.fault import Severity
 
 pytestmark = pytest.mark.tier2
@@ -103,7 +103,7 @@ def test_minor_deviations_of_the_engine_are_neither_logged_nor_counted(tiny_mode
             assert judged(line.reply()).one.finish == "length"
         server.log.wait("request_id=mine")
         counted = re.findall(r'welldone_findings_total{rule="(.+)"}', ask(server, "/metrics").trace.body.decode())
-        assert [rule for rule in counted if BY_ID[rule].severity is not Severity.BREAKS] == []
+        assert [rule for rule in counted if RULES_BY_ID[rule].severity is not Severity.BREAKS] == []
         assert "mended" not in "\n".join(server.log.all)
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.live.raw import LIMIT_S, STREAM, Json, ask, chat, complete
 from tests.live.server import Running, serving
 from tests.live.upstream import eventually
-from welldone.engines.default import DEFAULT
+from welldone.engines.default import DEFAULT_MODEL
 
 pytestmark = pytest.mark.tier3
 
@@ -82,13 +82,13 @@ def test_a_model_answers_to_each_of_its_names(tiny_model: Path, tmp_path: Path, 
 def test_the_server_alone_serves_the_built_in_model_with_tools(default_model: Path, tmp_path: Path) -> None:
     models = tmp_path / "models"
     models.mkdir()
-    (models / DEFAULT.file_name).symlink_to(default_model)
+    (models / DEFAULT_MODEL.file_name).symlink_to(default_model)
     home = {"WELLDONE_HOME": str(tmp_path)}
     with serving([], key=None, environment=home, folder=tmp_path) as alone:
         said = chat(alone, "Who wrote Hamlet?", model="default", temperature=0, max_tokens=16)
         assert said.text
-        assert said.model == DEFAULT.name
-        model = listed(alone, DEFAULT.name)
+        assert said.model == DEFAULT_MODEL.name
+        model = listed(alone, DEFAULT_MODEL.name)
         assert "tools" in model["capabilities"]
         assert model["context_length"] == 4096
         # The model writes the call by itself, as its template asks it to, or answers in words; it is never torn.

@@ -15,7 +15,7 @@ from tests.live.faults import ENGINE, LINUX, answer, command_line, engine_of, re
 from tests.live.raw import CHAT, ask
 from tests.live.server import KEY, LIMIT_S, Lines, serving
 from welldone.cli.main import run
-from welldone.engines.default import DEFAULT
+from welldone.engines.default import DEFAULT_MODEL
 
 pytestmark = pytest.mark.tier3
 
@@ -219,12 +219,12 @@ def test_the_command_line_of_llama_server_works_as_it_is(tiny_model: Path) -> No
 def test_the_second_start_fetches_nothing(default_model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "models"
     folder.mkdir()
-    (folder / DEFAULT.file_name).symlink_to(default_model)
+    (folder / DEFAULT_MODEL.file_name).symlink_to(default_model)
     nowhere = {"WELLDONE_HOME": str(tmp_path), "PIP_INDEX_URL": "http://127.0.0.1:9/", "PIP_NO_INDEX": "1"}
-    with serving([], model=DEFAULT.name, environment=nowhere, folder=tmp_path) as server:
+    with serving([], model=DEFAULT_MODEL.name, environment=nowhere, folder=tmp_path) as server:
         assert server.said.all[0].startswith("welldone ")
-        assert DEFAULT.name in server.said.all[0]
-        assert answer(server, max_tokens=4).model == DEFAULT.name
+        assert DEFAULT_MODEL.name in server.said.all[0]
+        assert answer(server, max_tokens=4).model == DEFAULT_MODEL.name
         assert server.end() == 0
         assert "fetching" not in server.log.join()
 

@@ -16,19 +16,27 @@ import msgspec
 from tests.live.faults import begin
 from tests.live.raw import LIMIT_S, Json, judged
 from tests.live.server import KEY, Running, serving
-from welldone.engines.mischief import FAULTS
-from welldone.engines.scripted import CHUNK, HELLO, Piece, Reply, Script, Scripted, Seen
+from welldone.engines.mischief import FAULT_REPLIES
+from welldone.engines.scripted import (
+    CHUNK_TEMPLATE,
+    HELLO_REPLY,
+    MockChunk,
+    MockReply,
+    MockScript,
+    MockServer,
+    MockHttpRequest,
+)
 
 Value = TypeVar("Value")
 
-ROLE, TEXT, STOP, DONE = HELLO.pieces
-FLOOD = Piece(CHUNK % (msgspec.json.encode({"content": "w" * 65536}).decode(), "null"))
-REPLIES: Mapping[str, Reply] = {
-    **FAULTS,
-    "hello": HELLO,
-    "silent": Reply(end="hang", raw=True),
-    "stalls": Reply((ROLE, TEXT), end="hang"),
-    "flood": Reply((ROLE, FLOOD), end="endless"),
+ROLE, TEXT, STOP, DONE = HELLO_REPLY.pieces
+FLOOD = MockChunk(CHUNK_TEMPLATE % (msgspec.json.encode({"content": "w" * 65536}).decode(), "null"))
+REPLIES: Mapping[str, MockReply] = {
+    **FAULT_REPLIES,
+    "hello": HELLO_REPLY,
+    "silent": MockReply(end="hang", raw=True),
+    "stalls": MockReply((ROLE, TEXT), end="hang"),
+    "flood": MockReply((ROLE, FLOOD), end="endless"),
 }
 """What is answered to who asks for a model of this name."""
 
@@ -36,18 +44,22 @@ RUNNING = "welldone_upstream_running"
 ACTIVE = "welldone_active_streams"
 
 
-def by_model(seen: Seen) -> Reply:
+def by_model(seen: MockHttpRequest) -> MockReply:
     """The reply that the model's name asks for; hello where it asks for none."""
-    return REPLIES.get(json.loads(seen.body)["model"], HELLO)
+    return REPLIES.get(json.loads(seen.body)["model"], HELLO_REPLY)
 
 
 class Upstream:
     """A scripted server. All of it happens in its own thread."""
 
     def __init__(
-        self, choose: Callable[[Seen], Reply] = by_model, script: Script | None = None, *, for_all: bool = False
+        self,
+        choose: Callable[[MockHttpRequest], MockReply] = by_model,
+        script: MockScript | None = None,
+        *,
+        for_all: bool = False,
     ) -> None:
-        self._script, self._choose, self._for_all = script or Script(), choose, for_all
+        self._script, self._choose, self._for_all = script or MockScript(), choose, for_all
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -56,11 +68,11 @@ class Upstream:
         self._place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._place.bind(("127.0.0.1", 0))
         self.port: int = self._place.getsockname()[1]
-        self._scripted = Scripted(self._script, choose, for_all=for_all)
+        self._scripted = MockServer(self._script, choose, handles_all=for_all)
 
     def start(self) -> None:
         """Listen."""
-        self._scripted = Scripted(self._script, self._choose, for_all=self._for_all)
+        self._scripted = MockServer(self._script, self._choose, handles_all=self._for_all)
         self.do(self._scripted.listen(port=self.port))
 
     def stop(self) -> None:
@@ -86,17 +98,17 @@ class Upstream:
 
     def until_running(self, count: int, word: str = "") -> None:
         """Wait until so many requests with this word in them are here, and are not answered yet."""
-        self.until(lambda one: sum(seen.end == "running" and word in seen.body for seen in one.seen) == count)
+        self.until(lambda one: sum(seen.end == "running" and word in seen.body for seen in one.requests) == count)
 
-    def until(self, is_so: Callable[[Scripted], bool]) -> None:
+    def until(self, is_so: Callable[[MockServer], bool]) -> None:
         """Wait until something is so."""
-        self.do(self._scripted.until(lambda: is_so(self._scripted)))
+        self.do(self._scripted.wait_until(lambda: is_so(self._scripted)))
 
-    def posts(self) -> list[Seen]:
+    def posts(self) -> list[MockHttpRequest]:
         """The requests for answers, so far."""
 
-        async def look() -> list[Seen]:
-            return [seen for seen in self._scripted.seen if seen.method == "POST"]
+        async def look() -> list[MockHttpRequest]:
+            return [seen for seen in self._scripted.requests if seen.method == "POST"]
 
         return self.do(look())
 
@@ -107,7 +119,9 @@ async def _bounded(work: Coroutine[Any, Any, Value]) -> Value:
 
 
 @contextmanager
-def upstream(choose: Callable[[Seen], Reply] = by_model, script: Script | None = None) -> Iterator[Upstream]:
+def upstream(
+    choose: Callable[[MockHttpRequest], MockReply] = by_model, script: MockScript | None = None
+) -> Iterator[Upstream]:
     """A server that listens; ended at the end."""
     made = Upstream(choose, script)
     try:

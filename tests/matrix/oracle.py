@@ -5,12 +5,12 @@ from collections.abc import Iterable
 from tests.matrix.cases import CASES, GIVEN, request
 from tests.oracle.cases import Case
 from tests.oracle.repaired import plain
-from welldone.wire.asked import read_request
-from welldone.wire.head import Endpoint, Head
-from welldone.wire.pipe import Pipe
-from welldone.wire.texts import TextForm
+from welldone.wire.asked import read_request_facts
+from welldone.wire.head import Endpoint, Envelope
+from welldone.wire.pipe import StreamPipeline
+from welldone.wire.texts import TextMode
 
-FALLBACK = Head(**GIVEN)
+FALLBACK = Envelope(**GIVEN)
 
 
 def matrix_cases() -> list[Case]:
@@ -21,6 +21,6 @@ def matrix_cases() -> list[Case]:
 
 def fix(name: str, pieces: Iterable[bytes]) -> bytes:
     """What repair makes of a case that comes in these pieces."""
-    text: TextForm = "cumulative" if name == "content.cumulative" else "delta"  # no stream tells that by itself
-    pipe = Pipe(Endpoint.CHAT, fallback=FALLBACK, asked=read_request(request(name)), text=text)
+    text: TextMode = "cumulative" if name == "content.cumulative" else "delta"  # no stream tells that by itself
+    pipe = StreamPipeline(Endpoint.CHAT, fallback=FALLBACK, facts=read_request_facts(request(name)), text=text)
     return b"".join([pipe.feed(piece) for piece in pieces]) + pipe.close()

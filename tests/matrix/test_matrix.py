@@ -10,8 +10,8 @@ from tests.oracle.repaired import plain
 from tests.table import table
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
-from welldone.wire.faults import Mend
-from welldone.wire.faults.catalogue import BY_ID
+from welldone.wire.faults import Repairability
+from welldone.wire.faults.catalogue import RULES_BY_ID
 
 END = b"data: [DONE]\n\n"
 OUR_ERROR = b'"type":"upstream_error"'
@@ -23,7 +23,11 @@ def _broken(name: str, body: bytes, status: int | None = None) -> set[str]:
 
 @table("name", CASES)
 def test_a_repaired_stream_breaks_no_rule_that_can_be_mended(name: str) -> None:
-    left = {rule for rule in _broken(name, fix(name, [CASES[name]])) if BY_ID[rule].mend is not Mend.REPORT}
+    left = {
+        rule
+        for rule in _broken(name, fix(name, [CASES[name]]))
+        if RULES_BY_ID[rule].repairability is not Repairability.REPORT_ONLY
+    }
     expected = EXPECTED[name]
     is_counted = expected["usage"] is not None or expected["error"] is not None
     # Counts that the server never gave are not made up.

@@ -8,7 +8,7 @@ import pytest
 
 from tests.models import encoders, tiny, vision
 from welldone.engines import default, pull
-from welldone.engines.arrival import PullError, silent
+from welldone.engines.arrival import PullError, no_progress
 from welldone.engines.store import models_folder
 
 
@@ -74,9 +74,9 @@ def default_model() -> Path:
     if named := os.environ.get("WELLDONE_TEST_MODEL"):
         return Path(named)
     folder = models_folder(os.environ)
-    if found := default.find(folder):
+    if found := default.find_builtin(folder):
         return found
     try:
-        return pull.pull(default.DEFAULT.name, folder=folder, progress=silent)
+        return pull.pull(default.DEFAULT_MODEL.name, folder=folder, progress=no_progress)
     except PullError as error:
         pytest.skip(f"the default model is not here and cannot be fetched: {error}")

@@ -7,7 +7,7 @@ import pytest
 
 from tests.models.gguf_writer import FORMS, Array, Gguf, Kind, Scalar, Tensor, Value, Weight
 from tests.table import table
-from welldone.engines.gguf import read_facts
+from welldone.engines.gguf import read_metadata
 
 HEAD_BYTES = 24  # magic, version, and the counts of tensors and of pairs
 
@@ -61,7 +61,7 @@ def test_tensors_begin_where_the_alignment_says(alignment: int) -> None:
 
 def test_the_reader_of_models_reads_what_is_written_here(tmp_path: Path) -> None:
     metadata: dict[str, Value] = {"general.architecture": "llama", "llama.context_length": Scalar(Kind.UINT64, 4096)}
-    facts = read_facts(Gguf(metadata, [Tensor("t", (2, 3), [0.0] * 6)]).write(tmp_path / "a.gguf", alignment=64))
+    facts = read_metadata(Gguf(metadata, [Tensor("t", (2, 3), [0.0] * 6)]).write(tmp_path / "a.gguf", alignment=64))
     assert (facts.architecture, facts.context_length, facts.parameters) == ("llama", 4096, 6)
 
 

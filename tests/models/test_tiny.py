@@ -16,7 +16,7 @@ from tests.models.gguf_writer import Gguf, Weight
 from tests.models.picture import data_url, png
 from tests.models.vocabulary import Mark, Need, vocabulary
 from tests.table import table
-from welldone.engines.gguf import read_facts
+from welldone.engines.gguf import read_metadata
 
 MAKERS = [
     tiny.chat_model,
@@ -53,7 +53,7 @@ def test_a_model_is_small_and_the_same_each_time(maker: Callable[[], Gguf]) -> N
 
 
 def test_the_file_says_what_it_is(tiny_model: Path) -> None:
-    facts = read_facts(tiny_model)
+    facts = read_metadata(tiny_model)
     assert (facts.name, facts.architecture, facts.context_length) == ("tiny", "llama", tiny.CONTEXT)
     assert facts.chat_template == (tiny.HERE / "chat.jinja").read_text()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.table import table
-from welldone.net.address import Address, Tls, context, read_url
+from welldone.net.address import Address, TlsOptions, ssl_context, parse_url
 
 SECRET = "hunter2-hunter2"
 
@@ -19,16 +19,16 @@ SECRET = "hunter2-hunter2"
         ("http://lab", Address(host="lab", port=80), "lab"),
         ("http://lab:443", Address(host="lab", port=443), "lab:443"),
         ("HTTP://LAB/a/b", Address(host="lab", port=80, prefix="/a/b"), "lab"),
-        ("https://api.openai.com/v1", Address(host="api.openai.com", port=443, prefix="/v1", tls=Tls()), None),
-        ("https://a_b.lab.:8443", Address(host="a_b.lab.", port=8443, tls=Tls()), "a_b.lab.:8443"),
+        ("https://api.openai.com/v1", Address(host="api.openai.com", port=443, prefix="/v1", tls=TlsOptions()), None),
+        ("https://a_b.lab.:8443", Address(host="a_b.lab.", port=8443, tls=TlsOptions()), "a_b.lab.:8443"),
         ("http://[::1]:8000/v1", Address(host="::1", port=8000, prefix="/v1"), "[::1]:8000"),
         ("http://[::1]", Address(host="::1", port=80), "[::1]"),
         ("http://127.0.0.1:1", Address(host="127.0.0.1", port=1), "127.0.0.1:1"),
     ],
 )
 def test_a_url_is_an_address(url: str, address: Address, authority: str | None) -> None:
-    assert read_url(url) == address
-    assert read_url(url).authority == (authority or address.host)
+    assert parse_url(url) == address
+    assert parse_url(url).authority == (authority or address.host)
 
 
 @table(
@@ -62,17 +62,17 @@ def test_a_url_is_an_address(url: str, address: Address, authority: str | None) 
 )
 def test_what_is_no_address_is_refused_in_a_sentence_without_secrets(url: str, said: str) -> None:
     with pytest.raises(ValueError, match=said) as caught:
-        read_url(url)
+        parse_url(url)
     assert SECRET not in str(caught.value)
 
 
 @table("bad", [SECRET + "\r\nX: y", SECRET + "\0", SECRET + "\n", SECRET + "\N{SNOWMAN}"])
 def test_a_secret_that_no_header_can_carry_is_refused_and_not_told(bad: str) -> None:
     with pytest.raises(ValueError, match="no header can carry") as caught:
-        read_url("http://lab", key=bad)
+        parse_url("http://lab", key=bad)
     assert SECRET not in str(caught.value)
     with pytest.raises(ValueError, match="no header can carry") as caught:
-        read_url("http://lab", headers=[("Api-Key", bad)])
+        parse_url("http://lab", headers=[("Api-Key", bad)])
     assert SECRET not in str(caught.value)
 
 
@@ -91,20 +91,20 @@ def test_a_secret_that_no_header_can_carry_is_refused_and_not_told(bad: str) -> 
 )
 def test_a_header_that_would_break_a_request_is_refused(name: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        read_url("http://lab", headers=[(name, "1")])
+        parse_url("http://lab", headers=[(name, "1")])
 
 
 def test_there_is_one_way_to_give_a_key() -> None:
     headers = [("authorization", "Basic abc")]
-    assert read_url("http://lab", headers=headers).headers == (("authorization", "Basic abc"),)
+    assert parse_url("http://lab", headers=headers).headers == (("authorization", "Basic abc"),)
     with pytest.raises(ValueError, match="one of them is too much"):
-        read_url("http://lab", key="k", headers=headers)
+        parse_url("http://lab", key="k", headers=headers)
     with pytest.raises(ValueError, match="empty"):
-        read_url("http://lab", key="")
+        parse_url("http://lab", key="")
 
 
 def test_an_address_shows_no_secret() -> None:
-    address = read_url("https://lab/v1", key=SECRET, headers=[("Api-Key", SECRET)])
+    address = parse_url("https://lab/v1", key=SECRET, headers=[("Api-Key", SECRET)])
     assert repr(address) == "Address(lab/v1)"
     assert SECRET not in f"{address} {address!r}"
 
@@ -114,14 +114,14 @@ def test_a_file_of_certificates_that_cannot_be_read_is_said_at_once(tmp_path: Pa
     empty.write_text("nothing")
     for file in (tmp_path / "none.pem", empty):
         with pytest.raises(ValueError, match="cannot be read"):
-            read_url("https://lab", ca_file=str(file))
+            parse_url("https://lab", ca_file=str(file))
     with pytest.raises(ValueError, match="needs a URL with https"):
-        read_url("http://lab", ca_file=str(empty))
+        parse_url("http://lab", ca_file=str(empty))
 
 
 def test_tls_checks_what_it_is_shown_unless_told_not_to() -> None:
-    strict, lax = context(Tls()), context(Tls(is_verified=False))
-    assert context(Tls()) is strict
+    strict, lax = ssl_context(TlsOptions()), ssl_context(TlsOptions(is_verified=False))
+    assert ssl_context(TlsOptions()) is strict
     assert strict.minimum_version == lax.minimum_version == ssl.TLSVersion.TLSv1_2
     assert (strict.check_hostname, strict.verify_mode) == (True, ssl.CERT_REQUIRED)
     assert (lax.check_hostname, lax.verify_mode) == (False, ssl.CERT_NONE)

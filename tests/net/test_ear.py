@@ -16,13 +16,13 @@ import pytest
 from tests.net.aio import LIMIT_S, run, serving
 from tests.net.certificates import make_pair
 from tests.table import table
-from welldone.engines.mischief import FAULTS
-from welldone.engines.scripted import CHUNK, HELLO, Piece, Reply, Script
-from welldone.engines.scripted import listen as serve
+from welldone.engines.mischief import FAULT_REPLIES
+from welldone.engines.scripted import CHUNK_TEMPLATE, HELLO_REPLY, MockChunk, MockReply, MockScript
+from welldone.engines.scripted import start_mock_server as serve
 from welldone.net import ear
-from welldone.net.address import Address, Tls, read_url
-from welldone.net.ear import ListenError, Recording, listen
-from welldone.net.framing import LOST, NOT_HTTP
+from welldone.net.address import Address, TlsOptions, parse_url
+from welldone.net.ear import ConnectError, RecordedResponse, record_response
+from welldone.net.framing import CONNECTION_LOST, NOT_HTTP
 
 SECRET = "hunter2-hunter2"
 CHAT = "/v1/chat/completions"
@@ -31,17 +31,17 @@ CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
 DONE = CHUNKED + b"e\r\ndata: [DONE]\n\n\r\n"
 SOON_S = 0.05
 ERRORS = {
-    "cut": (200, LOST),
-    "reset": (200, LOST),
+    "cut": (200, CONNECTION_LOST),
+    "reset": (200, CONNECTION_LOST),
     "hang": (200, f"nothing came for {SOON_S} s"),
-    "close-first": (None, LOST),
-    "reset-first": (None, LOST),
+    "close-first": (None, CONNECTION_LOST),
+    "reset-first": (None, CONNECTION_LOST),
     "hang-first": (None, f"no reply within {SOON_S} s"),
-    "cut-head": (None, LOST),
+    "cut-head": (None, CONNECTION_LOST),
     "not-http": (None, NOT_HTTP),
     "gzip-bomb": (200, "a reply of more than 1,048,576 bytes"),
     "endless": (200, "a reply of more than 1,048,576 bytes"),
-    "too-short": (200, LOST),
+    "too-short": (200, CONNECTION_LOST),
 }
 """The status of what does not end as it should, and what is said of it."""
 STATUSES = {
@@ -68,12 +68,12 @@ def saying(*pieces: bytes, is_open: bool = False) -> Answer:
     return answer
 
 
-def hear(answer: Answer, method: str = "GET", **how: Any) -> Recording:  # noqa: ANN401 - those of `listen`
+def hear(answer: Answer, method: str = "GET", **how: Any) -> RecordedResponse:  # noqa: ANN401 - those of `listen`
     """What is heard of a server."""
 
-    async def work() -> Recording:
+    async def work() -> RecordedResponse:
         async with serving(answer) as port:
-            return await listen(Address(port=port), method, "/x", **how)
+            return await record_response(Address(port=port), method, "/x", **how)
 
     return run(work())
 
@@ -88,36 +88,38 @@ def request_of(address: Address, **how: Any) -> tuple[str, dict[str, str]]:  # n
 
     async def work() -> None:
         async with serving(answer) as port:
-            await listen(Address(port=port, key=address.key, prefix="/v1", headers=address.headers), **how)
+            await record_response(Address(port=port, key=address.key, prefix="/v1", headers=address.headers), **how)
 
     run(work())
     first, *lines = seen[0].split("\r\n")
     return first, dict(line.split(": ", 1) for line in lines if line)
 
 
-@table("name", FAULTS)
+@table("name", FAULT_REPLIES)
 def test_every_fault_is_heard_for_what_it_is(name: str) -> None:
-    async def work() -> Recording:
-        async with await serve(Script(posts=(FAULTS[name],), speed=0)) as server:
+    async def work() -> RecordedResponse:
+        async with await serve(MockScript(posts=(FAULT_REPLIES[name],), speed=0)) as server:
             address = Address(port=server.port)
             quiet_s = SOON_S if "hang" in name else LIMIT_S
-            limit_bytes = 2**20 if name in ("endless", "gzip-bomb") else ear.LIMIT_BYTES
-            return await listen(address, "POST", CHAT, body=b"{}", quiet_s=quiet_s, limit_bytes=limit_bytes)
+            limit_bytes = 2**20 if name in ("endless", "gzip-bomb") else ear.BODY_LIMIT_BYTES
+            return await record_response(
+                address, "POST", CHAT, body=b"{}", idle_timeout_s=quiet_s, limit_bytes=limit_bytes
+            )
 
     heard = run(work())
     status, error = ERRORS.get(name, (STATUSES.get(name, 200), None))
     assert (heard.status, heard.error, heard.is_complete) == (status, error, error is None)
     assert heard.pieces is None or sum(heard.pieces) == len(heard.body)
-    assert not heard.is_left
+    assert not heard.is_aborted
 
 
 @table("name", ["stream", "slow", "gzip", "close-after", "no-length", "http-1.0"])
 def test_what_is_wrong_with_http_alone_says_hello(name: str) -> None:
-    async def work() -> Recording:
-        async with await serve(Script(posts=(FAULTS[name],), speed=0)) as server:
-            return await listen(Address(port=server.port), "POST", CHAT, body=b"{}")
+    async def work() -> RecordedResponse:
+        async with await serve(MockScript(posts=(FAULT_REPLIES[name],), speed=0)) as server:
+            return await record_response(Address(port=server.port), "POST", CHAT, body=b"{}")
 
-    assert run(work()).body == HELLO.body
+    assert run(work()).body == HELLO_REPLY.body
 
 
 def test_a_reply_is_heard_a_byte_at_a_time() -> None:
@@ -152,11 +154,11 @@ def test_the_time_of_a_long_request_is_not_that_of_the_reply() -> None:
 
 def test_the_times_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ear, "_ARRIVALS_LIMIT", 3)
-    reply = Reply(tuple(Piece("x", after_s=0.005) for _ in range(20)))
+    reply = MockReply(tuple(MockChunk("x", after_s=0.005) for _ in range(20)))
 
-    async def work() -> Recording:
-        async with await serve(Script(posts=(reply,))) as server:
-            return await listen(Address(port=server.port), "POST", CHAT, body=b"{}")
+    async def work() -> RecordedResponse:
+        async with await serve(MockScript(posts=(reply,))) as server:
+            return await record_response(Address(port=server.port), "POST", CHAT, body=b"{}")
 
     heard = run(work())
     assert len(heard.arrivals) <= 3
@@ -194,36 +196,36 @@ def test_a_body_that_ends_in_time_after_done_is_whole() -> None:
 
 @pytest.mark.parametrize("has_body", [False, True])
 def test_who_leaves_is_gone_at_once(has_body: bool) -> None:
-    text = Piece(CHUNK % ('{"content":"Hello"}', "null"))
-    reply = Reply((text,), end="endless") if has_body else Reply(end="hang")
+    text = MockChunk(CHUNK_TEMPLATE % ('{"content":"Hello"}', "null"))
+    reply = MockReply((text,), end="endless") if has_body else MockReply(end="hang")
 
-    async def work() -> Recording:
-        async with await serve(Script(posts=(reply,))) as server:
+    async def work() -> RecordedResponse:
+        async with await serve(MockScript(posts=(reply,))) as server:
             address = Address(port=server.port)
-            heard = await listen(
+            heard = await record_response(
                 address, "POST", CHAT, body=b"{}", leave=lambda body: body.count(b"Hello") >= 5_000 * has_body
             )
-            await server.until(lambda: server.counts.open == 0)
-            assert server.seen[0].end == "left"
+            await server.wait_until(lambda: server.counts.open == 0)
+            assert server.requests[0].end == "left"
             return heard
 
     heard = run(work())
-    assert (heard.status, heard.is_left, heard.error, heard.is_complete) == (200, True, None, False)
+    assert (heard.status, heard.is_aborted, heard.error, heard.is_complete) == (200, True, None, False)
     assert bool(heard.body) is has_body
 
 
 def test_who_would_leave_hears_a_reply_that_is_over_before() -> None:
     heard = hear(saying(OK + b"Content-Length: 5\r\n\r\nhello"), leave=lambda body: len(body) >= 5)
-    assert (heard.is_left, heard.is_complete) == (False, True)
+    assert (heard.is_aborted, heard.is_complete) == (False, True)
 
 
 def test_who_is_cancelled_leaves() -> None:
     async def work() -> None:
-        async with await serve(Script(posts=(FAULTS["hang"],))) as server:
-            asking = asyncio.create_task(listen(Address(port=server.port), "POST", CHAT, body=b"{}"))
-            await server.until(lambda: server.counts.requests == 1)
+        async with await serve(MockScript(posts=(FAULT_REPLIES["hang"],))) as server:
+            asking = asyncio.create_task(record_response(Address(port=server.port), "POST", CHAT, body=b"{}"))
+            await server.wait_until(lambda: server.counts.requests == 1)
             asking.cancel()
-            await server.until(lambda: server.counts.open == 0)
+            await server.wait_until(lambda: server.counts.open == 0)
             with pytest.raises(asyncio.CancelledError):
                 await asking
 
@@ -263,7 +265,7 @@ def test_a_refusal_is_heard_of_a_connection_that_was_reset_before_the_first_byte
         thread = threading.Thread(target=refuse, args=(listening,))
         thread.start()
         port = listening.getsockname()[1]
-        heard = run(listen(Address(port=port), "POST", "/", body=b"{}"), Late)
+        heard = run(record_response(Address(port=port), "POST", "/", body=b"{}"), Late)
         thread.join(LIMIT_S)
     assert (heard.status, heard.body, heard.error) == (503, b"no", None)
 
@@ -324,16 +326,16 @@ def test_headers_are_replaced_added_and_left_out() -> None:
 )
 def test_a_request_that_would_be_two_is_not_sent(method: str, path: str, headers: tuple[tuple[str, str], ...]) -> None:
     with pytest.raises(ValueError, match="character"):
-        run(listen(Address(port=1), method, path, headers=headers))
+        run(record_response(Address(port=1), method, path, headers=headers))
 
 
 def test_a_unix_socket_is_heard(tmp_path: Path) -> None:
-    async def work() -> Recording:
+    async def work() -> RecordedResponse:
         path = str(tmp_path / "s")
-        async with await serve(Script(), socket=path):
-            return await listen(Address(socket=path), "POST", CHAT, body=b"{}")
+        async with await serve(MockScript(), socket=path):
+            return await record_response(Address(socket=path), "POST", CHAT, body=b"{}")
 
-    assert run(work()).body == HELLO.body
+    assert run(work()).body == HELLO_REPLY.body
 
 
 def test_nobody_there_is_said_without_an_address() -> None:
@@ -341,8 +343,8 @@ def test_nobody_there_is_said_without_an_address() -> None:
         closed.bind(("127.0.0.1", 0))  # bound, and not listening
         port = closed.getsockname()[1]
         for host in ("127.0.0.1", "localhost"):
-            with pytest.raises(ListenError, match=r"^no connection to the server$"):
-                run(listen(Address(host=host, port=port), "GET", "/"))
+            with pytest.raises(ConnectError, match=r"^no connection to the server$"):
+                run(record_response(Address(host=host, port=port), "GET", "/"))
 
 
 @pytest.mark.parametrize(
@@ -360,25 +362,25 @@ def test_why_there_is_no_connection_is_said_without_a_name(error: OSError, said:
         async def getaddrinfo(self, *_: object, **__: object) -> NoReturn:
             raise error
 
-    with pytest.raises(ListenError) as caught:
-        run(listen(Address(host="secret", port=1), "GET", "/"), Failing)
+    with pytest.raises(ConnectError) as caught:
+        run(record_response(Address(host="secret", port=1), "GET", "/"), Failing)
     assert str(caught.value) == said
 
 
 @pytest.mark.parametrize("is_trusted", [True, False])
 def test_tls_is_heard_where_its_certificate_is_trusted_or_not_asked_for(tmp_path: Path, is_trusted: bool) -> None:
     pair = make_pair(tmp_path)
-    tls = Tls(str(pair.certificate)) if is_trusted else Tls(is_verified=False)
+    tls = TlsOptions(str(pair.certificate)) if is_trusted else TlsOptions(is_verified=False)
     reply = CHUNKED + b"5\r\nhello\r\n"
 
-    async def work(*pieces: bytes) -> Recording:
+    async def work(*pieces: bytes) -> RecordedResponse:
         async with serving(saying(*pieces), pair.serving()) as port:
-            return await listen(Address(port=port, tls=tls), "POST", "/", body=b"{}")
+            return await record_response(Address(port=port, tls=tls), "POST", "/", body=b"{}")
 
     heard = run(work(reply, b"0\r\n\r\n"))
     assert (heard.body, heard.pieces, heard.is_complete) == (b"hello", (5,), True)
     assert run(work(OK + b"\r\nhello")).is_complete
-    assert run(work(reply)).error == LOST
+    assert run(work(reply)).error == CONNECTION_LOST
 
 
 def test_tls_that_is_reset_was_heard_until_then(tmp_path: Path) -> None:
@@ -391,13 +393,13 @@ def test_tls_that_is_reset_was_heard_until_then(tmp_path: Path) -> None:
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         writer.transport.abort()
 
-    async def work() -> Recording:
+    async def work() -> RecordedResponse:
         async with serving(answer, pair.serving()) as port:
-            address = Address(port=port, tls=Tls(is_verified=False))
-            return await listen(address, "POST", "/", body=b"{}!")
+            address = Address(port=port, tls=TlsOptions(is_verified=False))
+            return await record_response(address, "POST", "/", body=b"{}!")
 
     heard = run(work())
-    assert (heard.status, heard.error) == (200, LOST)
+    assert (heard.status, heard.error) == (200, CONNECTION_LOST)
 
 
 @pytest.mark.parametrize(
@@ -413,9 +415,9 @@ def test_tls_that_goes_wrong_is_said(tmp_path: Path, is_tls: bool, said: str) ->
 
     async def work() -> None:
         async with serving(answer, pair.serving() if is_tls else None) as port:
-            await listen(read_url(f"https://127.0.0.1:{port}", key=SECRET), "GET", "/")
+            await record_response(parse_url(f"https://127.0.0.1:{port}", key=SECRET), "GET", "/")
 
-    with pytest.raises(ListenError, match=f"^{said}$"):
+    with pytest.raises(ConnectError, match=f"^{said}$"):
         run(work())
 
 

@@ -42,5 +42,5 @@ def test_the_limit_is_raised_to_what_is_needed(
     limits = Limits(soft, hard, most)
     monkeypatch.setattr(resource, "getrlimit", limits.get)
     monkeypatch.setattr(resource, "setrlimit", limits.set)
-    assert files.room_for(1_000) == room
+    assert files.reserve_descriptors(1_000) == room
     assert limits.now == (after, hard)

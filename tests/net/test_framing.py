@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.table import table
 from welldone.net import framing
-from welldone.net.framing import LOST, NOT_HTTP, Reading
+from welldone.net.framing import CONNECTION_LOST, NOT_HTTP, ResponseParser
 
 OK = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -29,13 +29,13 @@ def packed(coding: str, data: bytes) -> bytes:
     return OK + f"Content-Encoding: {coding}\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data
 
 
-def read(*pieces: bytes, method: str = "GET", limit_bytes: int = 2**20, is_closed: bool = True) -> Reading:
+def read(*pieces: bytes, method: str = "GET", limit_bytes: int = 2**20, is_closed: bool = True) -> ResponseParser:
     """What is heard of them; then the server closes."""
-    reading = Reading(method, limit_bytes)
+    reading = ResponseParser(method, limit_bytes)
     for piece in pieces:
         reading.feed(piece)
     if is_closed:
-        reading.close()
+        reading.feed_eof()
     return reading
 
 
@@ -69,14 +69,14 @@ WHOLE = {
     "unknown packing": (packed("br", b"hello"), b"hello", None),
 }
 BROKEN = {
-    "nothing": (b"", LOST),
-    "half a head": (OK + b"Content-Le", LOST),
-    "short": (OK + b"Content-Length: 6\r\n\r\nhello", LOST),
-    "no last chunk": (CHUNKED + b"5\r\nhello\r\n", LOST),
-    "half a chunk": (CHUNKED + b"5\r\nhel", LOST),
-    "half an end": (CHUNKED + b"5\r\nhello\r", LOST),
-    "no end of trailers": (CHUNKED + b"0\r\nX: 1\r\n", LOST),
-    "hints alone": (b"HTTP/1.1 100 Continue\r\n\r\n", LOST),
+    "nothing": (b"", CONNECTION_LOST),
+    "half a head": (OK + b"Content-Le", CONNECTION_LOST),
+    "short": (OK + b"Content-Length: 6\r\n\r\nhello", CONNECTION_LOST),
+    "no last chunk": (CHUNKED + b"5\r\nhello\r\n", CONNECTION_LOST),
+    "half a chunk": (CHUNKED + b"5\r\nhel", CONNECTION_LOST),
+    "half an end": (CHUNKED + b"5\r\nhello\r", CONNECTION_LOST),
+    "no end of trailers": (CHUNKED + b"0\r\nX: 1\r\n", CONNECTION_LOST),
+    "hints alone": (b"HTTP/1.1 100 Continue\r\n\r\n", CONNECTION_LOST),
     "TLS": (b"\x15\x03\x01\x00\x02\x02\n\x00", NOT_HTTP),
     "SSH": (b"SSH-2.0-OpenSSH\r\n", NOT_HTTP),
     "no status": (b"HTTP/1.1 OK\r\n\r\n", NOT_HTTP),
@@ -102,7 +102,7 @@ def test_a_whole_reply_is_heard(name: str) -> None:
     data, body, pieces = WHOLE[name]
     reading = read(data)
     assert (bytes(reading.body), reading.pieces) == (body, pieces)
-    assert (reading.is_over, reading.is_complete, reading.error) == (True, True, None)
+    assert (reading.is_done, reading.is_complete, reading.error) == (True, True, None)
 
 
 @table("name", sorted(WHOLE.keys() - {"no length", "HTTP/1.0", "hints"}))
@@ -114,7 +114,7 @@ def test_a_reply_with_a_length_is_over_before_its_connection_is(name: str) -> No
 def test_what_is_no_whole_reply_is_said(name: str) -> None:
     data, error = BROKEN[name]
     reading = read(data)
-    assert (reading.is_over, reading.is_complete, reading.error) == (True, False, error)
+    assert (reading.is_done, reading.is_complete, reading.error) == (True, False, error)
 
 
 def same(*cut: bytes, limit_bytes: int) -> None:
@@ -146,7 +146,7 @@ def test_where_the_bytes_are_cut_never_matters(data: bytes, sizes: list[int], li
 @given(st.binary(), st.binary(), st.sampled_from([b"", OK, CHUNKED, CHUNKED + b"5\r\n"]))
 def test_no_bytes_are_too_odd(first: bytes, second: bytes, start: bytes) -> None:
     reading = read(start, first, second)
-    assert reading.is_over
+    assert reading.is_done
     assert reading.is_complete is (reading.error is None)
 
 

@@ -14,20 +14,22 @@ import uvloop
 from tests.net.aio import run
 from tests.net.certificates import make_pair
 from tests.table import table
-from welldone.net.inbound import BodyError, Call, Handler, Listener, Reply
+from welldone.net.inbound import RequestBodyError, HttpRequest, Handler, HttpServer, HttpResponse
 
 GET = b"GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
-def page(status: int, message: str) -> Reply:
-    return Reply(status, message.encode(), "text/plain")
+def page(status: int, message: str) -> HttpResponse:
+    return HttpResponse(status, message.encode(), "text/plain")
 
 
 @asynccontextmanager
 async def listening(
     handler: Handler, connections: int = 100, *, keep_alive_s: float = 10.0, unread_s: float = 60.0
-) -> AsyncIterator[tuple[Listener, int]]:
-    listener = Listener(handler, error_page=page, connections=connections, keep_alive_s=keep_alive_s, unread_s=unread_s)
+) -> AsyncIterator[tuple[HttpServer, int]]:
+    listener = HttpServer(
+        handler, error_response=page, connections=connections, keep_alive_s=keep_alive_s, write_timeout_s=unread_s
+    )
     port = await listener.start("127.0.0.1", 0)
     try:
         yield listener, port
@@ -53,17 +55,17 @@ def answer(handler: Handler, request: bytes, *, is_last: bool = True, connection
     return run(work())
 
 
-async def echo(call: Call) -> Reply:
+async def echo(call: HttpRequest) -> HttpResponse:
     try:
-        body = await call.body(limit_bytes=10, within_s=0.05)
-    except BodyError as error:
-        return Reply(error.status, error.message.encode(), "text/plain", is_last=True)
+        body = await call.read_body(limit_bytes=10, timeout_s=0.05)
+    except RequestBodyError as error:
+        return HttpResponse(error.status, error.message.encode(), "text/plain", closes_connection=True)
     said = " ".join((call.method, call.path, call.query)).rstrip()
-    return Reply(200, said.encode() + b" " + body, headers={"X-Mine": "1"})
+    return HttpResponse(200, said.encode() + b" " + body, headers={"X-Mine": "1"})
 
 
-async def tell(call: Call) -> None:
-    stream = await call.open({"Content-Type": "text/event-stream"})
+async def tell(call: HttpRequest) -> None:
+    stream = await call.start_stream({"Content-Type": "text/event-stream"})
     stream.write(b"one")
     stream.write(b"two")
     await stream.end()
@@ -84,8 +86,8 @@ def test_a_stream_goes_out_in_chunks_and_ends() -> None:
 
 
 def test_to_write_nothing_does_not_end_a_stream() -> None:
-    async def pause(call: Call) -> None:
-        stream = await call.open({"Content-Type": "application/x-ndjson"})
+    async def pause(call: HttpRequest) -> None:
+        stream = await call.start_stream({"Content-Type": "application/x-ndjson"})
         for said in (b"one", b"", b"two"):
             stream.write(said)
         await stream.end()
@@ -139,7 +141,7 @@ def test_what_was_read_of_a_body_that_is_too_long_is_not_kept_by_its_own_error()
     try:
         reply = answer(echo, b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\nb\r\nhello world\r\n")
         assert reply.startswith(b"HTTP/1.1 413 ")
-        assert [one for one in gc.get_objects() if isinstance(one, BodyError)] == []
+        assert [one for one in gc.get_objects() if isinstance(one, RequestBodyError)] == []
     finally:
         gc.enable()
 
@@ -149,7 +151,7 @@ def test_a_target_may_be_a_whole_address_of_the_same_host() -> None:
 
 
 def test_a_handler_that_fails_says_nothing_of_why() -> None:
-    async def broken(call: Call) -> Reply:
+    async def broken(call: HttpRequest) -> HttpResponse:
         raise RuntimeError("a secret")
 
     reply = answer(broken, GET)
@@ -161,7 +163,7 @@ def test_a_handler_is_cancelled_when_its_client_leaves() -> None:
     async def work() -> None:
         asked, left = asyncio.Event(), asyncio.Event()
 
-        async def wait(call: Call) -> Reply:
+        async def wait(call: HttpRequest) -> HttpResponse:
             asked.set()
             try:
                 await asyncio.Event().wait()
@@ -184,9 +186,9 @@ def test_a_client_that_does_not_read_is_seen_and_waited_for() -> None:
     async def work() -> None:
         full, done = asyncio.Event(), asyncio.Event()
 
-        async def flood(call: Call) -> None:
-            stream = await call.open({})
-            while not stream.is_congested:
+        async def flood(call: HttpRequest) -> None:
+            stream = await call.start_stream({})
+            while not stream.has_backpressure:
                 stream.write(bytes(65536))
             full.set()
             await stream.drain()
@@ -206,14 +208,14 @@ def test_a_client_that_does_not_read_is_seen_and_waited_for() -> None:
     run(work())
 
 
-async def tell_much(call: Call) -> None:
-    stream = await call.open({"Content-Type": "text/event-stream"})
+async def tell_much(call: HttpRequest) -> None:
+    stream = await call.start_stream({"Content-Type": "text/event-stream"})
     stream.write(b"x" * 2**25)
     await stream.end()
 
 
-async def say_much(call: Call) -> Reply:
-    return Reply(200, b"x" * 2**25)
+async def say_much(call: HttpRequest) -> HttpResponse:
+    return HttpResponse(200, b"x" * 2**25)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such limit")
@@ -235,8 +237,8 @@ def test_who_never_reads_a_reply_is_left_and_holds_no_connection(
 
 
 def test_a_stream_can_be_cut() -> None:
-    async def cut(call: Call) -> None:
-        stream = await call.open({})
+    async def cut(call: HttpRequest) -> None:
+        stream = await call.start_stream({})
         stream.write(b"one")
         stream.abort()
         stream.write(b"two")
@@ -266,8 +268,8 @@ def test_a_query_is_given_as_it_came(target: bytes, said: bytes) -> None:
     assert reply.partition(b"\r\n\r\n")[2] == b"GET %b " % said
 
 
-async def tell_more(call: Call) -> None:
-    stream = await call.open({}, trailers=["X-A", "X-B"])
+async def tell_more(call: HttpRequest) -> None:
+    stream = await call.start_stream({}, trailers=["X-A", "X-B"])
     stream.write(b"one")
     await stream.end({"X-A": "1", "X-B": "two; 3"})
 
@@ -293,8 +295,8 @@ def test_an_old_client_gets_no_trailers() -> None:
 def test_a_trailer_cannot_bring_lines_of_its_own() -> None:
     caught: list[Exception] = []
 
-    async def inject(call: Call) -> None:
-        stream = await call.open({}, trailers=["X-A"])
+    async def inject(call: HttpRequest) -> None:
+        stream = await call.start_stream({}, trailers=["X-A"])
         try:
             await stream.end({"X-A": "1\r\nX-B: 2"})
         except ValueError as error:
@@ -313,8 +315,8 @@ def test_a_trailer_cannot_bring_lines_of_its_own() -> None:
 
 
 def test_a_stream_of_known_length_goes_out_without_chunks() -> None:
-    async def known(call: Call) -> None:
-        stream = await call.open({"Content-Length": "6"}, status=201, trailers=["X-A"])
+    async def known(call: HttpRequest) -> None:
+        stream = await call.start_stream({"Content-Length": "6"}, status=201, trailers=["X-A"])
         stream.write(b"one")
         stream.write(b"two")
         await stream.end({"X-A": "1"})
@@ -328,14 +330,14 @@ def test_a_stream_of_known_length_goes_out_without_chunks() -> None:
 
 def test_sockets_that_were_made_before_are_listened_on(tmp_path: Path) -> None:
     async def work() -> None:
-        listener = Listener(echo, error_page=page, connections=1, keep_alive_s=10.0, unread_s=60.0)
+        listener = HttpServer(echo, error_response=page, connections=1, keep_alive_s=10.0, write_timeout_s=60.0)
         with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
             assert await listener.start("", 0, sockets=[one, two]) == one.getsockname()[1]
             for bound in (one, two):
                 assert (await ask(bound.getsockname()[1], GET)).startswith(b"HTTP/1.1 200 ")
             await listener.stop_accepting()
             await listener.close()
-        other = Listener(echo, error_page=page, connections=1, keep_alive_s=10.0, unread_s=60.0)
+        other = HttpServer(echo, error_response=page, connections=1, keep_alive_s=10.0, write_timeout_s=60.0)
         with socket.socket(socket.AF_UNIX) as bound:
             bound.bind(str(tmp_path / "s"))
             assert await other.start("", 0, sockets=[bound]) == 0
@@ -364,11 +366,11 @@ def test_more_sockets_than_can_be_held_are_closed_at_once_while_all_are_at_work(
     async def work() -> None:
         all_at_work, go = asyncio.Event(), asyncio.Event()
 
-        async def wait(call: Call) -> Reply:
+        async def wait(call: HttpRequest) -> HttpResponse:
             if listener.active == SOCKETS:
                 all_at_work.set()
             await go.wait()
-            return Reply(200)
+            return HttpResponse(200)
 
         async with listening(wait, 1) as (listener, port):
             held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(SOCKETS)]
@@ -428,7 +430,7 @@ def test_who_does_not_greet_by_tls_is_hung_up_on(
     tmp_path: Path, new_loop: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
     async def work() -> None:
-        listener = Listener(echo, error_page=page, connections=1, keep_alive_s=0.05, unread_s=60.0)
+        listener = HttpServer(echo, error_response=page, connections=1, keep_alive_s=0.05, write_timeout_s=60.0)
         port = await listener.start("127.0.0.1", 0, tls=make_pair(tmp_path).serving())
         try:
             assert await ask(port, b"", is_last=False) == b""
@@ -444,10 +446,10 @@ def test_long_bodies_are_handed_on_one_at_a_time_so_that_others_are_heard_betwee
     rounds = 0
     handed: list[int] = []
 
-    async def keep(call: Call) -> Reply:
-        await call.body(limit_bytes=2**20, within_s=60)
+    async def keep(call: HttpRequest) -> HttpResponse:
+        await call.read_body(limit_bytes=2**20, timeout_s=60)
         handed.append(rounds)
-        return Reply(200)
+        return HttpResponse(200)
 
     async def work() -> None:
         loop = asyncio.get_running_loop()

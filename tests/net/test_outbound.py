@@ -12,7 +12,7 @@ import pytest
 
 from tests.net.aio import run, serving
 from tests.table import table
-from welldone.net.outbound import Address, Message, OutboundError, fetch, send
+from welldone.net.outbound import Address, RequestOptions, HttpClientError, fetch, send
 
 REPLY = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n\r\nhello"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n6\r\n there\r\n0\r\n\r\n"
@@ -25,7 +25,7 @@ class Heard:
         self.status = 0
         self.headers: Mapping[str, str] = {}
         self.pieces: list[bytes] = []
-        self.ends: list[OutboundError | None] = []
+        self.ends: list[HttpClientError | None] = []
         self.over = asyncio.Event()
         self.some = asyncio.Event()
 
@@ -37,7 +37,7 @@ class Heard:
         self.pieces.append(data)
         self.some.set()
 
-    def end(self, error: OutboundError | None) -> None:
+    def end(self, error: HttpClientError | None) -> None:
         self.ends.append(error)
         self.over.set()
 
@@ -118,7 +118,7 @@ def test_an_early_hint_is_not_the_reply() -> None:
 def test_what_is_no_whole_reply_is_an_error_said_once(reply: bytes, size: int | None) -> None:
     heard = run(ask(reply, size=size))
     assert len(heard.ends) == 1
-    assert isinstance(heard.ends[0], OutboundError)
+    assert isinstance(heard.ends[0], HttpClientError)
     assert not heard.ends[0].is_stale
 
 
@@ -199,7 +199,7 @@ def test_the_request_has_what_it_needs_and_the_key_only_in_its_header() -> None:
         async with serving(answer) as port:
             address = Address(port=port, key="secret-key", prefix="/v1", headers=(("x-team", "lab"),))
             assert "secret" not in repr(address)
-            reply = await fetch(address, "POST", "/x", body=b"{}", within_s=10, headers=[("X-More", "1")])
+            reply = await fetch(address, "POST", "/x", body=b"{}", timeout_s=10, headers=[("X-More", "1")])
             assert (reply.status, reply.body) == (200, b"hello")
 
     run(work())
@@ -221,10 +221,10 @@ def test_a_unix_socket_is_reached_too(tmp_path: Path) -> None:
     async def work() -> None:
         path = str(tmp_path / "s")
         server = await asyncio.start_unix_server(answer, path)
-        assert (await fetch(Address(socket=path), "GET", "/", within_s=10)).body == b"hello"
+        assert (await fetch(Address(socket=path), "GET", "/", timeout_s=10)).body == b"hello"
         server.close()
-        with pytest.raises(OutboundError, match="no connection"):
-            await fetch(Address(socket=str(tmp_path / "none")), "GET", "/", within_s=10)
+        with pytest.raises(HttpClientError, match="no connection"):
+            await fetch(Address(socket=str(tmp_path / "none")), "GET", "/", timeout_s=10)
 
     run(work())
 
@@ -235,11 +235,11 @@ def test_a_reply_that_is_too_long_or_too_slow_is_given_up() -> None:
 
     async def work() -> None:
         async with serving(silent) as port:
-            with pytest.raises(OutboundError, match="within"):
-                await fetch(Address(port=port), "GET", "/", within_s=0.01)
+            with pytest.raises(HttpClientError, match="within"):
+                await fetch(Address(port=port), "GET", "/", timeout_s=0.01)
 
     run(work())
-    with pytest.raises(OutboundError, match="more than 4 bytes"):
+    with pytest.raises(HttpClientError, match="more than 4 bytes"):
         run(_fetch_with_limit(4))
 
 
@@ -249,7 +249,7 @@ async def _fetch_with_limit(limit_bytes: int) -> None:
         writer.write(REPLY)
 
     async with serving(answer) as port:
-        await fetch(Address(port=port), "GET", "/", within_s=10, limit_bytes=limit_bytes)
+        await fetch(Address(port=port), "GET", "/", timeout_s=10, limit_bytes=limit_bytes)
 
 
 def test_who_leaves_hears_no_more_and_the_server_sees_it() -> None:
@@ -327,7 +327,7 @@ def test_a_server_is_held_back_while_nobody_takes_what_it_says() -> None:
         ("/", {"headers": [("Connection", "upgrade")]}),
     ],
 )
-def test_a_request_that_would_be_two_is_not_sent(path: str, more: Message) -> None:
+def test_a_request_that_would_be_two_is_not_sent(path: str, more: RequestOptions) -> None:
     with pytest.raises(ValueError, match=r"character|not for settings"):
         run(send(Address(port=1), "POST", path, Heard(), **more))
 
@@ -355,7 +355,7 @@ def test_nobody_there_is_said_without_an_address() -> None:
         closed.bind(("127.0.0.1", 0))  # bound, and not listening
         port = closed.getsockname()[1]
         for host in ("127.0.0.1", "localhost"):
-            with pytest.raises(OutboundError, match=r"^no connection to the server$"):
+            with pytest.raises(HttpClientError, match=r"^no connection to the server$"):
                 run(send(Address(host=host, port=port), "GET", "/", Heard()))
 
 
@@ -376,7 +376,7 @@ def test_why_there_is_no_connection_is_said_without_a_name(error: OSError, said:
         async def create_connection(self, *_: object, **__: object) -> NoReturn:
             raise error
 
-    with pytest.raises(OutboundError) as caught:
+    with pytest.raises(HttpClientError) as caught:
         run(send(Address(host="127.0.0.1", port=1), "GET", "/", Heard()), Failing)
     assert str(caught.value) == said
-    assert caught.value.is_our_fault == ("this machine" in said)
+    assert caught.value.is_local_failure == ("this machine" in said)

@@ -15,8 +15,8 @@ import uvloop
 from tests.net.aio import run, serving
 from tests.net.certificates import Pair, make_pair
 from tests.net.test_outbound import CHUNKED, REPLY, Heard
-from welldone.net.outbound import Address, Exchange, OutboundError, read_url
-from welldone.net.pool import Pool
+from welldone.net.outbound import Address, Exchange, HttpClientError, parse_url
+from welldone.net.pool import ConnectionPool
 
 NewLoop: TypeAlias = Callable[[], asyncio.AbstractEventLoop]
 
@@ -75,15 +75,15 @@ class Upstream:
 
 
 @asynccontextmanager
-async def pooled(upstream: Upstream, pool: Pool, tls: ssl.SSLContext | None = None) -> AsyncIterator[Address]:
+async def pooled(upstream: Upstream, pool: ConnectionPool, tls: ssl.SSLContext | None = None) -> AsyncIterator[Address]:
     async with serving(upstream.answer, tls) as port:
         yield Address(port=port)
         await pool.close()
         await upstream.all_left()
 
 
-async def get(pool: Pool, address: Address) -> bytes:
-    return (await pool.fetch(address, "GET", "/", within_s=60)).body
+async def get(pool: ConnectionPool, address: Address) -> bytes:
+    return (await pool.fetch(address, "GET", "/", timeout_s=60)).body
 
 
 @contextmanager
@@ -107,11 +107,11 @@ def nothing_left() -> Iterator[None]:
 @pytest.mark.parametrize("reply", [REPLY, CHUNKED, b"HTTP/1.1 204 No Content\r\n\r\n"])
 def test_a_connection_is_used_again_after_a_whole_reply(reply: bytes, new_loop: NewLoop) -> None:
     async def work() -> Upstream:
-        upstream, pool = Upstream(reply), Pool()
+        upstream, pool = Upstream(reply), ConnectionPool()
         async with pooled(upstream, pool) as address:
             for _ in range(10):
                 await get(pool, address)
-                assert pool.idle == 1
+                assert pool.idle_count == 1
         return upstream
 
     with nothing_left():
@@ -133,11 +133,11 @@ def test_a_connection_is_used_again_after_a_whole_reply(reply: bytes, new_loop: 
 )
 def test_a_connection_that_cannot_stay_is_not_used_again(reply: bytes, new_loop: NewLoop) -> None:
     async def work() -> Upstream:
-        upstream, pool = Upstream(reply), Pool()
+        upstream, pool = Upstream(reply), ConnectionPool()
         async with pooled(upstream, pool) as address:
             for _ in range(3):
                 assert (await get(pool, address)).startswith(b"hello")
-                assert pool.idle == 0
+                assert pool.idle_count == 0
         return upstream
 
     assert run(work(), new_loop).connections == 3
@@ -153,13 +153,13 @@ def test_what_comes_while_nobody_asked_ends_the_connection(new_loop: NewLoop) ->
             await reader.read()
             left.set()
 
-        speak, left, pool = asyncio.Event(), asyncio.Event(), Pool(idle_s=600)
+        speak, left, pool = asyncio.Event(), asyncio.Event(), ConnectionPool(idle_s=600)
         async with serving(answer) as port:
             await get(pool, Address(port=port))
-            assert pool.idle == 1
+            assert pool.idle_count == 1
             speak.set()
             await left.wait()
-            assert pool.idle == 0
+            assert pool.idle_count == 0
         await pool.close()
 
     run(work(), new_loop)
@@ -167,39 +167,39 @@ def test_what_comes_while_nobody_asked_ends_the_connection(new_loop: NewLoop) ->
 
 def test_connections_at_once_are_several_and_the_last_is_used_first(new_loop: NewLoop) -> None:
     async def work() -> None:
-        upstream, pool = Upstream(), Pool(idle_per_address=4)
+        upstream, pool = Upstream(), ConnectionPool(idle_per_address=4)
         async with pooled(upstream, pool) as address:
             await asyncio.gather(*(get(pool, address) for _ in range(10)))
-            assert (upstream.connections, pool.idle) == (10, 4)
+            assert (upstream.connections, pool.idle_count) == (10, 4)
             transport = pool.take(address)
             assert transport is not None
             pool.give_back(address, transport)
             assert pool.take(address) is transport
             transport.abort()
-            assert pool.idle == 3
+            assert pool.idle_count == 3
 
     run(work(), new_loop)
 
 
 def test_two_keys_never_share_a_connection(new_loop: NewLoop) -> None:
     async def work() -> None:
-        upstream, pool = Upstream(), Pool()
+        upstream, pool = Upstream(), ConnectionPool()
         async with pooled(upstream, pool) as address:
             for key in ("a", "b"):
                 await get(pool, Address(port=address.port, key=key))
-            assert (upstream.connections, pool.idle) == (2, 2)
+            assert (upstream.connections, pool.idle_count) == (2, 2)
 
     run(work(), new_loop)
 
 
 def test_a_connection_that_waits_too_long_is_closed(new_loop: NewLoop) -> None:
     async def work() -> None:
-        upstream, pool = Upstream(), Pool(idle_s=0.01)
+        upstream, pool = Upstream(), ConnectionPool(idle_s=0.01)
         async with serving(upstream.answer) as port:
             for _ in range(2):  # the timer comes back after it had nothing to do
                 await asyncio.gather(*(get(pool, Address(port=port)) for _ in range(3)))
                 await upstream.all_left()
-                assert pool.idle == 0
+                assert pool.idle_count == 0
         await pool.close()
 
     with nothing_left():
@@ -208,7 +208,7 @@ def test_a_connection_that_waits_too_long_is_closed(new_loop: NewLoop) -> None:
 
 def test_a_connection_that_is_used_does_not_keep_another_waiting(new_loop: NewLoop) -> None:
     async def work() -> None:
-        busy, forgotten, pool = Upstream(), Upstream(), Pool(idle_s=0.05)
+        busy, forgotten, pool = Upstream(), Upstream(), ConnectionPool(idle_s=0.05)
         async with serving(busy.answer) as one, serving(forgotten.answer) as other:
             await get(pool, Address(port=other))
             while not forgotten.left:
@@ -221,11 +221,11 @@ def test_a_connection_that_is_used_does_not_keep_another_waiting(new_loop: NewLo
 
 def test_a_server_that_hangs_up_is_noticed_while_its_connection_waits(new_loop: NewLoop) -> None:
     async def work() -> None:
-        upstream, pool = Upstream(), Pool(idle_s=600)
+        upstream, pool = Upstream(), ConnectionPool(idle_s=600)
         async with serving(upstream.answer) as port:
             await asyncio.gather(*(get(pool, Address(port=port)) for _ in range(3)))
             upstream.hang_up.set()
-            while pool.idle:  # noqa: ASYNC110 - the pool tells nobody
+            while pool.idle_count:  # noqa: ASYNC110 - the pool tells nobody
                 await asyncio.sleep(0)
             upstream.hang_up.clear()
             assert await get(pool, Address(port=port)) == b"hello"
@@ -273,18 +273,18 @@ def test_a_used_connection_that_is_lost_at_once_before_any_byte_is_stale(
     last_words: bytes, stale_s: float, is_stale: bool, new_loop: NewLoop
 ) -> None:
     async def work() -> None:
-        server, pool, heard = Dying(last_words), Pool(stale_s=stale_s), Heard()
+        server, pool, heard = Dying(last_words), ConnectionPool(stale_s=stale_s), Heard()
         async with serving(server.answer) as port:
             address = Address(port=port)
             await asyncio.gather(*(get(pool, address) for _ in range(3)))
             await pool.send(address, "POST", "/", heard, body=b"{}")
             await heard.over.wait()
             error = heard.ends[0]
-            assert isinstance(error, OutboundError)
+            assert isinstance(error, HttpClientError)
             assert error.is_stale is is_stale
             assert heard.pieces == [] or not is_stale
             # The others are as old: who sends again gets a new one.
-            assert pool.idle == (0 if is_stale else 2)
+            assert pool.idle_count == (0 if is_stale else 2)
             await pool.close()
 
     run(work(), new_loop)
@@ -293,7 +293,7 @@ def test_a_used_connection_that_is_lost_at_once_before_any_byte_is_stale(
 def test_a_408_that_comes_later_or_on_a_new_connection_is_a_reply(new_loop: NewLoop) -> None:
     async def work() -> None:
         for server, stale_s in ((Dying(IDLE), 0.0), (Dying(IDLE, first=IDLE), 60.0)):
-            pool, heard = Pool(stale_s=stale_s), Heard()
+            pool, heard = ConnectionPool(stale_s=stale_s), Heard()
             async with serving(server.answer) as port:
                 if server.first is REPLY:
                     await get(pool, Address(port=port))
@@ -312,10 +312,10 @@ def test_a_fresh_connection_that_is_lost_is_not_stale(new_loop: NewLoop) -> None
     async def work() -> None:
         heard = Heard()
         async with serving(hang_up) as port:
-            await Pool().send(Address(port=port), "GET", "/", heard)
+            await ConnectionPool().send(Address(port=port), "GET", "/", heard)
             await heard.over.wait()
         error = heard.ends[0]
-        assert isinstance(error, OutboundError)
+        assert isinstance(error, HttpClientError)
         assert not error.is_stale
 
     run(work(), new_loop)
@@ -323,7 +323,7 @@ def test_a_fresh_connection_that_is_lost_is_not_stale(new_loop: NewLoop) -> None
 
 def test_a_whole_reply_is_fetched_on_a_new_connection_where_the_old_was_dead(new_loop: NewLoop) -> None:
     async def work() -> None:
-        server, pool = Dying(), Pool()
+        server, pool = Dying(), ConnectionPool()
         async with serving(server.answer) as port:
             for _ in range(3):
                 assert await get(pool, Address(port=port)) == b"hello"
@@ -340,7 +340,7 @@ def test_who_paused_the_reading_leaves_a_connection_that_reads(new_loop: NewLoop
                 super().data(data)
                 exchange.pause()
 
-        upstream, pool, heard = Upstream(), Pool(), Pausing()
+        upstream, pool, heard = Upstream(), ConnectionPool(), Pausing()
         async with pooled(upstream, pool) as address:
             await get(pool, address)
             exchange = await pool.send(address, "GET", "/", heard)
@@ -361,10 +361,10 @@ def test_a_reply_before_the_whole_request_ends_the_connection(new_loop: NewLoop)
             writer.write(REPLY)
             await is_over.wait()
 
-        is_over, pool = asyncio.Event(), Pool()
+        is_over, pool = asyncio.Event(), ConnectionPool()
         async with serving(early) as port:
-            await pool.fetch(Address(port=port), "POST", "/", body=bytes(30 * 2**20), within_s=60)
-            assert pool.idle == 0
+            await pool.fetch(Address(port=port), "POST", "/", body=bytes(30 * 2**20), timeout_s=60)
+            assert pool.idle_count == 0
             is_over.set()
 
     run(work(), new_loop)
@@ -381,7 +381,7 @@ def test_many_that_leave_leave_nothing_behind(moment: str, new_loop: NewLoop) ->
             writer.write(CHUNKED[:60])
         await reader.read()
 
-    async def leave(pool: Pool, address: Address) -> None:
+    async def leave(pool: ConnectionPool, address: Address) -> None:
         heard = Heard()
         asking = asyncio.ensure_future(pool.send(address, "POST", "/", heard, body=b"{}"))
         if moment == "connecting":
@@ -396,12 +396,12 @@ def test_many_that_leave_leave_nothing_behind(moment: str, new_loop: NewLoop) ->
         assert heard.ends == []
 
     async def work() -> None:
-        pool = Pool()
+        pool = ConnectionPool()
         async with serving(stall) as port:
             address = Address(port=port)
             for _ in range(12):
                 await asyncio.gather(*(leave(pool, address) for _ in range(100)))
-            assert pool.idle == 0
+            assert pool.idle_count == 0
             for _ in range(3):
                 assert await get(pool, address) == b"hello"
                 pool.drop(address)
@@ -415,12 +415,12 @@ def test_many_that_leave_leave_nothing_behind(moment: str, new_loop: NewLoop) ->
 
 def test_a_closed_pool_keeps_no_connection(new_loop: NewLoop) -> None:
     async def work() -> None:
-        upstream, pool = Upstream(), Pool()
+        upstream, pool = Upstream(), ConnectionPool()
         async with pooled(upstream, pool) as address:
             await get(pool, address)
             await pool.close()
             assert await get(pool, address) == b"hello"
-            assert pool.idle == 0
+            assert pool.idle_count == 0
 
     run(work(), new_loop)
 
@@ -431,12 +431,12 @@ def test_a_closed_pool_keeps_no_connection(new_loop: NewLoop) -> None:
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
 def test_a_connection_over_tls_is_used_again(host: str, pair: Pair, new_loop: NewLoop) -> None:
     async def work() -> Upstream:
-        upstream, pool = Upstream(CHUNKED), Pool()
+        upstream, pool = Upstream(CHUNKED), ConnectionPool()
         async with pooled(upstream, pool, pair.serving()) as plain:
-            address = read_url(f"https://{host}:{plain.port}/v1", ca_file=str(pair.certificate))
+            address = parse_url(f"https://{host}:{plain.port}/v1", ca_file=str(pair.certificate))
             for _ in range(5):
                 assert await get(pool, address) == b"hello there"
-                assert pool.idle == 1
+                assert pool.idle_count == 1
         return upstream
 
     with nothing_left():
@@ -450,10 +450,10 @@ def test_a_certificate_is_not_trusted_by_itself_nor_under_another_name(
     async def said(shown: Pair, **trust: object) -> str:
         upstream = Upstream()
         async with serving(upstream.answer, shown.serving()) as port:
-            address = read_url(f"https://localhost:{port}", **trust)  # type: ignore[arg-type]
+            address = parse_url(f"https://localhost:{port}", **trust)  # type: ignore[arg-type]
             try:
-                return (await get(Pool(), address)).decode()
-            except OutboundError as error:
+                return (await get(ConnectionPool(), address)).decode()
+            except HttpClientError as error:
                 assert upstream.requests == []
                 return str(error)
 
@@ -471,8 +471,8 @@ def test_a_server_without_tls_is_told_apart(new_loop: NewLoop) -> None:
 
     async def work() -> None:
         async with serving(plain) as port:
-            with pytest.raises(OutboundError, match="does not speak TLS as it should"):
-                await get(Pool(), read_url(f"https://127.0.0.1:{port}"))
+            with pytest.raises(HttpClientError, match="does not speak TLS as it should"):
+                await get(ConnectionPool(), parse_url(f"https://127.0.0.1:{port}"))
 
     run(work(), new_loop)
 
@@ -486,7 +486,9 @@ def test_who_waits_for_a_handshake_can_leave(new_loop: NewLoop) -> None:
 
         asked, heard = asyncio.Event(), Heard()
         async with serving(silent) as port:
-            asking = asyncio.ensure_future(Pool().send(read_url(f"https://127.0.0.1:{port}"), "GET", "/", heard))
+            asking = asyncio.ensure_future(
+                ConnectionPool().send(parse_url(f"https://127.0.0.1:{port}"), "GET", "/", heard)
+            )
             await asked.wait()
             asking.cancel()
             await asyncio.wait({asking})
@@ -514,7 +516,7 @@ def test_a_connection_whose_reply_came_before_it_was_made_is_not_kept_for_others
                 line.recv(1)  # until it is hung up on
 
     async def work(door: socket.socket) -> None:
-        pool, heard = Pool(), Heard()
+        pool, heard = ConnectionPool(), Heard()
         made = Exchange.connection_made
 
         def leave(exchange: Exchange, transport: asyncio.BaseTransport) -> None:
@@ -523,7 +525,7 @@ def test_a_connection_whose_reply_came_before_it_was_made_is_not_kept_for_others
             asking.cancel()
 
         monkeypatch.setattr(Exchange, "connection_made", leave)
-        address = read_url(f"http://127.0.0.1:{door.getsockname()[1]}")
+        address = parse_url(f"http://127.0.0.1:{door.getsockname()[1]}")
         asking = asyncio.ensure_future(pool.send(address, "GET", "/", heard))
         await asyncio.wait({asking})
         assert asking.cancelled()

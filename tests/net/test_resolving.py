@@ -8,7 +8,7 @@ import pytest
 
 from tests.net.aio import run, serving
 from tests.net.test_outbound import REPLY
-from welldone.net.outbound import Address, OutboundError, fetch
+from welldone.net.outbound import Address, HttpClientError, fetch
 from welldone.net.resolving import Resolver
 
 
@@ -32,15 +32,15 @@ def test_a_name_that_hangs_is_looked_up_once_and_holds_up_nothing_else() -> None
     async def work() -> None:
         names = Names()
         resolver = Resolver(names.lookup)
-        waiting = [asyncio.create_task(resolver.find("slow")) for _ in range(100)]
-        others = await asyncio.gather(*(resolver.find(f"name-{number}") for number in range(20)))
+        waiting = [asyncio.create_task(resolver.resolve("slow")) for _ in range(100)]
+        others = await asyncio.gather(*(resolver.resolve(f"name-{number}") for number in range(20)))
         assert others == [["127.0.0.1", "::1"]] * 20
         assert await asyncio.to_thread(lambda: 5) == 5  # the loop's own threads are free
         waiting.pop().cancel()
         names.gate.set()
         assert await asyncio.gather(*waiting) == [["127.0.0.1", "::1"]] * 99
         assert names.asked.count("slow") == 1
-        await resolver.find("slow")
+        await resolver.resolve("slow")
         assert names.asked.count("slow") == 2
 
     run(work())
@@ -50,13 +50,13 @@ def test_names_that_hang_are_bounded_in_number() -> None:
     async def work() -> None:
         names = Names()
         resolver = Resolver(names.lookup)
-        waiting = [asyncio.create_task(resolver.find(f"slow-{number}")) for number in range(64)]
+        waiting = [asyncio.create_task(resolver.resolve(f"slow-{number}")) for number in range(64)]
         await asyncio.sleep(0)
         with pytest.raises(socket.gaierror):
-            await resolver.find("one-more")
+            await resolver.resolve("one-more")
         names.gate.set()
         await asyncio.gather(*waiting)
-        assert await resolver.find("one-more") == ["127.0.0.1", "::1"]
+        assert await resolver.resolve("one-more") == ["127.0.0.1", "::1"]
 
     run(work())
 
@@ -65,7 +65,7 @@ def test_names_that_hang_are_bounded_in_number() -> None:
 def test_a_name_without_an_address_is_an_error(name: str) -> None:
     async def work() -> None:
         with pytest.raises(socket.gaierror):
-            await Resolver(Names().lookup).find(name)
+            await Resolver(Names().lookup).resolve(name)
 
     run(work())
 
@@ -74,7 +74,7 @@ def test_a_name_without_an_address_is_an_error(name: str) -> None:
 def test_an_address_is_not_looked_up(address: str) -> None:
     async def work() -> None:
         names = Names()
-        assert await Resolver(names.lookup).find(address) == [address]
+        assert await Resolver(names.lookup).resolve(address) == [address]
         assert names.asked == []
 
     run(work())
@@ -87,10 +87,10 @@ def test_a_name_of_which_one_address_does_not_answer_is_reached_by_another() -> 
 
     async def work() -> None:
         async with serving(answer) as port:  # on 127.0.0.1 only, while localhost is often ::1 as well
-            reply = await fetch(Address(host="localhost", port=port), "GET", "/", within_s=30)
+            reply = await fetch(Address(host="localhost", port=port), "GET", "/", timeout_s=30)
             assert reply.body == b"hello"
         for host in ("localhost", "name.invalid", "a" * 300, ".."):
-            with pytest.raises(OutboundError):
-                await fetch(Address(host=host, port=1), "GET", "/", within_s=30)
+            with pytest.raises(HttpClientError):
+                await fetch(Address(host=host, port=1), "GET", "/", timeout_s=30)
 
     run(work())

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from tests.table import table
 from welldone.net.settings import (
-    Given,
+    RawSetting,
     Setting,
     SettingsError,
-    as_public,
-    build,
-    convert,
-    fields_of,
-    from_environment,
-    from_table,
+    public_settings,
+    merge_sources,
+    convert_setting,
+    setting_fields,
+    read_environment,
+    read_table,
 )
 
 HERE = Path("/here")
@@ -42,16 +42,16 @@ class Sample:
     told: Annotated[dict[str, object] | None, Setting("--told JSON", "told", "A")] = None
 
 
-FIELDS = fields_of(Sample)
+FIELDS = setting_fields(Sample)
 BY_NAME = {field.name: field for field in FIELDS}
 
 
 def _text(name: str, value: str, environment: dict[str, str] | None = None, folder: Path = HERE) -> object:
-    return convert(BY_NAME[name], Given(value, "--flag", folder), environment or {})
+    return convert_setting(BY_NAME[name], RawSetting(value, "--flag", folder), environment or {})
 
 
 def _toml(name: str, value: object, environment: dict[str, str] | None = None) -> object:
-    return convert(BY_NAME[name], Given(value, "x.toml: a.b", HERE, is_text=False), environment or {})
+    return convert_setting(BY_NAME[name], RawSetting(value, "x.toml: a.b", HERE, is_text=False), environment or {})
 
 
 def test_a_field_without_an_annotation_is_no_setting() -> None:
@@ -199,23 +199,23 @@ def test_a_secret_is_in_no_message(value: object) -> None:
 
 
 def test_the_first_source_that_speaks_wins() -> None:
-    flags = {"size": Given("1", "--size", HERE)}
-    environment = from_environment(FIELDS, {"WELLDONE_CTX_SIZE": "2", "WELLDONE_MODE": "off"}, HERE)
-    table = from_table(FIELDS, {"size": 3, "mode": "on", "quick": True}, "x.toml: a", HERE)
-    assert build(FIELDS, [flags, environment, table], {}) == {"size": 1, "mode": "off", "is_quick": True}
-    assert Sample(**build(FIELDS, [], {})) == Sample()
+    flags = {"size": RawSetting("1", "--size", HERE)}
+    environment = read_environment(FIELDS, {"WELLDONE_CTX_SIZE": "2", "WELLDONE_MODE": "off"}, HERE)
+    table = read_table(FIELDS, {"size": 3, "mode": "on", "quick": True}, "x.toml: a", HERE)
+    assert merge_sources(FIELDS, [flags, environment, table], {}) == {"size": 1, "mode": "off", "is_quick": True}
+    assert Sample(**merge_sources(FIELDS, [], {})) == Sample()
 
 
 def test_our_variable_wins_over_that_of_llama_server_and_an_empty_one_says_nothing() -> None:
     both = {"WELLDONE_CTX_SIZE": "2", "LLAMA_ARG_CTX_SIZE": "4"}
-    assert from_environment(FIELDS, both, HERE)["size"].value == "2"
-    assert from_environment(FIELDS, both | {"WELLDONE_CTX_SIZE": ""}, HERE)["size"].where == "LLAMA_ARG_CTX_SIZE"
-    assert from_environment(FIELDS, {"WELLDONE_CTX_SIZE": ""}, HERE) == {}
+    assert read_environment(FIELDS, both, HERE)["size"].value == "2"
+    assert read_environment(FIELDS, both | {"WELLDONE_CTX_SIZE": ""}, HERE)["size"].origin == "LLAMA_ARG_CTX_SIZE"
+    assert read_environment(FIELDS, {"WELLDONE_CTX_SIZE": ""}, HERE) == {}
 
 
 @pytest.mark.parametrize("key", ["size", "ctx_size", "ctx-size"])
 def test_a_key_may_be_the_name_or_that_of_the_flag(key: str) -> None:
-    assert from_table(FIELDS, {key: 1}, "x.toml: a", HERE)["size"].where == f"x.toml: a.{key}"
+    assert read_table(FIELDS, {key: 1}, "x.toml: a", HERE)["size"].origin == f"x.toml: a.{key}"
 
 
 @table(
@@ -229,15 +229,15 @@ def test_a_key_may_be_the_name_or_that_of_the_flag(key: str) -> None:
 )
 def test_a_wrong_table_is_a_mistake(table: object, said: str) -> None:
     with pytest.raises(SettingsError) as caught:
-        from_table(FIELDS, table, "x.toml: a", HERE)
+        read_table(FIELDS, table, "x.toml: a", HERE)
     assert str(caught.value) == said
 
 
 def test_what_is_public_has_no_secret_and_is_json() -> None:
     sample = Sample(keys=("canary-1",), inside={"a": "canary-2"}, file=Path("/f"), parts=("p",))
-    public = as_public(sample)
+    public = public_settings(sample)
     assert (public["keys"], public["inside"], public["file"]) == ("set", "set", "/f")
-    assert as_public(Sample())["keys"] == "not set"
+    assert public_settings(Sample())["keys"] == "not set"
     assert "canary" not in json.dumps(public)
 
 
@@ -249,6 +249,6 @@ VALUES = st.recursive(PLAIN, lambda inner: st.lists(inner) | st.dictionaries(st.
 def test_any_value_is_taken_or_is_a_mistake_of_one_line(field: object, value: object, is_text: bool) -> None:
     assert isinstance(field, type(FIELDS[0]))
     try:
-        convert(field, Given(str(value) if is_text else value, "--flag", HERE, is_text=is_text), {})
+        convert_setting(field, RawSetting(str(value) if is_text else value, "--flag", HERE, is_text=is_text), {})
     except SettingsError as error:
         assert str(error).isprintable()  # noqa: PT017 - most are mistakes, some are not

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.table import table
-from welldone.net.outbound import Address, Exchange, OutboundError, around_chunk
+from welldone.net.outbound import Address, Exchange, HttpClientError, split_chunk_framing
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -28,7 +28,7 @@ class Heard:
     def __init__(self, is_taken: Callable[[int], bool]) -> None:
         self.body = b""
         self.short = 0
-        self.ends: list[OutboundError | None] = []
+        self.ends: list[HttpClientError | None] = []
         self._is_taken = is_taken
 
     def head(self, status: int, headers: Mapping[str, str]) -> None:
@@ -37,11 +37,11 @@ class Heard:
     def data(self, data: bytes) -> None:
         self.body += data
 
-    def end(self, error: OutboundError | None) -> None:
+    def end(self, error: HttpClientError | None) -> None:
         self.ends.append(error)
 
     def take(self, data: bytes) -> bool:
-        around = around_chunk(data)
+        around = split_chunk_framing(data)
         if around is None or not self._is_taken(len(data)):
             return False
         self.short += 1
@@ -56,7 +56,7 @@ def hear(reads: list[bytes], is_taken: Callable[[int], bool] = lambda _: True) -
     for read in reads:
         exchange.data_received(read)
         if exchange.is_chunked and not heard.ends:
-            exchange.shortcut = heard.take
+            exchange.fast_path = heard.take
     return heard
 
 
@@ -110,8 +110,8 @@ def test_what_is_no_chunk_is_for_the_parser_to_judge(rest: bytes) -> None:
     ],
 )
 def test_only_one_whole_chunk_is_one(data: bytes) -> None:
-    assert around_chunk(data) is None
+    assert split_chunk_framing(data) is None
 
 
 def test_a_chunk_is_known_by_its_frame() -> None:
-    assert around_chunk(b"1A\r\n" + b"x" * 26 + b"\r\n") == (b"1A\r\n", b"\r\n")
+    assert split_chunk_framing(b"1A\r\n" + b"x" * 26 + b"\r\n") == (b"1A\r\n", b"\r\n")

@@ -5,7 +5,7 @@ import asyncio
 from tests.net.aio import run
 from tests.net.test_outbound import Heard
 from tests.table import table
-from welldone.net.outbound import _TURN_BYTES, Address, Exchange
+from welldone.net.outbound import _SLICE_BYTES, Address, Exchange
 
 BODY = b"".join(b"%07d." % number for number in range(40_000))
 ENDLESS = b"HTTP/1.1 200 OK\r\n\r\n" + BODY
@@ -71,8 +71,8 @@ def test_others_have_their_turn_between_the_pieces_of_a_long_read() -> None:
         talk = Talk()
         talk.exchange.data_received(WHOLE)
         assert (talk.body, talk.line.is_read) == (b"", False)
-        assert await talk.turns() == -(-len(WHOLE) // _TURN_BYTES)
-        assert max(map(len, talk.pieces)) <= _TURN_BYTES
+        assert await talk.turns() == -(-len(WHOLE) // _SLICE_BYTES)
+        assert max(map(len, talk.pieces)) <= _SLICE_BYTES
         assert talk.body == BODY
         assert talk.ends == [None]
 
@@ -82,9 +82,9 @@ def test_others_have_their_turn_between_the_pieces_of_a_long_read() -> None:
 def test_what_is_short_is_heard_at_once_and_what_comes_meanwhile_after_it() -> None:
     async def listen() -> None:
         talk = Talk()
-        talk.exchange.data_received(WHOLE[:_TURN_BYTES])
+        talk.exchange.data_received(WHOLE[:_SLICE_BYTES])
         assert len(talk.pieces) == 1
-        talk.exchange.data_received(WHOLE[_TURN_BYTES:-5])
+        talk.exchange.data_received(WHOLE[_SLICE_BYTES:-5])
         talk.exchange.data_received(WHOLE[-5:])
         await talk.turns()
         assert talk.body == BODY
@@ -104,7 +104,7 @@ def test_when_all_is_heard_the_connection_is_read_on() -> None:
 
 
 @table("is_lost", [False, True], ids=["the line stays", "the line is lost"])
-@table("after", [1, 3, -(-len(ENDLESS) // _TURN_BYTES)])
+@table("after", [1, 3, -(-len(ENDLESS) // _SLICE_BYTES)])
 def test_who_pauses_hears_nothing_and_then_all_of_it(after: int, is_lost: bool) -> None:
     async def listen() -> None:
         talk = Talk()
@@ -168,12 +168,12 @@ def test_what_comes_after_a_reply_is_nobodys_and_the_connection_is_not_used_agai
         heard, line = Heard(), Line()
         exchange = Exchange(b"", heard, Address(port=1), Home())
         exchange.connection_made(line)
-        short = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (_TURN_BYTES - 44)
-        whole = short + b"x" * (_TURN_BYTES - 44)
-        exchange.data_received(whole.ljust(_TURN_BYTES + 10, b"y"))
+        short = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (_SLICE_BYTES - 44)
+        whole = short + b"x" * (_SLICE_BYTES - 44)
+        exchange.data_received(whole.ljust(_SLICE_BYTES + 10, b"y"))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert line.is_gone
-        assert len(b"".join(heard.pieces)) == _TURN_BYTES - 44
+        assert len(b"".join(heard.pieces)) == _SLICE_BYTES - 44
 
     run(listen())

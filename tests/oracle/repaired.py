@@ -11,9 +11,9 @@ from tests.oracle.reply import Choice, Reply, choice
 from tests.recorded.traces import recorded
 from tests.rules.pages import PAGES, read_page
 from welldone.rules.trace import Trace
-from welldone.wire.asked import Asked, read_request
-from welldone.wire.head import Endpoint, Head
-from welldone.wire.pipe import Pipe
+from welldone.wire.asked import RequestFacts, read_request_facts
+from welldone.wire.head import Endpoint, Envelope
+from welldone.wire.pipe import StreamPipeline
 
 
 def repaired_cases() -> list[Case]:
@@ -38,11 +38,11 @@ def _is_stream(trace: Trace) -> bool:
 
 def _case(name: str, trace: Trace) -> Case:
     endpoint = Endpoint(trace.endpoint)
-    head = Head("chatcmpl-1" if endpoint is Endpoint.CHAT else "cmpl-1", 1700000000, "m")
+    head = Envelope("chatcmpl-1" if endpoint is Endpoint.CHAT else "cmpl-1", 1700000000, "m")
     # Not the deprecated form of calls: clients of today ignore it.
     request = {key: value for key, value in (trace.request or {}).items() if key != "functions"}
-    asked = Asked() if trace.request is None else read_request(request)
-    pipe = Pipe(endpoint, fallback=head, asked=asked)
+    asked = RequestFacts() if trace.request is None else read_request_facts(request)
+    pipe = StreamPipeline(endpoint, fallback=head, facts=asked)
     body = pipe.feed(trace.body) + pipe.close()
     return Case(f"repaired {name}", trace.endpoint, body, plain(body))
 

@@ -5,16 +5,16 @@ from pathlib import Path
 
 from tests.recorded.traces import RECORDED, Recorded, recorded, said
 from tests.table import table
-from welldone.rules.judge import has_something, judge
+from welldone.rules.judge import has_content, judge
 from welldone.rules.trace import Trace
-from welldone.wire.asked import Asked, read_request
+from welldone.wire.asked import RequestFacts, read_request_facts
 from welldone.wire.faults import Severity
-from welldone.wire.head import Endpoint, Head
-from welldone.wire.pipe import Pipe
+from welldone.wire.head import Endpoint, Envelope
+from welldone.wire.pipe import StreamPipeline
 
 REPLIES = recorded()
 STREAMS = [reply for reply in REPLIES if reply.is_stream]
-FALLBACK = {Endpoint.CHAT: Head("chatcmpl-1", 1, "m"), Endpoint.COMPLETIONS: Head("cmpl-1", 1, "m")}
+FALLBACK = {Endpoint.CHAT: Envelope("chatcmpl-1", 1, "m"), Endpoint.COMPLETIONS: Envelope("cmpl-1", 1, "m")}
 
 
 def _name(reply: Recorded) -> str:
@@ -25,14 +25,14 @@ def _findings(server: Path) -> str:
     """What the judge says of one server's replies, as a person would list it."""
     lines = []
     for reply in REPLIES:
-        if not reply.name.startswith(f"{server.name}/") or not has_something(reply.trace):
+        if not reply.name.startswith(f"{server.name}/") or not has_content(reply.trace):
             continue
         judgement = judge(reply.trace)
         lines.append(f"{reply.name.partition('/')[2]}: {judgement.verdict}, {judgement.frames} frames")
         for rule, count in sorted(judgement.counts.items()):
             first = next(finding for finding in judgement.findings if finding.rule == rule)
             place = "the whole reply" if first.frame is None else f"frame {first.frame}, byte {first.byte}"
-            lines.append(f"  {rule} {first.severity} x{count}, {place}: {first.heard[:100]}")
+            lines.append(f"  {rule} {first.severity} x{count}, {place}: {first.observed[:100]}")
     return "\n".join(lines) + "\n"
 
 
@@ -67,11 +67,11 @@ def test_a_quoted_stream_breaks_what_its_note_describes(name: str, described: se
     assert described <= judge(reply.trace).counts.keys()
 
 
-def _fix(reply: Recorded, *, is_request_known: bool) -> tuple[Pipe, bytes]:
+def _fix(reply: Recorded, *, is_request_known: bool) -> tuple[StreamPipeline, bytes]:
     endpoint = Endpoint(reply.trace.endpoint)
     request = reply.trace.request if is_request_known else None
-    asked = Asked() if request is None else read_request(request)
-    pipe = Pipe(endpoint, fallback=FALLBACK[endpoint], asked=asked)
+    asked = RequestFacts() if request is None else read_request_facts(request)
+    pipe = StreamPipeline(endpoint, fallback=FALLBACK[endpoint], facts=asked)
     return pipe, pipe.feed(reply.trace.body) + pipe.close()
 
 
@@ -112,7 +112,7 @@ def test_usage_is_kept_for_the_log_also_where_the_client_did_not_ask(reply: Reco
     sent = said(reply.trace.body).usage
     counted = pipe.usage and [pipe.usage.prompt_tokens, pipe.usage.completion_tokens, pipe.usage.total_tokens]
     assert counted == sent
-    is_wanted = reply.trace.request is None or read_request(reply.trace.request).usage
+    is_wanted = reply.trace.request is None or read_request_facts(reply.trace.request).include_usage
     assert said(fixed).usage == (sent if is_wanted else None)
 
 
@@ -120,5 +120,5 @@ def test_usage_is_kept_for_the_log_also_where_the_client_did_not_ask(reply: Reco
 def test_what_is_noted_is_what_the_judge_finds(reply: Recorded) -> None:
     pipe, _ = _fix(reply, is_request_known=True)
     found = {rule for rule in judge(reply.trace).counts if not rule.startswith(("http-", "sse-whole-event"))}
-    noted = {note.rule for note in pipe.notes.all()}
+    noted = {note.rule for note in pipe.repair_log.entries()}
     assert noted == found - {"ext-logprobs-align"}

@@ -3,14 +3,14 @@
 import re
 from pathlib import Path
 
-from welldone.rules.examples import Example, read_examples
+from welldone.rules.examples import RuleExample, read_examples
 
 PAGES = Path(__file__).parents[2] / "docs" / "rules"
 
 _DIALOGUE = re.compile(r"^```text (wrong|right)\n(.+?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def read_page(path: Path) -> list[Example]:
+def read_page(path: Path) -> list[RuleExample]:
     """The cases of one page."""
     return read_examples(path.stem, path.read_text("utf-8"))
 

@@ -13,16 +13,16 @@ from welldone.rules.capture import (
     read_capture,
     read_record,
     read_trace,
-    timed_pieces,
-    why_unreadable,
+    timed_reads,
+    unreadable_reason,
 )
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 from welldone.wire.dialects.dialect import Dialect
-from welldone.wire.dialects.messages import Messages
-from welldone.wire.dialects.responses import Responses
-from welldone.wire.events import Event, Finish, Opening, Text, Usage
-from welldone.wire.head import Head
+from welldone.wire.dialects.messages import MessagesDialect
+from welldone.wire.dialects.responses import ResponsesDialect
+from welldone.wire.events import Event, Finish, ChoiceStart, Text, Usage
+from welldone.wire.head import Envelope
 
 BODY = b"data: [DONE]\n\n"
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -62,7 +62,7 @@ def test_lines_of_a_head_without_a_colon_are_passed_over() -> None:
 def test_chunked_framing_is_undone(line_end: bytes, end: bytes) -> None:
     framed = b"6%bdata: %b8;a=b%b[DONE]\n\n%b" % ((line_end,) * 4) + end % (line_end, line_end)
     trace = read_capture(HEAD + framed)
-    assert (trace.body, trace.complete, trace.pieces) == (BODY, True, (6, 8))
+    assert (trace.body, trace.complete, trace.chunk_sizes) == (BODY, True, (6, 8))
 
 
 @table("cut", range(1, 30))
@@ -70,7 +70,7 @@ def test_chunked_framing_that_breaks_off_is_not_complete(cut: int) -> None:
     framed = (b"6\r\ndata: \r\n8\r\n[DONE]\n\n\r\n0\r\n\r\n")[: -cut - 4]
     trace = read_capture(HEAD + framed)
     assert trace.complete is not True
-    assert BODY.startswith(trace.body) or trace.pieces is None
+    assert BODY.startswith(trace.body) or trace.chunk_sizes is None
 
 
 @table(("length", "complete"), [(b"14", True), (b"15", False), (b"x", None), (b"9" * 30, None)])
@@ -125,7 +125,7 @@ def test_a_record_gives_all_that_was_heard() -> None:
         status=200,
         headers=(("Content-Type", "text/event-stream"),),
         complete=True,
-        pieces=(6, 8),
+        chunk_sizes=(6, 8),
     )
 
 
@@ -153,8 +153,8 @@ WHOLE = (
 
 
 def _written(dialect: Dialect) -> bytes:
-    writer = dialect.writer(Head("a_1", 1, "m"), lambda: None)
-    events: list[Event] = [Opening(0), Text(0, "a"), Text(0, "b"), Finish(0, "stop"), Usage(1, 2, 3, {})]
+    writer = dialect.make_writer(Envelope("a_1", 1, "m"), lambda: None)
+    events: list[Event] = [ChoiceStart(0), Text(0, "a"), Text(0, "b"), Finish(0, "stop"), Usage(1, 2, 3, {})]
     return b"".join([*(writer.send(event) for event in events), writer.end()])
 
 
@@ -168,8 +168,8 @@ def _written(dialect: Dialect) -> bytes:
         ("/v1/completions", 200, True, TEXT + ENVELOPE[1].replace(b'"choices":[{"index":0,', USAGE)),
         ("/v1/chat/completions", 200, False, WHOLE),
         ("/v1/chat/completions", 400, True, FAILURE),
-        ("/v1/responses", 200, True, _written(Responses({}))),
-        ("/v1/messages", 200, True, _written(Messages())),
+        ("/v1/responses", 200, True, _written(ResponsesDialect({}))),
+        ("/v1/messages", 200, True, _written(MessagesDialect())),
     ],
     ids=["chat", "broken", "late", "completions", "whole", "failure", "responses", "messages"],
 )
@@ -227,7 +227,7 @@ def test_what_a_record_does_not_know_stays_unknown(record: dict[str, Any]) -> No
 
 def test_odd_headers_and_sizes_of_a_record_are_passed_over() -> None:
     trace = read_trace({"headers": [["a", 1], "b", ["c"]], "http_chunk_sizes": [1, "2", -3]}, BODY)
-    assert (trace.headers, trace.pieces) == ((("a", "1"),), (1,))
+    assert (trace.headers, trace.chunk_sizes) == ((("a", "1"),), (1,))
 
 
 @table(
@@ -267,14 +267,14 @@ def test_what_is_no_record_is_none(data: bytes) -> None:
 
 def test_pieces_of_a_record_have_times() -> None:
     pieces = [[0.5, 3], [1, 2], ["x", 1], [1, "x"], [1, 0], [-1, 1], [1e30, 1], [1], 7]
-    assert timed_pieces({"pieces": pieces}) == [(0.5, 3), (1.0, 2)]
-    assert timed_pieces({"pieces": 5}) == []
-    assert timed_pieces({}) == []
+    assert timed_reads({"pieces": pieces}) == [(0.5, 3), (1.0, 2)]
+    assert timed_reads({"pieces": 5}) == []
+    assert timed_reads({}) == []
 
 
 @pytest.mark.parametrize(
     ("body", "word"), [(b"\x1f\x8b..", "compressed"), (b"\xff\xfex", "UTF-16"), (b"\xfe\xffx", "UTF-16")]
 )
 def test_what_a_tool_made_of_a_reply_is_told_from_a_reply(body: bytes, word: str) -> None:
-    assert word in (why_unreadable(body) or "")
-    assert why_unreadable(BODY) is None
+    assert word in (unreadable_reason(body) or "")
+    assert unreadable_reason(BODY) is None

@@ -4,10 +4,10 @@ import msgspec
 import pytest
 
 from tests.rules.pages import PAGES, read_page
-from welldone.rules.causes import CONSEQUENCES, Causes, Where
+from welldone.rules.causes import CONSEQUENCES, RootCauses, CauseScope
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
-from welldone.wire.faults.catalogue import BY_ID
+from welldone.wire.faults.catalogue import RULES_BY_ID
 
 HEAD = (
     ("Content-Type", "text/event-stream"),
@@ -15,7 +15,7 @@ HEAD = (
     ("Cache-Control", "no-cache"),
     ("X-Accel-Buffering", "no"),
 )
-RIGHT = [example for page in sorted(PAGES.glob("*-*.md")) for example in read_page(page) if example.is_right]
+RIGHT = [example for page in sorted(PAGES.glob("*-*.md")) for example in read_page(page) if example.is_correct]
 
 
 def _causes(trace: Trace) -> set[str]:
@@ -25,7 +25,7 @@ def _causes(trace: Trace) -> set[str]:
 def test_the_table_names_rules_and_has_no_circle() -> None:
     order = list(CONSEQUENCES)
     for place, (cause, consequences) in enumerate(CONSEQUENCES.items()):
-        assert {cause, *consequences} <= BY_ID.keys()
+        assert {cause, *consequences} <= RULES_BY_ID.keys()
         assert not consequences.keys() & set(order[: place + 1])
 
 
@@ -38,7 +38,7 @@ def test_a_right_stream_that_is_cut_anywhere_has_one_cause(endpoint: str) -> Non
             continue  # an error event that is cut has a shape of its own to keep
         for size in range(1, len(body), 7):
             trace = msgspec.structs.replace(
-                example.trace, body=body[:size], complete=False, headers=HEAD, status=200, pieces=None
+                example.trace, body=body[:size], complete=False, headers=HEAD, status=200, chunk_sizes=None
             )
             assert len(_causes(trace)) == 1, (example.name, size, _causes(trace))
 
@@ -66,8 +66,8 @@ def test_what_is_wrong_elsewhere_in_a_cut_stream_is_not_explained_by_the_cut() -
     found = {(finding.rule, finding.frame): finding for finding in judge(Trace(body=body)).findings}
     assert found["enc-strict-json", 1].cause is None
     assert found["enc-strict-json", 2].cause == "end-no-early-eof"
-    assert found["enc-strict-json", 2].heard.startswith("truncated JSON: ")
-    assert "NaN" not in found["enc-strict-json", 2].wanted
+    assert found["enc-strict-json", 2].observed.startswith("truncated JSON: ")
+    assert "NaN" not in found["enc-strict-json", 2].expected
 
 
 class Found(msgspec.Struct):
@@ -77,14 +77,14 @@ class Found(msgspec.Struct):
 
 def test_the_cause_of_a_cause_is_named() -> None:
     found = [Found("end-no-early-eof", 1), Found("enc-strict-json", 2), Found("ext-logprobs-finite", 2)]
-    causes = Causes(found, 2)
-    assert [causes.of(one.rule, one.frame) for one in found] == [None, "end-no-early-eof", "end-no-early-eof"]
-    both = Causes([*found, Found("enc-strict-json", 1)], 2)
-    assert both.of("ext-logprobs-finite", 2) == "enc-strict-json"
+    causes = RootCauses(found, 2)
+    assert [causes.cause_of(one.rule, one.frame) for one in found] == [None, "end-no-early-eof", "end-no-early-eof"]
+    both = RootCauses([*found, Found("enc-strict-json", 1)], 2)
+    assert both.cause_of("ext-logprobs-finite", 2) == "enc-strict-json"
 
 
 def test_a_finding_in_another_frame_is_its_own() -> None:
-    causes = Causes([Found("fin-exactly-once", 4)], 5)
-    assert CONSEQUENCES["fin-exactly-once"]["fin-last-of-choice"] is Where.SAME
-    assert causes.of("fin-last-of-choice", 4) == "fin-exactly-once"
-    assert causes.of("fin-last-of-choice", 5) is None
+    causes = RootCauses([Found("fin-exactly-once", 4)], 5)
+    assert CONSEQUENCES["fin-exactly-once"]["fin-last-of-choice"] is CauseScope.SAME_FRAME
+    assert causes.cause_of("fin-last-of-choice", 4) == "fin-exactly-once"
+    assert causes.cause_of("fin-last-of-choice", 5) is None

@@ -1,11 +1,11 @@
 """A page's blocks, read as traces."""
 
 from tests.table import table
-from welldone.rules.examples import Example, read_examples
+from welldone.rules.examples import RuleExample, read_examples
 from welldone.rules.trace import Trace
 
 
-def _only(page: str, rule: str = "delta-role-once") -> Example:
+def _only(page: str, rule: str = "delta-role-once") -> RuleExample:
     (example,) = read_examples(rule, page)
     return example
 
@@ -13,8 +13,8 @@ def _only(page: str, rule: str = "delta-role-once") -> Example:
 def test_each_block_of_a_page_is_an_example_with_its_number() -> None:
     page = "# A\n\n```sse wrong\ndata: 1\n\n```\n\nBetween.\n\n```json right\n{}\n```\n"
     assert read_examples("delta-role-once", page) == [
-        Example("delta-role-once", 1, False, Trace(body=b"data: 1\n\n")),
-        Example("delta-role-once", 2, True, Trace(body=b"{}\n")),
+        RuleExample("delta-role-once", 1, False, Trace(body=b"data: 1\n\n")),
+        RuleExample("delta-role-once", 2, True, Trace(body=b"{}\n")),
     ]
 
 

@@ -23,12 +23,12 @@ from tests.rules.streams import (
     reference_streams,
 )
 from tests.table import table
-from welldone.rules.checks import RULES
-from welldone.rules.judge import LISTED, SHOWN, Verdict, has_something, judge
+from welldone.rules.checks import ALL_CHECKS
+from welldone.rules.judge import MAX_FINDINGS_PER_RULE, MAX_EXCERPT_CHARACTERS, LintVerdict, has_content, judge
 from welldone.rules.trace import Trace
-from welldone.wire.faults import Hearing, Severity
-from welldone.wire.faults.catalogue import ALL
-from welldone.wire.faults.fault import EVERYWHERE as ENDPOINTS
+from welldone.wire.faults import Detection, Severity
+from welldone.wire.faults.catalogue import ALL_RULES
+from welldone.wire.faults.fault import ALL_ENDPOINTS as ENDPOINTS
 
 STREAM = {"model": "m", "stream": True}
 REPLY = {
@@ -61,7 +61,9 @@ def whole(value: object) -> bytes:
 
 
 def test_every_fault_that_a_reply_shows_has_one_rule_in_the_order_of_the_catalogue() -> None:
-    assert [rule.fault.id for rule in RULES] == [fault.id for fault in ALL if fault.by is Hearing.REPLY]
+    assert [rule.rule.id for rule in ALL_CHECKS] == [
+        fault.id for fault in ALL_RULES if fault.detection is Detection.REPLY
+    ]
 
 
 @given(reference_streams())
@@ -75,7 +77,7 @@ def _judge_every_way(body: bytes) -> None:
     for endpoint in ENDPOINTS:
         judge(Trace(body=body, endpoint=endpoint))
         judge(Trace(body=body, endpoint=endpoint, request=ASKS_USAGE, status=200, headers=HEADERS, complete=False))
-        judge(Trace(body=body, endpoint=endpoint, request={}, status=429, headers=(), pieces=(1, 2, 0, 50)))
+        judge(Trace(body=body, endpoint=endpoint, request={}, status=429, headers=(), chunk_sizes=(1, 2, 0, 50)))
 
 
 @given(st.binary())
@@ -126,18 +128,18 @@ def test_a_finding_tells_where_what_and_whom_it_hurts() -> None:
     assert finding.frame == 4
     assert finding.byte is not None
     assert body[finding.byte :].startswith(b'data: {"id"')
-    assert finding.heard == '{"delta":{"role":"assistant","content":" you"}}'
-    assert finding.wanted == "the delta without role"
-    assert finding.hurts
+    assert finding.observed == '{"delta":{"role":"assistant","content":" you"}}'
+    assert finding.expected == "the delta without role"
+    assert finding.affects
 
 
 def test_the_verdict_follows_the_gravest_finding() -> None:
     lax = judge(Trace(body=chat({"content": "Hi"}).replace(b'"content":""', b'"content":null')))
-    assert (lax.verdict, lax.counts) == (Verdict.LAX, {"delta-role-content-empty": 1})
+    assert (lax.verdict, lax.counts) == (LintVerdict.WARN, {"delta-role-content-empty": 1})
     wrong = judge(Trace(body=chat({"content": "Hi"}, end=b"")))
-    assert (wrong.verdict, wrong.counts) == (Verdict.WRONG, {"end-done-sent": 1})
+    assert (wrong.verdict, wrong.counts) == (LintVerdict.FAIL, {"end-done-sent": 1})
     right = judge(Trace(body=chat({"content": "Hi"})))
-    assert (right.verdict, right.frames, right.findings, right.counts) == (Verdict.RIGHT, 4, (), {})
+    assert (right.verdict, right.frames, right.findings, right.counts) == (LintVerdict.PASS, 4, (), {})
 
 
 def test_findings_are_listed_by_place_and_no_more_than_a_hundred_of_a_rule() -> None:
@@ -145,7 +147,7 @@ def test_findings_are_listed_by_place_and_no_more_than_a_hundred_of_a_rule() -> 
     judgement = judge(Trace(body=body, headers=()))
     assert judgement.counts["delta-role-once"] == 300
     listed = [finding for finding in judgement.findings if finding.rule == "delta-role-once"]
-    assert len(listed) == LISTED
+    assert len(listed) == MAX_FINDINGS_PER_RULE
     places = [-1 if finding.byte is None else finding.byte for finding in judgement.findings]
     assert places == sorted(places)
 
@@ -153,25 +155,25 @@ def test_findings_are_listed_by_place_and_no_more_than_a_hundred_of_a_rule() -> 
 def test_what_was_heard_is_shown_short_and_printable() -> None:
     body = chat({"content": ["@" + "x" * 1000]}).replace(b"@", b"\xe2\x80\xa8\\ud800\\u0007")
     (shown,) = [one for one in judge(Trace(body=body)).findings if one.rule == "delta-content-string"]
-    assert shown.heard.isprintable()
-    assert len(shown.heard) == SHOWN + 1
-    assert shown.heard.startswith('{"content":["\\u2028\\ud800\\u0007xxx')
+    assert shown.observed.isprintable()
+    assert len(shown.observed) == MAX_EXCERPT_CHARACTERS + 1
+    assert shown.observed.startswith('{"content":["\\u2028\\ud800\\u0007xxx')
 
 
 def test_only_the_rules_asked_for_are_judged() -> None:
     body = chat({"role": "assistant", "content": "Hi"}, end=b"")
     judgement = judge(Trace(body=body), rules={"end-done-sent", "no-such-rule"})
     assert set(judgement.counts) == {"end-done-sent"}
-    assert judge(Trace(body=body), rules=()).verdict is Verdict.RIGHT
+    assert judge(Trace(body=body), rules=()).verdict is LintVerdict.PASS
 
 
 def test_the_severity_of_a_finding_is_that_of_its_fault() -> None:
-    assert {rule.fault.severity for rule in RULES} == set(Severity)
+    assert {rule.rule.severity for rule in ALL_CHECKS} == set(Severity)
 
 
 @table(("body", "has"), [(b"", False), (b" \r\n\t", False), (b":", True), (DONE, True)])
 def test_white_space_is_nothing_to_judge(body: bytes, has: bool) -> None:
-    assert has_something(Trace(body=body)) is has
+    assert has_content(Trace(body=body)) is has
 
 
 # ---- which kind of reply it is
@@ -446,8 +448,8 @@ def test_the_message_of_a_whole_reply(message: object, rules: set[str]) -> None:
 
 
 STREAMS = {
-    "responses": next(block.trace.body for block in read_page(PAGES / "resp-deltas.md") if block.is_right),
-    "messages": next(block.trace.body for block in read_page(PAGES / "msg-start-first.md") if block.is_right),
+    "responses": next(block.trace.body for block in read_page(PAGES / "resp-deltas.md") if block.is_correct),
+    "messages": next(block.trace.body for block in read_page(PAGES / "msg-start-first.md") if block.is_correct),
 }
 """Streams of events, as pages show them."""
 

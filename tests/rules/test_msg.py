@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.rules.streams import texts
 from tests.table import table
-from welldone.rules.checks.msg import RULES
+from welldone.rules.checks.msg import ANTHROPIC_CHECKS
 from welldone.rules.judge import Judgement, judge
 from welldone.rules.trace import Trace
 from welldone.wire.faults import Severity
@@ -346,5 +346,5 @@ def test_no_reply_makes_the_judge_raise(reply: Json) -> None:
 
 
 def test_every_rule_is_about_messages() -> None:
-    assert {rule.fault.endpoints for rule in RULES} == {("messages",)}
-    assert all(rule.fault.id.startswith("msg-") for rule in RULES)
+    assert {rule.rule.endpoints for rule in ANTHROPIC_CHECKS} == {("messages",)}
+    assert all(rule.rule.id.startswith("msg-") for rule in ANTHROPIC_CHECKS)

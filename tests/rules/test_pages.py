@@ -2,32 +2,32 @@
 
 from tests.rules.pages import PAGES, read_dialogues, read_page
 from tests.table import table
-from welldone.rules.examples import Example
-from welldone.rules.judge import Verdict, judge
-from welldone.wire.faults import Hearing
-from welldone.wire.faults.catalogue import ALL
+from welldone.rules.examples import RuleExample
+from welldone.rules.judge import LintVerdict, judge
+from welldone.wire.faults import Detection
+from welldone.wire.faults.catalogue import ALL_RULES
 
 BLOCKS = [block for path in sorted(PAGES.glob("*-*.md")) for block in read_page(path)]
 
 
-@table("block", [block for block in BLOCKS if not block.is_right], ids=lambda block: block.name)
-def test_a_wrong_block_breaks_the_rule_of_its_page(block: Example) -> None:
+@table("block", [block for block in BLOCKS if not block.is_correct], ids=lambda block: block.name)
+def test_a_wrong_block_breaks_the_rule_of_its_page(block: RuleExample) -> None:
     assert block.rule in judge(block.trace).counts
 
 
-@table("block", [block for block in BLOCKS if block.is_right], ids=lambda block: block.name)
-def test_a_right_block_breaks_no_rule(block: Example) -> None:
+@table("block", [block for block in BLOCKS if block.is_correct], ids=lambda block: block.name)
+def test_a_right_block_breaks_no_rule(block: RuleExample) -> None:
     judgement = judge(block.trace)
     assert judgement.findings == ()
-    assert judgement.verdict is Verdict.RIGHT
+    assert judgement.verdict is LintVerdict.PASS
 
 
-@table("rule", [fault.id for fault in ALL if fault.by is Hearing.REPLY])
+@table("rule", [fault.id for fault in ALL_RULES if fault.detection is Detection.REPLY])
 def test_every_rule_that_a_reply_shows_has_a_page_with_both_kinds_of_blocks(rule: str) -> None:
-    assert {block.is_right for block in BLOCKS if block.rule == rule} == {True, False}
+    assert {block.is_correct for block in BLOCKS if block.rule == rule} == {True, False}
 
 
-@table("rule", [fault.id for fault in ALL if fault.by is Hearing.PROBE])
+@table("rule", [fault.id for fault in ALL_RULES if fault.detection is Detection.PROBE])
 def test_every_rule_that_takes_a_probe_has_a_page_with_both_kinds_of_dialogues(rule: str) -> None:
     page = PAGES / f"{rule}.md"
     dialogues = read_dialogues(page)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.rules.pages import PAGES, read_page
 from tests.table import table
-from welldone.rules.judge import Judgement, Verdict, judge
-from welldone.rules.responses import KNOWN
+from welldone.rules.judge import Judgement, LintVerdict, judge
+from welldone.rules.responses import RESPONSES_EVENT_TYPES
 from welldone.rules.trace import Trace
 
 Event = dict[str, Any]
@@ -20,7 +20,7 @@ Event = dict[str, Any]
 
 def _right(rule: str, place: int = 0) -> list[Event]:
     """The events of a right block of a page."""
-    body = [block for block in read_page(PAGES / f"{rule}.md") if block.is_right][place].trace.body.decode()
+    body = [block for block in read_page(PAGES / f"{rule}.md") if block.is_correct][place].trace.body.decode()
     return [json.loads(line.removeprefix("data: ")) for line in body.splitlines() if line.startswith("data: ")]
 
 
@@ -38,7 +38,7 @@ def _frames(events: list[Event]) -> bytes:
     """The stream of these events; those of the specification are numbered."""
     frames, number = list[str](), 0
     for event in events:
-        is_numbered = event.get("type") in KNOWN - {"keepalive"}
+        is_numbered = event.get("type") in RESPONSES_EVENT_TYPES - {"keepalive"}
         told = {**event, "sequence_number": number} if is_numbered else event
         number += is_numbered
         frames.append(f"event: {event.get('type', '')}\ndata: {json.dumps(told, separators=(',', ':'))}\n\n")
@@ -274,7 +274,7 @@ def test_what_follows_the_end(more: bytes, rules: set[str]) -> None:
 def test_the_sentinel_of_chat_is_tolerated() -> None:
     judgement = _judged(_frames(TEXT) + b"data: [DONE]\n\n")
     assert [finding.severity for finding in judgement.findings] == ["tolerated"]
-    assert judgement.verdict is Verdict.LAX
+    assert judgement.verdict is LintVerdict.WARN
 
 
 def test_a_stream_that_was_left_is_not_judged_by_its_end() -> None:
@@ -377,7 +377,7 @@ items = junk | st.fixed_dictionaries(
     | dict.fromkeys(("call_id", "name", "arguments"), texts),
 )
 odd_events = st.fixed_dictionaries(
-    {"type": st.sampled_from(sorted(KNOWN)) | junk},
+    {"type": st.sampled_from(sorted(RESPONSES_EVENT_TYPES)) | junk},
     optional={
         "item_id": ids,
         "item": items,

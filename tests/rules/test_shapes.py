@@ -59,7 +59,7 @@ MESSAGE: Json = {
 
 
 def _response() -> Json:
-    blocks = [block for block in read_page(PAGES / "resp-object-schema.md") if block.is_right]
+    blocks = [block for block in read_page(PAGES / "resp-object-schema.md") if block.is_correct]
     found: Json = json.loads(blocks[1].trace.body)
     tool = {"type": "function", "name": "get", "description": None, "parameters": None, "strict": True}
     thought = {"id": "rs_1", "type": "reasoning", "summary": [{"type": "summary_text", "text": "why"}]}

@@ -82,8 +82,8 @@ class OnRay(Reached):
 
     def place(self, deployment: str) -> Mapping[str, Any]:
         """What one of its replicas has told the fronts of itself."""
-        heard: queue.Queue[who.Found] = queue.Queue()
-        who.listen(deployment, heard.put)
+        heard: queue.Queue[who.ReplicaMetadata] = queue.Queue()
+        who.subscribe(deployment, heard.put)
         serve.get_deployment_handle(deployment, NAME).hello.remote().result(timeout_s=LIMIT_S)
         return next(iter(heard.get(timeout=LIMIT_S).values()))
 

@@ -4,7 +4,7 @@ import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from welldone.engines.scripts import CHUNK
+from welldone.engines.scripts import CHUNK_TEMPLATE
 
 GATE, PORT = sys.argv[1:]
 
@@ -24,9 +24,11 @@ class Held(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.end_headers()
-        self.wfile.write((CHUNK % ('{"role":"assistant","content":"first"}', "null")).encode())
+        self.wfile.write((CHUNK_TEMPLATE % ('{"role":"assistant","content":"first"}', "null")).encode())
         Path(GATE).read_text()
-        self.wfile.write((CHUNK % ('{"content":" second"}', "null") + CHUNK % ("{}", '"stop"')).encode())
+        self.wfile.write(
+            (CHUNK_TEMPLATE % ('{"content":" second"}', "null") + CHUNK_TEMPLATE % ("{}", '"stop"')).encode()
+        )
         self.wfile.write(b"data: [DONE]\n\n")
 
 

@@ -13,7 +13,7 @@ from tests.net.aio import run
 from tests.scale.load import ON_RAY, Begun, Reached
 from welldone.check.reports import terminal
 from welldone.check.run import check
-from welldone.check.settings import CheckSettings, Patience
+from welldone.check.settings import CheckSettings, Timeouts
 
 if TYPE_CHECKING:
     from tests.scale.cluster import OnRay
@@ -131,10 +131,10 @@ def test_a_completion_is_right(cluster: "OnRay", stream: bool) -> None:
 )
 def test_the_check_finds_nothing(cluster: "OnRay", endpoint: str, model: str, probes: dict[str, Any]) -> None:
     probes = probes if endpoint == "messages" else {"only": probes.get("only", ())}
-    patience = Patience(reply_s=240.0)
-    settings = CheckSettings(url=cluster.url, key=KEY, model=model, endpoint=endpoint, patience=patience, **probes)
+    patience = Timeouts(reply_s=240.0)
+    settings = CheckSettings(url=cluster.url, key=KEY, model=model, endpoint=endpoint, timeouts=patience, **probes)
     report = run(check(settings))
-    assert not report.findings, "\n".join(terminal.lines(report, lambda text, _: text, is_verbose=True))
+    assert not report.findings, "\n".join(terminal.render_terminal(report, lambda text, _: text, is_verbose=True))
     assert report.passed
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.serve.scripts import SITE, Serving
-from welldone.engines.scripted import Script, Scripted
-from welldone.engines.scripts import Reply
+from welldone.engines.scripted import MockScript, MockServer
+from welldone.engines.scripts import MockReply
 from welldone.engines.upstream_settings import UpstreamSettings
 from welldone.serve.server import Server
 from welldone.serve.settings import Config, ServeSettings
@@ -19,20 +19,20 @@ NAMES = "abcdefgh"
 class Gateway(Serving):
     """A server that runs, and its upstreams."""
 
-    def __init__(self, server: Server, upstreams: list[Scripted]) -> None:
+    def __init__(self, server: Server, upstreams: list[MockServer]) -> None:
         super().__init__(server)
         self.upstreams = upstreams
 
     @property
     def asked(self) -> list[int]:
         """How many POSTs each upstream has had."""
-        return [len([one for one in upstream.seen if one.method == "POST"]) for upstream in self.upstreams]
+        return [len([one for one in upstream.requests if one.method == "POST"]) for upstream in self.upstreams]
 
 
 @asynccontextmanager
 async def gateway(
     folder: Path,
-    *scripts: Script | Sequence[Reply],
+    *scripts: MockScript | Sequence[MockReply],
     each: Mapping[str, Any] | None = None,
     first: Mapping[str, Any] | None = None,
     config: Mapping[str, Any] | None = None,
@@ -43,8 +43,8 @@ async def gateway(
     async with AsyncExitStack() as stack:
         upstreams = []
         for script in scripts:
-            script = script if isinstance(script, Script) else Script(posts=tuple(script))
-            upstreams.append(await stack.enter_async_context(await Scripted(script).listen()))
+            script = script if isinstance(script, MockScript) else MockScript(posts=tuple(script))
+            upstreams.append(await stack.enter_async_context(await MockServer(script).listen()))
         wanted = [
             UpstreamSettings(
                 name=name,
@@ -53,10 +53,7 @@ async def gateway(
             )
             for name, upstream in zip(NAMES, upstreams, strict=False)
         ]
-        # On a machine that is slow enough, an error after the usual second would be an event and not a status.
-        whole = Config(
-            server=ServeSettings(port=0, **{"early_s": 30.0, **settings}), models=(), upstreams=tuple(wanted)
-        )
+        whole = Config(server=ServeSettings(port=0, **settings), models=(), upstreams=tuple(wanted))
         server = Server(dataclasses.replace(whole, **(config or {})), keys=keys, folder=folder, site=SITE)
         await server.start()
         stack.push_async_callback(server.stop)

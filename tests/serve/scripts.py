@@ -10,33 +10,33 @@ from typing import Any
 
 import msgspec
 
-from welldone.engines.scripted import CHUNK, Piece, Reply, Script
+from welldone.engines.scripted import CHUNK_TEMPLATE, MockChunk, MockReply, MockScript
 from welldone.engines.settings import ModelSettings
 from welldone.net.outbound import fetch
 from welldone.rules.capture import read_capture
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
-from welldone.serve.answers import Answer
+from welldone.serve.answers import ResponseTask
 from welldone.serve.server import Server
 from welldone.serve.settings import Config, ServeSettings
-from welldone.web.site import Site
+from welldone.web.site import StaticSite
 
-SITE = Site("page/assets")
+SITE = StaticSite("page/assets")
 """The page, as the command serves it."""
-ROLE = Piece(CHUNK % ('{"role":"assistant","content":""}', "null"))
-HELLO = Piece(CHUNK % ('{"content":"Hello"}', "null"))
-STOP = Piece(CHUNK % ("{}", '"stop"'))
-USAGE = Piece(
+ROLE = MockChunk(CHUNK_TEMPLATE % ('{"role":"assistant","content":""}', "null"))
+HELLO = MockChunk(CHUNK_TEMPLATE % ('{"content":"Hello"}', "null"))
+STOP = MockChunk(CHUNK_TEMPLATE % ("{}", '"stop"'))
+USAGE = MockChunk(
     'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"scripted","choices":[],'
     '"usage":{"prompt_tokens":3,"completion_tokens":1,"total_tokens":4}}\n\n'
 )
-DONE = Piece("data: [DONE]\n\n")
+DONE = MockChunk("data: [DONE]\n\n")
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
 
 
-def refusal(status: int, body: object) -> Reply:
+def refusal(status: int, body: object) -> MockReply:
     """An engine's error."""
-    return Reply((Piece(json.dumps(body)),), status, {"Content-Type": "application/json"})
+    return MockReply((MockChunk(json.dumps(body)),), status, {"Content-Type": "application/json"})
 
 
 class Heard:
@@ -75,7 +75,7 @@ class Heard:
             request=self.request,
             status=self.status,
             headers=self.capture.headers,
-            pieces=self.capture.pieces,
+            chunk_sizes=self.capture.chunk_sizes,
         )
         return [finding.rule for finding in judge(trace).findings]
 
@@ -114,34 +114,34 @@ class Serving:
         writer.write((head + headers).encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body)
         return reader, writer
 
-    def answers(self) -> list[Answer]:
+    def answers(self) -> list[ResponseTask]:
         """Those that are being given."""
-        return list(self.server.routes.answers)
+        return list(self.server.routes.response_tasks)
 
     async def seen(self) -> list[dict[str, Any]]:
         """What the engine was asked."""
-        address = await self.server.fleet.models[0].ready()
-        found: list[dict[str, Any]] = json.loads((await fetch(address, "GET", "/seen", within_s=30)).body)
+        address = await self.server.fleet.models[0].ensure_ready()
+        found: list[dict[str, Any]] = json.loads((await fetch(address, "GET", "/seen", timeout_s=30)).body)
         return found
 
 
 @asynccontextmanager
 async def scripted(
     folder: Path,
-    *posts: Reply,
+    *posts: MockReply,
     model: dict[str, Any] | None = None,
     **settings: Any,  # noqa: ANN401 - each its own
 ) -> AsyncIterator[Serving]:
     """A server in front of an engine that gives these replies to POSTs, the last one for ever."""
     script = folder / "script.json"
-    script.write_bytes(msgspec.json.encode(Script(posts=posts) if posts else Script()))
+    script.write_bytes(msgspec.json.encode(MockScript(posts=posts) if posts else MockScript()))
     command = (sys.executable, "-m", "welldone.engines.scripted", "--port", "{port}", "--script", str(script))
     models = (ModelSettings(name="m", command=command, **(model or {})),)
     config = Config(server=ServeSettings(port=0, **settings), models=models)
     server = Server(config, keys=(), folder=folder, site=SITE)
     await server.start()
     try:
-        await server.fleet.models[0].ready()
+        await server.fleet.models[0].ensure_ready()
         yield Serving(server)
     finally:
         await server.stop()

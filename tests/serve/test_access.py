@@ -10,15 +10,15 @@ from tests.net.aio import run
 from tests.serve.gateways import Gateway, gateway
 from tests.serve.scripts import CHAT, DONE, HELLO, ROLE, STOP
 from tests.table import table
-from welldone.engines.scripted import Script
-from welldone.engines.scripts import Reply, json_reply
+from welldone.engines.scripted import MockScript
+from welldone.engines.scripts import MockReply, json_reply
 from welldone.serve.settings import KeySettings
 
 Json = dict[str, Any]
 SECRET = "qwen-key-0123456789"
 BEARER = f"Authorization: Bearer {SECRET}\r\n"
 ADMIN = "Authorization: Bearer admin-key-0123456789\r\n"
-ANSWER = Reply((ROLE, HELLO, STOP, DONE))
+ANSWER = MockReply((ROLE, HELLO, STOP, DONE))
 
 REQUESTS: dict[str, Json] = {
     "/v1/chat/completions": {"messages": CHAT["messages"]},
@@ -42,16 +42,16 @@ def restricted(*models: str, **more: Any) -> Json:  # noqa: ANN401 - each its ow
     return {"keys": (KeySettings(name="qwen", key=SECRET, models=models or ("qwen-*",), **more),)}
 
 
-def script(*listed: str) -> Script:
+def script(*listed: str) -> MockScript:
     """An upstream that lists these models, or has no list, and answers whatever model it is asked for."""
     models = {"object": "list", "data": [{"id": name, "object": "model"} for name in listed]}
     no_list = {} if listed else {"/v1/models": json_reply({"error": {"message": "no"}}, 500)}
-    return Script(posts=(ANSWER,), models=models, paths=no_list)
+    return MockScript(posts=(ANSWER,), models=models, paths=no_list)
 
 
 async def settled(serving: Gateway) -> None:
     """Wait until each upstream was asked for its list."""
-    await serving.server.upstreams.looked(30)
+    await serving.server.upstreams.wait_until_probed(30)
 
 
 # Restricted keys and what a name leads to.
@@ -106,7 +106,7 @@ def test_the_target_is_checked_on_every_path(tmp_path: Path, path: str) -> None:
 
 def test_of_a_chain_of_targets_only_those_are_asked_that_the_key_is_for(tmp_path: Path) -> None:
     async def work() -> None:
-        broken = Script(posts=(json_reply({"error": {"message": "no"}}, 500),))
+        broken = MockScript(posts=(json_reply({"error": {"message": "no"}}, 500),))
         config = {**restricted(), "routes": {"*": ("qwen-7b@a", "gpt@b")}}
         each = {"models": ("gpt", "qwen-7b")}
         async with gateway(tmp_path, broken, script(), each=each, first={"weight": 1000.0}, config=config) as serving:
@@ -172,7 +172,7 @@ def test_without_a_model_there_must_be_only_one(tmp_path: Path, path: str, given
         async with gateway(tmp_path, script(), each={"models": ("m",)}) as serving:
             assert (await serving.ask({**REQUESTS[path], **given}, path)).status != 400
             if path in GENERATED:
-                assert json.loads(serving.upstreams[0].seen[-1].body)["model"] == "m"
+                assert json.loads(serving.upstreams[0].requests[-1].body)["model"] == "m"
 
     run(work())
 
@@ -199,7 +199,7 @@ def test_a_model_that_is_no_text_is_a_400(tmp_path: Path, path: str, model: obje
     ],
 )
 def test_what_may_be_served_besides_one_model_counts(
-    tmp_path: Path, scripts: tuple[Script, ...], each: Json, routes: Json
+    tmp_path: Path, scripts: tuple[MockScript, ...], each: Json, routes: Json
 ) -> None:
     async def work() -> None:
         async with gateway(tmp_path, *scripts, each=each, config={"routes": routes}) as serving:

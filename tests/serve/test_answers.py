@@ -12,25 +12,25 @@ import pytest
 from tests.net.aio import run
 from tests.serve.scripts import CHAT, DONE, HELLO, ROLE, STOP, USAGE, Heard, Serving, refusal, scripted
 from tests.table import table
-from welldone.engines.scripted import Piece, Reply
+from welldone.engines.scripted import MockChunk, MockReply
 from welldone.serve.errors import ApiError
-from welldone.wire.errors import OutOfTurnError
+from welldone.wire.errors import EventOrderError
 from welldone.wire.events import Failure
-from welldone.wire.head import Endpoint, Head
-from welldone.wire.pipe import Pipe
+from welldone.wire.head import Endpoint, Envelope
+from welldone.wire.pipe import StreamPipeline
 
 STREAM = {**CHAT, "stream": True}
-WHOLE = Reply((ROLE, HELLO, STOP, USAGE, DONE))
+WHOLE = MockReply((ROLE, HELLO, STOP, USAGE, DONE))
 
-HIDDEN = Piece(': {"choices":[]}\n\n', after_s=0.1)
-LATE = Piece(STOP.text, after_s=0.1)
+HIDDEN = MockChunk(': {"choices":[]}\n\n', after_s=0.1)
+LATE = MockChunk(STOP.text, after_s=0.1)
 """They come each by itself."""
 
 HAS_HEAD = ["err-status-before-stream"]
 """Who waits longer than `early_s` has the head of a stream and signs of life: an error has no other status any more."""
 
 
-def ask(folder: Path, *posts: Reply, request: dict[str, Any] = STREAM, **settings: Any) -> Heard:  # noqa: ANN401 - each its own
+def ask(folder: Path, *posts: MockReply, request: dict[str, Any] = STREAM, **settings: Any) -> Heard:  # noqa: ANN401 - each its own
     async def work() -> Heard:
         async with scripted(folder, *posts, **settings) as serving:
             return await serving.ask(request)
@@ -63,12 +63,12 @@ TOO_LONG = {
         (refusal(500, {"error": {"message": "at /home/me/x.cpp 0x7fffdeadbeef"}}), 502, "engine_error"),
         (refusal(401, {"error": {"message": "Invalid API Key"}}), 502, "engine_error"),
         (refusal(500, ["what"]), 502, "engine_error"),
-        (Reply((Piece("<html>"),), 500), 502, "engine_error"),
-        (Reply((Piece("x"),), 302), 502, "engine_error"),
+        (MockReply((MockChunk("<html>"),), 500), 502, "engine_error"),
+        (MockReply((MockChunk("x"),), 302), 502, "engine_error"),
     ],
 )
 def test_what_the_engine_refuses_gets_the_right_status(
-    tmp_path: Path, reply: Reply, status: int, code: str, request_body: dict[str, Any]
+    tmp_path: Path, reply: MockReply, status: int, code: str, request_body: dict[str, Any]
 ) -> None:
     heard = ask(tmp_path, reply, request=request_body)
     assert (heard.status, heard.error["code"]) == (status, code)
@@ -86,16 +86,16 @@ def test_a_prompt_that_does_not_fit_is_told_both_numbers(tmp_path: Path) -> None
 @table(
     ("reply", "code"),
     [
-        (Reply((ROLE, HELLO), end="cut"), "engine_died"),
-        (Reply((ROLE, HELLO)), "incomplete_stream"),
-        (Reply((ROLE, Piece('data: {"error":{"message":"broken","code":500}}\n\n'))), "500"),
-        (Reply((ROLE, Piece("data: " + "x" * 100 + "\n\n"))), "bad_upstream_stream"),
-        (Reply((ROLE, HELLO, HIDDEN, LATE, DONE)), "bad_upstream_stream"),
-        (Reply((ROLE, HELLO), end="hang"), "timeout"),
+        (MockReply((ROLE, HELLO), end="cut"), "engine_died"),
+        (MockReply((ROLE, HELLO)), "incomplete_stream"),
+        (MockReply((ROLE, MockChunk('data: {"error":{"message":"broken","code":500}}\n\n'))), "500"),
+        (MockReply((ROLE, MockChunk("data: " + "x" * 100 + "\n\n"))), "bad_upstream_stream"),
+        (MockReply((ROLE, HELLO, HIDDEN, LATE, DONE)), "bad_upstream_stream"),
+        (MockReply((ROLE, HELLO), end="hang"), "timeout"),
     ],
     ids=["cut", "without an end", "an error of its own", "garbage", "a chunk in a comment", "silence"],
 )
-def test_an_answer_that_breaks_off_is_never_taken_for_a_whole_one(tmp_path: Path, reply: Reply, code: str) -> None:
+def test_an_answer_that_breaks_off_is_never_taken_for_a_whole_one(tmp_path: Path, reply: MockReply, code: str) -> None:
     heard = ask(tmp_path, reply, idle_s=0.2, keep_alive_s=0.05)
     assert heard.findings() == []
     assert heard.error["code"] == code
@@ -103,22 +103,26 @@ def test_an_answer_that_breaks_off_is_never_taken_for_a_whole_one(tmp_path: Path
     assert heard.raw.endswith(b"0\r\n\r\n")
 
 
-@pytest.mark.parametrize("reply", [Reply((ROLE, HELLO), end="cut"), Reply((ROLE, HELLO)), Reply((ROLE,), end="hang")])
-def test_a_whole_reply_that_cannot_be_had_is_an_error_of_the_engine(tmp_path: Path, reply: Reply) -> None:
+@pytest.mark.parametrize(
+    "reply", [MockReply((ROLE, HELLO), end="cut"), MockReply((ROLE, HELLO)), MockReply((ROLE,), end="hang")]
+)
+def test_a_whole_reply_that_cannot_be_had_is_an_error_of_the_engine(tmp_path: Path, reply: MockReply) -> None:
     heard = ask(tmp_path, reply, request=CHAT, idle_s=0.2, first_byte_s=0.4, keep_alive_s=0.05)
     assert heard.status in (502, 504)
     assert heard.findings() == []
 
 
 def test_an_engine_that_never_begins_is_given_up(tmp_path: Path) -> None:
-    heard = ask(tmp_path, Reply((), end="hang"), first_byte_s=0.2, keep_alive_s=0.05, early_s=0.05)
+    heard = ask(tmp_path, MockReply((), end="hang"), first_byte_s=0.2, keep_alive_s=0.05, early_s=0.05)
     assert heard.error["code"] == "timeout"
     assert b": keep-alive" in heard.body
     assert heard.findings() == HAS_HEAD
 
 
 def test_a_refusal_after_the_head_is_an_error_event(tmp_path: Path) -> None:
-    late = Reply((Piece('{"error":{"message":"late"}}', after_s=0.3),), 400, {"Content-Type": "application/json"})
+    late = MockReply(
+        (MockChunk('{"error":{"message":"late"}}', after_s=0.3),), 400, {"Content-Type": "application/json"}
+    )
     heard = ask(tmp_path, late, early_s=0.05, keep_alive_s=0.1)
     assert heard.status == 200
     assert heard.error["message"] == "late"
@@ -126,14 +130,14 @@ def test_a_refusal_after_the_head_is_an_error_event(tmp_path: Path) -> None:
 
 
 def test_silence_is_filled_with_comments_up_to_a_number(tmp_path: Path) -> None:
-    slow = Reply((ROLE, Piece(HELLO.text, after_s=1.0), STOP, DONE))
+    slow = MockReply((ROLE, MockChunk(HELLO.text, after_s=1.0), STOP, DONE))
     heard = ask(tmp_path, slow, keep_alive_s=0.01, idle_s=60.0)
     assert heard.findings() == []
     assert 10 < heard.body.count(b": keep-alive\n\n") <= 45
 
 
 def test_a_stream_that_flows_needs_no_comments(tmp_path: Path) -> None:
-    flowing = Reply((ROLE, *[Piece(HELLO.text, after_s=0.02)] * 30, STOP, DONE))
+    flowing = MockReply((ROLE, *[MockChunk(HELLO.text, after_s=0.02)] * 30, STOP, DONE))
     heard = ask(tmp_path, flowing, keep_alive_s=0.3, idle_s=60.0)
     assert heard.body.count(b": keep-alive\n\n") <= 1  # one where the machine itself was asleep
     assert heard.body.count(b"Hello") == 30
@@ -141,13 +145,13 @@ def test_a_stream_that_flows_needs_no_comments(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("request_body", [STREAM, CHAT], ids=["stream", "whole"])
 def test_a_server_that_leaves_its_body_open_is_not_waited_for(tmp_path: Path, request_body: dict[str, Any]) -> None:
-    heard = ask(tmp_path, Reply((ROLE, HELLO, STOP, USAGE, DONE), end="hang"), request=request_body)
+    heard = ask(tmp_path, MockReply((ROLE, HELLO, STOP, USAGE, DONE), end="hang"), request=request_body)
     assert heard.status == 200
     assert heard.findings() == []
 
 
 def test_bodies_that_are_left_open_do_not_hold_up_the_next_choice(tmp_path: Path) -> None:
-    hanging = Reply((ROLE, HELLO, STOP, USAGE, DONE), end="hang")
+    hanging = MockReply((ROLE, HELLO, STOP, USAGE, DONE), end="hang")
 
     async def work() -> Heard:
         async with scripted(tmp_path, hanging, model={"parallel": 1}) as serving:
@@ -192,7 +196,7 @@ def test_each_choice_is_asked_for_by_itself(tmp_path: Path) -> None:
 
 def test_one_part_that_fails_ends_them_all(tmp_path: Path) -> None:
     async def work() -> tuple[Heard, list[dict[str, Any]]]:
-        async with scripted(tmp_path, Reply((ROLE, HELLO), end="hang"), Reply((ROLE,), end="cut")) as serving:
+        async with scripted(tmp_path, MockReply((ROLE, HELLO), end="hang"), MockReply((ROLE,), end="cut")) as serving:
             heard = await serving.ask({**STREAM, "n": 2})
             seen = await serving.seen()
             while any(one["end"] == "running" for one in seen):
@@ -206,9 +210,9 @@ def test_one_part_that_fails_ends_them_all(tmp_path: Path) -> None:
 
 
 @table("request_body", [STREAM, CHAT], ids=["stream", "whole"])
-@table("reply", [Reply((), end="hang"), Reply((ROLE, HELLO), end="hang")], ids=["before", "midway"])
+@table("reply", [MockReply((), end="hang"), MockReply((ROLE, HELLO), end="hang")], ids=["before", "midway"])
 def test_a_client_that_leaves_takes_its_engine_along(
-    tmp_path: Path, reply: Reply, request_body: dict[str, Any]
+    tmp_path: Path, reply: MockReply, request_body: dict[str, Any]
 ) -> None:
     async def work() -> None:
         async with scripted(tmp_path, reply) as serving:
@@ -223,7 +227,7 @@ def test_a_client_that_leaves_takes_its_engine_along(
 
 
 def test_a_client_that_does_not_read_is_left(tmp_path: Path) -> None:
-    flood = Reply((ROLE, *[Piece(HELLO.text.replace("Hello", "x" * 100_000))] * 400, STOP, DONE))
+    flood = MockReply((ROLE, *[MockChunk(HELLO.text.replace("Hello", "x" * 100_000))] * 400, STOP, DONE))
 
     async def work() -> None:
         async with scripted(tmp_path, flood, write_s=0.2) as serving:
@@ -237,7 +241,7 @@ def test_a_client_that_does_not_read_is_left(tmp_path: Path) -> None:
 
 
 def test_a_slow_client_gets_all_of_it(tmp_path: Path) -> None:
-    flood = Reply((ROLE, *[Piece(HELLO.text.replace("Hello", "x" * 100_000))] * 100, STOP, DONE))
+    flood = MockReply((ROLE, *[MockChunk(HELLO.text.replace("Hello", "x" * 100_000))] * 100, STOP, DONE))
 
     async def work() -> bytes:
         async with scripted(tmp_path, flood) as serving:
@@ -258,7 +262,7 @@ def test_a_slow_client_gets_all_of_it(tmp_path: Path) -> None:
 
 def test_what_runs_when_the_server_ends_is_told_so(tmp_path: Path) -> None:
     async def work() -> list[Heard]:
-        async with scripted(tmp_path, Reply((ROLE, HELLO), end="hang"), drain_s=0.1) as serving:
+        async with scripted(tmp_path, MockReply((ROLE, HELLO), end="hang"), drain_s=0.1) as serving:
             asks = [asyncio.create_task(serving.ask(request)) for request in (STREAM, CHAT)]
             while len(await serving.seen()) < 2:
                 pass
@@ -281,7 +285,7 @@ def test_a_full_queue_is_told_when_to_come_again(tmp_path: Path) -> None:
         return heard
 
     async def all_of_it() -> Heard:
-        hanging = Reply((ROLE, HELLO), end="hang")
+        hanging = MockReply((ROLE, HELLO), end="hang")
         async with scripted(tmp_path, hanging, model={"parallel": 1, "queue": 0}, drain_s=0.1) as serving:
             return await work(serving)
 
@@ -293,13 +297,13 @@ def test_a_full_queue_is_told_when_to_come_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("request_body", [STREAM, CHAT], ids=["stream", "whole"])
 def test_silence_after_the_first_word_has_the_shorter_limit(tmp_path: Path, request_body: dict[str, Any]) -> None:
-    hanging = Reply((ROLE, HELLO), end="hang")
+    hanging = MockReply((ROLE, HELLO), end="hang")
     heard = ask(tmp_path, hanging, request=request_body, idle_s=0.2, first_byte_s=3600.0, keep_alive_s=3600.0)
     assert heard.error["code"] == "timeout"
 
 
 def test_a_request_does_not_wait_for_itself(tmp_path: Path) -> None:
-    slow = Reply((ROLE, Piece(HELLO.text, after_s=0.2), STOP, USAGE, DONE))
+    slow = MockReply((ROLE, MockChunk(HELLO.text, after_s=0.2), STOP, USAGE, DONE))
 
     async def work() -> Heard:
         async with scripted(tmp_path, slow, model={"parallel": 1, "queue": 0, "queue_wait_s": 0.01}) as serving:
@@ -311,16 +315,16 @@ def test_a_request_does_not_wait_for_itself(tmp_path: Path) -> None:
 
 
 def test_a_part_that_reads_its_prompt_may_be_silent_for_longer(tmp_path: Path) -> None:
-    quick = Reply((ROLE, HELLO, STOP, USAGE, DONE))
-    slow = Reply((Piece(ROLE.text, after_s=0.6), HELLO, STOP, USAGE, DONE))
+    quick = MockReply((ROLE, HELLO, STOP, USAGE, DONE))
+    slow = MockReply((MockChunk(ROLE.text, after_s=0.6), HELLO, STOP, USAGE, DONE))
     heard = ask(tmp_path, quick, slow, request={**STREAM, "n": 2}, idle_s=0.2, first_byte_s=3600.0)
     assert heard.findings() == []
     assert heard.body.count(b"Hello") == 2
 
 
 def test_a_busy_engine_is_passed_on_with_its_time(tmp_path: Path) -> None:
-    busy = Reply(
-        (Piece('{"error":{"message":"busy"}}'),), 429, {"Content-Type": "application/json", "Retry-After": "7"}
+    busy = MockReply(
+        (MockChunk('{"error":{"message":"busy"}}'),), 429, {"Content-Type": "application/json", "Retry-After": "7"}
     )
     heard = ask(tmp_path, busy)
     assert heard.status == 429
@@ -329,7 +333,7 @@ def test_a_busy_engine_is_passed_on_with_its_time(tmp_path: Path) -> None:
 
 def test_what_is_not_streamed_ends_with_the_server_too(tmp_path: Path) -> None:
     async def work() -> Heard:
-        async with scripted(tmp_path, Reply((), end="hang"), drain_s=0.1) as serving:
+        async with scripted(tmp_path, MockReply((), end="hang"), drain_s=0.1) as serving:
             asked = asyncio.create_task(serving.ask({"model": "m", "input": "x"}, "/v1/embeddings"))
             while not await serving.seen():
                 pass
@@ -340,23 +344,23 @@ def test_what_is_not_streamed_ends_with_the_server_too(tmp_path: Path) -> None:
     assert (heard.status, heard.error["code"]) == (503, "shutting_down")
 
 
-class _Broken(Pipe):
+class _Broken(StreamPipeline):
     """A pipe with a mistake in it."""
 
     def fail(self, failure: Failure) -> bytes:
-        raise OutOfTurnError("Failure", "all is lost", "nothing")
+        raise EventOrderError("Failure", "all is lost", "nothing")
 
 
 def test_a_mistake_of_ours_still_ends_the_stream(tmp_path: Path) -> None:
     async def work() -> Heard:
-        async with scripted(tmp_path, Reply((ROLE, HELLO), end="hang")) as serving:
+        async with scripted(tmp_path, MockReply((ROLE, HELLO), end="hang")) as serving:
             asked = asyncio.create_task(serving.ask(STREAM))
             while not any(answer.times.has_begun for answer in serving.answers()):
                 await serving.seen()
             await serving.seen()
             (answer,) = serving.answers()
-            answer.pipe = _Broken(Endpoint.CHAT, fallback=Head("chatcmpl-1", 1, "m"))
-            answer.break_off(ApiError(500, "broken", code="internal_error"))
+            answer.pipeline = _Broken(Endpoint.CHAT, fallback=Envelope("chatcmpl-1", 1, "m"))
+            answer.abort(ApiError(500, "broken", code="internal_error"))
             return await asked
 
     heard = run(work())

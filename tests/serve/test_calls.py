@@ -9,7 +9,7 @@ from tests.net.aio import run
 from tests.serve.gateways import gateway
 from tests.serve.scripts import CHAT, DONE, HELLO, ROLE, STOP, USAGE, Heard, scripted
 from tests.table import table
-from welldone.engines.scripts import CHUNK, Piece, Reply, json_reply
+from welldone.engines.scripts import CHUNK_TEMPLATE, MockChunk, MockReply, json_reply
 
 Json = dict[str, Any]
 
@@ -17,11 +17,11 @@ STREAM = {**CHAT, "stream": True}
 BOTH = table("is_stream", [True, False], ids=["stream", "whole"])
 
 
-def delta(value: Json, reason: str | None = None) -> Piece:
-    return Piece(CHUNK % (json.dumps(value), json.dumps(reason)))
+def delta(value: Json, reason: str | None = None) -> MockChunk:
+    return MockChunk(CHUNK_TEMPLATE % (json.dumps(value), json.dumps(reason)))
 
 
-def custom(**members: object) -> Piece:
+def custom(**members: object) -> MockChunk:
     return delta({"tool_calls": [{"index": 0, **members}]})
 
 
@@ -72,8 +72,8 @@ def events(heard: Heard) -> list[Json]:
 
 
 @BOTH
-@table("reply", [Reply((*CUSTOM, USAGE, DONE)), WHOLE], ids=["a stream", "a whole reply"])
-def test_custom_calls_pass_and_open_no_breaker(tmp_path: Path, reply: Reply, is_stream: bool) -> None:
+@table("reply", [MockReply((*CUSTOM, USAGE, DONE)), WHOLE], ids=["a stream", "a whole reply"])
+def test_custom_calls_pass_and_open_no_breaker(tmp_path: Path, reply: MockReply, is_stream: bool) -> None:
     async def work() -> None:
         async with gateway(tmp_path, [reply], [reply]) as serving:
             for _ in range(12):
@@ -86,7 +86,7 @@ def test_custom_calls_pass_and_open_no_breaker(tmp_path: Path, reply: Reply, is_
                     assert [entry.get("type") for entry in entries if "id" in entry] == ["custom"]
                 else:
                     assert heard.json["choices"][0]["message"]["tool_calls"] == [CALL]
-            seen = [one for upstream in serving.upstreams for one in upstream.seen if one.method == "POST"]
+            seen = [one for upstream in serving.upstreams for one in upstream.requests if one.method == "POST"]
             assert len(seen) == 12
             for one in seen:
                 body = json.loads(one.body)
@@ -117,7 +117,7 @@ RESPONSES: Json = {
 @BOTH
 def test_custom_calls_of_responses_are_translated_both_ways(tmp_path: Path, is_stream: bool) -> None:
     async def work() -> None:
-        async with gateway(tmp_path, [Reply((*CUSTOM, USAGE, DONE))]) as serving:
+        async with gateway(tmp_path, [MockReply((*CUSTOM, USAGE, DONE))]) as serving:
             heard = await serving.ask({**RESPONSES, "stream": is_stream}, "/v1/responses")
             assert (heard.status, heard.findings("responses")) == (200, [])
             response = events(heard)[-1]["response"] if is_stream else heard.json
@@ -131,7 +131,7 @@ def test_custom_calls_of_responses_are_translated_both_ways(tmp_path: Path, is_s
             assert response["tools"][0] == RESPONSES["tools"][0]
             follow = {**RESPONSES, "previous_response_id": response["id"], "input": "go on"}
             assert (await serving.ask(follow, "/v1/responses")).status == 200
-            first, second = [json.loads(one.body) for one in serving.upstreams[0].seen if one.method == "POST"]
+            first, second = [json.loads(one.body) for one in serving.upstreams[0].requests if one.method == "POST"]
             assert first["messages"] == [
                 {"role": "user", "content": "list"},
                 {"role": "assistant", "content": None, "tool_calls": [CALL]},
@@ -175,7 +175,7 @@ def test_too_few_choices_are_an_error(tmp_path: Path, is_stream: bool) -> None:
     """The first piece is sent a while before the rest, so that a stream has begun."""
 
     async def work() -> None:
-        one = Reply((ROLE, HELLO, Piece(STOP.text, after_s=0.05), USAGE, DONE))
+        one = MockReply((ROLE, HELLO, MockChunk(STOP.text, after_s=0.05), USAGE, DONE))
         async with gateway(tmp_path, [one], each={"n": "native"}) as serving:
             heard = await serving.ask({**CHAT, "n": 2, "stream": is_stream})
             assert heard.status == (200 if is_stream else 502)
@@ -187,9 +187,9 @@ def test_too_few_choices_are_an_error(tmp_path: Path, is_stream: bool) -> None:
 
 @BOTH
 @table("rest", [(), (USAGE,)], ids=["no usage", "usage"])
-def test_an_answer_that_is_complete_needs_no_done(tmp_path: Path, is_stream: bool, rest: tuple[Piece, ...]) -> None:
+def test_an_answer_that_is_complete_needs_no_done(tmp_path: Path, is_stream: bool, rest: tuple[MockChunk, ...]) -> None:
     async def work() -> None:
-        async with gateway(tmp_path, [Reply((ROLE, HELLO, STOP, *rest), end="hang")], idle_s=1.0) as serving:
+        async with gateway(tmp_path, [MockReply((ROLE, HELLO, STOP, *rest), end="hang")], idle_s=1.0) as serving:
             heard = await serving.ask({**CHAT, "stream": is_stream}, headers="x-welldone-report: 1\r\n")
             assert heard.status == 200
             assert b'"error"' not in heard.body
@@ -203,15 +203,15 @@ def test_an_answer_that_is_complete_needs_no_done(tmp_path: Path, is_stream: boo
 
 def test_an_answer_that_is_not_complete_is_waited_for(tmp_path: Path) -> None:
     """A finish reason of one choice, or a reason on each chunk, ends nothing."""
-    early = Piece(CHUNK % ('{"content":"Hello"}', '"stop"'))
-    late = Piece(CHUNK % ('{"content":" world"}', '"stop"'), after_s=0.1)
+    early = MockChunk(CHUNK_TEMPLATE % ('{"content":"Hello"}', '"stop"'))
+    late = MockChunk(CHUNK_TEMPLATE % ('{"content":" world"}', '"stop"'), after_s=0.1)
 
     async def work() -> None:
-        async with gateway(tmp_path, [Reply((ROLE, early, late, late, DONE))], idle_s=30.0) as serving:
+        async with gateway(tmp_path, [MockReply((ROLE, early, late, late, DONE))], idle_s=30.0) as serving:
             heard = await serving.ask(STREAM)
             texts = [event["choices"][0]["delta"].get("content", "") for event in events(heard)]
             assert "".join(texts) == "Hello world world"
-        one = Reply((ROLE, HELLO, STOP), end="hang")
+        one = MockReply((ROLE, HELLO, STOP), end="hang")
         async with gateway(tmp_path, [one], each={"n": "native"}, idle_s=0.3) as serving:
             heard = await serving.ask({**STREAM, "n": 2})
             assert heard.error["code"] == "timeout"
@@ -231,12 +231,12 @@ def test_a_message_without_its_last_event_is_complete(tmp_path: Path) -> None:
         {"type": "content_block_stop", "index": 0},
         {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 1}},
     ]
-    pieces = tuple(Piece(f"event: {one['type']}\ndata: {json.dumps(one)}\n\n") for one in said)
+    pieces = tuple(MockChunk(f"event: {one['type']}\ndata: {json.dumps(one)}\n\n") for one in said)
     asked = {"model": "m", "max_tokens": 9, "messages": CHAT["messages"]}
 
     async def work() -> None:
         speaks = {"speaks": ("messages",)}
-        async with gateway(tmp_path, [Reply(pieces, end="hang")], each=speaks, idle_s=1.0) as serving:
+        async with gateway(tmp_path, [MockReply(pieces, end="hang")], each=speaks, idle_s=1.0) as serving:
             whole, streamed = await asyncio.gather(
                 *(serving.ask({**asked, "stream": is_stream}, "/v1/messages") for is_stream in (False, True))
             )

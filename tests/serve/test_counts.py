@@ -26,9 +26,9 @@ def test_a_quantile_lies_on_a_line_in_its_bucket(counts: list[int], share: float
 
 
 def test_counts_of_two_processes_are_added_and_those_of_each_stay() -> None:
-    one = UpstreamCounts(running=1, waiting=0, first=[1, 2], findings={"a": 1}, attempts={"200": 3})
-    other = UpstreamCounts(running=2, waiting=5, first=[0, 4], findings={"a": 2, "b": 1}, attempts={})
+    one = UpstreamCounts(running=1, waiting=0, ttft_counts=[1, 2], findings={"a": 1}, attempts={"200": 3})
+    other = UpstreamCounts(running=2, waiting=5, ttft_counts=[0, 4], findings={"a": 2, "b": 1}, attempts={})
     both = one.plus(other)
-    assert (both.running, both.waiting, both.first) == (3, 5, [1, 6])
+    assert (both.running, both.waiting, both.ttft_counts) == (3, 5, [1, 6])
     assert (both.findings, both.attempts) == ({"a": 3, "b": 1}, {"200": 3})
     assert one.findings == {"a": 1}

@@ -12,32 +12,34 @@ from tests.net.aio import run
 from tests.serve.gateways import Gateway, gateway
 from tests.serve.scripts import CHAT, DONE, HELLO, ROLE, STOP, USAGE, Heard, refusal
 from tests.table import table
-from welldone.engines.scripts import Piece, Reply, Script, json_reply
+from welldone.engines.scripts import MockChunk, MockReply, MockScript, json_reply
 from welldone.serve.settings import KeySettings
 
 STREAM = {**CHAT, "stream": True}
-WHOLE = Reply((ROLE, HELLO, STOP, USAGE, DONE))
+WHOLE = MockReply((ROLE, HELLO, STOP, USAGE, DONE))
 BOTH = pytest.mark.parametrize("request_body", [STREAM, CHAT], ids=["stream", "whole"])
 
 FIRST: Any = {"each": {"weight": 0.01}, "first": {"weight": 1000.0}}
 """The first is asked first, but for one time in 100,000."""
 
 BROKEN = {
-    "closed before the head": Reply(raw=True, end="cut"),
-    "reset before the head": Reply(raw=True, end="reset"),
-    "not HTTP": Reply((Piece("hello there\r\n\r\n"),), raw=True),
+    "closed before the head": MockReply(raw=True, end="cut"),
+    "reset before the head": MockReply(raw=True, end="reset"),
+    "not HTTP": MockReply((MockChunk("hello there\r\n\r\n"),), raw=True),
     "500": refusal(500, {"error": {"message": "oops"}}),
     "503": refusal(503, {"error": {"message": "Loading model"}}),
     "429": refusal(429, {"error": {"message": "slow down"}}),
     "401": refusal(401, {"error": {"message": "bad key sk-canary-123456"}}),
-    "a redirect": Reply((), 307, {"Location": "http://127.0.0.1:1/v1"}),
-    "a page": Reply((Piece("<html>hello</html>"),), 200, {"Content-Type": "text/html"}),
-    "gzip": Reply((Piece("x"),), 200, {"Content-Type": "text/event-stream", "Content-Encoding": "gzip"}),
-    "an empty body": Reply((), 200),
-    "an error as its first event": Reply((Piece('data: {"error":{"message":"no","code":500}}\n\n'),)),
-    "garbage as its first event": Reply((Piece("data: {{{{\n\n"),)),
-    "half a whole reply": Reply((Piece('{"choices":'),), headers={"Content-Type": "application/json"}, end="cut"),
-    "nothing for too long": Reply((), end="hang"),
+    "a redirect": MockReply((), 307, {"Location": "http://127.0.0.1:1/v1"}),
+    "a page": MockReply((MockChunk("<html>hello</html>"),), 200, {"Content-Type": "text/html"}),
+    "gzip": MockReply((MockChunk("x"),), 200, {"Content-Type": "text/event-stream", "Content-Encoding": "gzip"}),
+    "an empty body": MockReply((), 200),
+    "an error as its first event": MockReply((MockChunk('data: {"error":{"message":"no","code":500}}\n\n'),)),
+    "garbage as its first event": MockReply((MockChunk("data: {{{{\n\n"),)),
+    "half a whole reply": MockReply(
+        (MockChunk('{"choices":'),), headers={"Content-Type": "application/json"}, end="cut"
+    ),
+    "nothing for too long": MockReply((), end="hang"),
 }
 
 
@@ -61,10 +63,10 @@ def test_an_answer_is_right(tmp_path: Path, request_body: dict[str, Any]) -> Non
 @BOTH
 @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN.keys())
 def test_before_the_first_byte_another_upstream_is_tried(
-    tmp_path: Path, broken: Reply, request_body: dict[str, Any]
+    tmp_path: Path, broken: MockReply, request_body: dict[str, Any]
 ) -> None:
     async def work() -> None:
-        async with gateway(tmp_path, [broken], [WHOLE], **FIRST, first_byte_s=0.3) as serving:
+        async with gateway(tmp_path, [broken], [WHOLE], **FIRST, first_byte_s=0.3, early_s=5.0) as serving:
             heard = await serving.ask(request_body)
             assert heard.status == 200
             assert heard.findings() == []
@@ -77,10 +79,10 @@ def test_before_the_first_byte_another_upstream_is_tried(
 @BOTH
 @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN.keys())
 def test_where_both_fail_that_is_two_attempts_and_an_honest_error(
-    tmp_path: Path, broken: Reply, request_body: dict[str, Any]
+    tmp_path: Path, broken: MockReply, request_body: dict[str, Any]
 ) -> None:
     upstreams = [[broken], [broken], [broken]]
-    heard, asked = ask(tmp_path, *upstreams, request=request_body, first_byte_s=0.3)
+    heard, asked = ask(tmp_path, *upstreams, request=request_body, first_byte_s=0.3, early_s=5.0)
     assert heard.status in (429, 502, 503, 504)
     assert heard.findings() == []
     assert sum(asked) == 2
@@ -89,8 +91,8 @@ def test_where_both_fail_that_is_two_attempts_and_an_honest_error(
 
 @table("end", ["cut", "reset", "hang", "whole"])
 def test_a_stream_that_breaks_off_is_an_error_event_and_nobody_else_is_asked(tmp_path: Path, end: Any) -> None:  # noqa: ANN401 - a literal
-    pause = Piece(after_s=0.05)  # so that the client has heard something
-    cut = [Reply((ROLE, HELLO, pause), end=end)]
+    pause = MockChunk(after_s=0.05)  # so that the client has heard something
+    cut = [MockReply((ROLE, HELLO, pause), end=end)]
     heard, asked = ask(tmp_path, cut, cut, idle_s=0.3)
     assert heard.status == 200
     assert heard.findings() == []
@@ -101,7 +103,7 @@ def test_a_stream_that_breaks_off_is_an_error_event_and_nobody_else_is_asked(tmp
 
 @pytest.mark.parametrize("ending", ["data: [DONE]\r\n\r\n", "data: [DONE]\n\n"])
 def test_an_answer_that_is_done_is_not_waited_for(tmp_path: Path, ending: str) -> None:
-    left_open = Reply((ROLE, HELLO, STOP, Piece(ending[:9]), Piece(ending[9:], after_s=0.02)), end="hang")
+    left_open = MockReply((ROLE, HELLO, STOP, MockChunk(ending[:9]), MockChunk(ending[9:], after_s=0.02)), end="hang")
     heard, _ = ask(tmp_path, [left_open], idle_s=60.0)
     assert heard.findings() == []
     assert b'"error"' not in heard.body
@@ -109,7 +111,7 @@ def test_an_answer_that_is_done_is_not_waited_for(tmp_path: Path, ending: str) -
 
 def test_a_used_connection_that_is_lost_is_a_reason_to_ask_another(tmp_path: Path) -> None:
     async def work() -> None:
-        async with gateway(tmp_path, [WHOLE, Reply(raw=True, end="cut")], [WHOLE], **FIRST) as serving:
+        async with gateway(tmp_path, [WHOLE, MockReply(raw=True, end="cut")], [WHOLE], **FIRST) as serving:
             for asked in ([1, 0], [2, 1]):
                 assert (await serving.ask(CHAT)).status == 200
                 assert serving.asked == asked
@@ -119,7 +121,7 @@ def test_a_used_connection_that_is_lost_is_a_reason_to_ask_another(tmp_path: Pat
 
 @table("end", ["cut", "reset", "hang", "whole"])
 def test_a_whole_reply_is_asked_for_elsewhere_since_the_client_has_heard_nothing(tmp_path: Path, end: Any) -> None:  # noqa: ANN401 - a literal
-    cut = Reply((ROLE, HELLO), end=end)
+    cut = MockReply((ROLE, HELLO), end=end)
     heard, asked = ask(tmp_path, [cut], [WHOLE], request=CHAT, idle_s=0.3, **FIRST)
     assert heard.status == 200
     assert heard.json["choices"][0]["message"]["content"] == "Hello"
@@ -139,31 +141,31 @@ def test_what_the_client_did_wrong_is_not_asked_for_twice(
 
 
 def test_an_upstream_that_is_busy_says_when_to_come_again(tmp_path: Path) -> None:
-    busy = Reply((Piece("{}"),), 429, {"Content-Type": "application/json", "Retry-After": "17"})
+    busy = MockReply((MockChunk("{}"),), 429, {"Content-Type": "application/json", "Retry-After": "17"})
     heard, _ = ask(tmp_path, [busy])
     assert heard.status == 429
     assert "retry-after: 17" in heard.head.lower()
 
 
-PING = Piece(": ping\n\n")
+PING = MockChunk(": ping\n\n")
 LATE = {
-    "half a frame": Reply((Piece('data: {"id":', after_s=0.1),), end="cut"),
-    "half a frame, and nothing more": Reply((Piece('data: {"id":', after_s=0.1),), end="hang"),
-    "signs of life and no more": Reply((PING, *[Piece(PING.text, after_s=0.1)] * 9), end="hang"),
-    "signs of life in halves": Reply((Piece(": pi"), Piece("ng\n\n", after_s=0.02)), end="cut"),
-    "signs of life, then the end": Reply((PING, Piece(PING.text, after_s=0.1))),
-    "signs of life, then a cut": Reply((PING, Piece(PING.text, after_s=0.1)), end="cut"),
-    "an error": Reply((PING, Piece('data: {"error":{"message":"no","code":500}}\n\n', after_s=0.1))),
-    "garbage": Reply((Piece("data: {{{{\n\n", after_s=0.1),)),
-    "an empty stream": Reply((Piece(after_s=0.1),)),
-    "a refusal": Reply((Piece("{}", after_s=0.1),), 500),
+    "half a frame": MockReply((MockChunk('data: {"id":', after_s=0.1),), end="cut"),
+    "half a frame, and nothing more": MockReply((MockChunk('data: {"id":', after_s=0.1),), end="hang"),
+    "signs of life and no more": MockReply((PING, *[MockChunk(PING.text, after_s=0.1)] * 9), end="hang"),
+    "signs of life in halves": MockReply((MockChunk(": pi"), MockChunk("ng\n\n", after_s=0.02)), end="cut"),
+    "signs of life, then the end": MockReply((PING, MockChunk(PING.text, after_s=0.1))),
+    "signs of life, then a cut": MockReply((PING, MockChunk(PING.text, after_s=0.1)), end="cut"),
+    "an error": MockReply((PING, MockChunk('data: {"error":{"message":"no","code":500}}\n\n', after_s=0.1))),
+    "garbage": MockReply((MockChunk("data: {{{{\n\n", after_s=0.1),)),
+    "an empty stream": MockReply((MockChunk(after_s=0.1),)),
+    "a refusal": MockReply((MockChunk("{}", after_s=0.1),), 500),
 }
 
 
 @BOTH
 @pytest.mark.parametrize("late", LATE.values(), ids=LATE.keys())
 def test_another_upstream_is_tried_also_when_the_head_has_gone_out_and_nothing_else(
-    tmp_path: Path, late: Reply, request_body: dict[str, Any]
+    tmp_path: Path, late: MockReply, request_body: dict[str, Any]
 ) -> None:
     async def work() -> None:
         settings: dict[str, Any] = {"first_byte_s": 0.5, "early_s": 0.02, "keep_alive_s": 0.05}
@@ -179,7 +181,7 @@ def test_another_upstream_is_tried_also_when_the_head_has_gone_out_and_nothing_e
 
 @pytest.mark.tier3
 @pytest.mark.parametrize("late", LATE.values(), ids=LATE.keys())
-def test_where_both_fail_late_that_is_one_error_event(tmp_path: Path, late: Reply) -> None:
+def test_where_both_fail_late_that_is_one_error_event(tmp_path: Path, late: MockReply) -> None:
     settings: dict[str, Any] = {"first_byte_s": 0.5, "early_s": 0.02, "keep_alive_s": 0.05}
     heard, asked = ask(tmp_path, [late], [late], **settings)
     assert asked == [1, 1]
@@ -190,18 +192,18 @@ def test_where_both_fail_late_that_is_one_error_event(tmp_path: Path, late: Repl
 
 @pytest.mark.tier3
 def test_an_upstream_that_only_shows_life_in_the_middle_is_given_up(tmp_path: Path) -> None:
-    pings = [Piece(PING.text, after_s=0.1)] * 20
-    heard, _ = ask(tmp_path, [Reply((ROLE, HELLO, *pings), end="hang")], idle_s=0.5)
+    pings = [MockChunk(PING.text, after_s=0.1)] * 20
+    heard, _ = ask(tmp_path, [MockReply((ROLE, HELLO, *pings), end="hang")], idle_s=0.5)
     assert heard.error["code"] == "timeout"
 
 
 @pytest.mark.tier3
 @BOTH
-@pytest.mark.parametrize("first", [ROLE, PING, Piece(ROLE.text + PING.text)], ids=["role", "comment", "both"])
+@pytest.mark.parametrize("first", [ROLE, PING, MockChunk(ROLE.text + PING.text)], ids=["role", "comment", "both"])
 def test_until_the_first_content_an_upstream_has_the_longer_time(
-    tmp_path: Path, first: Piece, request_body: dict[str, Any]
+    tmp_path: Path, first: MockChunk, request_body: dict[str, Any]
 ) -> None:
-    slow = Reply((first, Piece(HELLO.text, after_s=0.6), STOP, DONE))
+    slow = MockReply((first, MockChunk(HELLO.text, after_s=0.6), STOP, DONE))
     heard, _ = ask(tmp_path, [slow], request=request_body, idle_s=0.2, first_byte_s=60.0)
     assert b"Hello" in heard.body
     assert b'"error"' not in heard.body
@@ -210,24 +212,24 @@ def test_until_the_first_content_an_upstream_has_the_longer_time(
 @pytest.mark.tier3
 @pytest.mark.parametrize("is_begun", [True, False])
 def test_signs_of_life_show_that_an_upstream_works(tmp_path: Path, is_begun: bool) -> None:
-    pings = [Piece(PING.text, after_s=0.1)] * 20
+    pings = [MockChunk(PING.text, after_s=0.1)] * 20
     start = (ROLE, HELLO) if is_begun else ()
     limits: dict[str, Any] = {"idle_s": 1.0, "first_byte_s": 60.0} if is_begun else {"first_byte_s": 1.0}
-    heard, _ = ask(tmp_path, [Reply((*start, *pings, HELLO, STOP, DONE))], **limits)
+    heard, _ = ask(tmp_path, [MockReply((*start, *pings, HELLO, STOP, DONE))], **limits)
     assert b"Hello" in heard.body
     assert b'"error"' not in heard.body
 
 
-EMPTY = Piece(HELLO.text.replace("Hello", ""), after_s=0.02)
+EMPTY = MockChunk(HELLO.text.replace("Hello", ""), after_s=0.02)
 
 
 @pytest.mark.tier3
-@pytest.mark.parametrize("sign", [Piece(PING.text, after_s=0.02), EMPTY], ids=["comments", "empty chunks"])
+@pytest.mark.parametrize("sign", [MockChunk(PING.text, after_s=0.02), EMPTY], ids=["comments", "empty chunks"])
 @pytest.mark.parametrize("start", [(), (ROLE,), (ROLE, HELLO)], ids=["nothing", "a role", "content"])
 def test_signs_of_life_without_content_are_not_believed_for_ever(
-    tmp_path: Path, start: tuple[Piece, ...], sign: Piece
+    tmp_path: Path, start: tuple[MockChunk, ...], sign: MockChunk
 ) -> None:
-    heard, _ = ask(tmp_path, [Reply((*start, sign), end="endless")], idle_s=0.2, first_byte_s=0.2)
+    heard, _ = ask(tmp_path, [MockReply((*start, sign), end="endless")], idle_s=0.2, first_byte_s=0.2)
     assert heard.error["code"] == "timeout"
 
 
@@ -254,7 +256,7 @@ def test_an_upstream_that_cannot_stream_is_streamed_for(
             assert heard.findings() == []
             assert b"Hello" in heard.body
             assert rb"{\"a\":1}" in heard.body
-            assert json.loads(serving.upstreams[0].seen[-1].body)["stream"] is not is_told
+            assert json.loads(serving.upstreams[0].requests[-1].body)["stream"] is not is_told
 
     run(work())
 
@@ -264,7 +266,7 @@ def test_an_upstream_that_cannot_stream_is_streamed_for(
 def test_a_stream_under_a_wrong_name_is_still_one(
     tmp_path: Path, content_type: str, request_body: dict[str, Any]
 ) -> None:
-    odd = Reply(WHOLE.pieces, headers={"Content-Type": content_type})
+    odd = MockReply(WHOLE.pieces, headers={"Content-Type": content_type})
     heard, _ = ask(tmp_path, [odd], request=request_body)
     assert heard.findings() == []
     assert b"Hello" in heard.body
@@ -277,7 +279,7 @@ def test_usage_is_always_asked_for_and_shown_only_to_who_asked(tmp_path: Path) -
             asked = await serving.ask({**STREAM, "stream_options": {"include_usage": True}})
             assert b"usage" not in plain.body
             assert b'"usage":{"prompt_tokens":3' in asked.body
-            for seen in serving.upstreams[0].seen:
+            for seen in serving.upstreams[0].requests:
                 assert seen.method == "GET" or json.loads(seen.body)["stream_options"] == {"include_usage": True}
 
     run(work())
@@ -285,20 +287,20 @@ def test_usage_is_always_asked_for_and_shown_only_to_who_asked(tmp_path: Path) -
 
 def test_usage_that_no_upstream_sent_is_left_out(tmp_path: Path) -> None:
     request = {**STREAM, "stream_options": {"include_usage": True}}
-    heard, _ = ask(tmp_path, [Reply((ROLE, HELLO, STOP, DONE))], request=request)
+    heard, _ = ask(tmp_path, [MockReply((ROLE, HELLO, STOP, DONE))], request=request)
     assert b'"total_tokens"' not in heard.body
-    whole, _ = ask(tmp_path, [Reply((ROLE, HELLO, STOP, DONE))], request=CHAT)
+    whole, _ = ask(tmp_path, [MockReply((ROLE, HELLO, STOP, DONE))], request=CHAT)
     assert "usage" not in whole.json
 
 
 def test_fields_that_nobody_knows_pass_on_both_ways(tmp_path: Path) -> None:
-    odd = Piece(ROLE.text.replace('"created"', '"x_odd":{"a":[1]},"created"'))
+    odd = MockChunk(ROLE.text.replace('"created"', '"x_odd":{"a":[1]},"created"'))
 
     async def work() -> None:
-        async with gateway(tmp_path, [Reply((odd, HELLO, STOP, DONE))]) as serving:
+        async with gateway(tmp_path, [MockReply((odd, HELLO, STOP, DONE))]) as serving:
             heard = await serving.ask({**STREAM, "guided_regex": "a+", "top_k": 7, "api_base": "http://evil"})
             assert b'"x_odd":{"a":[1]}' in heard.body
-            sent = json.loads(serving.upstreams[0].seen[-1].body)
+            sent = json.loads(serving.upstreams[0].requests[-1].body)
             assert (sent["guided_regex"], sent["top_k"]) == ("a+", 7)
             assert "api_base" not in sent
 
@@ -328,15 +330,15 @@ def test_names_are_mapped_and_shown_as_the_client_knows_them(tmp_path: Path) -> 
             for name, place in (("gpt-4o", 0), ("gpt-5", 1)):
                 heard = await serving.ask({**CHAT, "model": name})
                 assert heard.json["model"] == name
-                assert json.loads(serving.upstreams[place].seen[-1].body)["model"] == "scripted"
+                assert json.loads(serving.upstreams[place].requests[-1].body)["model"] == "scripted"
             assert (await serving.ask({**CHAT, "model": "nope"})).status == 404
 
     run(work())
 
 
 def test_the_models_of_all_upstreams_are_listed_once(tmp_path: Path) -> None:
-    def listed(*names: str) -> Script:
-        return Script(models={"object": "list", "data": [{"id": name, "object": "model"} for name in names]})
+    def listed(*names: str) -> MockScript:
+        return MockScript(models={"object": "list", "data": [{"id": name, "object": "model"} for name in names]})
 
     async def work() -> None:
         scripts = (listed("x", "y"), listed("y", "z"))
@@ -400,14 +402,14 @@ def test_who_does_not_ask_for_a_report_gets_none(tmp_path: Path) -> None:
 
 def test_a_reply_that_comes_before_the_exchange_is_in_hand_stays_with_its_own_attempt(tmp_path: Path) -> None:
     async def work() -> None:
-        bad = Reply((Piece('data: {"error":{"message":"no","code":500}}\n\n'),), framing="close")
+        bad = MockReply((MockChunk('data: {"error":{"message":"no","code":500}}\n\n'),), framing="close")
         async with gateway(tmp_path, [bad], [WHOLE], **FIRST) as serving:
             targets = serving.server.routes._targets
             send, upstream = targets._send, serving.upstreams[0]
 
             async def late(*given: Any, **more: Any) -> Any:  # noqa: ANN401 - as it came
                 exchange = await send(*given, **more)
-                await upstream.until(lambda: bool(upstream.seen) and upstream.counts.open == 0)
+                await upstream.wait_until(lambda: bool(upstream.requests) and upstream.counts.open == 0)
                 for _ in range(9):
                     await asyncio.sleep(0)
                 return exchange
@@ -422,7 +424,7 @@ def test_a_reply_that_comes_before_the_exchange_is_in_hand_stays_with_its_own_at
 
 
 def test_a_rule_that_one_is_strict_about_is_an_error(tmp_path: Path) -> None:
-    lax = Reply((ROLE, Piece(HELLO.text.replace('"content"', '"role":"assistant","content"')), STOP, DONE))
+    lax = MockReply((ROLE, MockChunk(HELLO.text.replace('"content"', '"role":"assistant","content"')), STOP, DONE))
     heard, _ = ask(tmp_path, [lax], each={"strict": ("delta-role-once",)})
     assert heard.error["code"] == "upstream_rule_broken"
     loose, _ = ask(tmp_path, [lax], each={"strict": ("end-done-sent",)})
@@ -449,15 +451,17 @@ def test_the_last_upstream_is_asked_however_often_it_failed(tmp_path: Path) -> N
     run(work())
 
 
-@pytest.mark.parametrize("reply", [Reply((ROLE, HELLO), end="hang"), Reply((), end="hang")], ids=["in it", "before it"])
-def test_who_leaves_is_counted_and_frees_the_upstream(tmp_path: Path, reply: Reply) -> None:
+@pytest.mark.parametrize(
+    "reply", [MockReply((ROLE, HELLO), end="hang"), MockReply((), end="hang")], ids=["in it", "before it"]
+)
+def test_who_leaves_is_counted_and_frees_the_upstream(tmp_path: Path, reply: MockReply) -> None:
     async def work() -> None:
         async with gateway(tmp_path, [reply]) as serving:
             upstream = serving.upstreams[0]
             _, writer = await serving.send(STREAM)
-            await upstream.until(lambda: bool(serving.asked[0]))
+            await upstream.wait_until(lambda: bool(serving.asked[0]))
             writer.close()
-            await upstream.until(lambda: any(one.end == "left" for one in upstream.seen))
+            await upstream.wait_until(lambda: any(one.end == "left" for one in upstream.requests))
             while serving.server.upstreams.all[0].running:
                 await serving.get("/health")
             page = (await serving.get("/metrics")).body.decode()

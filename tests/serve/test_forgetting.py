@@ -10,12 +10,12 @@ import pytest
 
 from tests.net.aio import run
 from tests.serve.gateways import gateway
-from welldone.engines.mischief import refusal
-from welldone.engines.scripts import HELLO
-from welldone.serve.answers import Answer
+from welldone.engines.mischief import error_reply
+from welldone.engines.scripts import HELLO_REPLY
+from welldone.serve.answers import ResponseTask
 from welldone.serve.errors import ApiError
-from welldone.serve.generate import Order
-from welldone.wire.pipe import Pipe
+from welldone.serve.generate import GenerationRequest
+from welldone.wire.pipe import StreamPipeline
 
 pytestmark = pytest.mark.tier3
 
@@ -35,7 +35,7 @@ TAKEN = {
     "/api/chat": ("model", "messages"),
 }
 """The fields of `PASSED` that a path takes."""
-OURS = (Answer, Pipe, Order)
+OURS = (ResponseTask, StreamPipeline, GenerationRequest)
 """What a request is made of: each holds its text."""
 
 
@@ -60,7 +60,7 @@ def test_the_error_of_a_request_is_gone_with_its_reply(tmp_path: Path, path: str
     before = {id(one) for one in errors()}
 
     async def main() -> int:
-        async with gateway(tmp_path, [refusal(500, "no")]) as server:
+        async with gateway(tmp_path, [error_reply(500, "no")]) as server:
             return (await server.ask(body, path)).status
 
     assert run(main()) >= 400
@@ -72,7 +72,7 @@ def test_the_error_of_a_request_is_gone_with_its_reply(tmp_path: Path, path: str
 @pytest.mark.parametrize("path", TAKEN)
 def test_an_answer_is_gone_with_its_reply(tmp_path: Path, path: str, stream: bool) -> None:
     async def work() -> tuple[int, list[str]]:
-        async with gateway(tmp_path, [HELLO]) as server:
+        async with gateway(tmp_path, [HELLO_REPLY]) as server:
             reply = await server.ask({"stream": stream, **{name: PASSED[name] for name in TAKEN[path]}}, path)
             for _ in range(20):  # the turns of the loop in which tasks end
                 await asyncio.sleep(0)

@@ -11,11 +11,11 @@ import pytest
 from tests.net.aio import run
 from tests.serve.gateways import gateway
 from tests.serve.scripts import CHAT, DONE, HELLO, ROLE, STOP, Heard
-from welldone.engines.scripts import Reply
+from welldone.engines.scripts import MockReply
 from welldone.serve import bodies
 
-WHOLE = Reply((ROLE, HELLO, STOP, DONE))
-HANGS = Reply((ROLE,), end="hang")
+WHOLE = MockReply((ROLE, HELLO, STOP, DONE))
+HANGS = MockReply((ROLE,), end="hang")
 
 
 def is_told_to_come_again(heard: Heard) -> bool:
@@ -101,7 +101,7 @@ def test_an_upstream_is_not_to_blame_where_this_machine_has_no_room(path: str, t
 
     async def work() -> None:
         async with gateway(tmp_path, [WHOLE], each={"speaks": ("messages",)}) as serving:
-            await serving.server.upstreams.looked(30)
+            await serving.server.upstreams.wait_until_probed(30)
             loop.ports = {upstream.port for upstream in serving.upstreams}
             for _ in range(10):
                 heard = await serving.ask(request, path)
@@ -139,17 +139,17 @@ class Body:
 def test_no_second_body_is_made_where_there_is_no_room_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bodies, "BODIES_BYTES", 100)
 
-    async def send(room: bodies.Bodies, made: asyncio.Queue[Body], done: asyncio.Event) -> None:
+    async def send(room: bodies.BodyBudget, made: asyncio.Queue[Body], done: asyncio.Event) -> None:
         body = Body()
-        async with room.holding(body):
+        async with room.reserve(body):
             body.held_bytes = 80
             made.put_nowait(body)
             await done.wait()
 
     async def work() -> None:
-        room, done = bodies.Bodies(), asyncio.Event()
+        room, done = bodies.BodyBudget(), asyncio.Event()
         made: asyncio.Queue[Body] = asyncio.Queue()
-        room.asked_bytes = 50
+        room.client_bytes = 50
         sending = [asyncio.create_task(send(room, made, done)) for _ in range(3)]
         for _ in sending:
             body = await made.get()

@@ -10,7 +10,7 @@ import pytest
 from tests.table import table
 from welldone.cli import checks, flags
 from welldone.cli.exits import UsageError
-from welldone.engines.default import DEFAULT
+from welldone.engines.default import DEFAULT_MODEL
 from welldone.engines.upstream_settings import UpstreamSettings
 from welldone.serve.settings import Config, KeySettings
 
@@ -28,7 +28,7 @@ def read(tmp_path: Path) -> Read:
     def read(words: str = "", toml: str | None = None, **environment: str) -> Config:
         if toml is not None:
             (tmp_path / "welldone.toml").write_text(toml)
-        return flags.read(words.split(), environment, tmp_path)
+        return flags.read_serve_config(words.split(), environment, tmp_path)
 
     return read
 
@@ -45,7 +45,7 @@ def _mistake(read: Read, words: str = "", toml: str | None = None, **environment
 def test_an_upstream_needs_nothing_but_its_url(read: Read) -> None:
     config = read("--upstream http://127.0.0.1:8080/v1")
     assert config.upstreams == (UpstreamSettings(name="127.0.0.1-8080", url="http://127.0.0.1:8080/v1"),)
-    assert (config.models, config.routes, config.keys, config.notes) == ((), {}, (), ())
+    assert (config.models, config.routes, config.keys, config.warnings) == ((), {}, (), ())
 
 
 @table(
@@ -68,7 +68,7 @@ def test_upstreams_are_named_after_their_hosts(
 def test_a_url_without_a_path_is_asked_where_most_servers_have_their_api(url: str, read: Read) -> None:
     config = read(f"--upstream {url}")
     assert config.upstreams[0].url == "http://lab:8001/v1"
-    assert config.notes == (f"--upstream: {url} has no path, so it is asked at /v1",)
+    assert config.warnings == (f"--upstream: {url} has no path, so it is asked at /v1",)
     (upstream,) = read("", f"[upstreams.lab]\nurl = '{url}'").upstreams
     assert upstream.url == "http://lab:8001/v1"
 
@@ -131,13 +131,13 @@ def test_models_of_this_machine_and_upstreams_are_served_together(read: Read) ->
     config = read("--upstream http://other:1/v1", LAB + "[models.small]\nfile = 'default'")
     assert [upstream.name for upstream in config.upstreams] == ["other-1", "lab"]
     assert [model.name for model in config.models] == ["small"]
-    assert [model.name for model in read("-m default").models] == [DEFAULT.name]
+    assert [model.name for model in read("-m default").models] == [DEFAULT_MODEL.name]
 
 
 def test_settings_of_models_are_said_to_be_unused_where_there_are_none(read: Read) -> None:
     said = "-c, --temp: unused, for there are only upstreams; name a model with -m"
-    assert read("-c 99 --temp 1 --upstream http://lab/v1").notes == (said,)
-    assert read("-c 99 -m default --upstream http://lab/v1").notes == ()
+    assert read("-c 99 --temp 1 --upstream http://lab/v1").warnings == (said,)
+    assert read("-c 99 -m default --upstream http://lab/v1").warnings == ()
 
 
 def test_a_name_that_is_made_is_none_that_the_file_has(read: Read) -> None:
@@ -334,11 +334,11 @@ def test_a_route_that_leads_nowhere_is_a_mistake(route: str, said: str, read: Re
 
 
 def test_a_server_with_named_keys_makes_none_up(read: Read, tmp_path: Path) -> None:
-    assert checks.find_keys(read("--host 0.0.0.0", "[keys.ci]\nkey = 'canary-01'")) == ([], None)
+    assert checks.find_api_keys(read("--host 0.0.0.0", "[keys.ci]\nkey = 'canary-01'")) == ([], None)
     (tmp_path / "keys.txt").write_text("canary-01\n")
     (tmp_path / "keys.txt").chmod(0o600)
     with pytest.raises(UsageError, match="key 'ci' and API key 1 are the same") as caught:
-        checks.find_keys(read("--api-key-file keys.txt"))
+        checks.find_api_keys(read("--api-key-file keys.txt"))
     assert "canary" not in str(caught.value)
 
 
@@ -364,8 +364,10 @@ def test_what_the_page_of_the_gateway_shows_is_right(read: Read) -> None:
 
 def test_the_example_of_the_documents_is_right(tmp_path: Path) -> None:
     environment = {"OPENAI_API_KEY": KEY, "CI_KEY": f"{KEY}-ci", "TEAM_KEY": f"{KEY}-team"}
-    config = flags.read(["--config", str(ROOT / "docs" / "examples" / "gateway.toml")], environment, tmp_path)
+    config = flags.read_serve_config(
+        ["--config", str(ROOT / "docs" / "examples" / "gateway.toml")], environment, tmp_path
+    )
     checks.check_routes(config)
     assert [upstream.name for upstream in config.upstreams] == ["lab", "gpu-1", "gpu-2", "openai"]
     assert [key.name for key in config.keys] == ["ci", "team"]
-    assert (config.models, config.notes) == ((), ())
+    assert (config.models, config.warnings) == ((), ())

@@ -10,13 +10,13 @@ from tests.net.aio import run
 from tests.serve.gateways import Gateway, gateway
 from tests.serve.scripts import CHAT, DONE, HELLO, ROLE, STOP, Heard, refusal
 from tests.table import table
-from welldone.engines.scripts import CHUNK, Piece, Reply, Script
+from welldone.engines.scripts import CHUNK_TEMPLATE, MockChunk, MockReply, MockScript
 from welldone.serve.settings import KeySettings
 
 STREAM = {**CHAT, "stream": True}
-WHOLE = Reply((ROLE, HELLO, STOP, DONE))
+WHOLE = MockReply((ROLE, HELLO, STOP, DONE))
 BOTH = table("request_body", [STREAM, CHAT], ids=["stream", "whole"])
-HANGS = Reply((ROLE, HELLO), end="hang")
+HANGS = MockReply((ROLE, HELLO), end="hang")
 
 
 async def ask(serving: Gateway, request: dict[str, Any], path: str = "/v1/chat/completions", **headers: str) -> Heard:
@@ -48,8 +48,8 @@ def said(heard: Heard) -> dict[str, str]:
 # The names of thoughts.
 
 
-def thinks(name: str) -> Reply:
-    return Reply((ROLE, Piece(CHUNK % (f'{{"{name}":"why"}}', "null")), HELLO, STOP, DONE))
+def thinks(name: str) -> MockReply:
+    return MockReply((ROLE, MockChunk(CHUNK_TEMPLATE % (f'{{"{name}":"why"}}', "null")), HELLO, STOP, DONE))
 
 
 @BOTH
@@ -89,10 +89,10 @@ def test_thoughts_have_the_name_that_the_client_reads(
 def test_thoughts_are_taken_out_of_the_text_where_that_is_wanted(
     tmp_path: Path, think: str, pieces: list[str], texts: dict[str, str], request_body: dict[str, Any]
 ) -> None:
-    deltas = [Piece(CHUNK % (json.dumps({"content": piece}), "null")) for piece in pieces]
+    deltas = [MockChunk(CHUNK_TEMPLATE % (json.dumps({"content": piece}), "null")) for piece in pieces]
 
     async def work() -> None:
-        async with gateway(tmp_path, [Reply((ROLE, *deltas, STOP, DONE))], each={"think": think}) as serving:
+        async with gateway(tmp_path, [MockReply((ROLE, *deltas, STOP, DONE))], each={"think": think}) as serving:
             assert said(await ask(serving, request_body)) == texts
 
     run(work())
@@ -119,8 +119,14 @@ def test_an_answer_to_a_request_that_turns_thinking_off_is_no_thought(
     is_asked_to_think = path == "/v1/messages" and "thinking" not in request_body and kind == "openai"
 
     async def work() -> None:
-        reply = Reply(
-            (ROLE, *([Piece(CHUNK % ('{"content":"why</think>"}', "null"))] * is_asked_to_think), HELLO, STOP, DONE)
+        reply = MockReply(
+            (
+                ROLE,
+                *([MockChunk(CHUNK_TEMPLATE % ('{"content":"why</think>"}', "null"))] * is_asked_to_think),
+                HELLO,
+                STOP,
+                DONE,
+            )
         )
         async with gateway(tmp_path, [reply], each={"think": "open"}) as serving:
             serving.server.upstreams.all[0].kind = kind
@@ -137,11 +143,13 @@ def test_an_answer_to_a_request_that_turns_thinking_off_is_no_thought(
 def test_an_upstream_that_repeats_its_text_is_cut_where_it_is_set_so(
     tmp_path: Path, request_body: dict[str, Any]
 ) -> None:
-    deltas = [Piece(CHUNK % (json.dumps({"content": text}), "null")) for text in ("Hel", "Hello", "Hello you")]
+    deltas = [
+        MockChunk(CHUNK_TEMPLATE % (json.dumps({"content": text}), "null")) for text in ("Hel", "Hello", "Hello you")
+    ]
 
     async def work() -> None:
         for form, text in (("delta", "HelHelloHello you"), ("cumulative", "Hello you")):
-            async with gateway(tmp_path, [Reply((ROLE, *deltas, STOP, DONE))], each={"text": form}) as serving:
+            async with gateway(tmp_path, [MockReply((ROLE, *deltas, STOP, DONE))], each={"text": form}) as serving:
                 assert said(await ask(serving, request_body)) == {"content": text}
 
     run(work())
@@ -153,7 +161,7 @@ def test_what_one_is_strict_about_is_an_error_and_all_else_is_mended(
     tmp_path: Path, strict: tuple[str, ...], is_error: bool, request_body: dict[str, Any]
 ) -> None:
     async def work() -> None:
-        async with gateway(tmp_path, [Reply((ROLE, HELLO, STOP))], each={"strict": strict}) as serving:
+        async with gateway(tmp_path, [MockReply((ROLE, HELLO, STOP))], each={"strict": strict}) as serving:
             heard = await ask(serving, request_body)
             if is_error:
                 assert heard.error["code"] == "upstream_rule_broken"
@@ -332,13 +340,13 @@ def test_models_that_a_key_may_not_use_are_not_listed(tmp_path: Path) -> None:
 
 
 def test_a_key_has_its_own_rates(tmp_path: Path) -> None:
-    usage = Piece(
+    usage = MockChunk(
         STOP.text.replace('"choices"', '"usage":{"prompt_tokens":9,"completion_tokens":9,"total_tokens":18},"choices"')
     )
 
     async def work() -> None:
         each, config = {"models": ("qwen-7b", "gpt-4o")}, {"keys": (CI, TEAM)}
-        async with gateway(tmp_path, [Reply((ROLE, HELLO, usage, DONE))], each=each, config=config) as serving:
+        async with gateway(tmp_path, [MockReply((ROLE, HELLO, usage, DONE))], each=each, config=config) as serving:
             for key, model, allowed in ((CI, "qwen-7b", 2), (TEAM, "gpt-4o", 1)):
                 heard = [await ask(serving, {**CHAT, "model": model}, **bearer(key)) for _ in range(allowed + 1)]
                 assert [one.status for one in heard] == [200] * allowed + [429]
@@ -374,7 +382,7 @@ def test_a_name_leads_where_its_route_says(tmp_path: Path, name: str, upstreams:
                 assert heard.json["model"] == name  # what the upstream calls itself may be a path of its machine
             asked = {number for number, count in enumerate(serving.asked) if count}
             assert asked <= upstreams
-            seen = {json.loads(one.body)["model"] for upstream in serving.upstreams for one in upstream.seen}
+            seen = {json.loads(one.body)["model"] for upstream in serving.upstreams for one in upstream.requests}
             assert seen <= model
             one = await serving.get(f"/v1/models/{name}")
             assert (one.status, one.json["id"], one.json["object"]) == (200, name, "model")
@@ -405,7 +413,7 @@ def test_where_there_is_one_model_it_need_not_be_named(tmp_path: Path, request_b
     async def work() -> None:
         async with gateway(tmp_path, [WHOLE], each={"models": ("qwen",)}) as serving:
             assert (await ask(serving, unnamed)).status == 200
-            assert json.loads(serving.upstreams[0].seen[-1].body)["model"] == "qwen"
+            assert json.loads(serving.upstreams[0].requests[-1].body)["model"] == "qwen"
         async with gateway(tmp_path, [WHOLE], each={"models": ("qwen", "llama")}) as serving:
             heard = await ask(serving, unnamed)
             assert (heard.status, heard.error["param"]) == (400, "model")
@@ -414,7 +422,7 @@ def test_where_there_is_one_model_it_need_not_be_named(tmp_path: Path, request_b
 
 
 def test_a_model_that_an_upstream_lists_is_shown_as_it_lists_it(tmp_path: Path) -> None:
-    listed = Script(models={"object": "list", "data": [{"id": "x/y:z", "object": "model", "max_model_len": 7}]})
+    listed = MockScript(models={"object": "list", "data": [{"id": "x/y:z", "object": "model", "max_model_len": 7}]})
 
     async def work() -> None:
         async with gateway(tmp_path, listed, each={"models": ()}) as serving:

@@ -16,24 +16,24 @@ from tests.serve import test_native as native
 from tests.serve.gateways import Gateway, gateway
 from tests.serve.scripts import DONE, HELLO, ROLE, STOP, USAGE, Heard
 from tests.table import table
-from welldone.engines.scripts import CHUNK, Reply
-from welldone.net.inbound import Call
-from welldone.net.secrets import Secrets
+from welldone.engines.scripts import CHUNK_TEMPLATE, MockReply
+from welldone.net.inbound import HttpRequest
+from welldone.net.secrets import SecretRedactor
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
-from welldone.serve.app import Ask
+from welldone.serve.app import RequestContext
 from welldone.serve.errors import ApiError
 from welldone.serve.page import inspect, linting
-from welldone.serve.page.inspect import Inspect
-from welldone.serve.page.linting import lint
-from welldone.serve.page.tapes import Tapes
-from welldone.serve.siblings import Siblings
-from welldone.wire.faults.catalogue import ALL
+from welldone.serve.page.inspect import InspectorApi
+from welldone.serve.page.linting import lint_capture
+from welldone.serve.page.tapes import CaptureStore
+from welldone.serve.siblings import WorkerSync
+from welldone.wire.faults.catalogue import ALL_RULES
 
 Json = dict[str, Any]
 
-GOOD = Reply((ROLE, HELLO, STOP, USAGE, DONE)).body.decode()
-TWICE = CHUNK % ('{"role":"assistant","content":" you"}', "null")
+GOOD = MockReply((ROLE, HELLO, STOP, USAGE, DONE)).body.decode()
+TWICE = CHUNK_TEMPLATE % ('{"role":"assistant","content":" you"}', "null")
 SPOILED = ROLE.text + HELLO.text + TWICE + STOP.text
 WHOLE: Json = {
     "id": "x",
@@ -42,7 +42,7 @@ WHOLE: Json = {
     "model": "m",
     "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}],
 }
-EMPTY = Reply((ROLE,))
+EMPTY = MockReply((ROLE,))
 
 
 def post(folder: Path, body: Json) -> Heard:
@@ -65,7 +65,7 @@ def linted(folder: Path, capture: str, **more: Any) -> Json:  # noqa: ANN401 - e
 def told(capture: bytes, endpoint: str | None = None, request: Json | None = None) -> Json:
     """The same, without a server."""
     found: Json = json.loads(
-        msgspec.json.encode(lint(capture, endpoint=endpoint, request=request, stem="1", created=1))
+        msgspec.json.encode(lint_capture(capture, endpoint=endpoint, request=request, id_stem="1", created=1))
     )
     return found
 
@@ -154,8 +154,8 @@ REFUSED: dict[str, tuple[Json, int, str]] = {
     "a trace with a broken body": ({"capture": '{"body_base64": "%"}'}, 400, "base64"),
     "another endpoint": ({"capture": GOOD, "endpoint": "embeddings"}, 400, "endpoint"),
     "no request": ({"capture": GOOD, "request": 5}, 400, "request"),
-    "too long": ({"capture": "x" * (linting.LIMIT_BYTES + 1)}, 413, "welldone lint"),
-    "far too long": ({"capture": "x" * (2 * linting.LIMIT_BYTES)}, 413, "limit"),
+    "too long": ({"capture": "x" * (linting.LINT_LIMIT_BYTES + 1)}, 413, "welldone lint"),
+    "far too long": ({"capture": "x" * (2 * linting.LINT_LIMIT_BYTES)}, 413, "limit"),
 }
 
 
@@ -176,7 +176,7 @@ def test_bytes_that_are_no_text_come_in_base64(tmp_path: Path) -> None:
 def test_a_long_stream_is_told_up_to_a_limit_and_mended_as_a_whole() -> None:
     found = told((ROLE.text + HELLO.text * 3000 + STOP.text + DONE.text).encode())
     assert found["is_cut"]
-    assert len(found["steps"]) == linting.STEPS
+    assert len(found["steps"]) == linting.LINT_STEPS_LIMIT
     assert found["fixed"].count("Hello") == 3000
 
 
@@ -187,15 +187,15 @@ def test_a_fixed_stream_may_be_as_odd_as_it_likes() -> None:
 def test_no_more_are_judged_at_once_than_there_is_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, go = threading.Semaphore(0), threading.Event()
 
-    def slow(*words: Any, **more: Any) -> linting.Linted:  # noqa: ANN401 - what lint takes
+    def slow(*words: Any, **more: Any) -> linting.LintResult:  # noqa: ANN401 - what lint takes
         begun.release()
         go.wait(60)
-        return lint(*words, **more)
+        return lint_capture(*words, **more)
 
     monkeypatch.setattr(linting, "lint", slow)
 
     async def both(serving: Gateway) -> None:
-        sent = [await serving.send({"capture": GOOD}, "/page/api/lint") for _ in range(inspect.LINTS)]
+        sent = [await serving.send({"capture": GOOD}, "/page/api/lint") for _ in range(inspect.CONCURRENT_LINTS)]
         for _ in sent:
             assert await asyncio.to_thread(begun.acquire, timeout=60)
         refused = await serving.ask({"capture": GOOD}, "/page/api/lint")
@@ -216,12 +216,12 @@ def test_no_more_are_judged_at_once_than_there_is_room_for(tmp_path: Path, monke
 def test_each_rule_has_a_page(tmp_path: Path) -> None:
     async def main() -> None:
         async with gateway(tmp_path, [EMPTY]) as serving:
-            for fault in ALL[::20]:
+            for fault in ALL_RULES[::20]:
                 found = (await serving.get(f"/page/api/rules/{fault.id}")).json
                 assert (found["id"], found["severity"], found["hurts"]) == (
                     fault.id,
                     fault.severity,
-                    list(fault.hurts),
+                    list(fault.affects),
                 )
                 assert found["page"].startswith("# ")
             assert (await serving.get("/page/api/rules/no-such-rule")).status == 404
@@ -256,22 +256,25 @@ class Others:
 
 @pytest.mark.parametrize("answers", [[], [b'{"id":"there"}']])
 def test_who_has_no_tape_asks_the_others(answers: list[bytes]) -> None:
-    asking = Inspect(
-        Tapes(Secrets([])), siblings=cast("Siblings", Others(*answers)), body_s=1.0, is_admin=lambda _: True
+    asking = InspectorApi(
+        CaptureStore(SecretRedactor([])),
+        worker_sync=cast("WorkerSync", Others(*answers)),
+        body_s=1.0,
+        is_admin=lambda _: True,
     )
-    call = cast("Call", SimpleNamespace(path="/page/api/tapes/" + "x" * 22, query=""))
-    ask = Ask(call, "req-1", 0.0, {})
+    call = cast("HttpRequest", SimpleNamespace(path="/page/api/tapes/" + "x" * 22, query=""))
+    ask = RequestContext(call, "req-1", 0.0, {})
     if answers:
-        assert run(asking.tape(ask)).body == answers[0]
+        assert run(asking.get_capture(ask)).body == answers[0]
     else:
         with pytest.raises(ApiError, match="no such tape"):
-            run(asking.tape(ask))
+            run(asking.get_capture(ask))
 
 
 def test_a_tape_is_told_to_a_sibling_that_asks() -> None:
-    tapes = Tapes(Secrets([]))
+    tapes = CaptureStore(SecretRedactor([]))
     others = Others(b'{"id":"here"}')
-    Inspect(tapes, siblings=cast("Siblings", others), body_s=1.0, is_admin=lambda _: True)
+    InspectorApi(tapes, worker_sync=cast("WorkerSync", others), body_s=1.0, is_admin=lambda _: True)
     question = {"principal": "me", "id": "x" * 22, "from": 0}
     assert run(others.registered["tape"](question)) == b""
     tapes.begin("me", "x" * 22, endpoint="chat", model="m", is_stream=True, began=0.0)

@@ -10,7 +10,7 @@ from multidict import CIMultiDict
 
 from tests.table import table
 from welldone.serve.errors import ApiError
-from welldone.serve.keys import ANONYMOUS, MOST_KEYS, Keys, is_weak, make_key, read_key_file
+from welldone.serve.keys import ANONYMOUS, MAX_KEYS, ApiKeys, is_weak_key, make_key, read_key_file
 from welldone.serve.settings import KeySettings
 
 KEY = "wd-canary-0123456789"
@@ -32,7 +32,7 @@ OTHER = "wd-another-987654321"
     ],
 )
 def test_every_header_that_may_carry_a_key_gives_the_same_principal(headers: dict[str, str]) -> None:
-    keys = Keys([OTHER, KEY])
+    keys = ApiKeys([OTHER, KEY])
     assert keys.principal(headers) == keys.principal({"authorization": f"Bearer {KEY}"})
 
 
@@ -58,7 +58,7 @@ def test_every_header_that_may_carry_a_key_gives_the_same_principal(headers: dic
 )
 def test_no_key_or_a_wrong_one_gets_401_which_shows_no_part_of_it(headers: dict[str, str]) -> None:
     with pytest.raises(ApiError) as caught:
-        Keys([KEY]).principal(headers)
+        ApiKeys([KEY]).principal(headers)
     error = caught.value
     assert (error.status, error.code) == (401, "invalid_api_key")
     assert error.headers == {"WWW-Authenticate": "Bearer"}
@@ -80,34 +80,34 @@ def test_no_key_or_a_wrong_one_gets_401_which_shows_no_part_of_it(headers: dict[
 )
 def test_two_keys_that_differ_get_400_even_if_one_is_right(headers: dict[str, str]) -> None:
     with pytest.raises(ApiError) as caught:
-        Keys([KEY, OTHER]).principal(headers)
+        ApiKeys([KEY, OTHER]).principal(headers)
     assert caught.value.status == 400
     assert "canary" not in caught.value.message
 
 
 def test_without_keys_everyone_is_anonymous_whatever_they_send() -> None:
-    keys = Keys([])
-    assert keys.is_open
+    keys = ApiKeys([])
+    assert keys.allows_anonymous
     assert keys.principal({}) == ANONYMOUS
     assert keys.principal({"authorization": "Bearer none", "x-api-key": "other"}) == ANONYMOUS
 
 
 def test_a_principal_is_a_short_stable_name_that_holds_nothing_of_the_key() -> None:
-    names = {Keys([KEY]).principal({"api-key": KEY}), Keys([OTHER, KEY]).principal({"api-key": KEY})}
+    names = {ApiKeys([KEY]).principal({"api-key": KEY}), ApiKeys([OTHER, KEY]).principal({"api-key": KEY})}
     assert names == {"key-4bd282be"}
-    assert Keys([OTHER]).principal({"api-key": OTHER}) not in names
+    assert ApiKeys([OTHER]).principal({"api-key": OTHER}) not in names
 
 
 @given(st.dictionaries(st.sampled_from(["authorization", "x-api-key", "api-key", "host"]), st.text()))
 def test_no_header_whatever_opens_or_breaks_a_closed_server(headers: dict[str, str]) -> None:
     with pytest.raises(ApiError):
-        Keys([KEY]).principal(headers)
+        ApiKeys([KEY]).principal(headers)
 
 
 @table("key", ["", "two words", "tab\tbed", "line\nbreak", "schlüssel", "\x7f" * 8])
 def test_a_key_that_no_header_can_carry_is_refused_at_the_start(key: str) -> None:
     with pytest.raises(ValueError, match="API key 2") as caught:
-        Keys([KEY, key])
+        ApiKeys([KEY, key])
     assert not key or key not in str(caught.value)
 
 
@@ -118,13 +118,13 @@ NAMED = [
 
 
 def test_a_named_key_gives_its_name_and_plain_keys_stay() -> None:
-    keys = Keys([KEY], NAMED)
+    keys = ApiKeys([KEY], NAMED)
     assert keys.principal({"api-key": "wd-canary-ci"}) == "ci"
     assert keys.principal({"authorization": "Bearer wd-canary-boss"}) == "boss"
     assert keys.principal({"api-key": KEY}) == "key-4bd282be"
     assert keys.principals == ["key-4bd282be", "ci", "boss"]
-    assert Keys([]).principals == [ANONYMOUS]
-    assert not Keys([], NAMED).is_open
+    assert ApiKeys([]).principals == [ANONYMOUS]
+    assert not ApiKeys([], NAMED).allows_anonymous
 
 
 @table(
@@ -142,7 +142,7 @@ def test_a_named_key_gives_its_name_and_plain_keys_stay() -> None:
     ],
 )
 def test_a_key_may_be_for_some_models_only(principal: str, model: str, may: bool) -> None:
-    assert Keys([KEY], NAMED).may_use(principal, model) is may
+    assert ApiKeys([KEY], NAMED).may_use(principal, model) is may
 
 
 @table(
@@ -163,7 +163,7 @@ def test_a_key_may_be_for_some_models_only(principal: str, model: str, may: bool
     ],
 )
 def test_a_star_stands_for_any_part_and_all_else_for_itself(pattern: str, name: str, may: bool) -> None:
-    keys = Keys([], [KeySettings(name="k", key=KEY, models=(pattern,))])
+    keys = ApiKeys([], [KeySettings(name="k", key=KEY, models=(pattern,))])
     assert keys.may_use("k", name) is may
 
 
@@ -172,28 +172,28 @@ def test_a_key_that_is_there_twice_is_refused_and_not_shown(plain: list[str]) ->
     named = [KeySettings(name="ci", key=KEY), *([] if plain else [KeySettings(name="boss", key=KEY)])]
     said = "key 'ci' and API key 2 are the same" if plain else "key 'boss' and key 'ci' are the same"
     with pytest.raises(ValueError, match=said) as caught:
-        Keys(plain, named)
+        ApiKeys(plain, named)
     assert "canary" not in str(caught.value)
 
 
 def test_a_named_key_that_no_header_can_carry_is_refused_by_its_name() -> None:
     with pytest.raises(ValueError, match="key 'ci' has a blank") as caught:
-        Keys([KEY], [KeySettings(name="ci", key="two canary")])
+        ApiKeys([KEY], [KeySettings(name="ci", key="two canary")])
     assert "canary" not in str(caught.value)
     assert "canary" not in repr(KeySettings(name="ci", key="two canary"))
 
 
 def test_too_many_keys_are_refused_at_the_start() -> None:
-    Keys(f"wd-key-{number}" for number in range(MOST_KEYS))
+    ApiKeys(f"wd-key-{number}" for number in range(MAX_KEYS))
     with pytest.raises(ValueError, match="too many"):
-        Keys(f"wd-key-{number}" for number in range(MOST_KEYS + 1))
+        ApiKeys(f"wd-key-{number}" for number in range(MAX_KEYS + 1))
 
 
 def test_a_made_key_is_new_each_time_and_strong_and_can_be_used() -> None:
     made = {make_key() for _ in range(100)}
     assert len(made) == 100
-    assert all(key.startswith("wd-") and len(key) == 35 and not is_weak(key) for key in made)
-    Keys(made)
+    assert all(key.startswith("wd-") and len(key) == 35 and not is_weak_key(key) for key in made)
+    ApiKeys(made)
 
 
 def _file(folder: Path, data: str | bytes, mode: int = 0o600) -> Path:
@@ -253,7 +253,7 @@ def test_keys_may_come_from_a_pipe(tmp_path: Path) -> None:
 
 def test_plain_keys_are_admins_and_named_ones_only_where_their_table_says_so() -> None:
     named = [KeySettings(name="ci", key=OTHER), KeySettings(name="ops", key=OTHER + "2", admin=True)]
-    keys = Keys([KEY], named)
+    keys = ApiKeys([KEY], named)
     plain = keys.principal({"x-api-key": KEY})
     assert [keys.is_admin(name) for name in (plain, "ops", "ci", ANONYMOUS)] == [True, True, False, False]
     keys.check_admin("ops")
@@ -263,4 +263,4 @@ def test_plain_keys_are_admins_and_named_ones_only_where_their_table_says_so() -
 
 
 def test_without_keys_everyone_is_an_admin() -> None:
-    assert Keys([]).is_admin(ANONYMOUS)
+    assert ApiKeys([]).is_admin(ANONYMOUS)

@@ -13,17 +13,17 @@ from tests.laws.strategies import HEAD, any_bytes, recorded_streams, spoiled
 from tests.serve.scripts import Heard
 from tests.serve.told import Bench, benched
 from tests.table import table
-from welldone.engines.scripts import HELLO, End, Framing, Piece, Reply, as_raw, cut_at
+from welldone.engines.scripts import HELLO_REPLY, ReplyEnd, ReplyFraming, MockChunk, MockReply, with_raw_http, cut_at
 from welldone.rules.judge import judge
-from welldone.wire.asked import Asked, read_request
-from welldone.wire.collect import Reply as Collected
+from welldone.wire.asked import RequestFacts, read_request_facts
+from welldone.wire.collect import CollectedReply as Collected
 from welldone.wire.collect import collect
-from welldone.wire.faults import Mend
-from welldone.wire.faults.catalogue import BY_ID
+from welldone.wire.faults import Repairability
+from welldone.wire.faults.catalogue import RULES_BY_ID
 from welldone.wire.head import Endpoint
-from welldone.wire.notes import Notes
-from welldone.wire.pipe import Pipe
-from welldone.wire.reader import Reader
+from welldone.wire.notes import RepairLog
+from welldone.wire.pipe import StreamPipeline
+from welldone.wire.reader import EventReader
 
 Json = dict[str, Any]
 
@@ -55,7 +55,7 @@ class Case(NamedTuple):
 
     endpoint: Endpoint
     request: Json
-    reply: Reply
+    reply: MockReply
 
     @property
     def body(self) -> bytes:
@@ -85,15 +85,15 @@ def requests(draw: st.DrawFn, endpoint: Endpoint) -> Json:
 
 
 @st.composite
-def cases(draw: st.DrawFn, ends: tuple[End, ...], *, is_right_http: bool = False) -> Case:
+def cases(draw: st.DrawFn, ends: tuple[ReplyEnd, ...], *, is_right_http: bool = False) -> Case:
     """A body, perhaps not all of it, in any pieces, under any head, with any end."""
     endpoint, body = draw(bodies)
     if draw(st.booleans()):
         body = body[: draw(st.integers(0, len(body)))]
     at_frames = [found.end() for found in re.finditer(rb"\n\n", body)][:12]
     cuts = draw(st.one_of(st.just(at_frames), st.lists(st.integers(1, 3000), max_size=8)))
-    framings: list[Framing] = ["chunked", "length", "close"]
-    reply = Reply(
+    framings: list[ReplyFraming] = ["chunked", "length", "close"]
+    reply = MockReply(
         pieces(body, cuts, draw(st.sampled_from(PAUSES_S))),
         200 if is_right_http else draw(st.sampled_from(STATUSES)),
         {"Content-Type": TYPES[0]} if is_right_http else draw(st.sampled_from(TYPES).map(_typed)),
@@ -107,17 +107,19 @@ def _typed(content_type: str) -> dict[str, str]:
     return {"Content-Type": content_type} if content_type else {}
 
 
-def pieces(body: bytes, cuts: list[int], pause_s: float) -> tuple[Piece, ...]:
+def pieces(body: bytes, cuts: list[int], pause_s: float) -> tuple[MockChunk, ...]:
     """The body, each piece of which is written by itself."""
     ends = [*sorted(cut for cut in cuts if cut < len(body)), len(body)]
     spans = zip([0, *ends], ends, strict=False)
-    return tuple(Piece(base64=body[start:end], after_s=pause_s) for start, end in spans if end > start)
+    return tuple(MockChunk(base64=body[start:end], after_s=pause_s) for start, end in spans if end > start)
 
 
 def check(case: Case, heard: Heard) -> bool:
     """What the client hears is right; whether it is a success."""
     trace = msgspec.structs.replace(heard.capture, request=case.request, endpoint=case.endpoint.value)
-    broken = {rule for rule in judge(trace).counts if BY_ID[rule].mend is not Mend.REPORT} - UNKNOWABLE
+    broken = {
+        rule for rule in judge(trace).counts if RULES_BY_ID[rule].repairability is not Repairability.REPORT_ONLY
+    } - UNKNOWABLE
     assert broken == set(), heard.raw
     assert trace.complete, heard.raw
     if heard.status != 200:
@@ -140,13 +142,13 @@ def is_bound_to_fail(case: Case) -> bool:
 def expected(case: Case) -> Collected:
     """What the core makes of the same bytes."""
     fallback = HEAD[case.endpoint]
-    pipe = Pipe(case.endpoint, fallback=fallback, asked=read_request(case.request))
+    pipe = StreamPipeline(case.endpoint, fallback=fallback, facts=read_request_facts(case.request))
     return read(pipe.feed(case.body) + pipe.close(), case.endpoint)
 
 
 def read(data: bytes, endpoint: Endpoint) -> Collected:
     """What a right stream says."""
-    reader = Reader(endpoint, fallback=HEAD[endpoint], asked=Asked(), notes=Notes())
+    reader = EventReader(endpoint, fallback=HEAD[endpoint], facts=RequestFacts(), repair_log=RepairLog())
     return collect(reader.feed(data) + reader.close())
 
 
@@ -171,14 +173,14 @@ def test_the_wire_says_what_the_core_says(bench: Bench, case: Case) -> None:
         # Comments are left out before frames are counted.
         assert FRAME.sub("", heard.error["message"]) == FRAME.sub("", said.failure.message)
     if "stream" in case.request and heard.status == 200:
-        texts = {index: (one.text, one.reason) for index, one in read(heard.body, case.endpoint).answers.items()}
-        assert texts == {index: (one.text, one.reason) for index, one in said.answers.items()}
+        texts = {index: (one.text, one.finish_reason) for index, one in read(heard.body, case.endpoint).choices.items()}
+        assert texts == {index: (one.text, one.finish_reason) for index, one in said.choices.items()}
     elif is_success:
         for choice in heard.json["choices"]:
             text = choice["message"]["content"] if case.endpoint is Endpoint.CHAT else choice["text"]
             assert (text or "", choice["finish_reason"]) == (
-                said.answers[choice["index"]].text,
-                said.answers[choice["index"]].reason,
+                said.choices[choice["index"]].text,
+                said.choices[choice["index"]].finish_reason,
             )
 
 
@@ -197,19 +199,19 @@ def test_http_that_is_spoiled_or_cut_anywhere_never_makes_a_success_of_a_failure
     cuts: list[int],
     pause_s: float,
     cut: int,
-    end: End,
+    end: ReplyEnd,
     spoils: list[tuple[int, bytes, int]],
 ) -> None:
-    raw = as_raw(case.reply).body
+    raw = with_raw_http(case.reply).body
     for place, put, taken in spoils:
         raw = raw[:place] + put + raw[place + taken :]
-    reply = cut_at(Reply(pieces(raw, cuts, pause_s), raw=True), cut, end)
+    reply = cut_at(MockReply(pieces(raw, cuts, pause_s), raw=True), cut, end)
     is_success = check(case, bench.ask(reply, case.request, case.endpoint))
     if not spoils:
         assert not is_success or FINISHED.search(reply.body) or b"[DONE]" in reply.body
 
 
-STEPS: dict[End, int] = {"cut": 1, "reset": 7}
+STEPS: dict[ReplyEnd, int] = {"cut": 1, "reset": 7}
 SOME_BYTES = pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.tier3)])
 
 
@@ -217,11 +219,13 @@ SOME_BYTES = pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.ma
 @table("end", STEPS)
 @table("stream", [True, False], ids=["stream", "whole"])
 def test_a_right_stream_that_breaks_off_at_any_byte_is_an_error(
-    bench: Bench, end: End, stream: bool, step: int
+    bench: Bench, end: ReplyEnd, stream: bool, step: int
 ) -> None:
     request = {"model": "native", **SAID[Endpoint.CHAT], **({"stream": True} if stream else {})}
-    role, *rest = HELLO.pieces
-    paused = as_raw(msgspec.structs.replace(HELLO, pieces=(role, Piece(rest[0].text, PAUSES_S[1]), *rest[1:])))
+    role, *rest = HELLO_REPLY.pieces
+    paused = with_raw_http(
+        msgspec.structs.replace(HELLO_REPLY, pieces=(role, MockChunk(rest[0].text, PAUSES_S[1]), *rest[1:]))
+    )
     for byte in range(0, len(paused.body), step * STEPS[end]):
         reply = cut_at(paused, byte, end)
         is_success = check(Case(Endpoint.CHAT, request, reply), bench.ask(reply, request, Endpoint.CHAT))
@@ -233,9 +237,9 @@ def test_a_right_stream_that_breaks_off_at_any_byte_is_an_error(
 @SOME_BYTES
 def test_a_frame_in_two_pieces_is_whole_wherever_it_is_cut(bench: Bench, stream: bool, step: int) -> None:
     request = {"model": "native", **SAID[Endpoint.CHAT], **({"stream": True} if stream else {})}
-    start, end = len(HELLO.pieces[0].data), len(HELLO.pieces[0].data + HELLO.pieces[1].data)
+    start, end = len(HELLO_REPLY.pieces[0].data), len(HELLO_REPLY.pieces[0].data + HELLO_REPLY.pieces[1].data)
     for byte in range(start, end, step):
-        reply = Reply(pieces(HELLO.body, [start, byte, end], PAUSES_S[1]))
+        reply = MockReply(pieces(HELLO_REPLY.body, [start, byte, end], PAUSES_S[1]))
         heard = bench.ask(reply, request, Endpoint.CHAT)
         assert check(Case(Endpoint.CHAT, request, reply), heard), byte
         assert b'"content":"Hello"' in heard.body, byte

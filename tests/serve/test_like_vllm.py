@@ -12,7 +12,7 @@ import pytest
 
 from tests.net.aio import run
 from tests.serve.scripts import CHAT, Serving
-from welldone.engines.scripts import Script, json_reply
+from welldone.engines.scripts import MockScript, json_reply
 from welldone.engines.settings import ModelSettings
 from welldone.serve.server import Server
 from welldone.serve.settings import Config, ServeSettings
@@ -29,7 +29,7 @@ LISTED = {"object": "list", "data": [{"id": "/models/big", "owned_by": "vllm", "
 @asynccontextmanager
 async def _serving(folder: Path) -> AsyncIterator[Serving]:
     paths = {path: json_reply(reply) for path, reply in REPLIES.items()}
-    script = Script(paths={COUNT: json_reply({"detail": "Not Found"}, 404), **paths}, models=LISTED)
+    script = MockScript(paths={COUNT: json_reply({"detail": "Not Found"}, 404), **paths}, models=LISTED)
     file = folder / "script.json"
     file.write_bytes(msgspec.json.encode(script))
     command = (sys.executable, "-m", "welldone.engines.scripted", "--port", "{port}", "--script", str(file))

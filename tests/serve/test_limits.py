@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.table import table
 from welldone.serve.errors import ApiError
-from welldone.serve.limits import InMemory, Limits, Room, Spent, duration
+from welldone.serve.limits import InMemoryBucketStorage, RateLimiter, BucketLevel, UsageTotals, format_duration
 from welldone.serve.settings import KeySettings
 
 
@@ -20,29 +20,29 @@ class Clock:
         return self.now
 
 
-def _refused(subject: Limits, principal: str = "a") -> ApiError:
+def _refused(subject: RateLimiter, principal: str = "a") -> ApiError:
     with pytest.raises(ApiError) as caught:
-        subject.take(principal)
+        subject.take_request(principal)
     assert (caught.value.status, caught.value.code) == (429, "rate_limit_exceeded")
     return caught.value
 
 
 def test_without_limits_there_are_no_headers_and_no_refusals() -> None:
-    subject = Limits(requests_per_minute=0, tokens_per_minute=0)
-    subject.spend("a", 10**9)
-    assert [subject.take("a") for _ in range(1000)] == [{}] * 1000
+    subject = RateLimiter(requests_per_minute=0, tokens_per_minute=0)
+    subject.charge_tokens("a", 10**9)
+    assert [subject.take_request("a") for _ in range(1000)] == [{}] * 1000
 
 
 def test_a_minutes_requests_may_come_at_once_and_the_next_one_waits() -> None:
     clock = Clock()
-    subject = Limits(requests_per_minute=3, tokens_per_minute=0, clock=clock)
-    assert subject.take("a") == {
+    subject = RateLimiter(requests_per_minute=3, tokens_per_minute=0, clock=clock)
+    assert subject.take_request("a") == {
         "x-ratelimit-limit-requests": "3",
         "x-ratelimit-remaining-requests": "2",
         "x-ratelimit-reset-requests": "20s",
     }
-    subject.take("a")
-    assert subject.take("a")["x-ratelimit-remaining-requests"] == "0"
+    subject.take_request("a")
+    assert subject.take_request("a")["x-ratelimit-remaining-requests"] == "0"
     error = _refused(subject)
     assert error.retry_after_s == 20.0
     assert error.headers["x-ratelimit-reset-requests"] == "1m0s"
@@ -50,54 +50,54 @@ def test_a_minutes_requests_may_come_at_once_and_the_next_one_waits() -> None:
     clock.now += 19.9
     _refused(subject)
     clock.now += 0.1
-    subject.take("a")
+    subject.take_request("a")
     _refused(subject)
 
 
 def test_each_principal_has_its_own_limits() -> None:
-    subject = Limits(requests_per_minute=1, tokens_per_minute=0, clock=Clock())
-    subject.take("a")
+    subject = RateLimiter(requests_per_minute=1, tokens_per_minute=0, clock=Clock())
+    subject.take_request("a")
     _refused(subject, "a")
-    subject.take("b")
+    subject.take_request("b")
 
 
 def test_tokens_are_paid_after_the_answer_and_a_debt_is_waited_for() -> None:
     clock = Clock()
-    subject = Limits(requests_per_minute=0, tokens_per_minute=600, clock=clock)
-    assert subject.take("a")["x-ratelimit-remaining-tokens"] == "600"
-    subject.spend("a", 100)
-    headers = subject.take("a")
+    subject = RateLimiter(requests_per_minute=0, tokens_per_minute=600, clock=clock)
+    assert subject.take_request("a")["x-ratelimit-remaining-tokens"] == "600"
+    subject.charge_tokens("a", 100)
+    headers = subject.take_request("a")
     assert headers["x-ratelimit-remaining-tokens"] == "500"
     assert headers["x-ratelimit-reset-tokens"] == "10s"
     assert "x-ratelimit-limit-requests" not in headers
-    subject.spend("a", 599)
+    subject.charge_tokens("a", 599)
     error = _refused(subject)
     assert error.retry_after_s == pytest.approx(10.0)
     assert error.headers["x-ratelimit-remaining-tokens"] == "0"
     assert "600 tokens a minute" in error.message
     clock.now += 10.0
-    subject.take("a")
+    subject.take_request("a")
 
 
 def test_a_request_that_the_tokens_refuse_is_not_counted() -> None:
     clock = Clock()
-    subject = Limits(requests_per_minute=2, tokens_per_minute=60, clock=clock)
-    subject.take("a")
-    subject.spend("a", 60)
+    subject = RateLimiter(requests_per_minute=2, tokens_per_minute=60, clock=clock)
+    subject.take_request("a")
+    subject.charge_tokens("a", 60)
     for _ in range(5):
         assert _refused(subject).headers["x-ratelimit-remaining-requests"] == "1"
     clock.now += 1.0
-    assert subject.take("a")["x-ratelimit-remaining-requests"] == "0"
+    assert subject.take_request("a")["x-ratelimit-remaining-requests"] == "0"
 
 
 def test_an_unused_bucket_does_not_grow_and_a_clock_that_goes_back_takes_nothing() -> None:
     clock = Clock()
-    subject = Limits(requests_per_minute=2, tokens_per_minute=0, clock=clock)
-    subject.take("a")
+    subject = RateLimiter(requests_per_minute=2, tokens_per_minute=0, clock=clock)
+    subject.take_request("a")
     clock.now += 10_000.0
-    assert subject.take("a")["x-ratelimit-remaining-requests"] == "1"
+    assert subject.take_request("a")["x-ratelimit-remaining-requests"] == "1"
     clock.now -= 500.0
-    assert subject.take("a")["x-ratelimit-remaining-requests"] == "0"
+    assert subject.take_request("a")["x-ratelimit-remaining-requests"] == "0"
 
 
 def test_a_named_key_has_rates_of_its_own_and_the_servers_where_it_says_nothing() -> None:
@@ -105,61 +105,61 @@ def test_a_named_key_has_rates_of_its_own_and_the_servers_where_it_says_nothing(
         KeySettings(name="ci", key="k1", requests_per_minute=2),
         KeySettings(name="free", key="k2", requests_per_minute=0, tokens_per_minute=0),
     ]
-    subject = Limits(requests_per_minute=1, tokens_per_minute=60, named=named, clock=Clock())
-    assert subject.take("ci")["x-ratelimit-limit-requests"] == "2"
-    assert subject.take("ci")["x-ratelimit-limit-tokens"] == "60"
+    subject = RateLimiter(requests_per_minute=1, tokens_per_minute=60, named=named, clock=Clock())
+    assert subject.take_request("ci")["x-ratelimit-limit-requests"] == "2"
+    assert subject.take_request("ci")["x-ratelimit-limit-tokens"] == "60"
     assert "2 requests a minute" in _refused(subject, "ci").message
-    assert [subject.take("free") for _ in range(10)] == [{}] * 10
-    subject.spend("free", 10**9)
-    assert subject.take("free") == {}
-    subject.take("a")
+    assert [subject.take_request("free") for _ in range(10)] == [{}] * 10
+    subject.charge_tokens("free", 10**9)
+    assert subject.take_request("free") == {}
+    subject.take_request("a")
     assert "1 requests a minute" in _refused(subject, "a").message
 
 
 def test_a_key_may_have_a_rate_where_the_server_has_none() -> None:
     named = [KeySettings(name="ci", key="k1", tokens_per_minute=60)]
-    subject = Limits(requests_per_minute=0, tokens_per_minute=0, named=named, clock=Clock())
-    assert subject.take("a") == {}
-    assert subject.take("ci")["x-ratelimit-remaining-tokens"] == "60"
-    subject.spend("ci", 60)
+    subject = RateLimiter(requests_per_minute=0, tokens_per_minute=0, named=named, clock=Clock())
+    assert subject.take_request("a") == {}
+    assert subject.take_request("ci")["x-ratelimit-remaining-tokens"] == "60"
+    subject.charge_tokens("ci", 60)
     assert "60 tokens a minute" in _refused(subject, "ci").message
 
 
 def test_a_new_bucket_is_full_also_on_a_machine_that_has_just_started() -> None:
     clock = Clock()
     clock.now = 0.5
-    subject = Limits(requests_per_minute=3, tokens_per_minute=0, clock=clock)
-    assert [subject.take("a")["x-ratelimit-remaining-requests"] for _ in range(3)] == ["2", "1", "0"]
+    subject = RateLimiter(requests_per_minute=3, tokens_per_minute=0, clock=clock)
+    assert [subject.take_request("a")["x-ratelimit-remaining-requests"] for _ in range(3)] == ["2", "1", "0"]
     _refused(subject)
 
 
 def test_processes_that_share_the_numbers_share_the_limits() -> None:
-    numbers, clock = InMemory(), Clock()
+    numbers, clock = InMemoryBucketStorage(), Clock()
     first, second = (
-        Limits(requests_per_minute=2, tokens_per_minute=60, principals=["a", "b"], numbers=numbers, clock=clock)
+        RateLimiter(requests_per_minute=2, tokens_per_minute=60, principals=["a", "b"], storage=numbers, clock=clock)
         for _ in range(2)
     )
-    second.take("b")  # the order in which they come is another one in each process
-    first.take("a")
-    assert second.take("a")["x-ratelimit-remaining-requests"] == "0"
+    second.take_request("b")  # the order in which they come is another one in each process
+    first.take_request("a")
+    assert second.take_request("a")["x-ratelimit-remaining-requests"] == "0"
     _refused(first, "a")
-    first.take("b")
+    first.take_request("b")
     _refused(first, "b")
     clock.now += 60.0
-    second.spend("a", 61)
+    second.charge_tokens("a", 61)
     assert "60 tokens a minute" in _refused(first, "a").message
-    first.take("b")
+    first.take_request("b")
 
 
 def test_a_process_whose_clock_is_behind_is_not_paid_twice() -> None:
-    numbers, early, late = InMemory(), Clock(), Clock()
+    numbers, early, late = InMemoryBucketStorage(), Clock(), Clock()
     late.now += 30.0
     first, second = (
-        Limits(requests_per_minute=2, tokens_per_minute=0, numbers=numbers, clock=clock) for clock in (early, late)
+        RateLimiter(requests_per_minute=2, tokens_per_minute=0, storage=numbers, clock=clock) for clock in (early, late)
     )
-    first.take("a")
-    first.take("a")
-    second.take("a")
+    first.take_request("a")
+    first.take_request("a")
+    second.take_request("a")
     _refused(first, "a")
     _refused(second, "a")
 
@@ -183,7 +183,7 @@ def test_a_process_whose_clock_is_behind_is_not_paid_twice() -> None:
     ],
 )
 def test_durations_are_written_as_openai_does(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text
 
 
 @given(
@@ -193,27 +193,27 @@ def test_durations_are_written_as_openai_does(seconds: float, text: str) -> None
 )
 def test_who_comes_when_told_is_let_in(requests: int, tokens: int, steps: list[tuple[float, int]]) -> None:
     clock = Clock()
-    subject = Limits(requests_per_minute=requests, tokens_per_minute=tokens, clock=clock)
+    subject = RateLimiter(requests_per_minute=requests, tokens_per_minute=tokens, clock=clock)
     for pause_s, spent in steps:
         clock.now += pause_s
         try:
-            subject.take("a")
+            subject.take_request("a")
         except ApiError as error:
             assert error.retry_after_s is not None  # noqa: PT017  # both ways of the try are right
             clock.now += error.retry_after_s
-            subject.take("a")
-        subject.spend("a", spent)
+            subject.take_request("a")
+        subject.charge_tokens("a", spent)
 
 
 @given(st.integers(1, 100), st.lists(st.floats(0, 2), max_size=200))
 def test_no_minute_and_a_bucket_lets_more_through_than_twice_the_limit(per_minute: int, pauses: list[float]) -> None:
     clock = Clock()
-    subject = Limits(requests_per_minute=per_minute, tokens_per_minute=0, clock=clock)
+    subject = RateLimiter(requests_per_minute=per_minute, tokens_per_minute=0, clock=clock)
     passed: list[float] = []
     for pause_s in pauses:
         clock.now += pause_s
         try:
-            subject.take("a")
+            subject.take_request("a")
         except ApiError:
             continue
         passed.append(clock.now)
@@ -221,36 +221,36 @@ def test_no_minute_and_a_bucket_lets_more_through_than_twice_the_limit(per_minut
 
 
 def test_usage_tells_what_is_left_and_takes_nothing() -> None:
-    subject = Limits(requests_per_minute=3, tokens_per_minute=100, clock=Clock())
-    subject.take("a")
-    subject.spend("a", 30)
-    first = subject.usage("a")
-    assert (first.requests, first.tokens) == (Room(3, 2), Room(100, 70))
-    assert first.spent == Spent(1, 30)
-    assert subject.usage("a") == first
-    subject.spend("a", 200)
-    assert subject.usage("a").tokens == Room(100, 0)
+    subject = RateLimiter(requests_per_minute=3, tokens_per_minute=100, clock=Clock())
+    subject.take_request("a")
+    subject.charge_tokens("a", 30)
+    first = subject.status("a")
+    assert (first.requests, first.tokens) == (BucketLevel(3, 2), BucketLevel(100, 70))
+    assert first.spent == UsageTotals(1, 30)
+    assert subject.status("a") == first
+    subject.charge_tokens("a", 200)
+    assert subject.status("a").tokens == BucketLevel(100, 0)
 
 
 def test_what_was_refused_is_not_spent() -> None:
-    subject = Limits(requests_per_minute=1, tokens_per_minute=0, clock=Clock())
-    subject.take("a")
+    subject = RateLimiter(requests_per_minute=1, tokens_per_minute=0, clock=Clock())
+    subject.take_request("a")
     _refused(subject)
-    assert subject.usage("a").spent == Spent(1, 0)
+    assert subject.status("a").spent == UsageTotals(1, 0)
 
 
 def test_without_limits_what_was_spent_is_counted_all_the_same() -> None:
-    subject = Limits(requests_per_minute=0, tokens_per_minute=0, principals=["a", "b"])
-    subject.take("a")
-    subject.spend("a", 7)
-    usage = subject.usage("a")
-    assert (usage.requests, usage.tokens, usage.spent) == (None, None, Spent(1, 7))
+    subject = RateLimiter(requests_per_minute=0, tokens_per_minute=0, principals=["a", "b"])
+    subject.take_request("a")
+    subject.charge_tokens("a", 7)
+    usage = subject.status("a")
+    assert (usage.requests, usage.tokens, usage.spent) == (None, None, UsageTotals(1, 7))
     assert subject.principals == ["a"]
-    assert subject.spent() == {"a": Spent(1, 7)}
+    assert subject.totals() == {"a": UsageTotals(1, 7)}
 
 
 def test_who_has_a_limit_is_named_also_before_asking() -> None:
     named = [KeySettings(name="b", key="k" * 8, tokens_per_minute=5)]
-    subject = Limits(requests_per_minute=0, tokens_per_minute=0, named=named, principals=["a", "b"], clock=Clock())
+    subject = RateLimiter(requests_per_minute=0, tokens_per_minute=0, named=named, principals=["a", "b"], clock=Clock())
     assert subject.principals == ["b"]
-    assert subject.usage("b").tokens == Room(5, 5)
+    assert subject.status("b").tokens == BucketLevel(5, 5)

@@ -12,14 +12,14 @@ from tests.net.aio import run
 from tests.serve.gateways import gateway
 from tests.serve.scripts import CHAT, DONE, HELLO, ROLE, STOP, Heard, Serving, scripted
 from tests.table import table
-from welldone.engines.fleet import EngineError, State
-from welldone.engines.scripts import Piece, Reply
+from welldone.engines.fleet import EngineError, ModelState
+from welldone.engines.scripts import MockChunk, MockReply
 from welldone.engines.settings import ModelSettings
 from welldone.serve.server import Server
 from welldone.serve.settings import Config, KeySettings, ServeSettings
 
 SUCCESS = {"success": True}
-ENDLESS = Reply((ROLE, HELLO, Piece(HELLO.text, after_s=1000.0), STOP, DONE))
+ENDLESS = MockReply((ROLE, HELLO, MockChunk(HELLO.text, after_s=1000.0), STOP, DONE))
 PLAIN, NAMED = "wd-plain-key-012345", "wd-named-key-012345"
 
 
@@ -31,7 +31,7 @@ async def _unload(serving: Serving, headers: str = "", **more: object) -> Heard:
     return await serving.ask({"model": "m", **more}, "/models/unload", headers)
 
 
-def _state(serving: Serving) -> State:
+def _state(serving: Serving) -> ModelState:
     return serving.server.fleet.models[0].state
 
 
@@ -51,13 +51,13 @@ def test_a_model_is_loaded_and_unloaded_by_hand(tiny_model: Path, tmp_path: Path
     async def main() -> None:
         async with _serving(tmp_path, ModelSettings(name="m", file=tiny_model, aliases=("tiny",))) as serving:
             model = serving.server.fleet.models[0]
-            assert _state(serving) is State.UNLOADED
+            assert _state(serving) is ModelState.UNLOADED
             assert (await _load(serving, "tiny")).json == SUCCESS
-            assert _state(serving) is State.LOADING
-            await model.ready()
+            assert _state(serving) is ModelState.LOADING
+            await model.ensure_ready()
             assert (await _load(serving)).json == SUCCESS
             assert (await _unload(serving)).json == SUCCESS
-            assert _state(serving) is State.UNLOADED
+            assert _state(serving) is ModelState.UNLOADED
             assert (await _unload(serving)).json == SUCCESS
             assert (await serving.ask({**CHAT, "max_tokens": 2})).status == 200
 
@@ -71,7 +71,7 @@ def test_a_model_that_answers_is_not_unloaded_unless_it_is_forced(tmp_path: Path
             await reader.readuntil(b"Hello")
             refused = await _unload(serving)
             assert (refused.status, refused.error["code"]) == (409, "model_busy")
-            assert _state(serving) is State.READY
+            assert _state(serving) is ModelState.READY
             assert (await _unload(serving, force=True)).json == SUCCESS
             rest = await reader.read()
             assert rest.count(b'data: {"error"') == 1
@@ -110,7 +110,7 @@ def test_a_model_that_cannot_be_loaded_is_refused_while_it_is_left_alone(tmp_pat
         async with _serving(tmp_path, broken) as serving:
             assert (await _load(serving)).json == SUCCESS
             with pytest.raises(EngineError):
-                await serving.server.fleet.models[0].ready()
+                await serving.server.fleet.models[0].ensure_ready()
             refused = await _load(serving)
             assert (refused.status, refused.error["code"]) == (503, "model_unavailable")
 

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from tests.table import table
 from welldone.serve import log
-from welldone.serve.log import Answered, LineFormatter, Log, Redactor, Value
+from welldone.serve.log import RequestLogEntry, LineFormatter, LogHandler, Redactor, FieldValue
 
 KEY = 'canary+"key\\1'
 LIMIT_S = 30.0
-ANSWERED = Answered(
+ANSWERED = RequestLogEntry(
     request_id="req_1",
     principal="key-0a1b2c3d",
     method="POST",
@@ -32,14 +32,14 @@ ANSWERED = Answered(
     prompt_tokens=0,
     completion_tokens=50,
     finish="stop",
-    mended=("delta-role-once", "end-done-missing"),
+    repaired=("delta-role-once", "end-done-missing"),
 )
 
 
 def _line(
     style: Literal["text", "json"],
     message: str,
-    fields: dict[str, Value] | None = None,
+    fields: dict[str, FieldValue] | None = None,
     *,
     error: BaseException | None = None,
     args: tuple[object, ...] = (),
@@ -55,13 +55,13 @@ def _line(
 @contextmanager
 def _logging(style: Literal["text", "json"] = "text", level: int = logging.INFO) -> Iterator[io.StringIO]:
     stream = io.StringIO()
-    with Log(style=style, level=level, secrets=[KEY], stream=stream):
+    with LogHandler(style=style, level=level, secrets=[KEY], stream=stream):
         yield stream
 
 
 def test_a_request_is_a_line_for_people() -> None:
     with _logging() as stream:
-        log.answered(ANSWERED)
+        log.log_request(ANSWERED)
     time, _, rest = stream.getvalue().partition(" ")
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", time)
     assert rest == (
@@ -73,7 +73,7 @@ def test_a_request_is_a_line_for_people() -> None:
 
 def test_a_request_is_an_object_for_programs() -> None:
     with _logging("json") as stream:
-        log.answered(ANSWERED)
+        log.log_request(ANSWERED)
     line = json.loads(stream.getvalue())
     assert line.pop("ts").endswith("Z")
     assert line == {
@@ -103,8 +103,10 @@ def test_an_event_has_a_time_in_utc_and_names_a_foreign_logger() -> None:
 
 def test_what_went_wrong_in_the_server_is_a_warning() -> None:
     with _logging("json", logging.WARNING) as stream:
-        log.answered(ANSWERED)
-        log.answered(Answered(request_id="r", principal="p", method="GET", path="/", status=503, duration_ms=1.0))
+        log.log_request(ANSWERED)
+        log.log_request(
+            RequestLogEntry(request_id="r", principal="p", method="GET", path="/", status=503, duration_ms=1.0)
+        )
     (line,) = stream.getvalue().splitlines()
     assert json.loads(line)["level"] == "warning"
 
@@ -152,11 +154,11 @@ def test_a_secret_that_is_cut_by_a_limit_is_not_shown_in_part() -> None:
 
 @table("text", ["a bearer", "sk-learn", "a basic question", "monkey=1", "key-0a1b2c3d", "req_1234567890"])
 def test_words_that_are_no_secrets_stay(text: str) -> None:
-    assert Redactor([KEY]).clean(text) == text
+    assert Redactor([KEY]).redact(text) == text
 
 
 def test_a_longer_key_that_begins_like_another_is_hidden_whole() -> None:
-    assert Redactor(["abcd", "abcdefgh", ""]).clean("abcdefgh abcd ABCD") == f"{log.HIDDEN} {log.HIDDEN} ABCD"
+    assert Redactor(["abcd", "abcdefgh", ""]).redact("abcdefgh abcd ABCD") == f"{log.HIDDEN} {log.HIDDEN} ABCD"
 
 
 FORGED = "x\r\n2026-01-02T03:04:05.678Z error   forged\x1b[31m\u2028\x85\x9b2J\u202e"
@@ -192,7 +194,7 @@ def test_no_line_is_long(size: int) -> None:
     big = "a b" * size
     line = _line("json", big, {"path": big, "mended": ["r"] * size}, error=ValueError(big))
     assert len(line) < 16_384
-    assert len(Redactor().clean("bearer " * 1000)) < 20_000
+    assert len(Redactor().redact("bearer " * 1000)) < 20_000
 
 
 def test_records_whose_arguments_do_not_fit_are_still_lines() -> None:
@@ -205,7 +207,7 @@ class _Unshowable:
 
 
 def test_an_argument_that_cannot_be_shown_costs_a_line_and_no_request() -> None:
-    subject = Log(stream=io.StringIO())
+    subject = LogHandler(stream=io.StringIO())
     with subject:
         subject.handle(logging.makeLogRecord({"msg": "%s", "args": (_Unshowable(),)}))
     assert subject.dropped == 1
@@ -239,7 +241,7 @@ class _Stuck(io.StringIO):
 @pytest.mark.parametrize("style", ["text", "json"])
 def test_a_stuck_reader_costs_lines_that_are_counted_and_no_time(style: Literal["text", "json"]) -> None:
     stream = _Stuck()
-    subject = Log(style=style, stream=stream)
+    subject = LogHandler(style=style, stream=stream)
     with subject:
         log.event(logging.INFO, "first")
         assert stream.reached.wait(LIMIT_S)
@@ -257,7 +259,7 @@ def test_a_stuck_reader_costs_lines_that_are_counted_and_no_time(style: Literal[
 
 def test_closing_gives_up_on_a_reader_that_stays_stuck() -> None:
     stream = _Stuck()
-    subject = Log(stream=stream)
+    subject = LogHandler(stream=stream)
     subject.start()
     log.event(logging.INFO, "first")
     assert stream.reached.wait(LIMIT_S)
@@ -276,14 +278,14 @@ def test_closing_gives_up_on_a_reader_that_stays_stuck() -> None:
 def test_a_reader_that_has_gone_costs_lines_only() -> None:
     stream = io.StringIO()
     stream.close()
-    subject = Log(stream=stream)
+    subject = LogHandler(stream=stream)
     with subject:
         log.event(logging.INFO, "to nobody")
     assert subject.dropped >= 1
 
 
 def test_by_default_lines_go_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    with Log(stream=sys.stderr):
+    with LogHandler(stream=sys.stderr):
         log.event(logging.ERROR, "engine failed", {"model": "smol"}, error=RuntimeError("why"))
     shown = capsys.readouterr().err
     assert "error   engine failed model=smol" in shown

@@ -11,23 +11,23 @@ from tests.serve.gateways import Gateway, gateway
 from tests.serve.scripts import DONE, HELLO, ROLE, STOP, USAGE, Heard, refusal
 from tests.serve.test_passing import get
 from tests.table import table
-from welldone.engines.scripts import CHUNK, Piece, Reply, json_reply
+from welldone.engines.scripts import CHUNK_TEMPLATE, MockChunk, MockReply, json_reply
 from welldone.engines.settings import ModelSettings
 from welldone.serve.server import Server
 from welldone.serve.settings import Config, ServeSettings
 from welldone.wire.events import Json
 
 ASKED: Json = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
-ANSWER = Reply((ROLE, HELLO, STOP, USAGE, DONE))
+ANSWER = MockReply((ROLE, HELLO, STOP, USAGE, DONE))
 PATH, COUNT = "/v1/messages", "/v1/messages/count_tokens"
 VERSION = {"anthropic_version": "2023-06-01"}
 WEATHER: Json = {"name": "weather", "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}}}
 SEARCH: Json = {"type": "web_search_20250305", "name": "web_search"}
-CALLS = Reply(
+CALLS = MockReply(
     (
         ROLE,
-        Piece(
-            CHUNK
+        MockChunk(
+            CHUNK_TEMPLATE
             % (
                 '{"tool_calls":[{"index":0,"id":"c1","type":"function","function":{"name":"weather",'
                 '"arguments":"{\\"city\\":\\"Rom\\"}"}}]}',
@@ -50,7 +50,7 @@ async def post(serving: Gateway, body: Json, path: str = PATH, **headers: str) -
 
 def ask(
     folder: Path,
-    *replies: Reply,
+    *replies: MockReply,
     body: Json | None = None,
     path: str = PATH,
     kind: str = "",
@@ -62,7 +62,7 @@ def ask(
         async with gateway(folder, replies or [ANSWER], **settings) as serving:
             serving.server.upstreams.all[0].kind = kind
             heard = await post(serving, ASKED if body is None else body, path)
-            seen = [one for one in serving.upstreams[0].seen if one.method == "POST"]
+            seen = [one for one in serving.upstreams[0].requests if one.method == "POST"]
             return heard, {"path": seen[0].path, "headers": seen[0].headers, **json.loads(seen[0].body)} if seen else {}
 
     return run(work())
@@ -141,7 +141,7 @@ def test_an_upstream_that_speaks_the_dialect_hears_the_clients_own_words(tmp_pat
         async with gateway(tmp_path, [json_reply(told)], each={"speaks": ("messages",), "key": "sk-theirs"}) as serving:
             heard = await post(serving, body, anthropic_beta="a-1,b-2", x_api_key="ours")
             assert heard.json["content"][0]["text"] == "Hi"
-            (seen,) = (one for one in serving.upstreams[0].seen if one.method == "POST")
+            (seen,) = (one for one in serving.upstreams[0].requests if one.method == "POST")
             passed = json.loads(seen.body)
             assert seen.path == "/v1/messages"
             assert (passed["tools"], passed["container"], "api_key" in passed) == ([SEARCH], {"id": "c"}, False)
@@ -208,14 +208,14 @@ def test_what_nobody_can_count_is_not_guessed(tmp_path: Path) -> None:
     [
         (json_reply({"tokens": []}), 502, "api_error"),
         (json_reply({"count": True}), 502, "api_error"),
-        (Reply((Piece("<html>"),)), 502, "api_error"),
-        (Reply((), end="cut"), 502, "api_error"),
+        (MockReply((MockChunk("<html>"),)), 502, "api_error"),
+        (MockReply((), end="cut"), 502, "api_error"),
         (refusal(400, {"error": {"message": "no"}}), 400, "invalid_request_error"),
         (refusal(404, {"detail": "Not Found"}), 404, "not_found_error"),
         (refusal(503, {}), 503, "overloaded_error"),
     ],
 )
-def test_an_upstream_that_does_not_count_is_an_error(tmp_path: Path, reply: Reply, status: int, kind: str) -> None:
+def test_an_upstream_that_does_not_count_is_an_error(tmp_path: Path, reply: MockReply, status: int, kind: str) -> None:
     heard, _ = ask(tmp_path, reply, path=COUNT, kind="vllm")
     assert error(heard, status)["type"] == kind
 

@@ -86,14 +86,14 @@ NAMES = [
 def _used() -> Metrics:
     clock = Clock()
     metrics = Metrics(["m"], clock=clock)
-    metrics.watch("m", Gate())
-    metrics.request("chat", "m", 200, 1.5)
-    metrics.tokens("m", 100, 50, prompt_s=0.5, completion_s=2.0)
-    metrics.findings(["delta-role-once", "delta-role-once"])
-    metrics.failure("engine_died")
-    metrics.disconnect()
-    metrics.engine("m", is_up=True, restarts=2)
-    metrics.engine_report("m", "# HELP x\nllamacpp:n_decode_total 17\nllamacpp:prompt_tokens_total 1\n")
+    metrics.watch_queue("m", Gate())
+    metrics.count_request("chat", "m", 200, 1.5)
+    metrics.count_tokens("m", 100, 50, prompt_s=0.5, completion_s=2.0)
+    metrics.count_repairs(["delta-role-once", "delta-role-once"])
+    metrics.count_stream_failure("engine_died")
+    metrics.count_disconnect()
+    metrics.set_engine_state("m", is_up=True, restarts=2)
+    metrics.add_engine_metrics("m", "# HELP x\nllamacpp:n_decode_total 17\nllamacpp:prompt_tokens_total 1\n")
     return metrics
 
 
@@ -127,7 +127,7 @@ def test_what_was_counted_is_what_is_shown(name: str, value: dict[tuple[str, ...
 
 def test_two_servers_in_one_process_share_nothing() -> None:
     one, other = Metrics(["m"]), Metrics(["m"])
-    one.disconnect()
+    one.count_disconnect()
     assert _values(other, "welldone_client_disconnects_total") == {(): 0}
 
 
@@ -146,12 +146,12 @@ def test_series_of_configured_models_are_there_before_the_first_request() -> Non
 def test_labels_that_clients_could_multiply_are_counted_as_other() -> None:
     metrics = Metrics(["m"])
     for number in range(1000):
-        metrics.request(f"/path/{number}", f"model-{number}", 1000 + number, 1.0)
-        metrics.tokens(f"model-{number}", 1, 1)
-        metrics.findings([f"rule-{number}"])
-        metrics.failure(f"reason-{number}")
-        metrics.end(metrics.begin(), f"model-{number}")
-        metrics.engine(f"model-{number}", is_up=False, restarts=number)
+        metrics.count_request(f"/path/{number}", f"model-{number}", 1000 + number, 1.0)
+        metrics.count_tokens(f"model-{number}", 1, 1)
+        metrics.count_repairs([f"rule-{number}"])
+        metrics.count_stream_failure(f"reason-{number}")
+        metrics.end_stream(metrics.begin_stream(), f"model-{number}")
+        metrics.set_engine_state(f"model-{number}", is_up=False, restarts=number)
     assert _values(metrics, "welldone_requests_total") == {(OTHER, OTHER, OTHER): 1000}
     assert _values(metrics, "welldone_findings_total") == {(OTHER,): 1000}
     assert len(_values(metrics, "welldone_stream_failures_total")) == 33
@@ -162,21 +162,21 @@ def test_labels_that_clients_could_multiply_are_counted_as_other() -> None:
 def test_a_stream_hands_its_times_over_once_at_its_end() -> None:
     clock = Clock()
     metrics = Metrics(["m"], clock=clock)
-    times = metrics.begin()
+    times = metrics.begin_stream()
     assert _values(metrics, "welldone_active_streams") == {(): 1}
-    times.queued(0.2)
-    times.queued(0.1)
+    times.record_queued(0.2)
+    times.record_queued(0.1)
     clock.now = 0.25
-    times.more()
+    times.record_chunk()
     for _ in range(10):
         clock.now += 0.02
-        times.more()
+        times.record_chunk()
     clock.now += 0.6
-    times.more()
+    times.record_chunk()
     assert (times.ttft_s, times.queued_s) == (0.25, 0.2)
-    assert times.took_s == pytest.approx(1.05)
+    assert times.elapsed_s == pytest.approx(1.05)
     for _ in range(2):
-        metrics.end(times, "m")
+        metrics.end_stream(times, "m")
     assert _values(metrics, "welldone_active_streams") == {(): 0}
     first = _values(metrics, "welldone_time_to_first_token_seconds_bucket")
     assert (first["0.1", "m"], first["0.25", "m"], first["+Inf", "m"]) == (0, 1, 1)
@@ -192,14 +192,14 @@ def test_the_first_of_the_pieces_is_the_first_also_where_nobody_says_so() -> Non
     times = StreamTimes(clock)
     clock.now = 2.0
     assert not times.has_begun
-    times.more()
+    times.record_chunk()
     assert times.has_begun
     assert (times.ttft_s, sum(times.gaps)) == (2.0, 0)
 
 
 def test_a_stream_that_never_began_has_no_first_token() -> None:
     metrics = Metrics(["m"])
-    metrics.end(metrics.begin(), "m")
+    metrics.end_stream(metrics.begin_stream(), "m")
     assert _values(metrics, "welldone_time_to_first_token_seconds_count")["m",] == 0
     assert _values(metrics, "welldone_active_streams") == {(): 0}
 
@@ -208,14 +208,14 @@ def test_a_stream_that_never_began_has_no_first_token() -> None:
 def test_histograms_add_up(gaps: list[float], chance: random.Random) -> None:
     clock = Clock()
     metrics = Metrics(["m", "n"], clock=clock)
-    open_streams = [metrics.begin() for _ in range(3)]
+    open_streams = [metrics.begin_stream() for _ in range(3)]
     for times in open_streams:
-        times.more()
+        times.record_chunk()
     for gap_s in gaps:
         clock.now += gap_s
-        chance.choice(open_streams).more()
+        chance.choice(open_streams).record_chunk()
     for times in open_streams:
-        metrics.end(times, "m")
+        metrics.end_stream(times, "m")
     buckets = [
         value for (_, model), value in _values(metrics, "welldone_inter_token_seconds_bucket").items() if model == "m"
     ]
@@ -228,14 +228,14 @@ def test_histograms_add_up(gaps: list[float], chance: random.Random) -> None:
 )
 def test_an_engine_that_reports_nonsense_changes_nothing(text: str) -> None:
     metrics = Metrics(["m"])
-    metrics.engine_report("m", text)
+    metrics.add_engine_metrics("m", text)
     assert "n_decode" not in metrics.render()[1].decode()
 
 
 def test_the_speed_is_that_of_the_last_requests() -> None:
     metrics = Metrics(["m"])
     for speed in [10] * 50 + [100] * 50:
-        metrics.tokens("m", 0, speed, completion_s=1.0)
+        metrics.count_tokens("m", 0, speed, completion_s=1.0)
     assert math.isclose(_values(metrics, "llamacpp:predicted_tokens_seconds")["m",], 100, rel_tol=0.01)
 
 
@@ -243,22 +243,22 @@ def _asked() -> Metrics:
     """Metrics of a server with two upstreams, of which one was asked."""
     clock = Clock()
     metrics = Metrics([], ["lab", "cloud"], clock=clock)
-    metrics.watch_upstream("lab", Gate())
+    metrics.watch_upstream_queue("lab", Gate())
     metrics.watch_recorder(Recorder())
-    metrics.upstream_attempt("lab", 200)
-    metrics.upstream_attempt("lab", "unreachable")
-    metrics.upstream_findings("lab", ["delta-role-once", "delta-role-once", "no rule"])
-    metrics.upstream_broken("lab", arguments=1)
-    metrics.upstream_state("lab", is_up=False, is_failing=True, breaker="half-open")
-    times = metrics.begin()
+    metrics.count_upstream_attempt("lab", 200)
+    metrics.count_upstream_attempt("lab", "unreachable")
+    metrics.count_upstream_repairs("lab", ["delta-role-once", "delta-role-once", "no rule"])
+    metrics.count_broken_json("lab", arguments=1)
+    metrics.set_upstream_state("lab", is_up=False, is_failing=True, breaker="half-open")
+    times = metrics.begin_stream()
     clock.now = 3.0
-    times.sent()
+    times.record_sent()
     clock.now = 3.2
-    times.more()
-    times.sent()
+    times.record_chunk()
+    times.record_sent()
     clock.now = 3.25
-    times.more()
-    metrics.upstream_times("lab", times)
+    times.record_chunk()
+    metrics.observe_upstream_times("lab", times)
     return metrics
 
 
@@ -308,15 +308,15 @@ def test_the_first_token_of_an_upstream_is_timed_from_when_it_was_asked() -> Non
 
 def test_an_upstream_that_gave_nothing_has_no_first_token() -> None:
     metrics = Metrics([], ["lab"])
-    metrics.upstream_times("lab", metrics.begin())
+    metrics.observe_upstream_times("lab", metrics.begin_stream())
     assert _values(metrics, "welldone_upstream_time_to_first_token_seconds_count") == {("lab",): 0}
 
 
 def test_how_attempts_end_is_a_bounded_set() -> None:
     metrics = Metrics([], ["lab"])
     for number in range(1000):
-        metrics.upstream_attempt("lab", f"outcome {number}")
-        metrics.upstream_attempt("lab", 600 + number)
+        metrics.count_upstream_attempt("lab", f"outcome {number}")
+        metrics.count_upstream_attempt("lab", 600 + number)
     assert _values(metrics, "welldone_upstream_requests_total") == {(OTHER, "lab"): 2000}
 
 
@@ -332,9 +332,9 @@ def test_models_can_be_added_up_to_a_limit() -> None:
     for name in names:
         for _ in range(2):
             metrics.add_model(name)
-        metrics.tokens(name, 1, 1)
-        metrics.request("chat", name, 200, 1.0)
-        metrics.end(metrics.begin(), name)
+        metrics.count_tokens(name, 1, 1)
+        metrics.count_request("chat", name, 200, 1.0)
+        metrics.end_stream(metrics.begin_stream(), name)
     expected = {(name,): 1 for name in names[: MODELS_LIMIT - 1]} | {("m",): 0, (OTHER,): MODELS_LIMIT + 1}
     families = _read(metrics)
     assert families["welldone_prompt_tokens"]["welldone_prompt_tokens_total"] == expected
@@ -346,7 +346,7 @@ def test_models_can_be_added_up_to_a_limit() -> None:
 def test_a_key_that_came_as_the_name_of_a_model_is_no_label(name: str) -> None:
     metrics = Metrics([], ["lab"], secrets=["a-key-of-ours"])
     metrics.add_model(name)
-    metrics.tokens(name, 1, 1)
+    metrics.count_tokens(name, 1, 1)
     assert _values(metrics, "welldone_prompt_tokens_total") == {(OTHER,): 1}
 
 

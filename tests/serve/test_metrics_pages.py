@@ -5,7 +5,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.table import table
 from welldone.serve.metrics import Metrics
-from welldone.serve.metrics_pages import merge
+from welldone.serve.metrics_pages import merge_metrics_pages
 
 
 class Gate:
@@ -17,10 +17,10 @@ class Gate:
 
 def _worker(*, is_up: bool, breaker: str) -> str:
     metrics = Metrics(["m"], ["lab"])
-    metrics.watch_upstream("lab", Gate())
-    metrics.request("chat", "m", 200, 0.2)
-    metrics.begin()
-    metrics.upstream_state("lab", is_up=is_up, breaker=breaker)
+    metrics.watch_upstream_queue("lab", Gate())
+    metrics.count_request("chat", "m", 200, 0.2)
+    metrics.begin_stream()
+    metrics.set_upstream_state("lab", is_up=is_up, breaker=breaker)
     return metrics.render()[1].decode()
 
 
@@ -33,7 +33,7 @@ def _values(page: str) -> dict[str, float]:
     }
 
 
-MERGED = merge([_worker(is_up=True, breaker="closed"), _worker(is_up=False, breaker="open")], 1)
+MERGED = merge_metrics_pages([_worker(is_up=True, breaker="closed"), _worker(is_up=False, breaker="open")], 1)
 
 
 @table(
@@ -65,7 +65,7 @@ def test_what_a_process_is_is_not_added_up() -> None:
 
 def test_a_page_alone_stays_as_it_is() -> None:
     page = _worker(is_up=True, breaker="closed")
-    merged = _values(merge([page], 0))
+    merged = _values(merge_metrics_pages([page], 0))
     assert merged.pop("welldone_workers_missing") == 0
     assert merged == _values(page)
 
@@ -79,10 +79,10 @@ def test_each_family_stands_once_and_with_its_help() -> None:
 
 def test_series_that_only_one_worker_has_are_there() -> None:
     one, other = Metrics([], ["lab"]), Metrics([], ["lab"])
-    one.upstream_attempt("lab", 200)
-    other.upstream_attempt("lab", 503)
+    one.count_upstream_attempt("lab", 200)
+    other.count_upstream_attempt("lab", 503)
     other.add_model('odd "name" {x} \\ y')
-    values = _values(merge([one.render()[1].decode(), other.render()[1].decode()], 0))
+    values = _values(merge_metrics_pages([one.render()[1].decode(), other.render()[1].decode()], 0))
     assert values["welldone_upstream_requests_total 200 lab"] == 1
     assert values["welldone_upstream_requests_total 503 lab"] == 1
     assert values['welldone_prompt_tokens_total odd "name" {x} \\ y'] == 0
@@ -109,10 +109,12 @@ ODD_NAMES = [
 def test_no_name_of_a_model_breaks_the_page(name: str, is_configured: bool) -> None:
     metrics = Metrics([name] if is_configured else ["m"])
     metrics.add_model(name)
-    metrics.request("chat", name, 200, 0.2)
-    metrics.failure(name)
+    metrics.count_request("chat", name, 200, 0.2)
+    metrics.count_stream_failure(name)
     page = metrics.render()[1].decode()
-    lines = [line for line in merge([page, page], 0).split("\n") if line.startswith("welldone_requests_total")]
+    lines = [
+        line for line in merge_metrics_pages([page, page], 0).split("\n") if line.startswith("welldone_requests_total")
+    ]
     assert [line.rpartition(" ")[2] for line in lines] == ["2.0"]
     assert ('model="other"' in lines[0]) is not (is_configured or name.isprintable())
 
@@ -121,8 +123,8 @@ def test_no_name_of_a_model_breaks_the_page(name: str, is_configured: bool) -> N
 def test_what_cannot_be_a_label_is_counted_as_other(name: str) -> None:
     metrics = Metrics(["m"])
     metrics.add_model(name)
-    metrics.request("chat", name, 200, 0.2)
-    metrics.failure(name)
+    metrics.count_request("chat", name, 200, 0.2)
+    metrics.count_stream_failure(name)
     values = _values(metrics.render()[1].decode())
     assert values["welldone_requests_total chat other 200"] == 1
     assert values["welldone_stream_failures_total other"] == 1

@@ -14,9 +14,9 @@ from tests.serve.gateways import gateway
 from tests.serve.scripts import CHAT, Heard
 from tests.serve.told import Bench, benched
 from tests.table import table
-from welldone.engines.mischief import ALL, FAULTS
-from welldone.engines.scripted import Scripted
-from welldone.engines.scripts import HELLO, End, Piece, Reply, Script, replay
+from welldone.engines.mischief import ALL_FAULTS, FAULT_REPLIES
+from welldone.engines.scripted import MockServer
+from welldone.engines.scripts import HELLO_REPLY, ReplyEnd, MockChunk, MockReply, MockScript, reply_from_trace
 from welldone.rules.judge import judge
 from welldone.serve import answers, parts
 from welldone.wire import merge, sse
@@ -85,10 +85,10 @@ LEFT_ALONE = {"endless"}
 
 
 def test_each_fault_is_looked_at() -> None:
-    assert {*FINE, *AT_ONCE, *ON_THE_WAY, *LEFT_ALONE} == {fault.name for fault in ALL}
+    assert {*FINE, *AT_ONCE, *ON_THE_WAY, *LEFT_ALONE} == {fault.name for fault in ALL_FAULTS}
 
 
-def heard_first(reply: Reply) -> Reply:
+def heard_first(reply: MockReply) -> MockReply:
     """The same reply; the client has heard its first piece before the second is sent."""
     first, *rest = reply.pieces
     rest[0] = msgspec.structs.replace(rest[0], after_s=HEARD_S)
@@ -97,14 +97,14 @@ def heard_first(reply: Reply) -> Reply:
 
 def ask(folder: Path, name: str, request: dict[str, Any], others: int | str) -> tuple[Heard, list[int]]:
     """What the client hears, and how often each upstream was asked; `others` of them say hello, or the same."""
-    reply = heard_first(FAULTS[name]) if name in ON_THE_WAY else FAULTS[name]
+    reply = heard_first(FAULT_REPLIES[name]) if name in ON_THE_WAY else FAULT_REPLIES[name]
     # A byte at a time is too slow for a test: 20 times faster is still one by one.
-    script = Script(posts=(reply,), speed=20.0 if name == "slow" else 1.0)
-    more: list[Any] = [script] if others == "the same" else [[HELLO]] * int(others)
+    script = MockScript(posts=(reply,), speed=20.0 if name == "slow" else 1.0)
+    more: list[Any] = [script] if others == "the same" else [[HELLO_REPLY]] * int(others)
     limits: Any = {"first_byte_s": 0.4, "idle_s": 0.4} if name.startswith("hang") else {}
 
     async def work() -> tuple[Heard, list[int]]:
-        async with gateway(folder, script, *more, **FIRST, **limits) as serving:
+        async with gateway(folder, script, *more, **FIRST, early_s=30.0, **limits) as serving:
             return await serving.ask(request), serving.asked
 
     return run(work())
@@ -175,10 +175,10 @@ def test_when_to_come_again_is_passed_on(tmp_path: Path, name: str, request_body
 @BOTH
 def test_a_client_that_leaves_ends_what_is_endless(tmp_path: Path, request_body: dict[str, Any]) -> None:
     async def work() -> None:
-        async with gateway(tmp_path, [FAULTS["endless"]]) as serving:
+        async with gateway(tmp_path, [FAULT_REPLIES["endless"]]) as serving:
             upstream = serving.upstreams[0]
             reader, writer = await serving.send(request_body)
-            await upstream.until(lambda: serving.asked == [1])
+            await upstream.wait_until(lambda: serving.asked == [1])
             if request_body is STREAM:
                 assert (await reader.readexactly(2**20)).count(b"Hello") > 1000
             writer.transport.abort()
@@ -187,18 +187,18 @@ def test_a_client_that_leaves_ends_what_is_endless(tmp_path: Path, request_body:
     run(work())
 
 
-async def _until_left(upstream: Scripted) -> None:
+async def _until_left(upstream: MockServer) -> None:
     """Waits until the gateway has left the upstream."""
-    await upstream.until(lambda: any(one.end == "left" for one in upstream.seen))
+    await upstream.wait_until(lambda: any(one.end == "left" for one in upstream.requests))
 
 
-def endless(start: str, again: str, **fields: Any) -> Reply:  # noqa: ANN401 - fields of a reply
-    return Reply((Piece(start), Piece(again)), end="endless", **fields)
+def endless(start: str, again: str, **fields: Any) -> MockReply:  # noqa: ANN401 - fields of a reply
+    return MockReply((MockChunk(start), MockChunk(again)), end="endless", **fields)
 
 
 JSON = {"Content-Type": "application/json"}
 ENDLESS = {
-    "a stream": (FAULTS["endless"], "upstream_garbage"),
+    "a stream": (FAULT_REPLIES["endless"], "upstream_garbage"),
     "a line": (endless("data: ", "x" * 65536), "upstream_garbage"),
     "a JSON object": (endless('{"choices":[', "[" * 65536, headers=JSON), "upstream_garbage"),
     "blanks": (endless(" ", " " * 65536, headers=JSON), "upstream_garbage"),
@@ -236,7 +236,7 @@ def test_of_an_answer_that_is_kept_the_text_is_bounded(
 ) -> None:
     monkeypatch.setattr(merge, "KEPT_LIMIT_CHARS", 3)
     whole = {"choices": [{"index": 0, "message": {"content": "x" * 11}, "finish_reason": "stop"}]}
-    replies = [HELLO, Reply((Piece(json.dumps(whole)),), headers=JSON, framing="length")]
+    replies = [HELLO_REPLY, MockReply((MockChunk(json.dumps(whole)),), headers=JSON, framing="length")]
     body = {"model": CHAT["model"], "input": "hi"} if path == "/v1/responses" else CHAT
 
     async def work() -> None:
@@ -254,11 +254,11 @@ def test_of_an_answer_that_is_kept_the_text_is_bounded(
 @pytest.mark.parametrize("end", ["hang", "endless"])
 def test_an_error_whose_body_does_not_end_is_told_without_its_end(
     tmp_path: Path,
-    end: End,
+    end: ReplyEnd,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(parts, "ERROR_S", 0.2)
-    reply = Reply((Piece('{"error":{"message":"oops"}}'), Piece(" ")), 500, JSON, end=end)
+    reply = MockReply((MockChunk('{"error":{"message":"oops"}}'), MockChunk(" ")), 500, JSON, end=end)
 
     async def work() -> None:
         async with gateway(tmp_path, [reply]) as serving:
@@ -271,7 +271,14 @@ def test_an_error_whose_body_does_not_end_is_told_without_its_end(
 
 
 def test_a_line_beyond_the_limit_is_an_error_event(tmp_path: Path) -> None:
-    long = Reply((HELLO.pieces[0], Piece("data: ", HEARD_S), Piece("x", times=sse.LIMIT_BYTES), Piece("x")))
+    long = MockReply(
+        (
+            HELLO_REPLY.pieces[0],
+            MockChunk("data: ", HEARD_S),
+            MockChunk("x", times=sse.FRAME_LIMIT_BYTES),
+            MockChunk("x"),
+        )
+    )
 
     async def work() -> None:
         async with gateway(tmp_path, [long]) as serving:
@@ -285,10 +292,10 @@ def test_a_line_beyond_the_limit_is_an_error_event(tmp_path: Path) -> None:
 @BOTH
 def test_signs_of_life_are_no_first_word(tmp_path: Path, request_body: dict[str, Any]) -> None:
     """Some servers send comments while they wait. One that then dies has not begun to answer."""
-    dies = Reply((Piece(": ping\n\n"), Piece(": ping\n\n", HEARD_S)), end="cut")
+    dies = MockReply((MockChunk(": ping\n\n"), MockChunk(": ping\n\n", HEARD_S)), end="cut")
 
     async def work() -> None:
-        async with gateway(tmp_path, [dies], [HELLO], **FIRST) as serving:
+        async with gateway(tmp_path, [dies], [HELLO_REPLY], **FIRST, early_s=30.0) as serving:
             heard = await serving.ask(request_body)
             check(heard)
             assert is_success(heard)
@@ -303,9 +310,9 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         yield made
 
 
-def _recorded(name: str) -> Reply:
+def _recorded(name: str) -> MockReply:
     record = json.loads((RECORDED / f"{name}.json").read_text("utf-8"))
-    return replay(record, (RECORDED / f"{name}.body").read_bytes())
+    return reply_from_trace(record, (RECORDED / f"{name}.body").read_bytes())
 
 
 def _is_whole(reply: Recorded) -> bool:
@@ -374,8 +381,8 @@ def test_a_recorded_reply_says_what_the_server_said(bench: Bench, name: str) -> 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
 def test_a_long_answer_is_whole(tmp_path: Path, path: str) -> None:
-    role, text, *end = HELLO.pieces
-    long = Reply((role, msgspec.structs.replace(text, times=3_000), *end))
+    role, text, *end = HELLO_REPLY.pieces
+    long = MockReply((role, msgspec.structs.replace(text, times=3_000), *end))
     body = {"model": CHAT["model"], "input": "hi"} if path == "/v1/responses" else {**CHAT, "max_tokens": 9_000}
 
     async def work() -> None:

@@ -11,7 +11,7 @@ from tests.net.aio import run
 from tests.serve.gateways import Gateway, gateway
 from tests.serve.scripts import CHAT, DONE, HELLO, ROLE, STOP, USAGE, Heard, refusal
 from tests.table import table
-from welldone.engines.scripts import Piece, Reply, cut_at, json_reply
+from welldone.engines.scripts import MockChunk, MockReply, cut_at, json_reply
 
 Json = dict[str, Any]
 
@@ -26,9 +26,9 @@ FIRST: Any = {"weight": 1000.0}
 """The first is asked first, but for one time in 100,000."""
 
 
-def frames(*events: Json) -> tuple[Piece, ...]:
+def frames(*events: Json) -> tuple[MockChunk, ...]:
     """Events as both APIs send them."""
-    return tuple(Piece(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n") for event in events)
+    return tuple(MockChunk(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n") for event in events)
 
 
 TEXT = {"type": "output_text", "text": "Hello", "annotations": [], "logprobs": []}
@@ -48,7 +48,7 @@ def response(status: str, *output: Json, **more: Any) -> Json:  # noqa: ANN401 -
     return {**begun, "incomplete_details": None, "status": status, "output": list(output), **more}
 
 
-def numbered(*events: Json) -> tuple[Piece, ...]:
+def numbered(*events: Json) -> tuple[MockChunk, ...]:
     return frames(*({**event, "sequence_number": number} for number, event in enumerate(events)))
 
 
@@ -116,8 +116,8 @@ WHOLE: dict[str, Json] = {
 KEPT = {"responses": '"web_search_call"', "messages": '"sealed"'}
 """What only the dialect can say."""
 ODD = {
-    "responses": (*frames(*responded()[2:]), Piece("data: [DONE]\n\n")),  # no beginning, and no numbers
-    "messages": (*frames(*told()[1:-1]), Piece("data: [DONE]\n\n")),
+    "responses": (*frames(*responded()[2:]), MockChunk("data: [DONE]\n\n")),  # no beginning, and no numbers
+    "messages": (*frames(*told()[1:-1]), MockChunk("data: [DONE]\n\n")),
 }
 ERRORS = {
     "responses": frames({"type": "error", "code": "server_error", "message": "no", "param": None}),
@@ -129,9 +129,9 @@ def asked(dialect: str, *, is_stream: bool = True, **more: Any) -> Json:  # noqa
     return {**ASKED[dialect], "stream": is_stream, **more}
 
 
-def right(dialect: str, *, is_stream: bool) -> Reply:
+def right(dialect: str, *, is_stream: bool) -> MockReply:
     """What a right upstream answers."""
-    return Reply(RIGHT[dialect]) if is_stream else json_reply(WHOLE[dialect])
+    return MockReply(RIGHT[dialect]) if is_stream else json_reply(WHOLE[dialect])
 
 
 def settings(dialect: str, **more: Any) -> Json:  # noqa: ANN401 - each its own
@@ -139,7 +139,7 @@ def settings(dialect: str, **more: Any) -> Json:  # noqa: ANN401 - each its own
 
 
 def ask(
-    folder: Path, dialect: str, *scripts: list[Reply], request: Json, each: Json | None = None
+    folder: Path, dialect: str, *scripts: list[MockReply], request: Json, each: Json | None = None
 ) -> tuple[Heard, list[Json]]:
     """What a client hears, and what the upstreams were asked."""
 
@@ -153,7 +153,7 @@ def ask(
 
 def seen(serving: Gateway, place: int = 0) -> Json:
     """The last request that an upstream had."""
-    last = [one for one in serving.upstreams[place].seen if one.method == "POST"][-1]
+    last = [one for one in serving.upstreams[place].requests if one.method == "POST"][-1]
     return {"path": last.path, "headers": last.headers, "body": json.loads(last.body)}
 
 
@@ -203,7 +203,7 @@ def test_an_upstream_that_cannot_stream_is_asked_for_a_whole_reply(dialect: str,
 @EACH
 @BOTH
 def test_what_is_wrong_is_mended_within_the_dialect(dialect: str, is_stream: bool, tmp_path: Path) -> None:
-    heard, _ = ask(tmp_path, dialect, [Reply(ODD[dialect])], request=asked(dialect, is_stream=is_stream))
+    heard, _ = ask(tmp_path, dialect, [MockReply(ODD[dialect])], request=asked(dialect, is_stream=is_stream))
     assert (heard.status, heard.findings(dialect)) == (200, [])
     assert KEPT[dialect] in heard.body.decode()
 
@@ -211,7 +211,7 @@ def test_what_is_wrong_is_mended_within_the_dialect(dialect: str, is_stream: boo
 @EACH
 def test_what_is_wrong_is_an_error_where_the_operator_wants_that(dialect: str, tmp_path: Path) -> None:
     rule = {"responses": "resp-sequence-number", "messages": "msg-start-first"}[dialect]
-    heard, _ = ask(tmp_path, dialect, [Reply(ODD[dialect])], request=asked(dialect), each={"strict": (rule,)})
+    heard, _ = ask(tmp_path, dialect, [MockReply(ODD[dialect])], request=asked(dialect), each={"strict": (rule,)})
     assert heard.status == 502
     assert rule in error(heard, dialect)[1]
 
@@ -219,7 +219,7 @@ def test_what_is_wrong_is_an_error_where_the_operator_wants_that(dialect: str, t
 @EACH
 @BOTH
 def test_an_answer_that_breaks_off_is_a_failure_in_its_dialect(dialect: str, is_stream: bool, tmp_path: Path) -> None:
-    reply = cut_at(Reply(RIGHT[dialect]), sum(len(piece.data) for piece in RIGHT[dialect][:-3]))
+    reply = cut_at(MockReply(RIGHT[dialect]), sum(len(piece.data) for piece in RIGHT[dialect][:-3]))
     heard, _ = ask(tmp_path, dialect, [reply], request=asked(dialect, is_stream=is_stream))
     if not is_stream:
         assert heard.status == 502
@@ -267,11 +267,11 @@ def test_before_the_first_byte_another_upstream_is_tried(
     dialect: str, is_stream: bool, kind: str, tmp_path: Path
 ) -> None:
     broken = {
-        "closed": Reply(raw=True, end="cut"),
+        "closed": MockReply(raw=True, end="cut"),
         "500": refusal(500, {"error": {"message": "oops"}}),
         "529": refusal(529, {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}),
-        "error event": Reply(ERRORS[dialect]),
-        "garbage": Reply((Piece("data: {{{{\n\n"),)),
+        "error event": MockReply(ERRORS[dialect]),
+        "garbage": MockReply((MockChunk("data: {{{{\n\n"),)),
     }[kind]
     reply = right(dialect, is_stream=is_stream)
     heard, sent = ask(tmp_path, dialect, [broken], [reply], request=asked(dialect, is_stream=is_stream))
@@ -281,7 +281,7 @@ def test_before_the_first_byte_another_upstream_is_tried(
 
 @EACH
 def test_an_error_that_comes_first_is_a_status(dialect: str, tmp_path: Path) -> None:
-    heard, _ = ask(tmp_path, dialect, [Reply(ERRORS[dialect])], request=asked(dialect))
+    heard, _ = ask(tmp_path, dialect, [MockReply(ERRORS[dialect])], request=asked(dialect))
     assert (heard.status, error(heard, dialect)[1]) == (502, "no")
 
 
@@ -299,7 +299,7 @@ def test_an_error_that_comes_first_is_a_status(dialect: str, tmp_path: Path) -> 
 def test_an_error_that_comes_first_has_the_status_that_it_means(
     dialect: str, event: Json, status: int, is_stream: bool, tmp_path: Path
 ) -> None:
-    heard, _ = ask(tmp_path, dialect, [Reply(frames(event))], request=asked(dialect, is_stream=is_stream))
+    heard, _ = ask(tmp_path, dialect, [MockReply(frames(event))], request=asked(dialect, is_stream=is_stream))
     assert heard.status == status
 
 
@@ -307,7 +307,7 @@ def test_a_model_that_not_all_upstreams_speak_for_is_asked_in_chat(tmp_path: Pat
     request = {"model": "m", "input": "Hi", "stream": True}
 
     async def work() -> None:
-        each, chat = {"weight": 0.01}, Reply((ROLE, HELLO, STOP, USAGE, DONE))
+        each, chat = {"weight": 0.01}, MockReply((ROLE, HELLO, STOP, USAGE, DONE))
         async with gateway(tmp_path, [chat], [chat], each=each, first={**FIRST, "speaks": ("responses",)}) as serving:
             heard = await serving.ask(request, PATHS["responses"])
             assert (heard.status, heard.findings("responses")) == (200, [])
@@ -320,7 +320,7 @@ def test_keys_and_versions_go_where_they_belong(tmp_path: Path) -> None:
     async def work() -> None:
         each = {**settings("messages"), "key": "sk-upstream-0123"}
         given = "x-api-key: sk-client-012345\r\nanthropic-beta: one\r\nanthropic-beta: two\r\n"
-        async with gateway(tmp_path, [Reply(RIGHT["messages"])], each=each, keys=["sk-client-012345"]) as serving:
+        async with gateway(tmp_path, [MockReply(RIGHT["messages"])], each=each, keys=["sk-client-012345"]) as serving:
             heard = await serving.ask(asked("messages"), PATHS["messages"], f"{given}anthropic-version: 2023-06-01\r\n")
             assert heard.status == 200
             headers = seen(serving)["headers"]
@@ -338,7 +338,7 @@ def test_keys_and_versions_go_where_they_belong(tmp_path: Path) -> None:
 @EACH
 def test_fields_that_name_a_server_or_a_key_stay_here(dialect: str, tmp_path: Path) -> None:
     request = asked(dialect, api_base="http://evil", api_key="sk-client-012345", vertex_project="x")
-    _, (sent,) = ask(tmp_path, dialect, [Reply(RIGHT[dialect])], request=request)
+    _, (sent,) = ask(tmp_path, dialect, [MockReply(RIGHT[dialect])], request=request)
     assert sent["body"] == asked(dialect)
 
 
@@ -378,7 +378,7 @@ def test_a_conversation_stays_with_its_upstream(is_text: bool, tmp_path: Path) -
         return name if is_text else [{"role": "user", "content": name}, *more]
 
     async def work() -> None:
-        scripts = [[Reply(RIGHT["responses"])]] * 3
+        scripts = [[MockReply(RIGHT["responses"])]] * 3
         each = {"speaks": ("responses",), "sticky": "conversation"}
         async with gateway(tmp_path, *scripts, each=each) as serving:
             for name in (f"person-{number}" for number in range(12)):
@@ -395,13 +395,13 @@ def test_a_conversation_stays_with_its_upstream(is_text: bool, tmp_path: Path) -
 @EACH
 def test_a_client_that_leaves_frees_the_upstream_and_nothing_is_kept(dialect: str, tmp_path: Path) -> None:
     async def work() -> None:
-        reply = Reply(RIGHT[dialect][:-3], end="hang")
+        reply = MockReply(RIGHT[dialect][:-3], end="hang")
         async with gateway(tmp_path, [reply], each=settings(dialect)) as serving:
             reader, writer = await serving.send(asked(dialect), PATHS[dialect])
             await reader.readuntil(b"Hello")
             writer.transport.abort()
             upstream = serving.upstreams[0]
-            await upstream.until(lambda: any(one.end == "left" for one in upstream.seen))
+            await upstream.wait_until(lambda: any(one.end == "left" for one in upstream.requests))
             assert serving.answers() == []
             assert (await serving.get("/v1/responses/resp_up")).status == 404
             assert 'welldone_upstream_running{upstream="a"} 0.0' in (await serving.get("/metrics")).body.decode()
@@ -415,7 +415,7 @@ def test_until_the_first_content_a_native_upstream_has_the_longer_time(
     dialect: str, is_stream: bool, tmp_path: Path
 ) -> None:
     first, *rest = RIGHT[dialect]
-    slow = Reply((first, msgspec.structs.replace(rest[0], after_s=0.6), *rest[1:]))
+    slow = MockReply((first, msgspec.structs.replace(rest[0], after_s=0.6), *rest[1:]))
     limits = {"idle_s": 0.2, "first_byte_s": 60.0}
     heard, _ = ask(tmp_path, dialect, [slow], request=asked(dialect, is_stream=is_stream), each=limits)
     assert (heard.status, heard.findings(dialect)) == (200, [])

@@ -12,20 +12,20 @@ from tests.serve.gateways import gateway
 from tests.serve.requests.build import ABLE, MODEL
 from tests.serve.scripts import DONE, HELLO, ROLE, STOP, USAGE, Heard
 from tests.table import table
-from welldone.engines.scripted import Reply
+from welldone.engines.scripted import MockReply
 from welldone.serve.errors import ApiError
 from welldone.serve.ollama import OllamaApi
 from welldone.serve.requests import read_chat
-from welldone.serve.requests.names import rename
-from welldone.serve.requests.ollama import NAMES, read_ollama_chat, read_ollama_generate
+from welldone.serve.requests.names import rename_error_param
+from welldone.serve.requests.ollama import OLLAMA_PARAM_NAMES, read_ollama_chat, read_ollama_generate
 
-WHOLE = Reply((ROLE, HELLO, STOP, USAGE, DONE))
+WHOLE = MockReply((ROLE, HELLO, STOP, USAGE, DONE))
 PNG = "iVBORw0KGgo="
 
 
 def test_a_model_of_an_odd_age_is_listed() -> None:
     listed = [{"id": "old", "created": -5}, {"id": "new", "created": 10**30}]
-    api = OllamaApi(cast("Any", None), cast("Any", None), listed=lambda ask: listed, now=lambda: 0.0)
+    api = OllamaApi(cast("Any", None), cast("Any", None), list_models=lambda ask: listed, now=lambda: 0.0)
     shown = json.loads(run(api.tags(cast("Any", None))).body)["models"]
     assert [one["modified_at"] for one in shown] == ["1970-01-01T00:00:00Z", "9999-12-31T23:59:59Z"]
 
@@ -43,7 +43,7 @@ def test_an_error_names_what_the_client_wrote(field: dict[str, Any], name: str) 
     chat = read_ollama_chat({"model": "m", "messages": [{"role": "user", "content": "Hi"}], **field})
     with pytest.raises(ApiError) as caught:
         read_chat(chat, MODEL, ABLE)
-    rename(caught.value, NAMES)
+    rename_error_param(caught.value, OLLAMA_PARAM_NAMES)
     assert f"'{name}'" in caught.value.message
 
 
@@ -53,7 +53,7 @@ def ask(folder: Path, path: str, body: dict[str, Any] | None = None) -> tuple[He
     async def work() -> tuple[Heard, list[Any]]:
         async with gateway(folder, [WHOLE], each={"models": ("m",)}) as server:
             heard = await server.get(path) if body is None else await server.ask(body, path)
-            return heard, [json.loads(one.body) for one in server.upstreams[0].seen if one.method == "POST"]
+            return heard, [json.loads(one.body) for one in server.upstreams[0].requests if one.method == "POST"]
 
     return run(work())
 
@@ -176,7 +176,7 @@ def test_a_path_that_is_not_there_says_so_in_ollamas_words(tmp_path: Path) -> No
 
 
 def test_a_long_silence_does_not_end_a_stream(tmp_path: Path) -> None:
-    slow = Reply((ROLE, msgspec.structs.replace(HELLO, after_s=0.3), STOP, USAGE, DONE))
+    slow = MockReply((ROLE, msgspec.structs.replace(HELLO, after_s=0.3), STOP, USAGE, DONE))
 
     async def work() -> Heard:
         async with gateway(tmp_path, [slow], keep_alive_s=0.05, early_s=0.01) as server:

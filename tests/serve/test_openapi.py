@@ -18,11 +18,11 @@ from tests.net.aio import run
 from tests.serve.gateways import gateway
 from tests.serve.requests.build import ABLE, HELLO, MODEL, Body, able
 from tests.table import table
-from welldone.engines.scripted import Script
-from welldone.serve.errors import ApiError, Shape
-from welldone.serve.openapi.bodies import EXAMPLES
-from welldone.serve.openapi.document import OPEN, PREFIX, whole
-from welldone.serve.openapi.operations import PASSED
+from welldone.engines.scripted import MockScript
+from welldone.serve.errors import ApiError, ErrorFormat
+from welldone.serve.openapi.bodies import REQUEST_EXAMPLES
+from welldone.serve.openapi.document import OPEN_PATHS, API_PREFIX, full_openapi_document
+from welldone.serve.openapi.operations import PASSTHROUGH_OPERATIONS
 from welldone.serve.requests import (
     anthropic,
     read_chat,
@@ -33,14 +33,14 @@ from welldone.serve.requests import (
     read_tokenize,
     responses,
 )
-from welldone.serve.requests.anthropic import read_anthropic
-from welldone.serve.requests.items import read_items
-from welldone.serve.requests.ollama import OPTIONS, read_ollama_chat, read_ollama_generate
-from welldone.serve.requests.responses import read_keeping, translate
-from welldone.serve.requests.table import FIELDS
-from welldone.wire.budget import at_once
+from welldone.serve.requests.anthropic import anthropic_to_chat
+from welldone.serve.requests.items import read_input_items
+from welldone.serve.requests.ollama import CHAT_OPTIONS, read_ollama_chat, read_ollama_generate
+from welldone.serve.requests.responses import read_storage_options, responses_to_chat
+from welldone.serve.requests.table import GENERATION_FIELDS
+from welldone.wire.budget import run_to_completion
 
-WHOLE: Any = json.loads(json.dumps(whole()))
+WHOLE: Any = json.loads(json.dumps(full_openapi_document()))
 SCHEMAS = WHOLE["components"]["schemas"]
 SOME = "a-name"
 FREE = able(vocabulary=0, context=0, embedding=0)
@@ -52,8 +52,12 @@ def _chat(body: Body) -> None:
 
 
 def _response(body: Body) -> None:
-    read_keeping(body)
-    _chat(translate(body, [], at_once(read_items(body, lambda _: None, 10**6)), ignores_unknown=False).chat)
+    read_storage_options(body)
+    _chat(
+        responses_to_chat(
+            body, [], run_to_completion(read_input_items(body, lambda _: None, 10**6)), ignores_unknown_tools=False
+        ).chat
+    )
 
 
 READERS: dict[str, tuple[Body, Callable[[Body], object]]] = {
@@ -62,7 +66,7 @@ READERS: dict[str, tuple[Body, Callable[[Body], object]]] = {
     "ResponseRequest": ({"input": "hi"}, _response),
     "AnthropicRequest": (
         {"messages": HELLO, "max_tokens": 1},
-        lambda body: _chat(read_anthropic(body, "llamacpp", skips_tools=False).chat),
+        lambda body: _chat(anthropic_to_chat(body, "llamacpp", ignores_unknown_tools=False).chat),
     ),
     "EmbeddingsRequest": ({"input": "hi"}, lambda body: read_embeddings(body, MODEL, FREE)),
     "RankRequest": ({"query": "a", "documents": ["b"]}, lambda body: read_rerank(body, MODEL, FREE)),
@@ -168,10 +172,10 @@ def test_a_plain_body_fits_the_document_and_an_empty_one_does_not_unless_nothing
     assert fits(component, {}) == ("required" not in SCHEMAS[component])
 
 
-@table("component", EXAMPLES)
+@table("component", REQUEST_EXAMPLES)
 def test_every_example_fits_the_document_and_is_taken(component: str) -> None:
-    assert fits(component, EXAMPLES[component])
-    assert takes(component, EXAMPLES[component])
+    assert fits(component, REQUEST_EXAMPLES[component])
+    assert takes(component, REQUEST_EXAMPLES[component])
 
 
 def test_generators_of_clients_can_read_every_schema() -> None:
@@ -195,11 +199,11 @@ def _schemas(value: object) -> Iterator[Any]:
 @table(
     ("component", "names"),
     [
-        ("ChatRequest", [row.name for row in FIELDS if row.only != "completions"]),
-        ("CompletionRequest", [row.name for row in FIELDS if row.only != "chat"]),
-        ("ResponseRequest", ["model", *(row.name for row in responses.FIELDS)]),
-        ("AnthropicRequest", [row.name for row in anthropic.FIELDS]),
-        ("AnthropicTokensRequest", [row.name for row in anthropic.FIELDS]),
+        ("ChatRequest", [row.name for row in GENERATION_FIELDS if row.endpoint != "completions"]),
+        ("CompletionRequest", [row.name for row in GENERATION_FIELDS if row.endpoint != "chat"]),
+        ("ResponseRequest", ["model", *(row.name for row in responses.RESPONSES_FIELDS)]),
+        ("AnthropicRequest", [row.name for row in anthropic.ANTHROPIC_FIELDS]),
+        ("AnthropicTokensRequest", [row.name for row in anthropic.ANTHROPIC_FIELDS]),
     ],
 )
 def test_every_row_of_a_table_is_a_member_of_its_body(component: str, names: list[str]) -> None:
@@ -234,24 +238,28 @@ def test_an_outside_judge_finds_the_document_valid() -> None:
 
 def test_every_path_is_in_the_document_and_every_path_of_it_is_routed(tmp_path: Path) -> None:
     async def check() -> None:
-        async with gateway(tmp_path, Script(), slots=True) as running:
+        async with gateway(tmp_path, MockScript(), slots=True) as running:
             routes = running.server.routes
             document = (await running.get("/openapi.json")).json
             assert document == WHOLE
-            assert len(document["paths"]) == len(routes.methods)
+            assert len(document["paths"]) == len(routes.methods_by_path)
             for path, item in document["paths"].items():
-                route = routes.find(PREFIX + path.replace("{id}", SOME))
+                route = routes.find(API_PREFIX + path.replace("{id}", SOME))
                 assert route is not None, path
                 assert routes.find(path.replace("{id}", SOME)) is not None
                 methods = {method.upper(): operation for method, operation in item.items() if method != "parameters"}
-                assert methods.keys() == route.actions.keys(), path
+                assert methods.keys() == route.handlers.keys(), path
                 for operation in methods.values():
-                    assert (operation.get("security") == []) == route.is_open == (path.replace("{id}", "*") in OPEN)
-                    errors = operation["responses"].get("401" if not route.is_open else "400")
+                    assert (
+                        (operation.get("security") == [])
+                        == route.is_public
+                        == (path.replace("{id}", "*") in OPEN_PATHS)
+                    )
+                    errors = operation["responses"].get("401" if not route.is_public else "400")
                     if errors is not None:
                         named = errors["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
-                        assert named == {Shape.OPENAI: "Error", Shape.ANTHROPIC: "AnthropicError"}.get(
-                            route.shape, "OllamaError"
+                        assert named == {ErrorFormat.OPENAI: "Error", ErrorFormat.ANTHROPIC: "AnthropicError"}.get(
+                            route.error_format, "OllamaError"
                         )
 
     run(check())
@@ -261,7 +269,7 @@ def test_without_upstreams_nothing_is_listed_that_only_they_have(tmp_path: Path)
     async def check() -> None:
         async with gateway(tmp_path) as running:
             paths = (await running.get("/openapi.json")).json["paths"]
-            assert not {path.replace("*", "{id}") for path in PASSED} & paths.keys()
+            assert not {path.replace("*", "{id}") for path in PASSTHROUGH_OPERATIONS} & paths.keys()
             assert "/slots" not in paths
             assert "/chat/completions" in paths
 
@@ -277,7 +285,7 @@ def test_it_wants_a_key_and_is_the_same_below_v1(tmp_path: Path) -> None:
     run(check())
 
 
-@table("name", OPTIONS)
+@table("name", CHAT_OPTIONS)
 def test_every_option_of_ollama_is_a_field_of_chat(name: str) -> None:
     assert name in SCHEMAS["ChatRequest"]["properties"]
 
@@ -293,15 +301,15 @@ def test_a_wrong_limit_of_tokens_is_refused_beside_a_right_one(name: str, wrong:
 def test_the_second_name_of_a_text_for_tokens_is_checked_as_well() -> None:
     with pytest.raises(ApiError, match="prompt"):
         read_tokenize({"content": "a", "prompt": 5}, MODEL, ABLE)
-    assert read_tokenize({"content": "a", "prompt": "b"}, MODEL, ABLE).parts == [{"content": "a"}]
+    assert read_tokenize({"content": "a", "prompt": "b"}, MODEL, ABLE).bodies == [{"content": "a"}]
 
 
 @pytest.mark.parametrize("name", [[], {}, 5])
 def test_a_tool_that_is_left_out_must_have_a_name_of_text(name: object) -> None:
     body = {"messages": HELLO, "max_tokens": 1, "tools": [{"type": "web_search", "name": name}]}
     with pytest.raises(ApiError, match=r"tools\[0\]\.name"):
-        read_anthropic(body, "llamacpp", skips_tools=True)
+        anthropic_to_chat(body, "llamacpp", ignores_unknown_tools=True)
 
 
 def test_a_document_is_small_and_plain_json() -> None:
-    assert len(msgspec.json.encode(whole())) < 2**18
+    assert len(msgspec.json.encode(full_openapi_document())) < 2**18

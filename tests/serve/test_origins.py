@@ -9,7 +9,7 @@ from multidict import CIMultiDict
 
 from tests.table import table
 from welldone.serve.errors import ApiError
-from welldone.serve.origins import Origins, Place, is_loopback, parse_host
+from welldone.serve.origins import OriginPolicy, HostPort, is_loopback, parse_host
 
 METHODS = ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "BREW"]
 
@@ -21,11 +21,13 @@ def _origins(
     cors: Iterable[str] = (),
     is_tls: bool = False,
     has_keys: bool = False,
-) -> Origins:
-    return Origins(host=host, port=8000, allowed_hosts=allowed, cors_origins=cors, is_tls=is_tls, has_keys=has_keys)
+) -> OriginPolicy:
+    return OriginPolicy(
+        host=host, port=8000, allowed_hosts=allowed, cors_origins=cors, is_tls=is_tls, has_keys=has_keys
+    )
 
 
-def _refusal(origins: Origins, headers: Mapping[str, str], method: str = "POST") -> tuple[int, str | None]:
+def _refusal(origins: OriginPolicy, headers: Mapping[str, str], method: str = "POST") -> tuple[int, str | None]:
     with pytest.raises(ApiError) as caught:
         origins.check(method, headers)
     return caught.value.status, caught.value.code
@@ -34,16 +36,16 @@ def _refusal(origins: Origins, headers: Mapping[str, str], method: str = "POST")
 @table(
     ("value", "place"),
     [
-        ("localhost", Place("localhost", None)),
-        ("LocalHost:8000", Place("localhost", 8000)),
-        ("localhost.", Place("localhost", None)),
-        ("127.0.0.1:", Place("127.0.0.1", None)),
-        ("[::1]:8000", Place("::1", 8000)),
-        ("[0:0:0:0:0:0:0:1]", Place("::1", None)),
-        ("my_box.example-1.org:65535", Place("my_box.example-1.org", 65535)),
+        ("localhost", HostPort("localhost", None)),
+        ("LocalHost:8000", HostPort("localhost", 8000)),
+        ("localhost.", HostPort("localhost", None)),
+        ("127.0.0.1:", HostPort("127.0.0.1", None)),
+        ("[::1]:8000", HostPort("::1", 8000)),
+        ("[0:0:0:0:0:0:0:1]", HostPort("::1", None)),
+        ("my_box.example-1.org:65535", HostPort("my_box.example-1.org", 65535)),
     ],
 )
-def test_a_host_is_a_name_and_perhaps_a_port(value: str, place: Place) -> None:
+def test_a_host_is_a_name_and_perhaps_a_port(value: str, place: HostPort) -> None:
     assert parse_host(value) == place
 
 
@@ -272,7 +274,7 @@ def test_what_is_no_preflight_is_left_to_the_routes(method: str) -> None:
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
 def test_a_path_is_not_fetched_for_another_site_without_an_origin(site: str) -> None:
     with pytest.raises(ApiError) as caught:
-        _origins().check_page({"Sec-Fetch-Site": site})
+        _origins().check_fetch_site({"Sec-Fetch-Site": site})
     assert caught.value.status == 403
 
 
@@ -286,7 +288,7 @@ def test_a_path_is_not_fetched_for_another_site_without_an_origin(site: str) -> 
     ],
 )
 def test_people_and_our_own_page_and_judged_origins_fetch_what_they_like(headers: dict[str, str]) -> None:
-    _origins().check_page(headers)
+    _origins().check_fetch_site(headers)
 
 
 @given(

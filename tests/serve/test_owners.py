@@ -12,11 +12,11 @@ from tests.net.aio import run
 from tests.serve.gateways import Gateway, gateway
 from tests.serve.test_native import COUNTS, DETAILS, TEXT, message, numbered, responded, response
 from tests.table import table
-from welldone.engines.scripts import Reply, json_reply
+from welldone.engines.scripts import MockReply, json_reply
 from welldone.net.shared import SharedNumbers
-from welldone.serve.owners import Owners, references
+from welldone.serve.owners import UpstreamIdOwners, state_references
 from welldone.serve.settings import KeySettings
-from welldone.serve.siblings import Siblings, Worker
+from welldone.serve.siblings import WorkerSync, Worker
 
 Json = dict[str, Any]
 ALICE, BOB = "alice-key-0123456789", "bob-key-01234567890"
@@ -25,7 +25,7 @@ PATH = "/v1/responses"
 REQUEST: Json = {"model": "m", "input": "Hi"}
 
 
-def answer(name: str, item: str) -> Reply:
+def answer(name: str, item: str) -> MockReply:
     """A whole reply with ids of its own, in a conversation."""
     output = {**message("completed", TEXT), "id": item}
     made = response("completed", output, usage={**COUNTS, **DETAILS}, conversation={"id": f"conv_{name}"})
@@ -37,7 +37,7 @@ def by(key: str) -> str:
 
 
 @asynccontextmanager
-async def speaking(folder: Path, *replies: Reply, **more: Any) -> AsyncIterator[Gateway]:  # noqa: ANN401 - each its own
+async def speaking(folder: Path, *replies: MockReply, **more: Any) -> AsyncIterator[Gateway]:  # noqa: ANN401 - each its own
     config = {"keys": KEYS} if "config" not in more else more.pop("config")
     async with gateway(folder, replies, each={"speaks": ("responses",)}, config=config, **more) as serving:
         yield serving
@@ -45,7 +45,7 @@ async def speaking(folder: Path, *replies: Reply, **more: Any) -> AsyncIterator[
 
 def sent(serving: Gateway) -> Json:
     """The body of the last request to the upstream."""
-    found: Json = json.loads([one for one in serving.upstreams[0].seen if one.method == "POST"][-1].body)
+    found: Json = json.loads([one for one in serving.upstreams[0].requests if one.method == "POST"][-1].body)
     return found
 
 
@@ -99,7 +99,7 @@ def test_a_key_gets_no_response_of_another(tmp_path: Path, what: str) -> None:
 
 def test_ids_of_a_stream_belong_to_who_received_it(tmp_path: Path) -> None:
     async def work() -> None:
-        async with speaking(tmp_path, Reply(numbered(*responded()))) as serving:
+        async with speaking(tmp_path, MockReply(numbered(*responded()))) as serving:
             assert (await serving.ask({**REQUEST, "stream": True}, PATH, by(ALICE))).status == 200
             named = {**REQUEST, "input": [{"type": "item_reference", "id": "ws_1"}]}
             assert (await serving.ask(named, PATH, by(BOB))).status == 400
@@ -135,12 +135,12 @@ def test_where_all_clients_are_one_an_unknown_id_passes(tmp_path: Path, keys: tu
 
 def test_what_is_remembered_is_bounded_and_the_oldest_is_refused() -> None:
     async def work() -> None:
-        owners = Owners(is_strict=True, limit=3)
+        owners = UpstreamIdOwners(is_strict=True, limit=3)
         for number in range(5):
             owners.claim("a", {"id": f"resp_{number}", "output": [{"id": "x" * 1000}, {"id": 5}, "odd"]})
         assert len(owners) == 3
-        assert await owners.foreign("a", ["resp_1", "resp_4"]) == {"resp_1"}
-        assert await owners.foreign("b", ["resp_4"]) == {"resp_4"}
+        assert await owners.not_owned("a", ["resp_1", "resp_4"]) == {"resp_1"}
+        assert await owners.not_owned("b", ["resp_4"]) == {"resp_4"}
 
     run(work())
 
@@ -149,18 +149,20 @@ def test_processes_of_one_server_ask_each_other(short_path: Path) -> None:
     async def work() -> None:
         numbers = SharedNumbers(1)
         siblings = [
-            Siblings(
-                Worker(number=number, count=2, sockets=(), numbers=numbers, folder=short_path, ready=lambda: None),
+            WorkerSync(
+                Worker(
+                    number=number, count=2, sockets=(), bucket_storage=numbers, folder=short_path, on_ready=lambda: None
+                ),
                 lambda: ("", b""),
             )
             for number in (1, 2)
         ]
-        one, other = (Owners(is_strict=True, siblings=sibling) for sibling in siblings)
+        one, other = (UpstreamIdOwners(is_strict=True, worker_sync=sibling) for sibling in siblings)
         for sibling in siblings:
             await sibling.start()
         one.claim("a", {"id": "resp_1", "output": [{"id": "msg_1"}]})
-        assert await other.foreign("a", ["resp_1", "msg_1", "resp_2"]) == {"resp_2"}
-        assert await other.foreign("b", ["resp_1"]) == {"resp_1"}
+        assert await other.not_owned("a", ["resp_1", "msg_1", "resp_2"]) == {"resp_2"}
+        assert await other.not_owned("b", ["resp_1"]) == {"resp_1"}
         for sibling in siblings:
             await sibling.stop()
         numbers.close()
@@ -173,4 +175,4 @@ def test_processes_of_one_server_ask_each_other(short_path: Path) -> None:
     [{}, {"conversation": None, "input": "x"}, {"conversation": {"id": 5}, "input": [5, {"id": 5}, {"role": "u"}]}],
 )
 def test_what_names_nothing_is_no_reference(body: Json) -> None:
-    assert dict(references(body)) == {}
+    assert dict(state_references(body)) == {}

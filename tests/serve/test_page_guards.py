@@ -12,22 +12,22 @@ from tests.serve import gateways
 from tests.serve.gateways import Gateway, gateway
 from tests.serve.scripts import CHAT, DONE, HELLO, ROLE, STOP, USAGE, Heard
 from tests.table import table
-from welldone.engines.scripts import JSON, Piece, Reply
-from welldone.net.secrets import Secrets
+from welldone.engines.scripts import JSON_HEADERS, MockChunk, MockReply
+from welldone.net.secrets import SecretRedactor
 from welldone.serve.page import inspect, linting
 from welldone.serve.page import tapes as tapes_file
-from welldone.serve.page.linting import LINES, lint
-from welldone.serve.page.steps import shown
-from welldone.serve.page.tapes import Tapes
-from welldone.serve.page.watch import Watch
+from welldone.serve.page.linting import LINT_LINES_LIMIT, lint_capture
+from welldone.serve.page.steps import step_view
+from welldone.serve.page.tapes import CaptureStore
+from welldone.serve.page.watch import StreamCapture
 from welldone.serve.settings import KeySettings
-from welldone.wire.fixing import pipe_for
+from welldone.wire.fixing import make_pipeline
 from welldone.wire.head import Endpoint
-from welldone.wire.replay import Step, Watched
+from welldone.wire.replay import StreamReplayStep, AnyPipeline
 
 Json = dict[str, Any]
 
-GOOD = Reply((ROLE, HELLO, STOP, USAGE, DONE))
+GOOD = MockReply((ROLE, HELLO, STOP, USAGE, DONE))
 STREAM = {**CHAT, "stream": True}
 NAME = "n" * 30
 PLAIN, GUEST = "wd-plain-0123456789abcdef", "wd-guest-0123456789abcdef"
@@ -105,12 +105,17 @@ def test_what_a_form_can_send_is_not_taken(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize(
     "reply",
-    [GOOD, Reply((ROLE, HELLO), end="cut"), Reply((), end="reset"), Reply((Piece("{}"),), status=401, headers=JSON)],
+    [
+        GOOD,
+        MockReply((ROLE, HELLO), end="cut"),
+        MockReply((), end="reset"),
+        MockReply((MockChunk("{}"),), status=401, headers=JSON_HEADERS),
+    ],
     ids=["right", "cut", "reset", "refused"],
 )
 @pytest.mark.parametrize("is_stream", [True, False])
 def test_a_guest_never_hears_the_name_of_an_upstream(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reply: Reply, is_stream: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reply: MockReply, is_stream: bool
 ) -> None:
     monkeypatch.setattr(gateways, "NAMES", ["zebra"])
 
@@ -167,33 +172,33 @@ def test_a_strange_path_is_just_not_there(tmp_path: Path, path: str) -> None:
     assert run(work()).status == 404
 
 
-def _pipe() -> Watched:
-    return pipe_for(Endpoint.CHAT, STREAM, stem="1", created=1, is_stream=True)
+def _pipe() -> AnyPipeline:
+    return make_pipeline(Endpoint.CHAT, STREAM, id_stem="1", created=1, is_stream=True)
 
 
-async def _played(kept: Tapes, name: str) -> Watch:
+async def _played(kept: CaptureStore, name: str) -> StreamCapture:
     watch = kept.begin("me", name, endpoint="chat", model="m", is_stream=True, began=0.0)
     assert watch is not None
-    watch.made(_pipe)
-    tape = watch.ask(0, "a", b"{}", is_local=False)
+    watch.pipeline_created(_pipe)
+    tape = watch.begin_attempt(0, "a", b"{}", is_local=False)
     for piece in [ROLE.data, *[HELLO.data] * 50]:
         tape.data(piece)
         watch.feed(piece, 0)
     tape.data(b": not used")
-    assert (await watch.told(0, is_admin=True)).steps
+    assert (await watch.read_steps(0, is_admin=True)).steps
     return watch
 
 
 def test_a_tape_that_has_to_go_takes_all_that_it_kept_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         monkeypatch.setattr(tapes_file, "TAPES", 1)
-        kept = Tapes(Secrets([]))
+        kept = CaptureStore(SecretRedactor([]))
         old = await _played(kept, "o" * 30)
         assert old.size > 10_000
         await _played(kept, NAME)
         # An answer may still be under way that holds on to it.
         assert old.size == 0
-        assert (await old.told(0, is_admin=True)).steps == []
+        assert (await old.read_steps(0, is_admin=True)).steps == []
         old.feed(HELLO.data, 0)
         assert old.size == 0
 
@@ -202,7 +207,7 @@ def test_a_tape_that_has_to_go_takes_all_that_it_kept_with_it(monkeypatch: pytes
 
 @pytest.mark.parametrize("data", [b"x" * 9 + "\U0001f600".encode(), b"\xff" * 10], ids=["an emoji", "no text"])
 def test_what_a_step_takes_in_memory_is_what_counts(data: bytes) -> None:
-    assert shown(Step(0, 0, data * 1000), 0).size > 20_000
+    assert step_view(StreamReplayStep(0, 0, data * 1000), 0).size > 20_000
 
 
 # Captures.
@@ -218,7 +223,7 @@ def test_more_captures_than_are_read_at_once_are_refused_before_they_are_sent(tm
 
     async def work() -> None:
         async with gateway(tmp_path, [GOOD]) as serving:
-            slow = [await slowly(serving) for _ in range(inspect.READS)]
+            slow = [await slowly(serving) for _ in range(inspect.CONCURRENT_UPLOADS)]
             refused = await serving.ask({"capture": "data: 1\n\n"}, LINT)
             assert (refused.status, refused.error["code"]) == (429, "too_many_lints")
             for reader, writer in slow:
@@ -234,7 +239,7 @@ def test_more_captures_than_are_read_at_once_are_refused_before_they_are_sent(tm
 def test_a_stream_of_too_many_lines_is_left_to_the_command_line(tmp_path: Path, end: str) -> None:
     async def work() -> Heard:
         async with gateway(tmp_path, [GOOD]) as serving:
-            return await serving.ask({"capture": f"data:{end}" * (LINES // len(end) + 1)}, LINT)
+            return await serving.ask({"capture": f"data:{end}" * (LINT_LINES_LIMIT // len(end) + 1)}, LINT)
 
     heard = run(work())
     assert heard.status == 413
@@ -244,4 +249,4 @@ def test_a_stream_of_too_many_lines_is_left_to_the_command_line(tmp_path: Path, 
 def test_json_may_have_as_many_lines_as_it_likes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linting, "LINES", 3)
     capture = json.dumps({"error": {"message": "no"}}, indent=1).encode()
-    assert lint(capture, endpoint=None, request=None, stem="1", created=1).form == "whole"
+    assert lint_capture(capture, endpoint=None, request=None, id_stem="1", created=1).reply_kind == "whole"

@@ -12,19 +12,21 @@ from tests.net.aio import run
 from tests.serve.gateways import Gateway, gateway
 from tests.serve.scripts import Heard, refusal
 from tests.table import table
-from welldone.engines.scripts import Piece, Reply, Script, json_reply
-from welldone.net.inbound import Call
-from welldone.serve.app import Ask
-from welldone.serve.backends import Local, Seat
+from welldone.engines.scripts import MockChunk, MockReply, MockScript, json_reply
+from welldone.net.inbound import HttpRequest
+from welldone.serve.app import RequestContext
+from welldone.serve.backends import LocalBackend, BackendLease
 from welldone.serve.errors import ApiError
-from welldone.serve.passing import WAYS, Passing, Targets
-from welldone.serve.relay import Relay
+from welldone.serve.passing import PASSTHROUGH_ENDPOINTS, PassthroughApi, PassthroughTargets
+from welldone.serve.relay import PassthroughExchange
 from welldone.serve.settings import KeySettings, ServeSettings
-from welldone.serve.troubles import Trouble
+from welldone.serve.troubles import AttemptFailure
 from welldone.wire.events import Json
 
 VECTOR = json_reply({"object": "list", "data": [], "usage": {"prompt_tokens": 900, "total_tokens": 900}})
-SOUND = Reply((Piece(base64=bytes(range(256)), times=4096), Piece("end")), headers={"Content-Type": "audio/mpeg"})
+SOUND = MockReply(
+    (MockChunk(base64=bytes(range(256)), times=4096), MockChunk("end")), headers={"Content-Type": "audio/mpeg"}
+)
 INPUT = {"model": "m", "input": "hello"}
 FORM = "multipart/form-data; boundary=AbC"
 FILE = (
@@ -66,7 +68,7 @@ def ask(folder: Path, *scripts: Any, body: Any = INPUT, path: str = "/v1/embeddi
     return run(work())
 
 
-POSTS = [way for way in WAYS if "POST" in way.methods and way.has_model]
+POSTS = [way for way in PASSTHROUGH_ENDPOINTS if "POST" in way.methods and way.has_model]
 
 
 @table("prefix", ["/v1", ""])
@@ -78,7 +80,7 @@ def test_what_is_asked_and_what_is_answered_pass_unchanged(tmp_path: Path, way: 
             heard = await get(serving, "POST", prefix + way.path, json.dumps(body).encode(), Accept="audio/*")
             assert (heard.status, heard.body) == (200, SOUND.body)
             assert "Content-Type: audio/mpeg" in heard.head
-            (seen,) = serving.upstreams[0].seen
+            (seen,) = serving.upstreams[0].requests
             assert seen.path == ("" if way.is_root else "/v1") + way.path
             assert json.loads(seen.body) == body
             assert (seen.headers["content-type"], seen.headers["accept"]) == ("application/json", "audio/*")
@@ -92,7 +94,7 @@ def test_a_form_passes_byte_for_byte(tmp_path: Path, path: str) -> None:
         async with gateway(tmp_path, [VECTOR]) as serving:
             heard = await get(serving, "POST", path, UPLOAD, FORM)
             assert heard.status == 200
-            (seen,) = serving.upstreams[0].seen
+            (seen,) = serving.upstreams[0].requests
             assert seen.headers["content-type"] == FORM
             assert int(seen.headers["content-length"]) == len(UPLOAD)
             assert seen.body.encode() == UPLOAD.decode(errors="replace").encode()
@@ -107,7 +109,7 @@ def test_a_name_that_is_mapped_is_mapped_in_json_and_in_forms(tmp_path: Path) ->
             assert (await get(serving, "POST", "/v1/embeddings", json.dumps(INPUT).encode())).status == 200
             assert (await get(serving, "POST", "/v1/audio/translations", UPLOAD, FORM)).status == 200
             assert serving.asked == [0, 2]
-            plain, form = serving.upstreams[1].seen
+            plain, form = serving.upstreams[1].requests
             assert json.loads(plain.body)["model"] == "other"
             assert '"model"\r\n\r\nother\r\n' in form.body
 
@@ -126,7 +128,7 @@ def test_no_header_of_the_client_goes_up_and_few_of_the_upstream_come_down(tmp_p
     }
 
     async def work() -> None:
-        reply = Reply((Piece("{}"),), 200, theirs)
+        reply = MockReply((MockChunk("{}"),), 200, theirs)
         async with gateway(tmp_path, [reply], each={"key": "upstream-key-1"}, keys=("client-key-1",)) as serving:
             heard = await get(
                 serving,
@@ -144,7 +146,7 @@ def test_no_header_of_the_client_goes_up_and_few_of_the_upstream_come_down(tmp_p
             assert "theirs" not in heard.head
             assert "filename" in heard.head
             assert "x-request-id: mine-1" in heard.head
-            (seen,) = serving.upstreams[0].seen
+            (seen,) = serving.upstreams[0].requests
             assert seen.headers["authorization"] == "Bearer upstream-key-1"
             assert "canary" not in str(seen)
             assert "client-key" not in str(seen)
@@ -168,8 +170,8 @@ def test_nothing_that_passes_through_runs_as_a_part_of_the_page(
     tmp_path: Path, path: str, kind: str, disposition: str | None, shown: str | None
 ) -> None:
     headers = {"Content-Type": kind} | ({} if disposition is None else {"Content-Disposition": disposition})
-    reply = Reply((Piece("<svg/>"),), 200, headers)
-    script = Script(posts=(reply,), paths={path: reply})
+    reply = MockReply((MockChunk("<svg/>"),), 200, headers)
+    script = MockScript(posts=(reply,), paths={path: reply})
 
     async def work() -> None:
         async with gateway(tmp_path, script) as serving:
@@ -186,29 +188,29 @@ def test_nothing_that_passes_through_runs_as_a_part_of_the_page(
 
 
 BROKEN = {
-    "closed before the head": Reply(raw=True, end="cut"),
-    "not HTTP": Reply((Piece("hello there\r\n\r\n"),), raw=True),
+    "closed before the head": MockReply(raw=True, end="cut"),
+    "not HTTP": MockReply((MockChunk("hello there\r\n\r\n"),), raw=True),
     "500": refusal(500, {"error": {"message": "oops"}}),
     "503": refusal(503, {"error": {"message": "Loading model"}}),
     "429": refusal(429, {"error": {"message": "slow down"}}),
     "401": refusal(401, {"error": {"message": "bad key sk-canary-123456"}}),
-    "a redirect": Reply((), 307, {"Location": "http://127.0.0.1:1/canary"}),
-    "a page": Reply((Piece("<html>canary</html>"),), 200, {"Content-Type": "text/html; charset=utf-8"}),
-    "gzip": Reply((Piece("canary"),), 200, {"Content-Type": "application/json", "Content-Encoding": "gzip"}),
-    "silence": Reply((), after_s=60.0),
-    "an error that never ends": Reply((Piece("canary "),), 500, end="endless"),
+    "a redirect": MockReply((), 307, {"Location": "http://127.0.0.1:1/canary"}),
+    "a page": MockReply((MockChunk("<html>canary</html>"),), 200, {"Content-Type": "text/html; charset=utf-8"}),
+    "gzip": MockReply((MockChunk("canary"),), 200, {"Content-Type": "application/json", "Content-Encoding": "gzip"}),
+    "silence": MockReply((), after_s=60.0),
+    "an error that never ends": MockReply((MockChunk("canary "),), 500, end="endless"),
 }
 
 
 @table("broken", BROKEN.values(), ids=BROKEN.keys())
-def test_before_the_first_byte_another_upstream_is_asked(tmp_path: Path, broken: Reply) -> None:
+def test_before_the_first_byte_another_upstream_is_asked(tmp_path: Path, broken: MockReply) -> None:
     heard = ask(tmp_path, [broken], [VECTOR], each={"weight": 1.0}, first={"weight": 1000.0}, first_byte_s=0.3)
     assert (heard.status, heard.body) == (200, VECTOR.body)
     assert heard.request["asked"] == [1, 1]
 
 
 @table("broken", BROKEN.values(), ids=BROKEN.keys())
-def test_two_attempts_are_all_and_then_an_error_says_so(tmp_path: Path, broken: Reply) -> None:
+def test_two_attempts_are_all_and_then_an_error_says_so(tmp_path: Path, broken: MockReply) -> None:
     heard = ask(tmp_path, [broken], [broken], [broken], first_byte_s=0.3)
     assert heard.status in (429, 502, 503, 504)
     assert heard.error["message"]
@@ -238,13 +240,13 @@ def test_what_the_client_did_wrong_is_asked_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "reply",
     [
-        Reply((Piece("some"),), headers={"Content-Type": "audio/mpeg"}, end="cut"),
-        Reply((Piece("some"),), headers={"Content-Type": "audio/mpeg"}, end="reset"),
-        Reply((Piece("some"),), headers={"Content-Type": "audio/mpeg"}, end="hang"),
+        MockReply((MockChunk("some"),), headers={"Content-Type": "audio/mpeg"}, end="cut"),
+        MockReply((MockChunk("some"),), headers={"Content-Type": "audio/mpeg"}, end="reset"),
+        MockReply((MockChunk("some"),), headers={"Content-Type": "audio/mpeg"}, end="hang"),
     ],
     ids=["cut", "reset", "hang"],
 )
-def test_a_reply_that_breaks_off_does_not_end_as_if_it_were_whole(tmp_path: Path, reply: Reply) -> None:
+def test_a_reply_that_breaks_off_does_not_end_as_if_it_were_whole(tmp_path: Path, reply: MockReply) -> None:
     heard = ask(tmp_path, [reply], [SOUND], first={"weight": 1000.0}, idle_s=0.3)
     assert heard.status == 200
     assert not heard.raw.endswith(b"0\r\n\r\n")
@@ -253,25 +255,25 @@ def test_a_reply_that_breaks_off_does_not_end_as_if_it_were_whole(tmp_path: Path
 
 def test_who_leaves_frees_the_upstream(tmp_path: Path) -> None:
     async def work() -> None:
-        reply = Reply((Piece("some"),), headers={"Content-Type": "audio/mpeg"}, end="hang")
+        reply = MockReply((MockChunk("some"),), headers={"Content-Type": "audio/mpeg"}, end="hang")
         async with gateway(tmp_path, [reply]) as serving:
             reader, writer = await send(serving, "POST", "/v1/audio/speech", json.dumps(INPUT).encode())
             await reader.readuntil(b"some")
             writer.transport.abort()
-            (seen,) = serving.upstreams[0].seen
-            await serving.upstreams[0].until(lambda: seen.end == "left")
+            (seen,) = serving.upstreams[0].requests
+            await serving.upstreams[0].wait_until(lambda: seen.end == "left")
 
     run(work())
 
 
 def test_who_does_not_read_is_left(tmp_path: Path) -> None:
     async def work() -> None:
-        reply = Reply((Piece("x" * 65536),), headers={"Content-Type": "audio/mpeg"}, end="endless")
+        reply = MockReply((MockChunk("x" * 65536),), headers={"Content-Type": "audio/mpeg"}, end="endless")
         async with gateway(tmp_path, [reply], write_s=0.3) as serving:
             _, writer = await send(serving, "POST", "/v1/audio/speech", json.dumps(INPUT).encode())
-            await serving.upstreams[0].until(lambda: bool(serving.upstreams[0].seen))
-            (seen,) = serving.upstreams[0].seen
-            await serving.upstreams[0].until(lambda: seen.end == "left")
+            await serving.upstreams[0].wait_until(lambda: bool(serving.upstreams[0].requests))
+            (seen,) = serving.upstreams[0].requests
+            await serving.upstreams[0].wait_until(lambda: seen.end == "left")
             writer.close()
 
     run(work())
@@ -325,33 +327,33 @@ def test_a_local_model_answers_where_it_can(path: str) -> None:
         async def body(**_: object) -> bytes:
             return json.dumps(INPUT).encode()
 
-        async def local(ask: Ask, body: Json) -> None:
+        async def local(ask: RequestContext, body: Json) -> None:
             assert body == INPUT
-            ask.facts["local"] = True
+            ask.log_fields["local"] = True
 
-        here = SimpleNamespace(find=lambda *_: Local.__new__(Local))
-        passing = Passing(ServeSettings(), cast("Targets", here), spend=lambda *_: None)
+        here = SimpleNamespace(find=lambda *_: LocalBackend.__new__(LocalBackend))
+        passing = PassthroughApi(ServeSettings(), cast("PassthroughTargets", here), charge_tokens=lambda *_: None)
         call = SimpleNamespace(method="POST", headers={}, body=body)
-        ask = Ask(cast("Call", call), "id", 0.0, {}, facts={})
+        ask = RequestContext(cast("HttpRequest", call), "id", 0.0, {}, log_fields={})
         if path == "/embeddings":
-            await passing.with_local(path, local).actions["POST"](ask)
-            assert ask.facts == {"local": True}
+            await passing.route_with_local(path, local).handlers["POST"](ask)
+            assert ask.log_fields == {"local": True}
             return
         route = passing.find(path)
         assert route is not None
         with pytest.raises(ApiError, match="Local models do not offer this"):
-            await route.actions["POST"](ask)
+            await route.handlers["POST"](ask)
 
     run(work())
 
 
 def test_every_path_is_in_the_documents() -> None:
     page = (Path(__file__).parents[2] / "docs" / "passing.md").read_text("utf-8")
-    shown = {way.path.replace("*", "{id}") for way in WAYS}
+    shown = {way.path.replace("*", "{id}") for way in PASSTHROUGH_ENDPOINTS}
     assert {path for path in shown if f"`/v1{path}`" not in page} == set()
 
 
-FILES = Script(
+FILES = MockScript(
     posts=(json_reply({"id": "file-1"}),),
     paths={
         "/v1/files/file-1": json_reply({"id": "file-1"}),
@@ -374,8 +376,8 @@ def test_files_are_those_of_the_first_upstream(tmp_path: Path, method: str, path
         async with gateway(tmp_path, FILES, FILES) as serving:
             heard = await get(serving, method, path, FILE + b"--AbC--\r\n" if method == "POST" else b"", FORM)
             assert heard.status == 200
-            assert [(one.method, one.path) for one in serving.upstreams[0].seen] == [seen]
-            assert not serving.upstreams[1].seen
+            assert [(one.method, one.path) for one in serving.upstreams[0].requests] == [seen]
+            assert not serving.upstreams[1].requests
 
     run(work())
 
@@ -402,7 +404,7 @@ def test_no_other_path_and_no_other_method_passes(tmp_path: Path, method: str, p
             raw = await reader.read()
             writer.close()
             assert int(raw.split()[1]) == status
-            assert not serving.upstreams[0].seen
+            assert not serving.upstreams[0].requests
 
     run(work())
 
@@ -428,15 +430,15 @@ class SlowStream:
 
     def __init__(self, log: list[str]) -> None:
         self.log = log
-        self.is_congested = False
+        self.has_backpressure = False
 
     def write(self, data: bytes) -> None:
         self.log.append(f"write {len(data)}")
-        self.is_congested = True
+        self.has_backpressure = True
 
     async def drain(self) -> None:
         self.log.append("drain")
-        self.is_congested = False
+        self.has_backpressure = False
 
     async def end(self) -> None:
         self.log.append("end")
@@ -448,7 +450,7 @@ class SlowStream:
 def test_the_upstream_waits_for_a_client_that_reads_slowly() -> None:
     log: list[str] = []
 
-    async def work() -> Trouble | None:
+    async def work() -> AttemptFailure | None:
         stream = SlowStream(log)
 
         async def open_stream(headers: dict[str, str], *, status: int) -> SlowStream:
@@ -456,7 +458,7 @@ def test_the_upstream_waits_for_a_client_that_reads_slowly() -> None:
             return stream
 
         call = SimpleNamespace(headers={}, open=open_stream)
-        relay = Relay(cast("Call", call), {}, write_s=30.0)
+        relay = PassthroughExchange(cast("HttpRequest", call), {}, write_s=30.0)
 
         class Sending:
             def pause(self) -> None:
@@ -478,7 +480,7 @@ def test_the_upstream_waits_for_a_client_that_reads_slowly() -> None:
             return Sending()
 
         seat = SimpleNamespace(address=None, send=begin, first_byte_s=30.0, idle_s=30.0)
-        return await relay.run(cast("Seat", seat), "POST", "/x", body=b"", content_type="x")
+        return await relay.run(cast("BackendLease", seat), "POST", "/x", body=b"", content_type="x")
 
     assert run(work()) is None
     drained = ["pause", "drain", "resume"]

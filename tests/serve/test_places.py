@@ -12,12 +12,12 @@ from tests.serve.gateways import Gateway, gateway
 from tests.serve.scripts import CHAT, DONE, HELLO, ROLE, STOP, USAGE, refusal, scripted
 from tests.table import table
 from welldone.engines.address import Address
-from welldone.engines.scripted import Scripted
-from welldone.engines.scripts import Piece, Reply, Script, json_reply
+from welldone.engines.scripted import MockServer
+from welldone.engines.scripts import MockChunk, MockReply, MockScript, json_reply
 
 STREAM = {**CHAT, "stream": True}
-WHOLE = Reply((ROLE, HELLO, STOP, USAGE, DONE))
-DEAD = Reply(raw=True, end="reset")
+WHOLE = MockReply((ROLE, HELLO, STOP, USAGE, DONE))
+DEAD = MockReply(raw=True, end="reset")
 ENDING = refusal(503, {"error": {"message": "The server is shutting down.", "code": "shutting_down"}})
 BOTH = table("request_body", [STREAM, CHAT], ids=["stream", "whole"])
 LONG_S = 60.0
@@ -30,11 +30,11 @@ class Cluster(Gateway):
         """Replicas take their places."""
         for number in numbers:
             port = self.upstreams[number].port
-            self.server.upstreams.all[number].move(Address(host="127.0.0.1", port=port, key="sk-r", prefix="/v1"))
+            self.server.upstreams.all[number].assign(Address(host="127.0.0.1", port=port, key="sk-r", prefix="/v1"))
 
     def leave(self, number: int) -> None:
         """A replica is gone."""
-        self.server.upstreams.all[number].move(None)
+        self.server.upstreams.all[number].assign(None)
 
     @property
     def has_somebody(self) -> bool:
@@ -54,7 +54,7 @@ class Cluster(Gateway):
 @asynccontextmanager
 async def cluster(
     folder: Path,
-    *scripts: Script | Sequence[Reply],
+    *scripts: MockScript | Sequence[MockReply],
     each: dict[str, Any] | None = None,
     **more: Any,  # noqa: ANN401 - each its own
 ) -> AsyncIterator[Cluster]:
@@ -90,7 +90,7 @@ def test_who_finds_nobody_waits_and_is_answered_when_somebody_comes(
             heard = await asking
             assert (heard.status, heard.findings(), serving.asked) == (200, [], [0, 1])
             assert b"Hello" in heard.body
-            assert serving.upstreams[1].seen[0].headers["authorization"] == "Bearer sk-r"
+            assert serving.upstreams[1].requests[0].headers["authorization"] == "Bearer sk-r"
 
     run(work())
 
@@ -109,10 +109,10 @@ def test_who_waits_too_long_is_told_to_come_again(tmp_path: Path) -> None:
 
 
 @BOTH
-@table("dying", [DEAD, ENDING, Reply(raw=True, end="cut")], ids=["reset", "503", "closed"])
+@table("dying", [DEAD, ENDING, MockReply(raw=True, end="cut")], ids=["reset", "503", "closed"])
 @table("count", [1, 2, 3])
 def test_where_some_die_before_a_word_the_next_one_answers(
-    tmp_path: Path, request_body: dict[str, Any], dying: Reply, count: int
+    tmp_path: Path, request_body: dict[str, Any], dying: MockReply, count: int
 ) -> None:
     async def work() -> None:
         async with cluster(tmp_path, *([dying] for _ in range(count)), each={"weight": 1000.0}) as serving:
@@ -123,7 +123,7 @@ def test_where_some_die_before_a_word_the_next_one_answers(
             assert not asking.done()
             # Ray has started another one, at the place of the first.
             async with await _server(WHOLE) as fresh:
-                serving.server.upstreams.all[0].move(Address(host="127.0.0.1", port=fresh.port, prefix="/v1"))
+                serving.server.upstreams.all[0].assign(Address(host="127.0.0.1", port=fresh.port, prefix="/v1"))
                 heard = await asking
             assert (heard.status, heard.findings()) == (200, [])
             assert b"Hello" in heard.body
@@ -132,8 +132,8 @@ def test_where_some_die_before_a_word_the_next_one_answers(
     run(work())
 
 
-async def _server(*posts: Reply) -> Scripted:
-    return await Scripted(Script(posts=posts)).listen()
+async def _server(*posts: MockReply) -> MockServer:
+    return await MockServer(MockScript(posts=posts)).listen()
 
 
 def test_four_attempts_are_enough_and_then_it_is_an_error(tmp_path: Path) -> None:
@@ -148,15 +148,15 @@ def test_four_attempts_are_enough_and_then_it_is_an_error(tmp_path: Path) -> Non
     run(work())
 
 
-def _busy(status: int, code: str) -> Reply:
+def _busy(status: int, code: str) -> MockReply:
     error = {"message": "Try again later.", "type": "server_error", "code": code}
-    return Reply(
-        (Piece(json.dumps({"error": error})),), status, {"Content-Type": "application/json", "Retry-After": "30"}
+    return MockReply(
+        (MockChunk(json.dumps({"error": error})),), status, {"Content-Type": "application/json", "Retry-After": "30"}
     )
 
 
-WAITED = Reply(
-    (Piece(': \n\ndata: {"error":{"message":"No.","type":"server_error","code":"queue_timeout"}}\n\n'), DONE)
+WAITED = MockReply(
+    (MockChunk(': \n\ndata: {"error":{"message":"No.","type":"server_error","code":"queue_timeout"}}\n\n'), DONE)
 )
 
 
@@ -224,12 +224,12 @@ def test_one_that_has_no_room_sends_to_another_and_is_well(tmp_path: Path, reque
 
 def test_who_loses_a_replica_whose_place_is_taken_asks_the_new_one(tmp_path: Path) -> None:
     async def work() -> None:
-        async with cluster(tmp_path, [Reply((Piece(after_s=0.1),), raw=True, end="reset")]) as serving:
+        async with cluster(tmp_path, [MockReply((MockChunk(after_s=0.1),), raw=True, end="reset")]) as serving:
             serving.come(0)
             asking = asyncio.create_task(serving.ask(CHAT))
             await serving.until_asked(1)
             async with await _server(WHOLE) as fresh:
-                serving.server.upstreams.all[0].move(Address(host="127.0.0.1", port=fresh.port, prefix="/v1"))
+                serving.server.upstreams.all[0].assign(Address(host="127.0.0.1", port=fresh.port, prefix="/v1"))
                 assert (await asking).status == 200
 
     run(work())
@@ -247,10 +247,10 @@ def test_an_engine_of_ours_that_is_busy_says_so_through_the_front(
     async def work() -> None:
         model = {"parallel": 1, "queue": queue, "queue_wait_s": 0.2}
         async with (
-            scripted(tmp_path, Reply((ROLE, HELLO), end="hang"), model=model, early_s=early_s) as engine,
+            scripted(tmp_path, MockReply((ROLE, HELLO), end="hang"), model=model, early_s=early_s) as engine,
             cluster(tmp_path, [WHOLE]) as serving,
         ):
-            serving.server.upstreams.all[0].move(Address(host="127.0.0.1", port=engine.server.port, prefix="/v1"))
+            serving.server.upstreams.all[0].assign(Address(host="127.0.0.1", port=engine.server.port, prefix="/v1"))
             reader, writer = await serving.send(STREAM)
             await reader.readuntil(b"Hello")
             heard = await serving.ask(request_body)
@@ -264,7 +264,7 @@ def test_an_engine_of_ours_that_is_busy_says_so_through_the_front(
 
 
 FULL = _busy(429, "queue_full")
-MIXED: dict[str, tuple[Reply, Reply | None, set[int]]] = {
+MIXED: dict[str, tuple[MockReply, MockReply | None, set[int]]] = {
     "nobody is at the place": (WHOLE, None, {200}),
     "the upstream is dead": (DEAD, WHOLE, {200}),
     "who is at the place dies": (WHOLE, DEAD, {200}),
@@ -315,7 +315,7 @@ def test_a_request_that_is_wrong_is_asked_once(tmp_path: Path) -> None:
 
 def test_a_stream_that_has_begun_ends_with_one_error_event(tmp_path: Path) -> None:
     async def work() -> None:
-        dying = Reply((ROLE, HELLO, Piece(after_s=0.05)), end="reset")
+        dying = MockReply((ROLE, HELLO, MockChunk(after_s=0.05)), end="reset")
         async with cluster(tmp_path, [dying], [dying]) as serving:
             serving.come(0, 1)
             heard = await serving.ask(STREAM)
@@ -342,13 +342,13 @@ def test_one_that_is_in_doubt_comes_back_by_a_look_at_its_health(tmp_path: Path)
 
 def test_who_was_at_a_place_tells_nothing_of_who_is_there_now(tmp_path: Path) -> None:
     async def work() -> None:
-        async with cluster(tmp_path, [Reply((ROLE, HELLO, Piece(after_s=0.1)), end="reset")]) as serving:
+        async with cluster(tmp_path, [MockReply((ROLE, HELLO, MockChunk(after_s=0.1)), end="reset")]) as serving:
             serving.come(0)
             asking = asyncio.create_task(serving.ask(STREAM))
-            await serving.upstreams[0].until(lambda: len(serving.upstreams[0].seen) == 1)
+            await serving.upstreams[0].wait_until(lambda: len(serving.upstreams[0].requests) == 1)
             async with await _server(WHOLE) as fresh:
                 place = serving.server.upstreams.all[0]
-                place.move(Address(host="127.0.0.1", port=fresh.port, prefix="/v1"))
+                place.assign(Address(host="127.0.0.1", port=fresh.port, prefix="/v1"))
                 assert (await asking).error["message"]
                 assert place.is_available
                 assert (await serving.ask(CHAT)).status == 200
@@ -377,7 +377,7 @@ def test_a_conversation_stays_with_a_place_and_moves_when_nobody_is_there(tmp_pa
 
 def test_requests_are_spread_over_those_who_are_there(tmp_path: Path) -> None:
     async def work() -> None:
-        slow = Reply((ROLE, HELLO), end="hang")
+        slow = MockReply((ROLE, HELLO), end="hang")
         async with cluster(tmp_path, [slow], [slow], [slow]) as serving:
             serving.come(0, 2)
             writers = []
@@ -455,7 +455,7 @@ def test_all_that_is_no_chat_finds_who_is_there_too(tmp_path: Path, path: str) -
             serving.come(2)
             heard = await asking
             assert heard.status == 200, heard.raw
-            assert serving.upstreams[2].seen[0].path == there
+            assert serving.upstreams[2].requests[0].path == there
             if reply is COUNTED:
                 assert heard.json["input_tokens"] == 7
             assert serving.asked == [1, 1, 1]
@@ -466,9 +466,9 @@ def test_all_that_is_no_chat_finds_who_is_there_too(tmp_path: Path, path: str) -
 def test_a_server_of_ours_as_an_upstream_counts_too(tmp_path: Path) -> None:
     async def work() -> None:
         models = {"object": "list", "data": [{"id": "m", "object": "model", "owned_by": "welldone"}]}
-        script = Script(posts=(COUNTED,), models=models)
+        script = MockScript(posts=(COUNTED,), models=models)
         async with gateway(tmp_path, script, each={"probe_s": 15.0}) as serving:
-            await serving.server.upstreams.looked(LONG_S)
+            await serving.server.upstreams.wait_until_probed(LONG_S)
             asked = {**CHAT, "max_tokens": 1}
             assert (await serving.ask(asked, "/v1/messages/count_tokens")).json == {"input_tokens": 7}
 
@@ -493,8 +493,8 @@ def test_a_local_model_counts_a_chat_as_llama_cpp_does(tmp_path: Path) -> None:
 def test_what_is_no_chat_is_not_counted(tmp_path: Path, messages: object, owner: str, status: int) -> None:
     async def work() -> None:
         models = {"object": "list", "data": [{"id": "m", "object": "model", "owned_by": owner}]}
-        async with gateway(tmp_path, Script(models=models), each={"probe_s": 15.0}) as serving:
-            await serving.server.upstreams.looked(LONG_S)
+        async with gateway(tmp_path, MockScript(models=models), each={"probe_s": 15.0}) as serving:
+            await serving.server.upstreams.wait_until_probed(LONG_S)
             heard = await serving.ask({"model": "m", "messages": messages}, "/v1/chat/completions/input_tokens")
             assert heard.status == status
             assert serving.asked == [0]
@@ -508,7 +508,7 @@ def test_no_key_of_a_client_is_told_to_who_counts(tmp_path: Path) -> None:
             serving.come(0)
             body = {**CHAT, "api_key": "sk-of-the-client", "base_url": "http://elsewhere"}
             assert (await serving.ask(body, "/v1/chat/completions/input_tokens")).status == 200
-            (seen,) = serving.upstreams[0].seen
+            (seen,) = serving.upstreams[0].requests
             assert json.loads(seen.body) == {**CHAT, "model": "m"}
 
     run(work())

@@ -1,7 +1,7 @@
 """Which name a client reads thoughts under."""
 
 from tests.table import table
-from welldone.serve.readers_of_reasoning import names_for
+from welldone.serve.readers_of_reasoning import reasoning_fields_for
 
 
 @table(
@@ -16,7 +16,7 @@ from welldone.serve.readers_of_reasoning import names_for
 def test_the_operators_word_is_stronger_than_what_is_known(
     client: str | None, setting: str, names: tuple[str, ...]
 ) -> None:
-    assert names_for(client, setting) == names
+    assert reasoning_fields_for(client, setting) == names
 
 
 @table(
@@ -32,4 +32,4 @@ def test_the_operators_word_is_stronger_than_what_is_known(
     ],
 )
 def test_a_client_gets_the_name_that_it_reads(client: str | None, name: str) -> None:
-    assert names_for(client, "auto") == (name,)
+    assert reasoning_fields_for(client, "auto") == (name,)

@@ -17,11 +17,11 @@ from tests.net.aio import run
 from tests.recorded.traces import recorded
 from tests.table import table
 from welldone.cli.captures import read_bytes, read_record, read_reply
-from welldone.engines.scripted import Script, listen
-from welldone.engines.scripts import replay
+from welldone.engines.scripted import MockScript, start_mock_server
+from welldone.engines.scripts import reply_from_trace
 from welldone.rules.judge import judge
 from welldone.serve import recording
-from welldone.serve.recording import Recorder, Tape
+from welldone.serve.recording import TraceRecorder, TraceWriter
 
 CHAT = "/v1/chat/completions"
 REQUEST: dict[str, Any] = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
@@ -40,9 +40,11 @@ class Clock:
 
 
 @contextmanager
-def recorder_in(folder: Path, *, secrets: tuple[str, ...] = (KEY,), clock: Clock | None = None) -> Iterator[Recorder]:
+def recorder_in(
+    folder: Path, *, secrets: tuple[str, ...] = (KEY,), clock: Clock | None = None
+) -> Iterator[TraceRecorder]:
     """A recorder that runs; at the end it has written all."""
-    recorder = Recorder(folder, secrets=secrets, clock=clock or Clock())
+    recorder = TraceRecorder(folder, secrets=secrets, clock=clock or Clock())
     recorder.start()
     try:
         yield recorder
@@ -50,14 +52,14 @@ def recorder_in(folder: Path, *, secrets: tuple[str, ...] = (KEY,), clock: Clock
         recorder.close()
 
 
-def begin(recorder: Recorder, *, request: dict[str, Any] | None = None, upstream: str = "lab") -> Tape:
+def begin(recorder: TraceRecorder, *, request: dict[str, Any] | None = None, upstream: str = "lab") -> TraceWriter:
     """A tape of a reply that has begun."""
     tape = recorder.begin(CHAT, request or REQUEST, upstream, "req-1")
     tape.head(200, HEADERS)
     return tape
 
 
-def say(recorder: Recorder, *pieces: bytes, error: str | None = None, **how: Any) -> None:  # noqa: ANN401 - begin's
+def say(recorder: TraceRecorder, *pieces: bytes, error: str | None = None, **how: Any) -> None:  # noqa: ANN401 - begin's
     """A reply, recorded."""
     tape = begin(recorder, **how)
     for piece in pieces:
@@ -139,12 +141,12 @@ def test_what_is_recorded_is_judged_and_played_as_it_came(name: str, tmp_path: P
     assert rules[0] == rules[1]
 
     async def play() -> None:
-        reply = replay(*read_record(str(path)))
-        async with await listen(Script(posts=(reply,))) as server:
+        reply = reply_from_trace(*read_record(str(path)))
+        async with await start_mock_server(MockScript(posts=(reply,))) as server:
             heard = await ask(server.port)
         assert (heard.body, heard.status, heard.complete) == (trace.body, trace.status, True)
-        assert heard.pieces is not None
-        assert set(heard.pieces[:-1]) == {100}
+        assert heard.chunk_sizes is not None
+        assert set(heard.chunk_sizes[:-1]) == {100}
 
     run(play())
 
@@ -246,13 +248,13 @@ def test_what_waits_for_the_disk_is_bounded_and_said_once_a_minute(
 ) -> None:
     monkeypatch.setattr(recording, "WAITING_LIMIT_BYTES", 10_000)
     clock = Clock()
-    recorder = Recorder(tmp_path, clock=clock)  # not started: nothing is written yet
+    recorder = TraceRecorder(tmp_path, clock=clock)  # not started: nothing is written yet
     say(recorder, b"x" * 9_000)
     with caplog.at_level(logging.WARNING):
         say(recorder, b"x" * 2_000)
         say(recorder, b"x" * 2_000)
         assert [record.message for record in caplog.records] == ["traces were not recorded"]
-        clock.now += recording.TOLD_S
+        clock.now += recording.LOSS_LOG_INTERVAL_S
         say(recorder, b"x" * 2_000)
         assert len(caplog.records) == 2
     assert recorder.dropped == 3
@@ -267,7 +269,7 @@ def test_room_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         for size in (10, 20_000, 40_000):
             say(recorder, b"x" * size, b"y")
         begin(recorder).drop()
-    assert recorder._taken_bytes == recorder._done_bytes > 0
+    assert recorder._reserved_bytes == recorder._released_bytes > 0
     assert (recorder.written, recorder.dropped) == (2, 2)
 
 
@@ -314,14 +316,14 @@ def test_a_disk_that_refuses_pauses_the_recording_and_is_said_once(
 
 def test_after_a_pause_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    recorder = Recorder(tmp_path, clock=clock)
+    recorder = TraceRecorder(tmp_path, clock=clock)
     with monkeypatch.context() as patch:
         _on_append(patch)
         say(recorder, b"lost")
         recorder._jobs.put(None)
         recorder._write_all()  # what the thread does, done before we go on
     say(recorder, b"in the pause")
-    clock.now += recording.PAUSE_S
+    clock.now += recording.DISK_ERROR_PAUSE_S
     say(recorder, b"after it")
     recorder.start()
     recorder.close()
@@ -332,7 +334,7 @@ def test_after_a_pause_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_folder_that_cannot_be_is_an_error_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
-        Recorder(tmp_path / "file" / "folder").start()
+        TraceRecorder(tmp_path / "file" / "folder").start()
 
 
 def test_a_trace_is_found_by_its_request_when_it_is_on_the_disk(tmp_path: Path) -> None:
@@ -346,10 +348,10 @@ def test_a_trace_is_found_by_its_request_when_it_is_on_the_disk(tmp_path: Path) 
 
 def test_the_last_traces_are_found_and_older_ones_forgotten(tmp_path: Path) -> None:
     with recorder_in(tmp_path) as recorder:
-        for number in (0, *range(recording.FINDABLE + 1)):
+        for number in (0, *range(recording.FINDABLE_TRACES + 1)):
             recorder.begin(CHAT, REQUEST, "lab", f"req-{number}").end(None)
-    found = [number for number in range(recording.FINDABLE + 1) if recorder.find(f"req-{number}")]
-    assert found == list(range(1, recording.FINDABLE + 1))
+    found = [number for number in range(recording.FINDABLE_TRACES + 1) if recorder.find(f"req-{number}")]
+    assert found == list(range(1, recording.FINDABLE_TRACES + 1))
 
 
 def test_a_trace_that_was_withheld_is_not_found(tmp_path: Path) -> None:

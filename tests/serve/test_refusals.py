@@ -9,7 +9,7 @@ from tests.recorded.traces import Recorded, recorded
 from tests.table import table
 from welldone.serve import refusals
 from welldone.serve.errors import ApiError
-from welldone.serve.refusals import from_upstream, is_fault, is_worth_another, read_retry_after
+from welldone.serve.refusals import map_upstream_error, is_upstream_fault, is_retryable_status, read_retry_after
 
 NOON = 1_700_000_000.0  # Tue, 14 Nov 2023 22:13:20 GMT
 
@@ -20,7 +20,7 @@ def said(message: object, **more: object) -> bytes:
 
 def hear(status: int, body: bytes = b"", **headers: str) -> ApiError:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return from_upstream(status, named, body, now=lambda: NOON)
+    return map_upstream_error(status, named, body, now=lambda: NOON)
 
 
 @table(
@@ -62,7 +62,7 @@ def test_each_status_has_its_place_whatever_the_body(status: int, heard: int, co
 @pytest.mark.parametrize("status", [409, 423])
 def test_a_conflict_is_no_fault_of_the_upstream(status: int) -> None:
     assert hear(409).status in (400, 409)
-    assert not is_fault(status)
+    assert not is_upstream_fault(status)
 
 
 OVERFLOWS: dict[str, tuple[int, Any]] = {
@@ -99,11 +99,11 @@ OVERFLOWS: dict[str, tuple[int, Any]] = {
 @table(("status", "body"), OVERFLOWS.values(), ids=OVERFLOWS.keys())
 def test_a_prompt_that_does_not_fit_is_told_in_openais_words(status: int, body: object) -> None:
     data = json.dumps(body).encode()
-    error = from_upstream(status, {}, data, "prompt")
+    error = map_upstream_error(status, {}, data, "prompt")
     assert (error.status, error.code, error.param) == (400, "context_length_exceeded", "prompt")
     assert error.message
-    assert not is_fault(status, data)
-    assert not is_worth_another(status, data)
+    assert not is_upstream_fault(status, data)
+    assert not is_retryable_status(status, data)
 
 
 @pytest.mark.parametrize("status", [429, 503])
@@ -137,8 +137,8 @@ def test_a_500_that_blames_the_request_is_a_400(message: str) -> None:
     body = said(message, code=500, type="server_error")
     error = hear(500, body)
     assert (error.status, error.code, error.message) == (400, "invalid_request", message)
-    assert not is_fault(500, body)
-    assert not is_worth_another(500, body)
+    assert not is_upstream_fault(500, body)
+    assert not is_retryable_status(500, body)
 
 
 @table(
@@ -147,8 +147,8 @@ def test_a_500_that_blames_the_request_is_a_400(message: str) -> None:
 )
 def test_any_other_500_is_the_upstreams_fault(message: object) -> None:
     assert hear(500, said(message)).status == 502
-    assert is_fault(500, said(message))
-    assert is_worth_another(500, said(message))
+    assert is_upstream_fault(500, said(message))
+    assert is_retryable_status(500, said(message))
 
 
 @table(
@@ -188,7 +188,7 @@ def test_what_is_not_found_is_a_model_or_something_else(body: bytes, code: str) 
     error = hear(404, body)
     assert (error.status, error.code) == (404, code)
     assert error.message not in ("Not Found", "File Not Found", "")
-    assert not is_fault(404, body)
+    assert not is_upstream_fault(404, body)
 
 
 REFUSED = [
@@ -199,12 +199,12 @@ REFUSED = [
 @table("one", REFUSED, ids=lambda one: one.name)
 def test_what_servers_were_recorded_to_refuse_is_the_clients_fault(one: Recorded) -> None:
     status = one.trace.status or 0
-    error = from_upstream(status, {}, one.trace.body)
+    error = map_upstream_error(status, {}, one.trace.body)
     if "parse_error" in error.message:  # of JSON that a client of the gateway cannot send
         assert error.status == 502
         return
     assert error.status in (400, 404)
-    assert not is_fault(status, one.trace.body)
+    assert not is_upstream_fault(status, one.trace.body)
     assert ("ctx_overflow" in one.name or "1mb" in one.name) == (error.code == "context_length_exceeded")
 
 
@@ -232,7 +232,7 @@ SECRETS = "sk-canary-0123456789abcdef"
 @table("status", [400, 404, 413, 429, 500, 501, 503])
 def test_no_secret_of_the_upstream_is_repeated(message: str, status: int) -> None:
     secrets = (SECRETS, "team-canary-42", "e")
-    error = from_upstream(status, {}, said(message, param=message, code=message), secrets=secrets)
+    error = map_upstream_error(status, {}, said(message, param=message, code=message), secrets=secrets)
     heard = error.body().decode()
     hidden = ("10.0.0.7", "fe80", "lab.", "8000", "/home", "0x7f", "canary", "secret", "<b", "<a", "<html", "DOCTYPE")
     assert [one for one in hidden if one in heard] == []
@@ -295,7 +295,7 @@ def test_a_limit_keeps_its_code() -> None:
     ],
 )
 def test_who_is_at_fault_and_whether_another_is_tried(status: int, fault: bool, another: bool) -> None:
-    assert (is_fault(status), is_worth_another(status)) == (fault, another)
+    assert (is_upstream_fault(status), is_retryable_status(status)) == (fault, another)
 
 
 @table(
@@ -310,8 +310,8 @@ def test_who_is_at_fault_and_whether_another_is_tried(status: int, fault: bool, 
 )
 def test_a_server_of_ours_that_is_only_busy_is_not_at_fault(status: int, code: str, fault: bool, another: bool) -> None:
     body = json.dumps({"error": {"message": "Try again later.", "code": code}}).encode()
-    assert (is_fault(status, body), is_worth_another(status, body)) == (fault, another)
-    error = from_upstream(status, {"retry-after": "7"}, body)
+    assert (is_upstream_fault(status, body), is_retryable_status(status, body)) == (fault, another)
+    error = map_upstream_error(status, {"retry-after": "7"}, body)
     assert (error.code == code) == (not fault)
     assert error.retry_after_s == (7 if status == 503 else None)
 
@@ -319,15 +319,15 @@ def test_a_server_of_ours_that_is_only_busy_is_not_at_fault(status: int, code: s
 @table(
     ("error", "status", "code"),
     [
-        (refusals.unreachable("no connection to the server"), 502, "upstream_unreachable"),
-        (refusals.unreachable(), 502, "upstream_unreachable"),
-        (refusals.lost("the reply is not HTTP"), 502, "upstream_died"),
-        (refusals.lost("see http://10.0.0.7/ for more"), 502, "upstream_died"),
-        (refusals.silent(1.5), 504, "timeout"),
-        (refusals.empty(), 502, "upstream_garbage"),
-        (refusals.encoded(), 502, "upstream_garbage"),
-        (refusals.not_an_answer(), 502, "upstream_garbage"),
-        (refusals.too_large(), 502, "upstream_garbage"),
+        (refusals.upstream_unreachable("no connection to the server"), 502, "upstream_unreachable"),
+        (refusals.upstream_unreachable(), 502, "upstream_unreachable"),
+        (refusals.upstream_disconnected("the reply is not HTTP"), 502, "upstream_died"),
+        (refusals.upstream_disconnected("see http://10.0.0.7/ for more"), 502, "upstream_died"),
+        (refusals.upstream_timeout(1.5), 504, "timeout"),
+        (refusals.empty_reply(), 502, "upstream_garbage"),
+        (refusals.compressed_reply(), 502, "upstream_garbage"),
+        (refusals.unrecognized_reply(), 502, "upstream_garbage"),
+        (refusals.reply_too_large(), 502, "upstream_garbage"),
     ],
 )
 def test_an_upstream_that_gives_no_answer_has_an_error_for_each_way(error: ApiError, status: int, code: str) -> None:
@@ -337,14 +337,14 @@ def test_an_upstream_that_gives_no_answer_has_an_error_for_each_way(error: ApiEr
 
 
 def test_an_engine_that_is_busy_says_when_to_come_again() -> None:
-    assert refusals.from_reply(429, b"", retry_after="9").retry_after_s == 9
-    assert refusals.from_reply(429, b"", retry_after="x").retry_after_s == 1
+    assert refusals.map_engine_error(429, b"", retry_after="9").retry_after_s == 9
+    assert refusals.map_engine_error(429, b"", retry_after="x").retry_after_s == 1
 
 
 def test_what_is_too_long_for_one_piece_is_the_clients_fault() -> None:
     said = "input (4003 tokens) is too large to process. increase the physical batch size (current batch size: 2048)"
     body = json.dumps({"error": {"code": 500, "message": said, "type": "server_error"}}).encode()
-    error = refusals.from_reply(500, body, "documents")
+    error = refusals.map_engine_error(500, body, "documents")
     assert (error.status, error.code, error.param) == (400, "context_length_exceeded", "documents")
     assert "2048" in error.message
     assert "4003" in error.message

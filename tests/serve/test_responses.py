@@ -10,19 +10,19 @@ import pytest
 
 from tests.net.aio import run
 from tests.table import table
-from welldone.net.inbound import Call, Reply
-from welldone.serve.app import Ask
-from welldone.serve.backends import Local, Remote
+from welldone.net.inbound import HttpRequest, HttpResponse
+from welldone.serve.app import RequestContext
+from welldone.serve.backends import LocalBackend, UpstreamBackend
 from welldone.serve.errors import ApiError
-from welldone.serve.generate import Generate, Order
-from welldone.serve.owners import Owners
+from welldone.serve.generate import ResponseGenerator, GenerationRequest
+from welldone.serve.owners import UpstreamIdOwners
 from welldone.serve.responses import ResponsesApi
 from welldone.serve.settings import ServeSettings
-from welldone.serve.stored import Store
-from welldone.serve.targets import Targets
+from welldone.serve.stored import ResponseStore
+from welldone.serve.targets import BackendResolver
 
 Body = dict[str, Any]
-Answer = Callable[[Order], Awaitable[None]]
+Answer = Callable[[GenerationRequest], Awaitable[None]]
 
 NATIVE = SimpleNamespace(
     name="m", upstreams=[SimpleNamespace(settings=SimpleNamespace(speaks=("responses",)), name="u")]
@@ -35,36 +35,38 @@ class Scene:
 
     def __init__(self, *, native: bool = False, **settings: Any) -> None:  # noqa: ANN401 - each its own
         self.settings = ServeSettings(**settings)
-        self.backend = cast("Local | Remote", NATIVE if native else PLAIN)
-        self.orders: list[Order] = []
+        self.backend = cast("LocalBackend | UpstreamBackend", NATIVE if native else PLAIN)
+        self.orders: list[GenerationRequest] = []
         self.answer_with: Answer = self.complete
-        self.store = Store(limit=self.settings.stored_responses, limit_bytes=self.settings.stored_bytes)
-        targets = cast("Targets", SimpleNamespace(find=lambda ask, name: self.backend))
+        self.store = ResponseStore(limit=self.settings.stored_responses, limit_bytes=self.settings.stored_bytes)
+        targets = cast("BackendResolver", SimpleNamespace(find=lambda ask, name: self.backend))
         self.api = ResponsesApi(
             self.settings,
             targets,
-            cast("Generate", self),
+            cast("ResponseGenerator", self),
             self.store,
-            owners=Owners(is_strict=False),
-            count=self.count,
+            owners=UpstreamIdOwners(is_strict=False),
+            count_tokens=self.count,
             now=lambda: 1_700_000_000.0,
         )
 
     # What the paths are given.
 
-    async def body(self, ask: Ask) -> Body:
-        found: Body = ask.facts["body"]
+    async def read_body(self, ask: RequestContext) -> Body:
+        found: Body = ask.log_fields["body"]
         return found
 
-    async def answer(self, ask: Ask, backend: Local | Remote, order: Order) -> Reply | None:
+    async def generate(
+        self, ask: RequestContext, backend: LocalBackend | UpstreamBackend, order: GenerationRequest
+    ) -> HttpResponse | None:
         self.orders.append(order)
         await self.answer_with(order)
-        return Reply(200, b"{}")
+        return HttpResponse(200, b"{}")
 
-    async def count(self, backend: Local | Remote, chat: Body) -> int:
+    async def count(self, backend: LocalBackend | UpstreamBackend, chat: Body) -> int:
         return len(chat["messages"])
 
-    async def complete(self, order: Order, text: str = "hello") -> None:
+    async def complete(self, order: GenerationRequest, text: str = "hello") -> None:
         number = len(self.orders)
         content = [{"type": "output_text", "text": text, "annotations": []}]
         message = {"id": f"msg_{number}", "type": "message", "role": "assistant", "content": content}
@@ -73,9 +75,16 @@ class Scene:
 
     # What clients do.
 
-    def ask(self, path: str = "", query: str = "", principal: str = "me", **body: Any) -> Ask:  # noqa: ANN401
+    def ask(self, path: str = "", query: str = "", principal: str = "me", **body: Any) -> RequestContext:  # noqa: ANN401
         call = SimpleNamespace(path=f"/v1/responses{path}", query=query, headers={}, stream=None)
-        return Ask(cast("Call", call), "req_1", 0.0, {}, principal=principal, facts={"body": {"model": "m", **body}})
+        return RequestContext(
+            cast("HttpRequest", call),
+            "req_1",
+            0.0,
+            {},
+            principal=principal,
+            log_fields={"body": {"model": "m", **body}},
+        )
 
     async def create(self, principal: str = "me", **body: Any) -> str:  # noqa: ANN401 - each field its own
         """Have one made; its id."""
@@ -89,7 +98,7 @@ class Scene:
         return said(await self.api.get(self.ask(f"/{name}", principal=principal)))
 
 
-def said(reply: Reply | None) -> Body:
+def said(reply: HttpResponse | None) -> Body:
     assert reply is not None
     assert reply.status == 200
     found: Body = msgspec.json.decode(reply.body)
@@ -110,7 +119,7 @@ def test_a_response_is_asked_for_in_chat() -> None:
         assert name.startswith("resp_")
         assert order.endpoint == "chat"
         assert order.dialect is not None
-        assert order.names["messages"] == "input"
+        assert order.field_names["messages"] == "input"
         assert order.body == {
             "model": "m",
             "stream": True,
@@ -147,7 +156,7 @@ def test_of_an_answer_without_an_end_nothing_is_kept() -> None:
     async def work() -> None:
         scene = Scene()
 
-        async def leave(order: Order) -> None:
+        async def leave(order: GenerationRequest) -> None:
             assert order.on_end is not None
             order.on_end(None)
 
@@ -318,7 +327,7 @@ async def begun(scene: Scene, **body: Any) -> tuple[str, asyncio.Event, asyncio.
     """One that is being made; its name, what lets it end, and what tells that it has ended."""
     may_end, has_ended = asyncio.Event(), asyncio.Event()
 
-    async def slowly(order: Order) -> None:
+    async def slowly(order: GenerationRequest) -> None:
         try:
             await may_end.wait()
             await scene.complete(order)
@@ -392,7 +401,7 @@ def test_a_response_in_the_background_that_fails_says_why(error: Exception, code
         scene = Scene()
         name, may_end, has_ended = await begun(scene)
 
-        async def fail(order: Order, text: str = "") -> None:
+        async def fail(order: GenerationRequest, text: str = "") -> None:
             raise error
 
         scene.complete = fail  # type: ignore[method-assign]
@@ -463,7 +472,7 @@ def test_a_previous_response_is_the_upstreams_business_unless_it_was_translated(
     async def work() -> None:
         scene = Scene()
         ours = await scene.create()
-        scene.backend = cast("Local | Remote", NATIVE)
+        scene.backend = cast("LocalBackend | UpstreamBackend", NATIVE)
         theirs = await scene.create(previous_response_id=ours)
         told = scene.orders[-1].body
         assert "previous_response_id" not in told
@@ -471,7 +480,7 @@ def test_a_previous_response_is_the_upstreams_business_unless_it_was_translated(
         for known in (theirs, "resp_unknown"):
             await scene.create(previous_response_id=known)
             assert scene.orders[-1].body == {"model": "m", "input": "hi", "previous_response_id": known}
-        scene.backend = cast("Local | Remote", PLAIN)
+        scene.backend = cast("LocalBackend | UpstreamBackend", PLAIN)
         await scene.create(previous_response_id=theirs)
         assert len(scene.orders[-1].body["messages"]) == 5
 
@@ -482,7 +491,9 @@ def test_where_several_upstreams_may_answer_a_previous_response_is_told_anew() -
     async def work() -> None:
         scene = Scene(native=True)
         name = await scene.create()
-        scene.backend = cast("Local | Remote", SimpleNamespace(name="m", upstreams=NATIVE.upstreams * 2))
+        scene.backend = cast(
+            "LocalBackend | UpstreamBackend", SimpleNamespace(name="m", upstreams=NATIVE.upstreams * 2)
+        )
         await scene.create(previous_response_id=name)
         told = scene.orders[-1].body
         assert "previous_response_id" not in told
@@ -496,7 +507,7 @@ def test_in_the_background_an_upstreams_response_has_the_name_that_the_client_kn
         scene = Scene(native=True)
         name, may_end, has_ended = await begun(scene)
 
-        async def other(order: Order, text: str = "") -> None:
+        async def other(order: GenerationRequest, text: str = "") -> None:
             assert order.on_end is not None
             order.on_end({"id": "resp_theirs", "status": "completed", "output": []})
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.table import table
-from welldone.net.settings import Given, SettingsError
+from welldone.net.settings import RawSetting, SettingsError
 from welldone.serve.config import read_config
 from welldone.serve.scale_settings import EngineScale, FrontScale, ScaleSettings
 from welldone.serve.settings import Config
@@ -22,7 +22,7 @@ command = ["llama-server", "--port", "{port}"]
 def read(folder: Path, text: str) -> Config:
     file = folder / "welldone.toml"
     file.write_text(MODELS + text if text.startswith(("[", "\n")) else text + MODELS)
-    return read_config({"config": Given(str(file), "--config", folder)}, {}, folder=folder)
+    return read_config({"config": RawSetting(str(file), "--config", folder)}, {}, folder=folder)
 
 
 def test_without_a_word_there_is_one_of_each(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import pytest
 from tests.table import table
 from welldone.cli import flags
 from welldone.cli.exits import UsageError
-from welldone.cli.foreign import ACCEPTED, REFUSED
-from welldone.engines.default import DEFAULT
+from welldone.cli.foreign import IGNORED_FLAGS, REFUSED_FLAGS
+from welldone.engines.default import DEFAULT_MODEL
 from welldone.engines.settings import ALL_LAYERS, ModelSettings
 from welldone.serve.config import ALL_FIELDS
 from welldone.serve.settings import Config, ServeSettings
@@ -48,7 +48,7 @@ def read(tmp_path: Path) -> Read:
     def read(words: str = "", toml: str | None = None, **environment: str) -> Config:
         if toml is not None:
             (tmp_path / "welldone.toml").write_text(toml)
-        return flags.read(words.split(), environment, tmp_path)
+        return flags.read_serve_config(words.split(), environment, tmp_path)
 
     return read
 
@@ -62,8 +62,8 @@ def _mistake(read: Read, words: str = "", toml: str | None = None, **environment
 def test_without_a_word_the_built_in_model_is_served_on_this_machine(read: Read) -> None:
     config = read()
     assert config.server == ServeSettings()
-    assert config.models == (ModelSettings(name=DEFAULT.name, aliases=DEFAULT.aliases),)
-    assert config.notes == ()
+    assert config.models == (ModelSettings(name=DEFAULT_MODEL.name, aliases=DEFAULT_MODEL.aliases),)
+    assert config.warnings == ()
 
 
 def test_a_command_line_of_llama_server_works_as_it_is(read: Read) -> None:
@@ -80,7 +80,7 @@ def test_a_command_line_of_llama_server_works_as_it_is(read: Read) -> None:
         ),
     )
     assert config.server == ServeSettings(host="0.0.0.0", port=8000)
-    assert config.notes == ("--send-done is always on",)
+    assert config.warnings == ("--send-done is always on",)
 
 
 @table(
@@ -180,7 +180,7 @@ def test_a_model_of_the_file_may_be_served_alone(word: str, read: Read) -> None:
     config = read(f"-m {word} -np 2", TWO)
     (model,) = config.models
     assert (model.name, model.file, model.ctx_size, model.parallel) == ("small", Path("default"), 1024, 2)
-    assert config.notes == ("-m: it is served alone, without the 1 other models of welldone.toml",)
+    assert config.warnings == ("-m: it is served alone, without the 1 other models of welldone.toml",)
 
 
 @pytest.mark.parametrize("words", ["-m /other/big.gguf", "-m /other/x.gguf --alias big"])
@@ -236,11 +236,11 @@ def test_a_name_given_by_flag_wins_over_that_of_the_table(read: Read) -> None:
         ("-fa maybe", "-fa should be one of on, off, auto, not 'maybe'"),
         (
             "--embeddings --reranking",
-            f"model '{DEFAULT.name}' cannot offer both --embeddings and --reranking: keep one",
+            f"model '{DEFAULT_MODEL.name}' cannot offer both --embeddings and --reranking: keep one",
         ),
         (
             "--chat-template a --chat-template-file b",
-            f"model '{DEFAULT.name}' has both --chat-template and --chat-template-file: keep one",
+            f"model '{DEFAULT_MODEL.name}' has both --chat-template and --chat-template-file: keep one",
         ),
         ("--ssl-cert-file a", "TLS needs both --ssl-cert-file and --ssl-key-file"),
         ("--api-key 12345678 --no-api-key", "--no-api-key is set, and there are keys too: keep one"),
@@ -383,17 +383,17 @@ def test_what_is_set_for_a_cluster_is_shown(read: Read) -> None:
     assert shown["upscale_delay_s"] == 5
 
 
-@table("flag", [flag for row in ACCEPTED for flag in row.flags])
+@table("flag", [flag for row in IGNORED_FLAGS for flag in row.flags])
 def test_a_flag_without_a_meaning_here_is_taken_with_a_note(flag: str, read: Read) -> None:
-    (row,) = (row for row in ACCEPTED if flag in row.flags)
-    value = " 1" if row.values == 1 else ""
-    assert read(f"{flag}{value} --port 1 {flag}{value}").notes == (f"{flag} {row.reason}",)
+    (row,) = (row for row in IGNORED_FLAGS if flag in row.flags)
+    value = " 1" if row.nargs == 1 else ""
+    assert read(f"{flag}{value} --port 1 {flag}{value}").warnings == (f"{flag} {row.reason}",)
 
 
-@table("flag", [flag for row in REFUSED for flag in row.flags])
+@table("flag", [flag for row in REFUSED_FLAGS for flag in row.flags])
 def test_a_flag_that_cannot_be_honoured_is_refused_with_the_reason(flag: str, read: Read) -> None:
-    (row,) = (row for row in REFUSED if flag in row.flags)
-    assert _mistake(read, f"{flag}{' 1' if row.values == 1 else ''}") == f"{flag} {row.reason}"
+    (row,) = (row for row in REFUSED_FLAGS if flag in row.flags)
+    assert _mistake(read, f"{flag}{' 1' if row.nargs == 1 else ''}") == f"{flag} {row.reason}"
 
 
 def test_names_flags_keys_and_variables_are_each_of_one_setting() -> None:
@@ -401,7 +401,7 @@ def test_names_flags_keys_and_variables_are_each_of_one_setting() -> None:
         [field.name for field in ALL_FIELDS],
         [key for field in ALL_FIELDS for key in field.keys],
         [name for field in ALL_FIELDS for name in field.variables],
-        [*flags.parser().flags()],
+        [*flags.serve_parser().flags()],
     ):
         assert len(names) == len(set(names))
 
@@ -409,20 +409,20 @@ def test_names_flags_keys_and_variables_are_each_of_one_setting() -> None:
 @table("field", ALL_FIELDS, ids=lambda field: field.name)
 def test_every_setting_has_a_group_and_a_help_that_is_in_the_documents(field: object) -> None:
     assert isinstance(field, type(ALL_FIELDS[0]))
-    assert field.setting.group in flags.GROUPS
+    assert field.setting.group in flags.SETTING_GROUPS
     assert field.setting.help.replace("|", "\\|") in (ROOT / "docs" / "settings.md").read_text("utf-8")
 
 
 def test_help_fits_a_hundred_columns_and_names_every_flag(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    text = flags.parser().format_help()
+    text = flags.serve_parser().format_help()
     assert max(len(line) for line in text.splitlines()) <= 100
     for field in ALL_FIELDS:
         assert all(flag in text for flag in field.setting.flags)
 
 
 def test_the_example_of_the_documents_is_right(tmp_path: Path) -> None:
-    config = flags.read(["--config", str(ROOT / "docs" / "examples" / "welldone.toml")], {}, tmp_path)
+    config = flags.read_serve_config(["--config", str(ROOT / "docs" / "examples" / "welldone.toml")], {}, tmp_path)
     assert [model.name for model in config.models] == ["small", "phi-4", "embed", "big"]
-    assert config.notes == ()
+    assert config.warnings == ()
     assert config.models[0].defaults == {"temperature": 0.2, "max_tokens": 512}

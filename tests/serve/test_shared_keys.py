@@ -11,15 +11,15 @@ import pytest
 from tests.net.aio import run
 from welldone.serve import shared_keys
 from welldone.serve.errors import ApiError
-from welldone.serve.keys import digest
+from welldone.serve.keys import key_digest
 from welldone.serve.settings import KeySettings
-from welldone.serve.shared_keys import AGAIN_S, FORGOTTEN_S, KNOWN_S, UNKNOWN_S, SharedKey, SharedKeys
-from welldone.serve.store import Count, Link, Store, StoreError
+from welldone.serve.shared_keys import REFRESH_S, UNUSED_TTL_S, CACHE_TTL_S, NEGATIVE_TTL_S, SharedKey, SharedApiKeys
+from welldone.serve.store import LimitCount, StoreClient, SharedStore, StoreError
 
 KEY, OTHER, OWN, NAMED = "wd-shared-0123456789", "wd-shared-9876543210", "wd-own-0123456789", "wd-named-0123456789"
 
 
-class Kept(Link):
+class Kept(StoreClient):
     """A store in memory."""
 
     def __init__(self) -> None:
@@ -28,13 +28,15 @@ class Kept(Link):
         self.is_broken = False
 
     def give(self, key: str, **fields: Any) -> None:  # noqa: ANN401 - each its own
-        self.values[digest(key).hex()] = msgspec.json.encode(fields)
+        self.values[key_digest(key).hex()] = msgspec.json.encode(fields)
 
     def take(self, key: str) -> None:
-        del self.values[digest(key).hex()]
+        del self.values[key_digest(key).hex()]
 
-    async def count(self, name: str, sizes: tuple[int, int], *, requests: int, owed: int = 0, tokens: int) -> Count:
-        return Count(True, 1.0, 1.0)
+    async def count(
+        self, name: str, sizes: tuple[int, int], *, requests: int, owed: int = 0, tokens: int
+    ) -> LimitCount:
+        return LimitCount(True, 1.0, 1.0)
 
     async def key(self, digest: str) -> bytes | None:
         if self.is_broken:
@@ -58,14 +60,14 @@ class Stage:
 
     def __init__(self) -> None:
         self.link = Kept()
-        self.store = Store(self.link, patience_s=30.0, again_s=3_600.0)
+        self.store = SharedStore(self.link, timeout_s=30.0, retry_s=3_600.0)
         self.now = 1000.0
         self.found: list[SharedKey] = []
         named = KeySettings(name="named", key=NAMED, models=("small",))
-        self.keys = SharedKeys([OWN], [named], store=self.store, on_found=self.found.append, clock=lambda: self.now)
+        self.keys = SharedApiKeys([OWN], [named], store=self.store, on_found=self.found.append, clock=lambda: self.now)
 
     async def name(self, key: str) -> str:
-        return await self.keys.admit({"Authorization": f"Bearer {key}"})
+        return await self.keys.authenticate({"Authorization": f"Bearer {key}"})
 
     async def is_in(self, key: str) -> bool:
         try:
@@ -114,12 +116,12 @@ def test_local_keys_need_no_store() -> None:
 
 def test_without_a_key_nobody_gets_in_also_where_there_are_none() -> None:
     async def work(stage: Stage) -> None:
-        empty = SharedKeys([], store=stage.store)
-        assert not empty.is_open
+        empty = SharedApiKeys([], store=stage.store)
+        assert not empty.allows_anonymous
         assert not empty.is_admin("anonymous")
         for headers in ({}, {"x-api-key": KEY}):
             with pytest.raises(ApiError) as caught:
-                await empty.admit(headers)
+                await empty.authenticate(headers)
             assert caught.value.status == 401
 
     on_stage(work)
@@ -132,7 +134,7 @@ def test_a_key_is_asked_about_once_in_a_while_and_one_that_was_taken_away_opens_
             assert await stage.is_in(KEY)
         assert len(stage.link.asked) == 1
         stage.link.take(KEY)
-        stage.now += AGAIN_S - 0.1
+        stage.now += REFRESH_S - 0.1
         assert await stage.is_in(KEY)
         stage.now += 0.1
         assert not await stage.is_in(KEY)
@@ -146,7 +148,7 @@ def test_while_one_request_asks_again_the_others_go_on() -> None:
     async def work(stage: Stage) -> None:
         stage.link.give(KEY, name="ci")
         await stage.name(KEY)
-        stage.now += AGAIN_S
+        stage.now += REFRESH_S
         assert await asyncio.gather(*[stage.name(KEY) for _ in range(5)]) == ["ci"] * 5
         assert len(stage.link.asked) == 2
 
@@ -158,7 +160,7 @@ def test_of_many_who_come_with_a_key_that_was_taken_away_none_gets_in() -> None:
         stage.link.give(KEY, name="ci")
         await stage.name(KEY)
         stage.link.take(KEY)
-        stage.now += KNOWN_S
+        stage.now += CACHE_TTL_S
         assert await asyncio.gather(*[stage.is_in(KEY) for _ in range(5)]) == [False] * 5
 
     on_stage(work)
@@ -170,14 +172,14 @@ def test_a_key_that_was_taken_away_long_ago_does_not_open_while_the_store_is_awa
             stage.link.give(key, name=name)
             assert await stage.is_in(key)
         stage.link.take(KEY)
-        stage.now += FORGOTTEN_S
+        stage.now += UNUSED_TTL_S
         assert await stage.is_in(OTHER)
-        stage.now += KNOWN_S + 0.1
+        stage.now += CACHE_TTL_S + 0.1
         stage.link.is_broken = True
         for _ in range(3):  # what is in use stays good, however long that takes
             assert await stage.is_in(OTHER)
             assert not await stage.is_in(KEY)
-            stage.now += FORGOTTEN_S
+            stage.now += UNUSED_TTL_S
 
     on_stage(work)
 
@@ -188,7 +190,7 @@ def test_an_unknown_key_is_refused_and_a_new_one_is_soon_known() -> None:
             assert not await stage.is_in(KEY)
         assert len(stage.link.asked) == 1
         stage.link.give(KEY, name="ci")
-        stage.now += UNKNOWN_S
+        stage.now += NEGATIVE_TTL_S
         assert await stage.is_in(KEY)
 
     on_stage(work)
@@ -200,11 +202,11 @@ def test_while_the_store_is_away_known_keys_stay_good_and_unknown_ones_are_refus
         stage.link.give(OTHER, name="boss")
         assert await stage.is_in(KEY)
         stage.link.is_broken = True
-        stage.now += 100 * KNOWN_S
+        stage.now += 100 * CACHE_TTL_S
         for _ in range(2):
             assert await stage.is_in(KEY)
             assert not await stage.is_in(OTHER)
-            stage.now += 100 * KNOWN_S
+            stage.now += 100 * CACHE_TTL_S
         assert not stage.keys.may_use("ci", "phi-4")
 
     on_stage(work)
@@ -233,7 +235,7 @@ def test_what_is_no_key_or_has_the_name_of_a_local_one_opens_nothing(
     value: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work(stage: Stage) -> None:
-        stage.link.values[digest(KEY).hex()] = value
+        stage.link.values[key_digest(KEY).hex()] = value
         assert not await stage.is_in(KEY)
         assert not stage.keys.is_admin("named")
 
@@ -247,9 +249,9 @@ def test_who_guesses_fills_no_memory_and_drives_out_no_key() -> None:
     async def work(stage: Stage) -> None:
         stage.link.give(KEY, name="ci")
         assert await stage.is_in(KEY)
-        for number in range(shared_keys.MOST_UNKNOWN + 10):
+        for number in range(shared_keys.MAX_NEGATIVE_CACHED + 10):
             assert not await stage.is_in(f"guess-{number}")
-        assert stage.keys.remembered == (1, shared_keys.MOST_UNKNOWN)
+        assert stage.keys.cache_sizes == (1, shared_keys.MAX_NEGATIVE_CACHED)
         asked = len(stage.link.asked)
         assert await stage.is_in(KEY)
         assert len(stage.link.asked) == asked

@@ -12,7 +12,7 @@ import pytest
 from tests.net.aio import run
 from welldone.net.shared import SharedNumbers
 from welldone.serve.metrics import Metrics
-from welldone.serve.siblings import Question, Respond, Siblings, Worker
+from welldone.serve.siblings import WorkerQuery, QueryHandler, WorkerSync, Worker
 
 Make = Callable[[int, int], Worker]
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -31,15 +31,17 @@ def worker(short_path: Path, numbers: SharedNumbers) -> Make:
     """Makes one of several workers."""
 
     def make(number: int, count: int) -> Worker:
-        return Worker(number=number, count=count, sockets=(), numbers=numbers, folder=short_path, ready=lambda: None)
+        return Worker(
+            number=number, count=count, sockets=(), bucket_storage=numbers, folder=short_path, on_ready=lambda: None
+        )
 
     return make
 
 
-def answering(answer: Callable[[Question], bytes]) -> Respond:
+def answering(answer: Callable[[WorkerQuery], bytes]) -> QueryHandler:
     """As a process answers."""
 
-    async def respond(question: Question) -> bytes:
+    async def respond(question: WorkerQuery) -> bytes:
         return answer(question)
 
     return respond
@@ -55,11 +57,11 @@ def test_each_worker_gives_the_same_sum(worker: Make) -> None:
         for number in (1, 2, 3):
             metrics = Metrics([], ["lab"])
             for _ in range(number):
-                metrics.disconnect()
-            crew.append(Siblings(worker(number, 3), metrics.render))
+                metrics.count_disconnect()
+            crew.append(WorkerSync(worker(number, 3), metrics.render))
             await crew[-1].start()
         for siblings in crew:
-            kind, page = await siblings.page()
+            kind, page = await siblings.metrics_page()
             assert kind.startswith("text/plain")
             assert _value(page, "welldone_client_disconnects_total") == 6
             assert _value(page, "welldone_workers_missing") == 0
@@ -93,9 +95,9 @@ def test_who_gives_no_whole_page_in_time_is_left_out(answer: Answer | None, shor
     async def main() -> None:
         server = None if answer is None else await asyncio.start_unix_server(answer, short_path / "2.sock")
         metrics = Metrics([], ["lab"])
-        metrics.disconnect()
-        siblings = Siblings(worker(1, 2), metrics.render)
-        _, page = await siblings.page()
+        metrics.count_disconnect()
+        siblings = WorkerSync(worker(1, 2), metrics.render)
+        _, page = await siblings.metrics_page()
         assert _value(page, "welldone_workers_missing") == 1
         assert _value(page, "welldone_client_disconnects_total") == 1
         if server is not None:
@@ -108,9 +110,9 @@ def test_a_worker_that_comes_after_one_that_was_killed_takes_its_socket(short_pa
     async def main() -> None:
         with socket.socket(socket.AF_UNIX) as killed:
             killed.bind(str(short_path / "2.sock"))
-        second = Siblings(worker(2, 2), Metrics([], ["lab"]).render)
+        second = WorkerSync(worker(2, 2), Metrics([], ["lab"]).render)
         await second.start()
-        _, page = await Siblings(worker(1, 2), Metrics([], ["lab"]).render).page()
+        _, page = await WorkerSync(worker(1, 2), Metrics([], ["lab"]).render).metrics_page()
         assert _value(page, "welldone_workers_missing") == 0
         await second.stop()
 
@@ -119,7 +121,7 @@ def test_a_worker_that_comes_after_one_that_was_killed_takes_its_socket(short_pa
 
 def test_who_asks_hears_all_others_who_have_something_to_say(worker: Make) -> None:
     async def main() -> None:
-        crew = [Siblings(worker(number, 4), Metrics([]).render) for number in (1, 2, 3, 4)]
+        crew = [WorkerSync(worker(number, 4), Metrics([]).render) for number in (1, 2, 3, 4)]
         crew[0].register("name", answering(lambda question: b"my own, which I know"))
         crew[1].register("name", answering(lambda question: msgspec.json.encode(["two", question["of"]])))
         crew[2].register("name", answering(lambda question: b""))
@@ -137,7 +139,7 @@ def test_who_asks_hears_all_others_who_have_something_to_say(worker: Make) -> No
 
 def test_an_answer_of_many_pieces_comes_whole(worker: Make) -> None:
     async def main() -> None:
-        one, other = (Siblings(worker(number, 2), Metrics([]).render) for number in (1, 2))
+        one, other = (WorkerSync(worker(number, 2), Metrics([]).render) for number in (1, 2))
         other.register("much", answering(lambda question: b"x" * 5_000_000))
         await other.start()
         assert [len(answer) for answer in await one.gather("much", {})] == [5_000_000]
@@ -149,7 +151,7 @@ def test_an_answer_of_many_pieces_comes_whole(worker: Make) -> None:
 @pytest.mark.parametrize("question", [b"", b"no JSON\n", b"[]\n", b'{"what": 1}\n', b"x" * 200_000])
 def test_a_question_that_is_none_gets_nothing_and_harms_nobody(question: bytes, short_path: Path, worker: Make) -> None:
     async def main() -> None:
-        siblings = Siblings(worker(1, 2), Metrics([]).render)
+        siblings = WorkerSync(worker(1, 2), Metrics([]).render)
         await siblings.start()
         reader, writer = await asyncio.open_unix_connection(short_path / "1.sock")
         writer.write(question)
@@ -166,7 +168,7 @@ def test_a_question_that_is_none_gets_nothing_and_harms_nobody(question: bytes, 
 def test_who_gives_no_whole_answer_in_time_is_not_heard(answer: Answer, short_path: Path, worker: Make) -> None:
     async def main() -> None:
         server = await asyncio.start_unix_server(answer, short_path / "2.sock")
-        assert await Siblings(worker(1, 2), Metrics([]).render).gather("name", {}) == []
+        assert await WorkerSync(worker(1, 2), Metrics([]).render).gather("name", {}) == []
         server.close()
 
     run(main())

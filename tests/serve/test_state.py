@@ -14,21 +14,21 @@ from tests.serve.gateways import gateway
 from tests.serve.scripts import CHAT, DONE, HELLO, ROLE, SITE, STOP, USAGE, Heard, Serving, refusal, scripted
 from welldone import __version__
 from welldone.engines import fleet
-from welldone.engines.scripted import Script, Scripted
-from welldone.engines.scripts import Piece, Reply
+from welldone.engines.scripted import MockScript, MockServer
+from welldone.engines.scripts import MockChunk, MockReply
 from welldone.engines.settings import ModelSettings
 from welldone.engines.upstream_settings import UpstreamSettings
 from welldone.net.shared import SharedNumbers
-from welldone.serve.limits import Room, Spent
+from welldone.serve.limits import BucketLevel, UsageTotals
 from welldone.serve.page import recordings
-from welldone.serve.page.state import State
+from welldone.serve.page.state import ServerState
 from welldone.serve.server import Server
 from welldone.serve.settings import Config, KeySettings, ServeSettings
 from welldone.serve.siblings import Worker
 
-GOOD = Reply((ROLE, HELLO, STOP, USAGE, DONE))
-SPOILED = Reply((ROLE, HELLO, STOP, USAGE))  # without its end
-ENDLESS = Reply((ROLE, HELLO, Piece(HELLO.text, after_s=1000.0), STOP, DONE))
+GOOD = MockReply((ROLE, HELLO, STOP, USAGE, DONE))
+SPOILED = MockReply((ROLE, HELLO, STOP, USAGE))  # without its end
+ENDLESS = MockReply((ROLE, HELLO, MockChunk(HELLO.text, after_s=1000.0), STOP, DONE))
 STREAM = {**CHAT, "stream": True}
 PLAIN, CI, OPS = "wd-plain-key-012345", "wd-named-key-012345", "wd-other-key-012345"
 NAMED = (
@@ -41,10 +41,10 @@ def _by(key: str) -> str:
     return f"Authorization: Bearer {key}\r\n"
 
 
-async def _state(serving: Serving, key: str = "") -> State:
+async def _state(serving: Serving, key: str = "") -> ServerState:
     heard = await serving.get("/page/api/state", _by(key) if key else "")
     assert heard.status == 200, heard.body
-    return msgspec.json.decode(heard.body, type=State)
+    return msgspec.json.decode(heard.body, type=ServerState)
 
 
 async def _recording(serving: Serving, request_id: str, headers: str = "") -> Heard:
@@ -54,13 +54,15 @@ async def _recording(serving: Serving, request_id: str, headers: str = "") -> He
 FAILURES = {
     "500": refusal(500, {"error": {"message": "oops"}}),
     "403": refusal(403, {"error": {"message": "no"}}),
-    "lost": Reply((ROLE, HELLO), end="cut"),
-    "an error event": Reply((ROLE, HELLO, Piece('data: {"error":{"message":"no","code":500}}\n\n'))),
+    "lost": MockReply((ROLE, HELLO), end="cut"),
+    "an error event": MockReply((ROLE, HELLO, MockChunk('data: {"error":{"message":"no","code":500}}\n\n'))),
 }
 
 
 @pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES.keys())
-def test_an_upstream_that_lists_its_models_and_fails_every_request_is_failing(tmp_path: Path, failure: Reply) -> None:
+def test_an_upstream_that_lists_its_models_and_fails_every_request_is_failing(
+    tmp_path: Path, failure: MockReply
+) -> None:
     refused = refusal(400, {"error": {"message": "max_tokens is too large", "type": "invalid_request_error"}})
     replies = [failure, failure, refused, failure, GOOD]
 
@@ -102,7 +104,7 @@ def test_the_state_of_a_gateway_says_what_was_asked_of_it(tmp_path: Path) -> Non
         assert [one.request_id for one in state.recent] == ["my-own"]
         assert (row.method, row.path, row.status, row.model) == ("POST", "/v1/chat/completions", 200, "m")
         assert (row.prompt_tokens, row.completion_tokens, row.upstream, row.is_recorded) == (3, 1, "a", False)
-        assert [(key.name, key.requests, key.spent) for key in state.keys] == [("anonymous", None, Spent(1, 4))]
+        assert [(key.name, key.requests, key.spent) for key in state.keys] == [("anonymous", None, UsageTotals(1, 4))]
 
     run(main())
 
@@ -115,7 +117,7 @@ def test_what_an_upstream_got_wrong_is_counted_by_rule(tmp_path: Path) -> None:
             state = await _state(serving)
         found = {finding.rule: finding.count for finding in state.upstreams[0].findings}
         assert found["end-done-sent"] == 2
-        assert "end-done-sent" in state.recent[0].mended
+        assert "end-done-sent" in state.recent[0].repaired
 
     run(main())
 
@@ -144,7 +146,7 @@ def test_a_local_model_shows_its_state_and_its_queue(tmp_path: Path) -> None:
             await reader.readuntil(b"Hello")
             busy = (await _state(serving)).models[0]
             writer.close()
-        assert (idle.id, idle.state, idle.error, idle.restarts) == ("m", fleet.State.READY, None, 0)
+        assert (idle.id, idle.state, idle.error, idle.restarts) == ("m", fleet.ModelState.READY, None, 0)
         assert (idle.slots, idle.queue, idle.running, idle.waiting, idle.mean_wait_s) == (2, 5, 0, 0, None)
         assert "completion" in idle.capabilities
         assert idle.idle_s is not None
@@ -157,7 +159,7 @@ def test_a_real_model_shows_its_size(tiny_model: Path, tmp_path: Path) -> None:
     async def main() -> None:
         models = (ModelSettings(name="m", file=tiny_model),)
         async with _server(Config(server=ServeSettings(port=0), models=models), tmp_path) as serving:
-            await serving.server.fleet.models[0].ready()
+            await serving.server.fleet.models[0].ensure_ready()
             model = (await _state(serving)).models[0]
         assert model.context
         assert model.parameters
@@ -172,9 +174,9 @@ def test_a_model_that_cannot_be_loaded_says_why(tmp_path: Path) -> None:
         models = (ModelSettings(name="m", file=tmp_path / "none.gguf"),)
         async with _server(Config(server=ServeSettings(port=0), models=models), tmp_path) as serving:
             with pytest.raises(fleet.EngineError):
-                await serving.server.fleet.models[0].ready()
+                await serving.server.fleet.models[0].ensure_ready()
             model = (await _state(serving)).models[0]
-        assert model.state is fleet.State.FAILED
+        assert model.state is fleet.ModelState.FAILED
         assert model.error is not None
         assert "m cannot be loaded" in model.error
 
@@ -205,7 +207,7 @@ def test_an_admin_sees_all_keys_and_all_requests(key: str, tmp_path: Path) -> No
         assert [one.name for one in state.upstreams] == ["a"]
         usages = {usage.name: usage for usage in state.keys}
         assert set(usages) == {"ci", "ops"}
-        assert (usages["ci"].requests, usages["ci"].spent) == (Room(10, 9), Spent(1, 4))
+        assert (usages["ci"].requests, usages["ci"].spent) == (BucketLevel(10, 9), UsageTotals(1, 4))
 
     run(main())
 
@@ -247,11 +249,13 @@ async def _recorded(serving: Serving, request_id: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("piece", "field"), [(HELLO, "body_text"), (Piece("", base64=b"data: \xff"), "body_base64")], ids=["text", "bytes"]
+    ("piece", "field"),
+    [(HELLO, "body_text"), (MockChunk("", base64=b"data: \xff"), "body_base64")],
+    ids=["text", "bytes"],
 )
-def test_a_recording_comes_as_one_record_with_its_body(piece: Piece, field: str, tmp_path: Path) -> None:
+def test_a_recording_comes_as_one_record_with_its_body(piece: MockChunk, field: str, tmp_path: Path) -> None:
     async def main() -> None:
-        async with gateway(tmp_path, [Reply((ROLE, piece, STOP, DONE))], record=tmp_path / "traces") as serving:
+        async with gateway(tmp_path, [MockReply((ROLE, piece, STOP, DONE))], record=tmp_path / "traces") as serving:
             await serving.ask(STREAM, headers="x-request-id: one\r\n")
             await _recorded(serving, "one")
             heard = await _recording(serving, "one")
@@ -333,7 +337,7 @@ async def _crew(config: Config, folder: Path, numbers: SharedNumbers) -> AsyncIt
     """Two workers, each on a port of its own, so that a test can choose which to ask."""
 
     def worker(number: int) -> Worker:
-        return Worker(number=number, count=2, sockets=(), numbers=numbers, folder=folder, ready=lambda: None)
+        return Worker(number=number, count=2, sockets=(), bucket_storage=numbers, folder=folder, on_ready=lambda: None)
 
     async with (
         _server(config, folder, keys=[PLAIN], worker=worker(1)) as one,
@@ -344,7 +348,7 @@ async def _crew(config: Config, folder: Path, numbers: SharedNumbers) -> AsyncIt
 
 def test_two_workers_show_the_same_server(short_path: Path, tmp_path: Path, numbers: SharedNumbers) -> None:
     async def main() -> None:
-        async with await Scripted(Script(posts=(SPOILED,))).listen() as upstream:
+        async with await MockServer(MockScript(posts=(SPOILED,))).listen() as upstream:
             url = f"http://127.0.0.1:{upstream.port}/v1"
             settings = ServeSettings(port=0, workers=2, requests_per_minute=100, record=tmp_path / "traces")
             lab = UpstreamSettings(name="lab", url=url, models=("small", "*"), probe_s=0.0, limit=3)
@@ -357,13 +361,13 @@ def test_two_workers_show_the_same_server(short_path: Path, tmp_path: Path, numb
                     _check_sums(await _state(serving, PLAIN))
                 own = await _state(crew[0], CI)
                 assert [row.request_id for row in own.recent] == ["second"]
-                assert [(usage.name, usage.spent) for usage in own.keys] == [("ci", Spent(1, 4))]
+                assert [(usage.name, usage.spent) for usage in own.keys] == [("ci", UsageTotals(1, 4))]
                 await _check_recording(crew)
 
     run(main())
 
 
-def _check_sums(state: State) -> None:
+def _check_sums(state: ServerState) -> None:
     assert state.workers == 2
     assert [row.request_id for row in state.recent] == ["third", "second", "first"]
     upstream = state.upstreams[0]
@@ -371,9 +375,9 @@ def _check_sums(state: State) -> None:
     assert {finding.rule: finding.count for finding in upstream.findings}["end-done-sent"] == 3
     usages = {usage.name: usage for usage in state.keys}
     assert {name: usage.spent for name, usage in usages.items() if usage.spent.requests} == {
-        "ci": Spent(1, 4),
-        "ops": Spent(1, 4),
-        state.principal: Spent(1, 4),
+        "ci": UsageTotals(1, 4),
+        "ops": UsageTotals(1, 4),
+        state.principal: UsageTotals(1, 4),
     }
     assert usages["ci"].requests is not None
     assert usages["ci"].requests.limit == 10

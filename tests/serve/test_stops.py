@@ -9,32 +9,32 @@ import pytest
 
 from tests.net.aio import run
 from tests.serve.scripts import CHAT, DONE, ROLE, Heard, Serving, scripted
-from welldone.engines.scripted import Piece, Reply
+from welldone.engines.scripted import MockChunk, MockReply
 
 COUNTED: dict[str, Any] = {**CHAT, "stream": True, "stream_options": {"include_usage": True}}
 BOTH = pytest.mark.parametrize("request_body", [COUNTED, CHAT], ids=["stream", "whole"])
 ENVELOPE = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "scripted"}
 
 
-def chunk(delta: dict[str, Any], finish: str | None = None, **members: object) -> Piece:
+def chunk(delta: dict[str, Any], finish: str | None = None, **members: object) -> MockChunk:
     choice = {"index": 0, "delta": delta, "finish_reason": finish}
-    return Piece(f"data: {json.dumps({**ENVELOPE, 'choices': [choice], **members})}\n\n")
+    return MockChunk(f"data: {json.dumps({**ENVELOPE, 'choices': [choice], **members})}\n\n")
 
 
 NO_REASONING = {"completion_tokens_details": {"reasoning_tokens": 0}}
 
 
-def token(number: int, text: str) -> Piece:
+def token(number: int, text: str) -> MockChunk:
     """A token as llama.cpp sends it where it is to count with each."""
     return chunk({"content": text}, timings={"prompt_n": 1, "cache_n": 2, "predicted_n": number})
 
 
-def tokens(*texts: str) -> tuple[Piece, ...]:
+def tokens(*texts: str) -> tuple[MockChunk, ...]:
     return (ROLE, *(token(number, text) for number, text in enumerate(texts, 1)))
 
 
 LENGTH = chunk({}, "length")
-USAGE = Piece(
+USAGE = MockChunk(
     f"data: {json.dumps({**ENVELOPE, 'choices': [], 'usage': {'prompt_tokens': 3, 'completion_tokens': 4}})}\n\n"
 )
 
@@ -42,8 +42,8 @@ USAGE = Piece(
 def as_llama(serving: Serving) -> None:
     """The scripted engine plays llama.cpp: stop strings are looked for in what that says, and in no command's."""
     model = serving.server.fleet.models[0]
-    assert model.abilities is not None
-    model.abilities = msgspec.structs.replace(model.abilities, kind="llama")
+    assert model.capabilities is not None
+    model.capabilities = msgspec.structs.replace(model.capabilities, kind="llama")
 
 
 async def ended(serving: Serving) -> list[dict[str, Any]]:
@@ -54,7 +54,7 @@ async def ended(serving: Serving) -> list[dict[str, Any]]:
     return seen
 
 
-def ask(folder: Path, *posts: Reply, **request: Any) -> tuple[Heard, list[dict[str, Any]]]:  # noqa: ANN401 - fields of a request
+def ask(folder: Path, *posts: MockReply, **request: Any) -> tuple[Heard, list[dict[str, Any]]]:  # noqa: ANN401 - fields of a request
     async def work() -> tuple[Heard, list[dict[str, Any]]]:
         async with scripted(folder, *posts) as serving:
             as_llama(serving)
@@ -86,7 +86,7 @@ def read(heard: Heard) -> tuple[list[str], list[str | None], dict[str, Any] | No
 def test_the_engine_is_left_at_a_stop_string_and_the_answer_is_whole(
     tmp_path: Path, request_body: dict[str, Any]
 ) -> None:
-    endless = Reply((*tokens("a", " fi", "ve", " b"), token(5, " more")), end="endless")
+    endless = MockReply((*tokens("a", " fi", "ve", " b"), token(5, " more")), end="endless")
     heard, seen = ask(tmp_path, endless, **request_body, stop=["never", "five"])
     assert heard.findings() == []
     usage = {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6, **NO_REASONING}
@@ -99,7 +99,7 @@ def test_the_engine_is_left_at_a_stop_string_and_the_answer_is_whole(
 
 @BOTH
 def test_what_only_begins_like_a_stop_string_is_said(tmp_path: Path, request_body: dict[str, Any]) -> None:
-    whole = Reply((*tokens("a", " fi", "ne", " fi"), LENGTH, USAGE, DONE))
+    whole = MockReply((*tokens("a", " fi", "ne", " fi"), LENGTH, USAGE, DONE))
     heard, seen = ask(tmp_path, whole, **request_body, stop="five")
     assert heard.findings() == []
     usage = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7, **NO_REASONING}
@@ -110,8 +110,8 @@ def test_what_only_begins_like_a_stop_string_is_said(tmp_path: Path, request_bod
 
 @BOTH
 def test_each_choice_ends_at_its_own_stop_string(tmp_path: Path, request_body: dict[str, Any]) -> None:
-    cut = Reply(tokens("x", "five"), end="hang")
-    whole = Reply((*tokens("y", " f"), LENGTH, USAGE, DONE))
+    cut = MockReply(tokens("x", "five"), end="hang")
+    whole = MockReply((*tokens("y", " f"), LENGTH, USAGE, DONE))
     heard, seen = ask(tmp_path, cut, whole, **request_body, stop="five", n=2)
     assert heard.findings() == []
     texts, reasons, usage = read(heard)
@@ -122,7 +122,7 @@ def test_each_choice_ends_at_its_own_stop_string(tmp_path: Path, request_body: d
 
 
 def test_what_was_held_is_said_before_an_error(tmp_path: Path) -> None:
-    heard, _ = ask(tmp_path, Reply(tokens("a", " fi"), end="cut"), **COUNTED, stop="five")
+    heard, _ = ask(tmp_path, MockReply(tokens("a", " fi"), end="cut"), **COUNTED, stop="five")
     assert heard.findings() == []
     assert b'"a"' in heard.body
     assert b'" fi"' in heard.body

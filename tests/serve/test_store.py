@@ -11,16 +11,16 @@ from tests.live.redis import NEEDS_REDIS, RealRedis, real_redis
 from tests.net.aio import run, serving
 from tests.table import table
 from welldone.serve.errors import ApiError
-from welldone.serve.limits import Limits
-from welldone.serve.redis_store import RedisLink
+from welldone.serve.limits import RateLimiter
+from welldone.serve.redis_store import RedisStoreClient
 from welldone.serve.shared_keys import SharedKey
-from welldone.serve.shared_limits import SharedLimits
-from welldone.serve.store import AwayError, Count, Link, Store, StoreError
+from welldone.serve.shared_limits import SharedRateLimiter
+from welldone.serve.store import StoreUnavailableError, LimitCount, StoreClient, SharedStore, StoreError
 
 AWAY, BACK = "is away", "is back"
 
 
-class Scripted(Link):
+class Scripted(StoreClient):
     """A link that does what it is told."""
 
     def __init__(self) -> None:
@@ -28,13 +28,15 @@ class Scripted(Link):
         self.asked = 0
         self.looked = asyncio.Event()
 
-    async def count(self, name: str, sizes: tuple[int, int], *, requests: int, owed: int = 0, tokens: int) -> Count:
+    async def count(
+        self, name: str, sizes: tuple[int, int], *, requests: int, owed: int = 0, tokens: int
+    ) -> LimitCount:
         self.asked += 1
         self.looked.set()
         await asyncio.sleep(0)  # so that others ask meanwhile
         if self.is_broken:
             raise StoreError("it is broken")
-        return Count(True, float(sizes[0] - 1), float(sizes[1]))
+        return LimitCount(True, float(sizes[0] - 1), float(sizes[1]))
 
     async def key(self, digest: str) -> bytes | None:
         return None
@@ -50,8 +52,8 @@ class Scripted(Link):
 
 
 @asynccontextmanager
-async def started(link: Link, *, patience_s: float = 30.0, again_s: float = 0.0) -> AsyncIterator[Store]:
-    store = Store(link, patience_s=patience_s, again_s=again_s)
+async def started(link: StoreClient, *, patience_s: float = 30.0, again_s: float = 0.0) -> AsyncIterator[SharedStore]:
+    store = SharedStore(link, timeout_s=patience_s, retry_s=again_s)
     await store.start()
     try:
         yield store
@@ -59,8 +61,8 @@ async def started(link: Link, *, patience_s: float = 30.0, again_s: float = 0.0)
         await store.close()
 
 
-def count(store: Store) -> Awaitable[Count]:
-    return store.ask(lambda link: link.count("a", (1, 1), requests=1, tokens=0))
+def count(store: SharedStore) -> Awaitable[LimitCount]:
+    return store.call(lambda link: link.count("a", (1, 1), requests=1, tokens=0))
 
 
 def test_a_store_that_fails_is_left_alone_with_one_warning_until_it_is_back(caplog: pytest.LogCaptureFixture) -> None:
@@ -69,7 +71,7 @@ def test_a_store_that_fails_is_left_alone_with_one_warning_until_it_is_back(capl
         async with started(link) as store:
             link.is_broken = True
             failed = await asyncio.gather(*[count(store) for _ in range(5)], return_exceptions=True)
-            assert {type(one) for one in failed} == {AwayError}
+            assert {type(one) for one in failed} == {StoreUnavailableError}
             assert not store.is_up
             link.looked.clear()
             await link.looked.wait()  # it is looked at, and by nobody who asks
@@ -92,7 +94,7 @@ def test_while_the_store_is_away_nobody_asks_it() -> None:
         async with started(link, again_s=3_600.0) as store:
             asked = link.asked
             for _ in range(3):
-                with pytest.raises(AwayError):
+                with pytest.raises(StoreUnavailableError):
                     await count(store)
             assert link.asked == asked
 
@@ -101,14 +103,16 @@ def test_while_the_store_is_away_nobody_asks_it() -> None:
 
 def test_a_store_that_says_nothing_is_waited_for_only_so_long() -> None:
     class Silent(Scripted):
-        async def count(self, name: str, sizes: tuple[int, int], *, requests: int, owed: int = 0, tokens: int) -> Count:
+        async def count(
+            self, name: str, sizes: tuple[int, int], *, requests: int, owed: int = 0, tokens: int
+        ) -> LimitCount:
             await asyncio.Event().wait()
             raise AssertionError
 
     async def work() -> None:
         async with started(Silent(), patience_s=0.001, again_s=3_600.0) as store:
             assert not store.is_up
-            limits = SharedLimits(store, requests_per_minute=1, tokens_per_minute=0)
+            limits = SharedRateLimiter(store, requests_per_minute=1, tokens_per_minute=0)
             assert (await limits.admit("a"))["x-ratelimit-remaining-requests"] == "0"
             with pytest.raises(ApiError):
                 await limits.admit("a")
@@ -143,7 +147,7 @@ def test_what_is_no_redis_is_a_store_that_is_away(said: bytes) -> None:
     async def work() -> None:
         async with (
             serving(answer) as port,
-            started(RedisLink(f"redis://127.0.0.1:{port}/0"), patience_s=0.5, again_s=3_600.0) as store,
+            started(RedisStoreClient(f"redis://127.0.0.1:{port}/0"), patience_s=0.5, again_s=3_600.0) as store,
         ):
             assert not store.is_up
 
@@ -163,7 +167,7 @@ def test_an_answer_that_comes_too_late_is_given_to_nobody_else() -> None:
                 await writer.drain()
 
         async with serving(answer) as port:
-            link = RedisLink(f"redis://127.0.0.1:{port}/0", patience_s=0.5)
+            link = RedisStoreClient(f"redis://127.0.0.1:{port}/0", timeout_s=0.5)
             with pytest.raises(StoreError):
                 await link.key("first")
             may_answer.set()
@@ -184,7 +188,7 @@ def test_what_is_no_number_is_no_answer(number: bytes) -> None:
 
     async def work() -> None:
         async with serving(answer) as port:
-            link = RedisLink(f"redis://127.0.0.1:{port}/0")
+            link = RedisStoreClient(f"redis://127.0.0.1:{port}/0")
             with pytest.raises(StoreError, match="something else"):
                 await link.count("a", (1, 1), requests=1, tokens=0)
             await link.close()
@@ -203,10 +207,10 @@ def redis() -> Iterator[RealRedis]:
 def test_the_store_counts_as_one_process_does(redis: RealRedis) -> None:
     """The same questions to both, close in time, have the same answers and the same headers but for the fractions."""
 
-    async def asked(limits: Limits) -> list[tuple[bool, str, str]]:
+    async def asked(limits: RateLimiter) -> list[tuple[bool, str, str]]:
         got = []
         for number in range(8):
-            limits.spend("a", 90 * (number == 4))
+            limits.charge_tokens("a", 90 * (number == 4))
             await limits.close()
             try:
                 headers = await limits.admit("a")
@@ -218,9 +222,9 @@ def test_the_store_counts_as_one_process_does(redis: RealRedis) -> None:
         return got
 
     async def work() -> None:
-        async with started(RedisLink(redis.url)) as store:
-            shared = SharedLimits(store, requests_per_minute=5, tokens_per_minute=80)
-            assert await asked(shared) == await asked(Limits(requests_per_minute=5, tokens_per_minute=80))
+        async with started(RedisStoreClient(redis.url)) as store:
+            shared = SharedRateLimiter(store, requests_per_minute=5, tokens_per_minute=80)
+            assert await asked(shared) == await asked(RateLimiter(requests_per_minute=5, tokens_per_minute=80))
 
     run(work())
 
@@ -228,15 +232,15 @@ def test_the_store_counts_as_one_process_does(redis: RealRedis) -> None:
 @NEEDS_REDIS
 @pytest.mark.tier2
 def test_many_who_ask_at_once_through_two_links_get_no_more_than_there_is(redis: RealRedis) -> None:
-    async def admitted(limits: SharedLimits) -> bool:
+    async def admitted(limits: SharedRateLimiter) -> bool:
         try:
             return bool(await limits.admit("a"))
         except ApiError:
             return False
 
     async def work() -> None:
-        async with started(RedisLink(redis.url)) as one, started(RedisLink(redis.url)) as other:
-            both = [SharedLimits(store, requests_per_minute=7, tokens_per_minute=0) for store in (one, other)]
+        async with started(RedisStoreClient(redis.url)) as one, started(RedisStoreClient(redis.url)) as other:
+            both = [SharedRateLimiter(store, requests_per_minute=7, tokens_per_minute=0) for store in (one, other)]
             assert sum(await asyncio.gather(*[admitted(both[number % 2]) for number in range(700)])) in (7, 8)
 
     run(work())
@@ -246,15 +250,17 @@ def test_many_who_ask_at_once_through_two_links_get_no_more_than_there_is(redis:
 @pytest.mark.tier2
 def test_tokens_of_one_front_end_are_owed_at_the_other_and_the_counter_expires(redis: RealRedis) -> None:
     async def work() -> None:
-        async with started(RedisLink(redis.url)) as one, started(RedisLink(redis.url)) as other:
-            here, there = (SharedLimits(store, requests_per_minute=0, tokens_per_minute=600) for store in (one, other))
+        async with started(RedisStoreClient(redis.url)) as one, started(RedisStoreClient(redis.url)) as other:
+            here, there = (
+                SharedRateLimiter(store, requests_per_minute=0, tokens_per_minute=600) for store in (one, other)
+            )
             for _ in range(3):
-                here.spend("a", 300)
+                here.charge_tokens("a", 300)
             await here.close()
             with pytest.raises(ApiError) as caught:
                 await there.admit("a")
             assert "600 tokens a minute" in caught.value.message
-            assert there.usage("a").tokens == here.usage("a").tokens
+            assert there.status("a").tokens == here.status("a").tokens
             await there.admit("b")
             there.set_rates(SharedKey(name="a", tokens_per_minute=0))
             await there.admit("a")
@@ -268,8 +274,8 @@ def test_tokens_of_one_front_end_are_owed_at_the_other_and_the_counter_expires(r
 @pytest.mark.tier2
 def test_a_request_that_is_refused_costs_nothing(redis: RealRedis) -> None:
     async def work() -> None:
-        async with started(RedisLink(redis.url)) as store:
-            limits = SharedLimits(store, requests_per_minute=1, tokens_per_minute=0)
+        async with started(RedisStoreClient(redis.url)) as store:
+            limits = SharedRateLimiter(store, requests_per_minute=1, tokens_per_minute=0)
             await limits.admit("a")
             errors = []
             for _ in range(50):
@@ -287,8 +293,13 @@ def test_a_request_that_is_refused_costs_nothing(redis: RealRedis) -> None:
 @pytest.mark.tier2
 def test_when_the_store_goes_away_what_is_left_of_the_shared_limit_is_where_each_goes_on(redis: RealRedis) -> None:
     async def work() -> None:
-        async with started(RedisLink(redis.url)) as one, started(RedisLink(redis.url), again_s=3_600.0) as other:
-            here, there = (SharedLimits(store, requests_per_minute=3, tokens_per_minute=0) for store in (one, other))
+        async with (
+            started(RedisStoreClient(redis.url)) as one,
+            started(RedisStoreClient(redis.url), again_s=3_600.0) as other,
+        ):
+            here, there = (
+                SharedRateLimiter(store, requests_per_minute=3, tokens_per_minute=0) for store in (one, other)
+            )
             await here.admit("a")
             await there.admit("a")
             redis.kill()
@@ -304,10 +315,12 @@ def test_when_the_store_goes_away_what_is_left_of_the_shared_limit_is_where_each
 @pytest.mark.tier2
 def test_requests_that_one_front_end_sent_beyond_the_first_are_owed_at_the_other(redis: RealRedis) -> None:
     async def work() -> None:
-        async with started(RedisLink(redis.url)) as one, started(RedisLink(redis.url)) as other:
-            here, there = (SharedLimits(store, requests_per_minute=60, tokens_per_minute=0) for store in (one, other))
+        async with started(RedisStoreClient(redis.url)) as one, started(RedisStoreClient(redis.url)) as other:
+            here, there = (
+                SharedRateLimiter(store, requests_per_minute=60, tokens_per_minute=0) for store in (one, other)
+            )
             await here.admit("a")
-            here.owe("a", 127)
+            here.charge_requests("a", 127)
             await here.close()
             with pytest.raises(ApiError) as caught:
                 await there.admit("a")
@@ -332,8 +345,8 @@ BROKEN_COUNTERS = {
 def test_a_counter_of_the_wrong_type_is_begun_anew(redis: RealRedis, words: tuple[str, ...]) -> None:
     async def work() -> None:
         redis.say(*words)
-        async with started(RedisLink(redis.url), again_s=3_600.0) as store:
-            limits = SharedLimits(store, requests_per_minute=2, tokens_per_minute=0)
+        async with started(RedisStoreClient(redis.url), again_s=3_600.0) as store:
+            limits = SharedRateLimiter(store, requests_per_minute=2, tokens_per_minute=0)
             await limits.admit("a")
             await limits.admit("b")
             assert store.is_up
@@ -350,16 +363,16 @@ def test_keys_of_the_wrong_type_do_not_mark_the_store_as_away(
     redis: RealRedis, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work() -> None:
-        async with started(RedisLink(redis.url), again_s=3_600.0) as store:
+        async with started(RedisStoreClient(redis.url), again_s=3_600.0) as store:
             redis.say("SET", "welldone:keys", "x")
             for _ in range(3):
-                with pytest.raises(AwayError):
-                    await store.ask(lambda link: link.key("aa"))
+                with pytest.raises(StoreUnavailableError):
+                    await store.call(lambda link: link.key("aa"))
             assert store.is_up
-            limits = SharedLimits(store, requests_per_minute=2, tokens_per_minute=0)
+            limits = SharedRateLimiter(store, requests_per_minute=2, tokens_per_minute=0)
             await limits.admit("a")
             redis.say("DEL", "welldone:keys")
-            assert await store.ask(lambda link: link.key("aa")) is None
+            assert await store.call(lambda link: link.key("aa")) is None
 
     with caplog.at_level(logging.WARNING):
         run(work())

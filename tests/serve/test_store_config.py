@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.table import table
-from welldone.net.settings import Given, SettingsError
+from welldone.net.settings import RawSetting, SettingsError
 from welldone.serve.config import read_config
 from welldone.serve.settings import Config
-from welldone.serve.store_config import problem
+from welldone.serve.store_config import invalid_store_url_reason
 
 URL = "redis://user:canary-password@127.0.0.1:6379/1"
 
@@ -18,7 +18,7 @@ URL = "redis://user:canary-password@127.0.0.1:6379/1"
 def read(folder: Path, *, flag: str = "", toml: str = "", environment: dict[str, str] | None = None) -> Config:
     if toml:
         (folder / "welldone.toml").write_text(toml)
-    flags = {"store": Given(flag, "--limits-store", folder)} if flag else {}
+    flags = {"store": RawSetting(flag, "--limits-store", folder)} if flag else {}
     return read_config(flags, environment or {}, folder=folder)
 
 
@@ -48,7 +48,7 @@ def test_the_store_may_stand_in_a_flag_the_environment_or_the_file(url: str, tmp
     ],
 )
 def test_a_wrong_address_is_one_line_that_does_not_repeat_it(url: str, tmp_path: Path) -> None:
-    assert problem(url)
+    assert invalid_store_url_reason(url)
     with pytest.raises(SettingsError) as caught:
         read(tmp_path, flag=url)
     assert str(caught.value).startswith("--limits-store ")

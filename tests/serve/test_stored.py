@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from tests.table import table
-from welldone.serve.stored import Store
-from welldone.wire.budget import at_once
+from welldone.serve.stored import ResponseStore
+from welldone.wire.budget import run_to_completion
 
 Body = dict[str, Any]
 
@@ -20,9 +20,9 @@ def said(name: str) -> Body:
     return {"id": name, "type": "message"}
 
 
-def filled(*names: str, limit: int = 10, limit_bytes: int = 10**6) -> Store:
+def filled(*names: str, limit: int = 10, limit_bytes: int = 10**6) -> ResponseStore:
     """A store with these, each of which goes on from the one before."""
-    store = Store(limit=limit, limit_bytes=limit_bytes)
+    store = ResponseStore(limit=limit, limit_bytes=limit_bytes)
     previous = None
     for name in names:
         store.put("me", response(name, said(f"out_{name}")), [said(f"in_{name}")], previous=previous)
@@ -30,7 +30,7 @@ def filled(*names: str, limit: int = 10, limit_bytes: int = 10**6) -> Store:
     return store
 
 
-def names(store: Store) -> list[str]:
+def names(store: ResponseStore) -> list[str]:
     return [name for name in "abcdefgh" if store.get("me", name) is not None]
 
 
@@ -38,8 +38,8 @@ def test_a_response_is_given_as_it_was() -> None:
     stored = filled("a").get("me", "a")
     assert stored is not None
     assert stored.as_object() == response("a", said("out_a"))
-    assert stored.inputs == 1
-    assert at_once(stored.all_items()) == [said("in_a"), said("out_a")]
+    assert stored.input_count == 1
+    assert run_to_completion(stored.decode_items()) == [said("in_a"), said("out_a")]
 
 
 def test_what_another_key_has_stored_does_not_exist() -> None:
@@ -63,7 +63,7 @@ def test_what_was_used_stays_longer() -> None:
 
 
 def test_all_that_a_response_goes_on_from_stays_with_it() -> None:
-    store = Store(limit=3, limit_bytes=10**6)
+    store = ResponseStore(limit=3, limit_bytes=10**6)
     store.put("me", response("a"), [])
     store.put("me", response("b"), [], previous="a")
     store.put("me", response("c"), [])
@@ -73,7 +73,7 @@ def test_all_that_a_response_goes_on_from_stays_with_it() -> None:
 
 
 def test_bytes_are_bounded_and_given_back() -> None:
-    store = Store(limit=100, limit_bytes=6_000)
+    store = ResponseStore(limit=100, limit_bytes=6_000)
     for name in "abcdefgh":
         store.put("me", response(name, text="x" * 2_000), [])
     assert names(store) == ["g", "h"]
@@ -84,7 +84,7 @@ def test_bytes_are_bounded_and_given_back() -> None:
 
 
 def test_the_ids_of_many_small_items_count_as_well() -> None:
-    store = Store(limit=100, limit_bytes=100_000)
+    store = ResponseStore(limit=100, limit_bytes=100_000)
     for name in "abcd":
         store.put("me", response(name), [said(f"{name}{number}") for number in range(200)])
     assert names(store) == ["d"]
@@ -99,7 +99,7 @@ def test_what_is_larger_than_the_store_is_not_kept_and_drives_nobody_out() -> No
 
 def test_a_store_that_is_off_keeps_nothing() -> None:
     store = filled("a", limit=0)
-    assert (store.is_on, len(store), store.size_bytes) == (False, 0, 0)
+    assert (store.is_enabled, len(store), store.size_bytes) == (False, 0, 0)
 
 
 def test_a_response_that_is_put_again_takes_its_old_place() -> None:
@@ -125,14 +125,14 @@ def test_a_chain_of_which_one_is_gone_is_none(gone: str) -> None:
 def test_what_is_still_there_of_a_chain_can_be_had() -> None:
     store = filled("a", "b", "c")
     store.delete("me", "a")
-    assert [one.as_object()["id"] for one in store.since("me", "c")] == ["b", "c"]
+    assert [one.as_object()["id"] for one in store.available_chain("me", "c")] == ["b", "c"]
 
 
 def test_a_response_that_goes_on_from_itself_ends() -> None:
-    store = Store(limit=10, limit_bytes=10**6)
+    store = ResponseStore(limit=10, limit_bytes=10**6)
     store.put("me", response("a"), [], previous="a")
     assert store.chain("me", "a") is None
-    assert len(store.since("me", "a")) == 1
+    assert len(store.available_chain("me", "a")) == 1
 
 
 def test_an_item_is_found_by_its_id_until_its_response_is_gone() -> None:
@@ -152,39 +152,39 @@ def test_an_item_that_was_said_again_is_found_in_the_later_response() -> None:
 
 @table("output", [None, 5, ["x"], [{"id": 5}], [{}]])
 def test_an_output_that_is_odd_is_kept_all_the_same(output: object) -> None:
-    store = Store(limit=10, limit_bytes=10**6)
+    store = ResponseStore(limit=10, limit_bytes=10**6)
     store.put("me", {"id": "a", "output": output}, [])
     stored = store.get("me", "a")
     assert stored is not None
     assert stored.as_object() == {"id": "a", "output": output}
-    at_once(stored.all_items())
+    run_to_completion(stored.decode_items())
 
 
 def test_long_ids_are_counted() -> None:
     sizes = []
     for name in ("x", "x" * 1_000):
-        store = Store(limit=1, limit_bytes=10**6)
+        store = ResponseStore(limit=1, limit_bytes=10**6)
         store.put("me", response("a"), [{"type": "message", "id": name}])
         sizes.append(store.size_bytes)
     assert sizes[1] - sizes[0] == 2 * 999  # in the item, and in what finds it
 
 
 def test_what_a_response_repeats_of_its_request_is_not_what_was_said() -> None:
-    store = Store(limit=2, limit_bytes=10**6)
+    store = ResponseStore(limit=2, limit_bytes=10**6)
     store.put("me", response("a", said("out")), [said("in")])
     store.put("me", response("b", said("out")) | {"instructions": "x" * 1_000}, [said("in")])
     plain, long = store.get("me", "a"), store.get("me", "b")
     assert plain is not None
     assert long is not None
     assert (
-        plain.said_bytes
-        == long.said_bytes
+        plain.items_bytes
+        == long.items_bytes
         == len(msgspec.json.encode(said("in"))) + len(msgspec.json.encode(said("out")))
     )
 
 
 def test_an_item_is_had_as_it_stands_in_its_response() -> None:
-    store = Store(limit=1, limit_bytes=10**6)
+    store = ResponseStore(limit=1, limit_bytes=10**6)
     output = [said("out"), 5, {"type": "message"}, {"id": "é", "text": "},{"}]
     whole = {"id": "a", "output": output, "instructions": '"output":[{"id":"out"}]'}
     store.put("me", whole, [said("in"), {"id": "b", "n": [1]}])
@@ -193,5 +193,5 @@ def test_an_item_is_had_as_it_stands_in_its_response() -> None:
     assert stored.as_object() == whole
     assert list(stored.as_object()) == ["id", "output", "instructions"]
     items = [said("in"), {"id": "b", "n": [1]}, said("out"), {"type": "message"}, {"id": "é", "text": "},{"}]
-    assert at_once(stored.all_items()) == items
+    assert run_to_completion(stored.decode_items()) == items
     assert store.item("me", "é") == msgspec.json.encode(items[-1])

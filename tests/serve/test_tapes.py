@@ -17,31 +17,31 @@ from tests.serve import test_native as native
 from tests.serve.gateways import Gateway, gateway
 from tests.serve.scripts import CHAT, DONE, HELLO, ROLE, STOP, USAGE, Heard, Serving, refusal, scripted
 from tests.table import table
-from welldone.engines.scripts import CHUNK, Piece, Reply, json_reply
-from welldone.net.secrets import Secrets
+from welldone.engines.scripts import CHUNK_TEMPLATE, MockChunk, MockReply, json_reply
+from welldone.net.secrets import SecretRedactor
 from welldone.serve.page import tapes as tapes_file
 from welldone.serve.page import watch as watch_file
-from welldone.serve.page.tapes import Tapes
-from welldone.serve.page.watch import Taped, Watch
+from welldone.serve.page.tapes import CaptureStore
+from welldone.serve.page.watch import CaptureView, StreamCapture
 from welldone.serve.settings import KeySettings
-from welldone.wire.dialects.natives import native_for
+from welldone.wire.dialects.natives import passthrough_repairer_for
 from welldone.wire.events import Failure
-from welldone.wire.head import Endpoint, Head
-from welldone.wire.pipe import Pipe
+from welldone.wire.head import Endpoint, Envelope
+from welldone.wire.pipe import StreamPipeline
 
 Json = dict[str, Any]
 
 NAME = "a-name-of-22-letters-x"
 WATCHED = f"x-welldone-tape: {NAME}\r\n"
 STREAM = {**CHAT, "stream": True}
-GOOD = Reply((ROLE, HELLO, STOP, USAGE, DONE))
-TWICE = Piece(CHUNK % ('{"role":"assistant","content":" you"}', "null"))
-SPOILED = Reply((ROLE, HELLO, TWICE, TWICE, STOP))
+GOOD = MockReply((ROLE, HELLO, STOP, USAGE, DONE))
+TWICE = MockChunk(CHUNK_TEMPLATE % ('{"role":"assistant","content":" you"}', "null"))
+SPOILED = MockReply((ROLE, HELLO, TWICE, TWICE, STOP))
 """With its role again and again, and without its end."""
 FIRST: Any = {"each": {"weight": 0.01}, "first": {"weight": 1000.0}}
 PLAIN, NAMED = "wd-plain-key-012345", "wd-named-key-012345"
 UPSTREAM_KEY = "sk-upstream-canary-0123456789"
-HEAD = Head("chatcmpl-1", 1, "m")
+HEAD = Envelope("chatcmpl-1", 1, "m")
 RESPONSES: Json = {"model": "m", "input": "Hi"}
 MESSAGES: Json = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
 OLLAMA: Json = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
@@ -140,7 +140,7 @@ BOTH = pytest.mark.parametrize("is_stream", [True, False], ids=["stream", "whole
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("reply", [GOOD, SPOILED], ids=["right", "spoiled"])
 def test_in_every_dialect_what_is_told_to_be_said_is_what_the_client_got(
-    tmp_path: Path, way: str, is_stream: bool, reply: Reply
+    tmp_path: Path, way: str, is_stream: bool, reply: MockReply
 ) -> None:
     path, request = WAYS[way]
     heard, tape = ask(tmp_path, [reply], request={**request, "stream": is_stream}, path=path)
@@ -170,7 +170,7 @@ def test_a_native_stream_is_told_with_its_own_events(
 
 
 def test_a_failover_is_two_attempts_and_only_the_second_is_said(tmp_path: Path) -> None:
-    broken = Reply((Piece('data: {"error":{"message":"no","code":500}}\n\n'),))
+    broken = MockReply((MockChunk('data: {"error":{"message":"no","code":500}}\n\n'),))
     heard, tape = ask(tmp_path, [broken], [SPOILED], **FIRST)
     assert said(tape) == heard.body.decode()
     assert [attempt["server"] for attempt in tape["attempts"]] == ["a", "b"]
@@ -197,11 +197,11 @@ def test_a_refusal_before_a_failover_is_heard_too(tmp_path: Path) -> None:
     assert next(step["byte"] for step in tape["steps"] if step["attempt"] == 1) == 0
 
 
-TROUBLES: dict[str, tuple[Reply, str]] = {
+TROUBLES: dict[str, tuple[MockReply, str]] = {
     "refused": (refusal(503, {"error": {"message": "full"}}), "The upstream is not available."),
-    "garbage": (Reply((Piece("data: {{{{\n\n"),)), "the server sent"),
-    "page": (Reply((Piece("<html>"),), headers={"content-type": "text/html"}), "The upstream"),
-    "cut": (Reply((ROLE, HELLO), end="cut"), "the connection was lost"),
+    "garbage": (MockReply((MockChunk("data: {{{{\n\n"),)), "the server sent"),
+    "page": (MockReply((MockChunk("<html>"),), headers={"content-type": "text/html"}), "The upstream"),
+    "cut": (MockReply((ROLE, HELLO), end="cut"), "the connection was lost"),
 }
 
 
@@ -226,24 +226,24 @@ def test_a_request_that_is_refused_before_anybody_is_asked_has_a_tape(tmp_path: 
 
 @pytest.mark.parametrize("request_body", [STREAM, CHAT], ids=["stream", "whole"])
 def test_an_error_in_the_middle_ends_the_tape_as_it_ends_the_answer(tmp_path: Path, request_body: Json) -> None:
-    heard, tape = ask(tmp_path, [Reply((ROLE, HELLO), end="cut")], request=request_body)
+    heard, tape = ask(tmp_path, [MockReply((ROLE, HELLO), end="cut")], request=request_body)
     assert said(tape) == heard.body.decode()
     assert heard.error["message"] in said(tape)
     assert tape["attempts"][0]["error"]
 
 
 def test_signs_of_life_of_a_server_are_heard_and_not_said(tmp_path: Path) -> None:
-    ping = Piece(": still here\n\n")
-    heard, tape = ask(tmp_path, [Reply((ROLE, ping, HELLO, STOP, USAGE, DONE))])
+    ping = MockChunk(": still here\n\n")
+    heard, tape = ask(tmp_path, [MockReply((ROLE, ping, HELLO, STOP, USAGE, DONE))])
     assert said(tape) == heard.body.decode()
-    assert heard_in(tape) == Reply((ROLE, ping, HELLO, STOP, USAGE, DONE)).body
+    assert heard_in(tape) == MockReply((ROLE, ping, HELLO, STOP, USAGE, DONE)).body
     (step,) = [step for step in tape["steps"] if step["heard"].startswith(ping.text.strip())]
     assert step["events"] == [{"type": "keep_alive", "is_chunk": False}]
 
 
 def test_signs_of_life_of_both_sides_stand_in_the_order_of_their_times(tmp_path: Path) -> None:
-    ping = Piece(": still here\n\n", after_s=0.1)
-    slow = Reply((ROLE, HELLO, ping, Piece(HELLO.text, after_s=0.5), STOP, USAGE, DONE))
+    ping = MockChunk(": still here\n\n", after_s=0.1)
+    slow = MockReply((ROLE, HELLO, ping, MockChunk(HELLO.text, after_s=0.5), STOP, USAGE, DONE))
     heard, tape = ask(tmp_path, [slow], keep_alive_s=0.05)  # which looks at the times
     assert said(tape) == heard.body.decode()
     assert ": still here" in heard_in(tape).decode()
@@ -251,15 +251,15 @@ def test_signs_of_life_of_both_sides_stand_in_the_order_of_their_times(tmp_path:
 
 @pytest.mark.parametrize("how", [{"think": "tags"}, {"strict": ("delta-role-once",)}], ids=["think", "strict"])
 def test_what_an_upstream_needs_is_done_in_its_tape_as_well(tmp_path: Path, how: Json) -> None:
-    thinking = Piece(CHUNK % ('{"content":"<think>hm</think>so"}', "null"))
-    heard, tape = ask(tmp_path, [Reply((ROLE, thinking, TWICE, STOP, USAGE, DONE))], each=how)
+    thinking = MockChunk(CHUNK_TEMPLATE % ('{"content":"<think>hm</think>so"}', "null"))
+    heard, tape = ask(tmp_path, [MockReply((ROLE, thinking, TWICE, STOP, USAGE, DONE))], each=how)
     assert said(tape) == heard.body.decode()
     events = [event["type"] for step in tape["steps"] for event in step["events"]]
     assert ("reasoning" if "think" in how else "failure") in events
 
 
 def test_signs_of_life_that_we_send_are_numbered_in_the_tape_as_well(tmp_path: Path) -> None:
-    slow = Reply((ROLE, HELLO, Piece(HELLO.text, after_s=0.5), STOP, USAGE, DONE))
+    slow = MockReply((ROLE, HELLO, MockChunk(HELLO.text, after_s=0.5), STOP, USAGE, DONE))
     request = {**RESPONSES, "stream": True}
     heard, tape = ask(tmp_path, [slow], request=request, path="/v1/responses", keep_alive_s=0.05)
     assert "keep" in heard.body.decode()
@@ -287,7 +287,7 @@ def test_a_local_model_is_watched_too(tmp_path: Path) -> None:
 
 def test_while_an_answer_is_given_its_tape_grows(tmp_path: Path) -> None:
     async def work() -> None:
-        async with gateway(tmp_path, [Reply((ROLE, HELLO), end="hang")]) as serving:
+        async with gateway(tmp_path, [MockReply((ROLE, HELLO), end="hang")]) as serving:
             reader, writer = await serving.send(STREAM, headers=WATCHED)
             await reader.readuntil(b"Hello")
             found = (await serving.get(f"/page/api/tapes/{NAME}")).json
@@ -360,22 +360,22 @@ def test_only_admins_hear_of_the_servers_behind(tmp_path: Path, key: str) -> Non
 
 
 def test_a_secret_in_a_stream_is_blotted_out_of_what_was_heard(tmp_path: Path) -> None:
-    leak = Piece("data: " + json.dumps({"error": {"message": f"key {UPSTREAM_KEY} is bad"}}) + "\n\n")
-    _, tape = ask(tmp_path, [Reply((ROLE, HELLO, leak))], each={"key": UPSTREAM_KEY})
+    leak = MockChunk("data: " + json.dumps({"error": {"message": f"key {UPSTREAM_KEY} is bad"}}) + "\n\n")
+    _, tape = ask(tmp_path, [MockReply((ROLE, HELLO, leak))], each={"key": UPSTREAM_KEY})
     assert UPSTREAM_KEY not in json.dumps(tape)
     assert "[hidden]" in heard_in(tape).decode()
 
 
 def test_bytes_that_are_no_text_are_told_in_base64(tmp_path: Path) -> None:
-    odd = Piece(base64=b'data: {"choices":[{"index":0,"delta":{"content":"\xff"},"finish_reason":null}]}\n\n')
-    heard, tape = ask(tmp_path, [Reply((ROLE, odd, STOP, USAGE, DONE))])
+    odd = MockChunk(base64=b'data: {"choices":[{"index":0,"delta":{"content":"\xff"},"finish_reason":null}]}\n\n')
+    heard, tape = ask(tmp_path, [MockReply((ROLE, odd, STOP, USAGE, DONE))])
     assert said(tape) == heard.body.decode()
     assert [step["n"] for step in tape["steps"] if "heard_base64" in step] == [1]
 
 
 def test_a_note_on_half_a_character_is_told(tmp_path: Path) -> None:
-    odd = Piece(base64=HELLO.data.replace(b"chat.completion.chunk", b"chat\xd0"))
-    heard, tape = ask(tmp_path, [Reply((ROLE, odd, STOP, USAGE, DONE))])
+    odd = MockChunk(base64=HELLO.data.replace(b"chat.completion.chunk", b"chat\xd0"))
+    heard, tape = ask(tmp_path, [MockReply((ROLE, odd, STOP, USAGE, DONE))])
     assert said(tape) == heard.body.decode()
     assert [
         note["heard"] for step in tape["steps"] for note in step["notes"] if note["rule"] == "env-object-const"
@@ -385,33 +385,33 @@ def test_a_note_on_half_a_character_is_told(tmp_path: Path) -> None:
 # What is kept, and for how long.
 
 
-def pipe() -> Pipe:
-    return Pipe(Endpoint.CHAT, fallback=HEAD)
+def pipe() -> StreamPipeline:
+    return StreamPipeline(Endpoint.CHAT, fallback=HEAD)
 
 
-def begin(tapes: Tapes, name: str = NAME, principal: str = "me") -> Watch:
+def begin(tapes: CaptureStore, name: str = NAME, principal: str = "me") -> StreamCapture:
     watch = tapes.begin(principal, name, endpoint="chat", model="m", is_stream=True, began=0.0)
     assert watch is not None
-    watch.made(pipe)
+    watch.pipeline_created(pipe)
     return watch
 
 
-def hear(watch: Watch, *pieces: bytes) -> None:
-    tape = watch.ask(0, "a", b"{}", is_local=False)
+def hear(watch: StreamCapture, *pieces: bytes) -> None:
+    tape = watch.begin_attempt(0, "a", b"{}", is_local=False)
     for piece in pieces:
         tape.data(piece)
         watch.feed(piece, 0)
 
 
-def tapes() -> Tapes:
-    return Tapes(Secrets([]), clock=lambda: 1.0)
+def tapes() -> CaptureStore:
+    return CaptureStore(SecretRedactor([]), clock=lambda: 1.0)
 
 
-def told(watch: Watch, start: int = 0, *, is_admin: bool = True) -> Taped:
-    return run(watch.told(start, is_admin=is_admin))
+def told(watch: StreamCapture, start: int = 0, *, is_admin: bool = True) -> CaptureView:
+    return run(watch.read_steps(start, is_admin=is_admin))
 
 
-def lengths(watch: Watch) -> list[int]:
+def lengths(watch: StreamCapture) -> list[int]:
     """How many steps a page is told each time, until it has all."""
     found = [told(watch)]
     while not found[-1].is_done:
@@ -421,7 +421,7 @@ def lengths(watch: Watch) -> list[int]:
 
 def test_what_no_pipe_was_given_stands_where_it_came() -> None:
     watch = begin(tapes())
-    tape = watch.ask(0, "a", b"{}", is_local=False)
+    tape = watch.begin_attempt(0, "a", b"{}", is_local=False)
     for piece, is_given in ((b" ", False), (b"\n" + ROLE.data, True), (b": ping\n\n", False), (HELLO.data, True)):
         tape.data(piece)
         if is_given:
@@ -429,20 +429,20 @@ def test_what_no_pipe_was_given_stands_where_it_came() -> None:
     tape.data(b": pong\n\n")
     watch.end()
     found = told(watch, is_admin=False)
-    assert [step.heard for step in found.steps] == [
+    assert [step.received for step in found.steps] == [
         " \n" + ROLE.text,
         ": ping\n\n",
         HELLO.text,
         ": pong\n\n",
     ]
-    ends = [step.byte + len(step.heard) for step in found.steps]
+    ends = [step.byte + len(step.received) for step in found.steps]
     assert [step.byte for step in found.steps] == [0, *ends[:-1]]
     assert found.is_done
 
 
 def test_the_oldest_tape_goes_first() -> None:
     kept = tapes()
-    names = [f"{number:022}" for number in range(tapes_file.TAPES + 1)]
+    names = [f"{number:022}" for number in range(tapes_file.CAPTURES_LIMIT + 1)]
     for name in names:
         begin(kept, name)
     assert kept.find("me", names[0]) is None
@@ -480,10 +480,10 @@ def test_steps_count_as_well_as_what_they_are_made_of(monkeypatch: pytest.Monkey
 def test_a_whole_reply_that_is_too_long_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch_file, "TAPE_BYTES", 20_000)
     watch = begin(tapes())
-    tape = watch.ask(0, "a", b"{}", is_local=False)
+    tape = watch.begin_attempt(0, "a", b"{}", is_local=False)
     for _ in range(10):
         tape.data(b"x" * 5000)
-    watch.whole(b"x" * 50_000, 0)
+    watch.buffered_reply(b"x" * 50_000, 0)
     watch.end()
     found = told(watch)
     assert (found.is_cut, found.is_done, found.steps) == (True, True, [])
@@ -513,12 +513,12 @@ def test_a_long_tape_is_told_in_several_answers_of_bounded_length(monkeypatch: p
 
 def test_others_have_their_turn_while_a_long_tape_is_played() -> None:
     ticks = itertools.count()
-    watch = begin(Tapes(Secrets([]), clock=lambda: next(ticks) * watch_file.TURN_S / 10))
+    watch = begin(CaptureStore(SecretRedactor([]), clock=lambda: next(ticks) * watch_file.REPLAY_TURN_S / 10))
     hear(watch, ROLE.data, HELLO.data * 99)
     watch.end()
 
     async def work() -> int:
-        telling = asyncio.create_task(watch.told(0, is_admin=True))
+        telling = asyncio.create_task(watch.read_steps(0, is_admin=True))
         turns = 0
         while not telling.done():
             await asyncio.sleep(0)
@@ -531,12 +531,12 @@ def test_others_have_their_turn_while_a_long_tape_is_played() -> None:
 
 def test_two_who_ask_at_once_are_told_the_same() -> None:
     ticks = itertools.count()
-    watch = begin(Tapes(Secrets([]), clock=lambda: next(ticks) * watch_file.TURN_S / 10))
+    watch = begin(CaptureStore(SecretRedactor([]), clock=lambda: next(ticks) * watch_file.REPLAY_TURN_S / 10))
     hear(watch, ROLE.data, *[HELLO.data] * 99)
     watch.end()
 
     async def work() -> None:
-        one, other = await asyncio.gather(watch.told(0, is_admin=True), watch.told(0, is_admin=True))
+        one, other = await asyncio.gather(watch.read_steps(0, is_admin=True), watch.read_steps(0, is_admin=True))
         assert [step.n for step in one.steps] == list(range(100))
         assert one == other
 
@@ -545,13 +545,13 @@ def test_two_who_ask_at_once_are_told_the_same() -> None:
 
 def test_a_tape_that_goes_while_it_is_told_is_told_as_far_as_it_was_played() -> None:
     ticks = itertools.count()
-    watch = begin(Tapes(Secrets([]), clock=lambda: next(ticks) * watch_file.TURN_S / 10))
+    watch = begin(CaptureStore(SecretRedactor([]), clock=lambda: next(ticks) * watch_file.REPLAY_TURN_S / 10))
     hear(watch, ROLE.data, HELLO.data * 99)
 
     async def work() -> None:
-        telling = asyncio.create_task(watch.told(0, is_admin=True))
+        telling = asyncio.create_task(watch.read_steps(0, is_admin=True))
         await asyncio.sleep(0)
-        watch.drop()
+        watch.stop()
         found = await telling
         assert 0 < len(found.steps) < 100
         assert (found.is_cut, found.is_done) == (True, True)
@@ -561,7 +561,7 @@ def test_a_tape_that_goes_while_it_is_told_is_told_as_far_as_it_was_played() -> 
 
 def test_a_long_request_is_not_shown() -> None:
     watch = begin(tapes())
-    watch.ask(0, "a", b'{"x":"' + b"x" * watch_file.REQUEST_BYTES + b'"}', is_local=False)
+    watch.begin_attempt(0, "a", b'{"x":"' + b"x" * watch_file.REQUEST_LIMIT_BYTES + b'"}', is_local=False)
     assert bytes(told(watch).request) == b"{}"
 
 
@@ -578,19 +578,19 @@ def test_a_failure_of_ours_ends_the_tape_with_its_error() -> None:
 def test_an_event_that_ends_within_a_character_is_only_named() -> None:
     watch = tapes().begin("me", NAME, endpoint="messages", model="m", is_stream=True, began=0.0)
     assert watch is not None
-    watch.made(lambda: native_for(Endpoint.MESSAGES, fallback=Head("msg_1", 1, "m")))
+    watch.pipeline_created(lambda: passthrough_repairer_for(Endpoint.MESSAGES, fallback=Envelope("msg_1", 1, "m")))
     half = b'{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"\xf0\x9f"}}'
     hear(watch, b"event: content_block_delta\ndata: " + half + b"\n\n")
     (step,) = told(watch).steps
     assert bytes(step.events) == b'[{"type":"unshown"}]'
-    assert step.heard_base64
+    assert step.received_base64
 
 
 def test_what_several_parts_may_yet_need_is_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch_file, "TAPE_BYTES", 20_000)
     watch = begin(tapes())
     for part in range(5):
-        watch.ask(part, "a", b"{}", is_local=False).data(b"x" * 5000)
+        watch.begin_attempt(part, "a", b"{}", is_local=False).data(b"x" * 5000)
     assert watch.size < 25_000
     assert told(watch).is_cut
     watch.end()
@@ -598,14 +598,14 @@ def test_what_several_parts_may_yet_need_is_bounded_together(monkeypatch: pytest
 
 
 def test_when_all_was_told_only_the_steps_are_kept() -> None:
-    made: list[weakref.ref[Pipe]] = []
+    made: list[weakref.ref[StreamPipeline]] = []
 
-    def make() -> Pipe:
+    def make() -> StreamPipeline:
         made.append(weakref.ref(new := pipe()))
         return new
 
     watch = begin(tapes())
-    watch.made(make)
+    watch.pipeline_created(make)
     hear(watch, ROLE.data, HELLO.data)
     watch.end()
     assert len(told(watch).steps) == 2

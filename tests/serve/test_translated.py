@@ -11,7 +11,7 @@ from tests.net.aio import run
 from tests.serve.gateways import Gateway, gateway
 from tests.serve.scripts import DONE, ROLE, STOP, USAGE, Heard, refusal
 from tests.table import table
-from welldone.engines.scripts import CHUNK, Piece, Reply, json_reply
+from welldone.engines.scripts import CHUNK_TEMPLATE, MockChunk, MockReply, json_reply
 
 Json = dict[str, Any]
 
@@ -32,18 +32,18 @@ ALL = table("path", [*ASKED])
 BOTH = table("is_stream", [True, False], ids=["stream", "whole"])
 
 
-def delta(value: Json, reason: str | None = None) -> Piece:
-    return Piece(CHUNK % (json.dumps(value), json.dumps(reason)))
+def delta(value: Json, reason: str | None = None) -> MockChunk:
+    return MockChunk(CHUNK_TEMPLATE % (json.dumps(value), json.dumps(reason)))
 
 
-def call(index: int, name: str, *pieces: str) -> tuple[Piece, ...]:
+def call(index: int, name: str, *pieces: str) -> tuple[MockChunk, ...]:
     first = {"index": index, "id": f"call_{index}", "type": "function", "function": {"name": name, "arguments": ""}}
     rest = [{"index": index, "function": {"arguments": piece}} for piece in pieces]
     return tuple(delta({"tool_calls": [one]}) for one in (first, *rest))
 
 
-def answer(*pieces: Piece, end: Piece = STOP) -> Reply:
-    return Reply((ROLE, *pieces, end, USAGE, DONE))
+def answer(*pieces: MockChunk, end: MockChunk = STOP) -> MockReply:
+    return MockReply((ROLE, *pieces, end, USAGE, DONE))
 
 
 class Said(NamedTuple):
@@ -124,13 +124,13 @@ def asked(path: str, *, is_stream: bool = True, **more: Any) -> Json:  # noqa: A
 
 def seen(serving: Gateway, place: int = 0) -> Json:
     """The last chat that an upstream was asked for."""
-    last = [one for one in serving.upstreams[place].seen if one.method == "POST"][-1]
+    last = [one for one in serving.upstreams[place].requests if one.method == "POST"][-1]
     assert last.path == "/v1/chat/completions"
     found: Json = json.loads(last.body)
     return found
 
 
-def ask(folder: Path, path: str, request: Json, *replies: Reply, **settings: Any) -> tuple[Heard, Json]:  # noqa: ANN401 - each its own
+def ask(folder: Path, path: str, request: Json, *replies: MockReply, **settings: Any) -> tuple[Heard, Json]:  # noqa: ANN401 - each its own
     """What a client hears, and the chat that its upstream was asked for."""
 
     async def work() -> tuple[Heard, Json]:
@@ -144,7 +144,7 @@ TEXT = (delta({"content": "Hel"}), delta({"content": "lo"}))
 CALLS = (*call(0, "f", '{"a":', "1}"), *call(1, "f", "{}"))
 THOUGHTS = (delta({"reasoning_content": "h"}), delta({"reasoning_content": "m"}))
 THINKING: dict[str, Json] = {RESPONSES: {}, MESSAGES: {"thinking": {"type": "adaptive"}}}
-CASES: dict[str, tuple[Reply, Said, Said]] = {
+CASES: dict[str, tuple[MockReply, Said, Said]] = {
     "text": (answer(*TEXT), Said("Hello", end="completed"), Said("Hello", end="end_turn")),
     "thoughts": (
         answer(*THOUGHTS, *TEXT),
@@ -281,8 +281,8 @@ FAILURES = [
     (refusal(429, {"error": {"message": "because"}}), 429),
     (refusal(500, {"error": {"message": "because"}}), 502),
     (refusal(503, {"error": {"message": "because"}}), 503),
-    (Reply((Piece('data: {"error":{"message":"because","code":500}}\n\n'),)), 502),
-    (Reply(raw=True, end="cut"), 502),
+    (MockReply((MockChunk('data: {"error":{"message":"because","code":500}}\n\n'),)), 502),
+    (MockReply(raw=True, end="cut"), 502),
 ]
 
 
@@ -290,7 +290,7 @@ FAILURES = [
 @BOTH
 @table(("reply", "status"), FAILURES)
 def test_a_refusal_has_its_status_and_the_clients_shape(
-    path: str, is_stream: bool, reply: Reply, status: int, tmp_path: Path
+    path: str, is_stream: bool, reply: MockReply, status: int, tmp_path: Path
 ) -> None:
     heard, _ = ask(tmp_path, path, asked(path, is_stream=is_stream), reply)
     assert heard.status == status
@@ -304,7 +304,7 @@ def test_a_refusal_has_its_status_and_the_clients_shape(
 
 @ALL
 def test_an_answer_that_breaks_off_ends_with_an_error_of_the_dialect(path: str, tmp_path: Path) -> None:
-    heard, _ = ask(tmp_path, path, asked(path), Reply((ROLE, *TEXT), end="cut"))
+    heard, _ = ask(tmp_path, path, asked(path), MockReply((ROLE, *TEXT), end="cut"))
     assert heard.status == 200
     text = heard.body.decode()
     if path.startswith("/api"):
@@ -318,12 +318,12 @@ def test_an_answer_that_breaks_off_ends_with_an_error_of_the_dialect(path: str, 
 @ALL
 def test_a_client_that_leaves_frees_the_upstream(path: str, tmp_path: Path) -> None:
     async def work() -> None:
-        async with gateway(tmp_path, [Reply((ROLE, *TEXT), end="hang")]) as serving:
+        async with gateway(tmp_path, [MockReply((ROLE, *TEXT), end="hang")]) as serving:
             reader, writer = await serving.send(asked(path), path)
             await reader.readuntil(b"Hel")
             writer.transport.abort()
             upstream = serving.upstreams[0]
-            await upstream.until(lambda: any(one.end == "left" for one in upstream.seen))
+            await upstream.wait_until(lambda: any(one.end == "left" for one in upstream.requests))
             assert serving.answers() == []
             assert 'welldone_upstream_running{upstream="a"} 0.0' in (await serving.get("/metrics")).body.decode()
 
@@ -373,10 +373,10 @@ def test_a_response_in_the_background_is_made_while_nobody_waits(tmp_path: Path)
 @pytest.mark.parametrize("way", ["cancel", "delete", "stop"])
 def test_a_response_in_the_background_can_be_ended(way: str, tmp_path: Path) -> None:
     async def work() -> None:
-        async with gateway(tmp_path, [Reply((ROLE, *TEXT), end="hang")], drain_s=0.0) as serving:
+        async with gateway(tmp_path, [MockReply((ROLE, *TEXT), end="hang")], drain_s=0.0) as serving:
             upstream = serving.upstreams[0]
             begun = (await serving.ask(asked(RESPONSES, is_stream=False, background=True), RESPONSES)).json
-            await upstream.until(lambda: bool(upstream.seen))
+            await upstream.wait_until(lambda: bool(upstream.requests))
             name = f"{RESPONSES}/{begun['id']}"
             if way == "cancel":
                 assert (await serving.ask({}, f"{name}/cancel")).json["status"] == "cancelled"
@@ -386,7 +386,7 @@ def test_a_response_in_the_background_can_be_ended(way: str, tmp_path: Path) -> 
                 assert (await serving.get(name)).status == 404
             else:
                 await serving.server.stop()
-            await upstream.until(lambda: upstream.seen[-1].end == "left")
+            await upstream.wait_until(lambda: upstream.requests[-1].end == "left")
             assert serving.answers() == []
 
     run(work())

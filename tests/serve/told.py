@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 from tests.net.aio import LIMIT_S
 from tests.serve.gateways import Gateway, gateway
 from tests.serve.scripts import Heard
-from welldone.engines.scripted import Scripted
-from welldone.engines.scripts import Reply, Script
+from welldone.engines.scripted import MockServer
+from welldone.engines.scripts import MockReply, MockScript
 from welldone.engines.upstream_settings import UpstreamSettings
 from welldone.wire.head import Endpoint
 
@@ -26,12 +26,12 @@ class Bench:
         self._runner = asyncio.Runner()
         self._stack = AsyncExitStack()
         self._folder = folder
-        self._next = Reply()
+        self._next = MockReply()
         self._gateway: Gateway | None = None
 
     def open(self) -> None:
         """Start both."""
-        upstream = Scripted(Script(), choose=lambda seen: self._next)
+        upstream = MockServer(MockScript(), handler=lambda seen: self._next)
         self._run(upstream.listen())
         self._run(self._stack.enter_async_context(upstream))
         url = f"http://127.0.0.1:{upstream.port}/v1"
@@ -39,7 +39,7 @@ class Bench:
             UpstreamSettings(name=kind, url=url, models=(kind,), n=kind, probe_s=0.0) for kind in ("native", "each")
         )
         # A stream waits for its first word, however long that takes here: what fails at once is a status.
-        opening = gateway(self._folder, config={"upstreams": upstreams})
+        opening = gateway(self._folder, config={"upstreams": upstreams}, early_s=30.0)
         self._gateway = self._run(self._stack.enter_async_context(opening))
 
     def close(self) -> None:
@@ -47,7 +47,7 @@ class Bench:
         self._run(self._stack.aclose())
         self._runner.close()
 
-    def ask(self, reply: Reply, request: dict[str, Any], endpoint: Endpoint) -> Heard:
+    def ask(self, reply: MockReply, request: dict[str, Any], endpoint: Endpoint) -> Heard:
         """What the client hears when the upstream says this."""
         assert self._gateway is not None
         self._next = reply

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.live.server import Running, serving
-from welldone.engines.default import DEFAULT
+from welldone.engines.default import DEFAULT_MODEL
 
 HOME = Path(__file__).parents[2] / ".venv-servers"
-PROGRAMS, FOLDER = HOME / "vllm" / "bin", HOME / "model" / DEFAULT.name
+PROGRAMS, FOLDER = HOME / "vllm" / "bin", HOME / "model" / DEFAULT_MODEL.name
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from tests.live.upstream import upstream
 from tests.models import tiny
 from tests.web.browser import PHONE, Size, Visit, browsing, program
 from tests.web.stage import STOP, delta, usage
-from welldone.engines.scripts import Piece, Reply, json_reply
+from welldone.engines.scripts import MockChunk, MockReply, json_reply
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 DESKTOP: Size = (1280, 960)
@@ -41,7 +41,7 @@ ROUNDS = 12
 """Looks of the server view, so that its charts have something to show."""
 
 
-def flawed() -> Reply:
+def flawed() -> MockReply:
     """A good answer from a server that says its role each time, stalls once, and does not say that it is done."""
     words = ANSWER.split(" ")
     thoughts = [
@@ -51,7 +51,7 @@ def flawed() -> Reply:
         delta({"role": "assistant", "content": f"{word} "}, after_s=0.4 if place == 12 else 0.02)
         for place, word in enumerate(words)
     ]
-    return Reply((Piece(": ping\n\n"), *thoughts, *pieces, STOP, usage(17, 96)))
+    return MockReply((MockChunk(": ping\n\n"), *thoughts, *pieces, STOP, usage(17, 96)))
 
 
 @contextmanager

@@ -11,43 +11,43 @@ import msgspec
 
 from tests.live.server import Running
 from tests.live.upstream import Upstream, gateway
-from welldone.engines.scripts import CHUNK, HELLO, Piece, Reply, Script
+from welldone.engines.scripts import CHUNK_TEMPLATE, HELLO_REPLY, MockChunk, MockReply, MockScript
 
 Json = dict[str, Any]
 
 MODELS = ("scripted", "other")
-DONE = Piece("data: [DONE]\n\n")
+DONE = MockChunk("data: [DONE]\n\n")
 
 
-def delta(value: Json, finish: str | None = None, *, after_s: float = 0.0) -> Piece:
+def delta(value: Json, finish: str | None = None, *, after_s: float = 0.0) -> MockChunk:
     """A chunk with this delta."""
-    return Piece(CHUNK % (msgspec.json.encode(value).decode(), json.dumps(finish)), after_s=after_s)
+    return MockChunk(CHUNK_TEMPLATE % (msgspec.json.encode(value).decode(), json.dumps(finish)), after_s=after_s)
 
 
 ROLE = delta({"role": "assistant", "content": ""})
 STOP = delta({}, "stop")
 
 
-def usage(prompt: int, completion: int) -> Piece:
+def usage(prompt: int, completion: int) -> MockChunk:
     """The chunk that counts tokens."""
     counts = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
     body = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "scripted", "choices": []}
-    return Piece(f"data: {json.dumps({**body, 'usage': counts})}\n\n")
+    return MockChunk(f"data: {json.dumps({**body, 'usage': counts})}\n\n")
 
 
-def saying(*texts: str, counts: tuple[int, int] = (7, 3)) -> Reply:
+def saying(*texts: str, counts: tuple[int, int] = (7, 3)) -> MockReply:
     """A right answer, one frame for each text."""
-    return Reply((ROLE, *(delta({"content": text}) for text in texts), STOP, usage(*counts), DONE))
+    return MockReply((ROLE, *(delta({"content": text}) for text in texts), STOP, usage(*counts), DONE))
 
 
 class Stage:
     """What stands behind the gateway, and the gateway."""
 
-    def __init__(self, upstream: Upstream, server: Running, next_replies: deque[Reply]) -> None:
+    def __init__(self, upstream: Upstream, server: Running, next_replies: deque[MockReply]) -> None:
         self.upstream, self.server = upstream, server
         self._next = next_replies
 
-    def will(self, *replies: Reply) -> None:
+    def will(self, *replies: MockReply) -> None:
         """These are the next answers, in this order; the last one stays."""
         self._next.clear()
         self._next.extend(replies)
@@ -63,9 +63,9 @@ def staged(
     folder: Path, *options: str, models: Sequence[str] = MODELS, key: str | None = None, more: str = ""
 ) -> Iterator[Stage]:
     """A stage, for as long as the `with` block lasts."""
-    replies = deque([HELLO])
+    replies = deque([HELLO_REPLY])
     named = {"object": "list", "data": [{"id": name, "object": "model"} for name in models]}
-    made = Upstream(lambda _: replies.popleft() if len(replies) > 1 else replies[0], Script(models=named))
+    made = Upstream(lambda _: replies.popleft() if len(replies) > 1 else replies[0], MockScript(models=named))
     try:
         made.start()
         each = {"models": list(models)}

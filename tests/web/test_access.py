@@ -8,12 +8,12 @@ from playwright.sync_api import expect
 from tests.web.browser import DESKTOP, HOME, PHONE, Size, Visit
 from tests.web.conftest import Visiting
 from tests.web.stage import DONE, ROLE, STOP, Stage, delta, usage
-from welldone.engines.scripts import Reply
+from welldone.engines.scripts import MockReply
 
 pytestmark = pytest.mark.tier3
 
 AXE = HOME / "node_modules" / "axe-core" / "axe.min.js"
-RICH = Reply(
+RICH = MockReply(
     (
         ROLE,
         delta({"reasoning_content": "Let me think."}),
@@ -132,19 +132,19 @@ def test_a_chat_with_the_keyboard_alone(page: Visit, stage: Stage) -> None:
 
 
 def test_escape_stops_an_answer(page: Visit, stage: Stage) -> None:
-    stage.will(Reply((ROLE, delta({"content": "Once"})), end="hang"))
+    stage.will(MockReply((ROLE, delta({"content": "Once"})), end="hang"))
     page.send("Hello")
     expect(page.answer).to_contain_text("Once")
     page.page.keyboard.press("Escape")
     page.settle()
-    stage.upstream.until(lambda one: one.seen[-1].end == "left")
+    stage.upstream.until(lambda one: one.requests[-1].end == "left")
 
 
 @pytest.mark.parametrize("width", [320, 768, 1280])
 def test_the_page_never_scrolls_sideways(visit: Visiting, stage: Stage, width: int) -> None:
     page = visit(stage.server.root, size=(width, 800))
     assert overflow(page) == 0
-    stage.will(Reply((ROLE, delta({"content": "w" * 5000 + "\n\n```\n" + "c" * 5000 + "\n```\n"}), STOP, DONE)))
+    stage.will(MockReply((ROLE, delta({"content": "w" * 5000 + "\n\n```\n" + "c" * 5000 + "\n```\n"}), STOP, DONE)))
     page.send("u" * 5000)
     page.settle()
     assert overflow(page) == 0

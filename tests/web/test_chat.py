@@ -12,9 +12,9 @@ from tests.live.server import KEY, Running
 from tests.web.browser import Visit
 from tests.web.conftest import Visiting
 from tests.web.stage import DONE, ROLE, STOP, Stage, delta, saying, staged, usage
-from welldone.engines.scripts import Piece, Reply, json_reply
+from welldone.engines.scripts import MockChunk, MockReply, json_reply
 
-STALLS = Reply((ROLE, delta({"content": "Once upon"})), end="hang")
+STALLS = MockReply((ROLE, delta({"content": "Once upon"})), end="hang")
 TOOL = {
     "type": "function",
     "function": {
@@ -23,7 +23,7 @@ TOOL = {
     },
 }
 CALL = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": '{"ci'}}
-CALLS = Reply(
+CALLS = MockReply(
     (
         ROLE,
         delta({"tool_calls": [CALL]}),
@@ -115,7 +115,7 @@ def test_stop_leaves_the_upstream_and_keeps_what_came(page: Visit, stage: Stage)
     expect(page.answer).to_contain_text("Once upon")
     page.chat.get_by_role("button", name="Stop", exact=True).click()
     page.settle()
-    stage.upstream.until(lambda one: one.seen[-1].end == "left")
+    stage.upstream.until(lambda one: one.requests[-1].end == "left")
     expect(page.answer).to_contain_text("Once upon")
     expect(page.answer).to_contain_text("stopped", ignore_case=True)
 
@@ -255,7 +255,7 @@ def test_a_json_schema_is_asked_for(page: Visit, stage: Stage) -> None:
 
 def test_reasoning_stands_folded_above_the_answer(page: Visit, stage: Stage) -> None:
     thoughts = [delta({"reasoning_content": text}) for text in ("Let me ", "think.")]
-    stage.will(Reply((ROLE, *thoughts, delta({"content": "Forty-two."}), STOP, DONE)))
+    stage.will(MockReply((ROLE, *thoughts, delta({"content": "Forty-two."}), STOP, DONE)))
     page.send("Why?")
     expect(page.answer).to_contain_text("Forty-two.")
     page.settle()
@@ -283,18 +283,20 @@ def test_a_refusal_of_the_upstream_is_shown_in_its_words(visit: Visiting, tmp_pa
 
 
 # The pause lets the text out: an error right behind it would become the status of the reply.
-FAILS = Piece('data: {"error":{"message":"No memory left."}}\n\n', after_s=1.0)
+FAILS = MockChunk('data: {"error":{"message":"No memory left."}}\n\n', after_s=1.0)
 
 
 @pytest.mark.parametrize(
     ("reply", "word"),
     [
-        (Reply((ROLE, delta({"content": "Once upon"}), FAILS)), "No memory left."),
-        (Reply((ROLE, delta({"content": "Once upon"})), end="reset"), ""),
+        (MockReply((ROLE, delta({"content": "Once upon"}), FAILS)), "No memory left."),
+        (MockReply((ROLE, delta({"content": "Once upon"})), end="reset"), ""),
     ],
     ids=["told", "cut"],
 )
-def test_an_answer_that_breaks_off_keeps_what_came(visit: Visiting, tmp_path: Path, reply: Reply, word: str) -> None:
+def test_an_answer_that_breaks_off_keeps_what_came(
+    visit: Visiting, tmp_path: Path, reply: MockReply, word: str
+) -> None:
     with staged(tmp_path) as stage:
         page = visit(stage.server.root)
         stage.will(reply)

@@ -20,14 +20,14 @@ from tests.web.browser import Visit
 from tests.web.conftest import Visiting
 from tests.web.stage import DONE, ROLE, STOP, Stage, delta, saying, staged, usage
 from tests.web.tap import tapped
-from welldone.engines.scripts import HELLO, Piece, Reply, json_reply
+from welldone.engines.scripts import HELLO_REPLY, MockChunk, MockReply, json_reply
 
-BROKEN = Reply(
+BROKEN = MockReply(
     (
-        Piece(": hello\r\n\r\n"),
+        MockChunk(": hello\r\n\r\n"),
         delta({"role": "assistant", "content": "It "}),
         delta({"role": "assistant", "content": "is "}),
-        Piece("data: \n\n"),
+        MockChunk("data: \n\n"),
         delta({"role": "assistant", "content": "fine."}),
         STOP,
         usage(7, 3),
@@ -104,11 +104,11 @@ def ask(page: Visit, text: str = "Hello") -> None:
     [
         saying("Hello", " w\u00f6rld ", "\U0001f44b", "\n"),
         BROKEN,
-        Reply((ROLE, delta({"reasoning_content": "Hm."}), delta({"content": "Yes"}), STOP, DONE)),
+        MockReply((ROLE, delta({"reasoning_content": "Hm."}), delta({"content": "Yes"}), STOP, DONE)),
     ],
     ids=["right", "broken", "reasoning"],
 )
-def test_rows_are_the_bytes_on_the_wire(visit: Visiting, stage: Stage, reply: Reply) -> None:
+def test_rows_are_the_bytes_on_the_wire(visit: Visiting, stage: Stage, reply: MockReply) -> None:
     stage.will(reply)
     with tapped(stage.server.port) as tap:
         page = visit(tap.root)
@@ -147,7 +147,7 @@ def test_totals_tell_what_came(visit: Visiting, stage: Stage) -> None:
 
 
 def test_frames_are_there_before_the_stream_has_ended(page: Visit, stage: Stage) -> None:
-    stage.will(Reply((ROLE, delta({"content": "Once"})), end="hang"))
+    stage.will(MockReply((ROLE, delta({"content": "Once"})), end="hang"))
     page.send("Hello")
     expect(grid(page)).to_contain_text("Once")
     expect(page.inspector.get_by_role("group", name="Totals")).to_contain_text("streaming")
@@ -199,13 +199,13 @@ def test_a_right_stream_has_nothing_to_repair(page: Visit, stage: Stage) -> None
 
 
 FAILED = {
-    "cut": (Reply((ROLE, delta({"content": "It is"})), end="cut"), "The stream was cut off: "),
+    "cut": (MockReply((ROLE, delta({"content": "It is"})), end="cut"), "The stream was cut off: "),
     "an error event": (
-        Reply((ROLE, delta({"content": "It"}), Piece('data: {"error":{"message":"out of memory"}}\n\n'))),
+        MockReply((ROLE, delta({"content": "It"}), MockChunk('data: {"error":{"message":"out of memory"}}\n\n'))),
         # If all of it arrives at once, nothing was sent yet, and it is a 502.
         "(The stream was cut off|The upstream failed, and the server returned 502): out of memory",
     ),
-    "no answer": (Reply(raw=True, end="cut"), "The upstream failed, and the server returned 502: "),
+    "no answer": (MockReply(raw=True, end="cut"), "The upstream failed, and the server returned 502: "),
     "500": (json_reply({"error": {"message": "oops"}}, 500), "The upstream returned 500: "),
     "400": (
         json_reply({"error": {"message": "too long", "type": "invalid_request_error"}}, 400),
@@ -215,7 +215,9 @@ FAILED = {
 
 
 @pytest.mark.parametrize(("reply", "says"), FAILED.values(), ids=FAILED.keys())
-def test_a_stream_that_failed_is_never_called_right(visit: Visiting, tmp_path: Path, reply: Reply, says: str) -> None:
+def test_a_stream_that_failed_is_never_called_right(
+    visit: Visiting, tmp_path: Path, reply: MockReply, says: str
+) -> None:
     with staged(tmp_path) as stage:
         stage.will(reply)
         page = visit(stage.server.root)
@@ -230,7 +232,7 @@ def test_a_stream_that_failed_is_never_called_right(visit: Visiting, tmp_path: P
 
 
 def test_a_stream_that_was_stopped_is_not_called_right(page: Visit, stage: Stage) -> None:
-    stage.will(Reply((ROLE, delta({"content": "Once"})), end="hang"))
+    stage.will(MockReply((ROLE, delta({"content": "Once"})), end="hang"))
     page.send("Hello")
     expect(grid(page)).to_contain_text("Once")
     page.chat.get_by_role("button", name="Stop", exact=True).click()
@@ -241,8 +243,8 @@ def test_a_stream_that_was_stopped_is_not_called_right(page: Visit, stage: Stage
 
 def test_only_frames_on_which_clients_break_are_marked(page: Visit, stage: Stage) -> None:
     # That `created` differs between chunks is a matter of style; that [DONE] is missing breaks clients.
-    clocks = [Piece(delta({"content": f"{n} "}).text.replace('"created":1', f'"created":{n}')) for n in range(2, 7)]
-    stage.will(Reply((ROLE, *clocks, STOP, usage(7, 3), DONE)))
+    clocks = [MockChunk(delta({"content": f"{n} "}).text.replace('"created":1', f'"created":{n}')) for n in range(2, 7)]
+    stage.will(MockReply((ROLE, *clocks, STOP, usage(7, 3), DONE)))
     ask(page)
     expect(page.total("Repairs")).to_have_text("1 rule")
     expect(grid(page).locator(".is-repaired")).to_have_count(0)
@@ -258,7 +260,7 @@ def test_only_frames_on_which_clients_break_are_marked(page: Visit, stage: Stage
 def test_attempts_that_failed_are_told(visit: Visiting, tmp_path: Path) -> None:
     with ExitStack() as stack:
         first = stack.enter_context(upstream(lambda _: json_reply({}, 503)))
-        second = stack.enter_context(upstream(lambda _: HELLO))
+        second = stack.enter_context(upstream(lambda _: HELLO_REPLY))
         each = {"models": ["hello"]}
         server = stack.enter_context(gateway(tmp_path, first.url, second.url, each=each, key=None))
         page = visit(server.root)

@@ -17,7 +17,7 @@ from tests.web.conftest import Visiting
 from tests.web.stage import DONE, ROLE, STOP, Stage, delta, saying, staged
 from tests.web.test_chat import bring, give_key
 from tests.web.test_hostile import FORBIDDEN, OWNED, STRANGE
-from welldone.engines.scripts import JSON, Piece, Reply
+from welldone.engines.scripts import JSON_HEADERS, MockChunk, MockReply
 
 EVIL = f'"><img src=x onerror="{OWNED}"><script>{OWNED}</script>\x1b[31m\u202e\u200b evil'
 DEPTH = 100_000
@@ -27,38 +27,42 @@ HIDING = """(forbidden) => {
 }"""
 
 
-def event(value: object) -> Piece:
+def event(value: object) -> MockChunk:
     """A frame of any JSON."""
-    return Piece(f"data: {json.dumps(value, ensure_ascii=False)}\n\n")
+    return MockChunk(f"data: {json.dumps(value, ensure_ascii=False)}\n\n")
 
 
-def calling(name: str, arguments: str) -> Reply:
+def calling(name: str, arguments: str) -> MockReply:
     """An answer that calls a tool."""
     call = {"index": 0, "id": f"call {name}", "type": "function", "function": {"name": name, "arguments": arguments}}
-    return Reply((ROLE, delta({"tool_calls": [call]}), delta({}, "tool_calls"), DONE))
+    return MockReply((ROLE, delta({"tool_calls": [call]}), delta({}, "tool_calls"), DONE))
 
 
-def refusing(status: int, **fields: str) -> Reply:
+def refusing(status: int, **fields: str) -> MockReply:
     """An error in the place of an answer."""
-    return Reply((Piece(json.dumps({"error": {"message": EVIL, **fields}})),), status=status, headers=JSON)
+    return MockReply(
+        (MockChunk(json.dumps({"error": {"message": EVIL, **fields}})),), status=status, headers=JSON_HEADERS
+    )
 
 
-def frame(inside: str) -> Piece:
+def frame(inside: str) -> MockChunk:
     """A chunk that has this besides its text."""
-    return Piece('data: {"x":' + inside + ',"choices":[{"index":0,"delta":{"content":"x"}}]}\n\n')
+    return MockChunk('data: {"x":' + inside + ',"choices":[{"index":0,"delta":{"content":"x"}}]}\n\n')
 
 
 HOSTILE = {
     "a tool call": calling(EVIL, json.dumps({EVIL: EVIL})),
-    "thoughts": Reply((ROLE, delta({"reasoning_content": EVIL}), delta({"content": "x"}), STOP, DONE)),
-    "a refusal": Reply((ROLE, delta({"refusal": EVIL}), STOP, DONE)),
-    "why it ends": Reply((ROLE, delta({"content": "x"}), delta({}, EVIL), DONE)),
-    "an error on the way": Reply((ROLE, delta({"content": "x"}), event({"error": {"message": EVIL, "type": EVIL}}))),
+    "thoughts": MockReply((ROLE, delta({"reasoning_content": EVIL}), delta({"content": "x"}), STOP, DONE)),
+    "a refusal": MockReply((ROLE, delta({"refusal": EVIL}), STOP, DONE)),
+    "why it ends": MockReply((ROLE, delta({"content": "x"}), delta({}, EVIL), DONE)),
+    "an error on the way": MockReply(
+        (ROLE, delta({"content": "x"}), event({"error": {"message": EVIL, "type": EVIL}}))
+    ),
     "an error at once": refusing(400, type=EVIL, code=EVIL),
     "a wish for a key": refusing(401),
-    "fields and names": Reply(
+    "fields and names": MockReply(
         (
-            Piece(f"event: {EVIL}\nid: {EVIL}\n: {EVIL}\n\n"),
+            MockChunk(f"event: {EVIL}\nid: {EVIL}\n: {EVIL}\n\n"),
             ROLE,
             event({EVIL: EVIL, "__proto__": {"owned": 1}, "constructor": {"prototype": {"owned": 1}}, "choices": []}),
             delta({"content": "x", EVIL: 1, "__proto__": {"owned": 1}}),
@@ -70,8 +74,8 @@ HOSTILE = {
 BOTTOMLESS = {
     "a field": frame("[" * DEPTH + "]" * DEPTH),
     "objects": frame('{"a":' * DEPTH + "1" + "}" * DEPTH),
-    "an error": Piece('data: {"error":%s}\n\n' % ("[" * DEPTH + "]" * DEPTH)),
-    "the text": Piece('data: {"choices":[{"index":0,"delta":{"content":%s}}]}\n\n' % ("[" * DEPTH + "]" * DEPTH)),
+    "an error": MockChunk('data: {"error":%s}\n\n' % ("[" * DEPTH + "]" * DEPTH)),
+    "the text": MockChunk('data: {"choices":[{"index":0,"delta":{"content":%s}}]}\n\n' % ("[" * DEPTH + "]" * DEPTH)),
 }
 
 
@@ -99,7 +103,7 @@ def look_around(page: Visit) -> None:
 
 
 @pytest.mark.parametrize("reply", HOSTILE.values(), ids=HOSTILE.keys())
-def test_whatever_a_server_names_is_text(page: Visit, stage: Stage, reply: Reply) -> None:
+def test_whatever_a_server_names_is_text(page: Visit, stage: Stage, reply: MockReply) -> None:
     page.allow("status of (400|502)")
     stage.will(reply)
     page.send("Hello")
@@ -112,9 +116,9 @@ def test_whatever_a_server_names_is_text(page: Visit, stage: Stage, reply: Reply
 
 @pytest.mark.tier3
 @pytest.mark.parametrize("piece", BOTTOMLESS.values(), ids=BOTTOMLESS.keys())
-def test_json_without_a_bottom_is_shown_as_far_as_it_goes(page: Visit, stage: Stage, piece: Piece) -> None:
+def test_json_without_a_bottom_is_shown_as_far_as_it_goes(page: Visit, stage: Stage, piece: MockChunk) -> None:
     page.allow("status of 502")
-    stage.will(Reply((ROLE, piece, STOP, DONE)))
+    stage.will(MockReply((ROLE, piece, STOP, DONE)))
     page.send("Hello")
     page.settle()
     look_around(page)

@@ -13,7 +13,7 @@ from tests.web.browser import Visit
 from tests.web.conftest import Visiting
 from tests.web.stage import ROLE, Stage, delta, saying, staged
 from tests.web.test_chat import give_key
-from welldone.engines.scripts import Reply, json_reply
+from welldone.engines.scripts import MockReply, json_reply
 
 pytestmark = pytest.mark.tier3
 
@@ -95,7 +95,7 @@ def test_who_would_end_answers_is_asked_first(visit: Visiting, tiny_model: Path)
 
 
 def test_an_upstream_is_shown_with_what_it_does(viewed: Visit, stage: Stage) -> None:
-    stage.will(Reply(saying("no end").pieces[:-1]))
+    stage.will(MockReply(saying("no end").pieces[:-1]))
     said(stage.server)
     expect(cell(viewed, "Upstreams", "scripted", "Health")).to_contain_text("answers")
     expect(cell(viewed, "Upstreams", "scripted", "Breaker")).to_contain_text("closed")
@@ -104,7 +104,7 @@ def test_an_upstream_is_shown_with_what_it_does(viewed: Visit, stage: Stage) -> 
 
 
 def test_the_rule_behind_a_repair_opens_its_page(viewed: Visit, stage: Stage) -> None:
-    stage.will(Reply(saying("no end").pieces[:-1]))
+    stage.will(MockReply(saying("no end").pieces[:-1]))
     said(stage.server)
     link = cell(viewed, "Upstreams", "scripted", "Repairs").get_by_role("button").first
     name = link.inner_text()
@@ -113,7 +113,7 @@ def test_the_rule_behind_a_repair_opens_its_page(viewed: Visit, stage: Stage) ->
 
 
 def test_a_request_that_waits_is_counted(viewed: Visit, stage: Stage) -> None:
-    stage.will(Reply((ROLE, delta({"content": "Once"})), end="hang"))
+    stage.will(MockReply((ROLE, delta({"content": "Once"})), end="hang"))
     with begin(stage.server, model="scripted") as line:
         line.wait(b"Once")
         expect(cell(viewed, "Upstreams", "scripted", "Running")).to_contain_text("1 of")

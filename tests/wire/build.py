@@ -4,20 +4,20 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
-from welldone.wire.asked import Asked
-from welldone.wire.events import Event, Extra
-from welldone.wire.head import Endpoint, Head
-from welldone.wire.notes import Notes
-from welldone.wire.pipe import Pipe
-from welldone.wire.reader import Reader
-from welldone.wire.repair import Repair
+from welldone.wire.asked import RequestFacts
+from welldone.wire.events import Event, UnknownFields
+from welldone.wire.head import Endpoint, Envelope
+from welldone.wire.notes import RepairLog
+from welldone.wire.pipe import StreamPipeline
+from welldone.wire.reader import EventReader
+from welldone.wire.repair import EventRepairer
 
 Json: TypeAlias = dict[str, Any]
 
 CHAT, COMPLETIONS = Endpoint.CHAT, Endpoint.COMPLETIONS
-HEAD = Head("chatcmpl-1", 1700000000, "m")
-FALLBACK = Head("chatcmpl-ours", 1600000000, "ours")
-FALLBACKS = {CHAT: FALLBACK, COMPLETIONS: Head("cmpl-ours", 1600000000, "ours")}
+HEAD = Envelope("chatcmpl-1", 1700000000, "m")
+FALLBACK = Envelope("chatcmpl-ours", 1600000000, "ours")
+FALLBACKS = {CHAT: FALLBACK, COMPLETIONS: Envelope("cmpl-ours", 1600000000, "ours")}
 DONE = b"data: [DONE]\n\n"
 GONE: Any = object()
 """The value of a member that is not there."""
@@ -148,16 +148,16 @@ class Read:
         data: bytes,
         endpoint: Endpoint = CHAT,
         *,
-        asked: Asked | None = None,
+        asked: RequestFacts | None = None,
         size: int | None = None,
         limit_bytes: int = 1 << 24,
     ) -> None:
-        self.notes = Notes()
-        reader = Reader(
+        self.notes = RepairLog()
+        reader = EventReader(
             endpoint,
             fallback=FALLBACKS[endpoint],
-            asked=asked or Asked(),
-            notes=self.notes,
+            facts=asked or RequestFacts(),
+            repair_log=self.notes,
             limit_bytes=limit_bytes,
         )
         self.events: list[Event] = []
@@ -165,7 +165,7 @@ class Read:
             self.events += reader.feed(part)
         self.events += reader.close()
         self.is_done = reader.is_done
-        self.head = reader.head
+        self.head = reader.envelope
         self.rules = rules(self.notes)
 
 
@@ -177,14 +177,14 @@ class Fixed:
         data: bytes,
         endpoint: Endpoint = CHAT,
         *,
-        asked: Asked | None = None,
+        asked: RequestFacts | None = None,
         size: int | None = None,
         limit_bytes: int = 1 << 24,
     ) -> None:
-        self.pipe = Pipe(endpoint, fallback=FALLBACKS[endpoint], asked=asked, limit_bytes=limit_bytes)
+        self.pipe = StreamPipeline(endpoint, fallback=FALLBACKS[endpoint], facts=asked, limit_bytes=limit_bytes)
         parts = [self.pipe.feed(part) for part in cuts(data, size or max(1, len(data)))]
         self.body = b"".join([*parts, self.pipe.close()])
-        self.rules = rules(self.pipe.notes)
+        self.rules = rules(self.pipe.repair_log)
 
 
 class Mended:
@@ -195,11 +195,13 @@ class Mended:
         events: Iterable[Event],
         endpoint: Endpoint = CHAT,
         *,
-        asked: Asked | None = None,
+        asked: RequestFacts | None = None,
         is_done: bool = True,
     ) -> None:
-        self.notes = Notes()
-        self.repair = Repair(endpoint, asked=asked or Asked(), notes=self.notes, mint=numbered("call_new"))
+        self.notes = RepairLog()
+        self.repair = EventRepairer(
+            endpoint, facts=asked or RequestFacts(), repair_log=self.notes, new_call_id=numbered("call_new")
+        )
         self.all = self.repair.feed(list(events)) + self.repair.close(is_done=is_done)
         self.events = [event for event in self.all if not is_nudge(event)]
         self.rules = rules(self.notes)
@@ -207,12 +209,12 @@ class Mended:
 
 def is_nudge(event: Event) -> bool:
     """Whether an event says nothing itself, but lets out what waits for the next chunk."""
-    return isinstance(event, Extra) and event.alone and not event.fields
+    return isinstance(event, UnknownFields) and event.in_own_chunk and not event.fields
 
 
-def rules(notes: Notes) -> list[str]:
+def rules(notes: RepairLog) -> list[str]:
     """The rules that were noted, in alphabetical order."""
-    return sorted(note.rule for note in notes.all())
+    return sorted(note.rule for note in notes.entries())
 
 
 def numbered(stem: str) -> Callable[[], str]:

@@ -29,7 +29,7 @@ from tests.wire.build import (
     top,
     words,
 )
-from welldone.wire.asked import Asked
+from welldone.wire.asked import RequestFacts
 from welldone.wire.events import Json
 from welldone.wire.head import Endpoint
 
@@ -43,12 +43,12 @@ class Case(NamedTuple):
     also: tuple[str, ...] = ()
     """Other rules that the same bytes break."""
     endpoint: Endpoint = CHAT
-    asked: Asked | None = None
+    asked: RequestFacts | None = None
 
 
 HELLO = [role(), *words("Hel", "lo"), finish()]
 RIGHT = stream(*HELLO)
-ASKED = Asked(usage=True)
+ASKED = RequestFacts(include_usage=True)
 KEEP_ALIVE = b": keep-alive\n\n"
 
 
@@ -192,7 +192,7 @@ ENVELOPE = [
         RIGHT.replace(b'"model":"m"', b'"model":"m","system_fingerprint":"fp"'),
     ),
     Case("env-obfuscation", each(obfuscation=7), RIGHT),
-    Case("env-obfuscation", each(obfuscation="xx"), RIGHT, asked=Asked(obfuscation=False)),
+    Case("env-obfuscation", each(obfuscation="xx"), RIGHT, asked=RequestFacts(allow_obfuscation=False)),
     Case("env-placeholder-chunk", stream(chunk(id="", object="", model=""), *HELLO), RIGHT),
     Case("env-placeholder-chunk", stream(HELLO[0], chunk(), *HELLO[1:]), RIGHT),
 ]
@@ -262,8 +262,8 @@ USAGE = [
         ("use-null-elsewhere",),
         asked=ASKED,
     ),
-    Case("use-only-if-asked", stream(*HELLO, counted(count())), RIGHT, asked=Asked(usage=False)),
-    Case("use-only-if-asked", stream(HELLO[0], chunk(), *HELLO[1:]), RIGHT, asked=Asked(usage=False)),
+    Case("use-only-if-asked", stream(*HELLO, counted(count())), RIGHT, asked=RequestFacts(include_usage=False)),
+    Case("use-only-if-asked", stream(HELLO[0], chunk(), *HELLO[1:]), RIGHT, asked=RequestFacts(include_usage=False)),
     Case("use-null-elsewhere", stream(*(one | {"usage": count()} for one in HELLO)), stream(*HELLO, counted(count()))),
     Case(
         "use-not-zero",
@@ -426,7 +426,7 @@ TWO = [role(), role(1), say({"content": "a"}), say({"content": "b"}, 1), finish(
 CHOICES = [
     Case("n-index-int", RIGHT.replace(b'"index":0,', b""), RIGHT),
     Case("n-index-int", RIGHT.replace(b'"index":0', b'"index":"0"'), RIGHT),
-    Case("n-index-int", RIGHT.replace(b'"index":0', b'"index":3'), RIGHT, asked=Asked(choices=1)),
+    Case("n-index-int", RIGHT.replace(b'"index":0', b'"index":3'), RIGHT, asked=RequestFacts(choice_count=1)),
     Case("n-first-order", stream(role(1), role(), *TWO[2:]), stream(*TWO)),
     Case(
         "n-one-choice-per-chunk",
@@ -441,7 +441,7 @@ COUNTED_TEXT = stream(text("a") | {"usage": None}, text_end() | {"usage": None},
 
 
 def completion(
-    rule: str, odd: bytes, right: bytes = DONE_TEXT, also: tuple[str, ...] = (), asked: Asked | None = None
+    rule: str, odd: bytes, right: bytes = DONE_TEXT, also: tuple[str, ...] = (), asked: RequestFacts | None = None
 ) -> Case:
     return Case(rule, odd, right, also, COMPLETIONS, asked)
 

@@ -3,23 +3,23 @@
 from typing import Any
 
 from tests.table import table
-from welldone.wire.asked import Asked, is_thinking_off, read_request
+from welldone.wire.asked import RequestFacts, is_thinking_off, read_request_facts
 
-PLAIN = Asked(usage=False, obfuscation=True, choices=1)
+PLAIN = RequestFacts(include_usage=False, allow_obfuscation=True, choice_count=1)
 
 
 def test_a_request_that_says_nothing_asks_for_one_plain_answer() -> None:
-    assert read_request({}) == PLAIN
+    assert read_request_facts({}) == PLAIN
 
 
 def test_what_was_never_read_is_not_known() -> None:
-    assert Asked() == Asked(
-        usage=None,
+    assert RequestFacts() == RequestFacts(
+        include_usage=None,
         continuous_usage=False,
-        obfuscation=None,
-        choices=None,
-        functions=False,
-        named_tool=False,
+        allow_obfuscation=None,
+        choice_count=None,
+        uses_legacy_functions=False,
+        has_named_tool=False,
         model=None,
     )
 
@@ -60,7 +60,7 @@ def test_what_was_never_read_is_not_known() -> None:
 )
 def test_a_request_is_read_and_what_it_has_wrong_is_not_said(body: dict[str, Any], members: dict[str, Any]) -> None:
     expected = {"usage": False, "obfuscation": True, "choices": 1} | members
-    assert read_request(body) == Asked(**expected)
+    assert read_request_facts(body) == RequestFacts(**expected)
 
 
 @table(

@@ -5,17 +5,17 @@ import pytest
 from tests.table import table
 from tests.wire.build import CHAT, COMPLETIONS
 from welldone.wire import automaton
-from welldone.wire.automaton import Automaton, Phase, Stage
-from welldone.wire.errors import OutOfTurnError, WelldoneError
+from welldone.wire.automaton import StreamStateMachine, ChoiceState, StreamState
+from welldone.wire.errors import EventOrderError, WelldoneError
 from welldone.wire.events import (
     Event,
-    Extra,
+    UnknownFields,
     Failure,
     Finish,
     KeepAlive,
     Logprobs,
-    Opening,
-    Place,
+    ChoiceStart,
+    FieldLocation,
     Reasoning,
     Refusal,
     Text,
@@ -25,7 +25,7 @@ from welldone.wire.events import (
 )
 from welldone.wire.head import Endpoint
 
-OPEN, STOP, CALL = Opening(0), Finish(0, "stop"), ToolCall(0, 0, "a", "get")
+OPEN, STOP, CALL = ChoiceStart(0), Finish(0, "stop"), ToolCall(0, 0, "a", "get")
 SAMPLES: dict[str, Event] = {
     "Opening": OPEN,
     "Text": Text(0, "a"),
@@ -35,46 +35,46 @@ SAMPLES: dict[str, Event] = {
     "ToolArguments": ToolArguments(0, 0, "{}"),
     "Logprobs": Logprobs(0, {}),
     "Finish": STOP,
-    "Extra": Extra(0, Place.DELTA, {"x": 1}),
+    "Extra": UnknownFields(0, FieldLocation.DELTA, {"x": 1}),
     "Usage": Usage(1, 1, 2, {}),
     "Failure": Failure("boom"),
     "KeepAlive": KeepAlive(),
 }
-FIELDS = Extra(0, Place.CHUNK, {"x": 1})
+FIELDS = UnknownFields(0, FieldLocation.CHUNK, {"x": 1})
 
 SPOKEN = {"Text", "Reasoning", "Refusal", "Logprobs", "Extra", "ToolCall", "Finish"}
-WAYS: dict[tuple[Endpoint, Phase], list[Event]] = {
-    (CHAT, Phase.FRESH): [],
-    (CHAT, Phase.SPEAKING): [OPEN],
-    (CHAT, Phase.CALLING): [OPEN, CALL],
-    (CHAT, Phase.FINISHED): [OPEN, STOP],
-    (COMPLETIONS, Phase.FRESH): [],
-    (COMPLETIONS, Phase.SPEAKING): [OPEN],
-    (COMPLETIONS, Phase.FINISHED): [OPEN, STOP],
+WAYS: dict[tuple[Endpoint, ChoiceState], list[Event]] = {
+    (CHAT, ChoiceState.NEW): [],
+    (CHAT, ChoiceState.STREAMING): [OPEN],
+    (CHAT, ChoiceState.IN_TOOL_CALLS): [OPEN, CALL],
+    (CHAT, ChoiceState.FINISHED): [OPEN, STOP],
+    (COMPLETIONS, ChoiceState.NEW): [],
+    (COMPLETIONS, ChoiceState.STREAMING): [OPEN],
+    (COMPLETIONS, ChoiceState.FINISHED): [OPEN, STOP],
 }
-LEGAL: dict[tuple[Endpoint, Phase], set[str]] = {
-    (CHAT, Phase.FRESH): {"Opening", "Extra"},
-    (CHAT, Phase.SPEAKING): SPOKEN,
-    (CHAT, Phase.CALLING): SPOKEN | {"ToolArguments"},
-    (CHAT, Phase.FINISHED): set(),
-    (COMPLETIONS, Phase.FRESH): {"Opening", "Extra"},
-    (COMPLETIONS, Phase.SPEAKING): {"Text", "Logprobs", "Extra", "Finish"},
-    (COMPLETIONS, Phase.FINISHED): set(),
+LEGAL: dict[tuple[Endpoint, ChoiceState], set[str]] = {
+    (CHAT, ChoiceState.NEW): {"Opening", "Extra"},
+    (CHAT, ChoiceState.STREAMING): SPOKEN,
+    (CHAT, ChoiceState.IN_TOOL_CALLS): SPOKEN | {"ToolArguments"},
+    (CHAT, ChoiceState.FINISHED): set(),
+    (COMPLETIONS, ChoiceState.NEW): {"Opening", "Extra"},
+    (COMPLETIONS, ChoiceState.STREAMING): {"Text", "Logprobs", "Extra", "Finish"},
+    (COMPLETIONS, ChoiceState.FINISHED): set(),
 }
-AFTER = {"Opening": Phase.SPEAKING, "ToolCall": Phase.CALLING, "Finish": Phase.FINISHED}
+AFTER = {"Opening": ChoiceState.STREAMING, "ToolCall": ChoiceState.IN_TOOL_CALLS, "Finish": ChoiceState.FINISHED}
 OF_THE_STREAM = {"Usage", "Failure", "KeepAlive"}
 
 
-def watch(endpoint: Endpoint, *events: Event) -> Automaton:
-    table = automaton.CHAT if endpoint is CHAT else automaton.COMPLETIONS
-    watcher = Automaton(table, is_ordered=endpoint is CHAT)
+def watch(endpoint: Endpoint, *events: Event) -> StreamStateMachine:
+    table = automaton.CHAT_TRANSITIONS if endpoint is CHAT else automaton.COMPLETIONS_TRANSITIONS
+    watcher = StreamStateMachine(table, is_ordered=endpoint is CHAT)
     for event in events:
         watcher.accept(event)
     return watcher
 
 
-def refused(watcher: Automaton, event: Event) -> OutOfTurnError:
-    with pytest.raises(OutOfTurnError) as caught:
+def refused(watcher: StreamStateMachine, event: Event) -> EventOrderError:
+    with pytest.raises(EventOrderError) as caught:
         watcher.accept(event)
     return caught.value
 
@@ -82,57 +82,57 @@ def refused(watcher: Automaton, event: Event) -> OutOfTurnError:
 @table(("endpoint", "phase"), WAYS)
 @table("name", [name for name in SAMPLES if name not in OF_THE_STREAM])
 def test_each_event_of_a_choice_is_legal_in_its_phases_and_in_no_other(
-    endpoint: Endpoint, phase: Phase, name: str
+    endpoint: Endpoint, phase: ChoiceState, name: str
 ) -> None:
     watcher = watch(endpoint, *WAYS[endpoint, phase])
-    event = ToolCall(0, 1, "b", "get") if (name, phase) == ("ToolCall", Phase.CALLING) else SAMPLES[name]
+    event = ToolCall(0, 1, "b", "get") if (name, phase) == ("ToolCall", ChoiceState.IN_TOOL_CALLS) else SAMPLES[name]
     if name in LEGAL[endpoint, phase]:
         watcher.accept(event)
-        assert watcher.phases.get(0, Phase.FRESH) is AFTER.get(name, phase)
+        assert watcher.choice_states.get(0, ChoiceState.NEW) is AFTER.get(name, phase)
     else:
         error = refused(watcher, event)
         assert error.event == repr(event)
         assert error.phase == f"choice 0 is {phase.value}, the stream running"
         assert set(error.legal.split(", ")) - {""} == LEGAL[endpoint, phase]
-        assert watcher.phases.get(0, Phase.FRESH) is phase
+        assert watcher.choice_states.get(0, ChoiceState.NEW) is phase
 
 
-STAGES: dict[Stage, list[Event]] = {
-    Stage.RUNNING: [OPEN],
-    Stage.COUNTED: [OPEN, STOP, SAMPLES["Usage"]],
-    Stage.FAILED: [OPEN, SAMPLES["Failure"]],
+STAGES: dict[StreamState, list[Event]] = {
+    StreamState.RUNNING: [OPEN],
+    StreamState.USAGE_SENT: [OPEN, STOP, SAMPLES["Usage"]],
+    StreamState.FAILED: [OPEN, SAMPLES["Failure"]],
 }
-LEGAL_IN_STAGE: dict[Stage, set[str]] = {
-    Stage.RUNNING: {"Usage", "Failure", "KeepAlive", "Extra"},
-    Stage.COUNTED: {"KeepAlive"},
-    Stage.FAILED: set(),
-    Stage.ENDED: set(),
+LEGAL_IN_STAGE: dict[StreamState, set[str]] = {
+    StreamState.RUNNING: {"Usage", "Failure", "KeepAlive", "Extra"},
+    StreamState.USAGE_SENT: {"KeepAlive"},
+    StreamState.FAILED: set(),
+    StreamState.ENDED: set(),
 }
 
 
-@table("stage", Stage)
+@table("stage", StreamState)
 @table("name", ["Usage", "Failure", "KeepAlive", "Extra"])
-def test_each_event_of_the_stream_is_legal_in_its_stages_and_in_no_other(stage: Stage, name: str) -> None:
+def test_each_event_of_the_stream_is_legal_in_its_stages_and_in_no_other(stage: StreamState, name: str) -> None:
     watcher = watch(CHAT, *STAGES.get(stage, [OPEN, STOP]))
-    if stage is Stage.ENDED:
+    if stage is StreamState.ENDED:
         watcher.end()
     event = FIELDS if name == "Extra" else SAMPLES[name]
-    if name in LEGAL_IN_STAGE[stage] and not (name == "Usage" and stage is Stage.RUNNING):
+    if name in LEGAL_IN_STAGE[stage] and not (name == "Usage" and stage is StreamState.RUNNING):
         watcher.accept(event)
-        assert watcher.stage is (Stage.FAILED if name == "Failure" else stage)
+        assert watcher.stream_state is (StreamState.FAILED if name == "Failure" else stage)
     else:
         error = refused(watcher, event)
         assert error.event == repr(event)
         assert error.phase == f"the stream is {stage.value}"
         assert set(error.legal.split(", ")) - {""} == LEGAL_IN_STAGE[stage] - {name}
-        assert watcher.stage is stage
+        assert watcher.stream_state is stage
 
 
-@table("stage", [Stage.COUNTED, Stage.FAILED, Stage.ENDED])
+@table("stage", [StreamState.USAGE_SENT, StreamState.FAILED, StreamState.ENDED])
 @table("name", [name for name in SAMPLES if name not in OF_THE_STREAM])
-def test_no_choice_goes_on_when_the_stream_does_not(stage: Stage, name: str) -> None:
+def test_no_choice_goes_on_when_the_stream_does_not(stage: StreamState, name: str) -> None:
     watcher = watch(CHAT, *STAGES.get(stage, [OPEN, STOP]))
-    if stage is Stage.ENDED:
+    if stage is StreamState.ENDED:
         watcher.end()
     assert refused(watcher, SAMPLES[name]).legal == ""
 
@@ -140,8 +140,8 @@ def test_no_choice_goes_on_when_the_stream_does_not(stage: Stage, name: str) -> 
 def test_usage_comes_when_each_choice_has_finished() -> None:
     usage = SAMPLES["Usage"]
     assert refused(watch(CHAT), usage).phase == "the stream is running"
-    assert refused(watch(CHAT, OPEN, Opening(1), STOP), usage).phase == "the stream is running"
-    assert watch(CHAT, OPEN, STOP, usage).stage is Stage.COUNTED
+    assert refused(watch(CHAT, OPEN, ChoiceStart(1), STOP), usage).phase == "the stream is running"
+    assert watch(CHAT, OPEN, STOP, usage).stream_state is StreamState.USAGE_SENT
 
 
 def test_what_comes_too_soon_or_too_late_is_not_named_as_legal() -> None:
@@ -150,8 +150,8 @@ def test_what_comes_too_soon_or_too_late_is_not_named_as_legal() -> None:
 
 
 def test_fields_of_a_chunk_come_while_there_is_a_chunk_to_ride_on() -> None:
-    assert watch(CHAT, FIELDS).stage is Stage.RUNNING
-    assert watch(CHAT, OPEN, Opening(1), STOP, FIELDS).stage is Stage.RUNNING
+    assert watch(CHAT, FIELDS).stream_state is StreamState.RUNNING
+    assert watch(CHAT, OPEN, ChoiceStart(1), STOP, FIELDS).stream_state is StreamState.RUNNING
     assert refused(watch(CHAT, OPEN, STOP), FIELDS).phase == "the stream is running"
 
 
@@ -161,15 +161,20 @@ def test_a_text_is_not_empty(kind: type[Text] | type[Reasoning] | type[Refusal])
 
 
 def test_the_choices_of_a_chat_open_in_order() -> None:
-    assert watch(CHAT, OPEN, Opening(1), Opening(2)).phases == dict.fromkeys(range(3), Phase.SPEAKING)
-    refused(watch(CHAT), Opening(1))
-    refused(watch(CHAT, OPEN), Opening(2))
-    refused(watch(CHAT), Opening(-1))
+    assert watch(CHAT, OPEN, ChoiceStart(1), ChoiceStart(2)).choice_states == dict.fromkeys(
+        range(3), ChoiceState.STREAMING
+    )
+    refused(watch(CHAT), ChoiceStart(1))
+    refused(watch(CHAT, OPEN), ChoiceStart(2))
+    refused(watch(CHAT), ChoiceStart(-1))
 
 
 def test_the_choices_of_a_completion_open_in_any_order() -> None:
-    assert watch(COMPLETIONS, Opening(2), OPEN).phases == {2: Phase.SPEAKING, 0: Phase.SPEAKING}
-    refused(watch(COMPLETIONS), Opening(-1))
+    assert watch(COMPLETIONS, ChoiceStart(2), OPEN).choice_states == {
+        2: ChoiceState.STREAMING,
+        0: ChoiceState.STREAMING,
+    }
+    refused(watch(COMPLETIONS), ChoiceStart(-1))
 
 
 @table(
@@ -186,8 +191,8 @@ def test_a_call_has_the_next_number_and_an_id_and_a_name(event: ToolCall) -> Non
 
 
 def test_each_choice_numbers_its_own_calls() -> None:
-    events: list[Event] = [OPEN, Opening(1), CALL, ToolCall(1, 0, "b", "get"), ToolCall(0, 1, "c", "get")]
-    assert watch(CHAT, *events).phases == {0: Phase.CALLING, 1: Phase.CALLING}
+    events: list[Event] = [OPEN, ChoiceStart(1), CALL, ToolCall(1, 0, "b", "get"), ToolCall(0, 1, "c", "get")]
+    assert watch(CHAT, *events).choice_states == {0: ChoiceState.IN_TOOL_CALLS, 1: ChoiceState.IN_TOOL_CALLS}
 
 
 @pytest.mark.parametrize("event", [ToolArguments(0, 0, "{}"), ToolArguments(0, 2, "{}"), ToolArguments(0, 1, "")])
@@ -195,35 +200,35 @@ def test_arguments_belong_to_the_last_call_and_say_something(event: ToolArgument
     watcher = watch(CHAT, OPEN, CALL, ToolCall(0, 1, "b", "get"), ToolArguments(0, 1, "{}"))
     assert refused(watcher, event).event == repr(event)
     watcher.accept(ToolArguments(0, 1, "", {"x": 1}))
-    assert watcher.phases == {0: Phase.CALLING}
+    assert watcher.choice_states == {0: ChoiceState.IN_TOOL_CALLS}
 
 
 def test_what_stands_alone_comes_when_its_choice_is_open() -> None:
-    alone = Extra(0, Place.DELTA, {"x": 1}, alone=True)
+    alone = UnknownFields(0, FieldLocation.DELTA, {"x": 1}, in_own_chunk=True)
     refused(watch(CHAT), alone)
-    assert watch(CHAT, OPEN, alone).phases == {0: Phase.SPEAKING}
+    assert watch(CHAT, OPEN, alone).choice_states == {0: ChoiceState.STREAMING}
 
 
 def test_a_stream_ends_when_each_choice_has_finished_or_after_a_failure() -> None:
     for events in ([OPEN, STOP], [OPEN, STOP, SAMPLES["Usage"]], [OPEN, SAMPLES["Failure"]], [SAMPLES["Failure"]]):
         watcher = watch(CHAT, *events)
         watcher.end()
-        assert watcher.stage is Stage.ENDED
+        assert watcher.stream_state is StreamState.ENDED
 
 
-@table("events", [[], [OPEN], [OPEN, Opening(1), STOP], [KeepAlive()]])
+@table("events", [[], [OPEN], [OPEN, ChoiceStart(1), STOP], [KeepAlive()]])
 def test_a_stream_does_not_end_while_something_is_open(events: list[Event]) -> None:
     watcher = watch(CHAT, *events)
-    with pytest.raises(OutOfTurnError, match="the end while the stream is running") as caught:
+    with pytest.raises(EventOrderError, match="the end while the stream is running") as caught:
         watcher.end()
     assert caught.value.legal == "Failure, or Finish for each choice"
-    assert watcher.stage is Stage.RUNNING
+    assert watcher.stream_state is StreamState.RUNNING
 
 
 def test_a_stream_ends_once() -> None:
     watcher = watch(CHAT, OPEN, STOP)
     watcher.end()
-    with pytest.raises(OutOfTurnError, match="the end while the stream is ended"):
+    with pytest.raises(EventOrderError, match="the end while the stream is ended"):
         watcher.end()
 
 

@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 from tests.table import table
 from welldone.wire.budget import (
     ELEMENTS_LIMIT,
-    TURN_US,
-    WHOLE_LIMIT_BYTES,
-    at_once,
-    cost_us,
-    count,
+    BLOCKING_BUDGET_US,
+    STEPWISE_LIMIT_BYTES,
+    run_to_completion,
+    estimate_cost_us,
+    count_json_syntax,
     decode,
-    decoding,
-    decoding_all,
-    is_costly,
+    decode_in_steps,
+    decode_unlimited_in_steps,
+    exceeds_blocking_budget,
     outside_strings,
-    paced,
+    steps_yielding,
 )
 
 VALUES = st.recursive(
@@ -95,7 +95,7 @@ def test_numbers_near_nothing_in_a_long_text_are_decoded_one_by_one() -> None:
     ids=lambda data: f"{data[:8]!r} of {len(data)}",
 )
 def test_a_text_that_costs_more_than_a_turn_is_told_by_its_bytes(data: bytes) -> None:
-    assert is_costly(data)
+    assert exceeds_blocking_budget(data)
 
 
 @table(
@@ -109,12 +109,12 @@ def test_a_text_that_costs_more_than_a_turn_is_told_by_its_bytes(data: bytes) ->
     ids=["a picture", "a text of brackets", "log probabilities", "tokens"],
 )
 def test_real_texts_cost_less(data: bytes) -> None:
-    assert cost_us(data) <= TURN_US
+    assert estimate_cost_us(data) <= BLOCKING_BUDGET_US
 
 
 def test_a_text_that_costs_more_than_a_turn_is_decoded_in_several() -> None:
     reply = {"choices": [{"logprobs": {"content": [ENTRY] * 3_000}}, {"index": 1}], "usage": {"total_tokens": 1.5}}
-    value, steps = run(decoding(msgspec.json.encode(reply)))
+    value, steps = run(decode_in_steps(msgspec.json.encode(reply)))
     assert value == reply
     assert steps > 10
 
@@ -126,18 +126,18 @@ def test_a_text_whose_last_string_has_no_end_is_counted_all_the_same(end: bytes)
 
 
 def test_levels_are_counted() -> None:
-    assert [count(text).depth for text in (b"", b"[{}]", b"[[]][")] == [0, 2, 2]
+    assert [count_json_syntax(text).depth for text in (b"", b"[{}]", b"[[]][")] == [0, 2, 2]
 
 
 def test_steps_can_be_taken_among_others() -> None:
     data = msgspec.json.encode([ENTRY] * 3_000)
-    steps = paced(decoding(data), "nothing yet")
+    steps = steps_yielding(decode_in_steps(data), "nothing yet")
     assert next(steps) == "nothing yet"
-    assert at_once(decoding(data)) == [ENTRY] * 3_000
+    assert run_to_completion(decode_in_steps(data)) == [ENTRY] * 3_000
 
 
 def test_a_text_that_costs_little_is_decoded_in_one() -> None:
-    assert run(decoding(b'{"a":[1,2]}')) == ({"a": [1, 2]}, 1)
+    assert run(decode_in_steps(b'{"a":[1,2]}')) == ({"a": [1, 2]}, 1)
 
 
 @table(
@@ -153,14 +153,14 @@ def test_a_text_that_costs_little_is_decoded_in_one() -> None:
 )
 def test_whatever_costs_more_is_decoded_all_the_same(value: object) -> None:
     data = msgspec.json.encode(value)
-    assert is_costly(data)
-    assert run(decoding(data, elements=10**6))[0] == value
+    assert exceeds_blocking_budget(data)
+    assert run(decode_in_steps(data, elements=10**6))[0] == value
 
 
 @table(
     "data",
     [
-        b'["' + b"x" * WHOLE_LIMIT_BYTES + b'"]',
+        b'["' + b"x" * STEPWISE_LIMIT_BYTES + b'"]',
         listed(b"[]", ELEMENTS_LIMIT + 2),
         b"[" * 100_000,
         b"[" + b"1," * 600_000 + b"]",
@@ -172,17 +172,17 @@ def test_whatever_costs_more_is_decoded_all_the_same(value: object) -> None:
 )
 def test_what_is_too_long_or_no_json_is_refused(data: bytes) -> None:
     with pytest.raises((msgspec.DecodeError, RecursionError)):
-        run(decoding(data, elements=10**6 if data.startswith(b"[1") else ELEMENTS_LIMIT))
+        run(decode_in_steps(data, elements=10**6 if data.startswith(b"[1") else ELEMENTS_LIMIT))
 
 
 def test_a_text_of_our_own_may_have_any_length() -> None:
     data = listed(b"[]", ELEMENTS_LIMIT + 2)
-    assert run(decoding_all(data))[0] == [[]] * (ELEMENTS_LIMIT + 2)
+    assert run(decode_unlimited_in_steps(data))[0] == [[]] * (ELEMENTS_LIMIT + 2)
 
 
 @pytest.mark.parametrize("end", [b"", b",]"])
 def test_a_long_list_of_numbers_that_is_no_json_is_refused(end: bytes) -> None:
     data = b"[" + b",".join([b"1.25"] * 60_000) + end
-    assert is_costly(data)
+    assert exceeds_blocking_budget(data)
     with pytest.raises(msgspec.DecodeError):
-        at_once(decoding(data))
+        run_to_completion(decode_in_steps(data))

@@ -6,9 +6,9 @@ import pytest
 
 from tests.table import table
 from tests.wire.build import numbered, rules
-from welldone.wire.calls import CALLS_LIMIT, Calls, Held, JsonEnd
+from welldone.wire.calls import CALLS_LIMIT, ToolCallAssembler, HeldBytesBudget, JsonEndDetector
 from welldone.wire.events import Event, Failure, Json, ToolArguments, ToolCall
-from welldone.wire.notes import Notes
+from welldone.wire.notes import RepairLog
 
 Piece: TypeAlias = ToolCall | ToolArguments
 
@@ -25,14 +25,14 @@ class Said:
     """What comes of pieces: as they come, and at the end."""
 
     def __init__(self, *pieces: Piece, is_legacy: bool = False, is_cut: bool = False) -> None:
-        notes = Notes()
-        self.calls = Calls(0, notes, numbered("new"), Held(), is_legacy=is_legacy)
+        notes = RepairLog()
+        self.calls = ToolCallAssembler(0, notes, numbered("new"), HeldBytesBudget(), is_legacy=is_legacy)
         self.first: list[Event] = []
         for piece in pieces:
             if isinstance(piece, ToolCall):
-                self.calls.begin(piece, self.first)
+                self.calls.start_call(piece, self.first)
             else:
-                self.calls.add(piece, self.first)
+                self.calls.add_arguments(piece, self.first)
         self.rest: list[Event] = []
         self.calls.close(self.rest, is_cut=is_cut)
         self.all = self.first + self.rest
@@ -45,7 +45,7 @@ def test_a_right_call_goes_out_as_it_comes() -> None:
     assert said.rest == []
     assert said.rules == []
     assert len(said.calls) == 1
-    assert said.calls.are_whole() is True
+    assert said.calls.are_complete() is True
     assert said.calls.failure is None
 
 
@@ -60,7 +60,7 @@ def test_no_call_says_nothing() -> None:
     said = Said()
     assert said.all == []
     assert len(said.calls) == 0
-    assert said.calls.are_whole() is True
+    assert said.calls.are_complete() is True
 
 
 A: list[Piece] = [begin(0, "a", "get"), more(0, '{"x":1}')]
@@ -273,7 +273,7 @@ def test_members_that_come_late_are_not_lost() -> None:
 )
 def test_arguments_are_whole_when_what_they_open_is_closed(pieces: list[str], is_whole: bool) -> None:
     said = Said(begin(0, "a", "get"), *(more(0, piece) for piece in pieces))
-    assert said.calls.are_whole() is is_whole
+    assert said.calls.are_complete() is is_whole
 
 
 @table(
@@ -294,10 +294,10 @@ def test_arguments_are_whole_when_what_they_open_is_closed(pieces: list[str], is
 )
 def test_the_end_of_json_is_told_however_it_is_cut(text: str, is_whole: bool, is_open: bool) -> None:
     for size in range(1, len(text) + 1):
-        end = JsonEnd()
+        end = JsonEndDetector()
         for start in range(0, len(text), size):
             end.feed(text[start : start + size])
-        assert (end.is_whole, end.is_open) == (is_whole, is_open)
+        assert (end.is_complete, end.is_open) == (is_whole, is_open)
 
 
 def test_too_many_calls_are_a_failure() -> None:
@@ -310,12 +310,12 @@ def test_too_many_calls_are_a_failure() -> None:
 
 
 def test_what_is_held_back_of_mixed_calls_is_bounded() -> None:
-    calls = Calls(0, Notes(), numbered("new"), Held())
+    calls = ToolCallAssembler(0, RepairLog(), numbered("new"), HeldBytesBudget())
     out: list[Event] = []
-    calls.begin(begin(0, "a", "get"), out)
-    calls.begin(begin(1, "b", "put"), out)
+    calls.start_call(begin(0, "a", "get"), out)
+    calls.start_call(begin(1, "b", "put"), out)
     for _ in range(17):
-        calls.add(more(1, "x" * 1024 * 1024), out)
+        calls.add_arguments(more(1, "x" * 1024 * 1024), out)
     assert calls.failure == Failure(
         "the server sent tool calls that are mixed beyond what can be kept",
         "upstream_error",

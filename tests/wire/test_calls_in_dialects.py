@@ -24,17 +24,17 @@ from tests.wire.build import (
 )
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
-from welldone.wire.asked import Asked
+from welldone.wire.asked import RequestFacts
 from welldone.wire.dialects.dialect import Dialect
-from welldone.wire.dialects.messages import Messages, MessagesNative
-from welldone.wire.dialects.ollama import Ollama
-from welldone.wire.dialects.responses import Responses, ResponsesNative
-from welldone.wire.fold import Fold
-from welldone.wire.head import Head
-from welldone.wire.pipe import Pipe
+from welldone.wire.dialects.messages import MessagesDialect, MessagesRepairer
+from welldone.wire.dialects.ollama import OllamaDialect
+from welldone.wire.dialects.responses import ResponsesDialect, ResponsesRepairer
+from welldone.wire.fold import BufferedPipeline
+from welldone.wire.head import Envelope
+from welldone.wire.pipe import StreamPipeline
 
 SCRIPT = 'for f in *; do\n  echo "$f" {} \\d\ndone \u20ac'
-ASKED = Asked(usage=False, choices=1)
+ASKED = RequestFacts(include_usage=False, choice_count=1)
 
 
 def custom(index: int = 0, id: str = "call_1", name: str = "sh", text: str = "", **more: object) -> Json:
@@ -59,17 +59,19 @@ def reply(calls: list[Json], reason: str = "tool_calls") -> bytes:
     return json.dumps(chunk(whole, object="chat.completion", usage=count())).encode()
 
 
-def streamed(data: bytes, dialect: Dialect | None = None, *, is_whole: bool = False, asked: Asked = ASKED) -> bytes:
-    pipe = Pipe(CHAT, fallback=FALLBACK, asked=asked, dialect=dialect)
-    return (pipe.whole(data) if is_whole else pipe.feed(data)) + pipe.close()
+def streamed(
+    data: bytes, dialect: Dialect | None = None, *, is_whole: bool = False, asked: RequestFacts = ASKED
+) -> bytes:
+    pipe = StreamPipeline(CHAT, fallback=FALLBACK, facts=asked, dialect=dialect)
+    return (pipe.feed_reply(data) if is_whole else pipe.feed(data)) + pipe.close()
 
 
 def folded(
-    data: bytes, dialect: Dialect | None = None, *, is_whole: bool = False, asked: Asked = ASKED
-) -> tuple[Fold, Json]:
-    fold = Fold(CHAT, fallback=FALLBACK, asked=asked, dialect=dialect)
+    data: bytes, dialect: Dialect | None = None, *, is_whole: bool = False, asked: RequestFacts = ASKED
+) -> tuple[BufferedPipeline, Json]:
+    fold = BufferedPipeline(CHAT, fallback=FALLBACK, facts=asked, dialect=dialect)
     if is_whole:
-        fold.whole(data)
+        fold.feed_reply(data)
     else:
         fold.feed(data)
     fold.close()
@@ -84,8 +86,8 @@ def lines(body: bytes) -> list[Json]:
     return [json.loads(line) for line in body.splitlines()]
 
 
-def ollama() -> Ollama:
-    return Ollama(is_chat=True, at="now")
+def ollama() -> OllamaDialect:
+    return OllamaDialect(is_chat=True, created_at="now")
 
 
 # ---- custom calls
@@ -93,11 +95,11 @@ def ollama() -> Ollama:
 
 @pytest.mark.parametrize("size", [1, 7, len(CUSTOM)])
 def test_a_custom_call_passes_as_it_is(size: int) -> None:
-    pipe = Pipe(CHAT, fallback=FALLBACK, asked=ASKED)
+    pipe = StreamPipeline(CHAT, fallback=FALLBACK, facts=ASKED)
     cut = [CUSTOM[start : start + size] for start in range(0, len(CUSTOM), size)]
     assert b"".join(map(pipe.feed, cut)) + pipe.close() == CUSTOM
-    assert pipe.notes.all() == []
-    assert (pipe.failure, pipe.broken_arguments) == (None, 0)
+    assert pipe.repair_log.entries() == []
+    assert (pipe.failure, pipe.invalid_arguments_count) == (None, 0)
     assert judge(Trace(body=CUSTOM, request={"stream": True})).findings == ()
 
 
@@ -105,7 +107,7 @@ def test_a_whole_reply_with_a_custom_call_passes_as_it_is() -> None:
     data = reply([CALL, {"id": "call_2", "type": "function", "function": {"name": "get", "arguments": "{}"}}])
     fold, body = folded(data, is_whole=True)
     assert body == json.loads(data)
-    assert fold.notes.all() == []
+    assert fold.repair_log.entries() == []
     assert judge(Trace(body=data, request={"stream": False})).findings == ()
     assert events(streamed(data, is_whole=True))[1]["choices"][0]["delta"]["tool_calls"][0]["type"] == "custom"
 
@@ -144,12 +146,12 @@ def test_two_choices_may_have_calls_of_the_same_id() -> None:
         chunks.append(say(call(0, id="call_1", type="custom", custom={"name": "sh", "input": ""}), index))
         chunks.append(say(call(0, custom={"input": f"ls {index}"}), index))
     data = stream(*chunks, finish("tool_calls"), finish("tool_calls", 1))
-    asked = Asked(usage=False, choices=2)
+    asked = RequestFacts(include_usage=False, choice_count=2)
     assert streamed(data, asked=asked) == data
     fold, body = folded(data, asked=asked)
     calls = [one["message"]["tool_calls"][0] for one in body["choices"]]
     assert [(one["id"], one["custom"]["input"]) for one in calls] == [("call_1", "ls 0"), ("call_1", "ls 1")]
-    assert fold.notes.all() == []
+    assert fold.repair_log.entries() == []
     assert judge(Trace(body=data, request={"stream": True, "n": 2})).findings == ()
 
 
@@ -165,9 +167,9 @@ def test_two_choices_may_have_calls_of_the_same_id() -> None:
 def test_what_is_wrong_with_a_custom_call_is_mended(first: Json, rule: str) -> None:
     late = [] if first["custom"] else [say(call(0, custom={"name": "sh"}))]
     data = stream(role(), say(call(0, **first)), *late, *map(more, pieces(SCRIPT)), finish("tool_calls"))
-    pipe = Pipe(CHAT, fallback=FALLBACK, asked=ASKED)
+    pipe = StreamPipeline(CHAT, fallback=FALLBACK, facts=ASKED)
     body = pipe.feed(data) + pipe.close()
-    assert rule in pipe.notes.counts()
+    assert rule in pipe.repair_log.counts()
     assert rule in judge(Trace(body=data)).counts
     assert judge(Trace(body=body)).findings == ()
     made = folded(body)[1]["choices"][0]["message"]["tool_calls"][0]
@@ -185,12 +187,12 @@ def test_what_is_wrong_with_a_custom_call_is_mended(first: Json, rule: str) -> N
 def test_a_custom_call_of_a_whole_reply_is_judged(wrong: Json, rule: str) -> None:
     data = reply([CALL | wrong])
     assert rule in judge(Trace(body=data, request={"stream": False})).counts
-    assert rule in folded(data, is_whole=True)[0].notes.counts()
+    assert rule in folded(data, is_whole=True)[0].repair_log.counts()
 
 
 def test_a_custom_call_in_responses() -> None:
     data = stream(role(), custom(), *map(more, pieces(SCRIPT)), finish("tool_calls"), counted(count()))
-    body = streamed(data, Responses({}), asked=Asked(usage=True, choices=1))
+    body = streamed(data, ResponsesDialect({}), asked=RequestFacts(include_usage=True, choice_count=1))
     said = events(body)
     item = said[-1]["response"]["output"][0]
     shown = {"type": "custom_tool_call", "call_id": "call_1", "name": "sh", "input": SCRIPT, "status": "completed"}
@@ -200,26 +202,26 @@ def test_a_custom_call_in_responses() -> None:
     assert "".join(deltas) == SCRIPT
     assert [one["input"] for one in said if one["type"] == "response.custom_tool_call_input.done"] == [SCRIPT]
     assert judge(Trace(body=body, endpoint="responses")).findings == ()
-    native = ResponsesNative(fallback=Head("resp_1", 1, "m"))
+    native = ResponsesRepairer(fallback=Envelope("resp_1", 1, "m"))
     assert native.feed(body) + native.close() == body
-    assert (native.notes.all(), native.broken_arguments) == ([], 0)
-    kept = ResponsesNative(fallback=Head("resp_1", 1, "m"), is_stream=False)
+    assert (native.repair_log.entries(), native.invalid_arguments_count) == ([], 0)
+    kept = ResponsesRepairer(fallback=Envelope("resp_1", 1, "m"), is_stream=False)
     kept.feed(body)
     assert json.loads(kept.body())["output"] == [item]
-    whole = folded(CUSTOM, Responses({}))[1]
+    whole = folded(CUSTOM, ResponsesDialect({}))[1]
     assert whole["output"][0]["input"] == SCRIPT
 
 
 @pytest.mark.parametrize("text", [SCRIPT, ""])
 def test_a_custom_call_in_messages_has_its_text_in_an_object(text: str) -> None:
     data = stream(role(), custom(), *map(more, pieces(text)), finish("tool_calls"))
-    said = events(streamed(data, Messages()))
+    said = events(streamed(data, MessagesDialect()))
     parts = [one["delta"]["partial_json"] for one in said if one["type"] == "content_block_delta"]
     assert json.loads("".join(parts)) == {"input": text}
     assert said[-2]["delta"]["stop_reason"] == "tool_use"
-    fold, whole = folded(data, Messages())
+    fold, whole = folded(data, MessagesDialect())
     assert whole["content"] == [{"type": "tool_use", "id": "call_1", "name": "sh", "input": {"input": text}}]
-    assert fold.broken_arguments == 0
+    assert fold.invalid_arguments_count == 0
 
 
 def test_a_custom_call_in_ollama_has_its_text_in_an_object() -> None:
@@ -253,16 +255,16 @@ def test_a_call_that_was_cut_is_not_delivered_as_an_object(kind: str, texts: tup
     fold, whole = folded(data, ollama())
     assert [one["function"]["name"] for one in whole["message"]["tool_calls"]] == ["list"]
     assert whole["done_reason"] == reason
-    fold, whole = folded(data, Messages())
+    fold, whole = folded(data, MessagesDialect())
     assert [one["name"] for one in whole["content"]] == ["list"]
     assert whole["stop_reason"] == ("max_tokens" if reason == "length" else "refusal")
-    assert (fold.failure, fold.broken_arguments) == (None, 0)
+    assert (fold.failure, fold.invalid_arguments_count) == (None, 0)
 
 
 @table("kind", ["function", "custom"])
 @table("texts", [DELETE, ()], ids=["some arguments", "none"])
 def test_a_call_that_was_cut_stays_open_in_a_stream_of_messages(kind: str, texts: tuple[str, ...]) -> None:
-    said = events(streamed(stream(role(), *cut(kind, texts), finish("length")), Messages()))
+    said = events(streamed(stream(role(), *cut(kind, texts), finish("length")), MessagesDialect()))
     blocks = [one["content_block"]["name"] for one in said if one["type"] == "content_block_start"]
     parts = [one["delta"]["partial_json"] for one in said if one["type"] == "content_block_delta" and one["index"] == 1]
     assert blocks == (["list", "delete"] if texts else ["list"])
@@ -285,13 +287,13 @@ def test_an_answer_that_breaks_off_delivers_no_incomplete_call(end: bytes) -> No
     data = stream(role(), *mixed, end=end)
     said = lines(streamed(data, ollama()))
     assert [list(one) for one in said] == [["error"]]
-    for dialect in (ollama(), Messages()):
+    for dialect in (ollama(), MessagesDialect()):
         assert folded(data, dialect)[0].failure is not None
 
 
 def test_a_call_without_an_object_is_a_failure_where_calls_have_objects() -> None:
     data = stream(role(), say(named()), say(piece("[1]")), finish("tool_calls"))
-    for dialect in (ollama(), Messages()):
+    for dialect in (ollama(), MessagesDialect()):
         fold = folded(data, dialect)[0]
         assert fold.failure is not None
         assert fold.failure.message == "the server sent a tool call whose arguments are not a JSON object"
@@ -310,7 +312,7 @@ def test_a_call_without_an_object_is_a_failure_where_calls_have_objects() -> Non
 )
 def test_arguments_keep_their_odd_values(arguments: str, expected: Json) -> None:
     data = stream(role(), say(named()), *(say(piece(text)) for text in pieces(arguments, 3)), finish("tool_calls"))
-    for dialect in (ollama(), Messages()):
+    for dialect in (ollama(), MessagesDialect()):
         fold, whole = folded(data, dialect)
         assert fold.failure is None
         call = whole["message"]["tool_calls"][0]["function"] if "message" in whole else whole["content"][0]
@@ -323,7 +325,7 @@ def test_arguments_keep_their_odd_values(arguments: str, expected: Json) -> None
 # ---- choices
 
 
-@table("dialect", [None, ollama(), Messages(), Responses({})], ids=lambda one: type(one).__name__)
+@table("dialect", [None, ollama(), MessagesDialect(), ResponsesDialect({})], ids=lambda one: type(one).__name__)
 def test_another_choice_is_never_mixed_into_the_one_that_was_requested(dialect: Dialect | None) -> None:
     mixed = [
         role(),
@@ -340,7 +342,7 @@ def test_another_choice_is_never_mixed_into_the_one_that_was_requested(dialect: 
     assert streamed(data, dialect) == streamed(alone, dialect)
     fold, whole = folded(data, dialect)
     assert whole == folded(alone, dialect)[1]
-    assert "n-index-int" in fold.notes.counts()
+    assert "n-index-int" in fold.repair_log.counts()
     assert "n-index-int" in judge(Trace(body=data, request={"stream": True})).counts
 
 
@@ -355,23 +357,23 @@ def test_a_broken_character_in_a_call_is_found(kind: str, member: str) -> None:
 
 
 def test_an_answer_is_complete_when_each_requested_choice_has_finished() -> None:
-    pipe = Pipe(CHAT, fallback=FALLBACK, asked=Asked(usage=True, choices=2))
+    pipe = StreamPipeline(CHAT, fallback=FALLBACK, facts=RequestFacts(include_usage=True, choice_count=2))
     seen = []
     for one in (role(), role(1), finish(), finish(index=1), counted(count())):
         pipe.feed(stream(one, end=b""))
-        seen.append((pipe.is_part_complete(0), pipe.is_part_counted(0)))
+        seen.append((pipe.is_part_complete(0), pipe.has_part_usage(0)))
     assert seen == [(False, False), (False, False), (False, False), (True, False), (True, True)]
     pipe.close()
-    assert (pipe.failure, list(pipe.notes.counts())) == (None, ["end-done-sent"])
+    assert (pipe.failure, list(pipe.repair_log.counts())) == (None, ["end-done-sent"])
 
 
 def test_a_message_is_complete_when_it_was_told_why_it_stopped() -> None:
-    native = MessagesNative(fallback=Head("msg_1", 1, "m"))
-    whole = events(streamed(stream(role(), say({"content": "Hi"}), finish(), counted(count())), Messages()))
+    native = MessagesRepairer(fallback=Envelope("msg_1", 1, "m"))
+    whole = events(streamed(stream(role(), say({"content": "Hi"}), finish(), counted(count())), MessagesDialect()))
     seen = []
     for one in whole:
         native.feed(f"event: {one['type']}\ndata: {json.dumps(one)}\n\n".encode())
         seen.append(native.is_part_complete(0))
     assert seen == [False, False, False, False, True, False]
-    assert native.is_part_counted(0)
-    assert ResponsesNative(fallback=Head("resp_1", 1, "m")).is_part_complete(0) is False
+    assert native.has_part_usage(0)
+    assert ResponsesRepairer(fallback=Envelope("resp_1", 1, "m")).is_part_complete(0) is False

@@ -4,15 +4,15 @@ import pytest
 
 from tests.table import table
 from tests.wire.build import DONE, HEAD, call, choice, chunk, count, entry, frame, named, pack, piece, role, say
-from welldone.wire.collect import Answer, Call, Reply
-from welldone.wire.dialects.chat import ChatWriter, call_object, finish_reason, whole
+from welldone.wire.collect import CollectedChoice, CollectedToolCall, CollectedReply
+from welldone.wire.dialects.chat import ChatWriter, tool_call_object, finish_reason, encode_chat_reply
 from welldone.wire.events import (
     Event,
-    Extra,
+    UnknownFields,
     Finish,
     Json,
-    Opening,
-    Place,
+    ChoiceStart,
+    FieldLocation,
     Reasoning,
     Refusal,
     Text,
@@ -20,9 +20,9 @@ from welldone.wire.events import (
     ToolCall,
     Usage,
 )
-from welldone.wire.head import Head
+from welldone.wire.head import Envelope
 
-OPEN = Opening(0)
+OPEN = ChoiceStart(0)
 
 
 def write(*events: Event, functions: bool = False, reasoning: tuple[str, ...] = ("reasoning_content",)) -> list[bytes]:
@@ -55,7 +55,7 @@ def test_reasoning_may_go_by_other_names_or_not_at_all(names: tuple[str, ...]) -
 
 
 def test_what_rides_on_reasoning_that_does_not_go_out_rides_on_what_follows() -> None:
-    rider = Extra(0, Place.CHOICE, {"x": 1})
+    rider = UnknownFields(0, FieldLocation.CHOICE, {"x": 1})
     written = write(OPEN, rider, Reasoning(0, "a"), Text(0, "b"), Finish(0, "stop"), reasoning=())
     assert written[1:4] == [b"", b"", frame(say({"content": "b"}, x=1))]
 
@@ -101,7 +101,7 @@ def test_the_reason_is_said_as_the_client_knows_it() -> None:
 
 
 def test_a_call_is_written_as_openai_does() -> None:
-    assert call_object(Call("a", "get", "{}", {"x": 1})) == {
+    assert tool_call_object(CollectedToolCall("a", "get", "{}", {"x": 1})) == {
         "id": "a",
         "type": "function",
         "function": {"name": "get", "arguments": "{}"},
@@ -124,45 +124,63 @@ def answered(message: Json, reason: str = "stop", **members: object) -> Json:
 @table(
     ("answer", "expected"),
     [
-        (Answer("Hello", reason="stop"), answered({"content": "Hello"})),
-        (Answer(reason="length"), answered({"content": ""}, "length")),
-        (Answer(refusal="no", reason="stop"), answered({"refusal": "no"})),
-        (Answer("a", "why", reason="stop"), answered({"content": "a", "reasoning_content": "why"})),
+        (CollectedChoice("Hello", finish_reason="stop"), answered({"content": "Hello"})),
+        (CollectedChoice(finish_reason="length"), answered({"content": ""}, "length")),
+        (CollectedChoice(refusal="no", finish_reason="stop"), answered({"refusal": "no"})),
+        (CollectedChoice("a", "why", finish_reason="stop"), answered({"content": "a", "reasoning_content": "why"})),
         (
-            Answer(calls=[Call("a", "get", "{}")], reason="tool_calls"),
-            answered({"tool_calls": [call_object(Call("a", "get", "{}"))]}, "tool_calls"),
+            CollectedChoice(tool_calls=[CollectedToolCall("a", "get", "{}")], finish_reason="tool_calls"),
+            answered({"tool_calls": [tool_call_object(CollectedToolCall("a", "get", "{}"))]}, "tool_calls"),
         ),
         (
-            Answer("a", calls=[Call("a", "get", "{}", {"x": 1})], reason="tool_calls"),
-            answered({"content": "a", "tool_calls": [call_object(Call("a", "get", "{}", {"x": 1}))]}, "tool_calls"),
+            CollectedChoice(
+                "a", tool_calls=[CollectedToolCall("a", "get", "{}", {"x": 1})], finish_reason="tool_calls"
+            ),
+            answered(
+                {"content": "a", "tool_calls": [tool_call_object(CollectedToolCall("a", "get", "{}", {"x": 1}))]},
+                "tool_calls",
+            ),
         ),
         (
-            Answer(
-                "a", reason="stop", logprobs={"content": [entry("a")]}, choice_fields={"x": 1}, delta_fields={"y": 2}
+            CollectedChoice(
+                "a",
+                finish_reason="stop",
+                logprobs={"content": [entry("a")]},
+                choice_fields={"x": 1},
+                delta_fields={"y": 2},
             ),
             answered({"content": "a", "y": 2}, logprobs={"content": [entry("a")]}, x=1),
         ),
     ],
 )
-def test_a_whole_reply_has_messages(answer: Answer, expected: Json) -> None:
-    assert whole(HEAD, Reply({0: answer})) == body(expected)
+def test_a_whole_reply_has_messages(answer: CollectedChoice, expected: Json) -> None:
+    assert encode_chat_reply(HEAD, CollectedReply({0: answer})) == body(expected)
 
 
 def test_a_whole_reply_may_have_a_function_call() -> None:
-    reply = Reply({0: Answer(calls=[Call("a", "get", "{}"), Call("b", "put", "[]")], reason="tool_calls")})
+    reply = CollectedReply(
+        {
+            0: CollectedChoice(
+                tool_calls=[CollectedToolCall("a", "get", "{}"), CollectedToolCall("b", "put", "[]")],
+                finish_reason="tool_calls",
+            )
+        }
+    )
     message = {"function_call": {"name": "get", "arguments": "{}"}}
-    assert whole(HEAD, reply, functions=True) == body(answered(message, "function_call"))
+    assert encode_chat_reply(HEAD, reply, functions=True) == body(answered(message, "function_call"))
 
 
 @pytest.mark.parametrize("names", NAMES)
 def test_reasoning_of_a_whole_reply_may_go_by_other_names_or_not_at_all(names: tuple[str, ...]) -> None:
-    reply = Reply({0: Answer("a", "why", reason="stop")})
-    assert whole(HEAD, reply, reasoning=names) == body(answered({"content": "a"} | dict.fromkeys(names, "why")))
+    reply = CollectedReply({0: CollectedChoice("a", "why", finish_reason="stop")})
+    assert encode_chat_reply(HEAD, reply, reasoning=names) == body(
+        answered({"content": "a"} | dict.fromkeys(names, "why"))
+    )
 
 
 def test_a_whole_reply_has_its_choices_in_order_and_what_was_said_of_all() -> None:
-    answers = {1: Answer("b", reason="stop"), 0: Answer("\u2028", reason="stop")}
-    reply = Reply(answers, Usage(5, 3, 8, {"cost": 1}), fields={"x": 1})
+    answers = {1: CollectedChoice("b", finish_reason="stop"), 0: CollectedChoice("\u2028", finish_reason="stop")}
+    reply = CollectedReply(answers, Usage(5, 3, 8, {"cost": 1}), unknown_fields={"x": 1})
     expected = body(
         answered({"content": "@"}),
         answered({"content": "b"}) | {"index": 1},
@@ -170,5 +188,5 @@ def test_a_whole_reply_has_its_choices_in_order_and_what_was_said_of_all() -> No
         system_fingerprint="fp",
         x=1,
     )
-    written = whole(Head("chatcmpl-1", 1700000000, "m", "fp"), reply)
+    written = encode_chat_reply(Envelope("chatcmpl-1", 1700000000, "m", "fp"), reply)
     assert written == expected.replace(b'"@"', b'"\\u2028"')

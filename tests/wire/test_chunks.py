@@ -24,39 +24,39 @@ from tests.wire.build import (
     text_end,
     words,
 )
-from welldone.wire.asked import Asked, read_request
+from welldone.wire.asked import RequestFacts, read_request_facts
 from welldone.wire.chunks import ChunkReader
 from welldone.wire.events import (
     Event,
-    Extra,
+    UnknownFields,
     Failure,
     Finish,
     Json,
     KeepAlive,
     Logprobs,
-    Opening,
-    Place,
+    ChoiceStart,
+    FieldLocation,
     Reasoning,
     Text,
     Usage,
 )
 from welldone.wire.head import Endpoint
-from welldone.wire.notes import Notes
+from welldone.wire.notes import RepairLog
 
-OPEN, HELLO, STOP = Opening(0), Text(0, "Hello"), Finish(0, "stop")
+OPEN, HELLO, STOP = ChoiceStart(0), Text(0, "Hello"), Finish(0, "stop")
 QUIET = KeepAlive(is_chunk=True)
 USAGE = Usage(5, 3, 8, {})
 LOGPROBS = {"content": [entry("a")], "refusal": None}
 
-NOW = Extra(0, Place.CHOICE, {}, alone=True)
+NOW = UnknownFields(0, FieldLocation.CHOICE, {}, in_own_chunk=True)
 
 
 class Read:
     """What a reader makes of chunks; it stops at a failure."""
 
-    def __init__(self, *chunks: Json, endpoint: Endpoint = CHAT, asked: Asked | None = None) -> None:
-        notes = Notes()
-        self.reader = ChunkReader(endpoint, fallback=FALLBACK, asked=asked or Asked(), notes=notes)
+    def __init__(self, *chunks: Json, endpoint: Endpoint = CHAT, asked: RequestFacts | None = None) -> None:
+        notes = RepairLog()
+        self.reader = ChunkReader(endpoint, fallback=FALLBACK, facts=asked or RequestFacts(), repair_log=notes)
         self.events: list[Event] = []
         self.failure: Failure | None = None
         for one in chunks:
@@ -68,7 +68,7 @@ def test_right_chunks_are_read_as_they_are() -> None:
     read = Read(role(), *words("Hel", "lo"), finish(), counted(count()))
     assert read.events == [OPEN, Text(0, "Hel"), Text(0, "lo"), STOP, USAGE]
     assert read.rules == []
-    assert read.reader.head == HEAD
+    assert read.reader.envelope == HEAD
     assert read.reader.has_usage_chunk is True
 
 
@@ -83,17 +83,29 @@ def test_right_completions_are_read_as_they_are() -> None:
     [
         (say({}), [QUIET]),
         (say({"content": ""}), [QUIET]),
-        (chunk(choice({}), x=1), [Extra(0, Place.CHUNK, {"x": 1}), NOW]),
-        (chunk(choice({}, None, 2), x=1), [Extra(0, Place.CHUNK, {"x": 1}), Extra(2, Place.CHOICE, {}, alone=True)]),
-        (chunk(choice({"content": "a"}), x=1), [Extra(0, Place.CHUNK, {"x": 1}), Text(0, "a")]),
-        (chunk(x=1), [Extra(0, Place.CHUNK, {"x": 1})]),
-        (chunk(choice({}), service_tier="flex"), [Extra(0, Place.CHUNK, {"service_tier": "flex"}), NOW]),
+        (chunk(choice({}), x=1), [UnknownFields(0, FieldLocation.CHUNK, {"x": 1}), NOW]),
+        (
+            chunk(choice({}, None, 2), x=1),
+            [
+                UnknownFields(0, FieldLocation.CHUNK, {"x": 1}),
+                UnknownFields(2, FieldLocation.CHOICE, {}, in_own_chunk=True),
+            ],
+        ),
+        (chunk(choice({"content": "a"}), x=1), [UnknownFields(0, FieldLocation.CHUNK, {"x": 1}), Text(0, "a")]),
+        (chunk(x=1), [UnknownFields(0, FieldLocation.CHUNK, {"x": 1})]),
+        (
+            chunk(choice({}), service_tier="flex"),
+            [UnknownFields(0, FieldLocation.CHUNK, {"service_tier": "flex"}), NOW],
+        ),
         (chunk(choice({}), service_tier=None), [QUIET]),
-        (chunk(choice({}), obfuscation="xx"), [Extra(0, Place.CHUNK, {"obfuscation": "xx"}), NOW]),
-        (say({}, x=1), [Extra(0, Place.CHOICE, {"x": 1}), NOW]),
-        (say({"content": "a"}, x=1), [Extra(0, Place.CHOICE, {"x": 1}), Text(0, "a")]),
-        (say({"x": 1}), [Extra(0, Place.DELTA, {"x": 1}), NOW]),
-        (say({"x": 1}, y=2), [Extra(0, Place.CHOICE, {"y": 2}), Extra(0, Place.DELTA, {"x": 1}), NOW]),
+        (chunk(choice({}), obfuscation="xx"), [UnknownFields(0, FieldLocation.CHUNK, {"obfuscation": "xx"}), NOW]),
+        (say({}, x=1), [UnknownFields(0, FieldLocation.CHOICE, {"x": 1}), NOW]),
+        (say({"content": "a"}, x=1), [UnknownFields(0, FieldLocation.CHOICE, {"x": 1}), Text(0, "a")]),
+        (say({"x": 1}), [UnknownFields(0, FieldLocation.DELTA, {"x": 1}), NOW]),
+        (
+            say({"x": 1}, y=2),
+            [UnknownFields(0, FieldLocation.CHOICE, {"y": 2}), UnknownFields(0, FieldLocation.DELTA, {"x": 1}), NOW],
+        ),
         (say({}, logprobs=LOGPROBS), [Logprobs(0, LOGPROBS), NOW]),
         (say({"content": "a"}, logprobs=LOGPROBS), [Logprobs(0, LOGPROBS), Text(0, "a")]),
         (
@@ -120,12 +132,16 @@ def test_what_stands_beside_the_text_is_carried_on(given: Json, events: list[Eve
         (chunk(), [], ["env-placeholder-chunk"]),
         (chunk(usage=None, service_tier=None), [], ["env-placeholder-chunk"]),
         *[
-            (chunk(choice({}), service_tier=tier), [Extra(0, Place.CHUNK, {"service_tier": tier}), NOW], noted)
+            (
+                chunk(choice({}), service_tier=tier),
+                [UnknownFields(0, FieldLocation.CHUNK, {"service_tier": tier}), NOW],
+                noted,
+            )
             for tier, noted in (("gold", ["env-service-tier"]), (7, ["env-service-tier"]), ("default", []))
         ],
         (
             chunk(choice({}), role="assistant", x=1),
-            [Extra(0, Place.CHUNK, {"role": "assistant", "x": 1}), NOW],
+            [UnknownFields(0, FieldLocation.CHUNK, {"role": "assistant", "x": 1}), NOW],
             ["env-extra-fields"],
         ),
         (chunk(choice({}), obfuscation=7), [QUIET], ["env-obfuscation"]),
@@ -149,7 +165,7 @@ def test_what_stands_beside_the_text_is_carried_on(given: Json, events: list[Eve
         ),
         (say(None, message={"content": "a"}), [Text(0, "a")], ["delta-not-message"]),
         (say({"content": "a"}, message={"content": "a"}), [Text(0, "a")], ["delta-not-message"]),
-        (say({"content": "a"}, text="a"), [Extra(0, Place.CHOICE, {"text": "a"}), Text(0, "a")], []),
+        (say({"content": "a"}, text="a"), [UnknownFields(0, FieldLocation.CHOICE, {"text": "a"}), Text(0, "a")], []),
         (say({}, logprobs=[]), [QUIET], ["ext-logprobs-shape"]),
         # reasons
         (say({}, finish_reason=GONE), [QUIET], ["fin-key-present"]),
@@ -166,7 +182,11 @@ def test_what_stands_beside_the_text_is_carried_on(given: Json, events: list[Eve
         (chunk(choice({"content": "a"}, "stop")), [Text(0, "a"), STOP], ["fin-own-chunk"]),
         (chunk(choice({"content": None}, "stop")), [STOP], ["delta-final-empty"]),
         (chunk(choice(GONE, "stop", message={"content": ""})), [STOP], ["delta-not-message"]),
-        (chunk(choice({"x": 1}, "stop")), [Extra(0, Place.DELTA, {"x": 1}), STOP], ["delta-final-empty"]),
+        (
+            chunk(choice({"x": 1}, "stop")),
+            [UnknownFields(0, FieldLocation.DELTA, {"x": 1}), STOP],
+            ["delta-final-empty"],
+        ),
         # usage
         (chunk(choice({"content": "a"}), usage=count()), [Text(0, "a"), USAGE], ["use-null-elsewhere"]),
         (
@@ -210,8 +230,8 @@ def test_an_odd_chunk_is_read_as_it_was_meant(given: Json, events: list[Event], 
         (text(""), [QUIET], []),
         (text_chunk(text_choice("a", "stop")), [Text(0, "a"), STOP], []),
         (text_chunk(text_choice("a"), text_choice("b", None, 1)), [Text(0, "a"), Text(1, "b")], []),
-        (text("", x=1), [Extra(0, Place.CHOICE, {"x": 1}), NOW], []),
-        (text("a", x=1), [Extra(0, Place.CHOICE, {"x": 1}), Text(0, "a")], []),
+        (text("", x=1), [UnknownFields(0, FieldLocation.CHOICE, {"x": 1}), NOW], []),
+        (text("a", x=1), [UnknownFields(0, FieldLocation.CHOICE, {"x": 1}), Text(0, "a")], []),
     ],
 )
 def test_a_completions_chunk_is_read_as_it_was_meant(given: Json, events: list[Event], noted: list[str]) -> None:
@@ -247,7 +267,7 @@ def test_a_choice_beyond_all_reason_is_a_failure(endpoint: Endpoint, limit: int)
 
 def test_the_envelope_is_that_of_the_first_chunk() -> None:
     read = Read(chunk(choice({}), id="", created="x", model=None), role())
-    assert read.reader.head == FALLBACK
+    assert read.reader.envelope == FALLBACK
     assert read.rules == [
         "env-created-constant",
         "env-created-int",
@@ -259,13 +279,13 @@ def test_the_envelope_is_that_of_the_first_chunk() -> None:
 
 def test_a_placeholder_chunk_gives_no_envelope() -> None:
     read = Read(chunk(id="", object="", created=0, model="", prompt_filter_results=[1]), role())
-    assert read.events == [Extra(0, Place.CHUNK, {"prompt_filter_results": [1]}), OPEN]
-    assert read.reader.head == HEAD
+    assert read.events == [UnknownFields(0, FieldLocation.CHUNK, {"prompt_filter_results": [1]}), OPEN]
+    assert read.reader.envelope == HEAD
     assert read.rules == ["env-placeholder-chunk"]
 
 
 def test_the_envelope_is_clean() -> None:
-    head = Read(chunk(choice({}), model="m\ud83d")).reader.head
+    head = Read(chunk(choice({}), model="m\ud83d")).reader.envelope
     assert head is not None
     assert head.model == "m\ufffd"
 
@@ -295,19 +315,24 @@ def test_a_count_of_nothing_hides_no_real_one() -> None:
 @pytest.mark.parametrize(
     ("asked", "noted"),
     [
-        (Asked(usage=False), ["use-only-if-asked"]),
-        (Asked(usage=True), ["use-null-elsewhere"]),
-        (Asked(), ["use-null-elsewhere"]),
+        (RequestFacts(include_usage=False), ["use-only-if-asked"]),
+        (RequestFacts(include_usage=True), ["use-null-elsewhere"]),
+        (RequestFacts(), ["use-null-elsewhere"]),
     ],
 )
-def test_usage_beside_text_is_odd_in_one_way_or_another(asked: Asked, noted: list[str]) -> None:
+def test_usage_beside_text_is_odd_in_one_way_or_another(asked: RequestFacts, noted: list[str]) -> None:
     assert Read(chunk(choice({"content": "a"}), usage=count()), asked=asked).rules == noted
 
 
 def test_usage_on_each_chunk_is_carried_if_it_was_asked_for() -> None:
-    asked = Asked(usage=True, continuous_usage=True)
+    asked = RequestFacts(include_usage=True, continuous_usage=True)
     read = Read(chunk(choice({"content": "a"}), usage=count(5, 1)), counted(count()), asked=asked)
-    assert read.events == [Extra(0, Place.CHUNK, {"usage": count(5, 1)}), Text(0, "a"), Usage(5, 1, 6, {}), USAGE]
+    assert read.events == [
+        UnknownFields(0, FieldLocation.CHUNK, {"usage": count(5, 1)}),
+        Text(0, "a"),
+        Usage(5, 1, 6, {}),
+        USAGE,
+    ]
     assert read.rules == []
     assert Read(chunk(choice({"content": "a"}), usage={}), asked=asked).events == [Text(0, "a")]
     assert Read(chunk(choice({"content": "a"}), usage=None), asked=asked).events == [Text(0, "a")]
@@ -317,7 +342,8 @@ def test_usage_on_each_chunk_is_carried_if_it_was_asked_for() -> None:
 def test_usage_on_each_chunk_is_made_of_llama_cpps_timings(stops: tuple[str, ...]) -> None:
     timings = {"cache_n": 1, "prompt_n": 2, "predicted_n": 4}
     read = Read(
-        chunk(choice({"content": "a"}), timings=timings), asked=Asked(usage=True, continuous_usage=True, stops=stops)
+        chunk(choice({"content": "a"}), timings=timings),
+        asked=RequestFacts(include_usage=True, continuous_usage=True, stop_strings=stops),
     )
     usage = {
         "prompt_tokens": 3,
@@ -326,28 +352,28 @@ def test_usage_on_each_chunk_is_made_of_llama_cpps_timings(stops: tuple[str, ...
         "prompt_tokens_details": {"cached_tokens": 1},
     }
     kept = {"timings": timings} if stops else {}  # what looks for stop strings counts by them
-    assert read.events == [Extra(0, Place.CHUNK, kept | {"usage": usage}), Text(0, "a")]
+    assert read.events == [UnknownFields(0, FieldLocation.CHUNK, kept | {"usage": usage}), Text(0, "a")]
 
 
 @pytest.mark.parametrize("is_asked", [False, True])
 def test_counts_on_each_chunk_need_usage(is_asked: bool) -> None:
     options = {"include_usage": is_asked, "continuous_usage_stats": True}
-    assert read_request({"stream_options": options}).continuous_usage is is_asked
+    assert read_request_facts({"stream_options": options}).continuous_usage is is_asked
 
 
 def test_padding_is_left_out_where_it_was_refused() -> None:
-    read = Read(chunk(choice({"content": "a"}), obfuscation="xx"), asked=Asked(obfuscation=False))
+    read = Read(chunk(choice({"content": "a"}), obfuscation="xx"), asked=RequestFacts(allow_obfuscation=False))
     assert (read.events, read.rules) == ([Text(0, "a")], ["env-obfuscation"])
 
 
 def test_a_function_call_is_right_where_functions_were_asked_for() -> None:
-    read = Read(finish("function_call"), asked=Asked(functions=True))
+    read = Read(finish("function_call"), asked=RequestFacts(uses_legacy_functions=True))
     assert (read.events, read.rules) == ([Finish(0, "tool_calls")], [])
 
 
 def test_halves_of_characters_are_joined_over_chunks() -> None:
-    reader = ChunkReader(CHAT, fallback=FALLBACK, asked=Asked(), notes=Notes())
-    reader.be_careful()
+    reader = ChunkReader(CHAT, fallback=FALLBACK, facts=RequestFacts(), repair_log=RepairLog())
+    reader.expect_split_characters()
     events: list[Event] = []
     for one in (say({"content": "\ud83d"}), say({"content": "\ude00"}), say({"content": "\ud83d"}), finish()):
         reader.read(one, events)

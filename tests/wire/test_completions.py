@@ -3,18 +3,18 @@
 import pytest
 
 from tests.wire.build import DONE, count, frame, pack, text, text_end
-from welldone.wire.collect import Answer, Reply
-from welldone.wire.dialects.completions import CompletionsWriter, whole
-from welldone.wire.errors import OutOfTurnError
-from welldone.wire.events import Event, Finish, Json, Opening, Reasoning, Refusal, Text, ToolCall, Usage
-from welldone.wire.head import Head
+from welldone.wire.collect import CollectedChoice, CollectedReply
+from welldone.wire.dialects.completions import CompletionsWriter, encode_completions_reply
+from welldone.wire.errors import EventOrderError
+from welldone.wire.events import Event, Finish, Json, ChoiceStart, Reasoning, Refusal, Text, ToolCall, Usage
+from welldone.wire.head import Envelope
 
-HEAD = Head("cmpl-1", 1700000000, "m")
+HEAD = Envelope("cmpl-1", 1700000000, "m")
 
 
 def test_a_completion_is_text_from_its_first_chunk() -> None:
     writer = CompletionsWriter(HEAD)
-    events: list[Event] = [Opening(0), Text(0, "Hel"), Text(0, "lo"), Finish(0, "length")]
+    events: list[Event] = [ChoiceStart(0), Text(0, "Hel"), Text(0, "lo"), Finish(0, "length")]
     assert [writer.send(event) for event in events] == [
         b"",
         frame(text("Hel")),
@@ -27,15 +27,15 @@ def test_a_completion_is_text_from_its_first_chunk() -> None:
 @pytest.mark.parametrize("event", [Reasoning(0, "a"), Refusal(0, "a"), ToolCall(0, 0, "a", "get")])
 def test_a_completion_has_no_place_for_anything_else(event: Event) -> None:
     writer = CompletionsWriter(HEAD)
-    writer.send(Opening(0))
-    with pytest.raises(OutOfTurnError, match="legal now: Text, Logprobs, Extra, Finish"):
+    writer.send(ChoiceStart(0))
+    with pytest.raises(EventOrderError, match="legal now: Text, Logprobs, Extra, Finish"):
         writer.send(event)
 
 
 def test_a_whole_completion_has_texts() -> None:
     answers = {
-        1: Answer("b", reason="stop", choice_fields={"x": 1}, delta_fields={"y": 2}),
-        0: Answer("a\u2029", reason="length", logprobs={"tokens": ["a"]}),
+        1: CollectedChoice("b", finish_reason="stop", choice_fields={"x": 1}, delta_fields={"y": 2}),
+        0: CollectedChoice("a\u2029", finish_reason="length", logprobs={"tokens": ["a"]}),
     }
     choices: list[Json] = [
         {"index": 0, "text": "a@", "logprobs": {"tokens": ["a"]}, "finish_reason": "length"},
@@ -43,4 +43,6 @@ def test_a_whole_completion_has_texts() -> None:
     ]
     envelope = {"id": "cmpl-1", "object": "text_completion", "created": 1700000000, "model": "m"}
     expected = pack({**envelope, "choices": choices, "usage": count(5, 3), "z": 3}).replace(b"a@", b"a\\u2029")
-    assert whole(HEAD, Reply(answers, Usage(5, 3, 8, {}), fields={"z": 3})) == expected
+    assert (
+        encode_completions_reply(HEAD, CollectedReply(answers, Usage(5, 3, 8, {}), unknown_fields={"z": 3})) == expected
+    )

@@ -6,12 +6,12 @@ import pytest
 
 from tests.wire.build import CHAT, FALLBACK, finish, role, say, stream
 from welldone.wire.dialects.dialect import Dialect
-from welldone.wire.dialects.messages import Messages
-from welldone.wire.dialects.ollama import Ollama
-from welldone.wire.dialects.responses import Responses
+from welldone.wire.dialects.messages import MessagesDialect
+from welldone.wire.dialects.ollama import OllamaDialect
+from welldone.wire.dialects.responses import ResponsesDialect
 from welldone.wire.events import Json
-from welldone.wire.fold import Fold
-from welldone.wire.pipe import Pipe
+from welldone.wire.fold import BufferedPipeline
+from welldone.wire.pipe import StreamPipeline
 
 REFERENCE = {"type": "reference", "reference_ids": [1]}
 CONTENT: list[Json] = [
@@ -25,9 +25,9 @@ REPLY = json.dumps({"choices": [{"index": 0, "message": MESSAGE, "finish_reason"
 
 
 def folded(data: bytes, dialect: Dialect | None = None) -> Json:
-    fold = Fold(CHAT, fallback=FALLBACK, dialect=dialect)
+    fold = BufferedPipeline(CHAT, fallback=FALLBACK, dialect=dialect)
     if data is REPLY:
-        fold.whole(data)
+        fold.feed_reply(data)
     else:
         fold.feed(data)
     fold.close()
@@ -36,7 +36,7 @@ def folded(data: bytes, dialect: Dialect | None = None) -> Json:
 
 
 def test_parts_are_streamed_in_their_order() -> None:
-    pipe = Pipe(CHAT, fallback=FALLBACK)
+    pipe = StreamPipeline(CHAT, fallback=FALLBACK)
     assert pipe.feed(STREAM) + pipe.close() == stream(
         role(),
         say({"reasoning_content": "why"}),
@@ -55,9 +55,9 @@ def test_parts_are_whole_in_a_whole_reply(data: bytes) -> None:
 
 @pytest.mark.parametrize("data", [STREAM, REPLY], ids=["streamed", "whole"])
 def test_thoughts_and_text_are_translated_to_each_dialect(data: bytes) -> None:
-    message = folded(data, Messages())
+    message = folded(data, MessagesDialect())
     assert [block.get("thinking", block.get("text")) for block in message["content"]] == ["why", "so"]
-    reasoning, answer = folded(data, Responses(echo={}))["output"]
+    reasoning, answer = folded(data, ResponsesDialect(echo={}))["output"]
     assert (reasoning["content"][0]["text"], answer["content"][0]["text"]) == ("why", "so")
-    line = folded(data, Ollama(is_chat=True, at="2025-01-01T00:00:00Z"))
+    line = folded(data, OllamaDialect(is_chat=True, created_at="2025-01-01T00:00:00Z"))
     assert (line["message"]["thinking"], line["message"]["content"]) == ("why", "so")

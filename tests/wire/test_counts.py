@@ -4,13 +4,13 @@ from typing import Any
 
 from tests.table import table
 from tests.wire.build import count, rules
-from welldone.wire.counts import is_zero, read_usage, usage_object
+from welldone.wire.counts import is_placeholder_usage, read_usage, usage_object
 from welldone.wire.events import Usage
-from welldone.wire.notes import Notes
+from welldone.wire.notes import RepairLog
 
 
 def read(usage: dict[str, Any]) -> tuple[Usage | None, list[str]]:
-    notes = Notes()
+    notes = RepairLog()
     return read_usage(usage, notes), rules(notes)
 
 
@@ -53,7 +53,7 @@ def test_a_count_that_is_negative_or_beyond_all_reason_is_none(odd: object) -> N
 def test_a_total_that_is_no_sum_is_kept_and_limits_are_charged_with_the_larger_one() -> None:
     assert read(count(5, 3) | {"total_tokens": 9}) == (Usage(5, 3, 9, {}), ["use-total-sum"])
     assert read(count(5, 3) | {"total_tokens": 6}) == (Usage(5, 3, 6, {}), ["use-total-sum"])
-    assert (Usage(5, 3, 9, {}).most_tokens, Usage(5, 3, 6, {}).most_tokens) == (9, 8)
+    assert (Usage(5, 3, 9, {}).max_tokens_counted, Usage(5, 3, 6, {}).max_tokens_counted) == (9, 8)
 
 
 def test_a_total_that_is_smaller_than_a_part_is_computed() -> None:
@@ -88,6 +88,6 @@ def test_usage_is_written_as_openai_does() -> None:
 
 
 def test_a_count_of_nothing_is_a_placeholder() -> None:
-    assert is_zero(Usage(0, 0, 0, {})) is True
-    assert is_zero(Usage(5, 0, 5, {})) is False
-    assert is_zero(Usage(0, 3, 3, {})) is False
+    assert is_placeholder_usage(Usage(0, 0, 0, {})) is True
+    assert is_placeholder_usage(Usage(5, 0, 5, {})) is False
+    assert is_placeholder_usage(Usage(0, 3, 3, {})) is False

@@ -4,29 +4,29 @@ import pytest
 
 from tests.table import table
 from tests.wire.build import GONE, call, named, piece, rules
-from welldone.wire.asked import Asked
-from welldone.wire.deltas import NO_NUMBER, DeltaReader, whole_number
+from welldone.wire.asked import RequestFacts
+from welldone.wire.deltas import NO_CALL_INDEX, DeltaReader, parse_index
 from welldone.wire.events import (
     Event,
-    Extra,
+    UnknownFields,
     Json,
     Logprobs,
-    Opening,
-    Place,
+    ChoiceStart,
+    FieldLocation,
     Reasoning,
     Refusal,
     Text,
     ToolArguments,
     ToolCall,
 )
-from welldone.wire.notes import Notes
+from welldone.wire.notes import RepairLog
 
-OPEN = Opening(0)
+OPEN = ChoiceStart(0)
 
 
-def parts(*others: object) -> Extra:
+def parts(*others: object) -> UnknownFields:
     """Parts of a `content` that a string cannot hold."""
-    return Extra(0, Place.DELTA, {"content_parts": list(others)})
+    return UnknownFields(0, FieldLocation.DELTA, {"content_parts": list(others)})
 
 
 def thinking(thoughts: object, **members: object) -> Json:
@@ -37,11 +37,11 @@ def thinking(thoughts: object, **members: object) -> Json:
 class Read:
     """What a reader makes of deltas of one choice."""
 
-    def __init__(self, *deltas: Json, asked: Asked | None = None, is_careful: bool = False) -> None:
-        notes = Notes()
-        self.reader = DeltaReader(asked or Asked(), notes)
+    def __init__(self, *deltas: Json, asked: RequestFacts | None = None, is_careful: bool = False) -> None:
+        notes = RepairLog()
+        self.reader = DeltaReader(asked or RequestFacts(), notes)
         if is_careful:
-            self.reader.be_careful()
+            self.reader.expect_split_characters()
         self.events: list[Event] = []
         for delta in deltas:
             self.reader.read(delta, 0, [], self.events)
@@ -60,14 +60,14 @@ class Read:
         ({"reasoning_content": "a"}, [Reasoning(0, "a")]),
         ({"reasoning_content": None, "reasoning": None}, []),
         ({"reasoning_content": float("inf"), "reasoning": float("nan")}, []),
-        ({"reasoning_content": 7}, [Extra(0, Place.DELTA, {"reasoning_content": 7})]),
+        ({"reasoning_content": 7}, [UnknownFields(0, FieldLocation.DELTA, {"reasoning_content": 7})]),
         ({"refusal": "a"}, [Refusal(0, "a")]),
         ({"refusal": None}, []),
         (
             {"reasoning_content": "a", "content": "b", "refusal": "c"},
             [Reasoning(0, "a"), Text(0, "b"), Refusal(0, "c")],
         ),
-        ({"x": 1, "content": "a"}, [Extra(0, Place.DELTA, {"x": 1}), Text(0, "a")]),
+        ({"x": 1, "content": "a"}, [UnknownFields(0, FieldLocation.DELTA, {"x": 1}), Text(0, "a")]),
         (named(arguments="{}"), [ToolCall(0, 0, "call_a", "get"), ToolArguments(0, 0, "{}")]),
         (named(), [ToolCall(0, 0, "call_a", "get")]),
         (piece('{"a":', 2), [ToolArguments(0, 2, '{"a":')]),
@@ -126,7 +126,7 @@ def test_a_right_delta_is_read_as_it_is(delta: Json, events: list[Event]) -> Non
         # reasoning and refusal
         ({"reasoning": "a"}, [Reasoning(0, "a")], ["ext-reasoning-field"]),
         ({"reasoning": "a", "reasoning_content": "a"}, [Reasoning(0, "a")], ["ext-reasoning-field"]),
-        ({"reasoning": {"a": "b"}}, [Extra(0, Place.DELTA, {"reasoning": {"a": "b"}})], []),
+        ({"reasoning": {"a": "b"}}, [UnknownFields(0, FieldLocation.DELTA, {"reasoning": {"a": "b"}})], []),
         ({"refusal": {"a": 1}}, [Refusal(0, '{"a":1}')], ["ext-refusal"]),
         # tool calls
         ({"tool_calls": None}, [], ["tool-calls-null"]),
@@ -135,13 +135,13 @@ def test_a_right_delta_is_read_as_it_is(delta: Json, events: list[Event]) -> Non
         ({"tool_calls": ["a"]}, [], ["tool-function-present"]),
         (call(0), [], ["tool-function-present"]),
         (call(0, function=None), [], ["tool-function-present"]),
-        (piece("a", GONE), [ToolArguments(0, NO_NUMBER, "a")], ["tool-index-required"]),
-        (piece("a", None), [ToolArguments(0, NO_NUMBER, "a")], ["tool-index-required"]),
+        (piece("a", GONE), [ToolArguments(0, NO_CALL_INDEX, "a")], ["tool-index-required"]),
+        (piece("a", None), [ToolArguments(0, NO_CALL_INDEX, "a")], ["tool-index-required"]),
         (piece("a", "1"), [ToolArguments(0, 1, "a")], ["tool-index-int"]),
         (piece("a", 1.0), [ToolArguments(0, 1, "a")], ["tool-index-int"]),
-        (piece("a", "x"), [ToolArguments(0, NO_NUMBER, "a")], ["tool-index-int"]),
-        (piece("a", -1), [ToolArguments(0, NO_NUMBER, "a")], ["tool-index-int"]),
-        (piece("a", True), [ToolArguments(0, NO_NUMBER, "a")], ["tool-index-int"]),
+        (piece("a", "x"), [ToolArguments(0, NO_CALL_INDEX, "a")], ["tool-index-int"]),
+        (piece("a", -1), [ToolArguments(0, NO_CALL_INDEX, "a")], ["tool-index-int"]),
+        (piece("a", True), [ToolArguments(0, NO_CALL_INDEX, "a")], ["tool-index-int"]),
         (named(id=GONE), [ToolCall(0, 0, "", "get")], []),
         (named(id=7), [ToolCall(0, 0, "7", "get")], []),
         (named(id=[]), [ToolCall(0, 0, "", "get")], []),
@@ -201,7 +201,7 @@ def test_a_type_is_missed_once_in_the_first_piece() -> None:
 
 
 def test_a_function_call_is_right_where_functions_were_asked_for() -> None:
-    read = Read({"function_call": {"name": "get"}}, asked=Asked(functions=True))
+    read = Read({"function_call": {"name": "get"}}, asked=RequestFacts(uses_legacy_functions=True))
     assert (read.events, read.rules) == ([ToolCall(0, 0, "", "get")], [])
 
 
@@ -214,24 +214,24 @@ def test_a_role_without_content_is_odd_only_if_text_follows(content: Json) -> No
 
 
 def test_a_delta_with_nothing_but_text_needs_a_look_only_where_something_waits() -> None:
-    assert Read({"role": "assistant", "content": ""}).reader.is_plain is True
-    assert Read({"role": "assistant"}).reader.is_plain is False
-    assert Read({"role": "assistant"}, {"content": "a"}).reader.is_plain is True
-    assert Read({"role": "assistant"}, {"content": "a"}, is_careful=True).reader.is_plain is False
+    assert Read({"role": "assistant", "content": ""}).reader.is_plain_text_safe is True
+    assert Read({"role": "assistant"}).reader.is_plain_text_safe is False
+    assert Read({"role": "assistant"}, {"content": "a"}).reader.is_plain_text_safe is True
+    assert Read({"role": "assistant"}, {"content": "a"}, is_careful=True).reader.is_plain_text_safe is False
 
 
 def test_riders_go_behind_the_role_and_before_what_they_ride_on() -> None:
     events: list[Event] = []
     rider = Logprobs(0, {})
-    DeltaReader(Asked(), Notes()).read({"role": "assistant", "content": "a"}, 0, [rider], events)
+    DeltaReader(RequestFacts(), RepairLog()).read({"role": "assistant", "content": "a"}, 0, [rider], events)
     assert events == [OPEN, rider, Text(0, "a")]
 
 
 def test_a_completion_s_text_comes_behind_its_riders() -> None:
     events: list[Event] = []
-    reader = DeltaReader(Asked(), Notes())
-    reader.text("a", 2, [Logprobs(2, {})], events)
-    reader.text("", 2, [], events)
+    reader = DeltaReader(RequestFacts(), RepairLog())
+    reader.add_text("a", 2, [Logprobs(2, {})], events)
+    reader.add_text("", 2, [], events)
     assert events == [Logprobs(2, {}), Text(2, "a")]
 
 
@@ -252,8 +252,8 @@ def test_halves_of_characters_are_joined_within_their_own_text(first: Json, seco
 
 
 def test_halves_of_two_choices_are_not_joined() -> None:
-    reader = DeltaReader(Asked(), Notes())
-    reader.be_careful()
+    reader = DeltaReader(RequestFacts(), RepairLog())
+    reader.expect_split_characters()
     events: list[Event] = []
     reader.read({"content": "\ud83d"}, 1, [], events)
     reader.read({"content": "\ude00"}, 0, [], events)
@@ -268,21 +268,21 @@ def test_names_and_unknown_fields_are_clean() -> None:
     assert read.events == [
         ToolCall(0, 0, "\ufffd", "\ufffd", {"x": ["\ufffd"]}),
         ToolArguments(0, 0, '{"a":"\ufffd"}'),
-        Extra(0, Place.DELTA, {"y": "\ufffd"}),
+        UnknownFields(0, FieldLocation.DELTA, {"y": "\ufffd"}),
     ]
 
 
 def test_only_what_is_new_in_a_message_is_said() -> None:
-    reader = DeltaReader(Asked(), Notes())
+    reader = DeltaReader(RequestFacts(), RepairLog())
     calls = [{"id": "a"}]
     first = {"role": "assistant", "content": "Hel", "reasoning": "so", "tool_calls": calls}
-    assert reader.new_in(first, 0) == first
-    assert reader.new_in({"content": "Hello", "reasoning": "so", "tool_calls": calls}, 0) == {
+    assert reader.message_to_delta(first, 0) == first
+    assert reader.message_to_delta({"content": "Hello", "reasoning": "so", "tool_calls": calls}, 0) == {
         "content": "lo",
         "reasoning": "so",
     }
-    assert reader.new_in({"content": None, "tool_calls": None}, 0) == {"content": None}
-    assert reader.new_in({"content": "Hello"}, 1) == {"content": "Hello"}
+    assert reader.message_to_delta({"content": None, "tool_calls": None}, 0) == {"content": None}
+    assert reader.message_to_delta({"content": "Hello"}, 1) == {"content": "Hello"}
 
 
 @table(
@@ -299,8 +299,8 @@ def test_only_what_is_new_in_a_message_is_said() -> None:
 )
 @table("key", ["content", "reasoning_content", "reasoning", "refusal"])
 def test_texts_of_messages_are_all_so_far_or_pieces(key: str, texts: list[str], new: list[str]) -> None:
-    reader = DeltaReader(Asked(), Notes())
-    assert [reader.new_in({key: text}, 0)[key] for text in texts] == new
+    reader = DeltaReader(RequestFacts(), RepairLog())
+    assert [reader.message_to_delta({key: text}, 0)[key] for text in texts] == new
 
 
 @table(
@@ -326,7 +326,7 @@ def test_texts_of_messages_are_all_so_far_or_pieces(key: str, texts: list[str], 
     ],
 )
 def test_a_number_is_read_where_an_index_belongs(value: object, number: int | None) -> None:
-    assert whole_number(value) == number
+    assert parse_index(value) == number
 
 
 def test_halves_of_characters_are_awaited_in_so_many_calls_only() -> None:

@@ -7,82 +7,85 @@ import pytest
 from tests.table import table
 from tests.wire.build import CHAT, FALLBACK, finish, role, rules, stream, words
 from welldone.wire import sse
-from welldone.wire.asked import Asked
-from welldone.wire.dialects.chat import Chat
-from welldone.wire.dialects.completions import Completions
+from welldone.wire.asked import RequestFacts
+from welldone.wire.dialects.chat import ChatDialect
+from welldone.wire.dialects.completions import CompletionsDialect
 from welldone.wire.dialects.dialect import KEEP_ALIVE, Dialect
-from welldone.wire.dialects.messages import Messages, MessagesNative
-from welldone.wire.dialects.ollama import Ollama
-from welldone.wire.dialects.responses import Responses, ResponsesNative
+from welldone.wire.dialects.messages import MessagesDialect, MessagesRepairer
+from welldone.wire.dialects.ollama import OllamaDialect
+from welldone.wire.dialects.responses import ResponsesDialect, ResponsesRepairer
 from welldone.wire.events import Failure
-from welldone.wire.fold import Fold
-from welldone.wire.native import Native
-from welldone.wire.pipe import Pipe
+from welldone.wire.fold import BufferedPipeline
+from welldone.wire.native import PassthroughRepairer
+from welldone.wire.pipe import StreamPipeline
 
 BODY = stream(role(), *words("Hi"), finish())
 FAILED = Failure("It broke.", code="x")
 
 DIALECTS: dict[str, Dialect] = {
-    "chat": Chat(Asked()),
-    "completions": Completions(Asked()),
-    "responses": Responses({}),
-    "messages": Messages(),
-    "ollama": Ollama(is_chat=True, at="now"),
+    "chat": ChatDialect(RequestFacts()),
+    "completions": CompletionsDialect(RequestFacts()),
+    "responses": ResponsesDialect({}),
+    "messages": MessagesDialect(),
+    "ollama": OllamaDialect(is_chat=True, created_at="now"),
 }
 LAST_WORDS = {
     "chat": (b'data: {"error":', sse.DONE),
     "completions": (b'data: {"error":', sse.DONE),
-    "responses": (b"event: error\n", sse.END),
-    "messages": (b"event: error\n", sse.END),
+    "responses": (b"event: error\n", sse.FRAME_END),
+    "messages": (b"event: error\n", sse.FRAME_END),
     "ollama": (b'{"error":', b"\n"),
 }
-NATIVES = [ResponsesNative, MessagesNative]
+NATIVES = [ResponsesRepairer, MessagesRepairer]
 natives = table("kind", NATIVES)
 
 
 @table("name", DIALECTS)
 def test_a_stream_and_a_whole_reply_know_how_their_client_is_answered(name: str) -> None:
     dialect = DIALECTS[name]
-    pipe, fold = Pipe(CHAT, fallback=FALLBACK, dialect=dialect), Fold(CHAT, fallback=FALLBACK, dialect=dialect)
+    pipe, fold = (
+        StreamPipeline(CHAT, fallback=FALLBACK, dialect=dialect),
+        BufferedPipeline(CHAT, fallback=FALLBACK, dialect=dialect),
+    )
     assert pipe.headers == fold.headers == dict(dialect.HEADERS)
-    assert (pipe.keeps, fold.keeps) == (dialect.KEEPS, True)
-    assert pipe.may_flow == (name == "chat")
-    assert (pipe.keep_alive(), fold.keep_alive()) == (dialect.SILENCE, b"")
+    assert (pipe.retains_output, fold.retains_output) == (dialect.BUFFERS_OUTPUT, True)
+    assert pipe.supports_fast_path == (name == "chat")
+    assert (pipe.keep_alive(), fold.keep_alive()) == (dialect.INITIAL_KEEP_ALIVE, b"")
     first, last = LAST_WORDS[name]
-    assert pipe.last_words(FAILED).startswith(first)
-    assert pipe.last_words(FAILED).endswith(last)
-    assert b"It broke." in pipe.last_words(FAILED)
+    assert pipe.encode_failure(FAILED).startswith(first)
+    assert pipe.encode_failure(FAILED).endswith(last)
+    assert b"It broke." in pipe.encode_failure(FAILED)
 
 
 @pytest.mark.parametrize(("name", "object_"), [("responses", "response"), ("messages", None), ("chat", None)])
 def test_an_answer_that_can_be_asked_for_again_is_there_as_an_object(name: str, object_: str | None) -> None:
-    pipe = Pipe(CHAT, fallback=FALLBACK, dialect=DIALECTS[name])
+    pipe = StreamPipeline(CHAT, fallback=FALLBACK, dialect=DIALECTS[name])
     out = pipe.feed(BODY[:200])
     assert pipe.keep_alive()
     assert out + pipe.feed(BODY[200:]) + pipe.close()
-    assert (pipe.final or {}).get("object") == object_
+    assert (pipe.final_object or {}).get("object") == object_
 
 
 @natives
-def test_a_native_stream_has_one_part_and_one_end(kind: type[ResponsesNative | MessagesNative]) -> None:
-    native: Native = kind(fallback=FALLBACK)
-    assert (native.headers, native.keeps) == (dict(sse.HEADERS), True)
+def test_a_native_stream_has_one_part_and_one_end(kind: type[ResponsesRepairer | MessagesRepairer]) -> None:
+    native: PassthroughRepairer = kind(fallback=FALLBACK)
+    assert (native.headers, native.retains_output) == (dict(sse.HEADERS), True)
     assert native.keep_alive() == KEEP_ALIVE
-    assert not native.is_stopped(0)
+    assert not native.is_part_stopped(0)
     assert not native.is_part_done(0)
-    assert not native.has_begun(0)
+    assert not native.has_part_started(0)
     assert native.fail(FAILED).count(b"It broke.") == 1
     assert native.is_part_done(0)
-    assert native.has_begun(0)
-    assert native.last_words(FAILED) == native.close() == native.keep_alive() == b""
+    assert native.has_part_started(0)
+    assert native.encode_failure(FAILED) == native.close() == native.keep_alive() == b""
 
 
 @natives
-def test_a_frame_that_is_too_long_ends_the_stream(kind: type[ResponsesNative | MessagesNative]) -> None:
+def test_a_frame_that_is_too_long_ends_the_stream(kind: type[ResponsesRepairer | MessagesRepairer]) -> None:
     native = kind(fallback=FALLBACK, limit_bytes=100)
     assert b"a frame that is too long" in native.feed(b"data: " + b"x" * 200)
     assert native.feed(b"x" * 200) + native.close() == b""
-    assert rules(native.notes) == ["enc-strict-json"]
+    assert rules(native.repair_log) == ["enc-strict-json"]
 
 
 @natives
@@ -90,39 +93,41 @@ def test_a_frame_that_is_too_long_ends_the_stream(kind: type[ResponsesNative | M
     ("data", "why"), [(b"x" * 200_000, b"is no JSON"), (b"[" + b"[]," * 50_000 + b"1]", b"is too complex to be read")]
 )
 def test_a_long_frame_is_strict_json_that_costs_little_or_a_failure(
-    kind: type[ResponsesNative | MessagesNative], data: bytes, why: bytes
+    kind: type[ResponsesRepairer | MessagesRepairer], data: bytes, why: bytes
 ) -> None:
     native = kind(fallback=FALLBACK)
     assert b"a frame that " + why in native.feed(b"data: " + data + b"\n\n")
-    assert rules(native.notes) == ["enc-strict-json"]
+    assert rules(native.repair_log) == ["enc-strict-json"]
 
 
 @natives
-def test_a_whole_reply_that_costs_more_than_a_turn_fails(kind: type[ResponsesNative | MessagesNative]) -> None:
+def test_a_whole_reply_that_costs_more_than_a_turn_fails(kind: type[ResponsesRepairer | MessagesRepairer]) -> None:
     native = kind(fallback=FALLBACK, is_stream=False)
-    native.whole(b'{"object":"response","x":[' + b"[]," * 50_000 + b"1]}")
+    native.feed_reply(b'{"object":"response","x":[' + b"[]," * 50_000 + b"1]}")
     assert native.failure is not None
     assert "too complex" in native.failure.message
 
 
 @natives
-def test_what_follows_a_whole_reply_is_dropped(kind: type[ResponsesNative | MessagesNative]) -> None:
+def test_what_follows_a_whole_reply_is_dropped(kind: type[ResponsesRepairer | MessagesRepairer]) -> None:
     native = kind(fallback=FALLBACK, is_stream=False)
     reply = b'{"object":"response","output":[],"content":[],"status":"completed","stop_reason":"end_turn"}'
-    native.whole(reply + b"\n\ndata: [DONE]\n\n")
+    native.feed_reply(reply + b"\n\ndata: [DONE]\n\n")
     native.close()
     assert native.failure is None
     assert native.body().startswith(b"{")
-    assert "ns-no-sse-tail" in rules(native.notes)
+    assert "ns-no-sse-tail" in rules(native.repair_log)
 
 
 @natives
 @table("data", [b"5", b"[]", b'"x" {}'])
-def test_json_that_is_no_event_is_dropped_and_noted(kind: type[ResponsesNative | MessagesNative], data: bytes) -> None:
+def test_json_that_is_no_event_is_dropped_and_noted(
+    kind: type[ResponsesRepairer | MessagesRepairer], data: bytes
+) -> None:
     native = kind(fallback=FALLBACK)
     assert native.feed(b"data: " + data + b"\n\n") == b""
     assert native.failure is None
-    assert any(rule.endswith("-no-unknown-events") for rule in rules(native.notes))
+    assert any(rule.endswith("-no-unknown-events") for rule in rules(native.repair_log))
 
 
 HALF = rb"\ud83d"
@@ -147,7 +152,7 @@ HALF = rb"\ud83d"
         b'{"type":"error","error":{"type":"?","message":"?"},"delta":{"type":"text_delta","text":"?"}}',
     ],
 )
-def test_half_a_character_may_stand_anywhere(kind: type[ResponsesNative | MessagesNative], data: bytes) -> None:
+def test_half_a_character_may_stand_anywhere(kind: type[ResponsesRepairer | MessagesRepairer], data: bytes) -> None:
     native = kind(fallback=FALLBACK)
     body = native.feed(b"data: " + data.replace(b"?", HALF) + b"\n\n") + native.close()
     assert b"event: " in body

@@ -6,17 +6,17 @@ import pytest
 
 from tests.table import table
 from tests.wire.build import rules
-from welldone.wire.events import Extra, Place
-from welldone.wire.extras import DeltaFields
-from welldone.wire.notes import Notes
+from welldone.wire.events import UnknownFields, FieldLocation
+from welldone.wire.extras import UnknownDeltaFields
+from welldone.wire.notes import RepairLog
 
 
 def fit(*deltas: dict[str, Any], alone: bool = False) -> tuple[list[dict[str, Any]], list[str]]:
     """The fields of each delta as they are sent, and what was noted."""
-    notes = Notes()
-    fields = DeltaFields(notes)
-    fitted = [fields.fit(Extra(0, Place.DELTA, delta, alone)) for delta in deltas]
-    assert [(one.place, one.alone) for one in fitted] == [(Place.DELTA, alone)] * len(deltas)
+    notes = RepairLog()
+    fields = UnknownDeltaFields(notes)
+    fitted = [fields.normalise(UnknownFields(0, FieldLocation.DELTA, delta, alone)) for delta in deltas]
+    assert [(one.location, one.in_own_chunk) for one in fitted] == [(FieldLocation.DELTA, alone)] * len(deltas)
     return [one.fields for one in fitted], rules(notes)
 
 

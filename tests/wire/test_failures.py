@@ -23,22 +23,22 @@ from tests.wire.build import (
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 from welldone.wire import sse
-from welldone.wire.asked import Asked
-from welldone.wire.dialects.messages import MessagesNative
-from welldone.wire.dialects.responses import ResponsesNative
+from welldone.wire.asked import RequestFacts
+from welldone.wire.dialects.messages import MessagesRepairer
+from welldone.wire.dialects.responses import ResponsesRepairer
 from welldone.wire.events import Failure
-from welldone.wire.failures import cut_off, garbage, read_error
-from welldone.wire.fold import Fold
-from welldone.wire.native import Native
-from welldone.wire.notes import Notes
-from welldone.wire.pipe import Pipe
+from welldone.wire.failures import incomplete_stream_failure, bad_stream_failure, read_error
+from welldone.wire.fold import BufferedPipeline
+from welldone.wire.native import PassthroughRepairer
+from welldone.wire.notes import RepairLog
+from welldone.wire.pipe import StreamPipeline
 
 MESSAGE_START: dict[str, Any] = {"type": "message_start", "message": {"id": "m", "content": []}}
 RIGHT = {"message": "m", "type": "t", "param": "p", "code": "c"}
 
 
 def read(value: dict[str, Any], data: bytes | None = None) -> tuple[Failure | None, list[str]]:
-    notes = Notes()
+    notes = RepairLog()
     return read_error(value, data or pack(value), notes), rules(notes)
 
 
@@ -54,31 +54,31 @@ NOTHING: list[Any] = ["", {}, False, [], None, 0, {"message": "", "code": 0, "ty
 def test_an_empty_error_does_not_end_a_right_answer(error: object) -> None:
     extra = {"error": error}
     chunks = [one | extra for one in (role(), *words("Hello"), finish(), counted(count()))]
-    pipe = Pipe(CHAT, fallback=FALLBACK, asked=Asked(usage=True))
+    pipe = StreamPipeline(CHAT, fallback=FALLBACK, facts=RequestFacts(include_usage=True))
     sent = pipe.feed(stream(*chunks)) + pipe.close()
     assert sent == stream(*(one | {"usage": None} for one in (role(), *words("Hello"), finish())), counted(count()))
-    assert rules(pipe.notes) == ["env-no-error-key"]
+    assert rules(pipe.repair_log) == ["env-no-error-key"]
     assert set(judge(Trace(body=stream(*chunks), endpoint="chat")).counts) == {"env-no-error-key"}
     texts = [text("Hello") | extra, text_end() | extra]
-    completion = Pipe(COMPLETIONS, fallback=FALLBACKS[COMPLETIONS])
+    completion = StreamPipeline(COMPLETIONS, fallback=FALLBACKS[COMPLETIONS])
     assert completion.feed(stream(*texts)) + completion.close() == stream(text("Hello"), text_end())
 
 
 @table("error", NOTHING)
 def test_an_empty_error_does_not_end_a_right_reply(error: object) -> None:
     choice = {"index": 0, "message": {"role": "assistant", "content": "Hello"}, "finish_reason": "stop"}
-    fold = Fold(CHAT, fallback=FALLBACK)
-    fold.whole(pack({"object": "chat.completion", "choices": [choice], "error": error}))
+    fold = BufferedPipeline(CHAT, fallback=FALLBACK)
+    fold.feed_reply(pack({"object": "chat.completion", "choices": [choice], "error": error}))
     fold.close()
     assert fold.failure is None
     message = {"type": "message", "content": [{"type": "text", "text": "Hello"}], "stop_reason": "end_turn"}
-    native = MessagesNative(fallback=FALLBACK, is_stream=False)
-    native.whole(pack(message | {"error": error}))
+    native = MessagesRepairer(fallback=FALLBACK, is_stream=False)
+    native.feed_reply(pack(message | {"error": error}))
     native.close()
     assert native.failure is None
     response = {"object": "response", "status": "completed", "output": [{"type": "message", "content": []}]}
-    other = ResponsesNative(fallback=FALLBACK, is_stream=False)
-    other.whole(pack(response | {"error": error}))
+    other = ResponsesRepairer(fallback=FALLBACK, is_stream=False)
+    other.feed_reply(pack(response | {"error": error}))
     other.close()
     assert other.failure is None
 
@@ -86,13 +86,13 @@ def test_an_empty_error_does_not_end_a_right_reply(error: object) -> None:
 @table("error", NOTHING)
 def test_an_empty_error_does_not_end_a_right_native_stream(error: object) -> None:
     created = {"type": "response.created", "response": {"id": "r", "error": error}}
-    streams: list[tuple[Native, list[dict[str, Any]]]] = [
-        (MessagesNative(fallback=FALLBACK), [MESSAGE_START, {"type": "ping"}]),
-        (ResponsesNative(fallback=FALLBACK), [created]),
+    streams: list[tuple[PassthroughRepairer, list[dict[str, Any]]]] = [
+        (MessagesRepairer(fallback=FALLBACK), [MESSAGE_START, {"type": "ping"}]),
+        (ResponsesRepairer(fallback=FALLBACK), [created]),
     ]
     for native, events in streams:
         for event in events:
-            native.feed(sse.named(event["type"], pack(event | {"error": error})))
+            native.feed(sse.named_frame(event["type"], pack(event | {"error": error})))
         assert native.failure is None
 
 
@@ -131,7 +131,7 @@ def test_an_error_stands_first_and_alone() -> None:
         ({"object": "error"}, Failure("unknown error")),
         ({"message": "m", "code": 7}, Failure("m", code="7")),
         ({"message": "m", "type": "t"}, Failure("m", "t")),
-        ({"message": "m", "status": 503}, Failure("m", more={"status": 503})),
+        ({"message": "m", "status": 503}, Failure("m", extra_fields={"status": 503})),
         ({"detail": "d"}, Failure("d")),
         ({"detail": [{"loc": 1}]}, Failure('[{"loc":1}]')),
     ],
@@ -158,5 +158,7 @@ def test_what_is_no_error_tells_of_none(value: dict[str, Any]) -> None:
 
 
 def test_our_own_failures_say_whose_they_are() -> None:
-    assert garbage("a stone") == Failure("the server sent a stone", "upstream_error", None, "bad_upstream_stream")
-    assert cut_off("it ended") == Failure("it ended", "upstream_error", None, "incomplete_stream")
+    assert bad_stream_failure("a stone") == Failure(
+        "the server sent a stone", "upstream_error", None, "bad_upstream_stream"
+    )
+    assert incomplete_stream_failure("it ended") == Failure("it ended", "upstream_error", None, "incomplete_stream")

@@ -4,11 +4,11 @@ import pytest
 
 from tests.table import table
 from welldone.wire.events import Json
-from welldone.wire.fixing import pipe_for
-from welldone.wire.fold import Fold
+from welldone.wire.fixing import make_pipeline
+from welldone.wire.fold import BufferedPipeline
 from welldone.wire.head import Endpoint
-from welldone.wire.native import Native
-from welldone.wire.pipe import Pipe
+from welldone.wire.native import PassthroughRepairer
+from welldone.wire.pipe import StreamPipeline
 
 REQUEST: Json = {"model": "asked", "stream": True, "stream_options": {"include_usage": True}}
 
@@ -17,16 +17,16 @@ REQUEST: Json = {"model": "asked", "stream": True, "stream_options": {"include_u
 @table("is_stream", [True, False])
 @table("endpoint", Endpoint)
 def test_each_endpoint_has_one_who_mends(endpoint: Endpoint, is_stream: bool, request_body: Json | None) -> None:
-    pipe = pipe_for(endpoint, request_body, stem="1", created=1, is_stream=is_stream)
+    pipe = make_pipeline(endpoint, request_body, id_stem="1", created=1, is_stream=is_stream)
     if endpoint in (Endpoint.CHAT, Endpoint.COMPLETIONS):
-        assert type(pipe) is (Pipe if is_stream else Fold)
+        assert type(pipe) is (StreamPipeline if is_stream else BufferedPipeline)
     else:
-        assert isinstance(pipe, Native)
+        assert isinstance(pipe, PassthroughRepairer)
 
 
 @pytest.mark.parametrize(("request_body", "model"), [(None, b"unknown"), (REQUEST, b"asked")])
 def test_what_the_server_does_not_say_is_said_for_it(request_body: Json | None, model: bytes) -> None:
-    pipe = pipe_for(Endpoint.CHAT, request_body, stem="stem", created=7, is_stream=True)
+    pipe = make_pipeline(Endpoint.CHAT, request_body, id_stem="stem", created=7, is_stream=True)
     said = pipe.feed(b'data: {"choices":[{"index":0,"delta":{"content":"x"}}]}\n\n')
     assert said is not None
     assert b'"id":"chatcmpl-stem","object":"chat.completion.chunk","created":7,"model":"%b"' % model in said
@@ -38,7 +38,7 @@ def test_what_the_server_does_not_say_is_said_for_it(request_body: Json | None, 
 def test_an_open_text_is_none_where_the_request_turned_thinking_off(
     request_body: Json | None, reasoning: bytes | None
 ) -> None:
-    pipe = pipe_for(Endpoint.CHAT, request_body, stem="stem", created=7, is_stream=True, think="open")
+    pipe = make_pipeline(Endpoint.CHAT, request_body, id_stem="stem", created=7, is_stream=True, think="open")
     said = pipe.feed(b'data: {"choices":[{"index":0,"delta":{"content":"why</think>so"}}]}\n\n')
     assert said is not None
     assert (b'"reasoning_content":"why"' in said) is (reasoning is not None)

@@ -10,26 +10,26 @@ from tests.table import table
 from tests.wire.build import CHAT, FALLBACK, choice, chunk, count, counted, cuts, entry, finish, role, stream, words
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
-from welldone.wire.asked import Asked
-from welldone.wire.events import Event, Failure, Finish, Logprobs, Opening, Text, ToolArguments, ToolCall
-from welldone.wire.fold import Fold
-from welldone.wire.forced import Forced, ForcedCalls, Shape
-from welldone.wire.pipe import Pipe
+from welldone.wire.asked import RequestFacts
+from welldone.wire.events import Event, Failure, Finish, Logprobs, ChoiceStart, Text, ToolArguments, ToolCall
+from welldone.wire.fold import BufferedPipeline
+from welldone.wire.forced import ForcedToolCall, ForcedCallConverter, ForcedCallShape
+from welldone.wire.pipe import StreamPipeline
 
-NAMED = Forced(Shape.ARGUMENTS, "get_time", is_named=True)
-ONLY = Forced(Shape.ARGUMENTS, "get_time")
-CALL = Forced(Shape.CALL)
+NAMED = ForcedToolCall(ForcedCallShape.ARGUMENTS, "get_time", is_named=True)
+ONLY = ForcedToolCall(ForcedCallShape.ARGUMENTS, "get_time")
+CALL = ForcedToolCall(ForcedCallShape.CALL)
 
 
-def calls_of(forced: Forced, *texts: str, reason: str = "stop") -> list[Event]:
+def calls_of(forced: ForcedToolCall, *texts: str, reason: str = "stop") -> list[Event]:
     ids = iter(f"call_{number}" for number in range(1, 100))
-    calls = ForcedCalls(forced, ids.__next__)
-    return calls.feed([Opening(0), *(Text(0, text) for text in texts), Finish(0, reason)])
+    calls = ForcedCallConverter(forced, ids.__next__)
+    return calls.feed([ChoiceStart(0), *(Text(0, text) for text in texts), Finish(0, reason)])
 
 
 def test_the_text_of_a_named_tool_is_its_arguments() -> None:
     assert calls_of(NAMED, '{"a"', ": 1}") == [
-        Opening(0),
+        ChoiceStart(0),
         ToolCall(0, 0, "call_1", "get_time"),
         ToolArguments(0, 0, '{"a"'),
         ToolArguments(0, 0, ": 1}"),
@@ -43,11 +43,11 @@ def test_a_call_that_was_required_finishes_with_tool_calls() -> None:
 
 
 def test_a_choice_that_said_nothing_keeps_its_reason() -> None:
-    assert calls_of(ONLY) == [Opening(0), Finish(0, "stop")]
+    assert calls_of(ONLY) == [ChoiceStart(0), Finish(0, "stop")]
 
 
 def test_log_probabilities_of_the_json_are_left_out() -> None:
-    calls = ForcedCalls(ONLY, lambda: "call_1")
+    calls = ForcedCallConverter(ONLY, lambda: "call_1")
     assert calls.feed([Logprobs(0, {"content": [entry("{")]})]) == []
 
 
@@ -71,10 +71,10 @@ def test_calls_do_not_depend_on_where_the_text_is_cut(text: str, wanted: list[tu
     heard: list[list[str]] = []
     for event in events:
         if isinstance(event, ToolCall):
-            assert event.call == len(heard)
+            assert event.call_index == len(heard)
             heard.append([event.name, ""])
         elif isinstance(event, ToolArguments):
-            assert event.call == len(heard) - 1
+            assert event.call_index == len(heard) - 1
             heard[-1][1] += event.text
     assert [tuple(call) for call in heard] == wanted
 
@@ -98,17 +98,17 @@ def test_every_list_of_calls_is_heard(calls: list[tuple[str, dict[str, str]]]) -
 @pytest.mark.parametrize("size", [1, 5, 100_000])
 def test_a_forced_call_goes_out_as_a_right_stream(size: int) -> None:
     heard = stream(role(), *words('{"name": "get"', ', "arguments": {"a": 1}', "}"), finish(), counted(count()))
-    pipe = Pipe(CHAT, fallback=FALLBACK, asked=Asked(usage=True, choices=1), forced=CALL)
+    pipe = StreamPipeline(CHAT, fallback=FALLBACK, facts=RequestFacts(include_usage=True, choice_count=1), forced=CALL)
     body = b"".join([*(pipe.feed(part) for part in cuts(heard, size)), pipe.close()])
     request = {"messages": [], "stream": True, "stream_options": {"include_usage": True}}
     assert judge(Trace(body=body, endpoint="chat", request=request)).findings == ()
     assert b'"name":"get"' in body
     assert b'"finish_reason":"tool_calls"' in body
-    assert pipe.notes.all() == []
+    assert pipe.repair_log.entries() == []
 
 
 def test_a_forced_call_is_whole_in_a_whole_reply() -> None:
-    fold = Fold(CHAT, fallback=FALLBACK, asked=Asked(choices=1), forced=NAMED)
+    fold = BufferedPipeline(CHAT, fallback=FALLBACK, facts=RequestFacts(choice_count=1), forced=NAMED)
     fold.feed(stream(role(), *words('{"a"', ": 1}"), chunk(choice({}, "stop")), counted(count())))
     fold.close()
     message = json.loads(fold.body())["choices"][0]["message"]

@@ -4,19 +4,21 @@ from typing import Any
 
 from tests.table import table
 from tests.wire.build import CHAT, COMPLETIONS, FALLBACK, GONE, HEAD, chunk, rules, text_chunk
-from welldone.wire.head import Endpoint, Head, note_envelope, read_head
-from welldone.wire.notes import Notes
+from welldone.wire.head import Endpoint, Envelope, check_envelope, read_envelope
+from welldone.wire.notes import RepairLog
 
 
 def test_a_right_envelope_is_taken_as_it_is() -> None:
-    assert read_head(chunk(system_fingerprint="fp"), CHAT, FALLBACK) == Head("chatcmpl-1", 1700000000, "m", "fp")
-    assert read_head(text_chunk(), COMPLETIONS, FALLBACK) == Head("cmpl-1", 1700000000, "m")
+    assert read_envelope(chunk(system_fingerprint="fp"), CHAT, FALLBACK) == Envelope(
+        "chatcmpl-1", 1700000000, "m", "fp"
+    )
+    assert read_envelope(text_chunk(), COMPLETIONS, FALLBACK) == Envelope("cmpl-1", 1700000000, "m")
 
 
 def test_what_is_missing_comes_from_the_fallback() -> None:
-    assert read_head({}, CHAT, FALLBACK) == FALLBACK
+    assert read_envelope({}, CHAT, FALLBACK) == FALLBACK
     wrong = {"id": None, "created": None, "model": "", "system_fingerprint": 7}
-    assert read_head(wrong, CHAT, FALLBACK) == FALLBACK
+    assert read_envelope(wrong, CHAT, FALLBACK) == FALLBACK
 
 
 @table(
@@ -32,8 +34,8 @@ def test_what_is_missing_comes_from_the_fallback() -> None:
     ],
 )
 def test_an_id_is_a_string_and_says_its_endpoint(id: object, chat: str, completions: str) -> None:
-    assert read_head({"id": id}, CHAT, FALLBACK).id == chat
-    assert read_head({"id": id}, COMPLETIONS, FALLBACK).id == completions
+    assert read_envelope({"id": id}, CHAT, FALLBACK).id == chat
+    assert read_envelope({"id": id}, COMPLETIONS, FALLBACK).id == completions
 
 
 @table(
@@ -58,7 +60,7 @@ def test_an_id_is_a_string_and_says_its_endpoint(id: object, chat: str, completi
     ],
 )
 def test_created_is_a_count_of_seconds(created: object, seconds: int) -> None:
-    assert read_head({"created": created}, CHAT, FALLBACK).created == seconds
+    assert read_envelope({"created": created}, CHAT, FALLBACK).created == seconds
 
 
 @table(
@@ -101,14 +103,14 @@ def test_an_odd_chat_envelope_is_noted(members: dict[str, Any], noted: list[str]
     ],
 )
 def test_an_odd_completions_envelope_is_noted(members: dict[str, Any], noted: list[str]) -> None:
-    assert noted_on(text_chunk(**members), COMPLETIONS, Head("cmpl-1", 1700000000, "m")) == noted
+    assert noted_on(text_chunk(**members), COMPLETIONS, Envelope("cmpl-1", 1700000000, "m")) == noted
 
 
 def test_a_fingerprint_that_is_left_out_is_noted() -> None:
-    assert noted_on(chunk(), CHAT, Head("chatcmpl-1", 1700000000, "m", "fp")) == ["env-fingerprint"]
+    assert noted_on(chunk(), CHAT, Envelope("chatcmpl-1", 1700000000, "m", "fp")) == ["env-fingerprint"]
 
 
-def noted_on(value: dict[str, Any], endpoint: Endpoint, head: Head) -> list[str]:
-    notes = Notes()
-    note_envelope(value, head, endpoint, notes)
+def noted_on(value: dict[str, Any], endpoint: Endpoint, head: Envelope) -> list[str]:
+    notes = RepairLog()
+    check_envelope(value, head, endpoint, notes)
     return rules(notes)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.table import table
-from welldone.wire.calls import JsonEnd
+from welldone.wire.calls import JsonEndDetector
 
 PIECES = st.lists(st.text('{}[]"\\a ', max_size=8), max_size=6)
 
@@ -30,10 +30,10 @@ def slowly(text: str) -> tuple[bool, bool]:
 
 @given(PIECES)
 def test_it_tells_the_same_as_a_look_at_each_character(pieces: list[str]) -> None:
-    end = JsonEnd()
+    end = JsonEndDetector()
     for piece in pieces:
         end.feed(piece)
-    assert (end.is_whole, end.is_open) == slowly("".join(pieces))
+    assert (end.is_complete, end.is_open) == slowly("".join(pieces))
 
 
 @table(
@@ -49,6 +49,6 @@ def test_it_tells_the_same_as_a_look_at_each_character(pieces: list[str]) -> Non
     ],
 )
 def test_what_is_whole_and_what_is_open(text: str, is_whole: bool, is_open: bool) -> None:
-    end = JsonEnd()
+    end = JsonEndDetector()
     end.feed(text)
-    assert (end.is_whole, end.is_open) == (is_whole, is_open)
+    assert (end.is_complete, end.is_open) == (is_whole, is_open)

@@ -18,12 +18,12 @@ from tests.wire.build import (
     words,
 )
 from welldone.wire import kept
-from welldone.wire.asked import Asked
-from welldone.wire.fold import Fold
-from welldone.wire.kept import Kept, Room
-from welldone.wire.merge import Parts
+from welldone.wire.asked import RequestFacts
+from welldone.wire.fold import BufferedPipeline
+from welldone.wire.kept import BufferedText, ByteBudget
+from welldone.wire.merge import FanOut
 
-SCHEMA, OBJECT = Asked(json=True), Asked(json=True, json_object=True)
+SCHEMA, OBJECT = RequestFacts(is_json_output=True), RequestFacts(is_json_output=True, is_json_object=True)
 
 
 @table(
@@ -43,26 +43,26 @@ SCHEMA, OBJECT = Asked(json=True), Asked(json=True, json_object=True)
 )
 def test_a_text_is_judged_when_it_is_whole(text: str, is_json: bool, is_object: bool) -> None:
     for wants_object, is_right in ((False, is_json), (True, is_object)):
-        one = Kept(Room())
+        one = BufferedText(ByteBudget())
         for character in text:
             one.add(character)
-        assert one.is_broken(is_object=wants_object) is not is_right
+        assert one.take_is_invalid(is_object=wants_object) is not is_right
 
 
 def test_a_text_that_does_not_fit_is_not_judged_and_leaves_its_room() -> None:
-    room = Room(10)
-    first, second = Kept(room), Kept(room)
+    room = ByteBudget(10)
+    first, second = BufferedText(room), BufferedText(room)
     first.add("{12345")
     second.add("{23")
     second.add("é")
-    assert room.left_bytes == 4
+    assert room.remaining_bytes == 4
     second.add("4")
-    assert not second.is_broken(is_object=True)
+    assert not second.take_is_invalid(is_object=True)
     first.add("6789")
-    assert room.left_bytes == 0
-    assert first.is_broken(is_object=True)
-    assert room.left_bytes == 10
-    assert not first.is_broken(is_object=True)
+    assert room.remaining_bytes == 0
+    assert first.take_is_invalid(is_object=True)
+    assert room.remaining_bytes == 10
+    assert not first.take_is_invalid(is_object=True)
 
 
 @table(
@@ -78,23 +78,25 @@ def test_a_text_that_does_not_fit_is_not_judged_and_leaves_its_room() -> None:
         (SCHEMA, [say({"refusal": "no"}), finish()], 0),
         (SCHEMA, [say(named()), say(piece("{}")), finish("tool_calls")], 0),
         (SCHEMA, [*words("x"), say(named()), say(piece("{}")), finish()], 0),
-        (Asked(json=True, named_tool=True), [say(named()), say(piece("{}")), finish()], 0),
+        (RequestFacts(is_json_output=True, has_named_tool=True), [say(named()), say(piece("{}")), finish()], 0),
         (SCHEMA, [say({"reasoning_content": "hm"}), *words("{}"), finish()], 0),
         (SCHEMA, [role(1), *words("{}"), *words("no", index=1), finish(), finish(index=1)], 1),
         (SCHEMA, [*words("no"), {"error": {"message": "boom"}}], 0),
-        (Asked(), [*words("no"), finish()], 0),
+        (RequestFacts(), [*words("no"), finish()], 0),
     ],
 )
-def test_choices_that_should_be_json_and_are_not_are_counted(asked: Asked, chunks: list[Json], broken: int) -> None:
+def test_choices_that_should_be_json_and_are_not_are_counted(
+    asked: RequestFacts, chunks: list[Json], broken: int
+) -> None:
     for size in (1, None):
-        assert Fixed(stream(role(), *chunks), asked=asked, size=size).pipe.broken_json == broken
+        assert Fixed(stream(role(), *chunks), asked=asked, size=size).pipe.invalid_json_count == broken
 
 
 def test_a_text_that_is_too_long_to_be_kept_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept.Room.__init__, "__defaults__", (100,))
+    monkeypatch.setattr(kept.ByteBudget.__init__, "__defaults__", (100,))
     chunks = [role(), *words("{", *["x" * 10] * 10), finish()]
-    assert Fixed(stream(*chunks), asked=SCHEMA).pipe.broken_json == 0
-    assert Fixed(stream(*chunks[:-2], finish()), asked=SCHEMA).pipe.broken_json == 1
+    assert Fixed(stream(*chunks), asked=SCHEMA).pipe.invalid_json_count == 0
+    assert Fixed(stream(*chunks[:-2], finish()), asked=SCHEMA).pipe.invalid_json_count == 1
 
 
 @table(
@@ -115,25 +117,27 @@ def test_arguments_that_are_no_json_object_are_counted_and_noted(
     begun = [say(named(number, f"call_{number}")) for number in (0, 1)]
     pieces = [[say(piece(text, number)) for text in arguments] for number in (0, 1)]
     one = Fixed(stream(role(), begun[0], *pieces[0], finish(reason)))
-    assert one.pipe.broken_arguments == broken
+    assert one.pipe.invalid_arguments_count == broken
     assert ("tool-args-json-object" in one.rules) is bool(broken)
     two = Fixed(stream(role(), begun[0], *pieces[0], begun[1], *pieces[1], finish(reason)))
-    assert two.pipe.broken_arguments == 2 * broken
+    assert two.pipe.invalid_arguments_count == 2 * broken
 
 
 def test_arguments_too_long_to_be_kept_are_judged_by_their_brackets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept.Room.__init__, "__defaults__", (100,))
+    monkeypatch.setattr(kept.ByteBudget.__init__, "__defaults__", (100,))
     for end, broken in (('"}', 0), ('"', 1)):
         pieces = [say(piece(text)) for text in ('{"x":"', "y" * 200, end)]
-        assert Fixed(stream(role(), say(named()), *pieces, finish("tool_calls"))).pipe.broken_arguments == broken
+        assert Fixed(stream(role(), say(named()), *pieces, finish("tool_calls"))).pipe.invalid_arguments_count == broken
 
 
 def test_all_parts_count() -> None:
-    fold = Fold(CHAT, fallback=FALLBACK, asked=Asked(json=True, choices=3), parts=Parts(3))
+    fold = BufferedPipeline(
+        CHAT, fallback=FALLBACK, facts=RequestFacts(is_json_output=True, choice_count=3), fan_out=FanOut(3)
+    )
     for part, text in enumerate(("{}", "no", "no")):
         fold.feed(stream(role(), *words(text), finish()), part)
         fold.close(part)
-    assert (fold.broken_json, fold.broken_arguments) == (2, 0)
+    assert (fold.invalid_json_count, fold.invalid_arguments_count) == (2, 0)
 
 
 def test_a_whole_reply_is_judged_too() -> None:
@@ -142,13 +146,13 @@ def test_a_whole_reply_is_judged_too() -> None:
         {"index": 0, "message": {"role": "assistant", "content": "no"}, "finish_reason": "stop"},
         {"index": 1, "message": {"role": "assistant", "tool_calls": [call]}, "finish_reason": "tool_calls"},
     ]
-    fold = Fold(CHAT, fallback=FALLBACK, asked=Asked(json=True))
-    fold.whole(pack({"choices": choices}))
+    fold = BufferedPipeline(CHAT, fallback=FALLBACK, facts=RequestFacts(is_json_output=True))
+    fold.feed_reply(pack({"choices": choices}))
     fold.close()
-    assert (fold.broken_json, fold.broken_arguments) == (1, 1)
+    assert (fold.invalid_json_count, fold.invalid_arguments_count) == (1, 1)
 
 
 def test_a_text_that_costs_too_much_is_not_judged() -> None:
-    one = Kept(Room())
+    one = BufferedText(ByteBudget())
     one.add("[" + "[]," * 60_000)
-    assert not one.is_broken(is_object=True)
+    assert not one.take_is_invalid(is_object=True)

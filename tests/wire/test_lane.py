@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.table import table
-from welldone.wire.lane import Lane, learn
+from welldone.wire.lane import FastPath, learn_fast_path
 
 SENT = b'data: {"ours":1,"choices":[{"delta":{"content":"first"}}]}\n\n'
 
@@ -17,8 +17,8 @@ def frame(text: str, *, is_ascii: bool = False, spaces: tuple[str, str] = (",", 
     return b"data: " + json.dumps(chunk, ensure_ascii=is_ascii, separators=spaces).encode() + b"\n\n"
 
 
-def lane(data: bytes) -> Lane:
-    found = learn(data, SENT, {})
+def lane(data: bytes) -> FastPath:
+    found = learn_fast_path(data, SENT, {})
     assert found is not None
     return found
 
@@ -33,13 +33,13 @@ def heard(sent: bytes | None) -> Any:  # noqa: ANN401 - whatever was sent
 @table("spaces", [(",", ":"), (", ", ": ")])
 @table("text", [" Hello", "a\nb", 'say "x"', "back\\slash", "tab\t", "é", "漢字", "😀", "}]}"])
 def test_a_text_goes_the_short_way_and_stays_what_it_was(text: str, spaces: tuple[str, str]) -> None:
-    assert heard(lane(frame("first", spaces=spaces)).take(frame(text, spaces=spaces))) == text
+    assert heard(lane(frame("first", spaces=spaces)).rewrite(frame(text, spaces=spaces))) == text
 
 
 @given(st.text())
 def test_whatever_goes_the_short_way_is_the_text_that_was_said(text: str) -> None:
     for data in (frame(text.encode(errors="replace").decode()), frame(text, is_ascii=True)):
-        sent = lane(frame("first")).take(data)
+        sent = lane(frame("first")).rewrite(data)
         if sent is not None:
             assert heard(sent) == json.loads(data[6:])["choices"][0]["delta"]["content"]
             assert not set(heard(sent)) & set("\u2028\u2029\x85\ufffd\x00")
@@ -72,38 +72,38 @@ def test_whatever_goes_the_short_way_is_the_text_that_was_said(text: str) -> Non
     ],
 )
 def test_all_else_takes_the_long_way(data: bytes) -> None:
-    assert lane(frame("first")).take(data) is None
+    assert lane(frame("first")).rewrite(data) is None
 
 
 def test_a_lane_counts_what_it_took() -> None:
     short = lane(frame("first"))
-    short.take(frame("a"))
-    short.take(frame("bc"))
-    short.take(b"data: [DONE]\n\n")
+    short.rewrite(frame("a"))
+    short.rewrite(frame("bc"))
+    short.rewrite(b"data: [DONE]\n\n")
     assert (short.frames, short.bytes) == (2, len(frame("a") + frame("bc")))
 
 
 def test_a_lane_is_of_use_when_it_has_taken_more_than_it_cost() -> None:
     short = lane(frame("first"))
     for _ in range(4):
-        short.take(frame("a"))
-    short.forget()
-    assert (short.frames, short.bytes, short.is_of_use) == (0, 0, False)
+        short.rewrite(frame("a"))
+    short.reset_counts()
+    assert (short.frames, short.bytes, short.is_worthwhile) == (0, 0, False)
     for _ in range(4):
-        short.take(frame("a"))
-    assert short.is_of_use
+        short.rewrite(frame("a"))
+    assert short.is_worthwhile
 
 
 def test_a_frame_is_of_a_lane_also_where_its_text_is_not_plain() -> None:
-    assert lane(frame("first")).is_of(frame("\u2028"))
-    assert not lane(frame("first")).is_of(frame("a", usage=None))
+    assert lane(frame("first")).matches(frame("\u2028"))
+    assert not lane(frame("first")).matches(frame("a", usage=None))
 
 
 def test_the_text_is_found_where_it_stands_and_not_where_it_seems_to() -> None:
     data = frame("first", note='"content":"x"', more={"content": "y"})
-    assert heard(lane(data).take(data.replace(b"first", b"second"))) == "second"
+    assert heard(lane(data).rewrite(data.replace(b"first", b"second"))) == "second"
     early = data.replace(b'{"id"', b'{"content":"z","id"')
-    assert heard(lane(early).take(early.replace(b"first", b"second"))) == "second"
+    assert heard(lane(early).rewrite(early.replace(b"first", b"second"))) == "second"
 
 
 @table(
@@ -119,6 +119,6 @@ def test_the_text_is_found_where_it_stands_and_not_where_it_seems_to() -> None:
     ],
 )
 def test_nothing_is_learnt_of_a_chunk_whose_text_cannot_be_found(data: bytes) -> None:
-    found = learn(data, SENT, {})
-    assert (found is None) == (learn(SENT, data, {}) is None)
-    assert found is None or heard(found.take(data)) == json.loads(data[6:])["choices"][0]["delta"]["content"]
+    found = learn_fast_path(data, SENT, {})
+    assert (found is None) == (learn_fast_path(SENT, data, {}) is None)
+    assert found is None or heard(found.rewrite(data)) == json.loads(data[6:])["choices"][0]["delta"]["content"]

@@ -6,8 +6,8 @@ import math
 import pytest
 
 from tests.table import table
-from welldone.wire.budget import at_once
-from welldone.wire.lenient import NOT_JSON, first, lenient, strict
+from welldone.wire.budget import run_to_completion
+from welldone.wire.lenient import NOT_JSON, parse_first_value, parse_lenient, parse_strict
 
 
 @table(
@@ -27,7 +27,7 @@ from welldone.wire.lenient import NOT_JSON, first, lenient, strict
     ],
 )
 def test_strict_json_is_read_and_nothing_else(text: bytes, value: object) -> None:
-    assert strict(text) == value
+    assert parse_strict(text) == value
 
 
 @table(
@@ -47,11 +47,11 @@ def test_strict_json_is_read_and_nothing_else(text: bytes, value: object) -> Non
     ],
 )
 def test_what_is_nearly_json_is_read_as_it_was_meant(text: bytes, values: list[object]) -> None:
-    assert lenient(text) == values
+    assert parse_lenient(text) == values
 
 
 def test_not_a_number_is_read_as_such() -> None:
-    (value,) = lenient(b"[NaN]")
+    (value,) = parse_lenient(b"[NaN]")
     assert isinstance(value, list)
     assert math.isnan(value[0])
 
@@ -72,7 +72,7 @@ def test_not_a_number_is_read_as_such() -> None:
     ],
 )
 def test_the_repr_of_a_dict_is_read_as_json(text: bytes, values: list[object]) -> None:
-    assert lenient(text) == values
+    assert parse_lenient(text) == values
 
 
 @table(
@@ -92,22 +92,22 @@ def test_the_repr_of_a_dict_is_read_as_json(text: bytes, values: list[object]) -
     ],
 )
 def test_the_repr_of_bytes_is_read_as_their_json(said: bytes, values: list[object]) -> None:
-    assert lenient(repr(said).encode()) == values
+    assert parse_lenient(repr(said).encode()) == values
 
 
 @pytest.mark.parametrize("said", ["\n\t\r\\'\"", "\x00\x1f\x7f\xa0", "é漢😀\u2028"])
 def test_what_repr_escapes_is_undone(said: str) -> None:
     for pair in ({"a": said}, {"a": [said, "'"]}):
-        assert lenient(repr(pair).encode()) == [pair]
-        assert lenient(repr(json.dumps(pair, ensure_ascii=False).encode() + b"\n").encode()) == [pair]
+        assert parse_lenient(repr(pair).encode()) == [pair]
+        assert parse_lenient(repr(json.dumps(pair, ensure_ascii=False).encode() + b"\n").encode()) == [pair]
 
 
 def test_a_repr_of_bytes_that_holds_other_characters_is_read_too() -> None:
-    assert lenient('b\'{"a":"😀"}\''.encode()) == [{"a": "😀"}]
+    assert parse_lenient('b\'{"a":"😀"}\''.encode()) == [{"a": "😀"}]
 
 
 def test_bytes_that_are_no_utf_8_are_kept_as_lone_surrogates() -> None:
-    assert lenient(b'{"a":"\xf0\x9f"}') == [{"a": "\udcf0\udc9f"}]
+    assert parse_lenient(b'{"a":"\xf0\x9f"}') == [{"a": "\udcf0\udc9f"}]
 
 
 @table(
@@ -124,7 +124,7 @@ def test_bytes_that_are_no_utf_8_are_kept_as_lone_surrogates() -> None:
     ],
 )
 def test_the_first_value_is_told_from_what_follows(text: bytes, found: tuple[object, bool]) -> None:
-    assert at_once(first(text)) == found
+    assert run_to_completion(parse_first_value(text)) == found
 
 
 @table(
@@ -133,19 +133,19 @@ def test_the_first_value_is_told_from_what_follows(text: bytes, found: tuple[obj
     ids=["braces", "brackets", "objects", "dicts", "bytes"],
 )
 def test_hostile_nesting_is_no_json(text: bytes) -> None:
-    assert strict(text) is NOT_JSON
-    assert lenient(text) == []
+    assert parse_strict(text) is NOT_JSON
+    assert parse_lenient(text) == []
 
 
 @pytest.mark.no_cover
 def test_a_hundred_thousand_quotes_are_read_once() -> None:
-    assert lenient(b"'" * 100_000) == [""] * 50_000
+    assert parse_lenient(b"'" * 100_000) == [""] * 50_000
 
 
 def test_long_text_is_read_strictly_or_not_at_all() -> None:
     long = b'"' + b"x" * 200_000 + b'"'
-    assert at_once(first(long)) == (long[1:-1].decode(), False)
+    assert run_to_completion(parse_first_value(long)) == (long[1:-1].decode(), False)
     for odd in (long + b" 1", b"\xff" + long):
-        assert at_once(first(odd)) == (NOT_JSON, False)
-        assert lenient(odd) == []
-    assert strict(b"[" + b"[]," * 50_000 + b"1]") is NOT_JSON
+        assert run_to_completion(parse_first_value(odd)) == (NOT_JSON, False)
+        assert parse_lenient(odd) == []
+    assert parse_strict(b"[" + b"[]," * 50_000 + b"1]") is NOT_JSON

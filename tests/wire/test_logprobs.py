@@ -4,22 +4,27 @@ from typing import Any
 
 from tests.table import table
 from tests.wire.build import GONE, Fixed, Json, entry, finish, role, rules, say, stream, top
-from welldone.wire.asked import Asked
-from welldone.wire.logprobs import fewer, read_chat, read_completions, without_lead
-from welldone.wire.notes import Notes
+from welldone.wire.asked import RequestFacts
+from welldone.wire.logprobs import (
+    limit_top_logprobs,
+    read_chat_logprobs,
+    read_completions_logprobs,
+    drop_leading_logprobs,
+)
+from welldone.wire.notes import RepairLog
 
 NAN, INFINITE = float("nan"), float("inf")
 SHAPE, ENTRY, FINITE, LISTS = "ext-logprobs-shape", "ext-logprobs-entry", "ext-logprobs-finite", "cmpl-logprobs"
 
 
 def chat(value: object) -> tuple[Any, list[str]]:
-    notes = Notes()
-    return read_chat(value, notes), rules(notes)
+    notes = RepairLog()
+    return read_chat_logprobs(value, notes), rules(notes)
 
 
 def completions(value: object, offset: int = 0) -> tuple[Any, list[str]]:
-    notes = Notes()
-    return read_completions(value, offset, notes), rules(notes)
+    notes = RepairLog()
+    return read_completions_logprobs(value, offset, notes), rules(notes)
 
 
 def test_right_chat_logprobs_are_taken_as_they_are() -> None:
@@ -136,18 +141,18 @@ def test_chat_s_shape_is_turned_into_the_four_lists() -> None:
 
 def test_no_more_alternatives_are_shown_than_were_asked_for() -> None:
     value = {"content": [entry("a", -0.5, top("a"), top("b"))], "refusal": None}
-    assert fewer(value, 1)["content"][0]["top_logprobs"] == [top("a")]
-    assert fewer(value, 0) == {"content": [entry("a", -0.5)], "refusal": None}
+    assert limit_top_logprobs(value, 1)["content"][0]["top_logprobs"] == [top("a")]
+    assert limit_top_logprobs(value, 0) == {"content": [entry("a", -0.5)], "refusal": None}
     lists = {"tokens": ["a", "b"], "token_logprobs": [-1.0, -2.0], "top_logprobs": [{"a": -1.0, "x": -3.0}, None]}
-    assert fewer(lists, 1)["top_logprobs"] == [{"a": -1.0}, None]
+    assert limit_top_logprobs(lists, 1)["top_logprobs"] == [{"a": -1.0}, None]
     chosen = {**lists, "token_logprobs": [-1.0, None]}
-    assert fewer(chosen, 0)["top_logprobs"] == [{"a": -1.0}, None]
-    assert fewer({"tokens": ["a"], "top_logprobs": None}, 0)["top_logprobs"] == []
+    assert limit_top_logprobs(chosen, 0)["top_logprobs"] == [{"a": -1.0}, None]
+    assert limit_top_logprobs({"tokens": ["a"], "top_logprobs": None}, 0)["top_logprobs"] == []
 
 
 def test_alternatives_that_nobody_asked_for_are_left_out_of_the_stream() -> None:
     said = say({"content": "a"}, logprobs={"content": [entry("a", -0.5, top("b"))], "refusal": None})
-    fixed = Fixed(stream(role(), said, finish()), asked=Asked(top_logprobs=0))
+    fixed = Fixed(stream(role(), said, finish()), asked=RequestFacts(top_logprobs=0))
     assert b'"top_logprobs":[]' in fixed.body
 
 
@@ -165,9 +170,9 @@ def test_alternatives_that_nobody_asked_for_are_left_out_of_the_stream() -> None
     ],
 )
 def test_tokens_before_the_text_are_left_out(tokens: list[str], text: str, wanted: list[str]) -> None:
-    value = without_lead({"content": [entry(token) for token in tokens], "refusal": None}, text)
+    value = drop_leading_logprobs({"content": [entry(token) for token in tokens], "refusal": None}, text)
     assert value["content"] == [entry(token) for token in wanted]
-    assert without_lead({"content": None}, text) == {"content": None}
+    assert drop_leading_logprobs({"content": None}, text) == {"content": None}
 
 
 def test_our_own_engine_cuts_what_stands_before_json_and_so_do_we() -> None:
@@ -175,8 +180,8 @@ def test_our_own_engine_cuts_what_stands_before_json_and_so_do_we() -> None:
         return say({"content": text}, logprobs={"content": [entry(token) for token in tokens], "refusal": None})
 
     heard = stream(role(), chunk("", "```"), chunk("{", " ", "{"), chunk("x", " ", "x"), finish())
-    ours = Fixed(heard, asked=Asked(top_logprobs=0)).body
-    theirs = Fixed(heard, asked=Asked()).body
+    ours = Fixed(heard, asked=RequestFacts(top_logprobs=0)).body
+    theirs = Fixed(heard, asked=RequestFacts()).body
     assert b"```" not in ours
     assert ours.count(b'"token":" "') == 1  # later ones are not ours to judge
     assert b"```" in theirs

@@ -9,26 +9,26 @@ import pytest
 from tests.table import table
 from tests.wire.build import CHAT, FALLBACK, chunk, count, counted, finish, role, say, stream, words
 from welldone.wire import members
-from welldone.wire.asked import Asked
-from welldone.wire.fold import Fold
+from welldone.wire.asked import RequestFacts
+from welldone.wire.fold import BufferedPipeline
 
 
 def added(*deltas: dict[str, Any]) -> dict[str, Any]:
     total: dict[str, Any] = {}
     for delta in deltas:
-        members.add_delta(total, delta)
-    return members.join(total)
+        members.accumulate_delta(total, delta)
+    return members.join_accumulated(total)
 
 
 def last(*fields: dict[str, Any]) -> dict[str, Any]:
     total: dict[str, Any] = {}
     for one in fields:
-        members.add_last(total, one)
-    return members.join(total)
+        members.accumulate_latest(total, one)
+    return members.join_accumulated(total)
 
 
 def folded(*chunks: object) -> dict[str, Any]:
-    fold = Fold(CHAT, fallback=FALLBACK)
+    fold = BufferedPipeline(CHAT, fallback=FALLBACK)
     fold.feed(stream(*chunks))
     fold.close()
     reply: dict[str, Any] = json.loads(fold.body())
@@ -176,7 +176,7 @@ def test_many_pieces_cost_no_more_than_they_are_long() -> None:
 
 
 def test_counts_on_each_chunk_do_not_replace_those_of_the_whole_reply() -> None:
-    fold = Fold(CHAT, fallback=FALLBACK, asked=Asked(usage=True, continuous_usage=True))
+    fold = BufferedPipeline(CHAT, fallback=FALLBACK, facts=RequestFacts(include_usage=True, continuous_usage=True))
     fold.feed(stream(role(), *words("Hi"), finish() | {"usage": count(5, 0)}, counted(count(5, 3))))
     fold.close()
     assert json.loads(fold.body())["usage"] == count(5, 3)

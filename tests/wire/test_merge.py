@@ -33,14 +33,14 @@ from tests.wire.build import (
 )
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
-from welldone.wire.asked import Asked
+from welldone.wire.asked import RequestFacts
 from welldone.wire.events import Failure
-from welldone.wire.fold import Fold
+from welldone.wire.fold import BufferedPipeline
 from welldone.wire.head import Endpoint
-from welldone.wire.merge import Parts
-from welldone.wire.pipe import Pipe
+from welldone.wire.merge import FanOut
+from welldone.wire.pipe import StreamPipeline
 
-ASKED = Asked(usage=True, choices=2)
+ASKED = RequestFacts(include_usage=True, choice_count=2)
 REQUEST: Json = {"messages": [], "stream": True, "n": 2, "stream_options": {"include_usage": True}}
 FAILURE = Failure("the engine is gone", code="engine_died")
 
@@ -63,7 +63,7 @@ def said(body: bytes) -> dict[int, str]:
 
 @pytest.mark.parametrize("size", [1, 50, 100_000])
 def test_two_streams_make_two_choices_of_one_right_stream(size: int) -> None:
-    pipe = Pipe(CHAT, fallback=FALLBACK, asked=ASKED, parts=Parts(2))
+    pipe = StreamPipeline(CHAT, fallback=FALLBACK, facts=ASKED, fan_out=FanOut(2))
     first = cuts(answer("a", "b", usage=count(5, 2)), size)
     second = cuts(answer("x", "y", "z", usage=count(5, 3)), size)
     body = b""
@@ -83,7 +83,9 @@ def test_two_streams_make_two_choices_of_one_right_stream(size: int) -> None:
 
 def test_a_prompt_counts_once_and_details_are_summed() -> None:
     details = {"prompt_tokens_details": {"cached_tokens": 2}, "completion_tokens_details": {"reasoning_tokens": 1}}
-    fold = Fold(COMPLETIONS, fallback=FALLBACKS[COMPLETIONS], asked=Asked(choices=4), parts=Parts(4, 2))
+    fold = BufferedPipeline(
+        COMPLETIONS, fallback=FALLBACKS[COMPLETIONS], facts=RequestFacts(choice_count=4), fan_out=FanOut(4, 2)
+    )
     for part, prompt in enumerate((5, 5, 7, 7)):
         usage = count(prompt, 1, **details)
         fold.feed(stream(text("w"), text_end(), text_chunk(usage=usage)), part)
@@ -98,7 +100,7 @@ def test_a_prompt_counts_once_and_details_are_summed() -> None:
 
 
 def test_other_members_of_usage_are_summed_where_that_makes_sense() -> None:
-    fold = Fold(CHAT, fallback=FALLBACK, asked=Asked(choices=2), parts=Parts(2))
+    fold = BufferedPipeline(CHAT, fallback=FALLBACK, facts=RequestFacts(choice_count=2), fan_out=FanOut(2))
     mores: list[dict[str, object]] = [
         {"cost": 0.5, "cost_details": {"a": 1.5, "b": {"c": 1}, "d": None, "e": "x", "f": None}, "is_byok": False},
         {"cost": 0.25, "cost_details": {"a": 1, "b": {"c": 2, "g": None}, "d": 3, "e": "y"}, "is_byok": True},
@@ -117,7 +119,7 @@ def test_other_members_of_usage_are_summed_where_that_makes_sense() -> None:
 
 
 def test_a_count_that_is_missing_in_one_part_is_not_invented_for_all() -> None:
-    pipe = Pipe(CHAT, fallback=FALLBACK, asked=ASKED, parts=Parts(2))
+    pipe = StreamPipeline(CHAT, fallback=FALLBACK, facts=ASKED, fan_out=FanOut(2))
     body = pipe.feed(answer("a", usage=count()), 0) + pipe.close(0) + pipe.feed(answer("b"), 1) + pipe.close(1)
     assert pipe.usage is None
     assert body.endswith(DONE)
@@ -125,7 +127,7 @@ def test_a_count_that_is_missing_in_one_part_is_not_invented_for_all() -> None:
 
 
 def test_each_call_of_a_tool_has_an_id_of_its_own() -> None:
-    fold = Fold(CHAT, fallback=FALLBACK, asked=Asked(choices=2), parts=Parts(2))
+    fold = BufferedPipeline(CHAT, fallback=FALLBACK, facts=RequestFacts(choice_count=2), fan_out=FanOut(2))
     for part in (0, 1):
         fold.feed(
             stream(role(), say(named(id="")), say(call(function={"arguments": "{}"})), finish("tool_calls")), part
@@ -133,7 +135,7 @@ def test_each_call_of_a_tool_has_an_id_of_its_own() -> None:
         fold.close(part)
     ids = [one["message"]["tool_calls"][0]["id"] for one in json.loads(fold.body())["choices"]]
     assert ids == ["call_ours1", "call_ours2"]
-    assert [(note.rule, note.count) for note in fold.notes.all()] == [("tool-id-first", 2)]
+    assert [(note.rule, note.count) for note in fold.repair_log.entries()] == [("tool-id-first", 2)]
 
 
 @pytest.mark.parametrize("endpoint", [CHAT, COMPLETIONS])
@@ -142,8 +144,10 @@ def test_a_part_gives_one_choice_however_many_its_server_sends(endpoint: Endpoin
         CHAT: stream(role(), role(1), *words("b", index=1), *words("a"), finish(index=1), finish()),
         COMPLETIONS: stream(text("b", 1), text("a"), text_end(index=1), text_end()),
     }[endpoint]
-    fold = Fold(endpoint, fallback=FALLBACKS[endpoint], asked=Asked(choices=2), parts=Parts(2))
-    pipe = Pipe(endpoint, fallback=FALLBACKS[endpoint], asked=Asked(choices=2), parts=Parts(2))
+    fold = BufferedPipeline(
+        endpoint, fallback=FALLBACKS[endpoint], facts=RequestFacts(choice_count=2), fan_out=FanOut(2)
+    )
+    pipe = StreamPipeline(endpoint, fallback=FALLBACKS[endpoint], facts=RequestFacts(choice_count=2), fan_out=FanOut(2))
     body = b""
     for part in (0, 1):
         fold.feed(two, part)
@@ -159,7 +163,7 @@ def test_a_part_gives_one_choice_however_many_its_server_sends(endpoint: Endpoin
 
 
 def test_one_part_that_fails_ends_the_whole_answer() -> None:
-    pipe = Pipe(CHAT, fallback=FALLBACK, asked=ASKED, parts=Parts(2))
+    pipe = StreamPipeline(CHAT, fallback=FALLBACK, facts=ASKED, fan_out=FanOut(2))
     body = pipe.feed(stream(role(), *words("a"), end=b""), 0)
     body += pipe.feed(stream({"error": {"message": "broken"}}, end=b"") + answer("more"), 1)
     assert pipe.failure is not None
@@ -173,7 +177,7 @@ def test_one_part_that_fails_ends_the_whole_answer() -> None:
 @table("parts", [1, 2])
 @table("before", [b"", stream(role(), *words("a"), end=b""), b": hello\n\n"])
 def test_an_answer_that_is_broken_off_ends_with_the_error(parts: int, before: bytes) -> None:
-    pipe = Pipe(CHAT, fallback=FALLBACK, asked=Asked(choices=parts), parts=Parts(parts))
+    pipe = StreamPipeline(CHAT, fallback=FALLBACK, facts=RequestFacts(choice_count=parts), fan_out=FanOut(parts))
     body = pipe.feed(before) + pipe.fail(FAILURE) + pipe.close()
     assert judge(Trace(body=body, endpoint="chat")).findings == ()
     assert body.endswith(DONE)
@@ -182,16 +186,16 @@ def test_an_answer_that_is_broken_off_ends_with_the_error(parts: int, before: by
 
 
 def test_the_part_that_is_still_open_tells_of_the_failure() -> None:
-    pipe = Pipe(CHAT, fallback=FALLBACK, asked=ASKED, parts=Parts(2))
+    pipe = StreamPipeline(CHAT, fallback=FALLBACK, facts=ASKED, fan_out=FanOut(2))
     body = pipe.feed(answer("a"), 0) + pipe.close(0) + pipe.fail(FAILURE)
     assert judge(Trace(body=body, endpoint="chat", request=REQUEST)).findings == ()
     assert pipe.failure == FAILURE
 
 
 def test_signs_of_life_pass() -> None:
-    pipe = Pipe(CHAT, fallback=FALLBACK, asked=ASKED, parts=Parts(2))
+    pipe = StreamPipeline(CHAT, fallback=FALLBACK, facts=ASKED, fan_out=FanOut(2))
     assert pipe.feed(b": one\n\n", 1) == b": keep-alive\n\n"
-    fold = Fold(CHAT, fallback=FALLBACK, asked=Asked())
+    fold = BufferedPipeline(CHAT, fallback=FALLBACK, facts=RequestFacts())
     fold.feed(b": one\n\n" + answer("a"))
     fold.close()
     assert json.loads(fold.body())["choices"][0]["message"]["content"] == "a"
@@ -199,11 +203,11 @@ def test_signs_of_life_pass() -> None:
 
 def test_prompts_are_repeated_where_that_was_asked_for() -> None:
     request = {"prompt": ["p", "", "r"], "echo": True, "stream": True}
-    pipe = Pipe(
+    pipe = StreamPipeline(
         COMPLETIONS,
         fallback=FALLBACKS[COMPLETIONS],
-        asked=Asked(usage=False, choices=3),
-        parts=Parts(3, 3, ("p", "", "r")),
+        facts=RequestFacts(include_usage=False, choice_count=3),
+        fan_out=FanOut(3, 3, ("p", "", "r")),
     )
     body = b""
     for part in (2, 0, 1):
@@ -216,7 +220,7 @@ def test_prompts_are_repeated_where_that_was_asked_for() -> None:
 
 
 def test_unknown_fields_stay_with_their_choice() -> None:
-    pipe = Pipe(CHAT, fallback=FALLBACK, asked=ASKED, parts=Parts(2))
+    pipe = StreamPipeline(CHAT, fallback=FALLBACK, facts=ASKED, fan_out=FanOut(2))
     body = pipe.feed(answer("a"), 0) + pipe.close(0)
     body += pipe.feed(
         stream(role(), say({"content": "b"}, mood="calm"), chunk(timings={"n": 1}), finish()), 1
@@ -227,24 +231,26 @@ def test_unknown_fields_stay_with_their_choice() -> None:
 
 
 def test_the_model_has_the_name_that_the_client_knows() -> None:
-    pipe = Pipe(CHAT, fallback=FALLBACK, asked=Asked(), model="theirs")
+    pipe = StreamPipeline(CHAT, fallback=FALLBACK, facts=RequestFacts(), model="theirs")
     body = pipe.feed(answer("a")) + pipe.close()
     assert {one["model"] for one in chunks(body)} == {"theirs"}
 
 
 def test_a_fold_that_failed_says_why() -> None:
-    fold = Fold(CHAT, fallback=FALLBACK, asked=Asked())
+    fold = BufferedPipeline(CHAT, fallback=FALLBACK, facts=RequestFacts())
     fold.feed(stream(role(), end=b""))
     fold.fail(FAILURE)
     assert fold.failure == FAILURE
 
 
 def test_usage_that_we_asked_for_ourselves_is_no_fault_and_not_shown() -> None:
-    pipe = Pipe(CHAT, fallback=FALLBACK, asked=Asked(usage=False, choices=1, is_usage_ours=True))
+    pipe = StreamPipeline(
+        CHAT, fallback=FALLBACK, facts=RequestFacts(include_usage=False, choice_count=1, is_usage_forced=True)
+    )
     body = pipe.feed(answer("a", usage=count())) + pipe.close()
     assert b"usage" not in body
     assert pipe.usage is not None
-    assert pipe.notes.all() == []
+    assert pipe.repair_log.entries() == []
 
 
 @pytest.mark.parametrize("endpoint", [CHAT, COMPLETIONS])
@@ -255,7 +261,12 @@ def test_a_part_that_begins_with_a_field_after_the_others_have_ended_is_heard(en
     else:
         empty = stream(text_chunk(text_choice("", "stop"), timings={"n": 1}))
         full = stream(text("a"), text_end())
-    pipe = Pipe(endpoint, fallback=FALLBACKS[endpoint], asked=Asked(usage=False, choices=3), parts=Parts(3))
+    pipe = StreamPipeline(
+        endpoint,
+        fallback=FALLBACKS[endpoint],
+        facts=RequestFacts(include_usage=False, choice_count=3),
+        fan_out=FanOut(3),
+    )
     body = b""
     for part, heard in ((1, full), (0, empty), (2, empty)):
         body += pipe.feed(heard, part) + pipe.close(part)
@@ -291,8 +302,8 @@ def test_whatever_parts_say_and_whenever_they_end_the_stream_is_right(
     data: st.DataObject, endpoint: Endpoint, is_asked: bool
 ) -> None:
     parts = data.draw(st.lists(st.sampled_from(CHATS if endpoint is CHAT else TEXTS), min_size=1, max_size=4))
-    asked = Asked(usage=is_asked, choices=len(parts), is_usage_ours=True)
-    pipe = Pipe(endpoint, fallback=FALLBACKS[endpoint], asked=asked, parts=Parts(len(parts)))
+    asked = RequestFacts(include_usage=is_asked, choice_count=len(parts), is_usage_forced=True)
+    pipe = StreamPipeline(endpoint, fallback=FALLBACKS[endpoint], facts=asked, fan_out=FanOut(len(parts)))
     left = {part: cuts(heard, data.draw(st.sampled_from([7, 60, 10_000]))) for part, heard in enumerate(parts)}
     body = b""
     while left:
@@ -311,14 +322,14 @@ def test_whatever_parts_say_and_whenever_they_end_the_stream_is_right(
 
 
 def test_each_part_is_done_for_itself() -> None:
-    pipe = Pipe(CHAT, fallback=FALLBACK, asked=ASKED, parts=Parts(2))
+    pipe = StreamPipeline(CHAT, fallback=FALLBACK, facts=ASKED, fan_out=FanOut(2))
     pipe.feed(answer("a"), 1)
     assert (pipe.is_part_done(0), pipe.is_part_done(1), pipe.is_done) == (False, True, False)
 
 
 def test_the_words_of_a_failure_can_be_chosen() -> None:
-    pipe = Pipe(CHAT, fallback=FALLBACK, asked=Asked())
-    pipe.tune(0, reword=lambda failure: Failure(failure.message.replace("secret", "…")))
+    pipe = StreamPipeline(CHAT, fallback=FALLBACK, facts=RequestFacts())
+    pipe.configure(0, reword=lambda failure: Failure(failure.message.replace("secret", "…")))
     sent = pipe.feed(b'data: {"error":{"message":"no secret"}}\n\n') + pipe.close()
     assert b"no \xe2\x80\xa6" in sent
     assert b"secret" not in sent

@@ -9,12 +9,12 @@ import pytest
 from tests.table import table
 from tests.wire.build import rules
 from welldone.wire.dialects.dialect import KEEP_ALIVE
-from welldone.wire.dialects.messages import MessagesNative, blocks
-from welldone.wire.dialects.messages.objects import error_type
+from welldone.wire.dialects.messages import MessagesRepairer, blocks
+from welldone.wire.dialects.messages.objects import error_type_for_status
 from welldone.wire.events import Failure, Json, Usage
-from welldone.wire.head import Head
+from welldone.wire.head import Envelope
 
-OURS = Head("msg_ours", 1700000000, "ours")
+OURS = Envelope("msg_ours", 1700000000, "ours")
 RECORDED = Path(__file__).parent.parent / "recorded_dialects"
 USAGE: Json = {"input_tokens": 5, "output_tokens": 1}
 MESSAGE: Json = {
@@ -99,11 +99,11 @@ class Mended:
     """What is made of a stream."""
 
     def __init__(self, *parts: Json | bytes, model: str | None = None, strict: frozenset[str] = frozenset()) -> None:
-        self.native = MessagesNative(fallback=OURS, model=model)
-        self.native.tune(0, strict=strict)
+        self.native = MessagesRepairer(fallback=OURS, model=model)
+        self.native.configure(0, strict=strict)
         self.body = self.native.feed(stream(*parts)) + self.native.close()
         self.values = [json.loads(part.split("data: ")[1]) for part in self.body.decode().split("\n\n")[:-1]]
-        self.rules = rules(self.native.notes)
+        self.rules = rules(self.native.repair_log)
 
 
 def check(parts: list[Json], expected: list[Json], *noted: str) -> None:
@@ -117,10 +117,10 @@ def check(parts: list[Json], expected: list[Json], *noted: str) -> None:
 
 @pytest.mark.parametrize("body", [*RECORDED.glob("llamacpp/*messages_stream.body")], ids=lambda path: path.stem)
 def test_a_right_stream_passes_byte_for_byte(body: Path) -> None:
-    native = MessagesNative(fallback=OURS)
+    native = MessagesRepairer(fallback=OURS)
     data = body.read_bytes()
     assert native.feed(data) + native.close() == data
-    assert rules(native.notes) == []
+    assert rules(native.repair_log) == []
 
 
 def test_blocks_whose_ends_all_come_last_end_where_the_next_begins() -> None:
@@ -347,7 +347,7 @@ BROKEN = [begin(0, "tool_use"), put(0, "{"), stop(0)]
 
 def test_a_tools_input_that_is_no_json_is_reported_unless_it_was_cut_short() -> None:
     assert Mended(START, *BROKEN, TOOL_USE, END).rules == ["msg-tool-input-json"]
-    assert Mended(START, *BROKEN, TOOL_USE, END).native.broken_arguments == 1
+    assert Mended(START, *BROKEN, TOOL_USE, END).native.invalid_arguments_count == 1
     assert Mended(START, *BROKEN, stopped("max_tokens"), END).rules == []
 
 
@@ -472,7 +472,7 @@ def test_an_event_of_a_newer_api_is_forwarded(given: list[Json], expected: list[
         assert mended.values[1:] == [NEW, *TEXT, DELTA, END]
     else:
         assert mended.values == [*expected, DELTA, END]
-    whole = MessagesNative(fallback=OURS, is_stream=False)
+    whole = MessagesRepairer(fallback=OURS, is_stream=False)
     whole.feed(stream(*given, DELTA, END))
     whole.close()
     assert whole.failure is None
@@ -607,12 +607,12 @@ def test_an_error_of_any_shape_becomes_anthropics_and_ends_the_stream(
     ],
 )
 def test_a_sign_of_life_is_a_comment_before_the_message_and_a_ping_in_it(sign_of_life: bytes, noted: list[str]) -> None:
-    native = MessagesNative(fallback=OURS)
+    native = MessagesRepairer(fallback=OURS)
     native.feed(b": \n\n")
     assert native.feed(sign_of_life) == native.keep_alive() == KEEP_ALIVE
     native.feed(named(START))
     assert native.feed(sign_of_life) == native.keep_alive() == b'event: ping\ndata: {"type":"ping"}\n\n'
-    assert rules(native.notes) == noted
+    assert rules(native.repair_log) == noted
     native.feed(stream(DELTA, END))
     assert native.keep_alive() == b""
 
@@ -630,10 +630,10 @@ def test_who_is_strict_ends_the_answer_at_the_first_fault() -> None:
 
 
 def test_a_failure_of_our_own_ends_the_answer_once() -> None:
-    native = MessagesNative(fallback=OURS)
-    assert not native.has_begun(0)
+    native = MessagesRepairer(fallback=OURS)
+    assert not native.has_part_started(0)
     native.feed(stream(START))
-    assert native.has_begun(0)
+    assert native.has_part_started(0)
     assert native.fail(Failure("no")).startswith(b"event: error")
     assert native.fail(Failure("no")) + native.close() + native.feed(stream(END)) == b""
 
@@ -661,9 +661,9 @@ class Whole:
     """What is made of a reply that was not streamed."""
 
     def __init__(self, value: object) -> None:
-        self.native = MessagesNative(fallback=OURS, is_stream=False)
-        assert self.native.whole(json.dumps(value).encode()) + self.native.close() == b""
-        self.rules = rules(self.native.notes)
+        self.native = MessagesRepairer(fallback=OURS, is_stream=False)
+        assert self.native.feed_reply(json.dumps(value).encode()) + self.native.close() == b""
+        self.rules = rules(self.native.repair_log)
         self.message: Json = {} if self.native.failure is not None else json.loads(self.native.body())
 
 
@@ -723,23 +723,23 @@ def test_a_reply_that_is_no_message_is_a_failure(reply: object, message: str) ->
     failure = Whole(reply).native.failure
     assert failure is not None
     assert failure.message == message
-    streamed = MessagesNative(fallback=OURS)
-    assert streamed.whole(json.dumps(reply).encode()).startswith(b"event: error")
+    streamed = MessagesRepairer(fallback=OURS)
+    assert streamed.feed_reply(json.dumps(reply).encode()).startswith(b"event: error")
 
 
 def test_a_whole_reply_can_be_told_as_a_stream() -> None:
-    native = MessagesNative(fallback=OURS)
+    native = MessagesRepairer(fallback=OURS)
     reply = {**REPLY, "content": [*REPLY["content"], CALLED], "stop_reason": "tool_use"}
-    told = native.whole(json.dumps(reply).encode()) + native.close()
+    told = native.feed_reply(json.dumps(reply).encode()) + native.close()
     called = [begin(1, "tool_use", id="t"), put(1, '{"a":1}'), stop(1)]
     end = {**TOOL_USE, "usage": {"output_tokens": 1}}
     assert told.replace(b" ", b"") == stream(START, *TEXT, *called, end, END).replace(b" ", b"")
-    assert rules(native.notes) == []
+    assert rules(native.repair_log) == []
 
 
 @table("parts", [*OTHERS, [begin(0, "tool_use"), {**put(0, '{"a":1}'), "x": 1}, stop(0)]])
 def test_a_stream_can_be_told_whole(parts: list[Json]) -> None:
-    native = MessagesNative(fallback=OURS, is_stream=False)
+    native = MessagesRepairer(fallback=OURS, is_stream=False)
     assert native.feed(stream(START, *parts, stopped("refusal"), END)) + native.close() == b""
     message = json.loads(native.body())
     assert (message["stop_reason"], message["usage"]) == ("refusal", USAGE | {"output_tokens": 3})
@@ -748,11 +748,11 @@ def test_a_stream_can_be_told_whole(parts: list[Json]) -> None:
     ]
 
 
-def told(content: list[Json], reason: str, *, is_whole: bool) -> tuple[MessagesNative, Json]:
+def told(content: list[Json], reason: str, *, is_whole: bool) -> tuple[MessagesRepairer, Json]:
     """What comes of these blocks for a client that asked for no stream."""
-    native = MessagesNative(fallback=OURS, is_stream=False)
+    native = MessagesRepairer(fallback=OURS, is_stream=False)
     if is_whole:
-        native.whole(json.dumps({**REPLY, "content": content, "stop_reason": reason}).encode())
+        native.feed_reply(json.dumps({**REPLY, "content": content, "stop_reason": reason}).encode())
     else:
         starts = [{"type": "content_block_start", "index": i, "content_block": b} for i, b in enumerate(content)]
         parts = [part for i, start in enumerate(starts) for part in (start, stop(i))]
@@ -781,11 +781,11 @@ def test_a_call_without_an_object_cannot_be_told_whole(is_whole: bool) -> None:
     [(['{"a":1e400,"b":2}'], {"a": math.inf, "b": 2}), (['{"a":"\\ud800"', ',"b":2}'], {"a": "\ufffd", "b": 2})],
 )
 def test_odd_values_of_a_tools_input_are_kept_in_the_whole(pieces: list[str], expected: Json) -> None:
-    native = MessagesNative(fallback=OURS, is_stream=False)
+    native = MessagesRepairer(fallback=OURS, is_stream=False)
     parts = [begin(0, "tool_use"), *(put(0, piece) for piece in pieces), stop(0)]
     native.feed(stream(START, *parts, TOOL_USE, END))
     native.close()
-    assert native.broken_arguments == 0
+    assert native.invalid_arguments_count == 0
     assert json.loads(native.body())["content"][0]["input"] == expected
 
 
@@ -793,7 +793,7 @@ def test_a_server_tool_that_is_no_text_has_an_object() -> None:
     block = {"type": "mcp_tool_use", "id": "t", "name": "get", "input": "no"}
     native, message = told([block], "end_turn", is_whole=True)
     assert message["content"] == [{**block, "input": {}}]
-    assert rules(native.notes) == ["msg-whole-content"]
+    assert rules(native.repair_log) == ["msg-whole-content"]
 
 
 def test_what_was_streamed_is_all_in_the_whole() -> None:
@@ -805,7 +805,7 @@ def test_what_was_streamed_is_all_in_the_whole() -> None:
         cite(1, {"type": "x"}),
         stop(1),
     ]
-    native = MessagesNative(fallback=OURS, is_stream=False)
+    native = MessagesRepairer(fallback=OURS, is_stream=False)
     native.feed(stream(START, *parts, begin(2, "tool_use"), put(2, '{"a":1}'), TOOL_USE, END))
     assert json.loads(native.body())["content"] == [
         {"type": "thinking", "thinking": "hm", "signature": "s"},
@@ -819,4 +819,4 @@ def test_what_was_streamed_is_all_in_the_whole() -> None:
     [(400, "invalid_request_error"), (418, "invalid_request_error"), (429, "rate_limit_error"), (500, "api_error")],
 )
 def test_a_status_has_a_word_of_this_dialect(status: int, kind: str) -> None:
-    assert error_type(status) == kind
+    assert error_type_for_status(status) == kind

@@ -8,18 +8,18 @@ import pytest
 from tests.table import table
 from welldone.wire.collect import collect
 from welldone.wire.dialects.dialect import KEEP_ALIVE
-from welldone.wire.dialects.messages import Messages, writer
-from welldone.wire.errors import OutOfTurnError
+from welldone.wire.dialects.messages import MessagesDialect, writer
+from welldone.wire.errors import EventOrderError
 from welldone.wire.events import (
     Event,
-    Extra,
+    UnknownFields,
     Failure,
     Finish,
     Json,
     KeepAlive,
     Logprobs,
-    Opening,
-    Place,
+    ChoiceStart,
+    FieldLocation,
     Reasoning,
     Refusal,
     Text,
@@ -27,10 +27,10 @@ from welldone.wire.events import (
     ToolCall,
     Usage,
 )
-from welldone.wire.head import Head
+from welldone.wire.head import Envelope
 
-HEAD = Head("msg_1", 1700000000, "m")
-OPEN, STOP = Opening(0), Finish(0, "stop")
+HEAD = Envelope("msg_1", 1700000000, "m")
+OPEN, STOP = ChoiceStart(0), Finish(0, "stop")
 CALL = ToolCall(0, 0, "call_a", "get")
 NOTHING = {"input_tokens": 0, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0, "output_tokens": 0}
 
@@ -47,13 +47,13 @@ def frames(data: bytes) -> list[Json]:
 
 def write(*events: Event, stops: tuple[str, ...] = (), counted: Usage | None = None) -> list[Json]:
     """The events of the stream that they make."""
-    writer = Messages(stops=stops).writer(HEAD, lambda: counted)
+    writer = MessagesDialect(stop_sequences=stops).make_writer(HEAD, lambda: counted)
     return frames(b"".join([*(writer.send(event) for event in events), writer.end()]))
 
 
 def whole(*events: Event, stops: tuple[str, ...] = ()) -> Json:
     """The whole reply that they make."""
-    body: Json = json.loads(Messages(stops=stops).whole(HEAD, collect(events)))
+    body: Json = json.loads(MessagesDialect(stop_sequences=stops).encode_reply(HEAD, collect(events)))
     return body
 
 
@@ -93,7 +93,7 @@ def test_a_message_begins_says_a_text_and_ends() -> None:
 
 
 def test_no_character_of_a_stream_is_taken_for_a_line_break() -> None:
-    writer = Messages().writer(HEAD, lambda: None)
+    writer = MessagesDialect().make_writer(HEAD, lambda: None)
     writer.send(OPEN)
     assert "\u2028".encode() not in writer.send(Text(0, "\u2028")) + writer.send(Text(0, "\u2028"))
 
@@ -160,11 +160,11 @@ REFUSED = Refusal(0, "no")
         ([Finish(0, "tool_calls")], "end_turn", None),
         ([REFUSED, Finish(0, "stop")], "refusal", None),
         ([Finish(0, "stop", "X")], "stop_sequence", "X"),
-        ([Extra(0, Place.CHOICE, {"stop_reason": "X"}), Finish(0, "stop")], "stop_sequence", "X"),
-        ([Extra(0, Place.CHOICE, {"stop_reason": "Y"}), Finish(0, "stop")], "end_turn", None),
-        ([Extra(0, Place.CHOICE, {"stop_reason": 7}), Finish(0, "stop")], "end_turn", None),
-        ([Extra(0, Place.DELTA, {"stop_reason": "X"}), Finish(0, "stop")], "end_turn", None),
-        ([Extra(0, Place.CHOICE, {"stop_reason": "X"}), Finish(0, "length")], "max_tokens", None),
+        ([UnknownFields(0, FieldLocation.CHOICE, {"stop_reason": "X"}), Finish(0, "stop")], "stop_sequence", "X"),
+        ([UnknownFields(0, FieldLocation.CHOICE, {"stop_reason": "Y"}), Finish(0, "stop")], "end_turn", None),
+        ([UnknownFields(0, FieldLocation.CHOICE, {"stop_reason": 7}), Finish(0, "stop")], "end_turn", None),
+        ([UnknownFields(0, FieldLocation.DELTA, {"stop_reason": "X"}), Finish(0, "stop")], "end_turn", None),
+        ([UnknownFields(0, FieldLocation.CHOICE, {"stop_reason": "X"}), Finish(0, "length")], "max_tokens", None),
     ],
 )
 def test_why_it_stopped_is_said_in_anthropics_words(events: list[Event], reason: str, stop: str | None) -> None:
@@ -174,7 +174,7 @@ def test_why_it_stopped_is_said_in_anthropics_words(events: list[Event], reason:
     assert {name: body[name] for name in delta} == delta
 
 
-TIMINGS = Extra(0, Place.CHUNK, {"timings": {"prompt_n": 3, "cache_n": 4, "predicted_n": 1}})
+TIMINGS = UnknownFields(0, FieldLocation.CHUNK, {"timings": {"prompt_n": 3, "cache_n": 4, "predicted_n": 1}})
 CACHED: Json = {"prompt_tokens_details": {"cached_tokens": 4}}
 
 
@@ -190,9 +190,9 @@ def counts(fresh: int, cached: int, output: int, **more: object) -> Json:
         ([], None, counts(0, 0, 0), counts(0, 0, 0)),
         ([], Usage(7, 1, 8, CACHED), counts(3, 4, 0), counts(3, 4, 1)),
         ([TIMINGS], None, counts(3, 4, 0), counts(3, 4, 1)),
-        ([Extra(0, Place.CHUNK, {"timings": {}})], None, counts(0, 0, 0), counts(0, 0, 0)),
-        ([Extra(0, Place.CHUNK, {"timings": 1})], None, counts(0, 0, 0), counts(0, 0, 0)),
-        ([Extra(0, Place.CHOICE, TIMINGS.fields)], None, counts(0, 0, 0), counts(0, 0, 0)),
+        ([UnknownFields(0, FieldLocation.CHUNK, {"timings": {}})], None, counts(0, 0, 0), counts(0, 0, 0)),
+        ([UnknownFields(0, FieldLocation.CHUNK, {"timings": 1})], None, counts(0, 0, 0), counts(0, 0, 0)),
+        ([UnknownFields(0, FieldLocation.CHOICE, TIMINGS.fields)], None, counts(0, 0, 0), counts(0, 0, 0)),
     ],
 )
 def test_the_start_says_of_the_prompt_what_is_known_by_then(
@@ -241,40 +241,40 @@ def test_a_failure_is_the_last_event_and_has_one_of_anthropics_types(failure: Fa
     written = write(OPEN, CALL, ToolArguments(0, 0, "{"), failure)
     assert (written[-1], written[-2]["type"]) == (error, "content_block_delta")
     assert write(OPEN, failure) == [error]
-    assert frames(Messages().last_words(failure)) == [error]
+    assert frames(MessagesDialect().final_error_bytes(failure)) == [error]
 
 
 def test_a_servers_own_words_of_a_failure_are_carried_on() -> None:
-    failure = Failure("no", more={"details": 1, "request_id": "r", "type": "x"})
+    failure = Failure("no", extra_fields={"details": 1, "request_id": "r", "type": "x"})
     error = {"type": "api_error", "message": "no", "details": 1}
     assert write(failure) == [{"type": "error", "error": error, "request_id": "r"}]
 
 
 def test_a_sign_of_life_is_a_comment_before_the_message_and_a_ping_in_it() -> None:
-    writer = Messages().writer(HEAD, lambda: None)
+    writer = MessagesDialect().make_writer(HEAD, lambda: None)
     assert [writer.send(event) for event in (OPEN, KeepAlive())] == [b"", KEEP_ALIVE]
     writer.send(Text(0, "a"))
     assert writer.send(KeepAlive(is_chunk=True)) == b'event: ping\ndata: {"type":"ping"}\n\n'
 
 
 def test_text_is_taken_while_a_block_of_text_is_open() -> None:
-    writer = Messages().writer(HEAD, lambda: None)
-    heard = [writer.takes_text(0)]
+    writer = MessagesDialect().make_writer(HEAD, lambda: None)
+    heard = [writer.accepts_text(0)]
     for event in (OPEN, Text(0, "a"), CALL):
         writer.send(event)
-        heard.append(writer.takes_text(0))
+        heard.append(writer.accepts_text(0))
     assert heard == [False, False, True, False]
 
 
 def test_what_this_dialect_cannot_say_is_left_out() -> None:
-    assert shown(Logprobs(0, {}), Extra(0, Place.DELTA, {"x": 1}), STOP) == []
+    assert shown(Logprobs(0, {}), UnknownFields(0, FieldLocation.DELTA, {"x": 1}), STOP) == []
 
 
 def test_our_own_mistakes_are_exceptions() -> None:
-    writer = Messages().writer(HEAD, lambda: None)
-    with pytest.raises(OutOfTurnError):
+    writer = MessagesDialect().make_writer(HEAD, lambda: None)
+    with pytest.raises(EventOrderError):
         writer.send(Text(0, "a"))
-    with pytest.raises(OutOfTurnError):
+    with pytest.raises(EventOrderError):
         writer.end()
 
 
@@ -330,16 +330,16 @@ def test_a_whole_reply_of_nothing_is_an_empty_message() -> None:
 
 
 def test_the_id_is_ours_and_the_model_is_the_servers() -> None:
-    dialect = Messages()
-    assert dialect.head(None, HEAD) == HEAD
-    assert dialect.head(Head("chatcmpl-1", 1, "other"), HEAD) == Head("msg_1", 1700000000, "other")
+    dialect = MessagesDialect()
+    assert dialect.envelope(None, HEAD) == HEAD
+    assert dialect.envelope(Envelope("chatcmpl-1", 1, "other"), HEAD) == Envelope("msg_1", 1700000000, "other")
 
 
 def test_thoughts_that_nobody_asked_for_are_not_said() -> None:
-    dialect = Messages(shows_thoughts=False)
-    events: list[Event] = [Opening(0), Reasoning(0, "hm"), Text(0, "a"), Finish(0, "stop")]
-    writer = dialect.writer(HEAD, lambda: None)
+    dialect = MessagesDialect(includes_thinking=False)
+    events: list[Event] = [ChoiceStart(0), Reasoning(0, "hm"), Text(0, "a"), Finish(0, "stop")]
+    writer = dialect.make_writer(HEAD, lambda: None)
     written = b"".join([*(writer.send(event) for event in events), writer.end()])
     assert b"thinking" not in written
-    whole = json.loads(dialect.whole(HEAD, collect(events)))
+    whole = json.loads(dialect.encode_reply(HEAD, collect(events)))
     assert whole["content"] == [{"type": "text", "text": "a"}]

@@ -2,45 +2,48 @@
 
 from tests.table import table
 from welldone.wire import faults
-from welldone.wire.notes import Note, Notes, show
+from welldone.wire.notes import RepairEntry, RepairLog, format_json
 
 
 def test_a_fault_is_noted_once_and_counted() -> None:
-    notes = Notes()
+    notes = RepairLog()
     notes.frame, notes.byte = 3, 120
-    notes.note(faults.delta.ROLE_ONCE, "first")
-    notes.note(faults.fin.KEY_PRESENT)
+    notes.record(faults.delta.ROLE_ONCE, "first")
+    notes.record(faults.fin.KEY_PRESENT)
     notes.frame, notes.byte = 4, 150
-    notes.note(faults.delta.ROLE_ONCE, "second")
-    assert notes.all() == [Note("delta-role-once", 2, 3, 120, "first"), Note("fin-key-present", 1, 3, 120, "")]
+    notes.record(faults.delta.ROLE_ONCE, "second")
+    assert notes.entries() == [
+        RepairEntry("delta-role-once", 2, 3, 120, "first"),
+        RepairEntry("fin-key-present", 1, 3, 120, ""),
+    ]
 
 
 def test_rules_of_the_other_endpoint_are_not_noted() -> None:
     for endpoint, noted in (("chat", "fin-key-present"), ("completions", "cmpl-finish")):
-        notes = Notes(endpoint)
-        notes.note(faults.fin.KEY_PRESENT)
-        notes.note(faults.cmpl.FINISH)
-        notes.note(faults.end.DONE_SENT)
-        assert [note.rule for note in notes.all()] == [noted, "end-done-sent"]
+        notes = RepairLog(endpoint)
+        notes.record(faults.fin.KEY_PRESENT)
+        notes.record(faults.cmpl.FINISH)
+        notes.record(faults.end.DONE_SENT)
+        assert [note.rule for note in notes.entries()] == [noted, "end-done-sent"]
 
 
 def test_nothing_noted_is_an_empty_list() -> None:
-    assert Notes().all() == []
+    assert RepairLog().entries() == []
 
 
 def test_what_was_heard_is_cut_to_what_a_log_line_holds() -> None:
-    notes = Notes()
-    notes.note(faults.enc.STRICT_JSON, "x" * 200)
-    notes.note(faults.enc.VALID_UTF8, "x" * 201)
-    notes.note(faults.env.ID_PRESENT, {"id": None})
-    assert [note.heard for note in notes.all()] == ["x" * 200, "x" * 199 + "…", '{"id":null}']
+    notes = RepairLog()
+    notes.record(faults.enc.STRICT_JSON, "x" * 200)
+    notes.record(faults.enc.VALID_UTF8, "x" * 201)
+    notes.record(faults.env.ID_PRESENT, {"id": None})
+    assert [note.observed for note in notes.entries()] == ["x" * 200, "x" * 199 + "…", '{"id":null}']
 
 
 def test_notes_stay_as_few_as_the_rules_however_often_they_are_made() -> None:
-    notes = Notes()
+    notes = RepairLog()
     for number in range(100_000):
-        notes.note(faults.fin.KEY_PRESENT, number)
-    assert notes.all() == [Note("fin-key-present", 100_000, 0, 0, "0")]
+        notes.record(faults.fin.KEY_PRESENT, number)
+    assert notes.entries() == [RepairEntry("fin-key-present", 100_000, 0, 0, "0")]
 
 
 @table(
@@ -55,23 +58,23 @@ def test_notes_stay_as_few_as_the_rules_however_often_they_are_made() -> None:
     ],
 )
 def test_the_first_rule_that_may_not_be_broken_is_told(strict: set[str], broken: str | None) -> None:
-    notes = Notes("chat")
-    notes.strict = frozenset(strict)
+    notes = RepairLog("chat")
+    notes.strict_rules = frozenset(strict)
     # The first has a mend that can only report, the second is of the other endpoint: neither is among "all".
     for fault in (faults.tool.ARGS_JSON_OBJECT, faults.cmpl.FINISH, faults.delta.ROLE_ONCE, faults.fin.KEY_PRESENT):
-        notes.note(fault)
-    assert notes.broken == broken
+        notes.record(fault)
+    assert notes.broken_rule == broken
 
 
 def test_after_a_hush_nothing_is_noted() -> None:
-    notes = Notes()
-    notes.strict = frozenset({"all"})
-    notes.note(faults.tool.ARGS_JSON_OBJECT)
-    notes.hush()
-    notes.note(faults.tool.ARGS_JSON_OBJECT)
-    notes.note(faults.delta.ROLE_ONCE)
-    assert [(note.rule, note.count) for note in notes.all()] == [("tool-args-json-object", 1)]
-    assert notes.broken is None
+    notes = RepairLog()
+    notes.strict_rules = frozenset({"all"})
+    notes.record(faults.tool.ARGS_JSON_OBJECT)
+    notes.mute()
+    notes.record(faults.tool.ARGS_JSON_OBJECT)
+    notes.record(faults.delta.ROLE_ONCE)
+    assert [(note.rule, note.count) for note in notes.entries()] == [("tool-args-json-object", 1)]
+    assert notes.broken_rule is None
 
 
 def nested(depth: int) -> object:
@@ -91,8 +94,8 @@ def nested(depth: int) -> object:
     ],
 )
 def test_a_value_is_shown_as_json(value: object, shown: str) -> None:
-    assert show(value) == shown
+    assert format_json(value) == shown
 
 
 def test_a_value_that_is_nested_too_deeply_is_not_shown() -> None:
-    assert show(nested(100_000)) == "(something that cannot be shown)"
+    assert format_json(nested(100_000)) == "(something that cannot be shown)"

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from tests.laws.strategies import legal
 from welldone.wire.collect import collect
-from welldone.wire.dialects.ollama import Ollama
+from welldone.wire.dialects.ollama import OllamaDialect
 from welldone.wire.events import (
     Event,
     Failure,
     Finish,
     KeepAlive,
-    Opening,
+    ChoiceStart,
     Reasoning,
     Refusal,
     Text,
@@ -23,20 +23,20 @@ from welldone.wire.events import (
     ToolCall,
     Usage,
 )
-from welldone.wire.head import Endpoint, Head
+from welldone.wire.head import Endpoint, Envelope
 
-HEAD = Head("chatcmpl-1", 1, "m")
+HEAD = Envelope("chatcmpl-1", 1, "m")
 AT = "2026-01-01T00:00:00Z"
 
 
 def lines(events: list[Event], *, is_chat: bool = True) -> list[dict[str, Any]]:
-    writer = Ollama(is_chat=is_chat, at=AT).writer(HEAD, lambda: None)
+    writer = OllamaDialect(is_chat=is_chat, created_at=AT).make_writer(HEAD, lambda: None)
     written = b"".join([*(writer.send(event) for event in events), writer.end()])
     return [json.loads(line) for line in written.splitlines()]
 
 
 def test_a_chat_is_a_line_for_each_piece_and_one_at_the_end() -> None:
-    events: list[Event] = [Opening(0), Reasoning(0, "hm"), Text(0, "a"), Finish(0, "length"), Usage(3, 2, 5, {})]
+    events: list[Event] = [ChoiceStart(0), Reasoning(0, "hm"), Text(0, "a"), Finish(0, "length"), Usage(3, 2, 5, {})]
     head = {"model": "m", "created_at": AT}
     assert lines(events) == [
         {**head, "message": {"role": "assistant", "content": "", "thinking": "hm"}, "done": False},
@@ -54,7 +54,7 @@ def test_a_chat_is_a_line_for_each_piece_and_one_at_the_end() -> None:
 
 def test_calls_are_said_when_they_are_whole() -> None:
     events: list[Event] = [
-        Opening(0),
+        ChoiceStart(0),
         ToolCall(0, 0, "c1", "f"),
         ToolArguments(0, 0, '{"a"'),
         ToolArguments(0, 0, ":1}"),
@@ -69,7 +69,7 @@ def test_calls_are_said_when_they_are_whole() -> None:
 
 
 def test_generate_says_bare_text() -> None:
-    events: list[Event] = [Opening(0), KeepAlive(), Reasoning(0, "hm"), Refusal(0, "no"), Finish(0, "stop")]
+    events: list[Event] = [ChoiceStart(0), KeepAlive(), Reasoning(0, "hm"), Refusal(0, "no"), Finish(0, "stop")]
     said = lines(events, is_chat=False)
     assert [(line["response"], line.get("thinking"), line["done"]) for line in said] == [
         ("", "hm", False),
@@ -79,7 +79,7 @@ def test_generate_says_bare_text() -> None:
 
 
 def test_a_failure_is_the_last_line() -> None:
-    assert lines([Opening(0), Text(0, "a"), Failure("gone")])[-1] == {"error": "gone"}
+    assert lines([ChoiceStart(0), Text(0, "a"), Failure("gone")])[-1] == {"error": "gone"}
 
 
 @pytest.mark.parametrize("is_chat", [True, False])
@@ -89,8 +89,8 @@ def test_the_whole_reply_says_what_the_stream_says(is_chat: bool, events: list[E
     if isinstance(events[-1], Failure):
         assert "error" in written[-1]
         return
-    dialect = Ollama(is_chat=is_chat, at=AT)
-    whole = json.loads(dialect.whole(HEAD, collect(events)))
+    dialect = OllamaDialect(is_chat=is_chat, created_at=AT)
+    whole = json.loads(dialect.encode_reply(HEAD, collect(events)))
     assert (whole["done"], whole["done_reason"]) == (True, written[-1]["done_reason"])
     assert whole.get("eval_count") == written[-1].get("eval_count")
     if is_chat:
@@ -103,7 +103,7 @@ def test_the_whole_reply_says_what_the_stream_says(is_chat: bool, events: list[E
 
 
 def test_text_may_flow_while_a_choice_is_open() -> None:
-    writer = Ollama(is_chat=True, at=AT).writer(HEAD, lambda: None)
-    assert not writer.takes_text(0)
-    writer.send(Opening(0))
-    assert writer.takes_text(0)
+    writer = OllamaDialect(is_chat=True, created_at=AT).make_writer(HEAD, lambda: None)
+    assert not writer.accepts_text(0)
+    writer.send(ChoiceStart(0))
+    assert writer.accepts_text(0)

@@ -30,13 +30,13 @@ from tests.wire.build import (
     words,
 )
 from tests.wire.mends import CASES, HELLO, Case
-from welldone.wire.asked import Asked
+from welldone.wire.asked import RequestFacts
 from welldone.wire.events import Failure, Usage
-from welldone.wire.faults import Hearing, Mend
-from welldone.wire.faults.catalogue import ALL
+from welldone.wire.faults import Detection, Repairability
+from welldone.wire.faults.catalogue import ALL_RULES
 from welldone.wire.head import Endpoint
-from welldone.wire.merge import minter
-from welldone.wire.pipe import Pipe
+from welldone.wire.merge import tool_call_id_factory
+from welldone.wire.pipe import StreamPipeline
 
 KEEP_ALIVE = b": keep-alive\n\n"
 NOT_IN_THE_BYTES = {"sse-whole-event-writes", "err-status-before-stream"}
@@ -70,7 +70,7 @@ def test_where_the_bytes_are_cut_never_matters(case: Case) -> None:
     for size in (1, 3, 50):
         cut = Fixed(case.odd, case.endpoint, asked=case.asked, size=size)
         assert cut.body == case.right
-        assert cut.pipe.notes.all() == whole.pipe.notes.all()
+        assert cut.pipe.repair_log.entries() == whole.pipe.repair_log.entries()
 
 
 @cases
@@ -81,9 +81,9 @@ def test_what_was_mended_needs_no_more(case: Case) -> None:
 def test_each_rule_that_can_be_mended_has_a_case() -> None:
     mendable = {
         fault.id
-        for fault in ALL
-        if fault.by is Hearing.REPLY
-        and fault.mend is not Mend.REPORT
+        for fault in ALL_RULES
+        if fault.detection is Detection.REPLY
+        and fault.repairability is not Repairability.REPORT_ONLY
         and not fault.id.startswith(("http-", "ns-", "resp-", "msg-"))
     }
     assert {case.rule for case in CASES} == mendable - NOT_IN_THE_BYTES
@@ -121,7 +121,7 @@ def test_a_right_stream_passes_byte_for_byte_without_a_note(endpoint: Endpoint, 
 
 
 def test_the_pipe_tells_how_the_stream_ended() -> None:
-    whole = Fixed(stream(role(), finish(), counted(count())), asked=Asked(usage=False)).pipe
+    whole = Fixed(stream(role(), finish(), counted(count())), asked=RequestFacts(include_usage=False)).pipe
     assert (whole.is_done, whole.failure, whole.usage) == (True, None, Usage(5, 3, 8, {}))
     cut = Fixed(stream(role(), end=b"")).pipe
     message = "the server's stream ended before the answer was whole"
@@ -130,7 +130,7 @@ def test_the_pipe_tells_how_the_stream_ended() -> None:
 
 
 def test_bytes_go_out_as_soon_as_they_can() -> None:
-    pipe = Pipe(CHAT, fallback=FALLBACK)
+    pipe = StreamPipeline(CHAT, fallback=FALLBACK)
     assert pipe.feed(b": ping\n") == KEEP_ALIVE
     assert pipe.feed(frame(role())[:-1]) == b""
     assert pipe.feed(b"\n") == frame(role())
@@ -186,7 +186,7 @@ def test_a_choice_that_had_finished_is_finished_when_another_fails() -> None:
 
 
 def test_nothing_is_read_after_our_own_failure() -> None:
-    pipe = Pipe(CHAT, fallback=FALLBACK)
+    pipe = StreamPipeline(CHAT, fallback=FALLBACK)
     pipe.feed(stream(*(say(named(number, f"id{number}")) for number in range(2000)), end=b""))
     assert pipe.is_done is True
     assert pipe.feed(stream(*words("a"), finish())) == b""
@@ -194,16 +194,16 @@ def test_nothing_is_read_after_our_own_failure() -> None:
 
 
 def test_usage_that_never_came_is_not_made_up() -> None:
-    chat = Fixed(stream(role(), finish()), asked=Asked(usage=True))
+    chat = Fixed(stream(role(), finish()), asked=RequestFacts(include_usage=True))
     assert chat.body == stream(role() | {"usage": None}, finish() | {"usage": None})
     assert chat.rules == ["use-final-chunk"]
-    completions = Fixed(stream(text("a"), text_end()), COMPLETIONS, asked=Asked(usage=True))
+    completions = Fixed(stream(text("a"), text_end()), COMPLETIONS, asked=RequestFacts(include_usage=True))
     assert completions.rules == ["cmpl-usage-chunk", "use-final-chunk"]
 
 
 def test_usage_on_each_chunk_is_sent_on_if_it_was_asked_for() -> None:
     data = stream(*(one | {"usage": count(5, 1)} for one in (role(), *words("a"), finish())), counted(count()))
-    fixed = Fixed(data, asked=Asked(usage=True, continuous_usage=True))
+    fixed = Fixed(data, asked=RequestFacts(include_usage=True, continuous_usage=True))
     assert fixed.body == data
     assert fixed.rules == []
 
@@ -211,15 +211,15 @@ def test_usage_on_each_chunk_is_sent_on_if_it_was_asked_for() -> None:
 def test_a_client_that_used_functions_gets_a_function_call() -> None:
     said = [{"function_call": {"name": "get", "arguments": ""}}, {"function_call": {"arguments": '{"x":1}'}}]
     data = stream(role(), *(say(delta) for delta in said), finish("function_call"))
-    fixed = Fixed(data, asked=Asked(functions=True))
+    fixed = Fixed(data, asked=RequestFacts(uses_legacy_functions=True))
     assert fixed.body == data
     assert fixed.rules == []
 
 
 def test_ids_of_calls_are_made_of_the_stream_s_id() -> None:
-    mint = minter("chatcmpl-abc")
+    mint = tool_call_id_factory("chatcmpl-abc")
     assert [mint(), mint()] == ["call_abc1", "call_abc2"]
-    assert minter("plain")() == "call_plain1"
+    assert tool_call_id_factory("plain")() == "call_plain1"
 
 
 BIG = b'data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":"x"}}]}}]}\n\n'
@@ -255,16 +255,16 @@ def test_hostile_bytes_end_in_an_error_and_leave_few_notes(make: Callable[[], by
     fixed = Fixed(make(), size=size, limit_bytes=1_000_000)
     assert fixed.body.endswith(b"}}\n\n" + DONE)
     assert fixed.body.count(b'data: {"error":{"message":"the server') == 1
-    assert len(fixed.pipe.notes.all()) <= len(ALL)
+    assert len(fixed.pipe.repair_log.entries()) <= len(ALL_RULES)
 
 
 @pytest.mark.parametrize("end", [b"", b"data: [DONE]\n\n"], ids=["cut", "done"])
 def test_comments_and_nothing_else_are_no_answer(end: bytes) -> None:
-    pipe = Pipe(Endpoint.CHAT, fallback=FALLBACK)
+    pipe = StreamPipeline(Endpoint.CHAT, fallback=FALLBACK)
     fixed = pipe.feed(b": c\n\n" * 100 + end) + pipe.close()
     assert fixed.startswith(KEEP_ALIVE * 40 + b'data: {"error":{"message":"the server sent no answer"')
     assert fixed.count(KEEP_ALIVE) == 40
-    assert {note.rule for note in pipe.notes.all()} == {"sse-keepalive-run-limit", "err-empty-stream"}
+    assert {note.rule for note in pipe.repair_log.entries()} == {"sse-keepalive-run-limit", "err-empty-stream"}
 
 
 @pytest.mark.parametrize("stray", [b"foo: bar\n", b"x\n"])
@@ -329,7 +329,7 @@ def test_calls_that_came_in_deltas_are_not_made_again_by_a_message() -> None:
 
 
 def test_a_role_and_a_comment_are_no_content() -> None:
-    pipe = Pipe(CHAT, fallback=FALLBACK)
+    pipe = StreamPipeline(CHAT, fallback=FALLBACK)
     seen = []
     for data in (stream(role(), end=b""), b": wait\n\n", stream(text("Hi"), end=b"")):
         pipe.feed(data)

@@ -6,10 +6,10 @@ import pytest
 
 from tests.table import table
 from tests.wire.build import FALLBACK, finish, named, piece, role, say, stream
-from welldone.wire.asked import Asked, read_request
+from welldone.wire.asked import RequestFacts, read_request_facts
 from welldone.wire.head import Endpoint
-from welldone.wire.pipe import Pipe
-from welldone.wire.printed import LIMIT
+from welldone.wire.pipe import StreamPipeline
+from welldone.wire.printed import TEXT_TOOL_CALL_LIMIT_CHARS
 
 CALL = json.dumps({"name": "get", "arguments": {"x": 1}})
 TOOLS = frozenset({"get"})
@@ -17,10 +17,10 @@ TOOLS = frozenset({"get"})
 
 def piped(*texts: str, tools: frozenset[str] = TOOLS) -> tuple[bytes, int]:
     """What goes out for these texts, one chunk each, and how many calls were seen in it."""
-    pipe = Pipe(Endpoint.CHAT, fallback=FALLBACK, asked=Asked(choices=1, tools=tools))
+    pipe = StreamPipeline(Endpoint.CHAT, fallback=FALLBACK, facts=RequestFacts(choice_count=1, tool_names=tools))
     frames = [role(), *(say({"content": text}) for text in texts), finish()]
     out = b"".join(pipe.feed(stream(frame, end=b"")) for frame in frames)
-    return out + pipe.feed(b"data: [DONE]\n\n") + pipe.close(), pipe.printed_calls
+    return out + pipe.feed(b"data: [DONE]\n\n") + pipe.close(), pipe.text_tool_calls
 
 
 @table(
@@ -35,24 +35,24 @@ def piped(*texts: str, tools: frozenset[str] = TOOLS) -> tuple[bytes, int]:
         (CALL.replace('"get"', "7"), 0),
         (f"I call {CALL}", 0),
         (CALL[:-1], 0),
-        ("{" + "x" * LIMIT + "}", 0),
+        ("{" + "x" * TEXT_TOOL_CALL_LIMIT_CHARS + "}", 0),
         ("   ", 0),
         ("7", 0),
     ],
 )
 def test_a_call_in_the_text_is_counted_and_never_altered(text: str, count: int) -> None:
-    for cut in ([text], list(text) if len(text) < LIMIT else [text]):
+    for cut in ([text], list(text) if len(text) < TEXT_TOOL_CALL_LIMIT_CHARS else [text]):
         assert piped(*cut)[1] == count
         assert piped(*cut)[0] == piped(*cut, tools=frozenset())[0]
     assert piped(text, tools=frozenset())[1] == 0
 
 
 def test_a_real_call_is_none() -> None:
-    pipe = Pipe(Endpoint.CHAT, fallback=FALLBACK, asked=Asked(choices=1, tools=TOOLS))
+    pipe = StreamPipeline(Endpoint.CHAT, fallback=FALLBACK, facts=RequestFacts(choice_count=1, tool_names=TOOLS))
     frames = [role(), say({"content": "{"}), say({"tool_calls": [named()]}), say({"tool_calls": [piece("{}")]})]
     pipe.feed(stream(*frames, finish("tool_calls")))
     pipe.close()
-    assert pipe.printed_calls == 0
+    assert pipe.text_tool_calls == 0
 
 
 @pytest.mark.parametrize(
@@ -64,4 +64,4 @@ def test_a_real_call_is_none() -> None:
     ],
 )
 def test_the_names_of_tools_are_read(body: dict[str, object], names: set[str]) -> None:
-    assert read_request(body).tools == names
+    assert read_request_facts(body).tool_names == names

@@ -21,14 +21,22 @@ from tests.wire.build import (
     words,
 )
 from welldone.wire.dialects.dialect import Dialect
-from welldone.wire.dialects.messages import Messages, MessagesNative
-from welldone.wire.dialects.ollama import Ollama
-from welldone.wire.dialects.responses import Responses, ResponsesNative
+from welldone.wire.dialects.messages import MessagesDialect, MessagesRepairer
+from welldone.wire.dialects.ollama import OllamaDialect
+from welldone.wire.dialects.responses import ResponsesDialect, ResponsesRepairer
 from welldone.wire.events import Json
-from welldone.wire.fold import Fold
-from welldone.wire.head import Head
-from welldone.wire.pipe import Pipe
-from welldone.wire.reasons import FAILURE, OUTCOMES, PROVIDERS, interrupted, outcome_of, reason_for, word_of
+from welldone.wire.fold import BufferedPipeline
+from welldone.wire.head import Envelope
+from welldone.wire.pipe import StreamPipeline
+from welldone.wire.reasons import (
+    FAILURE_OUTCOME,
+    OUTCOMES,
+    PROVIDERS,
+    interrupted_failure,
+    outcome_of,
+    finish_reason_for,
+    finish_word,
+)
 
 GOES_ON: list[object] = [None, "", "null", {}, [], 0, False, {"type": ""}, float("nan")]
 DOCUMENTED = sorted(
@@ -58,8 +66,8 @@ def test_each_word_has_one_meaning_whoever_sends_it() -> None:
 @table(("word", "outcome"), DOCUMENTED)
 def test_a_documented_word_becomes_openai_s_or_a_failure(word: str, outcome: str) -> None:
     assert outcome_of(word) == outcome_of(f" {word.upper()} ") == outcome
-    assert reason_for(word, CHAT) == (None if outcome == FAILURE else outcome)
-    assert reason_for(word, COMPLETIONS) == (None if outcome in (FAILURE, "tool_calls") else outcome)
+    assert finish_reason_for(word, CHAT) == (None if outcome == FAILURE_OUTCOME else outcome)
+    assert finish_reason_for(word, COMPLETIONS) == (None if outcome in (FAILURE_OUTCOME, "tool_calls") else outcome)
 
 
 @table(
@@ -74,19 +82,19 @@ def test_a_documented_word_becomes_openai_s_or_a_failure(word: str, outcome: str
     ],
 )
 def test_a_reason_of_any_json_type_has_a_word_or_is_none(reason: object, word: str | None) -> None:
-    assert word_of(reason) == word
+    assert finish_word(reason) == word
 
 
 def test_the_prefix_of_a_word_counts_where_the_whole_is_not_known() -> None:
     assert outcome_of("content_filter: SAFETY") == "content_filter"
-    assert outcome_of("function_call_filter: X") == FAILURE
+    assert outcome_of("function_call_filter: X") == FAILURE_OUTCOME
     assert outcome_of("because: stop") is None
 
 
 def test_an_error_shows_the_word_and_no_more_than_a_line_of_it() -> None:
-    assert interrupted("abort").message == "the server ended the answer with finish_reason 'abort'"
-    assert interrupted("why").message == "the server ended the answer with the unknown finish_reason 'why'"
-    told = interrupted("abort", {"message": "x" * 500}, field="stop_reason").message
+    assert interrupted_failure("abort").message == "the server ended the answer with finish_reason 'abort'"
+    assert interrupted_failure("why").message == "the server ended the answer with the unknown finish_reason 'why'"
+    told = interrupted_failure("abort", {"message": "x" * 500}, field="stop_reason").message
     assert told.startswith("the server ended the answer with stop_reason 'abort': xxx")
     assert len(told) < 200
 
@@ -97,13 +105,13 @@ def test_an_interrupted_answer_is_an_error_streamed_and_whole(reason: object) ->
         (CHAT, [role(), *words("a"), finish(reason)]),
         (COMPLETIONS, [text("a"), text_end(reason)]),
     ):
-        pipe = Pipe(endpoint, fallback=FALLBACKS[endpoint])
+        pipe = StreamPipeline(endpoint, fallback=FALLBACKS[endpoint])
         sent = pipe.feed(stream(*parts)) + pipe.close()
         assert pipe.failure is not None
         assert sent.count(b'data: {"error"') == 1
         assert b'"finish_reason":"' not in sent
-    fold = Fold(CHAT, fallback=FALLBACK)
-    fold.whole(reply({"content": "a"}, reason))
+    fold = BufferedPipeline(CHAT, fallback=FALLBACK)
+    fold.feed_reply(reply({"content": "a"}, reason))
     fold.close()
     assert fold.failure is not None
 
@@ -129,8 +137,8 @@ def test_a_whole_reply_without_a_reason_is_an_error_unless_its_calls_are_whole(r
         ({"content": None, "tool_calls": [WHOLE_CALL]}, "tool_calls"),
         ({"content": None, "tool_calls": [WHOLE_CALL | {"function": {"name": "f", "arguments": {}}}]}, "tool_calls"),
     ):
-        fold = Fold(CHAT, fallback=FALLBACK)
-        fold.whole(reply(message, reason))
+        fold = BufferedPipeline(CHAT, fallback=FALLBACK)
+        fold.feed_reply(reply(message, reason))
         fold.close()
         answer = json.loads(fold.body())
         if finished is None:
@@ -140,11 +148,11 @@ def test_a_whole_reply_without_a_reason_is_an_error_unless_its_calls_are_whole(r
 
 
 AT = "2025-01-01T00:00:00Z"
-HEAD = Head("x-1", 1, "m")
+HEAD = Envelope("x-1", 1, "m")
 DIALECTS: dict[str, tuple[type[Dialect], Json]] = {
-    "messages": (Messages, {}),
-    "responses": (Responses, {"echo": {}}),
-    "ollama": (Ollama, {"is_chat": True, "at": AT}),
+    "messages": (MessagesDialect, {}),
+    "responses": (ResponsesDialect, {"echo": {}}),
+    "ollama": (OllamaDialect, {"is_chat": True, "at": AT}),
 }
 TRANSLATED = [
     # a provider's word; Anthropic's stop_reason; a Response's status and reason; Ollama's done_reason
@@ -163,12 +171,12 @@ def test_a_reason_is_translated_to_each_dialect(
     for name, (kind, options) in DIALECTS.items():
         data = stream(role(), *words("a"), finish(word))
         if is_whole:
-            fold = Fold(CHAT, fallback=HEAD, dialect=kind(**options))
+            fold = BufferedPipeline(CHAT, fallback=HEAD, dialect=kind(**options))
             fold.feed(data)
             fold.close()
             bodies[name] = fold.body()
         else:
-            pipe = Pipe(CHAT, fallback=HEAD, dialect=kind(**options))
+            pipe = StreamPipeline(CHAT, fallback=HEAD, dialect=kind(**options))
             bodies[name] = pipe.feed(data) + pipe.close()
     assert f'"stop_reason":"{messages}"'.encode() in bodies["messages"]
     status, reason = responses
@@ -210,12 +218,12 @@ def message_stream(reason: object) -> bytes:
     ],
 )
 def test_a_messages_upstream_keeps_its_reason_or_has_it_translated(word: object, said: str | None) -> None:
-    native = MessagesNative(fallback=HEAD)
+    native = MessagesRepairer(fallback=HEAD)
     sent = native.feed(message_stream(word)) + native.close()
-    whole = MessagesNative(fallback=HEAD, is_stream=False)
+    whole = MessagesRepairer(fallback=HEAD, is_stream=False)
     message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "stop_reason": word}
     message |= {"content": [{"type": "text", "text": "a"}], "usage": {"input_tokens": 1, "output_tokens": 1}}
-    whole.whole(json.dumps(message).encode())
+    whole.feed_reply(json.dumps(message).encode())
     whole.close()
     if said is None:
         assert b"event: error" in sent
@@ -232,9 +240,9 @@ def test_a_whole_message_without_a_reason_is_an_error_unless_it_calls_a_tool(rea
         ({"type": "text", "text": "a"}, None),
         ({"type": "tool_use", "id": "t", "name": "f", "input": {}}, "tool_use"),
     ):
-        native = MessagesNative(fallback=HEAD, is_stream=False)
+        native = MessagesRepairer(fallback=HEAD, is_stream=False)
         message = {"type": "message", "role": "assistant", "content": [block], "stop_reason": reason}
-        native.whole(json.dumps(message).encode())
+        native.feed_reply(json.dumps(message).encode())
         native.close()
         assert (native.failure is None) == (said is not None)
         assert said is None or json.loads(native.body())["stop_reason"] == said
@@ -256,8 +264,8 @@ ITEM = {"type": "message", "id": "msg_1", "role": "assistant", "content": [{"typ
     ],
 )
 def test_a_whole_response_without_a_known_status_is_an_error(response: Json, status: str | None) -> None:
-    native = ResponsesNative(fallback=HEAD, is_stream=False)
-    native.whole(json.dumps({"object": "response", "id": "resp_1", "model": "m", **response}).encode())
+    native = ResponsesRepairer(fallback=HEAD, is_stream=False)
+    native.feed_reply(json.dumps({"object": "response", "id": "resp_1", "model": "m", **response}).encode())
     native.close()
     assert (native.failure is None) == (status is not None)
     if status is not None:
@@ -267,7 +275,7 @@ def test_a_whole_response_without_a_known_status_is_an_error(response: Json, sta
 
 
 def test_a_response_that_was_cancelled_is_not_completed() -> None:
-    native = ResponsesNative(fallback=HEAD)
+    native = ResponsesRepairer(fallback=HEAD)
     response = {"id": "resp_1", "object": "response", "status": "cancelled", "output": []}
     event = {"type": "response.completed", "response": response}
     sent = native.feed(f"event: response.completed\ndata: {json.dumps(event)}\n\n".encode()) + native.close()
@@ -276,7 +284,7 @@ def test_a_response_that_was_cancelled_is_not_completed() -> None:
 
 
 def test_calls_with_a_reason_that_nobody_knows_are_not_a_success() -> None:
-    pipe = Pipe(CHAT, fallback=FALLBACK)
+    pipe = StreamPipeline(CHAT, fallback=FALLBACK)
     sent = pipe.feed(stream(role(), say(named()), say(piece("{}")), finish("because"))) + pipe.close()
     assert pipe.failure is not None
     assert b"unknown finish_reason 'because'" in sent

@@ -4,17 +4,17 @@ import pytest
 
 from tests.table import table
 from tests.wire.build import CHAT, COMPLETIONS, Mended, numbered
-from welldone.wire.asked import Asked
+from welldone.wire.asked import RequestFacts
 from welldone.wire.calls import CALLS_LIMIT
 from welldone.wire.events import (
     Event,
-    Extra,
+    UnknownFields,
     Failure,
     Finish,
     KeepAlive,
     Logprobs,
-    Opening,
-    Place,
+    ChoiceStart,
+    FieldLocation,
     Reasoning,
     Refusal,
     Text,
@@ -23,10 +23,10 @@ from welldone.wire.events import (
     Usage,
 )
 from welldone.wire.head import Endpoint
-from welldone.wire.notes import Notes
-from welldone.wire.repair import Repair
+from welldone.wire.notes import RepairLog
+from welldone.wire.repair import EventRepairer
 
-OPEN, STOP = Opening(0), Finish(0, "stop")
+OPEN, STOP = ChoiceStart(0), Finish(0, "stop")
 HELLO = Text(0, "Hello")
 GET, NO_ARGUMENTS = ToolCall(0, 0, "a", "get"), ToolArguments(0, 0, "{}")
 USAGE = Usage(5, 3, 8, {})
@@ -44,9 +44,21 @@ BOOM = Failure("boom")
         [OPEN, Refusal(0, "no"), Finish(0, "content_filter")],
         [OPEN, HELLO, GET, ToolArguments(0, 0, '{"x":1}'), Finish(0, "tool_calls")],
         [OPEN, Logprobs(0, {"content": []}), HELLO, STOP],
-        [Extra(0, Place.DELTA, {"x": "a"}), OPEN, Extra(0, Place.CHOICE, {"y": 1}), HELLO, STOP],
-        [OPEN, Extra(0, Place.CHUNK, {"z": 1}), HELLO, Extra(0, Place.DELTA, {"x": "a"}, alone=True), STOP],
-        [OPEN, Opening(1), Text(1, "b"), Text(0, "a"), STOP, Finish(1, "stop")],
+        [
+            UnknownFields(0, FieldLocation.DELTA, {"x": "a"}),
+            OPEN,
+            UnknownFields(0, FieldLocation.CHOICE, {"y": 1}),
+            HELLO,
+            STOP,
+        ],
+        [
+            OPEN,
+            UnknownFields(0, FieldLocation.CHUNK, {"z": 1}),
+            HELLO,
+            UnknownFields(0, FieldLocation.DELTA, {"x": "a"}, in_own_chunk=True),
+            STOP,
+        ],
+        [OPEN, ChoiceStart(1), Text(1, "b"), Text(0, "a"), STOP, Finish(1, "stop")],
         [OPEN, KeepAlive(), HELLO, KeepAlive(is_chunk=True), STOP],
         [OPEN, HELLO, BOOM],
         [BOOM],
@@ -108,24 +120,24 @@ def test_a_right_sequence_stays_as_it_is(events: list[Event]) -> None:
         ),
         # unknown fields
         (
-            [Extra(0, Place.CHOICE, {"x": 7}, alone=True), STOP],
-            [OPEN, Extra(0, Place.CHOICE, {"x": 7}, alone=True), STOP],
+            [UnknownFields(0, FieldLocation.CHOICE, {"x": 7}, in_own_chunk=True), STOP],
+            [OPEN, UnknownFields(0, FieldLocation.CHOICE, {"x": 7}, in_own_chunk=True), STOP],
             ["delta-role-first"],
         ),
         # several choices
         (
             [Text(1, "b"), OPEN, STOP, Finish(1, "stop")],
-            [OPEN, Opening(1), Text(1, "b"), STOP, Finish(1, "stop")],
+            [OPEN, ChoiceStart(1), Text(1, "b"), STOP, Finish(1, "stop")],
             ["delta-role-first", "n-first-order"],
         ),
         (
-            [Opening(1), Finish(1, "stop"), OPEN, HELLO, STOP],
-            [OPEN, Opening(1), HELLO, STOP, Finish(1, "stop")],
+            [ChoiceStart(1), Finish(1, "stop"), OPEN, HELLO, STOP],
+            [OPEN, ChoiceStart(1), HELLO, STOP, Finish(1, "stop")],
             ["n-first-order"],
         ),
         (
-            [OPEN, Opening(1), HELLO, Finish(1, "stop")],
-            [OPEN, Opening(1), HELLO, STOP, Finish(1, "stop")],
+            [OPEN, ChoiceStart(1), HELLO, Finish(1, "stop")],
+            [OPEN, ChoiceStart(1), HELLO, STOP, Finish(1, "stop")],
             ["err-not-silent", "fin-always-sent"],
         ),
     ],
@@ -147,8 +159,8 @@ def test_an_odd_sequence_is_made_legal(events: list[Event], legal: list[Event], 
             ["end-no-early-eof", "err-not-silent", "tool-finish-follows"],
         ),
         (
-            [OPEN, Opening(1), STOP],
-            [OPEN, Opening(1), STOP, CUT],
+            [OPEN, ChoiceStart(1), STOP],
+            [OPEN, ChoiceStart(1), STOP, CUT],
             ["end-no-early-eof", "err-not-silent"],
         ),
         ([], [EMPTY], ["err-empty-stream"]),
@@ -173,7 +185,7 @@ def test_words_behind_thoughts_pass_as_they_are() -> None:
 
 
 def test_a_choice_that_had_finished_is_finished_before_a_failure() -> None:
-    assert Mended([OPEN, Opening(1), HELLO, STOP, BOOM]).events == [OPEN, Opening(1), HELLO, STOP, BOOM]
+    assert Mended([OPEN, ChoiceStart(1), HELLO, STOP, BOOM]).events == [OPEN, ChoiceStart(1), HELLO, STOP, BOOM]
 
 
 def test_a_call_that_was_cut_gets_no_arguments() -> None:
@@ -181,38 +193,42 @@ def test_a_call_that_was_cut_gets_no_arguments() -> None:
 
 
 def test_a_named_tool_may_finish_with_stop() -> None:
-    mended = Mended([OPEN, GET, NO_ARGUMENTS, STOP], asked=Asked(named_tool=True))
+    mended = Mended([OPEN, GET, NO_ARGUMENTS, STOP], asked=RequestFacts(has_named_tool=True))
     assert mended.events == [OPEN, GET, NO_ARGUMENTS, STOP]
     assert mended.rules == []
 
 
 def test_usage_is_sent_unless_it_was_not_asked_for_and_known_in_any_case() -> None:
-    for asked, sent in ((Asked(), [USAGE]), (Asked(usage=True), [USAGE]), (Asked(usage=False), [])):
+    for asked, sent in (
+        (RequestFacts(), [USAGE]),
+        (RequestFacts(include_usage=True), [USAGE]),
+        (RequestFacts(include_usage=False), []),
+    ):
         mended = Mended([OPEN, STOP, USAGE], asked=asked)
         assert mended.events == [OPEN, STOP, *sent]
         assert mended.repair.usage == USAGE
 
 
 def test_the_only_choice_has_the_number_zero() -> None:
-    events: list[Event] = [Opening(3), Text(3, "a"), Text(3, "b"), Text(3, "c"), Finish(3, "stop")]
+    events: list[Event] = [ChoiceStart(3), Text(3, "a"), Text(3, "b"), Text(3, "c"), Finish(3, "stop")]
     legal: list[Event] = [OPEN, Text(0, "a"), Text(0, "b"), Text(0, "c"), STOP]
-    chat = Mended(events, asked=Asked(choices=1))
+    chat = Mended(events, asked=RequestFacts(choice_count=1))
     assert (chat.events, chat.rules) == (legal, ["n-index-int"])
-    completions = Mended(events, COMPLETIONS, asked=Asked(choices=1))
+    completions = Mended(events, COMPLETIONS, asked=RequestFacts(choice_count=1))
     assert (completions.events, completions.rules) == (legal, ["cmpl-index"])
 
 
 def test_riders_of_the_only_choice_get_its_number_too() -> None:
     riders: list[Event] = [
         Logprobs(3, {"content": []}),
-        Extra(3, Place.CHOICE, {"x": 1}),
-        Extra(3, Place.DELTA, {"y": "a"}),
+        UnknownFields(3, FieldLocation.CHOICE, {"x": 1}),
+        UnknownFields(3, FieldLocation.DELTA, {"y": "a"}),
     ]
-    said = Mended([Opening(3), *riders, Text(3, "a"), Finish(3, "stop")], asked=Asked(choices=1)).events
+    said = Mended([ChoiceStart(3), *riders, Text(3, "a"), Finish(3, "stop")], asked=RequestFacts(choice_count=1)).events
     assert said[1:4] == [
         Logprobs(0, {"content": []}),
-        Extra(0, Place.CHOICE, {"x": 1}),
-        Extra(0, Place.DELTA, {"y": "a"}),
+        UnknownFields(0, FieldLocation.CHOICE, {"x": 1}),
+        UnknownFields(0, FieldLocation.DELTA, {"y": "a"}),
     ]
 
 
@@ -221,24 +237,24 @@ def test_a_choice_that_was_not_requested_is_dropped(first: int) -> None:
     """Whichever comes first is the choice; nothing of the other is mixed into it, and it need not finish."""
     other = 1 - first
     said: list[Event] = [ToolCall(first, 0, "a", "get"), ToolArguments(first, 0, '{"x":')]
-    mixed: list[Event] = [Opening(other), ToolCall(other, 0, "b", "put"), ToolArguments(other, 0, '{"y":2}')]
+    mixed: list[Event] = [ChoiceStart(other), ToolCall(other, 0, "b", "put"), ToolArguments(other, 0, '{"y":2}')]
     rest: list[Event] = [ToolArguments(first, 0, "1}"), Finish(first, "tool_calls")]
-    mended = Mended([Opening(first), *said, *mixed, *rest], asked=Asked(choices=1))
+    mended = Mended([ChoiceStart(first), *said, *mixed, *rest], asked=RequestFacts(choice_count=1))
     arguments = [ToolArguments(0, 0, '{"x":'), ToolArguments(0, 0, "1}")]
     assert mended.events == [OPEN, ToolCall(0, 0, "a", "get"), *arguments, Finish(0, "tool_calls")]
     assert mended.rules == ["n-index-int"]
 
 
 def test_choices_beyond_those_requested_are_dropped() -> None:
-    events: list[Event] = [OPEN, Opening(1), STOP, Opening(2), Finish(1, "stop"), Finish(2, "stop")]
-    mended = Mended(events, asked=Asked(choices=2))
-    assert mended.events == [OPEN, Opening(1), STOP, Finish(1, "stop")]
+    events: list[Event] = [OPEN, ChoiceStart(1), STOP, ChoiceStart(2), Finish(1, "stop"), Finish(2, "stop")]
+    mended = Mended(events, asked=RequestFacts(choice_count=2))
+    assert mended.events == [OPEN, ChoiceStart(1), STOP, Finish(1, "stop")]
     assert mended.rules == ["n-index-int"]
 
 
 @pytest.mark.parametrize("endpoint", [CHAT, COMPLETIONS])
 def test_too_few_choices_are_no_success(endpoint: Endpoint) -> None:
-    mended = Mended([OPEN, HELLO, STOP], endpoint, asked=Asked(choices=2))
+    mended = Mended([OPEN, HELLO, STOP], endpoint, asked=RequestFacts(choice_count=2))
     assert mended.events[:3] == [OPEN, HELLO, STOP]
     assert mended.repair.failure == Failure(
         "the server sent 1 of 2 requested choices", "upstream_error", None, "incomplete_stream"
@@ -256,13 +272,13 @@ def test_a_completion_has_text_and_nothing_else() -> None:
 
 def test_the_choices_of_a_completion_come_in_any_order() -> None:
     mended = Mended([Text(2, "c"), Text(0, "a"), STOP, Finish(2, "stop")], COMPLETIONS)
-    assert mended.events == [Opening(2), Text(2, "c"), OPEN, Text(0, "a"), STOP, Finish(2, "stop")]
+    assert mended.events == [ChoiceStart(2), Text(2, "c"), OPEN, Text(0, "a"), STOP, Finish(2, "stop")]
     assert mended.rules == []
 
 
 @pytest.mark.parametrize("endpoint", [CHAT, COMPLETIONS])
 def test_fields_of_a_chunk_that_stand_alone_need_a_choice_to_ride_on(endpoint: Endpoint) -> None:
-    extra = Extra(0, Place.CHUNK, {"x": 1}, alone=True)
+    extra = UnknownFields(0, FieldLocation.CHUNK, {"x": 1}, in_own_chunk=True)
     assert Mended([extra, OPEN, STOP], endpoint).events == [OPEN, extra, STOP]
 
 
@@ -284,7 +300,7 @@ def test_a_call_without_a_name_ends_the_answer() -> None:
 def test_ids_of_calls_may_repeat_in_another_choice() -> None:
     events: list[Event] = [
         OPEN,
-        Opening(1),
+        ChoiceStart(1),
         GET,
         ToolArguments(0, 0, '{"x":1}'),
         ToolCall(1, 0, "a", "get"),
@@ -339,14 +355,14 @@ def test_a_hundred_thousand_comments_are_a_few() -> None:
 
 
 def test_plain_text_resets_the_silence() -> None:
-    repair = Repair(CHAT, asked=Asked(), notes=Notes(), mint=numbered("x"))
+    repair = EventRepairer(CHAT, facts=RequestFacts(), repair_log=RepairLog(), new_call_id=numbered("x"))
     repair.feed([OPEN, Text(0, "a"), Text(0, "b")])
     for _ in range(50):
         assert repair.feed([KeepAlive(), Text(0, "c")]) == [KeepAlive(), Text(0, "c")]
 
 
 def test_nothing_follows_a_failure() -> None:
-    repair = Repair(CHAT, asked=Asked(), notes=Notes(), mint=numbered("x"))
+    repair = EventRepairer(CHAT, facts=RequestFacts(), repair_log=RepairLog(), new_call_id=numbered("x"))
     assert repair.feed([OPEN, BOOM])[-1] == BOOM
     assert repair.feed([HELLO, USAGE, KeepAlive()]) == []
     assert repair.close(is_done=True) == []

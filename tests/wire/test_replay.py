@@ -19,15 +19,15 @@ from tests.wire.build import (
     text_chunk,
     words,
 )
-from welldone.wire.asked import Asked
-from welldone.wire.dialects.natives import native_for
-from welldone.wire.dialects.responses.writer import Responses
-from welldone.wire.events import Failure, Finish, KeepAlive, Opening, Text, Usage
-from welldone.wire.fold import Fold
-from welldone.wire.head import Endpoint, Head
-from welldone.wire.merge import Parts
-from welldone.wire.pipe import Pipe
-from welldone.wire.replay import Replay, Step
+from welldone.wire.asked import RequestFacts
+from welldone.wire.dialects.natives import passthrough_repairer_for
+from welldone.wire.dialects.responses.writer import ResponsesDialect
+from welldone.wire.events import Failure, Finish, KeepAlive, ChoiceStart, Text, Usage
+from welldone.wire.fold import BufferedPipeline
+from welldone.wire.head import Endpoint, Envelope
+from welldone.wire.merge import FanOut
+from welldone.wire.pipe import StreamPipeline
+from welldone.wire.replay import StreamReplay, StreamReplayStep
 
 HELLO = stream(role(), *words("Hel", "lo"), finish())
 GONE = Failure("the engine is gone", code="engine_died")
@@ -36,45 +36,45 @@ MESSAGE_START = (
     b'"content":[],"model":"m","stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":1,"output_tokens":1}}}'
     b"\n\n"
 )
-HEADS = {Endpoint.RESPONSES: Head("resp_1", 1, "m"), Endpoint.MESSAGES: Head("msg_1", 1, "m")}
+HEADS = {Endpoint.RESPONSES: Envelope("resp_1", 1, "m"), Endpoint.MESSAGES: Envelope("msg_1", 1, "m")}
 
 
-def chat() -> Pipe:
-    return Pipe(CHAT, fallback=FALLBACK)
+def chat() -> StreamPipeline:
+    return StreamPipeline(CHAT, fallback=FALLBACK)
 
 
-def said(steps: list[Step]) -> bytes:
-    return b"".join(step.said for step in steps)
+def said(steps: list[StreamReplayStep]) -> bytes:
+    return b"".join(step.sent for step in steps)
 
 
-def heard(steps: list[Step]) -> bytes:
-    return b"".join(step.heard for step in steps)
+def heard(steps: list[StreamReplayStep]) -> bytes:
+    return b"".join(step.received for step in steps)
 
 
 def test_each_frame_is_a_step_with_its_events_and_what_went_out_for_it() -> None:
-    replay = Replay(chat())
+    replay = StreamReplay(chat())
     steps = [*replay.feed(HELLO), *replay.close()]
     assert [list(step.events) for step in steps] == [
-        [Opening(0)],
+        [ChoiceStart(0)],
         [Text(0, "Hel")],
         [Text(0, "lo")],
         [],
         [],
         [Finish(0, "stop")],
     ]
-    assert [step.heard for step in steps[:-1]] == [part + b"\n\n" for part in HELLO.split(b"\n\n")[:-1]]
-    assert [step.byte for step in steps[:2]] == [0, len(steps[0].heard)]
-    assert b'"content":"Hel"' in steps[1].said
-    assert steps[-1].heard == b""
-    assert steps[-1].said.endswith(DONE)
-    assert not any(step.notes for step in steps)
+    assert [step.received for step in steps[:-1]] == [part + b"\n\n" for part in HELLO.split(b"\n\n")[:-1]]
+    assert [step.byte for step in steps[:2]] == [0, len(steps[0].received)]
+    assert b'"content":"Hel"' in steps[1].sent
+    assert steps[-1].received == b""
+    assert steps[-1].sent.endswith(DONE)
+    assert not any(step.repairs for step in steps)
 
 
 def test_a_note_stands_where_its_frame_is_and_is_counted_by_frame() -> None:
     odd = b"data: 5\n\n"
-    replay = Replay(chat())
+    replay = StreamReplay(chat())
     steps = [*replay.feed(stream(role(), odd, *words("y"), odd, finish())), *replay.close()]
-    noted = [[(note.rule, note.count, bool(note.heard)) for note in step.notes] for step in steps]
+    noted = [[(note.rule, note.count, bool(note.observed)) for note in step.repairs] for step in steps]
     assert noted[1] == [("sse-no-foreign-json", 1, True)]
     assert noted[2] == []
     assert noted[3] == [("sse-no-foreign-json", 1, False)]
@@ -82,46 +82,46 @@ def test_a_note_stands_where_its_frame_is_and_is_counted_by_frame() -> None:
 
 def test_what_stands_between_frames_belongs_to_the_next_one() -> None:
     data = b"\xef\xbb\xbf" + frame(role()) + b"\n\n" + frame(*words("x")) + b"\n"
-    replay = Replay(chat())
+    replay = StreamReplay(chat())
     steps = [*replay.feed(data), *replay.close()]
-    assert steps[0].heard == b"\xef\xbb\xbf" + frame(role())
-    assert [note.rule for note in steps[0].notes] == ["sse-no-bom"]
-    assert steps[1].heard == b"\n\n" + frame(*words("x"))
-    assert steps[-1].heard == b"\n"
+    assert steps[0].received == b"\xef\xbb\xbf" + frame(role())
+    assert [note.rule for note in steps[0].repairs] == ["sse-no-bom"]
+    assert steps[1].received == b"\n\n" + frame(*words("x"))
+    assert steps[-1].received == b"\n"
 
 
 def test_a_frame_that_is_too_long_is_one_step_with_the_failure() -> None:
-    replay = Replay(Pipe(CHAT, fallback=FALLBACK, limit_bytes=200))
+    replay = StreamReplay(StreamPipeline(CHAT, fallback=FALLBACK, limit_bytes=200))
     steps = [*replay.feed(frame(role()) + b"data: " + b"x" * 300)]
     assert isinstance(steps[-1].events[-1], Failure)
-    assert steps[-1].heard.endswith(b"x" * 300)
-    assert [(step.heard, step.said) for step in replay.feed(b"more")] == [(b"more", b"")]
-    assert replay.close()[-1].said == DONE
+    assert steps[-1].received.endswith(b"x" * 300)
+    assert [(step.received, step.sent) for step in replay.feed(b"more")] == [(b"more", b"")]
+    assert replay.close()[-1].sent == DONE
 
 
 def test_an_answer_that_breaks_off_ends_with_its_error() -> None:
-    replay = Replay(chat())
+    replay = StreamReplay(chat())
     steps = [*replay.feed(frame(role()) + frame(*words("x")) + b"data: {")]
     steps += replay.fail(GONE)
-    assert steps[-2].heard == b"data: {"
+    assert steps[-2].received == b"data: {"
     assert steps[-1].events[-1] == GONE
-    assert b"engine_died" in steps[-1].said
-    assert steps[-1].said.endswith(DONE)
+    assert b"engine_died" in steps[-1].sent
+    assert steps[-1].sent.endswith(DONE)
     assert replay.fail(GONE) == []
 
 
 def test_a_sign_of_life_is_a_step() -> None:
-    replay = Replay(chat())
+    replay = StreamReplay(chat())
     (step,) = replay.keep_alive()
-    assert (list(step.events), step.said) == ([KeepAlive()], b": keep-alive\n\n")
-    assert Replay(Fold(CHAT, fallback=FALLBACK)).keep_alive() == []
+    assert (list(step.events), step.sent) == ([KeepAlive()], b": keep-alive\n\n")
+    assert StreamReplay(BufferedPipeline(CHAT, fallback=FALLBACK)).keep_alive() == []
 
 
 def test_a_sign_of_life_that_is_numbered_shifts_what_follows() -> None:
-    def make() -> Pipe:
-        return Pipe(CHAT, fallback=HEADS[Endpoint.RESPONSES], dialect=Responses({}))
+    def make() -> StreamPipeline:
+        return StreamPipeline(CHAT, fallback=HEADS[Endpoint.RESPONSES], dialect=ResponsesDialect({}))
 
-    pipe, replay = make(), Replay(make())
+    pipe, replay = make(), StreamReplay(make())
     plain = pipe.feed(frame(role())) + pipe.keep_alive() + pipe.feed(frame(*words("x"))) + pipe.close()
     steps = [
         *replay.feed(frame(role())),
@@ -133,38 +133,38 @@ def test_a_sign_of_life_that_is_numbered_shifts_what_follows() -> None:
 
 
 def test_a_reply_that_is_not_streamed_is_said_at_its_end() -> None:
-    replay = Replay(Fold(CHAT, fallback=FALLBACK))
+    replay = StreamReplay(BufferedPipeline(CHAT, fallback=FALLBACK))
     steps = [*replay.feed(HELLO), *replay.close(), replay.body()]
     assert said(steps[:-1]) == b""
     assert heard(steps) == HELLO
-    assert json.loads(steps[-1].said)["choices"][0]["message"]["content"] == "Hello"
+    assert json.loads(steps[-1].sent)["choices"][0]["message"]["content"] == "Hello"
 
 
 def test_a_whole_reply_is_one_step() -> None:
     answer = {"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}
     data = json.dumps({"id": "x", "object": "chat.completion", "model": "m", "choices": [answer]}).encode()
-    replay = Replay(Fold(CHAT, fallback=FALLBACK))
-    first = replay.whole(data)
-    assert [step.heard for step in first] == [data]
+    replay = StreamReplay(BufferedPipeline(CHAT, fallback=FALLBACK))
+    first = replay.feed_reply(data)
+    assert [step.received for step in first] == [data]
     assert Text(0, "Hi") in first[0].events
     replay.close()
-    assert json.loads(replay.body().said)["choices"][0]["message"]["content"] == "Hi"
+    assert json.loads(replay.body().sent)["choices"][0]["message"]["content"] == "Hi"
 
 
 def test_parts_have_steps_of_their_own() -> None:
-    asked = Asked(usage=True, choices=2)
-    replay = Replay(Pipe(CHAT, fallback=FALLBACK, asked=asked, parts=Parts(2)))
+    asked = RequestFacts(include_usage=True, choice_count=2)
+    replay = StreamReplay(StreamPipeline(CHAT, fallback=FALLBACK, facts=asked, fan_out=FanOut(2)))
     usage = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
     body = stream(role(), *words("x"), finish(), counted(usage))
     steps = [*replay.feed(body, 1), *replay.feed(body, 0), *replay.close(1), *replay.close(0)]
     assert heard([step for step in steps if step.part == 0]) == body
     assert heard([step for step in steps if step.part == 1]) == body
     assert isinstance(steps[-1].events[0], Usage)
-    assert steps[-1].said.endswith(DONE)
+    assert steps[-1].sent.endswith(DONE)
 
 
 def test_completions_are_read_as_what_they_are() -> None:
-    replay = Replay(Pipe(COMPLETIONS, fallback=FALLBACKS[COMPLETIONS]))
+    replay = StreamReplay(StreamPipeline(COMPLETIONS, fallback=FALLBACKS[COMPLETIONS]))
     steps = [*replay.feed(stream(text_chunk(text_choice("x")))), *replay.close()]
     assert Text(0, "x") in steps[0].events
 
@@ -175,28 +175,30 @@ def test_a_native_stream_tells_its_own_events(endpoint: Endpoint) -> None:
         Endpoint.RESPONSES: b'data: {"type":"response.created","response":{"id":"resp_1","output":[]}}\n\n',
         Endpoint.MESSAGES: MESSAGE_START,
     }[endpoint]
-    replay = Replay(native_for(endpoint, fallback=HEADS[endpoint]))
+    replay = StreamReplay(passthrough_repairer_for(endpoint, fallback=HEADS[endpoint]))
     steps = [*replay.feed(data), *replay.feed(b": ping\n\n")]
     assert [event["type"] for event in steps[0].events if isinstance(event, dict)] != []
-    assert b"event: " in steps[0].said
+    assert b"event: " in steps[0].sent
     assert list(steps[1].events) == []
     last = replay.fail(GONE)
-    assert b"the engine is gone" in last[-1].said
+    assert b"the engine is gone" in last[-1].sent
     assert replay.close() == []
 
 
 def test_a_native_reply_that_was_not_streamed_is_one_step() -> None:
     data = b'{"id":"msg_1","role":"assistant","content":[{"type":"text","text":"Hi"}],"stop_reason":"end_turn"}'
-    replay = Replay(native_for(Endpoint.MESSAGES, fallback=HEADS[Endpoint.MESSAGES], is_stream=False))
-    steps = [*replay.whole(data), *replay.close(), replay.body()]
-    assert steps[0].heard == data
-    assert steps[0].notes
-    assert json.loads(steps[-1].said)["content"] == [{"type": "text", "text": "Hi"}]
+    replay = StreamReplay(
+        passthrough_repairer_for(Endpoint.MESSAGES, fallback=HEADS[Endpoint.MESSAGES], is_stream=False)
+    )
+    steps = [*replay.feed_reply(data), *replay.close(), replay.body()]
+    assert steps[0].received == data
+    assert steps[0].repairs
+    assert json.loads(steps[-1].sent)["content"] == [{"type": "text", "text": "Hi"}]
 
 
 def test_what_follows_the_error_of_a_native_stream_is_noted_without_being_read() -> None:
     error = b'event: error\ndata: {"type":"error","error":{"type":"api_error","message":"no"}}\n\n'
-    replay = Replay(native_for(Endpoint.MESSAGES, fallback=HEADS[Endpoint.MESSAGES]))
+    replay = StreamReplay(passthrough_repairer_for(Endpoint.MESSAGES, fallback=HEADS[Endpoint.MESSAGES]))
     steps = [*replay.feed(MESSAGE_START + error + MESSAGE_START), *replay.close()]
     assert heard(steps) == MESSAGE_START + error + MESSAGE_START
-    assert "msg-error-last" in [note.rule for note in steps[2].notes]
+    assert "msg-error-last" in [note.rule for note in steps[2].repairs]

@@ -39,17 +39,17 @@ from tests.wire.build import (
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 from welldone.wire import merge
-from welldone.wire.asked import Asked
-from welldone.wire.dialects.responses import Responses
-from welldone.wire.faults import Mend
-from welldone.wire.faults.catalogue import BY_ID
-from welldone.wire.fold import Fold
-from welldone.wire.forced import Forced, Shape
+from welldone.wire.asked import RequestFacts
+from welldone.wire.dialects.responses import ResponsesDialect
+from welldone.wire.faults import Repairability
+from welldone.wire.faults.catalogue import RULES_BY_ID
+from welldone.wire.fold import BufferedPipeline
+from welldone.wire.forced import ForcedToolCall, ForcedCallShape
 from welldone.wire.head import Endpoint
-from welldone.wire.merge import Parts
-from welldone.wire.pipe import Pipe
+from welldone.wire.merge import FanOut
+from welldone.wire.pipe import StreamPipeline
 
-ASKED = Asked(usage=True, choices=1)
+ASKED = RequestFacts(include_usage=True, choice_count=1)
 CALL = {"id": "call_a", "type": "function", "function": {"name": "get", "arguments": '{"x":1}'}}
 
 
@@ -68,9 +68,9 @@ def counting(part: Json) -> Json:
     return {name: part[name] for name in names} | {"usage": None} | part
 
 
-def streamed(body: bytes, endpoint: Endpoint = CHAT, asked: Asked = ASKED) -> tuple[bytes, Pipe]:
-    pipe = Pipe(endpoint, fallback=FALLBACKS[endpoint], asked=asked)
-    return pipe.whole(body) + pipe.close(), pipe
+def streamed(body: bytes, endpoint: Endpoint = CHAT, asked: RequestFacts = ASKED) -> tuple[bytes, StreamPipeline]:
+    pipe = StreamPipeline(endpoint, fallback=FALLBACKS[endpoint], facts=asked)
+    return pipe.feed_reply(body) + pipe.close(), pipe
 
 
 @table(
@@ -103,9 +103,9 @@ def streamed(body: bytes, endpoint: Endpoint = CHAT, asked: Asked = ASKED) -> tu
     ids=["text", "nothing", "thoughts", "refusal", "call", "two", "fields"],
 )
 def test_a_whole_reply_goes_out_as_a_stream(body: bytes, chunks: list[Json]) -> None:
-    sent, pipe = streamed(body, asked=msgspec.structs.replace(ASKED, choices=None))
+    sent, pipe = streamed(body, asked=msgspec.structs.replace(ASKED, choice_count=None))
     assert sent == stream(*(counting(part) for part in (*chunks, counted(count()))))
-    assert pipe.notes.all() == []
+    assert pipe.repair_log.entries() == []
     assert pipe.is_done
     assert pipe.failure is None
     request = {"stream": True, "stream_options": {"include_usage": True}, "tools": [{}], "n": 2}
@@ -116,17 +116,17 @@ def test_log_probabilities_ride_on_the_text() -> None:
     logprobs = {"content": [entry("Hello")], "refusal": None}
     value = json.loads(reply({"content": "Hello"}))
     value["choices"][0]["logprobs"] = logprobs
-    sent, _ = streamed(pack(value), asked=Asked(usage=False))
+    sent, _ = streamed(pack(value), asked=RequestFacts(include_usage=False))
     assert sent == stream(role(), chunk(choice({"content": "Hello"}, logprobs=logprobs)), finish())
 
 
 def test_a_completion_goes_out_as_a_stream() -> None:
     body = pack(text_chunk(text_choice("Hello", "stop"), usage=count()))
-    assert streamed(body, COMPLETIONS, Asked(usage=False))[0] == stream(text("Hello"), text_end())
+    assert streamed(body, COMPLETIONS, RequestFacts(include_usage=False))[0] == stream(text("Hello"), text_end())
 
 
 def test_usage_that_was_not_asked_for_does_not_go_out_in_a_stream_but_is_known() -> None:
-    sent, pipe = streamed(reply({"content": "Hello"}), asked=Asked(usage=False, is_usage_ours=True))
+    sent, pipe = streamed(reply({"content": "Hello"}), asked=RequestFacts(include_usage=False, is_usage_forced=True))
     assert sent == stream(role(), *words("Hello"), finish())
     assert pipe.usage is not None
     assert pipe.usage.total_tokens == 8
@@ -136,12 +136,12 @@ def test_usage_that_never_came_is_not_invented() -> None:
     sent, pipe = streamed(reply({"content": "Hello"}, usage=None))
     assert b'"usage":{' not in sent
     assert pipe.usage is None
-    assert rules(pipe.notes) == ["ns-usage"]
+    assert rules(pipe.repair_log) == ["ns-usage"]
 
 
 def test_what_is_odd_in_a_whole_reply_is_noted_by_its_rules_alone() -> None:
     sent, pipe = streamed(reply({"content": "Hello", "role": "model", "reasoning": "why"}, reason="eos"))
-    assert rules(pipe.notes) == ["ns-finish", "ns-role"]
+    assert rules(pipe.repair_log) == ["ns-finish", "ns-role"]
     assert b'"reasoning_content":"why"' in sent
 
 
@@ -162,23 +162,23 @@ def test_an_error_or_garbage_is_a_failure(body: bytes, message: str) -> None:
     assert pipe.failure.message == message
     assert sent.count(b'{"error":') == 1
     assert sent.endswith(DONE)
-    fold = Fold(CHAT, fallback=FALLBACK)
-    fold.whole(body)
+    fold = BufferedPipeline(CHAT, fallback=FALLBACK)
+    fold.feed_reply(body)
     fold.close()
     assert fold.failure == pipe.failure
 
 
 def test_parts_may_be_streamed_or_whole() -> None:
-    asked = Asked(usage=True, choices=3)
-    pipe = Pipe(CHAT, fallback=FALLBACK, asked=asked, parts=Parts(3))
-    fold = Fold(CHAT, fallback=FALLBACK, asked=asked, parts=Parts(3))
-    sent = pipe.whole(reply({"content": "a"}), 0) + pipe.close(0)
-    fold.whole(reply({"content": "a"}), 0)
+    asked = RequestFacts(include_usage=True, choice_count=3)
+    pipe = StreamPipeline(CHAT, fallback=FALLBACK, facts=asked, fan_out=FanOut(3))
+    fold = BufferedPipeline(CHAT, fallback=FALLBACK, facts=asked, fan_out=FanOut(3))
+    sent = pipe.feed_reply(reply({"content": "a"}), 0) + pipe.close(0)
+    fold.feed_reply(reply({"content": "a"}), 0)
     middle = stream(role(), *words("b"), finish(), counted(count()))
     sent += pipe.feed(middle, 1) + pipe.close(1)
     fold.feed(middle, 1)
-    sent += pipe.whole(reply({"content": "c"}), 2) + pipe.close(2)
-    fold.whole(reply({"content": "c"}), 2)
+    sent += pipe.feed_reply(reply({"content": "c"}), 2) + pipe.close(2)
+    fold.feed_reply(reply({"content": "c"}), 2)
     for part in range(3):
         fold.close(part)
     request = {"stream": True, "n": 3, "stream_options": {"include_usage": True}}
@@ -189,14 +189,16 @@ def test_parts_may_be_streamed_or_whole() -> None:
 
 
 def test_a_forced_call_may_come_whole() -> None:
-    pipe = Pipe(CHAT, fallback=FALLBACK, asked=Asked(usage=False), forced=Forced(Shape.CALL))
-    sent = pipe.whole(reply({"content": '[{"name": "get", "arguments": {"x":1}}]'})) + pipe.close()
+    pipe = StreamPipeline(
+        CHAT, fallback=FALLBACK, facts=RequestFacts(include_usage=False), forced=ForcedToolCall(ForcedCallShape.CALL)
+    )
+    sent = pipe.feed_reply(reply({"content": '[{"name": "get", "arguments": {"x":1}}]'})) + pipe.close()
     assert sent == stream(role(), say(named(id="call_ours1")), say(piece('{"x":1}')), finish("tool_calls"))
 
 
 def test_thoughts_are_taken_out_of_a_whole_reply() -> None:
-    fold = Fold(CHAT, fallback=FALLBACK, think="tags", reasoning=("reasoning",))
-    fold.whole(reply({"content": "<think>why</think>so"}))
+    fold = BufferedPipeline(CHAT, fallback=FALLBACK, think="tags", reasoning=("reasoning",))
+    fold.feed_reply(reply({"content": "<think>why</think>so"}))
     fold.close()
     message = json.loads(fold.body())["choices"][0]["message"]
     assert message == {"role": "assistant", "content": "so", "refusal": None, "reasoning": "why"}
@@ -232,9 +234,11 @@ def test_whatever_a_whole_reply_holds_the_stream_is_right(data: st.DataObject, e
         )
     )
     raw = json.dumps(body).encode()
-    sent, pipe = streamed(raw, endpoint, Asked(usage=None))
+    sent, pipe = streamed(raw, endpoint, RequestFacts(include_usage=None))
     broken = judge(Trace(body=sent, endpoint=endpoint.value)).counts.keys()
-    assert {rule for rule in broken if BY_ID[rule].mend is not Mend.REPORT} == set()  # what is only reported stays
+    assert {
+        rule for rule in broken if RULES_BY_ID[rule].repairability is not Repairability.REPORT_ONLY
+    } == set()  # what is only reported stays
     assert sent.endswith(DONE)
     assert (b'data: {"error":' in sent) is (pipe.failure is not None)
 
@@ -254,13 +258,15 @@ def test_many_log_probabilities_are_read_in_several_turns_and_none_is_lost(is_st
     ]
     envelope = {"id": HEAD.id, "created": HEAD.created, "model": HEAD.model}
     body = pack({**envelope, "choices": choices, "usage": count(), "x_reply": [1]})
-    asked = Asked(choices=2)
-    made: Pipe | Fold = (Pipe if is_stream else Fold)(CHAT, fallback=FALLBACK, asked=asked)
-    said = list(made.take_whole(body))
+    asked = RequestFacts(choice_count=2)
+    made: StreamPipeline | BufferedPipeline = (StreamPipeline if is_stream else BufferedPipeline)(
+        CHAT, fallback=FALLBACK, facts=asked
+    )
+    said = list(made.feed_reply_in_steps(body))
     assert len(said) > 3
     last = made.close()
-    if isinstance(made, Pipe):
-        again = Fold(CHAT, fallback=FALLBACK, asked=asked)
+    if isinstance(made, StreamPipeline):
+        again = BufferedPipeline(CHAT, fallback=FALLBACK, facts=asked)
         again.feed(b"".join(said) + (last or b""))
         again.close()
         made = again
@@ -278,31 +284,31 @@ def test_many_log_probabilities_are_read_in_several_turns_and_none_is_lost(is_st
 def test_a_reply_whose_other_members_cost_more_than_a_turn_fails(beside: list[int], is_list: bool) -> None:
     answer = {"index": 0, "message": {"role": "assistant", "content": "a"}, "finish_reason": "stop"}
     body: Json = {"choices": [answer, *beside], "extra": [{"a": 1}] * 40_000}
-    fold = Fold(CHAT, fallback=FALLBACK)
-    fold.whole(pack([body] if is_list else body))
+    fold = BufferedPipeline(CHAT, fallback=FALLBACK)
+    fold.feed_reply(pack([body] if is_list else body))
     assert fold.failure is not None
     assert "too complex" in fold.failure.message
 
 
 @pytest.mark.parametrize("answer", ["ab", "abc"])
-@pytest.mark.parametrize("dialect", [None, Responses({})], ids=["chat", "responses"])
+@pytest.mark.parametrize("dialect", [None, ResponsesDialect({})], ids=["chat", "responses"])
 def test_of_an_answer_that_is_kept_the_text_is_bounded(
-    answer: str, dialect: Responses | None, monkeypatch: pytest.MonkeyPatch
+    answer: str, dialect: ResponsesDialect | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(merge, "KEPT_LIMIT_CHARS", 2)
-    fold = Fold(CHAT, fallback=FALLBACK, dialect=dialect)
-    fold.whole(pack({"choices": [{"index": 0, "message": {"content": answer}, "finish_reason": "stop"}]}))
+    fold = BufferedPipeline(CHAT, fallback=FALLBACK, dialect=dialect)
+    fold.feed_reply(pack({"choices": [{"index": 0, "message": {"content": answer}, "finish_reason": "stop"}]}))
     fold.close()
     assert (fold.failure is not None) is (len(answer) > 2)
-    pipe = Pipe(CHAT, fallback=FALLBACK, dialect=dialect)
+    pipe = StreamPipeline(CHAT, fallback=FALLBACK, dialect=dialect)
     sent = b"".join(pipe.feed(frame(say({"content": letter}))) for letter in answer) + pipe.close()
     assert (b"more than 2 characters" in sent) is (len(answer) > 2 and dialect is not None)
 
 
 @pytest.mark.parametrize("count", [10, 3_000])
 def test_an_answer_of_many_chunks_is_long(count: int) -> None:
-    fold = Fold(CHAT, fallback=FALLBACK)
+    fold = BufferedPipeline(CHAT, fallback=FALLBACK)
     fold.feed(frame(say({"content": "a"})) * count + frame(finish()) + DONE)
     fold.close()
-    assert fold.is_long is (count > 2_000)
+    assert fold.is_body_slow is (count > 2_000)
     assert json.loads(fold.body())["choices"][0]["message"]["content"] == "a" * count

@@ -9,14 +9,14 @@ import pytest
 
 from tests.table import table
 from welldone.wire.dialects.dialect import KEEP_ALIVE
-from welldone.wire.dialects.responses import Responses, ResponsesNative
-from welldone.wire.dialects.responses.objects import DEFAULTS
-from welldone.wire.events import Event, Failure, Finish, Opening, Text, Usage
-from welldone.wire.head import Head
+from welldone.wire.dialects.responses import ResponsesDialect, ResponsesRepairer
+from welldone.wire.dialects.responses.objects import RESPONSE_DEFAULTS
+from welldone.wire.events import Event, Failure, Finish, ChoiceStart, Text, Usage
+from welldone.wire.head import Envelope
 
 Json = dict[str, Any]
-HEAD = Head("resp_7", 1700000000, "m")
-RESPONSE: Json = DEFAULTS | {
+HEAD = Envelope("resp_7", 1700000000, "m")
+RESPONSE: Json = RESPONSE_DEFAULTS | {
     "id": "resp_a",
     "object": "response",
     "created_at": 5,
@@ -75,9 +75,9 @@ def read(data: bytes) -> list[Json]:
     return found
 
 
-def mend(values: list[Json], native: ResponsesNative | None = None) -> tuple[list[Json], ResponsesNative]:
+def mend(values: list[Json], native: ResponsesRepairer | None = None) -> tuple[list[Json], ResponsesRepairer]:
     """What is made of a stream of such events, and who made it."""
-    native = native or ResponsesNative(fallback=HEAD)
+    native = native or ResponsesRepairer(fallback=HEAD)
     data = b"".join(frame(value) for value in values)
     return read(native.feed(data) + native.close()), native
 
@@ -191,48 +191,48 @@ def thinking() -> list[Json]:
 def test_a_right_stream_passes_with_all_that_it_says(values: list[Json]) -> None:
     mended, native = mend(values)
     assert mended == values
-    assert native.notes.all() == []
-    assert native.final == values[-1]["response"]
+    assert native.repair_log.entries() == []
+    assert native.final_object == values[-1]["response"]
     assert native.is_done
 
 
 @pytest.mark.parametrize("values", [hello(), calling(), thinking()], ids=["text", "call", "all"])
 def test_a_whole_reply_passes_with_all_that_it_says(values: list[Json]) -> None:
     response = values[-1]["response"]
-    native = ResponsesNative(fallback=HEAD, is_stream=False)
-    assert native.whole(json.dumps(response).encode()) + native.close() == b""
+    native = ResponsesRepairer(fallback=HEAD, is_stream=False)
+    assert native.feed_reply(json.dumps(response).encode()) + native.close() == b""
     assert json.loads(native.body()) == response
-    assert native.notes.all() == []
+    assert native.repair_log.entries() == []
 
 
 @pytest.mark.parametrize("values", [hello(), calling(), thinking()], ids=["text", "call", "all"])
 def test_a_whole_reply_can_be_streamed(values: list[Json]) -> None:
-    native = ResponsesNative(fallback=HEAD)
-    mended = read(native.whole(json.dumps(values[-1]["response"]).encode()) + native.close())
+    native = ResponsesRepairer(fallback=HEAD)
+    mended = read(native.feed_reply(json.dumps(values[-1]["response"]).encode()) + native.close())
     assert mended[0]["type"] == "response.created"
     assert mended[-1]["response"] == values[-1]["response"]
     assert mend(mended)[0] == mended
 
 
 def test_events_that_took_a_shorter_way_are_counted() -> None:
-    native = ResponsesNative(fallback=HEAD)
+    native = ResponsesRepairer(fallback=HEAD)
     values = hello()
     native.feed(b"".join(frame(value) for value in values[:5]))
-    native.passed(3)
+    native.record_fast_path(3)
     native.feed(b"".join(frame(value | {"sequence_number": value["sequence_number"] + 3}) for value in values[5:]))
     native.close()
-    assert native.notes.all() == []
+    assert native.repair_log.entries() == []
 
 
 def test_what_was_counted_is_known() -> None:
     native = mend(hello())[1]
     assert native.usage is not None
     assert (native.usage.prompt_tokens, native.usage.completion_tokens) == (5, 3)
-    assert native.usage.more["prompt_tokens_details"]["cached_tokens"] == 2
+    assert native.usage.extra_fields["prompt_tokens_details"]["cached_tokens"] == 2
 
 
 def test_an_answer_has_started_when_something_of_it_was_heard() -> None:
-    native = ResponsesNative(fallback=HEAD)
+    native = ResponsesRepairer(fallback=HEAD)
     started = []
     for value in hello():
         native.feed(frame(value))
@@ -241,7 +241,7 @@ def test_an_answer_has_started_when_something_of_it_was_heard() -> None:
 
 
 def test_the_model_is_the_one_that_the_client_knows() -> None:
-    mended, _ = mend(hello(), ResponsesNative(fallback=HEAD, model="mine"))
+    mended, _ = mend(hello(), ResponsesRepairer(fallback=HEAD, model="mine"))
     assert {value["response"]["model"] for value in mended if "response" in value} == {"mine"}
 
 
@@ -251,13 +251,13 @@ def test_what_a_server_does_not_repeat_of_the_request_is_filled_in() -> None:
         values[place]["response"] = {
             key: values[place]["response"][key] for key in ("id", "output", "status") if place == 8 or key == "id"
         }
-    mended, native = mend(values, ResponsesNative(fallback=HEAD, echo={"instructions": "Be brief."}))
+    mended, native = mend(values, ResponsesRepairer(fallback=HEAD, echo={"instructions": "Be brief."}))
     for place in (0, 1, 8):
         response = mended[place]["response"]
         assert response.keys() >= RESPONSE.keys() - {"x_region"}
         assert (response["id"], response["created_at"], response["model"]) == ("resp_a", 1700000000, "m")
         assert response["instructions"] == "Be brief."
-    assert native.notes.counts()["resp-created-full"] == 3
+    assert native.repair_log.counts()["resp-created-full"] == 3
 
 
 # Each fault, and what becomes of it. `None` takes a member out; an event of {} is left out.
@@ -314,9 +314,9 @@ def changed(values: list[Json], place: int, change: Json) -> bytes:
 
 @table(("rule", "place", "change"), CHANGES)
 def test_a_fault_is_mended_and_noted(rule: str, place: int, change: Json) -> None:
-    native = ResponsesNative(fallback=HEAD)
+    native = ResponsesRepairer(fallback=HEAD)
     mended = read(native.feed(changed(hello(), place, change)) + native.close())
-    assert rule in native.notes.counts()
+    assert rule in native.repair_log.counts()
     assert mended[-1]["type"] == "response.completed"
     output = mended[-1]["response"]["output"]
     text = change.get("text") or "Hello"
@@ -340,9 +340,9 @@ CALL_CHANGES: list[tuple[str, int, Json]] = [
 
 @table(("rule", "place", "change"), CALL_CHANGES)
 def test_a_fault_of_a_call_is_mended_and_noted(rule: str, place: int, change: Json) -> None:
-    native = ResponsesNative(fallback=HEAD)
+    native = ResponsesRepairer(fallback=HEAD)
     mended = read(native.feed(changed(calling(), place, change)) + native.close())
-    assert rule in native.notes.counts()
+    assert rule in native.repair_log.counts()
     (call,) = mended[-1]["response"]["output"]
     assert call["id"]
     assert call["call_id"]
@@ -358,7 +358,7 @@ def test_the_name_of_a_call_stays(name: str | None, noted: set[str]) -> None:
     values[3]["name"] = name
     mended, native = mend(values)
     assert mended == calling()
-    assert native.notes.counts().keys() == noted
+    assert native.repair_log.counts().keys() == noted
 
 
 @pytest.mark.parametrize("halves", [(b"\\ud83d", b"\\ude00"), (b"\xf0\x9f", b"\x98\x80")])
@@ -370,13 +370,13 @@ def test_a_character_in_halves_becomes_whole(halves: tuple[bytes, bytes]) -> Non
         [value | {"sequence_number": 6 + n} for n, value in enumerate(values[5:])],
     )
     first, second = (frame(delta | {"sequence_number": 4 + n}).replace(b"?", half) for n, half in enumerate(halves))
-    native = ResponsesNative(fallback=HEAD)
+    native = ResponsesRepairer(fallback=HEAD)
     body = b"".join(map(frame, begin)) + first + second + b"".join(map(frame, end)).replace(b"?", "😀".encode())
     mended = read(native.feed(body) + native.close())
     assert [value["delta"] for value in mended if "delta" in value] == ["", "😀"]
     assert mended[-1]["response"]["output"][0]["content"][0]["text"] == "😀"
-    assert native.notes.counts() == {"enc-no-lone-surrogate" if first.isascii() else "enc-valid-utf8": 2}
-    cut = ResponsesNative(fallback=HEAD)
+    assert native.repair_log.counts() == {"enc-no-lone-surrogate" if first.isascii() else "enc-valid-utf8": 2}
+    cut = ResponsesRepairer(fallback=HEAD)
     lost = read(cut.feed(b"".join(map(frame, begin)) + first) + cut.close())
     assert [value["delta"] for value in lost if "delta" in value] == ["", "\ufffd"]
 
@@ -446,7 +446,7 @@ def test_a_call_that_never_gets_a_name_is_left_out() -> None:
     values[5]["response"]["output"] = []
     mended, native = mend(values)
     assert mended[-1]["response"]["output"] == []
-    assert native.notes.counts()["resp-function-ids"] == 2
+    assert native.repair_log.counts()["resp-function-ids"] == 2
 
 
 def test_arguments_that_came_at_once_are_said_in_a_delta() -> None:
@@ -468,7 +468,7 @@ def test_arguments_that_were_a_place_holder_at_first_are_forgotten() -> None:
 
 @pytest.mark.parametrize(("arguments", "broken"), [("{}", 0), ("{", 1), ("[]", 1)])
 def test_arguments_that_are_no_object_are_counted(arguments: str, broken: int) -> None:
-    assert mend(calling(arguments))[1].broken_arguments == broken
+    assert mend(calling(arguments))[1].invalid_arguments_count == broken
 
 
 def test_text_that_stands_only_in_the_output_is_streamed() -> None:
@@ -479,7 +479,7 @@ def test_text_that_stands_only_in_the_output_is_streamed() -> None:
         *("content_part.done", "output_item.done", "completed"),
     ]
     assert mended[-1]["response"] == values[8]["response"]
-    assert "resp-final-output" in native.notes.counts()
+    assert "resp-final-output" in native.repair_log.counts()
 
 
 def test_text_that_stood_in_the_item_when_it_was_added_is_streamed_when_it_is_closed() -> None:
@@ -508,7 +508,7 @@ def test_thoughts_without_a_part_get_one() -> None:
         {"type": "completed", "response": RESPONSE | {"status": "completed", "usage": USAGE}},
     )
     mended, native = mend(values)
-    assert native.notes.counts()["resp-reasoning-parts"] == 1
+    assert native.repair_log.counts()["resp-reasoning-parts"] == 1
     assert mended[2]["type"] == "response.content_part.added"
     assert mended[-1]["response"]["output"][0]["content"] == [{"type": "reasoning_text", "text": "hm"}]
 
@@ -563,7 +563,7 @@ def test_what_is_said_twice_goes_out_once(place: int) -> None:
     values = hello()
     mended, native = mend([*values[: place + 1], values[place], *values[place + 1 :]])
     assert [value["type"] for value in mended] == [value["type"] for value in values]
-    assert native.notes.counts().keys() <= {
+    assert native.repair_log.counts().keys() <= {
         *("resp-sequence-number", "resp-item-added-first", "resp-part-added-first", "resp-done-events"),
     }
 
@@ -573,7 +573,7 @@ def test_what_comes_after_its_end_is_dropped() -> None:
     late = [values[place] for place in (5, 6, 7, 10, 15, 16, 17)]
     mended, native = mend([*values[:-1], *late, values[-1]])
     assert [value["type"] for value in mended] == [value["type"] for value in values]
-    assert native.notes.counts()["resp-done-events"] >= len(late)
+    assert native.repair_log.counts()["resp-done-events"] >= len(late)
 
 
 @table(
@@ -594,7 +594,7 @@ def test_what_nobody_could_use_is_dropped(value: Json) -> None:
     values = hello()
     mended, native = mend([values[0], value, *values[1:]])
     assert mended == values
-    assert native.notes.all() != []
+    assert native.repair_log.entries() != []
 
 
 @pytest.mark.parametrize("place", [0, 1, 4])
@@ -602,7 +602,7 @@ def test_an_event_of_a_newer_api_is_forwarded_once_the_response_has_begun(place:
     values = hello()
     new = {"type": "response.something.new", "x": [1]}
     mended, native = mend([*values[:place], *[new] * (100 if place == 0 else 1), *values[place:]])
-    assert native.notes.counts()["resp-no-unknown-events"]
+    assert native.repair_log.counts()["resp-no-unknown-events"]
     forwarded = [value for value in mended if value["type"] == new["type"]]
     assert len(forwarded) == (64 if place == 0 else 1)
     assert mended.index(forwarded[0]) == max(place, 1)
@@ -615,15 +615,15 @@ def test_a_second_beginning_is_dropped() -> None:
     values = hello()
     mended, native = mend([values[0], *values])
     assert mended == values
-    assert "resp-created-first" in native.notes.counts()
+    assert "resp-created-first" in native.repair_log.counts()
 
 
 def test_nothing_follows_the_end() -> None:
     values = hello()
-    native = ResponsesNative(fallback=HEAD)
+    native = ResponsesRepairer(fallback=HEAD)
     sent = b"".join(frame(value) for value in [*values, values[-1]])
     assert read(native.feed(sent + b"data: [DONE]\n\n: ping\n\n") + native.close() + native.keep_alive()) == values
-    assert native.notes.counts() == {"resp-terminal-once": 2}
+    assert native.repair_log.counts() == {"resp-terminal-once": 2}
 
 
 def test_a_response_that_goes_on_after_its_output_has_begun_is_a_sign_of_life() -> None:
@@ -639,7 +639,7 @@ def test_a_stream_may_begin_late(place: int) -> None:
     mended, native = mend(values[place:])
     assert mended[0]["type"] == "response.created"
     assert mended[-1]["response"]["output"] == values[-1]["response"]["output"]
-    assert "resp-created-first" in native.notes.counts()
+    assert "resp-created-first" in native.repair_log.counts()
 
 
 def test_items_that_got_other_ids_at_the_end_keep_theirs() -> None:
@@ -651,7 +651,7 @@ def test_items_that_got_other_ids_at_the_end_keep_theirs() -> None:
     call, message = mended[-1]["response"]["output"]
     assert call == values[4]["item"] | {"x_more": 1}
     assert message["content"] == []
-    assert native.notes.counts()["resp-final-output"] == 1
+    assert native.repair_log.counts()["resp-final-output"] == 1
 
 
 def test_items_without_names_are_known_by_their_type_at_the_end() -> None:
@@ -692,7 +692,7 @@ def test_an_end_that_says_that_the_answer_was_cut_is_incomplete() -> None:
     mended, native = mend(values)
     assert mended[-1]["type"] == "response.incomplete"
     assert mended[-1]["response"]["incomplete_details"] == {"reason": "content_filter"}
-    assert native.notes.counts() == {"resp-terminal-once": 1}
+    assert native.repair_log.counts() == {"resp-terminal-once": 1}
 
 
 def test_an_incomplete_answer_has_a_reason_and_what_is_open_is_incomplete() -> None:
@@ -704,7 +704,7 @@ def test_an_incomplete_answer_has_a_reason_and_what_is_open_is_incomplete() -> N
 
 
 def test_done_in_place_of_an_end_is_one_where_all_items_are_whole() -> None:
-    native = ResponsesNative(fallback=HEAD)
+    native = ResponsesRepairer(fallback=HEAD)
     mended = read(native.feed(b"".join(map(frame, hello()[:8])) + b"data: [DONE]\n\n") + native.close())
     assert mended[-1]["type"] == "response.completed"
     assert mended[-1]["response"]["usage"] is None
@@ -721,7 +721,7 @@ def test_a_stream_that_breaks_off_has_failed(count: int) -> None:
     statuses = ["completed" if is_closed else "incomplete"] * (count > 2)
     assert [item["status"] for item in mended[-1]["response"]["output"]] == statuses
     assert native.failure is not None
-    assert native.final == mended[-1]["response"]
+    assert native.final_object == mended[-1]["response"]
 
 
 FAILED: list[tuple[Json, Json]] = [
@@ -756,19 +756,19 @@ def test_an_error_event_goes_on_before_the_failure_that_follows_it() -> None:
     mended, native = mend([*hello()[:5], error, failed])
     assert mended[5] == error
     assert mended[-1]["response"]["error"]["message"] == "boom"
-    assert "resp-error" not in native.notes.counts()
+    assert "resp-error" not in native.repair_log.counts()
     assert native.has_started
 
 
 def test_an_error_event_that_nothing_follows_is_a_failure() -> None:
     mended, native = mend([FAILED[0][0]])
     assert [value["type"] for value in mended] == ["response.created", "error", "response.failed"]
-    assert "resp-error" in native.notes.counts()
+    assert "resp-error" in native.repair_log.counts()
 
 
 def test_a_failure_is_told_in_the_words_that_may_go_out() -> None:
-    native = ResponsesNative(fallback=HEAD)
-    native.tune(0, reword=lambda failure: msgspec.structs.replace(failure, message="trouble"))
+    native = ResponsesRepairer(fallback=HEAD)
+    native.configure(0, map_failure=lambda failure: msgspec.structs.replace(failure, message="trouble"))
     mended, _ = mend([FAILED[0][0]], native)
     assert mended[1]["message"] == "trouble"
     assert mended[2]["response"]["error"]["message"] == "trouble"
@@ -776,15 +776,15 @@ def test_a_failure_is_told_in_the_words_that_may_go_out() -> None:
 
 
 def test_an_answer_can_be_broken_off() -> None:
-    native = ResponsesNative(fallback=HEAD)
+    native = ResponsesRepairer(fallback=HEAD)
     sent = b"".join(frame(value) for value in hello()[:5])
     mended = read(native.feed(sent) + native.fail(Failure("too slow", code="timeout")) + native.close())
     assert mended[-1]["response"]["error"] == {"code": "timeout", "message": "too slow"}
 
 
 def test_a_strict_rule_that_is_broken_fails_the_answer() -> None:
-    native = ResponsesNative(fallback=HEAD)
-    native.tune(0, strict=frozenset({"resp-logprobs-array"}))
+    native = ResponsesRepairer(fallback=HEAD)
+    native.configure(0, strict=frozenset({"resp-logprobs-array"}))
     mended = read(native.feed(changed(hello(), 4, {"logprobs": None})) + native.close())
     assert mended[-1]["response"]["error"]["code"] == "upstream_rule_broken"
 
@@ -793,7 +793,7 @@ def test_a_strict_rule_that_is_broken_fails_the_answer() -> None:
 
 
 def test_a_sign_of_life_is_a_comment_and_later_an_event_with_a_number() -> None:
-    native = ResponsesNative(fallback=HEAD)
+    native = ResponsesRepairer(fallback=HEAD)
     assert native.feed(b": ping\n\n") == KEEP_ALIVE
     native.feed(frame(hello()[0]))
     sent = native.feed(b": ping\n\n") + native.keep_alive() + native.feed(b'data: {"type":"keepalive"}\n\n')
@@ -808,13 +808,13 @@ def test_a_numbered_sign_of_life_counts_as_an_event() -> None:
     values.insert(5, {"type": "keepalive", "sequence_number": 5})
     mended, native = mend(values)
     assert mended == values
-    assert native.notes.all() == []
+    assert native.repair_log.entries() == []
 
 
 def test_an_event_without_data_is_a_sign_of_life_and_a_fault() -> None:
-    native = ResponsesNative(fallback=HEAD)
+    native = ResponsesRepairer(fallback=HEAD)
     assert native.feed(b'event: keepalive\n\ndata: {"type":"keepalive"}\n\n: ping\n\n') == KEEP_ALIVE * 3
-    assert native.notes.counts()["resp-keepalive"] == 2
+    assert native.repair_log.counts()["resp-keepalive"] == 2
 
 
 # Replies that were not streamed.
@@ -822,11 +822,11 @@ def test_an_event_without_data_is_a_sign_of_life_and_a_fault() -> None:
 
 def test_faults_of_a_whole_reply_are_noted() -> None:
     nameless, message = CALL | {"id": "", "arguments": "{}", "status": "completed"}, MESSAGE
-    native = ResponsesNative(fallback=HEAD, is_stream=False)
+    native = ResponsesRepairer(fallback=HEAD, is_stream=False)
     reply = {"status": "completed", "output": [nameless, message, 5], "usage": {"prompt_tokens": 1}}
-    native.whole(json.dumps(reply).encode())
+    native.feed_reply(json.dumps(reply).encode())
     rules = {"resp-created-full", "resp-usage", "resp-function-ids", "resp-item-status"}
-    assert native.notes.counts() == dict.fromkeys(rules, 1)
+    assert native.repair_log.counts() == dict.fromkeys(rules, 1)
     call, said = json.loads(native.body())["output"]
     assert call["id"]
     assert said["status"] == "completed"
@@ -834,13 +834,13 @@ def test_faults_of_a_whole_reply_are_noted() -> None:
 
 @pytest.mark.parametrize("status", ["queued", "in_progress", "cancelled"])
 def test_a_whole_reply_that_goes_on_elsewhere_stays_what_it_is(status: str) -> None:
-    native = ResponsesNative(fallback=HEAD, is_stream=False)
-    native.whole(json.dumps(RESPONSE | {"status": status}).encode())
+    native = ResponsesRepairer(fallback=HEAD, is_stream=False)
+    native.feed_reply(json.dumps(RESPONSE | {"status": status}).encode())
     assert json.loads(native.body()) == RESPONSE | {"status": status}
     assert native.close() == b""
     assert native.failure is None
-    stream = ResponsesNative(fallback=HEAD)
-    sent = read(stream.whole(json.dumps(RESPONSE | {"status": status}).encode()) + stream.close())
+    stream = ResponsesRepairer(fallback=HEAD)
+    sent = read(stream.feed_reply(json.dumps(RESPONSE | {"status": status}).encode()) + stream.close())
     assert sent[-1]["type"] == "response.failed"
 
 
@@ -848,16 +848,16 @@ def test_a_whole_reply_that_goes_on_elsewhere_stays_what_it_is(status: str) -> N
     "reply", [{"error": {"message": "boom", "code": "c"}}, {"x": 1}, {"output": 5, "status": "failed"}]
 )
 def test_a_whole_reply_that_is_no_answer_has_failed(reply: Json) -> None:
-    native = ResponsesNative(fallback=HEAD, is_stream=False)
-    native.whole(json.dumps(reply).encode())
+    native = ResponsesRepairer(fallback=HEAD, is_stream=False)
+    native.feed_reply(json.dumps(reply).encode())
     assert native.failure is not None
 
 
 def test_what_is_written_is_not_changed_by_mending() -> None:
-    writer = Responses({}).writer(HEAD, lambda: None)
-    events: list[Event] = [Opening(0), Text(0, "a\u2028"), Finish(0, "stop"), Usage(1, 1, 2, {})]
+    writer = ResponsesDialect({}).make_writer(HEAD, lambda: None)
+    events: list[Event] = [ChoiceStart(0), Text(0, "a\u2028"), Finish(0, "stop"), Usage(1, 1, 2, {})]
     written = b"".join([*(writer.send(event) for event in events), writer.end()])
-    native = ResponsesNative(fallback=Head("resp_9", 1, "x"))
+    native = ResponsesRepairer(fallback=Envelope("resp_9", 1, "x"))
     assert native.feed(written) + native.close() == written
 
 
@@ -868,7 +868,7 @@ def test_events_that_name_nobody_are_about_what_began_last() -> None:
             value.pop(name, None)
     mended, native = mend(values)
     assert mended == thinking()
-    assert {"resp-output-index", "resp-content-index", "resp-item-id-stable"} <= native.notes.counts().keys()
+    assert {"resp-output-index", "resp-content-index", "resp-item-id-stable"} <= native.repair_log.counts().keys()
 
 
 @table("place", [0, 2, 3, 4, 7, 8])
@@ -877,7 +877,7 @@ def test_nesting_that_an_encoder_might_not_take_is_cut(place: int) -> None:
     marked = b"".join(
         frame(value | ({"x_deep": "DEEP"} if number == place else {})) for number, value in enumerate(values)
     )
-    native = ResponsesNative(fallback=HEAD)
+    native = ResponsesRepairer(fallback=HEAD)
     sent = native.feed(marked.replace(b'"DEEP"', b"[" * 300 + b"]" * 300)) + native.close()
     assert [value["type"] for value in read(sent)] == [value["type"] for value in values]
     assert b"[" * 60 in sent
@@ -891,11 +891,11 @@ def test_nesting_that_an_encoder_might_not_take_is_cut(place: int) -> None:
 def test_the_time_of_completion_is_its_servers_own_or_ours(
     told: object, clock: Callable[[], float] | None, completed: float | None
 ) -> None:
-    native = ResponsesNative(fallback=HEAD, is_stream=False, clock=clock)
-    native.whole(json.dumps(RESPONSE | {"status": "completed", "usage": USAGE, "completed_at": told}).encode())
+    native = ResponsesRepairer(fallback=HEAD, is_stream=False, clock=clock)
+    native.feed_reply(json.dumps(RESPONSE | {"status": "completed", "usage": USAGE, "completed_at": told}).encode())
     native.close()
-    assert native.final is not None
-    assert native.final["completed_at"] == completed
+    assert native.final_object is not None
+    assert native.final_object["completed_at"] == completed
 
 
 @table(
@@ -918,23 +918,23 @@ def test_the_time_of_completion_is_its_servers_own_or_ours(
     ],
 )
 def test_a_member_that_its_schema_does_not_allow_gets_its_default(name: str, odd: object, right: object) -> None:
-    native = ResponsesNative(fallback=HEAD, is_stream=False)
-    native.whole(json.dumps(RESPONSE | {"status": "completed", "usage": USAGE, name: odd}).encode())
+    native = ResponsesRepairer(fallback=HEAD, is_stream=False)
+    native.feed_reply(json.dumps(RESPONSE | {"status": "completed", "usage": USAGE, name: odd}).encode())
     native.close()
-    assert native.final is not None
-    assert native.final[name] == right
-    assert [note.rule for note in native.notes.all()] == (["resp-object-schema"] if odd != right else [])
+    assert native.final_object is not None
+    assert native.final_object[name] == right
+    assert [note.rule for note in native.repair_log.entries()] == (["resp-object-schema"] if odd != right else [])
 
 
 @pytest.mark.parametrize("details", [None, {"reason": "content_filter"}, {}])
 def test_an_answer_that_was_cut_has_a_reason(details: Json | None) -> None:
-    native = ResponsesNative(fallback=HEAD, is_stream=False)
+    native = ResponsesRepairer(fallback=HEAD, is_stream=False)
     whole = RESPONSE | {"status": "incomplete", "usage": USAGE, "incomplete_details": details}
-    native.whole(json.dumps(whole).encode())
+    native.feed_reply(json.dumps(whole).encode())
     native.close()
-    assert native.final is not None
-    assert native.final["incomplete_details"] == (details or {"reason": "max_output_tokens"})
-    assert ("resp-object-schema" in {note.rule for note in native.notes.all()}) is not bool(details)
+    assert native.final_object is not None
+    assert native.final_object["incomplete_details"] == (details or {"reason": "max_output_tokens"})
+    assert ("resp-object-schema" in {note.rule for note in native.repair_log.entries()}) is not bool(details)
 
 
 @table(
@@ -965,15 +965,15 @@ def test_an_item_or_part_without_a_required_member_gets_it(type_: str, place: st
     next(event for event in odd if event["type"] == f"response.{type_}")[place].pop(name)
     mended, native = mend(odd)
     assert mended == right
-    assert [note.rule for note in native.notes.all()] == ["resp-object-schema"]
+    assert [note.rule for note in native.repair_log.entries()] == ["resp-object-schema"]
 
 
 @pytest.mark.parametrize("name", ["id", "role", "content"])
 def test_an_item_of_a_whole_reply_without_a_required_member_is_noted(name: str) -> None:
     item = {key: value for key, value in MESSAGE.items() if key != name} | {"status": "completed"}
-    native = ResponsesNative(fallback=HEAD, is_stream=False)
-    native.whole(json.dumps(RESPONSE | {"status": "completed", "usage": USAGE, "output": [item]}).encode())
+    native = ResponsesRepairer(fallback=HEAD, is_stream=False)
+    native.feed_reply(json.dumps(RESPONSE | {"status": "completed", "usage": USAGE, "output": [item]}).encode())
     native.close()
-    assert "resp-object-schema" in {note.rule for note in native.notes.all()}
-    assert native.final is not None
-    assert native.final["output"][0].keys() >= MESSAGE.keys()
+    assert "resp-object-schema" in {note.rule for note in native.repair_log.entries()}
+    assert native.final_object is not None
+    assert native.final_object["output"][0].keys() >= MESSAGE.keys()

@@ -6,20 +6,20 @@ from typing import Any
 import pytest
 
 from tests.table import table
-from welldone.wire.collect import Reply, collect
+from welldone.wire.collect import CollectedReply, collect
 from welldone.wire.dialects.dialect import KEEP_ALIVE
-from welldone.wire.dialects.responses import Responses
-from welldone.wire.dialects.responses.objects import DEFAULTS
-from welldone.wire.errors import OutOfTurnError
+from welldone.wire.dialects.responses import ResponsesDialect
+from welldone.wire.dialects.responses.objects import RESPONSE_DEFAULTS
+from welldone.wire.errors import EventOrderError
 from welldone.wire.events import (
     Event,
-    Extra,
+    UnknownFields,
     Failure,
     Finish,
     KeepAlive,
     Logprobs,
-    Opening,
-    Place,
+    ChoiceStart,
+    FieldLocation,
     Reasoning,
     Refusal,
     Text,
@@ -27,16 +27,16 @@ from welldone.wire.events import (
     ToolCall,
     Usage,
 )
-from welldone.wire.head import Head
+from welldone.wire.head import Envelope
 
 Json = dict[str, Any]
-HEAD = Head("resp_7", 1700000000, "m")
+HEAD = Envelope("resp_7", 1700000000, "m")
 USAGE = Usage(5, 3, 8, {"prompt_tokens_details": {"cached_tokens": 2}, "cost": 1})
 
 
-def write(events: list[Event], dialect: Responses | None = None) -> list[Json]:
+def write(events: list[Event], dialect: ResponsesDialect | None = None) -> list[Json]:
     """The JSON of each event of the stream that `events` make."""
-    writer = (dialect or Responses({})).writer(HEAD, lambda: None)
+    writer = (dialect or ResponsesDialect({})).make_writer(HEAD, lambda: None)
     data = b"".join([*(writer.send(event) for event in events), writer.end()])
     return read(data)
 
@@ -65,7 +65,7 @@ def logprobs(token: str, raw: list[int] | None = None) -> Json:
 
 
 def test_an_answer_is_told_from_its_beginning_to_its_end() -> None:
-    values = write([Opening(0), Text(0, "Hé"), Text(0, "llo"), Finish(0, "stop"), USAGE])
+    values = write([ChoiceStart(0), Text(0, "Hé"), Text(0, "llo"), Finish(0, "stop"), USAGE])
     assert kinds(values) == [
         *("created", "in_progress", "output_item.added", "content_part.added"),
         *("output_text.delta", "output_text.delta", "output_text.done", "content_part.done", "output_item.done"),
@@ -94,7 +94,7 @@ def test_an_answer_is_told_from_its_beginning_to_its_end() -> None:
     assert values[6]["logprobs"] == []
     assert values[7]["part"] == part
     assert values[8]["item"] == item
-    assert values[9]["response"] == DEFAULTS | {
+    assert values[9]["response"] == RESPONSE_DEFAULTS | {
         "id": "resp_7",
         "object": "response",
         "created_at": 1700000000,
@@ -117,7 +117,7 @@ def test_an_answer_is_told_from_its_beginning_to_its_end() -> None:
 
 def test_a_response_repeats_its_request_and_never_lets_it_speak_for_the_answer() -> None:
     echo = {"instructions": "Be brief.", "metadata": {"a": "b"}, "temperature": 0.2, "id": "mine", "status": "done"}
-    response = write([Opening(0), Finish(0, "stop")], Responses(echo))[0]["response"]
+    response = write([ChoiceStart(0), Finish(0, "stop")], ResponsesDialect(echo))[0]["response"]
     assert response["instructions"] == "Be brief."
     assert response["metadata"] == {"a": "b"}
     assert response["temperature"] == 0.2
@@ -127,7 +127,7 @@ def test_a_response_repeats_its_request_and_never_lets_it_speak_for_the_answer()
 def test_another_kind_closes_what_is_open() -> None:
     values = write(
         [
-            *(Opening(0), Reasoning(0, "hm"), Text(0, "a"), Refusal(0, "no"), Text(0, "b"), Reasoning(0, "oh")),
+            *(ChoiceStart(0), Reasoning(0, "hm"), Text(0, "a"), Refusal(0, "no"), Text(0, "b"), Reasoning(0, "oh")),
             *(
                 ToolCall(0, 0, "call_1", "get", {"x": 1, "status": 2}),
                 ToolArguments(0, 0, "{"),
@@ -172,7 +172,7 @@ def test_another_kind_closes_what_is_open() -> None:
 
 def test_reasoning_can_go_out_as_a_summary() -> None:
     values = write(
-        [Opening(0), Reasoning(0, "h"), Reasoning(0, "m"), Finish(0, "stop")], Responses({}, is_summary=True)
+        [ChoiceStart(0), Reasoning(0, "h"), Reasoning(0, "m"), Finish(0, "stop")], ResponsesDialect({}, is_summary=True)
     )
     assert kinds(values)[2:-1] == [
         *("output_item.added", "reasoning_summary_part.added", "reasoning_summary_text.delta"),
@@ -189,7 +189,7 @@ def test_text_between_the_pieces_of_a_call_waits_until_the_call_is_closed() -> N
     values = write(
         [
             *(
-                Opening(0),
+                ChoiceStart(0),
                 ToolCall(0, 0, "a", "get"),
                 ToolArguments(0, 0, "{"),
                 Text(0, "one"),
@@ -209,7 +209,7 @@ def test_text_between_the_pieces_of_a_call_waits_until_the_call_is_closed() -> N
 def test_log_probabilities_ride_on_the_text_that_they_are_of() -> None:
     values = write(
         [
-            *(Opening(0), Logprobs(0, logprobs("thought")), Reasoning(0, "hm"), Logprobs(0, logprobs("a"))),
+            *(ChoiceStart(0), Logprobs(0, logprobs("thought")), Reasoning(0, "hm"), Logprobs(0, logprobs("a"))),
             *(Text(0, "a"), Text(0, "b"), Logprobs(0, logprobs("c", [99])), Text(0, "c"), Logprobs(0, logprobs("end"))),
             *(ToolCall(0, 0, "a", "get"), Logprobs(0, logprobs("args")), ToolArguments(0, 0, "{}")),
             *(Logprobs(0, logprobs("late")), Text(0, "late"), Finish(0, "tool_calls")),
@@ -228,16 +228,16 @@ def test_log_probabilities_ride_on_the_text_that_they_are_of() -> None:
 
 
 def test_log_probabilities_that_no_text_follows_are_those_of_the_text_before() -> None:
-    values = write([Opening(0), Text(0, "a"), Logprobs(0, logprobs("a")), Finish(0, "stop")])
+    values = write([ChoiceStart(0), Text(0, "a"), Logprobs(0, logprobs("a")), Finish(0, "stop")])
     assert [entry["token"] for entry in values[-1]["response"]["output"][0]["content"][0]["logprobs"]] == ["a"]
-    assert write([Opening(0), Logprobs(0, {"content": None}), Text(0, "a"), Finish(0, "stop")])[4]["logprobs"] == []
+    assert write([ChoiceStart(0), Logprobs(0, {"content": None}), Text(0, "a"), Finish(0, "stop")])[4]["logprobs"] == []
 
 
 @pytest.mark.parametrize(
     ("reason", "cut"), [("length", "max_output_tokens"), ("content_filter", "content_filter")], ids=str
 )
 def test_an_answer_that_was_cut_is_incomplete_and_so_is_its_last_item(reason: str, cut: str) -> None:
-    values = write([Opening(0), Reasoning(0, "hm"), Text(0, "a"), Finish(0, reason)])
+    values = write([ChoiceStart(0), Reasoning(0, "hm"), Text(0, "a"), Finish(0, reason)])
     assert values[-1]["type"] == "response.incomplete"
     response = values[-1]["response"]
     assert response["status"] == "incomplete"
@@ -247,7 +247,7 @@ def test_an_answer_that_was_cut_is_incomplete_and_so_is_its_last_item(reason: st
 
 
 def test_a_failure_closes_what_is_open_and_ends_the_stream() -> None:
-    said: list[Event] = [Opening(0), ToolCall(0, 0, "a", "get"), Text(0, "b"), Failure("boom", param="input")]
+    said: list[Event] = [ChoiceStart(0), ToolCall(0, 0, "a", "get"), Text(0, "b"), Failure("boom", param="input")]
     values = write(said)
     assert values[-1]["type"] == "response.failed"
     response = values[-1]["response"]
@@ -271,14 +271,14 @@ def test_a_failure_before_anything_was_said_is_a_whole_stream(failure: Failure, 
 
 
 def test_the_last_words_of_a_stream_are_an_error_event() -> None:
-    (value,) = read(Responses({}).last_words(Failure("boom", code="c")))
+    (value,) = read(ResponsesDialect({}).final_error_bytes(Failure("boom", code="c")))
     assert value == {"type": "error", "sequence_number": 0, "code": "c", "message": "boom", "param": None}
 
 
 def test_a_sign_of_life_is_a_comment_and_later_an_event_with_a_number() -> None:
-    writer = Responses({}).writer(HEAD, lambda: None)
+    writer = ResponsesDialect({}).make_writer(HEAD, lambda: None)
     assert writer.send(KeepAlive()) == KEEP_ALIVE
-    writer.send(Opening(0))
+    writer.send(ChoiceStart(0))
     (value,) = read(writer.send(KeepAlive(is_chunk=True)))
     assert value == {"type": "keepalive", "sequence_number": 2}
 
@@ -286,8 +286,12 @@ def test_a_sign_of_life_is_a_comment_and_later_an_event_with_a_number() -> None:
 def test_unknown_fields_are_left_out() -> None:
     values = write(
         [
-            *(Opening(0), Text(0, "a"), Extra(0, Place.CHUNK, {"x": 1})),
-            *(Extra(0, Place.CHOICE, {"x": 1}), Extra(0, Place.DELTA, {"x": 1}, alone=True), Finish(0, "stop")),
+            *(ChoiceStart(0), Text(0, "a"), UnknownFields(0, FieldLocation.CHUNK, {"x": 1})),
+            *(
+                UnknownFields(0, FieldLocation.CHOICE, {"x": 1}),
+                UnknownFields(0, FieldLocation.DELTA, {"x": 1}, in_own_chunk=True),
+                Finish(0, "stop"),
+            ),
         ]
     )
     assert [value["delta"] for value in values if "delta" in value] == ["a"]
@@ -296,74 +300,74 @@ def test_unknown_fields_are_left_out() -> None:
 
 
 def test_text_may_come_a_short_way_only_while_text_is_being_said() -> None:
-    writer = Responses({}).writer(HEAD, lambda: None)
-    takes = [writer.takes_text(0)]
-    for event in (Opening(0), Text(0, "a"), Logprobs(0, logprobs("b")), Text(0, "b"), ToolCall(0, 0, "a", "get")):
+    writer = ResponsesDialect({}).make_writer(HEAD, lambda: None)
+    takes = [writer.accepts_text(0)]
+    for event in (ChoiceStart(0), Text(0, "a"), Logprobs(0, logprobs("b")), Text(0, "b"), ToolCall(0, 0, "a", "get")):
         writer.send(event)
-        takes.append(writer.takes_text(0))
+        takes.append(writer.accepts_text(0))
     assert takes == [False, False, True, False, True, False]
-    assert not writer.takes_text(1)
+    assert not writer.accepts_text(1)
 
 
 def test_line_breaks_of_other_planes_are_escaped() -> None:
-    writer = Responses({}).writer(HEAD, lambda: None)
-    sent = writer.send(Opening(0)) + writer.send(Text(0, "a\u2028")) + writer.send(Text(0, "b\u2029é"))
+    writer = ResponsesDialect({}).make_writer(HEAD, lambda: None)
+    sent = writer.send(ChoiceStart(0)) + writer.send(Text(0, "a\u2028")) + writer.send(Text(0, "b\u2029é"))
     assert len(sent.decode().splitlines()) == sent.count(b"\n")
 
 
 def test_what_comes_out_of_turn_is_refused() -> None:
-    writer = Responses({}).writer(HEAD, lambda: None)
-    with pytest.raises(OutOfTurnError):
+    writer = ResponsesDialect({}).make_writer(HEAD, lambda: None)
+    with pytest.raises(EventOrderError):
         writer.send(Text(0, "a"))
-    writer.send(Opening(0))
-    with pytest.raises(OutOfTurnError):
+    writer.send(ChoiceStart(0))
+    with pytest.raises(EventOrderError):
         writer.end()
 
 
 def test_what_the_server_counted_is_told_where_nobody_said_it() -> None:
-    writer = Responses({}).writer(HEAD, lambda: USAGE)
-    for event in (Opening(0), Text(0, "a"), Finish(0, "stop")):
+    writer = ResponsesDialect({}).make_writer(HEAD, lambda: USAGE)
+    for event in (ChoiceStart(0), Text(0, "a"), Finish(0, "stop")):
         writer.send(event)
     assert read(writer.end())[-1]["response"]["usage"]["total_tokens"] == 8
 
 
 def test_the_response_is_kept_as_it_was_said_last() -> None:
-    dialect = Responses({"metadata": {"a": "b"}})
-    values = write([Opening(0), Text(0, "a"), Finish(0, "stop"), USAGE], dialect)
-    assert dialect.final == values[-1]["response"]
+    dialect = ResponsesDialect({"metadata": {"a": "b"}})
+    values = write([ChoiceStart(0), Text(0, "a"), Finish(0, "stop"), USAGE], dialect)
+    assert dialect.final_object == values[-1]["response"]
 
 
 WHOLE: list[Event] = [
-    *(Opening(0), Reasoning(0, "hm"), Logprobs(0, logprobs("a")), Text(0, "a"), Refusal(0, "no")),
+    *(ChoiceStart(0), Reasoning(0, "hm"), Logprobs(0, logprobs("a")), Text(0, "a"), Refusal(0, "no")),
     *(ToolCall(0, 0, "call_1", "get", {"x": 1}), ToolArguments(0, 0, "{}"), ToolCall(0, 1, "call_2", "set")),
     *(Finish(0, "tool_calls"), USAGE),
 ]
 
 
 def test_a_whole_reply_is_what_its_stream_ends_with() -> None:
-    dialect = Responses({"user": "u"})
-    whole = json.loads(dialect.whole(HEAD, collect(WHOLE)))
-    assert whole == write(WHOLE, Responses({"user": "u"}))[-1]["response"]
-    assert whole == dialect.final
+    dialect = ResponsesDialect({"user": "u"})
+    whole = json.loads(dialect.encode_reply(HEAD, collect(WHOLE)))
+    assert whole == write(WHOLE, ResponsesDialect({"user": "u"}))[-1]["response"]
+    assert whole == dialect.final_object
 
 
 def test_a_whole_reply_may_be_empty() -> None:
-    whole = json.loads(Responses({}).whole(HEAD, Reply()))
+    whole = json.loads(ResponsesDialect({}).encode_reply(HEAD, CollectedReply()))
     assert whole["output"] == []
     assert whole["status"] == "completed"
 
 
 def test_the_model_that_answered_is_told_and_the_id_is_ours() -> None:
-    head = Responses({}).head(Head("chatcmpl-1", 1, "theirs"), HEAD)
-    assert head == Head("resp_7", 1700000000, "theirs")
+    head = ResponsesDialect({}).envelope(Envelope("chatcmpl-1", 1, "theirs"), HEAD)
+    assert head == Envelope("resp_7", 1700000000, "theirs")
 
 
 def test_an_answer_that_is_completed_says_when() -> None:
-    dialect = Responses({}, clock=lambda: 1700000005.9)
+    dialect = ResponsesDialect({}, clock=lambda: 1700000005.9)
     for reason, completed in (("stop", 1700000005), ("length", None)):
-        writer = dialect.writer(HEAD, lambda: None)
-        for event in (Opening(0), Text(0, "a"), Finish(0, reason)):
+        writer = dialect.make_writer(HEAD, lambda: None)
+        for event in (ChoiceStart(0), Text(0, "a"), Finish(0, reason)):
             writer.send(event)
         writer.end()
-        assert dialect.final is not None
-        assert dialect.final["completed_at"] == completed
+        assert dialect.final_object is not None
+        assert dialect.final_object["completed_at"] == completed

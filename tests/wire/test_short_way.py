@@ -7,24 +7,24 @@ from hypothesis import strategies as st
 
 from tests.recorded.traces import recorded
 from tests.table import table
-from welldone.wire.asked import Asked
-from welldone.wire.head import Endpoint, Head
-from welldone.wire.lane import Framing
-from welldone.wire.pipe import Pipe
+from welldone.wire.asked import RequestFacts
+from welldone.wire.head import Endpoint, Envelope
+from welldone.wire.lane import TransferFraming
+from welldone.wire.pipe import StreamPipeline
 
-HEAD = Head("chatcmpl-x", 1, "m")
+HEAD = Envelope("chatcmpl-x", 1, "m")
 STREAMS = {one.name: one.trace.body for one in recorded() if one.trace.body.count(b"chat.completion.chunk") > 12}
-ASKED = Asked(usage=True, is_usage_ours=True)
+ASKED = RequestFacts(include_usage=True, is_usage_forced=True)
 
 
-def pipe(asked: Asked = ASKED, strict: frozenset[str] = frozenset()) -> Pipe:
-    return Pipe(Endpoint.CHAT, fallback=HEAD, asked=asked, strict=strict)
+def pipe(asked: RequestFacts = ASKED, strict: frozenset[str] = frozenset()) -> StreamPipeline:
+    return StreamPipeline(Endpoint.CHAT, fallback=HEAD, facts=asked, strict=strict)
 
 
-def through(made: Pipe, pieces: list[bytes]) -> tuple[bytes, list[object]]:
+def through(made: StreamPipeline, pieces: list[bytes]) -> tuple[bytes, list[object]]:
     """What goes out, and what was noted."""
     sent = b"".join(made.feed(piece) for piece in pieces) + made.close()
-    return sent, [(note.rule, note.count, note.frame, note.byte, note.heard) for note in made.notes.all()]
+    return sent, [(note.rule, note.count, note.frame, note.byte, note.observed) for note in made.repair_log.entries()]
 
 
 def frames(body: bytes) -> list[bytes]:
@@ -74,18 +74,18 @@ STREAM = st.lists(st.one_of(WORDS, WORDS, WORDS, st.sampled_from(ODD)), max_size
 
 @given(STREAM, st.booleans(), st.sampled_from([frozenset[str](), frozenset({"all"}), frozenset({"delta-role-once"})]))
 def test_any_stream_comes_out_the_same_both_ways(pieces: list[bytes], is_json: bool, strict: frozenset[str]) -> None:
-    asked = Asked(usage=True, is_usage_ours=True, json=is_json)
+    asked = RequestFacts(include_usage=True, is_usage_forced=True, is_json_output=is_json)
     apart, together = pipe(asked, strict), pipe(asked, strict)
     pieces = [said("", role='"role":"assistant",'), said("one"), said(" two"), *pieces]
     assert through(apart, pieces) == through(together, [b"".join(pieces)])
-    assert apart.broken_json == together.broken_json
+    assert apart.invalid_json_count == together.invalid_json_count
 
 
 def test_the_short_way_is_really_taken() -> None:
     made = pipe()
     for word in ("one", " two", " three", " four"):
         made.feed(said(word))
-    lane = made._lane
+    lane = made._fast_path
     assert lane is not None
     assert made.feed(said(" five")) == made.feed(said(" five"))
     assert lane.frames > 0
@@ -95,7 +95,7 @@ def test_chunks_that_never_stay_the_same_are_not_learnt_for_ever() -> None:
     made = pipe()
     for number in range(40):
         made.feed(said(f"word {number}", top=f',"padding":"{number}"'))
-    assert made._lessons == 0
+    assert made._learning_attempts == 0
 
 
 def test_frames_in_chunks_of_a_protocol_below_go_the_short_way_too() -> None:
@@ -103,12 +103,12 @@ def test_frames_in_chunks_of_a_protocol_below_go_the_short_way_too() -> None:
         return (b"<", b">") if data.startswith(b"<") else None
 
     made = pipe()
-    made.take_short_way(Framing(around, lambda size: (b"%d:" % size, b"|")))
+    made.enable_fast_path(TransferFraming(around, lambda size: (b"%d:" % size, b"|")))
     plain = b"".join(made.feed(said(word)) for word in ("one", " two", " three", " four"))
     assert plain.count(b"data: ") == 5  # with the role; whoever calls `feed` gets them without a frame
-    assert made.short is not None
-    assert made.short(said(" five")) is None
-    sent = made.short(b"<" + said(" five") + b">")
+    assert made.try_fast_path is not None
+    assert made.try_fast_path(said(" five")) is None
+    sent = made.try_fast_path(b"<" + said(" five") + b">")
     assert sent is not None
     size, _, rest = sent.partition(b":")
     assert rest.endswith(b"\n\n|")
@@ -119,6 +119,6 @@ def test_frames_in_chunks_of_a_protocol_below_go_the_short_way_too() -> None:
 def test_a_part_has_begun_when_it_has_said_something() -> None:
     made = pipe()
     made.feed(b": ping\n\n")
-    assert not made.has_begun(0)
+    assert not made.has_part_started(0)
     made.feed(said("a"))
-    assert made.has_begun(0)
+    assert made.has_part_started(0)

@@ -5,7 +5,7 @@ import pytest
 from tests.table import table
 from tests.wire.build import cuts
 from welldone.wire import sse
-from welldone.wire.sse import Decoder, Frame
+from welldone.wire.sse import SseDecoder, Frame
 
 STREAMS = [
     b"data: a\n\ndata: b\n\n",
@@ -25,8 +25,8 @@ STREAMS = [
 ]
 
 
-def decode(data: bytes, size: int, *, eager: bool = False, limit_bytes: int = sse.LIMIT_BYTES) -> list[Frame]:
-    decoder = Decoder(eager=eager, limit_bytes=limit_bytes)
+def decode(data: bytes, size: int, *, eager: bool = False, limit_bytes: int = sse.FRAME_LIMIT_BYTES) -> list[Frame]:
+    decoder = SseDecoder(eager=eager, limit_bytes=limit_bytes)
     frames = [frame for piece in cuts(data, size) for frame in decoder.feed(piece)]
     return frames + decoder.close()
 
@@ -52,7 +52,7 @@ def test_each_frame_knows_its_place_and_its_bytes(data: bytes, eager: bool) -> N
 
 
 def test_a_frame_ends_with_its_empty_line_and_not_before() -> None:
-    decoder = Decoder()
+    decoder = SseDecoder()
     assert decoder.feed(b"data: a\n") == []
     assert decoder.feed(b"\n") == [Frame(0, b"data: a\n\n", b"a")]
     assert decoder.feed(b"\ndata: b\n\n") == [Frame(10, b"data: b\n\n", b"b")]
@@ -66,14 +66,14 @@ def test_all_three_line_breaks_end_lines(ending: bytes) -> None:
 
 
 def test_a_carriage_return_at_the_end_waits_for_its_line_feed() -> None:
-    decoder = Decoder()
+    decoder = SseDecoder()
     assert decoder.feed(b"data: a\r\n\r") == []
     assert decoder.feed(b"\ndata: b\r\r") == [Frame(0, b"data: a\r\n\r\n", b"a")]
     assert decoder.close() == [Frame(11, b"data: b\r\r", b"b")]
 
 
 def test_an_eager_comment_that_ends_in_a_carriage_return_waits_too() -> None:
-    decoder = Decoder(eager=True)
+    decoder = SseDecoder(eager=True)
     assert decoder.feed(b": a\r") == []
     assert decoder.feed(b"\n") == [Frame(0, b": a\r\n", None, ended=False)]
     assert decoder.feed(b": b\r") == []
@@ -104,7 +104,7 @@ def test_a_line_has_a_name_and_a_value(line: bytes, data: bytes | None, event: s
 
 
 def test_a_byte_order_mark_is_passed_over_once() -> None:
-    decoder = Decoder()
+    decoder = SseDecoder()
     assert decoder.feed(b"\xef\xbb") == []
     assert decoder.feed(b"\xbfdata: a\n\n\xef\xbb\xbfdata: b\n\n") == [
         Frame(3, b"data: a\n\n", b"a"),
@@ -115,7 +115,7 @@ def test_a_byte_order_mark_is_passed_over_once() -> None:
 
 def test_half_a_byte_order_mark_is_none() -> None:
     assert decode(b"\xef\xbb", 1) == [Frame(0, b"\xef\xbb", None, ended=False)]
-    decoder = Decoder()
+    decoder = SseDecoder()
     decoder.feed(b"\xefdata: a\n\n")
     assert decoder.has_bom is False
 
@@ -128,7 +128,7 @@ def test_what_is_left_at_the_end_is_a_frame_that_has_not_ended() -> None:
 
 
 def test_an_eager_decoder_ends_a_frame_where_new_data_begins() -> None:
-    decoder = Decoder(eager=True)
+    decoder = SseDecoder(eager=True)
     assert decoder.feed(b"data: a\n") == []
     assert decoder.feed(b"data:") == [Frame(0, b"data: a\n", b"a", ended=False)]
     assert decoder.feed(b" b\n{") == [Frame(8, b"data: b\n", b"b", ended=False)]
@@ -141,7 +141,7 @@ def test_an_eager_decoder_leaves_a_frame_whole_that_has_no_data_yet() -> None:
 
 
 def test_an_eager_decoder_gives_a_leading_comment_at_once() -> None:
-    decoder = Decoder(eager=True)
+    decoder = SseDecoder(eager=True)
     assert decoder.feed(b": pi") == []
     assert decoder.feed(b"ng\nda") == [Frame(0, b": ping\n", None, ended=False)]
     assert decoder.feed(b"ta: a\n: b\n\n") == [Frame(7, b"data: a\n: b\n\n", b"a")]
@@ -157,27 +157,27 @@ def test_a_plain_decoder_joins_what_an_eager_one_splits() -> None:
 @table("eager", [False, True])
 def test_a_frame_may_be_as_long_as_the_limit_and_no_longer(size: int, eager: bool) -> None:
     right, long = b"data: " + b"a" * 12 + b"\n\n", b"data: " + b"b" * 13 + b"\n\n"
-    decoder = Decoder(eager=eager, limit_bytes=20)
+    decoder = SseDecoder(eager=eager, limit_bytes=20)
     frames = [frame for piece in cuts(right + long + right, size) for frame in decoder.feed(piece)]
     assert frames == [Frame(0, right, b"a" * 12)]
-    assert decoder.overlong == 20
+    assert decoder.overlong_at == 20
     assert decoder.feed(right) == []
     assert decoder.close() == []
 
 
 def test_a_line_without_end_is_given_up_at_the_limit() -> None:
-    decoder = Decoder(limit_bytes=100_000)
+    decoder = SseDecoder(limit_bytes=100_000)
     frames = [frame for _ in range(2560) for frame in decoder.feed(b"x" * 4096)]
     assert frames == []
-    assert decoder.overlong == 0
+    assert decoder.overlong_at == 0
     assert decoder.close() == []
 
 
 def test_a_long_rest_is_given_up_at_the_end() -> None:
-    decoder = Decoder(limit_bytes=20)
+    decoder = SseDecoder(limit_bytes=20)
     assert decoder.feed(b"data: a\n\n" + b"b" * 21) == [Frame(0, b"data: a\n\n", b"a")]
     assert decoder.close() == []
-    assert decoder.overlong == 9
+    assert decoder.overlong_at == 9
 
 
 @pytest.mark.parametrize("eager", [False, True])
@@ -192,14 +192,14 @@ def test_one_line_of_six_megabytes_in_small_pieces_is_one_frame(eager: bool) -> 
 @table("ending", [b"\n", b"\r", b"\r\n"])
 @table("eager", [False, True])
 def test_a_frame_may_have_so_many_lines_and_no_more(ending: bytes, eager: bool) -> None:
-    most = b"event: x" + ending + (b"y" + ending) * (sse.LINES_LIMIT - 2) + ending
-    long = (b"y" + ending) * sse.LINES_LIMIT + ending
+    most = b"event: x" + ending + (b"y" + ending) * (sse.FRAME_LINES_LIMIT - 2) + ending
+    long = (b"y" + ending) * sse.FRAME_LINES_LIMIT + ending
     data = most + long + b"data: z\n\n"
     for size in (4096, len(data)):
-        decoder = Decoder(eager=eager)
+        decoder = SseDecoder(eager=eager)
         frames = [frame for piece in cuts(data, size) for frame in decoder.feed(piece)]
         assert [frame.raw for frame in frames] == [most]
-        assert decoder.overlong == len(most)
+        assert decoder.overlong_at == len(most)
         assert decoder.close() == []
 
 
@@ -221,16 +221,16 @@ PLAIN, ODD = b"data: " + b"x" * 1_200 + b"\n\n", b"event: x\ndata: " + b"x" * 60
 def test_nothing_is_read_after_a_frame_that_is_too_long(eager: bool, long: bytes, rest: bytes) -> None:
     data = b"data: a\n\n" + long + rest
     for size in (50, len(data)):
-        decoder = Decoder(eager=eager, limit_bytes=1_000)
+        decoder = SseDecoder(eager=eager, limit_bytes=1_000)
         frames = [frame for piece in cuts(data, size) for frame in decoder.feed(piece)] + decoder.close()
         assert [frame.data for frame in frames] == [b"a"]
-        assert decoder.overlong == 9
+        assert decoder.overlong_at == 9
 
 
 @pytest.mark.parametrize("size", [4096, 2**21])
 def test_each_piece_of_a_frame_may_have_so_many_lines(size: int) -> None:
-    data = b"data: x\n" * (2 * sse.LINES_LIMIT) + b"\n"
-    assert len(decode(data, size, eager=True)) == 2 * sse.LINES_LIMIT
+    data = b"data: x\n" * (2 * sse.FRAME_LINES_LIMIT) + b"\n"
+    assert len(decode(data, size, eager=True)) == 2 * sse.FRAME_LINES_LIMIT
 
 
 def test_a_hundred_thousand_empty_lines_are_no_frame() -> None:
@@ -252,14 +252,14 @@ def test_a_hundred_thousand_comments_without_empty_lines_are_a_frame_each() -> N
 
 
 def test_lines_are_those_with_something_on_them() -> None:
-    assert sse.lines(b"a\r\n\r\nb\rc\n\n") == [b"a", b"b", b"c"]
+    assert sse.split_lines(b"a\r\n\r\nb\rc\n\n") == [b"a", b"b", b"c"]
 
 
 def test_what_is_framed_is_decoded_again() -> None:
-    assert sse.frame(b'{"a":1}') == b'data: {"a":1}\n\n'
+    assert sse.data_frame(b'{"a":1}') == b'data: {"a":1}\n\n'
     assert sse.comment(b"keep-alive") == b": keep-alive\n\n"
     assert sse.DONE == b"data: [DONE]\n\n"
-    assert said(sse.frame(b"{}") + sse.comment(b"x") + sse.DONE) == [
+    assert said(sse.data_frame(b"{}") + sse.comment(b"x") + sse.DONE) == [
         (b"{}", "", True),
         (None, "", True),
         (b"[DONE]", "", True),

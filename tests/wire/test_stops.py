@@ -27,16 +27,16 @@ from tests.wire.build import (
 )
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
-from welldone.wire.asked import Asked
+from welldone.wire.asked import RequestFacts
 from welldone.wire.events import (
     Event,
-    Extra,
+    UnknownFields,
     Failure,
     Finish,
     KeepAlive,
     Logprobs,
-    Opening,
-    Place,
+    ChoiceStart,
+    FieldLocation,
     Reasoning,
     Refusal,
     Text,
@@ -44,10 +44,10 @@ from welldone.wire.events import (
     ToolCall,
     Usage,
 )
-from welldone.wire.fold import Fold
-from welldone.wire.merge import Parts
-from welldone.wire.pipe import Pipe
-from welldone.wire.stops import Stops
+from welldone.wire.fold import BufferedPipeline
+from welldone.wire.merge import FanOut
+from welldone.wire.pipe import StreamPipeline
+from welldone.wire.stops import StopStringFilter
 
 STOP = Finish(0, "stop")
 
@@ -63,8 +63,8 @@ def timings(predicted: int, prompt: int = 1, cached: int = 48) -> Json:
     return {"prompt_n": prompt, "cache_n": cached, "predicted_n": predicted, "predicted_ms": 1.5}
 
 
-def timed(predicted: int) -> Extra:
-    return Extra(0, Place.CHUNK, {"timings": timings(predicted)})
+def timed(predicted: int) -> UnknownFields:
+    return UnknownFields(0, FieldLocation.CHUNK, {"timings": timings(predicted)})
 
 
 def texts(*said: str) -> list[Event]:
@@ -73,7 +73,7 @@ def texts(*said: str) -> list[Event]:
 
 def step_by_step(strings: tuple[str, ...], events: list[Event]) -> list[list[Event]]:
     """What each event lets out, and then the end."""
-    stops = Stops(strings)
+    stops = StopStringFilter(strings)
     return [*(stops.feed([event]) for event in events), stops.close()]
 
 
@@ -133,25 +133,25 @@ def test_what_waited_is_said_at_the_end() -> None:
     assert step_by_step(("five",), [*texts("fi"), logprobs]) == [[], [], [*texts("fi"), logprobs]]
 
 
-@pytest.mark.parametrize("event", [KeepAlive(), Opening(0)])
+@pytest.mark.parametrize("event", [KeepAlive(), ChoiceStart(0)])
 def test_signs_of_life_do_not_wait(event: Event) -> None:
     assert step_by_step(("five",), [*texts("fi"), event]) == [[], [event], texts("fi")]
 
 
 def test_thoughts_and_arguments_are_not_looked_at() -> None:
     events: list[Event] = [Reasoning(0, "five"), ToolCall(0, 0, "call_1", "five"), ToolArguments(0, 0, '"five"')]
-    assert Stops(("five",)).feed(events) == events
+    assert StopStringFilter(("five",)).feed(events) == events
 
 
 def test_a_stop_string_does_not_go_over_thoughts() -> None:
     events: list[Event] = [Text(0, "fi"), Reasoning(0, "hm"), Text(0, "ve"), LENGTH]
-    assert Stops(("five",)).feed(events) == events
+    assert StopStringFilter(("five",)).feed(events) == events
 
 
 def test_after_a_stop_string_nothing_is_heard() -> None:
-    stops = Stops(("b",))
+    stops = StopStringFilter(("b",))
     assert stops.feed([*texts("abc", "d"), LENGTH, Usage(1, 2, 3, {})]) == [*texts("a"), stopped("b")]
-    assert stops.is_over
+    assert stops.has_matched
     assert stops.feed([KeepAlive(), Failure("x")]) == []
     assert stops.close() == []
 
@@ -159,38 +159,41 @@ def test_after_a_stop_string_nothing_is_heard() -> None:
 def test_a_stop_string_that_hid_behind_a_longer_one_still_ends_the_text() -> None:
     failure = Failure("gone")
     waiting = texts("a<|end")
-    assert Stops(("end", "<|end|>")).feed([*waiting, failure]) == [*texts("a<|"), stopped("end"), failure]
-    assert Stops(("end", "<|end|>")).feed([*waiting, Reasoning(0, "hm")]) == [*texts("a<|"), stopped("end")]
+    assert StopStringFilter(("end", "<|end|>")).feed([*waiting, failure]) == [*texts("a<|"), stopped("end"), failure]
+    assert StopStringFilter(("end", "<|end|>")).feed([*waiting, Reasoning(0, "hm")]) == [*texts("a<|"), stopped("end")]
 
 
 def test_tokens_are_counted_up_to_the_stop_string() -> None:
     events: list[Event] = [timed(1), Text(0, "a"), timed(2), Text(0, "b"), timed(3), Text(0, "c")]
     more = {"prompt_tokens_details": {"cached_tokens": 48}}
-    assert Stops(("b",)).feed(events) == [Text(0, "a"), timed(2), stopped("b"), Usage(49, 2, 51, more)]
+    assert StopStringFilter(("b",)).feed(events) == [Text(0, "a"), timed(2), stopped("b"), Usage(49, 2, 51, more)]
 
 
 def test_timings_that_tell_nothing_make_no_usage() -> None:
-    odd = Extra(0, Place.CHUNK, {"timings": {"predicted_n": 2}})
-    assert Stops(("b",)).feed([odd, Text(0, "b")]) == [odd, stopped("b")]
+    odd = UnknownFields(0, FieldLocation.CHUNK, {"timings": {"predicted_n": 2}})
+    assert StopStringFilter(("b",)).feed([odd, Text(0, "b")]) == [odd, stopped("b")]
 
 
 def test_of_timings_only_the_last_reach_the_client() -> None:
     usage = Usage(49, 2, 51, {})
     events: list[Event] = [timed(1), Text(0, "a"), LENGTH, timed(2), usage]
-    assert Stops(("b",)).feed(events) == [Text(0, "a"), LENGTH, timed(2), usage]
-    assert Stops(("b",)).feed([Text(0, "a"), LENGTH, usage]) == [Text(0, "a"), LENGTH, usage]
+    assert StopStringFilter(("b",)).feed(events) == [Text(0, "a"), LENGTH, timed(2), usage]
+    assert StopStringFilter(("b",)).feed([Text(0, "a"), LENGTH, usage]) == [Text(0, "a"), LENGTH, usage]
 
 
 def test_other_fields_stay_where_they_are() -> None:
-    both = Extra(0, Place.CHUNK, {"timings": timings(1), "x": 1})
-    assert Stops(("b",)).feed([both, Text(0, "a")]) == [Extra(0, Place.CHUNK, {"x": 1}), Text(0, "a")]
-    field = Extra(0, Place.CHOICE, {"x": 1})
-    assert Stops(("b",)).feed([Text(0, "a"), field, Text(0, "a")]) == [Text(0, "a"), field, Text(0, "a")]
+    both = UnknownFields(0, FieldLocation.CHUNK, {"timings": timings(1), "x": 1})
+    assert StopStringFilter(("b",)).feed([both, Text(0, "a")]) == [
+        UnknownFields(0, FieldLocation.CHUNK, {"x": 1}),
+        Text(0, "a"),
+    ]
+    field = UnknownFields(0, FieldLocation.CHOICE, {"x": 1})
+    assert StopStringFilter(("b",)).feed([Text(0, "a"), field, Text(0, "a")]) == [Text(0, "a"), field, Text(0, "a")]
 
 
 def test_riders_without_end_do_not_wait_for_ever() -> None:
-    field = Extra(0, Place.CHOICE, {"x": 1})
-    stops = Stops(("b",))
+    field = UnknownFields(0, FieldLocation.CHOICE, {"x": 1})
+    stops = StopStringFilter(("b",))
     heard = [len(stops.feed([field])) for _ in range(100_000)]
     assert sum(heard) > 99_000
 
@@ -208,16 +211,16 @@ def test_log_probabilities_wait_with_their_token_and_go_with_it() -> None:
 def test_log_probabilities_of_half_a_character_go_with_it() -> None:
     half = Logprobs(0, {"content": [entry("", bytes=[195])]})
     rest = Logprobs(0, {"content": [entry("é", bytes=[169])]})
-    now = Extra(0, Place.CHOICE, {}, alone=True)
+    now = UnknownFields(0, FieldLocation.CHOICE, {}, in_own_chunk=True)
     events: list[Event] = [half, now, rest, Text(0, "é")]
-    assert Stops(("é",)).feed([*logged("a"), *events]) == [*logged("a"), stopped("é")]
-    assert Stops(("x",)).feed(events) == events
+    assert StopStringFilter(("é",)).feed([*logged("a"), *events]) == [*logged("a"), stopped("é")]
+    assert StopStringFilter(("x",)).feed(events) == events
 
 
 def test_log_probabilities_of_several_tokens_are_cut_in_either_shape() -> None:
     chat = Logprobs(0, {"content": [entry("a"), entry("bé"), entry("c")], "refusal": None})
     cut = {"content": [entry("a"), entry("b")], "refusal": None}
-    assert Stops(("éc",)).feed([chat, Text(0, "abéc")]) == [Logprobs(0, cut), Text(0, "ab"), stopped("éc")]
+    assert StopStringFilter(("éc",)).feed([chat, Text(0, "abéc")]) == [Logprobs(0, cut), Text(0, "ab"), stopped("éc")]
     lists = {
         "tokens": ["a", "bé", "c"],
         "token_logprobs": [-1, -2, -3],
@@ -225,7 +228,7 @@ def test_log_probabilities_of_several_tokens_are_cut_in_either_shape() -> None:
         "text_offset": [7, 8, 10],
     }
     shown = {"tokens": ["a", "b"], "token_logprobs": [-1, -2], "top_logprobs": [None, {}], "text_offset": [7, 8]}
-    assert Stops(("éc",)).feed([Logprobs(0, lists), Text(0, "abéc")]) == [
+    assert StopStringFilter(("éc",)).feed([Logprobs(0, lists), Text(0, "abéc")]) == [
         Logprobs(0, shown),
         Text(0, "ab"),
         stopped("éc"),
@@ -262,10 +265,10 @@ def test_the_answer_is_the_text_up_to_the_first_stop_string(
 
 @given(strings, st.text(LETTERS, max_size=30))
 def test_no_more_waits_than_must(strings: tuple[str, ...], whole: str) -> None:
-    stops = Stops(strings)
+    stops = StopStringFilter(strings)
     shown = said([event for letter in whole for event in stops.feed(texts(letter))])
     waits = whole[len(shown) :]
-    assert stops.is_over or not waits or any(stop.startswith(waits) or stop in waits for stop in strings)
+    assert stops.has_matched or not waits or any(stop.startswith(waits) or stop in waits for stop in strings)
 
 
 # In a stream, and in a whole reply.
@@ -280,12 +283,18 @@ def served(*pieces: str, usage: bool = True) -> bytes:
     return stream(role(), *chunks, finish("length"), *([last] if usage else []))
 
 
-def piped(data: bytes, size: int, strings: tuple[str, ...] = ("5, 6",), asked: bool = True) -> tuple[bytes, Pipe]:
-    pipe = Pipe(CHAT, fallback=FALLBACK, asked=Asked(usage=asked, is_usage_ours=True, choices=1, stops=strings))
+def piped(
+    data: bytes, size: int, strings: tuple[str, ...] = ("5, 6",), asked: bool = True
+) -> tuple[bytes, StreamPipeline]:
+    pipe = StreamPipeline(
+        CHAT,
+        fallback=FALLBACK,
+        facts=RequestFacts(include_usage=asked, is_usage_forced=True, choice_count=1, stop_strings=strings),
+    )
     out = b""
     for piece in cuts(data, size):
         out += pipe.feed(piece)
-        if pipe.is_stopped(0):
+        if pipe.is_part_stopped(0):
             break
     return out + pipe.close(), pipe
 
@@ -308,7 +317,7 @@ def test_a_stream_that_is_cut_is_a_whole_answer(size: int) -> None:
     assert [one for one in chunks if "timings" in one] == [last]
     assert usage["usage"] == count(49, 6, prompt_tokens_details={"cached_tokens": 48})
     assert body.endswith(b"data: [DONE]\n\n")
-    assert pipe.notes.counts() == {}
+    assert pipe.repair_log.counts() == {}
     assert pipe.failure is None
 
 
@@ -320,8 +329,8 @@ def test_a_stream_that_is_not_cut_is_what_it_was(size: int) -> None:
     assert content(chunks) == "4, 5"
     assert [one for one in chunks if "timings" in one] == [last]
     assert usage["usage"] == count(49, 3)
-    assert not pipe.is_stopped(0)
-    assert pipe.short is None
+    assert not pipe.is_part_stopped(0)
+    assert pipe.try_fast_path is None
 
 
 def test_a_stream_without_an_end_fails_after_what_was_held() -> None:
@@ -338,7 +347,7 @@ def test_a_stop_string_in_a_last_frame_without_its_end_counts() -> None:
 
 
 def test_a_failure_of_ours_comes_after_what_was_held() -> None:
-    pipe = Pipe(CHAT, fallback=FALLBACK, asked=Asked(choices=1, stops=("5, 6",)))
+    pipe = StreamPipeline(CHAT, fallback=FALLBACK, facts=RequestFacts(choice_count=1, stop_strings=("5, 6",)))
     body = pipe.feed(stream(role(), say({"content": "4 5"}), end=b"")) + pipe.fail(Failure("gone"))
     assert content([one for one in read(body) if "choices" in one]) == "4 5"
     assert b'"gone"' in body
@@ -348,19 +357,19 @@ def test_a_reply_that_is_not_streamed_is_cut_too() -> None:
     message = {"role": "assistant", "content": "4, 5, 6", "refusal": None}
     reply = {**chunk(), "object": "chat.completion"}
     reply["choices"] = [{"index": 0, "message": message, "finish_reason": "length"}]
-    fold = Fold(CHAT, fallback=FALLBACK, asked=Asked(choices=1, stops=("5",)))
-    fold.whole(json.dumps(reply).encode())
+    fold = BufferedPipeline(CHAT, fallback=FALLBACK, facts=RequestFacts(choice_count=1, stop_strings=("5",)))
+    fold.feed_reply(json.dumps(reply).encode())
     fold.close()
     choice = json.loads(fold.body())["choices"][0]
     assert (choice["message"]["content"], choice["finish_reason"]) == ("4, ", "stop")
 
 
 def test_each_part_has_its_own_stop_and_a_prompt_that_is_repeated_is_not_searched() -> None:
-    asked = Asked(usage=True, is_usage_ours=True, choices=2, stops=("b",))
-    fold = Fold(COMPLETIONS, fallback=FALLBACKS[COMPLETIONS], asked=asked, parts=Parts(2, 1, ("b",)))
+    asked = RequestFacts(include_usage=True, is_usage_forced=True, choice_count=2, stop_strings=("b",))
+    fold = BufferedPipeline(COMPLETIONS, fallback=FALLBACKS[COMPLETIONS], facts=asked, fan_out=FanOut(2, 1, ("b",)))
     for part, words in enumerate(["abc", "acb"]):
         for number, one in enumerate(words, 1):
-            if not fold.is_stopped(part):
+            if not fold.is_part_stopped(part):
                 fold.feed(stream(text(one) | {"timings": timings(number)}, end=b""), part)
         fold.close(part)
     reply = json.loads(fold.body())

@@ -24,19 +24,30 @@ from tests.wire.build import (
 )
 from welldone.wire.dialects.chat import ChatWriter
 from welldone.wire.dialects.completions import CompletionsWriter
-from welldone.wire.dialects.stream import StreamWriter, error_object, escape
-from welldone.wire.errors import OutOfTurnError
-from welldone.wire.events import Event, Extra, Failure, Finish, KeepAlive, Logprobs, Opening, Place, Text, Usage
-from welldone.wire.head import Endpoint, Head
+from welldone.wire.dialects.stream import ChunkWriter, openai_error_object, escape_line_breaks
+from welldone.wire.errors import EventOrderError
+from welldone.wire.events import (
+    Event,
+    UnknownFields,
+    Failure,
+    Finish,
+    KeepAlive,
+    Logprobs,
+    ChoiceStart,
+    FieldLocation,
+    Text,
+    Usage,
+)
+from welldone.wire.head import Endpoint, Envelope
 
-OPEN, STOP = Opening(0), Finish(0, "stop")
+OPEN, STOP = ChoiceStart(0), Finish(0, "stop")
 KEEP_ALIVE = b": keep-alive\n\n"
 
 
-def writer(endpoint: Endpoint = CHAT, *, usage_is_null: bool = False) -> StreamWriter:
+def writer(endpoint: Endpoint = CHAT, *, usage_is_null: bool = False) -> ChunkWriter:
     if endpoint is CHAT:
         return ChatWriter(HEAD, usage_is_null=usage_is_null)
-    return CompletionsWriter(Head("cmpl-1", 1700000000, "m"), usage_is_null=usage_is_null)
+    return CompletionsWriter(Envelope("cmpl-1", 1700000000, "m"), usage_is_null=usage_is_null)
 
 
 def write(*events: Event, endpoint: Endpoint = CHAT, usage_is_null: bool = False) -> list[bytes]:
@@ -45,16 +56,16 @@ def write(*events: Event, endpoint: Endpoint = CHAT, usage_is_null: bool = False
     return [*(out.send(event) for event in events), out.end()]
 
 
-def on_chunk(fields: dict[str, object], *, alone: bool = False) -> Extra:
-    return Extra(0, Place.CHUNK, fields, alone)
+def on_chunk(fields: dict[str, object], *, alone: bool = False) -> UnknownFields:
+    return UnknownFields(0, FieldLocation.CHUNK, fields, alone)
 
 
-def on_choice(fields: dict[str, object], *, alone: bool = False) -> Extra:
-    return Extra(0, Place.CHOICE, fields, alone)
+def on_choice(fields: dict[str, object], *, alone: bool = False) -> UnknownFields:
+    return UnknownFields(0, FieldLocation.CHOICE, fields, alone)
 
 
-def on_delta(fields: dict[str, object], *, alone: bool = False) -> Extra:
-    return Extra(0, Place.DELTA, fields, alone)
+def on_delta(fields: dict[str, object], *, alone: bool = False) -> UnknownFields:
+    return UnknownFields(0, FieldLocation.DELTA, fields, alone)
 
 
 def test_a_plain_stream_is_written_as_openai_does() -> None:
@@ -81,21 +92,25 @@ def test_usage_comes_last_and_is_null_before_if_it_was_asked_for() -> None:
 
 
 def test_a_fingerprint_is_on_each_chunk() -> None:
-    out = ChatWriter(Head("chatcmpl-1", 1700000000, "m", "fp"))
+    out = ChatWriter(Envelope("chatcmpl-1", 1700000000, "m", "fp"))
     for event in (OPEN, Text(0, "a"), STOP, Usage(5, 3, 8, {})):
         assert b'"model":"m","system_fingerprint":"fp","choices":' in out.send(event)
 
 
 def test_a_failure_is_one_event_and_then_done() -> None:
     error = {"message": "boom", "type": "server_error", "param": None, "code": "c", "x": 1}
-    assert write(OPEN, Failure("boom", code="c", more={"x": 1})) == [frame(role()), frame({"error": error}), DONE]
+    assert write(OPEN, Failure("boom", code="c", extra_fields={"x": 1})) == [
+        frame(role()),
+        frame({"error": error}),
+        DONE,
+    ]
 
 
 @pytest.mark.parametrize("endpoint", [CHAT, COMPLETIONS])
 def test_a_failure_may_be_all_there_is(endpoint: Endpoint) -> None:
     error = {"message": "boom", "type": "t", "param": "p", "code": None}
     assert write(Failure("boom", "t", "p"), endpoint=endpoint) == [frame({"error": error}), DONE]
-    assert error_object(Failure("boom", "t", "p")) == {"error": error}
+    assert openai_error_object(Failure("boom", "t", "p")) == {"error": error}
 
 
 def test_a_keep_alive_is_a_comment_or_a_chunk_that_says_nothing() -> None:
@@ -113,7 +128,7 @@ def test_a_keep_alive_is_a_comment_or_a_chunk_that_says_nothing() -> None:
 
 
 def test_a_keep_alive_chunk_belongs_to_a_choice_that_goes_on() -> None:
-    assert write(OPEN, Opening(1), STOP, KeepAlive(is_chunk=True), Finish(1, "stop"))[3] == frame(say({}, 1))
+    assert write(OPEN, ChoiceStart(1), STOP, KeepAlive(is_chunk=True), Finish(1, "stop"))[3] == frame(say({}, 1))
 
 
 LOGPROBS = {"content": [entry("a")], "refusal": None}
@@ -214,9 +229,9 @@ def test_what_waits_can_be_let_out() -> None:
 
 
 def test_fields_of_a_chunk_stay_with_a_choice_that_the_chunk_had() -> None:
-    alone = Extra(1, Place.CHUNK, {"x": 1}, alone=True)
-    assert write(OPEN, Opening(1), alone, STOP, Finish(1, "stop"))[2] == frame(chunk(choice({}, None, 1), x=1))
-    assert write(OPEN, Opening(1), Finish(1, "stop"), alone, STOP)[3] == frame(chunk(choice({}), x=1))
+    alone = UnknownFields(1, FieldLocation.CHUNK, {"x": 1}, in_own_chunk=True)
+    assert write(OPEN, ChoiceStart(1), alone, STOP, Finish(1, "stop"))[2] == frame(chunk(choice({}, None, 1), x=1))
+    assert write(OPEN, ChoiceStart(1), Finish(1, "stop"), alone, STOP)[3] == frame(chunk(choice({}), x=1))
 
 
 def test_what_rides_on_a_choice_that_never_opened_is_left_out() -> None:
@@ -224,7 +239,7 @@ def test_what_rides_on_a_choice_that_never_opened_is_left_out() -> None:
 
 
 def test_riders_of_one_choice_do_not_ride_on_another() -> None:
-    written = write(OPEN, Opening(1), on_choice({"x": 1}), Text(1, "b"), Text(0, "a"), STOP, Finish(1, "stop"))
+    written = write(OPEN, ChoiceStart(1), on_choice({"x": 1}), Text(1, "b"), Text(0, "a"), STOP, Finish(1, "stop"))
     assert written[3:5] == [frame(say({"content": "b"}, 1)), frame(say({"content": "a"}, x=1))]
 
 
@@ -235,7 +250,7 @@ def test_the_finish_chunk_has_an_empty_delta() -> None:
 
 
 def test_completions_have_one_text_per_chunk_and_no_chunk_that_opens() -> None:
-    assert write(OPEN, Text(0, "a"), Opening(1), Text(1, "b"), STOP, Finish(1, "length"), endpoint=COMPLETIONS) == [
+    assert write(OPEN, Text(0, "a"), ChoiceStart(1), Text(1, "b"), STOP, Finish(1, "length"), endpoint=COMPLETIONS) == [
         b"",
         frame(text("a")),
         b"",
@@ -271,8 +286,8 @@ def test_line_breaks_of_all_kinds_are_escaped(said: str, written: bytes, is_firs
 
 
 def test_escaping_leaves_all_else_as_it_is() -> None:
-    assert escape("é\u2028".encode()) == b"\xc3\xa9\\u2028"
-    assert escape(b"plain") == b"plain"
+    assert escape_line_breaks("é\u2028".encode()) == b"\xc3\xa9\\u2028"
+    assert escape_line_breaks(b"plain") == b"plain"
 
 
 def test_a_text_that_looks_like_our_own_mark_is_text() -> None:
@@ -288,8 +303,8 @@ def test_the_same_events_make_the_same_bytes() -> None:
 
 def test_what_may_not_come_now_is_refused_and_leaves_nothing_behind() -> None:
     out = writer()
-    with pytest.raises(OutOfTurnError, match="legal now: Opening, Extra"):
+    with pytest.raises(EventOrderError, match="legal now: Opening, Extra"):
         out.send(Text(0, "a"))
-    with pytest.raises(OutOfTurnError, match="the end while the stream is running"):
+    with pytest.raises(EventOrderError, match="the end while the stream is running"):
         out.end()
     assert out.send(OPEN) == frame(role())

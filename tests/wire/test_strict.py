@@ -6,11 +6,11 @@ from tests.table import table
 from tests.wire.build import CHAT, DONE, FALLBACK, cuts, finish, frame, pack, role, rules, stream, words
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
-from welldone.wire.asked import Asked
+from welldone.wire.asked import RequestFacts
 from welldone.wire.events import Failure
-from welldone.wire.fold import Fold
-from welldone.wire.merge import Parts
-from welldone.wire.pipe import Pipe
+from welldone.wire.fold import BufferedPipeline
+from welldone.wire.merge import FanOut
+from welldone.wire.pipe import StreamPipeline
 
 RIGHT = stream(role(), *words("a", "b"), finish())
 
@@ -21,8 +21,8 @@ def failure(rule: str) -> Failure:
     )
 
 
-def fix(data: bytes, *strict: str, size: int = 1 << 20) -> tuple[bytes, Pipe]:
-    pipe = Pipe(CHAT, fallback=FALLBACK, asked=Asked(usage=None), strict=frozenset(strict))
+def fix(data: bytes, *strict: str, size: int = 1 << 20) -> tuple[bytes, StreamPipeline]:
+    pipe = StreamPipeline(CHAT, fallback=FALLBACK, facts=RequestFacts(include_usage=None), strict=frozenset(strict))
     return b"".join([*(pipe.feed(piece) for piece in cuts(data, size)), pipe.close()]), pipe
 
 
@@ -66,7 +66,7 @@ def test_a_rule_that_may_not_be_broken_ends_the_answer(
 def test_other_rules_are_mended_as_ever() -> None:
     odd = stream(role(), role(), *words("a", "b"), finish())
     body, pipe = fix(odd, "fin-always-sent")
-    assert (body, rules(pipe.notes), pipe.failure) == (RIGHT, ["delta-role-once"], None)
+    assert (body, rules(pipe.repair_log), pipe.failure) == (RIGHT, ["delta-role-once"], None)
 
 
 @pytest.mark.parametrize("strict", ["all", "tool-args-json-object"])
@@ -93,16 +93,16 @@ def test_a_whole_reply_is_held_to_the_rules_of_whole_replies() -> None:
     envelope = {"id": "chatcmpl-1", "created": 1, "model": "m"}
     reply = {**envelope, "choices": [{"index": 0, "message": {"content": "a"}, "finish_reason": "stop"}]}
     for strict, told in (("ns-role", failure("ns-role")), ("all", failure("ns-object")), ("delta-role-once", None)):
-        fold = Fold(CHAT, fallback=FALLBACK, strict=frozenset({strict}))
-        fold.whole(pack(reply))
+        fold = BufferedPipeline(CHAT, fallback=FALLBACK, strict=frozenset({strict}))
+        fold.feed_reply(pack(reply))
         fold.close()
         assert fold.failure == told
 
 
 def test_each_part_may_be_held_to_rules_of_its_own() -> None:
     odd = stream(role(), role(), *words("a"), finish())
-    pipe = Pipe(CHAT, fallback=FALLBACK, asked=Asked(choices=2), parts=Parts(2))
-    pipe.tune(1, strict=frozenset({"delta-role-once"}))
+    pipe = StreamPipeline(CHAT, fallback=FALLBACK, facts=RequestFacts(choice_count=2), fan_out=FanOut(2))
+    pipe.configure(1, strict=frozenset({"delta-role-once"}))
     body = pipe.feed(odd, 0) + pipe.close(0)
     assert pipe.failure is None
     body += pipe.feed(odd, 1) + pipe.close(1)

@@ -20,11 +20,11 @@ from tests.wire.build import (
     words as say_all,
 )
 from welldone.wire.events import Event, Reasoning, Text
-from welldone.wire.fold import Fold
+from welldone.wire.fold import BufferedPipeline
 from welldone.wire.head import Endpoint
-from welldone.wire.notes import Notes
-from welldone.wire.pipe import Pipe
-from welldone.wire.texts import Cumulative, GrowthWatch, TextForm, Thoughts
+from welldone.wire.notes import RepairLog
+from welldone.wire.pipe import StreamPipeline
+from welldone.wire.texts import CumulativeTextFilter, CumulativeTextDetector, TextMode, ThinkTagFilter
 
 INCREMENTAL = "delta-content-incremental"
 
@@ -41,8 +41,8 @@ INCREMENTAL = "delta-content-incremental"
     ],
 )
 def test_of_a_cumulative_text_only_the_new_part_goes_out(texts: list[str], new: list[str], noted: list[str]) -> None:
-    notes = Notes()
-    cumulative = Cumulative(notes)
+    notes = RepairLog()
+    cumulative = CumulativeTextFilter(notes)
     assert [cumulative.feed(text) for text in texts] == new
     assert rules(notes) == noted
 
@@ -61,16 +61,16 @@ def test_of_a_cumulative_text_only_the_new_part_goes_out(texts: list[str], new: 
     ],
 )
 def test_text_that_looks_cumulative_is_reported(texts: list[str], is_reported: bool) -> None:
-    notes = Notes()
-    watch = GrowthWatch(notes)
+    notes = RepairLog()
+    watch = CumulativeTextDetector(notes)
     for piece in texts:
         watch.feed(piece)
     assert rules(notes) == [INCREMENTAL] * is_reported
 
 
-def through(endpoint: Endpoint, data: bytes, form: TextForm) -> tuple[bytes, Pipe]:
+def through(endpoint: Endpoint, data: bytes, form: TextMode) -> tuple[bytes, StreamPipeline]:
     """What comes of a stream whose texts are of this form."""
-    pipe = Pipe(endpoint, fallback=FALLBACKS[endpoint], text=form)
+    pipe = StreamPipeline(endpoint, fallback=FALLBACKS[endpoint], text=form)
     return pipe.feed(data) + pipe.close(), pipe
 
 
@@ -89,7 +89,7 @@ def test_text_that_grows_passes_unchanged(texts: list[str]) -> None:
     assert through(CHAT, data, "delta")[0] == data
     data = stream(*map(text, texts), text_end())
     assert through(COMPLETIONS, data, "delta")[0] == data
-    fold = Fold(CHAT, fallback=FALLBACK)
+    fold = BufferedPipeline(CHAT, fallback=FALLBACK)
     fold.feed(stream(role(), *say_all(*texts), finish()))
     fold.close()
     assert json.loads(fold.body())["choices"][0]["message"]["content"] == "".join(texts)
@@ -100,20 +100,20 @@ def test_an_upstream_that_is_set_as_cumulative_has_its_text_cut() -> None:
     sent, pipe = through(CHAT, stream(role(), *thought, *say_all("a", "ab", "ab", "abc"), finish()), "cumulative")
     new = [say({"reasoning_content": "w"}), say({"reasoning_content": "hy"})]
     assert sent == stream(role(), *new, *say_all("a", "b", "c"), finish())
-    assert rules(pipe.notes) == [INCREMENTAL]
+    assert rules(pipe.repair_log) == [INCREMENTAL]
     sent, _ = through(COMPLETIONS, stream(text("a"), text("ab"), text_end()), "cumulative")
     assert sent == stream(text("a"), text("b"), text_end())
 
 
 def test_thoughts_in_tags_are_found_in_the_new_part_of_a_cumulative_text() -> None:
-    pipe = Pipe(CHAT, fallback=FALLBACK, think="tags", text="cumulative")
+    pipe = StreamPipeline(CHAT, fallback=FALLBACK, think="tags", text="cumulative")
     texts = ["<think>", "<think>why", "<think>why</think>", "<think>why</think>so"]
     sent = pipe.feed(stream(role(), *say_all(*texts), finish())) + pipe.close()
     assert sent == stream(role(), say({"reasoning_content": "why"}), *say_all("so"), finish())
 
 
 def thoughts(*texts: str, is_open: bool = False) -> list[Event]:
-    given = Thoughts(0, is_open=is_open)
+    given = ThinkTagFilter(0, is_open=is_open)
     events = [event for text in texts for event in given.feed(text)]
     return events + given.close()
 
@@ -171,7 +171,7 @@ def test_a_text_may_begin_inside_of_thoughts(texts: list[str], events: list[Even
 
 
 def test_only_white_space_comes_before_what_is_no_text() -> None:
-    given = Thoughts(0)
+    given = ThinkTagFilter(0)
     assert given.pause() == []
     assert [given.feed("\n"), given.pause(), given.pause()] == [[], [words("\n")], []]
     assert [given.feed(" <th"), given.pause()] == [[], []]
@@ -183,14 +183,14 @@ def test_only_white_space_comes_before_what_is_no_text() -> None:
 def test_white_space_before_a_tag_is_waited_for_only_so_long() -> None:
     assert thoughts(" " * 256, "<think>a</think>b") == [thought("a"), words("b")]
     assert thoughts(" " * 257, "<think>a") == [words(" " * 257), words("<think>a")]
-    given = Thoughts(0)
+    given = ThinkTagFilter(0)
     assert given.feed(" " * 256) == []
     assert given.feed(" ") == [words(" " * 257)]
-    assert given.is_plain is True
+    assert given.is_past_thinking is True
 
 
 def test_a_long_thought_is_not_held_back() -> None:
-    given = Thoughts(0)
+    given = ThinkTagFilter(0)
     given.feed("<think>")
     assert sum(len(given.feed("</")) for _ in range(1000)) == 999
     assert given.close() == [thought("</")]

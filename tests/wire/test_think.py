@@ -24,12 +24,12 @@ from tests.wire.build import (
 )
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
-from welldone.wire.fold import Fold
-from welldone.wire.merge import Parts
-from welldone.wire.pipe import Pipe
-from welldone.wire.texts import Think
+from welldone.wire.fold import BufferedPipeline
+from welldone.wire.merge import FanOut
+from welldone.wire.pipe import StreamPipeline
+from welldone.wire.texts import ThinkMode
 
-FORMS: list[tuple[Think, str, str, str]] = [
+FORMS: list[tuple[ThinkMode, str, str, str]] = [
     # how, what was said, the words, the thoughts
     ("no", "<think>why</think>so", "<think>why</think>so", ""),
     ("tags", "<think>why</think>so", "so", "why"),
@@ -53,20 +53,20 @@ def heard(body: bytes, name: str) -> str:
 @table(("think", "said", "spoken", "thought"), FORMS)
 @table("length", [1, 3, 100])
 def test_thoughts_are_taken_out_however_the_text_is_cut(
-    think: Think, said: str, spoken: str, thought: str, length: int
+    think: ThinkMode, said: str, spoken: str, thought: str, length: int
 ) -> None:
     texts = [said[start : start + length] for start in range(0, len(said), length)]
     data = stream(role(), *words(*texts), finish())
     bodies = set()
     for size in (1, 50, 1 << 20):
-        pipe = Pipe(CHAT, fallback=FALLBACK, think=think)
+        pipe = StreamPipeline(CHAT, fallback=FALLBACK, think=think)
         body = b"".join([*(pipe.feed(part) for part in cuts(data, size)), pipe.close()])
         assert (heard(body, "content"), heard(body, "reasoning_content")) == (spoken, thought)
         assert judge(Trace(body=body, endpoint="chat")).findings == ()
-        assert rules(pipe.notes) == []
+        assert rules(pipe.repair_log) == []
         bodies.add(body)
     assert len(bodies) == 1
-    fold = Fold(CHAT, fallback=FALLBACK, think=think)
+    fold = BufferedPipeline(CHAT, fallback=FALLBACK, think=think)
     fold.feed(data)
     fold.close()
     message = json.loads(fold.body())["choices"][0]["message"]
@@ -75,21 +75,21 @@ def test_thoughts_are_taken_out_however_the_text_is_cut(
 
 @table("said", ["<think> is the tag. The answer is 42.", "<think>b</think>so", "why</think>so", "so!"])
 @table("think", ["no", "tags", "open"])
-def test_where_reasoning_has_a_field_only_a_setting_moves_tags_out_of_content(said: str, think: Think) -> None:
+def test_where_reasoning_has_a_field_only_a_setting_moves_tags_out_of_content(said: str, think: ThinkMode) -> None:
     data = stream(role(), say({"reasoning_content": "a"}), *words(said), finish())
-    pipe = Pipe(CHAT, fallback=FALLBACK, think=think)
+    pipe = StreamPipeline(CHAT, fallback=FALLBACK, think=think)
     body = pipe.feed(data) + pipe.close()
     if think == "tags" and said.startswith("<think>"):
         thought, _, rest = said.removeprefix("<think>").partition("</think>")
         assert (heard(body, "reasoning_content"), heard(body, "content")) == (f"a{thought}", rest)
     else:
         assert body == data
-    assert rules(pipe.notes) == []
+    assert rules(pipe.repair_log) == []
 
 
 def test_white_space_after_thoughts_comes_before_the_call_that_follows() -> None:
     data = stream(role(), *words("<think>why</think>", "\n\n"), say(named()), say(piece("{}")), finish("tool_calls"))
-    pipe = Pipe(CHAT, fallback=FALLBACK, think="tags")
+    pipe = StreamPipeline(CHAT, fallback=FALLBACK, think="tags")
     body = pipe.feed(data) + pipe.close()
     assert body == stream(
         role(),
@@ -104,13 +104,13 @@ def test_white_space_after_thoughts_comes_before_the_call_that_follows() -> None
 def test_a_completion_keeps_its_text() -> None:
     data = stream(text("<think>why</think>so"), text_end())
     for think in ("tags", "open"):
-        pipe = Pipe(COMPLETIONS, fallback=FALLBACKS[COMPLETIONS], think=think)
+        pipe = StreamPipeline(COMPLETIONS, fallback=FALLBACKS[COMPLETIONS], think=think)
         assert pipe.feed(data) + pipe.close() == data
 
 
 def test_each_part_is_read_as_its_server_needs() -> None:
-    fold = Fold(CHAT, fallback=FALLBACK, parts=Parts(2))
-    fold.tune(1, think="open")
+    fold = BufferedPipeline(CHAT, fallback=FALLBACK, fan_out=FanOut(2))
+    fold.configure(1, think="open")
     for part in (0, 1):
         fold.feed(stream(role(), *words("why</think>so"), finish()), part)
         fold.close(part)

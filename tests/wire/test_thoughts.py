@@ -4,11 +4,11 @@ import pytest
 
 from tests.table import table
 from tests.wire.build import counted, finish, role, say, stream
-from welldone.wire.asked import Asked
+from welldone.wire.asked import RequestFacts
 from welldone.wire.events import Event, Json, Reasoning, Refusal, Text, ToolCall, Usage
-from welldone.wire.head import Endpoint, Head
-from welldone.wire.pipe import Pipe
-from welldone.wire.thoughts import ReasoningCounter
+from welldone.wire.head import Endpoint, Envelope
+from welldone.wire.pipe import StreamPipeline
+from welldone.wire.thoughts import ReasoningTokenCounter
 
 THOUGHT = Reasoning(0, "hm")
 DETAILS = "completion_tokens_details"
@@ -31,19 +31,19 @@ DETAILS = "completion_tokens_details"
 def test_reasoning_is_counted_once_per_delta_and_never_beyond_the_answer(
     said: list[Event], more: Json, count: int
 ) -> None:
-    counter = ReasoningCounter()
+    counter = ReasoningTokenCounter()
     for event in said:
         assert counter.feed([event]) == [event]
     (usage,) = counter.feed([Usage(4, 9, 13, {"x": 1} | more)])
     assert isinstance(usage, Usage)
-    assert usage.more["x"] == 1
-    assert usage.more[DETAILS]["reasoning_tokens"] == count
+    assert usage.extra_fields["x"] == 1
+    assert usage.extra_fields[DETAILS]["reasoning_tokens"] == count
 
 
 @pytest.mark.parametrize("stops", [(), ("END",)])
 def test_the_usage_of_a_stream_has_the_count(stops: tuple[str, ...]) -> None:
-    asked = Asked(usage=True, choices=1, counts_reasoning=True, stops=stops)
-    pipe = Pipe(Endpoint.CHAT, fallback=Head("chatcmpl-ours", 1, "m"), asked=asked)
+    asked = RequestFacts(include_usage=True, choice_count=1, count_reasoning_tokens=True, stop_strings=stops)
+    pipe = StreamPipeline(Endpoint.CHAT, fallback=Envelope("chatcmpl-ours", 1, "m"), facts=asked)
     thoughts = [say({"reasoning_content": text}) for text in ("a", "b")]
     usage = {"prompt_tokens": 1, "completion_tokens": 4, "total_tokens": 5}
     sent = [role(), *thoughts, say({"content": "c"}), finish(), counted(usage)]

@@ -3,13 +3,13 @@
 import pytest
 
 from tests.table import table
-from welldone.wire.unicode import Joiner, clean, scrub, scrub_object
+from welldone.wire.unicode import CharacterJoiner, clean_unicode, scrub_json, scrub_object
 
 EMOJI = "\udcf0\udc9f\udc98\udc80"  # the bytes of 😀, as they are read where they are no whole character
 
 
 def join(*pieces: str) -> list[str]:
-    joiner = Joiner()
+    joiner = CharacterJoiner()
     return [*(joiner.feed(piece) for piece in pieces), joiner.close()]
 
 
@@ -41,7 +41,7 @@ def test_halves_are_joined_and_only_halves_wait(pieces: list[str], joined: list[
 
 
 def test_a_joiner_holds_back_three_characters_at_most() -> None:
-    joiner = Joiner()
+    joiner = CharacterJoiner()
     given = sum(len(joiner.feed("\udcf0\udc9f\udc98")) for _ in range(1000))
     assert given == 999
     assert joiner.close() == "\ufffd"
@@ -60,13 +60,13 @@ def test_a_joiner_holds_back_three_characters_at_most() -> None:
     ],
 )
 def test_clean_text_has_no_halves(text: str, cleaned: str) -> None:
-    assert clean(text) == cleaned
+    assert clean_unicode(text) == cleaned
 
 
 def test_all_strings_of_a_value_are_cleaned() -> None:
     value = {"\udcc3\udca9": ["\ud83d", {"a": "\ud83d\ude00"}], "n": [1, 2.5, None, True]}
     cleaned = {"é": ["\ufffd", {"a": "😀"}], "n": [1, 2.5, None, True]}
-    assert scrub(value) == cleaned
+    assert scrub_json(value) == cleaned
     assert scrub_object(value) == cleaned
 
 
@@ -76,7 +76,7 @@ def test_nesting_ends_where_encoders_give_up(is_list: bool) -> None:
     for _ in range(100_000):
         value = [value] if is_list else {"a": value}
     depth = 0
-    found = scrub(value)
+    found = scrub_json(value)
     while isinstance(found, list | dict):
         found = found[0] if isinstance(found, list) else found["a"]
         depth += 1

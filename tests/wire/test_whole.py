@@ -6,11 +6,11 @@ import pytest
 
 from tests.table import table
 from tests.wire.build import CHAT, COMPLETIONS, FALLBACKS, GONE, count, entry, pack, rules, without
-from welldone.wire.asked import Asked
+from welldone.wire.asked import RequestFacts
 from welldone.wire.events import Failure, Usage
-from welldone.wire.faults import Hearing, Mend
-from welldone.wire.faults.catalogue import ALL
-from welldone.wire.fold import Fold
+from welldone.wire.faults import Detection, Repairability
+from welldone.wire.faults.catalogue import ALL_RULES
+from welldone.wire.fold import BufferedPipeline
 from welldone.wire.head import Endpoint
 
 Json = dict[str, Any]
@@ -27,16 +27,16 @@ class Reply(NamedTuple):
     failure: Failure | None = None
 
 
-def folded(body: bytes, endpoint: Endpoint = CHAT, asked: Asked | None = None) -> Fold:
-    fold = Fold(endpoint, fallback=FALLBACKS[endpoint], asked=asked)
-    fold.whole(body)
+def folded(body: bytes, endpoint: Endpoint = CHAT, asked: RequestFacts | None = None) -> BufferedPipeline:
+    fold = BufferedPipeline(endpoint, fallback=FALLBACKS[endpoint], facts=asked)
+    fold.feed_reply(body)
     fold.close()
     return fold
 
 
-def fix(body: bytes, endpoint: Endpoint = CHAT, asked: Asked | None = None) -> tuple[Reply, list[str]]:
+def fix(body: bytes, endpoint: Endpoint = CHAT, asked: RequestFacts | None = None) -> tuple[Reply, list[str]]:
     fold = folded(body, endpoint, asked)
-    return Reply(fold.body(), fold.failure), rules(fold.notes)
+    return Reply(fold.body(), fold.failure), rules(fold.repair_log)
 
 
 def reply(*choices: object, **members: object) -> Json:
@@ -120,8 +120,8 @@ def test_an_odd_reply_is_mended_and_noted(rule: str, odd: Json, right: Json) -> 
 
 
 def test_each_rule_that_can_be_mended_has_a_case() -> None:
-    heard = [fault for fault in ALL if fault.id.startswith("ns-") and fault.by is Hearing.REPLY]
-    mendable = {fault.id for fault in heard if fault.mend is not Mend.REPORT}
+    heard = [fault for fault in ALL_RULES if fault.id.startswith("ns-") and fault.detection is Detection.REPLY]
+    mendable = {fault.id for fault in heard if fault.repairability is not Repairability.REPORT_ONLY}
     tried = {rule for rule, _, _ in CASES} | {"ns-no-sse-tail"}
     assert mendable - tried == BY_STATUS_AND_HEADERS
 
@@ -180,7 +180,7 @@ def test_numbers_of_a_message_stay_where_they_are() -> None:
 
 def test_what_the_server_counted_is_known() -> None:
     for value, usage in ((RIGHT, Usage(5, 3, 8, {})), (reply(message(), usage=None), None)):
-        whole = folded(pack(value), asked=Asked(usage=False))
+        whole = folded(pack(value), asked=RequestFacts(include_usage=False))
         assert whole.usage == usage
 
 
@@ -194,7 +194,7 @@ def test_a_list_of_replies_is_one_reply_with_all_choices() -> None:
 def test_a_client_that_used_functions_gets_a_function_call() -> None:
     function = {"name": "get", "arguments": "{}"}
     right = reply(message(None, "function_call", function_call=function))
-    assert fix(pack(right), asked=Asked(functions=True)) == (Reply(pack(right)), [])
+    assert fix(pack(right), asked=RequestFacts(uses_legacy_functions=True)) == (Reply(pack(right)), [])
 
 
 def failed(failure: Failure, **more: object) -> Reply:

@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 from welldone.bench.words import ALL_WORDS
 
 SERVER = "server"
-Ask = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any] | None]]
+PostJson = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any] | None]]
 """What the server says to a body posted to a path of its root; None where it has no such path."""
 
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -24,7 +24,7 @@ _BYTES_PER_TOKEN = 8
 """Of a word that is not known: the tokenizers of today have most English words of up to eight letters as one token."""
 
 
-class Counter(Protocol):
+class BenchTokenCounter(Protocol):
     """Counts the tokens of texts."""
 
     name: str
@@ -33,11 +33,13 @@ class Counter(Protocol):
     def count(self, text: str) -> int:
         """How many tokens a text has, without those of a chat template."""
 
-    def cut(self, text: str, tokens: int) -> str:
+    def truncate(self, text: str, tokens: int) -> str:
         """The beginning of a text, with so many tokens at most."""
 
 
-async def find_counter(spec: str | None, ask: Ask, env: Mapping[str, str] = os.environ) -> Counter | None:
+async def find_token_counter(
+    spec: str | None, post: PostJson, env: Mapping[str, str] = os.environ
+) -> BenchTokenCounter | None:
     """Who counts tokens: a `tokenizer.json`, its folder, a GGUF, `server`, or a name of the hub that is here already.
 
     None where there is none: then the server's usage numbers are all there is. `why_none` says why.
@@ -47,10 +49,10 @@ async def find_counter(spec: str | None, ask: Ask, env: Mapping[str, str] = os.e
     """
     if spec is None:
         return None
-    return await _server_counter(ask) if spec == SERVER else _local_counter(spec, env)
+    return await _server_counter(post) if spec == SERVER else _local_counter(spec, env)
 
 
-def why_none(spec: str | None) -> str:
+def why_no_counter(spec: str | None) -> str:
     """Why nobody counts tokens, in words."""
     if spec is None:
         return "no tokenizer is named"
@@ -62,41 +64,41 @@ def why_none(spec: str | None) -> str:
 # ---- files
 
 
-def _local_counter(spec: str, env: Mapping[str, str]) -> Counter | None:
+def _local_counter(spec: str, env: Mapping[str, str]) -> BenchTokenCounter | None:
     path = Path(spec)
     if path.exists():
         return _file_counter(path, spec)
     if path.suffix in (".json", ".gguf"):
         raise ValueError(f"there is no tokenizer file {spec}")
-    cached = _cached(spec, env)
+    cached = _cached_folder(spec, env)
     return None if cached is None else _file_counter(cached, spec)
 
 
-class _Makers(Protocol):
+class _TokenizerModule(Protocol):
     """What `bench/tokenizer.py` gives."""
 
-    def from_json(self, path: Path, name: str) -> Counter: ...
-    def from_gguf(self, path: Path) -> Counter: ...
+    def from_json(self, path: Path, name: str) -> BenchTokenCounter: ...
+    def from_gguf(self, path: Path) -> BenchTokenCounter: ...
 
 
-def _makers() -> _Makers:
+def _load_tokenizer_module() -> _TokenizerModule:
     """The part that knows tokenizers; it is loaded when it is needed, since its library is an extra."""
     try:
-        return cast("_Makers", importlib.import_module("welldone.bench.tokenizer"))
+        return cast("_TokenizerModule", importlib.import_module("welldone.bench.tokenizer"))
     except ModuleNotFoundError as error:
         raise ValueError(f"a tokenizer needs the package {error.name}: pip install 'welldone[bench]'") from None
 
 
-def _file_counter(path: Path, name: str) -> Counter:
+def _file_counter(path: Path, name: str) -> BenchTokenCounter:
     if path.suffix == ".gguf":
-        return _makers().from_gguf(path)
+        return _load_tokenizer_module().from_gguf(path)
     file = path / "tokenizer.json" if path.is_dir() else path
     if not file.is_file():
         raise ValueError(f"{path} has no tokenizer.json")
-    return _makers().from_json(file, name)
+    return _load_tokenizer_module().from_json(file, name)
 
 
-def _cached(name: str, env: Mapping[str, str]) -> Path | None:
+def _cached_folder(name: str, env: Mapping[str, str]) -> Path | None:
     """The folder that the hub's own tools keep a repository in, if it has a tokenizer."""
     if not _HUB_NAME.fullmatch(name):
         return None
@@ -116,14 +118,14 @@ def _cached(name: str, env: Mapping[str, str]) -> Path | None:
 class WordCounter:
     """Counts word by word: knows how many tokens some words have, and guesses at the others."""
 
-    def __init__(self, name: str, known: Mapping[str, int]) -> None:
+    def __init__(self, name: str, token_counts: Mapping[str, int]) -> None:
         self.name = name
-        self._known = known
+        self._token_counts = token_counts
 
     def count(self, text: str) -> int:
         return sum(self._tokens(piece) for piece in _PIECE.findall(text))
 
-    def cut(self, text: str, tokens: int) -> str:
+    def truncate(self, text: str, tokens: int) -> str:
         end = 0
         for piece in _PIECE.finditer(text):
             tokens -= self._tokens(piece[0])
@@ -134,29 +136,29 @@ class WordCounter:
 
     def _tokens(self, piece: str) -> int:
         word = piece.strip()
-        known = self._known.get(word)
+        known = self._token_counts.get(word)
         return known if known is not None else -(-len(word.encode()) // _BYTES_PER_TOKEN)
 
 
-ESTIMATE: Counter = WordCounter("a token for each word and sign", {})
+ESTIMATED_COUNTER: BenchTokenCounter = WordCounter("a token for each word and sign", {})
 """For prompts of about the right length where nobody counts."""
 
 
-async def _server_counter(ask: Ask) -> Counter | None:
+async def _server_counter(post: PostJson) -> BenchTokenCounter | None:
     """A counter that asks the server once, before the start: to ask for each text would be a load of its own.
 
     All words go in one text, a line each. The token that ends a line tells where one word ends and the next begins.
     """
     text = "".join(f" {word}\n" for word in ALL_WORDS)
-    reply = await ask("/tokenize", {"content": text, "prompt": text, "add_special_tokens": False})
+    reply = await post("/tokenize", {"content": text, "prompt": text, "add_special_tokens": False})
     tokens = None if reply is None else reply.get("tokens")
-    counts = _lines(tokens) if isinstance(tokens, list) and tokens else []
+    counts = _tokens_per_line(tokens) if isinstance(tokens, list) and tokens else []
     if len(counts) != len(ALL_WORDS):
         return None
     return WordCounter("the server's /tokenize, word by word", dict(zip(ALL_WORDS, counts, strict=True)))
 
 
-def _lines(tokens: Sequence[object]) -> list[int]:
+def _tokens_per_line(tokens: Sequence[object]) -> list[int]:
     """How many tokens each line has."""
     newline = Tally(map(str, tokens)).most_common(1)[0][0]
     counts = [0]

@@ -11,21 +11,21 @@ from typing import Any, Protocol
 
 import msgspec
 
-from welldone.bench.counting import ESTIMATE, Counter
-from welldone.bench.datasets import Message, Turns, read_dataset
-from welldone.bench.lengths import draw
-from welldone.bench.profiles import FIXED_LENGTH, Profile, profile_named
-from welldone.bench.settings import BenchSettings, Length
-from welldone.bench.writing import Writer
+from welldone.bench.counting import ESTIMATED_COUNTER, BenchTokenCounter
+from welldone.bench.datasets import PromptMessage, DatasetTurns, read_dataset
+from welldone.bench.lengths import draw_length
+from welldone.bench.profiles import FIXED_LENGTH_PROFILE, WorkloadProfile, find_workload_profile
+from welldone.bench.settings import BenchSettings, LengthSpec
+from welldone.bench.writing import PromptWriter
 
-MOST_CONVERSATIONS = 5_000
+MAX_CONVERSATIONS = 5_000
 """That are taken of a dataset, by chance: each is counted before the start, which takes about a millisecond."""
 
 
-class Said(msgspec.Struct, frozen=True):
+class UserTurn(msgspec.Struct, frozen=True):
     """What a user says in one turn."""
 
-    messages: Sequence[Message]
+    messages: Sequence[PromptMessage]
     """One of the user, after the system's where there is one."""
     tokens: int | None
 
@@ -34,14 +34,14 @@ class Conversation(msgspec.Struct, frozen=True):
     """One that is under way: what was said so far, and what the user has yet to say."""
 
     history: list[dict[str, Any]]
-    rest: Sequence[Said]
+    remaining: Sequence[UserTurn]
 
 
-class Turn(msgspec.Struct):
+class PromptRequest(msgspec.Struct):
     """One request to be made."""
 
     messages: list[dict[str, Any]]
-    limit_tokens: int | None
+    max_tokens: int | None
     prompt_tokens: int | None
     """By the tokenizer, without the words of the chat template. None where there is no tokenizer, or where the server's
     own answers are part of it: to count them would take time while requests are under way."""
@@ -49,98 +49,102 @@ class Turn(msgspec.Struct):
     """What goes on once this is answered, if anything does."""
 
 
-class Prompts(Protocol):
+class PromptSource(Protocol):
     """An endless source of requests."""
 
-    def next(self) -> Turn:
+    def next(self) -> PromptRequest:
         """The request to be made now."""
 
-    def answered(self, turn: Turn, text: str) -> None:
+    def add_answer(self, request: PromptRequest, text: str) -> None:
         """The server's whole answer: what the user says to it is due next."""
 
 
-def prompts_for(settings: BenchSettings, counter: Counter | None, rng: random.Random) -> Prompts:
+def make_prompt_source(settings: BenchSettings, counter: BenchTokenCounter | None, rng: random.Random) -> PromptSource:
     """What these settings ask for; `ValueError` in one sentence where they ask for what is not there."""
-    profile = FIXED_LENGTH if settings.profile is None else profile_named(settings.profile)
+    profile = FIXED_LENGTH_PROFILE if settings.profile is None else find_workload_profile(settings.profile)
     decode = settings.decode or profile.decode
     if settings.dataset is None:
-        scripts = _written(profile, settings.prompt, counter, rng)
+        scripts = _synthetic_conversations(profile, settings.prompt, counter, rng)
     else:
         length = settings.prompt or (profile.prompt if settings.profile else None)
         found = read_dataset(settings.dataset)
         rng.shuffle(found)
-        scripts = cycle(_fitting(found[:MOST_CONVERSATIONS], length, counter, rng))
-    return Conversations(scripts, decode, rng)
+        scripts = cycle(_fit_conversations(found[:MAX_CONVERSATIONS], length, counter, rng))
+    return ConversationSource(scripts, decode, rng)
 
 
-class Conversations:
+class ConversationSource:
     """Requests out of conversations, which are given as what a user says turn by turn."""
 
-    def __init__(self, scripts: Iterator[Sequence[Said]], decode: Length, rng: random.Random) -> None:
+    def __init__(self, scripts: Iterator[Sequence[UserTurn]], decode: LengthSpec, rng: random.Random) -> None:
         self._scripts = scripts
         self._decode = decode
         self._rng = rng
         self._due: deque[Conversation] = deque()
         """Never more than requests were under way at once: only an answer adds one."""
 
-    def next(self) -> Turn:
+    def next(self) -> PromptRequest:
         conversation = self._due.popleft() if self._due else Conversation([], next(self._scripts))
-        said, *rest = conversation.rest
+        said, *rest = conversation.remaining
         messages = [*conversation.history, *said.messages]
-        return Turn(
+        return PromptRequest(
             messages=messages,
-            limit_tokens=draw(self._decode, self._rng),
+            max_tokens=draw_length(self._decode, self._rng),
             prompt_tokens=None if conversation.history else said.tokens,
             conversation=Conversation(messages, rest) if rest else None,
         )
 
-    def answered(self, turn: Turn, text: str) -> None:
-        conversation = turn.conversation
+    def add_answer(self, request: PromptRequest, text: str) -> None:
+        conversation = request.conversation
         # An answer without text (only thoughts, or a call) cannot stand in a history: many servers refuse it.
         if conversation is not None and text:
             history = [*conversation.history, {"role": "assistant", "content": text}]
-            self._due.append(Conversation(history, conversation.rest))
+            self._due.append(Conversation(history, conversation.remaining))
 
 
-def _written(
-    profile: Profile, length: Length | None, counter: Counter | None, rng: random.Random
-) -> Iterator[Sequence[Said]]:
+def _synthetic_conversations(
+    profile: WorkloadProfile, length: LengthSpec | None, counter: BenchTokenCounter | None, rng: random.Random
+) -> Iterator[Sequence[UserTurn]]:
     """Conversations that are made up, for ever."""
-    writer = Writer(profile.style, counter or ESTIMATE, rng)
-    length = length or profile.written
+    writer = PromptWriter(profile.style, counter or ESTIMATED_COUNTER, rng)
+    length = length or profile.synthetic_length
     while True:
-        turns = [_said(*writer.write(draw(length, rng)), counter) for _ in range(rng.randint(*profile.turns))]
+        turns = [
+            _user_turn(*writer.write(draw_length(length, rng)), counter) for _ in range(rng.randint(*profile.turns))
+        ]
         yield [_with_system(turns[0], writer.opening(), counter), *turns[1:]] if len(turns) > 1 else turns
 
 
-def _said(text: str, tokens: int, counter: Counter | None) -> Said:
-    return Said([{"role": "user", "content": text}], tokens if counter else None)
+def _user_turn(text: str, tokens: int, counter: BenchTokenCounter | None) -> UserTurn:
+    return UserTurn([{"role": "user", "content": text}], tokens if counter else None)
 
 
-def _with_system(said: Said, opening: str, counter: Counter | None) -> Said:
+def _with_system(turn: UserTurn, opening: str, counter: BenchTokenCounter | None) -> UserTurn:
     """The first turn of a chat, after the system's words. They too are new each time: they come first of all."""
     text = f"{opening} You help the people there. Answer in plain words."
-    tokens = said.tokens + counter.count(text) if counter and said.tokens is not None else None
-    return Said([{"role": "system", "content": text}, *said.messages], tokens)
+    tokens = turn.tokens + counter.count(text) if counter and turn.tokens is not None else None
+    return UserTurn([{"role": "system", "content": text}, *turn.messages], tokens)
 
 
-def _fitting(
-    conversations: list[Turns], length: Length | None, counter: Counter | None, rng: random.Random
-) -> list[Sequence[Said]]:
+def _fit_conversations(
+    conversations: list[DatasetTurns], length: LengthSpec | None, counter: BenchTokenCounter | None, rng: random.Random
+) -> list[Sequence[UserTurn]]:
     """The conversations of a file, each turn cut to a length. One whose first turn is too short is left out."""
     found = [
-        [_cut(turn, length, counter, rng) for turn in turns]
+        [_cut_turn(turn, length, counter, rng) for turn in turns]
         for turns in conversations
-        if length is None or (counter or ESTIMATE).count(turns[0][-1]["content"]) >= length.min_tokens
+        if length is None or (counter or ESTIMATED_COUNTER).count(turns[0][-1]["content"]) >= length.min_tokens
     ]
     if not found and length is not None:
         raise ValueError(f"the dataset has no first question of {length.min_tokens} tokens or more; ask for fewer")
     return list(found)
 
 
-def _cut(turn: list[Message], length: Length | None, counter: Counter | None, rng: random.Random) -> Said:
+def _cut_turn(
+    turn: list[PromptMessage], length: LengthSpec | None, counter: BenchTokenCounter | None, rng: random.Random
+) -> UserTurn:
     *before, last = turn
     if length is not None:
-        last = {**last, "content": (counter or ESTIMATE).cut(last["content"], draw(length, rng))}
+        last = {**last, "content": (counter or ESTIMATED_COUNTER).truncate(last["content"], draw_length(length, rng))}
     messages = [*before, last]
-    return Said(messages, sum(counter.count(message["content"]) for message in messages) if counter else None)
+    return UserTurn(messages, sum(counter.count(message["content"]) for message in messages) if counter else None)

@@ -12,7 +12,7 @@ else:
     Times = array  # msgspec looks at it, and Python 3.11 has no array[float]
 
 
-class End(StrEnum):
+class RequestOutcome(StrEnum):
     """How a request ended. Only those that are `OK` are averaged."""
 
     OK = "ok"
@@ -31,18 +31,18 @@ class End(StrEnum):
     """It was still under way when the step was over, and was left."""
 
 
-class Record(msgspec.Struct):
+class BenchRecord(msgspec.Struct):
     """One request. What did not happen is None."""
 
     target: int
     """0, or 1 for the server that it is compared with."""
     due_s: float
     """When it should have begun: with a rate, by the schedule; else when it began."""
-    begun_s: float
+    sent_s: float
     """When its first byte was sent: later than due where this tool, or its limit, was in the way."""
     prompt_tokens: int | None = None
     """As the server counts them; else as the tokenizer does."""
-    limit_tokens: int | None = None
+    max_tokens: int | None = None
     """The max_tokens that was asked for."""
     status: int | None = None
     head_s: float | None = None
@@ -54,11 +54,11 @@ class Record(msgspec.Struct):
     """When each chunk with new text (thought, call) came."""
     tokens: int | None = None
     """How many were made: by the server's usage, else by the tokenizer, else chunks."""
-    counted: int | None = None
+    tokenizer_tokens: int | None = None
     """The same by the tokenizer alone, where there is one."""
     ended_s: float = 0.0
-    end: End = End.UNFINISHED
-    why: str = ""
-    finish: str = ""
+    outcome: RequestOutcome = RequestOutcome.UNFINISHED
+    error: str = ""
+    finish_reason: str = ""
     rules: tuple[str, ...] = ()
     """The rules that its stream broke."""

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from welldone.bench.record import Record
+from welldone.bench.record import BenchRecord
 
-VERSION = 1
+REPORT_VERSION = 1
 """Of our JSON form."""
 
 
@@ -23,19 +23,19 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
     """The same however few samples there are, for the form of inference-benchmarker, whose readers want them all."""
 
 
-class Own(msgspec.Struct, frozen=True, kw_only=True):
+class ClientLoad(msgspec.Struct, frozen=True, kw_only=True):
     """What this tool itself did: a client that is busy measures itself."""
 
     cpu: float
     """Of one core, over the step."""
     late_starts: int
     """Requests that began more than 5 ms after they were due, though a place was free."""
-    latest_s: float
+    max_delay_s: float
     """The latest of them."""
     is_bottleneck: bool
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class StepResult(msgspec.Struct, frozen=True, kw_only=True):
     """One step, on one server."""
 
     id: str
@@ -53,11 +53,11 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that should have been made."""
     skipped: int
     """Those that were not, since `max_vus` were under way."""
-    ends: Mapping[str, int]
+    outcomes: Mapping[str, int]
     """How many ended how: ok, refused, failed, cut, broken, timed out, unreachable, unfinished."""
     reasons: Mapping[str, int]
     """Why those ended that are not ok, in words, the most frequent first; bounded."""
-    wrong: int
+    invalid_streams: int
     """Streams that broke a rule."""
     rules: Mapping[str, int]
     """In how many streams each rule was broken."""
@@ -78,21 +78,21 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """By name: head, role, ttft (the first token of any kind), reasoning, content, tool, itl (of each request the mean
     between tokens), gap (between chunks, of all requests), stall (the longest gap of each request), e2e, and rate
     (tokens/s of each request; no time)."""
-    own: Own
-    records: tuple[Record, ...] = ()
+    client: ClientLoad
+    records: tuple[BenchRecord, ...] = ()
     """The requests, for plots and for our JSON form."""
 
     @property
     def requests(self) -> int:
         """How many were made."""
-        return sum(self.ends.values())
+        return sum(self.outcomes.values())
 
     @property
     def ok(self) -> int:
-        return self.ends.get("ok", 0)
+        return self.outcomes.get("ok", 0)
 
 
-class Compared(msgspec.Struct, frozen=True, kw_only=True):
+class MetricComparison(msgspec.Struct, frozen=True, kw_only=True):
     """A number on two servers, measured in turn."""
 
     metric: str
@@ -106,20 +106,20 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     """Between which the ratio lies, as far as the rounds tell."""
 
 
-class Checked(msgspec.Struct, frozen=True, kw_only=True):
+class AssertionResult(msgspec.Struct, frozen=True, kw_only=True):
     """An assertion, and whether it holds."""
 
     text: str
     step: str
     value: float | None
     """None: there are too few samples to say, and that is no pass."""
-    is_kept: bool
+    passed: bool
 
 
 class BenchReport(msgspec.Struct, frozen=True, kw_only=True):
     """All that there is to say about a run."""
 
-    version: int = VERSION
+    version: int = REPORT_VERSION
     tool: str
     began: str
     """ISO 8601 in UTC."""
@@ -134,12 +134,12 @@ class BenchReport(msgspec.Struct, frozen=True, kw_only=True):
     """The settings, without secrets."""
     tokenizer: str
     """What counted the tokens, in words."""
-    is_whole: bool
+    is_complete: bool
     """False where it was ended early."""
-    why: str = ""
+    incomplete_reason: str = ""
     """Why it was."""
-    steps: tuple[Step, ...]
-    compared: tuple[Compared, ...] = ()
-    checked: tuple[Checked, ...] = ()
+    steps: tuple[StepResult, ...]
+    comparisons: tuple[MetricComparison, ...] = ()
+    assertion_results: tuple[AssertionResult, ...] = ()
     system: Mapping[str, object] = {}
     """The machine of this tool: cores, memory, system."""

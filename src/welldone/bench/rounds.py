@@ -5,14 +5,14 @@ from typing import TypedDict, Unpack
 
 import msgspec
 
-from welldone.bench.load import Load
-from welldone.bench.record import Record
-from welldone.bench.report import Own, Step
-from welldone.bench.settings import Bound
-from welldone.bench.stats import step_of
+from welldone.bench.load import LoadGenerator
+from welldone.bench.record import BenchRecord
+from welldone.bench.report import ClientLoad, StepResult
+from welldone.bench.settings import GoodputBound
+from welldone.bench.stats import summarize_step
 
 
-class Facts(TypedDict):
+class StepSpec(TypedDict):
     """What is known of a step before it is made."""
 
     id: str
@@ -20,39 +20,39 @@ class Facts(TypedDict):
     is_open: bool
     max_vus: int
     rate: float | None
-    goodput: Sequence[Bound]
+    goodput: Sequence[GoodputBound]
 
 
-def together(loads: Sequence[Load], **facts: Unpack[Facts]) -> Step:
+def merge_rounds(loads: Sequence[LoadGenerator], **spec: Unpack[StepSpec]) -> StepResult:
     """What the rounds of a step came to, one after the other."""
-    records: list[Record] = []
+    records: list[BenchRecord] = []
     seconds = 0.0
     for load in loads:
-        records += load.records if not seconds else [shifted(record, seconds) for record in load.records]
+        records += load.records if not seconds else [shift_record(record, seconds) for record in load.records]
         seconds += load.seconds
-    step = step_of(
+    step = summarize_step(
         records,
         seconds=seconds,
         due=sum(load.counts.due for load in loads),
         skipped=sum(load.counts.skipped for load in loads),
         tokens_by=" and ".join(sorted({by for load in loads for by in load.tokens_by}, reverse=True)) or "chunks",
-        own=_own(loads),
-        **facts,
+        client=_mean_client_load(loads),
+        **spec,
     )
-    return step if len(loads) == 1 else _with_rates_of([together([load], **facts) for load in loads], step)
+    return step if len(loads) == 1 else _with_round_rates([merge_rounds([load], **spec) for load in loads], step)
 
 
-def _own(loads: Sequence[Load]) -> Own:
-    owns = [load.own for load in loads]
-    return Own(
+def _mean_client_load(loads: Sequence[LoadGenerator]) -> ClientLoad:
+    owns = [load.client_load for load in loads]
+    return ClientLoad(
         cpu=sum(own.cpu for own in owns) / len(owns),
         late_starts=sum(own.late_starts for own in owns),
-        latest_s=max(own.latest_s for own in owns),
+        max_delay_s=max(own.max_delay_s for own in owns),
         is_bottleneck=any(own.is_bottleneck for own in owns),
     )
 
 
-def _with_rates_of(rounds: Sequence[Step], whole: Step) -> Step:
+def _with_round_rates(rounds: Sequence[StepResult], whole: StepResult) -> StepResult:
     """What came after the end of a round belongs to no round, though it lies in the time of the next."""
     seconds = whole.seconds or 1.0
     return msgspec.structs.replace(
@@ -62,7 +62,7 @@ def _with_rates_of(rounds: Sequence[Step], whole: Step) -> Step:
     )
 
 
-def shifted(record: Record, seconds: float) -> Record:
+def shift_record(record: BenchRecord, seconds: float) -> BenchRecord:
     """The same record, in a step that began so much earlier."""
 
     def later(at: float | None) -> float | None:
@@ -71,7 +71,7 @@ def shifted(record: Record, seconds: float) -> Record:
     return msgspec.structs.replace(
         record,
         due_s=record.due_s + seconds,
-        begun_s=record.begun_s + seconds,
+        sent_s=record.sent_s + seconds,
         head_s=later(record.head_s),
         role_s=later(record.role_s),
         reasoning_s=later(record.reasoning_s),

@@ -13,34 +13,36 @@ import msgspec
 
 from welldone import __version__
 from welldone.bench import plan
-from welldone.bench.arrivals import replayed
-from welldone.bench.assertions import judge
-from welldone.bench.compare import ratios
-from welldone.bench.counting import Counter, find_counter, why_none
-from welldone.bench.load import Load
-from welldone.bench.look import Target, ask_root, look, secrets_of
-from welldone.bench.look import UnreachableError as UnreachableError
-from welldone.bench.plan import Closed, Open, Planned, Replayed
-from welldone.bench.prompts import Prompts, prompts_for
-from welldone.bench.record import End, Record
-from welldone.bench.report import BenchReport, Compared, Step
-from welldone.bench.rounds import together
-from welldone.bench.settings import BenchSettings, Kind
+from welldone.bench.arrivals import read_arrival_times
+from welldone.bench.assertions import check_assertions
+from welldone.bench.compare import compare_rounds
+from welldone.bench.counting import BenchTokenCounter, find_token_counter, why_no_counter
+from welldone.bench.load import LoadGenerator
+from welldone.bench.look import BenchTarget, post_to_root, probe_targets, bench_secrets
+from welldone.bench.look import BenchUnreachableError as BenchUnreachableError
+from welldone.bench.plan import ClosedLoopStep, OpenLoopStep, PlannedStep, TraceReplayStep
+from welldone.bench.prompts import PromptSource, make_prompt_source
+from welldone.bench.record import RequestOutcome, BenchRecord
+from welldone.bench.report import BenchReport, MetricComparison, StepResult
+from welldone.bench.rounds import merge_rounds
+from welldone.bench.settings import BenchSettings, BenchmarkKind
 
-ROUNDS = 4
+COMPARISON_ROUNDS = 4
 """How often two servers are asked in turn within a step: what the machine does besides hits both."""
-STOPPED = "it was stopped"
+STOPPED_BY_USER = "it was stopped"
 """Why a run ended early, where somebody said so."""
-MOST_KEPT = 50_000_000
+MAX_SAMPLES = 50_000_000
 """Numbers that a run keeps of its requests, eight bytes each: three hours at five thousand tokens per second."""
 _RECORD_SIZE = 60  # numbers that would take as much memory as a record without its times does
-_FULL = f"it has measured {MOST_KEPT:,} chunks, and more are not kept: a shorter --duration, or fewer steps, fit"
-_NO_RATE = "no answer of the throughput step ended well, so there is no rate to go on from"
-_PATIENCE = "a longer --grace, or shorter answers (--decode-options num_tokens=50), may do"
-_SECRET = ("key", "against_key", "headers")
+_SAMPLES_EXHAUSTED = (
+    f"it has measured {MAX_SAMPLES:,} chunks, and more are not kept: a shorter --duration, or fewer steps, fit"
+)
+_NO_SWEEP_RATE = "no answer of the throughput step ended well, so there is no rate to go on from"
+_TIMEOUT_HINT = "a longer --grace, or shorter answers (--decode-options num_tokens=50), may do"
+_SECRET_FIELDS = ("key", "against_key", "headers")
 
 
-class Watch(msgspec.Struct):
+class BenchProgress(msgspec.Struct):
     """What a run is at, for who watches. It is changed in place."""
 
     title: str = ""
@@ -53,15 +55,15 @@ class Watch(msgspec.Struct):
     """How long the step takes."""
     load: Any = None
     """The `Load` that runs; its counts and records may be looked at."""
-    steps: list[Step] = msgspec.field(default_factory=list)
+    steps: list[StepResult] = msgspec.field(default_factory=list)
     """Those that are over."""
 
 
-async def bench(
+async def run_bench(
     settings: BenchSettings,
     *,
     stop: asyncio.Event | None = None,
-    watch: Watch | None = None,
+    progress: BenchProgress | None = None,
     on_start: Callable[[], None] = lambda: None,
 ) -> BenchReport:
     """The report. Whoever sets `stop` gets it at once, with what there is. `on_start`: the server is there.
@@ -70,203 +72,212 @@ async def bench(
         UnreachableError: the server gives no answer to measure.
         ValueError: the URL, the key, a file or a tokenizer cannot be used.
     """
-    watch = watch or Watch()
+    progress = progress or BenchProgress()
     steps = _first_steps(settings)
-    began = _date()
-    targets = await look(settings)
-    watch.title = f"{targets[0].model} at {' and '.join(target.url for target in targets)}"
+    began = _utc_now()
+    targets = await probe_targets(settings)
+    progress.title = f"{targets[0].model} at {' and '.join(target.url for target in targets)}"
     if settings.endpoint != "chat":
-        watch.title += f", {settings.endpoint}"
-    counter = await find_counter(settings.tokenizer, partial(ask_root, targets[0]))
-    run = _Run(settings, stop or asyncio.Event(), watch, targets, counter)
+        progress.title += f", {settings.endpoint}"
+    counter = await find_token_counter(settings.tokenizer, partial(post_to_root, targets[0]))
+    run = _BenchRun(settings, stop or asyncio.Event(), progress, targets, counter)
     on_start()
     await run.measure_all(steps)
     return BenchReport(
         tool=__version__,
         began=began,
-        ended=_date(),
+        ended=_utc_now(),
         url=settings.url,
         against=settings.against,
         endpoint=settings.endpoint,
         model=targets[0].model,
         kind=settings.kind.value,
-        config=public(settings),
-        tokenizer=f"the server's usage numbers, or else {_other_counter(settings, counter)}",
-        is_whole=not run.why,
-        why=run.why,
-        steps=tuple(watch.steps),
-        compared=tuple(run.compared),
-        checked=judge(settings.assertions, watch.steps),
-        system=_system(),
+        config=public_settings(settings),
+        tokenizer=f"the server's usage numbers, or else {_fallback_counter(settings, counter)}",
+        is_complete=not run.incomplete_reason,
+        incomplete_reason=run.incomplete_reason,
+        steps=tuple(progress.steps),
+        comparisons=tuple(run.comparisons),
+        assertion_results=check_assertions(settings.assertions, progress.steps),
+        system=_system_info(),
     )
 
 
-def _first_steps(settings: BenchSettings) -> list[Planned]:
+def _first_steps(settings: BenchSettings) -> list[PlannedStep]:
     match settings.kind:
-        case Kind.SWEEP | Kind.THROUGHPUT:
-            return [Closed("throughput", settings.max_vus)]
-        case Kind.RATE:
+        case BenchmarkKind.SWEEP | BenchmarkKind.THROUGHPUT:
+            return [ClosedLoopStep("throughput", settings.max_vus)]
+        case BenchmarkKind.RATE:
             return plan.rate_steps(settings, settings.rates)
-        case Kind.QUICK | Kind.CONCURRENCY:
-            return plan.users_of(settings)
-        case Kind.REPLAY:
+        case BenchmarkKind.QUICK | BenchmarkKind.CONCURRENCY:
+            return plan.concurrency_steps(settings)
+        case BenchmarkKind.REPLAY:
             assert settings.replay is not None
-            return [Replayed("replay", tuple(replayed(settings.replay)))]
+            return [TraceReplayStep("replay", tuple(read_arrival_times(settings.replay)))]
 
 
-def _other_counter(settings: BenchSettings, counter: Counter | None) -> str:
-    return f"its chunks ({why_none(settings.tokenizer)})" if counter is None else counter.name
+def _fallback_counter(settings: BenchSettings, counter: BenchTokenCounter | None) -> str:
+    return f"its chunks ({why_no_counter(settings.tokenizer)})" if counter is None else counter.name
 
 
-class _Run:
+class _BenchRun:
     """The steps of a run, one after the other."""
 
     def __init__(
-        self, settings: BenchSettings, stop: asyncio.Event, watch: Watch, targets: list[Target], counter: Counter | None
+        self,
+        settings: BenchSettings,
+        stop: asyncio.Event,
+        progress: BenchProgress,
+        targets: list[BenchTarget],
+        counter: BenchTokenCounter | None,
     ) -> None:
-        self.why = ""
+        self.incomplete_reason = ""
         """Why it ended early, if it did."""
-        self.compared: list[Compared] = []
+        self.comparisons: list[MetricComparison] = []
         self._settings = settings
         self._stop = stop
-        self._watch = watch
+        self._progress = progress
         self._targets = targets
         self._counter = counter
         self._rng = random.Random(settings.seed)
-        self._prompts: Prompts = prompts_for(settings, counter, self._rng)
-        self._secrets = secrets_of(settings)
-        self._kept = 0
+        self._prompts: PromptSource = make_prompt_source(settings, counter, self._rng)
+        self._secrets = bench_secrets(settings)
+        self._sample_count = 0
 
-    async def measure_all(self, steps: list[Planned]) -> None:
-        settings, watch = self._settings, self._watch
-        is_sweep = settings.kind is Kind.SWEEP
+    async def measure_all(self, steps: list[PlannedStep]) -> None:
+        settings, watch = self._settings, self._progress
+        is_sweep = settings.kind is BenchmarkKind.SWEEP
         watch.total = bool(settings.warmup_s) + len(steps) + is_sweep * settings.num_rates
         if settings.warmup_s:
-            await self._measure(plan.WARMUP, settings.warmup_s)
+            await self._measure(plan.WARMUP_STEP, settings.warmup_s)
             self._check_warmup()
         for step in steps:
             await self._measure(step, settings.duration_s)
         if is_sweep and not self._stop.is_set():
             await self._sweep()
         if self._stop.is_set():
-            self.why = self.why or STOPPED
+            self.incomplete_reason = self.incomplete_reason or STOPPED_BY_USER
 
     def _check_warmup(self) -> None:
-        for step in self._watch.steps:
+        for step in self._progress.steps:
             if not step.ok and not self._stop.is_set():
-                reason = next(iter(step.reasons), End.UNFINISHED)
-                if reason == End.UNFINISHED:
-                    reason = f"it was still under way after {step.seconds + self._settings.grace_s:g} s; {_PATIENCE}"
-                raise UnreachableError(f"{step.target} gave no whole answer in the warm-up: {reason}")
+                reason = next(iter(step.reasons), RequestOutcome.UNFINISHED)
+                if reason == RequestOutcome.UNFINISHED:
+                    reason = (
+                        f"it was still under way after {step.seconds + self._settings.grace_s:g} s; {_TIMEOUT_HINT}"
+                    )
+                raise BenchUnreachableError(f"{step.target} gave no whole answer in the warm-up: {reason}")
 
     async def _sweep(self) -> None:
         """Rising rates. Of two servers both get those of the first."""
         settings = self._settings
-        found = self._watch.steps[-len(self._targets)].request_rate
+        found = self._progress.steps[-len(self._targets)].request_rate
         if not found:
-            self.why = _NO_RATE
+            self.incomplete_reason = _NO_SWEEP_RATE
             return
         for step in plan.rate_steps(settings, plan.sweep_rates(settings, found)):
             await self._measure(step, settings.duration_s)
 
-    async def _measure(self, step: Planned, seconds: float) -> None:
+    async def _measure(self, step: PlannedStep, seconds: float) -> None:
         if self._stop.is_set():
             return
-        watch = self._watch
-        if isinstance(step, Replayed):
-            seconds = step.times[-1] + plan.LAST_S
+        watch = self._progress
+        if isinstance(step, TraceReplayStep):
+            seconds = step.times[-1] + plan.REPLAY_TAIL_S
         watch.step, watch.number, watch.seconds = step.id, watch.number + 1, seconds * len(self._targets)
         if len(self._targets) == 1:
-            watch.steps.append(self._step(step, 0, [await self._load(step, 0, seconds)]))
+            watch.steps.append(self._step_result(step, 0, [await self._generate_load(step, 0, seconds)]))
             return
         # A trace cannot be cut: what comes late in it would never be played.
-        rounds = 1 if step is plan.WARMUP or isinstance(step, Replayed) else ROUNDS
-        loads: tuple[list[Load], list[Load]] = ([], [])
-        for order in plan.turns(rounds):
+        rounds = 1 if step is plan.WARMUP_STEP or isinstance(step, TraceReplayStep) else COMPARISON_ROUNDS
+        loads: tuple[list[LoadGenerator], list[LoadGenerator]] = ([], [])
+        for order in plan.round_orders(rounds):
             for number in order:
-                loads[number].append(await self._load(step, number, seconds / rounds))
-        watch.steps += [self._step(step, number, loads[number]) for number in (0, 1)]
-        if step is not plan.WARMUP:
+                loads[number].append(await self._generate_load(step, number, seconds / rounds))
+        watch.steps += [self._step_result(step, number, loads[number]) for number in (0, 1)]
+        if step is not plan.WARMUP_STEP:
             self._compare(step, loads)
 
-    def _compare(self, step: Planned, loads: tuple[list[Load], list[Load]]) -> None:
+    def _compare(self, step: PlannedStep, loads: tuple[list[LoadGenerator], list[LoadGenerator]]) -> None:
         """Round by round; one that was stopped tells nothing."""
-        whole = [pair for pair in zip(*loads, strict=True) if all(load.is_whole for load in pair)]
-        pairs = [(self._step(step, 0, [first]), self._step(step, 1, [second])) for first, second in whole]
-        self.compared += ratios(pairs)
+        whole = [pair for pair in zip(*loads, strict=True) if all(load.is_complete for load in pair)]
+        pairs = [(self._step_result(step, 0, [first]), self._step_result(step, 1, [second])) for first, second in whole]
+        self.comparisons += compare_rounds(pairs)
 
-    async def _load(self, step: Planned, number: int, seconds: float) -> Load:
+    async def _generate_load(self, step: PlannedStep, number: int, seconds: float) -> LoadGenerator:
         settings, target = self._settings, self._targets[number]
-        load = Load(
+        load = LoadGenerator(
             target.address,
             self._prompts,
-            target.members,
+            target.common_fields,
             timeout_s=settings.timeout_s,
             grace_s=settings.grace_s,
             stop=self._stop,
             dialect=target.dialect,
             target=number,
             keeps_texts=self._counter is not None,
-            on_end=self._note,
+            on_end=self._on_request_end,
         )
-        self._watch.load = load
-        if isinstance(step, Closed):
-            await load.closed(step.users, seconds)
+        self._progress.load = load
+        if isinstance(step, ClosedLoopStep):
+            await load.run_closed_loop(step.users, seconds)
         else:
-            schedule = plan.schedule(step, settings, self._rng)
-            await load.open(schedule, seconds, settings.max_vus, is_until_answered=isinstance(step, Replayed))
+            schedule = plan.arrival_times(step, settings, self._rng)
+            await load.run_open_loop(
+                schedule, seconds, settings.max_vus, wait_for_last_answer=isinstance(step, TraceReplayStep)
+            )
         self._count_tokens(load)
         return load
 
-    def _note(self, record: Record) -> None:
+    def _on_request_end(self, record: BenchRecord) -> None:
         """A request has ended: nothing secret stays in it, and there is an end to what is kept."""
-        record.why = self._secrets.clean(record.why)
-        record.finish = self._secrets.clean(record.finish)
-        self._kept += _RECORD_SIZE + len(record.times)
-        if self._kept > MOST_KEPT and not self._stop.is_set():
-            self.why = _FULL
+        record.error = self._secrets.redact(record.error)
+        record.finish_reason = self._secrets.redact(record.finish_reason)
+        self._sample_count += _RECORD_SIZE + len(record.times)
+        if self._sample_count > MAX_SAMPLES and not self._stop.is_set():
+            self.incomplete_reason = _SAMPLES_EXHAUSTED
             self._stop.set()
 
-    def _count_tokens(self, load: Load) -> None:
+    def _count_tokens(self, load: LoadGenerator) -> None:
         """Count what the server did not, now that nothing is measured."""
         if self._counter is not None:
             for record, text in load.texts:
-                record.counted = self._counter.count(text)
+                record.tokenizer_tokens = self._counter.count(text)
         load.texts.clear()
         for record in load.records:
             if record.tokens is not None:
                 by = "usage"
-            elif record.counted is not None:
-                by, record.tokens = "tokenizer", record.counted
+            elif record.tokenizer_tokens is not None:
+                by, record.tokens = "tokenizer", record.tokenizer_tokens
             else:
                 by, record.tokens = "chunks", len(record.times)
-            if record.end is End.OK:
+            if record.outcome is RequestOutcome.OK:
                 load.tokens_by.add(by)
 
-    def _step(self, step: Planned, number: int, loads: list[Load]) -> Step:
+    def _step_result(self, step: PlannedStep, number: int, loads: list[LoadGenerator]) -> StepResult:
         settings = self._settings
-        return together(
+        return merge_rounds(
             loads,
             id=step.id,
             target=self._targets[number].url,
-            is_open=not isinstance(step, Closed),
-            max_vus=step.users if isinstance(step, Closed) else settings.max_vus,
-            rate=step.rate if isinstance(step, Open) else None,
+            is_open=not isinstance(step, ClosedLoopStep),
+            max_vus=step.users if isinstance(step, ClosedLoopStep) else settings.max_vus,
+            rate=step.rate if isinstance(step, OpenLoopStep) else None,
             goodput=settings.goodput,
         )
 
 
-def public(settings: BenchSettings) -> dict[str, object]:
+def public_settings(settings: BenchSettings) -> dict[str, object]:
     """The settings as JSON has them, without what may be secret."""
     values: dict[str, object] = msgspec.to_builtins(settings, enc_hook=str)
-    return {name: value for name, value in values.items() if name not in _SECRET}
+    return {name: value for name, value in values.items() if name not in _SECRET_FIELDS}
 
 
-def _date() -> str:
+def _utc_now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def _system() -> dict[str, object]:
+def _system_info() -> dict[str, object]:
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return {
         "cpu": [platform.machine()] * (os.cpu_count() or 1),

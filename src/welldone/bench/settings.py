@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 
-class Kind(StrEnum):
+class BenchmarkKind(StrEnum):
     """How the load is made."""
 
     QUICK = "quick"
@@ -25,7 +25,7 @@ class Kind(StrEnum):
     """At the times that a file tells."""
 
 
-class Arrivals(StrEnum):
+class ArrivalProcess(StrEnum):
     """How requests follow each other at a rate."""
 
     CONSTANT = "constant"
@@ -33,7 +33,7 @@ class Arrivals(StrEnum):
     BURSTY = "bursty"
 
 
-class Length(msgspec.Struct, frozen=True, kw_only=True):
+class LengthSpec(msgspec.Struct, frozen=True, kw_only=True):
     """How many tokens: drawn from a normal distribution, and held between two bounds."""
 
     num_tokens: int
@@ -43,7 +43,7 @@ class Length(msgspec.Struct, frozen=True, kw_only=True):
     """The standard deviation, in spite of its name: so does inference-benchmarker."""
 
 
-class Bound(msgspec.Struct, frozen=True):
+class GoodputBound(msgspec.Struct, frozen=True):
     """What a good request may take at most: `ttft:500`."""
 
     metric: str
@@ -81,7 +81,7 @@ class BenchSettings(msgspec.Struct, frozen=True, kw_only=True):
     headers: tuple[tuple[str, str], ...] = ()
     extra: Mapping[str, Any] = {}
     """Members for the body of every request."""
-    kind: Kind = Kind.SWEEP
+    kind: BenchmarkKind = BenchmarkKind.SWEEP
     max_vus: int = 128
     """Users at once; with a rate the most requests that may be under way."""
     duration_s: float = 120.0
@@ -94,19 +94,19 @@ class BenchSettings(msgspec.Struct, frozen=True, kw_only=True):
     levels: tuple[int, ...] = ()
     """Numbers of users, for `concurrency`."""
     replay: Path | None = None
-    arrivals: Arrivals = Arrivals.CONSTANT
+    arrivals: ArrivalProcess = ArrivalProcess.CONSTANT
     burstiness: float = 4.0
     """How much more than at random requests come together, where they are bursty: 1 is poisson."""
     profile: str | None = None
-    prompt: Length | None = None
-    decode: Length | None = None
+    prompt: LengthSpec | None = None
+    decode: LengthSpec | None = None
     dataset: Path | None = None
     tokenizer: str | None = None
     timeout_s: float = 300.0
     """For one answer."""
     grace_s: float = 30.0
     """How long answers that are under way at the end of a step may take to end."""
-    goodput: tuple[Bound, ...] = ()
+    goodput: tuple[GoodputBound, ...] = ()
     assertions: tuple[Assertion, ...] = ()
     meta: Mapping[str, str] = {}
     run_id: str = ""

@@ -11,17 +11,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import fsum
 
-from welldone.bench.record import End, Record
-from welldone.bench.report import Distribution, Own, Step
-from welldone.bench.settings import Bound
+from welldone.bench.record import RequestOutcome, BenchRecord
+from welldone.bench.report import Distribution, ClientLoad, StepResult
+from welldone.bench.settings import GoodputBound
 
 PERCENTILES = {"p50": 500, "p60": 600, "p70": 700, "p80": 800, "p90": 900, "p95": 950, "p99": 990, "p99.9": 999}
 """How many of a thousand samples lie below each. Whole numbers, so that p90 begins at 100 samples and not at 101."""
-_BEYOND = 10
+_MIN_SAMPLES_BEYOND = 10
 """Samples that must lie above a percentile: with fewer it says more about chance than about the server."""
-_RARE = {"p99.9"}  # inference-benchmarker, for whose form all percentiles are kept, does not know it
-_MOST_REASONS = 20  # as many as a screen shows; the others are counted together
-_OTHER = "other reasons"
+_EXTRA_PERCENTILES = {"p99.9"}  # inference-benchmarker, for whose form all percentiles are kept, does not know it
+_MAX_REASONS = 20  # as many as a screen shows; the others are counted together
+_OTHER_REASONS = "other reasons"
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
@@ -47,103 +47,105 @@ def distribution(samples: Iterable[float]) -> Distribution:
         mean=fsum(ordered) / count,
         minimum=ordered[0],
         maximum=ordered[-1],
-        percentiles={name: at for name, at in named.items() if count * (1000 - PERCENTILES[name]) >= _BEYOND * 1000},
-        all_percentiles={name: at for name, at in named.items() if name not in _RARE},
+        percentiles={
+            name: at for name, at in named.items() if count * (1000 - PERCENTILES[name]) >= _MIN_SAMPLES_BEYOND * 1000
+        },
+        all_percentiles={name: at for name, at in named.items() if name not in _EXTRA_PERCENTILES},
     )
 
 
 # Of one request.
 
 
-def _since_due(at: float | None, record: Record) -> float | None:
+def _since_due(at: float | None, record: BenchRecord) -> float | None:
     return None if at is None else at - record.due_s
 
 
-def _first_token(record: Record) -> float | None:
+def _time_to_first_token(record: BenchRecord) -> float | None:
     firsts = [at for at in (record.reasoning_s, record.content_s, record.tool_s) if at is not None]
     return _since_due(min(firsts, default=None), record)
 
 
-def _between_tokens(record: Record) -> float | None:
+def _inter_token_latency(record: BenchRecord) -> float | None:
     """The mean time between tokens. One chunk tells nothing about it, however many tokens it holds."""
     if record.tokens is None or record.tokens < 2 or len(record.times) < 2:
         return None
     return (record.times[-1] - record.times[0]) / (record.tokens - 1)
 
 
-def _token_rate(record: Record) -> float | None:
+def _token_rate(record: BenchRecord) -> float | None:
     took_s = record.ended_s - record.due_s
     return None if record.tokens is None or took_s <= 0 else record.tokens / took_s
 
 
-MEASURES: Mapping[str, Callable[[Record], float | None]] = {
+METRICS: Mapping[str, Callable[[BenchRecord], float | None]] = {
     "head": lambda record: _since_due(record.head_s, record),
     "role": lambda record: _since_due(record.role_s, record),
-    "ttft": _first_token,
+    "ttft": _time_to_first_token,
     "reasoning": lambda record: _since_due(record.reasoning_s, record),
     "content": lambda record: _since_due(record.content_s, record),
     "tool": lambda record: _since_due(record.tool_s, record),
-    "itl": _between_tokens,
-    "stall": lambda record: max(_gaps(record), default=None),
+    "itl": _inter_token_latency,
+    "stall": lambda record: max(_chunk_gaps(record), default=None),
     "e2e": lambda record: _since_due(record.ended_s, record),
     "rate": _token_rate,
 }
 """What is measured of a request that ended well, under the names of `Step.times`; None where it did not happen."""
 
 
-def _gaps(record: Record) -> list[float]:
+def _chunk_gaps(record: BenchRecord) -> list[float]:
     return [later - sooner for sooner, later in pairwise(record.times)]
 
 
-def values(records: Iterable[Record], name: str) -> list[float]:
+def metric_values(records: Iterable[BenchRecord], name: str) -> list[float]:
     """A measure of each request that ended well and has it."""
-    measure = MEASURES[name]
-    found = (measure(record) for record in records if record.end is End.OK)
+    measure = METRICS[name]
+    found = (measure(record) for record in records if record.outcome is RequestOutcome.OK)
     return [value for value in found if value is not None]
 
 
 # Of many.
 
 
-def tokens_until(records: Iterable[Record], seconds: float) -> float:
+def tokens_until(records: Iterable[BenchRecord], seconds: float) -> float:
     """How many tokens had come by then, also of answers that ended badly or not at all.
 
     A chunk holds its share of the tokens of its answer: which chunk holds how many, no server says.
     """
-    return fsum(_tokens_until(record, seconds) for record in records)
+    return fsum(_record_tokens_until(record, seconds) for record in records)
 
 
-def _tokens_until(record: Record, seconds: float) -> float:
+def _record_tokens_until(record: BenchRecord, seconds: float) -> float:
     chunks = len(record.times)
     tokens = chunks if record.tokens is None else record.tokens
     return tokens * bisect_right(record.times, seconds) / chunks if chunks else 0.0
 
 
-def requests_until(records: Iterable[Record], seconds: float) -> float:
+def requests_until(records: Iterable[BenchRecord], seconds: float) -> float:
     """How many requests that ended well had been served by then.
 
     One that was under way counts by the share of its time that had passed. If it counted as nothing, a short step would
     seem slow, and one that is shorter than its answers would seem to serve nobody.
     """
-    return fsum(_share_until(record, seconds) for record in records if record.end is End.OK)
+    return fsum(_share_until(record, seconds) for record in records if record.outcome is RequestOutcome.OK)
 
 
-def _share_until(record: Record, seconds: float) -> float:
+def _share_until(record: BenchRecord, seconds: float) -> float:
     if record.ended_s <= seconds:
         return 1.0
-    begun_s = min(record.begun_s, seconds)
+    begun_s = min(record.sent_s, seconds)
     return (seconds - begun_s) / (record.ended_s - begun_s)
 
 
-def error_rate(step: Step) -> float | None:
+def error_rate(step: StepResult) -> float | None:
     """Which share of the requests that ended did not end well. Those that were left at the end of the step did
     neither; nor did those that were skipped."""
-    ended = step.requests - step.ends.get(End.UNFINISHED, 0)
+    ended = step.requests - step.outcomes.get(RequestOutcome.UNFINISHED, 0)
     return (ended - step.ok) / ended if ended else None
 
 
-def step_of(
-    records: Sequence[Record],
+def summarize_step(
+    records: Sequence[BenchRecord],
     *,
     id: str,
     target: str,
@@ -154,15 +156,15 @@ def step_of(
     due: int,
     skipped: int,
     tokens_by: str,
-    own: Own,
-    goodput: Sequence[Bound],
-) -> Step:
+    client: ClientLoad,
+    goodput: Sequence[GoodputBound],
+) -> StepResult:
     """What a step of so many seconds came to. Its totals are those of the requests that ended well; its rates count
     what came within its seconds, of any request."""
-    fine = [record for record in records if record.end is End.OK]
+    fine = [record for record in records if record.outcome is RequestOutcome.OK]
     prompts = [record.prompt_tokens for record in fine if record.prompt_tokens is not None]
     made = [record.tokens for record in fine if record.tokens is not None]
-    return Step(
+    return StepResult(
         id=id,
         target=target,
         is_open=is_open,
@@ -171,40 +173,42 @@ def step_of(
         seconds=seconds,
         due=due,
         skipped=skipped,
-        ends=dict(Counter(record.end.value for record in records)),
-        reasons=_reasons(records),
-        wrong=sum(bool(record.rules) for record in records),
+        outcomes=dict(Counter(record.outcome.value for record in records)),
+        reasons=_count_reasons(records),
+        invalid_streams=sum(bool(record.rules) for record in records),
         rules=dict(Counter(rule for record in records for rule in record.rules).most_common()),
-        good=sum(_is_good(record, goodput) for record in fine) if goodput else None,
+        good=sum(_meets_bounds(record, goodput) for record in fine) if goodput else None,
         request_rate=requests_until(fine, seconds) / seconds if seconds else 0.0,
         token_rate=tokens_until(records, seconds) / seconds if seconds else 0.0,
-        prompt_tokens=_mean(prompts),
-        decoded_tokens=_mean(made),
+        prompt_tokens=_mean_or_none(prompts),
+        decoded_tokens=_mean_or_none(made),
         total_tokens=sum(made),
         total_prompt_tokens=sum(prompts),
         tokens_by=tokens_by,
         times={
-            **{name: distribution(values(fine, name)) for name in MEASURES},
-            "gap": distribution(gap for record in fine for gap in _gaps(record)),
+            **{name: distribution(metric_values(fine, name)) for name in METRICS},
+            "gap": distribution(gap for record in fine for gap in _chunk_gaps(record)),
         },
-        own=own,
+        client=client,
         records=tuple(records),
     )
 
 
-def _mean(numbers: Sequence[int]) -> float | None:
+def _mean_or_none(numbers: Sequence[int]) -> float | None:
     return sum(numbers) / len(numbers) if numbers else None
 
 
-def _is_good(record: Record, bounds: Iterable[Bound]) -> bool:
+def _meets_bounds(record: BenchRecord, bounds: Iterable[GoodputBound]) -> bool:
     """Whether it kept all bounds. What did not happen (nothing is between the tokens of one) took no time."""
-    took = ((MEASURES[bound.metric](record), bound.limit_s) for bound in bounds)
+    took = ((METRICS[bound.metric](record), bound.limit_s) for bound in bounds)
     return all(value is None or value <= limit_s for value, limit_s in took)
 
 
-def _reasons(records: Iterable[Record]) -> dict[str, int]:
+def _count_reasons(records: Iterable[BenchRecord]) -> dict[str, int]:
     """Why those that are not ok ended. All of them are in it."""
-    whys = Counter(record.why or record.end.value for record in records if record.end is not End.OK)
-    often = dict(whys.most_common(_MOST_REASONS))
+    whys = Counter(
+        record.error or record.outcome.value for record in records if record.outcome is not RequestOutcome.OK
+    )
+    often = dict(whys.most_common(_MAX_REASONS))
     others = whys.total() - sum(often.values())
-    return often | {_OTHER: often.get(_OTHER, 0) + others} if others else often
+    return often | {_OTHER_REASONS: often.get(_OTHER_REASONS, 0) + others} if others else often

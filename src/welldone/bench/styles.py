@@ -13,48 +13,48 @@ import msgspec
 from welldone.bench import words
 
 
-class Style(msgspec.Struct, frozen=True, kw_only=True):
+class PromptStyle(msgspec.Struct, frozen=True, kw_only=True):
     """One kind of prompt."""
 
-    before: str
+    separator: str
     """What stands before a part, by its last character: parts are counted behind it."""
-    open: Callable[[random.Random, int], str]
+    opening: Callable[[random.Random, int], str]
     """The first part, out of chance and the number of the prompt."""
     part: Callable[[random.Random], str]
     closing: str
 
 
-def _report(rng: random.Random, number: int) -> str:
-    return f"{words.thing(rng).capitalize()}, report {number}."
+def _report_opening(rng: random.Random, number: int) -> str:
+    return f"{words.noun_phrase(rng).capitalize()}, report {number}."
 
 
-def _file(rng: random.Random, number: int) -> str:
-    return f"# The {words.thing(rng)}, file {number} of the project"
+def _file_opening(rng: random.Random, number: int) -> str:
+    return f"# The {words.noun_phrase(rng)}, file {number} of the project"
 
 
-def _sentence(rng: random.Random) -> str:
+def _sentence_part(rng: random.Random) -> str:
     return " " + words.sentence(rng)
 
 
-def _function(rng: random.Random) -> str:
-    return "\n\n" + words.function(rng)
+def _function_part(rng: random.Random) -> str:
+    return "\n\n" + words.python_function(rng)
 
 
-PROSE = Style(
-    before="end.",
-    open=_report,
-    part=_sentence,
+PROSE_STYLE = PromptStyle(
+    separator="end.",
+    opening=_report_opening,
+    part=_sentence_part,
     closing=" Write a long story that begins where this ends.",
 )
-CODE = Style(
-    before="end",
-    open=_file,
-    part=_function,
+CODE_STYLE = PromptStyle(
+    separator="end",
+    opening=_file_opening,
+    part=_function_part,
     closing="\n\nWrite the function that should come next.",
 )
-LABELS = Style(
-    before="end.",
-    open=_report,
-    part=_sentence,
+CLASSIFICATION_STYLE = PromptStyle(
+    separator="end.",
+    opening=_report_opening,
+    part=_sentence_part,
     closing=" Which word fits this text best: travel, trade, nature, or craft? Say the word, and give your reason.",
 )

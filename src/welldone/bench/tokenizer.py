@@ -6,29 +6,29 @@ from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_to
 
 from welldone.bench.vocabulary import Vocabulary, read_vocabulary
 
-FILE_LIMIT_BYTES = 256 * 2**20
+TOKENIZER_LIMIT_BYTES = 256 * 2**20
 """The largest that we know, of 262,144 tokens, has 33 MB."""
-_ADDED = 4  # llama.cpp's number for tokens that are found in a text before all else
-_BLANK = "\N{LOWER ONE EIGHTH BLOCK}"  # what SentencePiece writes for a blank
+_ADDED_TOKEN_TYPE = 4  # llama.cpp's number for tokens that are found in a text before all else
+_SENTENCEPIECE_SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # what SentencePiece writes for a blank
 
 # How texts are split before their pieces become tokens: part of what a model was trained with. The names are those of
 # llama.cpp. What is not named here is split as GPT-2 does it.
-_WORDS = (
+_SPLIT_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{digits}"
     r"| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-_SPLITS = {
-    "llama-bpe": _WORDS.format(digits="{1,3}"),
-    "llama3": _WORDS.format(digits="{1,3}"),
-    "dbrx": _WORDS.format(digits="{1,3}"),
-    "smaug-bpe": _WORDS.format(digits="{1,3}"),
-    "qwen2": _WORDS.format(digits=""),
-    "deepseek-r1-qwen": _WORDS.format(digits=""),
-    "stablelm2": _WORDS.format(digits=""),
+_SPLIT_PATTERNS = {
+    "llama-bpe": _SPLIT_PATTERN.format(digits="{1,3}"),
+    "llama3": _SPLIT_PATTERN.format(digits="{1,3}"),
+    "dbrx": _SPLIT_PATTERN.format(digits="{1,3}"),
+    "smaug-bpe": _SPLIT_PATTERN.format(digits="{1,3}"),
+    "qwen2": _SPLIT_PATTERN.format(digits=""),
+    "deepseek-r1-qwen": _SPLIT_PATTERN.format(digits=""),
+    "stablelm2": _SPLIT_PATTERN.format(digits=""),
 }
 _SINGLE_DIGITS = ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b")
 _GPT2 = ("gpt-2", "default", "", "phi-2", "jina-es", "jina-de", "gigachat", "mpt", "olmo")
-_WHOLE_FIRST = ("llama-bpe", "llama3")
+_IGNORE_MERGES = ("llama-bpe", "llama3")
 """A piece that is a token as a whole is taken so, whatever merges would make of it."""
 
 
@@ -44,7 +44,7 @@ class FileCounter:
     def count(self, text: str) -> int:
         return len(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
-    def cut(self, text: str, tokens: int) -> str:
+    def truncate(self, text: str, tokens: int) -> str:
         """The beginning of a text, with so many tokens at most."""
         offsets = self._tokenizer.encode(text, add_special_tokens=False).offsets
         while tokens > 0 and len(offsets) > tokens:
@@ -58,8 +58,8 @@ class FileCounter:
 def from_json(path: Path, name: str) -> FileCounter:
     """The tokenizer of a `tokenizer.json`; `ValueError` in one sentence if it is none."""
     try:
-        if path.stat().st_size > FILE_LIMIT_BYTES:
-            raise ValueError(f"{path} has more than {FILE_LIMIT_BYTES // 2**20} MB, which no tokenizer has")
+        if path.stat().st_size > TOKENIZER_LIMIT_BYTES:
+            raise ValueError(f"{path} has more than {TOKENIZER_LIMIT_BYTES // 2**20} MB, which no tokenizer has")
         data = path.read_bytes()
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None
@@ -74,36 +74,38 @@ def from_gguf(path: Path) -> FileCounter:
     vocabulary = read_vocabulary(path)
     match vocabulary.model:
         case "gpt2":
-            tokenizer = _byte_level(vocabulary)
+            tokenizer = _byte_level_bpe(vocabulary)
         case "llama":
-            tokenizer = _sentence_piece(vocabulary)
+            tokenizer = _sentencepiece_bpe(vocabulary)
         case other:
             raise ValueError(f"{path.name} has a tokenizer of the kind {other[:40]!r}; gpt2 and llama can be read")
-    added = [text for text, kind in zip(vocabulary.tokens, vocabulary.token_type, strict=False) if kind == _ADDED]
+    added = [
+        text for text, kind in zip(vocabulary.tokens, vocabulary.token_type, strict=False) if kind == _ADDED_TOKEN_TYPE
+    ]
     tokenizer.add_tokens([AddedToken(text, normalized=False) for text in added])
-    return FileCounter(tokenizer, f"the vocabulary of {path.name}" + _guessed(vocabulary))
+    return FileCounter(tokenizer, f"the vocabulary of {path.name}" + _fallback_note(vocabulary))
 
 
-def _guessed(vocabulary: Vocabulary) -> str:
-    is_known = vocabulary.model != "gpt2" or vocabulary.pre in (*_SPLITS, *_SINGLE_DIGITS, *_GPT2)
+def _fallback_note(vocabulary: Vocabulary) -> str:
+    is_known = vocabulary.model != "gpt2" or vocabulary.pre in (*_SPLIT_PATTERNS, *_SINGLE_DIGITS, *_GPT2)
     return "" if is_known else f", split as GPT-2 does it since {vocabulary.pre[:40]!r} is not known here"
 
 
-def _byte_level(vocabulary: Vocabulary) -> Tokenizer:
+def _byte_level_bpe(vocabulary: Vocabulary) -> Tokenizer:
     pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in vocabulary.merges)]
-    has_split = vocabulary.pre in _SPLITS
+    has_split = vocabulary.pre in _SPLIT_PATTERNS
     steps: list[pre_tokenizers.PreTokenizer] = []
     if has_split:
-        steps.append(pre_tokenizers.Split(Regex(_SPLITS[vocabulary.pre]), "isolated"))
+        steps.append(pre_tokenizers.Split(Regex(_SPLIT_PATTERNS[vocabulary.pre]), "isolated"))
     elif vocabulary.pre in _SINGLE_DIGITS:
         steps.append(pre_tokenizers.Digits(individual_digits=True))
     steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not has_split))
-    tokenizer = _made(vocabulary, pairs, is_whole_first=vocabulary.pre in _WHOLE_FIRST)
+    tokenizer = _make_bpe(vocabulary, pairs, is_whole_first=vocabulary.pre in _IGNORE_MERGES)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
     return tokenizer
 
 
-def _sentence_piece(vocabulary: Vocabulary) -> Tokenizer:
+def _sentencepiece_bpe(vocabulary: Vocabulary) -> Tokenizer:
     """A tokenizer that joins the pair whose token has the best score: merges, in the order of the scores."""
     scores = dict(zip(vocabulary.tokens, vocabulary.scores, strict=False))
     pairs = [
@@ -112,15 +114,15 @@ def _sentence_piece(vocabulary: Vocabulary) -> Tokenizer:
         for at in range(1, len(token))
         if token[:at] in scores and token[at:] in scores
     ]
-    tokenizer = _made(vocabulary, [pair for _, _, pair in sorted(pairs)], has_bytes=True)
-    steps: list[normalizers.Normalizer] = [normalizers.Replace(" ", _BLANK)]
+    tokenizer = _make_bpe(vocabulary, [pair for _, _, pair in sorted(pairs)], has_bytes=True)
+    steps: list[normalizers.Normalizer] = [normalizers.Replace(" ", _SENTENCEPIECE_SPACE)]
     if vocabulary.add_space_prefix:
-        steps.insert(0, normalizers.Prepend(_BLANK))
+        steps.insert(0, normalizers.Prepend(_SENTENCEPIECE_SPACE))
     tokenizer.normalizer = normalizers.Sequence(steps)
     return tokenizer
 
 
-def _made(
+def _make_bpe(
     vocabulary: Vocabulary, pairs: list[tuple[str, str]], *, is_whole_first: bool = False, has_bytes: bool = False
 ) -> Tokenizer:
     numbers = {text: number for number, text in enumerate(vocabulary.tokens)}

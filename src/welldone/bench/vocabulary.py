@@ -9,13 +9,13 @@ from pathlib import Path
 
 import msgspec
 
-from welldone.engines.gguf import STRINGS_LIMIT, GgufError, read_facts
+from welldone.engines.gguf import STRINGS_LIMIT, GgufError, read_metadata
 
-_PREFIX = "tokenizer.ggml."
-_STRING, _ARRAY = 8, 9
-_FORMS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_TOKENIZER_PREFIX = "tokenizer.ggml."
+_STRING_TYPE, _ARRAY_TYPE = 8, 9
+_NUMBER_FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 """The kinds of numbers, as the format numbers them and as `struct` names them."""
-_COUNT_AT = 16  # behind the magic, the version and the number of tensors
+_COUNT_OFFSET = 16  # behind the magic, the version and the number of tensors
 
 
 class Vocabulary(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,9 +35,9 @@ class Vocabulary(msgspec.Struct, frozen=True, kw_only=True):
 def read_vocabulary(path: Path) -> Vocabulary:
     """The vocabulary in this file; `ValueError` in one sentence if there is none."""
     try:
-        read_facts(path)  # it trusts nothing: behind it every size is known to lie within the file
+        read_metadata(path)  # it trusts nothing: behind it every size is known to lie within the file
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            values = _Walk(data).values()
+            values = _GgufMetadataReader(data).values()
         return msgspec.convert(values, Vocabulary)
     except GgufError as error:
         raise ValueError(f"{path.name} {error}") from None
@@ -47,12 +47,12 @@ def read_vocabulary(path: Path) -> Vocabulary:
         raise ValueError(f"{path.name} has no vocabulary that can be read") from None
 
 
-class _Walk:
+class _GgufMetadataReader:
     """A way through the header of a file that was found to be whole."""
 
     def __init__(self, data: mmap.mmap) -> None:
         self._data = data
-        self._at = _COUNT_AT
+        self._offset = _COUNT_OFFSET
 
     def values(self) -> dict[str, object]:
         """What it says of its tokenizer."""
@@ -60,32 +60,32 @@ class _Walk:
         for _ in range(self._number("Q")):
             name = self._text()
             kind = self._number("I")
-            value = self._array() if kind == _ARRAY else self._value(kind)
-            if name.startswith(_PREFIX):
-                found[name.removeprefix(_PREFIX)] = value
+            value = self._array() if kind == _ARRAY_TYPE else self._value(kind)
+            if name.startswith(_TOKENIZER_PREFIX):
+                found[name.removeprefix(_TOKENIZER_PREFIX)] = value
         return found
 
-    def _number(self, form: str) -> int:
+    def _number(self, fmt: str) -> int:
         """The next number. (Fractions and truth values come as they are; nobody who wants a number asks for them.)"""
-        value: int = struct.unpack_from(f"<{form}", self._data, self._at)[0]
-        self._at += struct.calcsize(f"<{form}")
+        value: int = struct.unpack_from(f"<{fmt}", self._data, self._offset)[0]
+        self._offset += struct.calcsize(f"<{fmt}")
         return value
 
     def _text(self) -> str:
         size = self._number("Q")
-        self._at += size
-        return self._data[self._at - size : self._at].decode("utf-8", "replace")
+        self._offset += size
+        return self._data[self._offset - size : self._offset].decode("utf-8", "replace")
 
     def _value(self, kind: int) -> str | int:
-        return self._text() if kind == _STRING else self._number(_FORMS[kind])
+        return self._text() if kind == _STRING_TYPE else self._number(_NUMBER_FORMATS[kind])
 
     def _array(self) -> tuple[object, ...]:
         kind, count = self._number("I"), self._number("Q")
         if count > STRINGS_LIMIT:
             raise GgufError(f"has an array of {count:,} values; {STRINGS_LIMIT:,} is the most that is read")
-        if kind == _STRING:
+        if kind == _STRING_TYPE:
             return tuple(self._text() for _ in range(count))
-        form = f"<{count}{_FORMS[kind]}"
-        values = struct.unpack_from(form, self._data, self._at)
-        self._at += struct.calcsize(form)
+        form = f"<{count}{_NUMBER_FORMATS[kind]}"
+        values = struct.unpack_from(form, self._data, self._offset)
+        self._offset += struct.calcsize(form)
         return values

@@ -28,49 +28,49 @@ VERBS = _words("""
     finds hides keeps loses sells borrows returns cleans breaks builds guards visits crosses reaches leaves studies
     explains ignores admires changes copies delivers examines imagines mentions notices prepares protects
 """)
-LINKS = _words("""
+PREPOSITIONS = _words("""
     behind beside near under above beyond across without before after during towards against around inside outside
 """)
-TURNS = _words("""
+ADVERBS = _words("""
     Later Meanwhile Often Sometimes Usually Yesterday Today Tomorrow Slowly Suddenly Perhaps Finally Again Still
     Instead Besides
 """)
-SMALL = _words("""
+FUNCTION_WORDS = _words("""
     the one every another this that and but while because so very quite rather also then now here there
 """)
 # fmt: on
 ALL_WORDS = (
-    *(*NOUNS, *ADJECTIVES, *VERBS, *LINKS, *TURNS, *SMALL),
-    *(word.capitalize() for word in (*SMALL, *ADJECTIVES)),
+    *(*NOUNS, *ADJECTIVES, *VERBS, *PREPOSITIONS, *ADVERBS, *FUNCTION_WORDS),
+    *(word.capitalize() for word in (*FUNCTION_WORDS, *ADJECTIVES)),
 )
 """Every form in which a word stands in a sentence."""
 
 
-def thing(rng: random.Random) -> str:
+def noun_phrase(rng: random.Random) -> str:
     """`quiet harbour`."""
     return f"{rng.choice(ADJECTIVES)} {rng.choice(NOUNS)}"
 
 
 def sentence(rng: random.Random) -> str:
     """`Later the quiet harbour follows another letter behind the old gate.`"""
-    middle = f"{thing(rng)} {rng.choice(VERBS)} {rng.choice(SMALL[:6])} {thing(rng)}"
+    middle = f"{noun_phrase(rng)} {rng.choice(VERBS)} {rng.choice(FUNCTION_WORDS[:6])} {noun_phrase(rng)}"
     match rng.randrange(4):
         case 0:
             return f"The {middle}."
         case 1:
-            return f"{rng.choice(TURNS)} the {middle} {rng.choice(LINKS)} the {rng.choice(NOUNS)}."
+            return f"{rng.choice(ADVERBS)} the {middle} {rng.choice(PREPOSITIONS)} the {rng.choice(NOUNS)}."
         case 2:
-            return f"{rng.choice(SMALL[:6]).capitalize()} {middle}, {rng.choice(SMALL[6:10])} {sentence_part(rng)}."
+            return f"{rng.choice(FUNCTION_WORDS[:6]).capitalize()} {middle}, {rng.choice(FUNCTION_WORDS[6:10])} {clause(rng)}."
         case _:
-            return f"{rng.choice(TURNS)} this {middle} {rng.choice(LINKS)} {rng.choice(SMALL[:6])} {thing(rng)}."
+            return f"{rng.choice(ADVERBS)} this {middle} {rng.choice(PREPOSITIONS)} {rng.choice(FUNCTION_WORDS[:6])} {noun_phrase(rng)}."
 
 
-def sentence_part(rng: random.Random) -> str:
+def clause(rng: random.Random) -> str:
     """`the gate closes very late`."""
-    return f"the {rng.choice(NOUNS)} {rng.choice(VERBS)} the {thing(rng)}"
+    return f"the {rng.choice(NOUNS)} {rng.choice(VERBS)} the {noun_phrase(rng)}"
 
 
-def function(rng: random.Random) -> str:
+def python_function(rng: random.Random) -> str:
     """A function in Python, which may even do something."""
     many, one, mark = rng.sample(NOUNS, 3)
     name = f"{rng.choice(VERBS)}_{one}"
@@ -85,7 +85,7 @@ def function(rng: random.Random) -> str:
         case 1:
             return (
                 f"def {name}({one}, {mark}=None):\n    # {sentence(rng)}\n    if {mark} is None:\n"
-                f'        raise ValueError("{sentence_part(rng)}")\n    return {one}.{many}[{mark}]'
+                f'        raise ValueError("{clause(rng)}")\n    return {one}.{many}[{mark}]'
             )
         case _:
             return (

@@ -8,39 +8,39 @@ import random
 from bisect import bisect_right
 
 from welldone.bench import words
-from welldone.bench.counting import Counter
-from welldone.bench.styles import Style
+from welldone.bench.counting import BenchTokenCounter
+from welldone.bench.styles import PromptStyle
 
-PARTS = 500
+PART_COUNT = 500
 """How many different parts there are: a long prompt has some hundred of them, in an order of its own."""
 
 
-class Writer:
+class PromptWriter:
     """Writes prompts in one style. What it writes depends on `rng` alone."""
 
-    def __init__(self, style: Style, counter: Counter, rng: random.Random) -> None:
+    def __init__(self, style: PromptStyle, counter: BenchTokenCounter, rng: random.Random) -> None:
         self._style = style
         self._counter = counter
         self._rng = rng
         self._number = 0
-        self._parts = [(part, self._count(part)) for part in (style.part(rng) for _ in range(PARTS))]
+        self._parts = [(part, self._count(part)) for part in (style.part(rng) for _ in range(PART_COUNT))]
         # What is left in the end is filled with the longest parts that fit, and with small words.
         self._by_tokens: dict[int, list[str]] = {}
-        for part, size in (*self._parts, *((f" {word}", self._count(f" {word}")) for word in words.SMALL)):
+        for part, size in (*self._parts, *((f" {word}", self._count(f" {word}")) for word in words.FUNCTION_WORDS)):
             self._by_tokens.setdefault(size, []).append(part)
         self._sizes = sorted(self._by_tokens)
-        self._closing = self._count(style.closing)
+        self._closing_tokens = self._count(style.closing)
 
     def _count(self, part: str) -> int:
         """How many tokens a part adds to a text: one at least, so that writing comes to an end."""
-        return max(1, self._counter.count(self._style.before + part) - self._counter.count(self._style.before))
+        return max(1, self._counter.count(self._style.separator + part) - self._counter.count(self._style.separator))
 
     def write(self, tokens: int) -> tuple[str, int]:
         """A prompt that was not there before, and how many tokens it has: as many as asked for, if it can be."""
         opening = self.opening()
-        left = tokens - self._counter.count(opening) - self._closing
+        left = tokens - self._counter.count(opening) - self._closing_tokens
         if left < 0:
-            text = self._counter.cut(opening + self._style.closing, tokens)
+            text = self._counter.truncate(opening + self._style.closing, tokens)
             return text, self._counter.count(text)
         written = [opening]
         while left >= self._sizes[-1]:
@@ -57,4 +57,4 @@ class Writer:
     def opening(self) -> str:
         """The first words of a text: never the same twice."""
         self._number += 1
-        return self._style.open(self._rng, self._number)
+        return self._style.opening(self._rng, self._number)

@@ -6,16 +6,16 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from welldone.check.again import KEY_VARIABLE
-from welldone.check.naming import endpoint_named, members_given, probes_named, profile_named, rules_named
+from welldone.check.again import API_KEY_VARIABLE
+from welldone.check.naming import parse_endpoint, parse_extra_members, parse_probe_names, parse_profile, parse_rule_ids
 from welldone.check.report import Report
 from welldone.check.reports import terminal
-from welldone.check.run import NothingError, UnreachableError, check
+from welldone.check.run import NothingToCheckError, CheckUnreachableError, check
 from welldone.check.settings import CheckSettings
-from welldone.net.address import base_url
+from welldone.net.address import normalize_base_url
 
 
-class NotPassedError(Exception):
+class CheckFailedError(Exception):
     """The server does not pass, or cannot be checked. The message is what `welldone check` would show."""
 
 
@@ -41,28 +41,28 @@ def check_server(
         ValueError: the URL or the key cannot be used, or something is named that is not there.
     """
     settings = CheckSettings(
-        url=base_url(url),
+        url=normalize_base_url(url),
         model=model,
-        key=api_key or os.environ.get(KEY_VARIABLE) or None,
-        endpoint=endpoint_named(endpoint),
-        only=probes_named(only, endpoint),
-        skip=probes_named(skip, endpoint),
-        rules=rules_named(rules),
-        profile=profile_named(profile),
+        key=api_key or os.environ.get(API_KEY_VARIABLE) or None,
+        endpoint=parse_endpoint(endpoint),
+        only=parse_probe_names(only, endpoint),
+        skip=parse_probe_names(skip, endpoint),
+        rules=parse_rule_ids(rules),
+        profile=parse_profile(profile),
         is_strict=strict,
-        known=None if known is None else frozenset(rules_named(known)),
-        extra=members_given(extra or {}),
+        known=None if known is None else frozenset(parse_rule_ids(known)),
+        extra=parse_extra_members(extra or {}),
     )
-    report = _run(settings)
+    report = _run_in_thread(settings)
     if check and not report.passed:
-        raise NotPassedError("\n".join(terminal.lines(report, lambda text, _: text)))
+        raise CheckFailedError("\n".join(terminal.render_terminal(report, lambda text, _: text)))
     return report
 
 
-def _run(settings: CheckSettings) -> Report:
+def _run_in_thread(settings: CheckSettings) -> Report:
     """In a thread, and so in a loop of its own: the caller may stand in one that runs."""
     with ThreadPoolExecutor(max_workers=1) as pool:
         try:
             return pool.submit(asyncio.run, check(settings)).result()
-        except (UnreachableError, NothingError) as error:
-            raise NotPassedError(f"welldone check: {error}") from None
+        except (CheckUnreachableError, NothingToCheckError) as error:
+            raise CheckFailedError(f"welldone check: {error}") from None

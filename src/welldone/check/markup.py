@@ -2,7 +2,7 @@
 
 import re
 
-SPECIAL = re.compile(
+SPECIAL_TOKENS = re.compile(
     r"<\|[a-z0-9_]{2,40}\|>"  # ChatML, Llama 3, Phi, GPT: <|im_end|>, <|eot_id|>, <|end|>, <|endoftext|>
     r"|<\uff5c[^<>\n]{2,40}\uff5c>"  # DeepSeek writes its bars wide
     r"|</?(?:start|end)_of_turn>|<(?:bos|eos|pad|unk)>"  # Gemma, and the tokenizers of SentencePiece
@@ -12,6 +12,6 @@ SPECIAL = re.compile(
 """Special tokens only, and no words that a model may say."""
 
 
-def special_token(text: str) -> re.Match[str] | None:
+def find_special_token(text: str) -> re.Match[str] | None:
     """The first special token in a text; None where there is none."""
-    return SPECIAL.search(text)
+    return SPECIAL_TOKENS.search(text)

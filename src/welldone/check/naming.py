@@ -5,13 +5,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from welldone.check.dialect import CHAT, DIALECTS
-from welldone.check.probes import PROBES_OF
-from welldone.check.profiles import BUILT_ON, CLIENTS
-from welldone.net.hints import nearest
-from welldone.wire.faults.catalogue import BY_ID
+from welldone.check.probes import PROBES_BY_DIALECT
+from welldone.check.profiles import CLIENT_LIBRARIES, CLIENTS
+from welldone.net.hints import did_you_mean
+from welldone.wire.faults.catalogue import RULES_BY_ID
 
-PROFILES = (*CLIENTS, *BUILT_ON)
-SET_BY_PROBES = frozenset(
+PROFILES = (*CLIENTS, *CLIENT_LIBRARIES)
+RESERVED_FIELDS = frozenset(
     {
         "echo",
         "include",
@@ -41,70 +41,76 @@ SET_BY_PROBES = frozenset(
 """Members that the verdict depends on: with other values in their place it would be on another question."""
 
 
-def endpoint_named(given: str) -> str:
+def parse_endpoint(given: str) -> str:
     """The name of a dialect.
 
     Raises:
         ValueError: it cannot be checked.
     """
     if given not in DIALECTS:
-        raise ValueError(f"there is no endpoint {given!r}{nearest(given, DIALECTS)}; there are {', '.join(DIALECTS)}")
+        raise ValueError(
+            f"there is no endpoint {given!r}{did_you_mean(given, DIALECTS)}; there are {', '.join(DIALECTS)}"
+        )
     return given
 
 
-def probes_named(given: Iterable[str], endpoint: str = CHAT.name) -> tuple[str, ...]:
+def parse_probe_names(given: Iterable[str], endpoint: str = CHAT.name) -> tuple[str, ...]:
     """Names of probes of an endpoint, or of groups of them.
 
     Raises:
         ValueError: there is no such probe.
     """
-    words = _listed(given)
-    names = [probe.name for probe in PROBES_OF[endpoint]]
+    words = _as_names(given)
+    names = [probe.name for probe in PROBES_BY_DIALECT[endpoint]]
     groups = {name.partition("-")[0] for name in names}
     for word in words:
         if word not in names and not any(name.startswith(f"{word}-") for name in names):
             of = "" if endpoint == CHAT.name else f" of {endpoint}"
-            raise ValueError(f"there is no probe {word!r}{of}{nearest(word, {*names, *groups})}; --list shows them")
+            raise ValueError(
+                f"there is no probe {word!r}{of}{did_you_mean(word, {*names, *groups})}; --list shows them"
+            )
     return words
 
 
-def rules_named(given: Iterable[str]) -> tuple[str, ...]:
+def parse_rule_ids(given: Iterable[str]) -> tuple[str, ...]:
     """Ids of rules.
 
     Raises:
         ValueError: there is no such rule.
     """
-    words = _listed(given)
+    words = _as_names(given)
     for rule in words:
-        if rule not in BY_ID:
-            raise ValueError(f"there is no rule {rule!r}{nearest(rule, BY_ID)}; welldone rules lists them")
+        if rule not in RULES_BY_ID:
+            raise ValueError(f"there is no rule {rule!r}{did_you_mean(rule, RULES_BY_ID)}; welldone rules lists them")
     return words
 
 
-def profile_named(given: str | None) -> str | None:
+def parse_profile(given: str | None) -> str | None:
     """The name of a client.
 
     Raises:
         ValueError: nothing is known of it.
     """
     if given is not None and given not in PROFILES:
-        raise ValueError(f"there is no profile {given!r}{nearest(given, PROFILES)}; there are {', '.join(PROFILES)}")
+        raise ValueError(
+            f"there is no profile {given!r}{did_you_mean(given, PROFILES)}; there are {', '.join(PROFILES)}"
+        )
     return given
 
 
-def members_given(extra: Mapping[str, Any]) -> Mapping[str, Any]:
+def parse_extra_members(extra: Mapping[str, Any]) -> Mapping[str, Any]:
     """Members for every request.
 
     Raises:
         ValueError: one of them would change what is judged.
     """
     for name in extra:
-        if name in SET_BY_PROBES:
+        if name in RESERVED_FIELDS:
             raise ValueError(f"{name} is what the probes set themselves")
     return extra
 
 
-def _listed(given: Iterable[str]) -> tuple[str, ...]:
+def _as_names(given: Iterable[str]) -> tuple[str, ...]:
     if isinstance(given, str):  # its letters would be taken for names
         raise ValueError(f"{given!r} should be a list of names")  # noqa: TRY004 - as all mistakes here
     return tuple(given)

@@ -12,10 +12,10 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     """Lower case, with hyphens; what stands before the first hyphen names its group."""
-    says: str
+    description: str
     """What it asks, in a line."""
-    work: Callable[[Session], Awaitable[None]]
+    run: Callable[[Session], Awaitable[None]]
     rules: tuple[str, ...] = ()
     """The rules that it judges itself. Every reply is also judged by the rules that speak about one reply."""
-    is_alone: bool = False
+    is_exclusive: bool = False
     """Whether nothing else may be asked meanwhile: it looks at times, or at what the server does besides."""

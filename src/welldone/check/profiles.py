@@ -2,8 +2,8 @@
 
 import re
 
-from welldone.wire.faults import Fault
-from welldone.wire.faults.catalogue import ALL
+from welldone.wire.faults import Rule
+from welldone.wire.faults.catalogue import ALL_RULES
 
 CLIENTS = (
     "openai-python",
@@ -29,31 +29,33 @@ CLIENTS = (
     "anthropic-sdk-typescript",
 )
 """Those of whom enough is known to judge for them alone."""
-BUILT_ON = {"opencode": "ai-sdk", "claude-code": "anthropic-sdk-typescript"}
+CLIENT_LIBRARIES = {"opencode": "ai-sdk", "claude-code": "anthropic-sdk-typescript"}
 """Programs that read streams with the library of another."""
 
-_SEPARATOR = re.compile(r", | and ")
-_VARIANTS = (
+_CLIENT_SEPARATOR = re.compile(r", | and ")
+_CLIENT_VARIANTS = (
     (re.compile(r"AI SDK\b.*"), "ai-sdk"),
     (re.compile(r"(openai-python|openai-node|anthropic-sdk-python|anthropic-sdk-typescript)\b.*"), r"\1"),
 )
-_EVERYBODY = "every client"
+_EVERY_CLIENT = "every client"
 
 
-def rules_of(client: str) -> frozenset[str]:
+def rules_for_client(client: str) -> frozenset[str]:
     """The rules that count for a client."""
-    name = BUILT_ON.get(client, client)
-    return frozenset(fault.id for fault in ALL if name in clients_of(fault) or _EVERYBODY in clients_of(fault))
+    name = CLIENT_LIBRARIES.get(client, client)
+    return frozenset(
+        fault.id for fault in ALL_RULES if name in affected_clients(fault) or _EVERY_CLIENT in affected_clients(fault)
+    )
 
 
-def clients_of(fault: Fault) -> set[str]:
+def affected_clients(rule: Rule) -> set[str]:
     """Whom a break of the rule hurts, by the names of the profiles."""
-    names = (name for hurt in fault.hurts for name in _SEPARATOR.split(hurt.partition(":")[0]))
-    return {_profile(name) for name in names}
+    names = (name for hurt in rule.affects for name in _CLIENT_SEPARATOR.split(hurt.partition(":")[0]))
+    return {_profile_name(name) for name in names}
 
 
-def _profile(name: str) -> str:
-    for pattern, profile in _VARIANTS:
+def _profile_name(name: str) -> str:
+    for pattern, profile in _CLIENT_VARIANTS:
         if found := pattern.fullmatch(name):
             return found.expand(profile)
-    return name if name == _EVERYBODY else name.lower()
+    return name if name == _EVERY_CLIENT else name.lower()

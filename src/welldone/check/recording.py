@@ -6,23 +6,23 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from welldone.check.reply import Reply
-from welldone.net.secrets import Secrets
+from welldone.check.reply import ProbeReply
+from welldone.net.secrets import SecretRedactor
 
-_OURS = re.compile(r".+-\d+\.(?:json|body)")
+_TRACE_FILENAME = re.compile(r".+-\d+\.(?:json|body)")
 
 
-def name_of(probe: str, reply: Reply) -> str:
+def trace_filename(probe: str, reply: ProbeReply) -> str:
     """The file of a trace."""
     return f"{probe}-{reply.number}.json"
 
 
-def is_kept(reply: Reply, secrets: Secrets) -> bool:
+def is_recordable(reply: ProbeReply, secrets: SecretRedactor) -> bool:
     """Whether there is a trace of it: of none that says a secret."""
-    return reply.is_judged and reply.status is not None and not secrets.are_in(reply.recording.body)
+    return reply.is_judged and reply.status is not None and not secrets.occur_in(reply.recording.body)
 
 
-def prepare(folder: Path, probes: Iterable[str]) -> None:
+def prepare_trace_folder(folder: Path, probes: Iterable[str]) -> None:
     """Make the folder, and take out of it what an earlier run has left of these probes.
 
     Raises:
@@ -31,30 +31,30 @@ def prepare(folder: Path, probes: Iterable[str]) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     names = set(probes)
     for path in list(folder.iterdir()):
-        if _OURS.fullmatch(path.name) and path.name.rpartition("-")[0] in names:
+        if _TRACE_FILENAME.fullmatch(path.name) and path.name.rpartition("-")[0] in names:
             path.unlink()
     with tempfile.TemporaryFile(dir=folder):
         pass  # it can be
 
 
-def write(folder: Path, probe: str, replies: Iterable[Reply], secrets: Secrets) -> None:
+def write_traces(folder: Path, probe: str, replies: Iterable[ProbeReply], secrets: SecretRedactor) -> None:
     """Write the traces of one probe. One with a secret in its body is left out.
 
     Raises:
         OSError: the disk refused.
     """
     for reply in replies:
-        if not is_kept(reply, secrets):
+        if not is_recordable(reply, secrets):
             continue
-        path = folder / name_of(probe, reply)
+        path = folder / trace_filename(probe, reply)
         body = path.with_suffix(".body")
         body.write_bytes(reply.recording.body)
-        record = json.dumps(_record(probe, reply, body.name), ensure_ascii=False, indent=1)
-        path.write_bytes(secrets.clean_json(record.encode("utf-8", "replace")))
+        record = json.dumps(_trace_metadata(probe, reply, body.name), ensure_ascii=False, indent=1)
+        path.write_bytes(secrets.redact_json(record.encode("utf-8", "replace")))
 
 
-def _record(probe: str, reply: Reply, body: str) -> dict[str, object]:
-    recording, asked = reply.recording, reply.asked
+def _trace_metadata(probe: str, reply: ProbeReply, body: str) -> dict[str, object]:
+    recording, asked = reply.recording, reply.request
     arrivals = recording.arrivals
     sizes = [count - before for (_, before), (_, count) in zip([(0.0, 0), *arrivals], arrivals, strict=False)]
     return {
@@ -69,6 +69,6 @@ def _record(probe: str, reply: Reply, body: str) -> dict[str, object]:
         "http_chunk_sizes": recording.pieces,
         "pieces": [[seconds, size] for (seconds, _), size in zip(arrivals, sizes, strict=True)],
         "body": body,
-        "body_complete": None if reply.is_unended else recording.is_complete,
-        **({"error": recording.error or "nobody listened any more"} if reply.is_unended or recording.error else {}),
+        "body_complete": None if reply.is_partial else recording.is_complete,
+        **({"error": recording.error or "nobody listened any more"} if reply.is_partial or recording.error else {}),
     }

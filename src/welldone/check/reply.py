@@ -11,18 +11,18 @@ from typing import Any
 
 import msgspec
 
-from welldone.check.reading import CHOICES, PIECES, USAGE, Piece, Said
-from welldone.drawing.texts import in_a_line
-from welldone.net.ear import Recording
-from welldone.rules.capture import whole_frames
+from welldone.check.reading import READ_CHOICES, READ_DELTAS, READ_USAGE, ParsedDelta, ParsedChoice
+from welldone.drawing.texts import single_line
+from welldone.net.ear import RecordedResponse
+from welldone.rules.capture import complete_frames
 from welldone.rules.choices import as_object, as_text
-from welldone.rules.heard import Form, Heard
+from welldone.rules.heard import ReplyKind, TraceView
 from welldone.rules.trace import Trace
 
-_SHOWN = 160  # characters of a server's error message: it is quoted in a line
+_MAX_ERROR_CHARS = 160  # characters of a server's error message: it is quoted in a line
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class ProbeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request."""
 
     method: str
@@ -44,48 +44,50 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         return value if isinstance(value, dict) else None
 
 
-class Reply:
+class ProbeReply:
     """One reply, from all the sides that probes look at."""
 
-    def __init__(self, asked: Asked, recording: Recording, number: int, *, is_judged: bool = True) -> None:
+    def __init__(
+        self, request: ProbeRequest, recording: RecordedResponse, number: int, *, is_judged: bool = True
+    ) -> None:
         self.is_judged = is_judged
         """Whether it comes from an endpoint that the rules speak about."""
-        self.asked = asked
+        self.request = request
         self.recording = recording
         self.number = number
         """Which of the probe's requests it answers, from 1."""
 
     @property
-    def is_unended(self) -> bool:
+    def is_partial(self) -> bool:
         """Whether we did not hear it to its end, which says nothing of how it would have ended."""
-        return self.recording.is_left or self.recording.is_given_up
+        return self.recording.is_aborted or self.recording.is_abandoned
 
     @property
     def can_be_judged(self) -> bool:
         """Whether the rules can be applied. The beginning of a JSON body breaks rules that the whole one keeps."""
         if self.status is None:
             return False
-        return not self.is_unended or bool(self.trace.body and not self.heard.looks_like_json)
+        return not self.is_partial or bool(self.trace.body and not self.view.looks_like_json)
 
     @cached_property
     def trace(self) -> Trace:
         """The reply as the judge wants it. Of one without an end only the whole frames count."""
-        recording, is_unended = self.recording, self.is_unended
+        recording, is_unended = self.recording, self.is_partial
         body = recording.body
         return Trace(
-            body=whole_frames(body) if is_unended else body,
-            endpoint=self.asked.endpoint,
-            request=self.asked.json,
+            body=complete_frames(body) if is_unended else body,
+            endpoint=self.request.endpoint,
+            request=self.request.json,
             status=recording.status,
             headers=recording.headers,
             complete=None if is_unended else recording.is_complete,
             end=None if is_unended else True,
-            pieces=None if is_unended else recording.pieces,
+            chunk_sizes=None if is_unended else recording.pieces,
         )
 
     @cached_property
-    def heard(self) -> Heard:
-        return Heard(self.trace)
+    def view(self) -> TraceView:
+        return TraceView(self.trace)
 
     @property
     def status(self) -> int | None:
@@ -99,7 +101,7 @@ class Reply:
 
     @property
     def is_stream(self) -> bool:
-        return self.heard.form is Form.STREAM
+        return self.view.reply_kind is ReplyKind.STREAM
 
     def header(self, name: str) -> str | None:
         """The value of a header; `name` in lower case."""
@@ -114,67 +116,69 @@ class Reply:
             return {}
 
     @property
-    def complaint(self) -> str:
+    def error_summary(self) -> str:
         """What the server says is wrong, in a line."""
         error = self.json.get("error", self.json)
         text = as_text(error if isinstance(error, str) else as_object(error).get("message"))
         text = text or self.recording.body[:1000].decode("utf-8", "replace")
-        shown = in_a_line(text, _SHOWN)
+        shown = single_line(text, _MAX_ERROR_CHARS)
         return f"{self.status}: {shown}" if shown else f"status {self.status}"
 
     # ---- what it says
 
     @cached_property
-    def choices(self) -> list[Said]:
+    def choices(self) -> list[ParsedChoice]:
         """By their index."""
-        return CHOICES[self.asked.endpoint](self.heard)
+        return READ_CHOICES[self.request.endpoint](self.view)
 
     @cached_property
-    def pieces(self) -> list[Piece]:
+    def deltas(self) -> list[ParsedDelta]:
         """What each frame of a stream added."""
-        return PIECES[self.asked.endpoint](self.heard) if self.is_stream else []
+        return READ_DELTAS[self.request.endpoint](self.view) if self.is_stream else []
 
     @property
-    def first(self) -> Said:
+    def first_choice(self) -> ParsedChoice:
         """The first choice; one that says nothing where there is none."""
-        return self.choices[0] if self.choices else Said(0, None, "", "", (), None)
+        return self.choices[0] if self.choices else ParsedChoice(0, None, "", "", (), None)
 
     @property
     def text(self) -> str:
-        return self.first.text
+        return self.first_choice.text
 
     @property
-    def finish(self) -> object:
-        return self.first.finish
+    def finish_reason(self) -> object:
+        return self.first_choice.finish_reason
 
     @cached_property
     def usage(self) -> dict[str, Any] | None:
         """The last usage that was sent, in the dialect's own names."""
-        usage = USAGE[self.asked.endpoint](self.heard)
+        usage = READ_USAGE[self.request.endpoint](self.view)
         return usage if isinstance(usage, dict) else None
 
-    def tokens(self, name: str) -> int | None:
+    def usage_count(self, name: str) -> int | None:
         """A number of the usage."""
         value = (self.usage or {}).get(name)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     # ---- when it came
 
-    def at(self, byte: int) -> float:
+    def arrival_s(self, byte: int) -> float:
         """Seconds after the request until so many bytes of the body were there."""
         arrivals = self.recording.arrivals
         place = bisect_left(arrivals, byte, key=lambda arrival: arrival[1])
         return arrivals[place][0] if place < len(arrivals) else self.recording.ended_s
 
     @cached_property
-    def text_times(self) -> list[float]:
+    def delta_times(self) -> list[float]:
         """For each frame with new text (or reasoning, or a piece of a call): when it was there."""
-        frames = self.heard.frames
+        frames = self.view.frames
         ends = [following.byte for _, following in pairwise(frames)] + [len(self.trace.body)]
-        return [self.at(ends[frame - 1]) for frame in sorted({one.frame for one in self.pieces if one.is_spoken})]
+        return [
+            self.arrival_s(ends[frame - 1]) for frame in sorted({one.frame for one in self.deltas if one.is_generated})
+        ]
 
     @cached_property
-    def silence_s(self) -> float:
+    def longest_silence_s(self) -> float:
         """The longest time in which nothing came, from the request on."""
         head_s = self.recording.head_s
         times = [0.0, *([] if head_s is None else [head_s]), *(seconds for seconds, _ in self.recording.arrivals)]

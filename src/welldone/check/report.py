@@ -11,13 +11,13 @@ VERSION = 1
 class Verdict(StrEnum):
     """What a probe, a rule or a whole server is worth."""
 
-    RIGHT = "right"
-    LAX = "lax"
+    PASS = "right"
+    WARN = "lax"
     """Rules are broken, but none that is known to break a client."""
-    WRONG = "wrong"
-    NOT_OFFERED = "not offered"
+    FAIL = "wrong"
+    UNSUPPORTED = "not offered"
     """The server says that it does not do this."""
-    NOT_HEARD = "not heard"
+    NOT_APPLICABLE = "not heard"
     """There was no occasion to judge it."""
     TIMED_OUT = "timed out"
     """A reply was not whole in time, and what came of it breaks no rule. Whether the server is right is not known."""
@@ -36,13 +36,13 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """The number of the frame, from 1; None where it is about the reply as a whole."""
     byte: int | None
     """Where that frame begins in the body."""
-    heard: str
-    wanted: str
+    observed: str
+    expected: str
     count: int
     """How often the probe heard it."""
-    hurts: tuple[str, ...]
+    affects: tuple[str, ...]
     """Whom it hurts and how, each as `client: what happens`."""
-    again: str
+    reproduce: str
     """The command that shows it again."""
     curl: str | None
     """The same request by hand; None where it is too long for a line."""
@@ -54,21 +54,21 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """The rule whose breach in the same reply explains this one; None: nothing else explains it."""
 
 
-class Probed(msgspec.Struct, frozen=True, kw_only=True):
+class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
     """What one probe came to."""
 
     name: str
-    says: str
+    description: str
     """What it asks, in a line."""
     verdict: Verdict
-    why: str = ""
+    reason: str = ""
     """Why it was not offered or not heard."""
     requests: int
     rules: int
     """How many rules had a say in it."""
     broken: tuple[str, ...]
     """The rules that it heard broken."""
-    is_given_up: bool = False
+    is_incomplete: bool = False
     """Whether a reply did not come, or not to its end in time. Nothing is known of it then, and the run is no pass."""
     is_timed_out: bool = False
     """Whether that was for the time limit."""
@@ -77,21 +77,21 @@ class Probed(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
-class Ruled(msgspec.Struct, frozen=True, kw_only=True):
+class RuleResult(msgspec.Struct, frozen=True, kw_only=True):
     """What one rule came to, over all probes."""
 
     id: str
-    rule: str
+    summary: str
     """The rule as a sentence."""
     severity: str
     verdict: Verdict
-    why: str = ""
+    reason: str = ""
     """Why it was not offered or not heard."""
     probes: tuple[str, ...]
     """Those in which it had a say, or, where it is broken, those that heard it."""
 
 
-class Cost(msgspec.Struct, frozen=True, kw_only=True):
+class RunCost(msgspec.Struct, frozen=True, kw_only=True):
     """What the run has cost the server."""
 
     requests: int
@@ -127,9 +127,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """How long a reply might take."""
     is_interrupted: bool = False
     """Whether the run was ended before all probes were done. The report has what was done by then."""
-    cost: Cost
-    probes: tuple[Probed, ...]
-    rules: tuple[Ruled, ...]
+    cost: RunCost
+    probes: tuple[ProbeResult, ...]
+    rules: tuple[RuleResult, ...]
     findings: tuple[Finding, ...]
     """By severity, then in the order of the rules and the probes; one for each rule and probe."""
 
@@ -138,7 +138,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return sum(rule.verdict is verdict for rule in self.rules)
 
     @property
-    def broken(self) -> dict[str, list[Finding]]:
+    def findings_by_rule(self) -> dict[str, list[Finding]]:
         """The findings of each rule, in the order in which they are shown."""
         by_rule: dict[str, list[Finding]] = {}
         for finding in self.findings:
@@ -146,16 +146,16 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return by_rule
 
     @property
-    def causes(self) -> dict[str, list[Finding]]:
+    def root_causes(self) -> dict[str, list[Finding]]:
         """The findings of each broken rule that no other rule explains everywhere; those without a cause come first."""
-        sorted_out = {rule: sorted(findings, key=_is_explained) for rule, findings in self.broken.items()}
-        return {rule: findings for rule, findings in sorted_out.items() if not _is_explained(findings[0])}
+        sorted_out = {rule: sorted(findings, key=_has_cause) for rule, findings in self.findings_by_rule.items()}
+        return {rule: findings for rule, findings in sorted_out.items() if not _has_cause(findings[0])}
 
-    def following(self, cause: str) -> list[str]:
+    def consequences(self, cause: str) -> list[str]:
         """The broken rules that are found only where that one explains them."""
-        causes = {rule: {one.cause for one in findings} for rule, findings in self.broken.items()}
+        causes = {rule: {one.cause for one in findings} for rule, findings in self.findings_by_rule.items()}
         return [rule for rule, found in causes.items() if None not in found and cause in found]
 
 
-def _is_explained(finding: Finding) -> bool:
+def _has_cause(finding: Finding) -> bool:
     return finding.cause is not None

@@ -8,169 +8,177 @@ import math
 import msgspec
 
 from welldone.check import prompts
-from welldone.check.desk import BUSY, Desk, Facts
+from welldone.check.desk import OVERLOAD_STATUSES, ProbeClient, ServerFacts
 from welldone.check.dialect import CHAT
-from welldone.check.reply import Asked, Reply
-from welldone.engines.listed import kind_of, read_models
-from welldone.net.ear import ListenError
+from welldone.check.reply import ProbeRequest, ProbeReply
+from welldone.engines.listed import detect_server_kind, parse_model_list
+from welldone.net.ear import ConnectError
 
-_PROBE = "first look"
-_TOKENS = 16
-_THINKING_TOKENS = 512
+_DISCOVERY_PROBE = "first look"
+_GREETING_TOKENS = 16
+_REASONING_TOKENS = 512
 """How long a model may think before its first word. Small ones take some hundred tokens for a greeting."""
 _ALLOWANCE_LIMIT = 1024
-_UNKNOWN_MEMBER = (400, 422)
+_UNKNOWN_FIELD_STATUSES = (400, 422)
 """What servers say to a member that they do not know: most the first, those made with FastAPI the second."""
-_NAMED = 5  # models that a message names
+_MAX_MODELS_NAMED = 5  # models that a message names
 
 
-class UnreachableError(Exception):
+class CheckUnreachableError(Exception):
     """The server cannot be checked. The message is one line that says what to do."""
 
 
-async def look(desk: Desk) -> Facts:
+async def discover(client: ProbeClient) -> ServerFacts:
     """What there is to know before the probes begin.
 
     Raises:
         UnreachableError: there is nothing to check.
     """
-    listed = await _ask(desk, Asked(method="GET", path="/models"))
-    _check_door(desk, listed)
-    models = (read_models(listed.recording.body, desk.settings.secrets.told) or ()) if listed.is_ok else ()
+    listed = await _send_discovery(client, ProbeRequest(method="GET", path="/models"))
+    _check_reachable(client, listed)
+    models = (parse_model_list(listed.recording.body, client.settings.secrets.values) or ()) if listed.is_ok else ()
     names = [model.id for model in models]
-    model = desk.settings.model or (names[0] if names else None)
+    model = client.settings.model or (names[0] if names else None)
     if model is None:
-        raise UnreachableError(_no_model(desk.settings.url, listed))
-    members, limit_name = desk.settings.dialect.ways[0]
-    server = kind_of(models) or _printable(listed.header("server") or "")
-    facts = Facts(model=model, server=server, members=members, limit_name=limit_name)
-    facts, reply = await _first_answer(desk, facts, names)
-    if reply.first.reasoning or reply.text.lstrip().startswith("<think>"):
-        return msgspec.structs.replace(facts, allowance=await _allowance(desk, facts))
+        raise CheckUnreachableError(_no_model_message(client.settings.url, listed))
+    members, limit_name = client.settings.dialect.request_variants[0]
+    server = detect_server_kind(models) or _printable_header(listed.header("server") or "")
+    facts = ServerFacts(model=model, server=server, members=members, limit_field=limit_name)
+    facts, reply = await _first_answer(client, facts, names)
+    if reply.first_choice.reasoning or reply.text.lstrip().startswith("<think>"):
+        return msgspec.structs.replace(facts, reasoning_allowance=await _measure_reasoning_allowance(client, facts))
     # Some think and do not show it: a greeting that is cut before its first word gives them away.
-    is_secret = not reply.text and reply.finish == desk.settings.dialect.cut
-    return msgspec.structs.replace(facts, allowance=_ALLOWANCE_LIMIT) if is_secret else facts
+    is_secret = not reply.text and reply.finish_reason == client.settings.dialect.length_reason
+    return msgspec.structs.replace(facts, reasoning_allowance=_ALLOWANCE_LIMIT) if is_secret else facts
 
 
-def _check_door(desk: Desk, reply: Reply) -> None:
+def _check_reachable(client: ProbeClient, reply: ProbeReply) -> None:
     """Whether a server of OpenAI's API answers at all, and takes the key."""
-    url, status = desk.settings.url, reply.status
+    url, status = client.settings.url, reply.status
     if reply.recording.is_timed_out:
-        raise UnreachableError(f"{url}/models {desk.timed_out()}")
+        raise CheckUnreachableError(f"{url}/models {client.timeout_message()}")
     if status is None:
-        raise UnreachableError(f"{url}: {reply.recording.error}")
+        raise CheckUnreachableError(f"{url}: {reply.recording.error}")
     if status in (401, 403):
-        raise UnreachableError(f"{url} {_about_the_key(desk)} ({reply.complaint})")
+        raise CheckUnreachableError(f"{url} {_key_message(client)} ({reply.error_summary})")
     if 300 <= status < 400:
-        raise UnreachableError(_redirected(url, reply))
+        raise CheckUnreachableError(_redirect_message(url, reply))
     if reply.is_ok and reply.trace.media_type == "text/html":
-        raise UnreachableError(f"{url} answers with a web page, not with JSON: give the address up to and with /v1")
+        raise CheckUnreachableError(
+            f"{url} answers with a web page, not with JSON: give the address up to and with /v1"
+        )
 
 
-def _redirected(url: str, reply: Reply) -> str:
-    return f"{url} redirects to {_printable(reply.header('location') or '?')}: check that address"
+def _redirect_message(url: str, reply: ProbeReply) -> str:
+    return f"{url} redirects to {_printable_header(reply.header('location') or '?')}: check that address"
 
 
-def _no_model(url: str, listed: Reply) -> str:
+def _no_model_message(url: str, listed: ProbeReply) -> str:
     if listed.status == 404:
         return f"there is no {url}/models: give the address up to and with /v1, or name a model with --model"
-    why = "" if listed.is_ok else f" ({listed.complaint})"
+    why = "" if listed.is_ok else f" ({listed.error_summary})"
     return f"{url} lists no models{why}: name one with --model"
 
 
-def _about_the_key(desk: Desk) -> str:
-    if desk.address.key is None:
+def _key_message(client: ProbeClient) -> str:
+    if client.address.key is None:
         return "wants a key: --api-key KEY, or WELLDONE_API_KEY"
     return "does not take this key"
 
 
-async def _first_answer(desk: Desk, facts: Facts, names: list[str]) -> tuple[Facts, Reply]:
+async def _first_answer(client: ProbeClient, facts: ServerFacts, names: list[str]) -> tuple[ServerFacts, ProbeReply]:
     """A first whole answer, and how it was asked for."""
-    first = reply = await _say_hello(desk, facts, _TOKENS, stream=False)
-    for members, limit_name in desk.settings.dialect.ways[1:]:
-        if reply.status not in _UNKNOWN_MEMBER:
+    first = reply = await _send_greeting(client, facts, _GREETING_TOKENS, stream=False)
+    for members, limit_name in client.settings.dialect.request_variants[1:]:
+        if reply.status not in _UNKNOWN_FIELD_STATUSES:
             break
-        facts = msgspec.structs.replace(facts, members=members, limit_name=limit_name)
-        reply = await _say_hello(desk, facts, _TOKENS, stream=False)
-    if reply.status is not None and (reply.status >= 500 or (reply.is_ok and not _is_answer(reply))):
-        streamed = await _say_hello(desk, facts, _TOKENS, stream=True)  # some only stream
-        reply = streamed if _is_answer(streamed) or not reply.is_ok else reply
+        facts = msgspec.structs.replace(facts, members=members, limit_field=limit_name)
+        reply = await _send_greeting(client, facts, _GREETING_TOKENS, stream=False)
+    if reply.status is not None and (reply.status >= 500 or (reply.is_ok and not _is_checkable(reply))):
+        streamed = await _send_greeting(client, facts, _GREETING_TOKENS, stream=True)  # some only stream
+        reply = streamed if _is_checkable(streamed) or not reply.is_ok else reply
     if reply.recording.is_timed_out:
-        raise UnreachableError(f"{desk.settings.url}: a {desk.settings.endpoint} request {desk.timed_out()}")
+        raise CheckUnreachableError(
+            f"{client.settings.url}: a {client.settings.endpoint} request {client.timeout_message()}"
+        )
     if not reply.is_ok:
-        raise _refused(desk, facts, first, names)
-    if not _is_answer(reply):
+        raise _refusal_error(client, facts, first, names)
+    if not _is_checkable(reply):
         kinds = {"text/html": "a web page"}
         what = kinds.get(reply.trace.media_type, "no JSON" if reply.recording.body.strip() else "nothing")
-        name = desk.settings.endpoint
+        name = client.settings.endpoint
         if not reply.recording.is_complete:
-            raise UnreachableError(f"{desk.settings.url} answers a {name} request: {reply.recording.error}")
-        raise UnreachableError(f"{desk.settings.url} answers a {name} request with {what}: is it a {name} server?")
+            raise CheckUnreachableError(f"{client.settings.url} answers a {name} request: {reply.recording.error}")
+        raise CheckUnreachableError(
+            f"{client.settings.url} answers a {name} request with {what}: is it a {name} server?"
+        )
     return facts, reply
 
 
-def _is_answer(reply: Reply) -> bool:
+def _is_checkable(reply: ProbeReply) -> bool:
     """Whether it is something that can be checked, right or not."""
-    is_begun = reply.is_stream and bool(reply.heard.chunks or reply.heard.events)
+    is_begun = reply.is_stream and bool(reply.view.chunks or reply.view.events)
     return reply.is_ok and (is_begun or bool(reply.choices or reply.json))
 
 
-def _refused(desk: Desk, facts: Facts, reply: Reply, names: list[str]) -> UnreachableError:
+def _refusal_error(
+    client: ProbeClient, facts: ServerFacts, reply: ProbeReply, names: list[str]
+) -> CheckUnreachableError:
     """Why a plain question was not answered."""
-    url, dialect = desk.settings.url, desk.settings.dialect
+    url, dialect = client.settings.url, client.settings.dialect
     if reply.status is None:
-        return UnreachableError(f"{url} does not answer a {dialect.name} request: {reply.recording.error}")
+        return CheckUnreachableError(f"{url} does not answer a {dialect.name} request: {reply.recording.error}")
     if reply.status in (401, 403):
-        return UnreachableError(f"{url} {_about_the_key(desk)} ({reply.complaint})")
-    if reply.status in BUSY:
-        return UnreachableError(f"{url} is too busy to be checked now ({reply.complaint})")
+        return CheckUnreachableError(f"{url} {_key_message(client)} ({reply.error_summary})")
+    if reply.status in OVERLOAD_STATUSES:
+        return CheckUnreachableError(f"{url} is too busy to be checked now ({reply.error_summary})")
     if 300 <= reply.status < 400:
-        return UnreachableError(_redirected(url, reply))
+        return CheckUnreachableError(_redirect_message(url, reply))
     if reply.status in (404, 405) and "error" not in reply.json and dialect is CHAT:
-        return UnreachableError(f"there is no {url}{dialect.path}: give the address up to and with /v1")
-    if reply.status in (404, 405, 501) and dialect is not CHAT and facts.model not in reply.complaint:
-        return UnreachableError(f"not offered: {url} has no {dialect.path} ({reply.complaint})")
+        return CheckUnreachableError(f"there is no {url}{dialect.path}: give the address up to and with /v1")
+    if reply.status in (404, 405, 501) and dialect is not CHAT and facts.model not in reply.error_summary:
+        return CheckUnreachableError(f"not offered: {url} has no {dialect.path} ({reply.error_summary})")
     if facts.model not in names and names:
-        more = ", …" if len(names) > _NAMED else ""
-        lists = f"it lists {', '.join(map(_printable, names[:_NAMED]))}{more}"
-        return UnreachableError(f"{url} does not answer for {facts.model!r} ({reply.complaint}); {lists}")
-    return UnreachableError(f"{url} does not answer for {facts.model!r} ({reply.complaint})")
+        more = ", …" if len(names) > _MAX_MODELS_NAMED else ""
+        lists = f"it lists {', '.join(map(_printable_header, names[:_MAX_MODELS_NAMED]))}{more}"
+        return CheckUnreachableError(f"{url} does not answer for {facts.model!r} ({reply.error_summary}); {lists}")
+    return CheckUnreachableError(f"{url} does not answer for {facts.model!r} ({reply.error_summary})")
 
 
-async def _allowance(desk: Desk, facts: Facts) -> int:
+async def _measure_reasoning_allowance(client: ProbeClient, facts: ServerFacts) -> int:
     """How many tokens a model that thinks needs before it speaks."""
-    reply = await _say_hello(desk, facts, _THINKING_TOKENS, stream=True)
-    pieces = [piece for piece in reply.pieces if piece.index == reply.first.index]
+    reply = await _send_greeting(client, facts, _REASONING_TOKENS, stream=True)
+    pieces = [piece for piece in reply.deltas if piece.index == reply.first_choice.index]
     until_text = next((place for place, piece in enumerate(pieces) if piece.text and not piece.reasoning), None)
     if until_text is None:
         return _ALLOWANCE_LIMIT
     # Half as much again: another question may need more thought than a greeting.
-    return min(_ALLOWANCE_LIMIT, math.ceil(until_text * 1.5) + _TOKENS)
+    return min(_ALLOWANCE_LIMIT, math.ceil(until_text * 1.5) + _GREETING_TOKENS)
 
 
-async def _say_hello(desk: Desk, facts: Facts, tokens: int, *, stream: bool) -> Reply:
-    dialect = desk.settings.dialect
+async def _send_greeting(client: ProbeClient, facts: ServerFacts, tokens: int, *, stream: bool) -> ProbeReply:
+    dialect = client.settings.dialect
     body = {
         "model": facts.model,
-        **dialect.said(prompts.HELLO),
+        **dialect.prompt_members(prompts.HELLO_PROMPT),
         "stream": stream,
         **facts.members,
-        facts.limit_name: max(tokens, dialect.least_tokens),
-        **desk.settings.extra,
+        facts.limit_field: max(tokens, dialect.min_tokens),
+        **client.settings.extra,
     }
-    asked = Asked(method="POST", path=dialect.path, body=msgspec.json.encode(body), endpoint=dialect.name)
-    return await _ask(desk, asked)
+    asked = ProbeRequest(method="POST", path=dialect.path, body=msgspec.json.encode(body), endpoint=dialect.name)
+    return await _send_discovery(client, asked)
 
 
-async def _ask(desk: Desk, asked: Asked) -> Reply:
+async def _send_discovery(client: ProbeClient, request: ProbeRequest) -> ProbeReply:
     try:
-        recordings = await desk.ask(asked, _PROBE)
-    except ListenError as error:
-        running = "is the server running there?" if desk.address.tls is None else "does a server speak TLS there?"
+        recordings = await client.send(request, _DISCOVERY_PROBE)
+    except ConnectError as error:
+        running = "is the server running there?" if client.address.tls is None else "does a server speak TLS there?"
         hint = "name it with --ca-file FILE" if error.is_untrusted else running
-        raise UnreachableError(f"{desk.settings.url}: {error}; {hint}") from None
-    return Reply(asked, recordings[-1], 1)
+        raise CheckUnreachableError(f"{client.settings.url}: {error}; {hint}") from None
+    return ProbeReply(request, recordings[-1], 1)
 
 
-def _printable(text: str) -> str:
+def _printable_header(text: str) -> str:
     return "".join(char if char.isprintable() else "?" for char in text[:100])

@@ -10,39 +10,39 @@ from typing import Any
 
 import msgspec
 
-from welldone.check.desk import BUSY, Desk, Facts
-from welldone.check.occasions import had_a_say
-from welldone.check.reply import Asked, Reply
-from welldone.net.ear import ListenError, Recording
-from welldone.rules.causes import Causes
-from welldone.rules.judge import judge, show
+from welldone.check.desk import OVERLOAD_STATUSES, ProbeClient, ServerFacts
+from welldone.check.occasions import applicable_rules
+from welldone.check.reply import ProbeRequest, ProbeReply
+from welldone.net.ear import ConnectError, RecordedResponse
+from welldone.rules.causes import RootCauses
+from welldone.rules.judge import judge, excerpt
 from welldone.wire.faults import Severity
-from welldone.wire.faults.catalogue import BY_ID
+from welldone.wire.faults.catalogue import RULES_BY_ID
 
-REFUSED_4XX = "err-refused-4xx"
-KEEPALIVE = "live-keepalive-in-silence"
+REFUSED_4XX_RULE = "err-refused-4xx"
+KEEPALIVE_RULE = "live-keepalive-in-silence"
 
-Leave = Callable[[bytes], bool]
+AbortPredicate = Callable[[bytes], bool]
 
 
-class NotOfferedError(Exception):
+class UnsupportedError(Exception):
     """The server does not do what the probe asks for. The message is what it says."""
 
 
-class NotHeardError(Exception):
+class NotApplicableError(Exception):
     """The probe cannot say anything. The message says why."""
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class ProbeViolation(msgspec.Struct, frozen=True, kw_only=True):
     """A rule that was heard broken."""
 
     rule: str
     severity: Severity
-    reply: Reply
+    reply: ProbeReply
     frame: int | None
     byte: int | None
-    heard: str
-    wanted: str
+    observed: str
+    expected: str
     cause: str | None = None
     """The rule whose breach in the same reply explains this one."""
 
@@ -50,55 +50,55 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 class Session:
     """One probe's talk with the server."""
 
-    def __init__(self, desk: Desk, facts: Facts, probe: str, wanted: frozenset[str]) -> None:
+    def __init__(self, client: ProbeClient, facts: ServerFacts, probe: str, rule_ids: frozenset[str]) -> None:
         self.facts = facts
-        self.dialect = desk.settings.dialect
-        self.patience = desk.settings.patience
-        self.side_by_side = desk.settings.side_by_side
-        self.replies: list[Reply] = []
+        self.dialect = client.settings.dialect
+        self.timeouts = client.settings.timeouts
+        self.jobs = client.settings.jobs
+        self.replies: list[ProbeReply] = []
         self.judged: set[str] = set()
         """The rules that had a say."""
-        self.found: list[Found] = []
+        self.violations: list[ProbeViolation] = []
         self.counts: dict[str, int] = {}
         """How often each rule was heard broken."""
-        self.unheard: dict[str, str] = {}
+        self.inapplicable: dict[str, str] = {}
         """Rules of the probe's own that had no say, and why."""
-        self.is_given_up = False
+        self.is_incomplete = False
         """Whether a reply did not come, or was given up before it was whole."""
         self.is_timed_out = False
         """Whether that was for the time limit."""
-        self._desk = desk
+        self._client = client
         self._probe = probe
-        self._wanted = wanted
+        self._rule_ids = rule_ids
 
     @property
     def has_key(self) -> bool:
         """Whether requests carry a key."""
-        return self._desk.address.key is not None
+        return self._client.address.key is not None
 
     # ---- asking
 
-    async def ask(
+    async def generate(
         self,
         content: str | list[dict[str, Any]],
         /,
         *,
         stream: bool | None = True,
         max_tokens: int | None = 48,
-        limit_name: str | None = None,
+        limit_field: str | None = None,
         is_exact: bool = False,
         headers: tuple[tuple[str, str | None], ...] = (),
-        leave: Leave | None = None,
+        abort_when: AbortPredicate | None = None,
         **members: Any,  # noqa: ANN401 - JSON
-    ) -> Reply:
+    ) -> ProbeReply:
         """The reply to one user message, or to a whole talk. A member that is `...` is left out.
 
         `stream` None: the key is absent. `limit_name`: another than the server's own for `max_tokens`. `is_exact`: a
         model that thinks gets no more tokens for it.
         """
-        common = self._common(stream, max_tokens, is_exact=is_exact, name=limit_name)
-        body = {**self.dialect.said(content), **common, **members}
-        return await self.post(self.dialect.path, body, headers=headers, leave=leave)
+        common = self._common_fields(stream, max_tokens, is_exact=is_exact, name=limit_field)
+        body = {**self.dialect.prompt_members(content), **common, **members}
+        return await self.post(self.dialect.path, body, headers=headers, abort_when=abort_when)
 
     async def complete(
         self,
@@ -107,24 +107,28 @@ class Session:
         *,
         stream: bool | None = True,
         max_tokens: int | None = 16,
-        leave: Leave | None = None,
+        abort_when: AbortPredicate | None = None,
         **members: Any,  # noqa: ANN401 - JSON
-    ) -> Reply:
+    ) -> ProbeReply:
         """The reply of the completions endpoint."""
-        body = {"prompt": prompt, **self._common(stream, max_tokens, is_exact=True, name="max_tokens"), **members}
-        return await self.post("/completions", body, leave=leave)
+        body = {
+            "prompt": prompt,
+            **self._common_fields(stream, max_tokens, is_exact=True, name="max_tokens"),
+            **members,
+        }
+        return await self.post("/completions", body, abort_when=abort_when)
 
-    def _common(
+    def _common_fields(
         self, stream: bool | None, max_tokens: int | None, *, is_exact: bool, name: str | None = None
     ) -> dict[str, Any]:
-        more = 0 if is_exact else self.facts.allowance
-        least = self.dialect.least_tokens
+        more = 0 if is_exact else self.facts.reasoning_allowance
+        least = self.dialect.min_tokens
         return {
             "model": self.facts.model,
             **self.facts.members,
             **({} if stream is None else {"stream": stream}),
-            **({} if max_tokens is None else {name or self.facts.limit_name: max(max_tokens + more, least)}),
-            **self._desk.settings.extra,
+            **({} if max_tokens is None else {name or self.facts.limit_field: max(max_tokens + more, least)}),
+            **self._client.settings.extra,
         }
 
     async def post(
@@ -133,44 +137,46 @@ class Session:
         body: dict[str, Any] | bytes,
         *,
         headers: tuple[tuple[str, str | None], ...] = (),
-        leave: Leave | None = None,
-    ) -> Reply:
+        abort_when: AbortPredicate | None = None,
+    ) -> ProbeReply:
         """The reply to a body: JSON without the members that are `...`, or bytes as they are."""
         if isinstance(body, dict):
             kept = {name: value for name, value in body.items() if value is not ...}
             body = json.dumps(kept, ensure_ascii=False, separators=(",", ":")).encode()
         endpoint = "completions" if path == "/completions" else self.dialect.name
-        asked = Asked(method="POST", path=path, body=body, headers=headers, endpoint=endpoint)
-        return await self.send(asked, leave=leave)
+        asked = ProbeRequest(method="POST", path=path, body=body, headers=headers, endpoint=endpoint)
+        return await self.send(asked, abort_when=abort_when)
 
-    async def send(self, asked: Asked, *, leave: Leave | None = None, is_judged: bool = True) -> Reply:
+    async def send(
+        self, request: ProbeRequest, *, abort_when: AbortPredicate | None = None, is_judged: bool = True
+    ) -> ProbeReply:
         """The reply to any request. `is_judged` is for those to the endpoints that the rules speak about.
 
         Raises:
             NotHeardError: there was no reply, or no end of it.
         """
-        for recording in await self._ask(asked, leave):
-            self.replies.append(Reply(asked, recording, len(self.replies) + 1, is_judged=is_judged))
+        for recording in await self._send_recorded(request, abort_when):
+            self.replies.append(ProbeReply(request, recording, len(self.replies) + 1, is_judged=is_judged))
             if is_judged:
                 self._judge(self.replies[-1])
         reply = self.replies[-1]
-        if reply.recording.is_given_up:
-            self.is_given_up = True
+        if reply.recording.is_abandoned:
+            self.is_incomplete = True
             self.is_timed_out = self.is_timed_out or reply.recording.is_timed_out
-            why = self._desk.timed_out() if reply.recording.is_timed_out else reply.recording.error
-            raise NotHeardError(why or "the reply was given up")
-        if reply.status is None and not reply.recording.is_left:
-            raise NotHeardError(reply.recording.error or "there was no reply")
+            why = self._client.timeout_message() if reply.recording.is_timed_out else reply.recording.error
+            raise NotApplicableError(why or "the reply was given up")
+        if reply.status is None and not reply.recording.is_aborted:
+            raise NotApplicableError(reply.recording.error or "there was no reply")
         return reply
 
-    async def _ask(self, asked: Asked, leave: Leave | None) -> list[Recording]:
+    async def _send_recorded(self, request: ProbeRequest, abort_when: AbortPredicate | None) -> list[RecordedResponse]:
         try:
-            return await self._desk.ask(asked, self._probe, leave)
-        except ListenError as error:  # it was there a moment ago: no rule speaks about that, and it is no pass
-            self.is_given_up = True
-            raise NotHeardError(str(error)) from None
+            return await self._client.send(request, self._probe, abort_when)
+        except ConnectError as error:  # it was there a moment ago: no rule speaks about that, and it is no pass
+            self.is_incomplete = True
+            raise NotApplicableError(str(error)) from None
 
-    def answered(self, reply: Reply) -> Reply:
+    def require_ok(self, reply: ProbeReply) -> ProbeReply:
         """The reply, where the server took the request.
 
         Raises:
@@ -180,86 +186,90 @@ class Session:
         if reply.is_ok:
             return reply
         if reply.status is None or reply.status >= 500 or reply.status == 429:
-            raise NotHeardError(reply.complaint)
-        raise NotOfferedError(reply.complaint)
+            raise NotApplicableError(reply.error_summary)
+        raise UnsupportedError(reply.error_summary)
 
     # ---- judging
 
-    def hold(
+    def check_rule(
         self,
         rule: str,
-        reply: Reply,
-        is_kept: bool,
+        reply: ProbeReply,
+        passed: bool,
         *,
-        heard: object = "",
-        wanted: str = "",
+        observed: object = "",
+        expected: str = "",
         frame: int | None = None,
         severity: Severity | None = None,
     ) -> None:
         """Say whether a rule is kept; if not: what was heard, and what was wanted instead."""
-        if rule not in self._wanted:
+        if rule not in self._rule_ids:
             return
         self.judged.add(rule)
-        if is_kept:
+        if passed:
             return
         self.counts[rule] = self.counts.get(rule, 0) + 1
-        byte = None if frame is None else reply.heard.frames[frame - 1].byte
-        self.found.append(
-            Found(
+        byte = None if frame is None else reply.view.frames[frame - 1].byte
+        self.violations.append(
+            ProbeViolation(
                 rule=rule,
-                severity=severity or BY_ID[rule].severity,
+                severity=severity or RULES_BY_ID[rule].severity,
                 reply=reply,
                 frame=frame,
                 byte=byte,
-                heard=show(heard),
-                wanted=show(wanted),
+                observed=excerpt(observed),
+                expected=excerpt(expected),
                 cause=self._cause(rule, reply, frame),
             )
         )
 
-    def _cause(self, rule: str, reply: Reply, frame: int | None) -> str | None:
+    def _cause(self, rule: str, reply: ProbeReply, frame: int | None) -> str | None:
         """What was found in the same reply and explains this."""
-        return Causes([found for found in self.found if found.reply is reply], 0).of(rule, frame)
+        return RootCauses([found for found in self.violations if found.reply is reply], 0).cause_of(rule, frame)
 
-    def not_heard(self, rule: str, why: str) -> None:
+    def not_applicable(self, rule: str, reason: str) -> None:
         """Say that there was no occasion to judge a rule of the probe's own."""
-        self.unheard[rule] = why
+        self.inapplicable[rule] = reason
 
-    def _judge(self, reply: Reply) -> None:
-        self._judge_the_answer(reply)
+    def _judge(self, reply: ProbeReply) -> None:
+        self._judge_status_and_silence(reply)
         if not reply.can_be_judged:
             return
-        self.judged |= had_a_say(reply.heard) & self._wanted
-        judgement = judge(reply.trace, self._wanted)
+        self.judged |= applicable_rules(reply.view) & self._rule_ids
+        judgement = judge(reply.trace, self._rule_ids)
         for rule, count in judgement.counts.items():
             self.counts[rule] = self.counts.get(rule, 0) + count
         for finding in judgement.findings:
             self.judged.add(finding.rule)
-            self.found.append(
-                Found(
+            self.violations.append(
+                ProbeViolation(
                     rule=finding.rule,
                     severity=Severity(finding.severity),
                     reply=reply,
                     frame=finding.frame,
                     byte=finding.byte,
-                    heard=finding.heard,
-                    wanted=finding.wanted,
+                    observed=finding.observed,
+                    expected=finding.expected,
                     cause=finding.cause,
                 )
             )
 
-    def _judge_the_answer(self, reply: Reply) -> None:
+    def _judge_status_and_silence(self, reply: ProbeReply) -> None:
         """That there is one, of the right class, and no long silence in it."""
         wanted = "a reply, or a 4xx that says why there is none"
         if reply.status is None:
-            if not reply.is_unended:
+            if not reply.is_partial:
                 heard = reply.recording.error or "no reply"
-                self.hold(REFUSED_4XX, reply, is_kept=False, heard=heard, wanted=wanted, severity=Severity.BREAKS)
-        elif reply.status >= 400 and reply.status not in BUSY:
-            self.hold(REFUSED_4XX, reply, reply.status < 500, heard=reply.complaint, wanted=wanted)
-        patience_s = self.patience.silence_s
+                self.check_rule(
+                    REFUSED_4XX_RULE, reply, passed=False, observed=heard, expected=wanted, severity=Severity.BREAKS
+                )
+        elif reply.status >= 400 and reply.status not in OVERLOAD_STATUSES:
+            self.check_rule(REFUSED_4XX_RULE, reply, reply.status < 500, observed=reply.error_summary, expected=wanted)
+        patience_s = self.timeouts.silence_s
         if reply.status is not None and reply.is_stream and reply.recording.ended_s >= patience_s:
-            heard = f"no byte for {reply.silence_s:.1f} s"
+            heard = f"no byte for {reply.longest_silence_s:.1f} s"
             wanted = f"a sign of life at least every {patience_s:g} s"
             # A sign that is due at 15 s may come a little late.
-            self.hold(KEEPALIVE, reply, reply.silence_s < patience_s * 1.2, heard=heard, wanted=wanted)
+            self.check_rule(
+                KEEPALIVE_RULE, reply, reply.longest_silence_s < patience_s * 1.2, observed=heard, expected=wanted
+            )

@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-from welldone.check.dialect import DIALECTS, Dialect
-from welldone.net.secrets import Secrets
+from welldone.check.dialect import DIALECTS, CheckDialect
+from welldone.net.secrets import SecretRedactor
 
 
-class Patience(msgspec.Struct, frozen=True):
+class Timeouts(msgspec.Struct, frozen=True):
     """How long things may take. Tests are less patient."""
 
     reply_s: float = 60.0
@@ -22,7 +22,7 @@ class Patience(msgspec.Struct, frozen=True):
     """A first word that comes sooner says nothing of what was sent before it."""
     stream_s: float = 0.25
     """A stream that is over sooner says nothing of how it was flushed."""
-    leave_s: float = 3.0
+    disconnect_s: float = 3.0
     """By when a server must have noticed that nobody listens any more."""
     after_done_s: float = 3.0
     """How long a body may stay open after [DONE]."""
@@ -42,7 +42,7 @@ class CheckSettings(msgspec.Struct, frozen=True, kw_only=True):
     is_verified: bool = True
     headers: tuple[tuple[str, str], ...] = ()
     """For every request. Their values may be secrets."""
-    variables: Mapping[str, str] = {}
+    env_variables: Mapping[str, str] = {}
     """The environment variables that the key (`Authorization`) and headers come from: commands that are shown name
     them."""
     extra: Mapping[str, Any] = {}
@@ -56,24 +56,24 @@ class CheckSettings(msgspec.Struct, frozen=True, kw_only=True):
     is_strict: bool = False
     known: frozenset[str] | None = None
     """The rules that were broken before; None: there is no baseline."""
-    side_by_side: int = 4
+    jobs: int = 4
     """How many requests there may be at once. Four is what llama.cpp has slots for by default."""
     record: Path | None = None
     """A folder for the traces."""
-    patience: Patience = Patience()
+    timeouts: Timeouts = Timeouts()
 
     def __repr__(self) -> str:
         """Whom it is about, and no key."""
         return f"CheckSettings({self.url})"
 
     @property
-    def dialect(self) -> Dialect:
+    def dialect(self) -> CheckDialect:
         """How the server is asked."""
         return DIALECTS[self.endpoint]
 
     @property
-    def secrets(self) -> Secrets:
+    def secrets(self) -> SecretRedactor:
         """What must not be shown: the key, the values of headers, and their parts, such as the token of a Bearer."""
         values = [value for _, value in self.headers]
         parts = [part for value in values for part in re.split(r"[\s;,=]+", value)]
-        return Secrets([*([self.key] if self.key else []), *values, *parts])
+        return SecretRedactor([*([self.key] if self.key else []), *values, *parts])

@@ -5,26 +5,26 @@ import argparse
 import os
 
 from welldone.cli.exits import UsageError
-from welldone.net.address import base_url
-from welldone.net.secrets import KEY_VARIABLE
+from welldone.net.address import normalize_base_url
+from welldone.net.secrets import API_KEY_VARIABLE
 
-ENV = "env:"
+ENV_PREFIX = "env:"
 
 
-def address(text: str) -> str:
+def server_url(text: str) -> str:
     """The address of a server's API."""
-    url = base_url(text)
+    url = normalize_base_url(text)
     if "@" in url:
         raise UsageError("a password in an address ends up in logs; use --api-key")
     return url
 
 
-def key(said: str | None) -> str | None:
+def server_key(value: str | None) -> str | None:
     """The server's key: what was said, or what the environment has."""
-    return os.environ.get(KEY_VARIABLE) or None if said is None else from_environment(said, "--api-key")
+    return os.environ.get(API_KEY_VARIABLE) or None if value is None else resolve_env(value, "--api-key")
 
 
-def header(text: str) -> tuple[str, str]:
+def parse_header(text: str) -> tuple[str, str]:
     """A header, as it stands in a request."""
     name, colon, value = text.partition(":")
     if not colon:
@@ -32,11 +32,11 @@ def header(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def from_environment(said: str, who: str) -> str:
+def resolve_env(value: str, source: str) -> str:
     """What was said, or what the environment variable holds that was named."""
-    if not said.startswith(ENV):
-        return said
-    name = said.removeprefix(ENV)
+    if not value.startswith(ENV_PREFIX):
+        return value
+    name = value.removeprefix(ENV_PREFIX)
     if not os.environ.get(name):
-        raise UsageError(f"{who} names the environment variable {name}, which is not set")
+        raise UsageError(f"{source} names the environment variable {name}, which is not set")
     return os.environ[name]

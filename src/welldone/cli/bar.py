@@ -18,7 +18,7 @@ from welldone.engines import arrival
 
 
 @contextmanager
-def bar() -> Iterator[arrival.Progress]:
+def progress_bar() -> Iterator[arrival.Progress]:
     """One line for each file, on standard error."""
     columns = (
         TextColumn("{task.description}", markup=False),  # a name from outside is text and no more

@@ -11,21 +11,21 @@ from pathlib import Path
 from typing import TypeVar
 
 from welldone.bench import plan
-from welldone.bench.arrivals import MOST_BURSTY
-from welldone.bench.assertions import read_assertion, read_bound
+from welldone.bench.arrivals import MAX_BURSTINESS
+from welldone.bench.assertions import parse_assertion, parse_goodput_bound
 from welldone.bench.dialects import DIALECTS
-from welldone.bench.lengths import read_length
-from welldone.bench.profiles import PROFILES, profile_named
+from welldone.bench.lengths import parse_length
+from welldone.bench.profiles import WORKLOAD_PROFILES, find_workload_profile
 from welldone.bench.report import BenchReport
 from welldone.bench.reports import data, forms, peer, tables
-from welldone.bench.run import STOPPED, UnreachableError, Watch, bench
-from welldone.bench.settings import Arrivals, Assertion, BenchSettings, Kind, Length
+from welldone.bench.run import STOPPED_BY_USER, BenchUnreachableError, BenchProgress, run_bench
+from welldone.bench.settings import ArrivalProcess, Assertion, BenchSettings, BenchmarkKind, LengthSpec
 from welldone.cli import amounts, asking, board, comparing, show
-from welldone.cli.exits import Exit, UsageError
-from welldone.cli.options import Parser
-from welldone.cli.reporting import check_folder, check_report
+from welldone.cli.exits import ExitCode, UsageError
+from welldone.cli.options import CommandParser
+from welldone.cli.reporting import make_writable_folder, check_report_path
 from welldone.engines.settings import DEFAULT_SLOTS
-from welldone.net.secrets import KEY_VARIABLE
+from welldone.net.secrets import API_KEY_VARIABLE
 
 DESCRIPTION = """\
 Ask a server as many clients would, and say how it did: time to the first token, time between tokens, tokens per second,
@@ -47,55 +47,55 @@ welldone bench http://127.0.0.1:8000/v1 --endpoint responses -b throughput
 welldone bench compare before.json after.json
 """
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_RATE = amounts.positive(1e6)  # requests per second: more than any client makes
-_ARRIVALS = amounts.word(Arrivals)
-_SEEDS = 10**6
-_QUICK = BenchSettings(
+_parse_rate = amounts.positive_number(1e6)  # requests per second: more than any client makes
+_parse_arrivals = amounts.enum_choice(ArrivalProcess)
+_SEED_COUNT = 10**6
+_QUICK_DEFAULTS = BenchSettings(
     url="",
     duration_s=15.0,
     warmup_s=5.0,
     grace_s=8.0,
     levels=(1, DEFAULT_SLOTS),
-    decode=Length(num_tokens=64, min_tokens=64, max_tokens=64),
+    decode=LengthSpec(num_tokens=64, min_tokens=64, max_tokens=64),
 )
 """35 s, and less than a minute with answers that are late. A server of 5 tokens per second ends an answer in time."""
-_FULL = BenchSettings(url="")
-_UNSAFE = re.compile(r"[^\w-]+")
+_FULL_DEFAULTS = BenchSettings(url="")
+_UNSAFE_CHARACTERS = re.compile(r"[^\w-]+")
 
 Value = TypeVar("Value")
 
 
-def run(arguments: list[str]) -> Exit:
+def run(arguments: list[str]) -> ExitCode:
     """Measure a server, or compare two reports."""
     if arguments[:1] == ["compare"]:
-        return comparing.run(arguments[1:])
-    options = _parser().read(arguments)
+        return comparing.run_compare(arguments[1:])
+    options = _parser().parse(arguments)
     settings = _settings(options)
     for path in options.report:
-        check_report(path, forms.FORMS)
+        check_report_path(path, forms.BENCH_REPORT_FORMATS)
     if options.results_dir is not None:
-        check_folder(options.results_dir)
+        make_writable_folder(options.results_dir)
     try:
-        report = asyncio.run(_bench(settings, is_quiet=options.no_console or options.json))
-    except UnreachableError as error:
-        show.note(f"welldone bench: {error}")
-        return Exit.UNREACHABLE
+        report = asyncio.run(_run_bench(settings, is_quiet=options.no_console or options.json))
+    except BenchUnreachableError as error:
+        show.print_note(f"welldone bench: {error}")
+        return ExitCode.UNREACHABLE
     except ValueError as error:
         raise UsageError(str(error)) from None
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
-    _tell(report, options)
-    if report.why == STOPPED:
+    _output_report(report, options)
+    if report.incomplete_reason == STOPPED_BY_USER:
         raise KeyboardInterrupt  # all is said; the exit code is that of a command that was interrupted
-    if settings.assertions and not report.checked:
-        show.note("nothing was judged: no step but the warm-up ran")
-        return Exit.NOTHING
-    is_right = report.is_whole and all(checked.is_kept for checked in report.checked)
-    return Exit.RIGHT if is_right else Exit.FOUND
+    if settings.assertions and not report.assertion_results:
+        show.print_note("nothing was judged: no step but the warm-up ran")
+        return ExitCode.NOTHING_TO_DO
+    is_right = report.is_complete and all(checked.passed for checked in report.assertion_results)
+    return ExitCode.OK if is_right else ExitCode.FAILED
 
 
-def _parser() -> Parser:
-    parser = Parser("bench", DESCRIPTION, EXAMPLES)
+def _parser() -> CommandParser:
+    parser = CommandParser("bench", DESCRIPTION, EXAMPLES)
     _add_server(parser)
     _add_load(parser)
     _add_requests(parser)
@@ -103,7 +103,7 @@ def _parser() -> Parser:
     return parser
 
 
-def _add_server(parser: Parser) -> None:
+def _add_server(parser: CommandParser) -> None:
     add = parser.add_argument_group("the server").add_argument
     add("address", nargs="?", metavar="URL", help="its address, up to and with /v1 (http://127.0.0.1:8000/v1)")
     add("--url", "-u", metavar="URL", help="the same")
@@ -111,57 +111,122 @@ def _add_server(parser: Parser) -> None:
     add("--endpoint", metavar="NAME", choices=tuple(DIALECTS), default="chat", help=f"{', '.join(DIALECTS)} (chat)")
     add("--against-api-key", metavar="KEY", help="its key; --api-key and --header are for the first host only")
     add("--model-name", "--model", metavar="NAME", help="the model to ask (the tokenizer's, else the first listed)")
-    add("--api-key", "-a", metavar="KEY", help=f"the server's key, or env:NAME (default: {KEY_VARIABLE})")
-    add("--header", metavar="LINE", type=asking.header, action="append", default=[], help="a header for every request")
+    add("--api-key", "-a", metavar="KEY", help=f"the server's key, or env:NAME (default: {API_KEY_VARIABLE})")
+    add(
+        "--header",
+        metavar="LINE",
+        type=asking.parse_header,
+        action="append",
+        default=[],
+        help="a header for every request",
+    )
     add("--ca-file", metavar="FILE", help="certificates to trust (https)")
     add("--insecure", action="store_true", help="trust any certificate (https)")
 
 
-def _add_load(parser: Parser) -> None:
+def _add_load(parser: CommandParser) -> None:
     add = parser.add_argument_group("the load").add_argument
-    add("--benchmark-kind", "-b", metavar="KIND", type=amounts.word(Kind), help=f"{', '.join(Kind)} (quick)")
-    add("--rates", "-r", metavar="N", type=_RATE, action="append", default=[], help="requests per second (repeatable)")
-    add("--num-rates", metavar="N", type=amounts.whole(1, 100), help="steps of a sweep (10)")
-    add("--max-vus", "-m", metavar="N", type=amounts.users, help="users, or requests at once, at most (128)")
-    add("--concurrency", metavar="N,N", type=amounts.levels, default=(), help="numbers of users, for -b concurrency")
-    add("--replay", metavar="FILE", type=Path, help="arrival times, for -b replay: JSONL, or seconds a line")
-    add("--arrivals", metavar="HOW", type=_ARRIVALS, help=f"how requests come: {', '.join(Arrivals)} (constant)")
-    add("--burstiness", metavar="X", type=amounts.positive(MOST_BURSTY), help="of bursty arrivals; 1 is poisson (4)")
     add(
-        "--duration", "-d", metavar="TIME", type=amounts.time, help="of each step, such as 30s or 2m (120s; quick: 15s)"
+        "--benchmark-kind",
+        "-b",
+        metavar="KIND",
+        type=amounts.enum_choice(BenchmarkKind),
+        help=f"{', '.join(BenchmarkKind)} (quick)",
     )
-    add("--warmup", "-w", metavar="TIME", type=amounts.time_or_none, help="of the warm-up (30s; quick: 5s); 0s: none")
-    add("--timeout", metavar="TIME", type=amounts.time, default=300.0, help="for one answer (300s)")
+    add(
+        "--rates",
+        "-r",
+        metavar="N",
+        type=_parse_rate,
+        action="append",
+        default=[],
+        help="requests per second (repeatable)",
+    )
+    add("--num-rates", metavar="N", type=amounts.integer_between(1, 100), help="steps of a sweep (10)")
+    add("--max-vus", "-m", metavar="N", type=amounts.user_count, help="users, or requests at once, at most (128)")
+    add(
+        "--concurrency",
+        metavar="N,N",
+        type=amounts.user_counts,
+        default=(),
+        help="numbers of users, for -b concurrency",
+    )
+    add("--replay", metavar="FILE", type=Path, help="arrival times, for -b replay: JSONL, or seconds a line")
+    add(
+        "--arrivals",
+        metavar="HOW",
+        type=_parse_arrivals,
+        help=f"how requests come: {', '.join(ArrivalProcess)} (constant)",
+    )
+    add(
+        "--burstiness",
+        metavar="X",
+        type=amounts.positive_number(MAX_BURSTINESS),
+        help="of bursty arrivals; 1 is poisson (4)",
+    )
+    add(
+        "--duration",
+        "-d",
+        metavar="TIME",
+        type=amounts.parse_duration,
+        help="of each step, such as 30s or 2m (120s; quick: 15s)",
+    )
+    add(
+        "--warmup",
+        "-w",
+        metavar="TIME",
+        type=amounts.parse_duration_or_zero,
+        help="of the warm-up (30s; quick: 5s); 0s: none",
+    )
+    add("--timeout", metavar="TIME", type=amounts.parse_duration, default=300.0, help="for one answer (300s)")
     add(
         "--grace",
         metavar="TIME",
-        type=amounts.time_or_none,
+        type=amounts.parse_duration_or_zero,
         help="for answers under way when a step ends (30s; quick: 8s)",
     )
-    add("--seed", metavar="N", type=amounts.whole(0, _SEEDS - 1), help="of all that is drawn (another one each time)")
+    add(
+        "--seed",
+        metavar="N",
+        type=amounts.integer_between(0, _SEED_COUNT - 1),
+        help="of all that is drawn (another one each time)",
+    )
 
 
-def _add_requests(parser: Parser) -> None:
+def _add_requests(parser: CommandParser) -> None:
     add = parser.add_argument_group("the requests").add_argument
-    add("--profile", metavar="NAME", help=f"a known mix: {', '.join(PROFILES)}")
+    add("--profile", metavar="NAME", help=f"a known mix: {', '.join(WORKLOAD_PROFILES)}")
     add("--prompt-options", metavar="OPTIONS", help="num_tokens=200,max_tokens=220,min_tokens=180,variance=10")
     add("--decode-options", metavar="OPTIONS", help="the same, for the answers: becomes max_tokens")
     add("--tokenizer-name", "-t", metavar="NAME", help="tokenizer.json, its folder, a GGUF, or `server` (/tokenize)")
     add("--dataset-file", metavar="FILE", type=Path, help="conversations: ShareGPT JSON, or JSONL")
     add("--dataset", metavar="NAME", help="taken for the sake of old command lines: data are made here, or a file's")
-    add("--extra", metavar="JSON", type=amounts.members, default={}, help="members for the body of every request")
+    add(
+        "--extra",
+        metavar="JSON",
+        type=amounts.parse_extra_fields,
+        default={},
+        help="members for the body of every request",
+    )
 
 
-def _add_results(parser: Parser) -> None:
+def _add_results(parser: CommandParser) -> None:
     add = parser.add_argument_group("the results").add_argument
-    add("--report", metavar="FILE", type=Path, action="append", default=[], help=f"write it: {', '.join(forms.FORMS)}")
+    add(
+        "--report",
+        metavar="FILE",
+        type=Path,
+        action="append",
+        default=[],
+        help=f"write it: {', '.join(forms.BENCH_REPORT_FORMATS)}",
+    )
     add("--json", action="store_true", help="show the report as JSON")
     add("--results-dir", metavar="DIR", type=Path, help="also write JSON as inference-benchmarker's")
     add("--goodput", metavar="LIMIT", nargs="+", default=[], help="what a good answer takes at most: ttft:500 itl:50")
     add(
         "--assert", dest="assertions", metavar="TEXT", action="append", default=[], help="'ttft.p99<800ms', else exit 1"
     )
-    add("--extra-meta", metavar="K=V,K=V", type=amounts.pairs, default={}, help="kept with the results")
+    add("--extra-meta", metavar="K=V,K=V", type=amounts.parse_key_values, default={}, help="kept with the results")
     add("--run-id", metavar="NAME", default="", help="kept with the results")
     add("--no-console", "-n", action="store_true", help="no live view")
 
@@ -170,18 +235,18 @@ def _settings(options: Namespace) -> BenchSettings:
     url = options.address or options.url or "http://127.0.0.1:8000/v1"
     if options.address and options.url:
         raise UsageError("there are two addresses: leave out --url")
-    kind = _chosen_kind(options)
-    usual = _QUICK if kind is Kind.QUICK else _FULL
+    kind = _benchmark_kind(options)
+    usual = _QUICK_DEFAULTS if kind is BenchmarkKind.QUICK else _FULL_DEFAULTS
     return BenchSettings(
-        url=asking.address(url),
-        against=None if options.against is None else asking.address(options.against),
+        url=asking.server_url(url),
+        against=None if options.against is None else asking.server_url(options.against),
         endpoint=options.endpoint,
         model=options.model_name,
-        key=asking.key(options.api_key or None),
-        against_key=_read(_against_key, options.against_api_key),
+        key=asking.server_key(options.api_key or None),
+        against_key=_parse_optional(_against_key, options.against_api_key),
         ca_file=options.ca_file,
         is_verified=not options.insecure,
-        headers=tuple((name, asking.from_environment(value, f"the header {name}")) for name, value in options.header),
+        headers=tuple((name, asking.resolve_env(value, f"the header {name}")) for name, value in options.header),
         extra=options.extra,
         kind=kind,
         max_vus=128 if options.max_vus is None else options.max_vus,
@@ -189,32 +254,41 @@ def _settings(options: Namespace) -> BenchSettings:
         warmup_s=usual.warmup_s if options.warmup is None else options.warmup,
         rates=tuple(options.rates),
         num_rates=options.num_rates or 10,
-        levels=usual.levels if kind is Kind.QUICK else options.concurrency,
+        levels=usual.levels if kind is BenchmarkKind.QUICK else options.concurrency,
         replay=options.replay,
-        arrivals=options.arrivals or Arrivals.CONSTANT,
+        arrivals=options.arrivals or ArrivalProcess.CONSTANT,
         burstiness=options.burstiness or 4.0,
-        profile=None if options.profile is None else _must(_profile, options.profile),
-        prompt=_read(read_length, options.prompt_options),
-        decode=_read(read_length, options.decode_options) or (None if _has_lengths(options) else usual.decode),
+        profile=None if options.profile is None else _parse(_check_profile, options.profile),
+        prompt=_parse_optional(parse_length, options.prompt_options),
+        decode=_parse_optional(parse_length, options.decode_options)
+        or (None if _implies_decode_length(options) else usual.decode),
         dataset=options.dataset_file,
         tokenizer=options.tokenizer_name,
         timeout_s=options.timeout,
         grace_s=usual.grace_s if options.grace is None else options.grace,
-        goodput=tuple(_must(read_bound, text) for text in options.goodput),
+        goodput=tuple(_parse(parse_goodput_bound, text) for text in options.goodput),
         assertions=_assertions(options),
         meta=options.extra_meta,
         run_id=options.run_id or os.urandom(4).hex()[:7],
         # The same prompts again would come from the server's cache.
-        seed=int.from_bytes(os.urandom(4)) % _SEEDS if options.seed is None else options.seed,
+        seed=int.from_bytes(os.urandom(4)) % _SEED_COUNT if options.seed is None else options.seed,
     )
 
 
-def _chosen_kind(options: Namespace) -> Kind:
+def _benchmark_kind(options: Namespace) -> BenchmarkKind:
     """The kind that was named, or that the other options mean."""
-    wants = {Kind.RATE: "--rates", Kind.CONCURRENCY: "--concurrency", Kind.REPLAY: "--replay"}
-    given = {Kind.RATE: options.rates, Kind.CONCURRENCY: options.concurrency, Kind.REPLAY: options.replay}
+    wants = {
+        BenchmarkKind.RATE: "--rates",
+        BenchmarkKind.CONCURRENCY: "--concurrency",
+        BenchmarkKind.REPLAY: "--replay",
+    }
+    given = {
+        BenchmarkKind.RATE: options.rates,
+        BenchmarkKind.CONCURRENCY: options.concurrency,
+        BenchmarkKind.REPLAY: options.replay,
+    }
     is_sweep = options.arrivals or options.num_rates is not None or options.max_vus is not None
-    usual = Kind.SWEEP if is_sweep else Kind.QUICK
+    usual = BenchmarkKind.SWEEP if is_sweep else BenchmarkKind.QUICK
     meant, *more = [kind for kind, value in given.items() if value] or [usual]
     if more:
         raise UsageError(f"{wants[meant]} is for -b {meant}, {wants[more[0]]} for -b {more[0]}: leave one out")
@@ -223,66 +297,66 @@ def _chosen_kind(options: Namespace) -> Kind:
         raise UsageError(f"-b {kind} wants {wants[kind]}")
     if kind not in wants and meant in wants:
         raise UsageError(f"{wants[meant]} is for -b {meant}, not for -b {kind}")
-    if options.arrivals and kind not in (Kind.RATE, Kind.SWEEP):
+    if options.arrivals and kind not in (BenchmarkKind.RATE, BenchmarkKind.SWEEP):
         raise UsageError(f"--arrivals is for -b rate and -b sweep, not for -b {kind}")
-    if options.burstiness and options.arrivals is not Arrivals.BURSTY:
+    if options.burstiness and options.arrivals is not ArrivalProcess.BURSTY:
         raise UsageError("--burstiness is for --arrivals bursty")
     return kind
 
 
-def _has_lengths(options: Namespace) -> bool:
+def _implies_decode_length(options: Namespace) -> bool:
     """Whether the options say how long answers are."""
     return options.profile is not None or options.dataset_file is not None
 
 
-def _plan(settings: BenchSettings) -> str:
+def _describe_plan(settings: BenchSettings) -> str:
     """What the run does, and how long it takes."""
-    expected = plan.expected_s(settings)
+    expected = plan.expected_duration_s(settings)
     if expected is None:
         return f"{settings.kind}: as long as the file says"
     seconds, most = expected
     users = f" with {', '.join(map(str, settings.levels))} users" if settings.levels else ""
-    full = "; -b sweep is the full run" if settings.kind is Kind.QUICK else ""
-    return f"{settings.kind}{users}: about {_time(seconds)}, at most {_time(most)}{full}"
+    full = "; -b sweep is the full run" if settings.kind is BenchmarkKind.QUICK else ""
+    return f"{settings.kind}{users}: about {_format_time(seconds)}, at most {_format_time(most)}{full}"
 
 
-def _time(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds < 120 else f"{seconds / 60:.3g} min"
 
 
 def _assertions(options: Namespace) -> tuple[Assertion, ...]:
-    found = tuple(_must(read_assertion, text) for text in options.assertions)
+    found = tuple(_parse(parse_assertion, text) for text in options.assertions)
     for assertion in found:
         if assertion.metric == "goodput" and not options.goodput:
             raise UsageError(f"--assert {assertion.text!r} wants --goodput, which says what is good")
     return found
 
 
-def _must(read: Callable[[str], Value], text: str) -> Value:
+def _parse(parse: Callable[[str], Value], text: str) -> Value:
     try:
-        return read(text)
+        return parse(text)
     except ValueError as error:
         raise UsageError(str(error)) from None
 
 
-def _read(read: Callable[[str], Value], text: str | None) -> Value | None:
-    return None if text is None else _must(read, text)
+def _parse_optional(parse: Callable[[str], Value], text: str | None) -> Value | None:
+    return None if text is None else _parse(parse, text)
 
 
-def _profile(name: str) -> str:
-    profile_named(name)
+def _check_profile(name: str) -> str:
+    find_workload_profile(name)
     return name
 
 
-def _against_key(said: str) -> str:
-    return asking.from_environment(said, "--against-api-key")
+def _against_key(value: str) -> str:
+    return asking.resolve_env(value, "--against-api-key")
 
 
 # ---- running and writing
 
 
-async def _bench(settings: BenchSettings, *, is_quiet: bool) -> BenchReport:
-    stop, watch, loop, task = asyncio.Event(), Watch(), asyncio.get_running_loop(), asyncio.current_task()
+async def _run_bench(settings: BenchSettings, *, is_quiet: bool) -> BenchReport:
+    stop, watch, loop, task = asyncio.Event(), BenchProgress(), asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
 
     def end() -> None:
@@ -295,36 +369,38 @@ async def _bench(settings: BenchSettings, *, is_quiet: bool) -> BenchReport:
 
     for number in _SIGNALS:
         loop.add_signal_handler(number, end)
-    async with board.watching(watch, is_quiet=is_quiet):
-        return await bench(settings, stop=stop, watch=watch, on_start=lambda: show.note(_plan(settings)))
+    async with board.live_view(watch, is_quiet=is_quiet):
+        return await run_bench(
+            settings, stop=stop, progress=watch, on_start=lambda: show.print_note(_describe_plan(settings))
+        )
 
 
-def _tell(report: BenchReport, options: Namespace) -> None:
+def _output_report(report: BenchReport, options: Namespace) -> None:
     """Show the report, and write it; what goes wrong with the one does not stop the other."""
     try:
-        for line in [data.draw(report)] if options.json else tables.lines(report, show.width()):
-            show.line(line)
-        show.flush()
+        for line in [data.render_json(report)] if options.json else tables.report_lines(report, show.terminal_width()):
+            show.print_line(line)
+        show.flush_output()
     finally:
-        written = _write(report, options)
+        written = _write_reports(report, options)
     if written and not options.json:
-        show.line(f"written: {', '.join(show.name(str(path)) for path in written)}")
+        show.print_line(f"written: {', '.join(show.printable_name(str(path)) for path in written)}")
 
 
-def _write(report: BenchReport, options: Namespace) -> list[Path]:
+def _write_reports(report: BenchReport, options: Namespace) -> list[Path]:
     """Write all files that can be written; the others are said in the end."""
     forms_of: list[tuple[Path, Callable[[BenchReport], str]]] = [
-        *((path, forms.FORMS[path.suffix.lower()]) for path in options.report),
+        *((path, forms.BENCH_REPORT_FORMATS[path.suffix.lower()]) for path in options.report),
     ]
     if options.results_dir is not None:
-        forms_of.append((_results_path(report, options), peer.draw))
+        forms_of.append((_results_path(report, options), peer.render_inference_benchmarker))
     written, failed = [], []
     for path, draw in forms_of:
         try:
             path.write_bytes(f"{draw(report)}\n".encode())
             written.append(path)
         except OSError as error:
-            failed.append(f"cannot write {show.name(str(path))}: {show.why(error)}")
+            failed.append(f"cannot write {show.printable_name(str(path))}: {show.error_text(error)}")
     if failed:
         raise UsageError("; ".join(failed))
     return written
@@ -332,5 +408,5 @@ def _write(report: BenchReport, options: Namespace) -> list[Path]:
 
 def _results_path(report: BenchReport, options: Namespace) -> Path:
     """Where inference-benchmarker would write it."""
-    name = _UNSAFE.sub("_", str(options.tokenizer_name or report.model))[:100]
+    name = _UNSAFE_CHARACTERS.sub("_", str(options.tokenizer_name or report.model))[:100]
     return Path(options.results_dir) / f"{name}_{datetime.now(UTC):%Y-%m-%d-%H-%M-%S}.json"

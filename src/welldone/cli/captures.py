@@ -9,12 +9,12 @@ import msgspec
 
 from welldone.cli import show
 from welldone.cli.exits import UsageError
-from welldone.cli.options import Parser
+from welldone.cli.options import CommandParser
 from welldone.rules import capture
 from welldone.rules.trace import Trace
 from welldone.wire.head import Endpoint
 
-LIMIT_BYTES = 512 * 1024 * 1024
+CAPTURE_LIMIT_BYTES = 512 * 1024 * 1024
 """The largest capture that is read into memory."""
 ENDPOINTS = tuple(endpoint.value for endpoint in Endpoint)  # plain strings, as a mistake shows them
 STDIN = "-"
@@ -24,29 +24,31 @@ def read_bytes(name: str) -> bytes:
     """All bytes of a file, or of standard input for `-`."""
     if name == STDIN:
         check_stdin()
-        data = sys.stdin.buffer.read(LIMIT_BYTES + 1)
+        data = sys.stdin.buffer.read(CAPTURE_LIMIT_BYTES + 1)
     else:
         try:
             with Path(name).open("rb") as file:
-                data = file.read(LIMIT_BYTES + 1)
+                data = file.read(CAPTURE_LIMIT_BYTES + 1)
         except (OSError, ValueError) as error:
-            raise unreadable(name, error) from None
+            raise unreadable_error(name, error) from None
     check_length(len(data))
     return data
 
 
 def check_length(length: int) -> None:
     """Refuse a capture that is too large to be kept."""
-    if length > LIMIT_BYTES:
-        raise UsageError(f"the capture is larger than {LIMIT_BYTES // 2**20} MB; cut it, for example with head -c")
+    if length > CAPTURE_LIMIT_BYTES:
+        raise UsageError(
+            f"the capture is larger than {CAPTURE_LIMIT_BYTES // 2**20} MB; cut it, for example with head -c"
+        )
 
 
-def unreadable(name: str, error: OSError | ValueError) -> UsageError:
+def unreadable_error(name: str, error: OSError | ValueError) -> UsageError:
     """The error of a file that cannot be read, or whose name cannot be one."""
-    return UsageError(f"cannot read {show.name(name)}: {show.why(error)}")
+    return UsageError(f"cannot read {show.printable_name(name)}: {show.error_text(error)}")
 
 
-def add_arguments(parser: Parser) -> None:
+def add_arguments(parser: CommandParser) -> None:
     """The options of a command that looks at one captured reply."""
     parser.add_argument(
         "file",
@@ -64,7 +66,7 @@ def check_stdin() -> None:
     if sys.stdin is None:
         raise UsageError("standard input is closed; name a file")
     if sys.stdin.isatty():
-        show.note("reading a stream from the terminal; end it with Ctrl-D, or name a file")
+        show.print_note("reading a stream from the terminal; end it with Ctrl-D, or name a file")
 
 
 def read_reply(data: bytes, name: str, *, endpoint: str | None, request: dict[str, Any] | None) -> Trace:
@@ -80,22 +82,24 @@ def read_record(name: str) -> tuple[dict[str, Any], bytes]:
     """The record of a trace, and its body."""
     record = capture.read_record(read_bytes(name))
     if record is None:
-        raise UsageError(f"{show.name(name)} is no trace: JSON that holds its body, or names the file of it, beside it")
+        raise UsageError(
+            f"{show.printable_name(name)} is no trace: JSON that holds its body, or names the file of it, beside it"
+        )
     return record, _body_of(record, name)
 
 
 def check_readable(body: bytes) -> None:
     """Bytes that are no text of a server, but what a tool made of it: say so before anybody is blamed."""
-    why = capture.why_unreadable(body)
+    why = capture.unreadable_reason(body)
     if why is not None:
         raise UsageError(why)
 
 
-def read_request(name: str | None, beside: str) -> dict[str, Any] | None:
+def read_request(name: str | None, capture_name: str) -> dict[str, Any] | None:
     """The JSON request in a file; None where no file was named. `beside` is where the capture is read from."""
     if name is None:
         return None
-    if name == beside == STDIN:
+    if name == capture_name == STDIN:
         raise UsageError("standard input cannot be both the capture and the request; name a file for one of them")
     try:
         request = json.loads(read_bytes(name))
@@ -113,11 +117,13 @@ def _body_of(record: dict[str, Any], name: str) -> bytes:
     try:
         body = capture.inline_body(record)
     except ValueError as error:
-        raise UsageError(f"the body in the trace {show.name(name)} cannot be read: {show.why(error)}") from None
-    return _body_beside(name, record) if body is None else body
+        raise UsageError(
+            f"the body in the trace {show.printable_name(name)} cannot be read: {show.error_text(error)}"
+        ) from None
+    return _body_file(name, record) if body is None else body
 
 
-def _body_beside(name: str, record: dict[str, Any]) -> bytes:
+def _body_file(name: str, record: dict[str, Any]) -> bytes:
     body = record["body"]
     if "/" in body or "\\" in body or body in ("", ".", ".."):
         raise UsageError(f"the trace names its body {body!r}; it should be a file beside it")

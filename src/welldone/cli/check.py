@@ -9,24 +9,24 @@ from typing import Any
 
 import msgspec
 
-from welldone.check.again import AUTHORIZATION, KEY_VARIABLE
+from welldone.check.again import AUTHORIZATION, API_KEY_VARIABLE
 from welldone.check.dialect import DIALECTS
-from welldone.check.naming import PROFILES, members_given, probes_named, profile_named, rules_named
+from welldone.check.naming import PROFILES, parse_extra_members, parse_probe_names, parse_profile, parse_rule_ids
 from welldone.check.probe import Probe
-from welldone.check.probes import PROBES_OF
+from welldone.check.probes import PROBES_BY_DIALECT
 from welldone.check.report import Report
 from welldone.check.reports import data, forms, terminal
-from welldone.check.reports.words import fails
-from welldone.check.run import InterruptedCheckError, NothingError, UnreachableError, check
-from welldone.check.settings import CheckSettings, Patience
+from welldone.check.reports.words import is_failing
+from welldone.check.run import InterruptedCheckError, NothingToCheckError, CheckUnreachableError, check
+from welldone.check.settings import CheckSettings, Timeouts
 from welldone.cli import amounts, asking, captures, show
-from welldone.cli.asking import ENV
-from welldone.cli.exits import Exit, UsageError
-from welldone.cli.options import Parser
-from welldone.cli.reporting import check_report
-from welldone.cli.watch import watching
+from welldone.cli.asking import ENV_PREFIX
+from welldone.cli.exits import ExitCode, UsageError
+from welldone.cli.options import CommandParser
+from welldone.cli.reporting import check_report_path
+from welldone.cli.watch import check_progress
 from welldone.drawing import files
-from welldone.drawing.columns import table, wrapped
+from welldone.drawing.columns import format_table, wrap_text
 
 EXAMPLES = f"""
 welldone check http://127.0.0.1:8000/v1
@@ -36,7 +36,7 @@ welldone check http://127.0.0.1:8000/v1 --profile ai-sdk --strict
 welldone check http://127.0.0.1:8000/v1 --only tools,stops --record traces
 welldone check http://127.0.0.1:8000/v1 --report check.json --report check.xml --report check.html
 welldone check http://127.0.0.1:8000/v1 --baseline check.json
-{KEY_VARIABLE}=secret welldone check http://127.0.0.1:8000/v1
+{API_KEY_VARIABLE}=secret welldone check http://127.0.0.1:8000/v1
 """
 DESCRIPTION = """\
 Ask a server what clients ask, and say which rules of the stream it keeps and which it breaks: what was heard, what
@@ -47,50 +47,50 @@ The exit code is 0 where no broken rule is known to break a client (with --stric
 1 where one is, 3 where the server cannot be reached or replies timed out (raise --timeout), 4 where there was nothing
 to judge. Ctrl-C ends the run with the report of what was done so far, and exit code 130."""
 
-_SIDE_BY_SIDE_LIMIT = 64
+_MAX_JOBS = 64
 
 
-def run(arguments: list[str]) -> Exit:
+def run(arguments: list[str]) -> ExitCode:
     """Check a server."""
-    options = _parser().read(arguments)
+    options = _parser().parse(arguments)
     if options.list:
-        _list(PROBES_OF[options.endpoint])
-        return Exit.RIGHT
+        _list_probes(PROBES_BY_DIALECT[options.endpoint])
+        return ExitCode.OK
     try:
         settings = _settings(options)
     except ValueError as error:
         raise UsageError(str(error)) from None
     for path in options.report:
-        check_report(path, forms.FORMS)
+        check_report_path(path, forms.RENDERERS)
     try:
-        report = asyncio.run(_check(settings))
-    except UnreachableError as error:
-        show.note(f"welldone check: {error}")
-        return Exit.UNREACHABLE
+        report = asyncio.run(_run_check(settings))
+    except CheckUnreachableError as error:
+        show.print_note(f"welldone check: {error}")
+        return ExitCode.UNREACHABLE
     except InterruptedCheckError as error:
-        show.note(f"welldone check: {error}")
-        return Exit.INTERRUPTED
-    except NothingError as error:
-        show.note(f"nothing to judge: {error}")
-        return Exit.NOTHING
+        show.print_note(f"welldone check: {error}")
+        return ExitCode.INTERRUPTED
+    except NothingToCheckError as error:
+        show.print_note(f"nothing to judge: {error}")
+        return ExitCode.NOTHING_TO_DO
     except OSError as error:
-        folder = show.name(str(options.record))
-        raise UsageError(f"cannot write traces into {folder}: {show.why(error)}") from None
-    _write(report, options)
-    return _exit(report)
+        folder = show.printable_name(str(options.record))
+        raise UsageError(f"cannot write traces into {folder}: {show.error_text(error)}") from None
+    _output_report(report, options)
+    return _exit_code(report)
 
 
-def _exit(report: Report) -> Exit:
+def _exit_code(report: Report) -> ExitCode:
     if report.passed:
-        return Exit.RIGHT
+        return ExitCode.OK
     if report.is_interrupted:
-        return Exit.INTERRUPTED
+        return ExitCode.INTERRUPTED
     # Without a finding that counts, what is left is replies that did not come.
-    return Exit.FOUND if any(fails(report, finding) for finding in report.findings) else Exit.UNREACHABLE
+    return ExitCode.FAILED if any(is_failing(report, finding) for finding in report.findings) else ExitCode.UNREACHABLE
 
 
-def _parser() -> Parser:
-    parser = Parser("check", DESCRIPTION, EXAMPLES)
+def _parser() -> CommandParser:
+    parser = CommandParser("check", DESCRIPTION, EXAMPLES)
     add = parser.add_argument
     add("url", nargs="?", metavar="URL", help="the server's address, up to and with /v1")
     add("--model", "-m", metavar="NAME", help="the model to ask (default: the first that the server lists)")
@@ -101,7 +101,9 @@ def _parser() -> Parser:
         default="chat",
         help="what to check: chat (and completions), responses, or messages (chat)",
     )
-    add("--api-key", metavar="KEY", help=f"the server's key, or env:NAME (default: {KEY_VARIABLE}, where it is set)")
+    add(
+        "--api-key", metavar="KEY", help=f"the server's key, or env:NAME (default: {API_KEY_VARIABLE}, where it is set)"
+    )
     add("--profile", metavar="CLIENT", help=f"judge only what hurts this client: {', '.join(PROFILES)}")
     add("--strict", action="store_true", help="fail on every broken rule, also where no client is known to break")
     add("--only", metavar="PROBES", action="append", default=[], help="run only these, or groups of them (see --list)")
@@ -114,19 +116,19 @@ def _parser() -> Parser:
         type=Path,
         action="append",
         default=[],
-        help=f"write the report; its form by its name: {', '.join(forms.FORMS)} (may be repeated)",
+        help=f"write the report; its form by its name: {', '.join(forms.RENDERERS)} (may be repeated)",
     )
     add("--json", action="store_true", help="show the report as JSON")
     add("--record", metavar="DIR", type=Path, help="keep every reply as a trace, for welldone lint and mock")
     add("--verbose", "-v", action="store_true", help="show every probe, and the rules that were not heard")
     add("--list", action="store_true", help="show the probes")
-    add("--jobs", metavar="N", type=amounts.whole(1, _SIDE_BY_SIDE_LIMIT), default=4, help="requests at once (4)")
-    add("--timeout", metavar="TIME", type=amounts.time, default=60.0, help="for a reply to be whole (60s)")
-    add("--extra", metavar="JSON", type=_members, default={}, help="members for the body of every request")
+    add("--jobs", metavar="N", type=amounts.integer_between(1, _MAX_JOBS), default=4, help="requests at once (4)")
+    add("--timeout", metavar="TIME", type=amounts.parse_duration, default=60.0, help="for a reply to be whole (60s)")
+    add("--extra", metavar="JSON", type=_parse_extra_fields, default={}, help="members for the body of every request")
     add(
         "--header",
         metavar="LINE",
-        type=asking.header,
+        type=asking.parse_header,
         action="append",
         default=[],
         help="a header for every request, as NAME: VALUE or NAME: env:VARIABLE",
@@ -136,10 +138,10 @@ def _parser() -> Parser:
     return parser
 
 
-def _members(text: str) -> dict[str, Any]:
-    value = amounts.json_object(text)
+def _parse_extra_fields(text: str) -> dict[str, Any]:
+    value = amounts.parse_json_object(text)
     try:
-        members_given(value)
+        parse_extra_members(value)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return value
@@ -150,58 +152,58 @@ def _settings(options: Namespace) -> CheckSettings:
         raise UsageError("welldone check wants the address of a server: welldone check http://127.0.0.1:8000/v1")
     headers, variables = _headers(options.header)
     return CheckSettings(
-        url=asking.address(options.url),
+        url=asking.server_url(options.url),
         model=options.model,
-        key=asking.key(options.api_key),
-        variables=variables | _key_variable(options.api_key),
+        key=asking.server_key(options.api_key),
+        env_variables=variables | _key_variable(options.api_key),
         ca_file=options.ca_file,
         is_verified=not options.insecure,
         headers=headers,
         extra=options.extra,
         endpoint=options.endpoint,
-        only=probes_named(_words(options.only), options.endpoint),
-        skip=probes_named(_words(options.skip), options.endpoint),
-        rules=rules_named(options.rule),
-        profile=profile_named(options.profile),
+        only=parse_probe_names(_split_list(options.only), options.endpoint),
+        skip=parse_probe_names(_split_list(options.skip), options.endpoint),
+        rules=parse_rule_ids(options.rule),
+        profile=parse_profile(options.profile),
         is_strict=options.strict,
-        known=None if options.baseline is None else _known(options.baseline),
-        side_by_side=options.jobs,
+        known=None if options.baseline is None else _baseline_rules(options.baseline),
+        jobs=options.jobs,
         record=options.record,
-        patience=Patience(reply_s=options.timeout),
+        timeouts=Timeouts(reply_s=options.timeout),
     )
 
 
-def _key_variable(said: str | None) -> dict[str, str]:
-    return {AUTHORIZATION: said.removeprefix(ENV)} if said is not None and said.startswith(ENV) else {}
+def _key_variable(value: str | None) -> dict[str, str]:
+    return {AUTHORIZATION: value.removeprefix(ENV_PREFIX)} if value is not None and value.startswith(ENV_PREFIX) else {}
 
 
 def _headers(given: Iterable[tuple[str, str]]) -> tuple[tuple[tuple[str, str], ...], dict[str, str]]:
     """The headers, and the environment variables that hold some of them."""
     said = list(given)
-    headers = tuple((name, asking.from_environment(value, f"the header {name}")) for name, value in said)
-    return headers, {name: value.removeprefix(ENV) for name, value in said if value.startswith(ENV)}
+    headers = tuple((name, asking.resolve_env(value, f"the header {name}")) for name, value in said)
+    return headers, {name: value.removeprefix(ENV_PREFIX) for name, value in said if value.startswith(ENV_PREFIX)}
 
 
-def _words(given: Iterable[str]) -> list[str]:
+def _split_list(given: Iterable[str]) -> list[str]:
     return [word for text in given for part in text.split(",") if (word := part.strip())]
 
 
-def _known(name: str) -> frozenset[str]:
+def _baseline_rules(name: str) -> frozenset[str]:
     """The rules that are broken in an earlier report."""
     try:
         report = msgspec.json.decode(captures.read_bytes(name), type=Report)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         raise UsageError(
-            f"{show.name(name)} is no report of welldone check; make one with --report {show.name(name)}"
+            f"{show.printable_name(name)} is no report of welldone check; make one with --report {show.printable_name(name)}"
         ) from None
-    return frozenset(report.broken)
+    return frozenset(report.findings_by_rule)
 
 
-async def _check(settings: CheckSettings) -> Report:
+async def _run_check(settings: CheckSettings) -> Report:
     stop = asyncio.Event()
     try:
-        async with watching() as tell:
-            checking = asyncio.create_task(check(settings, tell=tell, stop=stop))
+        async with check_progress() as tell:
+            checking = asyncio.create_task(check(settings, on_progress=tell, stop=stop))
             try:
                 return await asyncio.shield(checking)
             except asyncio.CancelledError:  # Ctrl-C: asyncio cancels this task first, and raises at the second one
@@ -211,22 +213,24 @@ async def _check(settings: CheckSettings) -> Report:
         raise UsageError(str(error)) from None
 
 
-def _write(report: Report, options: Namespace) -> None:
+def _output_report(report: Report, options: Namespace) -> None:
     for path in options.report:
         try:
-            files.write(report, path, forms.FORMS)
+            files.write_report(report, path, forms.RENDERERS)
         except OSError as error:
-            raise UsageError(f"cannot write {show.name(str(path))}: {show.why(error)}") from None
+            raise UsageError(f"cannot write {show.printable_name(str(path))}: {show.error_text(error)}") from None
     if options.json:
-        show.line(data.draw(report))
+        show.print_line(data.render_json(report))
         return
-    for line in terminal.lines(report, show.paint, is_verbose=options.verbose, width=show.width()):
-        show.line(line)
+    for line in terminal.render_terminal(
+        report, show.colorize, is_verbose=options.verbose, width=show.terminal_width()
+    ):
+        show.print_line(line)
 
 
-def _list(probes: Sequence[Probe]) -> None:
-    for line in table([(probe.name, probe.says) for probe in probes], show.width()):
-        show.line(line)
+def _list_probes(probes: Sequence[Probe]) -> None:
+    for line in format_table([(probe.name, probe.description) for probe in probes], show.terminal_width()):
+        show.print_line(line)
     legend = f"{len(probes)} probes; --only and --skip take their names, or what stands before a hyphen"
-    for line in wrapped("", legend, show.width()):
-        show.line(line)
+    for line in wrap_text("", legend, show.terminal_width()):
+        show.print_line(line)

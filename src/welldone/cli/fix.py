@@ -13,83 +13,83 @@ from typing import BinaryIO
 import msgspec
 
 from welldone.cli import captures, show
-from welldone.cli.exits import Exit, UsageError
-from welldone.cli.options import Parser
+from welldone.cli.exits import ExitCode, UsageError
+from welldone.cli.options import CommandParser
 from welldone.rules.capture import guess_endpoint, read_capture
-from welldone.rules.heard import Form, Heard
+from welldone.rules.heard import ReplyKind, TraceView
 from welldone.rules.trace import Trace
 from welldone.wire import sse
 from welldone.wire.counts import usage_object
-from welldone.wire.dialects.stream import error_object
+from welldone.wire.dialects.stream import openai_error_object
 from welldone.wire.events import Failure, Usage
-from welldone.wire.faults.catalogue import BY_ID
-from welldone.wire.fixing import pipe_for
-from welldone.wire.fold import Fold
+from welldone.wire.faults.catalogue import RULES_BY_ID
+from welldone.wire.fixing import make_pipeline
+from welldone.wire.fold import BufferedPipeline
 from welldone.wire.head import Endpoint
-from welldone.wire.native import Native
-from welldone.wire.notes import Note
-from welldone.wire.pipe import Pipe
+from welldone.wire.native import PassthroughRepairer
+from welldone.wire.notes import RepairEntry
+from welldone.wire.pipe import StreamPipeline
 
 EXAMPLES = """
 curl -sN http://127.0.0.1:8000/v1/chat/completions -d @request.json | welldone fix
 welldone fix capture.txt > right.txt
 welldone fix capture.txt --report mended.json > right.txt
 """
-_PIECE_BYTES = 65536
-_LOOK_BYTES = 65536  # how far the first chunk may be when the endpoint has to be seen in it
+_READ_BYTES = 65536
+_SNIFF_BYTES = 65536  # how far the first chunk may be when the endpoint has to be seen in it
 _GRACE_S = 0.5  # how long late chunks are awaited after [DONE]
 _HTTP = b"HTTP/"
 _FIRST_CHUNK = re.compile(rb'"(?:choices|error|type)"[^\r\n]*[\r\n]')
 
 
-def run(arguments: list[str]) -> Exit:
+def run(arguments: list[str]) -> ExitCode:
     """Repair what comes in."""
-    options = _parser().read(arguments)
+    options = _parser().parse(arguments)
     request = captures.read_request(options.request, options.file)
-    with _report(options.report, options.file) as report:
-        pieces = _pieces(options.file)
-        start = _start(pieces, is_endpoint_known=options.endpoint is not None)
-        if _is_capture(start):
+    with _open_report(options.report, options.file) as report:
+        pieces = _read_pieces(options.file)
+        start = _read_start(pieces, is_endpoint_known=options.endpoint is not None)
+        if _is_whole_capture(start):
             # A capture with its head, a trace, or a reply that was not streamed: more than a body as it comes.
             is_stream = _has_live_body(start)
             if not is_stream:
-                start, pieces = _all(start, pieces), iter(())
+                start, pieces = _read_all(start, pieces), iter(())
             trace = captures.read_reply(start, options.file, endpoint=options.endpoint, request=request)
-            is_stream = is_stream or Heard(trace).form in (Form.STREAM, Form.INSTEAD)
+            is_stream = is_stream or TraceView(trace).reply_kind in (ReplyKind.STREAM, ReplyKind.JSON_INSTEAD_OF_STREAM)
         else:
             captures.check_readable(start)
             trace = Trace(body=start, endpoint=options.endpoint or guess_endpoint(start), request=request)
             is_stream = True
         if not trace.body.strip():
-            show.note("nothing to fix: the capture is empty")
-            return Exit.NOTHING
+            show.print_note("nothing to fix: the capture is empty")
+            return ExitCode.NOTHING_TO_DO
         stem, created = os.urandom(12).hex(), int(time.time())
-        pipe = pipe_for(
+        pipe = make_pipeline(
             Endpoint(trace.endpoint),
             trace.request,
-            stem=stem,
+            id_stem=stem,
             created=created,
             is_stream=is_stream,
             think=options.think,
             text=options.text,
         )
-        done = _fix(pipe, trace, pieces, is_stream=is_stream, is_live=options.file == captures.STDIN)
-        _tell(done)
+        done = _repair(pipe, trace, pieces, is_stream=is_stream, is_live=options.file == captures.STDIN)
+        _print_summary(done)
         if report is not None:
-            report.write(msgspec.json.encode(_as_json(done)) + b"\n")
-    return Exit.RIGHT if done.failure is None else Exit.FOUND
+            report.write(msgspec.json.encode(_report_json(done)) + b"\n")
+    return ExitCode.OK if done.failure is None else ExitCode.FAILED
 
 
-class _Done(msgspec.Struct):
+class _FixResult(msgspec.Struct):
     """What was done."""
 
-    notes: list[Note]
+    repairs: list[RepairEntry]
     failure: Failure | None
     usage: Usage | None = None
 
 
-def _parser() -> Parser:
-    parser = Parser(
+def _parser() -> CommandParser:
+    parser = CommandParser(
         "fix",
         "Repair a stream as it passes through. The right stream goes to standard output, what was mended to standard\n"
         "error. The exit code is 1 where the answer could not be made whole: then it ends with an error event.",
@@ -112,54 +112,65 @@ def _parser() -> Parser:
     return parser
 
 
-def _fix(pipe: Pipe | Fold | Native, trace: Trace, pieces: Iterator[bytes], *, is_stream: bool, is_live: bool) -> _Done:
-    if isinstance(pipe, Pipe) or (is_stream and isinstance(pipe, Native) and Heard(trace).form is Form.STREAM):
-        _pass(pipe, trace.body, pieces, is_live=is_live)
+def _repair(
+    pipeline: StreamPipeline | BufferedPipeline | PassthroughRepairer,
+    trace: Trace,
+    pieces: Iterator[bytes],
+    *,
+    is_stream: bool,
+    is_live: bool,
+) -> _FixResult:
+    if isinstance(pipeline, StreamPipeline) or (
+        is_stream and isinstance(pipeline, PassthroughRepairer) and TraceView(trace).reply_kind is ReplyKind.STREAM
+    ):
+        _repair_stream(pipeline, trace.body, pieces, is_live=is_live)
     else:
-        show.write((pipe.whole(trace.body) or b"") + (pipe.close() or b""))
+        show.write_bytes((pipeline.feed_reply(trace.body) or b"") + (pipeline.close() or b""))
         if not is_stream:
-            show.write(pipe.body() + b"\n")
-    return _Done(pipe.notes.all(), pipe.failure, pipe.usage)
+            show.write_bytes(pipeline.body() + b"\n")
+    return _FixResult(pipeline.repair_log.entries(), pipeline.failure, pipeline.usage)
 
 
-def _pass(pipe: Pipe | Native, body: bytes, pieces: Iterator[bytes], *, is_live: bool) -> None:
-    show.write(pipe.feed(body))
-    while not (is_live and pipe.is_done and _is_silent()) and (piece := next(pieces, b"")):
-        show.write(pipe.feed(piece))
-    show.write(pipe.close())
+def _repair_stream(
+    pipeline: StreamPipeline | PassthroughRepairer, body: bytes, pieces: Iterator[bytes], *, is_live: bool
+) -> None:
+    show.write_bytes(pipeline.feed(body))
+    while not (is_live and pipeline.is_done and _is_input_idle()) and (piece := next(pieces, b"")):
+        show.write_bytes(pipeline.feed(piece))
+    show.write_bytes(pipeline.close())
 
 
-def _is_silent() -> bool:
+def _is_input_idle() -> bool:
     """Whether standard input has no more to say, though it is open: some servers leave the body open after [DONE]."""
     return not select.select([sys.stdin.fileno()], [], [], _GRACE_S)[0]
 
 
-def _pieces(name: str) -> Iterator[bytes]:
+def _read_pieces(name: str) -> Iterator[bytes]:
     """The bytes of a file or of standard input, as they come."""
     if name == captures.STDIN:
         captures.check_stdin()
-        while piece := os.read(sys.stdin.fileno(), _PIECE_BYTES):
+        while piece := os.read(sys.stdin.fileno(), _READ_BYTES):
             yield piece
         return
     try:
         with Path(name).open("rb") as file:
-            while piece := file.read(_PIECE_BYTES):
+            while piece := file.read(_READ_BYTES):
                 yield piece
     except (OSError, ValueError) as error:
-        raise captures.unreadable(name, error) from None
+        raise captures.unreadable_error(name, error) from None
 
 
-def _start(pieces: Iterator[bytes], *, is_endpoint_known: bool) -> bytes:
+def _read_start(pieces: Iterator[bytes], *, is_endpoint_known: bool) -> bytes:
     """The first bytes: enough to tell what they are, and which endpoint they come from."""
     start = b""
     for piece in pieces:
         start += piece
-        if len(start) > _LOOK_BYTES or _is_told(_bare(start), is_endpoint_known=is_endpoint_known):
+        if len(start) > _SNIFF_BYTES or _is_recognizable(_strip_bom(start), is_endpoint_known=is_endpoint_known):
             break
     return start
 
 
-def _all(start: bytes, pieces: Iterator[bytes]) -> bytes:
+def _read_all(start: bytes, pieces: Iterator[bytes]) -> bytes:
     """The whole of a capture that has to be seen at once."""
     whole = bytearray(start)
     for piece in pieces:
@@ -168,7 +179,7 @@ def _all(start: bytes, pieces: Iterator[bytes]) -> bytes:
     return bytes(whole)
 
 
-def _is_told(start: bytes, *, is_endpoint_known: bool) -> bool:
+def _is_recognizable(start: bytes, *, is_endpoint_known: bool) -> bool:
     if len(start) < len(_HTTP):
         return False
     if start.startswith(_HTTP):
@@ -176,23 +187,23 @@ def _is_told(start: bytes, *, is_endpoint_known: bool) -> bool:
     return is_endpoint_known or start.startswith((b"{", b"[")) or _FIRST_CHUNK.search(start) is not None
 
 
-def _is_capture(start: bytes) -> bool:
-    return _bare(start).startswith((b"{", b"[", _HTTP))
+def _is_whole_capture(start: bytes) -> bool:
+    return _strip_bom(start).startswith((b"{", b"[", _HTTP))
 
 
 def _has_live_body(start: bytes) -> bool:
     """Whether a head is followed by a stream as it comes: not a whole reply, and without the framing of HTTP."""
     capture = read_capture(start)
-    is_stream = not _bare(capture.body).startswith((b"{", b"["))
-    return start.startswith(_HTTP) and capture.pieces is None and is_stream
+    is_stream = not _strip_bom(capture.body).startswith((b"{", b"["))
+    return start.startswith(_HTTP) and capture.chunk_sizes is None and is_stream
 
 
-def _bare(data: bytes) -> bytes:
+def _strip_bom(data: bytes) -> bytes:
     """The bytes without what may stand before a reply and means nothing."""
     return data.removeprefix(sse.BOM).lstrip()
 
 
-def _report(name: str | None, capture: str) -> AbstractContextManager[BinaryIO | None]:
+def _open_report(name: str | None, capture: str) -> AbstractContextManager[BinaryIO | None]:
     """The report's file, opened before anything is done, so that a wrong name costs nothing."""
     if name is None:
         return nullcontext()
@@ -201,25 +212,25 @@ def _report(name: str | None, capture: str) -> AbstractContextManager[BinaryIO |
             raise UsageError(f"the report would overwrite the capture {capture}; name another file")
         return Path(name).open("wb")
     except (OSError, ValueError) as error:
-        raise UsageError(f"cannot write {show.name(name)}: {show.why(error)}") from None
+        raise UsageError(f"cannot write {show.printable_name(name)}: {show.error_text(error)}") from None
 
 
-def _tell(done: _Done) -> None:
+def _print_summary(result: _FixResult) -> None:
     """What was mended, for a person."""
-    if not done.notes:
-        show.note("fix: nothing to mend")
-    for note in done.notes:
+    if not result.repairs:
+        show.print_note("fix: nothing to mend")
+    for note in result.repairs:
         times = "once" if note.count == 1 else f"{note.count:,} times"
         place = f", first in frame {note.frame}" if note.frame else ""
-        show.note(f"fix: {note.rule} ({times}{place}): {BY_ID[note.rule].how}")
-    if done.failure is not None:
-        show.note(f"fix: the answer is not whole and ends with an error: {done.failure.message}")
+        show.print_note(f"fix: {note.rule} ({times}{place}): {RULES_BY_ID[note.rule].repair}")
+    if result.failure is not None:
+        show.print_note(f"fix: the answer is not whole and ends with an error: {result.failure.message}")
 
 
-def _as_json(done: _Done) -> dict[str, object]:
+def _report_json(result: _FixResult) -> dict[str, object]:
     return {
         "version": 1,
-        "error": None if done.failure is None else error_object(done.failure)["error"],
-        "usage": None if done.usage is None else usage_object(done.usage),
-        "mended": done.notes,
+        "error": None if result.failure is None else openai_error_object(result.failure)["error"],
+        "usage": None if result.usage is None else usage_object(result.usage),
+        "mended": result.repairs,
     }

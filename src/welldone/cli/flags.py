@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from welldone.cli.exits import UsageError
-from welldone.cli.foreign import ACCEPTED, REFUSED, Foreign
-from welldone.cli.options import Parser
-from welldone.net.settings import Field, Given, SettingsError
+from welldone.cli.foreign import IGNORED_FLAGS, REFUSED_FLAGS, LlamaServerFlag
+from welldone.cli.options import CommandParser
+from welldone.net.settings import SettingField, RawSetting, SettingsError
 from welldone.serve.config import ALL_FIELDS, read_config
 from welldone.serve.settings import Config
 
-DESCRIPTION = """\
+SERVE_DESCRIPTION = """\
 Serve models to clients of OpenAI's API. Without options it is the built-in small model, on
 http://127.0.0.1:8000. The command lines of llama-server work here.
 
@@ -26,7 +26,7 @@ it, the flags of models count for all of them.
 With --upstream, or upstreams in welldone.toml, it stands in front of other servers of OpenAI's API
 and mends their streams. docs/settings.md has more."""
 
-EXAMPLES = """
+SERVE_EXAMPLES = """
 welldone serve
 welldone serve -m phi-4-Q4_K_M.gguf -c 8192 -ngl all --alias phi-4
 welldone serve --host 0.0.0.0 --api-key env:MY_KEY
@@ -34,91 +34,102 @@ welldone serve --upstream http://gpu:8000/v1 --port 9000
 welldone serve --config welldone.toml
 """
 
-GROUPS = ("Model", "Engine", "Answers", "Server", "Upstreams", "Security", "Limits", "Logs")
+SETTING_GROUPS = ("Model", "Engine", "Answers", "Server", "Upstreams", "Security", "Limits", "Logs")
 """The order of help and documents."""
 
-_SECRETS = {flag for field in ALL_FIELDS if field.setting.is_secret for flag in field.setting.flags}
+_SECRET_FLAGS = {flag for field in ALL_FIELDS if field.setting.is_secret for flag in field.setting.flags}
 _HELP_COLUMN = 34  # most flags with their value fit before it
 _HELP_WIDTH = 100
 
 
-def read(arguments: list[str], environment: Mapping[str, str] | None = None, folder: Path | None = None) -> Config:
+def read_serve_config(
+    arguments: list[str], environment: Mapping[str, str] | None = None, folder: Path | None = None
+) -> Config:
     """What the user wants, from the command line and all else that says it. Mistakes raise `UsageError`."""
     here = Path.cwd() if folder is None else folder
-    options = parser()
-    _check_short(options, arguments)
-    said: list[tuple[Field | Foreign, str, str]] = options.read(arguments).said
-    notes = [f"{flag} {what.reason}" for what, flag, _ in said if isinstance(what, Foreign)]
+    options = serve_parser()
+    _check_short_flags(options, arguments)
+    said: list[tuple[SettingField | LlamaServerFlag, str, str]] = options.parse(arguments).said
+    notes = [f"{flag} {what.reason}" for what, flag, _ in said if isinstance(what, LlamaServerFlag)]
     try:
-        config = read_config(_given(said, here), os.environ if environment is None else environment, folder=here)
+        config = read_config(
+            _given_settings(said, here), os.environ if environment is None else environment, folder=here
+        )
     except SettingsError as error:
         raise UsageError(str(error)) from error
-    return dataclasses.replace(config, notes=(*dict.fromkeys(notes), *config.notes))
+    return dataclasses.replace(config, warnings=(*dict.fromkeys(notes), *config.warnings))
 
 
-def _check_short(options: Parser, arguments: list[str]) -> None:
+def _check_short_flags(options: CommandParser, arguments: list[str]) -> None:
     """argparse would take -cx for -c with the value x, and -nk for the start of -nkvo."""
     known = set(options.flags())
     for before, word in zip(["", *arguments], arguments, strict=False):
         if word[:1] == "-" and word[1:2].isalpha() and word.partition("=")[0] not in known:
-            if before in _SECRETS:  # this may be the key: it is not repeated
+            if before in _SECRET_FLAGS:  # this may be the key: it is not repeated
                 raise UsageError(f"a key that begins with - is written {before}=KEY")
-            raise options.unknown(word)
+            raise options.unknown_option(word)
 
 
-def _given(said: Sequence[tuple[Field | Foreign, str, str]], folder: Path) -> dict[str, Given]:
+def _given_settings(
+    occurrences: Sequence[tuple[SettingField | LlamaServerFlag, str, str]], folder: Path
+) -> dict[str, RawSetting]:
     """What the flags say. Of a flag that is repeated the last counts, but lists grow."""
-    given: dict[str, Given] = {}
-    for what, flag, value in said:
-        if isinstance(what, Foreign):
+    given: dict[str, RawSetting] = {}
+    for what, flag, value in occurrences:
+        if isinstance(what, LlamaServerFlag):
             continue
-        before = given.get(what.name) if what.kind is tuple else None
-        given[what.name] = Given(value if before is None else f"{before.value},{value}", flag, folder)
+        before = given.get(what.name) if what.value_type is tuple else None
+        given[what.name] = RawSetting(value if before is None else f"{before.value},{value}", flag, folder)
     return given
 
 
-def parser() -> Parser:
+def serve_parser() -> CommandParser:
     """All flags, in groups."""
-    made = Parser("serve", DESCRIPTION, EXAMPLES)
+    made = CommandParser("serve", SERVE_DESCRIPTION, SERVE_EXAMPLES)
     made.usage = "welldone serve [OPTIONS]"
-    made.formatter_class = _Format
+    made.formatter_class = _HelpFormatter
     made.set_defaults(said=[])
-    for title in GROUPS:
+    for title in SETTING_GROUPS:
         group = made.add_argument_group(title)
         for field in ALL_FIELDS:
             if field.setting.group == title and field.setting.flags:
-                _add(group, field)
-    for foreign in (*ACCEPTED, *REFUSED):
+                _add_setting(group, field)
+    for foreign in (*IGNORED_FLAGS, *REFUSED_FLAGS):
         made.add_argument(
-            *foreign.flags, action=_Said, what=foreign, dest="said", nargs=foreign.values, help=argparse.SUPPRESS
+            *foreign.flags,
+            action=_OccurrenceAction,
+            what=foreign,
+            dest="said",
+            nargs=foreign.nargs,
+            help=argparse.SUPPRESS,
         )
     return made
 
 
-def _add(group: "argparse._ArgumentGroup", field: Field) -> None:
+def _add_setting(group: "argparse._ArgumentGroup", field: SettingField) -> None:
     setting = field.setting
     group.add_argument(
         *setting.flags,
         *setting.off.split(),
-        action=_Said,
+        action=_OccurrenceAction,
         what=field,
         dest="said",
-        nargs=0 if field.kind is bool else "?" if setting.alone else None,
+        nargs=0 if field.value_type is bool else "?" if setting.alone else None,
         const=setting.alone,
         metavar=setting.metavar,
-        help=help_of(field).replace("%", "%%"),
+        help=setting_help(field).replace("%", "%%"),
     )
 
 
-def help_of(field: Field) -> str:
+def setting_help(field: SettingField) -> str:
     """What a setting is, with its choices and its default."""
     choices = field.setting.choices.split()
     among = f" ({', '.join(choices)})" if choices and "|" not in field.setting.metavar else ""
-    default = default_of(field)
+    default = setting_default(field)
     return f"{field.setting.help}{among}" + (f" [{default}]" if default else "")
 
 
-def default_of(field: Field) -> str:
+def setting_default(field: SettingField) -> str:
     """The default as help and documents show it; nothing where there is none."""
     value = field.default
     if field.setting.unset:
@@ -130,17 +141,19 @@ def default_of(field: Field) -> str:
     return "" if value is None or value == () or value == {} else str(value)
 
 
-class _Said(argparse.Action):
+class _OccurrenceAction(argparse.Action):
     """Keeps what was said in the order of the command line: the setting, the flag that was used, the value."""
 
-    def __init__(self, option_strings: Sequence[str], dest: str, *, what: Field | Foreign, **rest: Any) -> None:  # noqa: ANN401 - argparse's own
+    def __init__(
+        self, option_strings: Sequence[str], dest: str, *, what: SettingField | LlamaServerFlag, **rest: Any
+    ) -> None:  # noqa: ANN401 - argparse's own
         super().__init__(option_strings, dest, **rest | {"default": argparse.SUPPRESS})
-        self._what = what
+        self._option = what
 
     @property
-    def off(self) -> list[str]:
+    def off_flags(self) -> list[str]:
         """The flags that turn it off."""
-        return self._what.setting.off.split() if isinstance(self._what, Field) else []
+        return self._option.setting.off.split() if isinstance(self._option, SettingField) else []
 
     def __call__(
         self,
@@ -150,14 +163,14 @@ class _Said(argparse.Action):
         option_string: str | None = None,
     ) -> None:
         flag = option_string or ""
-        if self._what in REFUSED:
-            raise UsageError(f"{flag} {self._what.reason}")
+        if self._option in REFUSED_FLAGS:
+            raise UsageError(f"{flag} {self._option.reason}")
         namespace.said.append(
-            (self._what, flag, "false" if flag in self.off else values if isinstance(values, str) else "true")
+            (self._option, flag, "false" if flag in self.off_flags else values if isinstance(values, str) else "true")
         )
 
 
-class _Format(argparse.RawDescriptionHelpFormatter):
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """Help that looks the same in every version of Python."""
 
     def __init__(self, prog: str, **rest: Any) -> None:  # noqa: ANN401 - argparse's own
@@ -166,7 +179,7 @@ class _Format(argparse.RawDescriptionHelpFormatter):
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         value = f" {action.metavar}" if action.metavar else ""
-        off = action.off if isinstance(action, _Said) else []
+        off = action.off_flags if isinstance(action, _OccurrenceAction) else []
         names = ", ".join(flag for flag in action.option_strings if flag not in off)
         names += f" / {', '.join(off)}" if off else ""
         return names + (f" [{action.metavar}]" if action.nargs == "?" else value)

@@ -6,10 +6,10 @@ import signal
 
 from welldone.serve import log
 
-IGNORED = "SIGHUP is ignored: settings are read at the start; restart the server to change them"
+SIGHUP_IGNORED = "SIGHUP is ignored: settings are read at the start; restart the server to change them"
 
 
-class Hangup:
+class HangupPolicy:
     """What a SIGHUP asks for. Make it before a handler of the signal is set.
 
     `kill -HUP` and log rotation must not end a server. A terminal that closes sends the same signal, and a server in it
@@ -19,11 +19,11 @@ class Hangup:
     def __init__(self) -> None:
         self._ends_with_terminal = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN and _has_terminal()
 
-    def is_end(self) -> bool:
+    def should_exit(self) -> bool:
         """Whether the server should end; if not, that is logged."""
         if self._ends_with_terminal and not _has_terminal():
             return True
-        log.event(logging.INFO, IGNORED)
+        log.event(logging.INFO, SIGHUP_IGNORED)
         return False
 
 

@@ -9,18 +9,18 @@ from typing import TypeVar
 import msgspec
 
 from welldone.cli import show
-from welldone.cli.exits import Exit, UsageError
-from welldone.cli.options import Parser
-from welldone.drawing.columns import table
-from welldone.net.settings import Given, SettingsError
+from welldone.cli.exits import ExitCode, UsageError
+from welldone.cli.options import CommandParser
+from welldone.drawing.columns import format_table
+from welldone.net.settings import RawSetting, SettingsError
 from welldone.serve.config import read_config
-from welldone.serve.doors import link_to
-from welldone.serve.keys import ANONYMOUS, digest, make_key
+from welldone.serve.doors import connect_store
+from welldone.serve.keys import ANONYMOUS, key_digest, make_key
 from welldone.serve.log import Redactor
 from welldone.serve.settings import Config
-from welldone.serve.shared_keys import KNOWN_S, SharedKey, read_key
-from welldone.serve.store import Link, StoreError
-from welldone.serve.tables import check_name
+from welldone.serve.shared_keys import CACHE_TTL_S, SharedKey, parse_key
+from welldone.serve.store import StoreClient, StoreError
+from welldone.serve.tables import check_model_name
 
 EXAMPLES = """
 welldone keys add ci --requests-per-minute 60 --limits-store redis://HOST:6379/0
@@ -29,18 +29,18 @@ welldone keys list
 welldone keys remove ci
 """
 
-_SHOWN = 200  # characters of what is wrong with the store
-_PATIENCE_S = 5.0  # for the store's answer: a person waits, and not a stream
+_MAX_ERROR_CHARS = 200  # characters of what is wrong with the store
+_STORE_TIMEOUT_S = 5.0  # for the store's answer: a person waits, and not a stream
 
 Value = TypeVar("Value")
 
 
-def run(arguments: list[str]) -> Exit:
+def run(arguments: list[str]) -> ExitCode:
     """Do what was asked for."""
-    options = _parser().read(arguments)
+    options = _parser().parse(arguments)
     if (options.name is None) != (options.what == "list"):
         raise UsageError("write welldone keys add NAME, welldone keys remove NAME or welldone keys list")
-    config = _config(options.limits_store, options.config)
+    config = _read_config(options.limits_store, options.config)
     url = config.limits.store
     if url is None:
         raise UsageError("say where the keys are, with --limits-store redis://HOST:6379/0 or store in [limits]")
@@ -48,32 +48,32 @@ def run(arguments: list[str]) -> Exit:
         if options.what == "add":
             if options.name in {key.name for key in config.keys}:
                 raise UsageError(f"the settings have a key {options.name}, beside which this one would open nothing")
-            return _add(url, _key(options.name, options))
-        return _list(url) if options.what == "list" else _remove(url, options.name)
+            return _add_key(url, _shared_key(options.name, options))
+        return _list_keys(url) if options.what == "list" else _remove_key(url, options.name)
     except StoreError as error:
         # Its own words: a Redis that knows no passwords repeats the one that it was told.
-        why = Redactor(config.secrets).line_of(str(error), _SHOWN)
-        show.note(f"the store of the keys cannot be used: {why}")
-        return Exit.UNREACHABLE
+        why = Redactor(config.secrets).line_of(str(error), _MAX_ERROR_CHARS)
+        show.print_note(f"the store of the keys cannot be used: {why}")
+        return ExitCode.UNREACHABLE
 
 
-def _config(url: str | None, file: str | None) -> Config:
+def _read_config(url: str | None, file: str | None) -> Config:
     """The settings, which say where the keys are: as for `welldone serve`."""
     here = Path.cwd()
-    flags = {} if url is None else {"store": Given(url, "--limits-store", here)}
-    flags |= {} if file is None else {"config": Given(file, "--config", here)}
+    flags = {} if url is None else {"store": RawSetting(url, "--limits-store", here)}
+    flags |= {} if file is None else {"config": RawSetting(file, "--config", here)}
     try:
         return read_config(flags, os.environ, folder=here)
     except SettingsError as error:
         raise UsageError(str(error)) from None
 
 
-def _key(name: str, options: object) -> SharedKey:
+def _shared_key(name: str, options: object) -> SharedKey:
     said = vars(options)
     models = tuple(word.strip() for word in (said["models"] or "").split(",") if word.strip())
     try:
         for model in models:
-            check_name(model, "--models")
+            check_model_name(model, "--models")
         if name == ANONYMOUS:
             raise UsageError(f"{name} is what those without a key are called: choose another name")
         return msgspec.convert(
@@ -95,68 +95,68 @@ def _key(name: str, options: object) -> SharedKey:
         ) from None
 
 
-def _add(url: str, key: SharedKey) -> Exit:
-    if _digests(_kept(url), key.name):
+def _add_key(url: str, key: SharedKey) -> ExitCode:
+    if _digests(_stored_keys(url), key.name):
         raise UsageError(f"there is a key {key.name} already: choose another name, or remove it first")
     made = make_key()
-    _ask(url, lambda link: link.put_key(digest(made).hex(), msgspec.json.encode(key)))
-    show.note(f"the key of {key.name}; it is nowhere else, and is not shown again:")
-    show.line(made)
-    return Exit.RIGHT
+    _query_store(url, lambda link: link.put_key(key_digest(made).hex(), msgspec.json.encode(key)))
+    show.print_note(f"the key of {key.name}; it is nowhere else, and is not shown again:")
+    show.print_line(made)
+    return ExitCode.OK
 
 
-def _list(url: str) -> Exit:
-    keys = sorted((key for key in _kept(url).values() if key is not None), key=lambda key: key.name)
+def _list_keys(url: str) -> ExitCode:
+    keys = sorted((key for key in _stored_keys(url).values() if key is not None), key=lambda key: key.name)
     if not keys:
-        show.note("there are no keys: welldone keys add NAME makes one")
-    for line in table([(key.name, _described(key)) for key in keys], show.width()) if keys else ():
-        show.line(line)
-    return Exit.RIGHT
+        show.print_note("there are no keys: welldone keys add NAME makes one")
+    for line in format_table([(key.name, _describe_key(key)) for key in keys], show.terminal_width()) if keys else ():
+        show.print_line(line)
+    return ExitCode.OK
 
 
-def _described(key: SharedKey) -> str:
+def _describe_key(key: SharedKey) -> str:
     rates = ((key.requests_per_minute, "requests"), (key.tokens_per_minute, "tokens"))
-    said = [show.name(", ".join(key.models)) if key.models else "all models"]
+    said = [show.printable_name(", ".join(key.models)) if key.models else "all models"]
     said += [f"{rate or 'unlimited'} {unit} a minute" for rate, unit in rates if rate is not None]
     return "; ".join([*said, *(["admin"] if key.admin else []), *(["metrics"] if key.metrics else [])])
 
 
-def _remove(url: str, name: str) -> Exit:
-    digests = _digests(_kept(url), name)
+def _remove_key(url: str, name: str) -> ExitCode:
+    digests = _digests(_stored_keys(url), name)
     if not digests:
-        raise UsageError(f"there is no key {show.name(name)}; welldone keys list shows those that are there")
-    _ask(url, lambda link: link.drop_keys(digests))
-    show.note(f"the key of {name} opens nothing any more, in {KNOWN_S:g} s at the latest")
-    return Exit.RIGHT
+        raise UsageError(f"there is no key {show.printable_name(name)}; welldone keys list shows those that are there")
+    _query_store(url, lambda link: link.drop_keys(digests))
+    show.print_note(f"the key of {name} opens nothing any more, in {CACHE_TTL_S:g} s at the latest")
+    return ExitCode.OK
 
 
-def _kept(url: str) -> dict[str, SharedKey | None]:
+def _stored_keys(url: str) -> dict[str, SharedKey | None]:
     """All keys by their digests; None for what is written in another way."""
-    return {one: read_key(value) for one, value in _ask(url, lambda link: link.keys()).items()}
+    return {one: parse_key(value) for one, value in _query_store(url, lambda link: link.keys()).items()}
 
 
-def _digests(kept: dict[str, SharedKey | None], name: str) -> list[str]:
-    return [one for one, key in kept.items() if key is not None and key.name == name]
+def _digests(stored: dict[str, SharedKey | None], name: str) -> list[str]:
+    return [one for one, key in stored.items() if key is not None and key.name == name]
 
 
-def _ask(url: str, question: Callable[[Link], Awaitable[Value]]) -> Value:
+def _query_store(url: str, query: Callable[[StoreClient], Awaitable[Value]]) -> Value:
     """The store's answer, from a connection of its own."""
 
     async def ask() -> Value:
-        link = link_to(url, patience_s=_PATIENCE_S)
+        link = connect_store(url, timeout_s=_STORE_TIMEOUT_S)
         try:
-            async with asyncio.timeout(_PATIENCE_S):
-                return await question(link)
+            async with asyncio.timeout(_STORE_TIMEOUT_S):
+                return await query(link)
         except TimeoutError:
-            raise StoreError(f"no answer within {_PATIENCE_S:g} s") from None
+            raise StoreError(f"no answer within {_STORE_TIMEOUT_S:g} s") from None
         finally:
             await link.close()
 
     return asyncio.run(ask())
 
 
-def _parser() -> Parser:
-    parser = Parser(
+def _parser() -> CommandParser:
+    parser = CommandParser(
         "keys",
         "Give out keys for all servers that count in one store (--limits-store), list them, or take one away.\n"
         "A key is shown once, when it is made. Servers need not be told: they look into the store.",

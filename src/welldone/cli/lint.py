@@ -5,12 +5,12 @@ from argparse import Namespace
 import msgspec
 
 from welldone.cli import captures, show
-from welldone.cli.exits import Exit, UsageError
-from welldone.cli.options import Parser, nearest
-from welldone.drawing.columns import wrapped
-from welldone.rules.judge import Finding, Judgement, Verdict, has_something, judge
-from welldone.wire.faults import Hearing
-from welldone.wire.faults.catalogue import BY_ID
+from welldone.cli.exits import ExitCode, UsageError
+from welldone.cli.options import CommandParser, did_you_mean
+from welldone.drawing.columns import wrap_text
+from welldone.rules.judge import LintFinding, Judgement, LintVerdict, has_content, judge
+from welldone.wire.faults import Detection
+from welldone.wire.faults.catalogue import RULES_BY_ID
 
 EXAMPLES = """
 curl -sN http://127.0.0.1:8000/v1/chat/completions -d @request.json | welldone lint --request request.json
@@ -20,37 +20,37 @@ welldone lint capture.txt --rule delta-role-once
 """
 
 
-_LONG_BYTES = 4 * 2**20  # what may take longer than two seconds to judge
+_SLOW_BYTES = 4 * 2**20  # what may take longer than two seconds to judge
 
 
-def run(arguments: list[str]) -> Exit:
+def run(arguments: list[str]) -> ExitCode:
     """Judge what was captured."""
-    options = _parser().read(arguments)
+    options = _parser().parse(arguments)
     for rule in options.rule:
-        if rule not in BY_ID:
-            raise UsageError(f"there is no rule {rule!r}{nearest(rule, BY_ID)}; welldone rules lists them")
-        if BY_ID[rule].by is Hearing.PROBE:
+        if rule not in RULES_BY_ID:
+            raise UsageError(f"there is no rule {rule!r}{did_you_mean(rule, RULES_BY_ID)}; welldone rules lists them")
+        if RULES_BY_ID[rule].detection is Detection.PROBE:
             raise UsageError(f"{rule} cannot be heard in one captured reply; welldone check judges it on a server")
     request = captures.read_request(options.request, options.file)
     data = captures.read_bytes(options.file)
     trace = captures.read_reply(data, options.file, endpoint=options.endpoint, request=request)
-    if not has_something(trace):
-        show.note("nothing to judge: the capture is empty")
-        return Exit.NOTHING
-    if len(trace.body) > _LONG_BYTES:
-        show.hint(f"judging {len(trace.body) // 2**20} MB, which takes some seconds …")
+    if not has_content(trace):
+        show.print_note("nothing to judge: the capture is empty")
+        return ExitCode.NOTHING_TO_DO
+    if len(trace.body) > _SLOW_BYTES:
+        show.print_hint(f"judging {len(trace.body) // 2**20} MB, which takes some seconds …")
     judgement = judge(trace, options.rule or None)
     if judgement.rules == 0:
-        show.note(f"nothing to judge: {' and '.join(options.rule)} cannot be judged on this capture alone")
-        return Exit.NOTHING
+        show.print_note(f"nothing to judge: {' and '.join(options.rule)} cannot be judged on this capture alone")
+        return ExitCode.NOTHING_TO_DO
     if options.json:
-        show.line(msgspec.json.encode(report(judgement)).decode())
+        show.print_line(msgspec.json.encode(lint_report(judgement)).decode())
     else:
-        _show(judgement, options)
-    return Exit.FOUND if judgement.verdict is Verdict.WRONG else Exit.RIGHT
+        _print_judgement(judgement, options)
+    return ExitCode.FAILED if judgement.verdict is LintVerdict.FAIL else ExitCode.OK
 
 
-def report(judgement: Judgement) -> dict[str, object]:
+def lint_report(judgement: Judgement) -> dict[str, object]:
     """The verdict for programs."""
     return {
         "version": 1,
@@ -60,8 +60,10 @@ def report(judgement: Judgement) -> dict[str, object]:
     }
 
 
-def _parser() -> Parser:
-    parser = Parser("lint", "Judge a captured stream: which rules it breaks, where, and whom that hurts.", EXAMPLES)
+def _parser() -> CommandParser:
+    parser = CommandParser(
+        "lint", "Judge a captured stream: which rules it breaks, where, and whom that hurts.", EXAMPLES
+    )
     captures.add_arguments(parser)
     parser.add_argument(
         "--rule", metavar="ID", action="append", default=[], help="judge only this rule (may be repeated)"
@@ -70,8 +72,8 @@ def _parser() -> Parser:
     return parser
 
 
-def _show(judgement: Judgement, options: Namespace) -> None:
-    causes: dict[str, Finding] = {}
+def _print_judgement(judgement: Judgement, options: Namespace) -> None:
+    causes: dict[str, LintFinding] = {}
     following: dict[str, dict[str, None]] = {}
     for finding in judgement.findings:
         if finding.cause is None:
@@ -80,8 +82,8 @@ def _show(judgement: Judgement, options: Namespace) -> None:
         if finding.cause is not None and finding.rule not in causes:
             following.setdefault(finding.cause, {})[finding.rule] = None
     for rule, first in causes.items():
-        _show_rule(first, judgement.counts[rule], list(following.get(rule, ())))
-    verdict = show.paint(judgement.verdict, judgement.verdict)
+        _print_finding(first, judgement.counts[rule], list(following.get(rule, ())))
+    verdict = show.colorize(judgement.verdict, judgement.verdict)
     broken = f"{_count(len(causes), 'rule')} broken" if causes else "no rule broken"
     others = len({rule for rules in following.values() for rule in rules})
     if others:
@@ -89,17 +91,17 @@ def _show(judgement: Judgement, options: Namespace) -> None:
             f", and {others} that {'follows' if others == 1 else 'follow'} from {'it' if len(causes) == 1 else 'them'}"
         )
     summary = f": {_count(judgement.frames, 'frame')}, {_count(judgement.rules, 'rule')} judged, {broken}"
-    top, *more = wrapped("", f"{judgement.verdict}{summary}", show.width())
+    top, *more = wrap_text("", f"{judgement.verdict}{summary}", show.terminal_width())
     for line in [top.replace(judgement.verdict, verdict, 1), *more]:
-        show.line(line)
+        show.print_line(line)
     if judgement.missing and not options.rule:
-        unjudged = f"{_count(judgement.unheard, 'rule')} not judged"
-        needed = " and ".join(sorted({HINTS[need] for need in judgement.missing}))
-        for line in wrapped("  ", f"{unjudged}; judged with {needed}", show.width()):
-            show.line(line)
+        unjudged = f"{_count(judgement.skipped, 'rule')} not judged"
+        needed = " and ".join(sorted({MISSING_INPUT_HINTS[need] for need in judgement.missing}))
+        for line in wrap_text("  ", f"{unjudged}; judged with {needed}", show.terminal_width()):
+            show.print_line(line)
 
 
-HINTS = {
+MISSING_INPUT_HINTS = {
     "request": "--request FILE",
     "status": "the head (curl -i)",
     "headers": "the head (curl -i)",
@@ -110,18 +112,18 @@ HINTS = {
 """How a user lets the judge know what it needs."""
 
 
-def _show_rule(first: Finding, count: int, following: list[str]) -> None:
-    rule, width = first.rule, show.width()
+def _print_finding(first: LintFinding, count: int, following: list[str]) -> None:
+    rule, width = first.rule, show.terminal_width()
     place = "the whole reply" if first.frame is None else f"frame {first.frame}, byte {first.byte}"
     again = f", and {count - 1} more" if count > 1 else ""
-    show.line(f"x {rule}  {show.paint(first.severity, first.severity)}  {place}{again}")
-    labelled = [("heard", first.heard), ("wanted", first.wanted), ("causes", ", ".join(following))]
-    labelled += zip(["hurts", *[""] * len(first.hurts)], first.hurts, strict=False)
-    lines = wrapped("  ", BY_ID[rule].rule, width)
+    show.print_line(f"x {rule}  {show.colorize(first.severity, first.severity)}  {place}{again}")
+    labelled = [("heard", first.observed), ("wanted", first.expected), ("causes", ", ".join(following))]
+    labelled += zip(["hurts", *[""] * len(first.affects)], first.affects, strict=False)
+    lines = wrap_text("  ", RULES_BY_ID[rule].summary, width)
     for label, text in labelled:
-        lines += wrapped(f"  {label:<6}  ", text, width) if text or label == "heard" else []
+        lines += wrap_text(f"  {label:<6}  ", text, width) if text or label == "heard" else []
     for line in [*lines, f"  more    welldone rules {rule}", ""]:
-        show.line(line)
+        show.print_line(line)
 
 
 def _count(number: int, noun: str) -> str:

@@ -6,11 +6,11 @@ import sys
 
 from welldone import __version__
 from welldone.cli import show
-from welldone.cli.exits import Exit, UsageError
-from welldone.cli.options import nearest
-from welldone.drawing.columns import wrapped
+from welldone.cli.exits import ExitCode, UsageError
+from welldone.cli.options import did_you_mean
+from welldone.drawing.columns import wrap_text
 
-_SIGNALLED = 128  # what shells add to the number of the signal that ended a process
+_SIGNAL_EXIT_BASE = 128  # what shells add to the number of the signal that ended a process
 _SIGPIPE = 13
 
 COMMANDS = {
@@ -39,48 +39,48 @@ welldone COMMAND --help shows a command's options and examples; welldone --versi
 
 def run(arguments: list[str] | None = None) -> int:
     """Run the command that `arguments` name; its exit code."""
-    show.open_missing()
+    show.open_missing_streams()
     try:
         code = _run(sys.argv[1:] if arguments is None else arguments)
-        show.flush()
+        show.flush_output()
     except UsageError as error:
-        show.note(str(error))
-        return Exit.USAGE
+        show.print_note(str(error))
+        return ExitCode.USAGE
     except KeyboardInterrupt:
-        return _SIGNALLED + signal.SIGINT
+        return _SIGNAL_EXIT_BASE + signal.SIGINT
     except BrokenPipeError:
         # Who read our output has left. That is no error, but no verdict either: end as a shell shows it.
-        show.close()
-        return _SIGNALLED + _SIGPIPE
+        show.close_output()
+        return _SIGNAL_EXIT_BASE + _SIGPIPE
     except OSError as error:
-        show.close()
-        show.note(f"cannot write the output: {show.why(error)}")
-        return Exit.UNREACHABLE
+        show.close_output()
+        show.print_note(f"cannot write the output: {show.error_text(error)}")
+        return ExitCode.UNREACHABLE
     return code
 
 
 def _run(arguments: list[str]) -> int:
     word, *rest = arguments or [""]
     if word in ("-V", "--version", "version"):
-        show.line(f"welldone {__version__}")
-        return Exit.RIGHT
+        show.print_line(f"welldone {__version__}")
+        return ExitCode.OK
     if word in ("-h", "--help", "help"):
-        show.line(_usage())
-        return Exit.RIGHT
+        show.print_line(_usage())
+        return ExitCode.OK
     if not word:
-        show.note(_usage())
-        return Exit.USAGE
+        show.print_note(_usage())
+        return ExitCode.USAGE
     if word not in COMMANDS:
-        raise UsageError(f"welldone has no command {word!r}{nearest(word, COMMANDS)}; see welldone --help")
+        raise UsageError(f"welldone has no command {word!r}{did_you_mean(word, COMMANDS)}; see welldone --help")
     try:
         return int(importlib.import_module(f"welldone.cli.{word}").run(rest))
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("welldone"):
             raise
-        raise UsageError(missing(word, error.name)) from None
+        raise UsageError(missing_dependency(word, error.name)) from None
 
 
-def missing(command: str, module: str, platform: str = sys.platform) -> str:
+def missing_dependency(command: str, module: str, platform: str = sys.platform) -> str:
     """What to say of a command without a module that it needs."""
     if platform == "win32":
         return f"welldone {command} needs Linux or macOS; on Windows it runs in WSL"
@@ -92,6 +92,6 @@ def missing(command: str, module: str, platform: str = sys.platform) -> str:
 
 
 def _usage() -> str:
-    width = show.width()
-    lines = [line for name, text in COMMANDS.items() for line in wrapped(f"  {name:<7} ", text, width)]
+    width = show.terminal_width()
+    lines = [line for name, text in COMMANDS.items() for line in wrap_text(f"  {name:<7} ", text, width)]
     return USAGE.format(commands="\n".join(lines))

@@ -8,21 +8,21 @@ import re
 from collections.abc import Callable
 
 from welldone import __version__
-from welldone.check.reach import OUT_OF_REACH
+from welldone.check.reach import UNCOVERED
 from welldone.cli import captures, show
-from welldone.cli.exits import Exit, UsageError
-from welldone.cli.options import Parser, nearest
-from welldone.drawing.columns import table
+from welldone.cli.exits import ExitCode, UsageError
+from welldone.cli.options import CommandParser, did_you_mean
+from welldone.drawing.columns import format_table
 from welldone.engines import mischief
-from welldone.engines.flaws import flawed, in_turn
-from welldone.engines.ideal import Ideal
-from welldone.engines.ideal.requests import Chat
-from welldone.engines.ideal.said import Said
-from welldone.engines.ideal.server import Answerer
-from welldone.engines.ideal.tokens import over_and_over, tokens_of
-from welldone.engines.scripted import Scripted, Seen
-from welldone.engines.scripts import Reply, Script, replay
-from welldone.wire.faults.catalogue import BY_ID
+from welldone.engines.flaws import violating_handler, round_robin
+from welldone.engines.ideal import ReferenceServer
+from welldone.engines.ideal.requests import MockChatRequest
+from welldone.engines.ideal.said import MockChoice
+from welldone.engines.ideal.server import MockHandler
+from welldone.engines.ideal.tokens import repeat_to_length, tokenize
+from welldone.engines.scripted import MockServer, MockHttpRequest
+from welldone.engines.scripts import MockReply, MockScript, reply_from_trace
+from welldone.wire.faults.catalogue import RULES_BY_ID
 
 EXAMPLES = """
 welldone mock
@@ -32,49 +32,49 @@ welldone mock --fault cut
 welldone mock --break delta-role-once --break end-done-sent
 welldone mock --trace recorded.json --speed 0
 """
-_NAME = "mock"
-_TEXT = "Hello! How can I help you today?"
-_TOKENS_LIMIT = 4096  # an answer is made before it is sent: with 128 choices these are some hundred MB
-_CONTEXT = 131_072  # no prompt that somebody writes for a test is longer, and the longest answer fits besides
-_GAP_LIMIT_S = 60.0
-_SPEED_LIMIT = 1000.0
-_ANSWERS = ("/completions", "/responses", "/messages")  # where paths end that answer a prompt
-_GAP = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)(ms|s)")
+_MODEL_NAME = "mock"
+_DEFAULT_TEXT = "Hello! How can I help you today?"
+_MAX_TOKENS = 4096  # an answer is made before it is sent: with 128 choices these are some hundred MB
+_CONTEXT_LENGTH = 131_072  # no prompt that somebody writes for a test is longer, and the longest answer fits besides
+_MAX_GAP_S = 60.0
+_MAX_SPEED = 1000.0
+_GENERATION_PATHS = ("/completions", "/responses", "/messages")  # where paths end that answer a prompt
+_GAP_PATTERN = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)(ms|s)")
 
 
-class _Mock(Ideal):
+class _CliMock(ReferenceServer):
     """The ideal server, for whoever writes a client: it knows every model, and may have one answer to everything."""
 
     def __init__(self, text: str | None, gap_s: float) -> None:
-        super().__init__(text=text or _TEXT, gap_s=gap_s, models=(_NAME,), context=_CONTEXT)
-        self._only = text
+        super().__init__(text=text or _DEFAULT_TEXT, gap_s=gap_s, models=(_MODEL_NAME,), context=_CONTEXT_LENGTH)
+        self._fixed_text = text
 
-    def known(self, name: str | None) -> str:
-        return name or _NAME
+    def resolve_model(self, name: str | None) -> str:
+        return name or _MODEL_NAME
 
-    def decide(self, request: Chat) -> Said:
-        if self._only is None:
-            return super().decide(request)
-        return Said(reasoning=self.think(request), text=tokens_of(self._only))
+    def choose_answer(self, request: MockChatRequest) -> MockChoice:
+        if self._fixed_text is None:
+            return super().choose_answer(request)
+        return MockChoice(reasoning=self.reasoning_tokens(request), text=tokenize(self._fixed_text))
 
     def text_for(self, prompt: str) -> str:
-        return super().text_for(prompt) if self._only is None else self._only
+        return super().text_for(prompt) if self._fixed_text is None else self._fixed_text
 
 
-def run(arguments: list[str]) -> Exit:
+def run(arguments: list[str]) -> ExitCode:
     """Answer until told to stop."""
-    options = _parser().read(arguments)
+    options = _parser().parse(arguments)
     if options.list:
-        _show_faults()
-        return Exit.RIGHT
-    server, says = _server(options)
+        _list_faults()
+        return ExitCode.OK
+    server, says = _make_server(options)
     with contextlib.suppress(KeyboardInterrupt):  # that is how it ends
         asyncio.run(_serve(server, options.host, options.port, says))
-    return Exit.RIGHT
+    return ExitCode.OK
 
 
-def _parser() -> Parser:
-    parser = Parser(
+def _parser() -> CommandParser:
+    parser = CommandParser(
         "mock",
         "Answer requests for chats, completions, responses and messages without a model, for those who write clients:\n"
         "with a right answer, with a recorded one, with a fault, or against a rule. It listens on this machine\n"
@@ -87,14 +87,16 @@ def _parser() -> Parser:
         EXAMPLES,
     )
     parser.add_argument(
-        "--port", metavar="PORT", type=_port, default=8000, help="port to listen on; 0: any that is free (8000)"
+        "--port", metavar="PORT", type=_parse_port, default=8000, help="port to listen on; 0: any that is free (8000)"
     )
     parser.add_argument(
         "--host", metavar="HOST", default="127.0.0.1", help="address to listen on; 0.0.0.0: all (127.0.0.1)"
     )
     parser.add_argument("--text", metavar="TEXT", help="what is answered to everything, whatever was asked")
-    parser.add_argument("--tokens", metavar="N", type=_tokens, help="that many tokens of it, over and over")
-    parser.add_argument("--gap", metavar="TIME", type=_gap, help="the pause before each token, such as 20ms or 1.5s")
+    parser.add_argument("--tokens", metavar="N", type=_parse_tokens, help="that many tokens of it, over and over")
+    parser.add_argument(
+        "--gap", metavar="TIME", type=_parse_gap, help="the pause before each token, such as 20ms or 1.5s"
+    )
     parser.add_argument("--fault", metavar="NAME", help="be wrong in this way, with a text of its own")
     parser.add_argument("--list", action="store_true", help="show the faults")
     parser.add_argument(
@@ -112,81 +114,91 @@ def _parser() -> Parser:
         help="a recorded trace (welldone serve --record); of several each is one answer, and the last one stays",
     )
     parser.add_argument(
-        "--speed", metavar="X", type=_speed, default=1.0, help="how much faster all pauses are; 0: there are none (1)"
+        "--speed",
+        metavar="X",
+        type=_parse_speed,
+        default=1.0,
+        help="how much faster all pauses are; 0: there are none (1)",
     )
     return parser
 
 
-def _port(text: str) -> int:
-    return _whole(text, 0, 65_535)
+def _parse_port(text: str) -> int:
+    return _parse_integer(text, 0, 65_535)
 
 
-def _tokens(text: str) -> int:
-    return _whole(text, 1, _TOKENS_LIMIT)
+def _parse_tokens(text: str) -> int:
+    return _parse_integer(text, 1, _MAX_TOKENS)
 
 
-def _whole(text: str, least: int, most: int) -> int:
+def _parse_integer(text: str, least: int, most: int) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most):
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least} to {most}")
     return int(text)
 
 
-def _gap(text: str) -> float:
-    found = _GAP.fullmatch(text)
+def _parse_gap(text: str) -> float:
+    found = _GAP_PATTERN.fullmatch(text)
     gap_s = -1.0 if found is None else float(found[1]) / (1000 if found[2] == "ms" else 1)
-    if not 0 <= gap_s <= _GAP_LIMIT_S:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time up to {_GAP_LIMIT_S:g} s, such as 20ms or 1.5s")
+    if not 0 <= gap_s <= _MAX_GAP_S:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time up to {_MAX_GAP_S:g} s, such as 20ms or 1.5s")
     return gap_s
 
 
-def _speed(text: str) -> float:
+def _parse_speed(text: str) -> float:
     try:
         speed = float(text)
     except ValueError:
         speed = -1.0
-    if not 0 <= speed <= _SPEED_LIMIT:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 to {_SPEED_LIMIT:g}")
+    if not 0 <= speed <= _MAX_SPEED:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 to {_MAX_SPEED:g}")
     return speed
 
 
-def _server(options: argparse.Namespace) -> tuple[Scripted, str]:
+def _make_server(options: argparse.Namespace) -> tuple[MockServer, str]:
     """The server, and what it will say, in words."""
-    _check_together(options)
-    models = {"object": "list", "data": [{"id": _NAME, "object": "model", "created": 0, "owned_by": "welldone"}]}
+    _check_combination(options)
+    models = {"object": "list", "data": [{"id": _MODEL_NAME, "object": "model", "created": 0, "owned_by": "welldone"}]}
     if options.trace:
-        posts = tuple(replay(*captures.read_record(name)) for name in options.trace)
-        script = Script(posts=posts, models=models, speed=options.speed)
-        return Scripted(script), f"what was recorded in {', '.join(map(show.name, options.trace))}"
+        posts = tuple(reply_from_trace(*captures.read_record(name)) for name in options.trace)
+        script = MockScript(posts=posts, models=models, speed=options.speed)
+        return MockServer(script), f"what was recorded in {', '.join(map(show.printable_name, options.trace))}"
     if options.fault is not None:
-        fault = _fault(options.fault)
-        if fault.spoil is not None:
-            spoiled = _spoiled(fault.spoil, _Mock(None, 0.0))
-            return Scripted(Script(speed=options.speed), spoiled, for_all=True), f"a fault: {fault.says}"
-        return Scripted(Script(posts=(fault.reply,), models=models, speed=options.speed)), f"a fault: {fault.says}"
+        fault = _find_fault(options.fault)
+        if fault.apply is not None:
+            spoiled = _with_fault(fault.apply, _CliMock(None, 0.0))
+            return MockServer(
+                MockScript(speed=options.speed), spoiled, handles_all=True
+            ), f"a fault: {fault.description}"
+        return MockServer(
+            MockScript(posts=(fault.reply,), models=models, speed=options.speed)
+        ), f"a fault: {fault.description}"
     if options.broken is not None:
-        rules = [_rule(name) for name in options.broken]
-        answer = in_turn([flawed(rule, _Mock(None, 0.0)) for rule in rules])
+        rules = [_check_rule(name) for name in options.broken]
+        answer = round_robin([violating_handler(rule, _CliMock(None, 0.0)) for rule in rules])
         says = f"a right answer, but for {'the rule' if len(rules) == 1 else 'one of the rules'} {', '.join(rules)}"
-        return Scripted(Script(speed=options.speed), answer, for_all=True), says
+        return MockServer(MockScript(speed=options.speed), answer, handles_all=True), says
     text = options.text
     if options.tokens is not None:
-        text = over_and_over(_TEXT if text is None else text, options.tokens)
-    mock = _Mock(text, options.gap or 0.0)
-    return Scripted(Script(speed=options.speed), mock.answer, for_all=True), "a right answer"
+        text = repeat_to_length(_DEFAULT_TEXT if text is None else text, options.tokens)
+    mock = _CliMock(text, options.gap or 0.0)
+    return MockServer(MockScript(speed=options.speed), mock.answer, handles_all=True), "a right answer"
 
 
-def _spoiled(spoil: Callable[[Reply], Reply], ideal: Ideal) -> Answerer:
+def _with_fault(spoil: Callable[[MockReply], MockReply], ideal: ReferenceServer) -> MockHandler:
     """The ideal server, whose answers, but not its errors and lists, are spoiled."""
 
-    def answer(seen: Seen) -> Reply:
+    def answer(seen: MockHttpRequest) -> MockReply:
         reply = ideal.answer(seen)
-        is_answer = seen.method == "POST" and reply.status == 200 and seen.path.partition("?")[0].endswith(_ANSWERS)
+        is_answer = (
+            seen.method == "POST" and reply.status == 200 and seen.path.partition("?")[0].endswith(_GENERATION_PATHS)
+        )
         return spoil(reply) if is_answer else reply
 
     return answer
 
 
-def _check_together(options: argparse.Namespace) -> None:
+def _check_combination(options: argparse.Namespace) -> None:
     """Raises `UsageError` where options do not go together."""
     if options.trace and options.fault is not None:
         raise UsageError("a trace is played as it was recorded, without a fault: leave out --trace or --fault")
@@ -199,50 +211,50 @@ def _check_together(options: argparse.Namespace) -> None:
         raise UsageError(f"{what} has a text of its own: leave out --text, --tokens and --gap")
 
 
-def _rule(name: str) -> str:
+def _check_rule(name: str) -> str:
     """A rule that can be broken."""
-    if name in OUT_OF_REACH:
-        raise UsageError(f"{name} cannot be broken here: {OUT_OF_REACH[name]}")
-    if name not in BY_ID:
-        raise UsageError(f"there is no rule {name!r}{nearest(name, BY_ID)}; welldone rules lists them")
+    if name in UNCOVERED:
+        raise UsageError(f"{name} cannot be broken here: {UNCOVERED[name]}")
+    if name not in RULES_BY_ID:
+        raise UsageError(f"there is no rule {name!r}{did_you_mean(name, RULES_BY_ID)}; welldone rules lists them")
     return name
 
 
-def _fault(name: str) -> mischief.Fault:
-    by_name = {fault.name: fault for fault in mischief.ALL}
+def _find_fault(name: str) -> mischief.MockFault:
+    by_name = {fault.name: fault for fault in mischief.ALL_FAULTS}
     if name not in by_name:
-        raise UsageError(f"there is no fault {name!r}{nearest(name, by_name)}; welldone mock --list shows them")
+        raise UsageError(f"there is no fault {name!r}{did_you_mean(name, by_name)}; welldone mock --list shows them")
     return by_name[name]
 
 
-def _show_faults() -> None:
-    for line in table([(fault.name, fault.says) for fault in mischief.ALL], show.width()):
-        show.line(line)
+def _list_faults() -> None:
+    for line in format_table([(fault.name, fault.description) for fault in mischief.ALL_FAULTS], show.terminal_width()):
+        show.print_line(line)
 
 
-async def _serve(server: Scripted, host: str, port: int, says: str) -> None:
+async def _serve(server: MockServer, host: str, port: int, behavior: str) -> None:
     try:
         await server.listen(host=host, port=port)
     except OSError as error:
-        where = f"port {port}" if host == "127.0.0.1" else f"{show.name(host)} port {port}"
-        message = f"cannot listen on {where}: {show.why(error)}; choose another with --port"
+        where = f"port {port}" if host == "127.0.0.1" else f"{show.printable_name(host)} port {port}"
+        message = f"cannot listen on {where}: {show.error_text(error)}; choose another with --port"
         raise UsageError(message if host == "127.0.0.1" else f"{message} or --host") from None
     async with server:
-        for line in _banner(_shown(host), server.port, says):
-            show.line(line)
-        show.flush()
+        for line in _banner(_reachable_host(host), server.port, behavior):
+            show.print_line(line)
+        show.flush_output()
         await asyncio.Event().wait()
 
 
-def _shown(host: str) -> str:
+def _reachable_host(host: str) -> str:
     """An address under which clients on this machine reach what listens on `host`."""
     reachable = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"[{reachable}]" if ":" in reachable else reachable
 
 
-def _banner(host: str, port: int, says: str) -> list[str]:
+def _banner(host: str, port: int, behavior: str) -> list[str]:
     url = f"http://{host}:{port}/v1"
-    request = {"model": _NAME, "stream": True, "messages": [{"role": "user", "content": "Hello!"}]}
+    request = {"model": _MODEL_NAME, "stream": True, "messages": [{"role": "user", "content": "Hello!"}]}
     return [
         f"welldone {__version__} mocks a server on {url}",
         "",
@@ -250,6 +262,6 @@ def _banner(host: str, port: int, says: str) -> list[str]:
         "    -H 'Content-Type: application/json' \\",
         f"    -d '{json.dumps(request, separators=(',', ':'))}'",
         "",
-        f"  says      {says}",
+        f"  says      {behavior}",
         "  end       Ctrl-C",
     ]

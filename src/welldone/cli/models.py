@@ -7,18 +7,18 @@ from pathlib import Path
 import msgspec
 
 from welldone.cli import show
-from welldone.cli.exits import Exit, UsageError
-from welldone.cli.options import Parser
-from welldone.cli.running import RefusedError, Running, SilentError, ask
-from welldone.cli.upstreams import url_of
-from welldone.drawing.columns import table, wrapped
+from welldone.cli.exits import ExitCode, UsageError
+from welldone.cli.options import CommandParser
+from welldone.cli.running import ModelQueryError, RunningModel, NoServerError, query_models
+from welldone.cli.upstreams import redacted_url
+from welldone.drawing.columns import format_table, wrap_text
 from welldone.engines import default, store
-from welldone.engines.arrival import megabytes
-from welldone.engines.default import DEFAULT
-from welldone.engines.gguf import Facts, GgufError, read_facts
+from welldone.engines.arrival import format_size
+from welldone.engines.default import DEFAULT_MODEL
+from welldone.engines.gguf import GgufMetadata, GgufError, read_metadata
 from welldone.engines.settings import ModelSettings
-from welldone.engines.store import Entry
-from welldone.net.settings import Given, SettingsError
+from welldone.engines.store import ModelEntry
+from welldone.net.settings import RawSetting, SettingsError
 from welldone.serve.config import read_config
 from welldone.serve.settings import Config, ServeSettings
 
@@ -30,11 +30,11 @@ welldone models --url http://127.0.0.1:8000 --api-key KEY
 HERE, NOT_FETCHED, MISSING, BROKEN, COMMAND = "here", "not fetched", "missing", "broken", "command"
 UPSTREAM = "upstream"
 
-Configure = Callable[[str | None], Config]
+ConfigLoader = Callable[[str | None], Config]
 """The settings, with the config file that was named."""
 
 
-class Row(msgspec.Struct, kw_only=True):
+class ModelRow(msgspec.Struct, kw_only=True):
     """A model, as it is shown."""
 
     name: str
@@ -49,39 +49,41 @@ class Row(msgspec.Struct, kw_only=True):
     problem: str | None = None
 
 
-def configure(file: str | None) -> Config:
+def load_config(file: str | None) -> Config:
     """What the config file and the environment say."""
     here = Path.cwd()
-    flags = {} if file is None else {"config": Given(file, "--config", here)}
+    flags = {} if file is None else {"config": RawSetting(file, "--config", here)}
     try:
         return read_config(flags, os.environ, folder=here)
     except SettingsError as error:
         raise UsageError(str(error)) from None
 
 
-def run(arguments: list[str], configure: Configure = configure) -> Exit:
+def run(arguments: list[str], load_config: ConfigLoader = load_config) -> ExitCode:
     """List the models."""
-    options = _parser().read(arguments)
-    config = configure(options.config)
+    options = _parser().parse(arguments)
+    config = load_config(options.config)
     folder = store.models_folder(os.environ)
     rows = list(_rows(config, folder))
-    url = options.url or _own_url(config.server)
-    running, why = _ask(url, options.api_key or _own_key(config))
+    url = options.url or _local_server_url(config.server)
+    running, why = _query_server(url, options.api_key or _local_server_key(config))
     if running is None:  # only a server that runs knows their models
-        rows += [Row(name=settings.name, state=UPSTREAM, source=url_of(settings)) for settings in config.upstreams]
-    _join(rows, running or [], url)
+        rows += [
+            ModelRow(name=settings.name, state=UPSTREAM, source=redacted_url(settings)) for settings in config.upstreams
+        ]
+    _merge_running(rows, running or [], url)
     if options.json:
         shown = {"version": 1, "folder": str(folder), "server": None if running is None else url, "models": rows}
-        show.line(msgspec.json.encode(shown).decode())
+        show.print_line(msgspec.json.encode(shown).decode())
     else:
-        _show(rows, folder)
-    if why is not None and (options.url or isinstance(why, RefusedError)):
-        show.note(str(why))
-    return Exit.UNREACHABLE if options.url and running is None else Exit.RIGHT
+        _print_table(rows, folder)
+    if why is not None and (options.url or isinstance(why, ModelQueryError)):
+        show.print_note(str(why))
+    return ExitCode.UNREACHABLE if options.url and running is None else ExitCode.OK
 
 
-def _parser() -> Parser:
-    parser = Parser(
+def _parser() -> CommandParser:
+    parser = CommandParser(
         "models",
         "List the models that can be served: those of the config file, those that were fetched, and the built-in one.\n"
         "Where a server runs, its models are shown with their state, also those of its upstreams; without one the\n"
@@ -95,115 +97,117 @@ def _parser() -> Parser:
     return parser
 
 
-def _rows(config: Config, folder: Path) -> Iterator[Row]:
+def _rows(config: Config, folder: Path) -> Iterator[ModelRow]:
     """The models of the settings, then those in the folder that are none of them, then the built-in one."""
-    entries = {entry.path: entry for entry in store.entries(folder)}
+    entries = {entry.path: entry for entry in store.list_models(folder)}
     is_builtin_shown = False
     for settings in config.models:
-        path = _file(settings, folder)
-        row = _configured(settings, path, entries.pop(path, None) if path else None, config.server.config)
+        path = _model_file(settings, folder)
+        row = _configured_row(settings, path, entries.pop(path, None) if path else None, config.server.config)
         is_builtin_shown |= _is_builtin(settings, path)
         yield row
     for entry in entries.values():
-        is_builtin_shown |= entry.path.name == DEFAULT.file_name
-        yield _of_entry(entry)
+        is_builtin_shown |= entry.path.name == DEFAULT_MODEL.file_name
+        yield _entry_row(entry)
     if not is_builtin_shown:
-        yield _builtin(DEFAULT.name, DEFAULT.aliases)
+        yield _builtin_row(DEFAULT_MODEL.name, DEFAULT_MODEL.aliases)
 
 
-def _file(settings: ModelSettings, folder: Path) -> Path | None:
+def _model_file(settings: ModelSettings, folder: Path) -> Path | None:
     """The file that the engine will be given: a path, or a name."""
     if settings.command:
         return None
     if settings.file is not None and settings.file.is_file():
         return settings.file
-    return store.find(folder, DEFAULT.name if settings.file is None else str(settings.file))
+    return store.find_model_file(folder, DEFAULT_MODEL.name if settings.file is None else str(settings.file))
 
 
 def _is_builtin(settings: ModelSettings, path: Path | None) -> bool:
     if path is not None:
-        return path.name == DEFAULT.file_name
-    return not settings.command and (settings.file is None or default.is_meant(str(settings.file)))
+        return path.name == DEFAULT_MODEL.file_name
+    return not settings.command and (settings.file is None or default.is_builtin_name(str(settings.file)))
 
 
-def _configured(settings: ModelSettings, path: Path | None, entry: Entry | None, config: Path | None) -> Row:
+def _configured_row(
+    settings: ModelSettings, path: Path | None, entry: ModelEntry | None, config: Path | None
+) -> ModelRow:
     source = config.name if config is not None else "settings"
     if settings.command:
-        return Row(name=settings.name, aliases=settings.aliases, state=COMMAND, source=source)
+        return ModelRow(name=settings.name, aliases=settings.aliases, state=COMMAND, source=source)
     if _is_builtin(settings, path) and config is None:
         source = "built-in"
     if path is None and _is_builtin(settings, path):
-        row = _builtin(settings.name, settings.aliases)
+        row = _builtin_row(settings.name, settings.aliases)
         row.source = source
         return row
     if path is None:
         problem = f"names a file that is not there: {settings.file}"
-        return Row(name=settings.name, aliases=settings.aliases, state=MISSING, source=source, problem=problem)
-    row = _of_entry(entry) if entry is not None else _of_file(path)
+        return ModelRow(name=settings.name, aliases=settings.aliases, state=MISSING, source=source, problem=problem)
+    row = _entry_row(entry) if entry is not None else _file_row(path)
     row.name, row.aliases, row.source = settings.name, settings.aliases, source
     return row
 
 
-def _of_entry(entry: Entry) -> Row:
-    is_builtin = entry.path.name == DEFAULT.file_name
+def _entry_row(entry: ModelEntry) -> ModelRow:
+    is_builtin = entry.path.name == DEFAULT_MODEL.file_name
     origin = entry.origin.source if entry.origin is not None else "file"
-    row = _row(entry.name, entry.path, entry.facts, entry.problem)
+    row = _gguf_row(entry.name, entry.path, entry.metadata, entry.problem)
     row.size_bytes = entry.size_bytes
     row.source = "built-in" if is_builtin else origin
-    row.aliases = DEFAULT.aliases if is_builtin else ()
+    row.aliases = DEFAULT_MODEL.aliases if is_builtin else ()
     return row
 
 
-def _of_file(path: Path) -> Row:
+def _file_row(path: Path) -> ModelRow:
     try:
-        return _row(path.stem, path, read_facts(path), None)
+        return _gguf_row(path.stem, path, read_metadata(path), None)
     except GgufError as error:
-        return _row(path.stem, path, None, str(error))
+        return _gguf_row(path.stem, path, None, str(error))
 
 
-def _row(name: str, path: Path, facts: Facts | None, problem: str | None) -> Row:
-    row = Row(name=name, state=BROKEN if problem else HERE, source="file", path=str(path), problem=problem)
+def _gguf_row(name: str, path: Path, facts: GgufMetadata | None, problem: str | None) -> ModelRow:
+    row = ModelRow(name=name, state=BROKEN if problem else HERE, source="file", path=str(path), problem=problem)
     if facts is not None:
         row.size_bytes, row.quantisation = facts.size_bytes, facts.file_type
         row.parameters, row.context_length = facts.parameters, facts.context_length
     return row
 
 
-def _builtin(name: str, aliases: tuple[str, ...]) -> Row:
+def _builtin_row(name: str, aliases: tuple[str, ...]) -> ModelRow:
     """The built-in model, which is known before it is here."""
-    return Row(
+    return ModelRow(
         name=name,
         aliases=aliases,
         state=NOT_FETCHED,
         source="built-in",
-        size_bytes=DEFAULT.size_bytes,
-        quantisation=DEFAULT.quantisation,
-        parameters=DEFAULT.parameters,
-        context_length=DEFAULT.context_length,
+        size_bytes=DEFAULT_MODEL.size_bytes,
+        quantisation=DEFAULT_MODEL.quantisation,
+        parameters=DEFAULT_MODEL.parameters,
+        context_length=DEFAULT_MODEL.context_length,
     )
 
 
-def _own_url(server: ServeSettings) -> str:
+def _local_server_url(server: ServeSettings) -> str:
     """Where the server that these settings make can be asked from this machine."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(server.host, server.host)
     scheme = "https" if server.ssl_cert_file else "http"
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{server.port}"
 
 
-def _own_key(config: Config) -> str | None:
+def _local_server_key(config: Config) -> str | None:
     return next(iter((*config.server.api_keys, *(named.key for named in config.keys))), None)
 
 
-def _ask(url: str, key: str | None) -> tuple[list[Running] | None, Exception | None]:
+def _query_server(url: str, key: str | None) -> tuple[list[RunningModel] | None, Exception | None]:
     try:
-        return ask(url, key), None
-    except SilentError:
-        return None, SilentError(f"no server answers at {url}; start one with welldone serve")
-    except RefusedError as error:
+        return query_models(url, key), None
+    except NoServerError:
+        return None, NoServerError(f"no server answers at {url}; start one with welldone serve")
+    except ModelQueryError as error:
         return None, error
 
 
-def _join(rows: list[Row], running: Iterable[Running], url: str) -> None:
+def _merge_running(rows: list[ModelRow], running: Iterable[RunningModel], url: str) -> None:
     """Give each model the state that the server says; models that only the server knows come last."""
     by_name = {row.name: row for row in rows}
     for model in running:
@@ -211,7 +215,7 @@ def _join(rows: list[Row], running: Iterable[Running], url: str) -> None:
             row.state = model.state
         else:
             rows.append(
-                Row(
+                ModelRow(
                     name=model.name,
                     aliases=model.aliases,
                     state=model.state,
@@ -223,24 +227,29 @@ def _join(rows: list[Row], running: Iterable[Running], url: str) -> None:
             )
 
 
-def _show(rows: list[Row], folder: Path) -> None:
+def _print_table(rows: list[ModelRow], folder: Path) -> None:
     heads = ("name", "size", "type", "parameters", "context", "state", "from")
-    width = show.width()
-    lines = table([heads, *(_cells(row) for row in rows)], width, right=frozenset((1, 3, 4)))
+    width = show.terminal_width()
+    lines = format_table([heads, *(_table_cells(row) for row in rows)], width, right_aligned=frozenset((1, 3, 4)))
     for row in rows:
         if row.problem:
-            lines += wrapped("", f"{show.name(row.name)} cannot be served: it {show.name(row.problem)}", width)
-    for line in [*lines, *wrapped("", f"kept in {show.name(str(folder))}; welldone pull SOURCE fetches more", width)]:
-        show.line(line)
+            lines += wrap_text(
+                "", f"{show.printable_name(row.name)} cannot be served: it {show.printable_name(row.problem)}", width
+            )
+    for line in [
+        *lines,
+        *wrap_text("", f"kept in {show.printable_name(str(folder))}; welldone pull SOURCE fetches more", width),
+    ]:
+        show.print_line(line)
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _table_cells(row: ModelRow) -> tuple[str, ...]:
     return (
-        show.name(row.name),
-        megabytes(row.size_bytes) if row.size_bytes else "-",
+        show.printable_name(row.name),
+        format_size(row.size_bytes) if row.size_bytes else "-",
         row.quantisation or "-",
-        show.short(row.parameters) if row.parameters else "-",
+        show.short_count(row.parameters) if row.parameters else "-",
         f"{row.context_length:,}" if row.context_length else "-",
-        show.name(row.state),
-        show.name(row.source),
+        show.printable_name(row.state),
+        show.printable_name(row.source),
     )

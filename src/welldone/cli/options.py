@@ -4,12 +4,12 @@ import argparse
 from typing import NoReturn
 
 from welldone.cli.exits import UsageError
-from welldone.net.hints import nearest
+from welldone.net.hints import did_you_mean
 
-__all__ = ["Parser", "nearest"]
+__all__ = ["CommandParser", "did_you_mean"]
 
 
-class Parser(argparse.ArgumentParser):
+class CommandParser(argparse.ArgumentParser):
     """A command's options. Mistakes raise `UsageError`; abbreviations are mistakes, so that scripts stay readable."""
 
     def __init__(self, command: str, description: str, examples: str) -> None:
@@ -21,11 +21,11 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
 
-    def read(self, arguments: list[str]) -> argparse.Namespace:
+    def parse(self, arguments: list[str]) -> argparse.Namespace:
         """The options that `arguments` set."""
         options, unknown = self.parse_known_args(arguments)
         for word in unknown:
-            raise self.unknown(word)
+            raise self.unknown_option(word)
         return options
 
     def flags(self, *, is_shown: bool = False) -> list[str]:
@@ -33,10 +33,10 @@ class Parser(argparse.ArgumentParser):
         actions = [action for action in self._actions if not is_shown or action.help != argparse.SUPPRESS]
         return [flag for action in actions for flag in action.option_strings]
 
-    def unknown(self, word: str) -> UsageError:
+    def unknown_option(self, word: str) -> UsageError:
         """What to say of a word that means nothing here. What follows `=` may be a secret."""
         name = word.partition("=")[0]
-        hint = nearest(name, self.flags(is_shown=True))
+        hint = did_you_mean(name, self.flags(is_shown=True))
         return UsageError(f"{self.prog} does not know {name!r}{hint}; see {self.prog} --help")
 
     def error(self, message: str) -> NoReturn:

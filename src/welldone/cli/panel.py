@@ -2,84 +2,85 @@
 
 from collections.abc import Sequence
 
-from welldone.bench.record import End
-from welldone.bench.reports.words import duration
-from welldone.cli.gauge import Gauge, Row
-from welldone.drawing.texts import printable
+from welldone.bench.record import RequestOutcome
+from welldone.bench.reports.words import format_duration
+from welldone.cli.gauge import BenchMonitor, BenchStepRow
+from welldone.drawing.texts import sanitize_text
 
-_SPARKS = "▁▂▃▄▅▆▇█"
-_HEAD = ("step", "state", "%", "errors", "req/s", "tokens/s")
-_BESIDE = 10
+_SPARK_CHARACTERS = "▁▂▃▄▅▆▇█"
+_STEP_COLUMNS = ("step", "state", "%", "errors", "req/s", "tokens/s")
+_OTHER_LINES = 10
 """Lines of the panel that are no steps."""
-_FEWEST = 3
+_MIN_STEPS = 3
 """Steps that are shown on however low a terminal."""
-_NAMES = 40
+_MAX_NAME_CHARS = 40
 """Characters of a step's name: ours are half as long."""
-_WAITING = "waiting for a first answer"
+_WAITING_TEXT = "waiting for a first answer"
 
 
-def lines(gauge: Gauge, *, columns: int, rows: int) -> list[str]:
+def panel_lines(monitor: BenchMonitor, *, columns: int, rows: int) -> list[str]:
     """The panel, no wider and no higher than the terminal."""
-    drawn = [_facts(gauge), "", *_steps(gauge, max(rows - _BESIDE, _FEWEST)), ""]
-    drawn += _running(gauge) if gauge.is_running else [_WAITING]
+    drawn = [_title_line(monitor), "", *_step_lines(monitor, max(rows - _OTHER_LINES, _MIN_STEPS)), ""]
+    drawn += _running_lines(monitor) if monitor.is_running else [_WAITING_TEXT]
     return [line[: columns - 1] for line in drawn[: rows - 1]]
 
 
-def _facts(gauge: Gauge) -> str:
-    watch = gauge.watch
-    title = f", {printable(watch.title)}" if watch.title else ""
-    return f"step {watch.number} of {watch.total}, {_clock(gauge.spent_s)}{title}"
+def _title_line(monitor: BenchMonitor) -> str:
+    watch = monitor.progress
+    title = f", {sanitize_text(watch.title)}" if watch.title else ""
+    return f"step {watch.number} of {watch.total}, {_format_clock(monitor.spent_s)}{title}"
 
 
-def _clock(seconds: float) -> str:
+def _format_clock(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes}:{rest:02}"
 
 
-def _steps(gauge: Gauge, most: int) -> list[str]:
+def _step_lines(monitor: BenchMonitor, most: int) -> list[str]:
     """The latest steps, as many as there is room for."""
-    shown = [*gauge.over(max(0, len(gauge.watch.steps) - most)), *([gauge.running()] if gauge.is_running else [])][
-        -most:
-    ]
-    width = max((len(row.name) for row in shown), default=len(_HEAD[0]))
-    return [_line(_HEAD, width), *(_line(_cells(row), width) for row in shown)]
+    shown = [
+        *monitor.finished_steps(max(0, len(monitor.progress.steps) - most)),
+        *([monitor.running_step()] if monitor.is_running else []),
+    ][-most:]
+    width = max((len(row.name) for row in shown), default=len(_STEP_COLUMNS[0]))
+    return [_step_line(_STEP_COLUMNS, width), *(_step_line(_step_cells(row), width) for row in shown)]
 
 
-def _line(cells: Sequence[str], width: int) -> str:
+def _step_line(cells: Sequence[str], width: int) -> str:
     name, state, *numbers = cells
     return f"{name:<{width}}  {state:<7}" + "".join(f"  {number:>9}" for number in numbers)
 
 
-def _cells(row: Row) -> tuple[str, ...]:
-    name = printable(row.name, _NAMES)
-    share = f"{100 * row.share:.0f}"
+def _step_cells(row: BenchStepRow) -> tuple[str, ...]:
+    name = sanitize_text(row.name, _MAX_NAME_CHARS)
+    share = f"{100 * row.progress:.0f}"
     return name, row.state, share, f"{row.errors:,}", f"{row.request_rate:,.2f}", f"{row.token_rate:,.1f}"
 
 
-def _running(gauge: Gauge) -> list[str]:
-    lately, bins = gauge.lately, gauge.bins
+def _running_lines(monitor: BenchMonitor) -> list[str]:
+    lately, bins = monitor.recent, monitor.bins
     drawn = [
-        f"requests              {_counts(gauge)}",
-        _gauge("first token (ttft)", _time(lately.first_token_s), [one.first_token_s for one in bins]),
-        _gauge("between tokens (itl)", _time(lately.between_tokens_s), [one.between_tokens_s for one in bins]),
-        _gauge("tokens/s", f"{gauge.late_rate:,.1f}", [one.tokens or None for one in bins]),
+        f"requests              {_request_counts(monitor)}",
+        _metric_line("first token (ttft)", _format_seconds(lately.mean_ttft_s), [one.mean_ttft_s for one in bins]),
+        _metric_line("between tokens (itl)", _format_seconds(lately.mean_itl_s), [one.mean_itl_s for one in bins]),
+        _metric_line("tokens/s", f"{monitor.recent_token_rate:,.1f}", [one.tokens or None for one in bins]),
     ]
-    return [*drawn, f"last failure          {printable(gauge.why)}"] if gauge.why else drawn
+    return [*drawn, f"last failure          {sanitize_text(monitor.last_error)}"] if monitor.last_error else drawn
 
 
-def _counts(gauge: Gauge) -> str:
+def _request_counts(monitor: BenchMonitor) -> str:
     """How many requests are where, each kind apart."""
-    ended = ", ".join(f"{count:,} {end}" for end, count in gauge.ends.items() if end is not End.OK)
-    said = [f"{gauge.under_way:,} under way", f"{gauge.ends[End.OK]:,} ok", ended]
-    return ", ".join(part for part in (*said, f"{gauge.skipped:,} skipped" if gauge.skipped else "") if part)
+    ended = ", ".join(f"{count:,} {end}" for end, count in monitor.outcomes.items() if end is not RequestOutcome.OK)
+    said = [f"{monitor.in_flight:,} under way", f"{monitor.outcomes[RequestOutcome.OK]:,} ok", ended]
+    return ", ".join(part for part in (*said, f"{monitor.skipped:,} skipped" if monitor.skipped else "") if part)
 
 
-def _gauge(label: str, mean: str, values: Sequence[float | None]) -> str:
+def _metric_line(label: str, mean: str, values: Sequence[float | None]) -> str:
     return f"{label:<20}  {mean:>8}  {sparkline(values)}"
 
 
-def _time(seconds: float | None) -> str:
-    return "-" if seconds is None else duration(seconds)
+def _format_seconds(seconds: float | None) -> str:
+    return "-" if seconds is None else format_duration(seconds)
 
 
 def sparkline(values: Sequence[float | None]) -> str:
@@ -89,25 +90,25 @@ def sparkline(values: Sequence[float | None]) -> str:
 
 
 def _spark(share: float) -> str:
-    return _SPARKS[min(int(share * len(_SPARKS)), len(_SPARKS) - 1)]
+    return _SPARK_CHARACTERS[min(int(share * len(_SPARK_CHARACTERS)), len(_SPARK_CHARACTERS) - 1)]
 
 
 # ---- for a log
 
 
-def running_line(gauge: Gauge) -> str:
+def running_line(monitor: BenchMonitor) -> str:
     """Where the step is that runs."""
-    if not gauge.is_running:
-        return _WAITING
-    row, lately = gauge.running(), gauge.lately
-    times = f"ttft {_time(lately.first_token_s)}, itl {_time(lately.between_tokens_s)}"
-    return f"{printable(row.name, _NAMES)}: {100 * row.share:.0f} %, {_counts(gauge)}, {_rates(row)}, {times}"
+    if not monitor.is_running:
+        return _WAITING_TEXT
+    row, lately = monitor.running_step(), monitor.recent
+    times = f"ttft {_format_seconds(lately.mean_ttft_s)}, itl {_format_seconds(lately.mean_itl_s)}"
+    return f"{sanitize_text(row.name, _MAX_NAME_CHARS)}: {100 * row.progress:.0f} %, {_request_counts(monitor)}, {_format_rates(row)}, {times}"
 
 
-def done_line(row: Row) -> str:
+def finished_line(row: BenchStepRow) -> str:
     """What a step came to."""
-    return f"{printable(row.name, _NAMES)}: done, {row.errors:,} failed, {_rates(row)}"
+    return f"{sanitize_text(row.name, _MAX_NAME_CHARS)}: done, {row.errors:,} failed, {_format_rates(row)}"
 
 
-def _rates(row: Row) -> str:
+def _format_rates(row: BenchStepRow) -> str:
     return f"{row.request_rate:,.2f} req/s, {row.token_rate:,.1f} tokens/s"

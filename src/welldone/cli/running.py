@@ -9,11 +9,11 @@ import msgspec
 
 from welldone.cli.exits import UsageError
 
-_LIMIT_S = 1.0  # a server on this machine answers in milliseconds, and most often there is none
-_LIMIT_BYTES = 4 * 2**20  # thousands of models
+_QUERY_TIMEOUT_S = 1.0  # a server on this machine answers in milliseconds, and most often there is none
+_MAX_REPLY_BYTES = 4 * 2**20  # thousands of models
 
 
-class Running(msgspec.Struct, frozen=True, kw_only=True):
+class RunningModel(msgspec.Struct, frozen=True, kw_only=True):
     """A model of a running server."""
 
     name: str
@@ -24,27 +24,27 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     context_length: int | None
 
 
-class SilentError(Exception):
+class NoServerError(Exception):
     """No server answers there."""
 
 
-class RefusedError(Exception):
+class ModelQueryError(Exception):
     """A server answers, but not this question. The message says what to do."""
 
 
-def ask(url: str, key: str | None) -> list[Running]:
+def query_models(url: str, key: str | None) -> list[RunningModel]:
     """The models of the server at `url`; `SilentError` where there is none, `RefusedError` if it does not tell."""
     status, body = _get(url, key)
     if status in (401, 403):
-        raise RefusedError(f"the server at {url} wants a key: --api-key KEY, or WELLDONE_API_KEY")
+        raise ModelQueryError(f"the server at {url} wants a key: --api-key KEY, or WELLDONE_API_KEY")
     try:
         listed = msgspec.json.decode(body)
     except msgspec.MsgspecError:
         listed = None
     data = listed.get("data") if isinstance(listed, dict) else None
     if status != 200 or not isinstance(data, list):
-        raise RefusedError(f"what answers at {url} lists no models (status {status})")
-    return [_read(model) for model in data if isinstance(model, dict) and isinstance(model.get("id"), str)]
+        raise ModelQueryError(f"what answers at {url} lists no models (status {status})")
+    return [_parse_model(model) for model in data if isinstance(model, dict) and isinstance(model.get("id"), str)]
 
 
 def _get(url: str, key: str | None) -> tuple[int, bytes]:
@@ -54,14 +54,14 @@ def _get(url: str, key: str | None) -> tuple[int, bytes]:
     try:
         connection.request("GET", path, headers=headers)
         reply = connection.getresponse()
-        return reply.status, reply.read(_LIMIT_BYTES)
+        return reply.status, reply.read(_MAX_REPLY_BYTES)
     except ssl.SSLCertVerificationError as error:
-        raise RefusedError(
+        raise ModelQueryError(
             f"the certificate of the server at {url} is not trusted: {error.verify_message}; "
             "if it is yours, name its file in SSL_CERT_FILE"
         ) from None
     except (OSError, http.client.HTTPException):
-        raise SilentError from None
+        raise NoServerError from None
     except ValueError:
         raise UsageError("the key has characters that no key has") from None
     finally:
@@ -79,22 +79,22 @@ def _connect(url: str) -> tuple[http.client.HTTPConnection, str]:
     if split.username is not None:
         raise UsageError("a password in an address ends up in logs; use --api-key")
     kind = http.client.HTTPSConnection if split.scheme == "https" else http.client.HTTPConnection
-    return kind(host, port, timeout=_LIMIT_S), split.path.rstrip("/").removesuffix("/v1") + "/v1/models"
+    return kind(host, port, timeout=_QUERY_TIMEOUT_S), split.path.rstrip("/").removesuffix("/v1") + "/v1/models"
 
 
-def _read(model: dict[str, Any]) -> Running:
+def _parse_model(model: dict[str, Any]) -> RunningModel:
     status, meta, aliases = model.get("status"), model.get("meta"), model.get("aliases")
     meta = meta if isinstance(meta, dict) else {}
     state = status.get("value") if isinstance(status, dict) else None
-    return Running(
+    return RunningModel(
         name=model["id"],
         aliases=tuple(word for word in aliases if isinstance(word, str)) if isinstance(aliases, list) else (),
         state=state if isinstance(state, str) else "served",
-        size_bytes=_count(meta.get("size")),
-        parameters=_count(meta.get("n_params")),
-        context_length=_count(meta.get("n_ctx_train")) or _count(model.get("max_model_len")),
+        size_bytes=_positive_int(meta.get("size")),
+        parameters=_positive_int(meta.get("n_params")),
+        context_length=_positive_int(meta.get("n_ctx_train")) or _positive_int(model.get("max_model_len")),
     )
 
 
-def _count(value: object) -> int | None:
+def _positive_int(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from welldone.cli import banner, show
-from welldone.cli.exits import Exit, UsageError
-from welldone.cli.options import Parser
-from welldone.drawing.columns import table
-from welldone.net.settings import Given, SettingsError
+from welldone.cli.exits import ExitCode, UsageError
+from welldone.cli.options import CommandParser
+from welldone.drawing.columns import format_table
+from welldone.net.settings import RawSetting, SettingsError
 from welldone.serve.config import read_config
 from welldone.serve.settings import Config
 
 if TYPE_CHECKING:  # Ray is an extra
-    from welldone.scale.cluster import Group, View
+    from welldone.scale.cluster import DeploymentStatus, ClusterStatus
 
 DESCRIPTION = """\
 Run the server on a Ray cluster: fronts that speak to clients, and engines that each run a model,
@@ -36,11 +36,11 @@ welldone scale --stop
 serve run welldone.scale:app config=welldone.toml
 """
 
-_LOOK_S = 1.0  # between two looks at what runs; Ray changes something every few seconds at most
-_LAST_S = 5.0  # for the deployment to see that it was ended: it looks twice a second
+_POLL_S = 1.0  # between two looks at what runs; Ray changes something every few seconds at most
+_STOP_TIMEOUT_S = 5.0  # for the deployment to see that it was ended: it looks twice a second
 
 
-class _Cluster(Protocol):
+class _ClusterModule(Protocol):
     """What `scale/cluster.py` gives."""
 
     ClusterError: type[Exception]
@@ -49,11 +49,11 @@ class _Cluster(Protocol):
     def leave(self) -> None: ...
     def machines(self) -> tuple[int, dict[str, float]]: ...
     def deploy(self, config: Config, keys: Sequence[str], name: str) -> None: ...
-    def view(self, name: str) -> "View | None": ...
+    def view(self, name: str) -> "ClusterStatus | None": ...
     def end(self, name: str) -> None: ...
 
 
-class _Wanted(NamedTuple):
+class _ScaleOptions(NamedTuple):
     """What the command line says."""
 
     config: Path | None
@@ -64,80 +64,82 @@ class _Wanted(NamedTuple):
     stop: bool
 
 
-def run(arguments: list[str]) -> Exit:
+def run(arguments: list[str]) -> ExitCode:
     """Deploy, and stay until told to end."""
-    options = _parser().read(arguments)
-    wanted = _Wanted(**{name: getattr(options, name) for name in _Wanted._fields})
+    options = _parser().parse(arguments)
+    wanted = _ScaleOptions(**{name: getattr(options, name) for name in _ScaleOptions._fields})
     if wanted.status and wanted.stop:
         raise UsageError("--status shows what runs, and --stop ends it: keep one")
-    config = None if wanted.status or wanted.stop else _read(wanted.config)
+    config = None if wanted.status or wanted.stop else _read_config(wanted.config)
     # Ray is an extra: help, and what is wrong with a file, can be had without it.
-    cluster = cast("_Cluster", importlib.import_module("welldone.scale.cluster"))
+    cluster = cast("_ClusterModule", importlib.import_module("welldone.scale.cluster"))
     try:
         is_ours = cluster.connect(wanted.address, may_start=config is not None)
         try:
-            return _do(cluster, config, wanted, is_ours=is_ours)
+            return _run_action(cluster, config, wanted, is_ours=is_ours)
         finally:
             cluster.leave()
     except cluster.ClusterError as error:
-        show.note(str(error))
-        return Exit.UNREACHABLE
+        show.print_note(str(error))
+        return ExitCode.UNREACHABLE
     except ValueError as error:
         raise UsageError(str(error)) from None
 
 
-def _do(cluster: _Cluster, config: Config | None, wanted: _Wanted, *, is_ours: bool) -> Exit:
+def _run_action(cluster: _ClusterModule, config: Config | None, options: _ScaleOptions, *, is_ours: bool) -> ExitCode:
     if config is None:
-        if cluster.view(wanted.name) is None:
-            show.note(f"nothing runs under the name {show.name(wanted.name)}")
-            return Exit.FOUND
-        if wanted.stop:
-            cluster.end(wanted.name)
+        if cluster.view(options.name) is None:
+            show.print_note(f"nothing runs under the name {show.printable_name(options.name)}")
+            return ExitCode.FAILED
+        if options.stop:
+            cluster.end(options.name)
         else:
-            for line in _table(cluster.view(wanted.name)):
-                show.line(line)
-        return Exit.RIGHT
-    if wanted.detach and is_ours:
+            for line in _status_table(cluster.view(options.name)):
+                show.print_line(line)
+        return ExitCode.OK
+    if options.detach and is_ours:
         raise UsageError(
             "there is no Ray cluster that could go on without this command: start one with `ray start --head`"
         )
     count, has = cluster.machines()
     machines = f"machines {count}, CPUs {has['CPU']:g}, GPUs {has['GPU']:g}"
-    show.hint(f"{'started' if is_ours else 'joined'} a Ray cluster: {machines}")
-    return _serve(cluster, config, wanted, is_ours=is_ours)
+    show.print_hint(f"{'started' if is_ours else 'joined'} a Ray cluster: {machines}")
+    return _deploy_and_wait(cluster, config, options, is_ours=is_ours)
 
 
-def _serve(cluster: _Cluster, config: Config, wanted: _Wanted, *, is_ours: bool) -> Exit:
+def _deploy_and_wait(cluster: _ClusterModule, config: Config, options: _ScaleOptions, *, is_ours: bool) -> ExitCode:
     keys: Callable[[Config], list[str]] = importlib.import_module("welldone.scale.application").keys_of
     known = keys(config)
-    for note in config.notes:
-        show.note(note)
-    end = _end_when_told()
-    deploying = _Deploying(lambda: cluster.deploy(config, known, wanted.name))
-    news = _News()
-    while not end.is_set() and not deploying.is_done.wait(_LOOK_S):
-        news.tell(cluster.view(wanted.name))
+    for note in config.warnings:
+        show.print_note(note)
+    end = _stop_on_signal()
+    deploying = _DeployThread(lambda: cluster.deploy(config, known, options.name))
+    news = _ReplicaLog()
+    while not end.is_set() and not deploying.is_done.wait(_POLL_S):
+        news.update(cluster.view(options.name))
     if deploying.is_done.is_set():
         if deploying.error is not None:
-            news.tell(cluster.view(wanted.name))
+            news.update(cluster.view(options.name))
             if is_ours:
-                cluster.end(wanted.name)  # what did start leaves nothing behind
+                cluster.end(options.name)  # what did start leaves nothing behind
             raise deploying.error
-        how = f"welldone scale --stop --name {show.name(wanted.name)}" if wanted.detach else "Ctrl-C"
-        for line in banner.lines(config, config.server.port, has_keys=config.has_keys(known), made=None, end=how):
-            show.line(line)
-        show.flush()
-        if wanted.detach:
-            return Exit.RIGHT
-    while not end.wait(_LOOK_S):
-        news.tell(cluster.view(wanted.name))
-    show.hint("ending: running requests may finish; once more to end at once")
-    cluster.end(wanted.name)
-    deploying.is_done.wait(_LAST_S)
-    return Exit.RIGHT
+        how = f"welldone scale --stop --name {show.printable_name(options.name)}" if options.detach else "Ctrl-C"
+        for line in banner.banner_lines(
+            config, config.server.port, has_keys=config.has_keys(known), generated_key=None, stop_hint=how
+        ):
+            show.print_line(line)
+        show.flush_output()
+        if options.detach:
+            return ExitCode.OK
+    while not end.wait(_POLL_S):
+        news.update(cluster.view(options.name))
+    show.print_hint("ending: running requests may finish; once more to end at once")
+    cluster.end(options.name)
+    deploying.is_done.wait(_STOP_TIMEOUT_S)
+    return ExitCode.OK
 
 
-def _end_when_told() -> threading.Event:
+def _stop_on_signal() -> threading.Event:
     """What a signal sets. A second one interrupts what is done then."""
     end = threading.Event()
 
@@ -151,7 +153,7 @@ def _end_when_told() -> threading.Event:
     return end
 
 
-class _Deploying:
+class _DeployThread:
     """Deploys in a thread, so that a person sees how far it is."""
 
     def __init__(self, deploy: Callable[[], None]) -> None:
@@ -168,22 +170,22 @@ class _Deploying:
         self.is_done.set()
 
 
-class _News:
+class _ReplicaLog:
     """Tells what has changed since it was last told."""
 
     def __init__(self) -> None:
-        self._told: dict[str, str] = {}
+        self._last_status: dict[str, str] = {}
 
-    def tell(self, view: "View | None") -> None:
+    def update(self, view: "ClusterStatus | None") -> None:
         """What runs now."""
         for group in () if view is None else view.groups:
-            said = _said(group)
-            if self._told.get(group.name) != said:
-                self._told[group.name] = said
-                show.note(f"{group.name}: {said}")
+            said = _replica_status(group)
+            if self._last_status.get(group.name) != said:
+                self._last_status[group.name] = said
+                show.print_note(f"{group.name}: {said}")
 
 
-def _said(group: "Group") -> str:
+def _replica_status(group: "DeploymentStatus") -> str:
     coming = f", {group.coming} that start or end" if group.coming else ""
     words = group.message.strip().splitlines()
     is_wrong = "FAILED" in group.status or "UNHEALTHY" in group.status
@@ -193,14 +195,14 @@ def _said(group: "Group") -> str:
     return f"{group.running} running{coming}: {words[-1 if has_traceback else 0]}"
 
 
-def _table(view: "View | None") -> list[str]:
+def _status_table(view: "ClusterStatus | None") -> list[str]:
     groups = () if view is None else view.groups
-    rows = [(group.name, group.status.lower(), _said(group)) for group in groups]
-    return table(rows, show.width()) if rows else []
+    rows = [(group.name, group.status.lower(), _replica_status(group)) for group in groups]
+    return format_table(rows, show.terminal_width()) if rows else []
 
 
-def _read(path: Path | None) -> Config:
-    given = {} if path is None else {"config": Given(str(path), "--config", Path.cwd())}
+def _read_config(path: Path | None) -> Config:
+    given = {} if path is None else {"config": RawSetting(str(path), "--config", Path.cwd())}
     try:
         config = read_config(given, os.environ, folder=Path.cwd())
     except SettingsError as error:
@@ -212,8 +214,8 @@ def _read(path: Path | None) -> Config:
     return config
 
 
-def _parser() -> Parser:
-    parser = Parser("scale", DESCRIPTION, EXAMPLES)
+def _parser() -> CommandParser:
+    parser = CommandParser("scale", DESCRIPTION, EXAMPLES)
     parser.add_argument("--config", metavar="FILE", type=Path, help="the settings [./welldone.toml if it is there]")
     parser.add_argument(
         "--address",

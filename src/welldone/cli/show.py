@@ -5,31 +5,31 @@ import shutil
 import sys
 from pathlib import Path
 
-_COLOURS = {"breaks": "31", "tolerated": "33", "style": "36", "right": "32", "lax": "33", "wrong": "31", "dim": "2"}
+_COLORS = {"breaks": "31", "tolerated": "33", "style": "36", "right": "32", "lax": "33", "wrong": "31", "dim": "2"}
 
 
-def line(text: str = "") -> None:
+def print_line(text: str = "") -> None:
     """A line of the answer."""
     print(text)
 
 
-def note(text: str) -> None:
+def print_note(text: str) -> None:
     """A line beside the answer. In one piece: several processes may write at once."""
     sys.stderr.write(f"{text}\n")
 
 
-def hint(text: str) -> None:
+def print_hint(text: str) -> None:
     """A line for a person who waits; programs do not get it."""
     if sys.stderr.isatty():
-        note(text)
+        print_note(text)
 
 
-def is_watched() -> bool:
+def is_interactive() -> bool:
     """Whether a person sees standard error, on a terminal that can write over a line."""
     return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
 
-class Above:
+class StderrAboveProgress:
     """Standard error for lines that may come while another is written over and over: they take its place."""
 
     def write(self, text: str) -> None:
@@ -41,39 +41,39 @@ class Above:
         sys.stderr.flush()
 
 
-def over(text: str) -> None:
+def overwrite_line(text: str) -> None:
     """A line for a person who waits, written over the one before; an empty one takes it away."""
     width = shutil.get_terminal_size().columns - 1
     sys.stderr.write(f"\r\x1b[K{text[:width]}")
     sys.stderr.flush()
 
 
-def width() -> int | None:
+def terminal_width() -> int | None:
     """The columns of the terminal that shows standard output, or COLUMNS; None where it goes to a file or a pipe."""
     if not sys.stdout.isatty() and not os.environ.get("COLUMNS"):
         return None
     return shutil.get_terminal_size().columns
 
 
-def write(data: bytes) -> None:
+def write_bytes(data: bytes) -> None:
     """Bytes of the answer, at once."""
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
 
 
-def name(text: str) -> str:
+def printable_name(text: str) -> str:
     """A file's name as it is, in quotes only where it could not be seen otherwise."""
     return text if text and text.isprintable() else ascii(text)
 
 
-def short(count: int) -> str:
+def short_count(count: int) -> str:
     """A large number, as models are called by it: 135M, 7.2B."""
     if count >= 1e9:
         return f"{count / 1e9:.1f}B"
     return f"{count / 1e6:.0f}M" if count >= 1e6 else f"{count:,}"
 
 
-def why(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """The system's text for an error, as part of a sentence."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     # asyncio and uvloop put a text of their own into it. Errors of ssl and getaddrinfo have numbers of their own.
@@ -82,17 +82,17 @@ def why(error: Exception) -> str:
     return text.lower()
 
 
-def flush() -> None:
+def flush_output() -> None:
     """Let out all that was printed, so that what goes wrong with it is known before the end."""
     sys.stdout.flush()
 
 
-def close() -> None:
+def close_output() -> None:
     """Give up on standard output: nobody reads it, or it takes no more."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def open_missing() -> None:
+def open_missing_streams() -> None:
     """Stand in for an output that the caller has closed."""
     if sys.stdout is None:
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - it stays open as long as the program
@@ -100,8 +100,8 @@ def open_missing() -> None:
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - as above
 
 
-def paint(text: str, kind: str) -> str:
+def colorize(text: str, kind: str) -> str:
     """The text in the colour of its kind, where there are colours."""
     if not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return text
-    return f"\x1b[{_COLOURS[kind]}m{text}\x1b[0m"
+    return f"\x1b[{_COLORS[kind]}m{text}\x1b[0m"

@@ -4,16 +4,16 @@ from urllib.parse import urlsplit
 
 from welldone.engines.upstream_settings import UpstreamSettings
 
-_WORD = 16  # characters of a part of a path that is shown; keys are longer
+_MAX_SEGMENT_CHARS = 16  # characters of a part of a path that is shown; keys are longer
 
 
-def url_of(upstream: UpstreamSettings) -> str:
+def redacted_url(upstream: UpstreamSettings) -> str:
     """Where it is, without what may be a secret: a long word in the path."""
     split = urlsplit(upstream.url)
-    path = "/".join(word if len(word) <= _WORD else "…" for word in split.path.split("/"))
+    path = "/".join(word if len(word) <= _MAX_SEGMENT_CHARS else "…" for word in split.path.split("/"))
     return f"{split.scheme}://{split.netloc}{path}"
 
 
-def models(upstream: UpstreamSettings) -> str:
+def describe_models(upstream: UpstreamSettings) -> str:
     """Which models it is asked for."""
     return ", ".join(upstream.models) or "its own list"

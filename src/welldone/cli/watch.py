@@ -6,39 +6,39 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-from welldone.check.run import Progress, Tell
+from welldone.check.run import CheckProgress, ProgressCallback
 from welldone.cli import show
 
-EVERY_S = 10.0
+CHECK_LOG_INTERVAL_S = 10.0
 """Between two lines of a log. Who waits for a minute without one wonders; a short run has none."""
 
 
 @asynccontextmanager
-async def watching(every_s: float = EVERY_S) -> AsyncIterator[Tell]:
+async def check_progress(every_s: float = CHECK_LOG_INTERVAL_S) -> AsyncIterator[ProgressCallback]:
     """What tells how far it is. In the end nothing of it is left on a terminal."""
     is_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-    async with _written_over() if is_terminal else _now_and_then(every_s) as tell:
+    async with _overwritten_line() if is_terminal else _periodic_lines(every_s) as tell:
         yield tell
 
 
 @asynccontextmanager
-async def _written_over() -> AsyncIterator[Tell]:
-    def tell(progress: Progress) -> None:
+async def _overwritten_line() -> AsyncIterator[ProgressCallback]:
+    def tell(progress: CheckProgress) -> None:
         with suppress(OSError):  # nobody looks any more, which does not stop the check
-            show.over(_line(progress))
+            show.overwrite_line(_progress_line(progress))
 
     try:
         yield tell
     finally:
         with suppress(OSError):
-            show.over("")
+            show.overwrite_line("")
 
 
 @asynccontextmanager
-async def _now_and_then(every_s: float) -> AsyncIterator[Tell]:
-    latest: list[Progress] = []
+async def _periodic_lines(every_s: float) -> AsyncIterator[ProgressCallback]:
+    latest: list[CheckProgress] = []
 
-    def tell(progress: Progress) -> None:
+    def tell(progress: CheckProgress) -> None:
         latest[:] = [progress]
 
     async def note() -> None:
@@ -46,7 +46,7 @@ async def _now_and_then(every_s: float) -> AsyncIterator[Tell]:
             while True:
                 await asyncio.sleep(every_s)
                 for progress in latest:
-                    show.note(_line(progress))
+                    show.print_note(_progress_line(progress))
 
     task = asyncio.create_task(note())
     try:
@@ -55,5 +55,5 @@ async def _now_and_then(every_s: float) -> AsyncIterator[Tell]:
         task.cancel()
 
 
-def _line(progress: Progress) -> str:
+def _progress_line(progress: CheckProgress) -> str:
     return f"{progress.done} of {progress.total} probes  {', '.join(progress.running)}"

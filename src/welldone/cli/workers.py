@@ -24,35 +24,35 @@ from pathlib import Path
 from typing import NoReturn
 
 from welldone.cli import show
-from welldone.cli.exits import Exit, UsageError
-from welldone.cli.hangup import Hangup
-from welldone.engines.backoff import Backoff
-from welldone.engines.process import ending
-from welldone.engines.tether import exit_at_end_of_input, signal_at_parents_death
+from welldone.cli.exits import ExitCode, UsageError
+from welldone.cli.hangup import HangupPolicy
+from welldone.engines.backoff import RestartBackoff
+from welldone.engines.process import describe_exit
+from welldone.engines.tether import exit_on_stdin_eof, signal_on_parent_death
 from welldone.net import sockets
 from welldone.net.shared import SharedNumbers
 from welldone.serve import log
-from welldone.serve.keys import MOST_KEYS
+from welldone.serve.keys import MAX_KEYS
 from welldone.serve.settings import Config, ServeSettings
 from welldone.serve.siblings import Worker
 
-_LAST_S = 30.0
+_KILL_AFTER_S = 30.0
 """For a worker to end after what ran has been given its time. A server needs up to 18 s; after that it is killed."""
 
-_PAIRS = 2 * (MOST_KEYS + 1)
+_SHARED_COUNTER_PAIRS = 2 * (MAX_KEYS + 1)
 """Of numbers that the workers share: requests and tokens of each key, and of those who have none."""
 
-_ENDS = (signal.SIGINT, signal.SIGTERM)
-_HANDLED = (*_ENDS, signal.SIGHUP)
-_FORK = multiprocessing.get_context("fork")
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_HANDLED_SIGNALS = (*_STOP_SIGNALS, signal.SIGHUP)
+_FORK_CONTEXT = multiprocessing.get_context("fork")
 
-Serve = Callable[[Worker], int]
+ServeWorker = Callable[[Worker], int]
 """Serves until told to stop; the exit code."""
 
 
-def run(
+def run_workers(
     settings: ServeSettings,
-    serve: Serve,
+    serve: ServeWorker,
     *,
     announce: Callable[[int], None],
     formatter: logging.Formatter,
@@ -65,11 +65,11 @@ def run(
     Raises:
         OSError: the address cannot be had.
     """
-    listening = sockets.listen(settings.host, settings.port)
+    listening = sockets.bind_sockets(settings.host, settings.port)
     port = listening[0].getsockname()[1]
-    numbers = SharedNumbers(_PAIRS)
+    numbers = SharedNumbers(_SHARED_COUNTER_PAIRS)
     try:
-        with tempfile.TemporaryDirectory(prefix="welldone-") as folder, _logging(formatter, level):
+        with tempfile.TemporaryDirectory(prefix="welldone-") as folder, _supervisor_log(formatter, level):
 
             def work(number: int, ready: Callable[[], None]) -> int:
                 log.LOGGER.handlers.clear()  # a worker's own log has a thread, and the parent's has none
@@ -78,20 +78,20 @@ def run(
                         number=number,
                         count=settings.workers,
                         sockets=tuple(listening),
-                        numbers=numbers,
+                        bucket_storage=numbers,
                         folder=Path(folder),
-                        ready=ready,
+                        on_ready=ready,
                     )
                 )
 
-            crew = Crew(settings.workers, work, drain_s=settings.drain_s, sockets=listening)
+            crew = WorkerSupervisor(settings.workers, work, drain_s=settings.drain_s, sockets=listening)
             return crew.run(announce=lambda: announce(port))
     finally:
-        sockets.close(listening)
+        sockets.close_sockets(listening)
         numbers.close()
 
 
-def share(config: Config) -> Config:
+def worker_config(config: Config) -> Config:
     """The settings of one worker. What an upstream takes at once is divided, so that all together keep to that."""
     count = config.server.workers
     upstreams = tuple(
@@ -100,7 +100,7 @@ def share(config: Config) -> Config:
     return replace(config, upstreams=upstreams)
 
 
-class Numbered(logging.Filter):
+class WorkerNumberFilter(logging.Filter):
     """Gives each line of a log the number of the worker that says it."""
 
     def __init__(self, number: int) -> None:
@@ -113,18 +113,18 @@ class Numbered(logging.Filter):
         return True
 
 
-class _Post:
+class _WorkerSlot:
     """The place of a worker, and who fills it now."""
 
     def __init__(self, number: int, clock: Callable[[], float]) -> None:
         self.number = number
-        self.backoff = Backoff(clock)
+        self.backoff = RestartBackoff(clock)
         self.process: ForkProcess | None = None
-        self.again_at: float | None = None
+        self.restart_at: float | None = None
         """When it is to be filled again."""
 
 
-class Crew:
+class WorkerSupervisor:
     """The workers. `work` gets the number of one, from 1, and what to call when it serves; it gives the exit code."""
 
     def __init__(
@@ -140,136 +140,141 @@ class Crew:
         self._drain_s = drain_s
         self._sockets = sockets
         self._clock = clock
-        self._posts = [_Post(number, clock) for number in range(1, count + 1)]
+        self._slots = [_WorkerSlot(number, clock) for number in range(1, count + 1)]
         self._was_ready = False
         self._kill_at: float | None = None
         """While they end: when those that have not are killed."""
-        self._code: int = Exit.RIGHT
-        self._hangup = Hangup()
+        self._exit_code: int = ExitCode.OK
+        self._hangup = HangupPolicy()
 
     def run(self, *, announce: Callable[[], None] = lambda: None) -> int:
         """Keep the workers until told to stop; the worst of their exit codes."""
         self._announce = announce
-        with _pipe() as self._signals, _pipe() as self._ready, _pipe() as self._rope, _hearing(self._signals[1]):
+        with (
+            _pipe() as self._signals,
+            _pipe() as self._ready,
+            _pipe() as self._parent_pipe,
+            _signals_to_pipe(self._signals[1]),
+        ):
             try:
-                for post in self._posts:
+                for post in self._slots:
                     self._start(post)
                 while self._kill_at is None or self._running:
-                    self._turn()
+                    self._wait_for_events()
             finally:
                 for process in self._running:  # none, but for a mistake of ours
                     process.kill()
-        return self._code
+        return self._exit_code
 
     @property
     def _running(self) -> list[ForkProcess]:
-        return [post.process for post in self._posts if post.process is not None]
+        return [post.process for post in self._slots if post.process is not None]
 
     # What the parent does.
 
-    def _turn(self) -> None:
+    def _wait_for_events(self) -> None:
         """Wait for the next thing that happens, and do what it asks for."""
-        due = [post.again_at for post in self._posts if post.again_at is not None]
+        due = [post.restart_at for post in self._slots if post.restart_at is not None]
         due += [] if self._kill_at is None else [self._kill_at]
-        ends = {post.process.sentinel: post for post in self._posts if post.process is not None}
+        ends = {post.process.sentinel: post for post in self._slots if post.process is not None}
         signals, ready = self._signals[0], self._ready[0]
         heard = wait([signals, ready, *ends], max(0.0, min(due) - self._clock()) if due else None)
         if ready in heard:
-            self._hear_ready(os.read(ready, 4096))
+            self._on_workers_ready(os.read(ready, 4096))
         for sentinel, post in ends.items():
             if sentinel in heard:
-                self._ended(post)
+                self._on_worker_exit(post)
         if signals in heard:
             for number in os.read(signals, 4096):
-                if number in _ENDS or (number == signal.SIGHUP and self._hangup.is_end()):
-                    self._end()
-        self._do_what_is_due()
+                if number in _STOP_SIGNALS or (number == signal.SIGHUP and self._hangup.should_exit()):
+                    self._stop_workers()
+        self._run_due_timers()
 
-    def _do_what_is_due(self) -> None:
+    def _run_due_timers(self) -> None:
         now = self._clock()
         if self._kill_at is not None and now >= self._kill_at:
             for process in self._running:
                 process.kill()
-        for post in self._posts:
-            if post.again_at is not None and now >= post.again_at:
+        for post in self._slots:
+            if post.restart_at is not None and now >= post.restart_at:
                 self._start(post)
 
-    def _start(self, post: _Post) -> None:
-        post.again_at = None
-        post.process = _FORK.Process(target=self._begin, args=(post.number, os.getpid()), daemon=True)
+    def _start(self, slot: _WorkerSlot) -> None:
+        slot.restart_at = None
+        slot.process = _FORK_CONTEXT.Process(target=self._run_worker, args=(slot.number, os.getpid()), daemon=True)
         # A signal that comes to the child before it is ready for one would be told to the parent, by the pipe of both.
-        signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
+        signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED_SIGNALS)
         try:
-            post.process.start()
+            slot.process.start()
         finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED_SIGNALS)
 
-    def _hear_ready(self, numbers: bytes) -> None:
+    def _on_workers_ready(self, numbers: bytes) -> None:
         for number in numbers:
-            self._posts[number].backoff.is_ready()
+            self._slots[number].backoff.record_ready()
             log.event(logging.INFO, "worker is ready", {"worker": number + 1})
         if not self._was_ready:
             self._was_ready = True
             self._announce()
 
-    def _ended(self, post: _Post) -> None:
-        assert post.process is not None
-        post.process.join()
-        code = post.process.exitcode or 0
-        post.process.close()
-        post.process = None
+    def _on_worker_exit(self, slot: _WorkerSlot) -> None:
+        assert slot.process is not None
+        slot.process.join()
+        code = slot.process.exitcode or 0
+        slot.process.close()
+        slot.process = None
         if self._kill_at is not None:
             # Who was asked to end before it could hear that has ended as it should.
-            self._code = max(self._code, 0 if -code in _ENDS else _as_shell(code))
+            self._exit_code = max(self._exit_code, 0 if -code in _STOP_SIGNALS else _shell_exit_code(code))
             return
-        wait_s = post.backoff.died()
+        wait_s = slot.backoff.record_exit()
         is_refusal = code > 0 and not self._was_ready  # it has said why, and would say the same again
-        if is_refusal or (post.backoff.is_hopeless and not self._running):
-            self._code = max(self._code, _as_shell(code))
-            self._end()
+        if is_refusal or (slot.backoff.is_exhausted and not self._running):
+            self._exit_code = max(self._exit_code, _shell_exit_code(code))
+            self._stop_workers()
             return
-        post.again_at = self._clock() + wait_s
-        log.event(logging.ERROR, f"worker {ending(code)}", {"worker": post.number, "again_s": wait_s})
+        slot.restart_at = self._clock() + wait_s
+        log.event(logging.ERROR, f"worker {describe_exit(code)}", {"worker": slot.number, "again_s": wait_s})
 
-    def _end(self) -> None:
+    def _stop_workers(self) -> None:
         """Ask all workers to end; asked once more, they hurry."""
         asked = signal.SIGTERM if self._kill_at is None else signal.SIGINT  # which makes them hurry
         if self._kill_at is None:
-            show.hint("ending: running requests may finish; once more to end at once")
-            self._kill_at = self._clock() + self._drain_s + _LAST_S
-            for post in self._posts:
-                post.again_at = None
+            show.print_hint("ending: running requests may finish; once more to end at once")
+            self._kill_at = self._clock() + self._drain_s + _KILL_AFTER_S
+            for post in self._slots:
+                post.restart_at = None
             for one in self._sockets:  # else clients would wait here for workers who take nobody any more
                 one.close()
         else:
-            self._kill_at = min(self._kill_at, self._clock() + _LAST_S)
+            self._kill_at = min(self._kill_at, self._clock() + _KILL_AFTER_S)
         for process in self._running:
             if process.pid is not None:
                 os.kill(process.pid, asked)
 
     # What a worker does.
 
-    def _begin(self, number: int, parent: int) -> NoReturn:
+    def _run_worker(self, number: int, parent: int) -> NoReturn:
         os.setsid()  # the terminal's Ctrl-C is for the parent alone
         signal.set_wakeup_fd(-1)
-        for one in _ENDS:
+        for one in _STOP_SIGNALS:
             signal.signal(one, signal.SIG_DFL)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
-        self._tie(parent)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED_SIGNALS)
+        self._exit_with_parent(parent)
         try:
-            code = self._work(number, lambda: _say(self._ready[1], number - 1))
+            code = self._work(number, lambda: _write_byte(self._ready[1], number - 1))
         except UsageError as error:
-            show.note(str(error))
-            code = Exit.USAGE
+            show.print_note(str(error))
+            code = ExitCode.USAGE
         sys.exit(int(code))
 
-    def _tie(self, parent: int) -> None:
+    def _exit_with_parent(self, parent: int) -> None:
         """End with the parent, however that ends. Its end of the rope is held by nobody else."""
-        signal_at_parents_death(signal.SIGKILL, parent)
-        os.dup2(self._rope[0], 0)
-        os.close(self._rope[1])
-        exit_at_end_of_input()
+        signal_on_parent_death(signal.SIGKILL, parent)
+        os.dup2(self._parent_pipe[0], 0)
+        os.close(self._parent_pipe[1])
+        exit_on_stdin_eof()
 
 
 @contextmanager
@@ -284,11 +289,11 @@ def _pipe() -> Iterator[tuple[int, int]]:
 
 
 @contextmanager
-def _hearing(pipe: int) -> Iterator[None]:
+def _signals_to_pipe(pipe: int) -> Iterator[None]:
     """A byte comes in the pipe for each signal; signals do nothing else, also afterwards, when all is done."""
     os.set_blocking(pipe, False)
     signal.set_wakeup_fd(pipe, warn_on_full_buffer=False)
-    for number in _HANDLED:
+    for number in _HANDLED_SIGNALS:
         signal.signal(number, lambda *_: None)
     try:
         yield
@@ -297,9 +302,9 @@ def _hearing(pipe: int) -> Iterator[None]:
 
 
 @contextmanager
-def _logging(formatter: logging.Formatter, level: int) -> Iterator[None]:
+def _supervisor_log(formatter: logging.Formatter, level: int) -> Iterator[None]:
     """The parent's own log."""
-    handler = _Voice()
+    handler = _NonBlockingHandler()
     handler.setFormatter(formatter)
     log.LOGGER.setLevel(level)
     log.LOGGER.addHandler(handler)
@@ -309,7 +314,7 @@ def _logging(formatter: logging.Formatter, level: int) -> Iterator[None]:
         log.LOGGER.removeHandler(handler)
 
 
-class _Voice(logging.Handler):
+class _NonBlockingHandler(logging.Handler):
     """Writes lines without a thread, and drops those that it would have to wait for."""
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -322,10 +327,10 @@ class _Voice(logging.Handler):
                 return
 
 
-def _say(pipe: int, number: int) -> None:
+def _write_byte(pipe: int, number: int) -> None:
     os.write(pipe, bytes([number]))
 
 
-def _as_shell(code: int) -> int:
+def _shell_exit_code(code: int) -> int:
     """An exit code as shells show it: 128 and the number of the signal that ended a process."""
     return code if code >= 0 else 128 - code

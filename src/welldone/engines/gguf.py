@@ -13,7 +13,7 @@ from typing import BinaryIO, Final
 
 import msgspec
 
-from welldone.net.reasons import is_our_fault
+from welldone.net.reasons import is_local_failure
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -33,7 +33,7 @@ DIMENSIONS_LIMIT = 4  # as in ggml
 
 _WINDOW_BYTES = 2**20
 _UINT32, _STRING, _ARRAY = 4, 8, 9
-_SCALARS: Final = {
+_SCALAR_TYPES: Final = {
     0: struct.Struct("<B"),
     1: struct.Struct("<b"),
     2: struct.Struct("<H"),
@@ -47,8 +47,8 @@ _SCALARS: Final = {
     12: struct.Struct("<d"),
 }
 """The kinds of values that are numbers, as the format numbers them."""
-_U32 = _SCALARS[_UINT32]
-_U64 = _SCALARS[10]
+_U32 = _SCALAR_TYPES[_UINT32]
+_U64 = _SCALAR_TYPES[10]
 
 # fmt: off
 FILE_TYPES = (
@@ -71,14 +71,14 @@ class GgufError(Exception):
         """Whether it will be so the next time, too. A machine that is full now need not stay so."""
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class GgufMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """What a model's file says of itself. Texts come from the file as they are: who shows them makes them printable."""
 
     size_bytes: int
     version: int
     architecture: str
     name: str | None = None
-    kind: str | None = None
+    general_type: str | None = None
     """`model`, `adapter`, `mmproj`, … where the file says so."""
     context_length: int | None = None
     embedding_length: int | None = None
@@ -96,7 +96,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_projector(self) -> bool:
         """Whether it is the part of a model that sees or hears (`--mmproj`), and no model itself."""
-        return self.architecture == "clip" or self.kind == "mmproj"
+        return self.architecture == "clip" or self.general_type == "mmproj"
 
     @property
     def is_reranker(self) -> bool:
@@ -109,53 +109,53 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         return self.pooling in ("mean", "cls", "last")
 
 
-def read_facts(path: Path) -> Facts:
+def read_metadata(path: Path) -> GgufMetadata:
     """What the model in this file says of itself; `GgufError` if it is no GGUF, or a broken one."""
     try:
         if not path.is_file():  # a pipe would be waited for
             raise GgufError("is not there" if not path.exists() else "is no file")
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
-            return _facts(_Header(file, size), size)
+            return _parse_header(_HeaderReader(file, size), size)
     except OSError as error:
         said = f"cannot be read: {(error.strerror or str(error)).lower()}"
-        raise GgufError(said, is_permanent=not is_our_fault(error)) from None
+        raise GgufError(said, is_permanent=not is_local_failure(error)) from None
 
 
-def _facts(header: "_Header", size: int) -> Facts:
-    if (magic := header.take(4)) != MAGIC:
+def _parse_header(header: "_HeaderReader", size_bytes: int) -> GgufMetadata:
+    if (magic := header.read(4)) != MAGIC:
         raise GgufError(f"is no GGUF file: it begins with {magic!r}")
-    version = header.number(_U32)
+    version = header.read_number(_U32)
     if version not in VERSIONS:
         is_swapped = int.from_bytes(version.to_bytes(4, "little"), "big") in VERSIONS
         raise GgufError("is big-endian GGUF" if is_swapped else f"is GGUF version {version}; 2 and 3 can be read")
-    tensors = header.count("tensors", ENTRIES_LIMIT)
-    values = _metadata(header, header.count("metadata entries", ENTRIES_LIMIT))
-    parameters = _parameters(header, tensors)
+    tensors = header.read_count("tensors", ENTRIES_LIMIT)
+    values = _read_key_values(header, header.read_count("metadata entries", ENTRIES_LIMIT))
+    parameters = _count_parameters(header, tensors)
     architecture = values.text("general.architecture") or "unknown"
-    return Facts(
-        size_bytes=size,
+    return GgufMetadata(
+        size_bytes=size_bytes,
         version=version,
         architecture=architecture,
         name=values.text("general.name"),
-        kind=values.text("general.type"),
+        general_type=values.text("general.type"),
         context_length=values.number(f"{architecture}.context_length"),
         embedding_length=values.number(f"{architecture}.embedding_length"),
         block_count=values.number(f"{architecture}.block_count"),
         chat_template=values.text("tokenizer.chat_template"),
         tokenizer=values.text("tokenizer.ggml.model"),
-        file_type=_named(FILE_TYPES, values.number("general.file_type")),
-        pooling=_named(POOLINGS, values.number(f"{architecture}.pooling_type")),
+        file_type=_name_at(FILE_TYPES, values.number("general.file_type")),
+        pooling=_name_at(POOLINGS, values.number(f"{architecture}.pooling_type")),
         split_count=values.number("split.count") or 1,
         parameters=parameters,
     )
 
 
-def _named(names: Sequence[str | None], number: int | None) -> str | None:
-    return None if number is None or number >= len(names) else names[number]
+def _name_at(names: Sequence[str | None], index: int | None) -> str | None:
+    return None if index is None or index >= len(names) else names[index]
 
 
-class _Values(dict[str, "str | int | float | bool"]):
+class _KeyValues(dict[str, "str | int | float | bool"]):
     """The metadata that was kept. A value of another kind than expected counts as absent."""
 
     def text(self, key: str) -> str | None:
@@ -167,110 +167,117 @@ class _Values(dict[str, "str | int | float | bool"]):
         return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
-_TEXTS = {
+_TEXT_KEYS = {
     "general.architecture",
     "general.name",
     "general.type",
     "tokenizer.chat_template",
     "tokenizer.ggml.model",
 }
-_NUMBERS = (".file_type", ".context_length", ".embedding_length", ".block_count", ".pooling_type", "split.count")
+_NUMBER_KEY_SUFFIXES = (
+    ".file_type",
+    ".context_length",
+    ".embedding_length",
+    ".block_count",
+    ".pooling_type",
+    "split.count",
+)
 
 
-def _metadata(header: "_Header", count: int) -> _Values:
-    values = _Values()
+def _read_key_values(header: "_HeaderReader", count: int) -> _KeyValues:
+    values = _KeyValues()
     for _ in range(count):
-        key = header.text(NAME_LIMIT_BYTES)
-        kind = header.number(_U32)
+        key = header.read_text(NAME_LIMIT_BYTES)
+        kind = header.read_number(_U32)
         if kind == _ARRAY:
             header.skip_array()
         elif kind != _STRING:
-            number = header.number(_scalar(kind))
-            if key.endswith(_NUMBERS):
+            number = header.read_number(_scalar_type(kind))
+            if key.endswith(_NUMBER_KEY_SUFFIXES):
                 values[key] = number
-        elif key in _TEXTS:
-            values[key] = header.text(STRING_LIMIT_BYTES)
+        elif key in _TEXT_KEYS:
+            values[key] = header.read_text(STRING_LIMIT_BYTES)
         else:
-            header.skip(header.number(_U64))  # some files carry megabytes of a tokenizer as text
+            header.skip(header.read_number(_U64))  # some files carry megabytes of a tokenizer as text
     return values
 
 
-def _scalar(kind: int) -> struct.Struct:
+def _scalar_type(type_id: int) -> struct.Struct:
     try:
-        return _SCALARS[kind]
+        return _SCALAR_TYPES[type_id]
     except KeyError:
-        raise GgufError(f"has a value of kind {kind}, which GGUF does not know") from None
+        raise GgufError(f"has a value of kind {type_id}, which GGUF does not know") from None
 
 
-def _parameters(header: "_Header", count: int) -> int:
+def _count_parameters(header: "_HeaderReader", count: int) -> int:
     """How many numbers the tensors hold. A tensor that would lie beyond the file means that it was cut off."""
     total = last = 0
     for _ in range(count):
-        header.skip(header.count("bytes in a tensor's name", NAME_LIMIT_BYTES))
-        dimensions = header.number(_U32)
+        header.skip(header.read_count("bytes in a tensor's name", NAME_LIMIT_BYTES))
+        dimensions = header.read_number(_U32)
         if dimensions > DIMENSIONS_LIMIT:
             raise GgufError(f"has a tensor of {dimensions} dimensions; {DIMENSIONS_LIMIT} is the most")
-        total += math.prod(header.number(_U64) for _ in range(dimensions))
+        total += math.prod(header.read_number(_U64) for _ in range(dimensions))
         header.skip(_U32.size)
-        last = max(last, header.number(_U64))
-    if count and header.place + last >= header.size:
+        last = max(last, header.read_number(_U64))
+    if count and header.position + last >= header.size:
         raise GgufError("is cut off: its weights are not all there; fetch it again")
     return total
 
 
-class _Header:
+class _HeaderReader:
     """The bytes of a header, through a window. Every way past its end, or past the file's, is a `GgufError`."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file = file
         self._window = b""
-        self._start = 0  # where the window begins in the file
-        self._at = 0  # where reading goes on, in the window
+        self._window_start = 0  # where the window begins in the file
+        self._window_offset = 0  # where reading goes on, in the window
         self.size = size
 
     @property
-    def place(self) -> int:
+    def position(self) -> int:
         """How far the header was read."""
-        return self._start + self._at
+        return self._window_start + self._window_offset
 
-    def take(self, count: int) -> bytes:
+    def read(self, count: int) -> bytes:
         """The next bytes."""
-        if self._at + count > len(self._window):
-            self._move(self.place, count)
-        piece = self._window[self._at : self._at + count]
-        self._at += count
+        if self._window_offset + count > len(self._window):
+            self._seek(self.position, count)
+        piece = self._window[self._window_offset : self._window_offset + count]
+        self._window_offset += count
         return piece
 
     def skip(self, count: int) -> None:
         """Pass over bytes without reading them."""
-        if self._at + count <= len(self._window):
-            self._at += count
+        if self._window_offset + count <= len(self._window):
+            self._window_offset += count
         else:
-            self._move(self.place + count, 0)
+            self._seek(self.position + count, 0)
 
-    def number(self, kind: struct.Struct) -> int:
+    def read_number(self, scalar_type: struct.Struct) -> int:
         """The next number. (Fractions and truth values come as they are; nobody who wants a number asks for them.)"""
-        value: int = kind.unpack(self.take(kind.size))[0]
+        value: int = scalar_type.unpack(self.read(scalar_type.size))[0]
         return value
 
-    def count(self, what: str, limit: int) -> int:
+    def read_count(self, unit: str, limit: int) -> int:
         """The next number, which says how many of something follow."""
-        value = self.number(_U64)
+        value = self.read_number(_U64)
         if value > limit:
-            raise GgufError(f"declares {value:,} {what}; {limit:,} is the most that is read")
+            raise GgufError(f"declares {value:,} {unit}; {limit:,} is the most that is read")
         return value
 
-    def text(self, limit: int) -> str:
+    def read_text(self, limit: int) -> str:
         """The next string."""
-        return self.take(self.count("bytes in a text", limit)).decode("utf-8", "replace")
+        return self.read(self.read_count("bytes in a text", limit)).decode("utf-8", "replace")
 
     def skip_array(self) -> None:
         """Pass over an array."""
-        kind, count = self.number(_U32), self.number(_U64)
+        kind, count = self.read_number(_U32), self.read_number(_U64)
         if kind == _ARRAY:
             raise GgufError("has an array of arrays, which no model has")
         if kind != _STRING:
-            self.skip(_scalar(kind).size * count)
+            self.skip(_scalar_type(kind).size * count)
         elif count > STRINGS_LIMIT:
             raise GgufError(f"has an array of {count:,} texts; {STRINGS_LIMIT:,} is the most that is read")
         else:
@@ -280,23 +287,23 @@ class _Header:
         """Pass over strings. A vocabulary has 100,000s of them, so this is the one loop that has to be fast."""
         unpack, size = _U64.unpack_from, _U64.size
         while count:
-            window, at, end = self._window, self._at, len(self._window) - size
+            window, at, end = self._window, self._window_offset, len(self._window) - size
             while count and at <= end:
                 at += size + unpack(window, at)[0]
                 count -= 1
             if count or at > len(window):
-                self._move(self._start + at, size if count else 0)
+                self._seek(self._window_start + at, size if count else 0)
             else:
-                self._at = at
+                self._window_offset = at
 
-    def _move(self, place: int, count: int) -> None:
+    def _seek(self, position: int, count: int) -> None:
         """Open the window anew at `place`, with `count` bytes at least."""
-        if place + count > self.size:
+        if position + count > self.size:
             raise GgufError("is cut off within its header; fetch it again")
-        if place + count > HEADER_LIMIT_BYTES:
+        if position + count > HEADER_LIMIT_BYTES:
             raise GgufError(f"has a header of more than {HEADER_LIMIT_BYTES // 2**20} MB")
-        self._file.seek(place)
+        self._file.seek(position)
         self._window = self._file.read(max(count, _WINDOW_BYTES))
-        self._start, self._at = place, 0
+        self._window_start, self._window_offset = position, 0
         if len(self._window) < count:
             raise GgufError("became shorter while it was read")

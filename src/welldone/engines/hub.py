@@ -23,24 +23,24 @@ from huggingface_hub.utils.tqdm import disable_progress_bars
 
 from welldone import __version__
 from welldone.engines.arrival import (
-    Free,
+    FreeSpace,
     Progress,
     PullError,
-    Trouble,
-    check_room,
+    PullErrorKind,
+    check_free_space,
     free_bytes,
-    grown_bytes,
+    largest_file_bytes,
 )
-from welldone.engines.sources import Hub
+from welldone.engines.sources import HubSource
 
 _HTTP_ERROR: type[Exception] = HfHubHTTPError.__mro__[1]
 """The error of the HTTP library below, which is another one in each major version of the hub's."""
-_LOOK_S = 0.2
+_PROGRESS_POLL_S = 0.2
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-def fetch(
-    file: Hub, staging: Path, *, name: str, progress: Progress, free: Free = free_bytes
+def fetch_from_hub(
+    file: HubSource, staging: Path, *, name: str, progress: Progress, free: FreeSpace = free_bytes
 ) -> tuple[Path, str | None]:
     """Fetch a file into the folder `staging`; where it is, and the sha256 that the hub says it has."""
     disable_progress_bars()  # ours is the same for all sources
@@ -48,9 +48,9 @@ def fetch(
     try:
         address = hf_hub_url(file.repository, file.path, revision=file.revision)
         known = get_hf_file_metadata(address, library_name="welldone", library_version=__version__)
-        had = grown_bytes(staging, (".incomplete",))
-        check_room(staging, max(0, (known.size or 0) - had), free)
-        with _watched(staging, name, known.size, progress):
+        had = largest_file_bytes(staging, (".incomplete",))
+        check_free_space(staging, max(0, (known.size or 0) - had), free)
+        with _progress_reporting(staging, name, known.size, progress):
             # The commit, not the branch: the hash belongs to the very file that we asked about.
             got = hf_hub_download(
                 file.repository,
@@ -61,18 +61,18 @@ def fetch(
                 library_version=__version__,
             )
     except (_HTTP_ERROR, OSError, ValueError, RuntimeError, EntryNotFoundError) as error:
-        raise _explained(file, error) from None
+        raise _hub_error(file, error) from None
     return Path(got), known.etag if known.etag and _SHA256.fullmatch(known.etag) else None
 
 
 @contextmanager
-def _watched(folder: Path, name: str, total: int | None, progress: Progress) -> Iterator[None]:
+def _progress_reporting(folder: Path, name: str, total: int | None, progress: Progress) -> Iterator[None]:
     """Tell how the file grows, whichever way the library takes."""
     is_over = threading.Event()
 
     def watch() -> None:
-        while not is_over.wait(_LOOK_S):
-            progress(name, grown_bytes(folder, (".incomplete", ".gguf")), total)
+        while not is_over.wait(_PROGRESS_POLL_S):
+            progress(name, largest_file_bytes(folder, (".incomplete", ".gguf")), total)
 
     watcher = threading.Thread(target=watch, name="hub-progress", daemon=True)
     watcher.start()
@@ -81,10 +81,10 @@ def _watched(folder: Path, name: str, total: int | None, progress: Progress) -> 
     finally:
         is_over.set()
         watcher.join()
-    progress(name, total or grown_bytes(folder, (".gguf",)), total)
+    progress(name, total or largest_file_bytes(folder, (".gguf",)), total)
 
 
-def _explained(file: Hub, error: Exception) -> PullError:
+def _hub_error(file: HubSource, error: Exception) -> PullError:
     """What went wrong, in our words: the library's may hold addresses with signatures."""
     match error:
         case GatedRepoError():
@@ -98,19 +98,19 @@ def _explained(file: Hub, error: Exception) -> PullError:
         case EntryNotFoundError() if not isinstance(error, FileNotFoundError):  # that one means: not reached
             why = f"is not there: the repository has no file {file.path}"
         case HfHubHTTPError():
-            why = _refused(error.response.status_code)
+            why = _describe_hub_status(error.response.status_code)
         case ValueError():
             return PullError(
-                f"{file} is no name of a file on the hub; write hf:OWNER/REPOSITORY/FILE.gguf", Trouble.MISTAKE
+                f"{file} is no name of a file on the hub; write hf:OWNER/REPOSITORY/FILE.gguf", PullErrorKind.USER_ERROR
             )
         case OSError(strerror=str() as reason):
             why = f"could not be fetched: {reason.lower()}"
         case _:
             why = "could not be fetched: the hub was not reached; check the connection, and HF_ENDPOINT if it is set"
-    return PullError(f"{file} {why}", Trouble.UNREACHABLE)
+    return PullError(f"{file} {why}", PullErrorKind.UNREACHABLE)
 
 
-def _refused(status: int) -> str:
+def _describe_hub_status(status: int) -> str:
     if status in (401, 403):
         return f"is not for everybody ({status}); check HF_TOKEN"
     if status in (404, 410):

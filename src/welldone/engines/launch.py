@@ -12,19 +12,19 @@ import select
 import signal
 import sys
 
-from welldone.engines.tether import signal_at_parents_death
+from welldone.engines.tether import signal_on_parent_death
 
-CANNOT_RUN = 127
+CANNOT_RUN_EXIT_CODE = 127
 """The exit code with which shells say the same."""
 
 
 def run(parent: int, command: list[str]) -> int:
     """The command's exit code; 128 and the signal's number if a signal ended it."""
-    news = _listen_to_signals()
-    signal_at_parents_death(signal.SIGTERM, parent)
+    news = _open_signal_pipe()
+    signal_on_parent_death(signal.SIGTERM, parent)
     pid = _spawn(command)
-    rope = _post_guard(pid)
-    code = _wait(pid, news)
+    rope = _fork_guard(pid)
+    code = _wait_for_exit(pid, news)
     _signal_group(pid, signal.SIGKILL)
     with contextlib.suppress(BrokenPipeError):  # somebody has ended the guard
         os.write(rope, b"done")
@@ -33,7 +33,7 @@ def run(parent: int, command: list[str]) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _listen_to_signals() -> int:
+def _open_signal_pipe() -> int:
     """A pipe in which a byte comes for each signal."""
     news, write_end = os.pipe()
     os.set_blocking(write_end, False)
@@ -53,16 +53,16 @@ def _spawn(command: list[str]) -> int:
     os.setsid()
     for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGINT, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)
-    signal_at_parents_death(signal.SIGKILL, own)
+    signal_on_parent_death(signal.SIGKILL, own)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     try:
         os.execvp(command[0], command)
     except OSError as error:
         os.write(2, f"{command[0]}: {error.strerror}\n".encode())
-    os._exit(CANNOT_RUN)
+    os._exit(CANNOT_RUN_EXIT_CODE)
 
 
-def _post_guard(pid: int) -> int:
+def _fork_guard(pid: int) -> int:
     """A process that kills the group when we are gone, unless it was told that this is done; where to tell it."""
     end, rope = os.pipe()
     if os.fork():
@@ -78,13 +78,13 @@ def _post_guard(pid: int) -> int:
     os._exit(0)
 
 
-def _wait(pid: int, news: int) -> int | None:
+def _wait_for_exit(pid: int, signal_pipe: int) -> int | None:
     """The command's exit code when it is done; None when standard input ended first."""
     while True:
-        readable, _, _ = select.select([0, news], [], [])
+        readable, _, _ = select.select([0, signal_pipe], [], [])
         if 0 in readable and not os.read(0, 4096):
             return None
-        if news in readable and signal.SIGTERM in os.read(news, 4096):
+        if signal_pipe in readable and signal.SIGTERM in os.read(signal_pipe, 4096):
             _signal_group(pid, signal.SIGTERM)
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:

@@ -7,23 +7,23 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from welldone.wire.budget import at_once, decoding
+from welldone.wire.budget import run_to_completion, decode_in_steps
 
-MODELS_LIMIT = 5_000
+LISTED_MODELS_LIMIT = 5_000
 """OpenRouter lists some hundred."""
 
-ID_LIMIT = 128
+MODEL_ID_LIMIT = 128
 """Characters of an id; as for names of local models. Ids stand in logs and labels."""
 
 _TEXT_LIMIT = 128  # what clients read is a word or a title; longer is prose
-_ITEMS_AT_ONCE = 64  # models that are cleaned in one turn
+_ITEMS_PER_STEP = 64  # models that are cleaned in one turn
 _ITEMS_LIMIT = 64  # of a list or a table; OpenRouter has two dozen
 _DEPTH_LIMIT = 4  # OpenRouter has two
-_SHORTEST_SECRET = 8  # a shorter one, such as `none`, is a common word and no secret
-_PRIVATE = {"args", "permission", "preset"}
+_MIN_SECRET_LENGTH = 8  # a shorter one, such as `none`, is a common word and no secret
+_PRIVATE_FIELDS = {"args", "permission", "preset"}
 """Command lines and files of llama.cpp's router, and a relic of OpenAI's first API."""
-_PATH = re.compile(r"(^|[^\w.])[/\\~]")  # an absolute path, or an address with its ://
-_KINDS = {
+_PATH_PATTERN = re.compile(r"(^|[^\w.])[/\\~]")  # an absolute path, or an address with its ://
+_KIND_BY_OWNER = {
     "vllm": "vllm",
     "llamacpp": "llamacpp",
     "sglang": "sglang",
@@ -40,13 +40,13 @@ class ListedModel(msgspec.Struct, frozen=True):
     """A model, and what else its server says of it."""
 
     id: str
-    more: dict[str, Any] = msgspec.field(default_factory=dict)
+    extra_fields: dict[str, Any] = msgspec.field(default_factory=dict)
 
-    def as_object(self, name: str) -> dict[str, Any]:
+    def as_model_object(self, name: str) -> dict[str, Any]:
         """The model as clients list it, under the name that they use."""
-        created, owner = self.more.get("created"), self.more.get("owned_by")
+        created, owner = self.extra_fields.get("created"), self.extra_fields.get("owned_by")
         return {
-            **self.more,
+            **self.extra_fields,
             "id": name,
             "object": "model",
             "created": created if isinstance(created, int) and not isinstance(created, bool) else 0,
@@ -54,33 +54,35 @@ class ListedModel(msgspec.Struct, frozen=True):
         }
 
 
-def read_models(body: bytes, secrets: Collection[str] = ()) -> tuple[ListedModel, ...] | None:
+def parse_model_list(body: bytes, secrets: Collection[str] = ()) -> tuple[ListedModel, ...] | None:
     """The models of a reply to `GET /v1/models`, each id once; None: it is no list. What is odd is left out."""
-    return at_once(reading_models(body, secrets))
+    return run_to_completion(parse_model_list_in_steps(body, secrets))
 
 
-def reading_models(body: bytes, secrets: Collection[str] = ()) -> Generator[None, None, tuple[ListedModel, ...] | None]:
+def parse_model_list_in_steps(
+    body: bytes, secrets: Collection[str] = ()
+) -> Generator[None, None, tuple[ListedModel, ...] | None]:
     """The same, in steps of which each takes a turn."""
-    data = yield from _items(body)
+    data = yield from _model_items(body)
     if data is None:
         return None
-    secrets = [secret for secret in secrets if len(secret) >= _SHORTEST_SECRET]
+    secrets = [secret for secret in secrets if len(secret) >= _MIN_SECRET_LENGTH]
     models: dict[str, ListedModel] = {}
     for place, item in enumerate(data):
-        if place % _ITEMS_AT_ONCE == 0:
+        if place % _ITEMS_PER_STEP == 0:
             yield
-        name = _name(item) if isinstance(item, dict) else None
-        if isinstance(name, str) and name not in models and _is_name(name, secrets):
-            models[name] = ListedModel(name, _clean(item, secrets, _DEPTH_LIMIT))
-            if len(models) == MODELS_LIMIT:
+        name = _model_id(item) if isinstance(item, dict) else None
+        if isinstance(name, str) and name not in models and _is_valid_model_id(name, secrets):
+            models[name] = ListedModel(name, _without_private(item, secrets, _DEPTH_LIMIT))
+            if len(models) == LISTED_MODELS_LIMIT:
                 break
     return tuple(models.values())
 
 
-def _items(body: bytes) -> Generator[None, None, list[Any] | None]:
+def _model_items(body: bytes) -> Generator[None, None, list[Any] | None]:
     """The list in OpenAI's `data`, in `models` as Ollama and Gemini have it, or bare as Together has it."""
     try:
-        found = yield from decoding(body)
+        found = yield from decode_in_steps(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return None
     if isinstance(found, dict):
@@ -90,39 +92,39 @@ def _items(body: bytes) -> Generator[None, None, list[Any] | None]:
     return found if isinstance(found, list) else None
 
 
-def _name(item: dict[str, Any]) -> object:
+def _model_id(item: dict[str, Any]) -> object:
     return next((item[key] for key in ("id", "model", "name") if key in item), None)
 
 
-def kind_of(models: Collection[ListedModel]) -> str:
+def detect_server_kind(models: Collection[ListedModel]) -> str:
     """The kind of server that lists such models; empty: not known."""
-    owners = (model.more.get("owned_by") for model in models)
-    return next((_KINDS[owner] for owner in owners if isinstance(owner, str) and owner in _KINDS), "")
+    owners = (model.extra_fields.get("owned_by") for model in models)
+    return next((_KIND_BY_OWNER[owner] for owner in owners if isinstance(owner, str) and owner in _KIND_BY_OWNER), "")
 
 
-def _is_name(name: str, secrets: Collection[str]) -> bool:
-    return 0 < len(name) <= ID_LIMIT and name.isprintable() and not _has_secret(name, secrets)
+def _is_valid_model_id(name: str, secrets: Collection[str]) -> bool:
+    return 0 < len(name) <= MODEL_ID_LIMIT and name.isprintable() and not _has_secret(name, secrets)
 
 
-def _clean(value: Any, secrets: Collection[str], depth: int) -> Any:  # noqa: ANN401 - JSON
+def _without_private(value: Any, secrets: Collection[str], depth: int) -> Any:  # noqa: ANN401 - JSON
     """The value without what is private in it; `UNSET`: all of it is."""
     if isinstance(value, str):
-        return value if _is_harmless(value, secrets) else UNSET
+        return value if _is_public_text(value, secrets) else UNSET
     if not isinstance(value, dict | list):
         return value
     if not depth:
         return UNSET
     if isinstance(value, list):
-        items = (_clean(item, secrets, depth - 1) for item in value[:_ITEMS_LIMIT])
+        items = (_without_private(item, secrets, depth - 1) for item in value[:_ITEMS_LIMIT])
         return [item for item in items if item is not UNSET]
-    keys = [key for key in value if key not in _PRIVATE and _is_harmless(key, secrets)][:_ITEMS_LIMIT]
-    table = {key: _clean(value[key], secrets, depth - 1) for key in keys}
+    keys = [key for key in value if key not in _PRIVATE_FIELDS and _is_public_text(key, secrets)][:_ITEMS_LIMIT]
+    table = {key: _without_private(value[key], secrets, depth - 1) for key in keys}
     return {key: item for key, item in table.items() if item is not UNSET}
 
 
-def _is_harmless(text: str, secrets: Collection[str]) -> bool:
+def _is_public_text(text: str, secrets: Collection[str]) -> bool:
     is_word = len(text) <= _TEXT_LIMIT and text.isprintable()
-    return is_word and not _PATH.search(text) and not _has_secret(text, secrets)
+    return is_word and not _PATH_PATTERN.search(text) and not _has_secret(text, secrets)
 
 
 def _has_secret(text: str, secrets: Collection[str]) -> bool:

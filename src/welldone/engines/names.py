@@ -13,31 +13,31 @@ import msgspec
 
 from welldone.engines.upstream import Upstream
 from welldone.engines.upstream_settings import UpstreamSettings
-from welldone.net.hints import nearest
-from welldone.net.patterns import ANY, matches
+from welldone.net.hints import did_you_mean
+from welldone.net.patterns import WILDCARD, matches_wildcard
 
 
-class Member(msgspec.Struct, frozen=True):
+class UpstreamModel(msgspec.Struct, frozen=True):
     """An upstream, and what the model is called there."""
 
     upstream: Upstream
     model: str
-    is_named: bool = True
+    is_configured_or_listed: bool = True
     """Whether the configuration or the upstream's own list names this model. Otherwise the name is the client's own,
     and the upstream may answer it with any model that it has."""
     pattern: str | None = None
     """The pattern by which the client's name led here; None: that name itself is configured or listed."""
 
 
-class Group(msgspec.Struct, frozen=True):
+class UpstreamGroup(msgspec.Struct, frozen=True):
     """All that can answer for a name; at least one."""
 
     name: str
     """What the client says."""
-    members: tuple[Member, ...]
+    members: tuple[UpstreamModel, ...]
 
 
-class Local(msgspec.Struct, frozen=True):
+class LocalRoute(msgspec.Struct, frozen=True):
     """A local model."""
 
     name: str
@@ -45,7 +45,7 @@ class Local(msgspec.Struct, frozen=True):
     """As for a member of a group."""
 
 
-class Target(msgspec.Struct, frozen=True):
+class RouteTarget(msgspec.Struct, frozen=True):
     """Where a route leads."""
 
     model: str
@@ -54,15 +54,15 @@ class Target(msgspec.Struct, frozen=True):
     """None: any that has the model."""
 
 
-def read_target(text: str, upstreams: Collection[str]) -> Target:
+def parse_route_target(text: str, upstreams: Collection[str]) -> RouteTarget:
     """The target. A model's name may have an @ itself: only what names an upstream is one."""
     model, at, upstream = text.rpartition("@")
     if not at or upstream not in upstreams:
-        return Target(text, None)
-    return Target("" if model == ANY else model, upstream)
+        return RouteTarget(text, None)
+    return RouteTarget("" if model == WILDCARD else model, upstream)
 
 
-class Names:
+class ModelRouter:
     """The names of models. What upstreams list is asked anew each time, for it changes."""
 
     def __init__(
@@ -71,90 +71,104 @@ class Names:
         self._upstreams = {upstream.name: upstream for upstream in upstreams}
         self._local_names = frozenset(local_names)
         self._routes = {
-            name: tuple(read_target(text, self._upstreams) for text in targets) for name, targets in routes.items()
+            name: tuple(parse_route_target(text, self._upstreams) for text in targets)
+            for name, targets in routes.items()
         }
-        patterns = [name for name in routes if ANY in name]
+        patterns = [name for name in routes if WILDCARD in name]
         self._patterns = sorted(patterns, key=_fixed_length, reverse=True)  # equals stay in the order of the file
 
-    def find(self, name: str) -> Group | Local | None:
+    def resolve(self, name: str) -> UpstreamGroup | LocalRoute | None:
         """Who answers for the name; None: nobody."""
         targets = self._routes.get(name)
         if targets is not None:
-            return self._routed(name, targets)
-        found = self._surely(name)
+            return self._resolve_route(name, targets)
+        found = self._resolve_exact(name)
         if found is not None:
             return found
-        pattern = next((pattern for pattern in self._patterns if matches(pattern, name)), None)
-        return self._maybe(name) if pattern is None else self._routed(name, self._routes[pattern], pattern)
+        pattern = next((pattern for pattern in self._patterns if matches_wildcard(pattern, name)), None)
+        return (
+            self._resolve_pattern(name)
+            if pattern is None
+            else self._resolve_route(name, self._routes[pattern], pattern)
+        )
 
     @property
     def patterns(self) -> Sequence[str]:
         """The routes that are patterns."""
         return self._patterns
 
-    def exact(self) -> Iterator[str]:
+    def exact_names(self) -> Iterator[str]:
         """The names that are known one by one, without patterns: of routes, then of upstreams. Some come twice."""
-        yield from (name for name in self._routes if ANY not in name)
+        yield from (name for name in self._routes if WILDCARD not in name)
         for upstream in self._upstreams.values():
-            names = (*upstream.settings.models, *(model.id for model in upstream.listed or ()))
-            yield from (name for name in names if ANY not in name and _has(upstream, name))
+            names = (*upstream.settings.models, *(model.id for model in upstream.listed_models or ()))
+            yield from (name for name in names if WILDCARD not in name and _offers_model(upstream, name))
 
-    def _surely(self, name: str) -> Group | Local | None:
+    def _resolve_exact(self, name: str) -> UpstreamGroup | LocalRoute | None:
         if name in self._local_names:
-            return Local(name)
-        return _group(name, [Member(upstream, name) for upstream in self._upstreams.values() if _has(upstream, name)])
+            return LocalRoute(name)
+        return _make_group(
+            name,
+            [UpstreamModel(upstream, name) for upstream in self._upstreams.values() if _offers_model(upstream, name)],
+        )
 
-    def _maybe(self, name: str) -> Group | None:
+    def _resolve_pattern(self, name: str) -> UpstreamGroup | None:
         """Those whose longest pattern fits, else those that have not said what they have."""
-        fits = {upstream: _fit(upstream, name) for upstream in self._upstreams.values()}
+        fits = {upstream: _longest_pattern(upstream, name) for upstream in self._upstreams.values()}
         found = [(upstream, fit) for upstream, fit in fits.items() if fit is not None]
         if found:
             best = max(_fixed_length(fit) for _, fit in found)
             found = [(upstream, fit) for upstream, fit in found if _fixed_length(fit) == best]
         else:
-            found = [(one, ANY) for one in fits if one.listed is None and not one.settings.models]
-        return _group(name, [Member(upstream, name, is_named=False, pattern=fit) for upstream, fit in found])
+            found = [(one, WILDCARD) for one in fits if one.listed_models is None and not one.settings.models]
+        return _make_group(
+            name, [UpstreamModel(upstream, name, is_configured_or_listed=False, pattern=fit) for upstream, fit in found]
+        )
 
-    def _routed(self, name: str, targets: Sequence[Target], pattern: str | None = None) -> Group | Local | None:
-        members: dict[tuple[Upstream, str], Member] = {}
+    def _resolve_route(
+        self, name: str, targets: Sequence[RouteTarget], pattern: str | None = None
+    ) -> UpstreamGroup | LocalRoute | None:
+        members: dict[tuple[Upstream, str], UpstreamModel] = {}
         for target in targets:
             if target.upstream is not None:
                 upstream, model = self._upstreams[target.upstream], target.model or name
-                is_named = bool(target.model) or _has(upstream, model)
-                members.setdefault((upstream, model), Member(upstream, model, is_named, pattern))
+                is_named = bool(target.model) or _offers_model(upstream, model)
+                members.setdefault((upstream, model), UpstreamModel(upstream, model, is_named, pattern))
                 continue
-            found = self._surely(target.model) or self._maybe(target.model)
-            if isinstance(found, Local):
-                return Local(found.name, pattern)
+            found = self._resolve_exact(target.model) or self._resolve_pattern(target.model)
+            if isinstance(found, LocalRoute):
+                return LocalRoute(found.name, pattern)
             for one in found.members if found is not None else ():
-                members.setdefault((one.upstream, one.model), Member(one.upstream, one.model, pattern=pattern))
-        return _group(name, list(members.values()))
+                members.setdefault((one.upstream, one.model), UpstreamModel(one.upstream, one.model, pattern=pattern))
+        return _make_group(name, list(members.values()))
 
 
-def _group(name: str, members: Sequence[Member]) -> Group | None:
-    return Group(name, tuple(members)) if members else None
+def _make_group(name: str, members: Sequence[UpstreamModel]) -> UpstreamGroup | None:
+    return UpstreamGroup(name, tuple(members)) if members else None
 
 
-def _has(upstream: Upstream, name: str) -> bool:
+def _offers_model(upstream: Upstream, name: str) -> bool:
     """Whether the user or the upstream itself says that it has it. Where patterns are declared, they choose."""
     declared = upstream.settings.models
     if name in declared:
         return True
-    is_wanted = not declared or _fit(upstream, name) is not None
-    return is_wanted and upstream.model(name) is not None
+    is_wanted = not declared or _longest_pattern(upstream, name) is not None
+    return is_wanted and upstream.listed_model(name) is not None
 
 
-def _fit(upstream: Upstream, name: str) -> str | None:
+def _longest_pattern(upstream: Upstream, name: str) -> str | None:
     """The longest declared pattern that fits, if one does."""
-    fitting = (pattern for pattern in upstream.settings.models if ANY in pattern and matches(pattern, name))
+    fitting = (
+        pattern for pattern in upstream.settings.models if WILDCARD in pattern and matches_wildcard(pattern, name)
+    )
     return max(fitting, key=_fixed_length, default=None)
 
 
 def _fixed_length(pattern: str) -> int:
-    return len(pattern.replace(ANY, ""))
+    return len(pattern.replace(WILDCARD, ""))
 
 
-def problems(
+def route_problems(
     routes: Mapping[str, Sequence[str]], upstreams: Sequence[UpstreamSettings], local_names: Collection[str]
 ) -> list[str]:
     """What is wrong with the routes, a line each."""
@@ -163,30 +177,34 @@ def problems(
         if not targets:
             found.append(f"the route {name!r} has no target")
         for text in targets:
-            trouble = _trouble(text, upstreams, local_names, is_alone=len(targets) == 1)
+            trouble = _route_target_problem(text, upstreams, local_names, is_only_target=len(targets) == 1)
             if trouble:
                 found.append(f"the route {name!r} leads to {text!r}: {trouble}")
     return found
 
 
-def _trouble(
-    text: str, upstreams: Sequence[UpstreamSettings], local_names: Collection[str], *, is_alone: bool
+def _route_target_problem(
+    text: str, upstreams: Sequence[UpstreamSettings], local_names: Collection[str], *, is_only_target: bool
 ) -> str | None:
     names = [upstream.name for upstream in upstreams]
-    target = read_target(text, names)
+    target = parse_route_target(text, names)
     is_known = text in local_names or any(text in upstream.models for upstream in upstreams)
     if target.upstream is None and "@" in text and not is_known:
         upstream = text.rpartition("@")[2]
-        return f"there is no upstream {upstream!r}{nearest(upstream, names)}"
-    if not text or ANY in target.model:
+        return f"there is no upstream {upstream!r}{did_you_mean(upstream, names)}"
+    if not text or WILDCARD in target.model:
         return "a target is MODEL@UPSTREAM, MODEL or @UPSTREAM, without patterns"
-    if text in local_names and not is_alone:
+    if text in local_names and not is_only_target:
         return "a local model cannot share a route"
-    if target.upstream is None and text not in local_names and not any(_may_have(one, text) for one in upstreams):
+    if (
+        target.upstream is None
+        and text not in local_names
+        and not any(_may_offer_model(one, text) for one in upstreams)
+    ):
         known = [*local_names, *(name for upstream in upstreams for name in upstream.models)]
-        return f"nobody has a model of this name{nearest(text, known)}"
+        return f"nobody has a model of this name{did_you_mean(text, known)}"
     return None
 
 
-def _may_have(upstream: UpstreamSettings, name: str) -> bool:
-    return not upstream.models or any(matches(pattern, name) for pattern in upstream.models)
+def _may_offer_model(upstream: UpstreamSettings, name: str) -> bool:
+    return not upstream.models or any(matches_wildcard(pattern, name) for pattern in upstream.models)

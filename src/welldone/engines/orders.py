@@ -2,20 +2,20 @@
 
 import msgspec
 
-ORDERS_LIMIT_BYTES = 4 * 1024 * 1024
+ENGINE_CONFIG_LIMIT_BYTES = 4 * 1024 * 1024
 """Longest line that the child reads. A chat template is its only large part: those that we know have under 50 kB."""
 
 
-class Orders(msgspec.Struct, frozen=True, kw_only=True):
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One engine: its file, its place, and llama.cpp's settings by the names that llama-server's users know."""
 
     name: str
     file: str
     socket: str
     key: str
-    parent: int
+    parent_pid: int
     """The process that gives the orders. The child ends with it."""
-    start_limit_s: float
+    start_timeout_s: float
     ctx_size: int
     parallel: int
     kv_unified: bool
@@ -53,20 +53,20 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
         return f"Orders({self.name!r}, {self.socket!r})"
 
 
-class Ready(msgspec.Struct, frozen=True, tag="ready", tag_field="said"):
+class EngineReady(msgspec.Struct, frozen=True, tag="ready", tag_field="said"):
     """The child's word that it has the model and listens."""
 
     load_s: float
 
 
-NO_GPU = (
+NO_GPU_WARNING = (
     "this engine has no GPU: -ngl, -mg, -ts and -sm do nothing here; "
     "use a build of llama-server with CUDA as a command instead"
 )
 """The line in the child's log where settings for a GPU were given in vain."""
 
 
-class Failed(msgspec.Struct, frozen=True, tag="failed", tag_field="said"):
+class EngineStartFailure(msgspec.Struct, frozen=True, tag="failed", tag_field="said"):
     """The child's last word. The text holds no path and no secret."""
 
     error: str

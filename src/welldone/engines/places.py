@@ -9,22 +9,22 @@ from welldone.engines.address import Address
 from welldone.engines.upstream import Upstream
 
 
-class Places:
+class DynamicUpstreams:
     """The places of one model."""
 
     def __init__(self, upstreams: Sequence[Upstream]) -> None:
         self._upstreams = tuple(upstreams)
-        self._who: dict[str, tuple[Upstream, Address]] = {}
+        self._assignments: dict[str, tuple[Upstream, Address]] = {}
         """By the names of replicas."""
 
-    def settle(self, found: Mapping[str, Address]) -> None:
+    def update_replicas(self, replicas: Mapping[str, Address]) -> None:
         """These are there now, and no others. For whom there is no place waits until one is free."""
-        for name, (upstream, address) in list(self._who.items()):
-            if found.get(name) != address:
-                del self._who[name]
-                upstream.move(None)
-        free = [upstream for upstream in self._upstreams if upstream.is_vacant]
-        new = [name for name in found if name not in self._who]
+        for name, (upstream, address) in list(self._assignments.items()):
+            if replicas.get(name) != address:
+                del self._assignments[name]
+                upstream.assign(None)
+        free = [upstream for upstream in self._upstreams if upstream.is_unassigned]
+        new = [name for name in replicas if name not in self._assignments]
         for name, upstream in zip(new, free, strict=False):
-            self._who[name] = (upstream, found[name])
-            upstream.move(found[name])
+            self._assignments[name] = (upstream, replicas[name])
+            upstream.assign(replicas[name])

@@ -14,40 +14,40 @@ import msgspec
 from welldone.engines import default, store
 from welldone.engines.address import Address
 from welldone.engines.errors import EngineError
-from welldone.engines.gguf import Facts, GgufError, read_facts
-from welldone.engines.orders import Orders
+from welldone.engines.gguf import GgufMetadata, GgufError, read_metadata
+from welldone.engines.orders import EngineConfig
 from welldone.engines.settings import ModelSettings
 
-CONTEXT_CAP = 16384
+DEFAULT_CONTEXT_LIMIT = 16384
 """Tokens of context in all slots where nobody asked for more: 4,096 for each of four. Models claim up to a million, and
 each token costs memory at once: 130 KB with a model of 8 billion parameters, so 2 GB."""
 
-WHOLE_TEXT = 2048
+EMBEDDING_CONTEXT_LIMIT = 2048
 """Tokens of a text for an embedding where the context has room for them: what llama-server reads at once."""
 
-TEMPLATE_LIMIT = 2**20
+TEMPLATE_LIMIT_CHARS = 2**20
 """Characters of a chat template that are read; those that we know have less than 50,000."""
 
-SOCKET_LIMIT_BYTES = 103
+SOCKET_PATH_LIMIT_BYTES = 103
 """The longest path of a socket: macOS has 104 bytes for it, with the zero at its end."""
 
-_SECRET = re.compile("key|token|secret|passw|credential|auth|dsn|_pat$", re.IGNORECASE)
+_SECRET_VARIABLE = re.compile("key|token|secret|passw|credential|auth|dsn|_pat$", re.IGNORECASE)
 """What the names of environment variables have in them that hold a secret, or lead to one, as SSH_AUTH_SOCK does."""
-_HAS_PASSWORD = re.compile("://[^/?#]*@")
+_URL_WITH_PASSWORD = re.compile("://[^/?#]*@")
 """A URL with a user in it, and mostly a password: of a database, a proxy, a package registry."""
 
-PYTHON = (sys.executable, "-P", "-m")
+PYTHON_MODULE = (sys.executable, "-P", "-m")
 """-P: a file that happens to lie in the current folder is never taken for a module."""
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     """All that `Process` needs. With `orders`, the program says itself when it is ready; else it is asked."""
 
     arguments: tuple[str, ...]
     environment: dict[str, str]
     address: Address
-    orders: bytes = b""
-    facts: Facts | None = None
+    config_line: bytes = b""
+    metadata: GgufMetadata | None = None
     """What the model's file says of itself; of a command nothing is known."""
 
     def __repr__(self) -> str:
@@ -55,103 +55,109 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return f"Plan({self.address})"
 
 
-def make_plan(settings: ModelSettings, *, models: Path, sockets: Path, environment: Mapping[str, str]) -> Plan:
+def make_plan(
+    settings: ModelSettings, *, models_folder: Path, socket_folder: Path, environment: Mapping[str, str]
+) -> LaunchPlan:
     """How to start this model now. Reads its file's header, so it takes some milliseconds; `EngineError` if it cannot.
 
     Each start has a socket of its own: llama.cpp cannot listen where the one before it has left its socket.
     """
-    path = sockets / f"{secrets.token_hex(4)}.sock"
-    if len(os.fsencode(path)) > SOCKET_LIMIT_BYTES:
+    path = socket_folder / f"{secrets.token_hex(4)}.sock"
+    if len(os.fsencode(path)) > SOCKET_PATH_LIMIT_BYTES:
         raise EngineError("the folder for sockets has too long a path; set TMPDIR to a shorter one", is_permanent=True)
     if settings.command:
         return _plan_command(settings, path, environment)
-    return _plan_llama(settings, _find_file(settings, models), path, environment)
+    return _plan_llama(settings, _find_model_file(settings, models_folder), path, environment)
 
 
-def read_facts_of(settings: ModelSettings, models: Path) -> Facts | None:
+def read_model_metadata(settings: ModelSettings, models_folder: Path) -> GgufMetadata | None:
     """What the model's file says of itself; None for a command, or where there is no such file."""
     if settings.command:
         return None
     try:
-        return read_facts(_find_file(settings, models))
+        return read_metadata(_find_model_file(settings, models_folder))
     except (EngineError, GgufError, OSError):
         return None  # who asks for the model is told
 
 
-def has_room_for_sockets(folder: str) -> bool:
+def fits_socket_path(folder: str) -> bool:
     """Whether the path of a socket in a new folder in this one would not be too long."""
     name = Path(folder) / "welldone-12345678" / "12345678.sock"
-    return Path(folder).is_absolute() and len(os.fsencode(name)) <= SOCKET_LIMIT_BYTES
+    return Path(folder).is_absolute() and len(os.fsencode(name)) <= SOCKET_PATH_LIMIT_BYTES
 
 
-def _find_file(settings: ModelSettings, models: Path) -> Path:
+def _find_model_file(settings: ModelSettings, models_folder: Path) -> Path:
     """The model's file: a path, or one of the names that `welldone models` shows."""
     file = settings.file
     if file is not None and file.is_file():
         return file
-    name = default.DEFAULT.name if file is None else str(file)
-    if (found := store.find(models, name)) is not None:
+    name = default.DEFAULT_MODEL.name if file is None else str(file)
+    if (found := store.find_model_file(models_folder, name)) is not None:
         return found
-    if default.is_meant(name):
+    if default.is_builtin_name(name):
         raise EngineError("it is not here yet; fetch it with `welldone pull default`", is_permanent=True)
     raise EngineError(f"there is no file {Path(name).name}", is_permanent=True)
 
 
-def _plan_llama(settings: ModelSettings, file: Path, path: Path, environment: Mapping[str, str]) -> Plan:
+def _plan_llama(settings: ModelSettings, file: Path, socket_path: Path, environment: Mapping[str, str]) -> LaunchPlan:
     try:
-        facts = read_facts(file)
+        facts = read_metadata(file)
     except GgufError as error:
         raise EngineError(f"its file {file.name} {error}", is_permanent=error.is_permanent) from error
     key = secrets.token_urlsafe(32)
-    orders = _orders(settings, file, facts, str(path), key)
-    return Plan(
-        arguments=(*PYTHON, "welldone.engines.llama"),
+    orders = _build_engine_config(settings, file, facts, str(socket_path), key)
+    return LaunchPlan(
+        arguments=(*PYTHON_MODULE, "welldone.engines.llama"),
         # Threads that spin while they wait made decoding 5 to 10 times slower on a busy machine.
         # ggml would start a debugger to show where it failed: that takes seconds, and hides the reason.
-        environment={"OMP_WAIT_POLICY": "passive", "GGML_NO_BACKTRACE": "1"} | _harmless(environment),
-        address=Address(socket=str(path), key=key),
-        orders=msgspec.json.encode(orders) + b"\n",
-        facts=facts,
+        environment={"OMP_WAIT_POLICY": "passive", "GGML_NO_BACKTRACE": "1"} | _without_secrets(environment),
+        address=Address(socket=str(socket_path), key=key),
+        config_line=msgspec.json.encode(orders) + b"\n",
+        metadata=facts,
     )
 
 
-def _harmless(environment: Mapping[str, str]) -> dict[str, str]:
+def _without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
     """What an engine that reads other people's files is told of ours: no keys, which it has no use for."""
     return {
-        name: value for name, value in environment.items() if not (_SECRET.search(name) or _HAS_PASSWORD.search(value))
+        name: value
+        for name, value in environment.items()
+        if not (_SECRET_VARIABLE.search(name) or _URL_WITH_PASSWORD.search(value))
     }
 
 
-def context_of(settings: ModelSettings, facts: Facts) -> int:
+def context_per_request(settings: ModelSettings, metadata: GgufMetadata) -> int:
     """The tokens of context that one request has."""
-    own = facts.context_length or CONTEXT_CAP
-    context = (settings.ctx_size or min(own * settings.slots, CONTEXT_CAP)) // settings.slots
-    is_embedder = settings.embeddings or settings.reranking or facts.is_embedder or facts.is_reranker
+    own = metadata.context_length or DEFAULT_CONTEXT_LIMIT
+    context = (settings.ctx_size or min(own * settings.slots, DEFAULT_CONTEXT_LIMIT)) // settings.slots
+    is_embedder = settings.embeddings or settings.reranking or metadata.is_embedder or metadata.is_reranker
     if is_embedder and not settings.ctx_size:
-        context = min(context, max(settings.batch_size, WHOLE_TEXT))
+        context = min(context, max(settings.batch_size, EMBEDDING_CONTEXT_LIMIT))
     return max(context, 1)
 
 
-def _orders(settings: ModelSettings, file: Path, facts: Facts, path: str, key: str) -> Orders:
-    context = context_of(settings, facts) * settings.slots
-    is_reranker = settings.reranking or facts.is_reranker
-    is_embedder = settings.embeddings or facts.is_embedder or is_reranker
+def _build_engine_config(
+    settings: ModelSettings, file: Path, metadata: GgufMetadata, socket_path: str, key: str
+) -> EngineConfig:
+    context = context_per_request(settings, metadata) * settings.slots
+    is_reranker = settings.reranking or metadata.is_reranker
+    is_embedder = settings.embeddings or metadata.is_embedder or is_reranker
     # A model for embeddings reads a text in one go or not at all: what one slot holds.
     whole_text = context // settings.slots if is_embedder else 0
-    return Orders(
+    return EngineConfig(
         name=settings.name,
         file=str(file),
-        socket=path,
+        socket=socket_path,
         key=key,
-        parent=os.getpid(),
-        start_limit_s=settings.load_limit_s,
+        parent_pid=os.getpid(),
+        start_timeout_s=settings.load_timeout_s,
         ctx_size=context,
         parallel=settings.slots,
         kv_unified=settings.kv_unified,
         gpu_layers=-1 if settings.gpu_layers is None else settings.gpu_layers,
         main_gpu=settings.main_gpu,
         split_mode=settings.split_mode,
-        tensor_split=_shares(settings.tensor_split),
+        tensor_split=_parse_tensor_split(settings.tensor_split),
         kv_offload=settings.kv_offload,
         threads=settings.threads or 0,
         threads_batch=settings.threads_batch or 0,
@@ -164,11 +170,11 @@ def _orders(settings: ModelSettings, file: Path, facts: Facts, path: str, key: s
         mmap=settings.mmap,
         warmup=settings.warmup,
         embeddings=is_embedder,
-        pooling="rank" if is_reranker else _pooling(settings, facts),
+        pooling="rank" if is_reranker else _pooling(settings, metadata),
         lora=settings.lora,
         mmproj=None if settings.mmproj is None else str(settings.mmproj),
         jinja=settings.jinja,
-        chat_template=_template(settings, file, facts),
+        chat_template=_chat_template(settings, file, metadata),
         reasoning_format=settings.reasoning_format,
         cache_type_k=settings.cache_type_k,
         cache_type_v=settings.cache_type_v,
@@ -177,60 +183,63 @@ def _orders(settings: ModelSettings, file: Path, facts: Facts, path: str, key: s
     )
 
 
-def _pooling(settings: ModelSettings, facts: Facts) -> str | None:
+def _pooling(settings: ModelSettings, metadata: GgufMetadata) -> str | None:
     """A model for chat says nothing about pooling, and llama.cpp would then give no embedding that OpenAI's API has."""
-    if settings.pooling is None and settings.embeddings and facts.pooling in (None, "none"):
+    if settings.pooling is None and settings.embeddings and metadata.pooling in (None, "none"):
         return "mean"
     return settings.pooling
 
 
-def _shares(words: tuple[str, ...]) -> tuple[float, ...]:
+def _parse_tensor_split(words: tuple[str, ...]) -> tuple[float, ...]:
     try:
         return tuple(float(word) for word in words)
     except ValueError:
         raise EngineError("its tensor_split should be numbers, such as 3,1", is_permanent=True) from None
 
 
-def _template(settings: ModelSettings, file: Path, facts: Facts) -> str | None:
+def _chat_template(settings: ModelSettings, file: Path, metadata: GgufMetadata) -> str | None:
     """The chat template to use instead of the model's own."""
     if settings.chat_template is not None:
         return settings.chat_template
     if settings.chat_template_file is not None:
         return _read_template(settings.chat_template_file)
-    is_builtin = file.name == default.DEFAULT.file_name and facts.size_bytes == default.DEFAULT.size_bytes
-    if is_builtin and default.DEFAULT.template is not None:
-        return (files("welldone.engines") / "templates" / default.DEFAULT.template).read_text(encoding="utf-8")
+    is_builtin = (
+        file.name == default.DEFAULT_MODEL.file_name and metadata.size_bytes == default.DEFAULT_MODEL.size_bytes
+    )
+    if is_builtin and default.DEFAULT_MODEL.template is not None:
+        return (files("welldone.engines") / "templates" / default.DEFAULT_MODEL.template).read_text(encoding="utf-8")
     return None
 
 
 def _read_template(path: Path) -> str:
     try:
         with path.open(encoding="utf-8") as file:
-            return file.read(TEMPLATE_LIMIT)
+            return file.read(TEMPLATE_LIMIT_CHARS)
     except (OSError, UnicodeDecodeError) as error:
         raise EngineError(f"its chat template {path.name} cannot be read", is_permanent=True) from error
 
 
-def _plan_command(settings: ModelSettings, path: Path, environment: Mapping[str, str]) -> Plan:
+def _plan_command(settings: ModelSettings, socket_path: Path, environment: Mapping[str, str]) -> LaunchPlan:
     """A user's command, with its place filled in: a socket if it names one, else a free port."""
     words = " ".join([*settings.command, *settings.environment.values()])
     if "{socket}" in words:
-        address = Address(socket=str(path), key=settings.key)
+        address = Address(socket=str(socket_path), key=settings.key)
     elif "{port}" in words:
         address = Address(port=_free_port(), key=settings.key)
     else:
         raise EngineError("its command names neither {port} nor {socket}", is_permanent=True)
-    places = {"{socket}": str(path), "{port}": str(address.port)}
-    command = [_fill(word, places) for word in settings.command]
-    return Plan(
-        arguments=(*PYTHON, "welldone.engines.launch", str(os.getpid()), *command),
-        environment=dict(environment) | {name: _fill(word, places) for name, word in settings.environment.items()},
+    places = {"{socket}": str(socket_path), "{port}": str(address.port)}
+    command = [_fill_placeholders(word, places) for word in settings.command]
+    return LaunchPlan(
+        arguments=(*PYTHON_MODULE, "welldone.engines.launch", str(os.getpid()), *command),
+        environment=dict(environment)
+        | {name: _fill_placeholders(word, places) for name, word in settings.environment.items()},
         address=address,
     )
 
 
-def _fill(word: str, places: Mapping[str, str]) -> str:
-    for mark, place in places.items():
+def _fill_placeholders(word: str, placeholders: Mapping[str, str]) -> str:
+    for mark, place in placeholders.items():
         word = word.replace(mark, place)
     return word
 

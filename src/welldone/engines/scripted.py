@@ -18,20 +18,37 @@ from typing import Literal, Self, TypeVar
 
 import msgspec
 
-from welldone.engines.scripts import CHUNK, HELLO, Piece, Reply, Script, as_raw, json_reply
+from welldone.engines.scripts import (
+    CHUNK_TEMPLATE,
+    HELLO_REPLY,
+    MockChunk,
+    MockReply,
+    MockScript,
+    with_raw_http,
+    json_reply,
+)
 
-__all__ = ["CHUNK", "HELLO", "Piece", "Reply", "Script", "Scripted", "Seen", "listen"]
+__all__ = [
+    "CHUNK_TEMPLATE",
+    "HELLO_REPLY",
+    "MockChunk",
+    "MockReply",
+    "MockScript",
+    "MockServer",
+    "MockHttpRequest",
+    "start_mock_server",
+]
 
 HEAD_LIMIT_BYTES = 65536
 BODY_LIMIT_BYTES = 64 * 2**20
 """Twice what the server takes by default."""
-SEEN_LIMIT = 1000
+REQUESTS_LIMIT = 1000
 """Far more than a test looks at."""
 
-Item = TypeVar("Item")
+QueueItem = TypeVar("QueueItem")
 
 
-class Seen(msgspec.Struct):
+class MockHttpRequest(msgspec.Struct):
     """A request that came, and how its reply ended. Times are those of the machine's monotonic clock."""
 
     method: str
@@ -45,7 +62,7 @@ class Seen(msgspec.Struct):
     ended_s: float | None = None
 
 
-class Counts(msgspec.Struct):
+class MockCounts(msgspec.Struct):
     """How much there was of all, those who ask for this included."""
 
     connections: int = 0
@@ -54,32 +71,38 @@ class Counts(msgspec.Struct):
     requests: int = 0
 
 
-class Scripted:
+class MockServer:
     """The engine's HTTP. A connection is kept for the next request, unless a reply ends otherwise.
 
     `choose` finds the reply to a POST where the order of the script is not enough. `for_all`: it answers all methods on
     all paths, but for `/seen` and `/counts`.
     """
 
-    def __init__(self, script: Script, choose: Callable[[Seen], Reply] | None = None, *, for_all: bool = False) -> None:
+    def __init__(
+        self,
+        script: MockScript,
+        handler: Callable[[MockHttpRequest], MockReply] | None = None,
+        *,
+        handles_all: bool = False,
+    ) -> None:
         self._script = script
-        self._for_all = for_all
+        self._handles_all = handles_all
         self._posts = deque(script.posts)
         self._health = deque(script.health)
-        self._choose = choose or (lambda seen: _next(self._posts))
+        self._handler = handler or (lambda seen: _pop_or_last(self._posts))
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
-        self.seen: deque[Seen] = deque(maxlen=SEEN_LIMIT)
-        self.counts = Counts()
+        self.requests: deque[MockHttpRequest] = deque(maxlen=REQUESTS_LIMIT)
+        self.counts = MockCounts()
 
     async def listen(self, *, socket: str | None = None, host: str = "127.0.0.1", port: int = 0) -> Self:
         """Listens. Port 0: the system chooses one."""
         loop = asyncio.get_running_loop()
         if socket is not None:
-            self._server = await loop.create_unix_server(self._line, socket)
+            self._server = await loop.create_unix_server(self._new_connection, socket)
         else:
-            self._server = await loop.create_server(self._line, host, port)
+            self._server = await loop.create_server(self._new_connection, host, port)
         return self
 
     @property
@@ -93,9 +116,9 @@ class Scripted:
         port: int = self.sockets[0].getsockname()[1]
         return port
 
-    async def until(self, is_so: Callable[[], bool]) -> None:
+    async def wait_until(self, condition: Callable[[], bool]) -> None:
         """Waits until something is so: looked at whenever a request comes or ends, or a connection does."""
-        while not is_so():
+        while not condition():
             self._changed.clear()
             await self._changed.wait()
 
@@ -113,21 +136,25 @@ class Scripted:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def _line(self) -> "_Line":
-        return _Line(self._connected)
+    def _new_connection(self) -> "_MockConnection":
+        return _MockConnection(self._on_connection)
 
-    def _connected(self, line: "_Line", reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(self._answer_all(line, reader, writer))
+    def _on_connection(
+        self, connection: "_MockConnection", reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        task = asyncio.create_task(self._serve_connection(connection, reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _answer_all(self, line: "_Line", reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve_connection(
+        self, connection: "_MockConnection", reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         """Answers the requests of one connection, one after the other."""
         self.counts.connections += 1
         self.counts.open += 1
         self._changed.set()
         try:
-            while await self._answer(line, reader, writer):
+            while await self._serve_request(connection, reader, writer):
                 pass
         except (ConnectionError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
             pass  # not a request, or nobody is there any more
@@ -136,60 +163,64 @@ class Scripted:
             self.counts.open -= 1
             self._changed.set()
 
-    async def _answer(self, line: "_Line", reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    async def _serve_request(
+        self, connection: "_MockConnection", reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> bool:
         """Answers one request; whether there may be another."""
         async with asyncio.timeout(self._script.idle_s):
-            seen = await _read(reader)
+            seen = await _read_request(reader)
         self.counts.requests += 1
         path = seen.path.partition("?")[0]
-        is_chosen = seen.method == "POST" or (self._for_all and path not in ("/seen", "/counts"))
+        is_chosen = seen.method == "POST" or (self._handles_all and path not in ("/seen", "/counts"))
         if is_chosen or path in self._script.paths:
-            self.seen.append(seen)
+            self.requests.append(seen)
         self._changed.set()
-        reply = self._script.paths.get(path) or (self._choose(seen) if is_chosen else self._page(path))
-        seen.end = await _play(reply, self._script.speed, line.left, writer)
+        reply = self._script.paths.get(path) or (self._handler(seen) if is_chosen else self._builtin_reply(path))
+        seen.end = await _send_reply(reply, self._script.speed, connection.disconnected, writer)
         seen.ended_s = time.monotonic()
         self._changed.set()
         if seen.end == "reset" and not writer.is_closing():
             _reset(writer)
-        return seen.end == "whole" and not _is_last(seen, reply)
+        return seen.end == "whole" and not _closes_connection(seen, reply)
 
-    def _page(self, path: str) -> Reply:
+    def _builtin_reply(self, path: str) -> MockReply:
         if path == "/health":
-            return json_reply({"status": "scripted"}, _next(self._health))
+            return json_reply({"status": "scripted"}, _pop_or_last(self._health))
         if path == "/v1/models":
             return json_reply(self._script.models)
         if path == "/props" and self._script.props is not None:
             return json_reply(self._script.props)
         if path == "/seen":
-            return json_reply(list(self.seen))
+            return json_reply(list(self.requests))
         if path == "/counts":
             return json_reply(self.counts)
         return json_reply({"error": {"message": "not found"}}, 404)
 
 
-class _Line(asyncio.StreamReaderProtocol):
+class _MockConnection(asyncio.StreamReaderProtocol):
     """A connection that also knows when the other side has left, without reading on."""
 
-    def __init__(self, connected: Callable[["_Line", asyncio.StreamReader, asyncio.StreamWriter], None]) -> None:
-        self.left = asyncio.Event()
-        super().__init__(asyncio.StreamReader(limit=HEAD_LIMIT_BYTES), partial(connected, self))
+    def __init__(
+        self, on_connection: Callable[["_MockConnection", asyncio.StreamReader, asyncio.StreamWriter], None]
+    ) -> None:
+        self.disconnected = asyncio.Event()
+        super().__init__(asyncio.StreamReader(limit=HEAD_LIMIT_BYTES), partial(on_connection, self))
 
     def eof_received(self) -> bool:
-        self.left.set()
+        self.disconnected.set()
         super().eof_received()
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.left.set()
+        self.disconnected.set()
         super().connection_lost(error)
 
 
-def _next(queue: deque[Item]) -> Item:
+def _pop_or_last(queue: deque[QueueItem]) -> QueueItem:
     return queue.popleft() if len(queue) > 1 else queue[0]
 
 
-async def _read(reader: asyncio.StreamReader) -> Seen:
+async def _read_request(reader: asyncio.StreamReader) -> MockHttpRequest:
     """The next request. Raises `ValueError` for one that is none."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     begun_s = time.monotonic()
@@ -201,31 +232,31 @@ async def _read(reader: asyncio.StreamReader) -> Seen:
         body = await _read_exactly(reader, int(headers.get("content-length", "0")))
     method, path, _ = first.split(" ", 2)
     text = body.decode(errors="replace")
-    return Seen(method, path, headers, text, is_utf8=text.encode() == body, begun_s=begun_s)
+    return MockHttpRequest(method, path, headers, text, is_utf8=text.encode() == body, begun_s=begun_s)
 
 
 async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
     body = bytearray()
     while size := int((await reader.readuntil(b"\r\n")).partition(b";")[0], 16):
-        body += await _read_exactly(reader, size, within=BODY_LIMIT_BYTES - len(body))
+        body += await _read_exactly(reader, size, limit_bytes=BODY_LIMIT_BYTES - len(body))
         await reader.readexactly(2)
     while await reader.readuntil(b"\r\n") != b"\r\n":
         pass  # trailers
     return bytes(body)
 
 
-async def _read_exactly(reader: asyncio.StreamReader, size: int, within: int = BODY_LIMIT_BYTES) -> bytes:
-    if not 0 <= size <= within:
+async def _read_exactly(reader: asyncio.StreamReader, size: int, limit_bytes: int = BODY_LIMIT_BYTES) -> bytes:
+    if not 0 <= size <= limit_bytes:
         raise ValueError("a body beyond the limit")
     return await reader.readexactly(size)
 
 
-async def _play(
-    reply: Reply, speed: float, left: asyncio.Event, writer: asyncio.StreamWriter
+async def _send_reply(
+    reply: MockReply, speed: float, disconnected: asyncio.Event, writer: asyncio.StreamWriter
 ) -> Literal["whole", "cut", "reset", "left"]:
     """Sends the reply, until its end or until the asker leaves."""
-    leaving = asyncio.create_task(left.wait())
-    sending = asyncio.create_task(_send(as_raw(reply), speed, writer))
+    leaving = asyncio.create_task(disconnected.wait())
+    sending = asyncio.create_task(_send_chunks(with_raw_http(reply), speed, writer))
     try:
         await asyncio.wait({leaving, sending}, return_when=asyncio.FIRST_COMPLETED)
         if not sending.done() or sending.exception() is not None:
@@ -237,27 +268,27 @@ async def _play(
         await asyncio.wait({leaving, sending})
 
 
-async def _send(reply: Reply, speed: float, writer: asyncio.StreamWriter) -> None:
+async def _send_chunks(reply: MockReply, speed: float, writer: asyncio.StreamWriter) -> None:
     for piece in reply.pieces:
-        await _say(piece, speed, writer)
+        await _send_chunk(piece, speed, writer)
     while reply.end == "endless" and reply.pieces:
-        await _say(reply.pieces[-1], speed, writer)
+        await _send_chunk(reply.pieces[-1], speed, writer)
         await asyncio.sleep(0)  # an asker who reads fast would keep all others from being heard
     if reply.end in ("hang", "endless"):
         await asyncio.Event().wait()
 
 
-async def _say(piece: Piece, speed: float, writer: asyncio.StreamWriter) -> None:
-    if piece.after_s and speed:
-        await asyncio.sleep(piece.after_s / speed)
-    writer.write(piece.data)
+async def _send_chunk(chunk: MockChunk, speed: float, writer: asyncio.StreamWriter) -> None:
+    if chunk.after_s and speed:
+        await asyncio.sleep(chunk.after_s / speed)
+    writer.write(chunk.data)
     await writer.drain()
 
 
-def _is_last(seen: Seen, reply: Reply) -> bool:
+def _closes_connection(http_request: MockHttpRequest, reply: MockReply) -> bool:
     """Whether the connection ends with this reply."""
     announced = {value.lower() for name, value in reply.headers.items() if name.lower() == "connection"}
-    is_asked = seen.headers.get("connection", "").lower() == "close"
+    is_asked = http_request.headers.get("connection", "").lower() == "close"
     return is_asked or reply.end == "close" or reply.framing == "close" or "close" in announced
 
 
@@ -269,13 +300,13 @@ def _reset(writer: asyncio.StreamWriter) -> None:
     writer.transport.abort()
 
 
-async def listen(script: Script, *, socket: str | None = None, port: int = 0) -> Scripted:
+async def start_mock_server(script: MockScript, *, socket: str | None = None, port: int = 0) -> MockServer:
     """A listening engine. Port 0: the system chooses one."""
-    return await Scripted(script).listen(socket=socket, port=port)
+    return await MockServer(script).listen(socket=socket, port=port)
 
 
-async def _serve(script: Script, socket: str | None, port: int) -> None:
-    async with await listen(script, socket=socket, port=port):
+async def _serve(script: MockScript, socket: str | None, port: int) -> None:
+    async with await start_mock_server(script, socket=socket, port=port):
         await asyncio.Event().wait()
 
 
@@ -287,7 +318,7 @@ def main() -> None:
     place.add_argument("--port", type=int, default=0, help="a port of the loopback interface to listen on")
     parser.add_argument("--script", type=Path, help="a JSON file; without it the engine says hello")
     given = parser.parse_args()
-    script = Script() if given.script is None else msgspec.json.decode(given.script.read_bytes(), type=Script)
+    script = MockScript() if given.script is None else msgspec.json.decode(given.script.read_bytes(), type=MockScript)
     asyncio.run(_serve(script, given.socket, given.port))
 
 

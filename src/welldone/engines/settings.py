@@ -19,7 +19,7 @@ that takes fewer lets the rest wait by itself."""
 LLAMA_SLOTS = 256
 """llama.cpp's own limit of sequences."""
 
-LOAD_S, COMMAND_LOAD_S = 600.0, 3600.0
+LOAD_TIMEOUT_S, COMMAND_LOAD_TIMEOUT_S = 600.0, 3600.0
 """A file of 100 GB is read in ten minutes from a slow disk. A command may first fetch it, compile it, and wait for
 other machines: vLLM takes up to half an hour with the largest models."""
 
@@ -29,13 +29,13 @@ ALL_LAYERS = 9999
 _CACHE_TYPES = "f32 f16 bf16 q8_0 q4_0 q4_1 iq4_nl q5_0 q5_1"
 _AUTO = {"-1": None, "0": None, "auto": None}
 _NO_LIMIT = {"-1": None}
-_MOST = 2**31 - 1  # llama.cpp keeps such numbers in 32 bits
-_SLOTS = 4096  # vLLM takes 1,024 on a large GPU; who wants more starts another
-_THREADS = 512  # llama.cpp's own limit
-_DEVICES = 16  # llama.cpp's own limit
+_INT32_MAX = 2**31 - 1  # llama.cpp keeps such numbers in 32 bits
+_SLOTS_MAX = 4096  # vLLM takes 1,024 on a large GPU; who wants more starts another
+_THREADS_MAX = 512  # llama.cpp's own limit
+_DEVICES_MAX = 16  # llama.cpp's own limit
 _TIB_IN_MIB = 2**20  # more is a slip of the finger
 _DAY_S = 86_400.0  # who waits longer has forgotten it
-_QUEUE = 100_000  # each waiting request keeps its body and a connection
+_QUEUE_MAX = 100_000  # each waiting request keeps its body and a connection
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +140,7 @@ class ModelSettings:
             "-c --ctx-size N",
             "tokens of context, shared out among the slots; 0: the model's own for each, at most 16384 in all",
             ENGINE,
-            limits=(0, _MOST),
+            limits=(0, _INT32_MAX),
         ),
     ] = 0
     parallel: Annotated[
@@ -149,7 +149,7 @@ class ModelSettings:
             "-np --parallel N",
             "slots: requests that are answered at once",
             ENGINE,
-            limits=(1, _SLOTS),
+            limits=(1, _SLOTS_MAX),
             words={"-1": 0},
             llama="LLAMA_ARG_N_PARALLEL",
             unset="4; with -c 1, so that a request has all of it; of a command what it says, else 256",
@@ -161,7 +161,7 @@ class ModelSettings:
             "-ngl --gpu-layers --n-gpu-layers N",
             "layers to keep on the GPU: a number, `all` or `auto`",
             ENGINE,
-            limits=(0, _MOST),
+            limits=(0, _INT32_MAX),
             words={"auto": None, "-1": None, "all": ALL_LAYERS},
             unset="auto",
             llama="LLAMA_ARG_N_GPU_LAYERS",
@@ -169,7 +169,7 @@ class ModelSettings:
     ] = None
     threads: Annotated[
         int | None,
-        Setting("-t --threads N", "processor threads", ENGINE, limits=(1, _THREADS), words=_AUTO, unset="auto"),
+        Setting("-t --threads N", "processor threads", ENGINE, limits=(1, _THREADS_MAX), words=_AUTO, unset="auto"),
     ] = None
     threads_batch: Annotated[
         int | None,
@@ -177,7 +177,7 @@ class ModelSettings:
             "-tb --threads-batch N",
             "processor threads that read prompts",
             ENGINE,
-            limits=(1, _THREADS),
+            limits=(1, _THREADS_MAX),
             words=_AUTO,
             unset="as --threads",
         ),
@@ -188,7 +188,7 @@ class ModelSettings:
             "-b --batch-size N",
             "tokens of prompts that are read before those who write get their next token",
             ENGINE,
-            limits=(1, _MOST),
+            limits=(1, _INT32_MAX),
             llama="LLAMA_ARG_BATCH",
         ),
     ] = 512  # llama-server has 2048, computed 512 at a time: as fast, but other answers stand still four times as long
@@ -198,7 +198,7 @@ class ModelSettings:
             "-ub --ubatch-size N",
             "tokens that the engine computes at once",
             ENGINE,
-            limits=(1, _MOST),
+            limits=(1, _INT32_MAX),
             llama="LLAMA_ARG_UBATCH",
         ),
     ] = 512
@@ -252,7 +252,7 @@ class ModelSettings:
             "--cache-reuse N",
             "smallest piece of an old prompt that is moved to be used again; 0: none is",
             ENGINE,
-            limits=(0, _MOST),
+            limits=(0, _INT32_MAX),
         ),
     ] = 0
     mlock: Annotated[bool, Setting("--mlock", "keep the model in memory, never swapped out", ENGINE)] = False
@@ -268,7 +268,9 @@ class ModelSettings:
     kv_offload: Annotated[
         bool, Setting("-kvo --kv-offload", "keep the cache on the GPU", ENGINE, off="-nkvo --no-kv-offload")
     ] = True
-    main_gpu: Annotated[int, Setting("-mg --main-gpu N", "the GPU to use first", ENGINE, limits=(0, _DEVICES - 1))] = 0
+    main_gpu: Annotated[
+        int, Setting("-mg --main-gpu N", "the GPU to use first", ENGINE, limits=(0, _DEVICES_MAX - 1))
+    ] = 0
     split_mode: Annotated[
         str,
         Setting(
@@ -285,11 +287,12 @@ class ModelSettings:
             "seconds that loading may take",
             ENGINE,
             limits=(1, _DAY_S),
-            unset=f"{LOAD_S:g}; of a command {COMMAND_LOAD_S:g}",
+            unset=f"{LOAD_TIMEOUT_S:g}; of a command {COMMAND_LOAD_TIMEOUT_S:g}",
         ),
     ] = None
     queue: Annotated[
-        int, Setting("--queue N", "requests that may wait for a slot; more get status 429", LIMITS, limits=(0, _QUEUE))
+        int,
+        Setting("--queue N", "requests that may wait for a slot; more get status 429", LIMITS, limits=(0, _QUEUE_MAX)),
     ] = 64
     queue_wait_s: Annotated[
         float,
@@ -309,16 +312,16 @@ class ModelSettings:
     @property
     def is_builtin(self) -> bool:
         """Whether it is the small model that is fetched where it is not there."""
-        return not self.command and (self.file is None or default.is_meant(str(self.file)))
+        return not self.command and (self.file is None or default.is_builtin_name(str(self.file)))
 
     @property
-    def load_limit_s(self) -> float:
+    def load_timeout_s(self) -> float:
         """How long loading may take. Who has ended is noticed at once; this is for one that stands still."""
-        return self.start_limit_s or (COMMAND_LOAD_S if self.command else LOAD_S)
+        return self.start_limit_s or (COMMAND_LOAD_TIMEOUT_S if self.command else LOAD_TIMEOUT_S)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Defaults:
+class RequestDefaults:
     """What is used where a request is silent, under the names that requests have. None: the engine's own."""
 
     temperature: Annotated[
@@ -332,7 +335,7 @@ class Defaults:
         Setting("--top-p X", "choose among words that make up this share of the likely", ANSWERS, limits=(0, 1)),
     ] = None
     top_k: Annotated[
-        int | None, Setting("--top-k N", "choose among so many words; 0: all", ANSWERS, limits=(0, _MOST))
+        int | None, Setting("--top-k N", "choose among so many words; 0: all", ANSWERS, limits=(0, _INT32_MAX))
     ] = None
     min_p: Annotated[
         float | None,
@@ -361,7 +364,7 @@ class Defaults:
             "--repeat-last-n N",
             "how many tokens back repetition is looked for; 0: nowhere",
             ANSWERS,
-            limits=(-1, _MOST),
+            limits=(-1, _INT32_MAX),
         ),
     ] = None
     seed: Annotated[
@@ -374,7 +377,7 @@ class Defaults:
             "-n --predict --n-predict N",
             "the most tokens of an answer; -1: as many as fit",
             ANSWERS,
-            limits=(1, _MOST),
+            limits=(1, _INT32_MAX),
             words=_NO_LIMIT,
             llama="LLAMA_ARG_N_PREDICT",
         ),
@@ -385,7 +388,7 @@ class Defaults:
             "--reasoning-budget N",
             "the most tokens of thought; 0: none, -1: no limit",
             ANSWERS,
-            limits=(0, _MOST),
+            limits=(0, _INT32_MAX),
             words=_NO_LIMIT,
             llama="LLAMA_ARG_THINK_BUDGET",
         ),

@@ -14,7 +14,7 @@ PR_SET_PDEATHSIG = 1
 """From linux/prctl.h."""
 
 
-def signal_at_parents_death(number: signal.Signals, parent: int) -> None:
+def signal_on_parent_death(number: signal.Signals, parent: int) -> None:
     """Asks Linux for a signal when the parent dies. Elsewhere nothing: standard input is the rope there.
 
     The parent is the thread that started us, so engines are started by a thread that lives as long as the server.
@@ -25,12 +25,12 @@ def signal_at_parents_death(number: signal.Signals, parent: int) -> None:
             os._exit(1)
 
 
-def exit_at_end_of_input() -> None:
+def exit_on_stdin_eof() -> None:
     """Ends this process when standard input ends. Call it after what standard input had to say was read."""
-    threading.Thread(target=_wait_for_end, name="tether", daemon=True).start()
+    threading.Thread(target=_exit_after_eof, name="tether", daemon=True).start()
 
 
-def _wait_for_end() -> None:
+def _exit_after_eof() -> None:
     while os.read(0, 4096):
         pass  # the parent says nothing more, and what it says is not for us
     os._exit(0)

@@ -11,8 +11,8 @@ UPSTREAMS = "Upstreams"
 ALL_RULES = "all"
 """Stands for every rule in `strict`."""
 
-_AT_ONCE = 65_535  # each is a connection, and there are no more ports to one server
-_QUEUE = 100_000  # each waiting request keeps its body and a connection
+_CONCURRENCY_MAX = 65_535  # each is a connection, and there are no more ports to one server
+_QUEUE_MAX = 100_000  # each waiting request keeps its body and a connection
 _DAY_S = 86_400.0  # who waits longer has forgotten it
 
 
@@ -40,11 +40,11 @@ class UpstreamSettings:
         float,
         Setting("", "how much it can take, against others with the same model", UPSTREAMS, limits=(0.01, 1000)),
     ] = 1.0
-    limit: Annotated[int, Setting("", "requests at once; more wait", UPSTREAMS, limits=(1, _AT_ONCE))] = (
+    limit: Annotated[int, Setting("", "requests at once; more wait", UPSTREAMS, limits=(1, _CONCURRENCY_MAX))] = (
         256  # what vLLM runs at once if nobody says else
     )
     queue: Annotated[
-        int, Setting("", "requests that may wait for it; more get status 429", UPSTREAMS, limits=(0, _QUEUE))
+        int, Setting("", "requests that may wait for it; more get status 429", UPSTREAMS, limits=(0, _QUEUE_MAX))
     ] = 64  # as for a local model
     queue_wait_s: Annotated[
         float, Setting("", "seconds to wait for it before status 503", UPSTREAMS, limits=(0, _DAY_S))
@@ -134,5 +134,5 @@ class UpstreamSettings:
         None
     )
     insecure: Annotated[bool, Setting("", "do not check its certificate", UPSTREAMS)] = False
-    is_place: bool = False
+    is_dynamic: bool = False
     """A place in a cluster, which says who is there, if anybody: see `places`. Nobody writes this into a file."""

@@ -12,12 +12,12 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
-_PORTS = {"http": 80, "https": 443}
-_HOST = re.compile(r"[\w-]{1,63}(\.[\w-]{1,63})*\.?", re.ASCII)  # a label of DNS has at most 63 characters
-_VISIBLE = re.compile(r"[\x21-\x7e]*")
-_NAME = re.compile(r"[!#$%&'*+.^_`|~\w-]+", re.ASCII)
-_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")  # what a header can carry: no line break, no NUL, latin-1
-_OURS = frozenset(
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_HOST_NAME = re.compile(r"[\w-]{1,63}(\.[\w-]{1,63})*\.?", re.ASCII)  # a label of DNS has at most 63 characters
+_VISIBLE_ASCII = re.compile(r"[\x21-\x7e]*")
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~\w-]+", re.ASCII)
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")  # what a header can carry: no line break, no NUL, latin-1
+_RESERVED_HEADERS = frozenset(
     {
         "Accept",
         "Accept-Encoding",
@@ -37,7 +37,7 @@ _OURS = frozenset(
 """Headers that frame a request, or that each request has by itself."""
 
 
-class Tls(msgspec.Struct, frozen=True):
+class TlsOptions(msgspec.Struct, frozen=True):
     """How a server is trusted."""
 
     ca_file: str | None = None
@@ -55,7 +55,7 @@ class Address(msgspec.Struct, frozen=True):
     key: str | None = None
     prefix: str = ""
     """What stands before each path."""
-    tls: Tls | None = None
+    tls: TlsOptions | None = None
     """None: plain."""
     headers: tuple[tuple[str, str], ...] = ()
     """More headers for each request; their values may be secrets."""
@@ -70,10 +70,10 @@ class Address(msgspec.Struct, frozen=True):
         if self.socket is not None:
             return "localhost"
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == _PORTS["http" if self.tls is None else "https"] else f"{host}:{self.port}"
+        return host if self.port == _DEFAULT_PORTS["http" if self.tls is None else "https"] else f"{host}:{self.port}"
 
 
-def base_url(text: str) -> str:
+def normalize_base_url(text: str) -> str:
     """The address of a server's API: without a scheme it is http, and without a path it ends in /v1."""
     url = text if "://" in text else f"http://{text}"
     try:
@@ -83,7 +83,7 @@ def base_url(text: str) -> str:
     return url.rstrip("/") if has_path else f"{url.rstrip('/')}/v1"
 
 
-def read_url(
+def parse_url(
     url: str,
     *,
     key: str | None = None,
@@ -96,20 +96,22 @@ def read_url(
     Raises:
         ValueError: with a sentence that says what is wrong, without the URL or a secret.
     """
-    parts = _split(url)
-    tls = Tls(ca_file, is_verified) if parts.scheme == "https" else None
+    parts = _split_url(url)
+    tls = TlsOptions(ca_file, is_verified) if parts.scheme == "https" else None
     if tls is not None:
-        context(tls)
+        ssl_context(tls)
     elif ca_file is not None:
         raise ValueError("A file of certificates needs a URL with https://.")
     more = tuple(headers)
     check_headers(more)
     if key is not None:
-        if not key or not _VALUE.fullmatch(key):
+        if not key or not _HEADER_VALUE.fullmatch(key):
             raise ValueError("The key is empty or has a character that no header can carry.")
         if any(name.lower() == "authorization" for name, _ in more):
             raise ValueError("There is a key and also a header Authorization: one of them is too much.")
-    return Address(host=_host(parts), port=_port(parts), key=key, prefix=parts.path.rstrip("/"), tls=tls, headers=more)
+    return Address(
+        host=_parse_host(parts), port=_parse_port(parts), key=key, prefix=parts.path.rstrip("/"), tls=tls, headers=more
+    )
 
 
 def check_headers(headers: Iterable[tuple[str, str]]) -> None:
@@ -119,21 +121,21 @@ def check_headers(headers: Iterable[tuple[str, str]]) -> None:
         ValueError: with a sentence that names the header and not its value.
     """
     for name, value in headers:
-        if not _NAME.fullmatch(name):
+        if not _HEADER_NAME.fullmatch(name):
             raise ValueError("The name of a header has letters, digits and hyphens.")
-        if name.title() in _OURS:
+        if name.title() in _RESERVED_HEADERS:
             raise ValueError(f"The header {name} is not for settings: each request has its own.")
-        if not _VALUE.fullmatch(value):
+        if not _HEADER_VALUE.fullmatch(value):
             raise ValueError(f"The value of the header {name} has a character that no header can carry.")
 
 
-def check_line(line: str) -> None:
+def check_header_line(line: str) -> None:
     """Refuse a line that is none among the headers of a message.
 
     Raises:
         ValueError: it would be more than a line, or has characters that none can carry.
     """
-    if not _VALUE.fullmatch(line):
+    if not _HEADER_VALUE.fullmatch(line):
         raise ValueError("A header has a character that none can carry.")
 
 
@@ -143,12 +145,12 @@ def check_path(path: str) -> None:
     Raises:
         ValueError: it has a character that belongs quoted.
     """
-    if not _VISIBLE.fullmatch(path):
+    if not _VISIBLE_ASCII.fullmatch(path):
         raise ValueError("The path has a character that a request cannot carry.")
 
 
 @functools.cache  # as many as the configuration names
-def context(tls: Tls) -> ssl.SSLContext:
+def ssl_context(tls: TlsOptions) -> ssl.SSLContext:
     """What TLS needs to know.
 
     Raises:
@@ -166,14 +168,14 @@ def context(tls: Tls) -> ssl.SSLContext:
     return made
 
 
-def _split(url: str) -> SplitResult:
-    if not _VISIBLE.fullmatch(url):
+def _split_url(url: str) -> SplitResult:
+    if not _VISIBLE_ASCII.fullmatch(url):
         raise ValueError("A URL has no spaces and only plain letters.")
     try:
         parts = urlsplit(url)
     except ValueError:
         raise ValueError("The brackets in the URL hold no IPv6 address.") from None
-    if parts.scheme not in _PORTS:
+    if parts.scheme not in _DEFAULT_PORTS:
         raise ValueError("A URL begins with http:// or https://.")
     if parts.username is not None or parts.password is not None:
         raise ValueError(
@@ -184,7 +186,7 @@ def _split(url: str) -> SplitResult:
     return parts
 
 
-def _host(parts: SplitResult) -> str:
+def _parse_host(parts: SplitResult) -> str:
     host = parts.hostname or ""
     if "[" in parts.netloc:
         try:
@@ -194,16 +196,16 @@ def _host(parts: SplitResult) -> str:
         if address.scope_id is not None:  # it means something on this machine only, and a Host may not have it
             raise ValueError("The IPv6 address of a URL has no zone.")
         return address.compressed
-    if not _HOST.fullmatch(host):
+    if not _HOST_NAME.fullmatch(host):
         raise ValueError("The URL names no host, or one with characters that no name has.")
     return host
 
 
-def _port(parts: SplitResult) -> int:
+def _parse_port(parts: SplitResult) -> int:
     try:
         port = parts.port
     except ValueError:
         port = 0
     if port == 0:
         raise ValueError("The port of a URL is a number from 1 to 65535.")
-    return port or _PORTS[parts.scheme]
+    return port or _DEFAULT_PORTS[parts.scheme]

@@ -14,18 +14,18 @@ import httptools
 import msgspec
 
 from welldone.net.address import Address as Address
-from welldone.net.address import Tls as Tls
-from welldone.net.address import check_headers, check_line, check_path, context
-from welldone.net.address import read_url as read_url
-from welldone.net.reasons import CONNECT_S, is_our_fault, reason
+from welldone.net.address import TlsOptions as TlsOptions
+from welldone.net.address import check_headers, check_header_line, check_path, ssl_context
+from welldone.net.address import parse_url as parse_url
+from welldone.net.reasons import CONNECT_TIMEOUT_S, is_local_failure, describe_connect_error
 from welldone.net.resolving import RESOLVER
 
-_BESIDE_LIMIT_BYTES = 65536  # of a head with those of early hints, or of trailers; aiohttp and nginx refuse 8 to 32 KB
-_TURN_BYTES = 8 * 1024
+_HEAD_LIMIT_BYTES = 65536  # of a head with those of early hints, or of trailers; aiohttp and nginx refuse 8 to 32 KB
+_SLICE_BYTES = 8 * 1024
 """What one reply may say before others have their turn. uvloop reads up to 256 KB at once, and 32 times in a row: bytes
 as odd as can be, which take 3 us each to mend, would silence all other streams for seconds."""
-_NOT_HTTP = (httptools.HttpParserError, httptools.HttpParserUpgrade)
-_SIZE = re.compile(rb"[0-9a-fA-F]{1,7}\r\n")
+_PARSE_ERRORS = (httptools.HttpParserError, httptools.HttpParserUpgrade)
+_CHUNK_SIZE_LINE = re.compile(rb"[0-9a-fA-F]{1,7}\r\n")
 _REQUEST_TIMEOUT = 408
 STALE_S = 1.0
 """A server that has closed an idle connection answers what is sent there with a reset, or with the 408 of its time-out,
@@ -33,19 +33,19 @@ within one round trip: 0.3 s around the world. One that took longer may have wor
 _METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 
-class OutboundError(Exception):
+class HttpClientError(Exception):
     """The server could not be reached, or its reply is no whole HTTP reply. The message names no address."""
 
-    def __init__(self, message: str, *, is_stale: bool = False, is_our_fault: bool = False) -> None:
+    def __init__(self, message: str, *, is_stale: bool = False, is_local_failure: bool = False) -> None:
         super().__init__(message)
-        self.is_our_fault = is_our_fault
+        self.is_local_failure = is_local_failure
         """This machine could not make a connection: the server is not to blame."""
         self.is_stale = is_stale
         """A connection that had been used before was lost at once, before any byte of the reply, or answered with the
         408 of an idle connection: the server had closed it and never read the request, which may be sent again."""
 
 
-class Receiver(Protocol):
+class ResponseReceiver(Protocol):
     """Who gets a reply, piece by piece. Nothing here may raise or wait."""
 
     def head(self, status: int, headers: Mapping[str, str]) -> None:
@@ -54,11 +54,11 @@ class Receiver(Protocol):
     def data(self, data: bytes) -> None:
         """More of its body."""
 
-    def end(self, error: OutboundError | None) -> None:
+    def end(self, error: HttpClientError | None) -> None:
         """It has ended: whole, or with what went wrong. Called once, also where nothing else was."""
 
 
-class Home(Protocol):
+class TransportPool(Protocol):
     """Where connections wait to be used again."""
 
     stale_s: float
@@ -74,7 +74,7 @@ class Home(Protocol):
         """One that had waited was dead: so are the others, most likely."""
 
 
-class Message(TypedDict, total=False):
+class RequestOptions(TypedDict, total=False):
     """What a request may have beside its method and path."""
 
     body: bytes
@@ -86,46 +86,48 @@ class Message(TypedDict, total=False):
 class Exchange(asyncio.Protocol):
     """One request and its reply. The connection is its own until the reply is whole."""
 
-    def __init__(self, request: bytes, receiver: Receiver, address: Address, home: Home | None = None) -> None:
+    def __init__(
+        self, request: bytes, receiver: ResponseReceiver, address: Address, pool: TransportPool | None = None
+    ) -> None:
         self._request = request
         self._receiver = receiver
         self._address = address
-        self.home = home
+        self.pool = pool
         """Where the connection goes after the reply; without one it is closed."""
-        self._bodies: list[bytes] = []
-        self.on_body = self._bodies.append  # httptools calls it for each piece: no function of ours stands between
+        self._body_parts: list[bytes] = []
+        self.on_body = self._body_parts.append  # httptools calls it for each piece: no function of ours stands between
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
-        self._is_between = False  # the parser stands between two chunks of the body
-        self.shortcut: Callable[[bytes], bool] | None = None
+        self._is_between_chunks = False  # the parser stands between two chunks of the body
+        self.fast_path: Callable[[bytes], bool] | None = None
         """Gets a chunk of the body before the parser does, as it came, with its frame; tells whether it took it."""
         self._transport: asyncio.Transport | None = None
-        self._late = bytearray()  # what was read, and waits for its turn
-        self._turn: asyncio.Handle | None = None
+        self._unprocessed = bytearray()  # what was read, and waits for its turn
+        self._slice_handle: asyncio.Handle | None = None
         self._is_paused = False
-        self._lost: tuple[Exception | None] | None = None  # the connection, while something waits for its turn
+        self._pending_loss: tuple[Exception | None] | None = None  # the connection, while something waits for its turn
         self._headers: dict[str, str] = {}
-        self._beside_bytes = 0
+        self._head_bytes = 0
         self._has_head = False
         self._has_length = False
         self._stale_until = 0.0  # on a connection that had another request before
-        self._is_timed_out = False  # by a server that closes an idle connection
-        self._is_over = False
-        self._is_whole = False
-        self._may_stay = False
+        self._is_idle_timeout = False  # by a server that closes an idle connection
+        self._is_done = False
+        self._is_complete = False
+        self._is_reusable = False
 
     def close(self) -> None:
         """Leave: the server sees at once that nobody listens. The receiver hears nothing more."""
-        self._end()
+        self._release()
         if self._transport is not None:
             self._transport.abort()
 
-    def _end(self) -> None:
-        self._is_over = True
-        self._late.clear()
-        if self._turn is not None:
-            self._turn.cancel()  # it holds us
-            self._turn = None
-        self.shortcut = None
+    def _release(self) -> None:
+        self._is_done = True
+        self._unprocessed.clear()
+        if self._slice_handle is not None:
+            self._slice_handle.cancel()  # it holds us
+            self._slice_handle = None
+        self.fast_path = None
         self._parser = None  # it holds us, and we held it: rings are left to the collector, which stops all for a while
 
     @property
@@ -136,18 +138,18 @@ class Exchange(asyncio.Protocol):
     def pause(self) -> None:
         """Read no more for now."""
         self._is_paused = True
-        if self._transport is not None and not self._is_over:
+        if self._transport is not None and not self._is_done:
             self._transport.pause_reading()
 
     def resume(self) -> None:
         """Read on."""
         self._is_paused = False
-        if self._late or self._lost is not None:
-            self._wait_for_turn()
-        elif self._transport is not None and not self._is_over:
+        if self._unprocessed or self._pending_loss is not None:
+            self._schedule_slice()
+        elif self._transport is not None and not self._is_done:
             self._transport.resume_reading()
 
-    def begin_on(self, transport: asyncio.Transport, stale_s: float) -> None:
+    def start_on_reused(self, transport: asyncio.Transport, stale_s: float) -> None:
         """Send the request on a connection that had another before."""
         self._stale_until = asyncio.get_running_loop().time() + stale_s
         transport.set_protocol(self)
@@ -158,7 +160,7 @@ class Exchange(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send the request."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are none by their class
-        if self._is_over:
+        if self._is_done:
             self._transport.abort()
             return
         self._transport.write(self._request)
@@ -166,55 +168,55 @@ class Exchange(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Hand on what came: in one piece, or a little at a time."""
-        if len(data) > _TURN_BYTES or self._late:
-            self._late += data
+        if len(data) > _SLICE_BYTES or self._unprocessed:
+            self._unprocessed += data
             if self._transport is not None:
                 self._transport.pause_reading()
-            self._wait_for_turn()
+            self._schedule_slice()
         else:
-            self._hear(data)
+            self._process(data)
 
     @property
     def unsent_bytes(self) -> int:
         """What of the request the server has not taken yet."""
         return len(self._request) if self._transport is None else self._transport.get_write_buffer_size()
 
-    def _wait_for_turn(self) -> None:
-        if self._turn is None and not self._is_over:
-            self._turn = asyncio.get_running_loop().call_soon(self._take_turn)
+    def _schedule_slice(self) -> None:
+        if self._slice_handle is None and not self._is_done:
+            self._slice_handle = asyncio.get_running_loop().call_soon(self._process_slice)
 
-    def _take_turn(self) -> None:
+    def _process_slice(self) -> None:
         """Hand on a little of what was read; then others have their turn."""
-        self._turn = None
+        self._slice_handle = None
         if self._is_paused:
             return
-        data = bytes(self._late[:_TURN_BYTES])
-        del self._late[:_TURN_BYTES]
-        self._hear(data)
-        if self._is_over or self._is_paused:
+        data = bytes(self._unprocessed[:_SLICE_BYTES])
+        del self._unprocessed[:_SLICE_BYTES]
+        self._process(data)
+        if self._is_done or self._is_paused:
             return
-        if self._late:
-            self._wait_for_turn()
-        elif self._lost is not None:
-            self.connection_lost(*self._lost)
+        if self._unprocessed:
+            self._schedule_slice()
+        elif self._pending_loss is not None:
+            self.connection_lost(*self._pending_loss)
         elif self._transport is not None:
             self._transport.resume_reading()
 
-    def _hear(self, data: bytes) -> None:
-        shortcut = self.shortcut
-        if shortcut is not None and self._is_between:
+    def _process(self, data: bytes) -> None:
+        shortcut = self.fast_path
+        if shortcut is not None and self._is_between_chunks:
             if shortcut(data):
                 return
-            data = self._take_chunks(data, shortcut)
+            data = self._offer_chunks(data, shortcut)
         if data:
             self._parse(data)
 
-    def _take_chunks(self, data: bytes, shortcut: Callable[[bytes], bool]) -> bytes:
+    def _offer_chunks(self, data: bytes, fast_path: Callable[[bytes], bool]) -> bytes:
         """Hand on whole chunks that came together, as long as each is taken; what is left."""
         start = 0
-        while size := _SIZE.match(data, start):
+        while size := _CHUNK_SIZE_LINE.match(data, start):
             end = size.end() + int(size[0], 16) + 2
-            if end >= len(data) or not shortcut(data[start:end]):
+            if end >= len(data) or not fast_path(data[start:end]):
                 break
             start = end
         return data[start:]
@@ -222,48 +224,48 @@ class Exchange(asyncio.Protocol):
     def _parse(self, data: bytes) -> None:
         if self._parser is None:
             return
-        self._is_between = False
+        self._is_between_chunks = False
         error = None
         try:
             self._parser.feed_data(data)
-        except _NOT_HTTP:
-            self._may_stay = False
-            error = OutboundError("the reply is not HTTP")
-        if self._is_timed_out:
+        except _PARSE_ERRORS:
+            self._is_reusable = False
+            error = HttpClientError("the reply is not HTTP")
+        if self._is_idle_timeout:
             self._finish_stale()
             return
         # What has begun after a chunk and is no whole line yet shows in that the data does not end with one.
-        self._is_between = self._is_between and not self._is_whole and data.endswith(b"\r\n")
-        if self._bodies:
-            self._beside_bytes = 0
-            body = self._bodies[0] if len(self._bodies) == 1 else b"".join(self._bodies)
-            self._bodies.clear()
-            if not self._is_over:
+        self._is_between_chunks = self._is_between_chunks and not self._is_complete and data.endswith(b"\r\n")
+        if self._body_parts:
+            self._head_bytes = 0
+            body = self._body_parts[0] if len(self._body_parts) == 1 else b"".join(self._body_parts)
+            self._body_parts.clear()
+            if not self._is_done:
                 self._receiver.data(body)
         else:
-            self._beside_bytes += len(data)
-            if self._beside_bytes > _BESIDE_LIMIT_BYTES:
-                error = OutboundError("the head of the reply is too long")
-        if self._is_whole:
+            self._head_bytes += len(data)
+            if self._head_bytes > _HEAD_LIMIT_BYTES:
+                error = HttpClientError("the head of the reply is too long")
+        if self._is_complete:
             self._finish(None)
         elif error is not None:
             self._finish(error)
 
     def connection_lost(self, error: Exception | None) -> None:
         """The reply is over, whole or not."""
-        if self._is_over:
+        if self._is_done:
             return
-        if self._late:
-            self._lost = (error,)
+        if self._unprocessed:
+            self._pending_loss = (error,)
             return
         # Without a length the end of the connection is the end of the reply.
         if self._has_head and not self._has_length and error is None:
             self._finish(None)
             return
-        if self._may_be_stale and not self._has_head and not self._beside_bytes:
+        if self._may_be_stale and not self._has_head and not self._head_bytes:
             self._finish_stale()
             return
-        self._finish(OutboundError("the connection was lost before the reply was whole"))
+        self._finish(HttpClientError("the connection was lost before the reply was whole"))
 
     @property
     def _may_be_stale(self) -> bool:
@@ -271,18 +273,18 @@ class Exchange(asyncio.Protocol):
 
     def _finish_stale(self) -> None:
         """The server had closed the connection before the request came."""
-        if self.home is not None:
-            self.home.drop(self._address)
-        self._may_stay = False
-        self._bodies.clear()
-        self._finish(OutboundError("the connection was lost before the reply was whole", is_stale=True))
+        if self.pool is not None:
+            self.pool.drop(self._address)
+        self._is_reusable = False
+        self._body_parts.clear()
+        self._finish(HttpClientError("the connection was lost before the reply was whole", is_stale=True))
 
     # What httptools calls.
 
     def on_message_begin(self) -> None:
         """A reply begins; after the one that was asked for there is no other."""
-        if self._is_whole:
-            raise OutboundError("there is more than the reply")
+        if self._is_complete:
+            raise HttpClientError("there is more than the reply")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header of the reply; after its body it is a trailer, which nobody here needs."""
@@ -296,7 +298,7 @@ class Exchange(asyncio.Protocol):
             self._headers = {}
             return
         if status == _REQUEST_TIMEOUT and self._may_be_stale:
-            self._is_timed_out = True
+            self._is_idle_timeout = True
             return
         self._has_head = True
         self._has_length = "content-length" in self._headers or "transfer-encoding" in self._headers
@@ -304,36 +306,36 @@ class Exchange(asyncio.Protocol):
 
     def on_chunk_header(self) -> None:
         """A chunk of the body begins."""
-        self._is_between = False
+        self._is_between_chunks = False
 
     def on_chunk_complete(self) -> None:
         """A chunk of the body is whole."""
-        self._is_between = True
+        self._is_between_chunks = True
 
     def on_message_complete(self) -> None:
         """The reply is whole."""
-        self._is_whole = self._has_head
-        self._may_stay = self._is_whole and self._parser is not None and self._parser.should_keep_alive()
+        self._is_complete = self._has_head
+        self._is_reusable = self._is_complete and self._parser is not None and self._parser.should_keep_alive()
 
-    def _finish(self, error: OutboundError | None) -> None:
-        if self._is_over:
+    def _finish(self, error: HttpClientError | None) -> None:
+        if self._is_done:
             return
         transport = self._transport
         # A reply that came before the whole request was sent leaves the rest of it in the way of the next.
-        is_clean = self._may_stay and not self._late
-        if is_clean and self.home and transport and not transport.get_write_buffer_size():
-            self._end()
+        is_clean = self._is_reusable and not self._unprocessed
+        if is_clean and self.pool and transport and not transport.get_write_buffer_size():
+            self._release()
             self._transport = None
             transport.resume_reading()
-            self.home.give_back(self._address, transport)
+            self.pool.give_back(self._address, transport)
         else:
             self.close()
         self._receiver.end(error)
 
 
-def around_chunk(data: bytes) -> tuple[bytes, bytes] | None:
+def split_chunk_framing(data: bytes) -> tuple[bytes, bytes] | None:
     """What stands before and after the content of a chunk; None where this is not one whole chunk with content."""
-    line = _SIZE.match(data)
+    line = _CHUNK_SIZE_LINE.match(data)
     size = 0 if line is None else int(line[0], 16)
     if line is None or not size or len(data) != line.end() + size + 2 or not data.endswith(b"\r\n"):
         return None
@@ -344,11 +346,11 @@ async def send(
     address: Address,
     method: str,
     path: str,
-    receiver: Receiver,
+    receiver: ResponseReceiver,
     *,
-    home: Home | None = None,
+    pool: TransportPool | None = None,
     is_fresh: bool = False,
-    **message: Unpack[Message],
+    **options: Unpack[RequestOptions],
 ) -> Exchange:
     """Begin an exchange. The reply goes to the receiver. Without a home the connection ends with it.
 
@@ -358,41 +360,41 @@ async def send(
         OutboundError: there is no connection.
         ValueError: the path or a header cannot be sent.
     """
-    request = _request(address, method, path, is_last=home is None, **message)
+    request = _encode_request(address, method, path, is_last=pool is None, **options)
     exchange = Exchange(request, receiver, address)
-    transport = None if home is None or is_fresh else home.take(address)
-    if home is not None and transport is not None:
-        exchange.begin_on(transport, home.stale_s)
+    transport = None if pool is None or is_fresh else pool.take(address)
+    if pool is not None and transport is not None:
+        exchange.start_on_reused(transport, pool.stale_s)
     else:
         await _connect(address, exchange)
     # Not before: whoever is cancelled while it connects may have its reply already, and uvloop closes that connection
     # without a word to anybody.
-    exchange.home = home
+    exchange.pool = pool
     return exchange
 
 
 async def _connect(address: Address, exchange: Exchange) -> None:
     loop = asyncio.get_running_loop()
-    tls = None if address.tls is None else context(address.tls)
+    tls = None if address.tls is None else ssl_context(address.tls)
     try:
-        async with asyncio.timeout(CONNECT_S):
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
             if address.socket is not None:
                 await loop.create_unix_connection(lambda: exchange, address.socket)
             else:
-                await _connect_to(address, exchange, tls)
+                await _connect_tcp(address, exchange, tls)
     except OSError as error:
         exchange.close()
-        raise OutboundError(reason(error), is_our_fault=is_our_fault(error)) from None
+        raise HttpClientError(describe_connect_error(error), is_local_failure=is_local_failure(error)) from None
     except asyncio.CancelledError:
         exchange.close()
         raise
 
 
-async def _connect_to(address: Address, exchange: Exchange, tls: ssl.SSLContext | None) -> None:
+async def _connect_tcp(address: Address, exchange: Exchange, tls: ssl.SSLContext | None) -> None:
     """Connect to the first address of a name that takes the connection."""
     loop = asyncio.get_running_loop()
     name = None if tls is None else address.host
-    found = await RESOLVER.find(address.host)
+    found = await RESOLVER.resolve(address.host)
     for place, host in enumerate(found, 1):
         try:
             await loop.create_connection(lambda: exchange, host, address.port, ssl=tls, server_hostname=name)
@@ -403,7 +405,7 @@ async def _connect_to(address: Address, exchange: Exchange, tls: ssl.SSLContext 
             return
 
 
-class Fetched(msgspec.Struct, frozen=True):
+class BufferedResponse(msgspec.Struct, frozen=True):
     """A whole reply."""
 
     status: int
@@ -416,38 +418,38 @@ async def fetch(
     method: str,
     path: str,
     *,
-    within_s: float,
+    timeout_s: float,
     limit_bytes: int = 1 << 20,
-    home: Home | None = None,
+    pool: TransportPool | None = None,
     is_fresh: bool = False,
-    **message: Unpack[Message],
-) -> Fetched:
+    **options: Unpack[RequestOptions],
+) -> BufferedResponse:
     """A whole reply, bounded in time and size.
 
     Raises:
         OutboundError: there is none.
         ValueError: the path or a header cannot be sent.
     """
-    gathered = _Gathered(limit_bytes)
+    gathered = _BufferingReceiver(limit_bytes)
     exchange: Exchange | None = None
-    message.setdefault("accept", "application/json")
+    options.setdefault("accept", "application/json")
     try:
-        async with asyncio.timeout(within_s):
-            exchange = await send(address, method, path, gathered, home=home, is_fresh=is_fresh, **message)
-            return await gathered.whole
+        async with asyncio.timeout(timeout_s):
+            exchange = await send(address, method, path, gathered, pool=pool, is_fresh=is_fresh, **options)
+            return await gathered.response
     except TimeoutError:
-        raise OutboundError(f"no reply within {within_s:g} s") from None
+        raise HttpClientError(f"no reply within {timeout_s:g} s") from None
     finally:
         if exchange is not None:
             exchange.close()
 
 
-class _Gathered:
+class _BufferingReceiver:
     """A receiver that gathers a whole reply."""
 
     def __init__(self, limit_bytes: int) -> None:
-        self.whole: asyncio.Future[Fetched] = asyncio.get_running_loop().create_future()
-        self._limit = limit_bytes
+        self.response: asyncio.Future[BufferedResponse] = asyncio.get_running_loop().create_future()
+        self._limit_bytes = limit_bytes
         self._status = 0
         self._headers: Mapping[str, str] = {}
         self._body = bytearray()
@@ -457,22 +459,22 @@ class _Gathered:
 
     def data(self, data: bytes) -> None:
         self._body += data
-        if len(self._body) > self._limit:
-            self._settle(OutboundError(f"a reply of more than {self._limit:,} bytes"))
+        if len(self._body) > self._limit_bytes:
+            self._resolve(HttpClientError(f"a reply of more than {self._limit_bytes:,} bytes"))
 
-    def end(self, error: OutboundError | None) -> None:
-        self._settle(error)
+    def end(self, error: HttpClientError | None) -> None:
+        self._resolve(error)
 
-    def _settle(self, error: OutboundError | None) -> None:
-        if self.whole.done():
+    def _resolve(self, error: HttpClientError | None) -> None:
+        if self.response.done():
             return
         if error is not None:
-            self.whole.set_exception(error)
+            self.response.set_exception(error)
         else:
-            self.whole.set_result(Fetched(self._status, self._headers, bytes(self._body)))
+            self.response.set_result(BufferedResponse(self._status, self._headers, bytes(self._body)))
 
 
-def _request(
+def _encode_request(
     address: Address,
     method: str,
     path: str,
@@ -497,5 +499,5 @@ def _request(
         fields |= {"Content-Type": content_type, "Content-Length": str(len(body))}
     lines = [f"{method} {address.prefix}{path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
     for line in lines:
-        check_line(line)
+        check_header_line(line)
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1") + body

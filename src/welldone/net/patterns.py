@@ -1,11 +1,11 @@
 """Names with `*` in them, as users write them for many names at once."""
 
-ANY = "*"
+WILDCARD = "*"
 
 
-def matches(pattern: str, name: str) -> bool:
+def matches_wildcard(pattern: str, name: str) -> bool:
     """Whether the name fits; `*` stands for any letters or none, all else for itself. In linear time."""
-    first, *rest = pattern.split(ANY)
+    first, *rest = pattern.split(WILDCARD)
     if not rest:
         return pattern == name
     *middle, last = rest

@@ -4,11 +4,11 @@ import errno
 import socket
 
 _BACKLOG = 1024  # as the HTTP server has it; the kernel cuts it to its own limit
-_NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+_UNAVAILABLE_ERRNOS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 """What a machine without IPv6 says of `::1`, which its `localhost` may stand for all the same."""
 
 
-def listen(host: str, port: int) -> list[socket.socket]:
+def bind_sockets(host: str, port: int) -> list[socket.socket]:
     """A socket for each address that the host stands for, all on one port, which the system chooses where it is 0.
 
     Raises:
@@ -20,24 +20,24 @@ def listen(host: str, port: int) -> list[socket.socket]:
     for family, address in dict.fromkeys((family, address) for family, _, _, _, address in found):
         chosen = sockets[0].getsockname()[1] if sockets else port
         try:
-            sockets.append(_listen(family, (address[0], chosen, *address[2:])))
+            sockets.append(_bind_socket(family, (address[0], chosen, *address[2:])))
         except OSError as error:
             trouble = error
-            if error.errno not in _NOT_HERE:
+            if error.errno not in _UNAVAILABLE_ERRNOS:
                 break
-    if trouble is not None and (not sockets or trouble.errno not in _NOT_HERE):
-        close(sockets)
+    if trouble is not None and (not sockets or trouble.errno not in _UNAVAILABLE_ERRNOS):
+        close_sockets(sockets)
         raise trouble
     return sockets
 
 
-def close(sockets: list[socket.socket]) -> None:
+def close_sockets(sockets: list[socket.socket]) -> None:
     """Close all of them."""
     for one in sockets:
         one.close()
 
 
-def _listen(family: socket.AddressFamily, address: tuple[object, ...]) -> socket.socket:
+def _bind_socket(family: socket.AddressFamily, address: tuple[object, ...]) -> socket.socket:
     made = socket.socket(family, socket.SOCK_STREAM)
     try:
         made.setblocking(False)

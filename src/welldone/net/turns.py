@@ -4,15 +4,15 @@ import asyncio
 from collections.abc import Generator
 from typing import TypeVar
 
-Value = TypeVar("Value")
+ResultValue = TypeVar("ResultValue")
 
 
-async def in_turns(steps: Generator[None, None, Value]) -> Value:
+async def run_cooperatively(steps: Generator[None, None, ResultValue]) -> ResultValue:
     """Take each step in a turn of its own; what comes of them."""
     while True:
         try:
             next(steps)
         except StopIteration as end:
-            value: Value = end.value
+            value: ResultValue = end.value
             return value
         await asyncio.sleep(0)

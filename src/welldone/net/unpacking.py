@@ -2,65 +2,65 @@
 
 import zlib
 
-CODINGS = frozenset({"gzip", "x-gzip", "deflate"})
+CONTENT_CODINGS = frozenset({"gzip", "x-gzip", "deflate"})
 """Those that can be unpacked without another library."""
 
-_GZIP = 16 + zlib.MAX_WBITS
-_BARE = -zlib.MAX_WBITS
+_GZIP_WBITS = 16 + zlib.MAX_WBITS
+_RAW_DEFLATE_WBITS = -zlib.MAX_WBITS
 
 
-class Unpacker:
+class Decompressor:
     """Unpacks one body."""
 
     def __init__(self, coding: str) -> None:
         self._is_gzip = coding != "deflate"
-        self._held = b""
+        self._prefix = b""
         """The first byte of a body, where it takes two to know what it is."""
-        self._is_known = self._is_gzip
+        self._is_format_known = self._is_gzip
         self._has_member = False
-        self._is_over = False
-        self._zlib = zlib.decompressobj(_GZIP if self._is_gzip else zlib.MAX_WBITS)
+        self._is_done = False
+        self._zlib = zlib.decompressobj(_GZIP_WBITS if self._is_gzip else zlib.MAX_WBITS)
 
-    def feed(self, data: bytes, most: int) -> bytes:
+    def feed(self, data: bytes, max_bytes: int) -> bytes:
         """What comes out of more of it: so many bytes at most, of which there is at least one.
 
         Raises:
             ValueError: the body is not packed as it says.
         """
-        if not self._is_known:
-            data = self._held = self._held + data
+        if not self._is_format_known:
+            data = self._prefix = self._prefix + data
             if len(data) < 2:
                 return b""
-            self._choose(data)
+            self._detect_format(data)
         made = bytearray()
-        while data and len(made) < most and not self._is_over:
-            made += self._unpack(data, most - len(made))
-            data = self._rest()
+        while data and len(made) < max_bytes and not self._is_done:
+            made += self._decompress(data, max_bytes - len(made))
+            data = self._remaining_input()
         return bytes(made)
 
-    def _choose(self, data: bytes) -> None:
+    def _detect_format(self, data: bytes) -> None:
         """Know zlib's frame by its first two bytes; some servers send `deflate` without it."""
-        self._is_known = True
-        self._held = b""
+        self._is_format_known = True
+        self._prefix = b""
         if data[0] & 0x0F != zlib.DEFLATED or int.from_bytes(data[:2], "big") % 31:
-            self._zlib = zlib.decompressobj(_BARE)
+            self._zlib = zlib.decompressobj(_RAW_DEFLATE_WBITS)
 
-    def _unpack(self, data: bytes, most: int) -> bytes:
+    def _decompress(self, data: bytes, max_bytes: int) -> bytes:
         try:
-            return self._zlib.decompress(data, most)
+            return self._zlib.decompress(data, max_bytes)
         except zlib.error:
             if not self._has_member:
                 raise ValueError("the body is not packed as it says") from None
-            self._is_over = True  # padding after the last member, which all clients pass over
+            self._is_done = True  # padding after the last member, which all clients pass over
             return b""
 
-    def _rest(self) -> bytes:
+    def _remaining_input(self) -> bytes:
         """What is left to unpack: gzip may have several members in a row."""
         if not self._zlib.eof:
             return self._zlib.unconsumed_tail
         rest = self._zlib.unused_data
         self._has_member = True
-        self._is_over = not self._is_gzip
+        self._is_done = not self._is_gzip
         if self._is_gzip:
-            self._zlib = zlib.decompressobj(_GZIP)
+            self._zlib = zlib.decompressobj(_GZIP_WBITS)
         return rest

@@ -11,7 +11,7 @@ from typing import Any
 
 from welldone.rules.trace import Trace
 
-_HEAD = re.compile(rb"HTTP/\d(?:\.\d)? (\d{3})[^\n]*(?:\n|\Z)")
+_STATUS_LINE = re.compile(rb"HTTP/\d(?:\.\d)? (\d{3})[^\n]*(?:\n|\Z)")
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;[^\n]*)?\r?\n")
 _STATUS = re.compile(r"HTTP/\S+ (\d{3})")
@@ -27,9 +27,9 @@ _RESPONSE = re.compile(rb'(?<!\\)"(?:type"\s{0,4}:\s{0,4}"response\.|object"\s{0
 _MESSAGE = re.compile(
     rb'(?<!\\)"type"\s{0,4}:\s{0,4}"(?:message_(?:start|delta|stop)|content_block_|message"|error"[^{}]{0,200}"error")'
 )
-_LOOK_BYTES = 65536  # far beyond any first chunk
-_LONGEST_S = 1e9  # thirty years: what is beyond it is no time
-_BODIES = ("body_text", "body_base64", "body")
+_SNIFF_BYTES = 65536  # far beyond any first chunk
+_MAX_TIME_S = 1e9  # thirty years: what is beyond it is no time
+_BODY_FIELDS = ("body_text", "body_base64", "body")
 _HAS_BODY = re.compile(rb'"body(?:_text|_base64)?"')
 
 
@@ -41,14 +41,14 @@ def read_capture(data: bytes) -> Trace:
     status: int | None = None
     headers: tuple[tuple[str, str], ...] | None = None
     start = 0
-    while head := _HEAD.match(data, start):
+    while head := _STATUS_LINE.match(data, start):
         end = _HEAD_END.search(data, head.end() - 2)
         status = int(head[1])
         headers = _headers(data[head.end() : end.start() if end else len(data)])
         start = end.end() if end else len(data)
     body, complete, pieces = _unframe(data[start:], headers or ())
     endpoint = guess_endpoint(body)
-    return Trace(body=body, endpoint=endpoint, status=status, headers=headers, complete=complete, pieces=pieces)
+    return Trace(body=body, endpoint=endpoint, status=status, headers=headers, complete=complete, chunk_sizes=pieces)
 
 
 def _headers(head: bytes) -> tuple[tuple[str, str], ...]:
@@ -91,7 +91,7 @@ def read_record(data: bytes) -> dict[str, Any] | None:
         record = json.loads(data)
     except (ValueError, RecursionError):
         return None
-    is_record = any(isinstance(record.get(name), str) for name in _BODIES) and "choices" not in record
+    is_record = any(isinstance(record.get(name), str) for name in _BODY_FIELDS) and "choices" not in record
     return record if is_record else None
 
 
@@ -108,7 +108,7 @@ def inline_body(record: dict[str, Any]) -> bytes | None:
     return None
 
 
-def timed_pieces(record: dict[str, Any]) -> list[tuple[float, int]]:
+def timed_reads(record: dict[str, Any]) -> list[tuple[float, int]]:
     """When each piece of the body came, in seconds, and its size, where the record says so."""
     pieces = record.get("pieces")
     return [(float(piece[0]), piece[1]) for piece in pieces if _is_timed(piece)] if isinstance(pieces, list) else []
@@ -118,10 +118,10 @@ def _is_timed(piece: object) -> bool:
     if not (isinstance(piece, list) and len(piece) == 2):
         return False
     at_s, size = piece
-    return isinstance(at_s, int | float) and 0 <= at_s < _LONGEST_S and isinstance(size, int) and size > 0
+    return isinstance(at_s, int | float) and 0 <= at_s < _MAX_TIME_S and isinstance(size, int) and size > 0
 
 
-def why_unreadable(body: bytes) -> str | None:
+def unreadable_reason(body: bytes) -> str | None:
     """What to do about bytes that are no text of a server, but what a tool made of it; None where they may be text."""
     if body.startswith(b"\x1f\x8b"):
         return "the capture is compressed; capture it again with curl --compressed"
@@ -139,7 +139,7 @@ def read_trace(record: dict[str, Any], body: bytes) -> Trace:
     request, complete = record.get("request"), record.get("body_complete")
     is_left = complete is None and record.get("error") is not None and not _DONE.search(body)
     if is_left:
-        body = whole_frames(body)
+        body = complete_frames(body)
         if not body:
             return Trace(body=b"", end=None)
     found = _STATUS.match(str(record.get("status")))
@@ -149,10 +149,10 @@ def read_trace(record: dict[str, Any], body: bytes) -> Trace:
         endpoint=_endpoint_of(path),
         request=request if isinstance(request, dict) else None,
         status=int(found[1]) if found else None,
-        headers=_pairs(record.get("headers")),
+        headers=_header_pairs(record.get("headers")),
         complete=complete if isinstance(complete, bool) else None,
         end=None if is_left else True,
-        pieces=_sizes(record.get("http_chunk_sizes")),
+        chunk_sizes=_chunk_sizes(record.get("http_chunk_sizes")),
     )
 
 
@@ -163,19 +163,19 @@ def _endpoint_of(path: str) -> str:
     return "completions" if path.endswith("completions") and not path.endswith("/chat/completions") else "chat"
 
 
-def whole_frames(body: bytes) -> bytes:
+def complete_frames(body: bytes) -> bytes:
     """The frames that are whole, of a stream that was left."""
     return body[: max((found.end() for found in _FRAME_END.finditer(body)), default=0)]
 
 
-def _pairs(headers: object) -> tuple[tuple[str, str], ...] | None:
+def _header_pairs(headers: object) -> tuple[tuple[str, str], ...] | None:
     if not isinstance(headers, list):
         return None
     pairs = [pair for pair in headers if isinstance(pair, list) and len(pair) == 2]
     return tuple((str(name), str(value)) for name, value in pairs)
 
 
-def _sizes(sizes: object) -> tuple[int, ...] | None:
+def _chunk_sizes(sizes: object) -> tuple[int, ...] | None:
     if not isinstance(sizes, list):
         return None
     return tuple(size for size in sizes if isinstance(size, int) and size >= 0)
@@ -186,7 +186,7 @@ def guess_endpoint(body: bytes) -> str:
 
     What only looks like it, inside a text, has its quotes escaped.
     """
-    start = body[:_LOOK_BYTES]
+    start = body[:_SNIFF_BYTES]
     choices = _CHOICES.search(start)  # of a chunk; later on it may stand in the input of a tool
     before = choices.start() if choices else len(start)
     if _RESPONSE.search(start, 0, before):

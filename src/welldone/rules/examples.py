@@ -8,21 +8,21 @@ import msgspec
 
 from welldone.rules.capture import read_capture
 from welldone.rules.trace import Trace
-from welldone.wire.faults.catalogue import BY_ID
-from welldone.wire.faults.fault import EVERYWHERE
+from welldone.wire.faults.catalogue import RULES_BY_ID
+from welldone.wire.faults.fault import ALL_ENDPOINTS
 
 _BLOCK = re.compile(r"^```(sse|http|json) (wrong|right)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _ESCAPE = re.compile(r"\\(?:(\n)|([rnt\\])|x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4}))")
 _LETTERS = {"r": b"\r", "n": b"\n", "t": b"\t", "\\": b"\\"}
 
 
-class Example(msgspec.Struct, frozen=True):
+class RuleExample(msgspec.Struct, frozen=True):
     """One block of a page."""
 
     rule: str
     number: int
     """Its place among the blocks of the page, from 1."""
-    is_right: bool
+    is_correct: bool
     trace: Trace
 
     @property
@@ -31,20 +31,20 @@ class Example(msgspec.Struct, frozen=True):
         return f"{self.rule} block {self.number}"
 
 
-def read_examples(rule: str, text: str) -> list[Example]:
+def read_examples(rule: str, text: str) -> list[RuleExample]:
     """The blocks of the page of a rule that show bytes. Dialogues (`text` blocks) are for people to read."""
     found = _BLOCK.finditer(text)
     return [_example(rule, number, *match.groups()) for number, match in enumerate(found, start=1)]
 
 
-def _example(rule: str, number: int, kind: str, outcome: str, options: str, text: str) -> Example:
+def _example(rule: str, number: int, kind: str, outcome: str, options: str, text: str) -> RuleExample:
     words, _, request = options.partition("request=")
     body = _unescape(text) if "escaped" in words.split() else text.encode()
     trace = read_capture(body) if kind == "http" else Trace(body=body)
-    endpoint = next((word for word in words.split() if word in EVERYWHERE), BY_ID[rule].endpoints[0])
+    endpoint = next((word for word in words.split() if word in ALL_ENDPOINTS), RULES_BY_ID[rule].endpoints[0])
     asked: dict[str, Any] | None = json.loads(request) if request else None
     trace = msgspec.structs.replace(trace, endpoint=endpoint, request=asked)
-    return Example(rule, number, outcome == "right", trace)
+    return RuleExample(rule, number, outcome == "right", trace)
 
 
 def _unescape(text: str) -> bytes:
@@ -52,12 +52,12 @@ def _unescape(text: str) -> bytes:
     pieces: list[bytes] = []
     at = 0
     for match in _ESCAPE.finditer(text):
-        pieces += [text[at : match.start()].encode(), _meaning(match)]
+        pieces += [text[at : match.start()].encode(), _unescape_match(match)]
         at = match.end()
     return b"".join(pieces) + text[at:].encode()
 
 
-def _meaning(match: re.Match[str]) -> bytes:
+def _unescape_match(match: re.Match[str]) -> bytes:
     line_break, letter, byte, code = match.groups()
     if line_break:
         return b""

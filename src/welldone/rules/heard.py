@@ -6,30 +6,42 @@ from functools import cached_property
 from typing import Any
 
 from welldone.rules import anthropic, responses
-from welldone.rules.anthropic import Turn
-from welldone.rules.choices import Choice, Part, as_list, as_object, read_parts, sort_choices
-from welldone.rules.messages import FAILURES, Kind, Message, Value, error_kind, read_messages, read_value, skip_space
-from welldone.rules.responses import Output
+from welldone.rules.anthropic import AnthropicStreamView
+from welldone.rules.choices import ChoiceView, ChoiceDelta, as_list, as_object, read_choice_deltas, group_by_choice
+from welldone.rules.messages import (
+    ERROR_KINDS,
+    MessageKind,
+    StreamMessage,
+    ParsedValue,
+    error_kind,
+    read_messages,
+    read_value,
+    skip_space,
+)
+from welldone.rules.responses import ResponsesStreamView
 from welldone.rules.trace import Trace
 from welldone.wire import sse
 
-_TYPES: dict[str, Container[str]] = {"responses": responses.KNOWN, "messages": anthropic.KNOWN_EVENTS}
+_EVENT_TYPES: dict[str, Container[str]] = {
+    "responses": responses.RESPONSES_EVENT_TYPES,
+    "messages": anthropic.ANTHROPIC_EVENT_TYPES,
+}
 """The types of events, where a stream is not made of chunks."""
 
 
-class Form(StrEnum):
+class ReplyKind(StrEnum):
     """What kind of reply was heard."""
 
     STREAM = "stream"
     WHOLE = "whole"
     """One JSON value, where no stream was asked for."""
-    INSTEAD = "instead"
+    JSON_INSTEAD_OF_STREAM = "instead"
     """One JSON value, where a stream was asked for."""
-    FAILURE = "failure"
+    HTTP_ERROR = "failure"
     """A status of 400 or more."""
 
 
-class Heard:
+class TraceView:
     """What was heard, seen from all the sides that checks look at."""
 
     def __init__(self, trace: Trace) -> None:
@@ -47,7 +59,7 @@ class Heard:
     # ---- the reply as one JSON value
 
     @cached_property
-    def text(self) -> str:
+    def body_text(self) -> str:
         """The body as text."""
         return self.trace.body.removeprefix(sse.BOM).decode("utf-8", "replace")
 
@@ -56,113 +68,125 @@ class Heard:
         return self.trace.body.removeprefix(sse.BOM).lstrip()[:1] in (b"{", b"[")
 
     @cached_property
-    def _first(self) -> tuple[Value, int]:
-        return read_value(self.text, skip_space(self.text, 0))
+    def _first_parsed(self) -> tuple[ParsedValue, int]:
+        return read_value(self.body_text, skip_space(self.body_text, 0))
 
     @property
-    def value(self) -> Value:
+    def first_value(self) -> ParsedValue:
         """The body's first JSON value."""
-        return self._first[0]
+        return self._first_parsed[0]
 
     @cached_property
-    def tail(self) -> str:
+    def text_after_json(self) -> str:
         """What follows that value."""
-        return self.text[self._first[1] :].strip()
+        return self.body_text[self._first_parsed[1] :].strip()
 
     @cached_property
-    def reply(self) -> dict[str, Any]:
+    def reply_object(self) -> dict[str, Any]:
         """The body as a JSON object; an empty one where it is something else."""
-        return as_object(self.value.json)
+        return as_object(self.first_value.json)
 
     @property
-    def is_broken_off(self) -> bool:
+    def is_truncated_reply(self) -> bool:
         """Whether it is one JSON value whose connection ended before it did."""
-        return self.form is Form.WHOLE and self.trace.complete is False and self.value.kind is Kind.BROKEN
+        return (
+            self.reply_kind is ReplyKind.WHOLE
+            and self.trace.complete is False
+            and self.first_value.kind is MessageKind.INVALID_JSON
+        )
 
     @cached_property
-    def reply_fails(self) -> bool:
+    def is_error_reply(self) -> bool:
         """Whether the body is an error, in whatever shape. A Response that failed is still a Response."""
-        is_response = self.trace.endpoint == "responses" and self.reply.get("object") == "response"
-        return error_kind(self.value.json) is not None and not is_response
+        is_response = self.trace.endpoint == "responses" and self.reply_object.get("object") == "response"
+        return error_kind(self.first_value.json) is not None and not is_response
 
     @cached_property
-    def form(self) -> Form:
+    def reply_kind(self) -> ReplyKind:
         trace = self.trace
         if trace.status is not None and trace.status >= 400:
-            return Form.FAILURE
-        if not self.looks_like_json or self.value.kind is Kind.DONE:
-            return Form.STREAM
+            return ReplyKind.HTTP_ERROR
+        if not self.looks_like_json or self.first_value.kind is MessageKind.DONE:
+            return ReplyKind.STREAM
         if trace.wants_stream is False:
-            return Form.WHOLE
+            return ReplyKind.WHOLE
         if self._looks_like_chunk() if self.is_chunked else self._looks_like_event():
-            return Form.STREAM
+            return ReplyKind.STREAM
         if trace.wants_stream is None:
-            return Form.WHOLE if self.value.kind is None or b"\ndata:" not in trace.body else Form.STREAM
-        return Form.INSTEAD if self.value.kind is None and not self.tail else Form.STREAM
+            return (
+                ReplyKind.WHOLE if self.first_value.kind is None or b"\ndata:" not in trace.body else ReplyKind.STREAM
+            )
+        return (
+            ReplyKind.JSON_INSTEAD_OF_STREAM
+            if self.first_value.kind is None and not self.text_after_json
+            else ReplyKind.STREAM
+        )
 
     def _looks_like_chunk(self) -> bool:
         """Whether the first value is a chunk that lacks only its `data:`."""
-        if str(self.reply.get("object")).endswith(".chunk"):
+        if str(self.reply_object.get("object")).endswith(".chunk"):
             return True
-        return any("delta" in as_object(choice) for choice in as_list(self.reply.get("choices"))[:1])
+        return any("delta" in as_object(choice) for choice in as_list(self.reply_object.get("choices"))[:1])
 
     def _looks_like_event(self) -> bool:
         """Whether the first value is an event that lacks only its `data:`. Messages and errors have a type as well."""
-        return isinstance(self.reply.get("type"), str) and self.reply["type"] not in ("message", "error")
+        return isinstance(self.reply_object.get("type"), str) and self.reply_object["type"] not in ("message", "error")
 
     # ---- the reply as a stream
 
     @cached_property
     def frames(self) -> list[sse.Frame]:
-        if self.form is not Form.STREAM:
+        if self.reply_kind is not ReplyKind.STREAM:
             return []
-        decoder = sse.Decoder(limit_bytes=len(self.trace.body) + 1)
+        decoder = sse.SseDecoder(limit_bytes=len(self.trace.body) + 1)
         return decoder.feed(self.trace.body) + decoder.close()
 
     @cached_property
-    def garbled(self) -> dict[int, str]:
+    def invalid_utf8_frames(self) -> dict[int, str]:
         """The numbers of the frames that are no UTF-8, with the bytes at fault."""
-        garbage = ((number, bad_bytes(frame.raw)) for number, frame in enumerate(self.frames, start=1))
+        garbage = ((number, invalid_utf8(frame.raw)) for number, frame in enumerate(self.frames, start=1))
         return {number: text for number, text in garbage if text is not None}
 
     @cached_property
-    def messages(self) -> list[Message]:
-        return read_messages(self.frames, _TYPES.get(self.trace.endpoint))
+    def messages(self) -> list[StreamMessage]:
+        return read_messages(self.frames, _EVENT_TYPES.get(self.trace.endpoint))
 
     @cached_property
-    def chunks(self) -> list[Message]:
-        return [message for message in self.messages if message.kind is Kind.CHUNK]
+    def chunks(self) -> list[StreamMessage]:
+        return [message for message in self.messages if message.kind is MessageKind.CHUNK]
 
     @cached_property
-    def events(self) -> list[Message]:
-        return [message for message in self.messages if message.kind is Kind.EVENT]
+    def events(self) -> list[StreamMessage]:
+        return [message for message in self.messages if message.kind is MessageKind.EVENT]
 
     @cached_property
-    def output(self) -> Output:
+    def responses_stream(self) -> ResponsesStreamView:
         """The stream of /v1/responses."""
-        return Output(self.events)
+        return ResponsesStreamView(self.events)
 
     @cached_property
-    def turn(self) -> Turn:
+    def anthropic_stream(self) -> AnthropicStreamView:
         """The stream of /v1/messages."""
-        return Turn([message for message in self.messages if message.kind in (Kind.EVENT, Kind.FOREIGN)])
+        return AnthropicStreamView(
+            [message for message in self.messages if message.kind in (MessageKind.EVENT, MessageKind.FOREIGN)]
+        )
 
     @cached_property
-    def dones(self) -> list[Message]:
-        return [message for message in self.messages if message.kind is Kind.DONE]
+    def done_messages(self) -> list[StreamMessage]:
+        return [message for message in self.messages if message.kind is MessageKind.DONE]
 
     @cached_property
-    def failures(self) -> list[Message]:
+    def all_errors(self) -> list[StreamMessage]:
         """The errors of the stream, in whatever shape."""
-        return [message for message in self.messages if message.kind in FAILURES or _is_error_event(message)]
+        return [message for message in self.messages if message.kind in ERROR_KINDS or _is_error_event(message)]
 
     @cached_property
-    def errors(self) -> list[Message]:
+    def error_events(self) -> list[StreamMessage]:
         """The errors that came as an error event."""
-        return [message for message in self.messages if message.kind is Kind.ERROR]
+        return [message for message in self.messages if message.kind is MessageKind.ERROR]
 
     @cached_property
-    def placeholder(self) -> Message | None:
+    def placeholder_chunk(self) -> StreamMessage | None:
         """A first chunk that holds no choices and has no id or object yet."""
         if not self.chunks or has_usage(first := self.chunks[0]):
             return None
@@ -170,40 +194,40 @@ class Heard:
         return first if is_bare and is_without_choices(first) else None
 
     @cached_property
-    def envelopes(self) -> list[Message]:
+    def enveloped_chunks(self) -> list[StreamMessage]:
         """The chunks whose envelope counts: all but the placeholder."""
-        return self.chunks[1:] if self.placeholder else self.chunks
+        return self.chunks[1:] if self.placeholder_chunk else self.chunks
 
     # ---- its choices
 
     @cached_property
-    def by_chunk(self) -> list[tuple[Message, list[Part]]]:
-        return [(chunk, read_parts(chunk, is_chat=self.is_chat)) for chunk in self.chunks]
+    def deltas_by_chunk(self) -> list[tuple[StreamMessage, list[ChoiceDelta]]]:
+        return [(chunk, read_choice_deltas(chunk, is_chat=self.is_chat)) for chunk in self.chunks]
 
     @cached_property
-    def parts(self) -> list[Part]:
-        return [part for _, parts in self.by_chunk for part in parts]
+    def choice_deltas(self) -> list[ChoiceDelta]:
+        return [part for _, parts in self.deltas_by_chunk for part in parts]
 
     @cached_property
-    def choices(self) -> list[Choice]:
-        return sort_choices(self.parts)
+    def choices(self) -> list[ChoiceView]:
+        return group_by_choice(self.choice_deltas)
 
     @cached_property
-    def unfinished(self) -> list[Choice]:
+    def unfinished_choices(self) -> list[ChoiceView]:
         """The choices without a finish reason of a stream that told of no error."""
-        return [] if self.failures else [choice for choice in self.choices if choice.finish is None]
+        return [] if self.all_errors else [choice for choice in self.choices if choice.finish_delta is None]
 
     @cached_property
-    def is_whole(self) -> bool:
+    def is_complete_stream(self) -> bool:
         """Whether it is a stream of chunks that came to its end and told of no error."""
-        return bool(self.chunks) and not self.failures and (bool(self.dones) or not self.unfinished)
+        return bool(self.chunks) and not self.all_errors and (bool(self.done_messages) or not self.unfinished_choices)
 
 
-def _is_error_event(message: Message) -> bool:
-    return message.kind is Kind.EVENT and message.json.get("type") == "error"
+def _is_error_event(message: StreamMessage) -> bool:
+    return message.kind is MessageKind.EVENT and message.json.get("type") == "error"
 
 
-def bad_bytes(raw: bytes) -> str | None:
+def invalid_utf8(raw: bytes) -> str | None:
     """The first bytes that are no UTF-8, with what stands around them; None where there are none."""
     try:
         raw.decode()
@@ -213,16 +237,16 @@ def bad_bytes(raw: bytes) -> str | None:
     return None
 
 
-def is_without_choices(chunk: Message) -> bool:
+def is_without_choices(chunk: StreamMessage) -> bool:
     """Whether its `choices` is [], null or missing."""
     return chunk.json.get("choices") in (None, [])
 
 
-def has_usage(chunk: Message) -> bool:
+def has_usage(chunk: StreamMessage) -> bool:
     """Whether it holds a usage object."""
     return isinstance(chunk.json.get("usage"), dict)
 
 
-def is_usage_chunk(chunk: Message) -> bool:
+def is_usage_chunk(chunk: StreamMessage) -> bool:
     """Whether it is a usage chunk as it should be: `choices` [] and a usage object."""
     return has_usage(chunk) and chunk.json.get("choices") == []

@@ -10,22 +10,22 @@ from itertools import islice
 
 import msgspec
 
-from welldone.rules.causes import Causes
-from welldone.rules.checks import RULES
-from welldone.rules.heard import Heard
-from welldone.rules.rule import Place, Rule
+from welldone.rules.causes import RootCauses
+from welldone.rules.checks import ALL_CHECKS
+from welldone.rules.heard import TraceView
+from welldone.rules.rule import Violation, RuleCheck
 from welldone.rules.trace import Trace
 from welldone.wire.faults import Severity
 
-LISTED = 100
+MAX_FINDINGS_PER_RULE = 100
 """How many findings of one rule are listed: enough to see where they stand; `counts` has the full number."""
-SHOWN = 200
+MAX_EXCERPT_CHARACTERS = 200
 """How many characters of a piece at fault are shown: about two lines of a wide terminal."""
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
-class Finding(msgspec.Struct, frozen=True):
+class LintFinding(msgspec.Struct, frozen=True):
     """A fault that was heard, with its place."""
 
     rule: str
@@ -34,34 +34,34 @@ class Finding(msgspec.Struct, frozen=True):
     """The number of the frame, from 1; None where it is about the reply as a whole."""
     byte: int | None
     """Where that frame begins in the body."""
-    heard: str
-    wanted: str
-    hurts: tuple[str, ...]
+    observed: str
+    expected: str
+    affects: tuple[str, ...]
     cause: str | None = None
     """The rule whose breach in the same reply explains this one; None: nothing else explains it."""
 
 
-class Verdict(StrEnum):
+class LintVerdict(StrEnum):
     """What a reply is worth."""
 
-    RIGHT = "right"
-    LAX = "lax"
+    PASS = "right"
+    WARN = "lax"
     """Broken rules, but none that is known to break a client."""
-    WRONG = "wrong"
+    FAIL = "wrong"
 
 
 class Judgement(msgspec.Struct, frozen=True):
     """All that the judge has to say about one reply."""
 
-    verdict: Verdict
+    verdict: LintVerdict
     frames: int
-    findings: tuple[Finding, ...]
+    findings: tuple[LintFinding, ...]
     """By place; at most `LISTED` of each rule."""
     counts: dict[str, int]
     """How often each rule was broken."""
     rules: int = 0
     """How many rules were judged."""
-    unheard: int = 0
+    skipped: int = 0
     """How many speak about such replies but need what is not known."""
     missing: tuple[str, ...] = ()
     """What that is: fields of the trace."""
@@ -69,74 +69,76 @@ class Judgement(msgspec.Struct, frozen=True):
 
 def judge(trace: Trace, rules: Collection[str] | None = None) -> Judgement:
     """Which rules the reply breaks; only the `rules` with these ids are asked, where given."""
-    heard = Heard(trace)
-    asked = [rule for rule in RULES if rule.applies(heard) and (rules is None or rule.fault.id in rules)]
-    judged = [rule for rule in asked if rule.can_be_judged(heard)]
-    findings: list[Finding] = []
+    heard = TraceView(trace)
+    asked = [rule for rule in ALL_CHECKS if rule.applies(heard) and (rules is None or rule.rule.id in rules)]
+    judged = [rule for rule in asked if rule.can_be_checked(heard)]
+    findings: list[LintFinding] = []
     counts: dict[str, int] = {}
     for rule in judged:
         places = rule.check(heard)
-        listed = [_finding(heard, rule, place) for place in islice(places, LISTED)]
+        listed = [_finding(heard, rule, place) for place in islice(places, MAX_FINDINGS_PER_RULE)]
         if listed:
             findings += listed
-            counts[rule.fault.id] = len(listed) + sum(1 for _ in places)
+            counts[rule.rule.id] = len(listed) + sum(1 for _ in places)
     # The sort is stable: findings at one place stay in the order of the rules.
     findings.sort(key=lambda finding: -1 if finding.byte is None else finding.byte)
-    findings = _explained(findings, len(heard.frames))
-    unheard = [rule for rule in asked if not rule.can_be_judged(heard)]
-    missing = {need for rule in unheard for need in rule.missing(heard)}
+    findings = _with_causes(findings, len(heard.frames))
+    unheard = [rule for rule in asked if not rule.can_be_checked(heard)]
+    missing = {need for rule in unheard for need in rule.missing_fields(heard)}
     return Judgement(
         _verdict(findings),
         len(heard.frames),
         tuple(findings),
         counts,
         rules=len(judged),
-        unheard=len(unheard),
+        skipped=len(unheard),
         missing=tuple(sorted(missing)),
     )
 
 
-def _explained(findings: list[Finding], frames: int) -> list[Finding]:
-    causes = Causes(findings, frames)
+def _with_causes(findings: list[LintFinding], frames: int) -> list[LintFinding]:
+    causes = RootCauses(findings, frames)
     explained = []
     for finding in findings:
-        cause = causes.of(finding.rule, finding.frame)
+        cause = causes.cause_of(finding.rule, finding.frame)
         explained.append(finding if cause is None else msgspec.structs.replace(finding, cause=cause))
     return explained
 
 
-def has_something(trace: Trace) -> bool:
+def has_content(trace: Trace) -> bool:
     """Whether there is anything to judge: some byte that is no white space, or at least a status."""
     return bool(trace.body.strip()) or trace.status is not None
 
 
-def _verdict(findings: list[Finding]) -> Verdict:
+def _verdict(findings: list[LintFinding]) -> LintVerdict:
     if not findings:
-        return Verdict.RIGHT
+        return LintVerdict.PASS
     breaks = any(finding.severity == Severity.BREAKS for finding in findings)
-    return Verdict.WRONG if breaks else Verdict.LAX
+    return LintVerdict.FAIL if breaks else LintVerdict.WARN
 
 
-def _finding(heard: Heard, rule: Rule, place: Place) -> Finding:
-    number = place.number
-    byte = None if number is None else heard.frames[number - 1].byte
-    fault = rule.fault
-    severity = place.severity or fault.severity
-    return Finding(fault.id, severity.value, number, byte, show(place.heard), show(place.wanted), fault.hurts)
+def _finding(view: TraceView, check: RuleCheck, violation: Violation) -> LintFinding:
+    number = violation.frame_number
+    byte = None if number is None else view.frames[number - 1].byte
+    fault = check.rule
+    severity = violation.severity or fault.severity
+    return LintFinding(
+        fault.id, severity.value, number, byte, excerpt(violation.observed), excerpt(violation.expected), fault.affects
+    )
 
 
-def show(piece: object) -> str:
+def excerpt(piece: object) -> str:
     """The piece as printable text, cut where it gets long."""
-    text = piece if isinstance(piece, str) else _compact(piece)
-    shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text[: SHOWN + 1])
-    return shown if len(shown) <= SHOWN else shown[:SHOWN] + "…"
+    text = piece if isinstance(piece, str) else _json_excerpt(piece)
+    shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text[: MAX_EXCERPT_CHARACTERS + 1])
+    return shown if len(shown) <= MAX_EXCERPT_CHARACTERS else shown[:MAX_EXCERPT_CHARACTERS] + "…"
 
 
-def _compact(value: object) -> str:
+def _json_excerpt(value: object) -> str:
     """The beginning of the value as JSON. Deep and long values are not walked to their end."""
     text = ""
     for piece in _ENCODER.iterencode(value):
         text += piece
-        if len(text) > SHOWN:
+        if len(text) > MAX_EXCERPT_CHARACTERS:
             break
     return text

@@ -15,7 +15,7 @@ import msgspec
 from welldone.wire import sse
 
 
-class Kind(Enum):
+class MessageKind(Enum):
     """What a message is."""
 
     CHUNK = auto()
@@ -34,20 +34,20 @@ class Kind(Enum):
     """A comment inside data."""
     FOREIGN = auto()
     """JSON that belongs to no such stream."""
-    BROKEN = auto()
+    INVALID_JSON = auto()
     """Text that is no JSON."""
 
 
-FAILURES = (Kind.ERROR, Kind.FLAT_ERROR, Kind.ERROR_FIELD)
+ERROR_KINDS = (MessageKind.ERROR, MessageKind.FLAT_ERROR, MessageKind.ERROR_FIELD)
 CHUNK_KEYS = ("choices", "id", "object", "created", "model", "usage", "error")
 
 
-class Value(msgspec.Struct, frozen=True):
+class ParsedValue(msgspec.Struct, frozen=True):
     """One thing that stood in the data of a frame."""
 
     source: str
     """Its text as heard."""
-    kind: Kind | None = None
+    kind: MessageKind | None = None
     """None for JSON: what that means depends on the value."""
     json: Any = None
     is_strict: bool = True
@@ -56,23 +56,23 @@ class Value(msgspec.Struct, frozen=True):
     """Whether a string holds a raw control character."""
 
 
-class Message(msgspec.Struct, frozen=True):
+class StreamMessage(msgspec.Struct, frozen=True):
     """One value of a stream and the frame it came in. `number` counts frames from 1."""
 
-    number: int
+    frame_number: int
     frame: sse.Frame
-    kind: Kind
-    value: Value
+    kind: MessageKind
+    value: ParsedValue
     json: dict[str, Any]
     """Its JSON object; an empty one where it is something else."""
-    is_bare: bool = False
+    lacks_data_prefix: bool = False
     """Whether it stood on a line without `data:`."""
 
 
-class Event(msgspec.Struct, frozen=True):
+class TraceEvent(msgspec.Struct, frozen=True):
     """A message that is an event, by its type; the name of its frame stands in for a missing one."""
 
-    message: Message
+    message: StreamMessage
     type: str
 
     @property
@@ -80,7 +80,7 @@ class Event(msgspec.Struct, frozen=True):
         return self.message.json
 
 
-def type_of(message: Message) -> str:
+def event_type(message: StreamMessage) -> str:
     """The type of an event."""
     told = message.json.get("type")
     return told if isinstance(told, str) else message.frame.event
@@ -91,18 +91,18 @@ def _integer(digits: str) -> int | float:
     return int(digits) if len(digits) < 400 else float(digits)
 
 
-def _refuse(constant: str) -> NoReturn:
+def _reject_constant(constant: str) -> NoReturn:
     raise ValueError(constant)
 
 
-_STRICT = json.JSONDecoder(parse_int=_integer, parse_constant=_refuse)
-_LENIENT = json.JSONDecoder(strict=False, parse_int=_integer)
-_CONTROLS_PASS = json.JSONDecoder(strict=False, parse_int=_integer, parse_constant=_refuse)
-_CONSTANTS_PASS = json.JSONDecoder(parse_int=_integer)
+_STRICT_DECODER = json.JSONDecoder(parse_int=_integer, parse_constant=_reject_constant)
+_LENIENT_DECODER = json.JSONDecoder(strict=False, parse_int=_integer)
+_CONTROLS_DECODER = json.JSONDecoder(strict=False, parse_int=_integer, parse_constant=_reject_constant)
+_CONSTANTS_DECODER = json.JSONDecoder(parse_int=_integer)
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _DONE = re.compile(r"""(["']?)\[? {0,4}done {0,4}\]?\1(?=\s|$)""", re.IGNORECASE)
-_FIELDS = (b"", b"data", b"event", b"id", b"retry", b"error")
+_SSE_FIELDS = (b"", b"data", b"event", b"id", b"retry", b"error")
 
 
 def _decodes(decoder: json.JSONDecoder, text: str) -> bool:
@@ -113,21 +113,21 @@ def _decodes(decoder: json.JSONDecoder, text: str) -> bool:
     return True
 
 
-def read_value(text: str, start: int) -> tuple[Value, int]:
+def read_value(text: str, start: int) -> tuple[ParsedValue, int]:
     """The value that begins at `start`, and where it ends; what cannot be read goes on to the end of the text."""
     if done := _DONE.match(text, start):
-        return Value(done[0], Kind.DONE), done.end()
+        return ParsedValue(done[0], MessageKind.DONE), done.end()
     try:
-        value, end = _LENIENT.raw_decode(text, start)
+        value, end = _LENIENT_DECODER.raw_decode(text, start)
     except (ValueError, RecursionError):
-        kind = Kind.COMMENT if text.startswith(":", start) else Kind.BROKEN
-        return Value(text[start:], kind), len(text)
+        kind = MessageKind.COMMENT if text.startswith(":", start) else MessageKind.INVALID_JSON
+        return ParsedValue(text[start:], kind), len(text)
     source = text[start:end]
-    if _decodes(_STRICT, source):
-        return Value(source, json=value), end
-    is_strict = _decodes(_CONTROLS_PASS, source)
-    has_controls = not _decodes(_CONSTANTS_PASS, source)
-    return Value(source, json=value, is_strict=is_strict, has_controls=has_controls), end
+    if _decodes(_STRICT_DECODER, source):
+        return ParsedValue(source, json=value), end
+    is_strict = _decodes(_CONTROLS_DECODER, source)
+    has_controls = not _decodes(_CONSTANTS_DECODER, source)
+    return ParsedValue(source, json=value, is_strict=is_strict, has_controls=has_controls), end
 
 
 def skip_space(text: str, start: int) -> int:
@@ -136,80 +136,80 @@ def skip_space(text: str, start: int) -> int:
     return found.end() if found else start
 
 
-def read_values(text: str) -> list[Value]:
+def read_values(text: str) -> list[ParsedValue]:
     """All that stands in the data of one frame."""
     if text.startswith("{"):
         try:
-            return [Value(text, json=_STRICT.decode(text))]
+            return [ParsedValue(text, json=_STRICT_DECODER.decode(text))]
         except (ValueError, RecursionError):
             pass  # Something is odd; the long way says what.
-    values: list[Value] = []
+    values: list[ParsedValue] = []
     at = skip_space(text, 0)
     while at < len(text):
         value, end = read_value(text, at)
         values.append(value)
         at = skip_space(text, end)
-    return values or [Value(text, Kind.EMPTY)]
+    return values or [ParsedValue(text, MessageKind.EMPTY)]
 
 
-def error_kind(value: object, event: str = "") -> Kind | None:
+def error_kind(value: object, event: str = "") -> MessageKind | None:
     """Which kind of error a JSON value is; None where it is none."""
     if not isinstance(value, dict):
         return None
-    if _tells_error(value):
-        return Kind.ERROR
+    if _has_error_content(value):
+        return MessageKind.ERROR
     if value.get("object") == "error" or value.keys() == {"detail"}:
-        return Kind.FLAT_ERROR
+        return MessageKind.FLAT_ERROR
     if "choices" in value:
         return None
     has_message = isinstance(value.get("message"), str)
     if event == "error" or (has_message and any(key in value for key in ("code", "type", "status"))):
-        return Kind.FLAT_ERROR
+        return MessageKind.FLAT_ERROR
     return None
 
 
-def _tells_error(value: dict[str, Any]) -> bool:
+def _has_error_content(value: dict[str, Any]) -> bool:
     """Whether there is an `error` that says something, or nothing else beside it."""
     error = value.get("error")
     said = list(error.values()) if isinstance(error, dict) else [error]
     return any(said) or (error is not None and (value.get("type") == "error" or value.keys() == {"error"}))
 
 
-def _kind(value: Value, event: str) -> Kind:
+def _chunk_kind(value: ParsedValue, event: str) -> MessageKind:
     if value.kind is not None:
         return value.kind
     if error := error_kind(value.json, event):
         return error
     if isinstance(value.json, dict) and any(key in value.json for key in CHUNK_KEYS):
-        return Kind.CHUNK
-    return Kind.FOREIGN
+        return MessageKind.CHUNK
+    return MessageKind.FOREIGN
 
 
-def _event_kind(value: Value, event: str, types: Container[str]) -> Kind:
+def _event_kind(value: ParsedValue, event: str, types: Container[str]) -> MessageKind:
     """The same where a stream is made of events of these types; a frame's name stands in for a missing one."""
     if value.kind is not None:
         return value.kind
-    said = _object(value)
+    said = _json_object(value)
     type = said.get("type")
     has_type = isinstance(type, str)
     error = error_kind(said, "" if has_type else event)
     # What has a type that is known may have a member `message` as well.
-    if error is Kind.FLAT_ERROR and has_type and type in types:
+    if error is MessageKind.FLAT_ERROR and has_type and type in types:
         error = None
     if error is not None and type != "error":
         return error
-    return Kind.EVENT if has_type or (said and event) else Kind.FOREIGN
+    return MessageKind.EVENT if has_type or (said and event) else MessageKind.FOREIGN
 
 
-def _object(value: Value) -> dict[str, Any]:
+def _json_object(value: ParsedValue) -> dict[str, Any]:
     return value.json if isinstance(value.json, dict) else {}
 
 
-def _is_readable(values: list[Value]) -> bool:
-    return all(value.kind is not Kind.BROKEN for value in values)
+def _is_readable(values: list[ParsedValue]) -> bool:
+    return all(value.kind is not MessageKind.INVALID_JSON for value in values)
 
 
-def _bare(strays: list[bytes]) -> list[bytes]:
+def _unprefixed_lines(strays: list[bytes]) -> list[bytes]:
     """The lines from the first that is plainly data without its `data:`."""
     for place, line in enumerate(strays):
         if line.startswith((b"{", b"[DONE]")):
@@ -217,48 +217,48 @@ def _bare(strays: list[bytes]) -> list[bytes]:
     return []
 
 
-def _text(lines: list[bytes]) -> str:
+def _join_lines(lines: list[bytes]) -> str:
     return b"\n".join(lines).decode("utf-8", "replace")
 
 
 def _payload(line: bytes) -> bytes:
     """What a line adds to the JSON of its frame, be it a data line or a stray one."""
-    name, value = sse.field(line)
+    name, value = sse.parse_field(line)
     if name == b"data":
         return value
-    return b"" if name in _FIELDS else line
+    return b"" if name in _SSE_FIELDS else line
 
 
-def _frame_values(frame: sse.Frame) -> Iterator[tuple[Value, bool]]:
+def _frame_values(frame: sse.Frame) -> Iterator[tuple[ParsedValue, bool]]:
     """The values of a frame, each with whether its `data:` was missing."""
-    if frame.data is not None and frame.raw == sse.frame(frame.data):
+    if frame.data is not None and frame.raw == sse.data_frame(frame.data):
         # The common case: one data line and nothing else.
         yield from ((value, False) for value in read_values(frame.data.decode("utf-8", "replace")))
         return
-    lines = sse.lines(frame.raw)
-    strays = [line for line in lines if sse.field(line)[0] not in _FIELDS]
+    lines = sse.split_lines(frame.raw)
+    strays = [line for line in lines if sse.parse_field(line)[0] not in _SSE_FIELDS]
     if frame.data is not None:
         values = read_values(frame.data.decode("utf-8", "replace"))
         # A line break inside the JSON leaves its later lines without `data:`.
         needs_strays = bool(strays) and not _is_readable(values)
-        if needs_strays and _is_readable(together := read_values(_text([_payload(line) for line in lines]))):
+        if needs_strays and _is_readable(together := read_values(_join_lines([_payload(line) for line in lines]))):
             values, strays = together, []
         yield from ((value, False) for value in values)
-    if bare := _bare(strays):
-        yield from ((value, True) for value in read_values(_text(bare)))
+    if bare := _unprefixed_lines(strays):
+        yield from ((value, True) for value in read_values(_join_lines(bare)))
     for line in lines:
-        if sse.field(line)[0] == b"error":
-            yield Value(_text([line]), Kind.ERROR_FIELD), False
+        if sse.parse_field(line)[0] == b"error":
+            yield ParsedValue(_join_lines([line]), MessageKind.ERROR_FIELD), False
 
 
-def read_messages(frames: list[sse.Frame], types: Container[str] | None) -> list[Message]:
+def read_messages(frames: list[sse.Frame], types: Container[str] | None) -> list[StreamMessage]:
     """What the frames say, in order: events of these types, or chunks. Comments and empty lines say nothing."""
 
-    def kind(value: Value, event: str) -> Kind:
-        return _kind(value, event) if types is None else _event_kind(value, event, types)
+    def kind(value: ParsedValue, event: str) -> MessageKind:
+        return _chunk_kind(value, event) if types is None else _event_kind(value, event, types)
 
     return [
-        Message(number, frame, kind(value, frame.event), value, _object(value), is_bare)
+        StreamMessage(number, frame, kind(value, frame.event), value, _json_object(value), is_bare)
         for number, frame in enumerate(frames, start=1)
         for value, is_bare in _frame_values(frame)
     ]

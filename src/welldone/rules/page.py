@@ -3,7 +3,7 @@
 from importlib import resources
 
 
-def page(rule: str) -> str:
+def read_page(rule: str) -> str:
     """The page of a rule, as Markdown, without the marks that only its generator needs."""
     text = resources.files("welldone.rules").joinpath("pages", f"{rule}.md").read_text(encoding="utf-8")
     return "\n".join(line for line in text.splitlines() if not line.startswith("<!--"))

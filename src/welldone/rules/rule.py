@@ -5,54 +5,54 @@ from typing import TypeAlias
 
 import msgspec
 
-from welldone.rules.choices import Part
-from welldone.rules.heard import Form, Heard
-from welldone.rules.messages import Message
-from welldone.wire.faults import Fault, Severity
+from welldone.rules.choices import ChoiceDelta
+from welldone.rules.heard import ReplyKind, TraceView
+from welldone.rules.messages import StreamMessage
+from welldone.wire.faults import Rule, Severity
 
 
-class Place(msgspec.Struct, frozen=True):
+class Violation(msgspec.Struct, frozen=True):
     """Where a fault was heard."""
 
-    at: Message | Part | int | None
+    location: StreamMessage | ChoiceDelta | int | None
     """The message, the part of a chunk or the number of the frame; None where it is the reply as a whole."""
-    heard: object
+    observed: object
     """The piece at fault: text as it is, anything else to be shown as JSON."""
-    wanted: str
+    expected: str
     severity: Severity | None = None
     """Where this one costs less than the rule's severity says."""
 
     @property
-    def number(self) -> int | None:
+    def frame_number(self) -> int | None:
         """The number of the frame."""
-        if isinstance(self.at, Part):
-            return self.at.message.number
-        return self.at.number if isinstance(self.at, Message) else self.at
+        if isinstance(self.location, ChoiceDelta):
+            return self.location.message.frame_number
+        return self.location.frame_number if isinstance(self.location, StreamMessage) else self.location
 
 
-Check: TypeAlias = Callable[[Heard], Iterator[Place]]
+CheckFunction: TypeAlias = Callable[[TraceView], Iterator[Violation]]
 
 
-class Rule(msgspec.Struct, frozen=True):
+class RuleCheck(msgspec.Struct, frozen=True):
     """A fault and its check."""
 
-    fault: Fault
-    check: Check
-    forms: tuple[Form, ...] = (Form.STREAM,)
+    rule: Rule
+    check: CheckFunction
+    reply_kinds: tuple[ReplyKind, ...] = (ReplyKind.STREAM,)
     """The kinds of reply that it speaks about."""
     endpoints: tuple[str, ...] = ()
     """Where it is judged, if elsewhere than its fault says."""
-    needs: tuple[str, ...] = ()
+    required_fields: tuple[str, ...] = ()
     """What has to be known of the trace."""
 
-    def applies(self, heard: Heard) -> bool:
+    def applies(self, view: TraceView) -> bool:
         """Whether it speaks about this kind of reply."""
-        return heard.form in self.forms and heard.trace.endpoint in (self.endpoints or self.fault.endpoints)
+        return view.reply_kind in self.reply_kinds and view.trace.endpoint in (self.endpoints or self.rule.endpoints)
 
-    def can_be_judged(self, heard: Heard) -> bool:
+    def can_be_checked(self, view: TraceView) -> bool:
         """Whether what it needs is known."""
-        return not self.missing(heard)
+        return not self.missing_fields(view)
 
-    def missing(self, heard: Heard) -> list[str]:
+    def missing_fields(self, view: TraceView) -> list[str]:
         """What it needs and is not known."""
-        return [need for need in self.needs if getattr(heard.trace, need) is None]
+        return [need for need in self.required_fields if getattr(view.trace, need) is None]

@@ -10,10 +10,10 @@ from typing import Any, TypeAlias
 
 from welldone.rules.choices import as_list, as_object, is_int
 
-Shape: TypeAlias = Mapping[str, str]
+MemberTypes: TypeAlias = Mapping[str, str]
 """Members, each with its types, separated by `|`."""
 
-RESPONSE: Shape = {
+RESPONSE_MEMBERS: MemberTypes = {
     "background": "boolean|null",
     "completed_at": "number|null",
     "error": "object|null",
@@ -41,20 +41,20 @@ RESPONSE: Shape = {
     "usage": "any",
 }
 """A Response, without what `resp-created-full` requires. The usage of one that has ended has `resp-usage`."""
-INCOMPLETE: Shape = {"reason": "string"}
-FUNCTION: Shape = {
+INCOMPLETE_DETAILS_MEMBERS: MemberTypes = {"reason": "string"}
+FUNCTION_MEMBERS: MemberTypes = {
     "name": "string",
     "description": "string|null",
     "parameters": "object|null",
     "strict": "boolean|null",
 }
 """A function among the tools of a Response."""
-ITEMS: Mapping[str, Shape] = {
+ITEM_MEMBERS: Mapping[str, MemberTypes] = {
     "message": {"id": "string", "role": "string", "content": "array"},
     "reasoning": {"id": "string", "summary": "array"},
 }
 """Output items by type. A function_call has `resp-function-ids` and `resp-item-status`."""
-PARTS: Mapping[str, Shape] = {
+PART_MEMBERS: Mapping[str, MemberTypes] = {
     "output_text": {"text": "string", "annotations": "array"},
     "refusal": {"refusal": "string"},
     "reasoning_text": {"text": "string"},
@@ -62,19 +62,19 @@ PARTS: Mapping[str, Shape] = {
 }
 """Content parts by type."""
 
-COMPLETION: Shape = {"id": "string", "created": "integer", "model": "string"}
+COMPLETION_MEMBERS: MemberTypes = {"id": "string", "created": "integer", "model": "string"}
 """A chat.completion or a text_completion."""
-CHAT_CHOICE: Shape = {"index": "integer", "logprobs": "object|null|absent"}
-TEXT_CHOICE: Shape = {"index": "integer", "text": "string", "logprobs": "object|null|absent"}
-CHAT_MESSAGE: Shape = {"refusal": "string|null|absent"}
+CHAT_CHOICE_MEMBERS: MemberTypes = {"index": "integer", "logprobs": "object|null|absent"}
+TEXT_CHOICE_MEMBERS: MemberTypes = {"index": "integer", "text": "string", "logprobs": "object|null|absent"}
+CHAT_MESSAGE_MEMBERS: MemberTypes = {"refusal": "string|null|absent"}
 """Choices and their message. The schema requires `logprobs` and `refusal`, perhaps as null; most servers leave them
 out, and no client is known to miss them."""
 
 
-def mismatches(value: object, shape: Shape, path: str = "") -> list[str]:
+def mismatches(value: object, shape: MemberTypes, path: str = "") -> list[str]:
     """The members that are missing or of another type, each as `path.member (types)`."""
     told = as_object(value)
-    return [f"{path}{name} ({kinds})" for name, kinds in shape.items() if not _fits(told.get(name, ...), kinds)]
+    return [f"{path}{name} ({kinds})" for name, kinds in shape.items() if not _has_any_type(told.get(name, ...), kinds)]
 
 
 def response_mismatches(response: dict[str, Any], *, has_ids: bool) -> list[str]:
@@ -83,12 +83,14 @@ def response_mismatches(response: dict[str, Any], *, has_ids: bool) -> list[str]
     `has_ids`: the ids of items are checked too; in a stream `resp-item-id-stable` does it.
     """
     has_ended = response.get("status") in ("completed", "incomplete")
-    wrong = mismatches(response, {k: v for k, v in RESPONSE.items() if k != "usage"} if has_ended else RESPONSE)
+    wrong = mismatches(
+        response, {k: v for k, v in RESPONSE_MEMBERS.items() if k != "usage"} if has_ended else RESPONSE_MEMBERS
+    )
     if response.get("status") == "incomplete":
-        wrong += mismatches(response.get("incomplete_details"), INCOMPLETE, "incomplete_details.")
+        wrong += mismatches(response.get("incomplete_details"), INCOMPLETE_DETAILS_MEMBERS, "incomplete_details.")
     for place, tool in enumerate(as_list(response.get("tools"))):
         if as_object(tool).get("type") == "function":
-            wrong += mismatches(tool, FUNCTION, f"tools[{place}].")
+            wrong += mismatches(tool, FUNCTION_MEMBERS, f"tools[{place}].")
     for place, item in enumerate(as_list(response.get("output"))):
         wrong += item_mismatches(item, f"output[{place}].", has_ids=has_ids)
     return wrong
@@ -97,7 +99,7 @@ def response_mismatches(response: dict[str, Any], *, has_ids: bool) -> list[str]
 def item_mismatches(item: object, path: str, *, has_ids: bool) -> list[str]:
     """What is missing or of another type in an output item and its parts; nothing of a type that is not listed."""
     told = as_object(item)
-    shape = _listed(ITEMS, told)
+    shape = _members_for(ITEM_MEMBERS, told)
     wrong = mismatches(told, shape if has_ids else {k: v for k, v in shape.items() if k != "id"}, path)
     for slot in ("content", "summary"):
         for place, part in enumerate(as_list(told.get(slot))):
@@ -107,19 +109,19 @@ def item_mismatches(item: object, path: str, *, has_ids: bool) -> list[str]:
 
 def part_mismatches(part: object, path: str) -> list[str]:
     """What is missing or of another type in a content part."""
-    return mismatches(part, _listed(PARTS, as_object(part)), path)
+    return mismatches(part, _members_for(PART_MEMBERS, as_object(part)), path)
 
 
-def _listed(shapes: Mapping[str, Shape], value: dict[str, Any]) -> Shape:
+def _members_for(shapes: Mapping[str, MemberTypes], value: dict[str, Any]) -> MemberTypes:
     kind = value.get("type")
     return shapes.get(kind, {}) if isinstance(kind, str) else {}
 
 
-def _fits(value: object, kinds: str) -> bool:
-    return any(_is_kind(value, kind) for kind in kinds.split("|"))
+def _has_any_type(value: object, kinds: str) -> bool:
+    return any(_has_json_type(value, kind) for kind in kinds.split("|"))
 
 
-def _is_kind(value: object, kind: str) -> bool:
+def _has_json_type(value: object, kind: str) -> bool:
     match kind:
         case "null":
             return value is None

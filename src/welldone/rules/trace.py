@@ -19,7 +19,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the HTTP body ended as it should."""
     end: bool | None = True
     """None: who listened left before the end, so that nothing can be said of it."""
-    pieces: tuple[int, ...] | None = None
+    chunk_sizes: tuple[int, ...] | None = None
     """The sizes of the HTTP chunks of the body."""
 
     def header(self, name: str) -> str | None:

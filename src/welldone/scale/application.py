@@ -10,20 +10,20 @@ from ray.serve import Application
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouterConfig
 
 from welldone.engines.settings import ModelSettings
-from welldone.net.settings import Given
-from welldone.scale.engine import Engine
-from welldone.scale.front import Front
-from welldone.scale.parts import LAST_S, deployment_name, engine_config
+from welldone.net.settings import RawSetting
+from welldone.scale.engine import EngineReplica
+from welldone.scale.front import FrontReplica
+from welldone.scale.parts import SHUTDOWN_MARGIN_S, deployment_name, engine_config
 from welldone.serve.config import read_config
 from welldone.serve.keys import read_key_file
 from welldone.serve.origins import is_loopback
 from welldone.serve.settings import Config
 
 FRONT = "front"
-_AHEAD = 4  # so many times the streams that a front should have it may get while others are started
-_DIRECTORY = "welldone.scale.directory.Directory"
-_POLICY = "welldone.scale.policy:by_streams"
-_HEALTH_S = 5.0  # between Ray's looks at a replica, and for its answer
+_QUEUE_FACTOR = 4  # so many times the streams that a front should have it may get while others are started
+_REPLICA_ROUTER = "welldone.scale.directory.Directory"
+_AUTOSCALING_POLICY = "welldone.scale.policy:by_streams"
+_HEALTH_CHECK_S = 5.0  # between Ray's looks at a replica, and for its answer
 
 
 def app(args: Mapping[str, str]) -> Application:
@@ -33,9 +33,9 @@ def app(args: Mapping[str, str]) -> Application:
         SettingsError: the file is wrong; one line that says what to do.
         ValueError: there are no keys where there must be some.
     """
-    given = {"config": Given(str(args["config"]), "config=", Path.cwd())} if "config" in args else {}
+    given = {"config": RawSetting(str(args["config"]), "config=", Path.cwd())} if "config" in args else {}
     config = read_config(given, os.environ, folder=Path.cwd())
-    return application(config, keys_of(config))
+    return build_application(config, keys_of(config))
 
 
 def keys_of(config: Config) -> list[str]:
@@ -47,13 +47,13 @@ def keys_of(config: Config) -> list[str]:
     settings = config.server
     keys = list(settings.api_keys)
     if settings.api_key_file is not None:
-        keys += read_key_file(settings.api_key_file, takes_weak=is_loopback(settings.host)).keys
+        keys += read_key_file(settings.api_key_file, allows_weak=is_loopback(settings.host)).keys
     if not config.has_keys(keys) and not settings.no_api_key and not is_loopback(settings.host):
         raise ValueError("a cluster that others can reach needs a key: --api-key env:NAME, or --no-api-key")
     return keys
 
 
-def application(config: Config, keys: Sequence[str]) -> Application:
+def build_application(config: Config, keys: Sequence[str]) -> Application:
     """The deployments of these settings.
 
     Raises:
@@ -62,44 +62,44 @@ def application(config: Config, keys: Sequence[str]) -> Application:
     if config.scale.front.port and config.server.ssl_cert_file is not None:
         raise ValueError("TLS is for Ray's proxies: without [scale.front] port, or with a load balancer that speaks it")
     names = {model.name: deployment_name(model.name, number) for number, model in enumerate(config.models, 1)}
-    engines = {model.name: _engines(config, model, names[model.name]) for model in config.models}
+    engines = {model.name: _engine_deployment(config, model, names[model.name]) for model in config.models}
     wanted = config.scale.front
-    deployment = serve.deployment(Front).options(
+    deployment = serve.deployment(FrontReplica).options(
         name=FRONT,
-        max_ongoing_requests=_AHEAD * wanted.streams,
+        max_ongoing_requests=_QUEUE_FACTOR * wanted.streams,
         ray_actor_options={"num_cpus": wanted.num_cpus},
         autoscaling_config=AutoscalingConfig(
             min_replicas=wanted.min_replicas,
             max_replicas=wanted.max_replicas,
             target_ongoing_requests=wanted.streams,
-            **_delays(config),
+            **_autoscaling_delays(config),
         ),
-        **_life(config),
+        **_lifecycle_options(config),
     )
     bound: Application = deployment.bind(config, tuple(keys), engines)
     return bound
 
 
-def _engines(config: Config, model: ModelSettings, name: str) -> Application:
+def _engine_deployment(config: Config, model: ModelSettings, name: str) -> Application:
     wanted = config.scale.engine_of(model.name)
-    deployment = serve.deployment(Engine).options(
+    deployment = serve.deployment(EngineReplica).options(
         name=name,
         ray_actor_options={"num_cpus": wanted.num_cpus, "num_gpus": wanted.num_gpus},
-        request_router_config=RequestRouterConfig(request_router_class=_DIRECTORY),
+        request_router_config=RequestRouterConfig(request_router_class=_REPLICA_ROUTER),
         autoscaling_config=AutoscalingConfig(
             min_replicas=wanted.min_replicas,
             max_replicas=wanted.max_replicas,
             target_ongoing_requests=wanted.streams or model.slots,
-            policy=AutoscalingPolicy(policy_function=_POLICY),
-            **_delays(config),
+            policy=AutoscalingPolicy(policy_function=_AUTOSCALING_POLICY),
+            **_autoscaling_delays(config),
         ),
-        **_life(config),
+        **_lifecycle_options(config),
     )
     bound: Application = deployment.bind(engine_config(config, model))
     return bound
 
 
-def _delays(config: Config) -> dict[str, Any]:
+def _autoscaling_delays(config: Config) -> dict[str, Any]:
     scale = config.scale
     return {
         "upscale_delay_s": scale.upscale_delay_s,
@@ -108,10 +108,10 @@ def _delays(config: Config) -> dict[str, Any]:
     }
 
 
-def _life(config: Config) -> dict[str, Any]:
+def _lifecycle_options(config: Config) -> dict[str, Any]:
     return {
-        "graceful_shutdown_timeout_s": config.server.drain_s + LAST_S,
+        "graceful_shutdown_timeout_s": config.server.drain_s + SHUTDOWN_MARGIN_S,
         "graceful_shutdown_wait_loop_s": 0.5,
-        "health_check_period_s": _HEALTH_S,
-        "health_check_timeout_s": _HEALTH_S,
+        "health_check_period_s": _HEALTH_CHECK_S,
+        "health_check_timeout_s": _HEALTH_CHECK_S,
     }

@@ -3,15 +3,15 @@
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from welldone.serve.errors import ApiError, Shape
+from welldone.serve.errors import ApiError, ErrorFormat
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Application = Callable[[Message, Receive, Send], Awaitable[None]]
+ASGIMessage = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[ASGIMessage]]
+Send = Callable[[ASGIMessage], Awaitable[None]]
+ASGIApp = Callable[[ASGIMessage, Receive, Send], Awaitable[None]]
 
 
-async def refuse(send: Send, error: ApiError, shape: Shape = Shape.OPENAI) -> None:
+async def send_error(send: Send, error: ApiError, shape: ErrorFormat = ErrorFormat.OPENAI) -> None:
     """A whole reply that is an error."""
     body = error.body(shape)
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]

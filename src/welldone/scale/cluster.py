@@ -15,12 +15,12 @@ from ray.serve import RunTarget
 from ray.serve.config import HTTPOptions, ProxyLocation
 from ray.serve.schema import ApplicationStatus
 
-from welldone.scale.application import application
-from welldone.scale.proxy import CALLBACK, VARIABLE
+from welldone.scale.application import build_application
+from welldone.scale.proxy import CALLBACK, CALLBACK_VARIABLE
 from welldone.serve.settings import Config
 
 _ENVIRONMENT = {
-    VARIABLE: CALLBACK,
+    CALLBACK_VARIABLE: CALLBACK,
     "RAY_USAGE_STATS_ENABLED": "0",  # nobody is told of what runs here
     # After so long Ray says what a replica waits for: this machine does not grow.
     "RAY_SERVE_SLOW_STARTUP_WARNING_S": "10",
@@ -28,20 +28,20 @@ _ENVIRONMENT = {
 }
 """Of a cluster that is started here."""
 
-_LOCAL = "local"
+_LOCAL_ADDRESS = "local"
 """The address of a cluster that is started here, as Ray has it."""
 
-_ANY = "auto"
+_AUTO_ADDRESS = "auto"
 """The address of a cluster that runs on this machine, whichever it is."""
 
-_LOOK_S = 0.5  # between two looks at what is deployed or ended
+_POLL_S = 0.5  # between two looks at what is deployed or ended
 
 
 class ClusterError(Exception):
     """Something is wrong with the cluster; the message is for the user."""
 
 
-class Group(NamedTuple):
+class DeploymentStatus(NamedTuple):
     """One deployment: the fronts, or the engines of a model."""
 
     name: str
@@ -52,12 +52,12 @@ class Group(NamedTuple):
     message: str
 
 
-class View(NamedTuple):
+class ClusterStatus(NamedTuple):
     """What runs."""
 
     is_running: bool
     is_failed: bool
-    groups: tuple[Group, ...]
+    groups: tuple[DeploymentStatus, ...]
     message: str
 
 
@@ -69,9 +69,9 @@ def connect(address: str | None, *, may_start: bool) -> bool:
     """
     logging.getLogger("ray.serve").setLevel(logging.WARNING)  # what else it says, we say in fewer words
     address = address or os.environ.get("RAY_ADDRESS") or None
-    if address != _LOCAL and (address is not None or _may_run_here()):
+    if address != _LOCAL_ADDRESS and (address is not None or _may_run_here()):
         try:
-            ray.init(address=address or _ANY, log_to_driver=False, logging_level="error")
+            ray.init(address=address or _AUTO_ADDRESS, log_to_driver=False, logging_level="error")
         except (ConnectionError, ValueError, RuntimeError) as error:
             if address is not None:
                 why = f"no Ray cluster answers at {address}: {error}; `--address local` starts one here"
@@ -82,7 +82,7 @@ def connect(address: str | None, *, may_start: bool) -> bool:
         raise ClusterError("no Ray cluster runs on this machine: --address says where one does")
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    ray.init(address=_LOCAL, log_to_driver=False, logging_level="error", include_dashboard=False)
+    ray.init(address=_LOCAL_ADDRESS, log_to_driver=False, logging_level="error", include_dashboard=False)
     return True
 
 
@@ -120,7 +120,7 @@ def deploy(config: Config, keys: Sequence[str], name: str) -> None:
         ssl_certfile=None if server.ssl_cert_file is None else str(server.ssl_cert_file),
         ssl_keyfile=None if server.ssl_key_file is None else str(server.ssl_key_file),
     )
-    target = RunTarget(application(config, keys), name=name, route_prefix="/")
+    target = RunTarget(build_application(config, keys), name=name, route_prefix="/")
     try:
         serve.start(proxy_location=ProxyLocation.EveryNode, http_options=http)
         serve.run_many([target], wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
@@ -130,10 +130,10 @@ def deploy(config: Config, keys: Sequence[str], name: str) -> None:
     while ray.is_initialized() and (found := view(name)) is not None and not found.is_running:
         if found.is_failed:
             raise ClusterError(f"{name} does not run: {found.message}")
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
 
 
-def view(name: str) -> View | None:
+def view(name: str) -> ClusterStatus | None:
     """What runs under this name; None: nothing."""
     found = serve.status().applications.get(name)
     if found is None:
@@ -142,9 +142,11 @@ def view(name: str) -> View | None:
     for deployment, one in found.deployments.items():
         states = {str(getattr(state, "value", state)): count for state, count in one.replica_states.items()}
         running = states.get("RUNNING", 0)
-        groups.append(Group(deployment, one.status.value, running, sum(states.values()) - running, one.message))
+        groups.append(
+            DeploymentStatus(deployment, one.status.value, running, sum(states.values()) - running, one.message)
+        )
     is_failed = found.status is ApplicationStatus.DEPLOY_FAILED
-    return View(found.status is ApplicationStatus.RUNNING, is_failed, tuple(groups), found.message)
+    return ClusterStatus(found.status is ApplicationStatus.RUNNING, is_failed, tuple(groups), found.message)
 
 
 def end(name: str) -> None:

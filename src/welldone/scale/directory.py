@@ -8,14 +8,14 @@ from ray.serve.request_router import PendingRequest, RequestRouter, RunningRepli
 from welldone.scale import who
 
 
-class Directory(RequestRouter):
+class ReplicaRouter(RequestRouter):
     """Ray makes one of these where somebody has a handle of an engine deployment."""
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
         """These are there now."""
         super().update_replicas(replicas)
         found = {replica.replica_id.unique_id: replica.replica_metadata for replica in replicas}
-        who.tell(self._deployment_id.name, found)
+        who.publish(self._deployment_id.name, found)
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None

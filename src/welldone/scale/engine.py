@@ -11,17 +11,17 @@ from typing import Any
 import ray
 
 from welldone.engines import default
-from welldone.engines.fleet import State
+from welldone.engines.fleet import ModelState
 from welldone.engines.pull import pull
 from welldone.engines.store import models_folder
-from welldone.scale.policy import STREAMS
+from welldone.scale.policy import STREAMS_METRIC
 from welldone.serve.keys import make_key
-from welldone.serve.log_settings import log_of
+from welldone.serve.log_settings import make_log_handler
 from welldone.serve.server import Server
 from welldone.serve.settings import Config
 
 
-class Engine:
+class EngineReplica:
     """One replica. Ray calls all of its methods."""
 
     async def __init__(self, config: Config) -> None:  # type: ignore[misc]  # Ray awaits it
@@ -31,15 +31,15 @@ class Engine:
         config = dataclasses.replace(config, server=dataclasses.replace(config.server, host=host))
         folder = models_folder(os.environ)
         (model,) = config.models
-        if model.is_builtin and default.find(folder) is None:
-            await asyncio.to_thread(pull, default.DEFAULT.name, folder=folder)
-        self._log = log_of(config.server, (self._key, *config.secrets))
+        if model.is_builtin and default.find_builtin(folder) is None:
+            await asyncio.to_thread(pull, default.DEFAULT_MODEL.name, folder=folder)
+        self._log = make_log_handler(config.server, (self._key, *config.secrets))
         self._log.start()
         self._server = Server(config, keys=[self._key], folder=folder)
         await self._server.start()
         self._host = host
         try:
-            await self._server.fleet.models[0].ready()
+            await self._server.fleet.models[0].ensure_ready()
         except BaseException:
             await self._server.stop()
             self._log.close()
@@ -51,12 +51,12 @@ class Engine:
 
     def record_autoscaling_stats(self) -> dict[str, float]:
         """How much it has to do: what it answers, and what waits for that."""
-        return {STREAMS: float(len(self._server.routes.answers))}
+        return {STREAMS_METRIC: float(len(self._server.routes.response_tasks))}
 
     async def check_health(self) -> None:
         """Raise where its engine cannot be started again: then Ray begins anew, perhaps elsewhere."""
         (model,) = self._server.fleet.models
-        if model.state is State.FAILED:
+        if model.state is ModelState.FAILED:
             raise RuntimeError(str(model.last_error))
 
     async def hello(self) -> None:

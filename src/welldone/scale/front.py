@@ -16,57 +16,57 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from welldone.engines.address import Address
-from welldone.engines.fleet import make_private_folder
-from welldone.engines.places import Places
+from welldone.engines.fleet import make_socket_folder
+from welldone.engines.places import DynamicUpstreams
 from welldone.engines.store import models_folder
 from welldone.scale import relay, who
-from welldone.scale.parts import front_config, places_of
-from welldone.serve.log_settings import log_of
-from welldone.serve.page.front import ASSETS
+from welldone.scale.parts import front_config, dynamic_upstreams_of
+from welldone.serve.log_settings import make_log_handler
+from welldone.serve.page.front import ASSETS_PATH
 from welldone.serve.server import Server
 from welldone.serve.settings import Config
-from welldone.web.site import Site
+from welldone.web.site import StaticSite
 
 _BACKLOG = 1024  # as for a server of one machine
-_SOCKET = "front.sock"
+_SOCKET_NAME = "front.sock"
 
 
-@serve.ingress(relay.build)
-class Front:
+@serve.ingress(relay.build_relay_app)
+class FrontReplica:
     """One replica. Ray calls all of its methods."""
 
     async def __init__(  # type: ignore[misc]  # Ray awaits it
         self, config: Config, keys: Sequence[str], engines: Mapping[str, DeploymentHandle[Any]]
     ) -> None:
         """Listen. Engines may come later: requests wait for them."""
-        self._log = log_of(config.server, (*keys, *config.secrets))
+        self._log = make_log_handler(config.server, (*keys, *config.secrets))
         self._log.start()
         own = front_config(config)
-        self._folder = make_private_folder(os.environ)
+        self._folder = make_socket_folder(os.environ)
         try:
-            sockets = _sockets(config, self._folder / _SOCKET)
+            sockets = _open_sockets(config, self._folder / _SOCKET_NAME)
         except OSError:
             shutil.rmtree(self._folder, ignore_errors=True)  # Ray tries again, and each time elsewhere
             raise
-        self._server = Server(own, keys=keys, folder=models_folder(os.environ), site=Site(ASSETS.strip("/")))
+        self._server = Server(own, keys=keys, folder=models_folder(os.environ), site=StaticSite(ASSETS_PATH.strip("/")))
         await self._server.start(sockets)
-        relay.lead_to(
-            self._folder / _SOCKET, limit_bytes=max(own.server.body_limit_bytes, own.server.upload_limit_bytes)
+        relay.set_destination(
+            self._folder / _SOCKET_NAME, limit_bytes=max(own.server.body_limit_bytes, own.server.upload_limit_bytes)
         )
         upstreams = {upstream.name: upstream for upstream in self._server.upstreams.all}
         for model in config.models:
-            places = Places([upstreams[place.name] for place in places_of(config, model)])
-            self._hear(engines[model.name], places)
+            places = DynamicUpstreams([upstreams[place.name] for place in dynamic_upstreams_of(config, model)])
+            self._subscribe_to_replicas(engines[model.name], places)
 
-    def _hear(self, engines: DeploymentHandle[Any], places: Places) -> None:
+    def _subscribe_to_replicas(self, engines: DeploymentHandle[Any], dynamic_upstreams: DynamicUpstreams) -> None:
         """Have the places settled whenever replicas come or go."""
         loop = asyncio.get_running_loop()
 
         def hear(found: Mapping[str, Mapping[str, Any]]) -> None:
             settled = {name: _address(said) for name, said in found.items() if said}
-            loop.call_soon_threadsafe(places.settle, settled)
+            loop.call_soon_threadsafe(dynamic_upstreams.update_replicas, settled)
 
-        who.listen(engines.deployment_name, hear)
+        who.subscribe(engines.deployment_name, hear)
         engines.hello.remote()  # a handle hears of replicas from its first call on
 
     async def __del__(self) -> None:
@@ -77,11 +77,11 @@ class Front:
             self._log.close()
 
 
-def _address(said: Mapping[str, Any]) -> Address:
-    return Address(host=said["host"], port=said["port"], key=said["key"], prefix="/v1")
+def _address(replica: Mapping[str, Any]) -> Address:
+    return Address(host=replica["host"], port=replica["port"], key=replica["key"], prefix="/v1")
 
 
-def _sockets(config: Config, path: Path) -> list[socket.socket]:
+def _open_sockets(config: Config, path: Path) -> list[socket.socket]:
     """Where it listens: for the relay, and for clients if they are to come straight here."""
     inner = socket.socket(socket.AF_UNIX)
     inner.bind(str(path))

@@ -10,237 +10,247 @@ from typing import Any
 
 import msgspec
 
-from welldone.scale.asgi import Application, Message, Receive, Send, refuse
-from welldone.serve.errors import ApiError, Shape
+from welldone.scale.asgi import ASGIApp, ASGIMessage, Receive, Send, send_error
+from welldone.serve.errors import ApiError, ErrorFormat
 from welldone.wire.dialects.messages import scribe as messages
 from welldone.wire.dialects.responses import objects as responses
-from welldone.wire.dialects.responses.scribe import frame
-from welldone.wire.dialects.stream import error_end
+from welldone.wire.dialects.responses.scribe import encode_event
+from welldone.wire.dialects.stream import error_and_done
 
 _ATTEMPTS = 3
 """A node that dies may have had two fronts, and who is asked next may have been on it too."""
-_KEPT_BYTES = 32 * 2**20  # of a body, for another attempt; as long as the longest upload that is taken by default
+_REPLAY_LIMIT_BYTES = (
+    32 * 2**20
+)  # of a body, for another attempt; as long as the longest upload that is taken by default
 _TAIL_BYTES = 4_096  # of what was said: a last line of Ollama's is shorter, and so is what names an event
-_NUMBER = re.compile(rb'"sequence_number": ?(\d{1,12})')
-_NAME = b"event: "
-_OPENING_BYTES = 2**16  # of a Response's first event, which its last one repeats; one with longer tools ends without
-_DATA = re.compile(rb"^data: (\{.*\})$", re.MULTILINE)
-_EVENTS, _LINES = b"text/event-stream", b"application/x-ndjson"
-_ENDS = (b"\n\n", b"\r\n\r\n")
-_DONE = (b"data: [DONE]\n\n", b"data: [DONE]\r\n\r\n")
-_LAST_LINES = (b'"done":true', b'{"error":')
-_LAST_EVENTS = (b"message_stop", b"error", b"response.completed", b"response.failed", b"response.incomplete")
+_SEQUENCE_NUMBER = re.compile(rb'"sequence_number": ?(\d{1,12})')
+_EVENT_FIELD = b"event: "
+_FIRST_EVENT_LIMIT_BYTES = (
+    2**16
+)  # of a Response's first event, which its last one repeats; one with longer tools ends without
+_DATA_LINE = re.compile(rb"^data: (\{.*\})$", re.MULTILINE)
+_SSE_TYPE, _NDJSON_TYPE = b"text/event-stream", b"application/x-ndjson"
+_EVENT_ENDS = (b"\n\n", b"\r\n\r\n")
+_DONE_FRAMES = (b"data: [DONE]\n\n", b"data: [DONE]\r\n\r\n")
+_FINAL_LINE_MARKERS = (b'"done":true', b'{"error":')
+_FINAL_EVENTS = (b"message_stop", b"error", b"response.completed", b"response.failed", b"response.incomplete")
 """After these nothing more is said, though the front may die before it has closed its reply."""
-_SILENCE = re.compile(rb"(?::[^\n]*\n\n)*")  # comments, or nothing at all
+_ONLY_COMMENTS = re.compile(rb"(?::[^\n]*\n\n)*")  # comments, or nothing at all
 
 
-class Guard:
+class FailoverMiddleware:
     """The proxy's application, and what is done when it ends too early."""
 
-    def __init__(self, app: Application) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: ASGIMessage, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        asked, said = _Asked(receive), _Said(send, scope["path"])
+        asked, said = _ReplayableRequest(receive), _TrackedResponse(send, scope["path"])
         error: Exception | None = None
         for _ in range(_ATTEMPTS):
-            asked.begin()
-            said.begin()
+            asked.rewind()
+            said.begin_attempt()
             error = None
             try:
                 await self._app(scope, asked.receive, said.send)
             except Exception as raised:  # noqa: BLE001 - whatever Ray says of it: the front did not answer
                 error = raised
-            if said.is_whole or asked.is_left:
+            if said.is_complete or asked.is_disconnected:
                 return
-            if said.has_content or not asked.is_kept:
+            if said.has_content or not asked.is_replayable:
                 break
-        if said.has_head:
-            await said.break_off(error)
+        if said.is_started:
+            await said.end_with_error(error)
         else:
-            await said.refuse()
+            await said.send_unavailable()
 
 
-class _Asked:
+class _ReplayableRequest:
     """The request, so that it can be asked again."""
 
     def __init__(self, receive: Receive) -> None:
-        self.is_left = False
+        self.is_disconnected = False
         """Whether the client is gone."""
-        self.is_kept = True
+        self.is_replayable = True
         """Whether all of it that came so far is here."""
         self._receive = receive
-        self._messages: list[Message] = []
-        self._kept_bytes = 0
+        self._messages: list[ASGIMessage] = []
+        self._buffered_bytes = 0
         self._next = 0
 
-    def begin(self) -> None:
+    def rewind(self) -> None:
         """From the start."""
         self._next = 0
 
-    async def receive(self) -> Message:
+    async def receive(self) -> ASGIMessage:
         """What came before, then what comes."""
         if self._next < len(self._messages):
             self._next += 1
             return self._messages[self._next - 1]
         message = await self._receive()
         if message["type"] == "http.disconnect":
-            self.is_left = True
-        elif self.is_kept:
-            self._kept_bytes += len(message.get("body", b""))
-            self.is_kept = self._kept_bytes <= _KEPT_BYTES
+            self.is_disconnected = True
+        elif self.is_replayable:
+            self._buffered_bytes += len(message.get("body", b""))
+            self.is_replayable = self._buffered_bytes <= _REPLAY_LIMIT_BYTES
             self._messages.append(message)
-            if not self.is_kept:
+            if not self.is_replayable:
                 self._messages.clear()
             self._next = len(self._messages)
         return message
 
 
-class _Said:
+class _TrackedResponse:
     """The answer, and how far it came."""
 
     def __init__(self, send: Send, path: str) -> None:
-        self.has_head = False
+        self.is_started = False
         """Whether the client has heard that an answer begins."""
         self.has_content = False
         """Whether the client has heard more than that somebody is there."""
-        self.is_whole = False
+        self.is_complete = False
         self._send = send
         self._path = path
-        self._head: Message | None = None
-        self._kind = b""
+        self._start_message: ASGIMessage | None = None
+        self._content_type = b""
         self._tail = b""
-        self._event = b""
-        self._number = -1
-        self._opening = b""
-        self._is_shut = False
+        self._last_event = b""
+        self._sequence_number = -1
+        self._first_event = b""
+        self._is_closed = False
 
-    def begin(self) -> None:
+    def begin_attempt(self) -> None:
         """Another front answers now. What the one before had announced is forgotten."""
-        self._head = None
+        self._start_message = None
 
-    async def send(self, message: Message) -> None:
+    async def send(self, message: ASGIMessage) -> None:
         """Send on what the front says. Of a second one's stream the head has been said already.
 
         Raises:
             RuntimeError: what it says does not fit what the client was told.
         """
-        if self._is_shut:
+        if self._is_closed:
             raise RuntimeError("this answer is over")
         if message["type"] == "http.response.start":
-            await self._begin(message)
+            await self._start(message)
         elif message["type"] == "http.response.body":
-            await self._go_on(message)
+            await self._send_body(message)
         else:
             await self._send(message)
 
-    async def _begin(self, message: Message) -> None:
+    async def _start(self, message: ASGIMessage) -> None:
         kind = next((value for name, value in message["headers"] if name.lower() == b"content-type"), b"")
-        if self.has_head:
-            self._check(message, kind)
+        if self.is_started:
+            self._check_same_response(message, kind)
             return
-        self._kind = kind
+        self._content_type = kind
         if self._is_stream:
-            self.has_head = True
+            self.is_started = True
             await self._send(message)
         else:
-            self._head = message  # it may say how long the body is: another front's has another length
+            self._start_message = message  # it may say how long the body is: another front's has another length
 
-    async def _go_on(self, message: Message) -> None:
-        if self._head is not None:
-            self.has_head = True
-            head, self._head = self._head, None
+    async def _send_body(self, message: ASGIMessage) -> None:
+        if self._start_message is not None:
+            self.is_started = True
+            head, self._start_message = self._start_message, None
             await self._send(head)
         body = message.get("body", b"")
-        self.is_whole = not message.get("more_body", False)
-        self.has_content = self.has_content or not self._is_stream or not _SILENCE.fullmatch(body)
+        self.is_complete = not message.get("more_body", False)
+        self.has_content = self.has_content or not self._is_stream or not _ONLY_COMMENTS.fullmatch(body)
         if self._is_stream:
-            self._note(body)
+            self._track(body)
         await self._send(message)
 
-    def _note(self, body: bytes) -> None:
+    def _track(self, body: bytes) -> None:
         """What the last words are to follow."""
         heard = self._tail + body
         self._tail = heard[-_TAIL_BYTES:]
-        if _is_of(self._path, "messages", "responses"):
-            at = heard.rfind(_NAME)
-            self._event = self._event if at < 0 else heard[at + len(_NAME) :].partition(b"\n")[0].strip()
-        if _is_of(self._path, "responses"):
-            numbers = _NUMBER.findall(heard)
-            self._number = int(numbers[-1]) if numbers else self._number
-            self._opening += body[: _OPENING_BYTES - len(self._opening)]
+        if _is_endpoint(self._path, "messages", "responses"):
+            at = heard.rfind(_EVENT_FIELD)
+            self._last_event = (
+                self._last_event if at < 0 else heard[at + len(_EVENT_FIELD) :].partition(b"\n")[0].strip()
+            )
+        if _is_endpoint(self._path, "responses"):
+            numbers = _SEQUENCE_NUMBER.findall(heard)
+            self._sequence_number = int(numbers[-1]) if numbers else self._sequence_number
+            self._first_event += body[: _FIRST_EVENT_LIMIT_BYTES - len(self._first_event)]
 
     @property
     def _is_stream(self) -> bool:
-        return self._kind.startswith((_EVENTS, _LINES))
+        return self._content_type.startswith((_SSE_TYPE, _NDJSON_TYPE))
 
     @property
-    def _is_between(self) -> bool:
+    def _is_at_boundary(self) -> bool:
         """Whether no event and no line has been said in part."""
-        return not self._tail or self._tail.endswith(_ENDS if self._kind.startswith(_EVENTS) else b"\n")
+        return not self._tail or self._tail.endswith(_EVENT_ENDS if self._content_type.startswith(_SSE_TYPE) else b"\n")
 
     @property
-    def _is_done(self) -> bool:
+    def _has_final_event(self) -> bool:
         """Whether all was said, and only the end of the reply is missing."""
-        if self._kind.startswith(_LINES):
+        if self._content_type.startswith(_NDJSON_TYPE):
             last = self._tail[:-1].rpartition(b"\n")[2]
-            return any(sign in last for sign in _LAST_LINES)
-        return self._event in _LAST_EVENTS or self._tail.endswith(_DONE)
+            return any(sign in last for sign in _FINAL_LINE_MARKERS)
+        return self._last_event in _FINAL_EVENTS or self._tail.endswith(_DONE_FRAMES)
 
-    def _check(self, message: Message, kind: bytes) -> None:
-        if message["status"] != HTTPStatus.OK or kind != self._kind:
-            self.has_content = self._is_shut = True  # the stream ends here
+    def _check_same_response(self, message: ASGIMessage, content_type: bytes) -> None:
+        if message["status"] != HTTPStatus.OK or content_type != self._content_type:
+            self.has_content = self._is_closed = True  # the stream ends here
             raise RuntimeError("another front refuses what the first had taken")
 
-    async def break_off(self, error: Exception | None) -> None:
+    async def end_with_error(self, error: Exception | None) -> None:
         """End what has begun with an error. What cannot be ended so breaks off, as the connection does."""
-        if self._is_stream and self._is_between:
-            words = b"" if self._is_done else self._last_words()
+        if self._is_stream and self._is_at_boundary:
+            words = b"" if self._has_final_event else self._error_ending()
             await self._send({"type": "http.response.body", "body": words, "more_body": False})
         elif error is not None:
             raise error
 
-    def _last_words(self) -> bytes:
+    def _error_ending(self) -> bytes:
         """The error as the dialect of the path has it."""
-        error = _gone()
-        if _is_of(self._path, "messages"):
-            return messages.last_words(error.failure())
-        if _is_of(self._path, "responses"):
-            return _failed(self._opening, self._number + 1)
-        return error.body(Shape.OLLAMA) + b"\n" if self._path.startswith("/api/") else error_end(error.failure())
+        error = _server_gone_error()
+        if _is_endpoint(self._path, "messages"):
+            return messages.encode_error_event(error.to_failure())
+        if _is_endpoint(self._path, "responses"):
+            return _response_failed_frame(self._first_event, self._sequence_number + 1)
+        return (
+            error.body(ErrorFormat.OLLAMA) + b"\n"
+            if self._path.startswith("/api/")
+            else error_and_done(error.to_failure())
+        )
 
-    async def refuse(self) -> None:
+    async def send_unavailable(self) -> None:
         """Say that nobody answered."""
-        await refuse(self._send, _gone(), _shape(self._path))
+        await send_error(self._send, _server_gone_error(), _error_shape(self._path))
 
 
-def _gone() -> ApiError:
+def _server_gone_error() -> ApiError:
     return ApiError(503, "The server that answered is gone. Try again.", code="server_gone", retry_after_s=1.0)
 
 
-def _shape(path: str) -> Shape:
-    if _is_of(path, "messages"):
-        return Shape.ANTHROPIC
-    return Shape.OLLAMA if path.startswith("/api/") else Shape.OPENAI
+def _error_shape(path: str) -> ErrorFormat:
+    if _is_endpoint(path, "messages"):
+        return ErrorFormat.ANTHROPIC
+    return ErrorFormat.OLLAMA if path.startswith("/api/") else ErrorFormat.OPENAI
 
 
-def _failed(opening: bytes, number: int) -> bytes:
+def _response_failed_frame(first_event: bytes, sequence_number: int) -> bytes:
     """How a Response ends that failed: with all that its first event has told of it, if that is known."""
-    said = responses.error_object(_gone().failure())
+    said = responses.response_error_object(_server_gone_error().to_failure())
     try:
-        found = _DATA.search(opening)
+        found = _DATA_LINE.search(first_event)
         response = None if found is None else msgspec.json.decode(found[1], type=dict[str, Any]).get("response")
     except msgspec.MsgspecError:
         response = None
     if not isinstance(response, dict):
-        return frame({"type": "error", "sequence_number": number, "param": None, **said})
+        return encode_event({"type": "error", "sequence_number": sequence_number, "param": None, **said})
     ended = {**response, "status": "failed", "error": said}
-    return frame({"type": "response.failed", "sequence_number": number, "response": ended})
+    return encode_event({"type": "response.failed", "sequence_number": sequence_number, "response": ended})
 
 
-def _is_of(path: str, *names: str) -> bool:
+def _is_endpoint(path: str, *names: str) -> bool:
     return path.removeprefix("/v1").startswith(tuple(f"/{name}" for name in names))

@@ -2,12 +2,12 @@
 
 from starlette.middleware import Middleware
 
-from welldone.scale.guard import Guard
+from welldone.scale.guard import FailoverMiddleware
 
-VARIABLE = "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"
+CALLBACK_VARIABLE = "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"
 CALLBACK = f"{__name__}.middlewares"
 
 
 def middlewares() -> list[Middleware]:
     """Around each request of each proxy."""
-    return [Middleware(Guard)]
+    return [Middleware(FailoverMiddleware)]

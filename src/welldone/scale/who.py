@@ -4,28 +4,28 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-Found = Mapping[str, Mapping[str, Any]]
+ReplicaMetadata = Mapping[str, Mapping[str, Any]]
 """What each replica says of itself, by the replica's name."""
 
-Hear = Callable[[Found], None]
+ReplicaListener = Callable[[ReplicaMetadata], None]
 """Is called in a thread of Ray's."""
 
 _LOCK = threading.Lock()  # what is heard last is what was so last
-_KNOWN: dict[str, Found] = {}
-_HEARERS: dict[str, Hear] = {}
+_LATEST: dict[str, ReplicaMetadata] = {}
+_LISTENERS: dict[str, ReplicaListener] = {}
 
 
-def listen(deployment: str, hear: Hear) -> None:
+def subscribe(deployment: str, listener: ReplicaListener) -> None:
     """Have it told who is there: now, if that is known, and whenever it changes."""
     with _LOCK:
-        _HEARERS[deployment] = hear
-        if deployment in _KNOWN:
-            hear(_KNOWN[deployment])
+        _LISTENERS[deployment] = listener
+        if deployment in _LATEST:
+            listener(_LATEST[deployment])
 
 
-def tell(deployment: str, found: Found) -> None:
+def publish(deployment: str, replicas: ReplicaMetadata) -> None:
     """These are there now, and no others."""
     with _LOCK:
-        _KNOWN[deployment] = found
-        if deployment in _HEARERS:
-            _HEARERS[deployment](found)
+        _LATEST[deployment] = replicas
+        if deployment in _LISTENERS:
+            _LISTENERS[deployment](replicas)

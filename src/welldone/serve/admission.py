@@ -13,30 +13,32 @@ from contextlib import asynccontextmanager
 
 from welldone.serve.errors import ApiError
 
-_WEIGHT = 0.2
+_EWMA_WEIGHT = 0.2
 """How much the latest request counts in the mean: the last ten make up nine tenths of it."""
 
-_LONGEST_S = 120
+_MAX_RETRY_AFTER_S = 120
 """Of Retry-After: a guess about a later time is worth nothing (the official client heeds 60 s at most)."""
 
 
-class Gate:
+class RequestQueue:
     """Admits requests to one model. All methods belong to one event loop."""
 
-    def __init__(self, slots: int, queue: int, wait_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, slots: int, max_waiting: int, wait_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.running = 0
         self.admitted = 0
-        self.refused = 0
+        self.rejected = 0
         """Those who found the queue full."""
-        self.expired = 0
+        self.timed_out = 0
         """Those who waited too long."""
         self._slots = max(1, slots)
-        self._queue = queue
+        self._max_waiting = max_waiting
         self._wait_s = wait_s
         self._clock = clock
-        self._turns: OrderedDict[asyncio.Future[None], None] = OrderedDict()  # both ends and any member in O(1)
-        self._waited_s = 0.0
-        self._took_s: float | None = None
+        self._waiters: OrderedDict[asyncio.Future[None], None] = OrderedDict()  # both ends and any member in O(1)
+        self._total_wait_s = 0.0
+        self._mean_duration_s: float | None = None
 
     @property
     def slots(self) -> int:
@@ -44,26 +46,26 @@ class Gate:
         return self._slots
 
     @property
-    def room(self) -> int:
+    def capacity(self) -> int:
         """How many may be here at once, running and waiting."""
-        return self._slots + self._queue
+        return self._slots + self._max_waiting
 
     @property
     def is_full(self) -> bool:
         """Whether one more would be refused."""
-        return self.running >= self._slots and len(self._turns) >= self._queue
+        return self.running >= self._slots and len(self._waiters) >= self._max_waiting
 
     @property
     def waiting(self) -> int:
         """How many are in the queue."""
-        return len(self._turns)
+        return len(self._waiters)
 
     @property
     def mean_wait_s(self) -> float:
         """How long those who were admitted waited, on average."""
-        return self._waited_s / self.admitted if self.admitted else 0.0
+        return self._total_wait_s / self.admitted if self.admitted else 0.0
 
-    async def enter(self) -> float:
+    async def acquire(self) -> float:
         """Wait for a place, and tell how long that took. Who has entered must leave.
 
         Raises:
@@ -71,7 +73,7 @@ class Gate:
         """
         waited_s = 0.0
         if self.is_full:
-            raise self.full()
+            raise self.queue_full_error()
         if self.running < self._slots:
             self.running += 1
         else:
@@ -79,78 +81,84 @@ class Gate:
             await self._wait()
             waited_s = self._clock() - began
         self.admitted += 1
-        self._waited_s += waited_s
+        self._total_wait_s += waited_s
         return waited_s
 
     @asynccontextmanager
-    async def place(self) -> AsyncIterator[float]:
+    async def slot(self) -> AsyncIterator[float]:
         """A place for as long as it is needed; how long it was waited for.
 
         Raises:
             ApiError: as `enter` does.
         """
-        waited_s = await self.enter()
+        waited_s = await self.acquire()
         began = self._clock()
         try:
             yield waited_s
         finally:
-            self.leave(self._clock() - began)
+            self.release(self._clock() - began)
 
-    def leave(self, took_s: float) -> None:
+    def release(self, duration_s: float) -> None:
         """Free the place of a request that ran so long, and let the next one in."""
         if self.running < 1:
             raise RuntimeError("left without having entered")
-        self._took_s = took_s if self._took_s is None else self._took_s + _WEIGHT * (took_s - self._took_s)
-        self._free()
+        self._mean_duration_s = (
+            duration_s
+            if self._mean_duration_s is None
+            else self._mean_duration_s + _EWMA_WEIGHT * (duration_s - self._mean_duration_s)
+        )
+        self._release_slot()
 
     def resize(self, slots: int) -> None:
         """Let so many run at once from now on. Who runs already goes on."""
         self._slots = max(1, slots)
-        self._let_in()
+        self._admit_next()
 
     def retry_after_s(self) -> int:
         """In how many whole seconds a place should be free for one who comes then, by how long requests take."""
-        ahead = (self._took_s or 0.0) * (self.waiting + 1) / self._slots
-        return math.ceil(min(max(ahead, 1.0), _LONGEST_S))
+        ahead = (self._mean_duration_s or 0.0) * (self.waiting + 1) / self._slots
+        return math.ceil(min(max(ahead, 1.0), _MAX_RETRY_AFTER_S))
 
     async def _wait(self) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._turns[turn] = None
+        self._waiters[turn] = None
         try:
             async with asyncio.timeout(self._wait_s):
                 await turn
         except TimeoutError:
             # The turn may have come in the same moment: then the place is ours.
-            if not _has_come(turn):
-                self.expired += 1
-                raise self._busy(503, "No place became free in time for this request.", "queue_timeout") from None
+            if not _is_granted(turn):
+                self.timed_out += 1
+                raise self._overload_error(
+                    503, "No place became free in time for this request.", "queue_timeout"
+                ) from None
         except asyncio.CancelledError:
             # The client left just as its turn came: the place goes on to the next.
-            if _has_come(turn):
-                self._free()
+            if _is_granted(turn):
+                self._release_slot()
             raise
         finally:
-            self._turns.pop(turn, None)
+            self._waiters.pop(turn, None)
 
-    def _free(self) -> None:
+    def _release_slot(self) -> None:
         self.running -= 1
-        self._let_in()
+        self._admit_next()
 
-    def _let_in(self) -> None:
-        while self._turns and self.running < self._slots:
-            turn, _ = self._turns.popitem(last=False)
+    def _admit_next(self) -> None:
+        while self._waiters and self.running < self._slots:
+            turn, _ = self._waiters.popitem(last=False)
             if not turn.done():  # else it was cancelled, and its task has not yet run
                 self.running += 1
                 turn.set_result(None)
 
-    def full(self) -> ApiError:
+    def queue_full_error(self) -> ApiError:
         """The error for one more than there is room for."""
-        self.refused += 1
-        return self._busy(429, "Too many requests wait for this model already.", "queue_full")
+        self.rejected += 1
+        return self._overload_error(429, "Too many requests wait for this model already.", "queue_full")
 
-    def _busy(self, status: int, message: str, code: str) -> ApiError:
+    def _overload_error(self, status: int, message: str, code: str) -> ApiError:
         return ApiError(status, f"{message} Try again later.", code=code, retry_after_s=self.retry_after_s())
 
 
-def _has_come(turn: asyncio.Future[None]) -> bool:
-    return turn.done() and not turn.cancelled()
+def _is_granted(waiter: asyncio.Future[None]) -> bool:
+    return waiter.done() and not waiter.cancelled()

@@ -6,28 +6,28 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, asyn
 from http import HTTPStatus
 from typing import Protocol
 
-from welldone.engines.balance import choose
-from welldone.engines.fleet import Address, Model, State
-from welldone.engines.names import Group, Member
+from welldone.engines.balance import choose_upstream
+from welldone.engines.fleet import Address, LocalModel, ModelState
+from welldone.engines.names import UpstreamGroup, UpstreamModel
 from welldone.engines.upstream import Upstream
 from welldone.net import outbound
-from welldone.net.outbound import Exchange, Receiver
-from welldone.serve.admission import Gate
+from welldone.net.outbound import Exchange, ResponseReceiver
+from welldone.serve.admission import RequestQueue
 from welldone.serve.errors import ApiError
 from welldone.serve.settings import ServeSettings
-from welldone.serve.troubles import LEFT, TIMEOUT, Trouble
-from welldone.wire.dialects.messages.objects import VERSION_HEADER
+from welldone.serve.troubles import CLIENT_DISCONNECTED, OUTCOME_TIMEOUT, AttemptFailure
+from welldone.wire.dialects.messages.objects import ANTHROPIC_VERSION_HEADER
 
-_AT_ONCE = 16  # parts of one request that an upstream is asked for side by side
-_ATTEMPTS = 2  # of which the second is for another upstream, or an engine that was started again
-_ATTEMPTS_OF_PLACES = 4
+_MAX_PARALLEL_PARTS = 16  # parts of one request that an upstream is asked for side by side
+_MAX_ATTEMPTS = 2  # of which the second is for another upstream, or an engine that was started again
+_MAX_ATTEMPTS_DYNAMIC = 4
 """A node that dies takes several engines with it, and who is asked next may have been on it too."""
-_GONE = ("lost", str(HTTPStatus.SERVICE_UNAVAILABLE.value))
+_GONE_OUTCOMES = ("lost", str(HTTPStatus.SERVICE_UNAVAILABLE.value))
 """Outcomes after which a replica may be no more: it broke off, or is about to end."""
-_AGAIN_S = 1.0  # after which a client may ask again where nobody came: replicas start in seconds, or in minutes
+_RETRY_AFTER_S = 1.0  # after which a client may ask again where nobody came: replicas start in seconds, or in minutes
 
 
-class Send(Protocol):
+class SendRequest(Protocol):
     """Begins an exchange, on a new connection or on one that was used before."""
 
     async def __call__(
@@ -35,7 +35,7 @@ class Send(Protocol):
         address: Address,
         method: str,
         path: str,
-        receiver: Receiver,
+        receiver: ResponseReceiver,
         *,
         body: bytes = b"",
         accept: str = "*/*",
@@ -46,14 +46,14 @@ class Send(Protocol):
         """The exchange; the reply goes to the receiver. `is_fresh`: on a new connection in any case."""
 
 
-class Seat(Protocol):
+class BackendLease(Protocol):
     """A place at which parts of an answer are asked for."""
 
     address: Address
-    send: Send
+    send: SendRequest
     name: str
     """Who sits there: an upstream's name, or a local model's."""
-    base: str
+    path_prefix: str
     """What stands before the paths of the API."""
     model: str
     """What the model is called there."""
@@ -66,10 +66,10 @@ class Seat(Protocol):
     def is_gone(self) -> bool:
         """Whether who sat here has left a cluster, or is about to: another one takes his place."""
 
-    async def again(self, trouble: Trouble) -> bool:
+    async def prepare_retry(self, failure: AttemptFailure) -> bool:
         """After a trouble: whether the same may be asked here once more."""
 
-    def report(self, trouble: Trouble | None) -> None:
+    def report(self, failure: AttemptFailure | None) -> None:
         """A part was answered, or was not."""
 
 
@@ -78,259 +78,263 @@ class Backend(Protocol):
 
     name: str
     """What the client calls it."""
-    shown: str | None
+    reported_model: str | None
     """The name that replies show; None: the server's own."""
     upstreams: Sequence[Upstream]
-    is_foreign: bool
+    is_third_party: bool
     """Whether what answers is not our own engine."""
-    attempts: int
+    max_attempts: int
     """How often a part is asked for, at most."""
 
     @property
     def slots(self) -> int:
         """How many parts of one answer may be asked for at once."""
 
-    def check_room(self) -> None:
+    def check_capacity(self) -> None:
         """Refuse one more than may wait.
 
         Raises:
             ApiError: there is no room.
         """
 
-    def seat(self, avoid: Collection[str], sticky: str | None) -> AbstractAsyncContextManager[Seat]:
+    def lease(self, avoid: Collection[str], sticky: str | None) -> AbstractAsyncContextManager[BackendLease]:
         """A seat, when one is free; rather not with those to avoid.
 
         Raises:
             ApiError: there is none.
         """
 
-    def has_another(self, avoid: Collection[str]) -> bool:
+    def has_alternative(self, avoid: Collection[str]) -> bool:
         """Whether there is somebody else who could answer."""
 
     def using(self) -> AbstractContextManager[None]:
         """Counts a request for as long as it lasts."""
 
 
-def told(seat: Seat, headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+def upstream_headers(lease: BackendLease, headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """What a seat is told of a client's headers, in its own dialect; what the operator has set is stronger.
 
     Anthropic's servers look for their key in a header of their own.
     """
     given = dict(headers)
-    if VERSION_HEADER in given and seat.address.key is not None:
-        given["x-api-key"] = seat.address.key
-    set_here = {name.lower() for name, _ in seat.address.headers}
+    if ANTHROPIC_VERSION_HEADER in given and lease.address.key is not None:
+        given["x-api-key"] = lease.address.key
+    set_here = {name.lower() for name, _ in lease.address.headers}
     return tuple((name, value) for name, value in given.items() if name not in set_here)
 
 
-def _is_ours(trouble: Trouble) -> bool:
+def _is_local_fault(failure: AttemptFailure) -> bool:
     """Whether this machine is to blame."""
-    return trouble.outcome == "no_room"
+    return failure.outcome == "no_room"
 
 
-class LocalSeat:
+class LocalLease:
     """A slot of an engine that we started."""
 
     upstream: Upstream | None = None
     is_gone = False  # it is started again
 
-    def __init__(self, model: Model, address: Address, waited_s: float, settings: ServeSettings) -> None:
+    def __init__(self, model: LocalModel, address: Address, waited_s: float, settings: ServeSettings) -> None:
         self._engine = model
         self.address = address
-        self.send: Send = outbound.send
+        self.send: SendRequest = outbound.send
         self.name = model.name
-        self.base = "/v1"
-        self.model = model.inner_name
+        self.path_prefix = "/v1"
+        self.model = model.engine_model_name
         self.waited_s = waited_s
         self.first_byte_s = settings.first_byte_s
         self.idle_s = settings.idle_s
 
-    async def again(self, trouble: Trouble) -> bool:
+    async def prepare_retry(self, failure: AttemptFailure) -> bool:
         """An engine that died is started again, and asked again."""
-        if not trouble.is_lost:
+        if not failure.is_disconnect:
             return False
-        await self._engine.check()
-        self.address = await self._engine.ready()
+        await self._engine.wait_for_exit_notice()
+        self.address = await self._engine.ensure_ready()
         return True
 
-    def report(self, trouble: Trouble | None) -> None:
+    def report(self, failure: AttemptFailure | None) -> None:
         """Its process is watched: who dies is noticed. Who stands still is asked whether there is anybody."""
-        if trouble is not None and trouble.outcome == TIMEOUT:
-            self._engine.doubt(self.idle_s)
+        if failure is not None and failure.outcome == OUTCOME_TIMEOUT:
+            self._engine.check_liveness(self.idle_s)
 
 
-class Local:
+class LocalBackend:
     """A local model. Who waits for it to be loaded needs no place yet."""
 
-    attempts = _ATTEMPTS
+    max_attempts = _MAX_ATTEMPTS
 
-    def __init__(self, model: Model, gate: Gate, settings: ServeSettings) -> None:
+    def __init__(self, model: LocalModel, queue: RequestQueue, settings: ServeSettings) -> None:
         self.model = model
         self.name = model.name
-        self.shown: str | None = model.name
+        self.reported_model: str | None = model.name
         self.upstreams: Sequence[Upstream] = ()
-        self.is_foreign = bool(model.settings.command)
-        self._gate = gate
+        self.is_third_party = bool(model.settings.command)
+        self._queue = queue
         self._settings = settings
 
     @property
     def slots(self) -> int:
         """The engine's own."""
-        return self._gate.slots
+        return self._queue.slots
 
-    def check_room(self) -> None:
+    def check_capacity(self) -> None:
         """While a model is loaded nobody is at its gate yet: those who wait for it are bounded all the same."""
-        if self.model.state is not State.READY and self.model.running > self._gate.room:
-            raise self._gate.full()
+        if self.model.state is not ModelState.READY and self.model.running > self._queue.capacity:
+            raise self._queue.queue_full_error()
 
     @asynccontextmanager
-    async def seat(self, avoid: Collection[str], sticky: str | None) -> AsyncIterator[Seat]:
+    async def lease(self, avoid: Collection[str], sticky: str | None) -> AsyncIterator[BackendLease]:
         """A slot of the engine."""
-        await self.model.ready()
-        async with self._gate.place() as waited_s:
-            yield LocalSeat(self.model, await self.model.ready(), waited_s, self._settings)
+        await self.model.ensure_ready()
+        async with self._queue.slot() as waited_s:
+            yield LocalLease(self.model, await self.model.ensure_ready(), waited_s, self._settings)
 
-    def has_another(self, avoid: Collection[str]) -> bool:
+    def has_alternative(self, avoid: Collection[str]) -> bool:
         """There is one engine."""
         return False
 
     def using(self) -> AbstractContextManager[None]:
         """While a request runs, its model is not unloaded."""
-        return self.model.using()
+        return self.model.in_use()
 
 
-class RemoteSeat:
+class UpstreamLease:
     """A place at the gate of an upstream."""
 
     def __init__(
         self,
-        member: Member,
+        member: UpstreamModel,
         waited_s: float,
         *,
-        send: Send,
+        send: SendRequest,
         settings: ServeSettings,
-        on_report: Callable[[Upstream, Trouble | None], None],
+        on_report: Callable[[Upstream, AttemptFailure | None], None],
     ) -> None:
         upstream = member.upstream
         wanted = upstream.settings
         self.upstream: Upstream | None = upstream
         self._upstream = upstream
-        self._asked_at = self.address = upstream.address
+        self._leased_address = self.address = upstream.address
         self.send = send
         self.name = upstream.name
-        self.base = ""  # the address has it
+        self.path_prefix = ""  # the address has it
         self.model = member.model
         self.waited_s = waited_s
         self.first_byte_s = settings.first_byte_s if wanted.first_byte_s is None else wanted.first_byte_s
         self.idle_s = settings.idle_s if wanted.idle_s is None else wanted.idle_s
         self._has_reported = False
         self._on_report = on_report
-        self._probe = upstream.breaker.began()
+        self._probe = upstream.breaker.begin_request()
 
     @property
     def is_gone(self) -> bool:
         """Whether it was a place that is now empty, in doubt, or somebody else's."""
         upstream = self._upstream
-        return upstream.settings.is_place and (not upstream.is_healthy or upstream.address is not self._asked_at)
+        return upstream.settings.is_dynamic and (
+            not upstream.is_healthy or upstream.address is not self._leased_address
+        )
 
-    async def again(self, trouble: Trouble) -> bool:
+    async def prepare_retry(self, failure: AttemptFailure) -> bool:
         """What was never read may be said again; all else is for another upstream."""
-        return trouble.is_stale and not self.is_gone
+        return failure.is_stale and not self.is_gone
 
-    def report(self, trouble: Trouble | None) -> None:
+    def report(self, failure: AttemptFailure | None) -> None:
         """What the breaker and the counts hear. Who has come to a place since is not to blame for who was there."""
         self._has_reported = True
-        if self._upstream.address is not self._asked_at:
-            self._on_report(self._upstream, trouble)
+        if self._upstream.address is not self._leased_address:
+            self._on_report(self._upstream, failure)
             return
-        if trouble is None or not trouble.is_fault:
-            self._upstream.breaker.succeeded()
-        elif not trouble.is_stale:
-            self._upstream.breaker.failed(self._probe)
-            if self._upstream.settings.is_place and (trouble.is_lost or trouble.outcome in _GONE):
-                self._upstream.doubt()  # others of its kind are there, or soon will be
-        self._count(trouble)
-        if trouble is not None and trouble.error.status == HTTPStatus.TOO_MANY_REQUESTS:
-            self._upstream.refused(trouble.error.retry_after_s or 1.0)
-        self._on_report(self._upstream, trouble)
+        if failure is None or not failure.is_server_fault:
+            self._upstream.breaker.record_success()
+        elif not failure.is_stale:
+            self._upstream.breaker.record_failure(self._probe)
+            if self._upstream.settings.is_dynamic and (failure.is_disconnect or failure.outcome in _GONE_OUTCOMES):
+                self._upstream.mark_unhealthy()  # others of its kind are there, or soon will be
+        self._record_result(failure)
+        if failure is not None and failure.error.status == HTTPStatus.TOO_MANY_REQUESTS:
+            self._upstream.start_cooldown(failure.error.retry_after_s or 1.0)
+        self._on_report(self._upstream, failure)
 
-    def _count(self, trouble: Trouble | None) -> None:
+    def _record_result(self, failure: AttemptFailure | None) -> None:
         """Tell the upstream how a request ended. One that is the client's own fault shows neither."""
-        if trouble is None:
-            self._upstream.was_answered(None)
-        elif trouble.error.status >= HTTPStatus.INTERNAL_SERVER_ERROR and not (trouble.is_stale or _is_ours(trouble)):
-            self._upstream.was_answered(trouble.outcome)
+        if failure is None:
+            self._upstream.record_request(None)
+        elif failure.error.status >= HTTPStatus.INTERNAL_SERVER_ERROR and not (
+            failure.is_stale or _is_local_fault(failure)
+        ):
+            self._upstream.record_request(failure.outcome)
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """The seat is given back, perhaps since the client left before it was answered."""
         if not self._has_reported:
-            self._upstream.breaker.left(self._probe)
-            self._on_report(self._upstream, LEFT)
+            self._upstream.breaker.cancel_request(self._probe)
+            self._on_report(self._upstream, CLIENT_DISCONNECTED)
 
 
-class Remote:
+class UpstreamBackend:
     """The upstreams that have a model."""
 
     def __init__(
         self,
-        group: Group,
-        gates: Mapping[str, Gate],
+        group: UpstreamGroup,
+        queues: Mapping[str, RequestQueue],
         *,
-        send: Send,
+        send: SendRequest,
         settings: ServeSettings,
-        on_report: Callable[[Upstream, Trouble | None], None],
-        news: Callable[[float], Awaitable[None]],
+        on_report: Callable[[Upstream, AttemptFailure | None], None],
+        wait_for_change: Callable[[float], Awaitable[None]],
     ) -> None:
         self.name = group.name
         self.members = group.members
         self.upstreams: Sequence[Upstream] = [member.upstream for member in group.members]
-        self.is_foreign = True
+        self.is_third_party = True
         is_mapped = any(member.model != group.name for member in group.members)
         # OpenAI tells by it which version answered; with others it may be the path of a file.
         is_telling = not is_mapped and all(upstream.kind == "openai" for upstream in self.upstreams)
-        self.shown = None if is_telling else group.name
-        self._gates = gates
+        self.reported_model = None if is_telling else group.name
+        self._queues = queues
         self._send = send
         self._settings = settings
         self._on_report = on_report
-        self._news = news
-        self._has_places = any(upstream.settings.is_place for upstream in self.upstreams)
-        self.attempts = _ATTEMPTS_OF_PLACES if self._has_places else _ATTEMPTS
+        self._wait_for_change = wait_for_change
+        self._is_dynamic = any(upstream.settings.is_dynamic for upstream in self.upstreams)
+        self.max_attempts = _MAX_ATTEMPTS_DYNAMIC if self._is_dynamic else _MAX_ATTEMPTS
 
     @property
     def slots(self) -> int:
         """A bounded part of what they take."""
-        return min(_AT_ONCE, max(self._gates[upstream.name].slots for upstream in self.upstreams))
+        return min(_MAX_PARALLEL_PARTS, max(self._queues[upstream.name].slots for upstream in self.upstreams))
 
-    def check_room(self) -> None:
+    def check_capacity(self) -> None:
         """Each has a gate of its own, which says so itself."""
 
     @asynccontextmanager
-    async def seat(self, avoid: Collection[str], sticky: str | None) -> AsyncIterator[Seat]:
+    async def lease(self, avoid: Collection[str], sticky: str | None) -> AsyncIterator[BackendLease]:
         """A place at the upstream that is best now; where its queue is full, at the next."""
-        came_s = await self._somebody() if self._has_places else 0.0
+        came_s = await self._wait_for_replica() if self._is_dynamic else 0.0
         full: set[str] = set()
         while True:
-            member = choose(self.members, avoid={*avoid, *full}, sticky=sticky)
-            upstream, gate = member.upstream, self._gates[member.upstream.name]
-            if gate.is_full and upstream.name not in full and self.has_another({*avoid, *full, upstream.name}):
+            member = choose_upstream(self.members, avoid_upstreams={*avoid, *full}, sticky_key=sticky)
+            upstream, gate = member.upstream, self._queues[member.upstream.name]
+            if gate.is_full and upstream.name not in full and self.has_alternative({*avoid, *full, upstream.name}):
                 full.add(upstream.name)
                 continue
             break
         upstream.running += 1  # who waits at its gate counts as well: the next one goes where fewer do
         try:
-            async with gate.place() as waited_s:
-                seat = RemoteSeat(
+            async with gate.slot() as waited_s:
+                seat = UpstreamLease(
                     member, came_s + waited_s, send=self._send, settings=self._settings, on_report=self._on_report
                 )
                 try:
                     yield seat
                 finally:
-                    seat.leave()
+                    seat.release()
         finally:
             upstream.running -= 1
 
-    async def _somebody(self) -> float:
+    async def _wait_for_replica(self) -> float:
         """Wait until somebody is there, and tell how long that took.
 
         Raises:
@@ -342,11 +346,11 @@ class Remote:
             left_s = until - time.monotonic()
             if left_s <= 0:
                 message = "No replica of this model is there to answer. Try again later."
-                raise ApiError(503, message, code="model_unavailable", retry_after_s=_AGAIN_S)
-            await self._news(left_s)
+                raise ApiError(503, message, code="model_unavailable", retry_after_s=_RETRY_AFTER_S)
+            await self._wait_for_change(left_s)
         return time.monotonic() - began
 
-    def has_another(self, avoid: Collection[str]) -> bool:
+    def has_alternative(self, avoid: Collection[str]) -> bool:
         """Whether one is well that was not tried."""
         return any(upstream.name not in avoid and upstream.is_available for upstream in self.upstreams)
 

@@ -5,42 +5,42 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Protocol
 
-BODIES_BYTES = 256 * 2**20
+BODY_BUDGET_BYTES = 256 * 2**20
 """Of all of them. Each of a client's is held about one and a half times until its answer is whole."""
-_LOOK_S = 0.01  # how often it is looked whether there is room again: servers take a body in milliseconds
+_POLL_S = 0.01  # how often it is looked whether there is room again: servers take a body in milliseconds
 
 
-class Holder(Protocol):
+class BodyHolder(Protocol):
     """Has a body for a server."""
 
     @property
-    def held_bytes(self) -> int:
+    def pending_body_bytes(self) -> int:
         """How much of it the server has not taken yet."""
 
 
-class Bodies:
+class BodyBudget:
     """How many bytes there are."""
 
     def __init__(self) -> None:
-        self.asked_bytes = 0
+        self.client_bytes = 0
         """Of clients' bodies."""
-        self._holders: set[Holder] = set()
-        self._turn = asyncio.Lock()
+        self._holders: set[BodyHolder] = set()
+        self._lock = asyncio.Lock()
 
     @property
     def is_full(self) -> bool:
         """Whether there is too much already."""
-        return self.asked_bytes + sum(holder.held_bytes for holder in self._holders) > BODIES_BYTES
+        return self.client_bytes + sum(holder.pending_body_bytes for holder in self._holders) > BODY_BUDGET_BYTES
 
     @asynccontextmanager
-    async def holding(self, holder: Holder) -> AsyncIterator[None]:
+    async def reserve(self, holder: BodyHolder) -> AsyncIterator[None]:
         """Wait for room, then count what is held. Make the body after that, and without waiting: the next looks then.
 
         One body at a time there is always room for: else those of clients could keep out all others.
         """
-        async with self._turn:
-            while self.is_full and any(other.held_bytes for other in self._holders):  # noqa: ASYNC110 - sockets tell nobody
-                await asyncio.sleep(_LOOK_S)
+        async with self._lock:
+            while self.is_full and any(other.pending_body_bytes for other in self._holders):  # noqa: ASYNC110 - sockets tell nobody
+                await asyncio.sleep(_POLL_S)
             self._holders.add(holder)
         try:
             yield

@@ -11,27 +11,27 @@ from welldone.wire.events import Json, Usage
 
 _TOKEN_BYTES = 4
 """Of English text; OpenAI's rule of thumb. A request counts with its JSON, which is small beside long texts."""
-_MEDIA = re.compile(rb'"(?:url|image_url|data|file_data)": ?"[^"]{1024,}"')
+_EMBEDDED_MEDIA = re.compile(rb'"(?:url|image_url|data|file_data)": ?"[^"]{1024,}"')
 _MEDIA_TOKENS = 1_000
 """Of a picture or a file that is sent as text: about what a picture of full size costs at OpenAI."""
 _ENVELOPE_BYTES = 512
 """The most of a chunk that is not its text. Those of servers have 150 to 400 bytes."""
 
 
-def prompt_tokens(body: Json) -> int:
+def estimate_prompt_tokens(body: Json) -> int:
     """About how many tokens the prompt of a request has."""
     encoded = msgspec.json.encode(body)
-    media = [found.end() - found.start() for found in _MEDIA.finditer(encoded)]
+    media = [found.end() - found.start() for found in _EMBEDDED_MEDIA.finditer(encoded)]
     return (len(encoded) - sum(media)) // _TOKEN_BYTES + len(media) * _MEDIA_TOKENS
 
 
-class Received:
+class OutputTokenEstimator:
     """What came of one reply."""
 
     def __init__(self) -> None:
         self.chunks = 0
         self.bytes = 0
-        self._least = _ENVELOPE_BYTES  # bytes of the shortest chunk: most begin with one that has no text
+        self._shortest_chunk = _ENVELOPE_BYTES  # bytes of the shortest chunk: most begin with one that has no text
 
     def add(self, data: bytes) -> None:
         """More of it."""
@@ -39,26 +39,28 @@ class Received:
         self.bytes += len(data)
         if chunks:
             self.chunks += chunks
-            self._least = min(self._least, len(data) // chunks)
+            self._shortest_chunk = min(self._shortest_chunk, len(data) // chunks)
 
     def tokens(self, *, has_logprobs: bool) -> int:
         """About how many tokens these are: one in each chunk, or more where chunks have longer texts. With log
         probabilities the length of a chunk says nothing."""
-        text_bytes = 0 if has_logprobs else self.bytes - self.chunks * self._least
+        text_bytes = 0 if has_logprobs else self.bytes - self.chunks * self._shortest_chunk
         return max(self.chunks, text_bytes // _TOKEN_BYTES)
 
 
-class Cost(msgspec.Struct):
+class TokenCost(msgspec.Struct):
     """What the attempts at an answer have cost, as far as one can tell."""
 
-    prompt: int = 0
-    completion: int = 0
-    wasted: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    wasted_tokens: int = 0
     """Of attempts that began and did not end, after which another was made."""
-    prompts: int = 1
+    prompt_copies: int = 1
     """How often a prompt was sent that usage counts once: choices may be asked for one by one."""
 
-    def tokens(self, usage: Usage | None, *, is_whole: bool) -> int:
+    def billed_tokens(self, usage: Usage | None, *, is_complete: bool) -> int:
         """The tokens to charge, where this was counted. Before the end of an answer counts are not final."""
-        counted = 0 if usage is None else usage.most_tokens + usage.prompt_tokens * (self.prompts - 1)
-        return self.wasted + (counted if is_whole and counted else max(counted, self.prompt + self.completion))
+        counted = 0 if usage is None else usage.max_tokens_counted + usage.prompt_tokens * (self.prompt_copies - 1)
+        return self.wasted_tokens + (
+            counted if is_complete and counted else max(counted, self.prompt_tokens + self.completion_tokens)
+        )

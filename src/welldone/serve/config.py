@@ -7,40 +7,48 @@ from typing import Any
 
 from welldone.engines import default
 from welldone.engines.settings import LLAMA_SLOTS, ModelSettings
-from welldone.net.settings import SettingsError, Source, build, from_environment
-from welldone.serve.keys import SHORTEST, Keys, is_weak
-from welldone.serve.origins import Origins, is_loopback
+from welldone.net.settings import SettingsError, SettingSource, merge_sources, read_environment
+from welldone.serve.keys import MIN_KEY_LENGTH, ApiKeys, is_weak_key
+from welldone.serve.origins import OriginPolicy, is_loopback
 from welldone.serve.scale_config import read_scale
-from welldone.serve.settings import FILE_NAME, Config, ServeSettings
+from welldone.serve.settings import CONFIG_FILE_NAME, Config, ServeSettings
 from welldone.serve.store_config import read_limits
-from welldone.serve.tables import DEFAULT_FIELDS, LIMITS_FIELDS, MODEL_FIELDS, SERVE_FIELDS, File, check_name, read_file
-from welldone.serve.upstream_config import Placed, read_keys, read_upstreams
+from welldone.serve.tables import (
+    DEFAULT_FIELDS,
+    LIMITS_FIELDS,
+    MODEL_FIELDS,
+    SERVE_FIELDS,
+    ConfigFile,
+    check_model_name,
+    read_config_file,
+)
+from welldone.serve.upstream_config import LocatedUpstream, read_named_keys, read_upstreams
 
-_PART = re.compile(r"-\d{5}-of-\d{5}$")  # how llama.cpp names the files of a split model
+_SPLIT_FILE_SUFFIX = re.compile(r"-\d{5}-of-\d{5}$")  # how llama.cpp names the files of a split model
 
 ALL_FIELDS = (*MODEL_FIELDS, *DEFAULT_FIELDS, *SERVE_FIELDS, *LIMITS_FIELDS)
-_BY_NAME = {field.name: field for field in ALL_FIELDS}
+_FIELD_BY_NAME = {field.name: field for field in ALL_FIELDS}
 
 
-def read_config(flags: Source, environment: Mapping[str, str], *, folder: Path) -> Config:
+def read_config(flags: SettingSource, environment: Mapping[str, str], *, folder: Path) -> Config:
     """All settings. `folder` is the one that the user is in.
 
     Raises:
         SettingsError: one line that says what to do.
     """
-    said = {**from_environment(ALL_FIELDS, environment, folder), **flags}
-    file = read_file(_config_path(said, folder))
-    server = ServeSettings(**build(SERVE_FIELDS, [said, file.server], environment) | {"config": file.path})
+    said = {**read_environment(ALL_FIELDS, environment, folder), **flags}
+    file = read_config_file(_config_path(said, folder))
+    server = ServeSettings(**merge_sources(SERVE_FIELDS, [said, file.server], environment) | {"config": file.path})
     _check_server(server)
     upstreams, notes = read_upstreams(server, [said, file.server], file, environment)
-    models, more = _models(said, file, environment, has_upstreams=bool(upstreams))
-    keys = read_keys(server, file, environment)
+    models, more = _build_models(said, file, environment, has_upstreams=bool(upstreams))
+    keys = read_named_keys(server, file, environment)
     limits = read_limits([said, file.limits], environment)
-    _check_names([model for _, model in models])
-    _check_foreign(upstreams, file, {name for _, model in models for name in (model.name, *model.aliases)})
+    _check_model_names([model for _, model in models])
+    _check_upstream_names(upstreams, file, {name for _, model in models for name in (model.name, *model.aliases)})
     for key in keys:
         for name in key.models:
-            check_name(name, f"{file.name}: keys.{key.name}.models")
+            check_model_name(name, f"{file.name}: keys.{key.name}.models")
     if server.workers > 1 and models:
         raise SettingsError("--workers is for a server that has upstreams and no model of its own: leave it out")
     return Config(
@@ -51,63 +59,67 @@ def read_config(flags: Source, environment: Mapping[str, str], *, folder: Path) 
         keys=keys,
         limits=limits,
         scale=read_scale(file.scale, {*file.models, *(model.name for _, model in models)}, f"{file.name}: scale"),
-        notes=(*notes, *more),
-        places={model.name: f"{file.name}: models.{table}" for table, model in models if table is not None},
-        upstream_places={upstream.name: place for place, upstream in upstreams},
+        warnings=(*notes, *more),
+        model_locations={model.name: f"{file.name}: models.{table}" for table, model in models if table is not None},
+        upstream_locations={upstream.name: place for place, upstream in upstreams},
     )
 
 
-def _config_path(said: Source, folder: Path) -> Path | None:
-    beside = folder / FILE_NAME
-    path: Path | None = build([_BY_NAME["config"]], [said], {}).get("config", beside if beside.is_file() else None)
+def _config_path(overrides: SettingSource, folder: Path) -> Path | None:
+    beside = folder / CONFIG_FILE_NAME
+    path: Path | None = merge_sources([_FIELD_BY_NAME["config"]], [overrides], {}).get(
+        "config", beside if beside.is_file() else None
+    )
     return path
 
 
-_Named = tuple[str | None, ModelSettings]
+_ModelEntry = tuple[str | None, ModelSettings]
 """The name of a model's table in the file, if it has one, and the model."""
 
 
-def _models(
-    said: Source, file: File, environment: Mapping[str, str], *, has_upstreams: bool
-) -> tuple[list[_Named], list[str]]:
+def _build_models(
+    overrides: SettingSource, file: ConfigFile, environment: Mapping[str, str], *, has_upstreams: bool
+) -> tuple[list[_ModelEntry], list[str]]:
     """The models to serve, and what to say about them. With `-m` it is that one alone."""
-    if "file" not in said:
+    if "file" not in overrides:
         if has_upstreams and not file.models:
-            return [], _about_unused(said)
-        _check_alone(said, file)
-        return [(name, _model(name, said, file, environment)) for name in file.models or [None]], []
-    meant = said["file"]
-    name: str | None = _named(file, str(meant.value))
+            return [], _unused_warnings(overrides)
+        _check_single_model(overrides, file)
+        return [(name, _build_model(name, overrides, file, environment)) for name in file.models or [None]], []
+    meant = overrides["file"]
+    name: str | None = _find_model_table(file, str(meant.value))
     if name is not None:  # the file says what it is
-        said = {key: given for key, given in said.items() if key != "file"}
+        overrides = {key: given for key, given in overrides.items() if key != "file"}
     else:
-        own = _own_names(build(MODEL_FIELDS, [said], environment))[0]
+        own = _model_names(merge_sources(MODEL_FIELDS, [overrides], environment))[0]
         name = own if own in file.models else None
     others = len(file.models) - (name is not None)
-    notes = [f"{meant.where}: it is served alone, without the {others} other models of {file.name}"] if others else []
-    return [(name, _model(name, said, file, environment))], notes
+    notes = [f"{meant.origin}: it is served alone, without the {others} other models of {file.name}"] if others else []
+    return [(name, _build_model(name, overrides, file, environment))], notes
 
 
-def _named(file: File, word: str) -> str | None:
+def _find_model_table(file: ConfigFile, name_or_alias: str) -> str | None:
     """The model of the file with this name or alias."""
     for name, source in file.models.items():
-        if word in (name, *build([_BY_NAME["aliases"]], [source], {}).get("aliases", ())):
+        if name_or_alias in (name, *merge_sources([_FIELD_BY_NAME["aliases"]], [source], {}).get("aliases", ())):
             return name
     return None
 
 
-def _about_unused(said: Source) -> list[str]:
+def _unused_warnings(overrides: SettingSource) -> list[str]:
     """Settings of models, where there are only upstreams."""
-    unused = [said[field.name].where for field in (*MODEL_FIELDS, *DEFAULT_FIELDS) if field.name in said]
+    unused = [overrides[field.name].origin for field in (*MODEL_FIELDS, *DEFAULT_FIELDS) if field.name in overrides]
     return [f"{', '.join(unused)}: unused, for there are only upstreams; name a model with -m"] if unused else []
 
 
-def _model(name: str | None, said: Source, file: File, environment: Mapping[str, str]) -> ModelSettings:
+def _build_model(
+    name: str | None, overrides: SettingSource, file: ConfigFile, environment: Mapping[str, str]
+) -> ModelSettings:
     """The model of this name in the file, or the one that flags and environment make."""
-    sources = [said, file.models.get(name, {}) if name is not None else {}, file.defaults]
-    values = build(MODEL_FIELDS, sources, environment)
-    defaults = build(DEFAULT_FIELDS, sources, environment)
-    own = _own_names(values) if name is None or "aliases" in said else (name, *values.get("aliases", ()))
+    sources = [overrides, file.models.get(name, {}) if name is not None else {}, file.defaults]
+    values = merge_sources(MODEL_FIELDS, sources, environment)
+    defaults = merge_sources(DEFAULT_FIELDS, sources, environment)
+    own = _model_names(values) if name is None or "aliases" in overrides else (name, *values.get("aliases", ()))
     values["aliases"] = tuple(alias for alias in dict.fromkeys(own) if alias != own[0])
     values["defaults"] = {key: value for key, value in defaults.items() if value is not None}
     model = ModelSettings(name=own[0], **values)
@@ -117,28 +129,28 @@ def _model(name: str | None, said: Source, file: File, environment: Mapping[str,
     return model
 
 
-def _own_names(values: Mapping[str, Any]) -> tuple[str, ...]:
+def _model_names(values: Mapping[str, Any]) -> tuple[str, ...]:
     """A model's names, the first before its aliases: those it was given, else its file's."""
     if values.get("aliases"):
         return tuple(values["aliases"])
     file = values.get("file")
-    if file is None or default.is_meant(str(file)):
-        return (default.DEFAULT.name, *default.DEFAULT.aliases)
-    return (_PART.sub("", file.stem if file.suffix == ".gguf" else file.name),)
+    if file is None or default.is_builtin_name(str(file)):
+        return (default.DEFAULT_MODEL.name, *default.DEFAULT_MODEL.aliases)
+    return (_SPLIT_FILE_SUFFIX.sub("", file.stem if file.suffix == ".gguf" else file.name),)
 
 
-def _check_alone(said: Source, file: File) -> None:
-    for key, given in said.items():
-        if _BY_NAME[key].setting.is_of_one_model and len(file.models) > 1:
+def _check_single_model(overrides: SettingSource, file: ConfigFile) -> None:
+    for key, given in overrides.items():
+        if _FIELD_BY_NAME[key].setting.is_of_one_model and len(file.models) > 1:
             raise SettingsError(
-                f"{given.where} is of one model, and {file.name} has {len(file.models)}: choose one with -m NAME"
+                f"{given.origin} is of one model, and {file.name} has {len(file.models)}: choose one with -m NAME"
             )
 
 
 def _check_model(model: ModelSettings) -> None:
     where = f"model {model.name!r}"
     for name in (model.name, *model.aliases):
-        check_name(name)
+        check_model_name(name)
     if model.file is not None and model.command:
         raise SettingsError(f"{where} has both a file and a command: keep one")
     if model.command and not any(place in word for word in model.command for place in ("{port}", "{socket}")):
@@ -151,7 +163,7 @@ def _check_model(model: ModelSettings) -> None:
         raise SettingsError(f"{where} has both --chat-template and --chat-template-file: keep one")
 
 
-def _check_names(models: Sequence[ModelSettings]) -> None:
+def _check_model_names(models: Sequence[ModelSettings]) -> None:
     owners: dict[str, str] = {}
     for model in models:
         for name in (model.name, *model.aliases):
@@ -160,12 +172,12 @@ def _check_names(models: Sequence[ModelSettings]) -> None:
             owners[name] = model.name
 
 
-def _check_foreign(upstreams: Sequence[Placed], file: File, own: set[str]) -> None:
+def _check_upstream_names(upstreams: Sequence[LocatedUpstream], file: ConfigFile, local_names: set[str]) -> None:
     """A name stands for one thing: a model of this machine, or one elsewhere."""
     written = [(f"{where}.models", name) for where, upstream in upstreams for name in upstream.models]
     for where, name in (*written, *((f"{file.name}: routes", name) for name in file.routes)):
-        check_name(name, where)
-        if name in own:
+        check_model_name(name, where)
+        if name in local_names:
             raise SettingsError(f"{where}: {name!r} is the name of a model of this machine too: rename one of them")
 
 
@@ -183,12 +195,12 @@ def _check_server(server: ServeSettings) -> None:
         ("--cors-origins", (), server.cors_origins),
     ):
         try:
-            Origins(host=server.host, port=server.port, allowed_hosts=hosts, cors_origins=origins, is_tls=False)
+            OriginPolicy(host=server.host, port=server.port, allowed_hosts=hosts, cors_origins=origins, is_tls=False)
         except ValueError as error:
             raise SettingsError(f"{flag}: {error}") from error
     try:
-        Keys(server.api_keys)
+        ApiKeys(server.api_keys)
     except ValueError as error:
         raise SettingsError(f"--api-key: {error}") from error
-    if any(is_weak(key) for key in server.api_keys) and not is_loopback(server.host):
-        raise SettingsError(f"--api-key: a key is shorter than {SHORTEST} characters, which others can guess")
+    if any(is_weak_key(key) for key in server.api_keys) and not is_loopback(server.host):
+        raise SettingsError(f"--api-key: a key is shorter than {MIN_KEY_LENGTH} characters, which others can guess")

@@ -6,87 +6,87 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from welldone.engines.fleet import Model
-from welldone.net.outbound import OutboundError, fetch
-from welldone.net.turns import in_turns
+from welldone.engines.fleet import LocalModel
+from welldone.net.outbound import HttpClientError, fetch
+from welldone.net.turns import run_cooperatively
 from welldone.serve import refusals
-from welldone.serve.backends import Local, Remote, Seat, told
-from welldone.serve.errors import ApiError, invalid
-from welldone.serve.troubles import Trouble, refused, unreachable
-from welldone.wire.budget import decoding
+from welldone.serve.backends import LocalBackend, UpstreamBackend, BackendLease, upstream_headers
+from welldone.serve.errors import ApiError, invalid_request
+from welldone.serve.troubles import AttemptFailure, status_failure, connection_failure
+from welldone.wire.budget import decode_in_steps
 from welldone.wire.events import Json
 from welldone.wire.head import Endpoint
 
 _TOKENS_LIMIT = 1_100_000
 _REPLY_LIMIT_BYTES = 16 * 2**20  # vLLM lists all tokens: a million of up to 7 digits, and as many commas
-_API = "/v1"
-_SHOWN = ("messages", "tools", "continue_final_message", "add_generation_prompt", "chat_template_kwargs")
+_API_PREFIX = "/v1"
+_VLLM_FIELDS = ("messages", "tools", "continue_final_message", "add_generation_prompt", "chat_template_kwargs")
 """What vLLM's counting reads of a chat."""
 
 
-class Way(NamedTuple):
+class CountEndpoint(NamedTuple):
     """How a kind of server counts."""
 
     path: str
-    field: str
+    count_field: str
     """Where the number stands in its reply."""
     is_root: bool = False
     """Whether the path begins at the server's root, and not below `/v1`."""
 
 
-_NATIVE = {
-    Endpoint.MESSAGES: Way("/messages/count_tokens", "input_tokens"),
-    Endpoint.RESPONSES: Way("/responses/input_tokens", "input_tokens"),
+_NATIVE_COUNT_ENDPOINTS = {
+    Endpoint.MESSAGES: CountEndpoint("/messages/count_tokens", "input_tokens"),
+    Endpoint.RESPONSES: CountEndpoint("/responses/input_tokens", "input_tokens"),
 }
 """How servers count that speak a dialect."""
-_WAYS = {
-    "vllm": Way("/tokenize", "count", is_root=True),
-    "llamacpp": Way("/chat/completions/input_tokens", "input_tokens"),
-    "welldone": Way("/chat/completions/input_tokens", "input_tokens"),
+_CHAT_COUNT_ENDPOINTS = {
+    "vllm": CountEndpoint("/tokenize", "count", is_root=True),
+    "llamacpp": CountEndpoint("/chat/completions/input_tokens", "input_tokens"),
+    "welldone": CountEndpoint("/chat/completions/input_tokens", "input_tokens"),
 }
 
 
-class Count(Protocol):
+class PromptTokenCounter(Protocol):
     """Counts the tokens of a chat's prompt, for whoever answers."""
 
-    async def __call__(self, backend: Local | Remote, chat: Json) -> int:
+    async def __call__(self, backend: LocalBackend | UpstreamBackend, chat: Json) -> int:
         """How many there are. ApiError where nobody can tell."""
 
 
-def counter(local: Callable[[Model, Json], Awaitable[int]]) -> Count:
+def make_token_counter(local: Callable[[LocalModel, Json], Awaitable[int]]) -> PromptTokenCounter:
     """Counts by `local` for a local model, and by asking the upstreams for theirs."""
 
-    async def count_any(backend: Local | Remote, chat: Json) -> int:
-        return await (local(backend.model, chat) if isinstance(backend, Local) else _count_chat(backend, chat))
+    async def count_any(backend: LocalBackend | UpstreamBackend, chat: Json) -> int:
+        return await (local(backend.model, chat) if isinstance(backend, LocalBackend) else _count_chat(backend, chat))
 
     return count_any
 
 
-def kind_of(backend: Local | Remote) -> str:
+def server_kind(backend: LocalBackend | UpstreamBackend) -> str:
     """The kind of server that answers; empty where it is not known, or where it may be one of several."""
-    if isinstance(backend, Local):
+    if isinstance(backend, LocalBackend):
         return "" if backend.model.settings.command else "llamacpp"
     kinds = {upstream.kind for upstream in backend.upstreams}
     return kinds.pop() if len(kinds) == 1 else ""
 
 
-async def _count_chat(backend: Remote, chat: Json) -> int:
+async def _count_chat(backend: UpstreamBackend, chat: Json) -> int:
     """The tokens of a chat's prompt.
 
     Raises:
         ApiError: the upstreams cannot tell, or do not.
     """
-    kind = kind_of(backend)
-    way = _WAYS.get(kind)
+    kind = server_kind(backend)
+    way = _CHAT_COUNT_ENDPOINTS.get(kind)
     if way is None:
         raise ApiError(404, "Tokens cannot be counted here: the upstream has no way to do so.", code="not_supported")
     if kind == "vllm":
-        chat = for_vllm(chat)
-    found: int = (await _count(backend, way, chat))[way.field]
+        chat = vllm_tokenize_body(chat)
+    found: int = (await _count_upstream(backend, way, chat))[way.count_field]
     return found
 
 
-def for_vllm(chat: Json) -> Json:
+def vllm_tokenize_body(chat: Json) -> Json:
     """What vLLM's `/tokenize` is told of a chat; its reply has `count`.
 
     Raises:
@@ -94,18 +94,20 @@ def for_vllm(chat: Json) -> Json:
     """
     messages = chat.get("messages")
     if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
-        raise invalid("'messages' must be a list of objects.", param="messages")
+        raise invalid_request("'messages' must be a list of objects.", param="messages")
     if any(isinstance(one.get("content"), list) for one in messages):  # texts are never parts here
-        raise invalid("Tokens of pictures cannot be counted: the server has no way to do so.", param="messages")
-    return {name: chat[name] for name in _SHOWN if name in chat}
+        raise invalid_request("Tokens of pictures cannot be counted: the server has no way to do so.", param="messages")
+    return {name: chat[name] for name in _VLLM_FIELDS if name in chat}
 
 
-async def count_native(backend: Remote, endpoint: Endpoint, body: Json, headers: Mapping[str, str]) -> Json:
+async def count_native(backend: UpstreamBackend, endpoint: Endpoint, body: Json, headers: Mapping[str, str]) -> Json:
     """What an upstream says that speaks the client's dialect. ApiError where none has answered."""
-    return await _count(backend, _NATIVE[endpoint], body, headers)
+    return await _count_upstream(backend, _NATIVE_COUNT_ENDPOINTS[endpoint], body, headers)
 
 
-async def _count(backend: Remote, way: Way, body: Json, headers: Mapping[str, str] | None = None) -> Json:
+async def _count_upstream(
+    backend: UpstreamBackend, count_endpoint: CountEndpoint, body: Json, headers: Mapping[str, str] | None = None
+) -> Json:
     """What one of the upstreams says, and in it a number at the field of that way.
 
     Raises:
@@ -113,40 +115,44 @@ async def _count(backend: Remote, way: Way, body: Json, headers: Mapping[str, st
     """
     avoid: set[str] = set()
     for attempt in itertools.count(1):
-        async with backend.seat(avoid, None) as seat:
-            found = await _ask(seat, way, body, headers or {})
-            seat.report(found if isinstance(found, Trouble) else None)
-        if not isinstance(found, Trouble):
+        async with backend.lease(avoid, None) as seat:
+            found = await _fetch_count(seat, count_endpoint, body, headers or {})
+            seat.report(found if isinstance(found, AttemptFailure) else None)
+        if not isinstance(found, AttemptFailure):
             return found
         avoid.add(seat.name)
-        may_do_better = seat.is_gone or backend.has_another(avoid)
-        if attempt == backend.attempts or not (found.is_worth_another and may_do_better):
+        may_do_better = seat.is_gone or backend.has_alternative(avoid)
+        if attempt == backend.max_attempts or not (found.is_retryable and may_do_better):
             raise found.error
     raise AssertionError("a count ends by what is found")
 
 
-async def _ask(seat: Seat, way: Way, body: Json, headers: Mapping[str, str]) -> Json | Trouble:
-    address = seat.address
-    if way.is_root:
-        address = msgspec.structs.replace(address, prefix=address.prefix.removesuffix(_API))
+async def _fetch_count(
+    lease: BackendLease, count_endpoint: CountEndpoint, body: Json, headers: Mapping[str, str]
+) -> Json | AttemptFailure:
+    address = lease.address
+    if count_endpoint.is_root:
+        address = msgspec.structs.replace(address, prefix=address.prefix.removesuffix(_API_PREFIX))
     try:
         reply = await fetch(
             address,
             "POST",
-            way.path,
-            body=msgspec.json.encode({**body, "model": seat.model}),
-            headers=told(seat, headers),
-            within_s=seat.first_byte_s,
+            count_endpoint.path,
+            body=msgspec.json.encode({**body, "model": lease.model}),
+            headers=upstream_headers(lease, headers),
+            timeout_s=lease.first_byte_s,
             limit_bytes=_REPLY_LIMIT_BYTES,
         )
-    except OutboundError as error:
-        return unreachable(error)
+    except HttpClientError as error:
+        return connection_failure(error)
     if reply.status != 200:
-        return refused(reply.status, reply.headers, reply.body, "messages", seat.upstream)
+        return status_failure(reply.status, reply.headers, reply.body, "messages", lease.upstream)
     try:
-        found = await in_turns(decoding(reply.body, elements=_TOKENS_LIMIT, limit_bytes=_REPLY_LIMIT_BYTES))
+        found = await run_cooperatively(
+            decode_in_steps(reply.body, elements=_TOKENS_LIMIT, limit_bytes=_REPLY_LIMIT_BYTES)
+        )
     except (msgspec.DecodeError, RecursionError):
         found = None
-    if isinstance(found, dict) and type(found.get(way.field)) is int:
+    if isinstance(found, dict) and type(found.get(count_endpoint.count_field)) is int:
         return found
-    return Trouble(refusals.not_an_answer(), "garbage")
+    return AttemptFailure(refusals.unrecognized_reply(), "garbage")

@@ -11,12 +11,12 @@ from itertools import accumulate
 import msgspec
 
 
-class Numbers:
+class MetricSeries:
     """One family of counters or gauges: a number for each set of labels."""
 
-    def __init__(self, name: str, says: str, labels: Sequence[str] = (), *, is_gauge: bool = False) -> None:
+    def __init__(self, name: str, help_text: str, labels: Sequence[str] = (), *, is_gauge: bool = False) -> None:
         self.name = name
-        self.says = says
+        self.help_text = help_text
         self.labels = tuple(labels)
         self.is_gauge = is_gauge
         self.values: dict[tuple[str, ...], float] = {}
@@ -25,7 +25,7 @@ class Numbers:
         """Count so many more."""
         self.values[labels] = self.values.get(labels, 0.0) + number
 
-    def series(self) -> tuple[tuple[tuple[str, ...], float], ...]:
+    def samples(self) -> tuple[tuple[tuple[str, ...], float], ...]:
         """All numbers as they are now, with their labels."""
         return tuple(self.values.items())
 
@@ -33,18 +33,18 @@ class Numbers:
 class Histogram:
     """One family of histograms by one label. Unlike the library's it takes many observations in one go."""
 
-    def __init__(self, name: str, says: str, bounds: tuple[float, ...], label: str, values: Iterable[str]) -> None:
+    def __init__(self, name: str, help_text: str, bounds: tuple[float, ...], label: str, values: Iterable[str]) -> None:
         self.name = name
-        self.says = says
+        self.help_text = help_text
         self.label = label
         self._bounds = bounds
         self._names = [*map(str, bounds), "+Inf"]
         self._counts: dict[str, list[int]] = {}
         self._sums: dict[str, float] = {}
         for value in values:
-            self.begin(value)
+            self.add_series(value)
 
-    def begin(self, value: str) -> None:
+    def add_series(self, value: str) -> None:
         """Have a series for this value of the label."""
         self._sums[value] = 0.0
         self._counts[value] = [0] * len(self._names)
@@ -54,7 +54,7 @@ class Histogram:
         self._counts[value][bisect_left(self._bounds, seconds)] += 1
         self._sums[value] += seconds
 
-    def add(self, value: str, counts: Sequence[int], total_s: float) -> None:
+    def add_many(self, value: str, counts: Sequence[int], total_s: float) -> None:
         """Many things: how many up to each bound, and what all took together."""
         self._counts[value] = [old + new for old, new in zip(self._counts[value], counts, strict=True)]
         self._sums[value] += total_s
@@ -63,7 +63,7 @@ class Histogram:
         """How many were in each bucket; the last one has no bound."""
         return list(self._counts[value])
 
-    def series(self) -> list[tuple[str, list[tuple[str, float]], float]]:
+    def samples(self) -> list[tuple[str, list[tuple[str, float]], float]]:
         """For each value of the label: how many up to each bound, smaller ones included, and the sum."""
         return [
             (value, list(zip(self._names, accumulate(counts), strict=True)), self._sums[value])
@@ -76,7 +76,7 @@ class UpstreamCounts(msgspec.Struct):
 
     running: int
     waiting: int
-    first: list[int]
+    ttft_counts: list[int]
     """How many first tokens came within each bound of time."""
     findings: dict[str, int]
     """How often each rule was broken."""
@@ -88,18 +88,18 @@ class UpstreamCounts(msgspec.Struct):
         return UpstreamCounts(
             running=self.running + other.running,
             waiting=self.waiting + other.waiting,
-            first=[one + another for one, another in zip(self.first, other.first, strict=True)],
+            ttft_counts=[one + another for one, another in zip(self.ttft_counts, other.ttft_counts, strict=True)],
             findings=dict(Counter(self.findings) + Counter(other.findings)),
             attempts=dict(Counter(self.attempts) + Counter(other.attempts)),
         )
 
 
-def quantile(bounds: Sequence[float], counts: Sequence[int], share: float) -> float | None:
+def quantile(bounds: Sequence[float], counts: Sequence[int], fraction: float) -> float | None:
     """The time within which this share of all came, by a straight line in its bucket, as Prometheus draws it.
 
     Beyond the last bound nothing is known: then it is that bound.
     """
-    wanted = share * sum(counts)
+    wanted = fraction * sum(counts)
     if not wanted:
         return None
     below, start = 0, 0.0
@@ -110,7 +110,7 @@ def quantile(bounds: Sequence[float], counts: Sequence[int], share: float) -> fl
     return start
 
 
-class Speed:
+class TokenRate:
     """Tokens a second over the last requests: each new one makes the older ones count a tenth less."""
 
     def __init__(self) -> None:
@@ -124,6 +124,6 @@ class Speed:
             self._seconds = 0.9 * self._seconds + seconds
 
     @property
-    def per_s(self) -> float:
+    def tokens_per_s(self) -> float:
         """Tokens a second."""
         return self._tokens / self._seconds if self._seconds else 0.0

@@ -4,54 +4,56 @@ import importlib
 from collections.abc import Collection
 from typing import NamedTuple, Protocol, cast
 
-from welldone.serve.keys import Keys
-from welldone.serve.limits import Limits, Numbers
+from welldone.serve.keys import ApiKeys
+from welldone.serve.limits import RateLimiter, BucketStorage
 from welldone.serve.settings import Config
-from welldone.serve.shared_keys import SharedKeys
-from welldone.serve.shared_limits import SharedLimits
-from welldone.serve.store import PATIENCE_S, Link, Store
+from welldone.serve.shared_keys import SharedApiKeys
+from welldone.serve.shared_limits import SharedRateLimiter
+from welldone.serve.store import STORE_TIMEOUT_S, StoreClient, SharedStore
 
 
-class Doors(NamedTuple):
+class AccessControl(NamedTuple):
     """All of it."""
 
-    keys: Keys
-    limits: Limits
-    store: Store | None
+    keys: ApiKeys
+    limits: RateLimiter
+    store: SharedStore | None
 
 
-class _Links(Protocol):
+class _RedisModule(Protocol):
     """What `serve/redis_store.py` gives."""
 
-    def RedisLink(self, url: str, *, patience_s: float) -> Link: ...  # noqa: N802 - the name of a class
+    def RedisStoreClient(self, url: str, *, timeout_s: float) -> StoreClient: ...  # noqa: N802 - the name of a class
 
 
-def link_to(url: str, *, patience_s: float = PATIENCE_S) -> Link:
+def connect_store(url: str, *, timeout_s: float = STORE_TIMEOUT_S) -> StoreClient:
     """The way to a store. What knows Redis is loaded when it is needed, since its library is an extra."""
-    return cast("_Links", importlib.import_module("welldone.serve.redis_store")).RedisLink(url, patience_s=patience_s)
+    return cast("_RedisModule", importlib.import_module("welldone.serve.redis_store")).RedisStoreClient(
+        url, timeout_s=timeout_s
+    )
 
 
-def doors(config: Config, keys: Collection[str], numbers: Numbers | None) -> Doors:
+def make_access_control(config: Config, keys: Collection[str], bucket_storage: BucketStorage | None) -> AccessControl:
     """Keys and limits. `numbers` is what the workers of this machine share; with a store they need it not."""
     settings = config.server
-    own = Keys(keys, config.keys)
+    own = ApiKeys(keys, config.keys)
     if config.limits.store is None:
-        limits = Limits(
+        limits = RateLimiter(
             requests_per_minute=settings.requests_per_minute,
             tokens_per_minute=settings.tokens_per_minute,
             named=config.keys,
             principals=own.principals,
-            numbers=numbers,
+            storage=bucket_storage,
         )
-        return Doors(own, limits, None)
-    store = Store(link_to(config.limits.store))
-    shared = SharedLimits(
+        return AccessControl(own, limits, None)
+    store = SharedStore(connect_store(config.limits.store))
+    shared = SharedRateLimiter(
         store,
         requests_per_minute=settings.requests_per_minute,
         tokens_per_minute=settings.tokens_per_minute,
         named=config.keys,
-        principals=() if own.is_open else own.principals,
+        principals=() if own.allows_anonymous else own.principals,
     )
     if config.has_shared_keys:
-        own = SharedKeys(keys, config.keys, store=store, on_found=shared.set_rates)
-    return Doors(own, shared, store)
+        own = SharedApiKeys(keys, config.keys, store=store, on_found=shared.set_rates)
+    return AccessControl(own, shared, store)

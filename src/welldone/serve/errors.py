@@ -4,11 +4,11 @@ from enum import Enum, auto
 
 import msgspec
 
-from welldone.wire.dialects.messages.objects import error_type
-from welldone.wire.dialects.stream import error_object
+from welldone.wire.dialects.messages.objects import error_type_for_status
+from welldone.wire.dialects.stream import openai_error_object
 from welldone.wire.events import Failure, Json
 
-TYPES = {
+ERROR_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
     403: "permission_error",
@@ -28,11 +28,11 @@ TYPES = {
 }
 """OpenAI's `type` for each status that we send."""
 
-_TOO_LONG = "prompt is too long"
+_ANTHROPIC_TOO_LONG = "prompt is too long"
 """Anthropic's words for what does not fit: Claude Code makes its conversation shorter when it hears them."""
 
 
-class Shape(Enum):
+class ErrorFormat(Enum):
     """Whose errors a client knows."""
 
     OPENAI = auto()
@@ -63,27 +63,27 @@ class ApiError(Exception):
         self.details: Json | None = None
         """What Anthropic's clients act by."""
 
-    def failure(self) -> Failure:
+    def to_failure(self) -> Failure:
         """The same, as the event that ends a stream which has begun."""
-        return Failure(self.message, TYPES[self.status], self.param, self.code)
+        return Failure(self.message, ERROR_TYPES[self.status], self.param, self.code)
 
-    def body(self, shape: Shape = Shape.OPENAI, request_id: str = "") -> bytes:
+    def body(self, error_format: ErrorFormat = ErrorFormat.OPENAI, request_id: str = "") -> bytes:
         """The body of the reply."""
-        match shape:
-            case Shape.OPENAI:
-                return msgspec.json.encode(error_object(self.failure()))
-            case Shape.ANTHROPIC:
-                return msgspec.json.encode(self._anthropic(request_id))
-            case Shape.OLLAMA:
+        match error_format:
+            case ErrorFormat.OPENAI:
+                return msgspec.json.encode(openai_error_object(self.to_failure()))
+            case ErrorFormat.ANTHROPIC:
+                return msgspec.json.encode(self._anthropic_body(request_id))
+            case ErrorFormat.OLLAMA:
                 return msgspec.json.encode({"error": self.message})
 
-    def _anthropic(self, request_id: str) -> Json:
-        kind = error_type(self.status)
-        message = f"{_TOO_LONG}: {self.message}" if self.code == "context_length_exceeded" else self.message
+    def _anthropic_body(self, request_id: str) -> Json:
+        kind = error_type_for_status(self.status)
+        message = f"{_ANTHROPIC_TOO_LONG}: {self.message}" if self.code == "context_length_exceeded" else self.message
         details = {} if self.details is None else {"details": self.details}
         return {"type": "error", "error": {"type": kind, "message": message, **details}, "request_id": request_id}
 
 
-def invalid(message: str, *, param: str | None = None, code: str | None = None) -> ApiError:
+def invalid_request(message: str, *, param: str | None = None, code: str | None = None) -> ApiError:
     """The client's fault: 400."""
     return ApiError(400, message, param=param, code=code)

@@ -7,42 +7,42 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from welldone.engines.fleet import Abilities, Model
+from welldone.engines.fleet import ModelCapabilities, LocalModel
 from welldone.engines.settings import ModelSettings
-from welldone.net.inbound import Reply
-from welldone.net.turns import in_turns
-from welldone.serve.answers import Answer
-from welldone.serve.app import Ask
-from welldone.serve.backends import Local, Remote
+from welldone.net.inbound import HttpResponse
+from welldone.net.turns import run_cooperatively
+from welldone.serve.answers import ResponseTask
+from welldone.serve.app import RequestContext
+from welldone.serve.backends import LocalBackend, UpstreamBackend
 from welldone.serve.errors import ApiError
-from welldone.serve.keys import Keys
-from welldone.serve.limits import Limits
+from welldone.serve.keys import ApiKeys
+from welldone.serve.limits import RateLimiter
 from welldone.serve.metrics import Metrics
-from welldone.serve.page.tapes import HEADER, Tapes
-from welldone.serve.page.watch import Watch
-from welldone.serve.readers_of_reasoning import names_for
-from welldone.serve.recording import Recorder
-from welldone.serve.reports import WANTED, Report
-from welldone.serve.requests import Request, read_chat, read_completions
-from welldone.serve.requests.body import reading_body
-from welldone.serve.requests.foreign import read_foreign, read_native
-from welldone.serve.requests.names import rename
-from welldone.serve.requests.sampling import UNKNOWN
+from welldone.serve.page.tapes import CAPTURE_HEADER, CaptureStore
+from welldone.serve.page.watch import StreamCapture
+from welldone.serve.readers_of_reasoning import reasoning_fields_for
+from welldone.serve.recording import TraceRecorder
+from welldone.serve.reports import REPORT_REQUEST_HEADER, ReportHeaders
+from welldone.serve.requests import ValidatedRequest, read_chat, read_completions
+from welldone.serve.requests.body import read_body_in_steps
+from welldone.serve.requests.foreign import read_upstream_request, read_same_dialect_request
+from welldone.serve.requests.names import rename_error_param
+from welldone.serve.requests.sampling import UNKNOWN_ABILITIES
 from welldone.serve.settings import ServeSettings
-from welldone.serve.sticky import sticky_text
+from welldone.serve.sticky import sticky_key
 from welldone.wire.dialects.dialect import Dialect
 from welldone.wire.events import Json, Usage
-from welldone.wire.faults.catalogue import BY_ID
+from welldone.wire.faults.catalogue import RULES_BY_ID
 from welldone.wire.faults.fault import Severity
-from welldone.wire.head import Endpoint, Head
+from welldone.wire.head import Endpoint, Envelope
 
-Reader: TypeAlias = Callable[[Json, ModelSettings, Abilities | None], Request]
+RequestReader: TypeAlias = Callable[[Json, ModelSettings, ModelCapabilities | None], ValidatedRequest]
 """Checks a body, and turns it into what the engine gets."""
 
-_READERS: dict[Endpoint, Reader] = {Endpoint.CHAT: read_chat, Endpoint.COMPLETIONS: read_completions}
+_REQUEST_READERS: dict[Endpoint, RequestReader] = {Endpoint.CHAT: read_chat, Endpoint.COMPLETIONS: read_completions}
 
 
-class Order(msgspec.Struct, kw_only=True):
+class GenerationRequest(msgspec.Struct, kw_only=True):
     """An answer that is wanted."""
 
     body: Json
@@ -53,230 +53,256 @@ class Order(msgspec.Struct, kw_only=True):
     """What the server is asked in: chat, also where the client speaks another dialect, unless the server does too."""
     dialect: Dialect | None = None
     """How the client is answered, where that is not how the server was asked."""
-    names: Mapping[str, str] = {}
+    field_names: Mapping[str, str] = {}
     """What the client calls fields of the body, or their beginnings, where it has other names for them."""
     echo: Json = {}
     """What a native answer repeats of its request."""
-    headers: Mapping[str, str] = {}
+    forwarded_headers: Mapping[str, str] = {}
     """What goes on of the client's headers, to a server that speaks its dialect."""
     on_end: Callable[[Json | None], None] | None = None
     """Called at the end with the answer as an object, if its dialect has one and it came to its end."""
 
 
-class Generate(Protocol):
+class ResponseGenerator(Protocol):
     """Gives answers."""
 
-    async def body(self, ask: Ask) -> Json:
+    async def read_body(self, ctx: RequestContext) -> Json:
         """The body of a request, as a JSON object."""
 
-    async def answer(self, ask: Ask, backend: Local | Remote, order: Order) -> Reply | None:
+    async def generate(
+        self, ctx: RequestContext, backend: LocalBackend | UpstreamBackend, gen_request: GenerationRequest
+    ) -> HttpResponse | None:
         """Give an answer; None where it was streamed. ApiError where there is none, and nothing was sent."""
 
 
-class Generator:
+class GenerationService:
     """Gives answers, and counts what they cost."""
 
     def __init__(
         self,
         settings: ServeSettings,
         metrics: Metrics,
-        limits: Limits,
+        limits: RateLimiter,
         *,
-        keys: Keys,
-        recorder: Recorder | None,
-        tapes: Tapes | None = None,
-        head: Callable[[Ask], dict[str, str]],
+        keys: ApiKeys,
+        recorder: TraceRecorder | None,
+        captures: CaptureStore | None = None,
+        response_headers: Callable[[RequestContext], dict[str, str]],
         now: Callable[[], float] = time.time,
     ) -> None:
-        self.answers: set[Answer] = set()
+        self.tasks: set[ResponseTask] = set()
         """Those that are being given."""
         self._settings = settings
         self._metrics = metrics
         self._limits = limits
         self._keys = keys
         self._recorder = recorder
-        self._tapes = tapes
-        self._head = head
+        self._captures = captures
+        self._response_headers = response_headers
         self._now = now
 
-    async def body(self, ask: Ask) -> Json:
+    async def read_body(self, ctx: RequestContext) -> Json:
         """The body of a request, as a JSON object."""
-        headers = ask.call.headers
+        headers = ctx.request.headers
         if headers.get("Content-Encoding", "identity").lower() != "identity":
             raise ApiError(415, "Send the body as it is, without Content-Encoding.", code="unsupported_encoding")
-        data = await ask.call.body(limit_bytes=self._settings.body_limit_bytes, within_s=self._settings.body_s)
-        return await in_turns(reading_body(data, headers.get("Content-Type"), is_browser="Origin" in headers))
+        data = await ctx.request.read_body(limit_bytes=self._settings.body_limit_bytes, timeout_s=self._settings.body_s)
+        return await run_cooperatively(
+            read_body_in_steps(data, headers.get("Content-Type"), is_browser="Origin" in headers)
+        )
 
-    async def answer(self, ask: Ask, backend: Local | Remote, order: Order) -> Reply | None:
+    async def generate(
+        self, ctx: RequestContext, backend: LocalBackend | UpstreamBackend, gen_request: GenerationRequest
+    ) -> HttpResponse | None:
         """Give an answer; None where it was streamed.
 
         Raises:
             ApiError: there is none, and nothing was sent.
         """
-        watch = self._watch(ask, backend, order)
+        watch = self._start_capture(ctx, backend, gen_request)
         try:
-            return await self._answer(ask, backend, order, watch)
+            return await self._run_task(ctx, backend, gen_request, watch)
         except ApiError as error:
-            rename(error, order.names)
+            rename_error_param(error, gen_request.field_names)
             if watch is not None:
-                watch.refused(error.body(ask.shape, ask.id))
+                watch.request_rejected(error.body(ctx.error_format, ctx.id))
             raise
         finally:
             if watch is not None:
                 watch.end()
 
-    def _watch(self, ask: Ask, backend: Local | Remote, order: Order) -> Watch | None:
+    def _start_capture(
+        self, ctx: RequestContext, backend: LocalBackend | UpstreamBackend, gen_request: GenerationRequest
+    ) -> StreamCapture | None:
         """What keeps the answer for the page, if that is how it was asked for."""
-        if self._tapes is None or (name := ask.call.headers.get(HEADER)) is None:
+        if self._captures is None or (name := ctx.request.headers.get(CAPTURE_HEADER)) is None:
             return None
-        return self._tapes.begin(
-            ask.principal,
+        return self._captures.begin(
+            ctx.principal,
             name,
-            endpoint=order.endpoint.value,
+            endpoint=gen_request.endpoint.value,
             model=backend.name,
-            is_stream=order.body.get("stream") is True,
-            began=ask.began,
+            is_stream=gen_request.body.get("stream") is True,
+            began=ctx.started_at,
         )
 
-    async def _answer(self, ask: Ask, backend: Local | Remote, order: Order, watch: Watch | None) -> Reply | None:
-        if order.dialect is not None:
+    async def _run_task(
+        self,
+        ctx: RequestContext,
+        backend: LocalBackend | UpstreamBackend,
+        gen_request: GenerationRequest,
+        capture: StreamCapture | None,
+    ) -> HttpResponse | None:
+        if gen_request.dialect is not None:
             await asyncio.sleep(0)  # the translation took a turn of its own
-        reading = _reading(order, backend)
+        reading = _request_reader(gen_request, backend)
         request = reading()
-        self._limits.owe(ask.principal, len(request.parts) - 1)
-        times = self._metrics.times()
-        headers = ask.call.headers
-        is_known = not isinstance(backend, Local) or backend.model.abilities is not None
-        answer = Answer(
-            ask.call,
+        self._limits.charge_requests(ctx.principal, len(request.bodies) - 1)
+        times = self._metrics.new_stream_times()
+        headers = ctx.request.headers
+        is_known = not isinstance(backend, LocalBackend) or backend.model.capabilities is not None
+        answer = ResponseTask(
+            ctx.request,
             request,
             backend,
-            again=None if is_known else reading,  # what depends on the model is known only when it is loaded
-            sticky=sticky_text(ask, order.body, backend.upstreams),
-            head=Head(order.id, int(self._now()), backend.name),
-            dialect=order.dialect,
-            echo=order.echo,
-            passed=order.headers,
-            reasoning=names_for(headers.get("User-Agent"), self._settings.reasoning),
+            reread_request=None if is_known else reading,  # what depends on the model is known only when it is loaded
+            sticky=sticky_key(ctx, gen_request.body, backend.upstreams),
+            envelope=Envelope(gen_request.id, int(self._now()), backend.name),
+            dialect=gen_request.dialect,
+            echo=gen_request.echo,
+            forwarded_headers=gen_request.forwarded_headers,
+            reasoning_fields=reasoning_fields_for(headers.get("User-Agent"), self._settings.reasoning),
             settings=self._settings,
-            report=Report(
-                ask.id,
+            report=ReportHeaders(
+                ctx.id,
                 times,
-                is_wanted=self._settings.report or WANTED in headers,
+                is_requested=self._settings.report or REPORT_REQUEST_HEADER in headers,
                 # As in /page/api/state: upstreams are for admins, unless the operator shows them to everyone.
-                is_open=self._settings.report or self._keys.is_admin(ask.principal),
+                shows_upstreams=self._settings.report or self._keys.is_admin(ctx.principal),
             ),
-            headers=lambda: self._head(ask),
+            headers=lambda: self._response_headers(ctx),
             recorder=self._recorder,
-            watch=watch,
-            bodies=ask.bodies,
+            capture=capture,
+            body_budget=ctx.body_budget,
         )
-        self.answers.add(answer)
-        self._metrics.start(times)  # not before: what fails until here never ends
+        self.tasks.add(answer)
+        self._metrics.start_stream(times)  # not before: what fails until here never ends
         try:
             with backend.using():
                 return await answer.run()
         finally:
-            self.answers.discard(answer)
+            self.tasks.discard(answer)
             if answer.error is None:  # a name that somebody answers for
                 self._metrics.add_model(backend.name)
-            self._metrics.end(times, backend.name)
-            self._account(ask, answer)
-            if order.on_end is not None:
-                order.on_end(answer.final)
+            self._metrics.end_stream(times, backend.name)
+            self._record_usage(ctx, answer)
+            if gen_request.on_end is not None:
+                gen_request.on_end(answer.final)
 
-    def _account(self, ask: Ask, answer: Answer) -> None:
+    def _record_usage(self, ctx: RequestContext, task: ResponseTask) -> None:
         """Count what an answer cost, and what was wrong with it."""
-        times, pipe = answer.times, answer.pipe
+        times, pipe = task.times, task.pipeline
         usage = pipe.usage
-        mended = tuple(note.rule for note in pipe.notes.all())
-        if answer.backend.is_foreign:
-            self._metrics.findings(mended)
-            ask.facts["mended"] = mended
+        mended = tuple(note.rule for note in pipe.repair_log.entries())
+        if task.backend.is_third_party:
+            self._metrics.count_repairs(mended)
+            ctx.log_fields["mended"] = mended
         else:  # our own engine deviates in the same way in every answer: only what breaks clients is counted
-            self._metrics.findings(rule for rule in mended if BY_ID[rule].severity is Severity.BREAKS)
-        if upstream := answer.report.upstream:
-            self._metrics.upstream_findings(upstream, mended)
-            self._metrics.upstream_times(upstream, times)
-            self._metrics.upstream_broken(upstream, content=pipe.broken_json, arguments=pipe.broken_arguments)
-            ask.facts |= {"upstream": upstream, "failed": tuple(answer.report.failed)}
-            if pipe.broken_json or pipe.broken_arguments:
-                ask.facts["broken_json"] = pipe.broken_json + pipe.broken_arguments
-        self._limits.spend(ask.principal, answer.cost.tokens(usage, is_whole=answer.is_whole))
-        if pipe.printed_calls:
-            ask.facts["printed_calls"] = pipe.printed_calls
-        ask.facts |= {"ttft_ms": _ms(times.ttft_s), "queued_ms": _ms(times.queued_s)}
+            self._metrics.count_repairs(rule for rule in mended if RULES_BY_ID[rule].severity is Severity.BREAKS)
+        if upstream := task.report.upstream:
+            self._metrics.count_upstream_repairs(upstream, mended)
+            self._metrics.observe_upstream_times(upstream, times)
+            self._metrics.count_broken_json(
+                upstream, content=pipe.invalid_json_count, arguments=pipe.invalid_arguments_count
+            )
+            ctx.log_fields |= {"upstream": upstream, "failed": tuple(task.report.failed_attempts)}
+            if pipe.invalid_json_count or pipe.invalid_arguments_count:
+                ctx.log_fields["broken_json"] = pipe.invalid_json_count + pipe.invalid_arguments_count
+        self._limits.charge_tokens(ctx.principal, task.cost.billed_tokens(usage, is_complete=task.is_complete))
+        if pipe.text_tool_calls:
+            ctx.log_fields["printed_calls"] = pipe.text_tool_calls
+        ctx.log_fields |= {"ttft_ms": _milliseconds(times.ttft_s), "queued_ms": _milliseconds(times.queued_s)}
         if usage is not None:
             prompt_s = max(0.0, (times.ttft_s or 0.0) - (times.queued_s or 0.0))
-            self._metrics.tokens(
-                ask.model,
+            self._metrics.count_tokens(
+                ctx.model,
                 usage.prompt_tokens,
                 usage.completion_tokens,
-                cached=_cached(usage),
+                cached=_cached_tokens(usage),
                 prompt_s=prompt_s,
                 completion_s=times.gaps_s,
             )
-            ask.facts |= {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
+            ctx.log_fields |= {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
         failure = pipe.failure
-        if failure is not None and ask.call.stream is not None:
-            self._metrics.failure(failure.code or failure.type)
-            ask.facts |= {"error": failure.code or failure.type, "reason": failure.message}
+        if failure is not None and ctx.request.stream is not None:
+            self._metrics.count_stream_failure(failure.code or failure.type)
+            ctx.log_fields |= {"error": failure.code or failure.type, "reason": failure.message}
 
 
-def speaks(backend: Local | Remote, endpoint: Endpoint) -> bool:
+def speaks_natively(backend: LocalBackend | UpstreamBackend, endpoint: Endpoint) -> bool:
     """Whether all who answer for a model speak a dialect themselves. Our own engines are asked in chat."""
     upstreams = backend.upstreams
     return bool(upstreams) and all(endpoint.value in upstream.settings.speaks for upstream in upstreams)
 
 
-def abilities_of(model: Model) -> Abilities:
+def abilities_of(model: LocalModel) -> ModelCapabilities:
     """What the model can do, as far as that is known before it is loaded."""
-    if model.abilities is not None:
-        return model.abilities
-    return msgspec.structs.replace(UNKNOWN, kind="command") if model.settings.command else UNKNOWN
+    if model.capabilities is not None:
+        return model.capabilities
+    return msgspec.structs.replace(UNKNOWN_ABILITIES, kind="command") if model.settings.command else UNKNOWN_ABILITIES
 
 
-def _reading(order: Order, backend: Local | Remote) -> Callable[[], Request]:
+def _request_reader(
+    gen_request: GenerationRequest, backend: LocalBackend | UpstreamBackend
+) -> Callable[[], ValidatedRequest]:
     """Reads the body for those who answer: with strict rules for our own engines, freely for upstreams."""
-    body, upstreams = order.body, backend.upstreams
+    body, upstreams = gen_request.body, backend.upstreams
     streams = all(upstream.settings.stream for upstream in upstreams)
-    if order.endpoint in (Endpoint.RESPONSES, Endpoint.MESSAGES):
-        return lambda: read_native(body, order.endpoint, streams=streams)
-    if order.dialect is not None and body.get("stream") is True:  # what is translated is always counted
+    if gen_request.endpoint in (Endpoint.RESPONSES, Endpoint.MESSAGES):
+        return lambda: read_same_dialect_request(body, gen_request.endpoint, supports_streaming=streams)
+    if gen_request.dialect is not None and body.get("stream") is True:  # what is translated is always counted
         body = {**body, "stream_options": {"include_usage": True}}
-    if isinstance(backend, Local):
-        model, read = backend.model, _READERS[order.endpoint]
-        return lambda: _counting(order, read(body, model.settings, abilities_of(model)), abilities_of(model))
+    if isinstance(backend, LocalBackend):
+        model, read = backend.model, _REQUEST_READERS[gen_request.endpoint]
+        return lambda: _with_running_usage(
+            gen_request, read(body, model.settings, abilities_of(model)), abilities_of(model)
+        )
     # Any of the upstreams may be asked: what one of them cannot do is done here.
-    if _counts_first(order) and "stream_options" in body and all(upstream.kind == "vllm" for upstream in upstreams):
+    if (
+        _needs_early_usage(gen_request)
+        and "stream_options" in body
+        and all(upstream.kind == "vllm" for upstream in upstreams)
+    ):
         body["stream_options"]["continuous_usage_stats"] = True
-    return lambda: read_foreign(
+    return lambda: read_upstream_request(
         body,
-        "chat" if order.endpoint is Endpoint.CHAT else "completions",
-        makes_choices=all(upstream.makes_choices for upstream in upstreams),
-        streams=streams,
+        "chat" if gen_request.endpoint is Endpoint.CHAT else "completions",
+        supports_n=all(upstream.supports_native_n for upstream in upstreams),
+        supports_streaming=streams,
         wants_usage=all(upstream.settings.usage for upstream in upstreams),
     )
 
 
-def _counts_first(order: Order) -> bool:
-    return order.dialect is not None and order.dialect.COUNTS_FIRST
+def _needs_early_usage(gen_request: GenerationRequest) -> bool:
+    return gen_request.dialect is not None and gen_request.dialect.REPORTS_PROMPT_TOKENS_FIRST
 
 
-def _counting(order: Order, request: Request, abilities: Abilities) -> Request:
+def _with_running_usage(
+    gen_request: GenerationRequest, request: ValidatedRequest, abilities: ModelCapabilities
+) -> ValidatedRequest:
     """The same request; llama.cpp is asked to count as it goes, where that is to be known first."""
-    if _counts_first(order) and request.is_stream and abilities.kind == "llama":
-        for part in request.parts:
+    if _needs_early_usage(gen_request) and request.is_stream and abilities.kind == "llama":
+        for part in request.bodies:
             part["timings_per_token"] = True
     return request
 
 
-def _cached(usage: Usage) -> int:
+def _cached_tokens(usage: Usage) -> int:
     """The tokens of the prompt that the engine knew from before."""
-    details = usage.more.get("prompt_tokens_details")
+    details = usage.extra_fields.get("prompt_tokens_details")
     count = details.get("cached_tokens") if isinstance(details, dict) else None
     return count if isinstance(count, int) else 0
 
 
-def _ms(seconds: float | None) -> float | None:
+def _milliseconds(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds * 1000, 1)

@@ -6,23 +6,23 @@ Clients of Anthropic's API get them in its shape.
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from welldone.engines.fleet import Model, State
-from welldone.engines.plan import context_of
+from welldone.engines.fleet import LocalModel, ModelState
+from welldone.engines.plan import context_per_request
 from welldone.wire.events import Json
 
-_LAST_DAY = 253_402_300_799  # the end of the year 9999: more is no date, but perhaps milliseconds
+_MAX_TIMESTAMP = 253_402_300_799  # the end of the year 9999: more is no date, but perhaps milliseconds
 # llama.cpp's router and LM Studio each have words of their own for the state of a model.
-_LLAMA = {
-    State.UNLOADED: "unloaded",
-    State.LOADING: "loading",
-    State.READY: "loaded",
-    State.RESTARTING: "loading",
-    State.FAILED: "failed",
-    State.STOPPED: "unloaded",
+_LLAMA_STATUS = {
+    ModelState.UNLOADED: "unloaded",
+    ModelState.LOADING: "loading",
+    ModelState.READY: "loaded",
+    ModelState.RESTARTING: "loading",
+    ModelState.FAILED: "failed",
+    ModelState.STOPPED: "unloaded",
 }
 
 
-def model_object(model: Model, created: int) -> Json:
+def model_object(model: LocalModel, created: int) -> Json:
     """One model. What is known only of a loaded model is left out of others."""
     listed: Json = {
         "id": model.name,
@@ -32,13 +32,15 @@ def model_object(model: Model, created: int) -> Json:
         "aliases": list(model.settings.aliases),
         "root": model.name,
         "parent": None,
-        "status": {"value": _LLAMA[model.state]},
-        "state": "loaded" if model.state is State.READY else "not-loaded",
+        "status": {"value": _LLAMA_STATUS[model.state]},
+        "state": "loaded" if model.state is ModelState.READY else "not-loaded",
     }
-    abilities = model.abilities
+    abilities = model.capabilities
     if abilities is None:
-        if model.facts is not None and model.facts.context_length:
-            listed |= _lengths(context_of(model.settings, model.facts), model.facts.context_length)
+        if model.metadata is not None and model.metadata.context_length:
+            listed |= _context_fields(
+                context_per_request(model.settings, model.metadata), model.metadata.context_length
+            )
         return listed
     inputs = ["text", *(["image"] if abilities.images else []), *(["audio"] if abilities.audio else [])]
     listed |= {
@@ -47,62 +49,62 @@ def model_object(model: Model, created: int) -> Json:
         "architecture": {"input_modalities": inputs, "output_modalities": ["text"]},
     }
     if abilities.context:
-        listed |= _lengths(abilities.context, abilities.context_train or abilities.context)
+        listed |= _context_fields(abilities.context, abilities.train_context or abilities.context)
         listed["loaded_context_length"] = abilities.context
     listed["meta"] = {  # llama.cpp's
         "n_ctx": abilities.context,
-        "n_ctx_train": abilities.context_train,
-        "n_vocab": abilities.vocabulary,
-        "n_embd": abilities.embedding,
+        "n_ctx_train": abilities.train_context,
+        "n_vocab": abilities.vocabulary_size,
+        "n_embd": abilities.embedding_size,
         "n_params": abilities.parameters,
         "size": abilities.size_bytes,
     }
     return listed
 
 
-def anthropic_object(listed: Json) -> Json:
+def anthropic_object(model: Json) -> Json:
     """One model in Anthropic's shape, made of OpenAI's. A day that is not known is the first of 1970, as Anthropic has
     it."""
-    context = listed.get("max_model_len")
+    context = model.get("max_model_len")
     shown: Json = {
         "type": "model",
-        "id": listed["id"],
-        "display_name": listed["id"],
-        "created_at": date(listed["created"]),
+        "id": model["id"],
+        "display_name": model["id"],
+        "created_at": format_timestamp(model["created"]),
         "lifecycle": "active",
     }
     return {**shown, "max_input_tokens": context} if isinstance(context, int) else shown
 
 
-def date(seconds: float, precision: str = "seconds") -> str:
+def format_timestamp(seconds: float, precision: str = "seconds") -> str:
     """A time of day as Anthropic and Ollama write it."""
-    moment = datetime.fromtimestamp(min(max(seconds, 0), _LAST_DAY), UTC)
+    moment = datetime.fromtimestamp(min(max(seconds, 0), _MAX_TIMESTAMP), UTC)
     return moment.isoformat(timespec=precision).replace("+00:00", "Z")
 
 
-def anthropic_list(listed: Sequence[Json]) -> Json:
+def anthropic_list(models: Sequence[Json]) -> Json:
     """All models in Anthropic's shape, on one page."""
-    ends = (listed[0]["id"], listed[-1]["id"]) if listed else (None, None)
+    ends = (models[0]["id"], models[-1]["id"]) if models else (None, None)
     return {
-        "data": [anthropic_object(one) for one in listed],
+        "data": [anthropic_object(one) for one in models],
         "has_more": False,
         "first_id": ends[0],
         "last_id": ends[1],
     }
 
 
-def _lengths(context: int, own: int) -> Json:
+def _context_fields(context: int, trained: int) -> Json:
     """The tokens that one request has, and those that the model could have."""
     return {
         "context_length": context,  # OpenRouter's clients
         "context_window": context,
         "max_model_len": context,  # vLLM's
-        "max_context_length": own,  # LM Studio's
+        "max_context_length": trained,  # LM Studio's
     }
 
 
-def _capabilities(model: Model) -> list[str]:
-    abilities = model.abilities
+def _capabilities(model: LocalModel) -> list[str]:
+    abilities = model.capabilities
     assert abilities is not None
     offered = {
         "completion": abilities.chat,

@@ -2,23 +2,23 @@
 
 import secrets
 
-from welldone.net.inbound import Reply
-from welldone.serve.app import Ask, json_reply
-from welldone.serve.backends import Local, Remote
-from welldone.serve.counting import Count, count_native, kind_of
-from welldone.serve.errors import ApiError, invalid
-from welldone.serve.generate import Generate, Order, speaks
-from welldone.serve.requests.anthropic import Translated, read_anthropic
-from welldone.serve.requests.foreign import without_routing
-from welldone.serve.requests.names import rename
+from welldone.net.inbound import HttpResponse
+from welldone.serve.app import RequestContext, json_response
+from welldone.serve.backends import LocalBackend, UpstreamBackend
+from welldone.serve.counting import PromptTokenCounter, count_native, server_kind
+from welldone.serve.errors import ApiError, invalid_request
+from welldone.serve.generate import ResponseGenerator, GenerationRequest, speaks_natively
+from welldone.serve.requests.anthropic import AnthropicTranslation, anthropic_to_chat
+from welldone.serve.requests.foreign import without_routing_fields
+from welldone.serve.requests.names import rename_error_param
 from welldone.serve.settings import ServeSettings
-from welldone.serve.targets import Targets
-from welldone.wire.dialects.messages import Messages
-from welldone.wire.dialects.messages.objects import VERSION, VERSION_HEADER
+from welldone.serve.targets import BackendResolver
+from welldone.wire.dialects.messages import MessagesDialect
+from welldone.wire.dialects.messages.objects import ANTHROPIC_VERSION, ANTHROPIC_VERSION_HEADER
 from welldone.wire.events import Json
 from welldone.wire.head import ID_PREFIX, Endpoint
 
-_BETA = "anthropic-beta"
+_BETA_HEADER = "anthropic-beta"
 _HEADER_LIMIT = 2_048  # characters; Claude Code names a dozen betas, in 300
 
 
@@ -28,56 +28,64 @@ class MessagesApi:
     def __init__(
         self,
         settings: ServeSettings,
-        targets: Targets,
-        generate: Generate,
-        count: Count,
+        targets: BackendResolver,
+        generator: ResponseGenerator,
+        count_tokens: PromptTokenCounter,
     ) -> None:
         self._settings = settings
         self._targets = targets
-        self._generate = generate
-        self._count = count
+        self._generator = generator
+        self._count_tokens = count_tokens
 
-    async def create(self, ask: Ask) -> Reply | None:
+    async def create(self, ctx: RequestContext) -> HttpResponse | None:
         """POST /v1/messages."""
-        body = await self._generate.body(ask)
-        backend = self._targets.find(ask, body.get("model"))
+        body = await self._generator.read_body(ctx)
+        backend = self._targets.find(ctx, body.get("model"))
         id_ = ID_PREFIX[Endpoint.MESSAGES] + secrets.token_hex(12)
-        if speaks(backend, Endpoint.MESSAGES):
-            order = Order(body=body, id=id_, endpoint=Endpoint.MESSAGES, headers=_headers(ask))
-            return await self._generate.answer(ask, backend, order)
-        asked = self._read(ask, body, backend)
-        dialect = Messages(stops=asked.stops, shows_thoughts=asked.shows_thoughts)
-        order = Order(body=asked.chat, id=id_, dialect=dialect, names=asked.names)
-        return await self._generate.answer(ask, backend, order)
+        if speaks_natively(backend, Endpoint.MESSAGES):
+            order = GenerationRequest(
+                body=body, id=id_, endpoint=Endpoint.MESSAGES, forwarded_headers=_forwarded_headers(ctx)
+            )
+            return await self._generator.generate(ctx, backend, order)
+        asked = self._translate(ctx, body, backend)
+        dialect = MessagesDialect(stop_sequences=asked.stop_strings, includes_thinking=asked.shows_reasoning)
+        order = GenerationRequest(body=asked.chat, id=id_, dialect=dialect, field_names=asked.param_names)
+        return await self._generator.generate(ctx, backend, order)
 
-    async def count_tokens(self, ask: Ask) -> Reply:
+    async def count_tokens(self, ctx: RequestContext) -> HttpResponse:
         """POST /v1/messages/count_tokens: what usage would say of the same request."""
-        body = await self._generate.body(ask)
-        backend = self._targets.find(ask, body.get("model"))
-        if isinstance(backend, Remote) and speaks(backend, Endpoint.MESSAGES):
-            return json_reply(await count_native(backend, Endpoint.MESSAGES, without_routing(body), _headers(ask)))
-        asked = self._read(ask, body, backend, is_counted=True)
+        body = await self._generator.read_body(ctx)
+        backend = self._targets.find(ctx, body.get("model"))
+        if isinstance(backend, UpstreamBackend) and speaks_natively(backend, Endpoint.MESSAGES):
+            return json_response(
+                await count_native(backend, Endpoint.MESSAGES, without_routing_fields(body), _forwarded_headers(ctx))
+            )
+        asked = self._translate(ctx, body, backend, is_count_only=True)
         try:
-            tokens = await self._count(backend, asked.chat)
+            tokens = await self._count_tokens(backend, asked.chat)
         except ApiError as error:
-            rename(error, asked.names)
+            rename_error_param(error, asked.param_names)
             raise
-        return json_reply({"input_tokens": tokens})
+        return json_response({"input_tokens": tokens})
 
-    def _read(self, ask: Ask, body: Json, backend: Local | Remote, *, is_counted: bool = False) -> Translated:
+    def _translate(
+        self, ctx: RequestContext, body: Json, backend: LocalBackend | UpstreamBackend, *, is_count_only: bool = False
+    ) -> AnthropicTranslation:
         is_lenient = self._settings.unknown_tools == "ignore"
-        said = read_anthropic(body, kind_of(backend), skips_tools=is_lenient, is_counted=is_counted)
+        said = anthropic_to_chat(
+            body, server_kind(backend), ignores_unknown_tools=is_lenient, is_count_only=is_count_only
+        )
         if is_lenient and (ignored := len(body.get("tools") or ()) - len(said.chat.get("tools") or ())):
-            ask.facts["ignored_tools"] = ignored
+            ctx.log_fields["ignored_tools"] = ignored
         return said
 
 
-def _headers(ask: Ask) -> dict[str, str]:
+def _forwarded_headers(ctx: RequestContext) -> dict[str, str]:
     """What a server that speaks the dialect is told of the client's version of it."""
-    found = {VERSION_HEADER: ask.call.headers.get(VERSION_HEADER, VERSION)}
-    if betas := ",".join(ask.call.header_values(_BETA)):
-        found[_BETA] = betas
+    found = {ANTHROPIC_VERSION_HEADER: ctx.request.headers.get(ANTHROPIC_VERSION_HEADER, ANTHROPIC_VERSION)}
+    if betas := ",".join(ctx.request.header_values(_BETA_HEADER)):
+        found[_BETA_HEADER] = betas
     for name, value in found.items():
         if len(value) > _HEADER_LIMIT or not value.isascii() or not value.isprintable():
-            raise invalid(f"The header '{name}' is too long, or has odd characters.", param=name)
+            raise invalid_request(f"The header '{name}' is too long, or has odd characters.", param=name)
     return found

@@ -4,13 +4,13 @@ import secrets
 from collections.abc import Callable
 
 import welldone
-from welldone.net.inbound import Reply
-from welldone.serve.app import Ask, json_reply
-from welldone.serve.generate import Generate, Order
-from welldone.serve.listing import date
-from welldone.serve.requests.ollama import NAMES, read_ollama_chat, read_ollama_generate
-from welldone.serve.targets import Targets
-from welldone.wire.dialects.ollama import Ollama
+from welldone.net.inbound import HttpResponse
+from welldone.serve.app import RequestContext, json_response
+from welldone.serve.generate import ResponseGenerator, GenerationRequest
+from welldone.serve.listing import format_timestamp
+from welldone.serve.requests.ollama import OLLAMA_PARAM_NAMES, read_ollama_chat, read_ollama_generate
+from welldone.serve.targets import BackendResolver
+from welldone.wire.dialects.ollama import OllamaDialect
 from welldone.wire.events import Json
 from welldone.wire.head import ID_PREFIX, Endpoint
 
@@ -20,46 +20,53 @@ class OllamaApi:
 
     def __init__(
         self,
-        targets: Targets,
-        generate: Generate,
+        targets: BackendResolver,
+        generator: ResponseGenerator,
         *,
-        listed: Callable[[Ask], list[Json]],
+        list_models: Callable[[RequestContext], list[Json]],
         now: Callable[[], float],
     ) -> None:
         self._targets = targets
-        self._generate = generate
-        self._listed = listed
+        self._generator = generator
+        self._list_models = list_models
         self._now = now
 
-    async def chat(self, ask: Ask) -> Reply | None:
+    async def chat(self, ctx: RequestContext) -> HttpResponse | None:
         """POST /api/chat."""
-        return await self._answer(ask, read_ollama_chat, is_chat=True)
+        return await self._respond(ctx, read_ollama_chat, is_chat=True)
 
-    async def complete(self, ask: Ask) -> Reply | None:
+    async def complete(self, ctx: RequestContext) -> HttpResponse | None:
         """POST /api/generate."""
-        return await self._answer(ask, read_ollama_generate, is_chat=False)
+        return await self._respond(ctx, read_ollama_generate, is_chat=False)
 
-    async def tags(self, ask: Ask) -> Reply:
+    async def tags(self, ctx: RequestContext) -> HttpResponse:
         """GET /api/tags."""
-        return json_reply({"models": [self._tag(one) for one in self._listed(ask)]})
+        return json_response({"models": [self._tag(one) for one in self._list_models(ctx)]})
 
-    async def version(self, ask: Ask) -> Reply:
+    async def version(self, ctx: RequestContext) -> HttpResponse:
         """GET /api/version."""
-        return json_reply({"version": welldone.__version__})
+        return json_response({"version": welldone.__version__})
 
-    async def _answer(self, ask: Ask, read: Callable[[Json], Json], *, is_chat: bool) -> Reply | None:
-        body = await self._generate.body(ask)
+    async def _respond(
+        self, ctx: RequestContext, read: Callable[[Json], Json], *, is_chat: bool
+    ) -> HttpResponse | None:
+        body = await self._generator.read_body(ctx)
         chat = read(body)
-        backend = self._targets.find(ask, body.get("model"))
-        at = date(self._now(), "microseconds")
-        dialect = Ollama(is_chat=is_chat, at=at)
+        backend = self._targets.find(ctx, body.get("model"))
+        at = format_timestamp(self._now(), "microseconds")
+        dialect = OllamaDialect(is_chat=is_chat, created_at=at)
         if not body.get("messages" if is_chat else "prompt"):  # so Ollama is asked to load a model
-            ready = {"model": backend.name, "created_at": at, **dialect.said("")}
-            return json_reply({**ready, "done": True, "done_reason": "load"})
-        order = Order(body=chat, id=ID_PREFIX[Endpoint.CHAT] + secrets.token_hex(12), dialect=dialect, names=NAMES)
-        return await self._generate.answer(ask, backend, order)
+            ready = {"model": backend.name, "created_at": at, **dialect.content_fields("")}
+            return json_response({**ready, "done": True, "done_reason": "load"})
+        order = GenerationRequest(
+            body=chat,
+            id=ID_PREFIX[Endpoint.CHAT] + secrets.token_hex(12),
+            dialect=dialect,
+            field_names=OLLAMA_PARAM_NAMES,
+        )
+        return await self._generator.generate(ctx, backend, order)
 
     def _tag(self, model: Json) -> Json:
-        name, at = model["id"], date(model["created"])
+        name, at = model["id"], format_timestamp(model["created"])
         details = {"format": "gguf", "family": "", "families": [], "parameter_size": "", "quantization_level": ""}
         return {"name": name, "model": name, "modified_at": at, "size": 0, "digest": "", "details": details}

@@ -13,23 +13,23 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from welldone.serve.errors import ApiError, invalid
-from welldone.wire.dialects.messages.objects import VERSION_HEADER
+from welldone.serve.errors import ApiError, invalid_request
+from welldone.wire.dialects.messages.objects import ANTHROPIC_VERSION_HEADER
 
 _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,254})(?::(?P<port>[0-9]{0,5}))?")
 _ORIGIN = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,31})://(?P<host>[^/?#@]{1,300})")
-_PORTS = {"http": 80, "https": 443}
+_DEFAULT_PORTS = {"http": 80, "https": 443}
 
-_LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
+_LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
-METHODS = "GET, HEAD, POST, DELETE, OPTIONS"
+ALLOWED_METHODS = "GET, HEAD, POST, DELETE, OPTIONS"
 
-_ASKABLE = frozenset(
+_ALLOWED_HEADERS = frozenset(
     {
         "accept",
         "anthropic-beta",
         "anthropic-dangerous-direct-browser-access",
-        VERSION_HEADER,
+        ANTHROPIC_VERSION_HEADER,
         "api-key",
         "authorization",
         "cache-control",
@@ -48,10 +48,10 @@ _ASKABLE = frozenset(
         "x-title",
     }
 )
-_STAINLESS = "x-stainless-"
+_STAINLESS_PREFIX = "x-stainless-"
 """The official clients tell about themselves in a dozen headers that begin so."""
 
-_EXPOSED = ", ".join(
+_EXPOSED_HEADERS = ", ".join(
     [
         "x-request-id",
         "request-id",
@@ -61,30 +61,30 @@ _EXPOSED = ", ".join(
     ]
 )
 
-_PREFLIGHT_S = 600
+_PREFLIGHT_MAX_AGE_S = 600
 """How long a browser may remember the answer to a preflight: Chromium's own bound was this for years."""
 
 
-class Place(NamedTuple):
+class HostPort(NamedTuple):
     """A host and a port. The name is in lower case, without brackets and without a dot at its end."""
 
     name: str
     port: int | None
 
 
-def parse_host(value: str) -> Place | None:
+def parse_host(value: str) -> HostPort | None:
     """What a Host header names; None where it breaks the grammar."""
     found = _HOST.fullmatch(value)
     if found is None:
         return None
     port = int(found["port"]) if found["port"] else None
-    name = _plain_name(found["name"])
+    name = _normalized_name(found["name"])
     if name is None or (port is not None and port > 65535):
         return None
-    return Place(name, port)
+    return HostPort(name, port)
 
 
-def _plain_name(name: str) -> str | None:
+def _normalized_name(name: str) -> str | None:
     if name.startswith("["):
         try:
             return ipaddress.IPv6Address(name[1:-1]).compressed
@@ -95,7 +95,7 @@ def _plain_name(name: str) -> str | None:
     return name if len(name) <= 253 and all(0 < len(label) <= 63 for label in name.split(".")) else None
 
 
-class Origins:
+class OriginPolicy:
     """Which hosts and pages may ask."""
 
     def __init__(
@@ -111,16 +111,16 @@ class Origins:
         """Take where the server listens and whom it admits. `ValueError` for a host or an origin that is none."""
         self._scheme = "https" if is_tls else "http"
         bound = _unbracketed(host)
-        self._home = f"{self._scheme}://{f'[{bound}]' if ':' in bound else bound}:{port}"
-        named = frozenset(_allowed(value) for value in allowed_hosts)
-        self._hosts = named | _LOCAL | {bound}
-        self._is_any_host = not is_loopback(host) and has_keys and not named
+        self._own_origin = f"{self._scheme}://{f'[{bound}]' if ':' in bound else bound}:{port}"
+        named = frozenset(_parse_allowed_host(value) for value in allowed_hosts)
+        self._hosts = named | _LOOPBACK_NAMES | {bound}
+        self._allows_any_host = not is_loopback(host) and has_keys and not named
         # Without keys only the name protects. To rebind one needs a name in a domain: a bare address or a name without
         # a dot (of a container, of a machine in the house) cannot be an attacker's.
-        self._is_any_bare = not is_loopback(host) and not named
+        self._allows_bare_hosts = not is_loopback(host) and not named
         origins = tuple(cors_origins)
-        self._is_any_origin = "*" in origins
-        self._origins = frozenset(_origin(value) for value in origins if value != "*")
+        self._allows_any_origin = "*" in origins
+        self._origins = frozenset(_parse_allowed_origin(value) for value in origins if value != "*")
 
     def check(self, method: str, headers: Mapping[str, str]) -> dict[str, str]:
         """The CORS headers for the reply to a request of this method, whatever the method.
@@ -128,21 +128,21 @@ class Origins:
         Raises:
             ApiError: 403 for a host or a page that may not ask, 400 for headers that break the grammar.
         """
-        host = self._host(headers)
-        origins = _all(headers, "origin")
+        host = self._checked_host(headers)
+        origins = _header_values(headers, "origin")
         if len(origins) > 1:
-            raise invalid(f"This {method} request has more than one Origin.", code="invalid_origin")
+            raise invalid_request(f"This {method} request has more than one Origin.", code="invalid_origin")
         if not origins:
-            return self._vary()
+            return self._vary_header()
         (origin,) = origins
-        if self._is_any_origin:
-            return {"Access-Control-Allow-Origin": "*", "Access-Control-Expose-Headers": _EXPOSED}
+        if self._allows_any_origin:
+            return {"Access-Control-Allow-Origin": "*", "Access-Control-Expose-Headers": _EXPOSED_HEADERS}
         parsed = _parse_origin(origin)
         if parsed is not None and parsed in self._origins:
-            headed = {"Access-Control-Allow-Origin": origin, "Access-Control-Expose-Headers": _EXPOSED}
-            return headed | self._vary()
-        if parsed is not None and parsed == (self._scheme, host.name, host.port or _PORTS[self._scheme]):
-            return self._vary()
+            headed = {"Access-Control-Allow-Origin": origin, "Access-Control-Expose-Headers": _EXPOSED_HEADERS}
+            return headed | self._vary_header()
+        if parsed is not None and parsed == (self._scheme, host.name, host.port or _DEFAULT_PORTS[self._scheme]):
+            return self._vary_header()
         raise ApiError(
             403,
             "A page of another origin may not ask this server. Its owner can allow it with --cors-origins.",
@@ -155,22 +155,26 @@ class Origins:
         Raises:
             ApiError: as `check` does.
         """
-        wanted = _all(headers, "access-control-request-headers")
-        if method != "OPTIONS" or not _all(headers, "access-control-request-method") or not _all(headers, "origin"):
+        wanted = _header_values(headers, "access-control-request-headers")
+        if (
+            method != "OPTIONS"
+            or not _header_values(headers, "access-control-request-method")
+            or not _header_values(headers, "origin")
+        ):
             return None
         reply = self.check(method, headers)
         if "Access-Control-Allow-Origin" not in reply:
             return reply
         del reply["Access-Control-Expose-Headers"]
-        reply["Access-Control-Allow-Methods"] = METHODS
-        if names := _askable(wanted):
+        reply["Access-Control-Allow-Methods"] = ALLOWED_METHODS
+        if names := _allowed_headers(wanted):
             reply["Access-Control-Allow-Headers"] = ", ".join(names)
-        if _all(headers, "access-control-request-private-network") == ["true"]:
+        if _header_values(headers, "access-control-request-private-network") == ["true"]:
             reply["Access-Control-Allow-Private-Network"] = "true"
-        reply["Access-Control-Max-Age"] = str(_PREFLIGHT_S)
+        reply["Access-Control-Max-Age"] = str(_PREFLIGHT_MAX_AGE_S)
         return reply
 
-    def check_page(self, headers: Mapping[str, str]) -> None:
+    def check_fetch_site(self, headers: Mapping[str, str]) -> None:
         """Refuse what another site's page had fetched without an Origin: an image, a script, a link.
 
         A link to our own page is fine; so this is for every path but those of the static page.
@@ -178,24 +182,26 @@ class Origins:
         Raises:
             ApiError: 403.
         """
-        if _all(headers, "origin"):
+        if _header_values(headers, "origin"):
             return  # `check` has judged it
-        if {"cross-site", "same-site"}.intersection(_all(headers, "sec-fetch-site")):
+        if {"cross-site", "same-site"}.intersection(_header_values(headers, "sec-fetch-site")):
             raise ApiError(403, "Another site's page may not fetch this path.", code="origin_not_allowed")
 
-    def _vary(self) -> dict[str, str]:
-        return {"Vary": "Origin"} if self._origins and not self._is_any_origin else {}
+    def _vary_header(self) -> dict[str, str]:
+        return {"Vary": "Origin"} if self._origins and not self._allows_any_origin else {}
 
-    def _host(self, headers: Mapping[str, str]) -> Place:
-        values = _all(headers, "host")
+    def _checked_host(self, headers: Mapping[str, str]) -> HostPort:
+        values = _header_values(headers, "host")
         host = parse_host(values[0]) if len(values) == 1 else None
         if host is None:
-            raise invalid("This request needs one Host header with a host and perhaps a port.", code="invalid_host")
-        if self._is_any_host or host.name in self._hosts or (self._is_any_bare and _is_bare(host.name)):
+            raise invalid_request(
+                "This request needs one Host header with a host and perhaps a port.", code="invalid_host"
+            )
+        if self._allows_any_host or host.name in self._hosts or (self._allows_bare_hosts and _is_bare(host.name)):
             return host
         raise ApiError(
             403,
-            f"This server does not answer to the host name {host.name!r}. It is at {self._home};"
+            f"This server does not answer to the host name {host.name!r}. It is at {self._own_origin};"
             " its owner can allow other names with --allowed-hosts.",
             code="host_not_allowed",
         )
@@ -224,7 +230,7 @@ def _is_bare(name: str) -> bool:
     return True
 
 
-def _allowed(value: str) -> str:
+def _parse_allowed_host(value: str) -> str:
     bare = f"[{value}]" if value.count(":") > 1 and not value.startswith("[") else value
     place = parse_host(bare)
     if place is None or place.port is not None:
@@ -232,7 +238,7 @@ def _allowed(value: str) -> str:
     return place.name
 
 
-def _origin(value: str) -> tuple[str, str, int | None]:
+def _parse_allowed_origin(value: str) -> tuple[str, str, int | None]:
     parsed = _parse_origin(value.removesuffix("/"))
     if parsed is None:
         raise ValueError(f"{value!r} is not an origin: write it as https://app.example.org, or * for all")
@@ -246,20 +252,20 @@ def _parse_origin(value: str) -> tuple[str, str, int | None] | None:
     if found is None or place is None:
         return None
     scheme = found["scheme"].lower()
-    return scheme, place.name, place.port or _PORTS.get(scheme)
+    return scheme, place.name, place.port or _DEFAULT_PORTS.get(scheme)
 
 
-def _askable(wanted: list[str]) -> list[str]:
+def _allowed_headers(requested: list[str]) -> list[str]:
     """Those of the headers that a page wants to send which it may send."""
-    names = dict.fromkeys(name.strip().lower() for value in wanted for name in value.split(","))
-    return [name for name in names if name in _ASKABLE or _is_stainless(name)]
+    names = dict.fromkeys(name.strip().lower() for value in requested for name in value.split(","))
+    return [name for name in names if name in _ALLOWED_HEADERS or _is_stainless(name)]
 
 
 def _is_stainless(name: str) -> bool:
-    rest = name.removeprefix(_STAINLESS)
+    rest = name.removeprefix(_STAINLESS_PREFIX)
     return rest != name and rest.isascii() and rest.replace("-", "").isalnum()
 
 
-def _all(headers: Mapping[str, str], name: str) -> list[str]:
+def _header_values(headers: Mapping[str, str], name: str) -> list[str]:
     """The values of a header. A mapping that holds a name twice gives both among its items."""
     return [value.strip() for key, value in headers.items() if key.lower() == name]

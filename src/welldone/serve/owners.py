@@ -8,33 +8,33 @@ one to the gateway as well, and unknown ids pass: they may have been made before
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 
-from welldone.serve.siblings import Question, Siblings
+from welldone.serve.siblings import WorkerQuery, WorkerSync
 from welldone.wire.events import Json
 
-LIMIT = 65_536
+MAX_IDS = 65_536
 """Ids that are remembered, some 15 MB; the oldest are forgotten, and refused from then on."""
 _ID_LIMIT = 256
 """Characters of an id; OpenAI's have up to 70. A longer one is not remembered."""
 _ITEMS_LIMIT = 1_024
 """Items of one response that are remembered."""
-_NOBODY = ""
+_AMBIGUOUS = ""
 """The owner of an id that two keys received: the upstream cannot tell them apart, and neither may use it."""
-_OWNER = "owner"
+_OWNER_TOPIC = "owner"
 
 
-class Owners:
+class UpstreamIdOwners:
     """The owners of ids. `is_strict`: there are several keys, and an unknown id is nobody's.
 
     With several processes each remembers what it sent, and asks the others for what it does not know.
     """
 
-    def __init__(self, *, is_strict: bool, siblings: Siblings | None = None, limit: int = LIMIT) -> None:
+    def __init__(self, *, is_strict: bool, worker_sync: WorkerSync | None = None, limit: int = MAX_IDS) -> None:
         self._is_strict = is_strict
-        self._siblings = siblings
+        self._worker_sync = worker_sync
         self._limit = limit
         self._owners: OrderedDict[str, str] = OrderedDict()
-        if siblings is not None:
-            siblings.register(_OWNER, self._answer)
+        if worker_sync is not None:
+            worker_sync.register(_OWNER_TOPIC, self._answer_query)
 
     def __len__(self) -> int:
         return len(self._owners)
@@ -43,30 +43,30 @@ class Owners:
         """A key received this response."""
         if not self._is_strict:
             return
-        for name in _ids(response):
+        for name in _state_ids(response):
             if self._owners.setdefault(name, principal) != principal:
-                self._owners[name] = _NOBODY
+                self._owners[name] = _AMBIGUOUS
             self._owners.move_to_end(name)
         while len(self._owners) > self._limit:
             self._owners.popitem(last=False)
 
-    async def foreign(self, principal: str, names: Iterable[str]) -> set[str]:
+    async def not_owned(self, principal: str, ids: Iterable[str]) -> set[str]:
         """Those of these ids that the key did not receive, or that are forgotten."""
         if not self._is_strict:
             return set()
-        unowned = {name for name in names if self._owners.get(name) != principal}
+        unowned = {name for name in ids if self._owners.get(name) != principal}
         elsewhere = [name for name in unowned if name not in self._owners]
-        if elsewhere and self._siblings is not None:
-            for answer in await self._siblings.gather(_OWNER, {"principal": principal, "ids": elsewhere}):
+        if elsewhere and self._worker_sync is not None:
+            for answer in await self._worker_sync.gather(_OWNER_TOPIC, {"principal": principal, "ids": elsewhere}):
                 unowned.difference_update(answer.decode().split("\n"))
         return unowned
 
-    async def _answer(self, question: Question) -> bytes:
-        principal = question["principal"]
-        return "\n".join(name for name in question["ids"] if self._owners.get(name) == principal).encode()
+    async def _answer_query(self, query: WorkerQuery) -> bytes:
+        principal = query["principal"]
+        return "\n".join(name for name in query["ids"] if self._owners.get(name) == principal).encode()
 
 
-def references(body: Json) -> Iterator[tuple[str, str]]:
+def state_references(body: Json) -> Iterator[tuple[str, str]]:
     """The ids in a request that name an upstream's state besides `previous_response_id`, each after its field."""
     conversation = body.get("conversation")
     name = conversation.get("id") if isinstance(conversation, dict) else conversation
@@ -83,7 +83,7 @@ def _is_reference(item: Json) -> bool:
     return kind == "item_reference" or (kind is None and "role" not in item)
 
 
-def _ids(response: Json) -> Iterator[str]:
+def _state_ids(response: Json) -> Iterator[str]:
     conversation, output = response.get("conversation"), response.get("output")
     items = output[:_ITEMS_LIMIT] if isinstance(output, list) else []
     for value in (response, conversation, *items):

@@ -17,21 +17,21 @@ from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from welldone.serve.store import PATIENCE_S, Count, StoreError, WrongTypeError
+from welldone.serve.store import STORE_TIMEOUT_S, LimitCount, StoreError, WrongTypeError
 
-KEYS = "welldone:keys"
-LIMITS = "welldone:limits:"
+KEYS_HASH = "welldone:keys"
+LIMITS_PREFIX = "welldone:limits:"
 
 _CONNECTIONS = 2
 """One carries all questions of a server. Another is there where that one is being given up."""
 
-_AT_ONCE = 256
+_BATCH_SIZE = 256
 """Questions that go together, in some 50 KB. Each by itself was measured to cost us four times as much."""
 
-_SHOWN = 200  # characters of what Redis says is wrong
-_ELSE = "it answers something else than was asked"
+_ERROR_CHARACTERS = 200  # characters of what Redis says is wrong
+_UNEXPECTED_REPLY = "it answers something else than was asked"
 
-_COUNT = """
+_COUNT_SCRIPT = """
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1000000
 local kind = redis.call('TYPE', KEYS[1]).ok
@@ -65,84 +65,86 @@ return {is_in, left[1], left[2]}
 or holds no finite number was not written here, and starts anew."""
 
 
-_COUNT_SHA = hashlib.sha1(_COUNT.encode(), usedforsecurity=False).hexdigest()
+_COUNT_SCRIPT_SHA = hashlib.sha1(_COUNT_SCRIPT.encode(), usedforsecurity=False).hexdigest()
 
 
-class _Asked(NamedTuple):
+class _PendingCommand(NamedTuple):
     """A question that waits to be sent."""
 
-    words: tuple[str | int, ...]
-    answer: "asyncio.Future[Any]"
+    args: tuple[str | int, ...]
+    reply: "asyncio.Future[Any]"
 
 
-class RedisLink:
+class RedisStoreClient:
     """The way to a Redis, or to what speaks as it does."""
 
-    def __init__(self, url: str, *, patience_s: float = PATIENCE_S) -> None:
-        self._patience_s = patience_s
+    def __init__(self, url: str, *, timeout_s: float = STORE_TIMEOUT_S) -> None:
+        self._timeout_s = timeout_s
         pool = BlockingConnectionPool.from_url(
             url,
             max_connections=_CONNECTIONS,
-            timeout=patience_s,
-            socket_timeout=patience_s,
-            socket_connect_timeout=patience_s,
+            timeout=timeout_s,
+            socket_timeout=timeout_s,
+            socket_connect_timeout=timeout_s,
             retry=Retry(NoBackoff(), 0),  # who asks does not wait for another try
             protocol=2,  # all versions know it, and nothing of a newer one is used
         )
         self._redis = Redis.from_pool(pool)
-        self._waiting: list[_Asked] = []
-        self._sending: asyncio.Task[None] | None = None
+        self._pending: list[_PendingCommand] = []
+        self._flush_task: asyncio.Task[None] | None = None
 
-    async def count(self, name: str, sizes: tuple[int, int], *, requests: int, owed: int = 0, tokens: int) -> Count:
+    async def count(
+        self, name: str, sizes: tuple[int, int], *, requests: int, owed: int = 0, tokens: int
+    ) -> LimitCount:
         """Count requests, if there is room for them, and in any case requests that are `owed`, and tokens."""
-        said = await self._ask("EVAL", _COUNT, 1, LIMITS + name, *sizes, requests, tokens, owed)
+        said = await self._execute("EVAL", _COUNT_SCRIPT, 1, LIMITS_PREFIX + name, *sizes, requests, tokens, owed)
         try:
             is_in, left_requests, left_tokens = said
-            count = Count(bool(is_in), float(left_requests), float(left_tokens))
+            count = LimitCount(bool(is_in), float(left_requests), float(left_tokens))
         except (TypeError, ValueError):
-            raise StoreError(_ELSE) from None
+            raise StoreError(_UNEXPECTED_REPLY) from None
         if not (math.isfinite(count.requests) and math.isfinite(count.tokens)):  # nobody can count on from there
-            raise StoreError(_ELSE)
+            raise StoreError(_UNEXPECTED_REPLY)
         return count
 
     async def key(self, digest: str) -> bytes | None:
         """What is kept of the key with this digest."""
-        said = await self._ask("HGET", KEYS, digest)
+        said = await self._execute("HGET", KEYS_HASH, digest)
         if said is None or isinstance(said, bytes):
             return said
-        raise StoreError(_ELSE)
+        raise StoreError(_UNEXPECTED_REPLY)
 
-    async def _ask(self, *words: str | int) -> Any:  # noqa: ANN401 - whatever Redis says
+    async def _execute(self, *args: str | int) -> Any:  # noqa: ANN401 - whatever Redis says
         """An answer. Questions of many go together, since each by itself is dear."""
-        asked = _Asked(words, asyncio.get_running_loop().create_future())
-        self._waiting.append(asked)
-        if self._sending is None or self._sending.done():
-            self._sending = asyncio.create_task(self._send())
-        said = await asked.answer
+        asked = _PendingCommand(args, asyncio.get_running_loop().create_future())
+        self._pending.append(asked)
+        if self._flush_task is None or self._flush_task.done():
+            self._flush_task = asyncio.create_task(self._flush())
+        said = await asked.reply
         if isinstance(said, Exception):
             kind = WrongTypeError if "WRONGTYPE" in str(said) else StoreError
-            raise kind(_words(said))
+            raise kind(_error_text(said))
         return said
 
-    async def _send(self) -> None:
+    async def _flush(self) -> None:
         """Ask for all who wait. Who has given up meanwhile is not counted."""
-        while self._waiting:
-            batch = [asked for asked in self._waiting[:_AT_ONCE] if not asked.answer.done()]
-            del self._waiting[:_AT_ONCE]
-            for asked, said in zip(batch, await self._answers(batch), strict=False):
-                if not asked.answer.done():
-                    asked.answer.set_result(said)
+        while self._pending:
+            batch = [asked for asked in self._pending[:_BATCH_SIZE] if not asked.reply.done()]
+            del self._pending[:_BATCH_SIZE]
+            for asked, said in zip(batch, await self._run_batch(batch), strict=False):
+                if not asked.reply.done():
+                    asked.reply.set_result(said)
 
-    async def _answers(self, batch: list[_Asked]) -> list[Any]:
+    async def _run_batch(self, batch: list[_PendingCommand]) -> list[Any]:
         """An answer or an error for each. The first count carries the script, which Redis then has."""
         has_script = False
         try:
-            with _errors():
-                async with asyncio.timeout(self._patience_s), self._redis.pipeline(transaction=False) as pipe:
+            with _wrap_errors():
+                async with asyncio.timeout(self._timeout_s), self._redis.pipeline(transaction=False) as pipe:
                     for asked in batch:
-                        words = asked.words
+                        words = asked.args
                         if words[0] == "EVAL":
-                            words = ("EVALSHA", _COUNT_SHA, *words[2:]) if has_script else words
+                            words = ("EVALSHA", _COUNT_SCRIPT_SHA, *words[2:]) if has_script else words
                             has_script = True
                         pipe.execute_command(*words)
                     return await pipe.execute(raise_on_error=False)
@@ -151,38 +153,38 @@ class RedisLink:
 
     async def keys(self) -> Mapping[str, bytes]:
         """What is kept of all keys, by their digests."""
-        with _errors():
-            said: Any = await self._redis.hgetall(KEYS)
+        with _wrap_errors():
+            said: Any = await self._redis.hgetall(KEYS_HASH)
             return {bytes(name).decode(): bytes(value) for name, value in said.items()}
 
     async def put_key(self, digest: str, value: bytes) -> None:
         """Keep a key."""
-        with _errors():
-            await self._redis.hset(KEYS, digest, value)
+        with _wrap_errors():
+            await self._redis.hset(KEYS_HASH, digest, value)
 
     async def drop_keys(self, digests: Iterable[str]) -> None:
         """Keep them no more."""
-        with _errors():
-            await self._redis.hdel(KEYS, *digests)
+        with _wrap_errors():
+            await self._redis.hdel(KEYS_HASH, *digests)
 
     async def close(self) -> None:
         """Leave it."""
-        if self._sending is not None:
-            self._sending.cancel()
-        with _errors():
+        if self._flush_task is not None:
+            self._flush_task.cancel()
+        with _wrap_errors():
             await self._redis.aclose()
 
 
 @contextmanager
-def _errors() -> Iterator[None]:
+def _wrap_errors() -> Iterator[None]:
     """What is wrong, in its own words."""
     try:
         yield
     except Exception as error:  # noqa: BLE001 - what is no Redis may say anything, and the library stumble in any way
-        raise StoreError(_words(error)) from None
+        raise StoreError(_error_text(error)) from None
 
 
-def _words(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
-    return (str(error) or type(error).__name__)[:_SHOWN]
+    return (str(error) or type(error).__name__)[:_ERROR_CHARACTERS]

@@ -13,14 +13,14 @@ from http import HTTPStatus
 import msgspec
 
 from welldone.engines.errors import EngineError
-from welldone.serve.errors import TYPES, ApiError
+from welldone.serve.errors import ERROR_TYPES, ApiError
 from welldone.wire.budget import decode
 from welldone.wire.events import Failure, Json
 
 _MESSAGE_LIMIT = 400  # characters of a server's own words; theirs have fewer
 _READ_LIMIT = 4_096  # characters that are looked at; a validation error repeats the whole request
 _PARAM_LIMIT = 64
-_SECRET_LENGTH = 6  # shorter ones are words, such as `none`
+_MIN_SECRET_LENGTH = 6  # shorter ones are words, such as `none`
 _CODE = re.compile(r"[a-z][a-z0-9_.-]{0,63}", re.IGNORECASE)
 _PRIVATE = re.compile(
     r"[a-z][a-z0-9+.-]{1,15}://[^\s\"'<>]*"  # an address on the web
@@ -33,9 +33,9 @@ _PRIVATE = re.compile(
     re.IGNORECASE,
 )
 _TAG = re.compile(r"</?[a-z!][^<>]{0,200}>", re.IGNORECASE)
-_TOO_LONG = "exceed_context_size_error"
+_LLAMA_CONTEXT_EXCEEDED = "exceed_context_size_error"
 # llama.cpp takes an input for a vector in one piece, however much the context holds, and calls what is longer a 500.
-_TOO_LARGE = re.compile(r"input \((\d+) tokens\) is too large to process.*batch size: (\d+)")
+_LLAMA_BATCH_EXCEEDED = re.compile(r"input \((\d+) tokens\) is too large to process.*batch size: (\d+)")
 # Each server's words for a prompt that does not fit. Some say them with a 500.
 _OVERFLOW = re.compile(
     r"context_length_exceeded|exceed_context_size"  # codes of OpenAI and llama.cpp
@@ -55,45 +55,45 @@ _BAD_REQUEST = re.compile(
     r"|^response_format type must be|^Unsupported param",
     re.IGNORECASE,
 )
-_MODEL = re.compile(r"\bmodel\b", re.IGNORECASE)
-_KEPT = (408, 409, 413, 415)
-_OVERLOADED = 529  # Anthropic's own status
-_UNAVAILABLE = {
+_MODEL_WORD = re.compile(r"\bmodel\b", re.IGNORECASE)
+_FORWARDED_STATUSES = (408, 409, 413, 415)
+_ANTHROPIC_OVERLOADED = 529  # Anthropic's own status
+_UNAVAILABLE_MESSAGES = {
     502: "The upstream cannot reach its own server.",
     503: "The upstream is not available.",
     504: "The upstream was not answered in time.",
 }
 _REQUEST_STATUSES = (400, 422)
 _OVERFLOW_STATUSES = (*_REQUEST_STATUSES, 413, 500)
-_SOON_S = 1.0  # where an upstream that is busy does not say when to come again: clients want to know
-_OURS = (401, 402, 403)  # what they refuse is this server's key, or its account
-WAITED = "queue_timeout"
+_DEFAULT_RETRY_AFTER_S = 1.0  # where an upstream that is busy does not say when to come again: clients want to know
+_CREDENTIAL_STATUSES = (401, 402, 403)  # what they refuse is this server's key, or its account
+QUEUE_TIMEOUT = "queue_timeout"
 """What a welldone server says to one who waited there for as long as it may: nobody lets it wait once more."""
-BUSY = (WAITED, "server_busy")
+OVERLOAD_CODES = (QUEUE_TIMEOUT, "server_busy")
 """What a welldone server says with 503 though it is well: it has too much to do."""
 
 
 # A server of our own.
 
 
-def from_engine(error: EngineError) -> ApiError:
+def engine_unavailable(error: EngineError) -> ApiError:
     """There is no engine."""
     return ApiError(503, error.message, code="model_unavailable", retry_after_s=error.retry_after_s or 1.0)
 
 
-def died() -> ApiError:
+def engine_died() -> ApiError:
     """The engine was there, and is gone."""
     return ApiError(502, "The engine stopped before its answer was whole.", code="engine_died")
 
 
-def from_reply(status: int, body: bytes, param: str = "messages", *, retry_after: str = "") -> ApiError:
+def map_engine_error(status: int, body: bytes, param: str = "messages", *, retry_after: str = "") -> ApiError:
     """The engine answered with an error. `param` is what a request that is too long has too much of."""
-    error = _read(body)
-    if error.get("type") == _TOO_LONG:
-        return too_long(error.get("n_prompt_tokens"), error.get("n_ctx"), param)
-    message = _clean(error.get("message"))
-    if found := _TOO_LARGE.search(message):
-        return too_long(found[1], found[2], param)
+    error = _parse_error(body)
+    if error.get("type") == _LLAMA_CONTEXT_EXCEEDED:
+        return context_length_exceeded(error.get("n_prompt_tokens"), error.get("n_ctx"), param)
+    message = _sanitize(error.get("message"))
+    if found := _LLAMA_BATCH_EXCEEDED.search(message):
+        return context_length_exceeded(found[1], found[2], param)
     if status in (400, 413, 422):
         return ApiError(400, message or "The engine cannot follow this request.", code="invalid_request")
     if status == 429:
@@ -106,11 +106,11 @@ def from_reply(status: int, body: bytes, param: str = "messages", *, retry_after
     return ApiError(502, f"The engine failed: {message}" if message else "The engine failed.", code="engine_error")
 
 
-def too_long(asked: object, limit: object, param: str) -> ApiError:
+def context_length_exceeded(prompt_tokens: object, limit: object, param: str) -> ApiError:
     """What does not fit into the context that one request has."""
     return ApiError(
         400,
-        f"This model's maximum context length is {limit} tokens. However, your {param} resulted in {asked} tokens. "
+        f"This model's maximum context length is {limit} tokens. However, your {param} resulted in {prompt_tokens} tokens. "
         f"Please reduce the length of the {param}.",
         param=param,
         code="context_length_exceeded",
@@ -120,7 +120,7 @@ def too_long(asked: object, limit: object, param: str) -> ApiError:
 # An upstream that answered with an error.
 
 
-def from_upstream(
+def map_upstream_error(
     status: int,
     headers: Mapping[str, str],
     body: bytes,
@@ -139,65 +139,67 @@ def from_upstream(
         secrets: what may never be repeated, such as the upstream's key.
         now: the time of day, for a Retry-After that is a date.
     """
-    error = {name: _without(value, secrets) for name, value in _read(body).items()}
-    message = _clean(error.get("message"))
+    error = {name: _redact(value, secrets) for name, value in _parse_error(body).items()}
+    message = _sanitize(error.get("message"))
     wait_s = read_retry_after(headers.get("retry-after", ""), now)
-    wait_s = _SOON_S if wait_s is None else wait_s
+    wait_s = _DEFAULT_RETRY_AFTER_S if wait_s is None else wait_s
     if 300 <= status < 400:
-        return _upstream_error("The upstream answered with a redirect, which is not followed.", "upstream_redirect")
-    if status in _OURS:
-        return _upstream_error("The upstream refuses this server's key.", "upstream_refused")
+        return _bad_gateway("The upstream answered with a redirect, which is not followed.", "upstream_redirect")
+    if status in _CREDENTIAL_STATUSES:
+        return _bad_gateway("The upstream refuses this server's key.", "upstream_refused")
     if _is_overflow(status, error):
-        return _overflow(error, message, param)
-    if _blames_request(status, error):
-        code = _code(error) or "invalid_request"
-        return ApiError(400, message or "The upstream refuses this request.", param=_param(error), code=code)
+        return _context_overflow(error, message, param)
+    if _is_request_error(status, error):
+        code = _error_code(error) or "invalid_request"
+        return ApiError(400, message or "The upstream refuses this request.", param=_error_param(error), code=code)
     if status in (404, 405):
         return _not_found(error, message)
-    if status in _KEPT:
+    if status in _FORWARDED_STATUSES:
         return ApiError(
-            status if status in TYPES else 400, message or "The upstream refuses this request.", code=_code(error)
+            status if status in ERROR_TYPES else 400,
+            message or "The upstream refuses this request.",
+            code=_error_code(error),
         )
-    if _is_busy(status, error):
-        code = _code(error) or "rate_limit_exceeded"
+    if _is_overload(status, error):
+        code = _error_code(error) or "rate_limit_exceeded"
         return ApiError(status, message or "The upstream has too much to do.", code=code, retry_after_s=wait_s)
     if status == 501:
         return ApiError(400, message or "The upstream cannot do this.", code="unsupported_by_upstream")
-    status = HTTPStatus.SERVICE_UNAVAILABLE if status == _OVERLOADED else status
-    if status in _UNAVAILABLE:
-        said = f"{_UNAVAILABLE[status]} It says: {message}" if message else _UNAVAILABLE[status]
+    status = HTTPStatus.SERVICE_UNAVAILABLE if status == _ANTHROPIC_OVERLOADED else status
+    if status in _UNAVAILABLE_MESSAGES:
+        said = f"{_UNAVAILABLE_MESSAGES[status]} It says: {message}" if message else _UNAVAILABLE_MESSAGES[status]
         return ApiError(status, said, code="upstream_unavailable", retry_after_s=wait_s)
-    return _upstream_error(f"The upstream failed: {message}" if message else "The upstream failed.", "upstream_error")
+    return _bad_gateway(f"The upstream failed: {message}" if message else "The upstream failed.", "upstream_error")
 
 
-def reword(failure: Failure, secrets: Collection[str]) -> Failure:
+def sanitize_failure(failure: Failure, secrets: Collection[str]) -> Failure:
     """What the client hears of an error that came as an event, or in place of a whole reply."""
-    told = {name: _without(value, secrets) for name, value in msgspec.structs.asdict(failure).items()}
-    has_secret = any(secret in repr(failure.more) for secret in secrets if len(secret) >= _SECRET_LENGTH)
+    told = {name: _redact(value, secrets) for name, value in msgspec.structs.asdict(failure).items()}
+    has_secret = any(secret in repr(failure.extra_fields) for secret in secrets if len(secret) >= _MIN_SECRET_LENGTH)
     return Failure(
-        _clean(told["message"]) or "unknown error",
-        _clean(told["type"]) or "server_error",
-        _clean(told["param"]) or None,
-        _clean(told["code"]) or None,
-        {} if has_secret else failure.more,
+        _sanitize(told["message"]) or "unknown error",
+        _sanitize(told["type"]) or "server_error",
+        _sanitize(told["param"]) or None,
+        _sanitize(told["code"]) or None,
+        {} if has_secret else failure.extra_fields,
     )
 
 
-def is_worth_another(status: int, body: bytes = b"") -> bool:
+def is_retryable_status(status: int, body: bytes = b"") -> bool:
     """Whether another upstream may answer what this one refused so."""
     if status == HTTPStatus.SERVICE_UNAVAILABLE:
-        return _code(_read(body)) != WAITED
-    return status == 429 or status in _OURS or is_fault(status, body)
+        return _error_code(_parse_error(body)) != QUEUE_TIMEOUT
+    return status == 429 or status in _CREDENTIAL_STATUSES or is_upstream_fault(status, body)
 
 
-def is_fault(status: int, body: bytes = b"") -> bool:
+def is_upstream_fault(status: int, body: bytes = b"") -> bool:
     """Whether such a reply is a fault of the upstream, and not of the request or of how many there are."""
     if status in (401, 402):
         return True  # whoever asks next is refused as well
     if 400 <= status < 500 or status == 501:
         return False
-    error = _read(body)
-    return not (_is_busy(status, error) or _is_overflow(status, error) or _blames_request(status, error))
+    error = _parse_error(body)
+    return not (_is_overload(status, error) or _is_overflow(status, error) or _is_request_error(status, error))
 
 
 def read_retry_after(text: str, now: Callable[[], float] = time.time) -> float | None:
@@ -214,54 +216,54 @@ def read_retry_after(text: str, now: Callable[[], float] = time.time) -> float |
 # An upstream that gave no answer.
 
 
-def unreachable(why: str = "") -> ApiError:
+def upstream_unreachable(cause: str = "") -> ApiError:
     """There is no connection."""
-    return _upstream_error(_because("The upstream cannot be reached", why), "upstream_unreachable")
+    return _bad_gateway(_with_cause("The upstream cannot be reached", cause), "upstream_unreachable")
 
 
-def lost(why: str = "") -> ApiError:
+def upstream_disconnected(cause: str = "") -> ApiError:
     """The connection was lost, before the reply or in it; or what came is no HTTP."""
-    return _upstream_error(_because("The upstream's answer broke off", why), "upstream_died")
+    return _bad_gateway(_with_cause("The upstream's answer broke off", cause), "upstream_died")
 
 
-def silent(patience_s: float) -> ApiError:
+def upstream_timeout(timeout_s: float) -> ApiError:
     """Nothing was heard for too long, before the reply or in it."""
-    return ApiError(504, f"The server behind this one has said nothing for {patience_s:g} seconds.", code="timeout")
+    return ApiError(504, f"The server behind this one has said nothing for {timeout_s:g} seconds.", code="timeout")
 
 
-def empty() -> ApiError:
+def empty_reply() -> ApiError:
     """A reply without a body."""
-    return _upstream_error("The upstream's answer is empty.", "upstream_garbage")
+    return _bad_gateway("The upstream's answer is empty.", "upstream_garbage")
 
 
-def encoded() -> ApiError:
+def compressed_reply() -> ApiError:
     """A body that is compressed though that was not allowed: it could unpack to any size."""
-    return _upstream_error("The upstream's answer is compressed, which was not asked for.", "upstream_garbage")
+    return _bad_gateway("The upstream's answer is compressed, which was not asked for.", "upstream_garbage")
 
 
-def not_an_answer() -> ApiError:
+def unrecognized_reply() -> ApiError:
     """A page, or something else that is neither a stream nor JSON."""
-    return _upstream_error("The upstream sent something that is no answer.", "upstream_garbage")
+    return _bad_gateway("The upstream sent something that is no answer.", "upstream_garbage")
 
 
-def too_large() -> ApiError:
+def reply_too_large() -> ApiError:
     """More than is kept of a reply."""
-    return _upstream_error("The upstream's answer is longer than can be kept.", "upstream_garbage")
+    return _bad_gateway("The upstream's answer is longer than can be kept.", "upstream_garbage")
 
 
 # How errors are read.
 
 
-def _upstream_error(message: str, code: str) -> ApiError:
+def _bad_gateway(message: str, code: str) -> ApiError:
     return ApiError(502, message, code=code)
 
 
-def _because(message: str, why: str) -> str:
-    cleaned = _clean(why)
+def _with_cause(message: str, cause: str) -> str:
+    cleaned = _sanitize(cause)
     return f"{message}: {cleaned}." if cleaned else f"{message}."
 
 
-def _read(body: bytes) -> Json:
+def _parse_error(body: bytes) -> Json:
     """The error in a body, in whatever shape: OpenAI's, its inside alone (SGLang), a text (TGI, Ollama), or FastAPI's
     `detail`."""
     try:
@@ -279,8 +281,8 @@ def _read(body: bytes) -> Json:
     return error if detail is None else {"message": detail, **error}
 
 
-def _is_busy(status: int, error: Json) -> bool:
-    return status == 429 or (status == HTTPStatus.SERVICE_UNAVAILABLE and _code(error) in BUSY)
+def _is_overload(status: int, error: Json) -> bool:
+    return status == 429 or (status == HTTPStatus.SERVICE_UNAVAILABLE and _error_code(error) in OVERLOAD_CODES)
 
 
 def _is_overflow(status: int, error: Json) -> bool:
@@ -290,24 +292,24 @@ def _is_overflow(status: int, error: Json) -> bool:
     )
 
 
-def _blames_request(status: int, error: Json) -> bool:
+def _is_request_error(status: int, error: Json) -> bool:
     message = error.get("message")
     return status in _REQUEST_STATUSES or (
         status == 500 and isinstance(message, str) and _BAD_REQUEST.search(message[:_READ_LIMIT]) is not None
     )
 
 
-def _overflow(error: Json, message: str, param: str) -> ApiError:
+def _context_overflow(error: Json, message: str, param: str) -> ApiError:
     asked, limit = error.get("n_prompt_tokens"), error.get("n_ctx")
     if type(asked) is int and type(limit) is int:
-        return too_long(asked, limit, param)
+        return context_length_exceeded(asked, limit, param)
     said = message or f"The {param} are longer than the model's context."
     return ApiError(400, said, param=param, code="context_length_exceeded")
 
 
 def _not_found(error: Json, message: str) -> ApiError:
     """No such model, or file; or a server that has no such path."""
-    if _code(error) == "model_not_found" or error.get("param") == "model" or _MODEL.search(message):
+    if _error_code(error) == "model_not_found" or error.get("param") == "model" or _MODEL_WORD.search(message):
         said = message or "The upstream does not have this model."
         return ApiError(404, said, param="model", code="model_not_found")
     if message in ("", "Not Found", "File Not Found", "Method Not Allowed"):
@@ -315,27 +317,27 @@ def _not_found(error: Json, message: str) -> ApiError:
     return ApiError(404, message, code="not_found")
 
 
-def _code(error: Json) -> str | None:
+def _error_code(error: Json) -> str | None:
     """The error's code, if it is a word: many servers repeat the status there."""
     code = error.get("code")
     return code if isinstance(code, str) and _CODE.fullmatch(code) else None
 
 
-def _param(error: Json) -> str | None:
+def _error_param(error: Json) -> str | None:
     param = error.get("param")
     if not isinstance(param, str):
         return None
-    return _clean(param.removeprefix("body."))[:_PARAM_LIMIT] or None  # vLLM's word for the request
+    return _sanitize(param.removeprefix("body."))[:_PARAM_LIMIT] or None  # vLLM's word for the request
 
 
-def _without(value: object, secrets: Collection[str]) -> object:
+def _redact(value: object, secrets: Collection[str]) -> object:
     if isinstance(value, str):
         for secret in secrets:
-            value = value.replace(secret, "…") if len(secret) >= _SECRET_LENGTH else value
+            value = value.replace(secret, "…") if len(secret) >= _MIN_SECRET_LENGTH else value
     return value
 
 
-def _clean(message: object) -> str:
+def _sanitize(message: object) -> str:
     if not isinstance(message, str):
         return ""
     text = " ".join(_PRIVATE.sub("…", _TAG.sub(" ", message[:_READ_LIMIT])).split())

@@ -2,71 +2,81 @@
 
 from collections.abc import Mapping
 
-from welldone.serve.backends import Seat
+from welldone.serve.backends import BackendLease
 from welldone.serve.times import StreamTimes
-from welldone.wire.fold import Fold
-from welldone.wire.native import Native
-from welldone.wire.pipe import Pipe
+from welldone.wire.fold import BufferedPipeline
+from welldone.wire.native import PassthroughRepairer
+from welldone.wire.pipe import StreamPipeline
 
-REPAIRS = "x-welldone-repairs"
-UPSTREAM = "x-welldone-upstream"
-TIMING = "Server-Timing"
-BROKEN = "x-welldone-broken-json"
-PRINTED = "x-welldone-printed-calls"
+REPAIRS_HEADER = "x-welldone-repairs"
+UPSTREAM_HEADER = "x-welldone-upstream"
+TIMING_HEADER = "Server-Timing"
+BROKEN_JSON_HEADER = "x-welldone-broken-json"
+PRINTED_CALLS_HEADER = "x-welldone-printed-calls"
 """How many answers look like a tool call that the model wrote as text."""
-WANTED = "x-welldone-report"
+REPORT_REQUEST_HEADER = "x-welldone-report"
 """The header with which a client asks for it."""
 _RULES_LIMIT = 64  # in a header, which proxies cut at 4 to 8 KB
 
 
-class Report:
+class ReportHeaders:
     """The report on one answer."""
 
-    def __init__(self, request_id: str, times: StreamTimes, *, is_wanted: bool, is_open: bool) -> None:
+    def __init__(self, request_id: str, times: StreamTimes, *, is_requested: bool, shows_upstreams: bool) -> None:
         self.request_id = request_id
         self.times = times
         self.upstream = ""
         """Who answered last."""
         self.attempts = 0
-        self.failed: list[str] = []
+        self.failed_attempts: list[str] = []
         """Who did not answer, and why: `lab:timeout`."""
-        self._is_wanted = is_wanted
-        self._is_open = is_open  # whether this client may see the names of upstreams
+        self._is_requested = is_requested
+        self._shows_upstreams = shows_upstreams  # whether this client may see the names of upstreams
 
-    def seat(self, seat: Seat) -> None:
+    def add_attempt(self, lease: BackendLease) -> None:
         """A part is asked for here."""
         self.attempts += 1
-        if seat.upstream is not None:
-            self.upstream = seat.name
+        if lease.upstream is not None:
+            self.upstream = lease.name
 
     @property
     def trailer_names(self) -> tuple[str, ...]:
         """What a stream tells at its end."""
-        if not self._is_wanted:
+        if not self._is_requested:
             return ()
-        return (REPAIRS, BROKEN, PRINTED, TIMING, *((UPSTREAM,) if self._is_open else ()))
+        return (
+            REPAIRS_HEADER,
+            BROKEN_JSON_HEADER,
+            PRINTED_CALLS_HEADER,
+            TIMING_HEADER,
+            *((UPSTREAM_HEADER,) if self._shows_upstreams else ()),
+        )
 
     def headers(self) -> Mapping[str, str]:
         """What is known when the reply begins."""
-        if not self._is_wanted:
+        if not self._is_requested:
             return {}
-        return {TIMING: self._timing(), **self._named()}
+        return {TIMING_HEADER: self._timing(), **self._upstream_header()}
 
-    def trailers(self, pipe: Pipe | Fold | Native) -> Mapping[str, str]:
+    def trailers(self, pipeline: StreamPipeline | BufferedPipeline | PassthroughRepairer) -> Mapping[str, str]:
         """What is known when it has ended."""
-        if not self._is_wanted:
+        if not self._is_requested:
             return {}
-        rules = [note.rule for note in pipe.notes.all()]
-        broken = f"content={pipe.broken_json}, arguments={pipe.broken_arguments}"
-        told = {REPAIRS: ", ".join(rules[:_RULES_LIMIT]), BROKEN: broken, PRINTED: str(pipe.printed_calls)}
+        rules = [note.rule for note in pipeline.repair_log.entries()]
+        broken = f"content={pipeline.invalid_json_count}, arguments={pipeline.invalid_arguments_count}"
+        told = {
+            REPAIRS_HEADER: ", ".join(rules[:_RULES_LIMIT]),
+            BROKEN_JSON_HEADER: broken,
+            PRINTED_CALLS_HEADER: str(pipeline.text_tool_calls),
+        }
         # The upstream again: a stream that waited began before one was chosen, and an attempt may have failed since.
-        return {**told, TIMING: self._timing(), **self._named()}
+        return {**told, TIMING_HEADER: self._timing(), **self._upstream_header()}
 
-    def _named(self) -> dict[str, str]:
-        return {UPSTREAM: self.upstream} if self.upstream and self._is_open else {}
+    def _upstream_header(self) -> dict[str, str]:
+        return {UPSTREAM_HEADER: self.upstream} if self.upstream and self._shows_upstreams else {}
 
     def _timing(self) -> str:
         """As https://www.w3.org/TR/server-timing/ has it, in milliseconds."""
         times = self.times
-        known = (("queue", times.queued_s), ("first", times.ttft_s), ("total", times.took_s))
+        known = (("queue", times.queued_s), ("first", times.ttft_s), ("total", times.elapsed_s))
         return ", ".join(f"{name};dur={seconds * 1000:.1f}" for name, seconds in known if seconds is not None)

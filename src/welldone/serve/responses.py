@@ -9,42 +9,48 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from welldone.net.inbound import Reply
-from welldone.net.turns import in_turns
+from welldone.net.inbound import HttpResponse
+from welldone.net.turns import run_cooperatively
 from welldone.serve import log
-from welldone.serve.app import Ask, json_reply
-from welldone.serve.backends import Local, Remote
-from welldone.serve.background import Background
-from welldone.serve.counting import Count, count_native
-from welldone.serve.errors import ApiError, invalid
-from welldone.serve.generate import Generate, Order, speaks
-from welldone.serve.owners import Owners, references
+from welldone.serve.app import RequestContext, json_response
+from welldone.serve.backends import LocalBackend, UpstreamBackend
+from welldone.serve.background import BackgroundResponses
+from welldone.serve.counting import PromptTokenCounter, count_native
+from welldone.serve.errors import ApiError, invalid_request
+from welldone.serve.generate import ResponseGenerator, GenerationRequest, speaks_natively
+from welldone.serve.owners import UpstreamIdOwners, state_references
 from welldone.serve.requests import fields
-from welldone.serve.requests.foreign import without_routing
-from welldone.serve.requests.items import ITEMS_LIMIT, given_items, in_full, no_such_item, read_items
-from welldone.serve.requests.names import rename
-from welldone.serve.requests.responses import Keeping, check_fields, read_keeping, repeated, translate
+from welldone.serve.requests.foreign import without_routing_fields
+from welldone.serve.requests.items import ITEMS_LIMIT, raw_input_items, complete_items, item_not_found, read_input_items
+from welldone.serve.requests.names import rename_error_param
+from welldone.serve.requests.responses import (
+    ResponseStorageOptions,
+    check_responses_fields,
+    read_storage_options,
+    echoed_fields,
+    responses_to_chat,
+)
 from welldone.serve.settings import ServeSettings
-from welldone.serve.stored import Store, Stored
-from welldone.serve.targets import Targets
-from welldone.wire.dialects.responses.objects import error_object, response_object
-from welldone.wire.dialects.responses.writer import Responses
+from welldone.serve.stored import ResponseStore, StoredResponse
+from welldone.serve.targets import BackendResolver
+from welldone.wire.dialects.responses.objects import response_error_object, response_object
+from welldone.wire.dialects.responses.writer import ResponsesDialect
 from welldone.wire.events import Json
-from welldone.wire.head import ID_PREFIX, Endpoint, Head
+from welldone.wire.head import ID_PREFIX, Endpoint, Envelope
 
-_PAGE, PAGE_LIMIT = 20, 100  # OpenAI's
+_PAGE_SIZE, PAGE_LIMIT = 20, 100  # OpenAI's
 _QUERY_LIMIT = 32  # fields of a query; there are four
-ORDERS = ("asc", "desc")
-_FAILED = "a response in the background failed"
+SORT_ORDERS = ("asc", "desc")
+_BACKGROUND_FAILED = "a response in the background failed"
 
 
-class _Job(msgspec.Struct):
+class _ResponseJob(msgspec.Struct):
     """A response that is to be made."""
 
-    ask: Ask
-    backend: Local | Remote
-    keeping: Keeping
-    order: Order
+    ctx: RequestContext
+    backend: LocalBackend | UpstreamBackend
+    keeping: ResponseStorageOptions
+    gen_request: GenerationRequest
     echo: Json
     items: list[Json]
     """Of the input."""
@@ -57,203 +63,215 @@ class ResponsesApi:
     def __init__(
         self,
         settings: ServeSettings,
-        targets: Targets,
-        generate: Generate,
-        store: Store,
+        targets: BackendResolver,
+        generator: ResponseGenerator,
+        store: ResponseStore,
         *,
-        owners: Owners,
-        count: Count,
+        owners: UpstreamIdOwners,
+        count_tokens: PromptTokenCounter,
         now: Callable[[], float],
     ) -> None:
         self._settings = settings
         self._targets = targets
-        self._generate = generate
+        self._generator = generator
         self._store = store
         self._owners = owners
-        self._count = count
+        self._count_tokens = count_tokens
         self._now = now
-        self._background = Background()
+        self._background = BackgroundResponses()
 
     async def close(self) -> None:
         """End what is made in the background."""
         await self._background.close()
 
-    async def create(self, ask: Ask) -> Reply | None:
+    async def create(self, ctx: RequestContext) -> HttpResponse | None:
         """`POST /responses`."""
-        body = await self._generate.body(ask)
-        backend = self._targets.find(ask, body.get("model"))
-        keeping = read_keeping(body)
-        job = await self._job(ask, body, backend, keeping)
+        body = await self._generator.read_body(ctx)
+        backend = self._targets.find(ctx, body.get("model"))
+        keeping = read_storage_options(body)
+        job = await self._prepare(ctx, body, backend, keeping)
         if keeping.is_background:
-            return await self._begin(job)
-        job.order.on_end = lambda final: self._keep(job, final)
+            return await self._start_background(job)
+        job.gen_request.on_end = lambda final: self._store_response(job, final)
         try:
-            return await self._generate.answer(ask, backend, job.order)
+            return await self._generator.generate(ctx, backend, job.gen_request)
         finally:
-            job.order.on_end = None  # it holds the job, and so itself: rings are left to the collector
+            job.gen_request.on_end = None  # it holds the job, and so itself: rings are left to the collector
 
-    async def input_tokens(self, ask: Ask) -> Reply:
+    async def input_tokens(self, ctx: RequestContext) -> HttpResponse:
         """`POST /responses/input_tokens`: what usage would say of the same request."""
-        body = await self._generate.body(ask)
-        backend = self._targets.find(ask, body.get("model"))
-        job = await self._job(ask, body, backend, read_keeping(body))
-        if isinstance(backend, Remote) and job.is_native:
-            return json_reply(await count_native(backend, Endpoint.RESPONSES, without_routing(job.order.body), {}))
+        body = await self._generator.read_body(ctx)
+        backend = self._targets.find(ctx, body.get("model"))
+        job = await self._prepare(ctx, body, backend, read_storage_options(body))
+        if isinstance(backend, UpstreamBackend) and job.is_native:
+            return json_response(
+                await count_native(backend, Endpoint.RESPONSES, without_routing_fields(job.gen_request.body), {})
+            )
         try:
-            tokens = await self._count(backend, job.order.body)
+            tokens = await self._count_tokens(backend, job.gen_request.body)
         except ApiError as error:
-            rename(error, job.order.names)
+            rename_error_param(error, job.gen_request.field_names)
             raise
-        return json_reply({"object": "response.input_tokens", "input_tokens": tokens})
+        return json_response({"object": "response.input_tokens", "input_tokens": tokens})
 
-    async def get(self, ask: Ask) -> Reply:
+    async def get(self, ctx: RequestContext) -> HttpResponse:
         """`GET /responses/{id}`."""
-        if _query(ask).get("stream", "false") != "false":
+        if _query_fields(ctx).get("stream", "false") != "false":
             raise fields.unsupported("stream", "cannot be used here: a response is given as a whole.")
-        return Reply(200, self._found(ask).response)
+        return HttpResponse(200, self._get_stored(ctx).response)
 
-    async def delete(self, ask: Ask) -> Reply:
+    async def delete(self, ctx: RequestContext) -> HttpResponse:
         """`DELETE /responses/{id}`."""
-        name = _name(ask)
-        self._found(ask)
-        await self._background.cancel(ask.principal, name)
-        self._store.delete(ask.principal, name)
-        return json_reply({"id": name, "object": "response", "deleted": True})
+        name = _response_id(ctx)
+        self._get_stored(ctx)
+        await self._background.cancel(ctx.principal, name)
+        self._store.delete(ctx.principal, name)
+        return json_response({"id": name, "object": "response", "deleted": True})
 
-    async def cancel(self, ask: Ask) -> Reply:
+    async def cancel(self, ctx: RequestContext) -> HttpResponse:
         """`POST /responses/{id}/cancel`. One that has ended is given as it is."""
-        if not self._found(ask).is_background:
-            raise invalid("Cannot cancel a synchronous response: only one with 'background' can be.")
-        await self._background.cancel(ask.principal, _name(ask))
-        return Reply(200, self._found(ask).response)
+        if not self._get_stored(ctx).is_background:
+            raise invalid_request("Cannot cancel a synchronous response: only one with 'background' can be.")
+        await self._background.cancel(ctx.principal, _response_id(ctx))
+        return HttpResponse(200, self._get_stored(ctx).response)
 
-    async def input_items(self, ask: Ask) -> Reply:
+    async def input_items(self, ctx: RequestContext) -> HttpResponse:
         """`GET /responses/{id}/input_items`: all that was said to the model, also in responses before."""
-        self._found(ask)
-        query = _query(ask)
-        limit = fields.integer({"limit": _number(query.get("limit"))}, "limit", 1, PAGE_LIMIT) or _PAGE
-        is_down = (fields.choice(dict(query), "order", ORDERS) or "desc") == "desc"
-        items: dict[str, tuple[Stored, int]] = {}
-        chain = self._store.since(ask.principal, _name(ask))
+        self._get_stored(ctx)
+        query = _query_fields(ctx)
+        limit = fields.integer({"limit": _parse_int(query.get("limit"))}, "limit", 1, PAGE_LIMIT) or _PAGE_SIZE
+        is_down = (fields.choice(dict(query), "order", SORT_ORDERS) or "desc") == "desc"
+        items: dict[str, tuple[StoredResponse, int]] = {}
+        chain = self._store.available_chain(ctx.principal, _response_id(ctx))
         for stored in chain:
-            places = stored.inputs if stored is chain[-1] else len(stored.items)
-            items |= {name: (stored, place) for place, name in enumerate(stored.items[:places]) if name}
+            places = stored.input_count if stored is chain[-1] else len(stored.item_ids)
+            items |= {name: (stored, place) for place, name in enumerate(stored.item_ids[:places]) if name}
             await asyncio.sleep(0)  # there may be thousands, of thousands of items
-        page = _after(list(reversed(items) if is_down else items), query.get("after"))
+        page = _items_after(list(reversed(items) if is_down else items), query.get("after"))
         shown = page[:limit]
         ends = {"first_id": shown[0], "last_id": shown[-1]} if shown else {"first_id": None, "last_id": None}
         tail = msgspec.json.encode({**ends, "has_more": len(page) > limit})
         data = b",".join(stored.item(place) for stored, place in (items[name] for name in shown))
-        return Reply(200, b'{"object":"list","data":[' + data + b"]," + tail[1:])
+        return HttpResponse(200, b'{"object":"list","data":[' + data + b"]," + tail[1:])
 
     # How a response is made.
 
-    async def _job(self, ask: Ask, body: Json, backend: Local | Remote, keeping: Keeping) -> _Job:
+    async def _prepare(
+        self, ctx: RequestContext, body: Json, backend: LocalBackend | UpstreamBackend, keeping: ResponseStorageOptions
+    ) -> _ResponseJob:
         name = ID_PREFIX[Endpoint.RESPONSES] + secrets.token_hex(24)
-        if speaks(backend, Endpoint.RESPONSES):
-            items, echo = given_items(body), repeated(body)
-            native = await self._native(ask, backend, body, keeping)
-            order = Order(body=native, id=name, endpoint=Endpoint.RESPONSES, echo=echo)
-            return _Job(ask, backend, keeping, order, echo, items, is_native=True)
-        check_fields(body)
+        if speaks_natively(backend, Endpoint.RESPONSES):
+            items, echo = raw_input_items(body), echoed_fields(body)
+            native = await self._native_body(ctx, backend, body, keeping)
+            order = GenerationRequest(body=native, id=name, endpoint=Endpoint.RESPONSES, echo=echo)
+            return _ResponseJob(ctx, backend, keeping, order, echo, items, is_native=True)
+        check_responses_fields(body)
         limit = self._settings.body_limit_bytes
-        history = await self._history(ask, keeping.previous)
-        items = await in_turns(read_items(body, lambda item: self._store.item(ask.principal, item), limit))
+        history = await self._history(ctx, keeping.previous_response_id)
+        items = await run_cooperatively(
+            read_input_items(body, lambda item: self._store.item(ctx.principal, item), limit)
+        )
         if len(history) + len(items) > ITEMS_LIMIT:
             message = f"What was said up to this request has more than {ITEMS_LIMIT} items."
-            raise invalid(message, param="input", code="context_length_exceeded")
+            raise invalid_request(message, param="input", code="context_length_exceeded")
         is_lenient = self._settings.unknown_tools == "ignore"
-        takes_custom = isinstance(backend, Remote)
-        said = translate(body, history, items, ignores_unknown=is_lenient, takes_custom=takes_custom)
+        takes_custom = isinstance(backend, UpstreamBackend)
+        said = responses_to_chat(
+            body, history, items, ignores_unknown_tools=is_lenient, allows_custom_tools=takes_custom
+        )
         if ignored := len(body.get("tools") or ()) - len(said.echo["tools"]):
-            ask.facts["ignored_tools"] = ignored
-        said.echo["store"] = keeping.is_stored and self._store.is_on
-        dialect = Responses(said.echo, is_summary=said.is_summary, clock=cache(self._now))
-        order = Order(body=said.chat, id=name, dialect=dialect, names=said.names)
-        return _Job(ask, backend, keeping, order, said.echo, items, is_native=False)
+            ctx.log_fields["ignored_tools"] = ignored
+        said.echo["store"] = keeping.is_stored and self._store.is_enabled
+        dialect = ResponsesDialect(said.echo, is_summary=said.wants_summary, clock=cache(self._now))
+        order = GenerationRequest(body=said.chat, id=name, dialect=dialect, field_names=said.param_names)
+        return _ResponseJob(ctx, backend, keeping, order, said.echo, items, is_native=False)
 
-    async def _native(self, ask: Ask, backend: Local | Remote, body: Json, keeping: Keeping) -> Json:
+    async def _native_body(
+        self, ctx: RequestContext, backend: LocalBackend | UpstreamBackend, body: Json, keeping: ResponseStorageOptions
+    ) -> Json:
         """The client's own request. A response that the upstream cannot know is sent as input: one that we translated,
         or perhaps another upstream's.
 
         Raises:
             ApiError: it names state of the upstream that another key received, or that nobody here knows of.
         """
-        await self._check_references(ask, body)
+        await self._check_references(ctx, body)
         out = {name: value for name, value in body.items() if name != "background"}
-        if keeping.previous is None:
+        if keeping.previous_response_id is None:
             return out
-        previous = self._store.get(ask.principal, keeping.previous)
-        is_foreign = await self._owners.foreign(ask.principal, [keeping.previous])
+        previous = self._store.get(ctx.principal, keeping.previous_response_id)
+        is_foreign = await self._owners.not_owned(ctx.principal, [keeping.previous_response_id])
         is_known = previous is None or (previous.is_native and len(backend.upstreams) == 1)
         if is_foreign or not is_known:
-            out["input"] = await self._history(ask, out.pop("previous_response_id")) + given_items(body)
+            out["input"] = await self._history(ctx, out.pop("previous_response_id")) + raw_input_items(body)
         return out
 
-    async def _check_references(self, ask: Ask, body: Json) -> None:
+    async def _check_references(self, ctx: RequestContext, body: Json) -> None:
         """Refuse ids of an upstream's state that this key did not receive, as ids that do not exist."""
-        found = dict(references(body))
-        foreign = await self._owners.foreign(ask.principal, found.values())
+        found = dict(state_references(body))
+        foreign = await self._owners.not_owned(ctx.principal, found.values())
         for param, name in found.items():
             if name not in foreign:
                 continue
             if param == "conversation":
-                message = f"Conversation with id '{fields.shown(name)}' not found."
+                message = f"Conversation with id '{fields.shorten_value(name)}' not found."
                 raise ApiError(404, message, param=param, code="not_found")
-            raise no_such_item(name, param)
+            raise item_not_found(name, param)
 
-    async def _history(self, ask: Ask, previous: str | None) -> list[Json]:
+    async def _history(self, ctx: RequestContext, previous: str | None) -> list[Json]:
         """All that was said up to a response, and by it."""
         if previous is None:
             return []
-        found = self._store.chain(ask.principal, previous)
+        found = self._store.chain(ctx.principal, previous)
         if found is None:
-            message = f"Previous response with id '{fields.shown(previous)}' not found. {self._why_gone()}"
-            raise invalid(message, param="previous_response_id", code="previous_response_not_found")
+            message = (
+                f"Previous response with id '{fields.shorten_value(previous)}' not found. {self._retention_hint()}"
+            )
+            raise invalid_request(message, param="previous_response_id", code="previous_response_not_found")
         limit = self._settings.body_limit_bytes
-        if sum(stored.said_bytes for stored in found) > limit:
+        if sum(stored.items_bytes for stored in found) > limit:
             message = f"What was said up to this response has more than {limit} bytes, the longest request here."
-            raise invalid(message, param="previous_response_id", code="context_length_exceeded")
+            raise invalid_request(message, param="previous_response_id", code="context_length_exceeded")
         items: list[Json] = []
         for stored in found:
-            items += await in_turns(stored.all_items())
+            items += await run_cooperatively(stored.decode_items())
             await asyncio.sleep(0)
         return items
 
-    def _keep(self, job: _Job, final: Json | None) -> None:
+    def _store_response(self, job: _ResponseJob, final: Json | None) -> None:
         """Keep a response that came to its end; of one that did not there is nothing to keep."""
         if final is None:
             return
         if job.is_native:
-            self._owners.claim(job.ask.principal, final)
+            self._owners.claim(job.ctx.principal, final)
         if not job.keeping.is_stored:
             return
         keeping = job.keeping
         self._store.put(
-            job.ask.principal,
+            job.ctx.principal,
             final,
-            in_full(job.items, job.order.id),
-            previous=keeping.previous,
+            complete_items(job.items, job.gen_request.id),
+            previous=keeping.previous_response_id,
             is_native=job.is_native and not keeping.is_background,  # whose name is ours, and not the upstream's
             is_background=keeping.is_background,
         )
 
     # What is made in the background.
 
-    async def _begin(self, job: _Job) -> Reply:
-        self._background.check_room()
-        if not self._store.is_on:
+    async def _start_background(self, job: _ResponseJob) -> HttpResponse:
+        self._background.check_capacity()
+        if not self._store.is_enabled:
             raise fields.unsupported("background", "is not offered: this server stores no responses.")
-        head = Head(job.order.id, int(self._now()), job.backend.name)
+        head = Envelope(job.gen_request.id, int(self._now()), job.backend.name)
         response = response_object(head, job.echo | {"background": True})
-        self._keep(job, response)
-        if self._store.get(job.ask.principal, job.order.id) is None:
+        self._store_response(job, response)
+        if self._store.get(job.ctx.principal, job.gen_request.id) is None:
             limit = self._settings.stored_bytes
             raise fields.unsupported("background", f"cannot be used for so much: this server stores {limit} bytes.")
-        await self._background.start(job.ask.principal, job.order.id, self._make(job, response))
-        return json_reply(response | {"status": "queued"})
+        await self._background.start(job.ctx.principal, job.gen_request.id, self._run_background(job, response))
+        return json_response(response | {"status": "queued"})
 
-    async def _make(self, job: _Job, response: Json) -> None:
+    async def _run_background(self, job: _ResponseJob, response: Json) -> None:
         """Make it, and keep it however it ends."""
         end = response | {"status": "cancelled"}
 
@@ -262,31 +280,35 @@ class ResponsesApi:
             if final is not None:  # an upstream has its own name for it, and the client ours
                 end = final | {"id": response["id"], "background": True}
 
-        job.order.on_end = told
+        job.gen_request.on_end = told
         try:
-            await self._generate.answer(job.ask, job.backend, job.order)
+            await self._generator.generate(job.ctx, job.backend, job.gen_request)
         except ApiError as error:
-            log.event(logging.WARNING, _FAILED, {"request_id": job.ask.id, "error": error.code or error.message})
-            end = response | {"status": "failed", "error": error_object(error.failure())}
+            log.event(
+                logging.WARNING, _BACKGROUND_FAILED, {"request_id": job.ctx.id, "error": error.code or error.message}
+            )
+            end = response | {"status": "failed", "error": response_error_object(error.to_failure())}
         except Exception as error:  # noqa: BLE001 - the edge of a task: it logs, and the client gets an honest error
-            log.event(logging.ERROR, _FAILED, {"request_id": job.ask.id}, error=error)
-            failure = ApiError(500, "The server failed. Its log says why.", code="internal_error").failure()
-            end = response | {"status": "failed", "error": error_object(failure)}
+            log.event(logging.ERROR, _BACKGROUND_FAILED, {"request_id": job.ctx.id}, error=error)
+            failure = ApiError(500, "The server failed. Its log says why.", code="internal_error").to_failure()
+            end = response | {"status": "failed", "error": response_error_object(failure)}
         finally:
-            self._keep(job, end)
+            self._store_response(job, end)
 
     # What is there.
 
-    def _found(self, ask: Ask) -> Stored:
-        stored = self._store.get(ask.principal, _name(ask))
+    def _get_stored(self, ctx: RequestContext) -> StoredResponse:
+        stored = self._store.get(ctx.principal, _response_id(ctx))
         if stored is None:
-            message = f"Response with id '{fields.shown(_name(ask))}' not found. {self._why_gone()}"
+            message = (
+                f"Response with id '{fields.shorten_value(_response_id(ctx))}' not found. {self._retention_hint()}"
+            )
             raise ApiError(404, message, code="not_found")
         return stored
 
-    def _why_gone(self) -> str:
+    def _retention_hint(self) -> str:
         settings = self._settings
-        if not self._store.is_on:
+        if not self._store.is_enabled:
             return "This server stores no responses (--stored-responses)."
         most = f"{settings.stored_responses} responses, of up to {settings.stored_bytes} bytes in all"
         why = f"This server keeps the last {most}, in memory"
@@ -295,27 +317,27 @@ class ResponsesApi:
         return f"{why}."
 
 
-def _name(ask: Ask) -> str:
-    return ask.call.path.partition("/responses/")[2].partition("/")[0]
+def _response_id(ctx: RequestContext) -> str:
+    return ctx.request.path.partition("/responses/")[2].partition("/")[0]
 
 
-def _query(ask: Ask) -> dict[str, str]:
+def _query_fields(ctx: RequestContext) -> dict[str, str]:
     try:
-        found = parse_qs(ask.call.query, max_num_fields=_QUERY_LIMIT)
+        found = parse_qs(ctx.request.query, max_num_fields=_QUERY_LIMIT)
     except ValueError:
-        raise invalid(f"The query of this address has more than {_QUERY_LIMIT} fields.") from None
+        raise invalid_request(f"The query of this address has more than {_QUERY_LIMIT} fields.") from None
     return {name: values[-1] for name, values in found.items()}
 
 
-def _number(text: str | None) -> int | str | None:
+def _parse_int(text: str | None) -> int | str | None:
     return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < _QUERY_LIMIT else text
 
 
-def _after(items: list[str], name: str | None) -> list[str]:
+def _items_after(items: list[str], name: str | None) -> list[str]:
     """Those that follow an item."""
     if name is None:
         return items
     if name not in items:
-        message = f"Invalid 'after': there is no item '{fields.shown(name)}' here."
-        raise invalid(message, param="after", code="invalid_value")
+        message = f"Invalid 'after': there is no item '{fields.shorten_value(name)}' here."
+        raise invalid_request(message, param="after", code="invalid_value")
     return items[items.index(name) + 1 :]

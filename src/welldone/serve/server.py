@@ -7,29 +7,29 @@ import ssl
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from welldone.engines.fleet import Fleet, Model
+from welldone.engines.fleet import EngineSupervisor, LocalModel
 from welldone.engines.upstream import Upstream
-from welldone.engines.upstreams import Upstreams
-from welldone.net.inbound import Call, Listener, Reply
-from welldone.net.pool import Pool
-from welldone.net.secrets import Secrets
-from welldone.serve.app import App, error_page
-from welldone.serve.doors import doors
-from welldone.serve.keys import is_weak
+from welldone.engines.upstreams import UpstreamRegistry
+from welldone.net.inbound import HttpRequest, HttpServer, HttpResponse
+from welldone.net.pool import ConnectionPool
+from welldone.net.secrets import SecretRedactor
+from welldone.serve.app import App, protocol_error_response
+from welldone.serve.doors import make_access_control
+from welldone.serve.keys import is_weak_key
 from welldone.serve.metrics import Metrics
-from welldone.serve.origins import Origins
-from welldone.serve.page.api import PageParts
-from welldone.serve.page.front import Site
-from welldone.serve.page.recent import Recent
-from welldone.serve.page.tapes import Tapes
-from welldone.serve.recording import Recorder
+from welldone.serve.origins import OriginPolicy
+from welldone.serve.page.api import InspectorServices
+from welldone.serve.page.front import AssetSource
+from welldone.serve.page.recent import RecentRequests
+from welldone.serve.page.tapes import CaptureStore
+from welldone.serve.recording import TraceRecorder
 from welldone.serve.routes import Routes
 from welldone.serve.settings import Config
-from welldone.serve.siblings import Siblings, Worker
+from welldone.serve.siblings import WorkerSync, Worker
 
-_UNREAD_S = 60.0  # beyond the limit for a stream: who gives one hangs up first, and notes why
-_LAST_WORDS_S = 2.0  # for the error events of what did not finish in time
-_ENGINES_S = 15.0  # for engines to end; theirs is 5 s between asking and killing
+_UNREAD_MARGIN_S = 60.0  # beyond the limit for a stream: who gives one hangs up first, and notes why
+_ABORT_GRACE_S = 2.0  # for the error events of what did not finish in time
+_ENGINES_STOP_S = 15.0  # for engines to end; theirs is 5 s between asking and killing
 
 
 class Server:
@@ -42,11 +42,11 @@ class Server:
         keys: Iterable[str],
         folder: Path,
         environment: Mapping[str, str] = os.environ,
-        on_change: Callable[[Model], None] = lambda _: None,
-        on_line: Callable[[Model, str], None] = lambda *_: None,
+        on_change: Callable[[LocalModel], None] = lambda _: None,
+        on_line: Callable[[LocalModel, str], None] = lambda *_: None,
         on_upstream: Callable[[Upstream], None] = lambda _: None,
         worker: Worker | None = None,
-        site: Site | None = None,
+        site: AssetSource | None = None,
     ) -> None:
         self._config = config
         self._worker = worker
@@ -54,7 +54,9 @@ class Server:
         self._on_upstream = on_upstream
         settings = config.server
         keys = tuple(keys)
-        self._keys, self._limits, self._store = doors(config, keys, None if worker is None else worker.numbers)
+        self._keys, self._limits, self._store = make_access_control(
+            config, keys, None if worker is None else worker.bucket_storage
+        )
         local_names = [name for model in config.models for name in (model.name, *model.aliases)]
         secrets = {*keys, *config.secrets}
         self._metrics = Metrics(
@@ -62,28 +64,28 @@ class Server:
             upstreams=[upstream.name for upstream in config.upstreams],
             secrets=secrets,
         )
-        self.fleet = Fleet(
+        self.fleet = EngineSupervisor(
             config.models,
             folder=folder,
-            environment=_without(secrets, environment),
-            on_change=self._changed,
+            environment=_without_secrets(secrets, environment),
+            on_change=self._model_changed,
             on_line=on_line,
             max_loaded=settings.max_loaded,
         )
-        self.upstreams = Upstreams(
+        self.upstreams = UpstreamRegistry(
             config.upstreams, config.routes, local_names=local_names, on_change=self._upstream_changed
         )
-        self._siblings = None if worker is None else Siblings(worker, self._metrics.render)
+        self._worker_sync = None if worker is None else WorkerSync(worker, self._metrics.render)
         if self._store is not None:
             self._metrics.watch_store(self._store)
-        self._pool = Pool()
-        self._recorder = None if settings.record is None else Recorder(settings.record, secrets=secrets)
+        self._pool = ConnectionPool()
+        self._recorder = None if settings.record is None else TraceRecorder(settings.record, secrets=secrets)
         if self._recorder is not None:
             self._metrics.watch_recorder(self._recorder)
         page = (
             None
             if site is None or settings.no_page
-            else PageParts(site, Recent(secrets=secrets), Tapes(Secrets(secrets)))
+            else InspectorServices(site, RecentRequests(secrets=secrets), CaptureStore(SecretRedactor(secrets)))
         )
         self._recent = None if page is None else page.recent
         self.routes = Routes(
@@ -95,17 +97,17 @@ class Server:
             keys=self._keys,
             send=self._pool.send,
             recorder=self._recorder,
-            siblings=self._siblings,
+            worker_sync=self._worker_sync,
             page=page,
-            head=lambda ask: self._app.head(ask),
+            response_headers=lambda ask: self._app.response_headers(ask),
         )
         self._app = self._make_app(settings.port)
-        self._listener = Listener(
+        self._listener = HttpServer(
             self._handle,
-            error_page=error_page,
+            error_response=protocol_error_response,
             connections=settings.connections,
             keep_alive_s=settings.head_s,
-            unread_s=settings.write_s + _UNREAD_S,
+            write_timeout_s=settings.write_s + _UNREAD_MARGIN_S,
         )
         self.port = settings.port
 
@@ -119,47 +121,49 @@ class Server:
         if self._store is not None:
             await self._store.start()
         sockets = sockets if self._worker is None else self._worker.sockets
-        self.port = await self._listener.start(settings.host, settings.port, tls=_tls(self._config), sockets=sockets)
+        self.port = await self._listener.start(
+            settings.host, settings.port, tls=_tls_context(self._config), sockets=sockets
+        )
         self._app = self._make_app(self.port)
         self._metrics.watch_loop(asyncio.get_running_loop())
         if self._recorder is not None:
             self._recorder.start()
         await self.fleet.start()
         await self.upstreams.start()
-        if self._siblings is not None:
-            await self._siblings.start()
+        if self._worker_sync is not None:
+            await self._worker_sync.start()
 
     async def stop(self) -> bool:
         """Let what runs finish, up to the limit; then end it with an error. Whether all of it finished."""
         self._app.is_draining = self.routes.is_draining = True
         await self._listener.stop_accepting()
-        is_finished = await self._listener.idle(self._config.server.drain_s)
+        is_finished = await self._listener.wait_idle(self._config.server.drain_s)
         if not is_finished:
-            self.hurry()
-            await self._listener.idle(_LAST_WORDS_S)
+            self.abort_all()
+            await self._listener.wait_idle(_ABORT_GRACE_S)
         await self._listener.close()
         await self.routes.close()
         await self._limits.close()
         if self._store is not None:
             await self._store.close()
         await self.upstreams.stop()
-        if self._siblings is not None:
-            await self._siblings.stop()
-        await self.fleet.stop(_ENGINES_S)
+        if self._worker_sync is not None:
+            await self._worker_sync.stop()
+        await self.fleet.stop(_ENGINES_STOP_S)
         await self._pool.close()
         if self._recorder is not None:
             await asyncio.to_thread(self._recorder.close)
         return is_finished
 
-    def hurry(self) -> None:
+    def abort_all(self) -> None:
         """End what runs with an error, now."""
-        self.routes.hurry()
+        self.routes.abort_all()
 
-    async def _handle(self, call: Call) -> Reply | None:
-        return await self._app.handle(call)
+    async def _handle(self, http_request: HttpRequest) -> HttpResponse | None:
+        return await self._app.handle(http_request)
 
-    def _changed(self, model: Model) -> None:
-        self.routes.changed(model)
+    def _model_changed(self, model: LocalModel) -> None:
+        self.routes.model_changed(model)
         self._on_change(model)
 
     def _upstream_changed(self, upstream: Upstream) -> None:
@@ -168,13 +172,13 @@ class Server:
 
     def _make_app(self, port: int) -> App:
         settings = self._config.server
-        origins = Origins(
+        origins = OriginPolicy(
             host=settings.host,
             port=port,
             allowed_hosts=settings.allowed_hosts,
             cors_origins=settings.cors_origins,
             is_tls=settings.ssl_cert_file is not None,
-            has_keys=not self._keys.is_open,
+            has_keys=not self._keys.allows_anonymous,
         )
         return App(
             self.routes.find,
@@ -187,17 +191,17 @@ class Server:
         )
 
 
-def _without(keys: Iterable[str], environment: Mapping[str, str]) -> dict[str, str]:
+def _without_secrets(keys: Iterable[str], environment: Mapping[str, str]) -> dict[str, str]:
     """The environment for engines: they need no client's key, and what they do not have they cannot show."""
-    return {name: value for name, value in environment.items() if not any(_holds(value, key) for key in keys)}
+    return {name: value for name, value in environment.items() if not any(_contains_key(value, key) for key in keys)}
 
 
-def _holds(value: str, key: str) -> bool:
+def _contains_key(value: str, key: str) -> bool:
     """A short key stands by chance in many a value: `local` in PATH. It counts only where it stands as a key."""
-    return key in value.split(",") if is_weak(key) else key in value
+    return key in value.split(",") if is_weak_key(key) else key in value
 
 
-def _tls(config: Config) -> ssl.SSLContext | None:
+def _tls_context(config: Config) -> ssl.SSLContext | None:
     settings = config.server
     if settings.ssl_cert_file is None:
         return None

@@ -8,13 +8,13 @@ from urllib.parse import unquote, urlsplit
 
 from welldone.engines.settings import LIMITS, ModelSettings
 from welldone.engines.upstream_settings import UPSTREAMS, UpstreamSettings
-from welldone.net.settings import Setting, as_public
+from welldone.net.settings import Setting, public_settings
 from welldone.serve.scale_settings import ScaleSettings
 
 SERVER, SECURITY, KEYS, LOGS = "Server", "Security", "Keys", "Logs"
-FILE_NAME = "welldone.toml"
+CONFIG_FILE_NAME = "welldone.toml"
 
-_SECRET_WORD = 8  # characters: the shortest key that is taken from others
+_MIN_SECRET_LENGTH = 8  # characters: the shortest key that is taken from others
 _WORKERS = 256  # more than any machine has use for
 _HOUR_S, _DAY_S = 3_600.0, 86_400.0  # who waits longer has forgotten it
 _NEVER = {"-1": _DAY_S, "0": _DAY_S}
@@ -26,7 +26,12 @@ class ServeSettings:
 
     config: Annotated[
         Path | None,
-        Setting("--config FILE", "a TOML file with settings and models", SERVER, unset=f"./{FILE_NAME} if it is there"),
+        Setting(
+            "--config FILE",
+            "a TOML file with settings and models",
+            SERVER,
+            unset=f"./{CONFIG_FILE_NAME} if it is there",
+        ),
     ] = None
     host: Annotated[
         str, Setting("--host HOST", "address to listen on; off this machine clients need a key", SERVER)
@@ -278,11 +283,11 @@ class Config:
     keys: tuple[KeySettings, ...] = ()
     limits: LimitsSettings = LimitsSettings()
     scale: ScaleSettings = field(default_factory=ScaleSettings)
-    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     """What the user should know about it, a line each."""
-    places: Mapping[str, str] = field(default_factory=dict)
+    model_locations: Mapping[str, str] = field(default_factory=dict)
     """Where models of a file stand in it, by their names: `welldone.toml: models.large`."""
-    upstream_places: Mapping[str, str] = field(default_factory=dict)
+    upstream_locations: Mapping[str, str] = field(default_factory=dict)
     """Where upstreams were written, by their names: `welldone.toml: upstreams.lab`, `--upstream`."""
 
     @property
@@ -293,10 +298,12 @@ class Config:
             found += [upstream.key] if upstream.key is not None else []
             # A header may say `Bearer` before its secret; and a short word stands by chance in many a text.
             words = [word for value in upstream.headers.values() for word in value.split()]
-            found += [word for word in words if len(word) >= _SECRET_WORD]
+            found += [word for word in words if len(word) >= _MIN_SECRET_LENGTH]
         if self.limits.store is not None:
             password = urlsplit(self.limits.store).password or ""
-            found += [word for word in (self.limits.store, password, unquote(password)) if len(word) >= _SECRET_WORD]
+            found += [
+                word for word in (self.limits.store, password, unquote(password)) if len(word) >= _MIN_SECRET_LENGTH
+            ]
         return tuple(dict.fromkeys(found))
 
     @property
@@ -310,22 +317,22 @@ class Config:
 
     def as_public(self) -> dict[str, object]:
         """All settings without secrets, as JSON has them."""
-        models = [{"name": model.name, **as_public(model), "defaults": model.defaults} for model in self.models]
-        upstreams = [{"name": upstream.name, **as_public(upstream)} for upstream in self.upstreams]
-        keys = [{"name": key.name, **as_public(key)} for key in self.keys]
+        models = [{"name": model.name, **public_settings(model), "defaults": model.defaults} for model in self.models]
+        upstreams = [{"name": upstream.name, **public_settings(upstream)} for upstream in self.upstreams]
+        keys = [{"name": key.name, **public_settings(key)} for key in self.keys]
         routes = {name: list(targets) for name, targets in self.routes.items()}
         scale = self.scale
         return {
-            "server": as_public(self.server),
+            "server": public_settings(self.server),
             "models": models,
             "upstreams": upstreams,
             "routes": routes,
             "keys": keys,
-            "limits": as_public(self.limits),
+            "limits": public_settings(self.limits),
             "scale": {
-                **as_public(scale),
-                "front": as_public(scale.front),
-                "engine": as_public(scale.engine),
-                "engines": {name: as_public(engine) for name, engine in scale.engines.items()},
+                **public_settings(scale),
+                "front": public_settings(scale.front),
+                "engine": public_settings(scale.engine),
+                "engines": {name: public_settings(engine) for name, engine in scale.engines.items()},
             },
         }

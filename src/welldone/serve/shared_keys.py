@@ -12,41 +12,41 @@ from typing import Annotated
 import msgspec
 
 from welldone.serve import log
-from welldone.serve.keys import ANONYMOUS, Keys, asked, unknown
+from welldone.serve.keys import ANONYMOUS, ApiKeys, presented_digest, unknown_key_error
 from welldone.serve.settings import KeySettings
-from welldone.serve.store import AwayError, Store
+from welldone.serve.store import StoreUnavailableError, SharedStore
 
-KNOWN_S = 5.0
+CACHE_TTL_S = 5.0
 """A key that was taken away opens for so long yet."""
-AGAIN_S = 4.0
+REFRESH_S = 4.0
 """Each key asks the store as often as that: one request does, and the others go on with what is known."""
-UNKNOWN_S = 1.0
+NEGATIVE_TTL_S = 1.0
 """A key that was given out meanwhile waits so long. Who tries one wrong key again and again is not asked about."""
 
-MOST_KNOWN = 10_000  # some 5 MB
-MOST_UNKNOWN = 10_000  # some 2 MB: whoever guesses can fill it, and nothing else
-FORGOTTEN_S = 3_600.0
+MAX_CACHED = 10_000  # some 5 MB
+MAX_NEGATIVE_CACHED = 10_000  # some 2 MB: whoever guesses can fill it, and nothing else
+UNUSED_TTL_S = 3_600.0
 """A key that nobody has used for so long is forgotten. It may have been taken away since, and would open again while
 the store is away."""
 
-_MOST_MODELS = 1_000
+_MAX_MODELS = 1_000
 """Patterns of one key. A request is held against each of them: a millisecond at most."""
 
-_Limit = Annotated[int, msgspec.Meta(ge=0, le=10**12)]
+_PerMinute = Annotated[int, msgspec.Meta(ge=0, le=10**12)]
 
 
 class SharedKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A key as the store has it, without the key. The fields are those of `[keys.NAME]`."""
 
     name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,64}\Z")]
-    models: Annotated[tuple[str, ...], msgspec.Meta(max_length=_MOST_MODELS)] = ()
-    requests_per_minute: _Limit | None = None
-    tokens_per_minute: _Limit | None = None
+    models: Annotated[tuple[str, ...], msgspec.Meta(max_length=_MAX_MODELS)] = ()
+    requests_per_minute: _PerMinute | None = None
+    tokens_per_minute: _PerMinute | None = None
     admin: bool = False
     metrics: bool = False
 
 
-def read_key(value: bytes) -> SharedKey | None:
+def parse_key(value: bytes) -> SharedKey | None:
     """A key as it is written in the store; None where it is written in another way."""
     try:
         return msgspec.json.decode(value, type=SharedKey)
@@ -54,16 +54,16 @@ def read_key(value: bytes) -> SharedKey | None:
         return None
 
 
-class _Held:
+class _CachedKey:
     """A key that is remembered."""
 
     def __init__(self, key: SharedKey, now: float) -> None:
         self.key = key
-        self.again = now + AGAIN_S
-        self.until = now + KNOWN_S
+        self.refresh_at = now + REFRESH_S
+        self.expires_at = now + CACHE_TTL_S
 
 
-class SharedKeys(Keys):
+class SharedApiKeys(ApiKeys):
     """The keys of this server, and those in the store. `on_found` is told each key that was looked up."""
 
     def __init__(
@@ -71,39 +71,39 @@ class SharedKeys(Keys):
         keys: Iterable[str],
         named: Iterable[KeySettings] = (),
         *,
-        store: Store,
+        store: SharedStore,
         on_found: Callable[[SharedKey], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(keys, named)
-        self._own = {ANONYMOUS, *super().principals}
+        self._local_principals = {ANONYMOUS, *super().principals}
         self._store = store
         self._on_found = on_found
         self._clock = clock
-        self._held: dict[bytes, _Held] = {}
-        self._unknown: dict[bytes, float] = {}
+        self._cached: dict[bytes, _CachedKey] = {}
+        self._negative_cache: dict[bytes, float] = {}
         """Until when they are taken to be unknown."""
         self._by_name: dict[str, SharedKey] = {}
 
     @property
-    def is_open(self) -> bool:
+    def allows_anonymous(self) -> bool:
         """Nobody gets in without a key, also while the store has none."""
         return False
 
     @property
-    def has_several(self) -> bool:
+    def has_several_principals(self) -> bool:
         """The store may give out any number of keys."""
         return True
 
     @property
-    def remembered(self) -> tuple[int, int]:
+    def cache_sizes(self) -> tuple[int, int]:
         """How many keys, and how many that are none."""
-        return len(self._held), len(self._unknown)
+        return len(self._cached), len(self._negative_cache)
 
-    def models(self, principal: str) -> tuple[str, ...] | None:
+    def allowed_models(self, principal: str) -> tuple[str, ...] | None:
         """The names and patterns of the models that a key is for; None: all models. A key that is gone has none."""
-        if principal in self._own:
-            return super().models(principal)
+        if principal in self._local_principals:
+            return super().allowed_models(principal)
         key = self._by_name.get(principal)
         return () if key is None else key.models or None
 
@@ -117,46 +117,46 @@ class SharedKeys(Keys):
         key = self._by_name.get(principal)
         return super().may_read_metrics(principal) or (key is not None and key.metrics)
 
-    async def admit(self, headers: Mapping[str, str]) -> str:
+    async def authenticate(self, headers: Mapping[str, str]) -> str:
         """The name of the key that came."""
-        came = asked(headers)
-        name = self._owner(came)
+        came = presented_digest(headers)
+        name = self._principal_of(came)
         if name is not None:
             return name
-        key = await self._find(came)
+        key = await self._look_up(came)
         if key is None:
-            raise unknown()
+            raise unknown_key_error()
         return key.name
 
-    async def _find(self, digest: bytes) -> SharedKey | None:
-        held, now = self._held.get(digest), self._clock()
-        if held is not None and now > held.until + FORGOTTEN_S:
-            self._forget(digest)
+    async def _look_up(self, digest: bytes) -> SharedKey | None:
+        held, now = self._cached.get(digest), self._clock()
+        if held is not None and now > held.expires_at + UNUSED_TTL_S:
+            self._evict(digest)
             held = None
         if held is not None:
-            if now < held.again:
+            if now < held.refresh_at:
                 return held.key
-            held.again = held.until
-        elif now < self._unknown.get(digest, now):
+            held.refresh_at = held.expires_at
+        elif now < self._negative_cache.get(digest, now):
             return None
         try:
-            value = await self._store.ask(lambda link: link.key(digest.hex()))
-        except AwayError:
+            value = await self._store.call(lambda link: link.key(digest.hex()))
+        except StoreUnavailableError:
             if held is None:
                 return None
-            held.until = now  # it is in use
+            held.expires_at = now  # it is in use
             return held.key
-        self._forget(digest)
-        key = None if value is None else self._read(value)
-        self._note(digest, key)
+        self._evict(digest)
+        key = None if value is None else self._checked_key(value)
+        self._cache_result(digest, key)
         return key
 
-    def _read(self, value: bytes) -> SharedKey | None:
-        key = read_key(value)
+    def _checked_key(self, value: bytes) -> SharedKey | None:
+        key = parse_key(value)
         if key is None:
             log.event(logging.WARNING, "a key in the store is not written as it should be, and opens nothing")
             return None
-        if key.name in self._own:  # its rights would be those of another
+        if key.name in self._local_principals:  # its rights would be those of another
             log.event(
                 logging.WARNING,
                 "a key in the store has the name of one of this server, and opens nothing here",
@@ -165,21 +165,21 @@ class SharedKeys(Keys):
             return None
         return key
 
-    def _note(self, digest: bytes, key: SharedKey | None) -> None:
+    def _cache_result(self, digest: bytes, key: SharedKey | None) -> None:
         now = self._clock()
         if key is None:
-            self._unknown[digest] = now + UNKNOWN_S
-            if len(self._unknown) > MOST_UNKNOWN:
-                del self._unknown[next(iter(self._unknown))]
+            self._negative_cache[digest] = now + NEGATIVE_TTL_S
+            if len(self._negative_cache) > MAX_NEGATIVE_CACHED:
+                del self._negative_cache[next(iter(self._negative_cache))]
             return
-        self._held[digest] = _Held(key, now)
+        self._cached[digest] = _CachedKey(key, now)
         self._by_name[key.name] = key
-        if len(self._held) > MOST_KNOWN:
-            self._forget(next(iter(self._held)))
+        if len(self._cached) > MAX_CACHED:
+            self._evict(next(iter(self._cached)))
         self._on_found(key)
 
-    def _forget(self, digest: bytes) -> None:
-        self._unknown.pop(digest, None)
-        held = self._held.pop(digest, None)
+    def _evict(self, digest: bytes) -> None:
+        self._negative_cache.pop(digest, None)
+        held = self._cached.pop(digest, None)
         if held is not None and self._by_name.get(held.key.name) is held.key:
             del self._by_name[held.key.name]

@@ -15,24 +15,24 @@ from typing import Any
 import msgspec
 
 from welldone.net.shared import SharedNumbers
-from welldone.serve.metrics_pages import merge
+from welldone.serve.metrics_pages import merge_metrics_pages
 
-_WAIT_S = 1.0
+_TIMEOUT_S = 1.0
 """For a sibling's answer: it is made in milliseconds, and who asks for metrics gives up after some seconds."""
 
-_QUESTION_LIMIT_BYTES = 64 * 2**10
+_QUERY_LIMIT_BYTES = 64 * 2**10
 """Names and numbers: some hundred bytes."""
 
 _ANSWER_LIMIT_BYTES = 32 * 2**20
 """A page with the most models and a hundred upstreams has some 2 MB; the longest step of a tape some 25, as JSON."""
 
-_END = b"\0"
+_END_MARK = b"\0"
 """The last byte: an answer without it is not whole. Neither JSON nor a page of metrics can hold it."""
 
-_METRICS = "metrics"
+_METRICS_TOPIC = "metrics"
 
-Question = Mapping[str, Any]
-Respond = Callable[[Question], Awaitable[bytes]]
+WorkerQuery = Mapping[str, Any]
+QueryHandler = Callable[[WorkerQuery], Awaitable[bytes]]
 """Answers a question, soon; nothing where there is nothing to say."""
 
 
@@ -45,21 +45,21 @@ class Worker:
     count: int
     sockets: tuple[socket.socket, ...]
     """They listen, and all workers accept on them."""
-    numbers: SharedNumbers
+    bucket_storage: SharedNumbers
     """For the rates of keys."""
     folder: Path
     """Where the workers' own sockets are."""
-    ready: Callable[[], None]
+    on_ready: Callable[[], None]
     """To be called when it serves."""
 
 
-class Siblings:
+class WorkerSync:
     """The other processes, as one of them sees them. `render` gives its own page, and may be called in a thread."""
 
     def __init__(self, worker: Worker, render: Callable[[], tuple[str, bytes]]) -> None:
         self._worker = worker
         self._render = render
-        self._answers: dict[str, Respond] = {}
+        self._handlers: dict[str, QueryHandler] = {}
         self._server: asyncio.Server | None = None
 
     @property
@@ -67,61 +67,61 @@ class Siblings:
         """How many processes there are, this one included."""
         return self._worker.count
 
-    def register(self, what: str, answer: Respond) -> None:
+    def register(self, topic: str, handler: QueryHandler) -> None:
         """Let the others ask this process for something."""
-        self._answers[what] = answer
+        self._handlers[topic] = handler
 
     async def start(self) -> None:
         """Begin to answer the others."""
         path = self._path(self._worker.number)
-        self._server = await asyncio.start_unix_server(self._say, path, limit=_QUESTION_LIMIT_BYTES)
+        self._server = await asyncio.start_unix_server(self._serve_connection, path, limit=_QUERY_LIMIT_BYTES)
 
     async def stop(self) -> None:
         """End that."""
         if self._server is not None:
             self._server.close()
 
-    async def gather(self, what: str, question: Question) -> list[bytes]:
+    async def gather(self, topic: str, query: WorkerQuery) -> list[bytes]:
         """What the others answer. Who has nothing to say, or says it too late, is left out."""
-        return [answer for answer in await self._ask_all(what, question) if answer]
+        return [answer for answer in await self._query_all(topic, query) if answer]
 
-    async def page(self) -> tuple[str, bytes]:
+    async def metrics_page(self) -> tuple[str, bytes]:
         """The content type and the body of the page of all. Who does not answer in time is left out."""
-        answers = await self._ask_all(_METRICS, {})
+        answers = await self._query_all(_METRICS_TOPIC, {})
         heard = [answer.decode() for answer in answers if answer is not None]
         kind, own = await asyncio.to_thread(self._render)
-        text = await asyncio.to_thread(merge, [own.decode(), *heard], len(answers) - len(heard))
+        text = await asyncio.to_thread(merge_metrics_pages, [own.decode(), *heard], len(answers) - len(heard))
         return kind, text.encode()
 
     def _path(self, number: int) -> Path:
         return self._worker.folder / f"{number}.sock"
 
-    async def _say(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             with suppress(OSError, TimeoutError):
-                async with asyncio.timeout(_WAIT_S):
-                    writer.write(await self._answer(await _question(reader)) + _END)
+                async with asyncio.timeout(_TIMEOUT_S):
+                    writer.write(await self._handle_query(await _read_query(reader)) + _END_MARK)
                     await writer.drain()
         finally:
             writer.close()
 
-    async def _answer(self, question: Question) -> bytes:
-        what = question.get("what")
-        if what == _METRICS:
+    async def _handle_query(self, query: WorkerQuery) -> bytes:
+        what = query.get("what")
+        if what == _METRICS_TOPIC:
             return (await asyncio.to_thread(self._render))[1]
-        answer = self._answers.get(str(what))
-        return b"" if answer is None else await answer(question)
+        answer = self._handlers.get(str(what))
+        return b"" if answer is None else await answer(query)
 
-    async def _ask_all(self, what: str, question: Question) -> list[bytes | None]:
+    async def _query_all(self, topic: str, query: WorkerQuery) -> list[bytes | None]:
         others = [number for number in range(1, self._worker.count + 1) if number != self._worker.number]
-        line = msgspec.json.encode({**question, "what": what}) + b"\n"
-        return await asyncio.gather(*(self._ask(number, line) for number in others))
+        line = msgspec.json.encode({**query, "what": topic}) + b"\n"
+        return await asyncio.gather(*(self._query_worker(number, line) for number in others))
 
-    async def _ask(self, number: int, line: bytes) -> bytes | None:
+    async def _query_worker(self, number: int, line: bytes) -> bytes | None:
         """A sibling's answer, if it gives one in time."""
         body = bytearray()
         try:
-            async with asyncio.timeout(_WAIT_S):
+            async with asyncio.timeout(_TIMEOUT_S):
                 reader, writer = await asyncio.open_unix_connection(self._path(number))
                 try:
                     writer.write(line)
@@ -131,10 +131,10 @@ class Siblings:
                     writer.close()
         except (OSError, TimeoutError):
             return None
-        return bytes(body.removesuffix(_END)) if body.endswith(_END) else None
+        return bytes(body.removesuffix(_END_MARK)) if body.endswith(_END_MARK) else None
 
 
-async def _question(reader: asyncio.StreamReader) -> Question:
+async def _read_query(reader: asyncio.StreamReader) -> WorkerQuery:
     """What is asked; nothing where it is too long, or cut."""
     try:
         return msgspec.json.decode(await reader.readline(), type=dict[str, Any])

@@ -5,30 +5,30 @@ import re
 from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
-from welldone.net.settings import SettingsError, Source, build
+from welldone.net.settings import SettingsError, SettingSource, merge_sources
 from welldone.serve.settings import LimitsSettings
 from welldone.serve.tables import LIMITS_FIELDS
 
-_DATABASE = re.compile(r"/?|/[0-9]{1,5}")
+_DATABASE_PATH = re.compile(r"/?|/[0-9]{1,5}")
 
 
-def read_limits(said: Sequence[Source], environment: Mapping[str, str]) -> LimitsSettings:
+def read_limits(sources: Sequence[SettingSource], environment: Mapping[str, str]) -> LimitsSettings:
     """Where limits are counted.
 
     Raises:
         SettingsError: the address is none, or the library for it is not there.
     """
-    limits = LimitsSettings(**build(LIMITS_FIELDS, said, environment))
+    limits = LimitsSettings(**merge_sources(LIMITS_FIELDS, sources, environment))
     if limits.store is not None:
-        where = next(source["store"].where for source in said if "store" in source)
-        if why := problem(limits.store):
+        where = next(source["store"].origin for source in sources if "store" in source)
+        if why := invalid_store_url_reason(limits.store):
             raise SettingsError(f"{where} {why}")
         if importlib.util.find_spec("redis") is None:
             raise SettingsError(f"{where} needs the package redis: pip install 'welldone[redis]'")
     return limits
 
 
-def problem(url: str) -> str | None:
+def invalid_store_url_reason(url: str) -> str | None:
     """Why this is no address of a Redis."""
     try:
         parts = urlsplit(url)
@@ -43,6 +43,6 @@ def problem(url: str) -> str | None:
         return None if parts.path.strip("/") else "should name a socket: unix:///PATH"
     if not host:
         return "should name a host: redis://HOST:6379/0"
-    if not _DATABASE.fullmatch(parts.path):
+    if not _DATABASE_PATH.fullmatch(parts.path):
         return "should end with the number of a database: redis://HOST:6379/0"
     return None

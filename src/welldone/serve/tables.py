@@ -6,42 +6,48 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from welldone.engines.settings import Defaults, ModelSettings
+from welldone.engines.settings import RequestDefaults, ModelSettings
 from welldone.engines.upstream_settings import UpstreamSettings
-from welldone.net.hints import nearest
+from welldone.net.hints import did_you_mean
 from welldone.net.settings import (
-    Field,
-    Given,
+    SettingField,
+    RawSetting,
     SettingsError,
-    Source,
-    fields_of,
-    from_table,
-    table_of,
+    SettingSource,
+    setting_fields,
+    read_table,
+    require_table,
 )
-from welldone.serve.scale_config import ScaleTables, read_tables
+from welldone.serve.scale_config import ScaleTables, read_scale_tables
 from welldone.serve.settings import KeySettings, LimitsSettings, ServeSettings
 
-SERVE_FIELDS, MODEL_FIELDS, DEFAULT_FIELDS = fields_of(ServeSettings), fields_of(ModelSettings), fields_of(Defaults)
-UPSTREAM_FIELDS, KEY_FIELDS, LIMITS_FIELDS = map(fields_of, (UpstreamSettings, KeySettings, LimitsSettings))
+SERVE_FIELDS, MODEL_FIELDS, DEFAULT_FIELDS = (
+    setting_fields(ServeSettings),
+    setting_fields(ModelSettings),
+    setting_fields(RequestDefaults),
+)
+UPSTREAM_FIELDS, KEY_FIELDS, LIMITS_FIELDS = map(setting_fields, (UpstreamSettings, KeySettings, LimitsSettings))
 
-_LIMIT_BYTES = 2**20  # a thousand models with ten lines each have a quarter of this
-_NAME_LIMIT = 128  # characters; names stand in addresses, logs and labels of metrics
-_LABEL = re.compile(r"[A-Za-z0-9._-]{1,64}")  # nothing that a route or a label of metrics could take for its own
-_TABLES = ("server", "defaults", "models", "upstreams", "routes", "keys", "limits", "scale")
+_FILE_LIMIT_BYTES = 2**20  # a thousand models with ten lines each have a quarter of this
+_MODEL_NAME_LIMIT = 128  # characters; names stand in addresses, logs and labels of metrics
+_LABEL_PATTERN = re.compile(
+    r"[A-Za-z0-9._-]{1,64}"
+)  # nothing that a route or a label of metrics could take for its own
+_TABLE_NAMES = ("server", "defaults", "models", "upstreams", "routes", "keys", "limits", "scale")
 
 
 @dataclass(frozen=True, kw_only=True)
-class File:
+class ConfigFile:
     """What a file says."""
 
     path: Path | None = None
-    server: Source = field(default_factory=dict)
-    defaults: Source = field(default_factory=dict)
-    models: Mapping[str, Source] = field(default_factory=dict)
-    upstreams: Mapping[str, Source] = field(default_factory=dict)
+    server: SettingSource = field(default_factory=dict)
+    defaults: SettingSource = field(default_factory=dict)
+    models: Mapping[str, SettingSource] = field(default_factory=dict)
+    upstreams: Mapping[str, SettingSource] = field(default_factory=dict)
     routes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    keys: Mapping[str, Source] = field(default_factory=dict)
-    limits: Source = field(default_factory=dict)
+    keys: Mapping[str, SettingSource] = field(default_factory=dict)
+    limits: SettingSource = field(default_factory=dict)
     scale: ScaleTables = field(default_factory=ScaleTables)
 
     @property
@@ -50,66 +56,66 @@ class File:
         return "" if self.path is None else self.path.name
 
 
-def read_file(path: Path | None) -> File:
+def read_config_file(path: Path | None) -> ConfigFile:
     """What the file says; nothing where there is none. A mistake raises `SettingsError`."""
     if path is None:
-        return File()
+        return ConfigFile()
     tables = _read_toml(path)
     for key in tables:
-        if key not in _TABLES:
+        if key not in _TABLE_NAMES:
             raise SettingsError(
-                f"{path.name} has no table {key!r}{nearest(key, _TABLES)}: write [server], [defaults], "
+                f"{path.name} has no table {key!r}{did_you_mean(key, _TABLE_NAMES)}: write [server], [defaults], "
                 "[models.NAME], [upstreams.NAME], [routes], [keys.NAME], [limits] or [scale]"
             )
     server = [field for field in SERVE_FIELDS if field.name != "config"]
-    models = table_of(tables.get("models", {}), f"{path.name}: models")
-    upstreams = table_of(tables.get("upstreams", {}), f"{path.name}: upstreams")
+    models = require_table(tables.get("models", {}), f"{path.name}: models")
+    upstreams = require_table(tables.get("upstreams", {}), f"{path.name}: upstreams")
     for name in models:
-        check_name(name, f"{path.name}: models")
+        check_model_name(name, f"{path.name}: models")
     for name in upstreams:
-        _check_label(name, f"{path.name}: upstreams", f"{name[:_NAME_LIMIT]!a}")
-    return File(
+        _check_label(name, f"{path.name}: upstreams", f"{name[:_MODEL_NAME_LIMIT]!a}")
+    return ConfigFile(
         path=path,
-        server=from_table(server, tables.get("server", {}), f"{path.name}: server", path.parent),
-        defaults=_read_model(
+        server=read_table(server, tables.get("server", {}), f"{path.name}: server", path.parent),
+        defaults=_read_model_table(
             [field for field in MODEL_FIELDS if not field.setting.is_of_one_model],
             tables.get("defaults", {}),
             f"{path.name}: defaults",
             path.parent,
         ),
         models={
-            name: _read_model(MODEL_FIELDS, table, f"{path.name}: models.{name}", path.parent)
+            name: _read_model_table(MODEL_FIELDS, table, f"{path.name}: models.{name}", path.parent)
             for name, table in models.items()
         },
         upstreams={
-            name: from_table(UPSTREAM_FIELDS, table, f"{path.name}: upstreams.{name}", path.parent)
+            name: read_table(UPSTREAM_FIELDS, table, f"{path.name}: upstreams.{name}", path.parent)
             for name, table in upstreams.items()
         },
-        routes=_read_routes(tables.get("routes", {}), f"{path.name}: routes"),
-        keys=_read_keys(tables.get("keys", {}), f"{path.name}: keys", path.parent),
-        limits=from_table(LIMITS_FIELDS, tables.get("limits", {}), f"{path.name}: limits", path.parent),
-        scale=read_tables(tables.get("scale", {}), f"{path.name}: scale", path.parent),
+        routes=_read_route_table(tables.get("routes", {}), f"{path.name}: routes"),
+        keys=_read_key_tables(tables.get("keys", {}), f"{path.name}: keys", path.parent),
+        limits=read_table(LIMITS_FIELDS, tables.get("limits", {}), f"{path.name}: limits", path.parent),
+        scale=read_scale_tables(tables.get("scale", {}), f"{path.name}: scale", path.parent),
     )
 
 
-def check_name(name: str, where: str = "") -> None:
+def check_model_name(name: str, where: str = "") -> None:
     """The name of a model, or a pattern of such names."""
-    if not name.isprintable() or name != name.strip() or not 0 < len(name) <= _NAME_LIMIT:
-        rule = f"the name of a model has 1 to {_NAME_LIMIT} visible characters"
-        raise SettingsError(f"{where}{': ' if where else ''}{rule}: {name[:_NAME_LIMIT]!a} cannot be one")
+    if not name.isprintable() or name != name.strip() or not 0 < len(name) <= _MODEL_NAME_LIMIT:
+        rule = f"the name of a model has 1 to {_MODEL_NAME_LIMIT} visible characters"
+        raise SettingsError(f"{where}{': ' if where else ''}{rule}: {name[:_MODEL_NAME_LIMIT]!a} cannot be one")
 
 
 def _check_label(name: str, where: str, shown: str = "one of these") -> None:
-    if not _LABEL.fullmatch(name):
+    if not _LABEL_PATTERN.fullmatch(name):
         raise SettingsError(f"{where}: a name has 1 to 64 letters, digits, dots, - and _, and {shown} has not")
 
 
 def _read_toml(path: Path) -> dict[str, object]:
     try:
         with path.open("rb") as file:
-            data = file.read(_LIMIT_BYTES + 1)
-        if len(data) > _LIMIT_BYTES:
-            raise SettingsError(f"{path.name} is longer than {_LIMIT_BYTES:,} bytes: is it the right file?")
+            data = file.read(_FILE_LIMIT_BYTES + 1)
+        if len(data) > _FILE_LIMIT_BYTES:
+            raise SettingsError(f"{path.name} is longer than {_FILE_LIMIT_BYTES:,} bytes: is it the right file?")
         return tomllib.loads(data.decode())
     except OSError as error:
         raise SettingsError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from error
@@ -117,19 +123,19 @@ def _read_toml(path: Path) -> dict[str, object]:
         raise SettingsError(f"{path.name} is not TOML: {error}") from error
 
 
-def _read_model(fields: Iterable[Field], table: object, where: str, folder: Path) -> dict[str, Given]:
+def _read_model_table(fields: Iterable[SettingField], table: object, where: str, folder: Path) -> dict[str, RawSetting]:
     """A model's table, and its table of defaults, whose names are others."""
-    rest = dict(table_of(table, where))
-    defaults = from_table(DEFAULT_FIELDS, rest.pop("defaults", {}), f"{where}.defaults", folder)
-    return {**from_table(fields, rest, where, folder), **defaults}
+    rest = dict(require_table(table, where))
+    defaults = read_table(DEFAULT_FIELDS, rest.pop("defaults", {}), f"{where}.defaults", folder)
+    return {**read_table(fields, rest, where, folder), **defaults}
 
 
-def _read_routes(table: object, where: str) -> dict[str, tuple[str, ...]]:
+def _read_route_table(table: object, where: str) -> dict[str, tuple[str, ...]]:
     routes = {}
-    for name, value in table_of(table, where).items():
-        check_name(name, where)
+    for name, value in require_table(table, where).items():
+        check_model_name(name, where)
         if isinstance(value, dict):
-            raise SettingsError(f"{where}: a name with a dot needs quotes: {_dotted(name, value)!a} = 'MODEL'")
+            raise SettingsError(f"{where}: a name with a dot needs quotes: {_dotted_name(name, value)!a} = 'MODEL'")
         targets = [value] if isinstance(value, str) else value
         if not isinstance(targets, list) or not targets or not all(isinstance(word, str) and word for word in targets):
             raise SettingsError(f'{where}.{name} should be a text such as "qwen-7b@lab", or a list of such')
@@ -137,18 +143,18 @@ def _read_routes(table: object, where: str) -> dict[str, tuple[str, ...]]:
     return routes
 
 
-def _dotted(name: str, value: object) -> str:
+def _dotted_name(name: str, value: object) -> str:
     """The name that TOML took for tables in tables."""
     while isinstance(value, dict) and value:
         key, value = next(iter(value.items()))
         name = f"{name}.{key}"
-    return name[:_NAME_LIMIT]
+    return name[:_MODEL_NAME_LIMIT]
 
 
-def _read_keys(table: object, where: str, folder: Path) -> dict[str, Source]:
-    tables = table_of(table, where)
+def _read_key_tables(table: object, where: str, folder: Path) -> dict[str, SettingSource]:
+    tables = require_table(table, where)
     if not all(isinstance(value, dict) for value in tables.values()):  # which may be a key: it is not repeated
         raise SettingsError(f'{where}: each key is a table of its own, such as [keys.ci] with key = "env:CI_KEY"')
     for name in tables:
         _check_label(name, where)  # which may be a key: it is not repeated
-    return {name: from_table(KEY_FIELDS, value, f"{where}.{name}", folder) for name, value in tables.items()}
+    return {name: read_table(KEY_FIELDS, value, f"{where}.{name}", folder) for name, value in tables.items()}

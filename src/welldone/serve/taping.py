@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-HARMLESS = frozenset(
+SAFE_HEADERS = frozenset(
     {
         "cache-control",
         "content-encoding",
@@ -20,7 +20,7 @@ HARMLESS = frozenset(
 """Headers of replies that hold no secret. Others are not kept."""
 
 
-class Taping(Protocol):
+class StreamObserver(Protocol):
     """Keeps one exchange."""
 
     def head(self, status: int, headers: Mapping[str, str]) -> None:
@@ -29,27 +29,27 @@ class Taping(Protocol):
     def data(self, data: bytes) -> None:
         """More of its body."""
 
-    def end(self, error: str | None, *, is_left: bool = False) -> None:
+    def end(self, error: str | None, *, is_aborted: bool = False) -> None:
         """It has ended: whole, or with what went wrong, in words. What is said of it later counts less."""
 
 
-class Both:
+class CompositeObserver:
     """Tells several of the same exchange."""
 
-    def __init__(self, tapes: Sequence[Taping]) -> None:
-        self._tapes = tapes
+    def __init__(self, observers: Sequence[StreamObserver]) -> None:
+        self._observers = observers
 
     def head(self, status: int, headers: Mapping[str, str]) -> None:
         """The reply begins."""
-        for tape in self._tapes:
+        for tape in self._observers:
             tape.head(status, headers)
 
     def data(self, data: bytes) -> None:
         """More of its body."""
-        for tape in self._tapes:
+        for tape in self._observers:
             tape.data(data)
 
-    def end(self, error: str | None, *, is_left: bool = False) -> None:
+    def end(self, error: str | None, *, is_aborted: bool = False) -> None:
         """It has ended."""
-        for tape in self._tapes:
-            tape.end(error, is_left=is_left)
+        for tape in self._observers:
+            tape.end(error, is_aborted=is_aborted)

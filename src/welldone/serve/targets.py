@@ -5,38 +5,38 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from welldone.engines import names
-from welldone.engines.fleet import Fleet
+from welldone.engines.fleet import EngineSupervisor
 from welldone.engines.upstream import Upstream
-from welldone.engines.upstreams import Upstreams
-from welldone.net.hints import nearest
-from welldone.serve.admission import Gate
-from welldone.serve.app import Ask
-from welldone.serve.backends import Local, Remote, Send
+from welldone.engines.upstreams import UpstreamRegistry
+from welldone.net.hints import did_you_mean
+from welldone.serve.admission import RequestQueue
+from welldone.serve.app import RequestContext
+from welldone.serve.backends import LocalBackend, UpstreamBackend, SendRequest
 from welldone.serve.errors import ApiError
-from welldone.serve.keys import Keys
+from welldone.serve.keys import ApiKeys
 from welldone.serve.metrics import Metrics
 from welldone.serve.requests import fields
 from welldone.serve.settings import ServeSettings
-from welldone.serve.troubles import Trouble
+from welldone.serve.troubles import AttemptFailure
 
-_COMPARED = 256  # names for a hint: a thousand take 100 ms, in which nobody else is heard
-_SHOWN = 8  # names in an error: enough to see what there is
+_HINT_CANDIDATES = 256  # names for a hint: a thousand take 100 ms, in which nobody else is heard
+_LISTED_NAMES = 8  # names in an error: enough to see what there is
 
 
-class Targets:
+class BackendResolver:
     """Finds who answers. `gates` has those of the local models, by name."""
 
     def __init__(
         self,
         settings: ServeSettings,
-        fleet: Fleet,
-        upstreams: Upstreams,
-        gates: Mapping[str, Gate],
+        fleet: EngineSupervisor,
+        upstreams: UpstreamRegistry,
+        queues: Mapping[str, RequestQueue],
         *,
-        keys: Keys,
+        keys: ApiKeys,
         metrics: Metrics,
-        send: Send,
-        on_report: Callable[[Upstream, Trouble | None], None],
+        send: SendRequest,
+        on_report: Callable[[Upstream, AttemptFailure | None], None],
     ) -> None:
         self._settings = settings
         self._fleet = fleet
@@ -45,15 +45,17 @@ class Targets:
         self._metrics = metrics
         self._send = send
         self._on_report = on_report
-        self._local = {model.name: Local(model, gates[model.name], settings) for model in fleet.models}
-        self._gates = {
-            upstream.name: Gate(upstream.settings.limit, upstream.settings.queue, upstream.settings.queue_wait_s)
+        self._local_backends = {model.name: LocalBackend(model, queues[model.name], settings) for model in fleet.models}
+        self._queues = {
+            upstream.name: RequestQueue(
+                upstream.settings.limit, upstream.settings.queue, upstream.settings.queue_wait_s
+            )
             for upstream in upstreams.all
         }
-        for name, gate in self._gates.items():
-            metrics.watch_upstream(name, gate)
+        for name, gate in self._queues.items():
+            metrics.watch_upstream_queue(name, gate)
 
-    def find(self, ask: Ask, name: object) -> Local | Remote:
+    def find(self, ctx: RequestContext, name: object) -> LocalBackend | UpstreamBackend:
         """Who answers for a name; where there is one model, it need not be named.
 
         Raises:
@@ -61,100 +63,100 @@ class Targets:
         """
         if not isinstance(name, str | None):
             raise fields.wrong_type("model", "a string", name)
-        found = self._only(ask) if name in (None, "") else self._named(ask, name)
-        ask.model = found.name
+        found = self._resolve_default(ctx) if name in (None, "") else self._resolve_named(ctx, name)
+        ctx.model = found.name
         return found
 
-    def first(self, ask: Ask) -> Remote | None:
+    def first_upstream(self, ctx: RequestContext) -> UpstreamBackend | None:
         """The first upstream, for what belongs to no model: files, and the like."""
         if not self._upstreams.all:
             return None
-        return self._remote(names.Group("", (names.Member(self._upstreams.all[0], ""),)))
+        return self._upstream_backend(names.UpstreamGroup("", (names.UpstreamModel(self._upstreams.all[0], ""),)))
 
-    def may_use(self, ask: Ask, name: str) -> bool:
+    def may_use(self, ctx: RequestContext, name: str) -> bool:
         """Whether the client's key is good for a model."""
-        return self._keys.may_use(ask.principal, name)
+        return self._keys.may_use(ctx.principal, name)
 
-    def _only(self, ask: Ask) -> Local | Remote:
-        group = self._upstreams.only()
-        found: Local | Remote | None = None
-        if len(self._local) == 1 and not self._upstreams.all:
-            found = next(iter(self._local.values()))
-        elif group is not None and not self._local:
-            found = self._remote(group)
+    def _resolve_default(self, ctx: RequestContext) -> LocalBackend | UpstreamBackend:
+        group = self._upstreams.sole_model()
+        found: LocalBackend | UpstreamBackend | None = None
+        if len(self._local_backends) == 1 and not self._upstreams.all:
+            found = next(iter(self._local_backends.values()))
+        elif group is not None and not self._local_backends:
+            found = self._upstream_backend(group)
         if found is None:
-            known = ", ".join(f"`{one}`" for one in self._known(ask)[:_SHOWN])
+            known = ", ".join(f"`{one}`" for one in self._visible_models(ctx)[:_LISTED_NAMES])
             message = f"You must provide a model parameter: one of {known or 'those that GET /v1/models lists'}."
             raise ApiError(400, message, param="model", code="missing_model")
-        if not self.may_use(ask, found.name):
-            raise _not_allowed("the model of this server")
+        if not self.may_use(ctx, found.name):
+            raise _model_not_allowed("the model of this server")
         return found
 
-    def _named(self, ask: Ask, name: object) -> Local | Remote:
+    def _resolve_named(self, ctx: RequestContext, name: object) -> LocalBackend | UpstreamBackend:
         """Who answers for this name. A name that the key is not for is a 403 whether or not it exists, and one that
         leads to a model that the key is not for does not exist: so a key learns nothing of other models."""
-        found = self._resolved(ask, name) if isinstance(name, str) else None
+        found = self._look_up(ctx, name) if isinstance(name, str) else None
         if found is not None:
             return found
-        ask.facts["wanted"] = str(name)[:64]
-        if isinstance(name, str) and not self.may_use(ask, name):
-            raise _not_allowed(f"the model `{name[:64]}`")
-        raise self._unknown(ask, name)
+        ctx.log_fields["wanted"] = str(name)[:64]
+        if isinstance(name, str) and not self.may_use(ctx, name):
+            raise _model_not_allowed(f"the model `{name[:64]}`")
+        raise self._model_not_found(ctx, name)
 
-    def _resolved(self, ask: Ask, name: str) -> Local | Remote | None:
-        found = self._upstreams.find(name)
-        if isinstance(found, names.Group):
-            members = tuple(one for one in found.members if self._may_reach(ask, name, one))
-            return self._remote(msgspec.structs.replace(found, members=members)) if members else None
+    def _look_up(self, ctx: RequestContext, name: str) -> LocalBackend | UpstreamBackend | None:
+        found = self._upstreams.resolve(name)
+        if isinstance(found, names.UpstreamGroup):
+            members = tuple(one for one in found.members if self._may_reach(ctx, name, one))
+            return self._upstream_backend(msgspec.structs.replace(found, members=members)) if members else None
         model = self._fleet.find(name if found is None else found.name)
         if model is None:
             return None
         pattern = None if found is None else found.pattern
-        is_allowed = self._covers(ask, name, pattern) or self.may_use(ask, model.name)
-        return self._local[model.name] if is_allowed else None
+        is_allowed = self._key_covers(ctx, name, pattern) or self.may_use(ctx, model.name)
+        return self._local_backends[model.name] if is_allowed else None
 
-    def _may_reach(self, ask: Ask, name: str, member: names.Member) -> bool:
+    def _may_reach(self, ctx: RequestContext, name: str, member: names.UpstreamModel) -> bool:
         """Whether the key is for this name, and for what the name leads to there.
 
         With a pattern clients choose the name. So the key must cover the whole pattern, or be for the model that is
         asked for in the end, which must be one that the configuration, the upstream or the key names: many servers
         answer with the model that they have, whatever they are asked for.
         """
-        if self._covers(ask, name, member.pattern):
+        if self._key_covers(ctx, name, member.pattern):
             return True
-        is_named = member.is_named or member.model in (self._keys.models(ask.principal) or ())
-        return is_named and self.may_use(ask, name) and self.may_use(ask, member.model)
+        is_named = member.is_configured_or_listed or member.model in (self._keys.allowed_models(ctx.principal) or ())
+        return is_named and self.may_use(ctx, name) and self.may_use(ctx, member.model)
 
-    def _covers(self, ask: Ask, name: str, pattern: str | None) -> bool:
+    def _key_covers(self, ctx: RequestContext, name: str, pattern: str | None) -> bool:
         """Whether the key is for the name, and for every other name that the pattern matches. Only a `*` of the key's
         pattern matches a `*`."""
-        return self.may_use(ask, name) and (pattern is None or self.may_use(ask, pattern))
+        return self.may_use(ctx, name) and (pattern is None or self.may_use(ctx, pattern))
 
-    def _remote(self, group: names.Group) -> Remote:
-        return Remote(
+    def _upstream_backend(self, group: names.UpstreamGroup) -> UpstreamBackend:
+        return UpstreamBackend(
             group,
-            self._gates,
+            self._queues,
             send=self._send,
             settings=self._settings,
             on_report=self._on_report,
-            news=self._upstreams.news,
+            wait_for_change=self._upstreams.wait_for_change,
         )
 
-    def _known(self, ask: Ask) -> list[str]:
+    def _visible_models(self, ctx: RequestContext) -> list[str]:
         """The names of models that the client's key is for."""
-        known = [model.name for model in self._fleet.models] + [str(one["id"]) for one in self._upstreams.listing()]
-        return [one for one in known if self.may_use(ask, one)]
+        known = [model.name for model in self._fleet.models] + [str(one["id"]) for one in self._upstreams.list_models()]
+        return [one for one in known if self.may_use(ctx, one)]
 
-    def _unknown(self, ask: Ask, name: object) -> ApiError:
-        known = self._known(ask)
-        shown = ", ".join(f"`{one}`" for one in known[:_SHOWN])
+    def _model_not_found(self, ctx: RequestContext, name: object) -> ApiError:
+        known = self._visible_models(ctx)
+        shown = ", ".join(f"`{one}`" for one in known[:_LISTED_NAMES])
         wanted = str(name)[:64]
-        hint = nearest(wanted, known[:_COMPARED])
+        hint = did_you_mean(wanted, known[:_HINT_CANDIDATES])
         message = f"The model `{wanted}` does not exist here{hint}. There is: {shown or 'none yet'}."
         more = "[routes]" if self._upstreams.all else "--alias"
         return ApiError(404, f"{message} More names: {more}.", param="model", code="model_not_found")
 
 
-def _not_allowed(what: str) -> ApiError:
-    message = f"The API key of this request may not use {what}."
+def _model_not_allowed(model: str) -> ApiError:
+    message = f"The API key of this request may not use {model}."
     return ApiError(403, message, param="model", code="model_not_allowed")

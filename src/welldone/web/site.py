@@ -12,20 +12,20 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import NamedTuple
 
-_TYPES = {
+_CONTENT_TYPES = {
     "css": "text/css; charset=utf-8",
     "html": "text/html; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
-_INDEX = "index.html"
-_PLACE = "{{assets}}"
-_PRELOADS = "{{preloads}}"
-_MODULES = "js/"
-_LEVEL = 9  # it is done once
+_INDEX_FILE = "index.html"
+_ASSETS_PLACEHOLDER = "{{assets}}"
+_PRELOADS_PLACEHOLDER = "{{preloads}}"
+_MODULES_PREFIX = "js/"
+_GZIP_LEVEL = 9  # it is done once
 
 
-class Asset(NamedTuple):
+class StaticAsset(NamedTuple):
     """A file as it is sent."""
 
     body: bytes
@@ -34,7 +34,7 @@ class Asset(NamedTuple):
     etag: str
 
 
-class Site:
+class StaticSite:
     """All files of the page; they are read when the first is asked for.
 
     `prefix` is the path under which `find` is asked for, relative to the document so that a proxy may put both below
@@ -46,45 +46,50 @@ class Site:
         self._root = root or files("welldone.web") / "static"
 
     @cached_property
-    def index(self) -> Asset:
+    def index(self) -> StaticAsset:
         """The document."""
-        folder = f"{self._prefix}/{self._hash}"
-        modules = [name for name in self._found if name.startswith(_MODULES)]
+        folder = f"{self._prefix}/{self._version}"
+        modules = [name for name in self._files if name.startswith(_MODULES_PREFIX)]
         preloads = "\n".join(f'<link rel="modulepreload" href="{folder}/{name}">' for name in modules)
-        text = self._found[_INDEX].decode().replace(_PLACE, folder).replace(_PRELOADS, preloads)
-        return _asset(_INDEX, text.encode())
+        text = (
+            self._files[_INDEX_FILE]
+            .decode()
+            .replace(_ASSETS_PLACEHOLDER, folder)
+            .replace(_PRELOADS_PLACEHOLDER, preloads)
+        )
+        return _build_asset(_INDEX_FILE, text.encode())
 
-    def find(self, path: str) -> Asset | None:
+    def find(self, path: str) -> StaticAsset | None:
         """The file at a path below the prefix; None where there is none, or not in this version."""
         return self._assets.get(path)
 
     @cached_property
-    def _found(self) -> dict[str, bytes]:
-        return dict(sorted(_walk(self._root, "")))
+    def _files(self) -> dict[str, bytes]:
+        return dict(sorted(_walk_files(self._root, "")))
 
     @cached_property
-    def _hash(self) -> str:
+    def _version(self) -> str:
         digest = hashlib.sha256()
-        for name, body in self._found.items():
+        for name, body in self._files.items():
             digest.update(b"%d %b %d " % (len(name), name.encode(), len(body)))
             digest.update(body)
         return digest.hexdigest()[:16]
 
     @cached_property
-    def _assets(self) -> dict[str, Asset]:
-        named = ((name, body) for name, body in self._found.items() if name != _INDEX)
-        return {f"{self._hash}/{name}": _asset(name, body) for name, body in named}
+    def _assets(self) -> dict[str, StaticAsset]:
+        named = ((name, body) for name, body in self._files.items() if name != _INDEX_FILE)
+        return {f"{self._version}/{name}": _build_asset(name, body) for name, body in named}
 
 
-def _walk(folder: Traversable, path: str) -> Iterator[tuple[str, bytes]]:
+def _walk_files(folder: Traversable, path: str) -> Iterator[tuple[str, bytes]]:
     for entry in folder.iterdir():
         if entry.is_dir():
-            yield from _walk(entry, f"{path}{entry.name}/")
-        elif entry.name.rpartition(".")[2] in _TYPES:
+            yield from _walk_files(entry, f"{path}{entry.name}/")
+        elif entry.name.rpartition(".")[2] in _CONTENT_TYPES:
             yield path + entry.name, entry.read_bytes()
 
 
-def _asset(name: str, body: bytes) -> Asset:
+def _build_asset(name: str, body: bytes) -> StaticAsset:
     etag = f'"{hashlib.sha256(body).hexdigest()[:16]}"'
-    kind = _TYPES[name.rpartition(".")[2]]
-    return Asset(body, gzip.compress(body, _LEVEL, mtime=0), kind, etag)
+    kind = _CONTENT_TYPES[name.rpartition(".")[2]]
+    return StaticAsset(body, gzip.compress(body, _GZIP_LEVEL, mtime=0), kind, etag)

@@ -3,52 +3,52 @@
 import msgspec
 
 from welldone.wire.events import Json
-from welldone.wire.texts import Think
+from welldone.wire.texts import ThinkMode
 
 CHAT_CHOICES_LIMIT = 128
 """OpenAI's own limit for `n`."""
 COMPLETIONS_CHOICES_LIMIT = 4096
 """A list of prompts times `n`; more than any server we know takes in one request."""
 
-CUT_SHORT = ("length", "content_filter")
+TRUNCATED_REASONS = ("length", "content_filter")
 """Finish reasons after which a call may be incomplete."""
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The facts of a request that repair and the writers need."""
 
-    usage: bool | None = None
+    include_usage: bool | None = None
     """Whether `stream_options.include_usage` was true."""
-    is_usage_ours: bool = False
+    is_usage_forced: bool = False
     """Whether the server was asked for usage whatever the client wants: then it is no fault that it comes."""
-    counts_reasoning: bool = False
+    count_reasoning_tokens: bool = False
     """Whether the tokens of the reasoning are counted here: the server is an engine that does not."""
     continuous_usage: bool = False
     """Whether counts were asked for on each chunk (vLLM's `continuous_usage_stats`, which needs `include_usage`)."""
-    obfuscation: bool | None = None
+    allow_obfuscation: bool | None = None
     """Whether padding against traffic analysis may be sent."""
-    choices: int | None = None
+    choice_count: int | None = None
     """How many choices were asked for, over all prompts."""
-    functions: bool = False
+    uses_legacy_functions: bool = False
     """Whether the deprecated `functions` were used, so that calls go out as `function_call`."""
-    named_tool: bool = False
+    has_named_tool: bool = False
     """Whether one tool was demanded by name: then OpenAI itself finishes with `stop`."""
     top_logprobs: int | None = None
     """How many alternatives to each token were asked for, where a server may send more."""
-    json: bool = False
+    is_json_output: bool = False
     """Whether the text was to be JSON: `response_format` json_schema or json_object."""
-    json_object: bool = False
+    is_json_object: bool = False
     """Whether it was to be an object, whatever is in it."""
-    object_calls: bool = False
+    needs_object_arguments: bool = False
     """Whether the client's dialect has calls whose arguments are an object: then others cannot be sent."""
-    stops: tuple[str, ...] = ()
+    stop_strings: tuple[str, ...] = ()
     """Stop strings that are looked for here, in a stream with one choice: its server was asked without them."""
-    tools: frozenset[str] = frozenset()
+    tool_names: frozenset[str] = frozenset()
     """The names of functions that the model may call."""
     model: str | None = None
 
 
-def read_request(body: Json) -> Asked:
+def read_request_facts(body: Json) -> RequestFacts:
     """What a request's JSON asks for; what it has wrong is taken as not said."""
     options = body.get("stream_options")
     options = options if isinstance(options, dict) else {}
@@ -58,21 +58,21 @@ def read_request(body: Json) -> Asked:
     model = body.get("model")
     wanted = body.get("response_format")
     kind = wanted.get("type") if isinstance(wanted, dict) else None
-    return Asked(
-        usage=options.get("include_usage") is True,
+    return RequestFacts(
+        include_usage=options.get("include_usage") is True,
         continuous_usage=all(options.get(name) is True for name in ("include_usage", "continuous_usage_stats")),
-        obfuscation=options.get("include_obfuscation") is not False,
-        choices=count * n if type(n) is int and n > 0 else count,
-        functions=bool(body.get("functions")) and not body.get("tools"),
-        named_tool=isinstance(body.get("tool_choice"), dict),
-        tools=_tool_names(body),
-        json=kind in ("json_schema", "json_object"),
-        json_object=kind == "json_object",
+        allow_obfuscation=options.get("include_obfuscation") is not False,
+        choice_count=count * n if type(n) is int and n > 0 else count,
+        uses_legacy_functions=bool(body.get("functions")) and not body.get("tools"),
+        has_named_tool=isinstance(body.get("tool_choice"), dict),
+        tool_names=_tool_names(body),
+        is_json_output=kind in ("json_schema", "json_object"),
+        is_json_object=kind == "json_object",
         model=model if isinstance(model, str) and model else None,
     )
 
 
-def think_for(think: Think, request: Json) -> Think:
+def think_mode_for(think: ThinkMode, request: Json) -> ThinkMode:
     """How thoughts are found in the answer to a request, where the upstream is set to `think`.
 
     Where the request turns thinking off, the model's template opens no tag, so the text does not begin inside one.

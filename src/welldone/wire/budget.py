@@ -12,12 +12,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-TURN_US = 40_000
+BLOCKING_BUDGET_US = 40_000
 """What one text may cost, in microseconds of a quiet machine, from its bytes to the bytes that are sent for it. Other
 streams may wait for 50 ms."""
-SMALL_BYTES = 16 * 1024
+SMALL_TEXT_BYTES = 16 * 1024
 """A text of fewer bytes costs less than that, whatever it holds."""
-WHOLE_LIMIT_BYTES = 16 * 1024 * 1024
+STEPWISE_LIMIT_BYTES = 16 * 1024 * 1024
 """The longest text that is decoded in several turns."""
 ELEMENTS_LIMIT = 75_000
 """Commas of such a text: 12,500 log probabilities. An object with as many members takes a turn to take apart."""
@@ -40,59 +40,59 @@ _OUTSIDE_LIMIT_BYTES = 2**21  # of all but strings: what is longer costs more th
 _FEW_STRINGS = 1_000
 _ESCAPES_STEP_BYTES = 512 * 1024  # escapes take 20 ns each to remove
 _ELEMENT_BYTES = 32  # an element that is decoded by itself costs as much as so many bytes
-_LEVELS = 12  # that are decoded one by one: log probabilities of a token stand on the seventh
+_STEPWISE_LEVELS = 12  # that are decoded one by one: log probabilities of a token stand on the seventh
 
 _ALL_BUT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
-_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # as signed bytes: 1 and -1
-_NUMBERS = bytes.maketrans(b"123456789E", b"000000000e")
-_TOO_LONG = b"0" * (DIGITS_LIMIT + 1)
-_TINY = re.compile(rb"[eE]-[0-9]{3}")
+_BRACKETS_TO_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # as signed bytes: 1 and -1
+_DIGITS_TO_ZERO = bytes.maketrans(b"123456789E", b"000000000e")
+_TOO_MANY_DIGITS = b"0" * (DIGITS_LIMIT + 1)
+_TINY_NUMBER = re.compile(rb"[eE]-[0-9]{3}")
 
 Value = TypeVar("Value")
 Blank = TypeVar("Blank")
 
 
-class Counts(NamedTuple):
+class JsonSyntaxCounts(NamedTuple):
     """What a JSON text holds outside of its strings, as far as it could be counted within the limits."""
 
     containers: int
-    names: int
+    members: int
     elements: int
-    decimals: int
+    floats: int
     """Numbers with a point or an exponent."""
-    tiny: int
+    negative_exponents: int
     """Numbers with a negative exponent."""
     has_long_number: bool
-    steps: bytes
+    bracket_steps: bytes
     """One byte for each bracket: 1 as a signed byte where it opens, -1 where it closes."""
 
     @property
     def depth(self) -> int:
         """Levels. It costs 50 ns for each bracket."""
-        return max(accumulate(memoryview(self.steps).cast("b")), default=0)
+        return max(accumulate(memoryview(self.bracket_steps).cast("b")), default=0)
 
 
-def count(outside: bytes) -> Counts:
+def count_json_syntax(outside: bytes) -> JsonSyntaxCounts:
     """What stands outside of the strings of a JSON text; of text that is no JSON, something of that order."""
-    numbers = outside.translate(_NUMBERS)
-    steps = outside.translate(_STEPS, _ALL_BUT_BRACKETS)
-    return Counts(
+    numbers = outside.translate(_DIGITS_TO_ZERO)
+    steps = outside.translate(_BRACKETS_TO_STEPS, _ALL_BUT_BRACKETS)
+    return JsonSyntaxCounts(
         containers=(len(steps) + 1) // 2,
-        names=outside.count(b":"),
+        members=outside.count(b":"),
         elements=outside.count(b","),
-        decimals=numbers.count(b".") + numbers.count(b"0e"),
-        tiny=numbers.count(b"e-"),
-        has_long_number=_TOO_LONG in numbers,
-        steps=steps,
+        floats=numbers.count(b".") + numbers.count(b"0e"),
+        negative_exponents=numbers.count(b"e-"),
+        has_long_number=_TOO_MANY_DIGITS in numbers,
+        bracket_steps=steps,
     )
 
 
 def outside_strings(data: bytes, limit: int) -> tuple[bytes, int] | None:
     """A JSON text without its strings, and how many it has; None where that is more than `limit`."""
-    return at_once(finding_outside_strings(data, limit))
+    return run_to_completion(outside_strings_in_steps(data, limit))
 
 
-def finding_outside_strings(data: bytes, limit: int) -> Generator[None, None, tuple[bytes, int] | None]:
+def outside_strings_in_steps(data: bytes, limit: int) -> Generator[None, None, tuple[bytes, int] | None]:
     """The same in steps, of which each costs a turn at most."""
     if b"\\" in data:
         data = yield from _without_escapes(data)
@@ -133,28 +133,28 @@ def _without_few_strings(data: bytes) -> tuple[bytes, int] | None:
     return None
 
 
-def is_costly(data: bytes) -> bool:
+def exceeds_blocking_budget(data: bytes) -> bool:
     """Whether this text costs more than a turn."""
-    return len(data) >= SMALL_BYTES and cost_us(data) > TURN_US
+    return len(data) >= SMALL_TEXT_BYTES and estimate_cost_us(data) > BLOCKING_BUDGET_US
 
 
-def cost_us(data: bytes) -> int:
+def estimate_cost_us(data: bytes) -> int:
     """What a text costs at most, in microseconds; where that is more than a turn, any number above it."""
     cost_ns = len(data) * (_BYTE_NS if data.isascii() else _BYTE_OF_UNICODE_NS)
-    if cost_ns > TURN_US * 1000:
+    if cost_ns > BLOCKING_BUDGET_US * 1000:
         return cost_ns // 1000
     if b"\\" in data:
         cost_ns += data.count(b"\\") * _ESCAPE_NS
-    split = outside_strings(data, _STRINGS_LIMIT) if cost_ns <= TURN_US * 1000 else None
+    split = outside_strings(data, _STRINGS_LIMIT) if cost_ns <= BLOCKING_BUDGET_US * 1000 else None
     if split is None or len(split[0]) > _OUTSIDE_LIMIT_BYTES:
-        return TURN_US + 1
+        return BLOCKING_BUDGET_US + 1
     outside, strings = split
-    found = count(outside)
+    found = count_json_syntax(outside)
     if found.has_long_number:
-        return TURN_US + 1
+        return BLOCKING_BUDGET_US + 1
     cost_ns += strings * _STRING_NS
-    cost_ns += found.containers * _CONTAINER_NS + found.names * _NAME_NS + found.elements * _ELEMENT_NS
-    return (cost_ns + found.decimals * _DECIMAL_NS + found.tiny * _DECIMAL_NS) // 1000
+    cost_ns += found.containers * _CONTAINER_NS + found.members * _NAME_NS + found.elements * _ELEMENT_NS
+    return (cost_ns + found.floats * _DECIMAL_NS + found.negative_exponents * _DECIMAL_NS) // 1000
 
 
 def decode(data: bytes | str) -> object:
@@ -167,63 +167,63 @@ def decode(data: bytes | str) -> object:
     text = data.encode() if isinstance(data, str) else data
     # msgspec takes 13 us for a number near the smallest of all (1e-320), Python's own `float` 1 us. It takes 0.2 us for
     # all others, where msgspec takes 0.05: still less than to look through a long text.
-    if len(text) >= SMALL_BYTES or ((b"e-" in text or b"E-" in text) and _TINY.search(text)):
-        return _decode_slowly(text)
-    return _decode(text)
+    if len(text) >= SMALL_TEXT_BYTES or ((b"e-" in text or b"E-" in text) and _TINY_NUMBER.search(text)):
+        return _decode_with_float_hook(text)
+    return _decode_fast(text)
 
 
-def decoding(
-    data: bytes, *, elements: int = ELEMENTS_LIMIT, limit_bytes: int = WHOLE_LIMIT_BYTES
+def decode_in_steps(
+    data: bytes, *, elements: int = ELEMENTS_LIMIT, limit_bytes: int = STEPWISE_LIMIT_BYTES
 ) -> Generator[None, None, object]:
     """The value of strict JSON, decoded in steps of which each costs a turn at most; see `decode`.
 
     `elements`: the most commas that it may have.
     """
-    if not is_costly(data):
+    if not exceeds_blocking_budget(data):
         return decode(data)
-    return (yield from decoding_costly(data, elements=elements, limit_bytes=limit_bytes))
+    return (yield from decode_costly_in_steps(data, elements=elements, limit_bytes=limit_bytes))
 
 
-def decoding_costly(
-    data: bytes, *, elements: int = ELEMENTS_LIMIT, limit_bytes: int = WHOLE_LIMIT_BYTES
+def decode_costly_in_steps(
+    data: bytes, *, elements: int = ELEMENTS_LIMIT, limit_bytes: int = STEPWISE_LIMIT_BYTES
 ) -> Generator[None, None, object]:
     """The same of a text that is known to be costly."""
     yield
     if len(data) > limit_bytes or data.count(b",") > elements:
         raise msgspec.DecodeError("The text is too long.")
-    return (yield from _decoding(data, _LEVELS))
+    return (yield from _decode_value_in_steps(data, _STEPWISE_LEVELS))
 
 
-def decoding_all(data: bytes) -> Generator[None, None, object]:
+def decode_unlimited_in_steps(data: bytes) -> Generator[None, None, object]:
     """The same without limits, for a text that was bounded when it came, or is our own."""
-    return decoding(data, elements=len(data), limit_bytes=len(data))
+    return decode_in_steps(data, elements=len(data), limit_bytes=len(data))
 
 
-def _decoding(data: bytes, levels: int) -> Generator[None, None, object]:
+def _decode_value_in_steps(data: bytes, levels: int) -> Generator[None, None, object]:
     start = data.lstrip()[:1]
-    if not levels or start not in (b"[", b"{") or len(data) < SMALL_BYTES:
+    if not levels or start not in (b"[", b"{") or len(data) < SMALL_TEXT_BYTES:
         return decode(data)  # one text costs little, whatever its length; and what is so deep has few members
     if start == b"{":
         members = decode_members(data)
         yield
-        values = yield from _decoding_each(list(members.values()), levels - 1)
+        values = yield from _decode_elements_in_steps(list(members.values()), levels - 1)
         return dict(zip(members, values, strict=True))
     if data.rfind(b"[") == data.find(b"[") and b"{" not in data and b'"' not in data:
-        return (yield from _decoding_plain(data))
+        return (yield from _decode_numbers_in_steps(data))
     elements = decode_elements(data)
     yield
-    return (yield from _decoding_each(elements, levels - 1))
+    return (yield from _decode_elements_in_steps(elements, levels - 1))
 
 
-def _decoding_plain(data: bytes) -> Generator[None, None, list[object]]:
+def _decode_numbers_in_steps(data: bytes) -> Generator[None, None, list[object]]:
     """A list of numbers: it can be cut at any comma."""
     text = data.strip()
     values: list[object] = []
     start = 1
     while start < len(text) - 1:
-        comma = text.find(b",", start + SMALL_BYTES)
+        comma = text.find(b",", start + SMALL_TEXT_BYTES)
         end = len(text) - 1 if comma < 0 else comma
-        values += _decode_values(b"[" + text[start:end] + b"]")
+        values += _decode_list_with_float_hook(b"[" + text[start:end] + b"]")
         start = end + 1
         yield
     if not text.endswith(b"]") or text[-2:-1] == b",":
@@ -231,19 +231,19 @@ def _decoding_plain(data: bytes) -> Generator[None, None, list[object]]:
     return values
 
 
-def _decoding_each(elements: list[msgspec.Raw], levels: int) -> Generator[None, None, list[object]]:
+def _decode_elements_in_steps(elements: list[msgspec.Raw], levels: int) -> Generator[None, None, list[object]]:
     values = []
     spent = 0
     for raw in elements:
-        values.append((yield from _decoding(bytes(raw), levels)))
+        values.append((yield from _decode_value_in_steps(bytes(raw), levels)))
         spent += len(raw) + _ELEMENT_BYTES
-        if spent > SMALL_BYTES:
+        if spent > SMALL_TEXT_BYTES:
             spent = 0
             yield
     return values
 
 
-def paced(steps: Generator[None, None, Value], blank: Blank) -> Generator[Blank, None, Value]:
+def steps_yielding(steps: Generator[None, None, Value], blank: Blank) -> Generator[Blank, None, Value]:
     """The same steps, each of which gives `blank`: for whoever gives something else in steps of its own."""
     while True:
         try:
@@ -254,7 +254,7 @@ def paced(steps: Generator[None, None, Value], blank: Blank) -> Generator[Blank,
         yield blank
 
 
-def at_once(steps: Generator[None, None, Value]) -> Value:
+def run_to_completion(steps: Generator[None, None, Value]) -> Value:
     """What comes of the steps, where nobody waits meanwhile."""
     while True:
         try:
@@ -264,17 +264,17 @@ def at_once(steps: Generator[None, None, Value]) -> Value:
             return value
 
 
-def _float(text: str) -> float:
+def _parse_finite_float(text: str) -> float:
     value = float(text)
     if value in (float("inf"), float("-inf")):
         raise ValueError("Number out of range")
     return value
 
 
-_decode = msgspec.json.Decoder().decode
+_decode_fast = msgspec.json.Decoder().decode
 decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 """The members of an object, as JSON texts."""
 decode_elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
 """The elements of a list, as JSON texts."""
-_decode_slowly = msgspec.json.Decoder(float_hook=_float).decode
-_decode_values = msgspec.json.Decoder(list[Any], float_hook=_float).decode
+_decode_with_float_hook = msgspec.json.Decoder(float_hook=_parse_finite_float).decode
+_decode_list_with_float_hook = msgspec.json.Decoder(list[Any], float_hook=_parse_finite_float).decode

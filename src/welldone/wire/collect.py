@@ -8,14 +8,14 @@ import msgspec
 from welldone.wire import members
 from welldone.wire.events import (
     Event,
-    Extra,
+    UnknownFields,
     Failure,
     Finish,
     Json,
     KeepAlive,
     Logprobs,
-    Opening,
-    Place,
+    ChoiceStart,
+    FieldLocation,
     Reasoning,
     Refusal,
     Text,
@@ -25,48 +25,48 @@ from welldone.wire.events import (
 )
 
 
-class Call(msgspec.Struct):
+class CollectedToolCall(msgspec.Struct):
     """A tool call with all its arguments."""
 
     id: str
     name: str
     arguments: str = ""
     """JSON text; the input of a custom call, which is free text."""
-    more: Json = {}
+    extra_fields: Json = {}
     is_custom: bool = False
-    inner: Json = {}
+    inner_extra_fields: Json = {}
     pieces: list[str] = []
     """Arguments that are still being collected."""
 
 
-class Answer(msgspec.Struct):
+class CollectedChoice(msgspec.Struct):
     """One choice, whole."""
 
     text: str = ""
     reasoning: str = ""
     refusal: str = ""
-    calls: list[Call] = []
-    reason: str = ""
+    tool_calls: list[CollectedToolCall] = []
+    finish_reason: str = ""
     """Empty where the choice never finished."""
-    stop: str | None = None
+    stop_string: str | None = None
     """The stop string that it ended at, where that is known."""
     logprobs: Json | None = None
     choice_fields: Json = {}
     delta_fields: Json = {}
 
 
-class Reply(msgspec.Struct):
+class CollectedReply(msgspec.Struct):
     """All choices, and what was said of them together."""
 
-    answers: dict[int, Answer] = {}
+    choices: dict[int, CollectedChoice] = {}
     usage: Usage | None = None
     failure: Failure | None = None
-    fields: Json = {}
+    unknown_fields: Json = {}
 
 
-def collect(events: Iterable[Event]) -> Reply:
+def collect(events: Iterable[Event]) -> CollectedReply:
     """The reply that `events` make."""
-    reply = Reply()
+    reply = CollectedReply()
     # Texts by choice and field: joined at the end, at no more than their cost.
     texts: dict[tuple[int, str], list[str]] = {}
     for event in events:
@@ -77,58 +77,60 @@ def collect(events: Iterable[Event]) -> Reply:
                 reply.failure = event
             case KeepAlive():
                 pass
-            case Extra(place=Place.CHUNK, fields=fields):
-                members.add_last(reply.fields, fields)
+            case UnknownFields(location=FieldLocation.CHUNK, fields=fields):
+                members.accumulate_latest(reply.unknown_fields, fields)
             case Text() | Reasoning() | Refusal():
-                texts.setdefault((event.index, _FIELDS[type(event)]), []).append(event.text)
+                texts.setdefault((event.index, _TEXT_FIELD_BY_EVENT[type(event)]), []).append(event.text)
             case _:
-                _add(reply.answers.setdefault(event.index, Answer()), event)
+                _add_event(reply.choices.setdefault(event.index, CollectedChoice()), event)
     for (index, name), pieces in texts.items():
-        setattr(reply.answers.setdefault(index, Answer()), name, "".join(pieces))
-    reply.fields = members.join(reply.fields)
-    for answer in reply.answers.values():
-        _finish(answer)
+        setattr(reply.choices.setdefault(index, CollectedChoice()), name, "".join(pieces))
+    reply.unknown_fields = members.join_accumulated(reply.unknown_fields)
+    for answer in reply.choices.values():
+        _join_pieces(answer)
     return reply
 
 
-_FIELDS: dict[type[Event], str] = {Text: "text", Reasoning: "reasoning", Refusal: "refusal"}
+_TEXT_FIELD_BY_EVENT: dict[type[Event], str] = {Text: "text", Reasoning: "reasoning", Refusal: "refusal"}
 
 
-def _add(answer: Answer, event: Opening | ToolCall | ToolArguments | Logprobs | Finish | Extra) -> None:
+def _add_event(
+    choice: CollectedChoice, event: ChoiceStart | ToolCall | ToolArguments | Logprobs | Finish | UnknownFields
+) -> None:
     match event:
-        case Opening():
+        case ChoiceStart():
             pass
         case ToolCall():
-            answer.calls.append(Call(event.id, event.name, is_custom=event.is_custom))
-            _add_members(answer.calls[-1], event)
+            choice.tool_calls.append(CollectedToolCall(event.id, event.name, is_custom=event.is_custom))
+            _add_extra_fields(choice.tool_calls[-1], event)
         case ToolArguments():
-            answer.calls[-1].pieces.append(event.text)
-            _add_members(answer.calls[-1], event)
+            choice.tool_calls[-1].pieces.append(event.text)
+            _add_extra_fields(choice.tool_calls[-1], event)
         case Logprobs(value=value):
-            answer.logprobs = {} if answer.logprobs is None else answer.logprobs
-            members.append(answer.logprobs, value)
-        case Finish(reason=reason, stop=stop):
-            answer.reason, answer.stop = reason, stop
-        case Extra(place=Place.DELTA, fields=fields):
-            members.add_delta(answer.delta_fields, fields)
-        case Extra(fields=fields):
-            members.add_last(answer.choice_fields, fields)
+            choice.logprobs = {} if choice.logprobs is None else choice.logprobs
+            members.accumulate_lists(choice.logprobs, value)
+        case Finish(reason=reason, stop_string=stop):
+            choice.finish_reason, choice.stop_string = reason, stop
+        case UnknownFields(location=FieldLocation.DELTA, fields=fields):
+            members.accumulate_delta(choice.delta_fields, fields)
+        case UnknownFields(fields=fields):
+            members.accumulate_latest(choice.choice_fields, fields)
         case _:
             assert_never(event)
 
 
-def _add_members(call: Call, event: ToolCall | ToolArguments) -> None:
-    members.add_delta(call.more, event.more)
-    members.add_delta(call.inner, event.inner)
+def _add_extra_fields(call: CollectedToolCall, event: ToolCall | ToolArguments) -> None:
+    members.accumulate_delta(call.extra_fields, event.extra_fields)
+    members.accumulate_delta(call.inner_extra_fields, event.inner_extra_fields)
 
 
-def _finish(answer: Answer) -> None:
+def _join_pieces(choice: CollectedChoice) -> None:
     """Join all that came in pieces."""
-    answer.delta_fields = members.join(answer.delta_fields)
-    answer.choice_fields = members.join(answer.choice_fields)
-    answer.logprobs = None if answer.logprobs is None else members.join(answer.logprobs)
-    for call in answer.calls:
+    choice.delta_fields = members.join_accumulated(choice.delta_fields)
+    choice.choice_fields = members.join_accumulated(choice.choice_fields)
+    choice.logprobs = None if choice.logprobs is None else members.join_accumulated(choice.logprobs)
+    for call in choice.tool_calls:
         call.arguments = "".join(call.pieces)
         call.pieces.clear()
-        call.more = members.join(call.more)
-        call.inner = members.join(call.inner)
+        call.extra_fields = members.join_accumulated(call.extra_fields)
+        call.inner_extra_fields = members.join_accumulated(call.inner_extra_fields)

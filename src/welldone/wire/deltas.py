@@ -8,14 +8,14 @@ from typing import TypeAlias
 import msgspec
 
 from welldone.wire import faults
-from welldone.wire.asked import Asked
+from welldone.wire.asked import RequestFacts
 from welldone.wire.events import (
-    CALL_MEMBERS,
+    CALL_TYPE_AND_ARGUMENTS_FIELD,
     Event,
-    Extra,
+    UnknownFields,
     Json,
-    Opening,
-    Place,
+    ChoiceStart,
+    FieldLocation,
     Reasoning,
     Refusal,
     Text,
@@ -23,110 +23,116 @@ from welldone.wire.events import (
     ToolCall,
 )
 from welldone.wire.members import CONTENT_PARTS
-from welldone.wire.notes import Notes, show
-from welldone.wire.unicode import Joiner, clean, scrub, scrub_object
+from welldone.wire.notes import RepairLog, format_json
+from welldone.wire.unicode import CharacterJoiner, clean_unicode, scrub_json, scrub_object
 
-_DELTA = frozenset({"role", "content", "refusal", "reasoning_content", "reasoning", "tool_calls", "function_call"})
-_INSTEAD = ("tool_calls", "function_call", "reasoning_content", "reasoning", "refusal")
-_TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
-_ENTRY = frozenset({"index", "id", "type", "function"})
-_CUSTOM_ENTRY = _ENTRY | {"custom"}
-_INNER = {is_custom: frozenset({"name", member}) for is_custom, (_, member) in CALL_MEMBERS.items()}
-_Spoken: TypeAlias = type[Text] | type[Reasoning] | type[Refusal]
-_CLEARLY_REPEATED = 4  # characters: so long a text, twice the same, is one that is repeated
-_CALLED_LIMIT = 4096  # calls that are told apart for notes and half characters; beyond, none is right anyway
-NO_NUMBER = -1
+_DELTA_FIELDS = frozenset(
+    {"role", "content", "refusal", "reasoning_content", "reasoning", "tool_calls", "function_call"}
+)
+_CONTENT_ALTERNATIVES = ("tool_calls", "function_call", "reasoning_content", "reasoning", "refusal")
+_TEXT_FIELDS = ("content", "reasoning_content", "reasoning", "refusal")
+_CALL_FIELDS = frozenset({"index", "id", "type", "function"})
+_CUSTOM_CALL_FIELDS = _CALL_FIELDS | {"custom"}
+_INNER_CALL_FIELDS = {
+    is_custom: frozenset({"name", member}) for is_custom, (_, member) in CALL_TYPE_AND_ARGUMENTS_FIELD.items()
+}
+_TextEventType: TypeAlias = type[Text] | type[Reasoning] | type[Refusal]
+_MIN_REPEATED_LENGTH = 4  # characters: so long a text, twice the same, is one that is repeated
+_SEEN_CALLS_LIMIT = 4096  # calls that are told apart for notes and half characters; beyond, none is right anyway
+NO_CALL_INDEX = -1
 """The number of a tool call whose server did not say which it is."""
 
 
 class DeltaReader:
     """Events out of deltas. It keeps halves of characters, and what a server that repeats itself has said."""
 
-    def __init__(self, asked: Asked, notes: Notes) -> None:
-        self.is_plain = True
+    def __init__(self, facts: RequestFacts, repair_log: RepairLog) -> None:
+        self.is_plain_text_safe = True
         """Whether a delta with nothing but text needs no look: no half of a character, no role without content."""
-        self._is_careful = False  # strings may hold halves of characters
-        self._asked = asked
-        self._notes = notes
-        self._joiners: dict[int, dict[tuple[_Spoken | None, int], Joiner]] = {}  # by choice; by kind of text and call
+        self._may_split_characters = False  # strings may hold halves of characters
+        self._facts = facts
+        self._repair_log = repair_log
+        self._joiners: dict[
+            int, dict[tuple[_TextEventType | None, int], CharacterJoiner]
+        ] = {}  # by choice; by kind of text and call
         # Whole texts of `message`, by choice and field; None where they turned out to be pieces.
-        self._said: dict[tuple[int, str], str | None] = {}
-        self._with_calls: set[int] = set()  # choices whose `message` gave its calls
-        self._without_content: set[int] = set()  # choices whose role came without content
-        self._greeted: set[int] = set()  # choices whose role came
-        self._called: set[tuple[int, int | str]] = set()  # calls of which something came, by number or id
+        self._message_texts: dict[tuple[int, str], str | None] = {}
+        self._choices_with_message_calls: set[int] = set()  # choices whose `message` gave its calls
+        self._choices_with_bare_role: set[int] = set()  # choices whose role came without content
+        self._choices_with_role: set[int] = set()  # choices whose role came
+        self._seen_calls: set[tuple[int, int | str]] = set()  # calls of which something came, by number or id
 
-    def be_careful(self) -> None:
+    def expect_split_characters(self) -> None:
         """From here on strings may hold halves of characters: a frame was not strict JSON in UTF-8."""
-        self._is_careful = True
-        self.is_plain = False
+        self._may_split_characters = True
+        self.is_plain_text_safe = False
 
     def read(self, delta: Json, index: int, riders: list[Event], events: list[Event]) -> None:
         """Add the events of `delta`; `riders` go before the first that makes a chunk with something in it."""
-        fields = scrub_object({key: value for key, value in delta.items() if _is_unknown(key, value)})
+        fields = scrub_object({key: value for key, value in delta.items() if _is_unknown_field(key, value)})
         if fields:
-            events.append(Extra(index, Place.DELTA, fields))
-        said = self._content(delta.get("content"), index, events)
+            events.append(UnknownFields(index, FieldLocation.DELTA, fields))
+        said = self._read_content(delta.get("content"), index, events)
         content = "".join(text for kind, text in said if kind is Text)
         if "role" in delta:
-            self._role(delta, index, content, events)
-        reasoning = self._reasoning(delta)
+            self._read_role(delta, index, content, events)
+        reasoning = self._read_reasoning(delta)
         # Log probabilities are those of the content, where a delta has both.
         events += [] if content and reasoning else riders
-        self._say(Reasoning, reasoning, index, events)
+        self._emit_text(Reasoning, reasoning, index, events)
         events += riders if content and reasoning else []
-        if index in self._without_content and (content or any(delta.get(key) for key in _INSTEAD)):
-            if content and not any(delta.get(key) for key in _INSTEAD):
-                self._notes.note(faults.delta.ROLE_CONTENT_EMPTY)
-            self._without_content.discard(index)
-            self.is_plain = not self._is_careful and not self._without_content
+        if index in self._choices_with_bare_role and (content or any(delta.get(key) for key in _CONTENT_ALTERNATIVES)):
+            if content and not any(delta.get(key) for key in _CONTENT_ALTERNATIVES):
+                self._repair_log.record(faults.delta.ROLE_CONTENT_EMPTY)
+            self._choices_with_bare_role.discard(index)
+            self.is_plain_text_safe = not self._may_split_characters and not self._choices_with_bare_role
         for kind, text in said:
-            self._say(kind, text, index, events)
+            self._emit_text(kind, text, index, events)
         refusal = delta.get("refusal") or ""
         if not isinstance(refusal, str):
-            self._notes.note(faults.ext.REFUSAL, refusal)
-            refusal = show(refusal)
-        self._say(Refusal, refusal, index, events)
+            self._repair_log.record(faults.ext.REFUSAL, refusal)
+            refusal = format_json(refusal)
+        self._emit_text(Refusal, refusal, index, events)
         if "tool_calls" in delta:
-            self._tool_calls(delta["tool_calls"], index, events)
+            self._read_tool_calls(delta["tool_calls"], index, events)
             if content and delta["tool_calls"]:
-                self._notes.note(faults.tool.NO_CONTENT_IN_SAME_DELTA, delta)
+                self._repair_log.record(faults.tool.NO_CONTENT_IN_SAME_DELTA, delta)
         if isinstance(delta.get("function_call"), dict):
-            self._function_call(delta["function_call"], index, events)
+            self._read_function_call(delta["function_call"], index, events)
 
-    def text(self, text: str, index: int, riders: list[Event], events: list[Event]) -> None:
+    def add_text(self, text: str, index: int, riders: list[Event], events: list[Event]) -> None:
         """Add plain text, behind its riders."""
         events += riders
-        self._say(Text, text, index, events)
+        self._emit_text(Text, text, index, events)
 
-    def new_in(self, message: Json, index: int, *, has_deltas: bool = False) -> Json:
+    def message_to_delta(self, message: Json, index: int, *, has_deltas: bool = False) -> Json:
         """What a whole `message` adds to the ones before it: some servers repeat all they have said in each event.
 
         `has_deltas`: the text came in deltas, so that a message at the end only repeats it.
         """
         delta = {key: value for key, value in message.items() if key != "tool_calls"}
-        for key in _TEXTS:
+        for key in _TEXT_FIELDS:
             if has_deltas and key in delta:
                 del delta[key]
             elif isinstance(message.get(key), str):
                 delta[key] = self._new_text(message[key], index, key)
-        has_calls = has_deltas and any(choice == index for choice, _ in self._called)
-        if message.get("tool_calls") and index not in self._with_calls and not has_calls:
-            self._with_calls.add(index)
+        has_calls = has_deltas and any(choice == index for choice, _ in self._seen_calls)
+        if message.get("tool_calls") and index not in self._choices_with_message_calls and not has_calls:
+            self._choices_with_message_calls.add(index)
             delta["tool_calls"] = message["tool_calls"]
         return delta
 
     def _new_text(self, text: str, index: int, key: str) -> str:
         """What is new in a text that may be all so far, or only the next piece."""
-        said = self._said.get((index, key), "")
+        said = self._message_texts.get((index, key), "")
         if said is None or not text:
             return text
         if len(text) > len(said) and text.startswith(said):
-            self._said[index, key] = text
+            self._message_texts[index, key] = text
             return text[len(said) :]
-        if text == said and len(text) >= _CLEARLY_REPEATED:
+        if text == said and len(text) >= _MIN_REPEATED_LENGTH:
             return ""
-        self._said[index, key] = None
+        self._message_texts[index, key] = None
         return text
 
     def close_choice(self, index: int) -> list[Event]:
@@ -144,103 +150,103 @@ class DeltaReader:
             events += self.close_choice(index)
         return events
 
-    def _say(self, kind: _Spoken, text: str, index: int, events: list[Event]) -> None:
-        text = self._whole(text, index, kind)
+    def _emit_text(self, kind: _TextEventType, text: str, index: int, events: list[Event]) -> None:
+        text = self._join_characters(text, index, kind)
         if text:
             events.append(kind(index, text))
 
-    def _whole(self, text: str, index: int, kind: _Spoken | None, call: int = 0) -> str:
+    def _join_characters(self, text: str, index: int, kind: _TextEventType | None, call: int = 0) -> str:
         """The text without the half of a character at its end, and with the one from before."""
-        if not self._is_careful or not text:
+        if not self._may_split_characters or not text:
             return text
         joiners = self._joiners.setdefault(index, {})
-        if len(joiners) > _CALLED_LIMIT:
-            return clean(text)
-        return joiners.setdefault((kind, call), Joiner()).feed(text)
+        if len(joiners) > _SEEN_CALLS_LIMIT:
+            return clean_unicode(text)
+        return joiners.setdefault((kind, call), CharacterJoiner()).feed(text)
 
-    def _content(self, content: object, index: int, events: list[Event]) -> list[tuple[_Spoken, str]]:
+    def _read_content(self, content: object, index: int, events: list[Event]) -> list[tuple[_TextEventType, str]]:
         """The texts in a `content`. Parts that a string cannot hold are added as the unknown field `content_parts`."""
         if content is None:
             return []
         if isinstance(content, str):
             return [(Text, content)]
-        self._notes.note(faults.delta.CONTENT_STRING, content)
+        self._repair_log.record(faults.delta.CONTENT_STRING, content)
         if isinstance(content, dict) and isinstance(content.get("type"), str):
             content = [content]
         if not isinstance(content, list):
-            return [(Text, show(content))]
-        said: list[tuple[_Spoken, str]] = []
+            return [(Text, format_json(content))]
+        said: list[tuple[_TextEventType, str]] = []
         others: list[object] = []
         for part in content:
             other = _read_part(part, said)
             if other is not None:
-                others.append(scrub(other))
+                others.append(scrub_json(other))
         if others:
-            events.append(Extra(index, Place.DELTA, {CONTENT_PARTS: others}))
+            events.append(UnknownFields(index, FieldLocation.DELTA, {CONTENT_PARTS: others}))
         return [(kind, "".join(text for _, text in texts)) for kind, texts in groupby(said, itemgetter(0))]
 
-    def _role(self, delta: Json, index: int, content: str, events: list[Event]) -> None:
+    def _read_role(self, delta: Json, index: int, content: str, events: list[Event]) -> None:
         role = delta["role"]
         if role is None or role == "":
-            self._notes.note(faults.delta.ROLE_ABSENT_LATER, delta)
+            self._repair_log.record(faults.delta.ROLE_ABSENT_LATER, delta)
             return
         if role != "assistant":
-            self._notes.note(faults.delta.ROLE_ASSISTANT, role)
-        if index not in self._greeted:
-            self._greeted.add(index)
-            self._note_role_content(delta, index, content)
-        events.append(Opening(index))
+            self._repair_log.record(faults.delta.ROLE_ASSISTANT, role)
+        if index not in self._choices_with_role:
+            self._choices_with_role.add(index)
+            self._check_role_content(delta, index, content)
+        events.append(ChoiceStart(index))
 
-    def _note_role_content(self, delta: Json, index: int, content: str) -> None:
+    def _check_role_content(self, delta: Json, index: int, content: str) -> None:
         """The role comes with an empty content, unless a call, a thought or a refusal comes first."""
         if content:
-            self._notes.note(faults.delta.ROLE_CONTENT_EMPTY, delta)
+            self._repair_log.record(faults.delta.ROLE_CONTENT_EMPTY, delta)
         elif delta.get("content") is None:
-            self._without_content.add(index)
-            self.is_plain = False
+            self._choices_with_bare_role.add(index)
+            self.is_plain_text_safe = False
 
-    def _reasoning(self, delta: Json) -> str:
+    def _read_reasoning(self, delta: Json) -> str:
         ours, other = delta.get("reasoning_content"), delta.get("reasoning")
         if isinstance(other, str) and other:
-            self._notes.note(faults.ext.REASONING_FIELD, delta)
+            self._repair_log.record(faults.ext.REASONING_FIELD, delta)
         texts = [text for text in (ours, other) if isinstance(text, str) and text]
         return "".join(dict.fromkeys(texts))  # relays send the same text under both names
 
-    def _tool_calls(self, entries: object, index: int, events: list[Event]) -> None:
+    def _read_tool_calls(self, entries: object, index: int, events: list[Event]) -> None:
         if not entries or not isinstance(entries, list):
-            self._notes.note(faults.tool.CALLS_NULL, entries)
+            self._repair_log.record(faults.tool.CALLS_NULL, entries)
             return
         if len(entries) > 1:
-            self._notes.note(faults.tool.ONE_AT_A_TIME, entries)
+            self._repair_log.record(faults.tool.ONE_AT_A_TIME, entries)
         for entry in entries:
             if isinstance(entry, dict):
-                self._tool_call(entry, index, events)
+                self._read_tool_call(entry, index, events)
             else:
-                self._notes.note(faults.tool.FUNCTION_PRESENT, entry)
+                self._repair_log.record(faults.tool.FUNCTION_PRESENT, entry)
 
-    def _tool_call(self, entry: Json, index: int, events: list[Event]) -> None:
-        note = self._notes.note
+    def _read_tool_call(self, entry: Json, index: int, events: list[Event]) -> None:
+        note = self._repair_log.record
         is_custom = _is_custom(entry)
-        kind, member = CALL_MEMBERS[is_custom]
+        kind, member = CALL_TYPE_AND_ARGUMENTS_FIELD[is_custom]
         function = entry.get(kind)
         if not isinstance(function, dict):
             note(faults.tool.FUNCTION_PRESENT, entry)
             function = {}
-        number = self._call_number(entry)
-        id, name = _string(entry.get("id")), _string(function.get("name"))
+        number = self._read_call_index(entry)
+        id, name = _clean_string(entry.get("id")), _clean_string(function.get("name"))
         key = index, number if number >= 0 else id
-        is_first = key not in self._called
-        if len(self._called) < _CALLED_LIMIT:
-            self._called.add(key)
+        is_first = key not in self._seen_calls
+        if len(self._seen_calls) < _SEEN_CALLS_LIMIT:
+            self._seen_calls.add(key)
         fields = ((entry, "id"), (entry, "type"), (function, "name"))
         if not is_first and any(key in part and part[key] in (None, "") for part, key in fields):
             note(faults.tool.LATER_FIELDS_ABSENT, entry)
-        more = _others(entry, _CUSTOM_ENTRY if is_custom else _ENTRY)
-        inner = _others(function, _INNER[is_custom])
+        more = _unknown_members(entry, _CUSTOM_CALL_FIELDS if is_custom else _CALL_FIELDS)
+        inner = _unknown_members(function, _INNER_CALL_FIELDS[is_custom])
         text = function.get(member, "")
         if text is None:
             note(faults.tool.ARGS_STRING, entry)
-        arguments = self._arguments(text, index, number)
+        arguments = self._read_arguments(text, index, number)
         if id or name:
             if is_first and entry.get("type") != kind:
                 note(faults.tool.TYPE_FIRST, entry)
@@ -249,70 +255,70 @@ class DeltaReader:
         if arguments or more or inner:
             events.append(ToolArguments(index, number, arguments, more, is_custom, inner))
 
-    def _call_number(self, entry: Json) -> int:
+    def _read_call_index(self, entry: Json) -> int:
         number = entry.get("index")
         if type(number) is int and number >= 0:
             return number
         if number is None:
-            self._notes.note(faults.tool.INDEX_REQUIRED, entry)
-            return NO_NUMBER
-        self._notes.note(faults.tool.INDEX_INT, entry)
-        number = whole_number(number)
-        return NO_NUMBER if number is None else number
+            self._repair_log.record(faults.tool.INDEX_REQUIRED, entry)
+            return NO_CALL_INDEX
+        self._repair_log.record(faults.tool.INDEX_INT, entry)
+        number = parse_index(number)
+        return NO_CALL_INDEX if number is None else number
 
-    def _function_call(self, call: Json, index: int, events: list[Event]) -> None:
+    def _read_function_call(self, call: Json, index: int, events: list[Event]) -> None:
         """The deprecated form of a call: there is only one, and it has no id."""
-        if not self._asked.functions:
-            self._notes.note(faults.tool.LEGACY_FUNCTION_CALL, call)
-        name = _string(call.get("name"))
-        arguments = self._arguments(call.get("arguments"), index, 0)
+        if not self._facts.uses_legacy_functions:
+            self._repair_log.record(faults.tool.LEGACY_FUNCTION_CALL, call)
+        name = _clean_string(call.get("name"))
+        arguments = self._read_arguments(call.get("arguments"), index, 0)
         if name:
             events.append(ToolCall(index, 0, "", name))
         if arguments:
             events.append(ToolArguments(index, 0, arguments))
 
-    def _arguments(self, arguments: object, index: int, call: int) -> str:
+    def _read_arguments(self, arguments: object, index: int, call: int) -> str:
         if arguments is None:
             return ""
         if isinstance(arguments, str):
-            return self._whole(arguments, index, None, call)
-        self._notes.note(faults.tool.ARGS_STRING, arguments)
-        return msgspec.json.encode(scrub(arguments)).decode()
+            return self._join_characters(arguments, index, None, call)
+        self._repair_log.record(faults.tool.ARGS_STRING, arguments)
+        return msgspec.json.encode(scrub_json(arguments)).decode()
 
 
-def _read_part(part: object, said: list[tuple[_Spoken, str]]) -> object:
+def _read_part(part: object, texts: list[tuple[_TextEventType, str]]) -> object:
     """Add the text or the thoughts of a part of `content`; what else there is in it, or None."""
     if isinstance(part, str):
-        said.append((Text, part))
+        texts.append((Text, part))
         return None
     if not isinstance(part, dict):
         return part
     kind = part.get("type", "text")
     if kind == "text" and isinstance(part.get("text"), str):
-        said.append((Text, part["text"]))
+        texts.append((Text, part["text"]))
         rest = {key: value for key, value in part.items() if key != "text"}
     elif kind == "thinking" and isinstance(part.get("thinking"), str | list):
         rest = {key: value for key, value in part.items() if key != "thinking"}
-        if others := _read_thoughts(part["thinking"], said):
+        if others := _read_thinking(part["thinking"], texts):
             rest["thinking"] = others
     else:
         return part
     return rest if rest.keys() - {"type"} else None
 
 
-def _read_thoughts(thinking: str | list[object], said: list[tuple[_Spoken, str]]) -> list[object]:
+def _read_thinking(thinking: str | list[object], texts: list[tuple[_TextEventType, str]]) -> list[object]:
     """Add the texts of a part with thoughts, as Mistral's Magistral sends them; the parts in it that are no text."""
     others: list[object] = []
     for part in [thinking] if isinstance(thinking, str) else thinking:
         text = part.get("text") if isinstance(part, dict) else part
         if isinstance(text, str):
-            said.append((Reasoning, text))
+            texts.append((Reasoning, text))
         else:
             others.append(part)
     return others
 
 
-def whole_number(value: object) -> int | None:
+def parse_index(value: object) -> int | None:
     """The number that a JSON value means where an index belongs."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
         return int(value)
@@ -329,13 +335,13 @@ def _is_custom(entry: Json) -> bool:
     )
 
 
-def _others(members: Json, known: frozenset[str]) -> Json:
+def _unknown_members(members: Json, known: frozenset[str]) -> Json:
     """The members that OpenAI's object does not have."""
     return {} if known.issuperset(members) else scrub_object({k: v for k, v in members.items() if k not in known})
 
 
-def _is_unknown(key: str, value: object) -> bool:
-    if key not in _DELTA:
+def _is_unknown_field(key: str, value: object) -> bool:
+    if key not in _DELTA_FIELDS:
         return True
     is_null = value is None or (
         isinstance(value, float) and not math.isfinite(value)
@@ -343,7 +349,7 @@ def _is_unknown(key: str, value: object) -> bool:
     return key.startswith("reasoning") and not isinstance(value, str) and not is_null
 
 
-def _string(value: object) -> str:
+def _clean_string(value: object) -> str:
     if isinstance(value, str):
-        return clean(value)
+        return clean_unicode(value)
     return str(value) if type(value) is int else ""

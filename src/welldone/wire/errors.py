@@ -9,7 +9,7 @@ class WelldoneError(Exception):
     """The root: catch it to catch all of ours."""
 
 
-class OutOfTurnError(WelldoneError):
+class EventOrderError(WelldoneError):
     """An event that may not come now."""
 
     def __init__(self, event: str, phase: str, legal: str) -> None:

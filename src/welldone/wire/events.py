@@ -15,7 +15,7 @@ Json: TypeAlias = dict[str, Any]
 """A JSON object as it came in."""
 
 
-class Opening(msgspec.Struct, frozen=True, gc=False):
+class ChoiceStart(msgspec.Struct, frozen=True, gc=False):
     """A choice begins; the assistant speaks."""
 
     index: int
@@ -46,19 +46,19 @@ class ToolCall(msgspec.Struct, frozen=True):
     """A call of a tool begins."""
 
     index: int
-    call: int
+    call_index: int
     """Its number within the choice, from 0."""
     id: str
     name: str
-    more: Json = {}
+    extra_fields: Json = {}
     """Members of the call that OpenAI's does not have, such as a signature to be sent back."""
     is_custom: bool = False
     """Whether it calls a custom tool: its input is free text, and not JSON."""
-    inner: Json = {}
+    inner_extra_fields: Json = {}
     """Unknown members of the object that has the name: `function` or `custom`."""
 
 
-CALL_MEMBERS = {False: ("function", "arguments"), True: ("custom", "input")}
+CALL_TYPE_AND_ARGUMENTS_FIELD = {False: ("function", "arguments"), True: ("custom", "input")}
 """By `is_custom`: the type of a call, which is also the name of its object, and the member that has its arguments."""
 
 
@@ -66,11 +66,11 @@ class ToolArguments(msgspec.Struct, frozen=True):
     """More of a call's arguments, as JSON text, or of a custom call's input. Empty only where it has other members."""
 
     index: int
-    call: int
+    call_index: int
     text: str
-    more: Json = {}
+    extra_fields: Json = {}
     is_custom: bool = False
-    inner: Json = {}
+    inner_extra_fields: Json = {}
 
 
 class Logprobs(msgspec.Struct, frozen=True):
@@ -85,7 +85,7 @@ class Finish(msgspec.Struct, frozen=True, gc=False):
 
     index: int
     reason: str
-    stop: str | None = None
+    stop_string: str | None = None
     """The stop string that it ended at, where that is known."""
 
 
@@ -95,11 +95,11 @@ class Usage(msgspec.Struct, frozen=True):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
-    more: Json
+    extra_fields: Json
     """Details and whatever else the server counts."""
 
     @property
-    def most_tokens(self) -> int:
+    def max_tokens_counted(self) -> int:
         """The larger of the total and the sum: some providers count reasoning tokens in the total alone."""
         return max(self.total_tokens, self.prompt_tokens + self.completion_tokens)
 
@@ -111,11 +111,11 @@ class Failure(msgspec.Struct, frozen=True):
     type: str = "server_error"
     param: str | None = None
     code: str | None = None
-    more: Json = {}
+    extra_fields: Json = {}
     """Members of the server's error object that OpenAI's does not have."""
 
 
-Reword: TypeAlias = Callable[[Failure], Failure]
+FailureMapper: TypeAlias = Callable[[Failure], Failure]
 """Makes what may be told of a failure."""
 
 
@@ -126,7 +126,7 @@ class KeepAlive(msgspec.Struct, frozen=True, gc=False):
     """Said as a chunk that changes nothing, for clients whose clock counts events and not bytes."""
 
 
-class Place(Enum):
+class FieldLocation(Enum):
     """Where in a chunk an unknown field stood."""
 
     CHUNK = "chunk"
@@ -134,7 +134,7 @@ class Place(Enum):
     DELTA = "delta"
 
 
-class Extra(msgspec.Struct, frozen=True):
+class UnknownFields(msgspec.Struct, frozen=True):
     """Fields that we do not know. They are carried on, on the next chunk or, if `alone`, on one of their own.
 
     One that is `alone` and has no fields lets out what waits for the next chunk, if anything does.
@@ -142,10 +142,12 @@ class Extra(msgspec.Struct, frozen=True):
 
     index: int
     """The choice; where they stood at the top of a chunk, one that the chunk had."""
-    place: Place
+    location: FieldLocation
     fields: Json
-    alone: bool = False
+    in_own_chunk: bool = False
 
 
-ChoiceEvent: TypeAlias = Opening | Text | Reasoning | Refusal | ToolCall | ToolArguments | Logprobs | Finish | Extra
+ChoiceEvent: TypeAlias = (
+    ChoiceStart | Text | Reasoning | Refusal | ToolCall | ToolArguments | Logprobs | Finish | UnknownFields
+)
 Event: TypeAlias = ChoiceEvent | Usage | Failure | KeepAlive

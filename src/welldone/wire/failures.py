@@ -2,29 +2,29 @@
 
 from welldone.wire import faults
 from welldone.wire.events import Failure, Json
-from welldone.wire.notes import Notes, show
-from welldone.wire.unicode import clean, scrub_object
+from welldone.wire.notes import RepairLog, format_json
+from welldone.wire.unicode import clean_unicode, scrub_object
 
-_OURS = ("message", "type", "param", "code")
-RULE_BROKEN = "upstream_rule_broken"
+_ERROR_FIELDS = ("message", "type", "param", "code")
+RULE_BROKEN_CODE = "upstream_rule_broken"
 """The code of a failure that is one only because we are strict."""
 
 
-def read_error(chunk: Json, data: bytes, notes: Notes) -> Failure | None:
+def read_error(chunk: Json, data: bytes, repair_log: RepairLog) -> Failure | None:
     """The failure that a JSON object tells of, nested or flat; None where it tells of none."""
     error = chunk.get("error")
-    if tells_error(chunk):
-        _note_nested(chunk, error, data, notes)
-        return _failure(error if isinstance(error, dict) else {"message": error})
+    if has_error(chunk):
+        _check_nested_error(chunk, error, data, repair_log)
+        return _to_failure(error if isinstance(error, dict) else {"message": error})
     if "choices" in chunk or not _is_flat_error(chunk):
         return None
-    notes.note(faults.err.NOT_OBJECT_ERROR, chunk)
+    repair_log.record(faults.err.NOT_OBJECT_ERROR, chunk)
     if "detail" in chunk and "message" not in chunk:
-        return _failure({"message": chunk["detail"]})
-    return _failure({key: value for key, value in chunk.items() if key != "object"})
+        return _to_failure({"message": chunk["detail"]})
+    return _to_failure({key: value for key, value in chunk.items() if key != "object"})
 
 
-def tells_error(chunk: Json) -> bool:
+def has_error(chunk: Json) -> bool:
     """Whether an object has an `error` that tells of one: an empty one beside other members does not."""
     error = chunk.get("error")
     if error is None:
@@ -33,36 +33,36 @@ def tells_error(chunk: Json) -> bool:
     return not is_empty or chunk.get("type") == "error" or chunk.keys() == {"error"}
 
 
-def garbage(what: str) -> Failure:
+def bad_stream_failure(content: str) -> Failure:
     """The failure of a server that sent what nobody can read."""
-    return Failure(f"the server sent {what}", type="upstream_error", code="bad_upstream_stream")
+    return Failure(f"the server sent {content}", type="upstream_error", code="bad_upstream_stream")
 
 
-def cut_off(message: str) -> Failure:
+def incomplete_stream_failure(message: str) -> Failure:
     """The failure of a server that stopped before its answer was whole."""
     return Failure(message, type="upstream_error", code="incomplete_stream")
 
 
-def too_strict(rule: str) -> Failure:
+def strict_rule_failure(rule: str) -> Failure:
     """The failure of a server that broke a rule which it was held to."""
-    return Failure(f"The upstream broke the rule {rule}, and this server is strict about it.", code=RULE_BROKEN)
+    return Failure(f"The upstream broke the rule {rule}, and this server is strict about it.", code=RULE_BROKEN_CODE)
 
 
-def _note_nested(chunk: Json, error: object, data: bytes, notes: Notes) -> None:
+def _check_nested_error(chunk: Json, error: object, data: bytes, repair_log: RepairLog) -> None:
     if "choices" in chunk:
-        notes.note(faults.err.NOT_WITH_CHOICES, chunk)
+        repair_log.record(faults.err.NOT_WITH_CHOICES, chunk)
     is_told = isinstance(error, dict) and isinstance(error.get("message"), str)
     if not is_told or not data.startswith(b'{"error":'):
-        notes.note(faults.err.MIDSTREAM_EVENT, chunk)
-    note_shape(error, notes)
+        repair_log.record(faults.err.MIDSTREAM_EVENT, chunk)
+    check_error_shape(error, repair_log)
 
 
-def note_shape(error: object, notes: Notes) -> None:
+def check_error_shape(error: object, repair_log: RepairLog) -> None:
     """Note in what an error object is not of OpenAI's shape."""
-    if not isinstance(error, dict) or any(key not in error for key in _OURS):
-        notes.note(faults.err.BODY_SHAPE, error)
+    if not isinstance(error, dict) or any(key not in error for key in _ERROR_FIELDS):
+        repair_log.record(faults.err.BODY_SHAPE, error)
     if isinstance(error, dict) and not isinstance(error.get("code"), str | None):
-        notes.note(faults.err.CODE_STRING, error.get("code"))
+        repair_log.record(faults.err.CODE_STRING, error.get("code"))
 
 
 def _is_flat_error(chunk: Json) -> bool:
@@ -71,18 +71,18 @@ def _is_flat_error(chunk: Json) -> bool:
     return isinstance(chunk.get("message"), str) and any(key in chunk for key in ("code", "type", "status"))
 
 
-def _text(value: object) -> str | None:
+def _optional_text(value: object) -> str | None:
     if value is None:
         return None
-    return clean(value) if isinstance(value, str) else show(value)
+    return clean_unicode(value) if isinstance(value, str) else format_json(value)
 
 
-def _failure(error: Json) -> Failure:
-    message, kind, param, code = (error.get(key) for key in _OURS)
+def _to_failure(error: Json) -> Failure:
+    message, kind, param, code = (error.get(key) for key in _ERROR_FIELDS)
     return Failure(
-        _text(message) or "unknown error",
-        _text(kind) or "server_error",
-        _text(param),
-        _text(code),
-        scrub_object({key: value for key, value in error.items() if key not in _OURS}),
+        _optional_text(message) or "unknown error",
+        _optional_text(kind) or "server_error",
+        _optional_text(param),
+        _optional_text(code),
+        scrub_object({key: value for key, value in error.items() if key not in _ERROR_FIELDS}),
     )

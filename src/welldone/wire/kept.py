@@ -1,31 +1,31 @@
 """Texts that should be JSON, kept until they are whole and can be judged. They go out as they are all the same."""
 
-from welldone.wire.budget import is_costly
+from welldone.wire.budget import exceeds_blocking_budget
 from welldone.wire.events import Event, Finish, Refusal, Text, ToolCall
-from welldone.wire.lenient import NOT_JSON, by_grammar
+from welldone.wire.lenient import NOT_JSON, parse_by_grammar
 
-LIMIT_BYTES = 4 * 1024 * 1024
+JSON_TEXT_LIMIT_BYTES = 4 * 1024 * 1024
 """Of all that one stream keeps at a time: a million tokens. A text that does not fit is not judged."""
 
 
-def is_json(text: str, *, is_object: bool = False) -> bool:
+def is_valid_json(text: str, *, is_object: bool = False) -> bool:
     """Whether a text is JSON, and an object where it should be one."""
-    value = by_grammar(text.encode())
+    value = parse_by_grammar(text.encode())
     return isinstance(value, dict) if is_object else value is not NOT_JSON
 
 
-class Room:
+class ByteBudget:
     """How much may still be kept."""
 
-    def __init__(self, limit_bytes: int = LIMIT_BYTES) -> None:
-        self.left_bytes = limit_bytes
+    def __init__(self, limit_bytes: int = JSON_TEXT_LIMIT_BYTES) -> None:
+        self.remaining_bytes = limit_bytes
 
 
-class Kept:
+class BufferedText:
     """One text as it comes."""
 
-    def __init__(self, room: Room) -> None:
-        self._room = room
+    def __init__(self, budget: ByteBudget) -> None:
+        self._budget = budget
         self._text: bytearray | None = bytearray()  # None where it did not fit, or has been judged
 
     def add(self, text: str) -> None:
@@ -33,10 +33,10 @@ class Kept:
         if self._text is None:
             return
         data = text.encode()
-        if len(data) > self._room.left_bytes:
+        if len(data) > self._budget.remaining_bytes:
             self._drop(self._text)
             return
-        self._room.left_bytes -= len(data)
+        self._budget.remaining_bytes -= len(data)
         self._text += data
 
     def take(self) -> str | None:
@@ -47,40 +47,44 @@ class Kept:
         self._drop(self._text)
         return text
 
-    def is_broken(self, *, is_object: bool) -> bool:
+    def take_is_invalid(self, *, is_object: bool) -> bool:
         """Whether it is no JSON, or no object where it should be one. Asked once: then it is not kept any more."""
         text = self.take()
         # To judge a costly text would hold up other streams.
-        return text is not None and not is_costly(text.encode()) and not is_json(text, is_object=is_object)
+        return (
+            text is not None
+            and not exceeds_blocking_budget(text.encode())
+            and not is_valid_json(text, is_object=is_object)
+        )
 
     def _drop(self, text: bytearray) -> None:
-        self._room.left_bytes += len(text)
+        self._budget.remaining_bytes += len(text)
         self._text = None
 
 
-class JsonAnswers:
+class JsonOutputChecker:
     """Choices whose text should be JSON. `is_object`: no other JSON than an object will do."""
 
     def __init__(self, *, is_object: bool) -> None:
-        self.broken = 0
+        self.invalid_count = 0
         """How many were no such thing, though the model had said all it wanted."""
         self._is_object = is_object
-        self._room = Room()
-        self._texts: dict[int, Kept] = {}
-        self._others: set[int] = set()  # choices that are a refusal, or calls
+        self._budget = ByteBudget()
+        self._texts: dict[int, BufferedText] = {}
+        self._skipped_choices: set[int] = set()  # choices that are a refusal, or calls
 
-    def hear(self, events: list[Event]) -> None:
+    def observe(self, events: list[Event]) -> None:
         """What is said."""
         for event in events:
             match event:
                 case Text(index=index, text=text):
                     self._text(index).add(text)
                 case Refusal(index=index) | ToolCall(index=index):
-                    self._others.add(index)
-                case Finish(index=index, reason="stop") if index not in self._others:
-                    self.broken += self._text(index).is_broken(is_object=self._is_object)
+                    self._skipped_choices.add(index)
+                case Finish(index=index, reason="stop") if index not in self._skipped_choices:
+                    self.invalid_count += self._text(index).take_is_invalid(is_object=self._is_object)
                 case _:
                     pass
 
-    def _text(self, index: int) -> Kept:
-        return self._texts.setdefault(index, Kept(self._room))
+    def _text(self, index: int) -> BufferedText:
+        return self._texts.setdefault(index, BufferedText(self._budget))

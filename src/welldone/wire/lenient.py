@@ -10,18 +10,18 @@ from collections.abc import Generator
 import msgspec
 
 from welldone.wire import faults
-from welldone.wire.budget import SMALL_BYTES, decode, decoding_costly, is_costly
+from welldone.wire.budget import SMALL_TEXT_BYTES, decode, decode_costly_in_steps, exceeds_blocking_budget
 from welldone.wire.events import Json
 from welldone.wire.unicode import scrub_object
 
-_WORDS = {"None": "null", "True": "true", "False": "false"}
+_PYTHON_CONSTANTS = {"None": "null", "True": "true", "False": "false"}
 # A string that never closes is taken to the end: else each quote in it would be tried anew.
 _PYTHON_TOKEN = re.compile(
     r"""'(?:[^'\\]|\\.)*(?:'|\\?\Z)|"(?:[^"\\]|\\.)*(?:"|\\?\Z)|\bNone\b|\bTrue\b|\bFalse\b""", re.DOTALL
 )
 _BYTES_REPR = re.compile(r"""\s*b(['"])(.*)\1\s*""", re.DOTALL)
 _PYTHON_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U000([0-9a-fA-F]{5})|(.))", re.DOTALL)
-_LETTERS = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
+_PYTHON_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
 
 _INVALID_BYTES = re.compile("[\udc80-\udcff]")
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -30,12 +30,12 @@ _CONTROL = re.compile(rb"[\x00-\x1f]")
 LENIENT_LIMIT_BYTES = 128 * 1024  # of text that is no strict JSON: each 100 KB may take 40 ms to make sense of
 
 # What the decoders raise on text that is not theirs; RecursionError on hostile nesting.
-_NOT_JSON = (ValueError, RecursionError, msgspec.DecodeError)
+_DECODE_ERRORS = (ValueError, RecursionError, msgspec.DecodeError)
 
 _scan = json.JSONDecoder(strict=False).raw_decode
 
 
-_ESCAPE = re.compile(
+_JSON_ESCAPE = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\."
 )
 """One escape of a JSON string. The group is half of a surrogate pair without its other half."""
@@ -48,68 +48,68 @@ class NotJson:
 NOT_JSON = NotJson()
 
 
-def strict(data: bytes) -> object:
+def parse_strict(data: bytes) -> object:
     """The value of strict JSON; NOT_JSON where it is none, or costs more than a turn."""
-    if len(data) >= SMALL_BYTES and is_costly(data):
+    if len(data) >= SMALL_TEXT_BYTES and exceeds_blocking_budget(data):
         return NOT_JSON
     try:
         return decode(data)
-    except _NOT_JSON:
+    except _DECODE_ERRORS:
         return NOT_JSON
 
 
-def by_grammar(data: bytes) -> object:
+def parse_by_grammar(data: bytes) -> object:
     """The value of JSON, or NOT_JSON, with numbers beyond every range and halves of surrogate pairs allowed.
 
     RFC 8259 allows both; strict decoders refuse them. Numbers are given as their text. Text that costs
     more than a turn is NOT_JSON too.
     """
-    value = strict(data)
-    if value is not NOT_JSON or is_costly(data):
+    value = parse_strict(data)
+    if value is not NOT_JSON or exceeds_blocking_budget(data):
         return value
     try:
-        return json.loads(data.decode(), parse_int=str, parse_float=str, parse_constant=_no_constant)
-    except _NOT_JSON:
+        return json.loads(data.decode(), parse_int=str, parse_float=str, parse_constant=_reject_constant)
+    except _DECODE_ERRORS:
         return NOT_JSON
 
 
-def object_text(text: str) -> msgspec.Raw | None:
+def normalise_object_text(text: str) -> msgspec.Raw | None:
     """The JSON object that a text is, on one line, with its numbers as they were written; None where it is none.
 
     Of a text that is nearly JSON, the first object that can be read in it. Half of a surrogate pair becomes U+FFFD.
     """
     data = text.encode()
-    if isinstance(by_grammar(data), dict):
-        return msgspec.Raw(msgspec.json.format(_ESCAPE.sub(_whole_character, data), indent=-1))
-    read = [value for value in lenient(data) if isinstance(value, dict)]
+    if isinstance(parse_by_grammar(data), dict):
+        return msgspec.Raw(msgspec.json.format(_JSON_ESCAPE.sub(_replace_lone_surrogate, data), indent=-1))
+    read = [value for value in parse_lenient(data) if isinstance(value, dict)]
     return msgspec.Raw(msgspec.json.encode(scrub_object(read[0]))) if read else None
 
 
-def lenient(data: bytes) -> list[object]:
+def parse_lenient(data: bytes) -> list[object]:
     """The values in text that is nearly JSON: several in a row, NaN, raw line breaks, Python's repr. [] for none.
 
     Bytes that are not UTF-8 come back as lone surrogates (U+DC80 and up), so that halves of a character can be joined.
     Of text that is too long to be read kindly in one turn there are none.
     """
-    if is_too_hard(data):
+    if exceeds_lenient_limit(data):
         return []
     text = data.decode("utf-8", "surrogateescape").removeprefix("\ufeff").strip()
-    values = _values(text)
+    values = _parse_all_values(text)
     if values or not text:
         return values
     quoted = _BYTES_REPR.fullmatch(text)
     if quoted:
         text = _undo_bytes_repr(quoted[2])
-        values = _values(text)
-    return values or _values(_PYTHON_TOKEN.sub(_as_json, text))
+        values = _parse_all_values(text)
+    return values or _parse_all_values(_PYTHON_TOKEN.sub(_python_token_to_json, text))
 
 
-def is_too_hard(data: bytes) -> bool:
+def exceeds_lenient_limit(data: bytes) -> bool:
     """Whether the tolerant parser would take more than one turn of the event loop."""
-    return len(data) > LENIENT_LIMIT_BYTES or is_costly(data)
+    return len(data) > LENIENT_LIMIT_BYTES or exceeds_blocking_budget(data)
 
 
-def why_odd(data: bytes, values: list[object]) -> faults.Fault:
+def malformed_json_rule(data: bytes, values: list[object]) -> faults.Rule:
     """What is wrong with text that is no strict JSON, and in which these `values` were read."""
     if _INVALID_BYTES.search(data.decode("utf-8", "surrogateescape")):
         return faults.enc.VALID_UTF8
@@ -120,25 +120,25 @@ def why_odd(data: bytes, values: list[object]) -> faults.Fault:
     return faults.enc.ESCAPE_LINE_BREAKS if values and _CONTROL.search(data) else faults.enc.STRICT_JSON
 
 
-def why_unreadable(data: bytes) -> str:
+def describe_unreadable(data: bytes) -> str:
     """Why a text has no value, in words for an error message."""
-    return "too complex to be read at once" if is_costly(data) else "no JSON"
+    return "too complex to be read at once" if exceeds_blocking_budget(data) else "no JSON"
 
 
-def first(data: bytes, *, in_steps: bool = False) -> Generator[None, None, tuple[object, bool]]:
+def parse_first_value(data: bytes, *, in_steps: bool = False) -> Generator[None, None, tuple[object, bool]]:
     """The JSON value that text begins with, or NOT_JSON; and whether something follows it.
 
     `in_steps`: it is costly, and is decoded in steps of which each takes a turn.
     """
     try:
-        return ((yield from decoding_costly(data)) if in_steps else decode(data)), False
-    except _NOT_JSON:
-        if is_too_hard(data):
+        return ((yield from decode_costly_in_steps(data)) if in_steps else decode(data)), False
+    except _DECODE_ERRORS:
+        if exceeds_lenient_limit(data):
             return NOT_JSON, False
     text = data.decode("utf-8", "surrogateescape").removeprefix("\ufeff").strip()
     try:
         value, end = _scan(text)
-    except _NOT_JSON:
+    except _DECODE_ERRORS:
         return NOT_JSON, False
     return value, end < len(text)
 
@@ -153,14 +153,14 @@ def as_list(value: object) -> list[object]:
     return value if isinstance(value, list) else []
 
 
-def _values(text: str) -> list[object]:
+def _parse_all_values(text: str) -> list[object]:
     """All JSON values of `text`, one after the other; [] if there is anything else in it."""
     values = []
     place = 0
     while place < len(text):
         try:
             value, place = _scan(text, place)
-        except _NOT_JSON:
+        except _DECODE_ERRORS:
             return []
         values.append(value)
         while place < len(text) and text[place] in " \t\r\n,":
@@ -168,11 +168,11 @@ def _values(text: str) -> list[object]:
     return values
 
 
-def _no_constant(name: str) -> object:
+def _reject_constant(name: str) -> object:
     raise ValueError(name)
 
 
-def _whole_character(found: re.Match[bytes]) -> bytes:
+def _replace_lone_surrogate(found: re.Match[bytes]) -> bytes:
     return found[0] if found[1] is None else rb"\ufffd"
 
 
@@ -185,20 +185,20 @@ def _undo_bytes_repr(text: str) -> str:
         return plain
 
 
-def _as_json(found: re.Match[str]) -> str:
+def _python_token_to_json(found: re.Match[str]) -> str:
     token = found[0]
     if token.startswith("'"):
         return json.dumps(_unescape(token[1:-1]), ensure_ascii=False)
-    return _WORDS.get(token, token)
+    return _PYTHON_CONSTANTS.get(token, token)
 
 
 def _unescape(text: str) -> str:
     """Python's escapes, undone; one that it does not know stays as it is."""
-    return _PYTHON_ESCAPE.sub(_meaning, text)
+    return _PYTHON_ESCAPE.sub(_unescape_match, text)
 
 
-def _meaning(found: re.Match[str]) -> str:
+def _unescape_match(found: re.Match[str]) -> str:
     code = found[1] or found[2] or found[3]
     if code is not None:
         return chr(int(code, 16))
-    return _LETTERS.get(found[4], found[0])
+    return _PYTHON_ESCAPES.get(found[4], found[0])

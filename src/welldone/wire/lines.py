@@ -1,15 +1,15 @@
 """The lines of a frame: what is wrong with them, and what they say all the same."""
 
 from welldone.wire import faults, sse
-from welldone.wire.lenient import strict
-from welldone.wire.notes import Notes
+from welldone.wire.lenient import parse_strict
+from welldone.wire.notes import RepairLog
 
 _LINE_BREAKS = (b"\xe2\x80\xa8", b"\xe2\x80\xa9", b"\xc2\x85")
 _NAME_BYTES = 16  # more than the longest name of a field that we know
-_SHOWN_BYTES = 1024
+_EXCERPT_BYTES = 1024
 _REPLACEMENT = "\ufffd".encode()
 _FIELDS = frozenset({b"data", b"event", b"id", b"retry", b"error", b""})
-_FIELD_FAULTS = {
+_FIELD_RULES = {
     b"data": faults.sse.DATA_SPACE,
     b"event": faults.sse.NO_EVENT_NAME,
     b"id": faults.sse.NO_ID_FIELD,
@@ -17,33 +17,33 @@ _FIELD_FAULTS = {
 }
 
 
-def note_lines(notes: Notes, raw: bytes, lines: list[bytes], *, data_lines: int = 0) -> None:
+def check_lines(repair_log: RepairLog, raw: bytes, lines: list[bytes], *, data_lines: int = 0) -> None:
     """Note what is wrong with the lines of a frame, after so many of its data."""
     if b"\r" in raw:
-        notes.note(faults.sse.LF_ONLY)
+        repair_log.record(faults.sse.LF_ONLY)
     for line in lines:
         name, _, _ = line[:_NAME_BYTES].partition(b":")
-        fault = _FIELD_FAULTS.get(name) if name in _FIELDS else _stray_fault(line)
+        fault = _FIELD_RULES.get(name) if name in _FIELDS else _stray_line_rule(line)
         if name == b"data":
             data_lines += 1
             # JSON that goes on may well begin with white space.
-            is_spaced = line.startswith(sse.DATA) and (data_lines > 1 or not line.startswith(b"data:  "))
+            is_spaced = line.startswith(sse.DATA_PREFIX) and (data_lines > 1 or not line.startswith(b"data:  "))
             fault = None if is_spaced or line == b"data:" else fault
         if fault is not None:
-            notes.note(fault, line[:_SHOWN_BYTES].decode("utf-8", "replace"))
+            repair_log.record(fault, line[:_EXCERPT_BYTES].decode("utf-8", "replace"))
     if data_lines > 1:
-        notes.note(faults.sse.JSON_ON_ONE_LINE)
+        repair_log.record(faults.sse.JSON_ON_ONE_LINE)
 
 
-def note_characters(notes: Notes, data: bytes) -> None:
+def check_characters(repair_log: RepairLog, data: bytes) -> None:
     """Note characters that break lines, or that stand for others that were lost."""
     if any(character in data for character in _LINE_BREAKS):
-        notes.note(faults.enc.ESCAPE_LINE_BREAKS, data.decode("utf-8", "replace"))
+        repair_log.record(faults.enc.ESCAPE_LINE_BREAKS, data.decode("utf-8", "replace"))
     if _REPLACEMENT in data:
-        notes.note(faults.enc.NO_REPLACEMENT_CHAR, data.decode("utf-8", "replace"))
+        repair_log.record(faults.enc.NO_REPLACEMENT_CHAR, data.decode("utf-8", "replace"))
 
 
-def salvage(lines: list[bytes], fields: list[tuple[bytes, bytes]]) -> bytes:
+def recover_data(lines: list[bytes], fields: list[tuple[bytes, bytes]]) -> bytes:
     """What a frame says, with the lines that lack `data:`; the lines of other fields are left out."""
     said = []
     for line, (name, value) in zip(lines, fields, strict=True):
@@ -54,15 +54,15 @@ def salvage(lines: list[bytes], fields: list[tuple[bytes, bytes]]) -> bytes:
     return b"\n".join(said)
 
 
-def hides_chunk(fields: list[tuple[bytes, bytes]]) -> bool:
+def has_hidden_chunk(fields: list[tuple[bytes, bytes]]) -> bool:
     """Whether a chunk stands in a comment, or in a field that nobody knows: what was before it is lost or garbled.
 
     Where a quote stands before the colon, it is no field, but JSON that goes on.
     """
     hidden = [value for name, value in fields if name != b"data" and b'"choices"' in value and b'"' not in name]
-    return any(isinstance(found := strict(value), dict) and "choices" in found for value in hidden)
+    return any(isinstance(found := parse_strict(value), dict) and "choices" in found for value in hidden)
 
 
-def _stray_fault(line: bytes) -> faults.Fault:
+def _stray_line_rule(line: bytes) -> faults.Rule:
     """What is wrong with a line that has no field name we know: its `data:` is missing, or it goes on from before."""
     return faults.sse.DATA_SPACE if line.startswith((b"{", b"[")) else faults.sse.JSON_ON_ONE_LINE

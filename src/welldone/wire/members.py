@@ -10,122 +10,122 @@ from typing import TypeAlias
 
 from welldone.wire.events import Json
 
-_LABELS = frozenset({"index", "type", "id", "format"})
+_REPLACED_NAMES = frozenset({"index", "type", "id", "format"})
 """Names of a thing, not pieces of it: `index` and `type` by openai-python, the others repeat in `reasoning_details`."""
-_BLOCKS = "reasoning_details"
+_REASONING_DETAILS = "reasoning_details"
 """OpenRouter's list of reasoning blocks, whose pieces may come without an `index`."""
 CONTENT_PARTS = "content_parts"
 """Our own name for the parts of a `content` list that a string cannot hold. Two equal ones are two parts."""
-_Key: TypeAlias = tuple[int, str | None]
+_EntryKey: TypeAlias = tuple[int, str | None]
 
 
-class _Pieces(list[str]):
+class _StringPieces(list[str]):
     """A string that is still being collected: joined at the end, at no more than its own cost."""
 
 
-class _Entries(list[object]):
+class _IndexedEntries(list[object]):
     """A list of our own, and where the entries with an `index` are in it."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.places: dict[_Key, int] = {}
+        self.positions: dict[_EntryKey, int] = {}
 
 
-def add_delta(into: Json, fields: Json) -> None:
+def accumulate_delta(into: Json, fields: Json) -> None:
     """Add the members of one more delta. `join` them at the end."""
     for name, value in fields.items():
-        into[name] = _added(name, into.get(name), value)
+        into[name] = _accumulate_value(name, into.get(name), value)
 
 
-def add_last(into: Json, fields: Json) -> None:
+def accumulate_latest(into: Json, fields: Json) -> None:
     """Add the members of one more chunk or choice: null does not replace a value. `join` them at the end."""
     for name, value in fields.items():
         before = into.get(name)
         if isinstance(value, list):
-            into[name] = _repeated_or_next(before, value)
+            into[name] = _replace_or_extend(before, value)
         elif value is not None or name not in into:
             into[name] = value
 
 
-def append(into: Json, fields: Json) -> None:
+def accumulate_lists(into: Json, fields: Json) -> None:
     """Add members whose lists are pieces, such as log probabilities. `join` them at the end."""
     for name, value in fields.items():
         before = into.get(name)
         if isinstance(value, list):
-            into[name] = before if isinstance(before, _Entries) else _Entries()
+            into[name] = before if isinstance(before, _IndexedEntries) else _IndexedEntries()
             into[name].extend(value)
         elif value is not None or name not in into:
             into[name] = value
 
 
-def join(fields: Json) -> Json:
+def join_accumulated(fields: Json) -> Json:
     """The members, when all have been added."""
-    return {name: _joined(value) for name, value in fields.items()}
+    return {name: _join_value(value) for name, value in fields.items()}
 
 
-def _joined(value: object) -> object:
+def _join_value(value: object) -> object:
     match value:
-        case _Pieces():
+        case _StringPieces():
             return "".join(value)
-        case _Entries():
-            return [_joined(item) for item in value]
+        case _IndexedEntries():
+            return [_join_value(item) for item in value]
         case dict():
-            return join(value)
+            return join_accumulated(value)
         case _:
             return value
 
 
-def _added(name: str, before: object, value: object) -> object:
+def _accumulate_value(name: str, before: object, value: object) -> object:
     """The value of a delta's member after one more delta."""
     match before, value:
         case _, None:
             return before
         case _, list():
-            return _with_entries(name, before, value)
+            return _accumulate_list(name, before, value)
         case dict(), dict():
-            add_delta(before, value)
+            accumulate_delta(before, value)
             return before
         case _, dict():
             own: Json = {}
-            add_delta(own, value)
+            accumulate_delta(own, value)
             return own
-        case _Pieces(), str() if name not in _LABELS:
+        case _StringPieces(), str() if name not in _REPLACED_NAMES:
             before.append(value)
             return before
-        case str(), str() if name not in _LABELS:
-            return _Pieces((before, value))
+        case str(), str() if name not in _REPLACED_NAMES:
+            return _StringPieces((before, value))
         case _:
             return value
 
 
-def _with_entries(name: str, before: object, value: list[object]) -> _Entries:
+def _accumulate_list(name: str, before: object, value: list[object]) -> _IndexedEntries:
     """The list of a delta's member after one more list."""
-    is_blocks = name == _BLOCKS
-    has_pieces = is_blocks or name == CONTENT_PARTS or any(_index(entry) is not None for entry in value)
+    is_blocks = name == _REASONING_DETAILS
+    has_pieces = is_blocks or name == CONTENT_PARTS or any(_entry_index(entry) is not None for entry in value)
     if not has_pieces:
-        return _repeated_or_next(before, value)
-    entries = before if isinstance(before, _Entries) else _Entries()
+        return _replace_or_extend(before, value)
+    entries = before if isinstance(before, _IndexedEntries) else _IndexedEntries()
     for entry in value:
         _add_entry(entries, entry, is_block=is_blocks)
     return entries
 
 
-def _add_entry(entries: _Entries, entry: object, *, is_block: bool) -> None:
-    index = _index(entry)
+def _add_entry(entries: _IndexedEntries, entry: object, *, is_block: bool) -> None:
+    index = _entry_index(entry)
     if not isinstance(entry, dict) or (index is None and not is_block):
         entries.append(entry)
         return
     # One index may have two types: OpenRouter sends a summary and the encrypted original under the same one.
     kind = entry["type"] if isinstance(entry.get("type"), str) else None
-    place = len(entries) - 1 if index is None else entries.places.get((index, kind), -1)
+    place = len(entries) - 1 if index is None else entries.positions.get((index, kind), -1)
     known = entries[place] if place >= 0 else None
     if isinstance(known, dict) and (index is not None or _is_continued(known, entry)):
-        add_delta(known, entry)
+        accumulate_delta(known, entry)
         return
     if index is not None:
-        entries.places[index, kind] = entries.places[index, None] = len(entries)
+        entries.positions[index, kind] = entries.positions[index, None] = len(entries)
     own: Json = {}
-    add_delta(own, entry)
+    accumulate_delta(own, entry)
     entries.append(own)
 
 
@@ -135,16 +135,16 @@ def _is_continued(block: Json, entry: Json) -> bool:
     return is_same and not block.get("signature") and "data" not in entry
 
 
-def _repeated_or_next(before: object, value: list[object]) -> _Entries:
+def _replace_or_extend(before: object, value: list[object]) -> _IndexedEntries:
     """All entries so far. What repeats them is not appended, but numbers are: a token may come twice in a row."""
-    is_next = isinstance(before, _Entries) and (
+    is_next = isinstance(before, _IndexedEntries) and (
         value[: len(before)] != before or all(isinstance(item, int | float) for item in value)
     )
-    entries = before if is_next and isinstance(before, _Entries) else _Entries()
+    entries = before if is_next and isinstance(before, _IndexedEntries) else _IndexedEntries()
     entries.extend(value)
     return entries
 
 
-def _index(entry: object) -> int | None:
+def _entry_index(entry: object) -> int | None:
     index = entry.get("index") if isinstance(entry, dict) else None
     return index if type(index) is int else None

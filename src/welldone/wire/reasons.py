@@ -7,21 +7,21 @@ end becomes `stop`. The rule page fin-closed-enum prints the table.
 from typing import NamedTuple
 
 from welldone.wire.events import Failure
-from welldone.wire.failures import cut_off
+from welldone.wire.failures import incomplete_stream_failure
 from welldone.wire.head import Endpoint
-from welldone.wire.notes import show
-from welldone.wire.unicode import clean
+from welldone.wire.notes import format_json
+from welldone.wire.unicode import clean_unicode
 
-REASONS = {
+FINISH_REASONS = {
     Endpoint.CHAT: frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"}),
     Endpoint.COMPLETIONS: frozenset({"stop", "length", "content_filter"}),
 }
-FAILURE = "failure"
+FAILURE_OUTCOME = "failure"
 """The answer was interrupted: it is not whole, and no finish reason of OpenAI fits."""
-_SHOWN_CHARACTERS = 100  # of a word or message of the upstream in an error
+_EXCERPT_CHARACTERS = 100  # of a word or message of the upstream in an error
 
 
-class Provider(NamedTuple):
+class ProviderFinishReasons(NamedTuple):
     """The finish reasons that a provider documents, by what they become."""
 
     name: str
@@ -35,7 +35,7 @@ class Provider(NamedTuple):
 
 
 PROVIDERS = (
-    Provider(
+    ProviderFinishReasons(
         "OpenAI, Azure OpenAI (chat, completions)",
         "openai-python `types/chat/chat_completion_chunk.py`, `types/completion_choice.py`",
         stop=("stop",),
@@ -43,14 +43,14 @@ PROVIDERS = (
         tool_calls=("tool_calls", "function_call"),
         content_filter=("content_filter",),
     ),
-    Provider(
+    ProviderFinishReasons(
         "OpenAI (Responses, `incomplete_details.reason`)",
         "openai-python `types/responses/response.py`",
         length=("max_output_tokens", "max_messages"),
         content_filter=("content_filter",),
         failure=("steered",),
     ),
-    Provider(
+    ProviderFinishReasons(
         "Anthropic",
         "anthropic-sdk-python `types/stop_reason.py`, `types/beta/beta_stop_reason.py`",
         stop=("end_turn", "stop_sequence"),
@@ -59,7 +59,7 @@ PROVIDERS = (
         tool_calls=("tool_use",),
         content_filter=("refusal",),
     ),
-    Provider(
+    ProviderFinishReasons(
         "Amazon Bedrock",
         "Converse API reference, `stopReason`",
         stop=("end_turn", "stop_sequence"),
@@ -68,7 +68,7 @@ PROVIDERS = (
         content_filter=("content_filtered", "guardrail_intervened"),
         failure=("malformed_model_output", "malformed_tool_use"),
     ),
-    Provider(
+    ProviderFinishReasons(
         # The OpenAI-compatible endpoint adds a prefix: `function_call_filter: MALFORMED_FUNCTION_CALL`.
         "Google Gemini, Vertex AI",
         "ai.google.dev `Candidate.FinishReason`; `function_call_filter: …` as observed",
@@ -84,7 +84,7 @@ PROVIDERS = (
             "function_call_filter",
         ),
     ),
-    Provider(
+    ProviderFinishReasons(
         "Mistral",
         "docs.mistral.ai, chat completion `finish_reason`",
         stop=("stop",),
@@ -92,7 +92,7 @@ PROVIDERS = (
         tool_calls=("tool_calls",),
         failure=("error",),
     ),
-    Provider(
+    ProviderFinishReasons(
         "Cohere",
         "docs.cohere.com, v1 and v2 chat `finish_reason`",
         stop=("COMPLETE", "STOP_SEQUENCE"),
@@ -101,7 +101,7 @@ PROVIDERS = (
         content_filter=("ERROR_TOXIC",),
         failure=("ERROR", "TIMEOUT", "USER_CANCEL"),
     ),
-    Provider(
+    ProviderFinishReasons(
         "DeepSeek",
         "api-docs.deepseek.com, chat completion `finish_reason`",
         stop=("stop",),
@@ -110,7 +110,7 @@ PROVIDERS = (
         content_filter=("content_filter",),
         failure=("insufficient_system_resource", "aborted"),
     ),
-    Provider(
+    ProviderFinishReasons(
         "OpenRouter",
         "openrouter.ai API reference; the provider's own word stays in `native_finish_reason`",
         stop=("stop",),
@@ -119,7 +119,7 @@ PROVIDERS = (
         content_filter=("content_filter",),
         failure=("error",),
     ),
-    Provider(
+    ProviderFinishReasons(
         "Z.ai (GLM)",
         "docs.z.ai, chat completion `finish_reason`",
         stop=("stop",),
@@ -128,7 +128,7 @@ PROVIDERS = (
         content_filter=("sensitive",),
         failure=("network_error",),
     ),
-    Provider(
+    ProviderFinishReasons(
         "IBM watsonx",
         "watsonx-ai-node-sdk `TextChatResultChoice.Constants.FinishReason`, `TextGenResult.Constants.StopReason`",
         stop=("stop", "eos_token", "stop_sequence"),
@@ -136,14 +136,14 @@ PROVIDERS = (
         tool_calls=("tool_calls",),
         failure=("time_limit", "cancelled", "error", "not_finished"),
     ),
-    Provider(
+    ProviderFinishReasons(
         "Together",
         "openai/openai-dotnet#267",
         stop=("stop", "eos"),
         length=("length",),
         tool_calls=("tool_calls", "function_call"),
     ),
-    Provider(
+    ProviderFinishReasons(
         "vLLM",
         "vllm `v1/engine/__init__.py`, FINISH_REASON_STRINGS",
         stop=("stop",),
@@ -151,7 +151,7 @@ PROVIDERS = (
         tool_calls=("tool_calls",),
         failure=("abort", "error"),
     ),
-    Provider(
+    ProviderFinishReasons(
         # Objects such as {"type": "abort", "message": …} where a relay forwards the engine's own value.
         "SGLang",
         "sglang `srt/managers/schedule_batch.py`, BaseFinishReason.to_json",
@@ -160,27 +160,27 @@ PROVIDERS = (
         tool_calls=("tool_calls",),
         failure=("abort",),
     ),
-    Provider(
+    ProviderFinishReasons(
         "TGI",
         "text-generation-inference `router/src/lib.rs`, FinishReason",
         stop=("eos_token", "stop_sequence"),
         length=("length",),
     ),
-    Provider(
+    ProviderFinishReasons(
         "TensorRT-LLM",
         "tensorrt_llm `executor/result.py`, CompletionOutput.finish_reason",
         stop=("stop",),
         length=("length",),
         failure=("timeout", "cancelled"),
     ),
-    Provider(
+    ProviderFinishReasons(
         "llama.cpp",
         "llama.cpp `tools/server/server-task.cpp`, stop_type_to_str and the OpenAI-compatible replies",
         stop=("stop", "eos", "word"),
         length=("length", "limit"),
         tool_calls=("tool_calls",),
     ),
-    Provider(
+    ProviderFinishReasons(
         # load, unload: the reply to a request without messages, which generates nothing.
         "Ollama",
         "ollama `llm/server.go`, DoneReason; `server/routes.go`",
@@ -189,11 +189,11 @@ PROVIDERS = (
         tool_calls=("tool_calls",),
         failure=("load", "unload"),
     ),
-    Provider("others", "as observed", length=("max_length",)),
+    ProviderFinishReasons("others", "as observed", length=("max_length",)),
 )
-OUTCOMES = ("stop", "length", "tool_calls", "content_filter", FAILURE)
+OUTCOMES = ("stop", "length", "tool_calls", "content_filter", FAILURE_OUTCOME)
 
-_WORDS: dict[str, str] = {
+_OUTCOME_BY_WORD: dict[str, str] = {
     word.lower(): outcome for provider in PROVIDERS for outcome in OUTCOMES for word in getattr(provider, outcome)
 }
 
@@ -201,35 +201,35 @@ _WORDS: dict[str, str] = {
 def outcome_of(word: str) -> str | None:
     """What a finish reason becomes, one of OUTCOMES; None for a word that no provider documents."""
     word = word.strip().lower()
-    known = _WORDS.get(word)
+    known = _OUTCOME_BY_WORD.get(word)
     if known is not None:
         return known
-    prefix = _WORDS.get(word.partition(":")[0].rstrip())
-    return prefix if prefix in ("content_filter", FAILURE) else None
+    prefix = _OUTCOME_BY_WORD.get(word.partition(":")[0].rstrip())
+    return prefix if prefix in ("content_filter", FAILURE_OUTCOME) else None
 
 
-def word_of(reason: object) -> str | None:
+def finish_word(reason: object) -> str | None:
     """The word in a finish reason of any JSON type; None where it tells that the choice goes on."""
     if isinstance(reason, dict) and isinstance(reason.get("type"), str):
         reason = reason["type"]  # SGLang's own form
     if not reason or reason == "null" or reason != reason:
         return None
-    return clean(reason) if isinstance(reason, str) else show(reason)
+    return clean_unicode(reason) if isinstance(reason, str) else format_json(reason)
 
 
-def reason_for(word: str, endpoint: Endpoint) -> str | None:
+def finish_reason_for(word: str, endpoint: Endpoint) -> str | None:
     """The finish reason of an event; None where the answer counts as interrupted."""
     outcome = outcome_of(word)
-    return outcome if outcome in REASONS[endpoint] else None
+    return outcome if outcome in FINISH_REASONS[endpoint] else None
 
 
-def interrupted(word: str, reason: object = None, *, field: str = "finish_reason") -> Failure:
+def interrupted_failure(word: str, reason: object = None, *, field: str = "finish_reason") -> Failure:
     """The failure of an upstream that ended its answer with such a word; `reason` is the value that it stood in."""
     kind = "" if outcome_of(word) is not None else "the unknown "
     message = reason.get("message") if isinstance(reason, dict) else None
-    detail = f": {_short(clean(message))}" if isinstance(message, str) and message else ""
-    return cut_off(f"the server ended the answer with {kind}{field} {_short(word)!r}{detail}")
+    detail = f": {_excerpt(clean_unicode(message))}" if isinstance(message, str) and message else ""
+    return incomplete_stream_failure(f"the server ended the answer with {kind}{field} {_excerpt(word)!r}{detail}")
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
+def _excerpt(text: str) -> str:
+    return text if len(text) <= _EXCERPT_CHARACTERS else text[: _EXCERPT_CHARACTERS - 1] + "…"

@@ -12,105 +12,107 @@ import msgspec
 
 from welldone.wire import sse
 from welldone.wire.events import Event, Failure, Json, KeepAlive
-from welldone.wire.fold import Fold
-from welldone.wire.mender import Taken
-from welldone.wire.native import Native, Said
-from welldone.wire.notes import Note
-from welldone.wire.pipe import Pipe
+from welldone.wire.fold import BufferedPipeline
+from welldone.wire.mender import FrameEvents
+from welldone.wire.native import PassthroughRepairer, FrameOutput
+from welldone.wire.notes import RepairEntry
+from welldone.wire.pipe import StreamPipeline
 
-Watched: TypeAlias = Pipe | Fold | Native
+AnyPipeline: TypeAlias = StreamPipeline | BufferedPipeline | PassthroughRepairer
 """Whatever makes an answer."""
 
 
-class Step(msgspec.Struct, frozen=True):
+class StreamReplayStep(msgspec.Struct, frozen=True):
     """One frame, and what became of it. The last step of a part has what was left and what is said at its end."""
 
     part: int
     byte: int
     """Where its first byte stands in the part's body."""
-    heard: bytes
+    received: bytes
     """Its bytes, with what stood before it and is no frame: a byte order mark, empty lines."""
     events: Sequence[Event | Json] = ()
     """What was read in it, as far as it is to be said: what is held back is an event of a later step."""
-    notes: Sequence[Note] = ()
+    repairs: Sequence[RepairEntry] = ()
     """What was found wrong in it, with the count of this frame alone. What was heard is told the first time."""
-    said: bytes = b""
+    sent: bytes = b""
 
 
-class Replay:
+class StreamReplay:
     """Mends a stream step by step, with a pipe that nobody else feeds."""
 
-    def __init__(self, pipe: Watched) -> None:
-        self.pipe = pipe
-        self._left: dict[int, bytearray] = {}  # what was heard of each part, and is in no step yet
-        self._bytes: dict[int, int] = {}  # where that begins
+    def __init__(self, pipeline: AnyPipeline) -> None:
+        self.pipeline = pipeline
+        self._pending: dict[int, bytearray] = {}  # what was heard of each part, and is in no step yet
+        self._offsets: dict[int, int] = {}  # where that begins
         self._counts: dict[str, int] = {}
-        self._told: list[Json] = []
-        if isinstance(pipe, Native):
-            pipe.on_event = lambda value, _: self._told.append(value)
+        self._passthrough_events: list[Json] = []
+        if isinstance(pipeline, PassthroughRepairer):
+            pipeline.on_event = lambda value, _: self._passthrough_events.append(value)
 
-    def feed(self, data: bytes, part: int = 0) -> Iterator[Step]:
+    def feed(self, data: bytes, part: int = 0) -> Iterator[StreamReplayStep]:
         """The steps that `data` completes, each made when it is asked for: take them all before anything else."""
-        self._hear(data, part)
-        if isinstance(self.pipe, Native):
-            yield from self._native(self.pipe.take(data), part)
+        self._buffer_received(data, part)
+        if isinstance(self.pipeline, PassthroughRepairer):
+            yield from self._passthrough_steps(self.pipeline.feed_by_frame(data), part)
         else:
-            yield from self._answered(self.pipe, self.pipe.merge.take(data, part), part)
+            yield from self._pipeline_steps(self.pipeline, self.pipeline.merger.feed_by_frame(data, part), part)
 
-    def whole(self, data: bytes, part: int = 0) -> list[Step]:
+    def feed_reply(self, data: bytes, part: int = 0) -> list[StreamReplayStep]:
         """The step of a part that was not streamed: `data` is its whole reply. Then `close` it."""
-        self._hear(data, part)
-        if isinstance(self.pipe, Native):
-            said = self.pipe.whole(data)
-            return [self._step(part, notes=self._noted(), said=said)]
-        events = [event for step in self.pipe.merge.whole(data, part) for event in step]
-        return [self._step(part, events=events, notes=self._noted(), said=self.pipe.say(events))]
+        self._buffer_received(data, part)
+        if isinstance(self.pipeline, PassthroughRepairer):
+            said = self.pipeline.feed_reply(data)
+            return [self._step(part, repairs=self._new_repairs(), sent=said)]
+        events = [event for step in self.pipeline.merger.feed_reply_in_steps(data, part) for event in step]
+        return [self._step(part, events=events, repairs=self._new_repairs(), sent=self.pipeline.write_events(events))]
 
-    def close(self, part: int = 0) -> list[Step]:
+    def close(self, part: int = 0) -> list[StreamReplayStep]:
         """The last steps of a part, when its stream has ended, however it did."""
-        if isinstance(self.pipe, Native):
-            steps = list(self._native(self.pipe.take_last(), part))
+        if isinstance(self.pipeline, PassthroughRepairer):
+            steps = list(self._passthrough_steps(self.pipeline.close_by_frame(), part))
         else:
-            *steps, last = self._answered(self.pipe, self.pipe.merge.take_last(part), part)
-            steps.append(msgspec.structs.replace(last, said=last.said + self.pipe.end()))
-        return _worth([*steps, self._step(part)])
+            *steps, last = self._pipeline_steps(self.pipeline, self.pipeline.merger.close_by_frame(part), part)
+            steps.append(msgspec.structs.replace(last, sent=last.sent + self.pipeline.end()))
+        return _nonempty_steps([*steps, self._step(part)])
 
-    def fail(self, failure: Failure) -> list[Step]:
+    def fail(self, failure: Failure) -> list[StreamReplayStep]:
         """The steps of an answer that breaks off for a reason that the server did not tell."""
         events: list[Event] = []
-        if isinstance(self.pipe, Native):
-            said = self.pipe.fail(failure)
+        if isinstance(self.pipeline, PassthroughRepairer):
+            said = self.pipeline.fail(failure)
         else:
-            events = self.pipe.merge.fail(failure)
-            said = self.pipe.say(events) + self.pipe.end()
-        rest = [self._step(part) for part in sorted(self._left)]
-        return _worth([*rest, self._step(0, events=events, notes=self._noted(), said=said)])
+            events = self.pipeline.merger.fail(failure)
+            said = self.pipeline.write_events(events) + self.pipeline.end()
+        rest = [self._step(part) for part in sorted(self._pending)]
+        return _nonempty_steps([*rest, self._step(0, events=events, repairs=self._new_repairs(), sent=said)])
 
-    def keep_alive(self) -> list[Step]:
+    def keep_alive(self) -> list[StreamReplayStep]:
         """The step of a sign of life, which may be counted among what is said."""
-        said = self.pipe.keep_alive()
-        return [Step(0, self._bytes.get(0, 0), b"", [KeepAlive()], said=said)] if said else []
+        said = self.pipeline.keep_alive()
+        return [StreamReplayStep(0, self._offsets.get(0, 0), b"", [KeepAlive()], sent=said)] if said else []
 
-    def body(self) -> Step:
+    def body(self) -> StreamReplayStep:
         """The step of a reply that is not streamed, when all of it was heard."""
-        assert not isinstance(self.pipe, Pipe)
-        return self._step(0, said=self.pipe.body())
+        assert not isinstance(self.pipeline, StreamPipeline)
+        return self._step(0, sent=self.pipeline.body())
 
-    def _hear(self, data: bytes, part: int) -> None:
-        self._left.setdefault(part, bytearray()).extend(data)
+    def _buffer_received(self, data: bytes, part: int) -> None:
+        self._pending.setdefault(part, bytearray()).extend(data)
 
-    def _answered(self, pipe: Pipe | Fold, taken: Iterator[Taken], part: int) -> Iterator[Step]:
+    def _pipeline_steps(
+        self, pipeline: StreamPipeline | BufferedPipeline, frames: Iterator[FrameEvents], part: int
+    ) -> Iterator[StreamReplayStep]:
         # All is read before something is said, as a pipe does: what was counted by then may be said first.
-        read = [(frame, events, self._noted()) for frame, events in taken]
+        read = [(frame, events, self._new_repairs()) for frame, events in frames]
         for frame, events, notes in read:
-            yield self._step(part, frame, events=events, notes=notes, said=pipe.say(events))
+            yield self._step(part, frame, events=events, repairs=notes, sent=pipeline.write_events(events))
 
-    def _native(self, taken: Iterator[Said], part: int) -> Iterator[Step]:
-        for frame, said in taken:
-            told, self._told = self._told, []
-            yield self._step(part, frame, events=told, notes=self._noted(), said=said)
-        if late := self._noted():  # what is wrong with frames that are not read any more
-            yield self._step(part, notes=late)
+    def _passthrough_steps(self, frames: Iterator[FrameOutput], part: int) -> Iterator[StreamReplayStep]:
+        for frame, said in frames:
+            told, self._passthrough_events = self._passthrough_events, []
+            yield self._step(part, frame, events=told, repairs=self._new_repairs(), sent=said)
+        if late := self._new_repairs():  # what is wrong with frames that are not read any more
+            yield self._step(part, repairs=late)
 
     def _step(
         self,
@@ -118,30 +120,30 @@ class Replay:
         frame: sse.Frame | None = None,
         *,
         events: Sequence[Event | Json] = (),
-        notes: Sequence[Note] = (),
-        said: bytes = b"",
-    ) -> Step:
+        repairs: Sequence[RepairEntry] = (),
+        sent: bytes = b"",
+    ) -> StreamReplayStep:
         """A step of all that was heard up to the end of its frame; without a frame, of all that is left."""
-        left = self._left.setdefault(part, bytearray())
-        byte = self._bytes.get(part, 0)
+        left = self._pending.setdefault(part, bytearray())
+        byte = self._offsets.get(part, 0)
         size = len(left) if frame is None else frame.byte + len(frame.raw) - byte
         heard = bytes(left[:size])
         del left[:size]
-        self._bytes[part] = byte + size
-        return Step(part, byte, heard, events, notes, said)
+        self._offsets[part] = byte + size
+        return StreamReplayStep(part, byte, heard, events, repairs, sent)
 
-    def _noted(self) -> list[Note]:
+    def _new_repairs(self) -> list[RepairEntry]:
         """What was noted since this was last asked."""
         noted = []
-        for note in self.pipe.notes.all():
+        for note in self.pipeline.repair_log.entries():
             before = self._counts.get(note.rule, 0)
             if note.count > before:
                 self._counts[note.rule] = note.count
-                heard = "" if before else note.heard
-                noted.append(msgspec.structs.replace(note, count=note.count - before, heard=heard))
+                heard = "" if before else note.observed
+                noted.append(msgspec.structs.replace(note, count=note.count - before, observed=heard))
         return noted
 
 
-def _worth(steps: list[Step]) -> list[Step]:
+def _nonempty_steps(steps: list[StreamReplayStep]) -> list[StreamReplayStep]:
     """Those in which something happened."""
-    return [step for step in steps if step.heard or step.events or step.notes or step.said]
+    return [step for step in steps if step.received or step.events or step.repairs or step.sent]

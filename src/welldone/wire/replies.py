@@ -5,65 +5,65 @@ from collections.abc import Generator, Iterator
 import msgspec
 
 from welldone.wire import faults
-from welldone.wire.budget import decode_elements, decode_members, is_costly
-from welldone.wire.events import CALL_MEMBERS, Failure, Json
-from welldone.wire.failures import cut_off, garbage, note_shape, read_error
-from welldone.wire.head import WHOLE_OBJECT, Endpoint
-from welldone.wire.lenient import first, strict
-from welldone.wire.notes import Notes
-from welldone.wire.reasons import REASONS, word_of
+from welldone.wire.budget import decode_elements, decode_members, exceeds_blocking_budget
+from welldone.wire.events import CALL_TYPE_AND_ARGUMENTS_FIELD, Failure, Json
+from welldone.wire.failures import incomplete_stream_failure, bad_stream_failure, check_error_shape, read_error
+from welldone.wire.head import REPLY_OBJECT, Endpoint
+from welldone.wire.lenient import parse_first_value, parse_strict
+from welldone.wire.notes import RepairLog
+from welldone.wire.reasons import FINISH_REASONS, finish_word
 
-_ARGUMENTS = dict(CALL_MEMBERS.values())
+_ARGUMENTS_FIELD = dict(CALL_TYPE_AND_ARGUMENTS_FIELD.values())
 
 _RAW_CHOICES = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
-_ENTRIES = 100
+_LOGPROBS_PER_CHUNK = 100
 """Log probabilities in one chunk: with 20 alternatives each they take 10 ms to read."""
 
 
-def read_reply(body: bytes, endpoint: Endpoint, notes: Notes) -> Generator[None, None, Json | Failure]:
+def parse_reply(body: bytes, endpoint: Endpoint, repair_log: RepairLog) -> Generator[None, None, Json | Failure]:
     """The chunk that says what the reply does; a failure where it is an error, or no answer at all.
 
     Each step takes a turn.
     """
-    has_steps = is_costly(body)
-    value, has_tail = yield from first(body, in_steps=has_steps)
+    has_steps = exceeds_blocking_budget(body)
+    value, has_tail = yield from parse_first_value(body, in_steps=has_steps)
     if has_tail:
-        notes.note(faults.ns.NO_SSE_TAIL)
+        repair_log.record(faults.ns.NO_SSE_TAIL)
     replies = value if isinstance(value, list) else [value]
-    reply = _one(replies)
+    reply = _merge_replies(replies)
     if reply is None:
-        return garbage("a reply that is no JSON object")
-    failure = read_error(reply, body.lstrip(), Notes())
+        return bad_stream_failure("a reply that is no JSON object")
+    failure = read_error(reply, body.lstrip(), RepairLog())
     if failure is not None:
-        note_shape(reply.get("error"), notes)
+        check_error_shape(reply.get("error"), repair_log)
         return failure
     if not isinstance(reply.get("choices"), list) or not reply["choices"]:
-        notes.note(faults.ns.CHOICES, reply.get("choices"))
-        return cut_off("the server sent no answer")
-    if has_steps and (yield from _is_rest_costly(body)):
-        return garbage("a reply that is too complex to be read at once")
-    _note(reply, endpoint, notes)
-    return _as_chunk(reply, endpoint)
+        repair_log.record(faults.ns.CHOICES, reply.get("choices"))
+        return incomplete_stream_failure("the server sent no answer")
+    if has_steps and (yield from _exceeds_budget_without_logprobs(body)):
+        return bad_stream_failure("a reply that is too complex to be read at once")
+    _check_reply(reply, endpoint, repair_log)
+    return _reply_to_chunk(reply, endpoint)
 
 
-def split(chunk: Json) -> Iterator[Json]:
+def split_by_logprobs(chunk: Json) -> Iterator[Json]:
     """The same chunk as several, where it has many log probabilities: each can be read in a turn."""
     choices = [choice for choice in chunk["choices"] if isinstance(choice, dict)]
-    longest = max((len(_entries(choice)) for choice in choices), default=0)
-    if longest <= _ENTRIES:
+    longest = max((len(_logprob_entries(choice)) for choice in choices), default=0)
+    if longest <= _LOGPROBS_PER_CHUNK:
         yield chunk
         return
     rest: Json = {key: chunk[key] for key in ("id", "object", "created", "model") if key in chunk}
-    for start in range(0, longest, _ENTRIES):
-        is_last = start + _ENTRIES >= longest
+    for start in range(0, longest, _LOGPROBS_PER_CHUNK):
+        is_last = start + _LOGPROBS_PER_CHUNK >= longest
         # All else is said once: what it holds counts first, and its usage last.
         one = {key: value for key, value in chunk.items() if key != "usage"} if start == 0 else dict(rest)
         if is_last and "usage" in chunk:
             one["usage"] = chunk["usage"]
-        yield one | {"choices": [_slice(choice, start, is_last=is_last) for choice in choices]}
+        yield one | {"choices": [_slice_choice(choice, start, is_last=is_last) for choice in choices]}
 
 
-def _is_rest_costly(body: bytes) -> Generator[None, None, bool]:
+def _exceeds_budget_without_logprobs(body: bytes) -> Generator[None, None, bool]:
     """Whether what is read in one turn, all but the log probabilities, costs more than that."""
     rest: list[msgspec.Raw] = []
     try:
@@ -75,12 +75,12 @@ def _is_rest_costly(body: bytes) -> Generator[None, None, bool]:
             rest += [*members.values(), *(raw for one in choices for name, raw in one.items() if name != "logprobs")]
     except (msgspec.MsgspecError, KeyError):
         return True  # of a shape that no server has
-    return is_costly(b",".join(rest))
+    return exceeds_blocking_budget(b",".join(rest))
 
 
-def _slice(choice: Json, start: int, *, is_last: bool) -> Json:
+def _slice_choice(choice: Json, start: int, *, is_last: bool) -> Json:
     """A choice with some of its log probabilities: the first has its words, the last its end."""
-    entries = _entries(choice)[start : start + _ENTRIES]
+    entries = _logprob_entries(choice)[start : start + _LOGPROBS_PER_CHUNK]
     if start == 0:
         out = choice | ({"logprobs": choice["logprobs"] | {"content": entries}} if entries else {})
     else:
@@ -89,13 +89,13 @@ def _slice(choice: Json, start: int, *, is_last: bool) -> Json:
     return out | {"finish_reason": choice.get("finish_reason") if is_last else None}
 
 
-def _entries(choice: Json) -> list[object]:
+def _logprob_entries(choice: Json) -> list[object]:
     logprobs = choice.get("logprobs")
     content = logprobs.get("content") if isinstance(logprobs, dict) else None
     return content if isinstance(content, list) else []
 
 
-def _one(replies: list[object]) -> Json | None:
+def _merge_replies(replies: list[object]) -> Json | None:
     """One reply: some servers answer a list of prompts with a list of replies."""
     objects = [reply for reply in replies if isinstance(reply, dict)]
     if not objects or len(objects) != len(replies):
@@ -106,7 +106,7 @@ def _one(replies: list[object]) -> Json | None:
     return objects[0] | {"choices": [choice | {"index": place} for place, choice in enumerate(choices)]}
 
 
-def _as_chunk(reply: Json, endpoint: Endpoint) -> Json:
+def _reply_to_chunk(reply: Json, endpoint: Endpoint) -> Json:
     """The reply as the one chunk of a stream."""
     if endpoint is Endpoint.COMPLETIONS:
         return reply
@@ -121,44 +121,46 @@ def _as_chunk(reply: Json, endpoint: Endpoint) -> Json:
             message["tool_calls"] = [
                 call | {"index": place} for place, call in enumerate(calls) if isinstance(call, dict)
             ]
-            if word_of(choice.get("finish_reason")) is None and calls and all(map(_is_whole_call, calls)):
+            if finish_word(choice.get("finish_reason")) is None and calls and all(map(_is_complete_tool_call, calls)):
                 choice = choice | {"finish_reason": "tool_calls"}
         choices.append({key: value for key, value in choice.items() if key != "message"} | {"delta": message})
     return reply | {"choices": choices}
 
 
-def _is_whole_call(call: object) -> bool:
+def _is_complete_tool_call(call: object) -> bool:
     function = call.get("function") if isinstance(call, dict) else None
     arguments = function.get("arguments") if isinstance(function, dict) else None
-    return isinstance(arguments, dict) or (isinstance(arguments, str) and isinstance(strict(arguments.encode()), dict))
+    return isinstance(arguments, dict) or (
+        isinstance(arguments, str) and isinstance(parse_strict(arguments.encode()), dict)
+    )
 
 
-def _note(reply: Json, endpoint: Endpoint, notes: Notes) -> None:
-    if not _is_schema(reply, endpoint):
-        notes.note(faults.ns.OBJECT_SCHEMA, reply)
-    if reply.get("object") != WHOLE_OBJECT[endpoint]:
-        notes.note(faults.ns.OBJECT, reply.get("object"))
+def _check_reply(reply: Json, endpoint: Endpoint, repair_log: RepairLog) -> None:
+    if not _matches_schema(reply, endpoint):
+        repair_log.record(faults.ns.OBJECT_SCHEMA, reply)
+    if reply.get("object") != REPLY_OBJECT[endpoint]:
+        repair_log.record(faults.ns.OBJECT, reply.get("object"))
     if not isinstance(reply.get("usage"), dict):
-        notes.note(faults.ns.USAGE, reply.get("usage"))
+        repair_log.record(faults.ns.USAGE, reply.get("usage"))
     for choice in reply["choices"]:
         if not isinstance(choice, dict):
             continue
         reason = choice.get("finish_reason")
-        if not isinstance(reason, str) or reason not in REASONS[endpoint]:
-            notes.note(faults.ns.FINISH, choice)
+        if not isinstance(reason, str) or reason not in FINISH_REASONS[endpoint]:
+            repair_log.record(faults.ns.FINISH, choice)
         if endpoint is Endpoint.CHAT:
             message = choice.get("message")
-            _note_message(message if isinstance(message, dict) else {}, notes)
+            _check_message(message if isinstance(message, dict) else {}, repair_log)
 
 
-def _is_schema(reply: Json, endpoint: Endpoint) -> bool:
+def _matches_schema(reply: Json, endpoint: Endpoint) -> bool:
     """Whether a reply and its choices have the members that OpenAI's schema requires, each of its type."""
     is_named = all(isinstance(reply.get(name), str) for name in ("id", "model")) and type(reply.get("created")) is int
     choices = [choice for choice in reply["choices"] if isinstance(choice, dict)]
-    return is_named and all(_is_schema_choice(choice, endpoint) for choice in choices)
+    return is_named and all(_choice_matches_schema(choice, endpoint) for choice in choices)
 
 
-def _is_schema_choice(choice: Json, endpoint: Endpoint) -> bool:
+def _choice_matches_schema(choice: Json, endpoint: Endpoint) -> bool:
     if type(choice.get("index")) is not int or not isinstance(choice.get("logprobs"), dict | None):
         return False
     message = choice.get("message")
@@ -167,23 +169,23 @@ def _is_schema_choice(choice: Json, endpoint: Endpoint) -> bool:
     return not isinstance(message, dict) or isinstance(message.get("refusal"), str | None)
 
 
-def _note_message(message: Json, notes: Notes) -> None:
+def _check_message(message: Json, repair_log: RepairLog) -> None:
     if message.get("role") != "assistant":
-        notes.note(faults.ns.ROLE, message)
+        repair_log.record(faults.ns.ROLE, message)
     if not isinstance(message.get("content", 0), str | None):
-        notes.note(faults.ns.CONTENT_KEY, message)
+        repair_log.record(faults.ns.CONTENT_KEY, message)
     calls = message.get("tool_calls")
-    if isinstance(calls, list) and not all(_is_right_call(call) for call in calls):
-        notes.note(faults.ns.TOOL_CALLS, message)
+    if isinstance(calls, list) and not all(_is_valid_tool_call(call) for call in calls):
+        repair_log.record(faults.ns.TOOL_CALLS, message)
 
 
-def _is_right_call(call: object) -> bool:
-    if not isinstance(call, dict) or "index" in call or str(call.get("type")) not in _ARGUMENTS:
+def _is_valid_tool_call(call: object) -> bool:
+    if not isinstance(call, dict) or "index" in call or str(call.get("type")) not in _ARGUMENTS_FIELD:
         return False
     function = call.get(call["type"])
     return (
         isinstance(call.get("id"), str)
         and isinstance(function, dict)
         and isinstance(function.get("name"), str)
-        and isinstance(function.get(_ARGUMENTS[call["type"]]), str)
+        and isinstance(function.get(_ARGUMENTS_FIELD[call["type"]]), str)
     )

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 
 import msgspec
 
-LIMIT_BYTES = 6 * 1024 * 1024
+FRAME_LIMIT_BYTES = 6 * 1024 * 1024
 """The longest frame kept. Real chunks stay under 1 MB; 6 MB leaves room for audio and images in one delta. Text costs
 6 ns for each byte: what is longer would hold up other streams (see `budget`). An eager decoder takes half of that where
 a frame is more than one plain line of data: each of its lines is looked at several times."""
 
-LINES_LIMIT = 10_000
+FRAME_LINES_LIMIT = 10_000
 """Lines of one frame, which take 3 us each."""
 _WINDOW_BYTES = 64 * 1024
 
@@ -28,8 +28,8 @@ HEADERS = (
 """The headers of each stream that we send."""
 
 BOM = b"\xef\xbb\xbf"
-DATA = b"data: "
-END = b"\n\n"
+DATA_PREFIX = b"data: "
+FRAME_END = b"\n\n"
 
 # "Lines must be separated by either a U+000D CARRIAGE RETURN U+000A LINE FEED (CRLF) character pair, a single
 # U+000A LINE FEED (LF) character, or a single U+000D CARRIAGE RETURN (CR) character."
@@ -57,7 +57,7 @@ class Frame(msgspec.Struct, frozen=True):
     """Whether its empty line came: not so for the last one of a cut stream, or for a piece of a frame."""
 
 
-class Decoder:
+class SseDecoder:
     """Frames out of a stream's bytes, however they are cut.
 
     An `eager` decoder also ends a frame where the next line begins a new `data:` field or a bare `{`, and gives a
@@ -65,34 +65,40 @@ class Decoder:
     Each piece of such a frame but its last has `ended` False.
     """
 
-    def __init__(self, *, eager: bool = False, limit_bytes: int = LIMIT_BYTES) -> None:
-        self.overlong: int | None = None
+    def __init__(self, *, eager: bool = False, limit_bytes: int = FRAME_LIMIT_BYTES) -> None:
+        self.overlong_at: int | None = None
         """Where a frame began that outgrew the limit; from there on nothing more is read."""
         self.has_bom = False
         self._eager = eager
         self._limit = limit_bytes
         self._buffer = bytearray()
         self._offset = 0  # where the buffer's first byte stands in the stream
-        self._looked = 0  # no empty line begins before this place in the buffer
-        self._split_looked = 0  # nor, for an eager decoder, a new data line
+        self._searched = 0  # no empty line begins before this place in the buffer
+        self._split_searched = 0  # nor, for an eager decoder, a new data line
         self._has_cr = False
         self._started = False
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing waits for more bytes."""
-        return self._started and not (self._buffer or self._has_cr or self.overlong is not None)
+        return self._started and not (self._buffer or self._has_cr or self.overlong_at is not None)
 
-    def passed(self, count: int) -> int:
+    def skip_bytes(self, count: int) -> int:
         """So many bytes took a shorter way; where the stream stands now."""
         self._offset += count
         return self._offset
 
     def feed(self, data: bytes) -> list[Frame]:
         """The frames that `data` completes."""
-        if self.overlong is not None:
+        if self.overlong_at is not None:
             return []
-        if not self._buffer and self._started and not self._has_cr and is_single(data) and len(data) <= self._limit:
+        if (
+            not self._buffer
+            and self._started
+            and not self._has_cr
+            and is_single_frame(data)
+            and len(data) <= self._limit
+        ):
             # The common case, worth a short way: one data line and its empty line, and nothing else.
             byte = self._offset
             self._offset += len(data)
@@ -102,13 +108,13 @@ class Decoder:
             self._has_cr = True
         if not self._started and not self._start():
             return []
-        return self._take(closing=False)
+        return self._take_frames(closing=False)
 
     def close(self) -> list[Frame]:
         """What is left when the stream has ended; its last frame is not `ended` unless its empty line came."""
-        if self.overlong is not None:
+        if self.overlong_at is not None:
             return []
-        return self._take(closing=True)
+        return self._take_frames(closing=True)
 
     def _start(self) -> bool:
         """Pass over a byte order mark. False while the first bytes may still become one."""
@@ -118,98 +124,98 @@ class Decoder:
         # "One leading U+FEFF BYTE ORDER MARK character must be ignored if any are present."
         if self._buffer.startswith(BOM):
             self.has_bom = True
-            self._drop(len(BOM))
+            self._consume(len(BOM))
         return True
 
-    def _take(self, *, closing: bool) -> list[Frame]:
+    def _take_frames(self, *, closing: bool) -> list[Frame]:
         buffer = self._buffer
         frames: list[Frame] = []
         start = 0
         while True:
-            start = self._skip(start)
+            start = self._skip_line_breaks(start)
             if self._eager and start < len(buffer) and buffer[start] == _COLON:
                 end, is_ended = self._comment_end(start, closing=closing), False
             else:
                 end, is_ended = self._blank_line_end(start, closing=closing), True
             if end < 0:
                 break
-            frames += self._frames(start, end, ended=is_ended)
+            frames += self._make_frames(start, end, ended=is_ended)
             start = end
         if self._eager:
             start = self._split_pending(start, frames)
         if closing and start < len(buffer):
-            frames += self._frames(start, len(buffer), ended=False)
+            frames += self._make_frames(start, len(buffer), ended=False)
             start = len(buffer)
-        self._drop(start)
-        if self.overlong is None and len(buffer) > self._limit + _LOOK_AHEAD:
-            self.overlong = self._offset
-        if self.overlong is not None:
+        self._consume(start)
+        if self.overlong_at is None and len(buffer) > self._limit + _LOOK_AHEAD:
+            self.overlong_at = self._offset
+        if self.overlong_at is not None:
             buffer.clear()
         return frames
 
-    def _skip(self, start: int) -> int:
+    def _skip_line_breaks(self, start: int) -> int:
         """The place of the next byte that is no line break."""
         buffer = self._buffer
         if start < len(buffer) and buffer[start] in b"\r\n":
             found = _NO_BREAK.search(buffer, start)
             start = found.start() if found else len(buffer)
-        self._looked = max(self._looked, start)
-        self._split_looked = max(self._split_looked, start)
+        self._searched = max(self._searched, start)
+        self._split_searched = max(self._split_searched, start)
         return start
 
     def _blank_line_end(self, start: int, *, closing: bool) -> int:
         """Where the frame at `start` ends, or -1 while its empty line has not come."""
         buffer = self._buffer
         if not self._has_cr:
-            found = buffer.find(END, self._looked)
+            found = buffer.find(FRAME_END, self._searched)
             if found >= 0:
-                self._looked = found + 2
+                self._searched = found + 2
                 return found + 2
-            self._looked = max(start, len(buffer) - 1)
+            self._searched = max(start, len(buffer) - 1)
             return -1
-        match = _BLANK_LINE.search(buffer, self._looked)
+        match = _BLANK_LINE.search(buffer, self._searched)
         # A CR at the very end may be the first half of a CRLF: its other half would belong to this frame.
         if match and (closing or match.end() < len(buffer) or buffer[-1] != _CR):
-            self._looked = match.end()
+            self._searched = match.end()
             return match.end()
-        self._looked = max(start, match.start() if match else len(buffer) - 3)
+        self._searched = max(start, match.start() if match else len(buffer) - 3)
         return -1
 
     def _comment_end(self, start: int, *, closing: bool) -> int:
         """Where the comment line at `start` ends, or -1 while it has not."""
         buffer = self._buffer
-        match = _LINE_BREAK.search(buffer, max(start, self._split_looked - 1))
+        match = _LINE_BREAK.search(buffer, max(start, self._split_searched - 1))
         if match and (closing or match.end() < len(buffer) or buffer[-1] != _CR):
-            self._looked = self._split_looked = match.end()
+            self._searched = self._split_searched = match.end()
             return match.end()
-        self._split_looked = max(start, match.start() if match else len(buffer))
+        self._split_searched = max(start, match.start() if match else len(buffer))
         return -1
 
     def _split_pending(self, start: int, frames: list[Frame]) -> int:
         """Hand out the pieces of an unfinished frame that are whole data fields; where the rest begins."""
         buffer = self._buffer
-        while match := _NEW_DATA.search(buffer, max(start, self._split_looked)):
+        while match := _NEW_DATA.search(buffer, max(start, self._split_searched)):
             end = match.end()
-            self._split_looked = end
+            self._split_searched = end
             if _HAS_DATA.search(buffer, start, end):
-                frames += self._frames(start, end, ended=False)
+                frames += self._make_frames(start, end, ended=False)
                 start = end
-                self._looked = max(self._looked, start)
+                self._searched = max(self._searched, start)
         # A break and "data:" are at most 7 bytes; look again from where one may have begun.
-        self._split_looked = max(start, len(buffer) - 6)
+        self._split_searched = max(start, len(buffer) - 6)
         return start
 
-    def _frames(self, start: int, end: int, *, ended: bool) -> list[Frame]:
+    def _make_frames(self, start: int, end: int, *, ended: bool) -> list[Frame]:
         """The frames between two places: none from the first that is too long on."""
-        if self.overlong is not None:
+        if self.overlong_at is not None:
             return []
         with memoryview(self._buffer) as buffer:
             raw = bytes(buffer[start:end])
         byte = self._offset + start
         has_cr = self._has_cr and b"\r" in raw
-        if ended and not has_cr and raw.startswith(DATA) and raw.find(b"\n") == len(raw) - 2:
+        if ended and not has_cr and raw.startswith(DATA_PREFIX) and raw.find(b"\n") == len(raw) - 2:
             if len(raw) > self._limit:
-                self.overlong = byte
+                self.overlong_at = byte
                 return []
             return [Frame(byte, raw, raw[6:-2])]
         most_bytes = self._limit // 2 if self._eager else self._limit
@@ -217,30 +223,30 @@ class Decoder:
         lines: list[bytes] = []
         size = 0
         has_data = False
-        for line in _each_line(raw):
+        for line in _iter_lines(raw):
             is_data = self._eager and line.startswith((b"data:", b"{"))
             if is_data and has_data:
-                frames.append(_parse(byte, lines, ended=False))
+                frames.append(_parse_frame(byte, lines, ended=False))
                 byte += len(frames[-1].raw)
                 lines.clear()
                 size = 0
             has_data = has_data or is_data
             lines.append(line)
             size += len(line)
-            if len(lines) > LINES_LIMIT or size > most_bytes:
-                self.overlong = byte
+            if len(lines) > FRAME_LINES_LIMIT or size > most_bytes:
+                self.overlong_at = byte
                 return frames
-        frames.append(_parse(byte, lines, ended=ended))
+        frames.append(_parse_frame(byte, lines, ended=ended))
         return frames
 
-    def _drop(self, count: int) -> None:
+    def _consume(self, count: int) -> None:
         del self._buffer[:count]
         self._offset += count
-        self._looked = max(0, self._looked - count)
-        self._split_looked = max(0, self._split_looked - count)
+        self._searched = max(0, self._searched - count)
+        self._split_searched = max(0, self._split_searched - count)
 
 
-def _each_line(raw: bytes) -> Iterator[bytes]:
+def _iter_lines(raw: bytes) -> Iterator[bytes]:
     """The lines of a frame, with their breaks: some at a time, since nobody may want them all."""
     start = 0
     while start < len(raw):
@@ -252,12 +258,12 @@ def _each_line(raw: bytes) -> Iterator[bytes]:
         start = end
 
 
-def lines(raw: bytes) -> list[bytes]:
+def split_lines(raw: bytes) -> list[bytes]:
     """The lines of a frame, without their breaks and without the empty ones."""
     return [line for line in raw.splitlines() if line]  # of bytes: at CRLF, LF and CR, and nowhere else
 
 
-def field(line: bytes) -> tuple[bytes, bytes]:
+def parse_field(line: bytes) -> tuple[bytes, bytes]:
     """A line's field name and value; a comment has the name b""."""
     colon = line.find(b":")
     if colon < 0:
@@ -266,36 +272,41 @@ def field(line: bytes) -> tuple[bytes, bytes]:
     return line[:colon], line[colon + (2 if line.startswith(b" ", colon + 1) else 1) :]
 
 
-def is_single(data: bytes) -> bool:
+def is_single_frame(data: bytes) -> bool:
     """Whether this is one frame: a data line, its empty line, and nothing else."""
-    return data.find(b"\n") == len(data) - 2 and data.startswith(DATA) and data.endswith(END) and b"\r" not in data
+    return (
+        data.find(b"\n") == len(data) - 2
+        and data.startswith(DATA_PREFIX)
+        and data.endswith(FRAME_END)
+        and b"\r" not in data
+    )
 
 
-def frame(payload: bytes) -> bytes:
+def data_frame(payload: bytes) -> bytes:
     """One frame that carries `payload`, a single line."""
-    return b"".join((DATA, payload, END))
+    return b"".join((DATA_PREFIX, payload, FRAME_END))
 
 
-def named(event: str, payload: bytes) -> bytes:
+def named_frame(event: str, payload: bytes) -> bytes:
     """One frame that has a name as well."""
-    return b"".join((b"event: ", event.encode(), b"\n", DATA, payload, END))
+    return b"".join((b"event: ", event.encode(), b"\n", DATA_PREFIX, payload, FRAME_END))
 
 
 def comment(text: bytes) -> bytes:
     """A comment: bytes on the wire that no client sees."""
-    return b": " + text + END
+    return b": " + text + FRAME_END
 
 
-DONE = frame(b"[DONE]")
+DONE = data_frame(b"[DONE]")
 
 
-def _parse(byte: int, each: list[bytes], *, ended: bool) -> Frame:
+def _parse_frame(byte: int, lines: list[bytes], *, ended: bool) -> Frame:
     """The frame of some lines, which have their breaks."""
-    raw = b"".join(each)
+    raw = b"".join(lines)
     data: list[bytes] = []
     event = b""
-    for line in each:
-        name, value = field(line.rstrip(b"\r\n"))
+    for line in lines:
+        name, value = parse_field(line.rstrip(b"\r\n"))
         if name == b"data":
             data.append(value)
         elif name == b"event":

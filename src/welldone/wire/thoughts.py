@@ -9,10 +9,10 @@ import msgspec
 from welldone.wire.events import Event, Reasoning, Refusal, Text, ToolCall, Usage
 from welldone.wire.lenient import as_object
 
-_DETAILS, _COUNT = "completion_tokens_details", "reasoning_tokens"
+_DETAILS_FIELD, _REASONING_TOKENS_FIELD = "completion_tokens_details", "reasoning_tokens"
 
 
-class ReasoningCounter:
+class ReasoningTokenCounter:
     """Adds `reasoning_tokens` to the usage of one choice. Each chunk with reasoning is one token."""
 
     def __init__(self) -> None:
@@ -27,14 +27,14 @@ class ReasoningCounter:
             elif isinstance(event, Text | Refusal | ToolCall):
                 self._has_answer = True
             elif isinstance(event, Usage):
-                events = [*events[:place], self._counted(event), *events[place + 1 :]]
+                events = [*events[:place], self._with_reasoning_tokens(event), *events[place + 1 :]]
         return events
 
-    def _counted(self, usage: Usage) -> Usage:
-        details = as_object(usage.more.get(_DETAILS))
-        if _COUNT in details:
+    def _with_reasoning_tokens(self, usage: Usage) -> Usage:
+        details = as_object(usage.extra_fields.get(_DETAILS_FIELD))
+        if _REASONING_TOKENS_FIELD in details:
             return usage
         # An answer that was cut while the model reasoned is all reasoning.
         count = min(self._tokens, usage.completion_tokens) if self._has_answer else usage.completion_tokens
-        more = usage.more | {_DETAILS: details | {_COUNT: count if self._tokens else 0}}
-        return msgspec.structs.replace(usage, more=more)
+        more = usage.extra_fields | {_DETAILS_FIELD: details | {_REASONING_TOKENS_FIELD: count if self._tokens else 0}}
+        return msgspec.structs.replace(usage, extra_fields=more)

@@ -5,21 +5,21 @@ from typing import Any
 import msgspec
 import pytest
 
-from welldone.engines.abilities import Abilities
+from welldone.engines.abilities import ModelCapabilities
 from welldone.engines.settings import ModelSettings
 from welldone.serve.errors import ApiError
-from welldone.serve.requests import Request, read_chat, read_completions
+from welldone.serve.requests import ValidatedRequest, read_chat, read_completions
 
 Body = dict[str, Any]
 
 MODEL = ModelSettings(name="m")
-ABLE = Abilities(
+ABLE = ModelCapabilities(
     kind="llama",
     context=4096,
-    context_train=8192,
+    train_context=8192,
     slots=4,
-    vocabulary=49152,
-    embedding=576,
+    vocabulary_size=49152,
+    embedding_size=576,
     parameters=135_000_000,
     size_bytes=100_000_000,
     images=True,
@@ -32,27 +32,27 @@ ABLE = Abilities(
 HELLO = [{"role": "user", "content": "hello"}]
 
 
-def able(**changes: object) -> Abilities:
+def able(**changes: object) -> ModelCapabilities:
     """A model that differs in these."""
     return msgspec.structs.replace(ABLE, **changes)
 
 
-def chat(abilities: Abilities | None = ABLE, **body: object) -> Request:
+def chat(abilities: ModelCapabilities | None = ABLE, **body: object) -> ValidatedRequest:
     """A chat that says hello, and these."""
     return read_chat({"messages": HELLO, **body}, MODEL, abilities)
 
 
-def engine(abilities: Abilities | None = ABLE, **body: object) -> Body:
+def engine(abilities: ModelCapabilities | None = ABLE, **body: object) -> Body:
     """What the engine gets for a chat."""
-    return chat(abilities, **body).parts[0]
+    return chat(abilities, **body).bodies[0]
 
 
-def complete(abilities: Abilities | None = ABLE, **body: object) -> Request:
+def complete(abilities: ModelCapabilities | None = ABLE, **body: object) -> ValidatedRequest:
     """A completion of "once"."""
     return read_completions({"prompt": "once", **body}, MODEL, abilities)
 
 
-def refusal(abilities: Abilities = ABLE, **body: object) -> ApiError:
+def refusal(abilities: ModelCapabilities = ABLE, **body: object) -> ApiError:
     """Why a chat is refused."""
     with pytest.raises(ApiError) as caught:
         chat(abilities, **body)

@@ -9,12 +9,12 @@ import pytest
 from tests.models.picture import png
 from tests.serve.requests.build import ABLE, MODEL, able
 from tests.table import table
-from welldone.serve.errors import ApiError, Shape, invalid
+from welldone.serve.errors import ApiError, ErrorFormat, invalid_request
 from welldone.serve.requests import read_chat
-from welldone.serve.requests.anthropic import FIELDS, Translated, read_anthropic
-from welldone.serve.requests.foreign import read_foreign
-from welldone.serve.requests.names import rename
-from welldone.serve.requests.table import Use
+from welldone.serve.requests.anthropic import ANTHROPIC_FIELDS, AnthropicTranslation, anthropic_to_chat
+from welldone.serve.requests.foreign import read_upstream_request
+from welldone.serve.requests.names import rename_error_param
+from welldone.serve.requests.table import FieldHandling
 from welldone.wire.events import Json
 
 PICTURE = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
@@ -46,9 +46,11 @@ def result(content: Any = "sunny", **more: Any) -> Json:  # noqa: ANN401 - a tex
     return {"type": "tool_result", "tool_use_id": "toolu_1", "content": content, **more}
 
 
-def read(kind: str = "llamacpp", /, *, skips_tools: bool = False, is_counted: bool = False, **body: Any) -> Translated:  # noqa: ANN401
+def read(
+    kind: str = "llamacpp", /, *, skips_tools: bool = False, is_counted: bool = False, **body: Any
+) -> AnthropicTranslation:  # noqa: ANN401
     whole = {"model": "m", "max_tokens": 10, "messages": [user("Hi")], **body}
-    return read_anthropic(whole, kind, skips_tools=skips_tools, is_counted=is_counted)
+    return anthropic_to_chat(whole, kind, ignores_unknown_tools=skips_tools, is_count_only=is_counted)
 
 
 def chat(kind: str = "llamacpp", /, **body: Any) -> Json:  # noqa: ANN401
@@ -79,8 +81,8 @@ def test_a_plain_request_is_a_plain_chat() -> None:
         "stop": ["END", "\n"],
         "chat_template_kwargs": {"enable_thinking": False},
     }
-    assert read(stop_sequences=["END"]).stops == ("END",)
-    assert read().stops == ()
+    assert read(stop_sequences=["END"]).stop_strings == ("END",)
+    assert read().stop_strings == ()
 
 
 def test_the_most_tokens_must_be_said_but_not_to_count() -> None:
@@ -212,7 +214,7 @@ def test_thinking_is_set_as_the_engine_knows_it(thinking: Json | None, asked: Js
     found = read(thinking=thinking)
     names = ("chat_template_kwargs", "thinking_budget_tokens", "reasoning_effort")
     assert {name: found.chat[name] for name in names if name in found.chat} == asked
-    assert found.shows_thoughts == ("chat_template_kwargs" not in asked)
+    assert found.shows_reasoning == ("chat_template_kwargs" not in asked)
 
 
 def test_thinking_is_said_to_others_in_words_that_all_know() -> None:
@@ -226,7 +228,7 @@ def test_thinking_is_said_to_others_in_words_that_all_know() -> None:
 def test_a_tool_runner_is_told_that_it_must_do_without_a_thread() -> None:
     error = refusal(thread={"type": "auto"})
     assert error.details == {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
-    assert json.loads(error.body(Shape.ANTHROPIC))["error"]["details"] == error.details
+    assert json.loads(error.body(ErrorFormat.ANTHROPIC))["error"]["details"] == error.details
 
 
 def test_tools_are_functions() -> None:
@@ -295,12 +297,12 @@ def test_only_a_short_name_of_the_user_goes_on() -> None:
 
 
 def test_what_means_nothing_to_the_answer_is_ignored() -> None:
-    ignored = {row.name: {"x": [1]} for row in FIELDS if row.use is Use.IGNORED}
+    ignored = {row.name: {"x": [1]} for row in ANTHROPIC_FIELDS if row.handling is FieldHandling.IGNORED}
     assert len(ignored) > 5
     assert chat(**ignored) == chat()
 
 
-@pytest.mark.parametrize("name", [row.name for row in FIELDS if row.use is Use.REFUSED])
+@pytest.mark.parametrize("name", [row.name for row in ANTHROPIC_FIELDS if row.handling is FieldHandling.REJECTED])
 def test_what_a_chat_cannot_say_is_refused(name: str) -> None:
     wanted: list[Json] = [{name: [{"type": "url"}]}, {name: None}, {name: []}]
     assert refusal(**wanted[0]).param == name
@@ -392,11 +394,11 @@ def test_a_translated_request_is_read_by_all_who_answer() -> None:
     }
     local = read_chat(chat(**body), MODEL, ABLE)
     assert local.is_stream
-    assert local.asked.stops == ("END",)
-    assert local.parts[0]["thinking_budget_tokens"] == 1024
-    assert [one["role"] for one in local.parts[0]["messages"]] == ["system", "user", "assistant", "tool", "user"]
-    foreign = read_foreign(chat("vllm", **body), "chat", makes_choices=True, streams=True)
-    assert json.dumps(foreign.parts[0]["messages"]).count("image_url") == 2
+    assert local.facts.stop_strings == ("END",)
+    assert local.bodies[0]["thinking_budget_tokens"] == 1024
+    assert [one["role"] for one in local.bodies[0]["messages"]] == ["system", "user", "assistant", "tool", "user"]
+    foreign = read_upstream_request(chat("vllm", **body), "chat", supports_n=True, supports_streaming=True)
+    assert json.dumps(foreign.bodies[0]["messages"]).count("image_url") == 2
 
 
 @table(
@@ -416,12 +418,12 @@ def test_an_error_names_what_the_client_wrote(body: Json, names: str) -> None:
     asked = read(skips_tools=True, **body)
     with pytest.raises(ApiError) as caught:
         read_chat(asked.chat, MODEL, able(images=False))
-    rename(caught.value, asked.names)
+    rename_error_param(caught.value, asked.param_names)
     assert (caught.value.param or "").startswith(names)
     assert f"'{caught.value.param}'" in caught.value.message
 
 
 def test_an_error_without_a_name_stays_as_it_is() -> None:
-    error = invalid("The engine is odd.")
-    rename(error, read().names)
+    error = invalid_request("The engine is odd.")
+    rename_error_param(error, read().param_names)
     assert (error.message, error.param) == ("The engine is odd.", None)

@@ -13,8 +13,8 @@ from tests.serve.requests.test_schema import KEPT
 from tests.serve.requests.test_tools import NAMED, TWO
 from welldone.serve.errors import ApiError
 from welldone.serve.requests import (
-    FIELDS,
-    Request,
+    GENERATION_FIELDS,
+    ValidatedRequest,
     read_body,
     read_chat,
     read_completions,
@@ -23,13 +23,17 @@ from welldone.serve.requests import (
     read_rerank,
     read_tokenize,
 )
-from welldone.serve.requests.body import Shape
-from welldone.serve.requests.table import Use
+from welldone.serve.requests.body import JsonSizeLimits
+from welldone.serve.requests.table import FieldHandling
 
 READERS = [read_chat, read_completions, read_embeddings, read_rerank, read_tokenize, read_detokenize]
 OTHER_NAMES = ["input", "query", "documents", "content", "tokens", "dimensions", "encoding_format", "top_n", "whatever"]
 OURS = {"messages", "prompt", "stream", "stream_options", "tools", "tool_choice", "response_format", "json_schema"}
-SENT = {row.engine or row.name for row in FIELDS if row.use in (Use.PASSED, Use.READ) or row.is_vllm} | OURS
+SENT = {
+    row.engine_name or row.name
+    for row in GENERATION_FIELDS
+    if row.handling in (FieldHandling.FORWARDED, FieldHandling.TRANSLATED) or row.is_vllm
+} | OURS
 
 plain = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text(max_size=5)
 seeds = st.sampled_from(
@@ -43,7 +47,7 @@ values = st.recursive(
     lambda inside: st.lists(inside, max_size=3) | st.dictionaries(words | st.text(max_size=4), inside, max_size=3),
     max_leaves=8,
 )
-names = st.sampled_from([row.name for row in FIELDS] + OTHER_NAMES)
+names = st.sampled_from([row.name for row in GENERATION_FIELDS] + OTHER_NAMES)
 odd_bodies = st.dictionaries(names, values, max_size=6)
 near_bodies = odd_bodies.map(lambda body: {"messages": HELLO, "prompt": "x", "input": "x", **body})
 formats = st.builds(
@@ -57,7 +61,9 @@ abilities = st.sampled_from([ABLE, None, able(kind="command"), able(tools=False,
 
 @pytest.mark.parametrize("read", READERS, ids=lambda read: read.__name__)
 @given(data=st.data())
-def test_any_object_is_a_request_or_an_error_of_the_client(read: Callable[..., Request], data: st.DataObject) -> None:
+def test_any_object_is_a_request_or_an_error_of_the_client(
+    read: Callable[..., ValidatedRequest], data: st.DataObject
+) -> None:
     body = data.draw(odd_bodies | near_bodies)
     try:
         request = read(body, MODEL, data.draw(abilities))
@@ -93,12 +99,12 @@ def check_error(error: ApiError) -> None:
     assert msgspec.json.decode(error.body())["error"]["message"] == error.message
 
 
-def check_request(request: Request) -> None:
+def check_request(request: ValidatedRequest) -> None:
     """Each body can be encoded, is not deep, and has only fields that engines are to know."""
-    assert request.prompts >= 1
-    assert 1 <= len(request.parts) <= 64
-    for part in request.parts:
-        Shape("part").check(msgspec.json.encode(part))
+    assert request.prompt_count >= 1
+    assert 1 <= len(request.bodies) <= 64
+    for part in request.bodies:
+        JsonSizeLimits("part").check(msgspec.json.encode(part))
         if request.endpoint in ("chat", "completions"):
             assert part.keys() <= SENT
             assert part["stream"] is True

@@ -6,7 +6,14 @@ import pytest
 
 from tests.table import table
 from welldone.serve.errors import ApiError
-from welldone.serve.requests.body import DEPTH_LIMIT, ELEMENTS_LIMIT, LISTS_LIMIT, STRINGS_LIMIT, Shape, read_body
+from welldone.serve.requests.body import (
+    JSON_DEPTH_LIMIT,
+    ELEMENTS_LIMIT,
+    CONTAINERS_LIMIT,
+    STRINGS_LIMIT,
+    JsonSizeLimits,
+    read_body,
+)
 from welldone.wire import budget
 
 JSON = "application/json"
@@ -59,9 +66,9 @@ def test_of_a_key_that_comes_twice_the_last_counts() -> None:
 
 
 def test_as_many_levels_as_allowed_are_read_and_one_more_is_refused() -> None:
-    assert read_body(nested(DEPTH_LIMIT), JSON)
+    assert read_body(nested(JSON_DEPTH_LIMIT), JSON)
     with pytest.raises(ApiError, match="64 levels"):
-        read_body(nested(DEPTH_LIMIT + 1), JSON)
+        read_body(nested(JSON_DEPTH_LIMIT + 1), JSON)
 
 
 @table(
@@ -78,10 +85,10 @@ def test_as_many_levels_as_allowed_are_read_and_one_more_is_refused() -> None:
 )
 def test_only_brackets_outside_of_strings_make_levels(data: bytes, deep: bool) -> None:
     if not deep:
-        Shape("text").check(data)
+        JsonSizeLimits("text").check(data)
         return
     with pytest.raises(ApiError, match="64 levels"):
-        Shape("text").check(data)
+        JsonSizeLimits("text").check(data)
 
 
 @table(
@@ -111,9 +118,9 @@ def test_a_browser_must_say_that_it_sends_json(content_type: str | None, is_brow
 
 
 def test_as_many_lists_as_allowed_are_read_and_one_more_is_refused() -> None:
-    assert len(read_body(b'{"a":[' + b"[]," * (LISTS_LIMIT - 3) + b"[]]}", JSON)["a"]) == LISTS_LIMIT - 2
-    with pytest.raises(ApiError, match=f"{LISTS_LIMIT} arrays"):
-        read_body(b'{"a":[' + b"[]," * (LISTS_LIMIT - 2) + b"[]]}", JSON)
+    assert len(read_body(b'{"a":[' + b"[]," * (CONTAINERS_LIMIT - 3) + b"[]]}", JSON)["a"]) == CONTAINERS_LIMIT - 2
+    with pytest.raises(ApiError, match=f"{CONTAINERS_LIMIT} arrays"):
+        read_body(b'{"a":[' + b"[]," * (CONTAINERS_LIMIT - 2) + b"[]]}", JSON)
 
 
 @pytest.mark.parametrize("end", [b'"\\""]}', b'"\\\\"]}'])
@@ -125,12 +132,12 @@ def test_as_many_texts_as_allowed_are_read_and_one_more_is_refused(end: bytes) -
 
 def test_brackets_that_only_close_are_counted_too() -> None:
     with pytest.raises(ApiError, match="arrays and objects"):
-        Shape("text").check(b"]" * (2 * LISTS_LIMIT + 1))
+        JsonSizeLimits("text").check(b"]" * (2 * CONTAINERS_LIMIT + 1))
 
 
 def test_texts_that_are_checked_together_have_one_limit() -> None:
-    shape = Shape("text")
-    half = b"[" + b"[]," * (LISTS_LIMIT // 2)
+    shape = JsonSizeLimits("text")
+    half = b"[" + b"[]," * (CONTAINERS_LIMIT // 2)
     shape.check(half)
     with pytest.raises(ApiError, match="arrays and objects"):
         shape.check(half)

@@ -9,29 +9,31 @@ from tests.serve.requests.build import ABLE, HELLO, MODEL, Body, able, chat, com
 from tests.table import table
 from welldone.engines.settings import ModelSettings
 from welldone.serve.errors import ApiError
-from welldone.serve.requests import FIELDS, Request, read_chat
-from welldone.serve.requests.table import ROWS, Field, Use
-from welldone.wire.asked import Asked
+from welldone.serve.requests import GENERATION_FIELDS, ValidatedRequest, read_chat
+from welldone.serve.requests.table import GENERATION_FIELDS_BY_NAME, RequestField, FieldHandling
+from welldone.wire.asked import RequestFacts
 
 PLAIN: Body = {"messages": HELLO, "stream": True, "stream_options": {"include_usage": True}}
 
 
 def sent_for(body: Body) -> Body:
     """What the engine gets for a chat with these."""
-    return read_chat({"messages": HELLO, **body}, MODEL, ABLE).parts[0]
+    return read_chat({"messages": HELLO, **body}, MODEL, ABLE).bodies[0]
 
 
 def test_a_plain_chat_is_asked_as_a_stream_with_usage() -> None:
     request = chat()
-    assert request.parts == [PLAIN]
-    assert (request.endpoint, request.model, request.is_stream, request.prompts) == ("chat", None, False, 1)
-    assert request.asked == Asked(usage=False, obfuscation=True, choices=1, counts_reasoning=True)
+    assert request.bodies == [PLAIN]
+    assert (request.endpoint, request.model, request.is_stream, request.prompt_count) == ("chat", None, False, 1)
+    assert request.facts == RequestFacts(
+        include_usage=False, allow_obfuscation=True, choice_count=1, count_reasoning_tokens=True
+    )
 
 
 def test_what_is_asked_of_the_stream_is_read() -> None:
     request = chat(model="x", stream=True, stream_options={"include_usage": True, "include_obfuscation": False})
     assert (request.is_stream, request.model) == (True, "x")
-    assert (request.asked.usage, request.asked.obfuscation, request.asked.model) == (True, False, "x")
+    assert (request.facts.include_usage, request.facts.allow_obfuscation, request.facts.model) == (True, False, "x")
 
 
 @table(
@@ -163,24 +165,24 @@ def test_an_error_repeats_little_of_what_came() -> None:
     assert len(refusal(max_tokens=10**3000).message) < 250
 
 
-@table("row", [row for row in FIELDS if row.use is Use.IGNORED], ids=lambda row: row.name)
+@table("row", [row for row in GENERATION_FIELDS if row.handling is FieldHandling.IGNORED], ids=lambda row: row.name)
 @table("value", ["x", 7, {"a": [1]}, []])
-def test_a_field_without_effect_may_be_anything(row: Field, value: object) -> None:
+def test_a_field_without_effect_may_be_anything(row: RequestField, value: object) -> None:
     assert sent_for({row.name: value}) == PLAIN
 
 
 @table("name", ["id_slot", "lora", "n_discard", "t_max_predict_ms", "__class__", "api_base", "slots"])
 def test_a_field_that_is_not_in_the_table_never_reaches_the_engine(name: str) -> None:
-    assert name not in ROWS
+    assert name not in GENERATION_FIELDS_BY_NAME
     assert sent_for({name: 1}) == PLAIN
 
 
 def test_each_field_has_one_row() -> None:
-    assert len(ROWS) == len(FIELDS)
+    assert len(GENERATION_FIELDS_BY_NAME) == len(GENERATION_FIELDS)
 
 
-@table("row", [row for row in FIELDS if row.use is Use.PASSED], ids=lambda row: row.name)
-def test_a_passed_field_refuses_an_object(row: Field) -> None:
+@table("row", [row for row in GENERATION_FIELDS if row.handling is FieldHandling.FORWARDED], ids=lambda row: row.name)
+def test_a_passed_field_refuses_an_object(row: RequestField) -> None:
     with pytest.raises(ApiError) as caught:
         sent_for({row.name: {}})
     assert caught.value.param == row.name
@@ -188,15 +190,15 @@ def test_a_passed_field_refuses_an_object(row: Field) -> None:
 
 def test_several_answers_are_asked_one_by_one_with_seeds_that_differ() -> None:
     request = chat(n=3, seed=2**32 - 2)
-    assert [part["seed"] for part in request.parts] == [2**32 - 2, 0, 1]
-    assert all("n" not in part for part in request.parts)
-    assert (request.asked.choices, request.prompts) == (3, 1)
-    assert all("seed" not in part for part in chat(n=2).parts)
+    assert [part["seed"] for part in request.bodies] == [2**32 - 2, 0, 1]
+    assert all("n" not in part for part in request.bodies)
+    assert (request.facts.choice_count, request.prompt_count) == (3, 1)
+    assert all("seed" not in part for part in chat(n=2).bodies)
 
 
 def test_a_number_with_a_decimal_point_counts_like_one_without() -> None:
     request = chat(n=2.0)
-    assert (len(request.parts), request.asked.choices) == (2, 2)
+    assert (len(request.bodies), request.facts.choice_count) == (2, 2)
 
 
 @table(("top", "shown"), [(None, 0), (0, 0), (1, 1), (20, 20)])
@@ -207,17 +209,17 @@ def test_the_reply_knows_how_many_alternatives_to_show(top: int | None, shown: i
 def test_the_models_defaults_count_where_a_request_is_silent() -> None:
     defaults = {"temperature": 0.3, "max_tokens": 9, "chat_template_kwargs": {"a": [1], "b": 1}}
     model = ModelSettings(name="m", defaults=defaults)
-    silent = read_chat({"messages": HELLO, "temperature": None}, model, ABLE).parts[0]
+    silent = read_chat({"messages": HELLO, "temperature": None}, model, ABLE).bodies[0]
     assert (silent["temperature"], silent["max_tokens"]) == (0.3, 9)
     said = {"messages": HELLO, "temperature": 0, "max_completion_tokens": 4, "chat_template_kwargs": {"b": 2}}
-    spoken = read_chat(said, model, ABLE).parts[0]
+    spoken = read_chat(said, model, ABLE).bodies[0]
     assert (spoken["temperature"], spoken["max_tokens"]) == (0, 4)
     assert spoken["chat_template_kwargs"] == {"a": [1], "b": 2}
 
 
 def test_text_that_cannot_fit_is_refused_before_it_is_tokenised() -> None:
     fits = [{"role": "user", "content": "x" * (16 * 4096)}]
-    assert chat(messages=fits).parts
+    assert chat(messages=fits).bodies
     error = refusal(messages=[{"role": "user", "content": "x" * (16 * 4096 + 1)}])
     assert error.code == "context_length_exceeded"
     assert "4096 tokens" in error.message
@@ -226,7 +228,7 @@ def test_text_that_cannot_fit_is_refused_before_it_is_tokenised() -> None:
 
 def test_a_model_that_says_nothing_of_itself_gets_the_benefit_of_the_doubt() -> None:
     long = [{"role": "user", "content": "x" * 10**6}]
-    part = chat(None, messages=long, max_tokens=10**9, repeat_last_n=10**9, logit_bias={"2000000000": 1}).parts[0]
+    part = chat(None, messages=long, max_tokens=10**9, repeat_last_n=10**9, logit_bias={"2000000000": 1}).bodies[0]
     assert (part["max_tokens"], part["repeat_last_n"]) == (10**9, 8192)
 
 
@@ -295,27 +297,31 @@ def test_a_wrong_form_is_named(body: Body, param: str) -> None:
 
 @table("read", [chat, complete])
 @table("stop", ["x", ["x"] * 16, "x" * 256])
-def test_our_own_engine_is_not_asked_for_stop_strings(read: Callable[..., Request], stop: str | list[str]) -> None:
+def test_our_own_engine_is_not_asked_for_stop_strings(
+    read: Callable[..., ValidatedRequest], stop: str | list[str]
+) -> None:
     strings = [stop] if isinstance(stop, str) else stop
     request = read(stop=stop, n=2)
-    assert request.asked.stops == tuple(strings)
-    assert all(part["timings_per_token"] is True and "stop" not in part for part in request.parts)
+    assert request.facts.stop_strings == tuple(strings)
+    assert all(part["timings_per_token"] is True and "stop" not in part for part in request.bodies)
 
 
 @table("read", [chat, complete])
 @table("stop", [None, []])
-def test_without_stop_strings_nothing_is_counted_token_by_token(read: Callable[..., Request], stop: object) -> None:
+def test_without_stop_strings_nothing_is_counted_token_by_token(
+    read: Callable[..., ValidatedRequest], stop: object
+) -> None:
     request = read(stop=stop)
-    assert request.asked.stops == ()
-    assert "timings_per_token" not in request.parts[0]
+    assert request.facts.stop_strings == ()
+    assert "timings_per_token" not in request.bodies[0]
 
 
 @pytest.mark.parametrize("read", [chat, complete])
-def test_an_engine_of_another_kind_is_asked_for_stop_strings(read: Callable[..., Request]) -> None:
+def test_an_engine_of_another_kind_is_asked_for_stop_strings(read: Callable[..., ValidatedRequest]) -> None:
     request = read(able(kind="command"), stop="x")
-    assert request.asked.stops == ()
-    assert request.parts[0]["stop"] == ["x"]
-    assert "timings_per_token" not in request.parts[0]
+    assert request.facts.stop_strings == ()
+    assert request.bodies[0]["stop"] == ["x"]
+    assert "timings_per_token" not in request.bodies[0]
 
 
 def test_the_body_of_the_client_is_left_as_it_was() -> None:
@@ -444,7 +450,7 @@ def test_without_a_chat_template_nothing_is_constrained_in_silence(body: Body, p
         read_chat({"messages": HELLO, **body}, plain, ABLE)
     assert (caught.value.status, caught.value.param) == (400, param)
     assert "--no-jinja" in caught.value.message
-    assert read_chat({"messages": HELLO, "tools": CALLS, "tool_choice": "none"}, plain, ABLE).parts == [PLAIN]
+    assert read_chat({"messages": HELLO, "tools": CALLS, "tool_choice": "none"}, plain, ABLE).bodies == [PLAIN]
 
 
 def test_counts_may_be_asked_for_with_each_chunk() -> None:

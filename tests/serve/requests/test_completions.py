@@ -11,8 +11,8 @@ PLAIN: Body = {"prompt": "once", "max_tokens": 16, "stream": True, "stream_optio
 
 def test_a_plain_completion_has_openais_sixteen_tokens() -> None:
     request = complete()
-    assert request.parts == [PLAIN]
-    assert (request.endpoint, request.prompts, request.echo) == ("completions", 1, None)
+    assert request.bodies == [PLAIN]
+    assert (request.endpoint, request.prompt_count, request.echo) == ("completions", 1, None)
 
 
 @table(
@@ -30,14 +30,14 @@ def test_a_plain_completion_has_openais_sixteen_tokens() -> None:
 )
 def test_each_prompt_is_asked_by_itself(prompt: object, prompts: list[object]) -> None:
     request = complete(prompt=prompt)
-    assert [part["prompt"] for part in request.parts] == prompts
-    assert request.prompts == request.asked.choices == len(prompts)
+    assert [part["prompt"] for part in request.bodies] == prompts
+    assert request.prompt_count == request.facts.choice_count == len(prompts)
 
 
 def test_parts_come_prompt_by_prompt_and_choice_by_choice() -> None:
     request = complete(prompt=["a", "b"], n=2, seed=5)
-    assert [(part["prompt"], part["seed"]) for part in request.parts] == [("a", 5), ("a", 6), ("b", 5), ("b", 6)]
-    assert (request.prompts, request.asked.choices) == (2, 4)
+    assert [(part["prompt"], part["seed"]) for part in request.bodies] == [("a", 5), ("a", 6), ("b", 5), ("b", 6)]
+    assert (request.prompt_count, request.facts.choice_count) == (2, 4)
 
 
 @table(
@@ -56,11 +56,11 @@ def test_parts_come_prompt_by_prompt_and_choice_by_choice() -> None:
     ],
 )
 def test_a_right_value_reaches_the_engine(body: Body, sent: Body) -> None:
-    assert complete(**body).parts == [PLAIN | sent]
+    assert complete(**body).bodies == [PLAIN | sent]
 
 
 def test_no_limit_is_no_limit() -> None:
-    assert "max_tokens" not in complete(max_tokens=-1).parts[0]
+    assert "max_tokens" not in complete(max_tokens=-1).bodies[0]
 
 
 def test_echo_gives_back_the_texts() -> None:
@@ -106,7 +106,7 @@ def test_a_wrong_value_is_named(body: Body, param: str, code: str) -> None:
 
 
 def test_token_ids_of_a_vocabulary_that_is_not_known_have_32_bits() -> None:
-    assert complete(able(vocabulary=0), prompt=[2**31 - 1]).parts
+    assert complete(able(vocabulary=0), prompt=[2**31 - 1]).bodies
     with pytest.raises(ApiError):
         complete(able(vocabulary=0), prompt=[2**31])
 
@@ -117,15 +117,15 @@ def test_a_model_that_only_embeds_does_not_complete() -> None:
 
 
 def test_an_answer_by_a_schema_may_end() -> None:
-    (part,) = complete(json_schema={"type": "boolean"}, ignore_eos=True).parts
+    (part,) = complete(json_schema={"type": "boolean"}, ignore_eos=True).bodies
     assert "ignore_eos" not in part
 
 
 def test_a_completion_may_be_constrained_in_vllms_words() -> None:
     schema = {"type": "object"}
-    assert complete(guided_json=schema).parts[0]["json_schema"] == schema
-    assert complete(guided_choice=["a", "b"]).parts[0]["grammar"] == 'root ::= "a" | "b"'
+    assert complete(guided_json=schema).bodies[0]["json_schema"] == schema
+    assert complete(guided_choice=["a", "b"]).bodies[0]["grammar"] == 'root ::= "a" | "b"'
     given = {"guided_regex": "a+", "structured_outputs": {"choice": ["a"]}}
-    assert given.items() <= complete(able(kind="command"), **given).parts[0].items()
+    assert given.items() <= complete(able(kind="command"), **given).bodies[0].items()
     with pytest.raises(ApiError, match="use_beam_search"):
         complete(use_beam_search=True)

@@ -6,27 +6,33 @@ import pytest
 
 from tests.table import table
 from welldone.serve.errors import ApiError
-from welldone.serve.requests.foreign import read_foreign
-from welldone.serve.requests.request import Request
+from welldone.serve.requests.foreign import read_upstream_request
+from welldone.serve.requests.request import ValidatedRequest
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 USAGE = {"include_usage": True}
 
 
-def chat(*, makes_choices: bool = False, streams: bool = True, wants_usage: bool = True, **body: object) -> Request:
+def chat(
+    *, makes_choices: bool = False, streams: bool = True, wants_usage: bool = True, **body: object
+) -> ValidatedRequest:
     given = {"model": "m", "messages": MESSAGES, **body}
-    return read_foreign(given, "chat", makes_choices=makes_choices, streams=streams, wants_usage=wants_usage)
+    return read_upstream_request(
+        given, "chat", supports_n=makes_choices, supports_streaming=streams, wants_usage=wants_usage
+    )
 
 
-def complete(*, makes_choices: bool = False, streams: bool = True, **body: object) -> Request:
-    return read_foreign({"model": "m", **body}, "completions", makes_choices=makes_choices, streams=streams)
+def complete(*, makes_choices: bool = False, streams: bool = True, **body: object) -> ValidatedRequest:
+    return read_upstream_request(
+        {"model": "m", **body}, "completions", supports_n=makes_choices, supports_streaming=streams
+    )
 
 
 def test_a_plain_request_gains_a_stream_and_usage_and_loses_the_name() -> None:
     request = chat()
-    assert request.parts == [{"messages": MESSAGES, "stream": True, "stream_options": USAGE}]
+    assert request.bodies == [{"messages": MESSAGES, "stream": True, "stream_options": USAGE}]
     assert (request.endpoint, request.model, request.is_stream, request.echo) == ("chat", "m", False, None)
-    assert (request.asked.usage, request.asked.choices, request.asked.model) == (False, 1, "m")
+    assert (request.facts.include_usage, request.facts.choice_count, request.facts.model) == (False, 1, "m")
 
 
 UNKNOWN: dict[str, Any] = {
@@ -43,7 +49,7 @@ UNKNOWN: dict[str, Any] = {
 
 @pytest.mark.parametrize("makes_choices", [True, False])
 def test_what_is_not_known_passes_unchanged(makes_choices: bool) -> None:
-    (part,) = chat(makes_choices=makes_choices, **UNKNOWN).parts
+    (part,) = chat(makes_choices=makes_choices, **UNKNOWN).bodies
     assert part.items() >= UNKNOWN.items()
 
 
@@ -65,7 +71,7 @@ def test_what_is_not_known_passes_unchanged(makes_choices: bool) -> None:
 )
 def test_no_field_that_names_a_server_or_a_key_goes_on(name: str) -> None:
     named: dict[str, Any] = {name: "http://evil/"}
-    (part,) = chat(**named).parts
+    (part,) = chat(**named).bodies
     assert name not in part
 
 
@@ -83,14 +89,14 @@ def test_an_upstream_streams_if_it_can_whatever_the_client_wants(
 ) -> None:
     request = chat(stream=stream, streams=streams)
     assert request.is_stream is is_stream
-    assert request.parts[0]["stream"] is asked
-    assert ("stream_options" in request.parts[0]) is asked
+    assert request.bodies[0]["stream"] is asked
+    assert ("stream_options" in request.bodies[0]) is asked
 
 
 @table("field", [{"prompt_logprobs": 1}, {"use_beam_search": True}, {"audio": {"format": "mp3"}}, {"best_of": 3}])
 def test_what_servers_give_only_in_whole_replies_is_asked_for_so(field: dict[str, Any]) -> None:
-    assert chat(makes_choices=True, **field).parts[0]["stream"] is False
-    assert chat(makes_choices=True, stream=True, **field).parts[0]["stream"] is True
+    assert chat(makes_choices=True, **field).bodies[0]["stream"] is False
+    assert chat(makes_choices=True, stream=True, **field).bodies[0]["stream"] is True
 
 
 @table(
@@ -108,29 +114,29 @@ def test_what_servers_give_only_in_whole_replies_is_asked_for_so(field: dict[str
 )
 def test_usage_is_asked_for_and_the_other_options_are_kept(options: object, wants_usage: bool, sent: object) -> None:
     request = chat(stream=True, stream_options=options, wants_usage=wants_usage)
-    assert request.parts[0].get("stream_options") == sent
-    assert request.asked.usage is (isinstance(options, dict) and options.get("include_usage") is True)
+    assert request.bodies[0].get("stream_options") == sent
+    assert request.facts.include_usage is (isinstance(options, dict) and options.get("include_usage") is True)
 
 
 @table(("seed", "seeds"), [(7, [7, 8, 9]), (None, [None] * 3), (-1, [-1] * 3), ("x", ["x"] * 3), (True, [True] * 3)])
 def test_choices_are_asked_for_one_by_one_with_seeds_that_differ(seed: object, seeds: list[object]) -> None:
     request = chat(n=3, seed=seed)
-    assert [part["seed"] for part in request.parts] == seeds
-    assert not any("n" in part for part in request.parts)
-    assert (request.asked.choices, request.prompts) == (3, 1)
+    assert [part["seed"] for part in request.bodies] == seeds
+    assert not any("n" in part for part in request.bodies)
+    assert (request.facts.choice_count, request.prompt_count) == (3, 1)
 
 
 def test_an_upstream_that_makes_choices_gets_them_all_at_once() -> None:
     request = chat(n=3.0, seed=7, makes_choices=True)
-    assert [(part["n"], part["seed"]) for part in request.parts] == [(3.0, 7)]
-    assert request.asked.choices == 3
+    assert [(part["n"], part["seed"]) for part in request.bodies] == [(3.0, 7)]
+    assert request.facts.choice_count == 3
     request = complete(prompt=["a", "b"], n=2, best_of=4, makes_choices=True)
-    assert [(part["prompt"], part["best_of"]) for part in request.parts] == [(["a", "b"], 4)]
-    assert (request.asked.choices, request.prompts) == (4, 1)
+    assert [(part["prompt"], part["best_of"]) for part in request.bodies] == [(["a", "b"], 4)]
+    assert (request.facts.choice_count, request.prompt_count) == (4, 1)
 
 
 def test_one_choice_keeps_its_seed() -> None:
-    assert chat(n=1, seed=5).parts[0]["seed"] == 5
+    assert chat(n=1, seed=5).bodies[0]["seed"] == 5
 
 
 @table(
@@ -148,24 +154,24 @@ def test_one_choice_keeps_its_seed() -> None:
 )
 def test_each_prompt_is_asked_by_itself(prompt: object, prompts: list[object]) -> None:
     request = complete(prompt=prompt)
-    assert [part["prompt"] for part in request.parts] == prompts
-    assert request.prompts == request.asked.choices == len(prompts)
+    assert [part["prompt"] for part in request.bodies] == prompts
+    assert request.prompt_count == request.facts.choice_count == len(prompts)
 
 
 def test_parts_come_prompt_by_prompt_and_choice_by_choice() -> None:
     request = complete(prompt=["a", "b"], n=2, seed=5, best_of=2)
-    assert [(part["prompt"], part["seed"]) for part in request.parts] == [("a", 5), ("a", 6), ("b", 5), ("b", 6)]
-    assert not any("best_of" in part for part in request.parts)
-    assert (request.prompts, request.asked.choices) == (2, 4)
+    assert [(part["prompt"], part["seed"]) for part in request.bodies] == [("a", 5), ("a", 6), ("b", 5), ("b", 6)]
+    assert not any("best_of" in part for part in request.bodies)
+    assert (request.prompt_count, request.facts.choice_count) == (2, 4)
 
 
 def test_embeddings_of_a_prompt_do_for_a_prompt() -> None:
-    assert complete(prompt_embeds="AAAA").parts[0]["prompt_embeds"] == "AAAA"
+    assert complete(prompt_embeds="AAAA").bodies[0]["prompt_embeds"] == "AAAA"
 
 
 def test_a_chat_may_have_a_field_prompt_that_means_nothing() -> None:
-    assert len(chat(prompt=[]).parts) == 1
-    assert len(chat(prompt=["a", "b"]).parts) == 1
+    assert len(chat(prompt=[]).bodies) == 1
+    assert len(chat(prompt=["a", "b"]).bodies) == 1
 
 
 @table(
@@ -210,7 +216,7 @@ def test_what_a_completion_must_have_is_checked(body: dict[str, Any], param: str
 
 
 def test_the_parts_of_one_request_are_bounded() -> None:
-    assert len(complete(prompt=["a"] * 64, n=2).parts) == 128
-    assert complete(prompt=["a"] * 32, n=128, makes_choices=True).asked.choices == 4096
+    assert len(complete(prompt=["a"] * 64, n=2).bodies) == 128
+    assert complete(prompt=["a"] * 32, n=128, makes_choices=True).facts.choice_count == 4096
     with pytest.raises(ApiError):
         complete(prompt=["a"] * 33, n=128, makes_choices=True)

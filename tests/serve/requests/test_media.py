@@ -7,7 +7,7 @@ import pytest
 
 from tests.table import table
 from welldone.serve.errors import ApiError
-from welldone.serve.requests.media import image_kind, image_size, read_audio, read_image
+from welldone.serve.requests.media import image_format, image_size, read_audio, read_image
 
 PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
 JPEG = b"\xff\xd8\xff\xe0\x00\x04ab\xff\xff\xc2\x00\x11\x08"
@@ -39,7 +39,7 @@ def read(address: object) -> object:
 
 @table("kind", HEADS)
 def test_the_format_is_known_by_the_first_bytes_and_the_size_by_the_head(kind: str) -> None:
-    assert image_kind(HEADS[kind]) == kind
+    assert image_format(HEADS[kind]) == kind
     assert image_size(HEADS[kind], kind) == (3, 5)
     found = read(url(HEADS[kind], "wrong"))
     assert found == {"type": "image_url", "image_url": {"url": url(HEADS[kind], kind)}}

@@ -167,7 +167,7 @@ def test_arguments_that_an_engine_could_not_read_are_refused(arguments: str) -> 
 @pytest.mark.parametrize(("part", "lack"), [(PICTURE, "images"), (SOUND, "audio")])
 def test_what_the_model_cannot_read_is_refused(part: Body, lack: str) -> None:
     messages = [{"role": "user", "content": [part]}]
-    assert chat(messages=messages).parts
+    assert chat(messages=messages).bodies
     error = refusal(abilities=able(**{lack: False}), messages=messages)
     assert (error.code, error.param) == ("unsupported_value", "messages[0].content[0]")
 
@@ -189,13 +189,13 @@ def called(*arguments: str, count: int = 1) -> Body:
 
 def test_parts_are_limited_in_one_message_and_in_all() -> None:
     full = {"role": "user", "content": [TEXT] * 1024}
-    assert chat(WIDE, messages=[full] * 16).parts
+    assert chat(WIDE, messages=[full] * 16).bodies
     assert refusal(WIDE, messages=[full] * 17).param == "messages"
     assert refusal(WIDE, messages=[{"role": "user", "content": [TEXT] * 1025}]).param == "messages[0].content"
 
 
 def test_calls_are_limited_in_one_message_and_in_all() -> None:
-    assert chat(WIDE, messages=[called("{}", count=128)] * 32).parts
+    assert chat(WIDE, messages=[called("{}", count=128)] * 32).bodies
     assert refusal(WIDE, messages=[called("{}", count=128)] * 33).param == "messages"
     assert refusal(WIDE, messages=[called("{}", count=129)]).param == "messages[0].tool_calls"
 
@@ -206,6 +206,6 @@ def test_arguments_longer_than_the_context_are_refused_before_they_are_read() ->
 
 def test_arguments_have_so_many_lists_and_texts_together() -> None:
     half = '{"a":[' + "[]," * 30_000 + "1]}"
-    assert chat(WIDE, messages=[called(half)]).parts
+    assert chat(WIDE, messages=[called(half)]).bodies
     assert refusal(WIDE, messages=[called(half, half)]).param == "messages[0].tool_calls[1].function.arguments"
     assert refusal(WIDE, messages=[called('{"a":[' + '"",' * 150_000 + "1]}")]).code == "invalid_value"

@@ -1,7 +1,7 @@
 """What a client calls the fields of a chat."""
 
 from tests.table import table
-from welldone.serve.requests.names import renamed
+from welldone.serve.requests.names import client_param_name
 
 NAMES = {
     "messages": "input",
@@ -26,4 +26,4 @@ NAMES = {
     ],
 )
 def test_the_longest_beginning_counts_that_has_a_name(param: str, name: str) -> None:
-    assert renamed(param, NAMES) == name
+    assert client_param_name(param, NAMES) == name

@@ -7,9 +7,9 @@ import pytest
 from tests.serve.requests.build import ABLE, MODEL, Body, able
 from tests.table import table
 from welldone.serve.errors import ApiError
-from welldone.serve.requests import Request, read_detokenize, read_embeddings, read_rerank, read_tokenize
+from welldone.serve.requests import ValidatedRequest, read_detokenize, read_embeddings, read_rerank, read_tokenize
 
-Reader = Callable[..., Request]
+Reader = Callable[..., ValidatedRequest]
 
 
 @table(
@@ -24,20 +24,20 @@ Reader = Callable[..., Request]
 )
 def test_texts_and_tokens_are_embedded(given: object, sent: list[object]) -> None:
     request = read_embeddings({"input": given, "model": "e"}, MODEL, ABLE)
-    assert request.parts == [{"input": sent, "encoding_format": "float"}]
-    assert (request.model, request.prompts, request.is_base64, request.dimensions) == ("e", len(sent), False, None)
+    assert request.bodies == [{"input": sent, "encoding_format": "float"}]
+    assert (request.model, request.prompt_count, request.is_base64, request.dimensions) == ("e", len(sent), False, None)
 
 
 def test_form_and_size_of_embeddings_are_for_the_reply() -> None:
     request = read_embeddings({"input": "a", "encoding_format": "base64", "dimensions": 576}, MODEL, ABLE)
     assert (request.is_base64, request.dimensions) == (True, 576)
-    assert request.parts[0]["encoding_format"] == "float"
+    assert request.bodies[0]["encoding_format"] == "float"
 
 
 def test_documents_are_ranked() -> None:
     body = {"query": "q", "documents": ["a", {"text": "b"}], "top_n": 9, "return_documents": True}
     request = read_rerank(body, MODEL, ABLE)
-    assert request.parts == [{"query": "q", "documents": ["a", "b"], "top_n": 2}]
+    assert request.bodies == [{"query": "q", "documents": ["a", "b"], "top_n": 2}]
     assert request.documents == ["a", "b"]
     assert read_rerank({"query": "q", "documents": ["a"]}, MODEL, ABLE).documents is None
 
@@ -57,20 +57,20 @@ def test_documents_are_ranked() -> None:
     ],
 )
 def test_texts_are_cut_into_tokens(body: Body, sent: Body) -> None:
-    assert read_tokenize(body, MODEL, ABLE).parts == [sent]
+    assert read_tokenize(body, MODEL, ABLE).bodies == [sent]
 
 
 def test_tokens_become_text_again() -> None:
-    assert read_detokenize({"tokens": [0, 49151]}, MODEL, ABLE).parts == [{"tokens": [0, 49151]}]
-    assert read_detokenize({"tokens": []}, MODEL, None).parts == [{"tokens": []}]
+    assert read_detokenize({"tokens": [0, 49151]}, MODEL, ABLE).bodies == [{"tokens": [0, 49151]}]
+    assert read_detokenize({"tokens": []}, MODEL, None).bodies == [{"tokens": []}]
 
 
 def test_more_than_fits_is_counted_up_to_a_limit_that_grows_with_the_context() -> None:
     wide = able(context=100_000)
-    assert read_tokenize({"content": "x" * 2**18}, MODEL, ABLE).parts
-    assert read_tokenize({"content": "x" * 1_600_000}, MODEL, wide).parts
-    assert read_detokenize({"tokens": [1] * 65_536}, MODEL, None).parts
-    assert read_detokenize({"tokens": [1] * 100_000}, MODEL, wide).parts
+    assert read_tokenize({"content": "x" * 2**18}, MODEL, ABLE).bodies
+    assert read_tokenize({"content": "x" * 1_600_000}, MODEL, wide).bodies
+    assert read_detokenize({"tokens": [1] * 65_536}, MODEL, None).bodies
+    assert read_detokenize({"tokens": [1] * 100_000}, MODEL, wide).bodies
     with pytest.raises(ApiError):
         read_tokenize({"content": "x" * 1_600_001}, MODEL, wide)
     with pytest.raises(ApiError):
@@ -78,7 +78,7 @@ def test_more_than_fits_is_counted_up_to_a_limit_that_grows_with_the_context() -
 
 
 def test_token_ids_are_embedded_up_to_the_context() -> None:
-    assert read_embeddings({"input": [[1] * 4096] * 73}, MODEL, ABLE).prompts == 73
+    assert read_embeddings({"input": [[1] * 4096] * 73}, MODEL, ABLE).prompt_count == 73
 
 
 @table(

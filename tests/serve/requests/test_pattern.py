@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.table import table
-from welldone.serve.requests.pattern import of_values, trouble
+from welldone.serve.requests.pattern import pattern_of_values, pattern_problem
 
 
 @table(
@@ -39,7 +39,7 @@ from welldone.serve.requests.pattern import of_values, trouble
     ],
 )
 def test_patterns_that_people_write_are_fine(text: str) -> None:
-    assert trouble(text) is None
+    assert pattern_problem(text) is None
 
 
 @table(
@@ -70,29 +70,29 @@ def test_patterns_that_people_write_are_fine(text: str) -> None:
     ],
 )
 def test_patterns_that_cost_too_much_are_not(text: str) -> None:
-    assert trouble(text)
+    assert pattern_problem(text)
 
 
 @given(st.text(alphabet="ab()[]{}|?*+\\^$,0123:=!<", max_size=512))
 def test_any_text_gets_a_verdict(text: str) -> None:
-    trouble(text)
+    pattern_problem(text)
 
 
 @given(
     st.lists(st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=8), min_size=1), st.text(max_size=8)
 )
 def test_a_pattern_of_texts_matches_them_as_they_stand_in_json(values: list[str], other: str) -> None:
-    pattern = re.compile(of_values(values))
+    pattern = re.compile(pattern_of_values(values))
     for value in [*values, other]:
         written = json.dumps(value, ensure_ascii=False)[1:-1].replace("\\u007f", "\x7f")
         assert bool(pattern.fullmatch(written)) == (value in values)
 
 
 def test_texts_of_any_length_become_a_pattern() -> None:
-    assert len(of_values(["x" * 100_000, "y"])) > 100_000
+    assert len(pattern_of_values(["x" * 100_000, "y"])) > 100_000
 
 
 def test_what_texts_begin_with_stands_in_the_pattern_once() -> None:
-    assert of_values(["ab.1", "ab.2", "ab", "c", "c"]) == r"^(ab(\.(1|2))?|c)$"
+    assert pattern_of_values(["ab.1", "ab.2", "ab", "c", "c"]) == r"^(ab(\.(1|2))?|c)$"
     steps = ["x" * length for length in range(1, 480)]
-    assert of_values(steps).count("x") == len(steps)
+    assert pattern_of_values(steps).count("x") == len(steps)

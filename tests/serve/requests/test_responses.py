@@ -9,10 +9,22 @@ from tests.serve.requests.build import MODEL, able
 from tests.table import table
 from welldone.serve.errors import ApiError
 from welldone.serve.requests import read_chat
-from welldone.serve.requests.items import REFERENCES_LIMIT, as_messages, given_items, in_full, read_items
-from welldone.serve.requests.names import rename
-from welldone.serve.requests.responses import FIELDS, Translation, read_keeping, repeated, translate
-from welldone.wire.budget import at_once
+from welldone.serve.requests.items import (
+    REFERENCES_LIMIT,
+    items_to_messages,
+    raw_input_items,
+    complete_items,
+    read_input_items,
+)
+from welldone.serve.requests.names import rename_error_param
+from welldone.serve.requests.responses import (
+    RESPONSES_FIELDS,
+    ResponsesTranslation,
+    read_storage_options,
+    echoed_fields,
+    responses_to_chat,
+)
+from welldone.wire.budget import run_to_completion
 
 Body = dict[str, Any]
 
@@ -28,11 +40,11 @@ def translated(
     history: tuple[Body, ...] = (),
     ignores_unknown: bool = False,
     **body: Any,  # noqa: ANN401 - each field its own
-) -> Translation:
+) -> ResponsesTranslation:
     given = {"model": "m", "input": "hi", **body}
     kept = {"msg_9": b'{"role": "assistant", "content": "kept"}'}
-    items = at_once(read_items(given, kept.get, 10**6))
-    return translate(given, list(history), items, ignores_unknown=ignores_unknown)
+    items = run_to_completion(read_input_items(given, kept.get, 10**6))
+    return responses_to_chat(given, list(history), items, ignores_unknown_tools=ignores_unknown)
 
 
 def messages(*items: Body, **body: Any) -> list[Body]:  # noqa: ANN401 - each field its own
@@ -388,7 +400,7 @@ def test_a_namespace_of_functions_is_refused_by_name() -> None:
 
 
 def test_nothing_that_was_left_empty_is_repeated() -> None:
-    assert repeated({"instructions": "", "user": None, "temperature": 0}) == {"temperature": 0}
+    assert echoed_fields({"instructions": "", "user": None, "temperature": 0}) == {"temperature": 0}
 
 
 @table(
@@ -396,13 +408,18 @@ def test_nothing_that_was_left_empty_is_repeated() -> None:
     [({}, False), ({"summary": "auto"}, True), ({"generate_summary": "concise"}, True), ({"summary": None}, False)],
 )
 def test_thoughts_come_as_a_summary_where_one_is_asked_for(reasoning: Body, is_summary: bool) -> None:
-    assert translated(reasoning=reasoning).is_summary is is_summary
+    assert translated(reasoning=reasoning).wants_summary is is_summary
 
 
 def test_how_it_is_kept_is_read() -> None:
-    keeping = read_keeping({"previous_response_id": "", "background": True})
-    assert (keeping.previous, keeping.is_stored, keeping.is_background, keeping.is_stream) == (None, True, True, False)
-    assert not read_keeping({"store": False}).is_stored
+    keeping = read_storage_options({"previous_response_id": "", "background": True})
+    assert (keeping.previous_response_id, keeping.is_stored, keeping.is_background, keeping.is_stream) == (
+        None,
+        True,
+        True,
+        False,
+    )
+    assert not read_storage_options({"store": False}).is_stored
 
 
 @table(
@@ -416,14 +433,14 @@ def test_how_it_is_kept_is_read() -> None:
 )
 def test_what_cannot_be_kept_so_is_refused(body: Body, param: str) -> None:
     with pytest.raises(ApiError) as caught:
-        read_keeping(body)
+        read_storage_options(body)
     assert caught.value.param == param
 
 
 def test_items_are_kept_in_full() -> None:
     own: Body = {"type": "message", "id": "msg_own", "role": "user", "content": [{"type": "input_text", "text": "c"}]}
     items: list[Body] = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, own, OUTPUT]
-    full = in_full(items, "resp_ab")
+    full = complete_items(items, "resp_ab")
     assert full == [
         {
             "id": "msg_ab_in0",
@@ -442,7 +459,7 @@ def test_items_are_kept_in_full() -> None:
         {**own, "status": "completed"},
         {**OUTPUT, "id": "fco_ab_in3", "status": "completed"},
     ]
-    assert as_messages([(item, "x") for item in full]) == as_messages([(item, "x") for item in items])
+    assert items_to_messages([(item, "x") for item in full]) == items_to_messages([(item, "x") for item in items])
 
 
 @table(
@@ -450,11 +467,11 @@ def test_items_are_kept_in_full() -> None:
     [("a", [{"role": "user", "content": "a"}]), ([CALL, 5], [CALL]), (5, []), (None, [])],
 )
 def test_for_a_server_that_judges_them_itself_items_are_taken_as_they_are(value: object, items: list[Body]) -> None:
-    assert given_items({"input": value}) == items
+    assert raw_input_items({"input": value}) == items
 
 
 def test_each_field_is_in_the_table_once() -> None:
-    names = [row.name for row in FIELDS]
+    names = [row.name for row in RESPONSES_FIELDS]
     assert len(names) == len(set(names))
 
 
@@ -472,7 +489,7 @@ def test_a_local_model_takes_what_becomes_of_a_long_request() -> None:
         store=True,
         stream=True,
     )
-    (part,) = read_chat(got.chat, MODEL, able()).parts
+    (part,) = read_chat(got.chat, MODEL, able()).bodies
     assert [message["role"] for message in part["messages"]] == ["system", "user", "assistant", "tool"]
     assert part["max_tokens"] == 5
 
@@ -497,7 +514,7 @@ def test_an_error_names_what_the_client_wrote(body: Body, name: str) -> None:
     said = translated(ignores_unknown=True, **body)
     with pytest.raises(ApiError) as caught:
         read_chat(said.chat, MODEL, able(images=False))
-    rename(caught.value, said.names)
+    rename_error_param(caught.value, said.param_names)
     assert caught.value.param == name
     assert f"'{name}'" in caught.value.message
 
@@ -510,10 +527,10 @@ def test_an_id_is_a_text(item: Body) -> None:
 def test_so_many_references_are_looked_up_and_no_more() -> None:
     given = {"input": [{"type": "item_reference", "id": "msg_9"}] * REFERENCES_LIMIT}
     kept = {"msg_9": b'{"role":"user","content":"kept"}'}
-    assert len(at_once(read_items(given, kept.get, 10**6))) == REFERENCES_LIMIT
+    assert len(run_to_completion(read_input_items(given, kept.get, 10**6))) == REFERENCES_LIMIT
     given["input"].append({"id": "msg_9"})
     with pytest.raises(ApiError, match="at most 1024 items may be referred to") as caught:
-        at_once(read_items(given, kept.get, 10**6))
+        run_to_completion(read_input_items(given, kept.get, 10**6))
     assert caught.value.status == 400
 
 
@@ -521,5 +538,5 @@ def test_references_have_so_many_bytes_in_all() -> None:
     given = {"input": [{"type": "item_reference", "id": "msg_9"}] * 11}
     kept = {"msg_9": msgspec.json.encode({"role": "user", "content": "x" * 1_000})}
     with pytest.raises(ApiError, match="have more than 10000 bytes") as caught:
-        at_once(read_items(given, kept.get, 10_000))
+        run_to_completion(read_input_items(given, kept.get, 10_000))
     assert (caught.value.status, caught.value.param) == (400, "input[9]")

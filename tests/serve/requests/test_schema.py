@@ -7,12 +7,12 @@ import pytest
 from tests.serve.requests.build import Body
 from tests.table import table
 from welldone.serve.errors import ApiError
-from welldone.serve.requests.schema import Budget, check_schema
+from welldone.serve.requests.schema import SchemaBudget, check_schema
 
 
 def check(schema: object) -> Body:
     """The schema for the engine."""
-    return check_schema(schema, "s", Budget())
+    return check_schema(schema, "s", SchemaBudget())
 
 
 def why(schema: object) -> str:
@@ -209,7 +209,7 @@ def test_long_names_and_values_are_limited_together() -> None:
 
 
 def test_the_limits_hold_for_all_schemas_of_a_request_together() -> None:
-    budget = Budget()
+    budget = SchemaBudget()
     check_schema(required(3000, {}), "s", budget)
     with pytest.raises(ApiError):
         check_schema(required(3000, {}), "s", budget)

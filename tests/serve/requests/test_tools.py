@@ -4,7 +4,7 @@ import pytest
 
 from tests.serve.requests.build import HELLO, Body, able, chat, engine, refusal
 from tests.table import table
-from welldone.wire.forced import Forced, Shape
+from welldone.wire.forced import ForcedToolCall, ForcedCallShape
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -67,26 +67,29 @@ def test_without_tools_or_with_the_choice_of_none_the_engine_hears_of_none(body:
 @table(
     ("body", "forced"),
     [
-        ({"tools": ONE, "tool_choice": "required"}, Forced(Shape.ARGUMENTS, "weather")),
-        ({"tools": TWO, "tool_choice": NAMED}, Forced(Shape.ARGUMENTS, "clock", is_named=True)),
+        ({"tools": ONE, "tool_choice": "required"}, ForcedToolCall(ForcedCallShape.ARGUMENTS, "weather")),
+        ({"tools": TWO, "tool_choice": NAMED}, ForcedToolCall(ForcedCallShape.ARGUMENTS, "clock", is_named=True)),
         (
             {"tools": TWO, "tool_choice": NAMED, "parallel_tool_calls": True},
-            Forced(Shape.ARGUMENTS, "clock", is_named=True),
+            ForcedToolCall(ForcedCallShape.ARGUMENTS, "clock", is_named=True),
         ),
-        ({"tools": TWO, "tool_choice": "required"}, Forced(Shape.CALL)),
-        ({"tools": ONE, "tool_choice": "required", "parallel_tool_calls": True}, Forced(Shape.CALL)),
-        ({"tools": TWO, "tool_choice": allowed("required", "clock")}, Forced(Shape.ARGUMENTS, "clock")),
+        ({"tools": TWO, "tool_choice": "required"}, ForcedToolCall(ForcedCallShape.CALL)),
+        ({"tools": ONE, "tool_choice": "required", "parallel_tool_calls": True}, ForcedToolCall(ForcedCallShape.CALL)),
+        (
+            {"tools": TWO, "tool_choice": allowed("required", "clock")},
+            ForcedToolCall(ForcedCallShape.ARGUMENTS, "clock"),
+        ),
         (
             {"functions": [item["function"] for item in TWO], "function_call": {"name": "clock"}},
-            Forced(Shape.ARGUMENTS, "clock", is_named=True),
+            ForcedToolCall(ForcedCallShape.ARGUMENTS, "clock", is_named=True),
         ),
     ],
 )
-def test_a_demanded_call_is_forced(body: Body, forced: Forced) -> None:
+def test_a_demanded_call_is_forced(body: Body, forced: ForcedToolCall) -> None:
     request = chat(**body)
-    part = request.parts[0]
-    assert request.forced == forced
-    assert request.asked.named_tool is forced.is_named
+    part = request.bodies[0]
+    assert request.forced_call == forced
+    assert request.facts.has_named_tool is forced.is_named
     assert "tools" not in part
     assert "response_format" in part
     assert part["chat_template_kwargs"]["tools"]
@@ -135,7 +138,7 @@ def test_only_the_allowed_tools_are_offered() -> None:
     part = engine(tools=TWO, tool_choice=allowed("auto", "clock"))
     assert [item["function"]["name"] for item in part["tools"]] == ["clock"]
     request = chat(tools=TWO, tool_choice=allowed("auto", "clock"))
-    assert request.asked.named_tool is False
+    assert request.facts.has_named_tool is False
 
 
 @pytest.mark.parametrize(("choice", "words"), [("auto", "plain words"), ("required", "JSON only")])
@@ -158,16 +161,16 @@ def test_the_system_message_that_is_there_is_kept() -> None:
 
 def test_another_server_gets_tools_and_choice_as_they_are() -> None:
     request = chat(able(kind="command", tools=False), tools=TWO, tool_choice=NAMED, parallel_tool_calls=True)
-    part = request.parts[0]
+    part = request.bodies[0]
     assert (part["tools"], part["tool_choice"], part["parallel_tool_calls"]) == (TWO, NAMED, True)
-    assert (request.forced, part["messages"]) == (None, HELLO)
-    assert request.asked.named_tool
+    assert (request.forced_call, part["messages"]) == (None, HELLO)
+    assert request.facts.has_named_tool
 
 
 def test_functions_of_the_older_form_are_tools() -> None:
     request = chat(functions=[item["function"] for item in TWO], function_call="auto")
-    assert request.parts[0]["tools"] == TWO
-    assert request.asked.functions
+    assert request.bodies[0]["tools"] == TWO
+    assert request.facts.uses_legacy_functions
 
 
 @table(
@@ -234,12 +237,12 @@ def test_the_text_of_tools_counts_as_text() -> None:
 @pytest.mark.parametrize("choice", ["required", NAMED])
 def test_a_stop_does_not_cut_a_call_that_is_forced(choice: object) -> None:
     request = chat(tools=TWO, tool_choice=choice, stop=["}"])
-    assert request.asked.stops == ()
-    assert "stop" not in request.parts[0]
+    assert request.facts.stop_strings == ()
+    assert "stop" not in request.bodies[0]
     assert engine(able(kind="command"), tools=TWO, tool_choice=choice, stop=["}"])["stop"] == ["}"]
     assert refusal(tools=TWO, tool_choice=choice, stop=[""]).param == "stop[0]"
 
 
 @pytest.mark.parametrize("choice", ["auto", "none"])
 def test_a_stop_is_kept_where_no_call_is_forced(choice: str) -> None:
-    assert chat(tools=TWO, tool_choice=choice, stop="x").asked.stops == ("x",)
+    assert chat(tools=TWO, tool_choice=choice, stop="x").facts.stop_strings == ("x",)

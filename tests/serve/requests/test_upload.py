@@ -6,8 +6,8 @@ import pytest
 
 from tests.table import table
 from welldone.serve.errors import ApiError
-from welldone.serve.requests.upload import Upload, is_form, reading_upload
-from welldone.wire.budget import at_once
+from welldone.serve.requests.upload import PassthroughBody, is_multipart_form, read_upload_in_steps
+from welldone.wire.budget import run_to_completion
 
 FORM = "multipart/form-data; boundary=AbC"
 FILE = b'Content-Disposition: form-data; name="file"; filename="a; name=\x22x"\r\nContent-Type: audio/wav'.replace(
@@ -17,8 +17,8 @@ MODEL = b'Content-Disposition: form-data; name="model"'
 SOUND = b"\x00\xff\r\n--Ab\r\nmodel\r\n\r\n"
 
 
-def read_upload(data: bytes, content_type: str | None) -> Upload:
-    return at_once(reading_upload(data, content_type))
+def read_upload(data: bytes, content_type: str | None) -> PassthroughBody:
+    return run_to_completion(read_upload_in_steps(data, content_type))
 
 
 def form(*parts: tuple[bytes, bytes], end: bytes = b"--AbC--\r\n") -> bytes:
@@ -28,20 +28,20 @@ def form(*parts: tuple[bytes, bytes], end: bytes = b"--AbC--\r\n") -> bytes:
 def test_json_passes_with_the_upstreams_name_and_without_keys() -> None:
     upload = read_upload(b'{"model":"gpt","input":["a"],"x":null,"api_key":"k"}', "application/json")
     assert upload.model == "gpt"
-    assert json.loads(upload.body("qwen")) == {"model": "qwen", "input": ["a"], "x": None}
+    assert json.loads(upload.encode("qwen")) == {"model": "qwen", "input": ["a"], "x": None}
     assert upload.content_type == "application/json"
 
 
 def test_of_a_name_that_stands_twice_one_goes_on() -> None:
     upload = read_upload(b'{"model":"a","model":"b"}', "application/json")
-    assert upload.body(upload.model or "") == b'{"model":"b"}'
+    assert upload.encode(upload.model or "") == b'{"model":"b"}'
 
 
 def test_json_without_a_name_gets_one() -> None:
     upload = read_upload(b'{"input":"a"}', None)
     assert upload.model is None
-    assert json.loads(upload.body("m")) == {"input": "a", "model": "m"}
-    assert json.loads(upload.body("")) == {"input": "a"}
+    assert json.loads(upload.encode("m")) == {"input": "a", "model": "m"}
+    assert json.loads(upload.encode("")) == {"input": "a"}
 
 
 @table(
@@ -57,14 +57,14 @@ def test_the_name_in_a_form_is_found_and_replaced(head: bytes) -> None:
     data = form((FILE, SOUND), (head, b"gpt"), (MODEL.replace(b"model", b"prompt"), b"name=model"))
     upload = read_upload(data, FORM)
     assert upload.model == "gpt"
-    assert upload.body("") == upload.body("gpt") == data
-    assert upload.body("qwen-7b") == data.replace(b"gpt", b"qwen-7b")
+    assert upload.encode("") == upload.encode("gpt") == data
+    assert upload.encode("qwen-7b") == data.replace(b"gpt", b"qwen-7b")
 
 
 def test_a_form_without_a_name_passes_as_it_is() -> None:
     data = form((FILE, SOUND))
     upload = read_upload(data, FORM)
-    assert (upload.model, upload.body("m")) == (None, data)
+    assert (upload.model, upload.encode("m")) == (None, data)
 
 
 def test_an_empty_name_is_no_name() -> None:
@@ -81,7 +81,7 @@ def test_an_empty_name_is_no_name() -> None:
     ],
 )
 def test_one_boundary_goes_on(given: str, sent: str) -> None:
-    assert is_form(given)
+    assert is_multipart_form(given)
     assert read_upload(form((MODEL, b"m")), given).content_type == sent
 
 
@@ -138,4 +138,4 @@ def test_a_body_of_another_kind_is_refused(kind: str, status: int) -> None:
 
 
 def test_no_body_is_an_empty_one() -> None:
-    assert Upload().body("m") == b""
+    assert PassthroughBody().encode("m") == b""

@@ -2,12 +2,16 @@
 
 from collections.abc import Mapping
 
-from welldone.bench.dialects.chat import Chat
-from welldone.bench.dialects.dialect import Dialect
-from welldone.bench.dialects.messages import Messages
-from welldone.bench.dialects.responses import Responses
+from welldone.bench.dialects.chat import ChatBenchDialect
+from welldone.bench.dialects.dialect import BenchDialect
+from welldone.bench.dialects.messages import MessagesBenchDialect
+from welldone.bench.dialects.responses import ResponsesBenchDialect
 
-DIALECTS: Mapping[str, Dialect] = {"chat": Chat(), "responses": Responses(), "messages": Messages()}
+DIALECTS: Mapping[str, BenchDialect] = {
+    "chat": ChatBenchDialect(),
+    "responses": ResponsesBenchDialect(),
+    "messages": MessagesBenchDialect(),
+}
 """By the name of the endpoint."""
 
-__all__ = ["DIALECTS", "Dialect"]
+__all__ = ["DIALECTS", "BenchDialect"]

@@ -2,21 +2,21 @@
 
 from abc import ABC, abstractmethod
 
-from welldone.bench.record import Record
+from welldone.bench.record import BenchRecord
 from welldone.wire.events import Usage
-from welldone.wire.unicode import clean
+from welldone.wire.unicode import clean_unicode
 
-SHOWN = 100
+MAX_MESSAGE_CHARS = 100
 """Characters of a message: many share a line of the report."""
 
 
-class Ear(ABC):
+class StreamTimer(ABC):
     """Hears one stream. Whoever feeds it says when the bytes came."""
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: BenchRecord) -> None:
         self.texts: list[str] = []
         """The visible answer, in pieces."""
-        self.unseen: list[str] = []
+        self.hidden_texts: list[str] = []
         """Thoughts, refusals and calls, which are tokens too."""
         self.failure: str | None = None
         """What the server said of its failure, in a line; None where it did not fail."""
@@ -25,12 +25,12 @@ class Ear(ABC):
     @property
     def answer(self) -> str:
         """The visible answer, for who goes on with it. Pieces may have had halves of characters."""
-        return clean("".join(self.texts))
+        return clean_unicode("".join(self.texts))
 
     @property
-    def all_said(self) -> str:
+    def all_text(self) -> str:
         """All that was said, for who counts it."""
-        return clean("".join(self.unseen)) + self.answer
+        return clean_unicode("".join(self.hidden_texts)) + self.answer
 
     @property
     @abstractmethod
@@ -39,7 +39,7 @@ class Ear(ABC):
 
     @property
     @abstractmethod
-    def cut(self) -> str:
+    def truncation(self) -> str:
         """What the answer lacks to be whole, in words, when its stream has ended; nothing where it is whole."""
 
     @property
@@ -57,41 +57,41 @@ class Ear(ABC):
 
     # What dialects write down.
 
-    def _open(self, now: float) -> None:
+    def _on_role(self, now: float) -> None:
         if self._record.role_s is None:
             self._record.role_s = now
 
-    def _say(self, text: str, now: float) -> None:
+    def _on_text(self, text: str, now: float) -> None:
         record = self._record
         self.texts.append(text)
         record.times.append(now)
         if record.content_s is None:
             record.content_s = now
 
-    def _refuse(self, text: str, now: float) -> None:
-        self._mutter(text, now)
+    def _on_refusal(self, text: str, now: float) -> None:
+        self._on_hidden_text(text, now)
         if self._record.content_s is None:
             self._record.content_s = now
 
-    def _think(self, text: str, now: float) -> None:
-        self._mutter(text, now)
+    def _on_reasoning(self, text: str, now: float) -> None:
+        self._on_hidden_text(text, now)
         if self._record.reasoning_s is None:
             self._record.reasoning_s = now
 
-    def _call(self, now: float) -> None:
+    def _on_tool_call(self, now: float) -> None:
         if self._record.tool_s is None:
             self._record.tool_s = now
 
-    def _mutter(self, text: str, now: float) -> None:
+    def _on_hidden_text(self, text: str, now: float) -> None:
         """More of what is no visible answer, such as the arguments of a call."""
-        self.unseen.append(text)
+        self.hidden_texts.append(text)
         self._record.times.append(now)
 
-    def _count(self, usage: Usage) -> None:
+    def _on_usage(self, usage: Usage) -> None:
         # Who has not counted says 0: that is no number of tokens.
         record = self._record
         record.prompt_tokens = usage.prompt_tokens or record.prompt_tokens
         record.tokens = usage.completion_tokens or None
 
-    def _fail(self, message: str) -> None:
-        self.failure = " ".join(message.split())[:SHOWN] or "an error"
+    def _on_failure(self, message: str) -> None:
+        self.failure = " ".join(message.split())[:MAX_MESSAGE_CHARS] or "an error"

@@ -4,86 +4,86 @@ from collections.abc import Mapping
 from typing import Any
 
 from welldone.bench.dialects.alike import Json
-from welldone.bench.dialects.dialect import Body, Headers, apart
-from welldone.bench.dialects.ear import SHOWN, Ear
-from welldone.bench.dialects.native import More, NativeEar
-from welldone.bench.record import Record
-from welldone.wire.dialects.messages import MessagesNative
-from welldone.wire.dialects.messages.objects import VERSION, VERSION_HEADER
-from welldone.wire.head import Head
-from welldone.wire.native import Native
+from welldone.bench.dialects.dialect import JsonBody, HeaderPairs, split_system_prompt
+from welldone.bench.dialects.ear import MAX_MESSAGE_CHARS, StreamTimer
+from welldone.bench.dialects.native import DeltaTarget, EventStreamTimer
+from welldone.bench.record import BenchRecord
+from welldone.wire.dialects.messages import MessagesRepairer
+from welldone.wire.dialects.messages.objects import ANTHROPIC_VERSION, ANTHROPIC_VERSION_HEADER
+from welldone.wire.head import Envelope
+from welldone.wire.native import PassthroughRepairer
 
-_NOBODY = Head("msg_bench", 0, "bench")
-_VERSION = (VERSION_HEADER, VERSION)
-_MEMBERS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
-_CALLS = ("tool_use", "server_tool_use", "mcp_tool_use")
+_MESSAGES_ENVELOPE = Envelope("msg_bench", 0, "bench")
+_ANTHROPIC_VERSION_HEADER = (ANTHROPIC_VERSION_HEADER, ANTHROPIC_VERSION)
+_DELTA_FIELDS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
+_TOOL_BLOCK_TYPES = ("tool_use", "server_tool_use", "mcp_tool_use")
 
 
-class Messages:
+class MessagesBenchDialect:
     """How messages are asked for and heard."""
 
     path = "/messages"
-    wanted: Mapping[str, Any] = {}
-    least_tokens = 1
+    preferred_fields: Mapping[str, Any] = {}
+    min_max_tokens = 1
 
-    def headers(self, key: str | None) -> Headers:
-        return (_VERSION,) if key is None else (_VERSION, ("x-api-key", key))
+    def headers(self, key: str | None) -> HeaderPairs:
+        return (_ANTHROPIC_VERSION_HEADER,) if key is None else (_ANTHROPIC_VERSION_HEADER, ("x-api-key", key))
 
-    def body(self, members: Body, messages: list[Body], limit_tokens: int | None) -> Body:
-        system, others = apart(messages)
-        body = {**members, "messages": others, "stream": True}
+    def body(self, common_fields: JsonBody, messages: list[JsonBody], max_tokens: int | None) -> JsonBody:
+        system, others = split_system_prompt(messages)
+        body = {**common_fields, "messages": others, "stream": True}
         if system:
             body["system"] = system
-        return body if limit_tokens is None else body | {"max_tokens": limit_tokens}
+        return body if max_tokens is None else body | {"max_tokens": max_tokens}
 
-    def ear(self, record: Record, body: Body) -> Ear:
-        return MessagesEar(record)
+    def stream_timer(self, record: BenchRecord, body: JsonBody) -> StreamTimer:
+        return MessagesStreamTimer(record)
 
 
-class MessagesEar(NativeEar):
+class MessagesStreamTimer(EventStreamTimer):
     """Hears one stream of messages."""
 
-    def _mender(self) -> Native:
-        return MessagesNative(fallback=_NOBODY)
+    def _make_repairer(self) -> PassthroughRepairer:
+        return MessagesRepairer(fallback=_MESSAGES_ENVELOPE)
 
-    def _hear(self, value: Json, kind: str, now: float) -> More | None:
+    def _record_event(self, value: Json, kind: str, now: float) -> DeltaTarget | None:
         delta = value.get("delta")
         if kind == "content_block_delta":
-            return self._hear_delta(delta, now)
+            return self._record_delta(delta, now)
         if kind == "content_block_start":
-            self._hear_start(value.get("content_block"), now)
+            self._record_block_start(value.get("content_block"), now)
         elif kind == "message_start":
-            self._open(now)
+            self._on_role(now)
         elif kind == "message_delta" and isinstance(delta, dict) and isinstance(delta.get("stop_reason"), str):
-            self._record.finish = delta["stop_reason"][:SHOWN]
+            self._record.finish_reason = delta["stop_reason"][:MAX_MESSAGE_CHARS]
         return None
 
-    def _hear_delta(self, delta: object, now: float) -> More | None:
+    def _record_delta(self, delta: object, now: float) -> DeltaTarget | None:
         kind = delta.get("type") if isinstance(delta, dict) else None
-        member = _MEMBERS.get(kind) if isinstance(kind, str) else None
+        member = _DELTA_FIELDS.get(kind) if isinstance(kind, str) else None
         text = delta.get(member) if isinstance(delta, dict) and member is not None else None
         if not isinstance(text, str) or not text or member is None:
             return None
-        self._hear_text(member, text, now)
-        return More(("delta", member), self.texts if member == "text" else self.unseen)
+        self._record_text(member, text, now)
+        return DeltaTarget(("delta", member), self.texts if member == "text" else self.hidden_texts)
 
-    def _hear_start(self, block: object, now: float) -> None:
+    def _record_block_start(self, block: object, now: float) -> None:
         """A block that begins; some say all of it here."""
         match block:
             case {"type": "text", "text": str(text)} if text:
-                self._hear_text("text", text, now)
+                self._record_text("text", text, now)
             case {"type": "thinking", "thinking": str(text)} if text:
-                self._hear_text("thinking", text, now)
-            case {"type": kind} if kind in _CALLS:
-                self._call(now)
+                self._record_text("thinking", text, now)
+            case {"type": kind} if kind in _TOOL_BLOCK_TYPES:
+                self._on_tool_call(now)
             case _:
                 pass  # blocks that are empty yet, or no words
 
-    def _hear_text(self, member: str, text: str, now: float) -> None:
-        if member == "text":
-            self._say(text, now)
-        elif member == "thinking":
-            self._think(text, now)
+    def _record_text(self, field: str, text: str, now: float) -> None:
+        if field == "text":
+            self._on_text(text, now)
+        elif field == "thinking":
+            self._on_reasoning(text, now)
         else:
-            self._call(now)
-            self._mutter(text, now)
+            self._on_tool_call(now)
+            self._on_hidden_text(text, now)

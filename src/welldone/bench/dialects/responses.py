@@ -4,112 +4,120 @@ from collections.abc import Mapping
 from typing import Any
 
 from welldone.bench.dialects.alike import Json
-from welldone.bench.dialects.dialect import Body, Headers, apart
-from welldone.bench.dialects.ear import SHOWN, Ear
-from welldone.bench.dialects.native import More, NativeEar
-from welldone.bench.record import Record
-from welldone.wire.dialects.responses import ResponsesNative
-from welldone.wire.head import Head
-from welldone.wire.native import Native
+from welldone.bench.dialects.dialect import JsonBody, HeaderPairs, split_system_prompt
+from welldone.bench.dialects.ear import MAX_MESSAGE_CHARS, StreamTimer
+from welldone.bench.dialects.native import DeltaTarget, EventStreamTimer
+from welldone.bench.record import BenchRecord
+from welldone.wire.dialects.responses import ResponsesRepairer
+from welldone.wire.head import Envelope
+from welldone.wire.native import PassthroughRepairer
 
-_NOBODY = Head("resp_bench", 0, "bench")
-_TEXT = "response.output_text"
-_REFUSAL = "response.refusal"
-_THOUGHTS = ("response.reasoning_text", "response.reasoning_summary_text")
-_CALLS = {
+_RESPONSES_ENVELOPE = Envelope("resp_bench", 0, "bench")
+_TEXT_EVENT = "response.output_text"
+_REFUSAL_EVENT = "response.refusal"
+_REASONING_EVENTS = ("response.reasoning_text", "response.reasoning_summary_text")
+_TOOL_ITEM_EVENTS = {
     "function_call": "response.function_call_arguments",
     "custom_tool_call": "response.custom_tool_call_input",
     "mcp_call": "response.mcp_call_arguments",
     "code_interpreter_call": "response.code_interpreter_call_code",
 }
 """Items that are calls, and the events of what they are called with."""
-_STEMS = frozenset({_TEXT, _REFUSAL, *_THOUGHTS, *_CALLS.values()})
-_BEGINS = ("response.created", "response.in_progress")
-_ITEM = "response.output_item.added"
-_ENDS = ("response.completed", "response.incomplete")
-_MEMBERS = ("text", "refusal", "arguments", "input", "code")
+_TEXT_EVENTS = frozenset({_TEXT_EVENT, _REFUSAL_EVENT, *_REASONING_EVENTS, *_TOOL_ITEM_EVENTS.values()})
+_START_EVENTS = ("response.created", "response.in_progress")
+_ITEM_ADDED = "response.output_item.added"
+_END_EVENTS = ("response.completed", "response.incomplete")
+_FULL_TEXT_FIELDS = ("text", "refusal", "arguments", "input", "code")
 """Where an event that ends a text has all of it."""
 
 
-class Responses:
+class ResponsesBenchDialect:
     """How responses are asked for and heard."""
 
     path = "/responses"
-    wanted: Mapping[str, Any] = {"store": False}
-    least_tokens = 16  # OpenAI refuses fewer
+    preferred_fields: Mapping[str, Any] = {"store": False}
+    min_max_tokens = 16  # OpenAI refuses fewer
 
-    def headers(self, key: str | None) -> Headers:
+    def headers(self, key: str | None) -> HeaderPairs:
         return ()
 
-    def body(self, members: Body, messages: list[Body], limit_tokens: int | None) -> Body:
-        system, others = apart(messages)
-        body = {**members, "input": [_item(message, place) for place, message in enumerate(others)], "stream": True}
+    def body(self, common_fields: JsonBody, messages: list[JsonBody], max_tokens: int | None) -> JsonBody:
+        system, others = split_system_prompt(messages)
+        body = {
+            **common_fields,
+            "input": [_input_item(message, place) for place, message in enumerate(others)],
+            "stream": True,
+        }
         if system:
             body["instructions"] = system
-        return body if limit_tokens is None else body | {"max_output_tokens": limit_tokens}
+        return body if max_tokens is None else body | {"max_output_tokens": max_tokens}
 
-    def ear(self, record: Record, body: Body) -> Ear:
-        return ResponsesEar(record)
+    def stream_timer(self, record: BenchRecord, body: JsonBody) -> StreamTimer:
+        return ResponsesStreamTimer(record)
 
 
-def _item(message: Body, place: int) -> Body:
+def _input_item(message: JsonBody, position: int) -> JsonBody:
     """A message as an item. Of what the model said servers want the item as they would have made it themselves."""
     if message["role"] != "assistant":
         return message
     part = {"type": "output_text", "text": message["content"], "annotations": []}
-    return {"type": "message", "id": f"msg_{place}", "status": "completed", "role": "assistant", "content": [part]}
+    return {"type": "message", "id": f"msg_{position}", "status": "completed", "role": "assistant", "content": [part]}
 
 
-class ResponsesEar(NativeEar):
+class ResponsesStreamTimer(EventStreamTimer):
     """Hears one stream of responses."""
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: BenchRecord) -> None:
         super().__init__(record)
         self._piecewise: set[str] = set()  # kinds of texts that come in pieces
 
-    def _mender(self) -> Native:
-        return ResponsesNative(fallback=_NOBODY)
+    def _make_repairer(self) -> PassthroughRepairer:
+        return ResponsesRepairer(fallback=_RESPONSES_ENVELOPE)
 
-    def _hear(self, value: Json, kind: str, now: float) -> More | None:
+    def _record_event(self, value: Json, kind: str, now: float) -> DeltaTarget | None:
         stem, _, what = kind.rpartition(".")
-        if stem in _STEMS:
-            return self._hear_text(value, stem, what, now)
-        if kind in _BEGINS:
-            self._open(now)
-        elif kind == _ITEM:
+        if stem in _TEXT_EVENTS:
+            return self._record_text(value, stem, what, now)
+        if kind in _START_EVENTS:
+            self._on_role(now)
+        elif kind == _ITEM_ADDED:
             item = value.get("item")
-            if isinstance(item, dict) and item.get("type") in _CALLS:
-                self._call(now)
-        elif kind in _ENDS:
-            self._record.finish = _reason(value.get("response"), what)
+            if isinstance(item, dict) and item.get("type") in _TOOL_ITEM_EVENTS:
+                self._on_tool_call(now)
+        elif kind in _END_EVENTS:
+            self._record.finish_reason = _finish_reason(value.get("response"), what)
         return None
 
-    def _hear_text(self, value: Json, stem: str, what: str, now: float) -> More | None:
-        if what == "delta":
+    def _record_text(self, value: Json, stem: str, suffix: str, now: float) -> DeltaTarget | None:
+        if suffix == "delta":
             text = value.get("delta")
             self._piecewise.add(stem)
         else:  # all of it: some say it only here
-            text = None if stem in self._piecewise else next((value[name] for name in _MEMBERS if name in value), None)
+            text = (
+                None
+                if stem in self._piecewise
+                else next((value[name] for name in _FULL_TEXT_FIELDS if name in value), None)
+            )
         if not isinstance(text, str) or not text:
             return None
-        into = self.unseen
-        if stem == _TEXT:
+        into = self.hidden_texts
+        if stem == _TEXT_EVENT:
             into = self.texts
-            self._say(text, now)
-        elif stem == _REFUSAL:
-            self._refuse(text, now)
-        elif stem in _THOUGHTS:
-            self._think(text, now)
+            self._on_text(text, now)
+        elif stem == _REFUSAL_EVENT:
+            self._on_refusal(text, now)
+        elif stem in _REASONING_EVENTS:
+            self._on_reasoning(text, now)
         else:
-            self._call(now)
-            self._mutter(text, now)
-        return More(("delta",), into) if what == "delta" else None
+            self._on_tool_call(now)
+            self._on_hidden_text(text, now)
+        return DeltaTarget(("delta",), into) if suffix == "delta" else None
 
 
-def _reason(response: object, status: str) -> str:
+def _finish_reason(response: object, status: str) -> str:
     """Why an answer ended, in its server's words."""
     match response:
         case {"incomplete_details": {"reason": str(reason)}}:
-            return reason[:SHOWN]
+            return reason[:MAX_MESSAGE_CHARS]
         case _:
             return status

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from welldone.bench.report import BenchReport
 from welldone.bench.reports import data, page, rows
 
-FORMS: Mapping[str, Callable[[BenchReport], str]] = {
-    ".json": data.draw,
-    ".csv": rows.draw,
-    ".html": page.draw,
+BENCH_REPORT_FORMATS: Mapping[str, Callable[[BenchReport], str]] = {
+    ".json": data.render_json,
+    ".csv": rows.render_csv,
+    ".html": page.render_html,
 }

@@ -7,18 +7,18 @@ from xml.etree.ElementTree import Element
 
 import msgspec
 
-from welldone.bench.compare import FIRST, SAME, SECOND, verdict
-from welldone.bench.report import BenchReport, Checked, Compared, Distribution, Step
-from welldone.bench.reports.curves import curves
-from welldone.bench.reports.plots import Ratio, ratios
-from welldone.bench.reports.scales import share, short, span
-from welldone.bench.reports.steps import sections
-from welldone.bench.reports.words import brief, parts, value
+from welldone.bench.compare import FIRST_IS_BETTER, NO_DIFFERENCE, SECOND_IS_BETTER, comparison_verdict
+from welldone.bench.report import BenchReport, AssertionResult, MetricComparison, Distribution, StepResult
+from welldone.bench.reports.curves import load_curves
+from welldone.bench.reports.plots import RatioBand, ratio_plot
+from welldone.bench.reports.scales import format_percent, format_number, format_seconds
+from welldone.bench.reports.steps import step_sections
+from welldone.bench.reports.words import without_records, split_metric, format_metric
 from welldone.drawing.elements import as_html, code, element
-from welldone.drawing.texts import count
+from welldone.drawing.texts import pluralize
 
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-_STYLE = """
+_CONTENT_SECURITY_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+_STYLESHEET = """
 :root { color-scheme: light dark; --line: #8886; --card: #8881; --right: #1b7f3b; --wrong: #c0261f; --a: #2f6fb5;
   --b: #c2570c; --c: #7a3fa8; --d: #1d7f78; --refused: #e08a00; --failed: #c0261f; --cut: #d1489b; --broken: #7d1f4f;
   --timed: #a08600; --gone: #222; --left: #888 }
@@ -55,38 +55,38 @@ td, th { padding: .2rem .5rem; text-align: right; white-space: nowrap }
 td { border-top: 1px solid var(--line) } td:first-child, th:first-child, .words td, .words th { text-align: left }
 .words td { white-space: normal; vertical-align: top } summary { cursor: pointer; padding: .4rem 0; font-weight: 600 }
 """
-_TIMES = {"ttft": "first token (TTFT)", "itl": "between tokens (ITL)", "e2e": "whole answer (E2E)"}
-_SHOWN = ("mean", "p50", "p90", "p99")
+_TIME_HEADINGS = {"ttft": "first token (TTFT)", "itl": "between tokens (ITL)", "e2e": "whole answer (E2E)"}
+_SUMMARY_STATISTICS = ("mean", "p50", "p90", "p99")
 
 
-def draw(report: BenchReport) -> str:
+def render_html(report: BenchReport) -> str:
     """The page: the verdict, what to mind, the comparison, the steps as a table and as plots, and the settings."""
-    report = _calm(report)
+    report = _printable_report(report)
     body = element(
         "body",
         _header(report),
         *_warnings(report.steps),
-        *_checks(report.checked),
-        *_comparison(report),
-        *_table(report),
-        *curves(report),
-        *sections(report.steps),
-        _settings(report),
+        *_assertion_table(report.assertion_results),
+        *_comparison_section(report),
+        *_steps_table(report),
+        *load_curves(report),
+        *step_sections(report.steps),
+        _settings_section(report),
     )
     head = element(
         "head",
         element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        element("meta", http_equiv="Content-Security-Policy", content=_CONTENT_SECURITY_POLICY),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("title", f"welldone bench: {report.model}, {report.kind}"),
-        element("style", _STYLE),
+        element("style", _STYLESHEET),
     )
     return f"<!doctype html>\n{as_html(element('html', head, body, lang='en'))}"
 
 
-def _calm(report: BenchReport) -> BenchReport:
+def _printable_report(report: BenchReport) -> BenchReport:
     """The report with every text printable. Of its requests only times are drawn, and reasons, made so one by one."""
-    calm = brief(report)
+    calm = without_records(report)
     steps = [
         msgspec.structs.replace(step, records=given.records)
         for step, given in zip(calm.steps, report.steps, strict=True)
@@ -100,11 +100,13 @@ def _header(report: BenchReport) -> Element:
         about += [", in turn with ", code(report.against)]
     about.append(f", endpoint {report.endpoint}")
     ended = (
-        [] if report.is_whole else [element("p", f"Ended early: {report.why or 'no reason is known'}.", class_="note")]
+        []
+        if report.is_complete
+        else [element("p", f"Ended early: {report.incomplete_reason or 'no reason is known'}.", class_="note")]
     )
     return element(
         "header",
-        element("h1", f"welldone bench: {report.kind}", *_verdict(report.checked)),
+        element("h1", f"welldone bench: {report.kind}", *_assertion_summary(report.assertion_results)),
         element("p", *about),
         *ended,
         element(
@@ -116,31 +118,31 @@ def _header(report: BenchReport) -> Element:
     )
 
 
-def _verdict(checked: Sequence[Checked]) -> list[str | Element]:
-    if not checked:
+def _assertion_summary(results: Sequence[AssertionResult]) -> list[str | Element]:
+    if not results:
         return []
-    missed = sum(not one.is_kept for one in checked)
+    missed = sum(not one.passed for one in results)
     words = (
-        f"{missed} of {count(len(checked), 'assertion')} missed"
+        f"{missed} of {pluralize(len(results), 'assertion')} missed"
         if missed
-        else f"{count(len(checked), 'assertion')} kept"
+        else f"{pluralize(len(results), 'assertion')} kept"
     )
     return [", ", element("span", words, class_="wrong" if missed else "right")]
 
 
-def _warnings(steps: Sequence[Step]) -> list[Element]:
+def _warnings(steps: Sequence[StepResult]) -> list[Element]:
     told = []
     for step in steps:
-        own = step.own
+        own = step.client
         if own.is_bottleneck:
             told.append(
-                f"{step.id}: this tool was the bottleneck ({share(own.cpu)} of a core, "
-                f"{count(own.late_starts, 'late start')}, the latest by {span(own.latest_s)}). "
+                f"{step.id}: this tool was the bottleneck ({format_percent(own.cpu)} of a core, "
+                f"{pluralize(own.late_starts, 'late start')}, the latest by {format_seconds(own.max_delay_s)}). "
                 "Its numbers say more about the tool than about the server."
             )
         if step.skipped:
             told.append(
-                f"{step.id}: {step.skipped:,} of {count(step.due, 'request')} were not made, since "
+                f"{step.id}: {step.skipped:,} of {pluralize(step.due, 'request')} were not made, since "
                 f"{step.max_vus:,} were under way."
             )
         if not step.ok:
@@ -148,61 +150,61 @@ def _warnings(steps: Sequence[Step]) -> list[Element]:
     return [element("p", words, class_="note") for words in told]
 
 
-def _checks(checked: Sequence[Checked]) -> list[Element]:
+def _assertion_table(results: Sequence[AssertionResult]) -> list[Element]:
     rows = [
         (
             code(one.text),
             one.step,
-            "too few samples" if one.value is None else _measured(one.text, one.value),
-            element("span", "kept" if one.is_kept else "missed", class_="right" if one.is_kept else "wrong"),
+            "too few samples" if one.value is None else _format_value(one.text, one.value),
+            element("span", "kept" if one.passed else "missed", class_="right" if one.passed else "wrong"),
         )
-        for one in checked
+        for one in results
     ]
-    return [_section("Assertions", _rows(("assertion", "step", "value", ""), rows))] if rows else []
+    return [_section("Assertions", _html_table(("assertion", "step", "value", ""), rows))] if rows else []
 
 
-def _comparison(report: BenchReport) -> list[Element]:
-    if not report.compared:
+def _comparison_section(report: BenchReport) -> list[Element]:
+    if not report.comparisons:
         return []
     rows = [
         (
             one.metric,
-            _measured(parts(one)[1], one.first),
-            _measured(parts(one)[1], one.second),
-            short(one.ratio),
-            f"{short(one.low)} to {short(one.high)}",
-            _judged(one)[0],
+            _format_value(split_metric(one)[1], one.first),
+            _format_value(split_metric(one)[1], one.second),
+            format_number(one.ratio),
+            f"{format_number(one.low)} to {format_number(one.high)}",
+            _verdict_and_class(one)[0],
         )
-        for one in report.compared
+        for one in report.comparisons
     ]
     note = "A band that holds 1 tells no difference."
     drawn = [
-        ratios(f"The first by the second: {step}", [_band(one) for one in some], note=note)
-        for step, some in groupby(report.compared, key=lambda one: parts(one)[0])
+        ratio_plot(f"The first by the second: {step}", [_ratio_band(one) for one in some], note=note)
+        for step, some in groupby(report.comparisons, key=lambda one: split_metric(one)[0])
     ]
-    table = _rows(("", "first", "second", "ratio", "band", ""), rows)
+    table = _html_table(("", "first", "second", "ratio", "band", ""), rows)
     who = element("p", code(report.url), " (first) and ", code(report.against or ""), " (second)")
     return [_section("Comparison", who, *drawn, table)]
 
 
-def _band(one: Compared) -> Ratio:
-    return Ratio(
-        name=parts(one)[1][:20],
+def _ratio_band(one: MetricComparison) -> RatioBand:
+    return RatioBand(
+        name=split_metric(one)[1][:20],
         ratio=one.ratio,
         low=one.low,
         high=one.high,
-        look=_judged(one)[1],
-        words=f"{one.metric}: {short(one.ratio)}, between {short(one.low)} and {short(one.high)}",
+        css_class=_verdict_and_class(one)[1],
+        tooltip=f"{one.metric}: {format_number(one.ratio)}, between {format_number(one.low)} and {format_number(one.high)}",
     )
 
 
-def _judged(one: Compared) -> tuple[str, str]:
+def _verdict_and_class(one: MetricComparison) -> tuple[str, str]:
     """What the band says, and its class: of what is good for the first server, or bad."""
-    said = verdict(one)
-    return said, {FIRST: "right", SAME: "quiet", SECOND: "wrong"}[said]
+    said = comparison_verdict(one)
+    return said, {FIRST_IS_BETTER: "right", NO_DIFFERENCE: "quiet", SECOND_IS_BETTER: "wrong"}[said]
 
 
-def _table(report: BenchReport) -> list[Element]:
+def _steps_table(report: BenchReport) -> list[Element]:
     if not report.steps:
         return [_section("Steps", element("p", "No step was made."))]
     before = (
@@ -217,76 +219,84 @@ def _table(report: BenchReport) -> list[Element]:
     groups = element(
         "tr",
         *(element("th", "") for _ in before),
-        *(element("th", words, colspan=str(len(_SHOWN))) for words in _TIMES.values()),
+        *(element("th", words, colspan=str(len(_SUMMARY_STATISTICS))) for words in _TIME_HEADINGS.values()),
         *(element("th", "") for _ in after),
     )
-    names = element("tr", *(element("th", name) for name in (*before, *(_SHOWN * len(_TIMES)), *after)))
-    rows = [_row(report, step) for step in report.steps]
+    names = element(
+        "tr", *(element("th", name) for name in (*before, *(_SUMMARY_STATISTICS * len(_TIME_HEADINGS)), *after))
+    )
+    rows = [_step_row(report, step) for step in report.steps]
     return [_section("Steps", element("div", element("table", groups, names, *rows), class_="scroll"))]
 
 
-def _row(report: BenchReport, step: Step) -> Element:
-    times = [_statistic(step.times.get(name), statistic) for name in _TIMES for statistic in _SHOWN]
+def _step_row(report: BenchReport, step: StepResult) -> Element:
+    times = [
+        _format_statistic(step.times.get(name), statistic)
+        for name in _TIME_HEADINGS
+        for statistic in _SUMMARY_STATISTICS
+    ]
     cells = [
         step.id,
-        *([_server(report, step)] if report.against is not None else []),
-        _load(step),
-        short(step.request_rate),
-        short(step.token_rate),
+        *([_server_label(report, step)] if report.against is not None else []),
+        _load_description(step),
+        format_number(step.request_rate),
+        format_number(step.token_rate),
         f"{step.ok:,} of {step.requests:,}",
         *times,
         f"{step.skipped:,}",
         "-" if step.good is None else f"{step.good:,}",
-        f"{step.wrong:,}",
-        short(step.prompt_tokens),
-        short(step.decoded_tokens),
-        f"{share(step.own.cpu)} of a core",
+        f"{step.invalid_streams:,}",
+        format_number(step.prompt_tokens),
+        format_number(step.decoded_tokens),
+        f"{format_percent(step.client.cpu)} of a core",
     ]
     return element("tr", *(element("td", cell) for cell in cells))
 
 
-def _load(step: Step) -> str:
+def _load_description(step: StepResult) -> str:
     if not step.is_open:
-        return f"closed, {count(step.max_vus, 'user')}"
-    return "open" if step.rate is None else f"open, {short(step.rate)} requests/s"
+        return f"closed, {pluralize(step.max_vus, 'user')}"
+    return "open" if step.rate is None else f"open, {format_number(step.rate)} requests/s"
 
 
-def _statistic(times: Distribution | None, name: str) -> str:
+def _format_statistic(times: Distribution | None, name: str) -> str:
     if times is None:
         return "-"
-    return span(times.mean if name == "mean" else times.percentiles.get(name))
+    return format_seconds(times.mean if name == "mean" else times.percentiles.get(name))
 
 
-def _server(report: BenchReport, step: Step) -> str:
+def _server_label(report: BenchReport, step: StepResult) -> str:
     return "first" if step.target == report.url else "second"
 
 
-def _settings(report: BenchReport) -> Element:
+def _settings_section(report: BenchReport) -> Element:
     tables = [
-        element("div", _rows(("", ""), [(name, _plain(member)) for name, member in told.items()]), class_="words")
+        element(
+            "div", _html_table(("", ""), [(name, _plain_text(member)) for name, member in told.items()]), class_="words"
+        )
         for told in (report.config, report.system)
         if told
     ]
     return element("details", element("summary", "Settings, and the machine of this tool"), *tables)
 
 
-def _plain(told: object) -> str:
+def _plain_text(told: object) -> str:
     if isinstance(told, Mapping):
-        return ", ".join(f"{name}={_plain(member)}" for name, member in told.items())
+        return ", ".join(f"{name}={_plain_text(member)}" for name, member in told.items())
     if isinstance(told, list | tuple):
-        return ", ".join(_plain(member) for member in told)
+        return ", ".join(_plain_text(member) for member in told)
     return "-" if told is None else str(told)
 
 
-def _measured(metric: str, number: float) -> str:
-    return value(metric, number) if math.isfinite(number) else "-"
+def _format_value(metric: str, number: float) -> str:
+    return format_metric(metric, number) if math.isfinite(number) else "-"
 
 
 def _section(title: str, *inside: Element) -> Element:
     return element("section", element("h2", title), *inside)
 
 
-def _rows(names: Sequence[str], rows: Sequence[Sequence[str | Element]]) -> Element:
+def _html_table(names: Sequence[str], rows: Sequence[Sequence[str | Element]]) -> Element:
     heading = element("tr", *(element("th", name) for name in names))
     body = [element("tr", *(element("td", cell) for cell in row)) for row in rows]
     return element("div", element("table", heading, *body), class_="scroll")

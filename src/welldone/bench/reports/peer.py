@@ -8,30 +8,30 @@ from typing import Any
 
 import msgspec
 
-from welldone.bench.report import BenchReport, Distribution, Step
-from welldone.bench.reports.words import brief, failed, over, told
-from welldone.bench.settings import Length
+from welldone.bench.report import BenchReport, Distribution, StepResult
+from welldone.bench.reports.words import without_records, failed_count, finished_count, settings_of_report
+from welldone.bench.settings import LengthSpec
 
-_PERCENTILES = ("p50", "p60", "p70", "p80", "p90", "p95", "p99")
-_UNKNOWN = "N/A"
-_NONE = Distribution(count=0, mean=None, minimum=None, maximum=None, percentiles={})
+_PEER_PERCENTILES = ("p50", "p60", "p70", "p80", "p90", "p95", "p99")
+_NOT_AVAILABLE = "N/A"
+_EMPTY_DISTRIBUTION = Distribution(count=0, mean=None, minimum=None, maximum=None, percentiles={})
 
 
-def draw(report: BenchReport) -> str:
+def render_inference_benchmarker(report: BenchReport) -> str:
     """The report of the first server. Where there is no number, it has 0: its readers want them all."""
-    report = brief(report)
+    report = without_records(report)
     drawn = {
-        "config": _config(report),
-        "results": [_result(step) for step in report.steps if step.target == report.url],
+        "config": _peer_config(report),
+        "results": [_peer_result(step) for step in report.steps if step.target == report.url],
         "start_time": report.began,
         "end_time": report.ended,
-        "system": _system(report),
+        "system": _peer_system(report),
     }
     return msgspec.json.encode(drawn).decode()
 
 
-def _config(report: BenchReport) -> dict[str, Any]:
-    settings = told(report)
+def _peer_config(report: BenchReport) -> dict[str, Any]:
+    settings = settings_of_report(report)
     return {
         "max_vus": settings.max_vus,
         "duration_secs": round(settings.duration_s),
@@ -39,8 +39,8 @@ def _config(report: BenchReport) -> dict[str, Any]:
         "warmup_duration_secs": round(settings.warmup_s),
         "rates": [float(rate) for rate in settings.rates] or None,
         "num_rates": settings.num_rates,
-        "prompt_options": _length(settings.prompt),
-        "decode_options": _length(settings.decode),
+        "prompt_options": _peer_length(settings.prompt),
+        "decode_options": _peer_length(settings.decode),
         "tokenizer": settings.tokenizer or report.model,
         "model_name": report.model,
         "profile": settings.profile,
@@ -49,7 +49,7 @@ def _config(report: BenchReport) -> dict[str, Any]:
     }
 
 
-def _length(length: Length | None) -> dict[str, int] | None:
+def _peer_length(length: LengthSpec | None) -> dict[str, int] | None:
     if length is None:
         return None
     return {
@@ -60,33 +60,33 @@ def _length(length: Length | None) -> dict[str, int] | None:
     }
 
 
-def _result(step: Step) -> dict[str, Any]:
+def _peer_result(step: StepResult) -> dict[str, Any]:
     return {
         "id": step.id,
         "executor_type": "ConstantArrivalRate" if step.is_open else "ConstantVUs",
         "config": {"max_vus": step.max_vus, "duration_secs": round(step.seconds), "rate": step.rate},
-        "total_requests": over(step),
+        "total_requests": finished_count(step),
         "total_tokens": step.total_tokens,
         "token_throughput_secs": float(step.token_rate),
         "duration_ms": round(step.seconds * 1000),
-        "time_to_first_token_ms": _spread(step, "ttft"),
-        "inter_token_latency_ms": _spread(step, "itl"),
-        "failed_requests": failed(step),
+        "time_to_first_token_ms": _peer_distribution(step, "ttft"),
+        "inter_token_latency_ms": _peer_distribution(step, "itl"),
+        "failed_requests": failed_count(step),
         "successful_requests": step.ok,
         "request_rate": float(step.request_rate),
         "total_tokens_sent": step.total_prompt_tokens,
-        "e2e_latency_ms": _spread(step, "e2e"),
+        "e2e_latency_ms": _peer_distribution(step, "e2e"),
     }
 
 
-def _spread(step: Step, name: str) -> dict[str, float]:
-    spread = step.times.get(name, _NONE)
-    numbers = {percentile: spread.all_percentiles.get(percentile) for percentile in _PERCENTILES}
+def _peer_distribution(step: StepResult, name: str) -> dict[str, float]:
+    spread = step.times.get(name, _EMPTY_DISTRIBUTION)
+    numbers = {percentile: spread.all_percentiles.get(percentile) for percentile in _PEER_PERCENTILES}
     return {name: round((number or 0.0) * 1000, 3) for name, number in {**numbers, "avg": spread.mean}.items()}
 
 
-def _system(report: BenchReport) -> dict[str, Any]:
+def _peer_system(report: BenchReport) -> dict[str, Any]:
     """The machine. Its dashboard takes the first of the processors, so that there must be one."""
     names = ("memory", "os_name", "os_version", "kernel", "hostname")
-    known = {name: str(report.system.get(name, _UNKNOWN)) for name in names}
-    return {"cpu": report.system.get("cpu") or [_UNKNOWN], **known}
+    known = {name: str(report.system.get(name, _NOT_AVAILABLE)) for name in names}
+    return {"cpu": report.system.get("cpu") or [_NOT_AVAILABLE], **known}

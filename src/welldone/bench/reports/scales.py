@@ -8,13 +8,13 @@ from collections.abc import Iterable
 
 import msgspec
 
-_MOST = 1e9
+_MAX_VALUE = 1e9
 """No time in seconds, rate or count of a run is beyond this: 30 years, or a thousand million."""
-_LEAST = 1e-6
+_MIN_VALUE = 1e-6
 """The smallest number on a logarithmic axis: a clock that tells microseconds tells nothing below."""
-_TICKS = 5
+_TICK_COUNT = 5
 """About so many ticks fit under a plot on a phone."""
-_NONE = "-"
+_NO_VALUE = "-"
 """Stands where there is no number."""
 
 
@@ -29,36 +29,38 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
     unit: str = ""
     """Of what is written at the ticks."""
 
-    def place(self, value: float) -> float:
+    def position(self, value: float) -> float:
         """Where the number stands: 0 at the beginning of the axis, 1 at its end."""
-        share = (self._bend(value) - self._bend(self.low)) / (self._bend(self.high) - self._bend(self.low))
+        share = (self._transform(value) - self._transform(self.low)) / (
+            self._transform(self.high) - self._transform(self.low)
+        )
         return share if 0 <= share <= 1 else float(share > 1)
 
-    def value(self, place: float) -> float:
+    def value_at(self, position: float) -> float:
         """The number that stands at the place."""
-        low, high = self._bend(self.low), self._bend(self.high)
-        bent = low + place * (high - low)
+        low, high = self._transform(self.low), self._transform(self.high)
+        bent = low + position * (high - low)
         return math.exp(bent) if self.is_log else bent
 
-    def _bend(self, value: float) -> float:
-        return math.log(max(value, _LEAST)) if self.is_log else value
+    def _transform(self, value: float) -> float:
+        return math.log(max(value, _MIN_VALUE)) if self.is_log else value
 
 
-def usable(values: Iterable[float | None]) -> list[float]:
+def finite_values(values: Iterable[float | None]) -> list[float]:
     """The values that are numbers, none below zero, none beyond reason."""
-    return [min(max(value, 0.0), _MOST) for value in values if value is not None and math.isfinite(value)]
+    return [min(max(value, 0.0), _MAX_VALUE) for value in values if value is not None and math.isfinite(value)]
 
 
-def linear(
+def linear_axis(
     values: Iterable[float], *, is_time: bool = False, is_from_zero: bool = True, is_tight: bool = False
 ) -> Axis:
     """An axis of even steps that holds the values; a tight one ends where they do, and not at a tick."""
-    held = usable(values) or [0.0]
+    held = finite_values(values) or [0.0]
     low, high = 0.0 if is_from_zero else min(held), max(held)
-    if high - low < max(_LEAST, high * _LEAST):  # one value, as good as
-        low, high = 0.0, high if high >= _LEAST else 1.0
-    factor, unit = _unit(high) if is_time else (1.0, "")
-    step = nice((high - low) * factor / _TICKS)
+    if high - low < max(_MIN_VALUE, high * _MIN_VALUE):  # one value, as good as
+        low, high = 0.0, high if high >= _MIN_VALUE else 1.0
+    factor, unit = _time_unit(high) if is_time else (1.0, "")
+    step = round_up_step((high - low) * factor / _TICK_COUNT)
     first, last = math.floor(low * factor / step + 1e-9), math.ceil(high * factor / step - 1e-9)
     digits = max(0, -math.floor(math.log10(step)))
     ticks = tuple((number * step / factor, f"{number * step:,.{digits}f}") for number in range(first, last + 1))
@@ -67,67 +69,67 @@ def linear(
     return Axis(low=ticks[0][0], high=ticks[-1][0], ticks=ticks, unit=unit)
 
 
-def logarithmic(values: Iterable[float], *, is_time: bool = False) -> Axis:
+def log_axis(values: Iterable[float], *, is_time: bool = False) -> Axis:
     """An axis on which every tenfold is as long as any other."""
-    held = [max(value, _LEAST) for value in usable(values)] or [1.0]
-    steps = _decimals(math.floor(math.log10(min(held)) + 1e-9), math.ceil(math.log10(max(held)) - 1e-9))
+    held = [max(value, _MIN_VALUE) for value in finite_values(values)] or [1.0]
+    steps = _decimal_steps(math.floor(math.log10(min(held)) + 1e-9), math.ceil(math.log10(max(held)) - 1e-9))
     first = max((number for number, step in enumerate(steps) if step <= min(held) * (1 + 1e-9)), default=0)
     last = next((number for number, step in enumerate(steps) if step >= max(held) * (1 - 1e-9)), len(steps) - 1)
     kept = steps[first : max(last, first + 1) + 1]
-    words = span if is_time else short
-    return Axis(low=kept[0], high=kept[-1], is_log=True, ticks=tuple((step, words(step)) for step in _thinned(kept)))
+    words = format_seconds if is_time else format_number
+    return Axis(low=kept[0], high=kept[-1], is_log=True, ticks=tuple((step, words(step)) for step in _thin_ticks(kept)))
 
 
-def spreads(values: Iterable[float]) -> bool:
+def needs_log_axis(values: Iterable[float]) -> bool:
     """Whether the values lie so far apart that even steps would hide most of them."""
-    held = usable(values)
-    return bool(held) and max(held) > 20 * max(min(held), _LEAST)
+    held = finite_values(values)
+    return bool(held) and max(held) > 20 * max(min(held), _MIN_VALUE)
 
 
-def short(value: float | None) -> str:
+def format_number(value: float | None) -> str:
     """A number with three digits that count."""
     if value is None or not math.isfinite(value):
-        return _NONE
+        return _NO_VALUE
     size = abs(value)
-    if size >= _MOST * 1_000:
+    if size >= _MAX_VALUE * 1_000:
         return f"{value:.2e}"
     if size >= 99.95:
         return f"{value:,.0f}"
     return f"{value:.3g}"
 
 
-def span(seconds: float | None) -> str:
+def format_seconds(seconds: float | None) -> str:
     """A time, in the unit that suits it."""
     if seconds is None or not math.isfinite(seconds):
-        return _NONE
-    factor, unit = _unit(abs(seconds))
-    return f"{short(seconds * factor)} {unit}"
+        return _NO_VALUE
+    factor, unit = _time_unit(abs(seconds))
+    return f"{format_number(seconds * factor)} {unit}"
 
 
-def share(value: float | None) -> str:
+def format_percent(value: float | None) -> str:
     """A share of one, in percent."""
-    return _NONE if value is None or not math.isfinite(value) else f"{short(value * 100)} %"
+    return _NO_VALUE if value is None or not math.isfinite(value) else f"{format_number(value * 100)} %"
 
 
-def _unit(seconds: float) -> tuple[float, str]:
+def _time_unit(seconds: float) -> tuple[float, str]:
     if 0 < seconds < 0.000_999_5:
         return 1e6, "µs"
     return (1e3, "ms") if seconds < 0.999_5 else (1.0, "s")
 
 
-def nice(step: float) -> float:
+def round_up_step(step: float) -> float:
     """The next number up that people count by: 1, 2 or 5 and noughts."""
     power = 10.0 ** math.floor(math.log10(step))
     return next(power * digit for digit in (1, 2, 5, 10) if power * digit >= step * (1 - 1e-9))
 
 
-def _thinned(steps: list[float]) -> list[float]:
+def _thin_ticks(steps: list[float]) -> list[float]:
     """So many of the steps as there is room for: on a long axis powers of ten, and not all of them."""
-    if len(steps) <= _TICKS + 1:
+    if len(steps) <= _TICK_COUNT + 1:
         return steps
     powers = [step for step in steps if math.isclose(math.log10(step), round(math.log10(step)))]
-    return powers[:: -(-len(powers) // (_TICKS + 1))]
+    return powers[:: -(-len(powers) // (_TICK_COUNT + 1))]
 
 
-def _decimals(low: int, high: int) -> list[float]:
+def _decimal_steps(low: int, high: int) -> list[float]:
     return [digit * 10.0**power for power in range(low, high + 1) for digit in (1, 2, 5)]

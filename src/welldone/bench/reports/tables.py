@@ -4,20 +4,29 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
-from welldone.bench.record import End
-from welldone.bench.report import BenchReport, Checked, Compared, Distribution, Step
-from welldone.bench.reports.words import NO_FAULT, brief, duration, failed, over, parts, told, value
-from welldone.bench.settings import Length
+from welldone.bench.record import RequestOutcome
+from welldone.bench.report import BenchReport, AssertionResult, MetricComparison, Distribution, StepResult
+from welldone.bench.reports.words import (
+    NEUTRAL_OUTCOMES,
+    without_records,
+    format_duration,
+    failed_count,
+    finished_count,
+    split_metric,
+    settings_of_report,
+    format_metric,
+)
+from welldone.bench.settings import LengthSpec
 from welldone.bench.stats import error_rate
-from welldone.drawing.columns import wrapped
-from welldone.drawing.texts import count
+from welldone.drawing.columns import wrap_text
+from welldone.drawing.texts import pluralize
 
-_BORDERS = 7  # characters around two cells
-_NARROWEST = 20  # of a cell that is wrapped
-_CELL = 100  # characters of a cell: more than any that we know of, and a terminal takes no more
-_REASONS = 3  # of what failed, that are named
-_SHOWN = ("p50", "p90", "p99")
-_TIMES = {
+_BORDER_WIDTH = 7  # characters around two cells
+_MIN_CELL_WIDTH = 20  # of a cell that is wrapped
+_MAX_CELL_WIDTH = 100  # characters of a cell: more than any that we know of, and a terminal takes no more
+_MAX_REASONS_SHOWN = 3  # of what failed, that are named
+_TABLE_PERCENTILES = ("p50", "p90", "p99")
+_TIME_LABELS = {
     "head": "headers (head)",
     "role": "role",
     "ttft": "first token (ttft)",
@@ -31,27 +40,27 @@ _TIMES = {
     "rate": "tokens/s of each (rate)",
 }
 """In words, and as the times are called where they are told to keep to something."""
-_MAIN = ("ttft", "itl", "e2e")
-_KINDS = ("reasoning", "content", "tool")
-_LABEL = max(map(len, _TIMES.values()))
+_MAIN_METRICS = ("ttft", "itl", "e2e")
+_FIRST_TOKEN_METRICS = ("reasoning", "content", "tool")
+_LABEL_WIDTH = max(map(len, _TIME_LABELS.values()))
 
 
-def lines(report: BenchReport, width: int | None = None) -> list[str]:
+def report_lines(report: BenchReport, width: int | None = None) -> list[str]:
     """The report, line by line. Of one step all times are shown, of several the main ones, and what went wrong.
 
     It fits into `width` columns; None: it is as wide as it is.
     """
-    report = brief(report)
-    drawn = [*wrapped("", _heading(report), width), "", *_parameters(report, width), ""]
+    report = without_records(report)
+    drawn = [*wrap_text("", _heading(report), width), "", *_parameters(report, width), ""]
     if report.steps:
         drawn += [*_results(report, width), ""]
     measured = [step for step in report.steps if step.id != "warmup"]
     is_full = len(measured) <= (2 if report.against else 1)
     for step in measured:
-        drawn += [*_step(step, _server(report, step), width, is_full=is_full), ""]
-    for part in (compared_lines(report.compared), [_checked(one) for one in report.checked]):
+        drawn += [*_step_lines(step, _server_suffix(report, step), width, is_full=is_full), ""]
+    for part in (comparison_lines(report.comparisons), [_assertion_line(one) for one in report.assertion_results]):
         drawn += [*part, ""] if part else []
-    return [*drawn, f"ended early: {report.why}"] if not report.is_whole else drawn[:-1]
+    return [*drawn, f"ended early: {report.incomplete_reason}"] if not report.is_complete else drawn[:-1]
 
 
 def _heading(report: BenchReport) -> str:
@@ -59,7 +68,7 @@ def _heading(report: BenchReport) -> str:
     return f"{report.model} at {report.url}{against}, endpoint {report.endpoint}"
 
 
-def _server(report: BenchReport, step: Step) -> str:
+def _server_suffix(report: BenchReport, step: StepResult) -> str:
     """Which of two servers, or nothing where there is one."""
     return f" at {step.target}" if report.against else ""
 
@@ -68,8 +77,8 @@ def _server(report: BenchReport, step: Step) -> str:
 
 
 def _parameters(report: BenchReport, width: int | None) -> list[str]:
-    settings = told(report)
-    return _pairs(
+    settings = settings_of_report(report)
+    return _two_column_table(
         [
             ("Parameter", "Value"),
             ("Max VUs", str(settings.max_vus)),
@@ -78,8 +87,8 @@ def _parameters(report: BenchReport, width: int | None) -> list[str]:
             ("Benchmark Kind", settings.kind.title()),
             ("Rates", f"[{', '.join(str(float(rate)) for rate in settings.rates)}]" if settings.rates else "N/A"),
             ("Num Rates", str(settings.num_rates)),
-            ("Prompt Options", _length(settings.prompt)),
-            ("Decode Options", _length(settings.decode)),
+            ("Prompt Options", _format_length(settings.prompt)),
+            ("Decode Options", _format_length(settings.decode)),
             ("Tokenizer", report.tokenizer),
             ("Extra Metadata", ", ".join(f"{name}={text}" for name, text in settings.meta.items()) or "N/A"),
         ],
@@ -87,7 +96,7 @@ def _parameters(report: BenchReport, width: int | None) -> list[str]:
     )
 
 
-def _length(length: Length | None) -> str:
+def _format_length(length: LengthSpec | None) -> str:
     if length is None:
         return "N/A"
     names = ("num_tokens", "min_tokens", "max_tokens", "variance")
@@ -99,42 +108,46 @@ def _results(report: BenchReport, width: int | None) -> list[str]:
         *("Benchmark", "QPS", "E2E Latency (avg)", "TTFT (avg)", "ITL (avg)", "Throughput", "Error Rate"),
         *("Successful Requests", "Prompt tokens per req (avg)", "Decoded tokens per req (avg)"),
     )
-    return _fitted([heads, *(_result(step, is_second=step.target != report.url) for step in report.steps)], width)
+    return _fitted_table(
+        [heads, *(_result_row(step, is_second=step.target != report.url) for step in report.steps)], width
+    )
 
 
-def _result(step: Step, *, is_second: bool) -> tuple[str, ...]:
+def _result_row(step: StepResult, *, is_second: bool) -> tuple[str, ...]:
     share = error_rate(step)
     return (
         step.id + (" (against)" if is_second else ""),
         f"{step.request_rate:.2f} req/s",
-        _mean(step, "e2e", 1, "sec"),
-        _mean(step, "ttft", 1000, "ms"),
-        _mean(step, "itl", 1000, "ms"),
+        _format_mean(step, "e2e", 1, "sec"),
+        _format_mean(step, "ttft", 1000, "ms"),
+        _format_mean(step, "itl", 1000, "ms"),
         f"{step.token_rate:.2f} tokens/sec",
         "-" if share is None else f"{share:.2%}",
-        f"{step.ok}/{over(step)}",
+        f"{step.ok}/{finished_count(step)}",
         "-" if step.prompt_tokens is None else f"{step.prompt_tokens:.2f}",
         "-" if step.decoded_tokens is None else f"{step.decoded_tokens:.2f}",
     )
 
 
-def _mean(step: Step, name: str, times: int, unit: str) -> str:
+def _format_mean(step: StepResult, name: str, times: int, unit: str) -> str:
     spread = step.times.get(name)
     return "-" if spread is None or spread.mean is None else f"{times * spread.mean:.2f} {unit}"
 
 
-def _pairs(rows: Sequence[tuple[str, str]], width: int | None) -> list[str]:
+def _two_column_table(rows: Sequence[tuple[str, str]], width: int | None) -> list[str]:
     """A table of two columns, the second of which is wrapped."""
     if width is None:
-        return _box(rows)
-    room = max(width - max(len(name) for name, _ in rows) - _BORDERS, _NARROWEST)
+        return _boxed_table(rows)
+    room = max(width - max(len(name) for name, _ in rows) - _BORDER_WIDTH, _MIN_CELL_WIDTH)
     parts = [(name, textwrap.wrap(text, room, break_on_hyphens=False) or [""]) for name, text in rows]
-    return _box([(name if number == 0 else "", line) for name, found in parts for number, line in enumerate(found)])
+    return _boxed_table(
+        [(name if number == 0 else "", line) for name, found in parts for number, line in enumerate(found)]
+    )
 
 
-def _fitted(rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
+def _fitted_table(rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
     """A table that fits: where it is too wide its columns become rows, and it is cut into as many as it takes."""
-    drawn = _box(rows)
+    drawn = _boxed_table(rows)
     if width is None or len(drawn[0]) <= width:
         return drawn
     heads, *columns = rows
@@ -143,14 +156,14 @@ def _fitted(rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
     while columns:
         sizes = accumulate(max(map(len, column)) + 3 for column in columns)
         fitting = max(sum(size <= room for size in sizes), 1)
-        lines += _box(list(zip(heads, *columns[:fitting], strict=True)))
+        lines += _boxed_table(list(zip(heads, *columns[:fitting], strict=True)))
         columns = columns[fitting:]
     return lines
 
 
-def _box(rows: Sequence[Sequence[str]]) -> list[str]:
+def _boxed_table(rows: Sequence[Sequence[str]]) -> list[str]:
     """A table with lines around it; its first row is the head."""
-    cells = [[cell if len(cell) <= _CELL else cell[:_CELL] + "…" for cell in row] for row in rows]
+    cells = [[cell if len(cell) <= _MAX_CELL_WIDTH else cell[:_MAX_CELL_WIDTH] + "…" for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     head, *body = (f"│ {' │ '.join(_padded(row, widths))} │" for row in cells)
     top, middle, bottom = (
@@ -166,52 +179,60 @@ def _padded(row: Iterable[str], widths: Iterable[int]) -> Iterable[str]:
 # ---- what they do not say
 
 
-def _step(step: Step, server: str, width: int | None, *, is_full: bool) -> list[str]:
-    found = {name: step.times[name] for name in (_names(step) if is_full else _MAIN) if _has(step, name)}
-    drawn = wrapped("", f"{step.id}{server}: {_load(step)}", width)
+def _step_lines(step: StepResult, server: str, width: int | None, *, is_full: bool) -> list[str]:
+    found = {
+        name: step.times[name]
+        for name in (_metrics_shown(step) if is_full else _MAIN_METRICS)
+        if _has_metric(step, name)
+    }
+    drawn = wrap_text("", f"{step.id}{server}: {_describe_load(step)}", width)
     if found:
-        drawn.append(f"  {'':<{_LABEL}}  {'n':>7}" + "".join(f"  {name:>8}" for name in (*_SHOWN, "max")))
-    drawn += [f"  {_TIMES[name]:<{_LABEL}}  {_spread(name, spread)}" for name, spread in found.items()]
-    for label, text in _facts(step, is_full=is_full):
-        drawn += wrapped(f"  {label:<{_LABEL}}  ", text, width)
+        drawn.append(
+            f"  {'':<{_LABEL_WIDTH}}  {'n':>7}" + "".join(f"  {name:>8}" for name in (*_TABLE_PERCENTILES, "max"))
+        )
+    drawn += [
+        f"  {_TIME_LABELS[name]:<{_LABEL_WIDTH}}  {_distribution_cells(name, spread)}" for name, spread in found.items()
+    ]
+    for label, text in _step_remarks(step, is_full=is_full):
+        drawn += wrap_text(f"  {label:<{_LABEL_WIDTH}}  ", text, width)
     return drawn
 
 
-def _names(step: Step) -> list[str]:
+def _metrics_shown(step: StepResult) -> list[str]:
     """All, but where every first token is content there is no need to say it twice."""
-    kinds = [name for name in _KINDS if _has(step, name)]
-    return [name for name in _TIMES if kinds != ["content"] or name != "content"]
+    kinds = [name for name in _FIRST_TOKEN_METRICS if _has_metric(step, name)]
+    return [name for name in _TIME_LABELS if kinds != ["content"] or name != "content"]
 
 
-def _has(step: Step, name: str) -> bool:
+def _has_metric(step: StepResult, name: str) -> bool:
     return name in step.times and step.times[name].count > 0
 
 
-def _load(step: Step) -> str:
+def _describe_load(step: StepResult) -> str:
     """What load it was: who asks when."""
     if not step.is_open:
-        return f"closed loop, {count(step.max_vus, 'stream')} at once, {duration(step.seconds)}"
+        return f"closed loop, {pluralize(step.max_vus, 'stream')} at once, {format_duration(step.seconds)}"
     rate = f"{step.rate:.2f} requests/s" if step.rate is not None else "at given times"
-    return f"open loop, {rate}, at most {step.max_vus} at once, {duration(step.seconds)}"
+    return f"open loop, {rate}, at most {step.max_vus} at once, {format_duration(step.seconds)}"
 
 
-def _spread(name: str, spread: Distribution) -> str:
-    numbers = [spread.percentiles.get(percentile) for percentile in _SHOWN]
-    shown = [_number(number, is_time=name != "rate") for number in (*numbers, spread.maximum)]
-    return f"{_short(spread.count):>7}" + "".join(f"  {text:>8}" for text in shown)
+def _distribution_cells(name: str, spread: Distribution) -> str:
+    numbers = [spread.percentiles.get(percentile) for percentile in _TABLE_PERCENTILES]
+    shown = [_format_number(number, is_time=name != "rate") for number in (*numbers, spread.maximum)]
+    return f"{_format_count(spread.count):>7}" + "".join(f"  {text:>8}" for text in shown)
 
 
-def _number(number: float | None, *, is_time: bool) -> str:
+def _format_number(number: float | None, *, is_time: bool) -> str:
     if number is None:
         return "-"
-    return duration(number) if is_time else f"{number:,.1f}"
+    return format_duration(number) if is_time else f"{number:,.1f}"
 
 
-def _short(number: int) -> str:
+def _format_count(number: int) -> str:
     return f"{number}" if number < 10_000 else f"{number / 1000:,.1f}k"
 
 
-def _facts(step: Step, *, is_full: bool) -> list[tuple[str, str]]:
+def _step_remarks(step: StepResult, *, is_full: bool) -> list[tuple[str, str]]:
     """What is worth a line: of one step all, of several only what is not as it should be."""
     facts = []
     if is_full:
@@ -219,49 +240,55 @@ def _facts(step: Step, *, is_full: bool) -> list[tuple[str, str]]:
         facts.append(("tokens/s", f"{step.token_rate:,.1f}   of all answers{by}"))
     if step.good is not None:
         facts.append(("good", f"{step.good:,} of {step.due:,} that were due kept all bounds"))
-    if failed(step) or is_full:
-        facts.append(("failed", _failed(step)))
-    reasons = [(reason, number) for reason, number in step.reasons.items() if reason != End.UNFINISHED]
-    facts += [("", f"{number:,} x {reason}") for reason, number in reasons[:_REASONS]]
-    if step.ends.get(End.UNFINISHED):
-        facts.append(("unfinished", f"{step.ends[End.UNFINISHED]:,} still under way at the end, and left"))
+    if failed_count(step) or is_full:
+        facts.append(("failed", _describe_failures(step)))
+    reasons = [(reason, number) for reason, number in step.reasons.items() if reason != RequestOutcome.UNFINISHED]
+    facts += [("", f"{number:,} x {reason}") for reason, number in reasons[:_MAX_REASONS_SHOWN]]
+    if step.outcomes.get(RequestOutcome.UNFINISHED):
+        facts.append(
+            ("unfinished", f"{step.outcomes[RequestOutcome.UNFINISHED]:,} still under way at the end, and left")
+        )
     if step.skipped:
         facts.append(("skipped", f"{step.skipped:,} of {step.due:,}, since {step.max_vus:,} were under way"))
-    if step.wrong or is_full:
-        facts.append(("wrong", _wrong(step)))
-    if step.own.is_bottleneck or is_full:
-        facts.append(("this tool", _own(step)))
+    if step.invalid_streams or is_full:
+        facts.append(("wrong", _describe_violations(step)))
+    if step.client.is_bottleneck or is_full:
+        facts.append(("this tool", _describe_client(step)))
     return facts
 
 
-def _failed(step: Step) -> str:
-    kinds = ", ".join(f"{number:,} {end}" for end, number in step.ends.items() if end not in NO_FAULT)
-    return f"{failed(step):,} of {over(step):,}" + (f"   {kinds}" if failed(step) else "")
+def _describe_failures(step: StepResult) -> str:
+    kinds = ", ".join(f"{number:,} {end}" for end, number in step.outcomes.items() if end not in NEUTRAL_OUTCOMES)
+    return f"{failed_count(step):,} of {finished_count(step):,}" + (f"   {kinds}" if failed_count(step) else "")
 
 
-def _wrong(step: Step) -> str:
+def _describe_violations(step: StepResult) -> str:
     rules = ", ".join(f"{rule} ({number:,})" for rule, number in step.rules.items())
-    return f"{count(step.wrong, 'stream')} broke a rule" + (f": {rules}" if step.wrong else "")
+    return f"{pluralize(step.invalid_streams, 'stream')} broke a rule" + (f": {rules}" if step.invalid_streams else "")
 
 
-def _own(step: Step) -> str:
-    own = step.own
-    late = f"{count(own.late_starts, 'late start')}, by up to {duration(own.latest_s)}" if own.late_starts else ""
+def _describe_client(step: StepResult) -> str:
+    own = step.client
+    late = (
+        f"{pluralize(own.late_starts, 'late start')}, by up to {format_duration(own.max_delay_s)}"
+        if own.late_starts
+        else ""
+    )
     said = f"{own.cpu:.0%} of a core, {late or 'no late start'}"
     return f"{said}: it is the bottleneck, and the times are not the server's alone" if own.is_bottleneck else said
 
 
-def compared_lines(compared: Sequence[Compared]) -> list[str]:
+def comparison_lines(comparisons: Sequence[MetricComparison]) -> list[str]:
     """Two servers, or two runs, side by side."""
-    width = max((len(one.metric) for one in compared), default=0)
+    width = max((len(one.metric) for one in comparisons), default=0)
     rows = [
-        f"{one.metric:<{width}}  {value(parts(one)[1], one.first):>10}  {value(parts(one)[1], one.second):>10}"
+        f"{one.metric:<{width}}  {format_metric(split_metric(one)[1], one.first):>10}  {format_metric(split_metric(one)[1], one.second):>10}"
         f"  {one.ratio:.2f} ({one.low:.2f} to {one.high:.2f}){', no difference' if one.low <= 1 <= one.high else ''}"
-        for one in compared
+        for one in comparisons
     ]
     return [f"{'':<{width}}  {'first':>10}  {'second':>10}  ratio", *rows] if rows else []
 
 
-def _checked(one: Checked) -> str:
-    said = "too few samples to say" if one.value is None else value(one.text, one.value)
-    return f"{one.text}   {'kept' if one.is_kept else 'not kept'}   {one.step}: {said}"
+def _assertion_line(one: AssertionResult) -> str:
+    said = "too few samples to say" if one.value is None else format_metric(one.text, one.value)
+    return f"{one.text}   {'kept' if one.passed else 'not kept'}   {one.step}: {said}"

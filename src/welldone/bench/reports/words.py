@@ -7,47 +7,47 @@ from itertools import takewhile
 
 import msgspec
 
-from welldone.bench.record import End
-from welldone.bench.report import BenchReport, Compared, Step
+from welldone.bench.record import RequestOutcome
+from welldone.bench.report import BenchReport, MetricComparison, StepResult
 from welldone.bench.settings import BenchSettings
-from welldone.drawing.texts import inert
+from welldone.drawing.texts import sanitize
 
-NO_FAULT = (End.OK, End.UNFINISHED)
+NEUTRAL_OUTCOMES = (RequestOutcome.OK, RequestOutcome.UNFINISHED)
 """Ends that are not held against a server."""
-_RATES = ("token_rate", "request_rate", "rate")
-_SHARES = ("error_rate", "success_rate", "goodput")
+_RATE_METRICS = ("token_rate", "request_rate", "rate")
+_SHARE_METRICS = ("error_rate", "success_rate", "goodput")
 
 
-def brief(report: BenchReport) -> BenchReport:
+def without_records(report: BenchReport) -> BenchReport:
     """The report with every text printable, and without its requests, of which there may be very many."""
     steps = tuple(msgspec.structs.replace(step, records=()) for step in report.steps)
-    return inert(msgspec.structs.replace(report, steps=steps))
+    return sanitize(msgspec.structs.replace(report, steps=steps))
 
 
-def told(report: BenchReport) -> BenchSettings:
+def settings_of_report(report: BenchReport) -> BenchSettings:
     """The settings of the run, as far as the report has them."""
     return msgspec.convert(
         {"url": report.url, **report.config}, BenchSettings, dec_hook=lambda kind, value: kind(value)
     )
 
 
-def parts(compared: Compared) -> tuple[str, str]:
+def split_metric(comparison: MetricComparison) -> tuple[str, str]:
     """The step that it is about, and the metric: `throughput ttft.p50` has both."""
-    step, _, metric = compared.metric.rpartition(" ")
+    step, _, metric = comparison.metric.rpartition(" ")
     return step, metric
 
 
-def failed(step: Step) -> int:
+def failed_count(step: StepResult) -> int:
     """How many requests ended badly. Those that were left at the end of the step are none of them."""
-    return sum(count for end, count in step.ends.items() if end not in NO_FAULT)
+    return sum(count for end, count in step.outcomes.items() if end not in NEUTRAL_OUTCOMES)
 
 
-def over(step: Step) -> int:
+def finished_count(step: StepResult) -> int:
     """How many requests came to an end, good or bad."""
-    return step.ok + failed(step)
+    return step.ok + failed_count(step)
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A time with three digits that count."""
     if seconds < 0.9995:
         value, unit = seconds * 1000, "ms"
@@ -57,9 +57,9 @@ def duration(seconds: float) -> str:
     return f"{value:,.{places}f} {unit}"
 
 
-def value(metric: str, number: float) -> str:
+def format_metric(metric: str, number: float) -> str:
     """The number of a metric such as `ttft.p99`, or of what is said of it, in its unit."""
     kind = "".join(takewhile(lambda char: char.isalnum() or char == "_", metric))
-    if kind in _SHARES:
+    if kind in _SHARE_METRICS:
         return f"{number:.1%}"
-    return f"{number:,.2f}/s" if kind in _RATES else duration(number)
+    return f"{number:,.2f}/s" if kind in _RATE_METRICS else format_duration(number)

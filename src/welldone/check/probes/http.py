@@ -1,100 +1,108 @@
 """A probe of HTTP itself: whether a page in a browser may ask."""
 
 from welldone.check import prompts
-from welldone.check.dialect import Dialect
+from welldone.check.dialect import CheckDialect
 from welldone.check.probe import Probe
-from welldone.check.reply import Asked, Reply
-from welldone.check.session import NotHeardError, NotOfferedError, Session
+from welldone.check.reply import ProbeRequest, ProbeReply
+from welldone.check.session import NotApplicableError, UnsupportedError, Session
 from welldone.wire.faults import Severity
 
 CORS_PREFLIGHT = "http-cors-preflight"
 
-ORIGIN = "http://localhost:3000"
+CORS_ORIGIN = "http://localhost:3000"
 """Where a page is served from while somebody builds it."""
 _STAINLESS = (
     *("arch", "helper-method", "lang", "os", "package-version"),
     *("retry-count", "runtime", "runtime-version", "timeout"),
 )
 KEY_HEADER = "authorization"
-HEADERS = (KEY_HEADER, "content-type", *(f"x-stainless-{name}" for name in _STAINLESS))
+CORS_HEADERS = (KEY_HEADER, "content-type", *(f"x-stainless-{name}" for name in _STAINLESS))
 """What openai-node sends from a browser; the SDK of Anthropic is made by the same hands."""
-_WANTED = f"2xx, Access-Control-Allow-Origin: {ORIGIN}, and every header that was asked for allowed by its name"
+_CORS_EXPECTED = (
+    f"2xx, Access-Control-Allow-Origin: {CORS_ORIGIN}, and every header that was asked for allowed by its name"
+)
 
 
-async def _cors(session: Session) -> None:
+async def _probe_cors(session: Session) -> None:
     preflight = await session.send(_preflight(session.dialect), is_judged=False)
     if preflight.status in (429, 503):
-        raise NotHeardError(preflight.complaint)
+        raise NotApplicableError(preflight.error_summary)
     if _refuses_origin(preflight):
-        raise NotOfferedError(preflight.complaint)
-    problem = _problem(preflight, session.dialect)
+        raise UnsupportedError(preflight.error_summary)
+    problem = _preflight_problem(preflight, session.dialect)
     if problem:
-        session.hold(CORS_PREFLIGHT, preflight, is_kept=False, heard=problem, wanted=_WANTED)
+        session.check_rule(CORS_PREFLIGHT, preflight, passed=False, observed=problem, expected=_CORS_EXPECTED)
         return
     # To the standard * does not stand for the header with the key; to the browsers of today it does.
     heard = "Access-Control-Allow-Headers: *, which does not stand for authorization"
-    is_named = KEY_HEADER in _allowed(preflight)
-    session.hold(CORS_PREFLIGHT, preflight, is_named, heard=heard, wanted=_WANTED, severity=Severity.TOLERATED)
-    await _cors_of_reply(session)
+    is_named = KEY_HEADER in _allowed_headers(preflight)
+    session.check_rule(
+        CORS_PREFLIGHT, preflight, is_named, observed=heard, expected=_CORS_EXPECTED, severity=Severity.TOLERATED
+    )
+    await _check_reply_cors(session)
 
 
-async def _cors_of_reply(session: Session) -> None:
+async def _check_reply_cors(session: Session) -> None:
     """A page that may ask must also be allowed to read."""
-    reply = session.answered(await session.ask(prompts.HELLO, max_tokens=8, headers=(("Origin", ORIGIN),)))
-    heard = f"a reply to {ORIGIN} with Access-Control-Allow-Origin: {reply.header('access-control-allow-origin')}"
-    session.hold(CORS_PREFLIGHT, reply, _allows_origin(reply), heard=heard, wanted=f"{ORIGIN} or * there")
+    reply = session.require_ok(
+        await session.generate(prompts.HELLO_PROMPT, max_tokens=8, headers=(("Origin", CORS_ORIGIN),))
+    )
+    heard = f"a reply to {CORS_ORIGIN} with Access-Control-Allow-Origin: {reply.header('access-control-allow-origin')}"
+    session.check_rule(
+        CORS_PREFLIGHT, reply, _allows_origin(reply), observed=heard, expected=f"{CORS_ORIGIN} or * there"
+    )
 
 
-def _preflight(dialect: Dialect) -> Asked:
+def _preflight(dialect: CheckDialect) -> ProbeRequest:
     """What a browser asks before it sends a request to another origin. It carries no key."""
     headers = (
         ("Authorization", None),
-        *((name, None) for name, _ in dialect.own_headers("")),
+        *((name, None) for name, _ in dialect.request_headers("")),
         ("Accept", "*/*"),
-        ("Origin", ORIGIN),
+        ("Origin", CORS_ORIGIN),
         ("Access-Control-Request-Method", "POST"),
-        ("Access-Control-Request-Headers", ",".join(_headers(dialect))),
+        ("Access-Control-Request-Headers", ",".join(_requested_headers(dialect))),
     )
-    return Asked(method="OPTIONS", path=dialect.path, headers=headers, endpoint=dialect.name)
+    return ProbeRequest(method="OPTIONS", path=dialect.path, headers=headers, endpoint=dialect.name)
 
 
-def _headers(dialect: Dialect) -> tuple[str, ...]:
+def _requested_headers(dialect: CheckDialect) -> tuple[str, ...]:
     """What a page has to ask for."""
-    return (*HEADERS, *(name for name, _ in dialect.own_headers("")))
+    return (*CORS_HEADERS, *(name for name, _ in dialect.request_headers("")))
 
 
-def _problem(preflight: Reply, dialect: Dialect) -> str:
+def _preflight_problem(preflight: ProbeReply, dialect: CheckDialect) -> str:
     """Why a browser would not send its request; empty: it would."""
     if not preflight.is_ok:
         return f"status {preflight.status} for OPTIONS"
     if not _allows_origin(preflight):
         return f"Access-Control-Allow-Origin: {preflight.header('access-control-allow-origin')}"
-    allowed = _allowed(preflight)
-    missing = [] if "*" in allowed else [name for name in _headers(dialect) if name not in allowed]
+    allowed = _allowed_headers(preflight)
+    missing = [] if "*" in allowed else [name for name in _requested_headers(dialect) if name not in allowed]
     return f"not allowed: {', '.join(missing)}" if missing else ""
 
 
-def _refuses_origin(preflight: Reply) -> bool:
+def _refuses_origin(preflight: ProbeReply) -> bool:
     """Whether the server takes nothing from such pages, and says so. Starlette does with 400 and a sentence."""
-    is_told = preflight.status == 403 or (preflight.status == 400 and "origin" in preflight.complaint.lower())
+    is_told = preflight.status == 403 or (preflight.status == 400 and "origin" in preflight.error_summary.lower())
     return is_told and preflight.header("access-control-allow-origin") is None
 
 
-def _allows_origin(reply: Reply) -> bool:
-    return reply.header("access-control-allow-origin") in (ORIGIN, "*")
+def _allows_origin(reply: ProbeReply) -> bool:
+    return reply.header("access-control-allow-origin") in (CORS_ORIGIN, "*")
 
 
-def _allowed(preflight: Reply) -> set[str]:
+def _allowed_headers(preflight: ProbeReply) -> set[str]:
     """The headers that may be sent, in lower case."""
     names = (preflight.header("access-control-allow-headers") or "").split(",")
     return {name.strip().lower() for name in names}
 
 
-PROBES = (
+CORS_PROBES = (
     Probe(
         name="http-cors",
-        says="the question of a browser whether its page may ask",
-        work=_cors,
+        description="the question of a browser whether its page may ask",
+        run=_probe_cors,
         rules=(CORS_PREFLIGHT,),
     ),
 )

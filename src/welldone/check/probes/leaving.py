@@ -13,133 +13,139 @@ from typing import Any, TypeAlias
 from welldone.check import prompts
 from welldone.check.probe import Probe
 from welldone.check.probes.gauges import Gauge, find_gauge
-from welldone.check.reply import Reply
-from welldone.check.session import NotHeardError, Session
+from welldone.check.reply import ProbeReply
+from welldone.check.session import NotApplicableError, Session
 
-CANCEL = "live-cancel-on-disconnect"
-_WANTED = "a server that stops when its client goes away"
+CANCEL_ON_DISCONNECT = "live-cancel-on-disconnect"
+_CANCEL_EXPECTED = "a server that stops when its client goes away"
 
-_TOKENS = 400  # of an answer that is left: it would go on for seconds
-_FRAMES = 3  # that are heard before: by then it surely runs
-_PAUSE_S = 0.05  # between two looks; they cost the server next to nothing
-_STREAMS = 3  # that make it busy: with a small request there are four at once, as by default
-_NOISE_S = 0.1  # by which two times may differ for no reason
+_LONG_ANSWER_TOKENS = 400  # of an answer that is left: it would go on for seconds
+_FRAMES_BEFORE_DISCONNECT = 3  # that are heard before: by then it surely runs
+_POLL_S = 0.05  # between two looks; they cost the server next to nothing
+_CONCURRENT_STREAMS = 3  # that make it busy: with a small request there are four at once, as by default
+_TIMING_NOISE_S = 0.1  # by which two times may differ for no reason
 
-Running: TypeAlias = "asyncio.Task[Reply]"
+RunningRequest: TypeAlias = "asyncio.Task[ProbeReply]"
 
 
-class _Listener:
+class _DisconnectingReader:
     """One who hears the beginning of long answers, and then leaves when told to."""
 
     def __init__(self) -> None:
-        self.has_heard = False
-        self.is_leaving = False
+        self.has_started = False
+        self.is_disconnecting = False
 
-    def leave(self, body: bytes) -> bool:
-        self.has_heard = self.has_heard or body.count(b"data:") > _FRAMES
-        return self.has_heard and self.is_leaving
+    def should_abort(self, body: bytes) -> bool:
+        self.has_started = self.has_started or body.count(b"data:") > _FRAMES_BEFORE_DISCONNECT
+        return self.has_started and self.is_disconnecting
 
-    async def ask(self, session: Session) -> Reply:
-        return await session.ask(prompts.COUNT, max_tokens=_TOKENS, leave=self.leave)
+    async def generate(self, session: Session) -> ProbeReply:
+        return await session.generate(
+            prompts.COUNT_PROMPT, max_tokens=_LONG_ANSWER_TOKENS, abort_when=self.should_abort
+        )
 
 
-async def _leaving(session: Session) -> None:
-    if session.side_by_side == 1:
-        raise NotHeardError("it takes two requests at once: --jobs 2")
+async def _probe_disconnect(session: Session) -> None:
+    if session.jobs == 1:
+        raise NotApplicableError("it takes two requests at once: --jobs 2")
     gauge = await find_gauge(session)
     if gauge is None:
-        await _by_time(session)
+        await _check_by_timing(session)
     else:
-        await _by_gauge(session, gauge)
+        await _check_by_gauge(session, gauge)
 
 
 # ---- with a gauge
 
 
-async def _by_gauge(session: Session, gauge: Gauge) -> None:
-    if await _idle_after(session, gauge) is None:
-        raise NotHeardError("the server has other work to do")
-    left = await _leave_when_seen(session, gauge)
-    idle_s = await _idle_after(session, gauge)
+async def _check_by_gauge(session: Session, gauge: Gauge) -> None:
+    if await _seconds_until_idle(session, gauge) is None:
+        raise NotApplicableError("the server has other work to do")
+    left = await _disconnect_when_seen(session, gauge)
+    idle_s = await _seconds_until_idle(session, gauge)
     if idle_s is not None:
-        _keep(session, left, idle_s)
+        _check_cancelled(session, left, idle_s)
         return
     # Some gauges stand still while nothing is asked.
-    session.answered(await _ask_little(session))
+    session.require_ok(await _send_small_request(session))
     if not await gauge(session):
-        raise NotHeardError("the server's own count of its requests is late")
-    heard = f"a request that still runs {session.patience.leave_s:g} s after its client went away"
-    session.hold(CANCEL, left, is_kept=False, heard=heard, wanted=_WANTED)
+        raise NotApplicableError("the server's own count of its requests is late")
+    heard = f"a request that still runs {session.timeouts.disconnect_s:g} s after its client went away"
+    session.check_rule(CANCEL_ON_DISCONNECT, left, passed=False, observed=heard, expected=_CANCEL_EXPECTED)
 
 
-async def _leave_when_seen(session: Session, gauge: Gauge) -> Reply:
+async def _disconnect_when_seen(session: Session, gauge: Gauge) -> ProbeReply:
     """A long answer that was left once the gauge had shown it."""
-    listener = _Listener()
-    async with _running(listener.ask(session)) as (stream,):
-        while not stream.done() and not listener.is_leaving:
-            listener.is_leaving = bool(await gauge(session))
-            await asyncio.sleep(_PAUSE_S)
-        left = session.answered(await stream)
-    if not left.recording.is_left:
-        raise NotHeardError("the answer was over before the server showed that it was at work")
+    listener = _DisconnectingReader()
+    async with _running_requests(listener.generate(session)) as (stream,):
+        while not stream.done() and not listener.is_disconnecting:
+            listener.is_disconnecting = bool(await gauge(session))
+            await asyncio.sleep(_POLL_S)
+        left = session.require_ok(await stream)
+    if not left.recording.is_aborted:
+        raise NotApplicableError("the answer was over before the server showed that it was at work")
     return left
 
 
-async def _idle_after(session: Session, gauge: Gauge) -> float | None:
+async def _seconds_until_idle(session: Session, gauge: Gauge) -> float | None:
     """Seconds until the server works on nothing; None: it goes on for longer than we wait."""
     begun = time.monotonic()
     while await gauge(session):
-        if time.monotonic() - begun > session.patience.leave_s:
+        if time.monotonic() - begun > session.timeouts.disconnect_s:
             return None
-        await asyncio.sleep(_PAUSE_S)
+        await asyncio.sleep(_POLL_S)
     return time.monotonic() - begun
 
 
 # ---- with a clock
 
 
-async def _by_time(session: Session) -> None:
-    alone_s = max([session.answered(await _ask_little(session)).recording.ended_s for _ in range(2)])
-    listener = _Listener()
-    count = min(_STREAMS, session.side_by_side - 1)
-    async with _running(*(listener.ask(session) for _ in range(count))) as streams:
+async def _check_by_timing(session: Session) -> None:
+    alone_s = max([session.require_ok(await _send_small_request(session)).recording.ended_s for _ in range(2)])
+    listener = _DisconnectingReader()
+    count = min(_CONCURRENT_STREAMS, session.jobs - 1)
+    async with _running_requests(*(listener.generate(session) for _ in range(count))) as streams:
         pending = set(streams)
-        while pending and not listener.has_heard:
-            _, pending = await asyncio.wait(streams, timeout=_PAUSE_S)
-        busy_s = await _time_beside(session, alone_s)
-        listener.is_leaving = True
+        while pending and not listener.has_started:
+            _, pending = await asyncio.wait(streams, timeout=_POLL_S)
+        busy_s = await _time_under_load(session, alone_s)
+        listener.is_disconnecting = True
         await asyncio.wait(streams, timeout=busy_s)  # those that wait for their turn are left by force
         left = [stream.result() for stream in streams if stream.done() and stream.exception() is None]
-    left = [reply for reply in left if reply.recording.is_left]
+    left = [reply for reply in left if reply.recording.is_aborted]
     if not left:
-        raise NotHeardError("the answers were over before anybody could leave")
-    free_s = await _free_after(session, (alone_s + busy_s) / 2)
+        raise NotApplicableError("the answers were over before anybody could leave")
+    free_s = await _seconds_until_free(session, (alone_s + busy_s) / 2)
     if free_s is not None:
-        _keep(session, left[0], free_s)
+        _check_cancelled(session, left[0], free_s)
         return
-    heard = f"a small request waits {session.patience.leave_s:g} s after all others were left; alone {alone_s:.2f} s"
-    session.hold(CANCEL, left[0], is_kept=False, heard=heard, wanted=_WANTED)
+    heard = (
+        f"a small request waits {session.timeouts.disconnect_s:g} s after all others were left; alone {alone_s:.2f} s"
+    )
+    session.check_rule(CANCEL_ON_DISCONNECT, left[0], passed=False, observed=heard, expected=_CANCEL_EXPECTED)
 
 
-async def _time_beside(session: Session, alone_s: float) -> float:
+async def _time_under_load(session: Session, alone_s: float) -> float:
     """How long a small request takes while others run: at least so long, where it waits for them to end."""
-    slow_s = max(2 * alone_s, alone_s + _NOISE_S)
+    slow_s = max(2 * alone_s, alone_s + _TIMING_NOISE_S)
     begun = time.monotonic()
-    async with _running(_ask_little(session)) as asked:
+    async with _running_requests(_send_small_request(session)) as asked:
         done, _ = await asyncio.wait(asked, timeout=2 * slow_s)
         busy_s = time.monotonic() - begun
     for task in done:
-        session.answered(task.result())
+        session.require_ok(task.result())
     if busy_s < slow_s:
-        raise NotHeardError("nothing shows whether it still works: no /slots, no /metrics, and no request has to wait")
+        raise NotApplicableError(
+            "nothing shows whether it still works: no /slots, no /metrics, and no request has to wait"
+        )
     return busy_s
 
 
-async def _free_after(session: Session, free_s: float) -> float | None:
+async def _seconds_until_free(session: Session, free_s: float) -> float | None:
     """Seconds until a small request is answered quickly again; None: it is not, for longer than we wait."""
     begun = time.monotonic()
-    while session.answered(await _ask_little(session)).recording.ended_s > free_s:
-        if time.monotonic() - begun > session.patience.leave_s:
+    while session.require_ok(await _send_small_request(session)).recording.ended_s > free_s:
+        if time.monotonic() - begun > session.timeouts.disconnect_s:
             return None
     return time.monotonic() - begun
 
@@ -147,21 +153,21 @@ async def _free_after(session: Session, free_s: float) -> float | None:
 # ---- both
 
 
-def _keep(session: Session, left: Reply, after_s: float) -> None:
+def _check_cancelled(session: Session, disconnected: ProbeReply, after_s: float) -> None:
     """The server stopped: of its own accord only where there was much left to say."""
-    times = left.text_times
+    times = disconnected.delta_times
     pace_s = (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else 0.0
-    if after_s > pace_s * (_TOKENS - len(times)) / 2:
-        raise NotHeardError("the answer may have been over by itself")
-    session.hold(CANCEL, left, is_kept=True)
+    if after_s > pace_s * (_LONG_ANSWER_TOKENS - len(times)) / 2:
+        raise NotApplicableError("the answer may have been over by itself")
+    session.check_rule(CANCEL_ON_DISCONNECT, disconnected, passed=True)
 
 
-async def _ask_little(session: Session) -> Reply:
-    return await session.ask(prompts.HELLO, max_tokens=1, is_exact=True)
+async def _send_small_request(session: Session) -> ProbeReply:
+    return await session.generate(prompts.HELLO_PROMPT, max_tokens=1, is_exact=True)
 
 
 @asynccontextmanager
-async def _running(*work: Coroutine[Any, Any, Reply]) -> AsyncIterator[list[Running]]:
+async def _running_requests(*work: Coroutine[Any, Any, ProbeReply]) -> AsyncIterator[list[RunningRequest]]:
     """Requests that run beside. Whatever happens, none is left behind."""
     tasks = [asyncio.create_task(request) for request in work]
     try:
@@ -172,12 +178,12 @@ async def _running(*work: Coroutine[Any, Any, Reply]) -> AsyncIterator[list[Runn
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-PROBES = (
+DISCONNECT_PROBES = (
     Probe(
         name="leaving",
-        says="whether a long answer stops when its client goes away",
-        work=_leaving,
-        rules=(CANCEL,),
-        is_alone=True,
+        description="whether a long answer stops when its client goes away",
+        run=_probe_disconnect,
+        rules=(CANCEL_ON_DISCONNECT,),
+        is_exclusive=True,
     ),
 )

@@ -2,24 +2,24 @@
 
 from welldone.check import prompts
 from welldone.check.probe import Probe
-from welldone.check.session import NotHeardError, Session
+from welldone.check.session import NotApplicableError, Session
 
 
-async def _streamed(session: Session) -> None:
-    await _ask(session, stream=True)
+async def _probe_logprobs(session: Session) -> None:
+    await _check_logprobs(session, stream=True)
 
 
-async def _whole(session: Session) -> None:
-    await _ask(session, stream=False)
+async def _probe_logprobs_buffered(session: Session) -> None:
+    await _check_logprobs(session, stream=False)
 
 
-async def _ask(session: Session, *, stream: bool) -> None:
-    reply = await session.ask(prompts.HELLO, stream=stream, max_tokens=12, logprobs=True, top_logprobs=2)
-    if not session.answered(reply).first.logprobs:
-        raise NotHeardError("asked for logprobs, none came")
+async def _check_logprobs(session: Session, *, stream: bool) -> None:
+    reply = await session.generate(prompts.HELLO_PROMPT, stream=stream, max_tokens=12, logprobs=True, top_logprobs=2)
+    if not session.require_ok(reply).first_choice.logprobs:
+        raise NotApplicableError("asked for logprobs, none came")
 
 
-PROBES = (
-    Probe(name="logprobs", says="logprobs of each token, streamed", work=_streamed),
-    Probe(name="logprobs-whole", says="logprobs of each token in one piece", work=_whole),
+LOGPROB_PROBES = (
+    Probe(name="logprobs", description="logprobs of each token, streamed", run=_probe_logprobs),
+    Probe(name="logprobs-whole", description="logprobs of each token in one piece", run=_probe_logprobs_buffered),
 )

@@ -4,7 +4,7 @@ import json
 
 from welldone.rules.choices import as_object
 
-_TAGS = (
+_TOOL_CALL_TAGS = (
     "<tool_call>",  # Hermes, Qwen
     "<|tool_call|>",  # Granite, Phi
     "<|tool_call_begin|>",  # Kimi
@@ -14,22 +14,22 @@ _TAGS = (
     "<|python_tag|>",  # Llama 3.1
 )
 """They mean a call and nothing else."""
-_READ = 10_000  # characters of a text that are looked at: a call of a small tool is far shorter
+_MAX_SCANNED_CHARS = 10_000  # characters of a text that are looked at: a call of a small tool is far shorter
 
 
-def find_markup(text: str, name: str | None) -> str | None:
+def find_tool_markup(text: str, name: str | None) -> str | None:
     """The markup of a call in a text; None where there is none. JSON counts where it calls `name`, if that is given."""
-    text = text[:_READ]
-    for tag in _TAGS:
+    text = text[:_MAX_SCANNED_CHARS]
+    for tag in _TOOL_CALL_TAGS:
         if tag in text:
             return text[text.index(tag) :]
     if name is None:
         return None
     fenced = (piece.removeprefix("json") for piece in text.split("```")[1::2])
-    return next((piece.strip() for piece in (text, *fenced) if _is_call(piece, name)), None)
+    return next((piece.strip() for piece in (text, *fenced) if _is_json_tool_call(piece, name)), None)
 
 
-def _is_call(text: str, name: str) -> bool:
+def _is_json_tool_call(text: str, name: str) -> bool:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

@@ -3,32 +3,32 @@
 from typing import Any
 
 from welldone.check.probe import Probe
-from welldone.check.reply import Asked
+from welldone.check.reply import ProbeRequest
 from welldone.check.session import Session
 from welldone.rules.choices import as_object
 
 MODELS_LIST = "ns-models-list"
 
 
-async def _models(session: Session) -> None:
-    reply = session.answered(await session.send(Asked(method="GET", path="/models"), is_judged=False))
+async def _probe_models(session: Session) -> None:
+    reply = session.require_ok(await session.send(ProbeRequest(method="GET", path="/models"), is_judged=False))
     wanted = '{"object":"list","data":[{"id":"…","object":"model","created":1700000000,"owned_by":"…"}]}'
-    problem = _problem(reply.json)
-    session.hold(MODELS_LIST, reply, not problem, heard=problem, wanted=wanted)
+    problem = _models_problem(reply.json)
+    session.check_rule(MODELS_LIST, reply, not problem, observed=problem, expected=wanted)
 
 
-def _problem(listed: dict[str, Any]) -> str:
+def _models_problem(listed: dict[str, Any]) -> str:
     """What is wrong with the list; empty: nothing."""
     if listed.get("object") != "list":
         return "object is not 'list'"
     data = listed.get("data")
     if not isinstance(data, list):
         return "data is no list"
-    problems = ((number, _problem_of(as_object(model))) for number, model in enumerate(data))
+    problems = ((number, _model_problem(as_object(model))) for number, model in enumerate(data))
     return next((f"data[{number}]: {problem}" for number, problem in problems if problem), "")
 
 
-def _problem_of(model: dict[str, Any]) -> str:
+def _model_problem(model: dict[str, Any]) -> str:
     created = model.get("created")
     if not isinstance(model.get("id"), str) or not model["id"]:
         return "id is no text"
@@ -39,4 +39,4 @@ def _problem_of(model: dict[str, Any]) -> str:
     return "" if isinstance(model.get("owned_by"), str) else "owned_by is no text"
 
 
-PROBES = (Probe(name="models", says="the list of models", work=_models, rules=(MODELS_LIST,)),)
+MODEL_LIST_PROBES = (Probe(name="models", description="the list of models", run=_probe_models, rules=(MODELS_LIST,)),)

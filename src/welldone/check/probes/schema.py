@@ -4,12 +4,12 @@ from functools import partial
 from typing import Any
 
 from welldone.check.probe import Probe
-from welldone.check.reply import Reply
-from welldone.check.session import NotHeardError, Session
+from welldone.check.reply import ProbeReply
+from welldone.check.session import NotApplicableError, Session
 from welldone.rules.choices import is_json
 
-PROMPT = "Describe a cat as JSON, with its colour and its age in years."
-CAT = {
+SCHEMA_PROMPT = "Describe a cat as JSON, with its colour and its age in years."
+CAT_SCHEMA = {
     "name": "cat",
     "strict": True,
     "schema": {
@@ -22,43 +22,43 @@ CAT = {
         "additionalProperties": False,
     },
 }
-_SCHEMA = {"type": "json_schema", "json_schema": CAT}
-_OBJECT = {"type": "json_object"}
-TOKENS = 32  # enough for this cat. A small model may write blanks for ever
+_SCHEMA_FORMAT = {"type": "json_schema", "json_schema": CAT_SCHEMA}
+_OBJECT_FORMAT = {"type": "json_object"}
+SCHEMA_TOKENS = 32  # enough for this cat. A small model may write blanks for ever
 
 
-async def _ask(session: Session, *, response_format: dict[str, Any], stream: bool) -> None:
-    reply = session.answered(
-        await session.ask(PROMPT, stream=stream, max_tokens=TOKENS, response_format=response_format)
+async def _probe_schema(session: Session, *, response_format: dict[str, Any], stream: bool) -> None:
+    reply = session.require_ok(
+        await session.generate(SCHEMA_PROMPT, stream=stream, max_tokens=SCHEMA_TOKENS, response_format=response_format)
     )
-    want_json(reply, "stop", response_format["type"])
+    require_json(reply, "stop", response_format["type"])
 
 
-def want_json(reply: Reply, finish: str, kind: str) -> None:
+def require_json(reply: ProbeReply, finish_reason: str, kind: str) -> None:
     """Raises `NotHeardError` where an answer that came to its end is no JSON object."""
-    if reply.finish == finish and not is_json(reply.text, dict):
-        raise NotHeardError(f"asked for {kind}, and the answer is no JSON object: the server seems to ignore it")
+    if reply.finish_reason == finish_reason and not is_json(reply.text, dict):
+        raise NotApplicableError(f"asked for {kind}, and the answer is no JSON object: the server seems to ignore it")
 
 
-PROBES = (
+SCHEMA_PROBES = (
     Probe(
         name="schema",
-        says="an answer by a JSON schema, streamed",
-        work=partial(_ask, response_format=_SCHEMA, stream=True),
+        description="an answer by a JSON schema, streamed",
+        run=partial(_probe_schema, response_format=_SCHEMA_FORMAT, stream=True),
     ),
     Probe(
         name="schema-whole",
-        says="an answer by a JSON schema, in one piece",
-        work=partial(_ask, response_format=_SCHEMA, stream=False),
+        description="an answer by a JSON schema, in one piece",
+        run=partial(_probe_schema, response_format=_SCHEMA_FORMAT, stream=False),
     ),
     Probe(
         name="schema-object",
-        says="an answer that is any JSON object, streamed",
-        work=partial(_ask, response_format=_OBJECT, stream=True),
+        description="an answer that is any JSON object, streamed",
+        run=partial(_probe_schema, response_format=_OBJECT_FORMAT, stream=True),
     ),
     Probe(
         name="schema-object-whole",
-        says="an answer that is any JSON object, in one piece",
-        work=partial(_ask, response_format=_OBJECT, stream=False),
+        description="an answer that is any JSON object, in one piece",
+        run=partial(_probe_schema, response_format=_OBJECT_FORMAT, stream=False),
     ),
 )

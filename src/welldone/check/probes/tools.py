@@ -4,111 +4,150 @@ from typing import Any
 
 from welldone.check.dialect import MESSAGES
 from welldone.check.probe import Probe
-from welldone.check.probes.markup import find_markup
-from welldone.check.probes.shapes import SHAPES, Tool
-from welldone.check.reading import ToolCall
-from welldone.check.reply import Reply
-from welldone.check.session import NotHeardError, Session
+from welldone.check.probes.markup import find_tool_markup
+from welldone.check.probes.shapes import TOOL_SHAPES, ProbeTool
+from welldone.check.reading import ParsedToolCall
+from welldone.check.reply import ProbeReply
+from welldone.check.session import NotApplicableError, Session
 
-LEAK = "tool-no-markup-leak"
+NO_MARKUP_LEAK = "tool-no-markup-leak"
 
-_WEATHER = Tool(
+_WEATHER = ProbeTool(
     "get_weather",
     "Get the weather of a city",
     {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
 )
-_TIME = Tool("get_time", "Get the current time", {"type": "object", "properties": {}})
-_PARIS = "What is the weather in Paris?"
-_BOTH = "What is the weather in both Paris and Rome? Call get_weather for each of the two cities."
-_IGNORED = "no tool was called although one had to be"
-_ONE_CALL = 48  # tokens: a call of these tools takes about 30
-_TWO_CALLS = 96
+_TIME = ProbeTool("get_time", "Get the current time", {"type": "object", "properties": {}})
+_ONE_CALL_PROMPT = "What is the weather in Paris?"
+_TWO_CALLS_PROMPT = "What is the weather in both Paris and Rome? Call get_weather for each of the two cities."
+_TOOL_CHOICE_IGNORED = "no tool was called although one had to be"
+_ONE_CALL_TOKENS = 48  # tokens: a call of these tools takes about 30
+_TWO_CALLS_TOKENS = 96
 
 
-async def _auto(session: Session) -> None:
-    _want_calls(await _ask(session, _PARIS, "auto"), "the model chose to call no tool")
+async def _probe_tools_auto(session: Session) -> None:
+    _require_tool_calls(await _send_with_tools(session, _ONE_CALL_PROMPT, "auto"), "the model chose to call no tool")
 
 
-async def _required(session: Session) -> None:
-    _want_calls(await _ask(session, _PARIS, "required"), _IGNORED)
+async def _probe_tools_required(session: Session) -> None:
+    _require_tool_calls(await _send_with_tools(session, _ONE_CALL_PROMPT, "required"), _TOOL_CHOICE_IGNORED)
 
 
-async def _required_whole(session: Session) -> None:
-    _want_calls(await _ask(session, _PARIS, "required", stream=False), _IGNORED)
+async def _probe_tools_required_buffered(session: Session) -> None:
+    _require_tool_calls(
+        await _send_with_tools(session, _ONE_CALL_PROMPT, "required", stream=False), _TOOL_CHOICE_IGNORED
+    )
 
 
-async def _named(session: Session) -> None:
-    _want_calls(await _ask(session, _PARIS, _WEATHER.name), _IGNORED)
+async def _probe_tools_named(session: Session) -> None:
+    _require_tool_calls(await _send_with_tools(session, _ONE_CALL_PROMPT, _WEATHER.name), _TOOL_CHOICE_IGNORED)
 
 
-async def _no_arguments(session: Session) -> None:
-    _want_calls(await _ask(session, "What time is it?", _TIME.name, tool=_TIME), _IGNORED)
+async def _probe_tools_no_arguments(session: Session) -> None:
+    _require_tool_calls(
+        await _send_with_tools(session, "What time is it?", _TIME.name, tool=_TIME), _TOOL_CHOICE_IGNORED
+    )
 
 
-async def _parallel(session: Session) -> None:
+async def _probe_tools_parallel(session: Session) -> None:
     # Messages has no such member: a call may always come with others there.
     is_parallel = ... if session.dialect is MESSAGES else True
-    reply = await _ask(session, _BOTH, "required", max_tokens=_TWO_CALLS, parallel_tool_calls=is_parallel)
-    _want_calls(reply, "the model did not make two calls", count=2)
+    reply = await _send_with_tools(
+        session, _TWO_CALLS_PROMPT, "required", max_tokens=_TWO_CALLS_TOKENS, parallel_tool_calls=is_parallel
+    )
+    _require_tool_calls(reply, "the model did not make two calls", count=2)
 
 
-async def _none(session: Session) -> None:
-    reply = await _ask(session, _PARIS, "none", max_tokens=16)
-    if reply.first.calls:
+async def _probe_tools_none(session: Session) -> None:
+    reply = await _send_with_tools(session, _ONE_CALL_PROMPT, "none", max_tokens=16)
+    if reply.first_choice.tool_calls:
         # No rule speaks about it: what came is judged as any call.
-        raise NotHeardError("a tool was called although tool_choice was none")
+        raise NotApplicableError("a tool was called although tool_choice was none")
 
 
-async def _result(session: Session) -> None:
+async def _probe_tools_result(session: Session) -> None:
     # Nine letters and digits: what Mistral's models, and they alone, want an id to be.
-    call = ToolCall("callParis", _WEATHER.name, '{"city":"Paris"}')
-    talk = SHAPES[session.dialect.name].talk(_PARIS, call, "Sunny, 21 degrees")
-    await _ask(session, talk, None, max_tokens=32)
+    call = ParsedToolCall("callParis", _WEATHER.name, '{"city":"Paris"}')
+    talk = TOOL_SHAPES[session.dialect.name].conversation(_ONE_CALL_PROMPT, call, "Sunny, 21 degrees")
+    await _send_with_tools(session, talk, None, max_tokens=32)
 
 
-async def _ask(
+async def _send_with_tools(
     session: Session,
     content: str | list[dict[str, Any]],
     choice: str | None,
     *,
-    tool: Tool = _WEATHER,
-    max_tokens: int = _ONE_CALL,
+    tool: ProbeTool = _WEATHER,
+    max_tokens: int = _ONE_CALL_TOKENS,
     **members: Any,  # noqa: ANN401 - JSON
-) -> Reply:
+) -> ProbeReply:
     """The reply where a tool is offered. Prompts that begin alike cost a server with a cache less."""
-    shapes = SHAPES[session.dialect.name]
-    asking = {"tools": [shapes.tool(tool)], "tool_choice": ... if choice is None else shapes.choice(choice), **members}
-    reply = session.answered(await session.ask(content, max_tokens=max_tokens, **asking))
+    shapes = TOOL_SHAPES[session.dialect.name]
+    asking = {
+        "tools": [shapes.tool(tool)],
+        "tool_choice": ... if choice is None else shapes.tool_choice(choice),
+        **members,
+    }
+    reply = session.require_ok(await session.generate(content, max_tokens=max_tokens, **asking))
     # Where no tool may be called, JSON is what the model says. Its own markup is not for people even then.
     name = None if choice == "none" else tool.name
-    markup = next(filter(None, (find_markup(said.text, name) for said in reply.choices)), None)
+    markup = next(filter(None, (find_tool_markup(said.text, name) for said in reply.choices)), None)
     if markup is not None:
         wanted = "tool_calls, and no markup in content"
-        session.hold(LEAK, reply, is_kept=False, heard={"content": markup}, wanted=wanted)
-    elif reply.first.calls:
-        session.hold(LEAK, reply, is_kept=True)
+        session.check_rule(NO_MARKUP_LEAK, reply, passed=False, observed={"content": markup}, expected=wanted)
+    elif reply.first_choice.tool_calls:
+        session.check_rule(NO_MARKUP_LEAK, reply, passed=True)
     else:
-        session.not_heard(LEAK, "no tool was called")
+        session.not_applicable(NO_MARKUP_LEAK, "no tool was called")
     return reply
 
 
-def _want_calls(reply: Reply, otherwise: str, count: int = 1) -> None:
-    if len(reply.first.calls) < count:
-        raise NotHeardError(otherwise)
+def _require_tool_calls(reply: ProbeReply, reason: str, count: int = 1) -> None:
+    if len(reply.first_choice.tool_calls) < count:
+        raise NotApplicableError(reason)
 
 
-PROBES = (
-    Probe(name="tools-auto", says="a question that a tool can answer", work=_auto, rules=(LEAK,)),
-    Probe(name="tools-required", says="a tool that must be called, streamed", work=_required, rules=(LEAK,)),
+TOOL_PROBES = (
+    Probe(
+        name="tools-auto",
+        description="a question that a tool can answer",
+        run=_probe_tools_auto,
+        rules=(NO_MARKUP_LEAK,),
+    ),
+    Probe(
+        name="tools-required",
+        description="a tool that must be called, streamed",
+        run=_probe_tools_required,
+        rules=(NO_MARKUP_LEAK,),
+    ),
     Probe(
         name="tools-required-whole",
-        says="a tool that must be called, in one piece",
-        work=_required_whole,
-        rules=(LEAK,),
+        description="a tool that must be called, in one piece",
+        run=_probe_tools_required_buffered,
+        rules=(NO_MARKUP_LEAK,),
     ),
-    Probe(name="tools-named", says="a tool that must be called, by its name", work=_named, rules=(LEAK,)),
-    Probe(name="tools-no-arguments", says="a tool that takes no arguments", work=_no_arguments, rules=(LEAK,)),
-    Probe(name="tools-parallel", says="two calls in one answer", work=_parallel, rules=(LEAK,)),
-    Probe(name="tools-none", says="a tool that must not be called", work=_none, rules=(LEAK,)),
-    Probe(name="tools-result", says="the answer to the result of a tool", work=_result, rules=(LEAK,)),
+    Probe(
+        name="tools-named",
+        description="a tool that must be called, by its name",
+        run=_probe_tools_named,
+        rules=(NO_MARKUP_LEAK,),
+    ),
+    Probe(
+        name="tools-no-arguments",
+        description="a tool that takes no arguments",
+        run=_probe_tools_no_arguments,
+        rules=(NO_MARKUP_LEAK,),
+    ),
+    Probe(
+        name="tools-parallel", description="two calls in one answer", run=_probe_tools_parallel, rules=(NO_MARKUP_LEAK,)
+    ),
+    Probe(
+        name="tools-none", description="a tool that must not be called", run=_probe_tools_none, rules=(NO_MARKUP_LEAK,)
+    ),
+    Probe(
+        name="tools-result",
+        description="the answer to the result of a tool",
+        run=_probe_tools_result,
+        rules=(NO_MARKUP_LEAK,),
+    ),
 )

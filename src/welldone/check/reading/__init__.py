@@ -3,29 +3,29 @@
 from collections.abc import Callable, Mapping
 
 from welldone.check.reading import chat, messages, responses
-from welldone.check.reading.said import Piece as Piece
-from welldone.check.reading.said import Said as Said
-from welldone.check.reading.said import ToolCall as ToolCall
-from welldone.rules.heard import Heard
+from welldone.check.reading.said import ParsedDelta as ParsedDelta
+from welldone.check.reading.said import ParsedChoice as ParsedChoice
+from welldone.check.reading.said import ParsedToolCall as ParsedToolCall
+from welldone.rules.heard import TraceView
 
-CHOICES: Mapping[str, Callable[[Heard], list[Said]]] = {
-    "chat": chat.choices,
-    "completions": chat.choices,
-    "responses": responses.choices,
-    "messages": messages.choices,
+READ_CHOICES: Mapping[str, Callable[[TraceView], list[ParsedChoice]]] = {
+    "chat": chat.read_chat_choices,
+    "completions": chat.read_chat_choices,
+    "responses": responses.read_responses_choices,
+    "messages": messages.read_messages_choices,
 }
 """By endpoint: the choices of a reply, by their index."""
-PIECES: Mapping[str, Callable[[Heard], list[Piece]]] = {
-    "chat": chat.pieces,
-    "completions": chat.pieces,
-    "responses": responses.pieces,
-    "messages": messages.pieces,
+READ_DELTAS: Mapping[str, Callable[[TraceView], list[ParsedDelta]]] = {
+    "chat": chat.read_chat_deltas,
+    "completions": chat.read_chat_deltas,
+    "responses": responses.read_responses_deltas,
+    "messages": messages.read_messages_deltas,
 }
 """By endpoint: what the frames of a stream say of its choices, in the order in which they came."""
-USAGE: Mapping[str, Callable[[Heard], object]] = {
-    "chat": chat.usage,
-    "completions": chat.usage,
-    "responses": responses.usage,
-    "messages": messages.usage,
+READ_USAGE: Mapping[str, Callable[[TraceView], object]] = {
+    "chat": chat.read_chat_usage,
+    "completions": chat.read_chat_usage,
+    "responses": responses.read_responses_usage,
+    "messages": messages.read_messages_usage,
 }
 """By endpoint: the last usage that was sent, in the dialect's own names."""

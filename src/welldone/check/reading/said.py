@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 
-class ToolCall(msgspec.Struct, frozen=True):
+class ParsedToolCall(msgspec.Struct, frozen=True):
     """A call, put together."""
 
     id: str
@@ -15,21 +15,21 @@ class ToolCall(msgspec.Struct, frozen=True):
     """As text, whatever came."""
 
 
-class Said(msgspec.Struct, frozen=True):
+class ParsedChoice(msgspec.Struct, frozen=True):
     """One choice of a reply."""
 
     index: int
     role: object
     text: str
     reasoning: str
-    calls: tuple[ToolCall, ...]
-    finish: object
+    tool_calls: tuple[ParsedToolCall, ...]
+    finish_reason: object
     """Why it ended, in the dialect's own word."""
     logprobs: tuple[Any, ...] = ()
     """The `logprobs` that are not null, one for each chunk that had some."""
 
 
-class Piece(msgspec.Struct, frozen=True):
+class ParsedDelta(msgspec.Struct, frozen=True):
     """What one frame adds to a choice."""
 
     frame: int
@@ -37,15 +37,15 @@ class Piece(msgspec.Struct, frozen=True):
     index: int = 0
     text: str = ""
     reasoning: str = ""
-    has_more: bool = False
+    has_other: bool = False
     """Whether it adds something else, such as a piece of a call."""
 
     @property
-    def is_spoken(self) -> bool:
+    def is_generated(self) -> bool:
         """Whether it took a token to make."""
-        return bool(self.text or self.reasoning or self.has_more)
+        return bool(self.text or self.reasoning or self.has_other)
 
 
-def as_arguments(value: object) -> str:
+def arguments_text(value: object) -> str:
     """Arguments as text: some servers send the object itself."""
     return value if isinstance(value, str) else json.dumps(value)

@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping
 from welldone.check.report import Report
 from welldone.check.reports import badge, data, html, junit, markdown, sarif
 
-FORMS: Mapping[str, Callable[[Report], str]] = {
-    ".json": data.draw,
-    ".xml": junit.draw,
-    ".md": markdown.draw,
-    ".html": html.draw,
-    ".sarif": sarif.draw,
-    ".svg": badge.draw,
+RENDERERS: Mapping[str, Callable[[Report], str]] = {
+    ".json": data.render_json,
+    ".xml": junit.render_junit,
+    ".md": markdown.render_markdown,
+    ".html": html.render_html,
+    ".sarif": sarif.render_sarif,
+    ".svg": badge.render_badge,
 }

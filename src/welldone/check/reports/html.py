@@ -3,24 +3,24 @@
 from collections.abc import Sequence
 from xml.etree.ElementTree import Element
 
-from welldone.check.report import Finding, Probed, Report, Ruled
+from welldone.check.report import Finding, ProbeResult, Report, RuleResult
 from welldone.check.reports.words import (
-    JUDGED,
-    follows,
-    gist,
-    inert,
-    more,
-    outcome,
-    place,
-    reason,
-    sums,
-    terms,
-    unheard,
+    JUDGED_VERDICTS,
+    consequences_of,
+    probe_summary,
+    sanitize_report,
+    other_occurrences,
+    verdict_summary,
+    format_location,
+    pass_reason,
+    format_totals,
+    judging_terms,
+    not_judged_summary,
 )
 from welldone.drawing.elements import as_html, code, element
-from welldone.drawing.texts import count
+from welldone.drawing.texts import pluralize
 
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+_CONTENT_SECURITY_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _STYLE = """
 :root { color-scheme: light dark; --line: #8886; --card: #8881; --right: #1b7f3b; --lax: #9a6200; --wrong: #c0261f }
 @media (prefers-color-scheme: dark) { :root { --right: #5fd38a; --lax: #f0b54a; --wrong: #ff7b72 } }
@@ -40,14 +40,16 @@ td { border-top: 1px solid var(--line) } .wide { overflow-x: auto } summary { cu
 """
 
 
-def draw(report: Report) -> str:
+def render_html(report: Report) -> str:
     """The page: the verdict, what is broken, the probes, and what became of each rule."""
-    report = inert(report)
-    body = element("body", _header(report), *_findings(report), _probes(report.probes), _rules(report.rules))
+    report = sanitize_report(report)
+    body = element(
+        "body", _html_header(report), *_html_findings(report), _html_probes(report.probes), _html_rules(report.rules)
+    )
     head = element(
         "head",
         element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        element("meta", http_equiv="Content-Security-Policy", content=_CONTENT_SECURITY_POLICY),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("title", f"welldone check: {report.verdict}, {report.model}"),
         element("style", _STYLE),
@@ -55,84 +57,91 @@ def draw(report: Report) -> str:
     return f"<!doctype html>\n{as_html(element('html', head, body, lang='en'))}"
 
 
-def _header(report: Report) -> Element:
+def _html_header(report: Report) -> Element:
     about: list[str | Element] = [code(report.model), " at ", code(report.url)]
     if report.server:
         about += [" (", code(report.server), ")"]
-    passed = reason(report) or ("passed" if report.passed else "not passed")
-    told = [sums(report), terms(report), unheard(report), passed]
+    passed = pass_reason(report) or ("passed" if report.passed else "not passed")
+    told = [format_totals(report), judging_terms(report), not_judged_summary(report), passed]
     return element(
         "header",
-        element("h1", "welldone check: ", element("span", outcome(report), class_=_class(report.verdict))),
+        element(
+            "h1", "welldone check: ", element("span", verdict_summary(report), class_=_verdict_class(report.verdict))
+        ),
         element("p", *about),
         element("p", "; ".join(filter(None, told))),
         element("p", f"{report.date}, welldone {report.tool}", class_="quiet"),
     )
 
 
-def _probes(probes: Sequence[Probed]) -> Element:
+def _html_probes(probes: Sequence[ProbeResult]) -> Element:
     cards = [
         element(
             "div",
-            element("h3", probe.name, " ", element("span", probe.verdict, class_=_class(probe.verdict))),
-            element("p", probe.says),
-            element("p", gist(probe), class_="quiet"),
+            element("h3", probe.name, " ", element("span", probe.verdict, class_=_verdict_class(probe.verdict))),
+            element("p", probe.description),
+            element("p", probe_summary(probe), class_="quiet"),
             class_="card",
         )
         for probe in probes
     ]
-    return element("section", element("h2", count(len(probes), "probe")), element("div", *cards, class_="grid"))
+    return element("section", element("h2", pluralize(len(probes), "probe")), element("div", *cards, class_="grid"))
 
 
-def _findings(report: Report) -> list[Element]:
-    sentences = {rule.id: rule.rule for rule in report.rules}
+def _html_findings(report: Report) -> list[Element]:
+    sentences = {rule.id: rule.summary for rule in report.rules}
     articles = [
-        _broken(findings, sentences.get(rule, ""), follows(report, rule)) for rule, findings in report.causes.items()
+        _html_finding(findings, sentences.get(rule, ""), consequences_of(report, rule))
+        for rule, findings in report.root_causes.items()
     ]
-    return [element("section", element("h2", f"{count(len(articles), 'rule')} broken"), *articles)] if articles else []
+    return (
+        [element("section", element("h2", f"{pluralize(len(articles), 'rule')} broken"), *articles)] if articles else []
+    )
 
 
-def _broken(findings: Sequence[Finding], sentence: str, following: str) -> Element:
+def _html_finding(findings: Sequence[Finding], sentence: str, consequences: str) -> Element:
     first = findings[0]
     known = "" if any(finding.is_new for finding in findings) else ", known"
     severity = element("span", first.severity, class_=f"severity {first.severity}")
-    hurts = [element("div", "hurts", class_="label"), element("ul", *(element("li", who) for who in first.hurts))]
-    told = [("again", first.again), ("curl", first.curl), ("trace", first.trace)]
+    hurts = [element("div", "hurts", class_="label"), element("ul", *(element("li", who) for who in first.affects))]
+    told = [("again", first.reproduce), ("curl", first.curl), ("trace", first.trace)]
     return element(
         "article",
         element("h3", code(first.rule), " ", severity, known),
         element("p", sentence),
-        element("p", place(first) + more(findings, len(findings)), class_="quiet"),
-        element("div", _quote("heard", first.heard), _quote("wanted", first.wanted), class_="pair"),
-        *([element("p", "From it follow: ", code(following))] if following else []),
-        *(hurts if first.hurts else []),
-        *(_quote(label, text) for label, text in told if text),
+        element("p", format_location(first) + other_occurrences(findings, len(findings)), class_="quiet"),
+        element(
+            "div", _labelled_quote("heard", first.observed), _labelled_quote("wanted", first.expected), class_="pair"
+        ),
+        *([element("p", "From it follow: ", code(consequences))] if consequences else []),
+        *(hurts if first.affects else []),
+        *(_labelled_quote(label, text) for label, text in told if text),
         class_="card",
     )
 
 
-def _quote(label: str, text: str) -> Element:
+def _labelled_quote(label: str, text: str) -> Element:
     return element("div", element("div", label, class_="label"), element("pre", text))
 
 
-def _rules(rules: Sequence[Ruled]) -> Element:
-    families: dict[str, list[Ruled]] = {}
+def _html_rules(rules: Sequence[RuleResult]) -> Element:
+    families: dict[str, list[RuleResult]] = {}
     for rule in rules:
         families.setdefault(rule.id.partition("-")[0], []).append(rule)
-    folded = [_family(family, members) for family, members in families.items()]
-    return element("section", element("h2", count(len(rules), "rule")), *folded)
+    folded = [_html_rule_family(family, members) for family, members in families.items()]
+    return element("section", element("h2", pluralize(len(rules), "rule")), *folded)
 
 
-def _family(family: str, rules: Sequence[Ruled]) -> Element:
+def _html_rule_family(family: str, rules: Sequence[RuleResult]) -> Element:
     verdicts = [rule.verdict for rule in rules]
     counts = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts))
     rows = [
         element(
             "tr",
             element("td", code(rule.id)),
-            element("td", rule.verdict, class_=_class(rule.verdict)),
+            element("td", rule.verdict, class_=_verdict_class(rule.verdict)),
             element("td", rule.severity),
-            element("td", rule.rule, *([element("div", rule.why, class_="quiet")] if rule.why else [])),
+            element("td", rule.summary, *([element("div", rule.reason, class_="quiet")] if rule.reason else [])),
         )
         for rule in rules
     ]
@@ -141,5 +150,5 @@ def _family(family: str, rules: Sequence[Ruled]) -> Element:
     return element("details", element("summary", code(family), f" {counts}"), table)
 
 
-def _class(verdict: str) -> str:
-    return f"verdict {verdict}" if verdict in JUDGED else "verdict quiet"
+def _verdict_class(verdict: str) -> str:
+    return f"verdict {verdict}" if verdict in JUDGED_VERDICTS else "verdict quiet"

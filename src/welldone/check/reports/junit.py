@@ -5,24 +5,24 @@ from xml.etree.ElementTree import Element, indent
 
 from welldone.check.report import Finding, Report, Verdict
 from welldone.check.reports.terminal import finding_lines
-from welldone.check.reports.words import JUDGED, fails, follows, inert, place
+from welldone.check.reports.words import JUDGED_VERDICTS, is_failing, consequences_of, sanitize_report, format_location
 from welldone.drawing.elements import as_xml, element
-from welldone.drawing.texts import count
+from welldone.drawing.texts import pluralize
 
 
-def draw(report: Report) -> str:
+def render_junit(report: Report) -> str:
     """One suite. What does not let the check fail is told as the output of its case."""
-    report = inert(report)
-    cases = [*_probes(report), *_rules(report)]
+    report = sanitize_report(report)
+    cases = [*_probe_cases(report), *_rule_cases(report)]
     suite = element(
         "testsuite",
-        _properties(report),
+        _junit_properties(report),
         *cases,
         name="welldone check",
         tests=str(len(cases)),
-        failures=_having(cases, "failure"),
-        errors=_having(cases, "error"),
-        skipped=_having(cases, "skipped"),
+        failures=_count_cases(cases, "failure"),
+        errors=_count_cases(cases, "error"),
+        skipped=_count_cases(cases, "skipped"),
         time=f"{report.cost.seconds:.3f}",
         timestamp=report.date[:19],  # the form knows no time zones
     )
@@ -31,51 +31,53 @@ def draw(report: Report) -> str:
     return f'<?xml version="1.0" encoding="utf-8"?>\n{as_xml(root)}'
 
 
-def _properties(report: Report) -> Element:
+def _junit_properties(report: Report) -> Element:
     told = {"url": report.url, "model": report.model, "server": report.server, "welldone": report.tool}
     return element("properties", *(element("property", name=name, value=value) for name, value in told.items()))
 
 
-def _probes(report: Report) -> list[Element]:
+def _probe_cases(report: Report) -> list[Element]:
     cases = []
     for probe in report.probes:
         findings = [finding for finding in report.findings if finding.probe == probe.name]
-        message = f"{count(len(probe.broken), 'rule')} broken: {', '.join(probe.broken)}"
-        end = _end(report, probe.verdict, probe.why, findings, message)
+        message = f"{pluralize(len(probe.broken), 'rule')} broken: {', '.join(probe.broken)}"
+        end = _case_outcome(report, probe.verdict, probe.reason, findings, message)
         is_failed = any(one.tag == "failure" for one in end)
-        if probe.is_given_up and not is_failed:  # nothing is known of it, and that is no pass
+        if probe.is_incomplete and not is_failed:  # nothing is known of it, and that is no pass
             # An error is no failure of what is tested: the test could not be made.
             kind = "error" if probe.is_timed_out else "failure"
-            end = [element(kind, message=probe.why or message, type=probe.verdict)]
+            end = [element(kind, message=probe.reason or message, type=probe.verdict)]
         time = f"{probe.seconds:.3f}"
         cases.append(element("testcase", *end, classname="welldone.probe", name=probe.name, time=time))
     return cases
 
 
-def _rules(report: Report) -> list[Element]:
-    broken, cases = report.broken, []
+def _rule_cases(report: Report) -> list[Element]:
+    broken, cases = report.findings_by_rule, []
     for rule in report.rules:
         findings = broken.get(rule.id, [])
-        message = f"{rule.rule}: {'; '.join(map(place, findings))}"
-        end = _end(report, rule.verdict, rule.why, findings, message)
+        message = f"{rule.summary}: {'; '.join(map(format_location, findings))}"
+        end = _case_outcome(report, rule.verdict, rule.reason, findings, message)
         cases.append(element("testcase", *end, classname="welldone.rule", name=rule.id, time="0"))
     return cases
 
 
-def _end(report: Report, verdict: Verdict, why: str, findings: Sequence[Finding], message: str) -> list[Element]:
-    if verdict not in JUDGED:
-        return [element("skipped", message=f"{verdict}: {why}" if why else verdict)]
-    sentences = {rule.id: rule.rule for rule in report.rules}
-    text = "\n\n".join("\n".join(_lines(report, finding, sentences)) for finding in findings)
-    if any(fails(report, finding) for finding in findings):
+def _case_outcome(
+    report: Report, verdict: Verdict, reason: str, findings: Sequence[Finding], message: str
+) -> list[Element]:
+    if verdict not in JUDGED_VERDICTS:
+        return [element("skipped", message=f"{verdict}: {reason}" if reason else verdict)]
+    sentences = {rule.id: rule.summary for rule in report.rules}
+    text = "\n\n".join("\n".join(_finding_text(report, finding, sentences)) for finding in findings)
+    if any(is_failing(report, finding) for finding in findings):
         return [element("failure", text, message=message, type=verdict)]
     return [element("system-out", text)] if text else []
 
 
-def _lines(report: Report, finding: Finding, sentences: dict[str, str]) -> list[str]:
-    following = follows(report, finding.rule)
-    return finding_lines([finding], sentences.get(finding.rule, ""), 0, lambda text, _: text, following=following)
+def _finding_text(report: Report, finding: Finding, sentences: dict[str, str]) -> list[str]:
+    following = consequences_of(report, finding.rule)
+    return finding_lines([finding], sentences.get(finding.rule, ""), 0, lambda text, _: text, consequences=following)
 
 
-def _having(cases: list[Element], end: str) -> str:
+def _count_cases(cases: list[Element], end: str) -> str:
     return str(sum(case.find(end) is not None for case in cases))

@@ -5,32 +5,32 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import cycle
 
-from welldone.engines.flaws.examples import Shown
-from welldone.engines.flaws.habits import HABITS, Deaf
-from welldone.engines.ideal import Ideal
-from welldone.engines.ideal.server import Answerer
-from welldone.engines.scripted import Seen
-from welldone.engines.scripts import Reply
-from welldone.wire.faults import Hearing
-from welldone.wire.faults.catalogue import BY_ID
+from welldone.engines.flaws.examples import PageExampleServer
+from welldone.engines.flaws.habits import BEHAVIORS, DisconnectIgnoringServer
+from welldone.engines.ideal import ReferenceServer
+from welldone.engines.ideal.server import MockHandler
+from welldone.engines.scripted import MockHttpRequest
+from welldone.engines.scripts import MockReply
+from welldone.wire.faults import Detection
+from welldone.wire.faults.catalogue import RULES_BY_ID
 
 
-def flawed(rule: str, ideal: Ideal) -> Answerer:
+def violating_handler(rule: str, reference: ReferenceServer) -> MockHandler:
     """The ideal server with one flaw. Raises `LookupError` for a rule that no server of ours breaks."""
-    if rule in HABITS:
-        return partial(HABITS[rule], ideal)
+    if rule in BEHAVIORS:
+        return partial(BEHAVIORS[rule], reference)
     if rule == "live-cancel-on-disconnect":
-        return Deaf(ideal).answer
-    if BY_ID[rule].by is Hearing.REPLY:
-        return Shown(rule, ideal).answer
+        return DisconnectIgnoringServer(reference).answer
+    if RULES_BY_ID[rule].detection is Detection.REPLY:
+        return PageExampleServer(rule, reference).answer
     raise LookupError(rule)
 
 
-def in_turn(answerers: Sequence[Answerer]) -> Answerer:
+def round_robin(handlers: Sequence[MockHandler]) -> MockHandler:
     """Several servers as one: each takes its turn. Methods have turns of their own, as clients send OPTIONS first."""
-    turns = defaultdict[str, "cycle[Answerer]"](lambda: cycle(answerers))
+    turns = defaultdict[str, "cycle[MockHandler]"](lambda: cycle(handlers))
 
-    def answer(seen: Seen) -> Reply:
-        return next(turns[seen.method])(seen)
+    def answer(http_request: MockHttpRequest) -> MockReply:
+        return next(turns[http_request.method])(http_request)
 
     return answer

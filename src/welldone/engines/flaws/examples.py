@@ -10,13 +10,20 @@ from typing import Any
 
 import msgspec
 
-from welldone.engines.flaws.changes import changed, edited, path_of, request_of, said_as, text_of
-from welldone.engines.ideal import Ideal
-from welldone.engines.scripted import Seen
-from welldone.engines.scripts import End, Framing, Piece, Reply
+from welldone.engines.flaws.changes import (
+    with_fields,
+    edit_chunks,
+    request_path,
+    request_json,
+    reply_with_text,
+    choice_text,
+)
+from welldone.engines.ideal import ReferenceServer
+from welldone.engines.scripted import MockHttpRequest
+from welldone.engines.scripts import ReplyEnd, ReplyFraming, MockChunk, MockReply
 from welldone.rules.choices import as_list, as_object, as_text, is_int
-from welldone.rules.examples import Example, read_examples
-from welldone.rules.heard import Form, Heard
+from welldone.rules.examples import RuleExample, read_examples
+from welldone.rules.heard import ReplyKind, TraceView
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 from welldone.wire import sse
@@ -28,99 +35,103 @@ _ENDPOINTS = {
     "/v1/responses": "responses",
     "/v1/messages": "messages",
 }
-_PARTICULAR = ("stop", "stop_sequences", "echo", "suffix", "response_format", "text")
+_TEXT_FIELDS = ("stop", "stop_sequences", "echo", "suffix", "response_format", "text")
 """Members that ask for a text of some kind, which no example has."""
-_FORMS: tuple[dict[str, Any], ...] = (
+_STREAM_VARIANTS: tuple[dict[str, Any], ...] = (
     {"stream": True, "stream_options": {"include_usage": True}},
     {"stream": True, "stream_options": ...},
     {"stream": False, "stream_options": ...},
 )
 """In which a question can be asked."""
-_BUSY = (429, 503)
-_OPEN = "http-body-ends-after-done"
+_OVERLOAD_STATUSES = (429, 503)
+_UNENDED_BODY_RULE = "http-body-ends-after-done"
 """Its page can show that the end is missing, and not that it is still waited for."""
-_EVENT = re.compile(rb".+?(?:\n\n|\r\n\r\n|\r\r|\Z)", re.DOTALL)
-_DONE = re.compile(rb'data: *"?\[done', re.IGNORECASE)
-_CALLS = (b'"tool_calls":[{', b'"function_call":{', b'"type":"function_call"', b'"type":"tool_use"')
-_LOGPROBS = (b'"logprobs":{', b'"logprobs":[{')
-_COUNTS = {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}
-_HEADS: dict[str, Json] = {
+_SSE_EVENT = re.compile(rb".+?(?:\n\n|\r\n\r\n|\r\r|\Z)", re.DOTALL)
+_DONE_EVENT = re.compile(rb'data: *"?\[done', re.IGNORECASE)
+_TOOL_CALL_MARKERS = (b'"tool_calls":[{', b'"function_call":{', b'"type":"function_call"', b'"type":"tool_use"')
+_LOGPROBS_MARKERS = (b'"logprobs":{', b'"logprobs":[{')
+_DEFAULT_USAGE = {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}
+_ENVELOPES: dict[str, Json] = {
     "chat": {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1_700_000_000, "model": "m"},
     "completions": {"id": "cmpl-1", "object": "text_completion", "created": 1_700_000_000, "model": "m"},
 }
 """What the chunks of all pages have in common."""
 
 
-class Shown:
+class PageExampleServer:
     """The ideal server, which answers with an example of a page where that is an answer."""
 
-    def __init__(self, rule: str, ideal: Ideal) -> None:
+    def __init__(self, rule: str, reference: ReferenceServer) -> None:
         self._rule = rule
-        self._ideal = ideal
-        wrong = [example.trace for example in read_page(rule) if not example.is_right]
-        self._wrong = [(trace, judge(trace).counts.keys()) for trace in wrong]
+        self._ideal = reference
+        wrong = [example.trace for example in read_page_examples(rule) if not example.is_correct]
+        self._examples = [(trace, judge(trace).counts.keys()) for trace in wrong]
         """Each example, and all rules that it breaks: some faults have two names."""
-        self._is_busy = cycle((True, False))
+        self._overloads = cycle((True, False))
 
-    def answer(self, seen: Seen) -> Reply:
+    def answer(self, http_request: MockHttpRequest) -> MockReply:
         """The reply to any request."""
-        right = self._ideal.answer(seen)
-        trace = self.find(seen, right)
+        right = self._ideal.answer(http_request)
+        trace = self.find_example(http_request, right)
         if trace is None:
-            return self._say_the_same(seen) or right
-        if trace.status in _BUSY and not next(self._is_busy):
+            return self._same_text_reply(http_request) or right
+        if trace.status in _OVERLOAD_STATUSES and not next(self._overloads):
             return right  # who was told to come again has come
-        return self._play(trace, right)
+        return self._example_reply(trace, right)
 
-    def find(self, seen: Seen, right: Reply) -> Trace | None:
+    def find_example(self, http_request: MockHttpRequest, right: MockReply) -> Trace | None:
         """What can stand in the place of the right reply, and breaks no more rules than on its page."""
-        endpoint, request = _ENDPOINTS.get(path_of(seen)), request_of(seen)
-        if seen.method != "POST" or endpoint is None or any(map((request or {}).get, _PARTICULAR)):
+        endpoint, request = _ENDPOINTS.get(request_path(http_request)), request_json(http_request)
+        if http_request.method != "POST" or endpoint is None or any(map((request or {}).get, _TEXT_FIELDS)):
             return None
         asked = Trace(body=right.body, endpoint=endpoint, request=request, status=right.status)
-        return next(self._fitting(asked), None)
+        return next(self._matching_examples(asked), None)
 
-    def _fitting(self, asked: Trace) -> Iterator[Trace]:
-        for example, known in self._wrong:
-            for variant in _variants(example) if example.endpoint == asked.endpoint else ():
-                trace = msgspec.structs.replace(variant, request=asked.request)
+    def _matching_examples(self, right: Trace) -> Iterator[Trace]:
+        for example, known in self._examples:
+            for variant in _variants(example) if example.endpoint == right.endpoint else ():
+                trace = msgspec.structs.replace(variant, request=right.request)
                 # Anybody may be told that there is no time now.
-                is_alike = trace.status in _BUSY or _likeness(trace) == _likeness(asked)
+                is_alike = trace.status in _OVERLOAD_STATUSES or _reply_shape(trace) == _reply_shape(right)
                 broken = judge(trace).counts.keys() if is_alike else set()
                 if self._rule in broken and broken <= known:
                     yield trace
 
-    def _say_the_same(self, seen: Seen) -> Reply | None:
+    def _same_text_reply(self, http_request: MockHttpRequest) -> MockReply | None:
         """What an example says to the same question in another form; None where none answers it in any form.
 
         A server has one answer to a question, as a stream or not.
         """
-        if seen.method != "POST" or request_of(seen) is None:
+        if http_request.method != "POST" or request_json(http_request) is None:
             return None
-        for form in _FORMS:
-            other = changed(seen, **form)
-            trace = self.find(other, self._ideal.answer(other))
-            if trace is not None and (text := _text(trace)):
-                same = said_as(self._ideal, seen, text)
-                return edited(same, partial(_counted, usage=_usage(trace))) if trace.endpoint in _HEADS else same
+        for form in _STREAM_VARIANTS:
+            other = with_fields(http_request, **form)
+            trace = self.find_example(other, self._ideal.answer(other))
+            if trace is not None and (text := _trace_text(trace)):
+                same = reply_with_text(self._ideal, http_request, text)
+                return (
+                    edit_chunks(same, partial(_with_usage_counts, usage=_trace_usage(trace)))
+                    if trace.endpoint in _ENVELOPES
+                    else same
+                )
         return None
 
-    def _play(self, trace: Trace, right: Reply) -> Reply:
+    def _example_reply(self, trace: Trace, right: MockReply) -> MockReply:
         """The reply as on the page: with its head and framing where it shows them, else with those of a right one."""
-        headers = right.headers if trace.headers is None else dict(trace.headers) | self._ideal.cors()
-        is_stream = Heard(trace).form is Form.STREAM
-        framing: Framing = "chunked" if is_stream else "length"
-        end: End = "whole"
+        headers = right.headers if trace.headers is None else dict(trace.headers) | self._ideal.cors_headers()
+        is_stream = TraceView(trace).reply_kind is ReplyKind.STREAM
+        framing: ReplyFraming = "chunked" if is_stream else "length"
+        end: ReplyEnd = "whole"
         if trace.complete is False:
-            end = "hang" if self._rule == _OPEN else "cut"
-        pieces = _pieces(trace) if is_stream else [trace.body]
+            end = "hang" if self._rule == _UNENDED_BODY_RULE else "cut"
+        pieces = _http_chunks(trace) if is_stream else [trace.body]
         if trace.header("content-encoding") == "gzip":
             pieces = [gzip.compress(trace.body, mtime=0)]
         status = right.status if trace.status is None else trace.status
-        return Reply(tuple(Piece(base64=data) for data in pieces), status, headers, end, framing)
+        return MockReply(tuple(MockChunk(base64=data) for data in pieces), status, headers, end, framing)
 
 
-def read_page(rule: str) -> list[Example]:
+def read_page_examples(rule: str) -> list[RuleExample]:
     """The examples of a rule's page."""
     page = resources.files("welldone.rules").joinpath("pages", f"{rule}.md")
     return read_examples(rule, page.read_text(encoding="utf-8"))
@@ -128,68 +139,68 @@ def read_page(rule: str) -> list[Example]:
 
 def _variants(trace: Trace) -> Iterator[Trace]:
     yield trace
-    if trace.endpoint in _HEADS:
-        yield _with_usage(trace)
+    if trace.endpoint in _ENVELOPES:
+        yield _with_usage_chunk(trace)
 
 
-def _with_usage(trace: Trace) -> Trace:
+def _with_usage_chunk(trace: Trace) -> Trace:
     """The same stream with a usage chunk before its end, for who asks for that: most pages say nothing of it."""
-    body, pieces = trace.body, trace.pieces
-    frame = sse.frame(msgspec.json.encode(_HEADS[trace.endpoint] | {"choices": [], "usage": _COUNTS}))
-    done = _DONE.search(body)
+    body, pieces = trace.body, trace.chunk_sizes
+    frame = sse.data_frame(msgspec.json.encode(_ENVELOPES[trace.endpoint] | {"choices": [], "usage": _DEFAULT_USAGE}))
+    done = _DONE_EVENT.search(body)
     place = len(body) if done is None else done.start()
     if pieces is not None:
         ends = list(accumulate(pieces))
         before = ends.index(place) + 1 if place in ends else len(pieces)
         pieces = (*pieces[:before], len(frame), *pieces[before:])
-    return msgspec.structs.replace(trace, body=body[:place] + frame + body[place:], pieces=pieces)
+    return msgspec.structs.replace(trace, body=body[:place] + frame + body[place:], chunk_sizes=pieces)
 
 
-def _likeness(trace: Trace) -> tuple[Form, bool, bool, bool]:
+def _reply_shape(trace: Trace) -> tuple[ReplyKind, bool, bool, bool]:
     """What a reply must have in common with another one to stand in its place."""
-    heard = Heard(trace)
-    has_calls = any(mark in trace.body for mark in _CALLS)
-    choices = heard.choices or as_list(heard.reply.get("choices"))
-    has_logprobs = any(mark in trace.body for mark in _LOGPROBS)
-    return heard.form, has_calls, has_logprobs, len(choices) > 1
+    heard = TraceView(trace)
+    has_calls = any(mark in trace.body for mark in _TOOL_CALL_MARKERS)
+    choices = heard.choices or as_list(heard.reply_object.get("choices"))
+    has_logprobs = any(mark in trace.body for mark in _LOGPROBS_MARKERS)
+    return heard.reply_kind, has_calls, has_logprobs, len(choices) > 1
 
 
-def _pieces(trace: Trace) -> list[bytes]:
+def _http_chunks(trace: Trace) -> list[bytes]:
     """The HTTP chunks of a stream: those of the page, or one for each event."""
-    if trace.pieces is None:
-        return _EVENT.findall(trace.body)
-    ends = list(accumulate(trace.pieces))
-    return [trace.body[end - size : end] for end, size in zip(ends, trace.pieces, strict=True)]
+    if trace.chunk_sizes is None:
+        return _SSE_EVENT.findall(trace.body)
+    ends = list(accumulate(trace.chunk_sizes))
+    return [trace.body[end - size : end] for end, size in zip(ends, trace.chunk_sizes, strict=True)]
 
 
 # ---- what an example says
 
 
-def _text(trace: Trace) -> str:
-    heard = Heard(trace)
+def _trace_text(trace: Trace) -> str:
+    heard = TraceView(trace)
     if not heard.is_chunked:
-        return _spoken(heard)
+        return _event_stream_text(heard)
     if heard.choices:
         return heard.choices[0].text
-    return next((text_of(as_object(choice)) for choice in as_list(heard.reply.get("choices"))), "")
+    return next((choice_text(as_object(choice)) for choice in as_list(heard.reply_object.get("choices"))), "")
 
 
-def _spoken(heard: Heard) -> str:
+def _event_stream_text(view: TraceView) -> str:
     """The text of a stream of events; of a whole reply nothing is told again."""
-    if heard.trace.endpoint == "responses":
-        return "".join(piece.text for item in heard.output.items for piece in item.pieces["content"])
-    deltas = (event.delta for block in heard.turn.blocks for event in block.deltas)
+    if view.trace.endpoint == "responses":
+        return "".join(piece.text for item in view.responses_stream.items for piece in item.texts["content"])
+    deltas = (event.delta for block in view.anthropic_stream.blocks for event in block.deltas)
     return "".join(as_text(delta.get("text")) for delta in deltas)
 
 
-def _usage(trace: Trace) -> Json:
+def _trace_usage(trace: Trace) -> Json:
     """Its counts, and those of a page where it has none."""
-    heard = Heard(trace)
-    told = [as_object(said.get("usage")) for said in (*(chunk.json for chunk in heard.chunks), heard.reply)]
-    usage = _COUNTS | {name: told[name] for told in told for name in _COUNTS if is_int(told.get(name))}
+    heard = TraceView(trace)
+    told = [as_object(said.get("usage")) for said in (*(chunk.json for chunk in heard.chunks), heard.reply_object)]
+    usage = _DEFAULT_USAGE | {name: told[name] for told in told for name in _DEFAULT_USAGE if is_int(told.get(name))}
     return usage | {"total_tokens": usage["prompt_tokens"] + usage["completion_tokens"]}
 
 
-def _counted(said: Json, *, usage: Json) -> Json:
+def _with_usage_counts(chunk: Json, *, usage: Json) -> Json:
     """A chunk, or a whole reply, with another usage where it has one."""
-    return said | {"usage": usage} if said.get("usage") else said
+    return chunk | {"usage": usage} if chunk.get("usage") else chunk

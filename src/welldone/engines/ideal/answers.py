@@ -7,48 +7,48 @@ from itertools import count
 from typing import TypeAlias
 
 from welldone.engines.ideal import likely, mind
-from welldone.engines.ideal.calls import calls_for
-from welldone.engines.ideal.messages import Answered
-from welldone.engines.ideal.pieces import has_token, side_by_side, streamed
-from welldone.engines.ideal.refusals import invalid
-from welldone.engines.ideal.requests import Chat, Completion, Request
-from welldone.engines.ideal.responses import Responses
-from welldone.engines.ideal.said import Said, limited, stopped
-from welldone.engines.ideal.samples import Sampler
-from welldone.engines.ideal.tokens import count_tokens, tokens_of
-from welldone.engines.scripts import JSON, Piece, Reply
+from welldone.engines.ideal.calls import tool_calls_for
+from welldone.engines.ideal.messages import MockMessagesRequest
+from welldone.engines.ideal.pieces import has_token, interleave_choices, stream_chunks
+from welldone.engines.ideal.refusals import invalid_request
+from welldone.engines.ideal.requests import MockChatRequest, MockCompletionRequest, MockGenerationRequest
+from welldone.engines.ideal.responses import MockResponsesRequest
+from welldone.engines.ideal.said import MockChoice, truncate_to_limit, truncate_at_stop
+from welldone.engines.ideal.samples import SchemaSampler
+from welldone.engines.ideal.tokens import count_tokens, tokenize
+from welldone.engines.scripts import JSON_HEADERS, MockChunk, MockReply
 from welldone.wire import sse
-from welldone.wire.collect import Reply as Collected
+from welldone.wire.collect import CollectedReply as Collected
 from welldone.wire.collect import collect
 from welldone.wire.dialects import chat, completions
 from welldone.wire.dialects.chat import ChatWriter
 from welldone.wire.dialects.completions import CompletionsWriter
-from welldone.wire.dialects.dialect import Translated, Writer
-from welldone.wire.dialects.messages import Messages as MessagesDialect
-from welldone.wire.dialects.responses import Responses as ResponsesDialect
-from welldone.wire.dialects.stream import StreamWriter
+from welldone.wire.dialects.dialect import TranslatedDialect, DialectWriter
+from welldone.wire.dialects.messages import MessagesDialect as MessagesDialect
+from welldone.wire.dialects.responses import ResponsesDialect as ResponsesDialect
+from welldone.wire.dialects.stream import ChunkWriter
 from welldone.wire.events import (
     Event,
     Finish,
     Json,
     Logprobs,
-    Opening,
+    ChoiceStart,
     Reasoning,
     Text,
     ToolArguments,
     ToolCall,
     Usage,
 )
-from welldone.wire.head import ID_PREFIX, Endpoint, Head
+from welldone.wire.head import ID_PREFIX, Endpoint, Envelope
 
-THINKING = "-thinking"
+THINKING_SUFFIX = "-thinking"
 """The end of the name of a model that thinks before it answers."""
-_MESSAGE_TOKENS = 4  # what templates put around a message
+_TEMPLATE_TOKENS_PER_MESSAGE = 4  # what templates put around a message
 
-Whole: TypeAlias = Callable[[Head, Collected], bytes]
+ReplyEncoder: TypeAlias = Callable[[Envelope, Collected], bytes]
 
 
-class Answers:
+class MockResponder:
     """Right answers. `gap_s`: the pause before each token. `context`: how many tokens a prompt and its answer may have.
 
     `text` is what is said where a prompt asks for nothing in particular.
@@ -58,172 +58,185 @@ class Answers:
         self.text = text
         self.gap_s = gap_s
         self.context = context
-        self._numbers = count(1)
+        self._reply_numbers = count(1)
 
-    def chat(self, request: Chat) -> Reply:
+    def chat(self, request: MockChatRequest) -> MockReply:
         """The reply to a chat."""
         prompt = self.count_chat(request)
-        said = self.bounded(self.decide(request), request.most, request.stops, prompt)
-        return self.speak(Endpoint.CHAT, request, [said] * (request.n or 1), prompt)
+        said = self.apply_limits(self.choose_answer(request), request.token_limit, request.stop_strings, prompt)
+        return self.render(Endpoint.CHAT, request, [said] * (request.n or 1), prompt)
 
-    def completions(self, request: Completion) -> Reply:
+    def completions(self, request: MockCompletionRequest) -> MockReply:
         """The reply to prompts that are to be continued. Choice `index` is of prompt `index // n`."""
         choices = []
         total = 0
         for prompt in request.prompts:
             counted = self.count_prompt([prompt], 0)
             total += counted
-            said = self.bounded(self.go_on(request, prompt), request.most, request.stops, counted)
+            said = self.apply_limits(
+                self.complete_prompt(request, prompt), request.token_limit, request.stop_strings, counted
+            )
             choices += [said] * (request.n or 1)
-        return self.speak(Endpoint.COMPLETIONS, request, choices, total)
+        return self.render(Endpoint.COMPLETIONS, request, choices, total)
 
-    def responses(self, request: Responses) -> Reply:
+    def responses(self, request: MockResponsesRequest) -> MockReply:
         """The reply of /v1/responses."""
-        dialect = ResponsesDialect(request.echo, is_summary=request.wants_summary, clock=time.time)
-        return self.translate(Endpoint.RESPONSES, request.chat, dialect)
+        dialect = ResponsesDialect(request.echoed_fields, is_summary=request.includes_summary, clock=time.time)
+        return self.translate(Endpoint.RESPONSES, request.as_chat, dialect)
 
-    def messages(self, request: Answered) -> Reply:
+    def messages(self, request: MockMessagesRequest) -> MockReply:
         """The reply of /v1/messages."""
-        chat = request.chat
-        return self.translate(Endpoint.MESSAGES, chat, MessagesDialect(stops=tuple(chat.stops)))
+        chat = request.as_chat
+        return self.translate(Endpoint.MESSAGES, chat, MessagesDialect(stop_sequences=tuple(chat.stop_strings)))
 
-    def translate(self, endpoint: Endpoint, request: Chat, dialect: Translated) -> Reply:
+    def translate(self, endpoint: Endpoint, request: MockChatRequest, dialect: TranslatedDialect) -> MockReply:
         """What is said to a chat, in another dialect."""
         prompt = self.count_chat(request)
-        said = self.bounded(self.decide(request), request.most, request.stops, prompt)
-        head = self.head(endpoint, request)
+        said = self.apply_limits(self.choose_answer(request), request.token_limit, request.stop_strings, prompt)
+        head = self.envelope(endpoint, request)
         events, usage = [self.events(request, 0, said, head)], self.usage(Endpoint.CHAT, [said], prompt)
         if request.stream:
-            return self.stream(dialect.writer(head, lambda: usage), events, usage)
-        return self.whole(dialect.whole, head, events, usage)
+            return self.stream(dialect.make_writer(head, lambda: usage), events, usage)
+        return self.buffered(dialect.encode_reply, head, events, usage)
 
-    def count_chat(self, request: Chat) -> int:
+    def count_chat(self, request: MockChatRequest) -> int:
         """The tokens of a chat. Raises `RefusedError` where no answer fits after it."""
         return self.count_prompt([message.text for message in request.messages], len(request.messages))
 
     def count_prompt(self, texts: list[str], messages: int) -> int:
         """The tokens of a prompt. Raises `RefusedError` where no answer fits after it."""
-        tokens = count_tokens(texts, self.context) + messages * _MESSAGE_TOKENS
+        tokens = count_tokens(texts, self.context) + messages * _TEMPLATE_TOKENS_PER_MESSAGE
         if tokens >= self.context:
-            raise invalid(
+            raise invalid_request(
                 f"This model's maximum context length is {self.context} tokens. Please shorten the prompt.",
                 "messages" if messages else "prompt",
                 "context_length_exceeded",
             )
         return tokens
 
-    def bounded(self, said: Said, most: int | None, stops: list[str], prompt: int) -> Said:
+    def apply_limits(
+        self, choice: MockChoice, max_tokens: int | None, stops: list[str], prompt_tokens: int
+    ) -> MockChoice:
         """What of it is said within all limits."""
-        room = self.context - prompt
-        return self.stop(self.limit(said, room if most is None else min(most, room)), stops)
+        room = self.context - prompt_tokens
+        return self.apply_stop_strings(
+            self.apply_token_limit(choice, room if max_tokens is None else min(max_tokens, room)), stops
+        )
 
-    def limit(self, said: Said, most: int) -> Said:
+    def apply_token_limit(self, choice: MockChoice, max_tokens: int) -> MockChoice:
         """At most so many tokens."""
-        return limited(said, most)
+        return truncate_to_limit(choice, max_tokens)
 
-    def stop(self, said: Said, stops: list[str]) -> Said:
+    def apply_stop_strings(self, choice: MockChoice, stops: list[str]) -> MockChoice:
         """Nothing from a stop string on."""
-        return stopped(said, stops)
+        return truncate_at_stop(choice, stops)
 
     # ---- what is said
 
-    def decide(self, request: Chat) -> Said:
+    def choose_answer(self, request: MockChatRequest) -> MockChoice:
         """The answer to a chat: calls, or text."""
-        reasoning = self.think(request)
-        if calls := calls_for(request):
-            return Said(reasoning=reasoning, calls=calls, reason="tool_calls")
-        return Said(reasoning=reasoning, text=tokens_of(self.say(request)))
+        reasoning = self.reasoning_tokens(request)
+        if calls := tool_calls_for(request):
+            return MockChoice(reasoning=reasoning, tool_calls=calls, finish_reason="tool_calls")
+        return MockChoice(reasoning=reasoning, text=tokenize(self.answer_text(request)))
 
-    def think(self, request: Chat) -> tuple[str, ...]:
+    def reasoning_tokens(self, request: MockChatRequest) -> tuple[str, ...]:
         """What comes before the answer."""
-        return tokens_of(mind.THOUGHT) if (request.model or "").endswith(THINKING) else ()
+        return tokenize(mind.REASONING_TEXT) if (request.model or "").endswith(THINKING_SUFFIX) else ()
 
-    def say(self, request: Chat) -> str:
+    def answer_text(self, request: MockChatRequest) -> str:
         """The text of an answer."""
         wanted = request.response_format
         if wanted is not None and wanted.type != "text":
             schema = (wanted.json_schema and wanted.json_schema.schema) or {"properties": {"answer": {}}}
-            return json.dumps(Sampler(schema, request.prompt, (self.text,)).sample(), ensure_ascii=False)
-        results = request.results
-        return mind.result_text(results) if results else self.text_for(request.prompt)
+            return json.dumps(SchemaSampler(schema, request.prompt, (self.text,)).sample(), ensure_ascii=False)
+        results = request.tool_results
+        return mind.tool_result_text(results) if results else self.text_for(request.prompt)
 
     def text_for(self, prompt: str) -> str:
         """The text that goes on after a prompt."""
         return mind.text_for(prompt, self.text)
 
-    def go_on(self, request: Completion, prompt: str) -> Said:
+    def complete_prompt(self, request: MockCompletionRequest, prompt: str) -> MockChoice:
         """The answer to a prompt of a completion."""
-        return Said(text=tokens_of(self.text_for(prompt)), echo=tokens_of(prompt) if request.echo else ())
+        return MockChoice(text=tokenize(self.text_for(prompt)), echo=tokenize(prompt) if request.echo else ())
 
     # ---- how it is said
 
-    def speak(self, endpoint: Endpoint, request: Request, choices: list[Said], prompt: int) -> Reply:
+    def render(
+        self, endpoint: Endpoint, request: MockGenerationRequest, choices: list[MockChoice], prompt_tokens: int
+    ) -> MockReply:
         """The reply that says it."""
-        head = self.head(endpoint, request)
+        head = self.envelope(endpoint, request)
         events = [self.events(request, index, said, head) for index, said in enumerate(choices)]
-        usage = self.usage(endpoint, choices, prompt)
+        usage = self.usage(endpoint, choices, prompt_tokens)
         if request.stream:
-            return self.stream(self.writer(endpoint, head, request), events, usage if request.wants_usage else None)
-        return self.whole(chat.whole if endpoint is Endpoint.CHAT else completions.whole, head, events, usage)
+            return self.stream(self.writer(endpoint, head, request), events, usage if request.includes_usage else None)
+        return self.buffered(
+            chat.encode_chat_reply if endpoint is Endpoint.CHAT else completions.encode_completions_reply,
+            head,
+            events,
+            usage,
+        )
 
-    def head(self, endpoint: Endpoint, request: Request) -> Head:
+    def envelope(self, endpoint: Endpoint, request: MockGenerationRequest) -> Envelope:
         """What is the same on each chunk."""
-        name = f"{ID_PREFIX[endpoint]}ideal{next(self._numbers)}"
-        return Head(name, int(time.time()), request.model or "", "fp_ideal")
+        name = f"{ID_PREFIX[endpoint]}ideal{next(self._reply_numbers)}"
+        return Envelope(name, int(time.time()), request.model or "", "fp_ideal")
 
-    def usage(self, endpoint: Endpoint, choices: list[Said], prompt: int) -> Usage:
+    def usage(self, endpoint: Endpoint, choices: list[MockChoice], prompt_tokens: int) -> Usage:
         """The tokens of all choices together."""
-        spent = sum(said.spent for said in choices)
+        spent = sum(said.generated_tokens for said in choices)
         thought = sum(len(said.reasoning) for said in choices)
         details = {
             "prompt_tokens_details": {"cached_tokens": 0},
             "completion_tokens_details": {"reasoning_tokens": thought},
         }
-        return Usage(prompt, spent, prompt + spent, details if endpoint is Endpoint.CHAT else {})
+        return Usage(prompt_tokens, spent, prompt_tokens + spent, details if endpoint is Endpoint.CHAT else {})
 
-    def writer(self, endpoint: Endpoint, head: Head, request: Request) -> StreamWriter:
+    def writer(self, endpoint: Endpoint, envelope: Envelope, request: MockGenerationRequest) -> ChunkWriter:
         """Who writes the chunks."""
         kind = ChatWriter if endpoint is Endpoint.CHAT else CompletionsWriter
-        return kind(head, usage_is_null=request.wants_usage)
+        return kind(envelope, usage_is_null=request.includes_usage)
 
-    def stream(self, writer: Writer, events: list[list[Event]], usage: Usage | None) -> Reply:
+    def stream(self, writer: DialectWriter, events: list[list[Event]], usage: Usage | None) -> MockReply:
         """A stream."""
-        rows = list(side_by_side(events))
+        rows = list(interleave_choices(events))
         if usage is not None:
             rows.append([usage])
-        return Reply(tuple(streamed(rows, writer, self.gap_s)), headers=dict(sse.HEADERS))
+        return MockReply(tuple(stream_chunks(rows, writer, self.gap_s)), headers=dict(sse.HEADERS))
 
-    def whole(self, write: Whole, head: Head, events: list[list[Event]], usage: Usage) -> Reply:
+    def buffered(self, encode: ReplyEncoder, envelope: Envelope, events: list[list[Event]], usage: Usage) -> MockReply:
         """The same in one JSON object, after all its pauses."""
-        rows = list(side_by_side(events))
+        rows = list(interleave_choices(events))
         reply = collect([event for row in rows for event in row] + [usage])
-        data = write(head, reply)
+        data = encode(envelope, reply)
         after_s = self.gap_s * sum(map(has_token, rows))
-        return Reply((Piece(base64=data, after_s=after_s),), headers=dict(JSON), framing="length")
+        return MockReply((MockChunk(base64=data, after_s=after_s),), headers=dict(JSON_HEADERS), framing="length")
 
-    def events(self, request: Request, index: int, said: Said, head: Head) -> list[Event]:
+    def events(self, request: MockGenerationRequest, index: int, choice: MockChoice, envelope: Envelope) -> list[Event]:
         """The events of one choice."""
-        events: list[Event] = [Opening(index), *(Reasoning(index, token) for token in said.reasoning)]
+        events: list[Event] = [ChoiceStart(index), *(Reasoning(index, token) for token in choice.reasoning)]
         offset = 0
-        for place, token in enumerate(said.echo + said.text):
-            if likelihood := self.likelihood(request, token, offset, is_first=place == 0 and bool(said.echo)):
+        for place, token in enumerate(choice.echo + choice.text):
+            if likelihood := self.token_logprobs(request, token, offset, is_first=place == 0 and bool(choice.echo)):
                 events.append(Logprobs(index, likelihood))
             events.append(Text(index, token))
             offset += len(token)
-        for number, call in enumerate(said.calls):
-            id = self.call_id(head, index, number)
+        for number, call in enumerate(choice.tool_calls):
+            id = self.tool_call_id(envelope, index, number)
             events.append(ToolCall(index, number, id, call.name, {}, call.is_custom))
             events += [ToolArguments(index, number, piece, {}, call.is_custom) for piece in call.arguments]
-        return [*events, Finish(index, said.reason, said.stop)]
+        return [*events, Finish(index, choice.finish_reason, choice.stop_string)]
 
-    def call_id(self, head: Head, index: int, number: int) -> str:
+    def tool_call_id(self, envelope: Envelope, index: int, call_index: int) -> str:
         """The name of a call: no two have the same."""
-        return f"call_{head.id.replace('-', '_').rpartition('_')[2]}_{index}_{number}"
+        return f"call_{envelope.id.replace('-', '_').rpartition('_')[2]}_{index}_{call_index}"
 
-    def likelihood(self, request: Request, token: str, offset: int, *, is_first: bool) -> Json | None:
+    def token_logprobs(self, request: MockGenerationRequest, token: str, offset: int, *, is_first: bool) -> Json | None:
         """The log probabilities of a token, where they are asked for."""
-        if isinstance(request, Chat) and request.logprobs:
+        if isinstance(request, MockChatRequest) and request.logprobs:
             return likely.chat_logprobs(token, request.top_logprobs or 0)
-        if isinstance(request, Completion) and request.logprobs is not None:
+        if isinstance(request, MockCompletionRequest) and request.logprobs is not None:
             return likely.completion_logprobs(token, offset, request.logprobs, is_first=is_first)
         return None

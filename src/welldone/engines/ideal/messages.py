@@ -7,25 +7,25 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from welldone.engines.ideal.refusals import invalid
+from welldone.engines.ideal.refusals import invalid_request
 from welldone.engines.ideal.requests import (
-    Body,
-    Chat,
-    Choice,
-    Function,
-    Message,
-    Named,
-    PastCall,
-    PastFunction,
-    Stop,
-    Tool,
+    MockRequestBody,
+    MockChatRequest,
+    MockToolChoice,
+    MockFunction,
+    MockMessage,
+    MockToolName,
+    MockMessageToolCall,
+    MockFunctionCall,
+    StopString,
+    MockTool,
 )
 from welldone.wire.events import Json
 
-_THOUGHTS = ("thinking", "redacted_thinking")
+_THINKING_TYPES = ("thinking", "redacted_thinking")
 
 
-class Block(msgspec.Struct):
+class MockAnthropicBlock(msgspec.Struct):
     """A block of content."""
 
     type: str
@@ -34,58 +34,58 @@ class Block(msgspec.Struct):
     name: str | None = None
     input: Json | None = None
     tool_use_id: str | None = None
-    content: "str | list[Block] | None" = None
+    content: "str | list[MockAnthropicBlock] | None" = None
 
-    def text_of(self, param: str) -> str:
+    def require_text(self, param: str) -> str:
         """Its text. Raises `RefusedError` where it has none."""
         if self.type != "text" or self.text is None:
-            raise invalid(f"{param}: this model reads text only.", param)
+            raise invalid_request(f"{param}: this model reads text only.", param)
         return self.text
 
-    def call(self, param: str) -> PastCall:
+    def to_tool_call(self, param: str) -> MockMessageToolCall:
         """The call that was made. Raises `RefusedError` where something of it is missing."""
         if self.id is None or self.name is None or self.input is None:
-            raise invalid(f"{param}: a tool_use block has an id, a name and an input.", param)
-        return PastCall(self.id, PastFunction(self.name, json.dumps(self.input)))
+            raise invalid_request(f"{param}: a tool_use block has an id, a name and an input.", param)
+        return MockMessageToolCall(self.id, MockFunctionCall(self.name, json.dumps(self.input)))
 
-    def result(self, param: str) -> Message:
+    def to_tool_message(self, param: str) -> MockMessage:
         """What a tool gave. Raises `RefusedError` where it does not say which, or is no text."""
         if self.tool_use_id is None:
-            raise invalid(f"{param}.tool_use_id: Field required", param)
-        return Message("tool", joined(self.content, param), tool_call_id=self.tool_use_id)
+            raise invalid_request(f"{param}.tool_use_id: Field required", param)
+        return MockMessage("tool", join_block_texts(self.content, param), tool_call_id=self.tool_use_id)
 
 
-Content = str | Annotated[list[Block], Meta(min_length=1)]
+AnthropicContent = str | Annotated[list[MockAnthropicBlock], Meta(min_length=1)]
 
 
-def joined(content: str | list[Block] | None, param: str) -> str:
+def join_block_texts(content: str | list[MockAnthropicBlock] | None, param: str) -> str:
     """The text of some blocks. Raises `RefusedError` where one of them has none."""
     if content is None or isinstance(content, str):
         return content or ""
-    return "\n".join(block.text_of(f"{param}.{place}") for place, block in enumerate(content))
+    return "\n".join(block.require_text(f"{param}.{place}") for place, block in enumerate(content))
 
 
-class Turn(msgspec.Struct):
+class MockAnthropicMessage(msgspec.Struct):
     """What one side said."""
 
     role: Literal["user", "assistant"]
-    content: Content
+    content: AnthropicContent
 
-    def messages(self, param: str) -> Iterator[Message]:
+    def to_chat_messages(self, param: str) -> Iterator[MockMessage]:
         """The same in a chat: the results of tools, then the rest."""
         if isinstance(self.content, str):
-            yield Message(self.role, self.content)
+            yield MockMessage(self.role, self.content)
             return
         blocks = [(f"{param}.content.{place}", block) for place, block in enumerate(self.content)]
-        yield from (block.result(where) for where, block in blocks if block.type == "tool_result")
-        calls = [block.call(where) for where, block in blocks if block.type == "tool_use"]
-        known = ("tool_result", "tool_use", *_THOUGHTS)
-        texts = [block.text_of(where) for where, block in blocks if block.type not in known]
+        yield from (block.to_tool_message(where) for where, block in blocks if block.type == "tool_result")
+        calls = [block.to_tool_call(where) for where, block in blocks if block.type == "tool_use"]
+        known = ("tool_result", "tool_use", *_THINKING_TYPES)
+        texts = [block.require_text(where) for where, block in blocks if block.type not in known]
         if texts or calls:
-            yield Message(self.role, "\n".join(texts) if texts else None, tool_calls=calls or None)
+            yield MockMessage(self.role, "\n".join(texts) if texts else None, tool_calls=calls or None)
 
 
-class OwnTool(msgspec.Struct):
+class MockAnthropicTool(msgspec.Struct):
     """A tool. One without a schema is Anthropic's own, and is not used."""
 
     name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,128}$")]
@@ -93,7 +93,7 @@ class OwnTool(msgspec.Struct):
     input_schema: Json | None = None
 
 
-class ToolChoice(msgspec.Struct):
+class MockAnthropicToolChoice(msgspec.Struct):
     """Whether a tool must be called, and which."""
 
     type: Literal["auto", "any", "tool", "none"]
@@ -101,64 +101,64 @@ class ToolChoice(msgspec.Struct):
     disable_parallel_tool_use: bool | None = None
 
 
-class Thinking(msgspec.Struct):
+class MockThinkingOptions(msgspec.Struct):
     """`thinking`. Whether a model thinks is its own business."""
 
     type: Literal["enabled", "disabled", "adaptive"]
 
 
-class Messages(Body, kw_only=True):
+class MockCountTokensRequest(MockRequestBody, kw_only=True):
     """A request to /v1/messages/count_tokens, and what is common with one that is answered."""
 
-    messages: Annotated[list[Turn], Meta(min_length=1)]
-    system: str | list[Block] | None = None
-    tools: list[OwnTool] | None = None
-    tool_choice: ToolChoice | None = None
-    thinking: Thinking | None = None
+    messages: Annotated[list[MockAnthropicMessage], Meta(min_length=1)]
+    system: str | list[MockAnthropicBlock] | None = None
+    tools: list[MockAnthropicTool] | None = None
+    tool_choice: MockAnthropicToolChoice | None = None
+    thinking: MockThinkingOptions | None = None
     max_tokens: Annotated[int, Meta(ge=1)] | None = None
-    stop_sequences: list[Stop] | None = None
+    stop_sequences: list[StopString] | None = None
     top_k: int | None = None
 
     def check(self) -> None:
         """Raises `RefusedError` for members that do not go together."""
-        self.chat.check()
+        self.as_chat.check()
 
     @property
-    def chat(self) -> Chat:
+    def as_chat(self) -> MockChatRequest:
         """The same as a chat. Raises `RefusedError` for what cannot be said there."""
         choice = self.tool_choice
-        return Chat(
+        return MockChatRequest(
             model=self.model,
             stream=self.stream,
-            messages=list(self._messages()),
+            messages=list(self._chat_messages()),
             max_tokens=self.max_tokens,
             stop=self.stop_sequences,
             tools=[
-                Tool("function", Function(tool.name, tool.description, tool.input_schema))
+                MockTool("function", MockFunction(tool.name, tool.description, tool.input_schema))
                 for tool in self.tools or ()
                 if tool.input_schema is not None
             ],
-            tool_choice=None if choice is None else _choice(choice),
+            tool_choice=None if choice is None else _chat_tool_choice(choice),
             parallel_tool_calls=None if choice is None else not choice.disable_parallel_tool_use,
         )
 
-    def _messages(self) -> Iterator[Message]:
+    def _chat_messages(self) -> Iterator[MockMessage]:
         if self.system:
-            yield Message("system", joined(self.system, "system"))
+            yield MockMessage("system", join_block_texts(self.system, "system"))
         for place, turn in enumerate(self.messages):
-            yield from turn.messages(f"messages.{place}")
+            yield from turn.to_chat_messages(f"messages.{place}")
 
 
-class Answered(Messages, kw_only=True):
+class MockMessagesRequest(MockCountTokensRequest, kw_only=True):
     """A request to /v1/messages."""
 
     max_tokens: Annotated[int, Meta(ge=1)]
 
 
-def _choice(choice: ToolChoice) -> Literal["none", "auto", "required"] | Choice:
+def _chat_tool_choice(choice: MockAnthropicToolChoice) -> Literal["none", "auto", "required"] | MockToolChoice:
     match choice.type:
         case "tool":
-            return Choice("function", Named(choice.name or ""))
+            return MockToolChoice("function", MockToolName(choice.name or ""))
         case "any":
             return "required"
         case word:

@@ -2,13 +2,13 @@
 
 import msgspec
 
-from welldone.engines.scripts import Reply, json_reply
+from welldone.engines.scripts import MockReply, json_reply
 from welldone.wire.dialects.messages import objects as messages
-from welldone.wire.dialects.stream import error_object
+from welldone.wire.dialects.stream import openai_error_object
 from welldone.wire.events import Failure
 
 
-class RefusedError(Exception):
+class MockApiError(Exception):
     """A request that gets an error."""
 
     def __init__(
@@ -16,7 +16,7 @@ class RefusedError(Exception):
         status: int,
         message: str,
         *,
-        kind: str = "invalid_request_error",
+        error_type: str = "invalid_request_error",
         param: str | None = None,
         code: str | None = None,
         headers: dict[str, str] | None = None,
@@ -24,26 +24,26 @@ class RefusedError(Exception):
         super().__init__(message)
         self.status = status
         self.message = message
-        self.kind = kind
+        self.error_type = error_type
         self.param = param
         self.code = code
         self.headers = headers or {}
 
 
-def invalid(message: str, param: str | None = None, code: str | None = None) -> RefusedError:
+def invalid_request(message: str, param: str | None = None, code: str | None = None) -> MockApiError:
     """The asker's fault."""
-    return RefusedError(400, message, param=param, code=code)
+    return MockApiError(400, message, param=param, code=code)
 
 
-def not_found(message: str, param: str | None = None, code: str | None = None) -> RefusedError:
+def not_found(message: str, param: str | None = None, code: str | None = None) -> MockApiError:
     """There is no such thing."""
-    return RefusedError(404, message, param=param, code=code)
+    return MockApiError(404, message, param=param, code=code)
 
 
-def refusal(error: RefusedError, *, is_anthropic: bool = False) -> Reply:
+def render_error(error: MockApiError, *, is_anthropic: bool = False) -> MockReply:
     """The reply that says so, in OpenAI's shape or in Anthropic's."""
-    said = error_object(Failure(error.message, error.kind, error.param, error.code))
+    said = openai_error_object(Failure(error.message, error.error_type, error.param, error.code))
     if is_anthropic:
-        said = messages.error_object(Failure(error.message, messages.error_type(error.status)))
+        said = messages.anthropic_error_object(Failure(error.message, messages.error_type_for_status(error.status)))
     reply = json_reply(said, error.status)
     return msgspec.structs.replace(reply, headers=reply.headers | error.headers)

@@ -7,24 +7,24 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 import msgspec
 from msgspec import Meta
 
-from welldone.engines.ideal.refusals import RefusedError, invalid
+from welldone.engines.ideal.refusals import MockApiError, invalid_request
 from welldone.wire.asked import CHAT_CHOICES_LIMIT
 from welldone.wire.events import Json
 
-_MISSING = re.compile(r"Object missing required field `(\w+)`")
+_MISSING_FIELD = re.compile(r"Object missing required field `(\w+)`")
 
 Penalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]
-Stop: TypeAlias = Annotated[str, Meta(min_length=1)]
+StopString: TypeAlias = Annotated[str, Meta(min_length=1)]
 
 
-class Options(msgspec.Struct):
+class MockStreamOptions(msgspec.Struct):
     """`stream_options`."""
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
 
 
-class Body(msgspec.Struct, kw_only=True):
+class MockRequestBody(msgspec.Struct, kw_only=True):
     """What all requests for an answer share. The limits are OpenAI's."""
 
     model: str | None = None
@@ -36,12 +36,12 @@ class Body(msgspec.Struct, kw_only=True):
         """Raises `RefusedError` for members that do not go together."""
 
 
-class Request(Body, kw_only=True):
+class MockGenerationRequest(MockRequestBody, kw_only=True):
     """What chat and completions share."""
 
-    stream_options: Options | None = None
+    stream_options: MockStreamOptions | None = None
     n: Annotated[int, Meta(ge=1, le=CHAT_CHOICES_LIMIT)] | None = None
-    stop: Stop | Annotated[list[Stop], Meta(max_length=4)] | None = None
+    stop: StopString | Annotated[list[StopString], Meta(max_length=4)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
@@ -49,59 +49,59 @@ class Request(Body, kw_only=True):
     user: str | None = None
 
     @property
-    def stops(self) -> list[str]:
+    def stop_strings(self) -> list[str]:
         """The stop strings."""
         return [self.stop] if isinstance(self.stop, str) else self.stop or []
 
     @property
-    def wants_usage(self) -> bool:
+    def includes_usage(self) -> bool:
         """Whether a stream ends with usage."""
         return self.stream_options is not None and self.stream_options.include_usage is True
 
     def check(self) -> None:
         """Raises `RefusedError` for members that do not go together."""
         if self.stream_options is not None and not self.stream:
-            raise invalid("'stream_options' is only allowed when 'stream' is true.", "stream_options")
+            raise invalid_request("'stream_options' is only allowed when 'stream' is true.", "stream_options")
 
 
-class Part(msgspec.Struct):
+class MockContentPart(msgspec.Struct):
     """A part of a message's content."""
 
     type: str
     text: str | None = None
 
 
-class PastFunction(msgspec.Struct):
+class MockFunctionCall(msgspec.Struct):
     """What was called."""
 
     name: str
     arguments: str
 
 
-class PastCustom(msgspec.Struct):
+class MockCustomCall(msgspec.Struct):
     """What custom tool was called."""
 
     name: str
     input: str
 
 
-class PastCall(msgspec.Struct):
+class MockMessageToolCall(msgspec.Struct):
     """A call that the assistant made."""
 
     id: str
-    function: PastFunction | None = None
+    function: MockFunctionCall | None = None
     type: Literal["function", "custom"] = "function"
-    custom: PastCustom | None = None
+    custom: MockCustomCall | None = None
 
 
-class Message(msgspec.Struct):
+class MockMessage(msgspec.Struct):
     """One message."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | Annotated[list[Part], Meta(min_length=1)] | None = None
+    content: str | Annotated[list[MockContentPart], Meta(min_length=1)] | None = None
     name: str | None = None
     refusal: str | None = None
-    tool_calls: list[PastCall] | None = None
+    tool_calls: list[MockMessageToolCall] | None = None
     tool_call_id: str | None = None
 
     @property
@@ -115,15 +115,17 @@ class Message(msgspec.Struct):
         """Raises `RefusedError` for content that a text model cannot read, and for what is missing."""
         is_silent = self.role == "assistant" and (self.tool_calls or self.refusal is not None)
         if self.content is None and not is_silent:
-            raise invalid(f"Missing required parameter: '{param}.content'.", f"{param}.content")
+            raise invalid_request(f"Missing required parameter: '{param}.content'.", f"{param}.content")
         if self.role == "tool" and self.tool_call_id is None:
-            raise invalid(f"Missing required parameter: '{param}.tool_call_id'.", f"{param}.tool_call_id")
+            raise invalid_request(f"Missing required parameter: '{param}.tool_call_id'.", f"{param}.tool_call_id")
         for place, part in enumerate(self.content if isinstance(self.content, list) else ()):
             if part.type != "text" or part.text is None:
-                raise invalid(f"Invalid '{param}.content[{place}]': this model reads text only.", f"{param}.content")
+                raise invalid_request(
+                    f"Invalid '{param}.content[{place}]': this model reads text only.", f"{param}.content"
+                )
 
 
-class Function(msgspec.Struct):
+class MockFunction(msgspec.Struct):
     """What a tool does, and what it wants to know."""
 
     name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
@@ -132,35 +134,35 @@ class Function(msgspec.Struct):
     strict: bool | None = None
 
 
-class Custom(Function):
+class MockCustomTool(MockFunction):
     """A custom tool: its input is free text."""
 
 
-class Tool(msgspec.Struct):
+class MockTool(msgspec.Struct):
     """Something that may be called. Kinds other than `function` and `custom` are not used."""
 
     type: str
-    function: Function | None = None
-    custom: Custom | None = None
+    function: MockFunction | None = None
+    custom: MockCustomTool | None = None
 
     @property
-    def called(self) -> Function | None:
+    def definition(self) -> MockFunction | None:
         """What may be called."""
         return {"function": self.function, "custom": self.custom}.get(self.type)
 
 
-class Named(msgspec.Struct):
+class MockToolName(msgspec.Struct):
     """The name of a function."""
 
     name: str
 
 
-class Choice(msgspec.Struct):
+class MockToolChoice(msgspec.Struct):
     """One tool that must be called."""
 
     type: Literal["function", "custom"]
-    function: Named | None = None
-    custom: Named | None = None
+    function: MockToolName | None = None
+    custom: MockToolName | None = None
 
     @property
     def name(self) -> str:
@@ -169,7 +171,7 @@ class Choice(msgspec.Struct):
         return "" if named is None else named.name
 
 
-class Schema(msgspec.Struct):
+class MockJsonSchema(msgspec.Struct):
     """What JSON the answer must be."""
 
     name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
@@ -177,35 +179,35 @@ class Schema(msgspec.Struct):
     strict: bool | None = None
 
 
-class Format(msgspec.Struct):
+class MockResponseFormat(msgspec.Struct):
     """`response_format`."""
 
     type: Literal["text", "json_object", "json_schema"]
-    json_schema: Schema | None = None
+    json_schema: MockJsonSchema | None = None
 
 
-class Chat(Request, kw_only=True):
+class MockChatRequest(MockGenerationRequest, kw_only=True):
     """A request to /v1/chat/completions."""
 
-    messages: Annotated[list[Message], Meta(min_length=1)]
+    messages: Annotated[list[MockMessage], Meta(min_length=1)]
     max_tokens: Annotated[int, Meta(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Meta(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    tools: Annotated[list[Tool], Meta(max_length=128)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | Choice | None = None
+    tools: Annotated[list[MockTool], Meta(max_length=128)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | MockToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    response_format: Format | None = None
+    response_format: MockResponseFormat | None = None
 
     @property
-    def most(self) -> int | None:
+    def token_limit(self) -> int | None:
         """How many tokens the answer may have."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
     @property
-    def functions(self) -> list[Function]:
+    def callable_functions(self) -> list[MockFunction]:
         """What may be called."""
-        return [tool.called for tool in self.tools or () if tool.called is not None]
+        return [tool.definition for tool in self.tools or () if tool.definition is not None]
 
     @property
     def prompt(self) -> str:
@@ -213,7 +215,7 @@ class Chat(Request, kw_only=True):
         return next((message.text for message in reversed(self.messages) if message.role == "user"), "")
 
     @property
-    def results(self) -> list[str]:
+    def tool_results(self) -> list[str]:
         """What tools have given, where that came last."""
         last = takewhile(lambda message: message.role == "tool", reversed(self.messages))
         return [message.text for message in last][::-1]
@@ -224,25 +226,27 @@ class Chat(Request, kw_only=True):
         for place, message in enumerate(self.messages):
             message.check(f"messages[{place}]")
         if self.top_logprobs is not None and not self.logprobs:
-            raise invalid("'top_logprobs' is only allowed when 'logprobs' is true.", "top_logprobs")
+            raise invalid_request("'top_logprobs' is only allowed when 'logprobs' is true.", "top_logprobs")
         wanted = self.response_format
         if wanted is not None and wanted.type == "json_schema" and wanted.json_schema is None:
-            raise invalid("Missing required parameter: 'response_format.json_schema'.", "response_format.json_schema")
+            raise invalid_request(
+                "Missing required parameter: 'response_format.json_schema'.", "response_format.json_schema"
+            )
         self._check_tools()
 
     def _check_tools(self) -> None:
         for place, tool in enumerate(self.tools or ()):
-            if tool.type in ("function", "custom") and tool.called is None:
+            if tool.type in ("function", "custom") and tool.definition is None:
                 param = f"tools[{place}].{tool.type}"
-                raise invalid(f"Missing required parameter: '{param}'.", param)
-        names = [function.name for function in self.functions]
+                raise invalid_request(f"Missing required parameter: '{param}'.", param)
+        names = [function.name for function in self.callable_functions]
         if self.tool_choice == "required" and not names:
-            raise invalid("'tool_choice' is only allowed when 'tools' are specified.", "tool_choice")
-        if isinstance(self.tool_choice, Choice) and self.tool_choice.name not in names:
-            raise invalid("Invalid 'tool_choice': there is no tool of this name.", "tool_choice")
+            raise invalid_request("'tool_choice' is only allowed when 'tools' are specified.", "tool_choice")
+        if isinstance(self.tool_choice, MockToolChoice) and self.tool_choice.name not in names:
+            raise invalid_request("Invalid 'tool_choice': there is no tool of this name.", "tool_choice")
 
 
-class Completion(Request, kw_only=True):
+class MockCompletionRequest(MockGenerationRequest, kw_only=True):
     """A request to /v1/completions."""
 
     prompt: str | Annotated[list[str | int | list[int]], Meta(min_length=1)]
@@ -253,7 +257,7 @@ class Completion(Request, kw_only=True):
     best_of: Annotated[int, Meta(ge=1, le=20)] | None = None
 
     @property
-    def most(self) -> int:
+    def token_limit(self) -> int:
         """How many tokens an answer may have. 16 is OpenAI's default."""
         return 16 if self.max_tokens is None else self.max_tokens
 
@@ -263,48 +267,56 @@ class Completion(Request, kw_only=True):
         if isinstance(self.prompt, str):
             return [self.prompt]
         if all(isinstance(item, int) for item in self.prompt):
-            return [_spelled(self.prompt)]
-        return [item if isinstance(item, str) else _spelled(item) for item in self.prompt if not isinstance(item, int)]
+            return [_token_ids_text(self.prompt)]
+        return [
+            item if isinstance(item, str) else _token_ids_text(item)
+            for item in self.prompt
+            if not isinstance(item, int)
+        ]
 
     def check(self) -> None:
         """Raises `RefusedError` for what is not offered, and for members that do not go together."""
         super().check()
         if self.suffix:
-            raise invalid("This model does not support 'suffix'.", "suffix")
+            raise invalid_request("This model does not support 'suffix'.", "suffix")
         items = [] if isinstance(self.prompt, str) else self.prompt
         if len({type(item) for item in items}) > 1:
-            raise invalid("Invalid 'prompt': a list has texts only, token ids only, or lists of these only.", "prompt")
+            raise invalid_request(
+                "Invalid 'prompt': a list has texts only, token ids only, or lists of these only.", "prompt"
+            )
         if len(self.prompts) * (self.n or 1) > CHAT_CHOICES_LIMIT:
-            raise invalid(f"Invalid 'prompt': at most {CHAT_CHOICES_LIMIT} answers are given at once.", "prompt")
+            raise invalid_request(
+                f"Invalid 'prompt': at most {CHAT_CHOICES_LIMIT} answers are given at once.", "prompt"
+            )
         if self.best_of is not None and self.best_of < (self.n or 1):
-            raise invalid("Invalid 'best_of': it must be at least 'n'.", "best_of")
+            raise invalid_request("Invalid 'best_of': it must be at least 'n'.", "best_of")
 
 
-def _spelled(tokens: list[Any]) -> str:
+def _token_ids_text(tokens: list[Any]) -> str:
     """A text for token ids: there is no vocabulary here, and so each is its own number."""
     return " ".join(map(str, tokens))
 
 
-Kind = TypeVar("Kind", bound=Body)
+BodyType = TypeVar("BodyType", bound=MockRequestBody)
 
 
-def read(body: str, kind: type[Kind]) -> Kind:
+def parse_request(body: str, body_type: type[BodyType]) -> BodyType:
     """The request in a body. Raises `RefusedError` for one that is wrong."""
     try:
-        request = msgspec.json.decode(body, type=kind)
+        request = msgspec.json.decode(body, type=body_type)
     except msgspec.ValidationError as error:
-        raise _refusal(str(error)) from None
+        raise _validation_error(str(error)) from None
     except (msgspec.DecodeError, RecursionError):
-        raise invalid("We could not parse the JSON body of your request.") from None
+        raise invalid_request("We could not parse the JSON body of your request.") from None
     request.check()
     return request
 
 
-def _refusal(said: str) -> RefusedError:
+def _validation_error(detail: str) -> MockApiError:
     """OpenAI's error, out of msgspec's words: `Expected ... - at `$.place``."""
-    why, _, place = said.partition(" - at `$")
+    why, _, place = detail.partition(" - at `$")
     param = place.rstrip("`").lstrip(".")
-    if found := _MISSING.fullmatch(why):
+    if found := _MISSING_FIELD.fullmatch(why):
         param = f"{param}.{found[1]}".lstrip(".")
-        return invalid(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
-    return invalid(f"Invalid '{param or 'body'}': {why}.", param or None, "invalid_value")
+        return invalid_request(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
+    return invalid_request(f"Invalid '{param or 'body'}': {why}.", param or None, "invalid_value")

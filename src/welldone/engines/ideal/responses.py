@@ -6,87 +6,89 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from welldone.engines.ideal.refusals import RefusedError, invalid
+from welldone.engines.ideal.refusals import MockApiError, invalid_request
 from welldone.engines.ideal.requests import (
-    Body,
-    Chat,
-    Choice,
-    Format,
-    Function,
-    Message,
-    Named,
-    Part,
-    PastCall,
-    PastFunction,
-    Schema,
-    Tool,
+    MockRequestBody,
+    MockChatRequest,
+    MockToolChoice,
+    MockResponseFormat,
+    MockFunction,
+    MockMessage,
+    MockToolName,
+    MockContentPart,
+    MockMessageToolCall,
+    MockFunctionCall,
+    MockJsonSchema,
+    MockTool,
 )
 from welldone.wire.events import Json
 
-_TEXTS = ("input_text", "output_text", "summary_text", "reasoning_text")
-_LOGPROBS = "message.output_text.logprobs"
-_REPEATED = (
+_TEXT_TYPES = ("input_text", "output_text", "summary_text", "reasoning_text")
+_LOGPROBS_INCLUDE = "message.output_text.logprobs"
+_ECHOED_FIELDS = (
     *("frequency_penalty", "instructions", "max_output_tokens", "metadata", "parallel_tool_calls", "presence_penalty"),
     *("reasoning", "store", "temperature", "text", "tool_choice", "tools", "top_logprobs", "top_p"),
 )
 
 
-class Item(msgspec.Struct):
+class MockResponsesItem(msgspec.Struct):
     """One thing that was said or done."""
 
     type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
     role: Literal["system", "developer", "user", "assistant"] | None = None
-    content: str | list[Part] | None = None
+    content: str | list[MockContentPart] | None = None
     call_id: str | None = None
     name: str | None = None
     arguments: str | None = None
-    output: str | list[Part] | None = None
+    output: str | list[MockContentPart] | None = None
 
-    def messages(self, param: str) -> Iterator[Message]:
+    def to_chat_messages(self, param: str) -> Iterator[MockMessage]:
         """The same in a chat, where thoughts have no place. Raises `RefusedError` for what is missing or no text."""
         if self.type == "message":
             if self.role is None:
-                raise _missing(f"{param}.role")
-            yield Message(self.role, _text(self.content, f"{param}.content"))
+                raise _missing_parameter(f"{param}.role")
+            yield MockMessage(self.role, _joined_text(self.content, f"{param}.content"))
         elif self.type == "function_call":
             if self.call_id is None or self.name is None or self.arguments is None:
-                raise invalid(f"Invalid '{param}': a function_call has a call_id, a name and arguments.", param)
-            yield Message("assistant", tool_calls=[PastCall(self.call_id, PastFunction(self.name, self.arguments))])
+                raise invalid_request(f"Invalid '{param}': a function_call has a call_id, a name and arguments.", param)
+            yield MockMessage(
+                "assistant", tool_calls=[MockMessageToolCall(self.call_id, MockFunctionCall(self.name, self.arguments))]
+            )
         elif self.type == "function_call_output":
             if self.call_id is None:
-                raise _missing(f"{param}.call_id")
-            yield Message("tool", _text(self.output, f"{param}.output"), tool_call_id=self.call_id)
+                raise _missing_parameter(f"{param}.call_id")
+            yield MockMessage("tool", _joined_text(self.output, f"{param}.output"), tool_call_id=self.call_id)
 
 
-def _missing(param: str) -> RefusedError:
-    return invalid(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
+def _missing_parameter(param: str) -> MockApiError:
+    return invalid_request(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
 
 
-def _text(content: str | list[Part] | None, param: str) -> str:
+def _joined_text(content: str | list[MockContentPart] | None, param: str) -> str:
     if content is None:
-        raise _missing(param)
+        raise _missing_parameter(param)
     if isinstance(content, str):
         return content
     for place, part in enumerate(content):
-        if part.type not in _TEXTS or part.text is None:
-            raise invalid(f"Invalid '{param}[{place}]': this model reads text only.", param)
+        if part.type not in _TEXT_TYPES or part.text is None:
+            raise invalid_request(f"Invalid '{param}[{place}]': this model reads text only.", param)
     return "\n".join(part.text or "" for part in content)
 
 
-class FlatTool(Function, kw_only=True):
+class MockResponsesTool(MockFunction, kw_only=True):
     """A function that may be called."""
 
     type: Literal["function"]
 
 
-class FlatChoice(msgspec.Struct):
+class MockResponsesToolChoice(msgspec.Struct):
     """One function that must be called."""
 
     type: Literal["function"]
     name: str
 
 
-class TextFormat(msgspec.Struct):
+class MockTextFormat(msgspec.Struct):
     """What the answer must be."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -95,32 +97,32 @@ class TextFormat(msgspec.Struct):
     strict: bool | None = None
 
 
-class TextOptions(msgspec.Struct):
+class MockTextOptions(msgspec.Struct):
     """`text`."""
 
-    format: TextFormat | None = None
+    format: MockTextFormat | None = None
 
 
-class Reasoning(msgspec.Struct):
+class MockReasoningOptions(msgspec.Struct):
     """`reasoning`."""
 
     effort: str | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
 
 
-class Responses(Body, kw_only=True):
+class MockResponsesRequest(MockRequestBody, kw_only=True):
     """A request to /v1/responses. Nothing is stored."""
 
-    input: str | Annotated[list[Item], Meta(min_length=1)]
+    input: str | Annotated[list[MockResponsesItem], Meta(min_length=1)]
     instructions: str | None = None
     max_output_tokens: Annotated[int, Meta(ge=1)] | None = None
-    tools: Annotated[list[FlatTool], Meta(max_length=128)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | FlatChoice | None = None
+    tools: Annotated[list[MockResponsesTool], Meta(max_length=128)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | MockResponsesToolChoice | None = None
     parallel_tool_calls: bool | None = None
     presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
-    text: TextOptions | None = None
-    reasoning: Reasoning | None = None
+    text: MockTextOptions | None = None
+    reasoning: MockReasoningOptions | None = None
     include: list[str] | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     metadata: dict[str, str] | None = None
@@ -128,60 +130,66 @@ class Responses(Body, kw_only=True):
     previous_response_id: str | None = None
 
     @property
-    def wants_summary(self) -> bool:
+    def includes_summary(self) -> bool:
         """Whether thoughts shall come as a summary of them."""
         return self.reasoning is not None and self.reasoning.summary is not None
 
     @property
-    def echo(self) -> Json:
+    def echoed_fields(self) -> Json:
         """What a response repeats of its request."""
-        said = ((name, getattr(self, name)) for name in _REPEATED)
+        said = ((name, getattr(self, name)) for name in _ECHOED_FIELDS)
         return {name: msgspec.to_builtins(value) for name, value in said if value is not None}
 
     def check(self) -> None:
         """Raises `RefusedError` for what is not there, and for members that do not go together."""
         if self.previous_response_id is not None:
-            raise _not_stored(self.previous_response_id)
-        self.chat.check()
+            raise _previous_response_not_found(self.previous_response_id)
+        self.as_chat.check()
 
     @property
-    def chat(self) -> Chat:
+    def as_chat(self) -> MockChatRequest:
         """The same as a chat. Raises `RefusedError` for what cannot be said there."""
-        return Chat(
+        return MockChatRequest(
             model=self.model,
             stream=self.stream,
-            messages=list(self._messages()),
+            messages=list(self._chat_messages()),
             max_tokens=self.max_output_tokens,
-            tools=[Tool("function", tool) for tool in self.tools or ()],
-            tool_choice=self._choice(),
+            tools=[MockTool("function", tool) for tool in self.tools or ()],
+            tool_choice=self._chat_tool_choice(),
             parallel_tool_calls=self.parallel_tool_calls,
-            response_format=self._format(),
-            logprobs=_LOGPROBS in (self.include or ()) or None,
-            top_logprobs=self.top_logprobs if _LOGPROBS in (self.include or ()) else None,
+            response_format=self._response_format(),
+            logprobs=_LOGPROBS_INCLUDE in (self.include or ()) or None,
+            top_logprobs=self.top_logprobs if _LOGPROBS_INCLUDE in (self.include or ()) else None,
         )
 
-    def _messages(self) -> Iterator[Message]:
+    def _chat_messages(self) -> Iterator[MockMessage]:
         if self.instructions:
-            yield Message("system", self.instructions)
+            yield MockMessage("system", self.instructions)
         if isinstance(self.input, str):
-            yield Message("user", self.input)
+            yield MockMessage("user", self.input)
             return
         for place, item in enumerate(self.input):
-            yield from item.messages(f"input[{place}]")
+            yield from item.to_chat_messages(f"input[{place}]")
 
-    def _choice(self) -> Literal["none", "auto", "required"] | Choice | None:
+    def _chat_tool_choice(self) -> Literal["none", "auto", "required"] | MockToolChoice | None:
         choice = self.tool_choice
-        return Choice("function", Named(choice.name)) if isinstance(choice, FlatChoice) else choice
+        return (
+            MockToolChoice("function", MockToolName(choice.name))
+            if isinstance(choice, MockResponsesToolChoice)
+            else choice
+        )
 
-    def _format(self) -> Format | None:
+    def _response_format(self) -> MockResponseFormat | None:
         wanted = None if self.text is None else self.text.format
         if wanted is None or wanted.type != "json_schema":
-            return None if wanted is None else Format(wanted.type)
+            return None if wanted is None else MockResponseFormat(wanted.type)
         if wanted.name is None or wanted.schema is None:
-            raise _missing(f"text.format.{'name' if wanted.name is None else 'schema'}")
-        return Format("json_schema", Schema(wanted.name, wanted.schema, wanted.strict))
+            raise _missing_parameter(f"text.format.{'name' if wanted.name is None else 'schema'}")
+        return MockResponseFormat("json_schema", MockJsonSchema(wanted.name, wanted.schema, wanted.strict))
 
 
-def _not_stored(name: str) -> RefusedError:
+def _previous_response_not_found(response_id: str) -> MockApiError:
     param = "previous_response_id"
-    return invalid(f"Previous response with id '{name[:100]}' not found.", param, "previous_response_not_found")
+    return invalid_request(
+        f"Previous response with id '{response_id[:100]}' not found.", param, "previous_response_not_found"
+    )

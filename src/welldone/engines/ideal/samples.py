@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import cycle
 from typing import Any, TypeGuard
 
-from welldone.engines.ideal.refusals import invalid
+from welldone.engines.ideal.refusals import invalid_request
 from welldone.wire.events import Json
 
 _NODES_LIMIT = 10_000
@@ -31,45 +31,45 @@ _BOUNDS: dict[str, Callable[[float, float], bool]] = {
     "exclusiveMaximum": operator.lt,
     "multipleOf": lambda value, step: value % step == 0,
 }
-_STEP_LEAST = 1e-9  # below it there are more steps to a bound than a number can count
+_MIN_STEP = 1e-9  # below it there are more steps to a bound than a number can count
 _NUMBER = re.compile(r"\b\d{1,9}\b")
 
 
-class Sampler:
+class SchemaSampler:
     """Makes a value of a schema. `words` fill its texts, the first one first."""
 
-    def __init__(self, schema: Json, prompt: str = "", words: tuple[str, ...] = ()) -> None:
+    def __init__(self, schema: Json, prompt: str = "", strings: tuple[str, ...] = ()) -> None:
         self._root = schema
         self._prompt = prompt
-        self._words = iter(words)
+        self._strings = iter(strings)
         self._numbers = cycle([int(found) for found in _NUMBER.findall(prompt)] or [1])
-        self._left = _NODES_LIMIT
+        self._nodes_left = _NODES_LIMIT
 
     def sample(self) -> Any:  # noqa: ANN401 - any JSON
         """The value. Raises `RefusedError` for a schema that has none, or none of a sensible size."""
         return self._value(self._root, 0)
 
     def _value(self, schema: object, depth: int) -> Any:  # noqa: ANN401 - any JSON
-        self._left -= 1
-        if self._left < 0 or depth > _DEPTH_LIMIT:
-            raise _wrong("it is too deep or too large")
+        self._nodes_left -= 1
+        if self._nodes_left < 0 or depth > _DEPTH_LIMIT:
+            raise _invalid_schema("it is too deep or too large")
         if schema is True or schema == {}:
             return self._text({})
         if not isinstance(schema, dict):
-            raise _wrong("a schema is an object")
+            raise _invalid_schema("a schema is an object")
         if "$ref" in schema:
-            return self._value(self._found(schema["$ref"]), depth + 1)
+            return self._value(self._resolve_reference(schema["$ref"]), depth + 1)
         if "const" in schema:
             return schema["const"]
         if isinstance(schema.get("enum"), list) and schema["enum"]:
-            return next((word for word in schema["enum"] if _is_named(word, self._prompt)), schema["enum"][0])
+            return next((word for word in schema["enum"] if _occurs_in(word, self._prompt)), schema["enum"][0])
         for key in ("anyOf", "oneOf", "allOf"):
             if isinstance(schema.get(key), list) and schema[key]:
                 return self._value(schema[key][0], depth + 1)
         return self._of_type(schema, depth)
 
     def _of_type(self, schema: Json, depth: int) -> Any:  # noqa: ANN401 - any JSON
-        match _type(schema):
+        match _schema_type(schema):
             case "object":
                 return self._object(schema, depth)
             case "array":
@@ -83,13 +83,13 @@ class Sampler:
             case "null":
                 return None
             case unknown:
-                raise _wrong(f"there is no type {str(unknown)[:40]!r}")
+                raise _invalid_schema(f"there is no type {str(unknown)[:40]!r}")
 
     def _object(self, schema: Json, depth: int) -> Json:
         properties = schema.get("properties", {})
         required = schema.get("required", [])
         if not isinstance(properties, dict) or not isinstance(required, list):
-            raise _wrong("'properties' is an object, and 'required' a list")
+            raise _invalid_schema("'properties' is an object, and 'required' a list")
         names = properties if depth < _OPTIONAL_DEPTH else [name for name in properties if name in required]
         return {name: self._value(properties[name], depth + 1) for name in names}
 
@@ -101,34 +101,34 @@ class Sampler:
     def _text(self, schema: Json) -> str:
         if schema.get("format") in _FORMATS:
             return _FORMATS[schema["format"]]
-        text = next(self._words, "something")
+        text = next(self._strings, "something")
         least, most = _bound(schema, "minLength", 0), _bound(schema, "maxLength", _LENGTH_LIMIT)
         if least > _LENGTH_LIMIT:
-            raise _wrong("'minLength' is too large")
+            raise _invalid_schema("'minLength' is too large")
         return text.ljust(least, ".")[:most]
 
     def _number(self, schema: Json, kind: str) -> int | float:
         step = schema.get("multipleOf", 1)
-        if not _is_number(step) or step < _STEP_LEAST:
-            raise _wrong("'multipleOf' is a number above 0")
+        if not _is_number(step) or step < _MIN_STEP:
+            raise _invalid_schema("'multipleOf' is a number above 0")
         bounds = [value for name in _BOUNDS if name != "multipleOf" and _is_number(value := schema.get(name))]
         beside = [(bound // step + more) * step for bound in bounds for more in (0, 1, -1)]
         for value in (next(self._numbers), 1, 0, *bounds, *beside):
-            if _fits(value, schema) and (kind == "number" or value == int(value)):
+            if _within_bounds(value, schema) and (kind == "number" or value == int(value)):
                 return int(value) if kind == "integer" else value
-        raise _wrong("there is no number within its bounds")
+        raise _invalid_schema("there is no number within its bounds")
 
-    def _found(self, reference: object) -> object:
+    def _resolve_reference(self, reference: object) -> object:
         """What a reference within the schema points to."""
         place: object = self._root
         if not isinstance(reference, str) or not reference.startswith("#"):
-            raise _wrong("a reference is of the form '#/$defs/name'")
+            raise _invalid_schema("a reference is of the form '#/$defs/name'")
         for step in reference.removeprefix("#").split("/")[1:]:
             place = place.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(place, dict) else None
         return place
 
 
-def _type(schema: Json) -> object:
+def _schema_type(schema: Json) -> object:
     kind = schema.get("type")
     if isinstance(kind, list):
         return next((one for one in kind if one != "null"), "null")
@@ -140,7 +140,7 @@ def _type(schema: Json) -> object:
 def _bound(schema: Json, name: str, default: int) -> int:
     value = schema.get(name, default)
     if type(value) is not int or value < 0:
-        raise _wrong(f"'{name}' is a whole number")
+        raise _invalid_schema(f"'{name}' is a whole number")
     return value
 
 
@@ -149,14 +149,14 @@ def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**53
 
 
-def _fits(value: float, schema: Json) -> bool:
+def _within_bounds(value: float, schema: Json) -> bool:
     bounds = {name: schema[name] for name in _BOUNDS if isinstance(schema.get(name), int | float)}
     return all(_BOUNDS[name](value, bound) for name, bound in bounds.items())
 
 
-def _is_named(word: object, prompt: str) -> bool:
+def _occurs_in(word: object, prompt: str) -> bool:
     return isinstance(word, str) and word != "" and word.lower() in prompt.lower()
 
 
-def _wrong(why: str) -> Exception:
-    return invalid(f"Invalid schema: {why}.", code="invalid_schema")
+def _invalid_schema(reason: str) -> Exception:
+    return invalid_request(f"Invalid schema: {reason}.", code="invalid_schema")

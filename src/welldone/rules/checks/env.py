@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 
 from welldone.rules.choices import is_int
-from welldone.rules.heard import Heard, has_usage, is_without_choices
-from welldone.rules.messages import Message
-from welldone.rules.rule import Place, Rule
-from welldone.wire.faults import env as faults
+from welldone.rules.heard import TraceView, has_usage, is_without_choices
+from welldone.rules.messages import StreamMessage
+from welldone.rules.rule import Violation, RuleCheck
+from welldone.wire import faults
 
-OBJECT = "chat.completion.chunk"
-TIERS = (None, "auto", "default", "flex", "scale", "priority")
-TAKEN = frozenset(
+CHUNK_OBJECT = "chat.completion.chunk"
+SERVICE_TIERS = (None, "auto", "default", "flex", "scale", "priority")
+RESERVED_NAMES = frozenset(
     (
         "event",
         "data",
@@ -26,90 +26,94 @@ TAKEN = frozenset(
     )
 )
 """Names that mean something elsewhere in the protocol."""
-ENVELOPE = frozenset({"id", "object", "created", "model", "choices", "system_fingerprint"})
+ENVELOPE_MEMBERS = frozenset({"id", "object", "created", "model", "choices", "system_fingerprint"})
 """Members of every chunk. One with no other members and no choice carries nothing."""
-MILLISECONDS = 10**11
+MIN_MILLISECONDS = 10**11
 """As seconds this is the year 5138, as milliseconds 1973: no `created` in seconds reaches it."""
 
 _ABSENT = "absent"
 
 
-def member(chunk: Message, key: str) -> object:
+def chunk_member(chunk: StreamMessage, key: str) -> object:
     """A member of a chunk as a fragment that can be shown."""
     return {key: chunk.json[key]} if key in chunk.json else f"no {key}"
 
 
-def _object_const(heard: Heard) -> Iterator[Place]:
-    for chunk in heard.envelopes:
-        if chunk.json.get("object") != OBJECT:
-            yield Place(chunk, member(chunk, "object"), f'"object":"{OBJECT}"')
+def _object_const(view: TraceView) -> Iterator[Violation]:
+    for chunk in view.enveloped_chunks:
+        if chunk.json.get("object") != CHUNK_OBJECT:
+            yield Violation(chunk, chunk_member(chunk, "object"), f'"object":"{CHUNK_OBJECT}"')
 
 
 def _is_id(value: object) -> bool:
     return isinstance(value, str) and value != ""
 
 
-def _id_present(heard: Heard) -> Iterator[Place]:
-    for chunk in heard.envelopes:
+def _id_present(view: TraceView) -> Iterator[Violation]:
+    for chunk in view.enveloped_chunks:
         if not _is_id(chunk.json.get("id")):
-            yield Place(chunk, member(chunk, "id"), '"id":"chatcmpl-...", the same on every chunk')
+            yield Violation(chunk, chunk_member(chunk, "id"), '"id":"chatcmpl-...", the same on every chunk')
 
 
-def _id_constant(heard: Heard) -> Iterator[Place]:
-    yield from _changes("id", [chunk for chunk in heard.envelopes if _is_id(chunk.json.get("id"))])
+def _id_constant(view: TraceView) -> Iterator[Violation]:
+    yield from _changed_values("id", [chunk for chunk in view.enveloped_chunks if _is_id(chunk.json.get("id"))])
 
 
-def _changes(key: str, chunks: list[Message]) -> Iterator[Place]:
+def _changed_values(key: str, chunks: list[StreamMessage]) -> Iterator[Violation]:
     first = chunks[0].json[key] if chunks else None
     wanted = f"{str(first)[:80]} as on the first chunk"
     for chunk in chunks:
         if chunk.json[key] != first:
-            yield Place(chunk, member(chunk, key), wanted)
+            yield Violation(chunk, chunk_member(chunk, key), wanted)
 
 
-def _created_int(heard: Heard) -> Iterator[Place]:
-    for chunk in heard.envelopes:
+def _created_int(view: TraceView) -> Iterator[Violation]:
+    for chunk in view.enveloped_chunks:
         created = chunk.json.get("created")
-        if not is_int(created) or not 0 <= created < MILLISECONDS:
-            yield Place(chunk, member(chunk, "created"), '"created":1700000000, whole seconds')
+        if not is_int(created) or not 0 <= created < MIN_MILLISECONDS:
+            yield Violation(chunk, chunk_member(chunk, "created"), '"created":1700000000, whole seconds')
 
 
-def _created_constant(heard: Heard) -> Iterator[Place]:
-    yield from _changes("created", [chunk for chunk in heard.envelopes if is_int(chunk.json.get("created"))])
+def _created_constant(view: TraceView) -> Iterator[Violation]:
+    yield from _changed_values(
+        "created", [chunk for chunk in view.enveloped_chunks if is_int(chunk.json.get("created"))]
+    )
 
 
-def _model_string(heard: Heard) -> Iterator[Place]:
-    for chunk in heard.envelopes:
+def _model_string(view: TraceView) -> Iterator[Violation]:
+    for chunk in view.enveloped_chunks:
         if not isinstance(chunk.json.get("model"), str):
-            yield Place(chunk, member(chunk, "model"), '"model":"<the name asked for>"')
+            yield Violation(chunk, chunk_member(chunk, "model"), '"model":"<the name asked for>"')
 
 
-def _choices_array(heard: Heard) -> Iterator[Place]:
-    for chunk in heard.envelopes:
+def _choices_array(view: TraceView) -> Iterator[Violation]:
+    for chunk in view.enveloped_chunks:
         if not isinstance(chunk.json.get("choices"), list):
-            yield Place(chunk, member(chunk, "choices"), '"choices":[]')
+            yield Violation(chunk, chunk_member(chunk, "choices"), '"choices":[]')
 
 
-def _no_error_key(heard: Heard) -> Iterator[Place]:
-    for chunk in heard.chunks:
+def _no_error_key(view: TraceView) -> Iterator[Violation]:
+    for chunk in view.chunks:
         if "error" in chunk.json:
-            yield Place(chunk, member(chunk, "error"), "no error key")
+            yield Violation(chunk, chunk_member(chunk, "error"), "no error key")
 
 
-def _usage_metadata(heard: Heard) -> Iterator[Place]:
-    for chunk in heard.chunks:
+def _usage_metadata(view: TraceView) -> Iterator[Violation]:
+    for chunk in view.chunks:
         if has_usage(chunk) and is_without_choices(chunk):
             missing = [key for key in ("id", "object", "created", "model") if chunk.json.get(key) in (None, "")]
             if missing:
-                yield Place(chunk, f"no {', '.join(missing)}", "id, object, created and model as on the other chunks")
+                yield Violation(
+                    chunk, f"no {', '.join(missing)}", "id, object, created and model as on the other chunks"
+                )
 
 
-def _fingerprint(heard: Heard) -> Iterator[Place]:
-    values = [_comparable(chunk.json.get("system_fingerprint", _ABSENT)) for chunk in heard.envelopes]
-    for chunk, value in zip(heard.envelopes, values, strict=True):
+def _fingerprint(view: TraceView) -> Iterator[Violation]:
+    values = [_comparable(chunk.json.get("system_fingerprint", _ABSENT)) for chunk in view.enveloped_chunks]
+    for chunk, value in zip(view.enveloped_chunks, values, strict=True):
         if value != values[0]:
             wanted = f"system_fingerprint as on the first chunk: {str(values[0])[:80]}"
-            yield Place(chunk, member(chunk, "system_fingerprint"), wanted)
+            yield Violation(chunk, chunk_member(chunk, "system_fingerprint"), wanted)
             return  # once is enough: after one change each chunk would be a finding
 
 
@@ -118,53 +122,55 @@ def _comparable(value: object) -> str | None:
     return value if value is None or isinstance(value, str) else "no string"
 
 
-def _service_tier(heard: Heard) -> Iterator[Place]:
-    for chunk in heard.chunks:
-        if chunk.json.get("service_tier") not in TIERS:
-            yield Place(chunk, member(chunk, "service_tier"), "null, auto, default, flex, scale or priority")
+def _service_tier(view: TraceView) -> Iterator[Violation]:
+    for chunk in view.chunks:
+        if chunk.json.get("service_tier") not in SERVICE_TIERS:
+            yield Violation(chunk, chunk_member(chunk, "service_tier"), "null, auto, default, flex, scale or priority")
 
 
-def _extra_fields(heard: Heard) -> Iterator[Place]:
-    for chunk in heard.chunks:
-        for key in chunk.json.keys() & TAKEN:
-            yield Place(chunk, member(chunk, key), f"no top-level {key}")
+def _extra_fields(view: TraceView) -> Iterator[Violation]:
+    for chunk in view.chunks:
+        for key in chunk.json.keys() & RESERVED_NAMES:
+            yield Violation(chunk, chunk_member(chunk, key), f"no top-level {key}")
 
 
-def _obfuscation(heard: Heard) -> Iterator[Place]:
-    is_off = heard.trace.stream_option("include_obfuscation") is False
-    for chunk in heard.chunks:
+def _obfuscation(view: TraceView) -> Iterator[Violation]:
+    is_off = view.trace.stream_option("include_obfuscation") is False
+    for chunk in view.chunks:
         if "obfuscation" in chunk.json and (is_off or not isinstance(chunk.json["obfuscation"], str)):
             wanted = "no obfuscation: the request turned it off" if is_off else '"obfuscation":"<padding>"'
-            yield Place(chunk, member(chunk, "obfuscation"), wanted)
+            yield Violation(chunk, chunk_member(chunk, "obfuscation"), wanted)
 
 
-def _placeholder(heard: Heard) -> Iterator[Place]:
-    if heard.placeholder:
-        yield Place(heard.placeholder, heard.placeholder.json, "a first chunk with id, object and a choice")
-    if heard.trace.wants_usage is False:
+def _placeholder(view: TraceView) -> Iterator[Violation]:
+    if view.placeholder_chunk:
+        yield Violation(
+            view.placeholder_chunk, view.placeholder_chunk.json, "a first chunk with id, object and a choice"
+        )
+    if view.trace.wants_usage is False:
         return  # use-only-if-asked speaks
-    for chunk in heard.envelopes:
-        carried = {name for name, value in chunk.json.items() if value is not None} - ENVELOPE
+    for chunk in view.enveloped_chunks:
+        carried = {name for name, value in chunk.json.items() if value is not None} - ENVELOPE_MEMBERS
         # Usage needs a carrier, and so do other fields, such as the prompt_filter_results of Azure.
         if chunk.json.get("choices") == [] and not carried:
-            yield Place(chunk, chunk.json, "a chunk with a choice, or a comment")
+            yield Violation(chunk, chunk.json, "a chunk with a choice, or a comment")
 
 
-_BOTH = ("chat", "completions")
+_CHUNK_ENDPOINTS = ("chat", "completions")
 
-RULES = (
-    Rule(faults.OBJECT_CONST, _object_const),
-    Rule(faults.ID_PRESENT, _id_present),
-    Rule(faults.ID_CONSTANT, _id_constant),
-    Rule(faults.CREATED_INT, _created_int, endpoints=_BOTH),
-    Rule(faults.CREATED_CONSTANT, _created_constant),
-    Rule(faults.MODEL_STRING, _model_string, endpoints=_BOTH),
-    Rule(faults.CHOICES_ARRAY, _choices_array, endpoints=_BOTH),
-    Rule(faults.NO_ERROR_KEY, _no_error_key),
-    Rule(faults.METADATA_ON_USAGE_CHUNK, _usage_metadata),
-    Rule(faults.FINGERPRINT, _fingerprint),
-    Rule(faults.SERVICE_TIER, _service_tier),
-    Rule(faults.EXTRA_FIELDS, _extra_fields),
-    Rule(faults.OBFUSCATION, _obfuscation),
-    Rule(faults.PLACEHOLDER_CHUNK, _placeholder),
+ENVELOPE_CHECKS = (
+    RuleCheck(faults.env.OBJECT_CONST, _object_const),
+    RuleCheck(faults.env.ID_PRESENT, _id_present),
+    RuleCheck(faults.env.ID_CONSTANT, _id_constant),
+    RuleCheck(faults.env.CREATED_INT, _created_int, endpoints=_CHUNK_ENDPOINTS),
+    RuleCheck(faults.env.CREATED_CONSTANT, _created_constant),
+    RuleCheck(faults.env.MODEL_STRING, _model_string, endpoints=_CHUNK_ENDPOINTS),
+    RuleCheck(faults.env.CHOICES_ARRAY, _choices_array, endpoints=_CHUNK_ENDPOINTS),
+    RuleCheck(faults.env.NO_ERROR_KEY, _no_error_key),
+    RuleCheck(faults.env.METADATA_ON_USAGE_CHUNK, _usage_metadata),
+    RuleCheck(faults.env.FINGERPRINT, _fingerprint),
+    RuleCheck(faults.env.SERVICE_TIER, _service_tier),
+    RuleCheck(faults.env.EXTRA_FIELDS, _extra_fields),
+    RuleCheck(faults.env.OBFUSCATION, _obfuscation),
+    RuleCheck(faults.env.PLACEHOLDER_CHUNK, _placeholder),
 )

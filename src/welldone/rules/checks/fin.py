@@ -2,93 +2,93 @@
 
 from collections.abc import Iterator
 
-from welldone.rules.choices import KNOWN_FIELDS, is_nothing
-from welldone.rules.heard import Heard
-from welldone.rules.rule import Place, Rule
-from welldone.wire.faults import fin as faults
+from welldone.rules.choices import KNOWN_FIELDS, is_null_or_empty
+from welldone.rules.heard import TraceView
+from welldone.rules.rule import Violation, RuleCheck
+from welldone.wire import faults
 
-REASONS = ("stop", "length", "tool_calls", "content_filter", "function_call")
+FINISH_REASONS = ("stop", "length", "tool_calls", "content_filter", "function_call")
 
 
-def _key_present(heard: Heard) -> Iterator[Place]:
-    for part in heard.parts:
+def _key_present(view: TraceView) -> Iterator[Violation]:
+    for part in view.choice_deltas:
         if "finish_reason" not in part.choice:
-            yield Place(part, part.choice, '"finish_reason":null')
+            yield Violation(part, part.choice, '"finish_reason":null')
 
 
-def _not_empty(heard: Heard) -> Iterator[Place]:
-    yield from _instead_of_null(heard, "")
+def _not_empty(view: TraceView) -> Iterator[Violation]:
+    yield from _null_placeholder(view, "")
 
 
-def _not_string(heard: Heard) -> Iterator[Place]:
-    yield from _instead_of_null(heard, "null")
+def _not_string(view: TraceView) -> Iterator[Violation]:
+    yield from _null_placeholder(view, "null")
 
 
-def _instead_of_null(heard: Heard, reason: str) -> Iterator[Place]:
-    for part in heard.parts:
+def _null_placeholder(view: TraceView, reason: str) -> Iterator[Violation]:
+    for part in view.choice_deltas:
         if part.choice.get("finish_reason") == reason:
-            yield Place(part, {"finish_reason": reason}, '"finish_reason":null')
+            yield Violation(part, {"finish_reason": reason}, '"finish_reason":null')
 
 
-def _closed_enum(heard: Heard) -> Iterator[Place]:
-    for part in heard.parts:
-        if part.finish is not None and part.finish not in REASONS:
-            yield Place(part, {"finish_reason": part.finish}, f"one of {', '.join(REASONS)}")
+def _closed_enum(view: TraceView) -> Iterator[Violation]:
+    for part in view.choice_deltas:
+        if part.finish_reason is not None and part.finish_reason not in FINISH_REASONS:
+            yield Violation(part, {"finish_reason": part.finish_reason}, f"one of {', '.join(FINISH_REASONS)}")
 
 
-def _exactly_once(heard: Heard) -> Iterator[Place]:
-    for choice in heard.choices:
+def _exactly_once(view: TraceView) -> Iterator[Violation]:
+    for choice in view.choices:
         for part in choice.after_finish:
-            if part.finish is not None:
-                yield Place(part, {"finish_reason": part.finish}, "one finish chunk for each choice")
+            if part.finish_reason is not None:
+                yield Violation(part, {"finish_reason": part.finish_reason}, "one finish chunk for each choice")
 
 
-def _always_sent(heard: Heard) -> Iterator[Place]:
-    if heard.dones:
-        for choice in heard.unfinished:
+def _always_sent(view: TraceView) -> Iterator[Violation]:
+    if view.done_messages:
+        for choice in view.unfinished_choices:
             wanted = '"delta":{},"finish_reason":"stop" on a chunk before [DONE]'
-            yield Place(choice.parts[-1], f"no finish_reason for choice {choice.key}", wanted)
+            yield Violation(choice.deltas[-1], f"no finish_reason for choice {choice.index}", wanted)
 
 
-def _last_of_choice(heard: Heard) -> Iterator[Place]:
-    for choice in heard.choices:
+def _last_of_choice(view: TraceView) -> Iterator[Violation]:
+    for choice in view.choices:
         for part in choice.after_finish:
-            yield Place(part, part.choice, f"nothing for choice {choice.key} after its finish chunk")
+            yield Violation(part, part.choice, f"nothing for choice {choice.index} after its finish chunk")
 
 
-def _own_chunk(heard: Heard) -> Iterator[Place]:
-    for part in heard.parts:
-        if part.finish is not None and any(not is_nothing(part.delta.get(key)) for key in KNOWN_FIELDS):
-            yield Place(part, {"delta": part.delta}, '"delta":{} and the finish_reason on a chunk of their own')
+def _own_chunk(view: TraceView) -> Iterator[Violation]:
+    for part in view.choice_deltas:
+        if part.finish_reason is not None and any(not is_null_or_empty(part.delta.get(key)) for key in KNOWN_FIELDS):
+            yield Violation(part, {"delta": part.delta}, '"delta":{} and the finish_reason on a chunk of their own')
 
 
-def _tool_calls(heard: Heard) -> Iterator[Place]:
-    request = heard.trace.request or {}
+def _tool_calls(view: TraceView) -> Iterator[Violation]:
+    request = view.trace.request or {}
     if isinstance(request.get("tool_choice"), dict):
         return  # with a named tool OpenAI itself says stop
-    for choice in heard.choices:
+    for choice in view.choices:
         # Calls that were cut are no calls: their arguments say so under a rule of their own.
-        is_called = bool(choice.calls) and all(call.is_readable for call in choice.calls)
-        if choice.finish and choice.finish.finish == "stop" and is_called:
-            yield Place(choice.finish, {"finish_reason": "stop"}, '"finish_reason":"tool_calls"')
+        is_called = bool(choice.tool_calls) and all(call.has_valid_arguments for call in choice.tool_calls)
+        if choice.finish_delta and choice.finish_delta.finish_reason == "stop" and is_called:
+            yield Violation(choice.finish_delta, {"finish_reason": "stop"}, '"finish_reason":"tool_calls"')
 
 
-def _function_call(heard: Heard) -> Iterator[Place]:
-    if not (heard.trace.request or {}).get("functions"):
-        for part in heard.parts:
-            if part.finish == "function_call":
-                yield Place(part, {"finish_reason": "function_call"}, '"finish_reason":"tool_calls"')
+def _function_call(view: TraceView) -> Iterator[Violation]:
+    if not (view.trace.request or {}).get("functions"):
+        for part in view.choice_deltas:
+            if part.finish_reason == "function_call":
+                yield Violation(part, {"finish_reason": "function_call"}, '"finish_reason":"tool_calls"')
 
 
-RULES = (
-    Rule(faults.KEY_PRESENT, _key_present),
-    Rule(faults.NULL_NOT_EMPTY, _not_empty),
-    Rule(faults.NULL_NOT_STRING, _not_string),
-    Rule(faults.CLOSED_ENUM, _closed_enum),
-    Rule(faults.EXACTLY_ONCE, _exactly_once),
-    Rule(faults.ALWAYS_SENT, _always_sent),
-    Rule(faults.LAST_OF_CHOICE, _last_of_choice),
-    Rule(faults.OWN_CHUNK, _own_chunk),
-    Rule(faults.TOOL_CALLS, _tool_calls),
-    Rule(faults.FUNCTION_CALL_LEGACY, _function_call, needs=("request",)),
+FINISH_CHECKS = (
+    RuleCheck(faults.fin.KEY_PRESENT, _key_present),
+    RuleCheck(faults.fin.NULL_NOT_EMPTY, _not_empty),
+    RuleCheck(faults.fin.NULL_NOT_STRING, _not_string),
+    RuleCheck(faults.fin.CLOSED_ENUM, _closed_enum),
+    RuleCheck(faults.fin.EXACTLY_ONCE, _exactly_once),
+    RuleCheck(faults.fin.ALWAYS_SENT, _always_sent),
+    RuleCheck(faults.fin.LAST_OF_CHOICE, _last_of_choice),
+    RuleCheck(faults.fin.OWN_CHUNK, _own_chunk),
+    RuleCheck(faults.fin.TOOL_CALLS, _tool_calls),
+    RuleCheck(faults.fin.FUNCTION_CALL_LEGACY, _function_call, required_fields=("request",)),
 )

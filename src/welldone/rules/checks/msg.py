@@ -4,81 +4,85 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from welldone.rules import anthropic
-from welldone.rules.anthropic import Block, Event
-from welldone.rules.checks.end import broken_off
+from welldone.rules.anthropic import AnthropicBlock, AnthropicEvent
+from welldone.rules.checks.end import truncated_reply
 from welldone.rules.choices import as_list, as_object, is_int, is_json
-from welldone.rules.heard import Form, Heard
-from welldone.rules.messages import Kind, Message, type_of
-from welldone.rules.rule import Place, Rule
+from welldone.rules.heard import ReplyKind, TraceView
+from welldone.rules.messages import MessageKind, StreamMessage, event_type
+from welldone.rules.rule import Violation, RuleCheck
 from welldone.wire.faults import Severity
-from welldone.wire.faults import msg as faults
+from welldone.wire import faults
 
-_BOTH = (Form.STREAM, Form.WHOLE)
-_ANYWHERE = (*_BOTH, Form.INSTEAD, Form.FAILURE)
-_MESSAGE = {"id": str, "model": str, "content": list}
-_ERROR = '{"type":"error","error":{"type":"api_error","message":"..."}}'
-_SKIPPED = ("", anthropic.PING, anthropic.ERROR)
+_STREAM_AND_WHOLE = (ReplyKind.STREAM, ReplyKind.WHOLE)
+_ALL_REPLY_KINDS = (*_STREAM_AND_WHOLE, ReplyKind.JSON_INSTEAD_OF_STREAM, ReplyKind.HTTP_ERROR)
+_MESSAGE_MEMBERS = {"id": str, "model": str, "content": list}
+_EXPECTED_ERROR = '{"type":"error","error":{"type":"api_error","message":"..."}}'
+_IGNORED_EVENT_NAMES = ("", anthropic.PING_EVENT, anthropic.ANTHROPIC_ERROR_EVENT)
 """Names under which no event of a message is heard."""
-_SOFT = frozenset(("id", "type", "role", "model", "stop_reason", "stop_sequence", "signature", "output_tokens"))
+_TOLERATED_MEMBERS = frozenset(
+    ("id", "type", "role", "model", "stop_reason", "stop_sequence", "signature", "output_tokens")
+)
 """Members that no client is known to miss in a stream."""
-_SOFT_WHOLE = frozenset(("id", "role", "model", "stop_sequence"))
+_TOLERATED_WHOLE_MEMBERS = frozenset(("id", "role", "model", "stop_sequence"))
 
 
-def member(value: dict[str, Any], key: str) -> object:
+def member_fragment(value: dict[str, Any], key: str) -> object:
     """A member as a fragment that can be shown."""
     return {key: value[key]} if key in value else f"no {key}"
 
 
-def _milder(is_soft: bool) -> Severity | None:
-    return Severity.TOLERATED if is_soft else None
+def _tolerated_if(is_tolerated: bool) -> Severity | None:
+    return Severity.TOLERATED if is_tolerated else None
 
 
 # ---- events
 
 
-def _event_name(heard: Heard) -> Iterator[Place]:
-    for event in heard.turn.heard:
+def _event_name(view: TraceView) -> Iterator[Violation]:
+    for event in view.anthropic_stream.all_events:
         name, said = event.message.frame.event, event.json.get("type")
         # Pings and errors have rules of their own, and so has what says no type at all.
-        if said in (name, anthropic.ERROR) or (not isinstance(said, str) and name in _SKIPPED):
+        if said in (name, anthropic.ANTHROPIC_ERROR_EVENT) or (
+            not isinstance(said, str) and name in _IGNORED_EVENT_NAMES
+        ):
             continue
         if not isinstance(said, str):
-            yield Place(event.message, member(event.json, "type"), f'"type":"{name[:80]}"')
+            yield Violation(event.message, member_fragment(event.json, "type"), f'"type":"{name[:80]}"')
             continue
-        is_heard = name not in _SKIPPED or said == anthropic.PING
+        is_heard = name not in _IGNORED_EVENT_NAMES or said == anthropic.PING_EVENT
         shown = f"event: {name[:80]}" if name else "no event: line"
-        yield Place(event.message, shown, f"event: {said[:80]}", _milder(is_heard))
+        yield Violation(event.message, shown, f"event: {said[:80]}", _tolerated_if(is_heard))
 
 
-def _start_first(heard: Heard) -> Iterator[Place]:
-    events = [event for event in heard.turn.events if event.type in anthropic.OF_A_MESSAGE]
-    if events and events[0].type != anthropic.START:
-        yield Place(events[0].message, events[0].json, "message_start before it")
+def _start_first(view: TraceView) -> Iterator[Violation]:
+    events = [event for event in view.anthropic_stream.events if event.type in anthropic.MESSAGE_EVENTS]
+    if events and events[0].type != anthropic.MESSAGE_START:
+        yield Violation(events[0].message, events[0].json, "message_start before it")
 
 
-def _start_once(heard: Heard) -> Iterator[Place]:
-    for event in heard.turn.all(anthropic.START)[1:]:
-        yield Place(event.message, event.json, "one message_start")
+def _start_once(view: TraceView) -> Iterator[Violation]:
+    for event in view.anthropic_stream.of_type(anthropic.MESSAGE_START)[1:]:
+        yield Violation(event.message, event.json, "one message_start")
 
 
-def _start_full(heard: Heard) -> Iterator[Place]:
-    for event in heard.turn.all(anthropic.START):
+def _start_full(view: TraceView) -> Iterator[Violation]:
+    for event in view.anthropic_stream.of_type(anthropic.MESSAGE_START):
         message = event.json.get("message")
         if not isinstance(message, dict):
-            yield Place(event.message, event.json, '"message":{...}')
+            yield Violation(event.message, event.json, '"message":{...}')
             continue
-        wrong = [*anthropic.lacks(message, _MESSAGE), *_constants(message)]
+        wrong = [*anthropic.missing_members(message, _MESSAGE_MEMBERS), *_wrong_constants(message)]
         wrong += [key for key in ("stop_reason", "stop_sequence") if message.get(key, "") is not None]
-        if any(block.get("type") != "tool_use" for block in anthropic.blocks_of(message)):
+        if any(block.get("type") != "tool_use" for block in anthropic.content_blocks(message)):
             wrong.append("content")
         # An id that is there must be a string to be read at all.
-        is_soft = _SOFT.issuperset(wrong) and isinstance(message.get("id", ""), str | None)
+        is_soft = _TOLERATED_MEMBERS.issuperset(wrong) and isinstance(message.get("id", ""), str | None)
         if wrong:
             wanted = '"type":"message","role":"assistant","content":[],"stop_reason":null and the rest'
-            yield Place(event.message, {key: message.get(key) for key in wrong}, wanted, _milder(is_soft))
+            yield Violation(event.message, {key: message.get(key) for key in wrong}, wanted, _tolerated_if(is_soft))
 
 
-def _constants(message: dict[str, Any]) -> list[str]:
+def _wrong_constants(message: dict[str, Any]) -> list[str]:
     wanted = {"type": "message", "role": "assistant"}
     return [key for key, value in wanted.items() if message.get(key) != value]
 
@@ -86,84 +90,106 @@ def _constants(message: dict[str, Any]) -> list[str]:
 # ---- blocks
 
 
-def _block_index(heard: Heard) -> Iterator[Place]:
-    for event, number in heard.turn.misnumbered:
-        yield Place(event.message, member(event.json, "index"), f'"index":{number}')
+def _block_index(view: TraceView) -> Iterator[Violation]:
+    for event, number in view.anthropic_stream.misindexed:
+        yield Violation(event.message, member_fragment(event.json, "index"), f'"index":{number}')
 
 
-def _block_start_first(heard: Heard) -> Iterator[Place]:
-    started = {block.start.json.get("index") for block in heard.turn.blocks if is_int(block.start.json.get("index"))}
-    for event in heard.turn.strays:
+def _block_start_first(view: TraceView) -> Iterator[Violation]:
+    started = {
+        block.start.json.get("index") for block in view.anthropic_stream.blocks if is_int(block.start.json.get("index"))
+    }
+    for event in view.anthropic_stream.stray_events:
         index = event.json.get("index")
         # A second stop does no harm.
         is_again = event.type == anthropic.BLOCK_STOP and is_int(index) and index in started
-        yield Place(event.message, event.json, "the event of a block that is open", _milder(is_again))
+        yield Violation(event.message, event.json, "the event of a block that is open", _tolerated_if(is_again))
 
 
-def _block_start_full(heard: Heard) -> Iterator[Place]:
-    for block in heard.turn.blocks:
+def _block_start_full(view: TraceView) -> Iterator[Violation]:
+    for block in view.anthropic_stream.blocks:
         if not block.type:
-            yield Place(block.start.message, block.start.json, '"content_block":{"type":"text","text":""}, or another')
-        elif wrong := anthropic.lacks(block.json, anthropic.MEMBERS.get(block.type, {})):
-            wanted = f"a {block.type} block with {' and '.join(anthropic.MEMBERS[block.type])}"
+            yield Violation(
+                block.start.message, block.start.json, '"content_block":{"type":"text","text":""}, or another'
+            )
+        elif wrong := anthropic.missing_members(block.start_block, anthropic.BLOCK_MEMBERS.get(block.type, {})):
+            wanted = f"a {block.type} block with {' and '.join(anthropic.BLOCK_MEMBERS[block.type])}"
             # Deltas bring the input that a start does not speak of.
-            is_told = wrong == ["input"] and "input" not in block.json and bool(block.input)
-            yield Place(block.start.message, block.json, wanted, _milder(is_told or _SOFT.issuperset(wrong)))
+            is_told = wrong == ["input"] and "input" not in block.start_block and bool(block.input_json)
+            yield Violation(
+                block.start.message,
+                block.start_block,
+                wanted,
+                _tolerated_if(is_told or _TOLERATED_MEMBERS.issuperset(wrong)),
+            )
 
 
-def _block_start_empty(heard: Heard) -> Iterator[Place]:
-    for block in heard.turn.blocks:
-        if block.type not in anthropic.DELTAS:
+def _block_start_empty(view: TraceView) -> Iterator[Violation]:
+    for block in view.anthropic_stream.blocks:
+        if block.type not in anthropic.BLOCK_DELTAS:
             continue
-        full = [key for key in ("text", "thinking", "input") if block.json.get(key) and key in _members(block)]
+        full = [
+            key
+            for key in ("text", "thinking", "input")
+            if block.start_block.get(key) and key in _required_members(block)
+        ]
         # Input that no delta repeats is taken by all.
-        is_soft = full == ["input"] and not block.input
+        is_soft = full == ["input"] and not block.input_json
         for key in full:
-            yield Place(block.start.message, member(block.json, key), f"an empty {key}, and a delta", _milder(is_soft))
+            yield Violation(
+                block.start.message,
+                member_fragment(block.start_block, key),
+                f"an empty {key}, and a delta",
+                _tolerated_if(is_soft),
+            )
 
 
-def _members(block: Block) -> Iterable[str]:
-    return anthropic.MEMBERS[block.type]
+def _required_members(block: AnthropicBlock) -> Iterable[str]:
+    return anthropic.BLOCK_MEMBERS[block.type]
 
 
-def _block_sequential(heard: Heard) -> Iterator[Place]:
-    for event in heard.turn.overlapping:
-        yield Place(event.message, event.json, "content_block_stop of the block before it")
+def _block_sequential(view: TraceView) -> Iterator[Violation]:
+    for event in view.anthropic_stream.overlapping:
+        yield Violation(event.message, event.json, "content_block_stop of the block before it")
 
 
-def _block_stop(heard: Heard) -> Iterator[Place]:
+def _block_stop(view: TraceView) -> Iterator[Violation]:
     # Where the stream was cut, all that was open is cut with it.
-    if heard.turn.end is not None:
-        for block in heard.turn.blocks:
+    if view.anthropic_stream.stop_event is not None:
+        for block in view.anthropic_stream.blocks:
             if not block.is_stopped:
-                yield Place(block.start.message, "a block that is never stopped", "content_block_stop with its index")
+                yield Violation(
+                    block.start.message, "a block that is never stopped", "content_block_stop with its index"
+                )
 
 
-def _blocks(heard: Heard) -> Iterator[tuple[Message | None, dict[str, Any]]]:
+def _blocks(view: TraceView) -> Iterator[tuple[StreamMessage | None, dict[str, Any]]]:
     """The blocks of a stream or of a whole reply."""
-    if heard.form is Form.WHOLE:
-        yield from ((None, block) for block in anthropic.blocks_of(heard.reply))
+    if view.reply_kind is ReplyKind.WHOLE:
+        yield from ((None, block) for block in anthropic.content_blocks(view.reply_object))
     else:
-        yield from ((block.start.message, block.json) for block in heard.turn.blocks)
+        yield from ((block.start.message, block.start_block) for block in view.anthropic_stream.blocks)
 
 
-def _block_known(heard: Heard) -> Iterator[Place]:
-    for at, block in _blocks(heard):
+def _block_known(view: TraceView) -> Iterator[Violation]:
+    for at, block in _blocks(view):
         kind = block.get("type")
-        if isinstance(kind, str) and kind and kind not in anthropic.KNOWN:
-            yield Place(at, member(block, "type"), "text, thinking, tool_use or another block of the API")
+        if isinstance(kind, str) and kind and kind not in anthropic.BLOCK_TYPES:
+            yield Violation(at, member_fragment(block, "type"), "text, thinking, tool_use or another block of the API")
 
 
-def _delta_type(heard: Heard) -> Iterator[Place]:
-    for block in heard.turn.blocks:
-        allowed = anthropic.DELTAS.get(block.type)
+def _delta_type(view: TraceView) -> Iterator[Violation]:
+    for block in view.anthropic_stream.blocks:
+        allowed = anthropic.BLOCK_DELTAS.get(block.type)
         for event in block.deltas if allowed else ():
-            key, kind = allowed.get(_type(event), ("", str)) if allowed else ("", str)
+            key, kind = allowed.get(_delta_type_name(event), ("", str)) if allowed else ("", str)
             if not key or not isinstance(event.delta.get(key), kind):
-                yield Place(event.message, member(event.json, "delta"), f"{' or '.join(allowed or ())} with its text")
+                yield Violation(
+                    event.message, member_fragment(event.json, "delta"), f"{' or '.join(allowed or ())} with its text"
+                )
 
 
-def _type(event: Event) -> str:
+def _delta_type_name(event: AnthropicEvent) -> str:
     kind = event.delta.get("type")
     return kind if isinstance(kind, str) else ""
 
@@ -171,105 +197,119 @@ def _type(event: Event) -> str:
 # ---- tools
 
 
-def _tool_ids(heard: Heard) -> Iterator[Place]:
+def _tool_ids(view: TraceView) -> Iterator[Violation]:
     seen: set[str] = set()
-    for at, block in _blocks(heard):
-        if block.get("type") not in anthropic.CALLS:
+    for at, block in _blocks(view):
+        if block.get("type") not in anthropic.TOOL_USE_BLOCKS:
             continue
         id = block.get("id")
         if not isinstance(id, str) or not id or id in seen:
-            yield Place(at, member(block, "id"), '"id":"toolu_...", another for each call')
+            yield Violation(at, member_fragment(block, "id"), '"id":"toolu_...", another for each call')
         else:
             seen.add(id)
 
 
-def _is_unchecked(tool: object) -> bool:
+def _has_eager_input(tool: object) -> bool:
     """Whether a request asks for the input of a tool as it comes, be it JSON or not."""
     return as_object(tool).get("eager_input_streaming") is True
 
 
-def _tool_input_json(heard: Heard) -> Iterator[Place]:
-    if any(map(_is_unchecked, as_list((heard.trace.request or {}).get("tools")))):
+def _tool_input_json(view: TraceView) -> Iterator[Violation]:
+    if any(map(_has_eager_input, as_list((view.trace.request or {}).get("tools")))):
         return
-    for block in heard.turn.blocks:
+    for block in view.anthropic_stream.blocks:
         # The stop reason comes after the blocks: without it nobody knows whether the call was cut short.
-        is_known = heard.turn.reason != "" or heard.turn.end is not None
-        is_ended = block.is_stopped and is_known and heard.turn.reason not in anthropic.CUT_SHORT
-        if not is_ended or block.type not in anthropic.CALLS or not block.input.strip():
+        is_known = view.anthropic_stream.stop_reason != "" or view.anthropic_stream.stop_event is not None
+        is_ended = (
+            block.is_stopped and is_known and view.anthropic_stream.stop_reason not in anthropic.TRUNCATING_STOP_REASONS
+        )
+        if not is_ended or block.type not in anthropic.TOOL_USE_BLOCKS or not block.input_json.strip():
             continue
-        if not is_json(block.input, dict):
+        if not is_json(block.input_json, dict):
             # Other JSON can at least be read: the model's choice more than the server's fault.
-            is_readable = is_json(block.input, object)
-            yield Place(block.deltas[-1].message, block.input, "one JSON object when joined", _milder(is_readable))
+            is_readable = is_json(block.input_json, object)
+            yield Violation(
+                block.deltas[-1].message, block.input_json, "one JSON object when joined", _tolerated_if(is_readable)
+            )
 
 
 # ---- the end of the message
 
 
-def _delta_sent(heard: Heard) -> Iterator[Place]:
-    turn = heard.turn
+def _delta_sent(view: TraceView) -> Iterator[Violation]:
+    turn = view.anthropic_stream
     wanted = '"delta":{"stop_reason":"end_turn","stop_sequence":null}'
-    deltas = turn.all(anthropic.DELTA)
+    deltas = turn.of_type(anthropic.MESSAGE_DELTA)
     for event in deltas:
         if not isinstance(event.json.get("delta"), dict):
-            yield Place(event.message, event.json, wanted)
-    if turn.end is not None and not deltas:
-        yield Place(turn.end.message, "message_stop without a message_delta", f"message_delta with {wanted} before it")
-    elif turn.end is not None and deltas[-1].delta and deltas[-1].delta.get("stop_reason") is None:
-        yield Place(deltas[-1].message, deltas[-1].json, wanted)
-    for event in turn.all(anthropic.BLOCK_START):
-        if deltas and event.message.number > deltas[0].message.number:
-            yield Place(event.message, event.json, "all blocks before message_delta", Severity.TOLERATED)
+            yield Violation(event.message, event.json, wanted)
+    if turn.stop_event is not None and not deltas:
+        yield Violation(
+            turn.stop_event.message, "message_stop without a message_delta", f"message_delta with {wanted} before it"
+        )
+    elif turn.stop_event is not None and deltas[-1].delta and deltas[-1].delta.get("stop_reason") is None:
+        yield Violation(deltas[-1].message, deltas[-1].json, wanted)
+    for event in turn.of_type(anthropic.BLOCK_START):
+        if deltas and event.message.frame_number > deltas[0].message.frame_number:
+            yield Violation(event.message, event.json, "all blocks before message_delta", Severity.TOLERATED)
 
 
-def _stops(heard: Heard) -> Iterator[tuple[Message | None, dict[str, Any]]]:
+def _stop_values(view: TraceView) -> Iterator[tuple[StreamMessage | None, dict[str, Any]]]:
     """What says why a message stopped, of a stream or of a whole reply."""
-    if heard.form is Form.WHOLE:
-        if not heard.reply_fails:
-            yield None, heard.reply
+    if view.reply_kind is ReplyKind.WHOLE:
+        if not view.is_error_reply:
+            yield None, view.reply_object
     else:
-        yield from ((event.message, event.delta) for event in heard.turn.all(anthropic.DELTA))
+        yield from ((event.message, event.delta) for event in view.anthropic_stream.of_type(anthropic.MESSAGE_DELTA))
 
 
-def _stop_reason(heard: Heard) -> Iterator[Place]:
-    for at, stop in _stops(heard):
-        if stop.get("stop_reason") not in (None, *anthropic.REASONS):
-            yield Place(at, member(stop, "stop_reason"), f"one of {', '.join(anthropic.REASONS)}")
+def _stop_reason(view: TraceView) -> Iterator[Violation]:
+    for at, stop in _stop_values(view):
+        if stop.get("stop_reason") not in (None, *anthropic.STOP_REASONS):
+            yield Violation(at, member_fragment(stop, "stop_reason"), f"one of {', '.join(anthropic.STOP_REASONS)}")
 
 
-def _stop_reason_tool_use(heard: Heard) -> Iterator[Place]:
-    content = anthropic.blocks_of(heard.reply) if heard.form is Form.WHOLE else heard.turn.content
+def _stop_reason_tool_use(view: TraceView) -> Iterator[Violation]:
+    content = (
+        anthropic.content_blocks(view.reply_object)
+        if view.reply_kind is ReplyKind.WHOLE
+        else view.anthropic_stream.content
+    )
     has_call = any(block.get("type") == "tool_use" for block in content)
-    for at, stop in list(_stops(heard))[-1:]:
+    for at, stop in list(_stop_values(view))[-1:]:
         reason = stop.get("stop_reason")
         if has_call and reason in ("end_turn", "stop_sequence"):
-            yield Place(at, member(stop, "stop_reason"), '"stop_reason":"tool_use", as there is a tool_use block')
+            yield Violation(
+                at, member_fragment(stop, "stop_reason"), '"stop_reason":"tool_use", as there is a tool_use block'
+            )
         elif not has_call and reason == "tool_use":
-            yield Place(at, member(stop, "stop_reason"), '"stop_reason":"end_turn", as there is no tool_use block')
+            yield Violation(
+                at, member_fragment(stop, "stop_reason"), '"stop_reason":"end_turn", as there is no tool_use block'
+            )
 
 
-def _stop_sequence(heard: Heard) -> Iterator[Place]:
-    for at, stop in _stops(heard):
+def _stop_sequence(view: TraceView) -> Iterator[Violation]:
+    for at, stop in _stop_values(view):
         if stop.get("stop_reason") == "stop_sequence" and not isinstance(stop.get("stop_sequence"), str):
-            yield Place(at, member(stop, "stop_sequence"), "the string that stopped it")
+            yield Violation(at, member_fragment(stop, "stop_sequence"), "the string that stopped it")
 
 
-def _usage_start(heard: Heard) -> Iterator[Place]:
-    for event in heard.turn.all(anthropic.START):
+def _usage_start(view: TraceView) -> Iterator[Violation]:
+    for event in view.anthropic_stream.of_type(anthropic.MESSAGE_START):
         message = event.json.get("message")
-        if isinstance(message, dict) and (wrong := _uncounted(message, "input_tokens", "output_tokens")):
-            is_soft = _SOFT.issuperset(wrong)
+        if isinstance(message, dict) and (wrong := _invalid_counts(message, "input_tokens", "output_tokens")):
+            is_soft = _TOLERATED_MEMBERS.issuperset(wrong)
             wanted = '"usage":{"input_tokens":5,"output_tokens":0}'
-            yield Place(event.message, member(message, "usage"), wanted, _milder(is_soft))
+            yield Violation(event.message, member_fragment(message, "usage"), wanted, _tolerated_if(is_soft))
 
 
-def _usage_delta(heard: Heard) -> Iterator[Place]:
-    for event in heard.turn.all(anthropic.DELTA):
-        if _uncounted(event.json, "output_tokens"):
-            yield Place(event.message, member(event.json, "usage"), '"usage":{"output_tokens":3}')
+def _usage_delta(view: TraceView) -> Iterator[Violation]:
+    for event in view.anthropic_stream.of_type(anthropic.MESSAGE_DELTA):
+        if _invalid_counts(event.json, "output_tokens"):
+            yield Violation(event.message, member_fragment(event.json, "usage"), '"usage":{"output_tokens":3}')
 
 
-def _uncounted(value: dict[str, Any], *names: str) -> list[str]:
+def _invalid_counts(value: dict[str, Any], *names: str) -> list[str]:
     """The counts of its usage that are no whole numbers; `usage`, where it is no object."""
     usage = value.get("usage")
     if not isinstance(usage, dict):
@@ -280,141 +320,147 @@ def _uncounted(value: dict[str, Any], *names: str) -> list[str]:
 # ---- the end of the stream
 
 
-def _after(heard: Heard, first: Message) -> Iterator[Message]:
+def _messages_after(view: TraceView, first: StreamMessage) -> Iterator[StreamMessage]:
     """What comes after it. A [DONE] has a rule of its own."""
-    place = next(place for place, message in enumerate(heard.messages) if message is first)
-    return (message for message in heard.messages[place + 1 :] if message.kind is not Kind.DONE)
+    place = next(place for place, message in enumerate(view.messages) if message is first)
+    return (message for message in view.messages[place + 1 :] if message.kind is not MessageKind.DONE)
 
 
-def _stop_last(heard: Heard) -> Iterator[Place]:
-    if heard.turn.end is not None:
-        for message in _after(heard, heard.turn.end.message):
-            is_harmless = type_of(message) in (anthropic.STOP, anthropic.PING)
-            yield Place(message, message.value.source, "nothing after message_stop", _milder(is_harmless))
+def _stop_last(view: TraceView) -> Iterator[Violation]:
+    if view.anthropic_stream.stop_event is not None:
+        for message in _messages_after(view, view.anthropic_stream.stop_event.message):
+            is_harmless = event_type(message) in (anthropic.MESSAGE_STOP, anthropic.PING_EVENT)
+            yield Violation(message, message.value.source, "nothing after message_stop", _tolerated_if(is_harmless))
 
 
-def _no_done(heard: Heard) -> Iterator[Place]:
-    for message in heard.dones:
-        yield Place(message, message.value.source, "no [DONE]", _milder(not message.frame.event))
+def _no_done(view: TraceView) -> Iterator[Violation]:
+    for message in view.done_messages:
+        yield Violation(message, message.value.source, "no [DONE]", _tolerated_if(not message.frame.event))
 
 
-def _no_early_eof(heard: Heard) -> Iterator[Place]:
-    yield from broken_off(heard)
-    if heard.events and heard.turn.end is None and not _errors(heard):
-        yield Place(heard.events[-1], "the end of the stream before message_stop", "message_stop, or an error event")
+def _no_early_eof(view: TraceView) -> Iterator[Violation]:
+    yield from truncated_reply(view)
+    if view.events and view.anthropic_stream.stop_event is None and not _stream_errors(view):
+        yield Violation(view.events[-1], "the end of the stream before message_stop", "message_stop, or an error event")
 
 
-def _no_unknown_events(heard: Heard) -> Iterator[Place]:
-    for event in heard.turn.heard:
-        if event.type not in anthropic.KNOWN_EVENTS:
-            yield Place(event.message, event.message.value.source, "an event of the API, or nothing")
+def _no_unknown_events(view: TraceView) -> Iterator[Violation]:
+    for event in view.anthropic_stream.all_events:
+        if event.type not in anthropic.ANTHROPIC_EVENT_TYPES:
+            yield Violation(event.message, event.message.value.source, "an event of the API, or nothing")
 
 
-def _ping_form(heard: Heard) -> Iterator[Place]:
-    for message in heard.messages:
-        if message.frame.event == anthropic.PING and not isinstance(message.json.get("type"), str):
-            yield Place(message, f"event: ping, data: {message.value.source}", 'event: ping, data: {"type":"ping"}')
+def _ping_form(view: TraceView) -> Iterator[Violation]:
+    for message in view.messages:
+        if message.frame.event == anthropic.PING_EVENT and not isinstance(message.json.get("type"), str):
+            yield Violation(message, f"event: ping, data: {message.value.source}", 'event: ping, data: {"type":"ping"}')
 
 
 # ---- errors
 
 
-def _errors(heard: Heard) -> list[Message]:
+def _stream_errors(view: TraceView) -> list[StreamMessage]:
     """The errors of a stream, in whatever shape."""
-    known = {id(message) for message in heard.failures}
-    return [one for one in heard.messages if id(one) in known or one.frame.event == anthropic.ERROR]
+    known = {id(message) for message in view.all_errors}
+    return [one for one in view.messages if id(one) in known or one.frame.event == anthropic.ANTHROPIC_ERROR_EVENT]
 
 
-def _is_error(value: dict[str, Any]) -> bool:
+def _is_anthropic_error(value: dict[str, Any]) -> bool:
     error = as_object(value.get("error"))
-    return value.get("type") == "error" and not anthropic.lacks(error, {"type": str, "message": str})
+    return value.get("type") == "error" and not anthropic.missing_members(error, {"type": str, "message": str})
 
 
-def _error_event(heard: Heard) -> Iterator[Place]:
-    for message in _errors(heard):
-        if not _is_error(message.json) or message.frame.event != anthropic.ERROR:
+def _error_event(view: TraceView) -> Iterator[Violation]:
+    for message in _stream_errors(view):
+        if not _is_anthropic_error(message.json) or message.frame.event != anthropic.ANTHROPIC_ERROR_EVENT:
             name = f"event: {message.frame.event[:80]}, data: " if message.frame.event else "data: "
-            yield Place(message, name + message.value.source, f"event: error, data: {_ERROR}")
+            yield Violation(message, name + message.value.source, f"event: error, data: {_EXPECTED_ERROR}")
 
 
-def _error_last(heard: Heard) -> Iterator[Place]:
-    if errors := _errors(heard):
-        for message in _after(heard, errors[0]):
-            yield Place(message, message.value.source, "nothing after the error event")
+def _error_last(view: TraceView) -> Iterator[Violation]:
+    if errors := _stream_errors(view):
+        for message in _messages_after(view, errors[0]):
+            yield Violation(message, message.value.source, "nothing after the error event")
 
 
-def _error_type(heard: Heard) -> Iterator[Place]:
-    said: list[tuple[Message | None, dict[str, Any]]] = [(message, message.json) for message in _errors(heard)]
-    if heard.form is not Form.STREAM:
-        said.append((None, heard.reply))
+def _error_type(view: TraceView) -> Iterator[Violation]:
+    said: list[tuple[StreamMessage | None, dict[str, Any]]] = [
+        (message, message.json) for message in _stream_errors(view)
+    ]
+    if view.reply_kind is not ReplyKind.STREAM:
+        said.append((None, view.reply_object))
     for at, value in said:
-        if _is_error(value) and value["error"]["type"] not in anthropic.ERROR_TYPES:
-            yield Place(at, member(value["error"], "type"), f"one of {', '.join(anthropic.ERROR_TYPES)}")
+        if _is_anthropic_error(value) and value["error"]["type"] not in anthropic.ANTHROPIC_ERROR_TYPES:
+            yield Violation(
+                at, member_fragment(value["error"], "type"), f"one of {', '.join(anthropic.ANTHROPIC_ERROR_TYPES)}"
+            )
 
 
-def _error_body(heard: Heard) -> Iterator[Place]:
-    if (heard.form is Form.FAILURE or heard.reply_fails) and not _is_error(heard.reply):
-        yield Place(None, heard.text[:1000], _ERROR)
+def _error_body(view: TraceView) -> Iterator[Violation]:
+    if (view.reply_kind is ReplyKind.HTTP_ERROR or view.is_error_reply) and not _is_anthropic_error(view.reply_object):
+        yield Violation(None, view.body_text[:1000], _EXPECTED_ERROR)
 
 
 # ---- whole replies
 
 
-def _whole_shape(heard: Heard) -> Iterator[Place]:
-    if heard.reply_fails:
+def _whole_shape(view: TraceView) -> Iterator[Violation]:
+    if view.is_error_reply:
         return
-    reply = heard.reply
-    wrong = [*anthropic.lacks(reply, {"id": str, "model": str, "stop_reason": str}), *_constants(reply)]
+    reply = view.reply_object
+    wrong = [*anthropic.missing_members(reply, {"id": str, "model": str, "stop_reason": str}), *_wrong_constants(reply)]
     wrong += ["content"] * ("content" not in reply) + ["usage"] * bool(
-        _uncounted(reply, "input_tokens", "output_tokens")
+        _invalid_counts(reply, "input_tokens", "output_tokens")
     )
     wrong += ["stop_sequence"] * (not isinstance(reply.get("stop_sequence", ...), str | None))
     if wrong:
         shown = {key: reply.get(key) for key in wrong}
         wanted = "a message with id, type, role, model, content, stop_reason, stop_sequence and usage"
-        yield Place(None, shown, wanted, _milder(_SOFT_WHOLE.issuperset(wrong)))
+        yield Violation(None, shown, wanted, _tolerated_if(_TOLERATED_WHOLE_MEMBERS.issuperset(wrong)))
 
 
-def _whole_content(heard: Heard) -> Iterator[Place]:
-    if not isinstance(heard.reply.get("content", []), list):
-        yield Place(None, member(heard.reply, "content"), '"content":[{"type":"text","text":"..."}]')
-    for block in anthropic.blocks_of(heard.reply):
+def _whole_content(view: TraceView) -> Iterator[Violation]:
+    if not isinstance(view.reply_object.get("content", []), list):
+        yield Violation(None, member_fragment(view.reply_object, "content"), '"content":[{"type":"text","text":"..."}]')
+    for block in anthropic.content_blocks(view.reply_object):
         kind = block.get("type")
-        members = anthropic.MEMBERS.get(kind, {}) if isinstance(kind, str) and kind else {"type": str}
-        if anthropic.lacks(block, members):
-            yield Place(None, block, f"a block with {' and '.join(members)}")
+        members = anthropic.BLOCK_MEMBERS.get(kind, {}) if isinstance(kind, str) and kind else {"type": str}
+        if anthropic.missing_members(block, members):
+            yield Violation(None, block, f"a block with {' and '.join(members)}")
 
 
-RULES = (
-    Rule(faults.EVENT_NAME, _event_name),
-    Rule(faults.START_FIRST, _start_first),
-    Rule(faults.START_FULL, _start_full),
-    Rule(faults.START_ONCE, _start_once),
-    Rule(faults.BLOCK_INDEX, _block_index),
-    Rule(faults.BLOCK_START_FIRST, _block_start_first),
-    Rule(faults.BLOCK_START_FULL, _block_start_full),
-    Rule(faults.BLOCK_START_EMPTY, _block_start_empty),
-    Rule(faults.BLOCK_SEQUENTIAL, _block_sequential),
-    Rule(faults.BLOCK_STOP, _block_stop),
-    Rule(faults.BLOCK_KNOWN, _block_known, _BOTH),
-    Rule(faults.DELTA_TYPE, _delta_type),
-    Rule(faults.TOOL_IDS, _tool_ids, _BOTH),
-    Rule(faults.TOOL_INPUT_JSON, _tool_input_json),
-    Rule(faults.DELTA_SENT, _delta_sent),
-    Rule(faults.STOP_REASON, _stop_reason, _BOTH),
-    Rule(faults.STOP_REASON_TOOL_USE, _stop_reason_tool_use, _BOTH),
-    Rule(faults.STOP_SEQUENCE, _stop_sequence, _BOTH),
-    Rule(faults.USAGE_START, _usage_start),
-    Rule(faults.USAGE_DELTA, _usage_delta),
-    Rule(faults.STOP_LAST, _stop_last),
-    Rule(faults.NO_DONE, _no_done),
-    Rule(faults.NO_EARLY_EOF, _no_early_eof, _BOTH, needs=("end",)),
-    Rule(faults.NO_UNKNOWN_EVENTS, _no_unknown_events),
-    Rule(faults.PING_FORM, _ping_form),
-    Rule(faults.ERROR_EVENT, _error_event),
-    Rule(faults.ERROR_LAST, _error_last),
-    Rule(faults.ERROR_TYPE, _error_type, _ANYWHERE),
-    Rule(faults.ERROR_BODY, _error_body, (Form.WHOLE, Form.INSTEAD, Form.FAILURE)),
-    Rule(faults.WHOLE_SHAPE, _whole_shape, (Form.WHOLE,)),
-    Rule(faults.WHOLE_CONTENT, _whole_content, (Form.WHOLE,)),
+ANTHROPIC_CHECKS = (
+    RuleCheck(faults.msg.EVENT_NAME, _event_name),
+    RuleCheck(faults.msg.START_FIRST, _start_first),
+    RuleCheck(faults.msg.START_FULL, _start_full),
+    RuleCheck(faults.msg.START_ONCE, _start_once),
+    RuleCheck(faults.msg.BLOCK_INDEX, _block_index),
+    RuleCheck(faults.msg.BLOCK_START_FIRST, _block_start_first),
+    RuleCheck(faults.msg.BLOCK_START_FULL, _block_start_full),
+    RuleCheck(faults.msg.BLOCK_START_EMPTY, _block_start_empty),
+    RuleCheck(faults.msg.BLOCK_SEQUENTIAL, _block_sequential),
+    RuleCheck(faults.msg.BLOCK_STOP, _block_stop),
+    RuleCheck(faults.msg.BLOCK_KNOWN, _block_known, _STREAM_AND_WHOLE),
+    RuleCheck(faults.msg.DELTA_TYPE, _delta_type),
+    RuleCheck(faults.msg.TOOL_IDS, _tool_ids, _STREAM_AND_WHOLE),
+    RuleCheck(faults.msg.TOOL_INPUT_JSON, _tool_input_json),
+    RuleCheck(faults.msg.DELTA_SENT, _delta_sent),
+    RuleCheck(faults.msg.STOP_REASON, _stop_reason, _STREAM_AND_WHOLE),
+    RuleCheck(faults.msg.STOP_REASON_TOOL_USE, _stop_reason_tool_use, _STREAM_AND_WHOLE),
+    RuleCheck(faults.msg.STOP_SEQUENCE, _stop_sequence, _STREAM_AND_WHOLE),
+    RuleCheck(faults.msg.USAGE_START, _usage_start),
+    RuleCheck(faults.msg.USAGE_DELTA, _usage_delta),
+    RuleCheck(faults.msg.STOP_LAST, _stop_last),
+    RuleCheck(faults.msg.NO_DONE, _no_done),
+    RuleCheck(faults.msg.NO_EARLY_EOF, _no_early_eof, _STREAM_AND_WHOLE, required_fields=("end",)),
+    RuleCheck(faults.msg.NO_UNKNOWN_EVENTS, _no_unknown_events),
+    RuleCheck(faults.msg.PING_FORM, _ping_form),
+    RuleCheck(faults.msg.ERROR_EVENT, _error_event),
+    RuleCheck(faults.msg.ERROR_LAST, _error_last),
+    RuleCheck(faults.msg.ERROR_TYPE, _error_type, _ALL_REPLY_KINDS),
+    RuleCheck(
+        faults.msg.ERROR_BODY, _error_body, (ReplyKind.WHOLE, ReplyKind.JSON_INSTEAD_OF_STREAM, ReplyKind.HTTP_ERROR)
+    ),
+    RuleCheck(faults.msg.WHOLE_SHAPE, _whole_shape, (ReplyKind.WHOLE,)),
+    RuleCheck(faults.msg.WHOLE_CONTENT, _whole_content, (ReplyKind.WHOLE,)),
 )

@@ -4,76 +4,86 @@ from collections.abc import Iterator
 from typing import Any
 
 from welldone.rules.checks import resp_items as items
-from welldone.rules.checks.end import broken_off
+from welldone.rules.checks.end import truncated_reply
 from welldone.rules.checks.sse import empty_data
 from welldone.rules.choices import as_object, as_text, is_int
-from welldone.rules.heard import Form, Heard
-from welldone.rules.messages import FAILURES, Kind, Message
-from welldone.rules.responses import CREATED, ENDS, ERROR, ITEM_ADDED, ITEM_DONE, KEEPALIVE, KNOWN, PARTS, Event
-from welldone.rules.rule import Place, Rule
+from welldone.rules.heard import ReplyKind, TraceView
+from welldone.rules.messages import ERROR_KINDS, MessageKind, StreamMessage
+from welldone.rules.responses import (
+    RESPONSE_CREATED,
+    RESPONSE_END_EVENTS,
+    RESPONSES_ERROR_EVENT,
+    ITEM_ADDED,
+    ITEM_DONE,
+    KEEPALIVE_EVENT,
+    RESPONSES_EVENT_TYPES,
+    PART_EVENTS,
+    ResponsesEvent,
+)
+from welldone.rules.rule import Violation, RuleCheck
 from welldone.rules.shapes import item_mismatches, part_mismatches, response_mismatches
 from welldone.wire.faults import Severity
-from welldone.wire.faults import resp as faults
+from welldone.wire import faults
 
-NEEDED = ("id", "object", "created_at", "model", "status", "output")
+REQUIRED_RESPONSE_MEMBERS = ("id", "object", "created_at", "model", "status", "output")
 """Members of a Response without which clients fail."""
-COUNTS = ("input_tokens", "output_tokens", "total_tokens")
-DETAILS = {"input_tokens_details": "cached_tokens", "output_tokens_details": "reasoning_tokens"}
+RESPONSES_USAGE_COUNTS = ("input_tokens", "output_tokens", "total_tokens")
+RESPONSES_USAGE_DETAILS = {"input_tokens_details": "cached_tokens", "output_tokens_details": "reasoning_tokens"}
 
-_COUNTED = ("completed", "incomplete")
+_STATUSES_WITH_USAGE = ("completed", "incomplete")
 """How a Response may have ended that has usage."""
-_BOTH = (Form.STREAM, Form.WHOLE)
-_FAILED = "response.failed with response.error {code, message}"
+_STREAM_AND_WHOLE = (ReplyKind.STREAM, ReplyKind.WHOLE)
+_EXPECTED_FAILURE = "response.failed with response.error {code, message}"
 
 
-def _created_first(heard: Heard) -> Iterator[Place]:
-    events = [event for event in heard.output.events if event.type != KEEPALIVE]
-    if events and events[0].type != CREATED:
-        yield Place(events[0].message, events[0].type or events[0].json, f"{CREATED} before it")
+def _created_first(view: TraceView) -> Iterator[Violation]:
+    events = [event for event in view.responses_stream.events if event.type != KEEPALIVE_EVENT]
+    if events and events[0].type != RESPONSE_CREATED:
+        yield Violation(events[0].message, events[0].type or events[0].json, f"{RESPONSE_CREATED} before it")
     for event in events[1:]:
-        if event.type == CREATED:
-            yield Place(event.message, event.type, f"{CREATED} once, at the beginning")
+        if event.type == RESPONSE_CREATED:
+            yield Violation(event.message, event.type, f"{RESPONSE_CREATED} once, at the beginning")
 
 
-def _responses(heard: Heard) -> Iterator[tuple[Message | None, dict[str, Any]]]:
+def _response_objects(view: TraceView) -> Iterator[tuple[StreamMessage | None, dict[str, Any]]]:
     """Each Response that was heard, and the message that holds it."""
-    if heard.form is Form.WHOLE:
-        if not heard.reply_fails:
-            yield None, heard.reply
+    if view.reply_kind is ReplyKind.WHOLE:
+        if not view.is_error_reply:
+            yield None, view.reply_object
     else:
-        yield from ((event.message, event.response) for event in heard.output.lifecycle)
+        yield from ((event.message, event.response) for event in view.responses_stream.lifecycle_events)
 
 
-def _created_full(heard: Heard) -> Iterator[Place]:
-    for at, response in _responses(heard):
-        if wrong := _unmet(response):
-            yield Place(at, _without(response, "output"), f"a whole Response, with {', '.join(wrong)}")
+def _created_full(view: TraceView) -> Iterator[Violation]:
+    for at, response in _response_objects(view):
+        if wrong := _missing_response_members(response):
+            yield Violation(at, _without_member(response, "output"), f"a whole Response, with {', '.join(wrong)}")
 
 
-def _unmet(response: dict[str, Any]) -> list[str]:
-    return [name for name in NEEDED if not _is_needed(name, response.get(name))]
+def _missing_response_members(response: dict[str, Any]) -> list[str]:
+    return [name for name in REQUIRED_RESPONSE_MEMBERS if not _is_member_valid(name, response.get(name))]
 
 
-def _object_schema(heard: Heard) -> Iterator[Place]:
-    whole = ((at, response) for at, response in _responses(heard) if not _unmet(response))
+def _object_schema(view: TraceView) -> Iterator[Violation]:
+    whole = ((at, response) for at, response in _response_objects(view) if not _missing_response_members(response))
     for at, response in whole:
         if wrong := response_mismatches(response, has_ids=at is None):
-            yield _mismatched(at, response, wrong)
-    for event, _ in heard.output.about:
-        wrong = part_mismatches(event.json.get("part"), "part.") if event.name in PARTS else []
+            yield _schema_violation(at, response, wrong)
+    for event, _ in view.responses_stream.item_events:
+        wrong = part_mismatches(event.json.get("part"), "part.") if event.event_prefix in PART_EVENTS else []
         if event.type in (ITEM_ADDED, ITEM_DONE):
             wrong = item_mismatches(event.item, "item.", has_ids=False)
         if wrong:
-            yield _mismatched(event.message, event.json, wrong)
+            yield _schema_violation(event.message, event.json, wrong)
 
 
-def _mismatched(at: Message | None, value: dict[str, Any], wrong: list[str]) -> Place:
+def _schema_violation(at: StreamMessage | None, value: dict[str, Any], wrong: list[str]) -> Violation:
     names = [name.partition(" ")[0] for name in wrong]
     is_missing = all("." not in name and name not in value for name in names)
-    return Place(at, f"no {', '.join(names)}" if is_missing else value, ", ".join(wrong))
+    return Violation(at, f"no {', '.join(names)}" if is_missing else value, ", ".join(wrong))
 
 
-def _is_needed(name: str, value: object) -> bool:
+def _is_member_valid(name: str, value: object) -> bool:
     if name == "created_at":
         return is_int(value) or isinstance(value, float)
     if name == "output":
@@ -81,152 +91,154 @@ def _is_needed(name: str, value: object) -> bool:
     return value == "response" if name == "object" else isinstance(value, str) and value != ""
 
 
-def _without(response: dict[str, Any], name: str) -> dict[str, Any]:
+def _without_member(response: dict[str, Any], name: str) -> dict[str, Any]:
     return {key: value for key, value in response.items() if key != name}
 
 
-def _event_name(heard: Heard) -> Iterator[Place]:
-    for event in heard.output.events:
+def _event_name(view: TraceView) -> Iterator[Violation]:
+    for event in view.responses_stream.events:
         told = event.message.frame.event
         if told != event.type:
-            yield Place(event.message, f"event: {told}" if told else "no event: line", f"event: {event.type[:80]}")
+            yield Violation(event.message, f"event: {told}" if told else "no event: line", f"event: {event.type[:80]}")
 
 
-def _sequence_number(heard: Heard) -> Iterator[Place]:
+def _sequence_number(view: TraceView) -> Iterator[Violation]:
     wanted = 0
-    for event in heard.output.events:
+    for event in view.responses_stream.events:
         number = event.json.get("sequence_number")
-        if number is None and event.type == KEEPALIVE:
+        if number is None and event.type == KEEPALIVE_EVENT:
             continue
         if not is_int(number) or number != wanted:
             shown = "no sequence_number" if number is None else {"sequence_number": number}
-            yield Place(event.message, shown, f'"sequence_number":{wanted}')
+            yield Violation(event.message, shown, f'"sequence_number":{wanted}')
         wanted = (number if is_int(number) else wanted) + 1
 
 
-def _terminal_once(heard: Heard) -> Iterator[Place]:
-    yield from broken_off(heard)
-    end = heard.output.end
+def _terminal_once(view: TraceView) -> Iterator[Violation]:
+    yield from truncated_reply(view)
+    end = view.responses_stream.end_event
     if end is None:
         # How a failure is said is a matter of resp-error.
-        if heard.events and not heard.failures:
-            yield Place(heard.events[-1], "the end of the stream", f"one of {', '.join(ENDS)}")
+        if view.events and not view.all_errors:
+            yield Violation(view.events[-1], "the end of the stream", f"one of {', '.join(RESPONSE_END_EVENTS)}")
         return
     status = end.response.get("status")
     if isinstance(status, str) and status and end.type != f"response.{status}":
-        yield Place(end.message, {"type": end.type, "status": status}, f"response.{status[:80]}")
-    place = next(place for place, message in enumerate(heard.messages) if message is end.message)
-    for message in heard.messages[place + 1 :]:
+        yield Violation(end.message, {"type": end.type, "status": status}, f"response.{status[:80]}")
+    place = next(place for place, message in enumerate(view.messages) if message is end.message)
+    for message in view.messages[place + 1 :]:
         # Clients drop what they cannot read here; some take the sentinel of chat for broken JSON.
-        severity = Severity.TOLERATED if message.kind is Kind.DONE else None
-        yield Place(message, message.value.source, f"nothing after {end.type}", severity)
+        severity = Severity.TOLERATED if message.kind is MessageKind.DONE else None
+        yield Violation(message, message.value.source, f"nothing after {end.type}", severity)
 
 
-def _usage(heard: Heard) -> Iterator[Place]:
-    last = None if heard.output.end is None else heard.output.end.message
-    for at, response in _responses(heard):
+def _usage(view: TraceView) -> Iterator[Violation]:
+    last = None if view.responses_stream.end_event is None else view.responses_stream.end_event.message
+    for at, response in _response_objects(view):
         usage = response.get("usage")
-        is_ended = response.get("status") in _COUNTED if at is None else heard.output.is_whole
+        is_ended = response.get("status") in _STATUSES_WITH_USAGE if at is None else view.responses_stream.is_complete
         if at is not last or not is_ended:
             continue  # only the last event has to tell
         if usage is None:
-            yield Place(at, "no usage", "usage with its counts and details", Severity.TOLERATED)
-        elif wrong := _uncounted(as_object(usage)):
-            yield Place(at, {"usage": usage}, f"{', '.join(wrong)} as integers")
+            yield Violation(at, "no usage", "usage with its counts and details", Severity.TOLERATED)
+        elif wrong := _invalid_counts(as_object(usage)):
+            yield Violation(at, {"usage": usage}, f"{', '.join(wrong)} as integers")
 
 
-def _uncounted(usage: dict[str, Any]) -> list[str]:
-    wrong = [name for name in COUNTS if not is_int(usage.get(name))]
-    details = {f"{name}.{count}": as_object(usage.get(name)).get(count) for name, count in DETAILS.items()}
+def _invalid_counts(usage: dict[str, Any]) -> list[str]:
+    wrong = [name for name in RESPONSES_USAGE_COUNTS if not is_int(usage.get(name))]
+    details = {
+        f"{name}.{count}": as_object(usage.get(name)).get(count) for name, count in RESPONSES_USAGE_DETAILS.items()
+    }
     return wrong + [name for name, count in details.items() if not is_int(count)]
 
 
-def _response_id(heard: Heard) -> Iterator[Place]:
-    told = [event for event in heard.output.lifecycle if as_text(event.response.get("id"))]
+def _response_id(view: TraceView) -> Iterator[Violation]:
+    told = [event for event in view.responses_stream.lifecycle_events if as_text(event.response.get("id"))]
     for event in told:
         first = told[0].response["id"]
         if event.response["id"] != first:
-            yield Place(event.message, {"id": event.response["id"]}, f'"id":"{first[:80]}", as before')
+            yield Violation(event.message, {"id": event.response["id"]}, f'"id":"{first[:80]}", as before')
 
 
-def _unknown_events(heard: Heard) -> Iterator[Place]:
-    for message in heard.messages:
-        if message.kind is Kind.FOREIGN:
-            yield Place(message, message.value.source, "an object with a type of the specification")
-    for event in heard.output.events:
-        if event.type not in KNOWN or "type" not in event.json:
+def _unknown_events(view: TraceView) -> Iterator[Violation]:
+    for message in view.messages:
+        if message.kind is MessageKind.FOREIGN:
+            yield Violation(message, message.value.source, "an object with a type of the specification")
+    for event in view.responses_stream.events:
+        if event.type not in RESPONSES_EVENT_TYPES or "type" not in event.json:
             shown = {"type": event.type} if "type" in event.json else "an event without a type"
-            yield Place(event.message, shown, "an event with a type of the specification")
+            yield Violation(event.message, shown, "an event with a type of the specification")
 
 
-def _keepalive(heard: Heard) -> Iterator[Place]:
-    yield from empty_data(heard)
-    for event in heard.output.events:
-        if event.type == CREATED:
+def _keepalive(view: TraceView) -> Iterator[Violation]:
+    yield from empty_data(view)
+    for event in view.responses_stream.events:
+        if event.type == RESPONSE_CREATED:
             return
-        if event.type == KEEPALIVE:
-            yield Place(event.message, event.type, f"a comment, as long as {CREATED} has not come")
+        if event.type == KEEPALIVE_EVENT:
+            yield Violation(event.message, event.type, f"a comment, as long as {RESPONSE_CREATED} has not come")
 
 
-def _error(heard: Heard) -> Iterator[Place]:
-    for message in heard.messages:
-        if message.kind in FAILURES:
-            yield Place(message, message.value.source, _FAILED)
-    for event in heard.output.events:
-        if event.type == ERROR:
-            yield from _error_event(heard, event)
-        elif event.type == "response.failed" and not _is_error(event.response.get("error")):
-            yield Place(event.message, {"error": event.response.get("error")}, _FAILED)
+def _error(view: TraceView) -> Iterator[Violation]:
+    for message in view.messages:
+        if message.kind in ERROR_KINDS:
+            yield Violation(message, message.value.source, _EXPECTED_FAILURE)
+    for event in view.responses_stream.events:
+        if event.type == RESPONSES_ERROR_EVENT:
+            yield from _error_event(view, event)
+        elif event.type == "response.failed" and not _is_response_error(event.response.get("error")):
+            yield Violation(event.message, {"error": event.response.get("error")}, _EXPECTED_FAILURE)
 
 
-def _error_event(heard: Heard, event: Event) -> Iterator[Place]:
+def _error_event(view: TraceView, event: ResponsesEvent) -> Iterator[Violation]:
     # OpenAI's server sends both: the error as a member of its own, or in the event itself.
     inner = as_object(event.json.get("error"))
     error = inner or event.json
     is_whole = isinstance(error.get("type"), str) if inner else all(name in error for name in ("code", "param"))
     if not is_whole or not isinstance(error.get("message"), str) or not isinstance(error.get("code"), str | None):
-        yield Place(event.message, event.json, 'code, message and param beside "type":"error"')
-    elif heard.output.end is None and heard.trace.end is not None:
-        yield Place(event.message, "the end of the stream after it", _FAILED, Severity.TOLERATED)
+        yield Violation(event.message, event.json, 'code, message and param beside "type":"error"')
+    elif view.responses_stream.end_event is None and view.trace.end is not None:
+        yield Violation(event.message, "the end of the stream after it", _EXPECTED_FAILURE, Severity.TOLERATED)
 
 
-def _is_error(error: object) -> bool:
+def _is_response_error(error: object) -> bool:
     told = as_object(error)
     return isinstance(told.get("message"), str) and isinstance(told.get("code"), str)
 
 
-def _logprobs(heard: Heard) -> Iterator[Place]:
-    for event in heard.output.events:
+def _logprobs(view: TraceView) -> Iterator[Violation]:
+    for event in view.responses_stream.events:
         is_text = event.type in ("response.output_text.delta", "response.output_text.done")
         if is_text and not isinstance(event.json.get("logprobs"), list):
             shown = {"logprobs": event.json["logprobs"]} if "logprobs" in event.json else "no logprobs"
-            yield Place(event.message, shown, '"logprobs":[]')
+            yield Violation(event.message, shown, '"logprobs":[]')
 
 
-RULES = (
-    Rule(faults.CREATED_FIRST, _created_first),
-    Rule(faults.CREATED_FULL, _created_full, _BOTH),
-    Rule(faults.OBJECT_SCHEMA, _object_schema, _BOTH),
-    Rule(faults.EVENT_NAME, _event_name),
-    Rule(faults.SEQUENCE_NUMBER, _sequence_number),
-    Rule(faults.OUTPUT_INDEX, items.output_index),
-    Rule(faults.CONTENT_INDEX, items.content_index),
-    Rule(faults.ITEM_ID_STABLE, items.item_ids),
-    Rule(faults.ITEM_ADDED_FIRST, items.item_added),
-    Rule(faults.PART_ADDED_FIRST, items.part_added),
-    Rule(faults.DELTAS, items.deltas),
-    Rule(faults.DONE_EVENTS, items.done_events),
-    Rule(faults.TERMINAL_ONCE, _terminal_once, _BOTH, needs=("end",)),
-    Rule(faults.FINAL_OUTPUT, items.final_output),
-    Rule(faults.USAGE, _usage, _BOTH),
-    Rule(faults.RESPONSE_ID, _response_id),
-    Rule(faults.FUNCTION_IDS, items.function_ids, _BOTH),
-    Rule(faults.ARGS_DONE, items.args_done),
-    Rule(faults.ITEM_STATUS, items.item_status, _BOTH),
-    Rule(faults.NO_UNKNOWN_EVENTS, _unknown_events),
-    Rule(faults.KEEPALIVE, _keepalive),
-    Rule(faults.ERROR, _error),
-    Rule(faults.LOGPROBS_ARRAY, _logprobs),
-    Rule(faults.REASONING_PARTS, items.reasoning_parts),
-    Rule(faults.DELTA_EQUALS_DONE, items.deltas_equal_done),
+RESPONSES_CHECKS = (
+    RuleCheck(faults.resp.CREATED_FIRST, _created_first),
+    RuleCheck(faults.resp.CREATED_FULL, _created_full, _STREAM_AND_WHOLE),
+    RuleCheck(faults.resp.OBJECT_SCHEMA, _object_schema, _STREAM_AND_WHOLE),
+    RuleCheck(faults.resp.EVENT_NAME, _event_name),
+    RuleCheck(faults.resp.SEQUENCE_NUMBER, _sequence_number),
+    RuleCheck(faults.resp.OUTPUT_INDEX, items.output_index),
+    RuleCheck(faults.resp.CONTENT_INDEX, items.content_index),
+    RuleCheck(faults.resp.ITEM_ID_STABLE, items.item_ids),
+    RuleCheck(faults.resp.ITEM_ADDED_FIRST, items.item_added),
+    RuleCheck(faults.resp.PART_ADDED_FIRST, items.part_added),
+    RuleCheck(faults.resp.DELTAS, items.text_deltas),
+    RuleCheck(faults.resp.DONE_EVENTS, items.done_events),
+    RuleCheck(faults.resp.TERMINAL_ONCE, _terminal_once, _STREAM_AND_WHOLE, required_fields=("end",)),
+    RuleCheck(faults.resp.FINAL_OUTPUT, items.final_output),
+    RuleCheck(faults.resp.USAGE, _usage, _STREAM_AND_WHOLE),
+    RuleCheck(faults.resp.RESPONSE_ID, _response_id),
+    RuleCheck(faults.resp.FUNCTION_IDS, items.function_ids, _STREAM_AND_WHOLE),
+    RuleCheck(faults.resp.ARGS_DONE, items.args_done),
+    RuleCheck(faults.resp.ITEM_STATUS, items.item_status, _STREAM_AND_WHOLE),
+    RuleCheck(faults.resp.NO_UNKNOWN_EVENTS, _unknown_events),
+    RuleCheck(faults.resp.KEEPALIVE, _keepalive),
+    RuleCheck(faults.resp.ERROR, _error),
+    RuleCheck(faults.resp.LOGPROBS_ARRAY, _logprobs),
+    RuleCheck(faults.resp.REASONING_PARTS, items.reasoning_parts),
+    RuleCheck(faults.resp.DELTA_EQUALS_DONE, items.deltas_equal_done),
 )

@@ -6,64 +6,71 @@ from welldone.serve.openapi.kinds import (
     ANY,
     BOOLEAN,
     EMPTY_OBJECT,
-    MAYBE_OBJECT,
+    NULLABLE_OBJECT,
     OBJECT,
     TEXT,
     array,
     integer,
-    name,
-    needed,
+    pattern_string,
+    non_nullable,
     number,
-    one_of,
-    only,
-    ref,
+    any_of,
+    const_values,
+    component_ref,
     string,
-    table,
-    words,
+    object_schema,
+    enum_schema,
 )
 from welldone.serve.requests import formats, messages, sampling, tools
-from welldone.serve.requests.branches import WAYS_LIMIT
-from welldone.serve.requests.chat import EFFORTS, KWARG, KWARG_LENGTH, KWARGS_LIMIT, MODALITIES_LIMIT, RESERVED
-from welldone.serve.requests.table import FIELDS, Field, Use
+from welldone.serve.requests.branches import ALTERNATIVES_LIMIT
+from welldone.serve.requests.chat import (
+    REASONING_EFFORTS,
+    TEMPLATE_KWARG_NAME,
+    TEMPLATE_KWARG_LENGTH,
+    TEMPLATE_KWARGS_LIMIT,
+    MODALITIES_LIMIT,
+    RESERVED_TEMPLATE_KWARGS,
+)
+from welldone.serve.requests.table import GENERATION_FIELDS, RequestField, FieldHandling
 from welldone.wire.events import Json
 
-_EMPTY: tuple[object, ...] = (None, "", {}, [], 0, False)
-_MOST_TOKENS: Json = {**integer(-1, sampling.INT64), "not": {"const": 0}}
-_TOP = integer(0, sampling.TOP_LIMIT)
-_TOKEN: Json = {"type": "integer", "minimum": 0, "maximum": sampling.TOKEN_LIMIT}
-_TOKENS: Json = {"type": "array", "items": _TOKEN, "minItems": 1}
-_STOP = needed(string(sampling.STOP_LENGTH, 1))
-_BREAKER = needed(string(sampling.BREAKER_LENGTH, 1))
+_EMPTY_VALUES: tuple[object, ...] = (None, "", {}, [], 0, False)
+_MAX_TOKENS: Json = {**integer(-1, sampling.INT64), "not": {"const": 0}}
+_TOP_LOGPROBS = integer(0, sampling.TOP_LOGPROBS_LIMIT)
+_TOKEN_ID: Json = {"type": "integer", "minimum": 0, "maximum": sampling.MAX_TOKEN_ID}
+_TOKEN_IDS: Json = {"type": "array", "items": _TOKEN_ID, "minItems": 1}
+_STOP_STRING = non_nullable(string(sampling.STOP_STRING_LENGTH, 1))
+_SEQUENCE_BREAKER = non_nullable(string(sampling.SEQUENCE_BREAKER_LENGTH, 1))
 _NULL: Json = {"type": "null"}
-_NAMED = table({"name": name(tools.NAME)}, "name")
-_PLAIN = one_of(string(KWARG_LENGTH), {"type": ["number", "boolean"]})
-_GUIDED_CHOICE = array(needed(string(formats.CHOICE_LENGTH, 1)), WAYS_LIMIT, 1)
-_READ: Json = {
-    "model": string(sampling.MODEL_LENGTH),
-    "messages": needed(array(ref("Message"), messages.MESSAGES_LIMIT, 1)),
+_NAMED_FUNCTION = object_schema({"name": pattern_string(tools.FUNCTION_NAME)}, "name")
+_TEMPLATE_KWARG_VALUE = any_of(string(TEMPLATE_KWARG_LENGTH), {"type": ["number", "boolean"]})
+_GUIDED_CHOICE = array(non_nullable(string(formats.GUIDED_CHOICE_LENGTH, 1)), ALTERNATIVES_LIMIT, 1)
+_TRANSLATED_FIELD_SCHEMAS: Json = {
+    "model": string(sampling.MODEL_NAME_LENGTH),
+    "messages": non_nullable(array(component_ref("Message"), messages.MESSAGES_LIMIT, 1)),
     "stream": BOOLEAN,
-    "stream_options": table(
+    "stream_options": object_schema(
         dict.fromkeys(("include_usage", "include_obfuscation", "continuous_usage_stats"), BOOLEAN),
     ),
     "n": integer(1, sampling.CHOICES_LIMIT),
     "seed": integer(-sampling.INT64, 2 * sampling.INT64),
-    "stop": one_of(_STOP, array(_STOP, sampling.STOPS_LIMIT)),
-    "max_tokens": _MOST_TOKENS,
-    "max_completion_tokens": _MOST_TOKENS,
-    "n_predict": _MOST_TOKENS,
+    "stop": any_of(_STOP_STRING, array(_STOP_STRING, sampling.STOP_STRINGS_LIMIT)),
+    "max_tokens": _MAX_TOKENS,
+    "max_completion_tokens": _MAX_TOKENS,
+    "n_predict": _MAX_TOKENS,
     "logit_bias": {
         "type": ["object", "null"],
-        "maxProperties": sampling.BIAS_LIMIT,
+        "maxProperties": sampling.LOGIT_BIAS_LIMIT,
         "propertyNames": {"pattern": "^[0-9]{1,10}$"},
-        "additionalProperties": number(-sampling.BIAS, sampling.BIAS),
+        "additionalProperties": number(-sampling.MAX_LOGIT_BIAS, sampling.MAX_LOGIT_BIAS),
     },
-    "top_logprobs": _TOP,
-    "response_format": table(
+    "top_logprobs": _TOP_LOGPROBS,
+    "response_format": object_schema(
         {
-            "type": needed(words(formats.KINDS)),
-            "json_schema": table(
+            "type": non_nullable(enum_schema(formats.RESPONSE_FORMAT_TYPES)),
+            "json_schema": object_schema(
                 {
-                    "name": {**name(formats.NAME), "type": ["string", "null"]},
+                    "name": {**pattern_string(formats.SCHEMA_NAME), "type": ["string", "null"]},
                     "description": ANY,
                     "schema": ANY,
                     "strict": BOOLEAN,
@@ -72,84 +79,94 @@ _READ: Json = {
         },
         "type",
     ),
-    "tools": one_of(array(ref("Tool"), tools.TOOLS_LIMIT), EMPTY_OBJECT),
-    "tool_choice": one_of(words(tools.MODES), OBJECT),
+    "tools": any_of(array(component_ref("Tool"), tools.TOOLS_LIMIT), EMPTY_OBJECT),
+    "tool_choice": any_of(enum_schema(tools.TOOL_CHOICE_MODES), OBJECT),
     "parallel_tool_calls": BOOLEAN,
-    "functions": array(ref("Function"), tools.TOOLS_LIMIT),
-    "function_call": one_of(words(tools.MODES), _NAMED),
+    "functions": array(component_ref("Function"), tools.TOOLS_LIMIT),
+    "function_call": any_of(enum_schema(tools.TOOL_CHOICE_MODES), _NAMED_FUNCTION),
     "modalities": array({"const": "text"}, MODALITIES_LIMIT),
-    "reasoning_effort": words(EFFORTS),
+    "reasoning_effort": enum_schema(REASONING_EFFORTS),
     "echo": BOOLEAN,
     "best_of": integer(1, sampling.CHOICES_LIMIT),
-    "dry_sequence_breakers": array(_BREAKER, sampling.BREAKERS_LIMIT),
-    "samplers": array(_BREAKER, len(sampling.SAMPLERS)),
-    "json_schema": table(),
-    "structured_outputs": table(dict.fromkeys(formats.GUIDED, ANY)),
-    "guided_json": one_of(TEXT, MAYBE_OBJECT),
+    "dry_sequence_breakers": array(_SEQUENCE_BREAKER, sampling.SEQUENCE_BREAKERS_LIMIT),
+    "samplers": array(_SEQUENCE_BREAKER, len(sampling.SAMPLERS)),
+    "json_schema": object_schema(),
+    "structured_outputs": object_schema(dict.fromkeys(formats.GUIDED_KINDS, ANY)),
+    "guided_json": any_of(TEXT, NULLABLE_OBJECT),
     "guided_choice": _GUIDED_CHOICE,
     "guided_json_object": BOOLEAN,
     "continue_final_message": BOOLEAN,
     "add_generation_prompt": BOOLEAN,
     "chat_template_kwargs": {
         "type": ["object", "null"],
-        "maxProperties": KWARGS_LIMIT,
-        "propertyNames": {**name(KWARG), "not": {"enum": sorted(RESERVED)}},
-        "additionalProperties": _PLAIN,
+        "maxProperties": TEMPLATE_KWARGS_LIMIT,
+        "propertyNames": {**pattern_string(TEMPLATE_KWARG_NAME), "not": {"enum": sorted(RESERVED_TEMPLATE_KWARGS)}},
+        "additionalProperties": _TEMPLATE_KWARG_VALUE,
     },
 }
-_OWN: dict[str, Json] = {
+_ENDPOINT_FIELD_SCHEMAS: dict[str, Json] = {
     "chat": {"logprobs": BOOLEAN},
-    "completions": {"logprobs": _TOP},
+    "completions": {"logprobs": _TOP_LOGPROBS},
 }
 """Where the two differ."""
 
 
-def several(most: int) -> Json:
+def text_or_token_ids(max_items: int) -> Json:
     """A text, a list of token ids, or a list of either."""
-    return one_of(TEXT, _TOKENS, needed(array(one_of(TEXT, _TOKENS), most, 1)))
+    return any_of(TEXT, _TOKEN_IDS, non_nullable(array(any_of(TEXT, _TOKEN_IDS), max_items, 1)))
 
 
-def body(endpoint: Literal["chat", "completions"]) -> Json:
+def generation_request(endpoint: Literal["chat", "completions"]) -> Json:
     """The body of a request."""
-    known = {**_READ, "prompt": several(sampling.PARTS_LIMIT), **_OWN[endpoint]}
-    rows = [row for row in FIELDS if row.only in (None, endpoint)]
-    return needed(table({row.name: member(row, known) for row in rows}, "messages" if endpoint == "chat" else "prompt"))
+    known = {
+        **_TRANSLATED_FIELD_SCHEMAS,
+        "prompt": text_or_token_ids(sampling.TOTAL_CHOICES_LIMIT),
+        **_ENDPOINT_FIELD_SCHEMAS[endpoint],
+    }
+    rows = [row for row in GENERATION_FIELDS if row.endpoint in (None, endpoint)]
+    return non_nullable(
+        object_schema(
+            {row.name: field_schema(row, known) for row in rows}, "messages" if endpoint == "chat" else "prompt"
+        )
+    )
 
 
-def member(row: Field, known: Json, empty: tuple[object, ...] = _EMPTY) -> Json:
+def field_schema(field: RequestField, known: Json, empty: tuple[object, ...] = _EMPTY_VALUES) -> Json:
     """What a field may be. `known`: those that a reader of their own reads; `empty`: what a refused one may be."""
-    match row.use:
-        case Use.IGNORED:
+    match field.handling:
+        case FieldHandling.IGNORED:
             kind: Json = ANY
-        case Use.REFUSED:
-            kind = only(*empty)
-        case Use.READ:
-            kind = known[row.name]
+        case FieldHandling.REJECTED:
+            kind = const_values(*empty)
+        case FieldHandling.TRANSLATED:
+            kind = known[field.name]
         case _:
-            kind = known.get(row.name) or _passed(row)
-    return {**kind, "description": "; ".join(filter(None, (row.note, row.use.value)))}
+            kind = known.get(field.name) or _forwarded_field_schema(field)
+    return {**kind, "description": "; ".join(filter(None, (field.note, field.handling.value)))}
 
 
-def _passed(row: Field) -> Json:
-    match row.kind:
+def _forwarded_field_schema(field: RequestField) -> Json:
+    match field.kind:
         case "number":
-            return number(row.low, row.high)
+            return number(field.low, field.high)
         case "integer" | "window":
-            return integer(int(row.low), int(row.high))
+            return integer(int(field.low), int(field.high))
         case "boolean":
             return BOOLEAN
         case "choice":
-            return words(row.words)
+            return enum_schema(field.choices)
 
 
-_ID = needed(string(messages.NAME_LIMIT))
-_CONTENT = one_of(TEXT, needed(array(ref("ContentPart"), messages.PARTS_LIMIT)))
-_CALL = needed(
-    table(
+_CALL_ID = non_nullable(string(messages.NAME_LIMIT))
+_MESSAGE_CONTENT = any_of(TEXT, non_nullable(array(component_ref("ContentPart"), messages.CONTENT_PARTS_LIMIT)))
+_TOOL_CALL = non_nullable(
+    object_schema(
         {
-            "id": _ID,
+            "id": _CALL_ID,
             "type": ANY,
-            "function": needed(table({"name": name(tools.NAME), "arguments": TEXT}, "name", "arguments")),
+            "function": non_nullable(
+                object_schema({"name": pattern_string(tools.FUNCTION_NAME), "arguments": TEXT}, "name", "arguments")
+            ),
         },
         "id",
         "function",
@@ -157,48 +174,52 @@ _CALL = needed(
 )
 
 
-def _role(role: str) -> str:
+def _role_component(role: str) -> str:
     return f"{role.capitalize()}Message"
 
 
-def _message(role: str) -> Json:
-    members: Json = {"role": {"const": role}, "content": _CONTENT, "name": string(messages.NAME_LIMIT)}
+def _message_schema(role: str) -> Json:
+    members: Json = {"role": {"const": role}, "content": _MESSAGE_CONTENT, "name": string(messages.NAME_LIMIT)}
     match role:
         case "assistant":
             said = {
                 **members,
-                "content": one_of(_CONTENT, _NULL),
-                "tool_calls": array(ref("ToolCall"), tools.TOOLS_LIMIT),
+                "content": any_of(_MESSAGE_CONTENT, _NULL),
+                "tool_calls": array(component_ref("ToolCall"), tools.TOOLS_LIMIT),
             }
-            return needed(table(said, "role"))
+            return non_nullable(object_schema(said, "role"))
         case "tool":
-            return needed(table({**members, "tool_call_id": _ID}, "role", "content", "tool_call_id"))
+            return non_nullable(object_schema({**members, "tool_call_id": _CALL_ID}, "role", "content", "tool_call_id"))
         case _:
-            return needed(table(members, "role", "content"))
+            return non_nullable(object_schema(members, "role", "content"))
 
 
-COMPONENTS: Json = {
-    **{_role(role): _message(role) for role in messages.ROLES},
-    "Message": one_of(*(ref(_role(role)) for role in messages.ROLES)),
-    "ToolCall": _CALL,
-    "ContentPart": needed(
-        table(
+CHAT_COMPONENTS: Json = {
+    **{_role_component(role): _message_schema(role) for role in messages.CHAT_ROLES},
+    "Message": any_of(*(component_ref(_role_component(role)) for role in messages.CHAT_ROLES)),
+    "ToolCall": _TOOL_CALL,
+    "ContentPart": non_nullable(
+        object_schema(
             {
                 "type": {"enum": ["text", "refusal", "image_url", "input_audio"]},
                 "text": TEXT,
-                "image_url": one_of(TEXT, needed(table({"url": TEXT}, "url"))),
-                "input_audio": needed(table({"data": TEXT, "format": words(("wav", "mp3"))}, "data")),
+                "image_url": any_of(TEXT, non_nullable(object_schema({"url": TEXT}, "url"))),
+                "input_audio": non_nullable(
+                    object_schema({"data": TEXT, "format": enum_schema(("wav", "mp3"))}, "data")
+                ),
             },
             "type",
         )
     ),
-    "Tool": needed(table({"type": words(("function",)), "function": ref("Function")}, "function")),
-    "Function": needed(
-        table(
+    "Tool": non_nullable(
+        object_schema({"type": enum_schema(("function",)), "function": component_ref("Function")}, "function")
+    ),
+    "Function": non_nullable(
+        object_schema(
             {
-                "name": name(tools.NAME),
+                "name": pattern_string(tools.FUNCTION_NAME),
                 "description": string(tools.DESCRIPTION_LIMIT),
-                "parameters": table(),
+                "parameters": object_schema(),
                 "strict": BOOLEAN,
             },
             "name",

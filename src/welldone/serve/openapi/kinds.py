@@ -7,13 +7,13 @@ from welldone.wire.events import Json
 ANY: Json = {}
 OBJECT: Json = {"type": "object", "additionalProperties": True}
 """Whatever its members are. That is said: some generators of clients read silence as an object without any."""
-MAYBE_OBJECT: Json = {"type": ["object", "null"], "additionalProperties": True}
+NULLABLE_OBJECT: Json = {"type": ["object", "null"], "additionalProperties": True}
 EMPTY_OBJECT: Json = {"type": "object", "maxProperties": 0}
-_EMPTY_LIST: Json = {"type": "array", "items": {}, "maxItems": 0}
+_EMPTY_ARRAY: Json = {"type": "array", "items": {}, "maxItems": 0}
 BOOLEAN: Json = {"type": ["boolean", "null"]}
 COUNT: Json = {"type": "integer", "minimum": 0}
 TEXT: Json = {"type": "string"}
-MAYBE_TEXT: Json = {"type": ["string", "null"]}
+NULLABLE_TEXT: Json = {"type": ["string", "null"]}
 """As long as a body may be."""
 
 
@@ -27,54 +27,56 @@ def integer(low: int, high: int) -> Json:
     return {"type": ["integer", "null"], "minimum": low, "maximum": high}
 
 
-def string(most: int, least: int = 0) -> Json:
+def string(max_length: int, min_length: int = 0) -> Json:
     """A text of so many characters."""
-    return {"type": ["string", "null"], "maxLength": most} | ({"minLength": least} if least else {})
+    return {"type": ["string", "null"], "maxLength": max_length} | ({"minLength": min_length} if min_length else {})
 
 
-def name(pattern: re.Pattern[str]) -> Json:
+def pattern_string(pattern: re.Pattern[str]) -> Json:
     """A text that is all of a pattern."""
     return {"type": "string", "pattern": f"^{pattern.pattern}$"}
 
 
-def words(known: tuple[str, ...]) -> Json:
+def enum_schema(values: tuple[str, ...]) -> Json:
     """One of a few words."""
-    return {"enum": [*known, None]}
+    return {"enum": [*values, None]}
 
 
-def array(items: Json, most: int, least: int = 0) -> Json:
+def array(items: Json, max_items: int, min_items: int = 0) -> Json:
     """A list of so many elements."""
-    return {"type": ["array", "null"], "items": items, "maxItems": most} | ({"minItems": least} if least else {})
+    return {"type": ["array", "null"], "items": items, "maxItems": max_items} | (
+        {"minItems": min_items} if min_items else {}
+    )
 
 
-def table(properties: Json | None = None, *required: str) -> Json:
+def object_schema(properties: Json | None = None, *required: str) -> Json:
     """An object, which may have others beside these."""
-    return {"type": ["object", "null"], **_members(properties, required)} if properties else MAYBE_OBJECT
+    return {"type": ["object", "null"], **_properties(properties, required)} if properties else NULLABLE_OBJECT
 
 
-def one_of(*kinds: Json) -> Json:
+def any_of(*schemas: Json) -> Json:
     """Any of several."""
-    return {"anyOf": list(kinds)}
+    return {"anyOf": list(schemas)}
 
 
-def only(*values: object) -> Json:
+def const_values(*values: object) -> Json:
     """One of a few values of several kinds, where generators of clients know no `enum`."""
-    return one_of(*map(_only, values))
+    return any_of(*map(_const_schema, values))
 
 
-def _only(value: object) -> Json:
+def _const_schema(value: object) -> Json:
     match value:
         case None:
             return {"type": "null"}
         case dict():
             return EMPTY_OBJECT
         case list():
-            return _EMPTY_LIST
+            return _EMPTY_ARRAY
         case _:
             return {"const": value}
 
 
-def needed(schema: Json) -> Json:
+def non_nullable(schema: Json) -> Json:
     """The same, where null is not taken for silence."""
     if "enum" in schema:
         return {**schema, "enum": [word for word in schema["enum"] if word is not None]}
@@ -82,16 +84,16 @@ def needed(schema: Json) -> Json:
     return {**schema, "type": kinds[0] if isinstance(kinds, list) else kinds}
 
 
-def shown(properties: Json, *optional: str) -> Json:
+def reply_object(properties: Json, *optional: str) -> Json:
     """An object that the server sends: all of these are there but the optional ones, and perhaps others."""
-    return {"type": "object", **_members(properties, tuple(one for one in properties if one not in optional))}
+    return {"type": "object", **_properties(properties, tuple(one for one in properties if one not in optional))}
 
 
-def ref(component: str) -> Json:
+def component_ref(component: str) -> Json:
     """What stands among the components under a name."""
     return {"$ref": f"#/components/schemas/{component}"}
 
 
-def _members(properties: Json, required: tuple[str, ...]) -> Json:
+def _properties(properties: Json, required: tuple[str, ...]) -> Json:
     listed: Json = {"properties": properties}
     return {**listed, "required": list(required)} if required else listed

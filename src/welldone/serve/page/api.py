@@ -3,42 +3,42 @@
 import re
 from typing import NamedTuple
 
-from welldone.serve.app import Action, Route
-from welldone.serve.page.front import ASSETS, Front, Site
-from welldone.serve.page.inspect import Inspect
-from welldone.serve.page.recent import Recent
+from welldone.serve.app import RouteHandler, Route
+from welldone.serve.page.front import ASSETS_PATH, AssetHandlers, AssetSource
+from welldone.serve.page.inspect import InspectorApi
+from welldone.serve.page.recent import RecentRequests
 from welldone.serve.page.state import StateApi
-from welldone.serve.page.tapes import Tapes
+from welldone.serve.page.tapes import CaptureStore
 
-_API = "/page/api/"
-_BELOW = re.compile(r"^(/page/(?:assets|api/[a-z]+)/).+")
+_API_PREFIX = "/page/api/"
+_NESTED_PATH = re.compile(r"^(/page/(?:assets|api/[a-z]+)/).+")
 
 
-class PageParts(NamedTuple):
+class InspectorServices(NamedTuple):
     """What a server with a page has besides."""
 
-    site: Site
-    recent: Recent
-    tapes: Tapes
+    site: AssetSource
+    recent: RecentRequests
+    captures: CaptureStore
 
 
-def page_paths(front: Front, state: StateApi, inspect: Inspect) -> dict[str, Route]:
+def inspector_routes(assets: AssetHandlers, state: StateApi, inspector: InspectorApi) -> dict[str, Route]:
     """All routes of the page. A path that ends with `*` has others below it."""
 
-    def shown(action: Action, *, is_open: bool = False) -> Route:
-        return Route("page", {"GET": action}, is_open=is_open)
+    def shown(action: RouteHandler, *, is_open: bool = False) -> Route:
+        return Route("page", {"GET": action}, is_public=is_open)
 
     return {
-        "/": shown(front.index, is_open=True),
-        f"{ASSETS}*": shown(front.asset, is_open=True),
-        f"{_API}state": shown(state.state),
-        f"{_API}recordings/*": shown(state.recording),
-        f"{_API}tapes/*": shown(inspect.tape),
-        f"{_API}rules/*": shown(inspect.rule),
-        f"{_API}lint": Route("page", {"POST": inspect.lint}, is_limited=True),
+        "/": shown(assets.index, is_open=True),
+        f"{ASSETS_PATH}*": shown(assets.asset, is_open=True),
+        f"{_API_PREFIX}state": shown(state.get_state),
+        f"{_API_PREFIX}recordings/*": shown(state.get_recording),
+        f"{_API_PREFIX}tapes/*": shown(inspector.get_capture),
+        f"{_API_PREFIX}rules/*": shown(inspector.get_rule),
+        f"{_API_PREFIX}lint": Route("page", {"POST": inspector.lint}, is_rate_limited=True),
     }
 
 
-def below_page(path: str) -> str:
+def wildcard_path(path: str) -> str:
     """The path under which a route stands, for one that has names below it."""
-    return _BELOW.sub(r"\1*", path)
+    return _NESTED_PATH.sub(r"\1*", path)

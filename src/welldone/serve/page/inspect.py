@@ -8,111 +8,115 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from welldone.net.inbound import Reply
-from welldone.rules.page import page
-from welldone.serve.app import Ask, json_reply
-from welldone.serve.errors import ApiError, invalid
+from welldone.net.inbound import HttpResponse
+from welldone.rules.page import read_page
+from welldone.serve.app import RequestContext, json_response
+from welldone.serve.errors import ApiError, invalid_request
 from welldone.serve.page import linting
-from welldone.serve.page.lint_child import Job, judge_in_child, judged
-from welldone.serve.page.tapes import Tapes
-from welldone.serve.siblings import Question, Siblings
-from welldone.wire.faults.catalogue import BY_ID
+from welldone.serve.page.lint_child import LintJob, lint_in_child, run_lint_job
+from welldone.serve.page.tapes import CaptureStore
+from welldone.serve.siblings import WorkerQuery, WorkerSync
+from welldone.wire.faults.catalogue import RULES_BY_ID
 
-LINTS = 1
+CONCURRENT_LINTS = 1
 """Captures that are judged at once: each takes some 100 MB, and a processor, for up to some seconds."""
-READS = 8
+CONCURRENT_UPLOADS = 8
 """Captures that are read at once, since slow senders must not keep others out: 64 MiB in all."""
-_BODY_LIMIT_BYTES = 2 * linting.LIMIT_BYTES  # of a request: a capture grows by a third in base64, and less as text
-_HERE_BYTES = 64 * 2**10
+_BODY_LIMIT_BYTES = 2 * linting.LINT_LIMIT_BYTES  # of a request: a capture grows by a third in base64, and less as text
+_THREAD_LIMIT_BYTES = 64 * 2**10
 """A shorter capture is judged in a thread, within 50 ms; a longer one in a process of its own: threads share the
 interpreter with all streams."""
 _RETRY_S = 1.0
-_DIGITS = 9  # of a step's number
-_TAPE = "tape"
+_STEP_DIGITS = 9  # of a step's number
+_CAPTURE_TOPIC = "tape"
 
 
-class Inspect:
+class InspectorApi:
     """Answers the inspector. `is_admin`: whether a principal may know of the servers behind this one."""
 
     def __init__(
-        self, tapes: Tapes, *, siblings: Siblings | None, body_s: float, is_admin: Callable[[str], bool]
+        self, captures: CaptureStore, *, worker_sync: WorkerSync | None, body_s: float, is_admin: Callable[[str], bool]
     ) -> None:
-        self._tapes = tapes
-        self._siblings = siblings
+        self._captures = captures
+        self._worker_sync = worker_sync
         self._body_s = body_s
         self._is_admin = is_admin
-        self._threads = ThreadPoolExecutor(LINTS, "lint")
-        self._room = threading.BoundedSemaphore(LINTS)
-        self._reading = 0
-        if siblings is not None:
-            siblings.register(_TAPE, self._told_of)
+        self._threads = ThreadPoolExecutor(CONCURRENT_LINTS, "lint")
+        self._lint_slots = threading.BoundedSemaphore(CONCURRENT_LINTS)
+        self._uploads = 0
+        if worker_sync is not None:
+            worker_sync.register(_CAPTURE_TOPIC, self._encode_capture)
 
-    async def tape(self, ask: Ask) -> Reply:
+    async def get_capture(self, ctx: RequestContext) -> HttpResponse:
         """`GET …/tapes/{id}?from=N`."""
-        question = {"principal": ask.principal, "id": _last(ask), "from": _start(ask.call.query)}
-        found = await self._told_of(question)
-        if not found and self._siblings is not None:
-            found = next(iter(await self._siblings.gather(_TAPE, question)), b"")
+        question = {
+            "principal": ctx.principal,
+            "id": _last_path_segment(ctx),
+            "from": _read_first_step(ctx.request.query),
+        }
+        found = await self._encode_capture(question)
+        if not found and self._worker_sync is not None:
+            found = next(iter(await self._worker_sync.gather(_CAPTURE_TOPIC, question)), b"")
         if not found:
             raise ApiError(404, "There is no such tape: it is not there yet, or not any more.", code="not_found")
-        return Reply(200, found)
+        return HttpResponse(200, found)
 
-    async def _told_of(self, question: Question) -> bytes:
+    async def _encode_capture(self, question: WorkerQuery) -> bytes:
         """What this process has to say of a tape; nothing where it has none."""
         principal = question["principal"]
-        watch = self._tapes.find(principal, question["id"])
+        watch = self._captures.find(principal, question["id"])
         if watch is None:
             return b""
-        return msgspec.json.encode(await watch.told(question["from"], is_admin=self._is_admin(principal)))
+        return msgspec.json.encode(await watch.read_steps(question["from"], is_admin=self._is_admin(principal)))
 
-    async def lint(self, ask: Ask) -> Reply:
+    async def lint(self, ctx: RequestContext) -> HttpResponse:
         """`POST …/lint`."""
-        if self._reading == READS:
-            raise _too_many()
-        self._reading += 1
-        headers = ask.call.headers
+        if self._uploads == CONCURRENT_UPLOADS:
+            raise _too_many_lints()
+        self._uploads += 1
+        headers = ctx.request.headers
         try:
-            data = await ask.call.body(limit_bytes=_BODY_LIMIT_BYTES, within_s=self._body_s)
+            data = await ctx.request.read_body(limit_bytes=_BODY_LIMIT_BYTES, timeout_s=self._body_s)
         finally:
-            self._reading -= 1
-        if not self._room.acquire(blocking=False):
-            raise _too_many()
-        job = Job(data, headers.get("Content-Type"), "Origin" in headers)
-        if len(data) > _HERE_BYTES:
+            self._uploads -= 1
+        if not self._lint_slots.acquire(blocking=False):
+            raise _too_many_lints()
+        job = LintJob(data, headers.get("Content-Type"), "Origin" in headers)
+        if len(data) > _THREAD_LIMIT_BYTES:
             try:
-                return Reply(200, await judge_in_child(job))
+                return HttpResponse(200, await lint_in_child(job))
             finally:
-                self._room.release()
+                self._lint_slots.release()
         # The room is free when the thread is, be it that nobody waits for it any more.
-        working = self._threads.submit(judged, job)
-        working.add_done_callback(lambda _: self._room.release())
-        return Reply(200, await asyncio.wrap_future(working))
+        working = self._threads.submit(run_lint_job, job)
+        working.add_done_callback(lambda _: self._lint_slots.release())
+        return HttpResponse(200, await asyncio.wrap_future(working))
 
-    async def rule(self, ask: Ask) -> Reply:
+    async def get_rule(self, ctx: RequestContext) -> HttpResponse:
         """`GET …/rules/{id}`."""
-        fault = BY_ID.get(_last(ask))
+        fault = RULES_BY_ID.get(_last_path_segment(ctx))
         if fault is None:
             raise ApiError(404, "There is no such rule.", code="not_found")
-        text = await asyncio.to_thread(page, fault.id)
+        text = await asyncio.to_thread(read_page, fault.id)
         told = {name: getattr(fault, name) for name in ("id", "rule", "severity", "mend", "how", "hurts", "endpoints")}
-        return json_reply({**told, "page": text})
+        return json_response({**told, "page": text})
 
 
-def _too_many() -> ApiError:
+def _too_many_lints() -> ApiError:
     return ApiError(429, "Another capture is being judged.", code="too_many_lints", retry_after_s=_RETRY_S)
 
 
-def _last(ask: Ask) -> str:
+def _last_path_segment(ctx: RequestContext) -> str:
     """The last name in the path."""
-    return ask.call.path.rpartition("/")[2]
+    return ctx.request.path.rpartition("/")[2]
 
 
-def _start(query: str) -> int:
+def _read_first_step(query: str) -> int:
     """The step that is asked for first."""
     try:
         start = parse_qs(query, max_num_fields=1).get("from", ["0"])[-1]
     except ValueError:
         start = ""
-    if not (start.isascii() and start.isdigit() and len(start) <= _DIGITS):
-        raise invalid("'from' must be the number of a step.", param="from")
+    if not (start.isascii() and start.isdigit() and len(start) <= _STEP_DIGITS):
+        raise invalid_request("'from' must be the number of a step.", param="from")
     return int(start)

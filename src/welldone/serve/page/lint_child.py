@@ -14,23 +14,23 @@ import time
 
 import msgspec
 
-from welldone.engines.plan import PYTHON
-from welldone.serve.errors import ApiError, invalid
+from welldone.engines.plan import PYTHON_MODULE
+from welldone.serve.errors import ApiError, invalid_request
 from welldone.serve.page import linting
 from welldone.serve.requests import fields, read_body
 from welldone.wire.events import Json
 from welldone.wire.head import Endpoint
 
-WITHIN_S = 60.0
+LINT_TIMEOUT_S = 60.0
 """For a capture of the longest kind, on a busy machine; on a quiet one it takes two seconds."""
-_PASSED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG")
+_CHILD_ENVIRONMENT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG")
 """Variables that the child gets: none has a secret."""
-_MODULE = "welldone.serve.page.lint_child"
+_CHILD_MODULE = "welldone.serve.page.lint_child"
 _ENDPOINTS = tuple(endpoint.value for endpoint in Endpoint)
-_NICE = 10  # streams go before it
+_CHILD_NICENESS = 10  # streams go before it
 
 
-class Job(msgspec.Struct, frozen=True):
+class LintJob(msgspec.Struct, frozen=True):
     """A request for a verdict, as it came."""
 
     data: bytes
@@ -38,7 +38,7 @@ class Job(msgspec.Struct, frozen=True):
     is_browser: bool
 
 
-class _Refusal(msgspec.Struct, frozen=True):
+class _LintError(msgspec.Struct, frozen=True):
     """An error of the request."""
 
     message: str
@@ -46,7 +46,7 @@ class _Refusal(msgspec.Struct, frozen=True):
     code: str | None = None
 
 
-async def judge_in_child(job: Job) -> bytes:
+async def lint_in_child(job: LintJob) -> bytes:
     """What is said of a capture.
 
     Raises:
@@ -54,21 +54,21 @@ async def judge_in_child(job: Job) -> bytes:
     """
     try:
         child = await asyncio.create_subprocess_exec(
-            *PYTHON,
-            _MODULE,
+            *PYTHON_MODULE,
+            _CHILD_MODULE,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
-            env={name: os.environ[name] for name in _PASSED if name in os.environ},
+            env={name: os.environ[name] for name in _CHILD_ENVIRONMENT if name in os.environ},
             start_new_session=True,
         )
     except OSError:
         raise ApiError(503, "No process can be started to judge it.", code="server_busy", retry_after_s=1.0) from None
     try:
-        async with asyncio.timeout(WITHIN_S):
+        async with asyncio.timeout(LINT_TIMEOUT_S):
             said, _ = await child.communicate(msgspec.msgpack.encode(job))
     except TimeoutError:
-        message = f"It takes more than {WITHIN_S:g} seconds to judge this capture: use welldone lint."
+        message = f"It takes more than {LINT_TIMEOUT_S:g} seconds to judge this capture: use welldone lint."
         raise ApiError(413, message) from None
     finally:
         if child.returncode is None:
@@ -79,24 +79,24 @@ async def judge_in_child(job: Job) -> bytes:
         return body
     if not status:
         raise ApiError(413, "This capture takes too much memory or time to judge: use welldone lint.")
-    refusal = msgspec.json.decode(body, type=_Refusal)
+    refusal = msgspec.json.decode(body, type=_LintError)
     raise ApiError(int(status), refusal.message, param=refusal.param, code=refusal.code)
 
 
-def judged(job: Job) -> bytes:
+def run_lint_job(job: LintJob) -> bytes:
     """What is said of a capture. It takes a while: not for the event loop."""
     body = read_body(job.data, job.content_type, is_browser=job.is_browser)
-    found = linting.lint(
-        _capture(body),
+    found = linting.lint_capture(
+        _decode_capture(body),
         endpoint=fields.choice(body, "endpoint", _ENDPOINTS),
-        request=fields.table(body, "request"),
-        stem=secrets.token_hex(12),
+        request=fields.json_object(body, "request"),
+        id_stem=secrets.token_hex(12),
         created=int(time.time()),
     )
     return msgspec.json.encode(found)
 
 
-def _capture(body: Json) -> bytes:
+def _decode_capture(body: Json) -> bytes:
     """The bytes of the capture, which came as text or in base64."""
     text, encoded = body.get("capture"), body.get("capture_base64")
     if isinstance(text, str):
@@ -105,25 +105,27 @@ def _capture(body: Json) -> bytes:
         try:
             capture = base64.b64decode(encoded, validate=True)
         except ValueError:
-            raise invalid("This is no base64.", param="capture_base64") from None
+            raise invalid_request("This is no base64.", param="capture_base64") from None
     else:
-        raise invalid("The capture is missing: send it as text in 'capture', or in 'capture_base64'.", param="capture")
-    if len(capture) > linting.LIMIT_BYTES:
-        limit = linting.LIMIT_BYTES // 2**20
+        raise invalid_request(
+            "The capture is missing: send it as text in 'capture', or in 'capture_base64'.", param="capture"
+        )
+    if len(capture) > linting.LINT_LIMIT_BYTES:
+        limit = linting.LINT_LIMIT_BYTES // 2**20
         raise ApiError(413, f"The capture has more than {limit} MiB: use welldone lint, which takes more.")
     return capture
 
 
 def main() -> None:
     """What the child does."""
-    os.nice(_NICE)
-    seconds = int(WITHIN_S)
+    os.nice(_CHILD_NICENESS)
+    seconds = int(LINT_TIMEOUT_S)
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))  # also where its parent is gone
-    job = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Job)
+    job = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=LintJob)
     try:
-        said = b"200\n" + judged(job)
+        said = b"200\n" + run_lint_job(job)
     except ApiError as error:
-        said = b"%d\n" % error.status + msgspec.json.encode(_Refusal(error.message, error.param, error.code))
+        said = b"%d\n" % error.status + msgspec.json.encode(_LintError(error.message, error.param, error.code))
     sys.stdout.buffer.write(said)
     sys.stdout.buffer.flush()
 

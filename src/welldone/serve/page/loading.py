@@ -2,56 +2,56 @@
 
 from collections.abc import Awaitable, Callable
 
-from welldone.engines.fleet import EngineError, Model
-from welldone.net.inbound import Reply
-from welldone.serve.app import Ask, json_reply
-from welldone.serve.backends import Local, Remote
-from welldone.serve.errors import ApiError, invalid
-from welldone.serve.keys import Keys
-from welldone.serve.refusals import from_engine
+from welldone.engines.fleet import EngineError, LocalModel
+from welldone.net.inbound import HttpResponse
+from welldone.serve.app import RequestContext, json_response
+from welldone.serve.backends import LocalBackend, UpstreamBackend
+from welldone.serve.errors import ApiError, invalid_request
+from welldone.serve.keys import ApiKeys
+from welldone.serve.refusals import engine_unavailable
 from welldone.serve.requests import fields
 from welldone.wire.events import Json
 
 
-class Loading:
+class ModelLoadingApi:
     """Both paths. `body` reads a request, and `find` gives who answers for a name. Only admins get in."""
 
     def __init__(
         self,
-        keys: Keys,
+        keys: ApiKeys,
         *,
-        body: Callable[[Ask], Awaitable[Json]],
-        find: Callable[[Ask, object], Local | Remote],
+        read_body: Callable[[RequestContext], Awaitable[Json]],
+        find_backend: Callable[[RequestContext, object], LocalBackend | UpstreamBackend],
     ) -> None:
         self._keys = keys
-        self._body = body
-        self._find = find
+        self._read_body = read_body
+        self._find_backend = find_backend
 
-    async def load(self, ask: Ask) -> Reply:
+    async def load(self, ctx: RequestContext) -> HttpResponse:
         """Begin to load a model; who wants to know when it is ready looks at its state."""
-        model, _ = await self._asked(ask)
+        model, _ = await self._read_request(ctx)
         try:
             model.load()
         except EngineError as error:
-            raise from_engine(error) from error
-        return json_reply({"success": True})
+            raise engine_unavailable(error) from error
+        return json_response({"success": True})
 
-    async def unload(self, ask: Ask) -> Reply:
+    async def unload(self, ctx: RequestContext) -> HttpResponse:
         """Begin to unload a model that nobody uses; with `force` also one that is in use."""
-        model, is_forced = await self._asked(ask)
+        model, is_forced = await self._read_request(ctx)
         if model.running and not is_forced:
             message = f"The model `{model.name}` is in use. With force = true what runs is ended."
             raise ApiError(409, message, param="model", code="model_busy")
-        model.begin_to_unload()
-        return json_reply({"success": True})
+        model.start_unload()
+        return json_response({"success": True})
 
-    async def _asked(self, ask: Ask) -> tuple[Model, bool]:
+    async def _read_request(self, ctx: RequestContext) -> tuple[LocalModel, bool]:
         """The model, and whether `force` was said."""
-        self._keys.check_admin(ask.principal)
-        body = await self._body(ask)
+        self._keys.check_admin(ctx.principal)
+        body = await self._read_body(ctx)
         is_forced = fields.boolean(body, "force") is True
-        found = self._find(ask, body.get("model"))
-        if isinstance(found, Local):
+        found = self._find_backend(ctx, body.get("model"))
+        if isinstance(found, LocalBackend):
             return found.model, is_forced
         message = f"The model `{found.name[:64]}` is an upstream's, which loads it itself."
-        raise invalid(message, param="model", code="model_not_local")
+        raise invalid_request(message, param="model", code="model_not_local")

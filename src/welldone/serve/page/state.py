@@ -11,25 +11,25 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from welldone import __version__
-from welldone.engines.fleet import Fleet, Model
-from welldone.engines.fleet import State as ModelState
+from welldone.engines.fleet import EngineSupervisor, LocalModel
+from welldone.engines.fleet import ModelState as ModelState
 from welldone.engines.upstream import Upstream
-from welldone.engines.upstreams import Upstreams
-from welldone.net.inbound import Reply
+from welldone.engines.upstreams import UpstreamRegistry
+from welldone.net.inbound import HttpResponse
 from welldone.serve import listing
-from welldone.serve.admission import Gate
-from welldone.serve.app import Ask, json_reply
+from welldone.serve.admission import RequestQueue
+from welldone.serve.app import RequestContext, json_response
 from welldone.serve.counts import UpstreamCounts, quantile
-from welldone.serve.keys import Keys
-from welldone.serve.limits import Limits, Spent, Usage
-from welldone.serve.metrics import FIRST_S, Metrics
+from welldone.serve.keys import ApiKeys
+from welldone.serve.limits import RateLimiter, UsageTotals, RateLimitStatus
+from welldone.serve.metrics import TTFT_BUCKETS_S, Metrics
 from welldone.serve.page import recordings
-from welldone.serve.page.recent import LIMIT, Recent, Row
-from welldone.serve.recording import Recorder
-from welldone.serve.siblings import Question, Siblings
+from welldone.serve.page.recent import RECENT_LIMIT, RecentRequests, RecentRequest
+from welldone.serve.recording import TraceRecorder
+from welldone.serve.siblings import WorkerQuery, WorkerSync
 
-_MODELS_SHOWN = 100  # of an upstream: some list thousands, and nobody reads them here
-_ILL = (ModelState.RESTARTING, ModelState.FAILED)
+_MODELS_LIMIT = 100  # of an upstream: some list thousands, and nobody reads them here
+_FAILING_STATES = (ModelState.RESTARTING, ModelState.FAILED)
 
 
 class ModelView(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +54,7 @@ class ModelView(msgspec.Struct, frozen=True, kw_only=True):
     capabilities: list[str]
 
 
-class Times(msgspec.Struct, frozen=True, kw_only=True):
+class LatencyQuantiles(msgspec.Struct, frozen=True, kw_only=True):
     """How long something took."""
 
     p50: float | None
@@ -62,7 +62,7 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
     count: int
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class RuleCount(msgspec.Struct, frozen=True, kw_only=True):
     """A rule, and how often it was broken."""
 
     rule: str
@@ -84,13 +84,13 @@ class UpstreamView(msgspec.Struct, frozen=True, kw_only=True):
     limit: int
     models: list[str]
     retry_after_s: float
-    ttft_s: Times
-    findings: list[Finding]
+    ttft_s: LatencyQuantiles
+    findings: list[RuleCount]
     """The most frequent first."""
     attempts: dict[str, int]
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True):
+class ServerState(msgspec.Struct, frozen=True, kw_only=True):
     """All of it."""
 
     version: str
@@ -105,22 +105,22 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     is_draining: bool
     models: list[ModelView]
     upstreams: list[UpstreamView]
-    keys: list[Usage]
-    recent: list[Row]
+    keys: list[RateLimitStatus]
+    recent: list[RecentRequest]
 
 
-class Share(msgspec.Struct, kw_only=True):
+class WorkerCounts(msgspec.Struct, kw_only=True):
     """What one process has counted, and the others have not."""
 
-    recent: list[Row]
-    spent: dict[str, Spent]
+    recent: list[RecentRequest]
+    spent: dict[str, UsageTotals]
     upstreams: dict[str, UpstreamCounts]
 
-    def add(self, other: "Share") -> None:
+    def add(self, other: "WorkerCounts") -> None:
         """Both together."""
-        self.recent = sorted(self.recent + other.recent, key=lambda row: row.at, reverse=True)[:LIMIT]
+        self.recent = sorted(self.recent + other.recent, key=lambda row: row.at, reverse=True)[:RECENT_LIMIT]
         for name, spent in other.spent.items():
-            self.spent[name] = self.spent.get(name, Spent()).plus(spent)
+            self.spent[name] = self.spent.get(name, UsageTotals()).plus(spent)
         self.upstreams = {name: counts.plus(other.upstreams[name]) for name, counts in self.upstreams.items()}
 
 
@@ -133,117 +133,117 @@ class StateApi:
     def __init__(
         self,
         *,
-        fleet: Fleet,
-        gates: Mapping[str, Gate],
-        upstreams: Upstreams,
+        fleet: EngineSupervisor,
+        queues: Mapping[str, RequestQueue],
+        upstreams: UpstreamRegistry,
         metrics: Metrics,
-        limits: Limits,
-        keys: Keys,
-        recent: Recent,
-        recorder: Recorder | None,
-        siblings: Siblings | None,
+        limits: RateLimiter,
+        keys: ApiKeys,
+        recent: RecentRequests,
+        recorder: TraceRecorder | None,
+        worker_sync: WorkerSync | None,
         is_draining: Callable[[], bool],
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._fleet = fleet
-        self._gates = gates
+        self._queues = queues
         self._upstreams = upstreams
         self._metrics = metrics
         self._limits = limits
         self._keys = keys
         self._recent = recent
         self._recorder = recorder
-        self._siblings = siblings
+        self._worker_sync = worker_sync
         self._is_draining = is_draining
         self._now = now
         self._clock = clock
-        self._began = clock()
-        self._workers = 1 if siblings is None else siblings.count
-        if siblings is not None:
-            siblings.register("state", self._tell_share)
-            siblings.register("recording", self._tell_name)
+        self._started_at = clock()
+        self._workers = 1 if worker_sync is None else worker_sync.count
+        if worker_sync is not None:
+            worker_sync.register("state", self._encode_worker_counts)
+            worker_sync.register("recording", self._encode_recording_name)
 
-    async def state(self, ask: Ask) -> Reply:
+    async def get_state(self, ctx: RequestContext) -> HttpResponse:
         """All that this client may see."""
-        is_admin = self._keys.is_admin(ask.principal)
-        whose = None if is_admin else ask.principal
-        share = await self._share_of_all(whose)
+        is_admin = self._keys.is_admin(ctx.principal)
+        whose = None if is_admin else ctx.principal
+        share = await self._all_worker_counts(whose)
         named = self._limits.principals if whose is None else [whose]
-        models = [one for one in self._fleet.models if is_admin or self._keys.may_use(ask.principal, one.name)]
+        models = [one for one in self._fleet.models if is_admin or self._keys.may_use(ctx.principal, one.name)]
         upstreams = self._upstreams.all if is_admin else ()
-        state = State(
+        state = ServerState(
             version=__version__,
             now=self._now(),
-            uptime_s=self._clock() - self._began,
+            uptime_s=self._clock() - self._started_at,
             workers=self._workers,
             is_admin=is_admin,
-            has_metrics=self._keys.may_read_metrics(ask.principal),
-            principal=ask.principal,
+            has_metrics=self._keys.may_read_metrics(ctx.principal),
+            principal=ctx.principal,
             is_recording=self._recorder is not None,
             is_draining=self._is_draining(),
-            models=[self._model(model) for model in models],
-            upstreams=[self._upstream(upstream, share.upstreams[upstream.name]) for upstream in upstreams],
+            models=[self._model_view(model) for model in models],
+            upstreams=[self._upstream_view(upstream, share.upstreams[upstream.name]) for upstream in upstreams],
             keys=[self._usage(name, share) for name in sorted({*named, *share.spent})],
-            recent=share.recent if is_admin else [row.without_servers() for row in share.recent],
+            recent=share.recent if is_admin else [row.without_upstreams() for row in share.recent],
         )
-        return json_reply(state)
+        return json_response(state)
 
-    async def recording(self, ask: Ask) -> Reply:
+    async def get_recording(self, ctx: RequestContext) -> HttpResponse:
         """What was recorded of a request, as one record."""
-        self._keys.check_admin(ask.principal)
-        request_id = ask.call.path.rpartition("/")[2]
-        name = None if self._recorder is None else await self._name(self._recorder, request_id)
+        self._keys.check_admin(ctx.principal)
+        request_id = ctx.request.path.rpartition("/")[2]
+        name = None if self._recorder is None else await self._find_recording_name(self._recorder, request_id)
         if self._recorder is None or name is None:
-            raise recordings.gone()
-        return Reply(200, await asyncio.to_thread(recordings.read_recording, self._recorder.folder, name))
+            raise recordings.recording_not_found()
+        return HttpResponse(200, await asyncio.to_thread(recordings.read_recording, self._recorder.folder, name))
 
     # What the processes tell each other.
 
-    def _share(self, principal: str | None) -> Share:
+    def _worker_counts(self, principal: str | None) -> WorkerCounts:
         """What this process has counted; of one principal only where one is given."""
-        spent = self._limits.spent()
+        spent = self._limits.totals()
         rows = self._recent.rows(principal)
-        return Share(
-            recent=rows if self._recorder is None else [self._marked(row, self._recorder) for row in rows],
+        return WorkerCounts(
+            recent=rows if self._recorder is None else [self._with_recorded_flag(row, self._recorder) for row in rows],
             spent={name: spent[name] for name in spent if principal in (None, name)},
             upstreams=self._metrics.upstream_counts() if principal is None else {},
         )
 
-    async def _tell_share(self, question: Question) -> bytes:
-        return msgspec.json.encode(self._share(question.get("principal")))
+    async def _encode_worker_counts(self, question: WorkerQuery) -> bytes:
+        return msgspec.json.encode(self._worker_counts(question.get("principal")))
 
-    async def _share_of_all(self, principal: str | None) -> Share:
-        share = self._share(principal)
-        if self._siblings is not None:
-            for answer in await self._siblings.gather("state", {"principal": principal}):
-                share.add(msgspec.json.decode(answer, type=Share))
+    async def _all_worker_counts(self, principal: str | None) -> WorkerCounts:
+        share = self._worker_counts(principal)
+        if self._worker_sync is not None:
+            for answer in await self._worker_sync.gather("state", {"principal": principal}):
+                share.add(msgspec.json.decode(answer, type=WorkerCounts))
         return share
 
-    async def _tell_name(self, question: Question) -> bytes:
+    async def _encode_recording_name(self, question: WorkerQuery) -> bytes:
         name = None if self._recorder is None else self._recorder.find(str(question.get("id")))
         return (name or "").encode()
 
-    async def _name(self, recorder: Recorder, request_id: str) -> str | None:
+    async def _find_recording_name(self, recorder: TraceRecorder, request_id: str) -> str | None:
         """The trace of a request. All processes write into one folder; who wrote it knows its name."""
         name = recorder.find(request_id)
-        if name is None and self._siblings is not None:
-            names = await self._siblings.gather("recording", {"id": request_id})
+        if name is None and self._worker_sync is not None:
+            names = await self._worker_sync.gather("recording", {"id": request_id})
             name = names[0].decode() if names else None
         return name
 
     # What is shown of each thing.
 
-    def _marked(self, row: Row, recorder: Recorder) -> Row:
+    def _with_recorded_flag(self, row: RecentRequest, recorder: TraceRecorder) -> RecentRequest:
         return msgspec.structs.replace(row, is_recorded=recorder.find(row.request_id) is not None)
 
-    def _usage(self, name: str, share: Share) -> Usage:
-        return msgspec.structs.replace(self._limits.usage(name), spent=share.spent.get(name, Spent()))
+    def _usage(self, name: str, counts: WorkerCounts) -> RateLimitStatus:
+        return msgspec.structs.replace(self._limits.status(name), spent=counts.spent.get(name, UsageTotals()))
 
-    def _model(self, model: Model) -> ModelView:
-        gate, listed = self._gates[model.name], listing.model_object(model, 0)
-        error = model.last_error if model.state in _ILL else None
-        abilities, facts = model.abilities, model.facts
+    def _model_view(self, model: LocalModel) -> ModelView:
+        gate, listed = self._queues[model.name], listing.model_object(model, 0)
+        error = model.last_error if model.state in _FAILING_STATES else None
+        abilities, facts = model.capabilities, model.metadata
         return ModelView(
             id=model.name,
             state=model.state,
@@ -251,7 +251,7 @@ class StateApi:
             slots=gate.slots,
             running=gate.running,
             waiting=gate.waiting,
-            queue=gate.room - gate.slots,
+            queue=gate.capacity - gate.slots,
             mean_wait_s=gate.mean_wait_s if gate.admitted else None,
             context=listed.get("context_length"),
             size_bytes=(abilities.size_bytes if abilities else 0) or (facts.size_bytes if facts else 0) or None,
@@ -261,27 +261,27 @@ class StateApi:
             capabilities=listed.get("capabilities", []),
         )
 
-    def _upstream(self, upstream: Upstream, counts: UpstreamCounts) -> UpstreamView:
-        models = upstream.settings.models or tuple(model.id for model in upstream.listed or ())
+    def _upstream_view(self, upstream: Upstream, counts: UpstreamCounts) -> UpstreamView:
+        models = upstream.settings.models or tuple(model.id for model in upstream.listed_models or ())
         findings = sorted(counts.findings.items(), key=lambda pair: -pair[1])
         return UpstreamView(
             name=upstream.name,
             kind=upstream.kind or None,
             is_healthy=upstream.is_healthy,
-            trouble=upstream.trouble,
-            failing=upstream.failing,
+            trouble=upstream.problem,
+            failing=upstream.recent_failure,
             breaker=upstream.breaker.state,
             running=counts.running,
             waiting=counts.waiting,
             # Each process has a share of it.
             limit=upstream.settings.limit * self._workers,
-            models=list(models[:_MODELS_SHOWN]),
+            models=list(models[:_MODELS_LIMIT]),
             retry_after_s=upstream.retry_after_s,
-            ttft_s=Times(
-                p50=quantile(FIRST_S, counts.first, 0.5),
-                p95=quantile(FIRST_S, counts.first, 0.95),
-                count=sum(counts.first),
+            ttft_s=LatencyQuantiles(
+                p50=quantile(TTFT_BUCKETS_S, counts.ttft_counts, 0.5),
+                p95=quantile(TTFT_BUCKETS_S, counts.ttft_counts, 0.95),
+                count=sum(counts.ttft_counts),
             ),
-            findings=[Finding(rule=rule, count=count) for rule, count in findings],
+            findings=[RuleCount(rule=rule, count=count) for rule, count in findings],
             attempts=counts.attempts,
         )

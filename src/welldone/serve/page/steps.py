@@ -6,16 +6,16 @@ from sys import getsizeof
 
 import msgspec
 
-from welldone.net.secrets import Secrets
+from welldone.net.secrets import SecretRedactor
 from welldone.wire.events import (
     Event,
-    Extra,
+    UnknownFields,
     Failure,
     Finish,
     Json,
     KeepAlive,
     Logprobs,
-    Opening,
+    ChoiceStart,
     Reasoning,
     Refusal,
     Text,
@@ -23,13 +23,13 @@ from welldone.wire.events import (
     ToolCall,
     Usage,
 )
-from welldone.wire.faults.catalogue import BY_ID
-from welldone.wire.notes import Note
-from welldone.wire.replay import Step
-from welldone.wire.unicode import clean
+from welldone.wire.faults.catalogue import RULES_BY_ID
+from welldone.wire.notes import RepairEntry
+from welldone.wire.replay import StreamReplayStep
+from welldone.wire.unicode import clean_unicode
 
-_NAMES: dict[type[Event], str] = {
-    Opening: "opening",
+_EVENT_TYPES: dict[type[Event], str] = {
+    ChoiceStart: "opening",
     Text: "text",
     Reasoning: "reasoning",
     Refusal: "refusal",
@@ -40,26 +40,28 @@ _NAMES: dict[type[Event], str] = {
     Usage: "usage",
     Failure: "failure",
     KeepAlive: "keep_alive",
-    Extra: "extra",
+    UnknownFields: "extra",
 }
 _OVERHEAD_BYTES = 512  # of a step in memory, besides its texts
-_UNSHOWN = msgspec.Raw(b'[{"type":"unshown"}]')  # of events that cannot be JSON again: half a character, a deep nest
+_UNENCODABLE_EVENTS = msgspec.Raw(
+    b'[{"type":"unshown"}]'
+)  # of events that cannot be JSON again: half a character, a deep nest
 _encode = msgspec.json.encode
 
 
-class Mended(msgspec.Struct, frozen=True):
+class RepairView(msgspec.Struct, frozen=True):
     """What was found wrong in a frame, and mended."""
 
     rule: str
     severity: str
-    mend: str
-    how: str
-    wanted: str
-    heard: str
+    repairability: str
+    repair: str
+    expected: str
+    observed: str
     count: int
 
 
-class Shown(msgspec.Struct, frozen=True):
+class StepView(msgspec.Struct, frozen=True):
     """One step."""
 
     n: int
@@ -70,55 +72,70 @@ class Shown(msgspec.Struct, frozen=True):
     at_s: float | None
     """When its last byte came, since the request began; None where no times are known."""
     byte: int
-    heard: str
+    received: str
     events: msgspec.Raw
-    notes: list[Mended]
-    said: str
-    heard_base64: str | msgspec.UnsetType = msgspec.UNSET
+    repairs: list[RepairView]
+    sent: str
+    received_base64: str | msgspec.UnsetType = msgspec.UNSET
     """Only where the bytes are no UTF-8."""
 
     @property
     def size(self) -> int:
         """About what it takes in memory, where a text with one emoji has four bytes for each character."""
-        texts = sum(map(getsizeof, (self.heard, self.heard_base64, self.said)))
-        return _OVERHEAD_BYTES + texts + len(bytes(self.events)) + 200 * len(self.notes)
+        texts = sum(map(getsizeof, (self.received, self.received_base64, self.sent)))
+        return _OVERHEAD_BYTES + texts + len(bytes(self.events)) + 200 * len(self.repairs)
 
 
-def shown(step: Step, n: int, *, attempt: int = 0, at_s: float | None = None, secrets: Secrets | None = None) -> Shown:
+def step_view(
+    step: StreamReplayStep,
+    n: int,
+    *,
+    attempt: int = 0,
+    at_s: float | None = None,
+    secrets: SecretRedactor | None = None,
+) -> StepView:
     """A step as it is shown. Secrets are blotted out of what was heard; of what was said they were before."""
-    heard, encoded = _text(step.heard)
-    events, notes = _events(step.events), [_mended(note) for note in step.notes]
-    if secrets is not None and secrets.are_in(step.heard):
-        heard, encoded, events = secrets.clean(heard), msgspec.UNSET, msgspec.Raw(secrets.clean_json(bytes(events)))
-        notes = [msgspec.structs.replace(note, heard=secrets.clean(note.heard)) for note in notes]
-    said = step.said.decode("utf-8", "replace")
-    return Shown(n, step.part, attempt, at_s, step.byte, heard, events, notes, said, encoded)
+    heard, encoded = _decode_text(step.received)
+    events, notes = _encode_events(step.events), [_repair_view(note) for note in step.repairs]
+    if secrets is not None and secrets.occur_in(step.received):
+        heard, encoded, events = secrets.redact(heard), msgspec.UNSET, msgspec.Raw(secrets.redact_json(bytes(events)))
+        notes = [msgspec.structs.replace(note, observed=secrets.redact(note.observed)) for note in notes]
+    said = step.sent.decode("utf-8", "replace")
+    return StepView(n, step.part, attempt, at_s, step.byte, heard, events, notes, said, encoded)
 
 
-def _text(data: bytes) -> tuple[str, str | msgspec.UnsetType]:
+def _decode_text(data: bytes) -> tuple[str, str | msgspec.UnsetType]:
     try:
         return data.decode(), msgspec.UNSET
     except UnicodeDecodeError:
         return data.decode("utf-8", "replace"), base64.b64encode(data).decode()
 
 
-def _events(events: Sequence[Event | Json]) -> msgspec.Raw:
+def _encode_events(events: Sequence[Event | Json]) -> msgspec.Raw:
     try:
-        return msgspec.Raw(_encode([_event(event) for event in events]))
+        return msgspec.Raw(_encode([_event_object(event) for event in events]))
     except (RecursionError, UnicodeEncodeError):
-        return _UNSHOWN
+        return _UNENCODABLE_EVENTS
 
 
-def _event(event: Event | Json) -> Json:
+def _event_object(event: Event | Json) -> Json:
     if isinstance(event, dict):
         return {"type": "", **event}
     fields = msgspec.structs.asdict(event)
     if isinstance(event, Failure):
         fields["error_type"] = fields.pop("type")
-    return {"type": _NAMES[type(event)], **fields}
+    return {"type": _EVENT_TYPES[type(event)], **fields}
 
 
-def _mended(note: Note) -> Mended:
-    fault = BY_ID[note.rule]
+def _repair_view(note: RepairEntry) -> RepairView:
+    fault = RULES_BY_ID[note.rule]
     # What was heard may have half a character, which JSON cannot say.
-    return Mended(note.rule, fault.severity, fault.mend, fault.how, fault.rule, clean(note.heard), note.count)
+    return RepairView(
+        note.rule,
+        fault.severity,
+        fault.repairability,
+        fault.repair,
+        fault.summary,
+        clean_unicode(note.observed),
+        note.count,
+    )

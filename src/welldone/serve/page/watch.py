@@ -12,33 +12,33 @@ from typing import TypeAlias
 
 import msgspec
 
-from welldone.net.secrets import Secrets
-from welldone.serve.page.playing import Make, Player
-from welldone.serve.page.steps import Shown
-from welldone.serve.taping import HARMLESS
-from welldone.wire.events import Failure, Reword
-from welldone.wire.texts import TextForm, Think
+from welldone.net.secrets import SecretRedactor
+from welldone.serve.page.playing import PipelineFactory, CaptureReplayer
+from welldone.serve.page.steps import StepView
+from welldone.serve.taping import SAFE_HEADERS
+from welldone.wire.events import Failure, FailureMapper
+from welldone.wire.texts import TextMode, ThinkMode
 
-TAPE_BYTES = 8 * 2**20
+CAPTURE_LIMIT_BYTES = 8 * 2**20
 """What came of one answer, each piece with what it takes to keep it: some twenty thousand frames."""
-STEPS_BYTES = 16 * 2**20
+STEPS_LIMIT_BYTES = 16 * 2**20
 """What its steps may take: each tells what came, what was made of it, and what went out."""
-REQUEST_BYTES = 256 * 2**10
+REQUEST_LIMIT_BYTES = 256 * 2**10
 """The longest request that is shown: it is told each time the page asks."""
-STEPS = 2_000
+STEPS_PER_REPLY = 2_000
 """As many are told at once: a page draws them in a moment."""
-TOLD_BYTES = 2**20
+REPLY_LIMIT_BYTES = 2**20
 """What the steps that are told at once may have, unless it is one: as JSON they are written in a millisecond or two."""
-TURN_S = 0.002
+REPLAY_TURN_S = 0.002
 """For so long an answer is played before others have their turn in the event loop: a gap that no reader notices."""
-_MOMENT_BYTES = 256  # of one in memory, besides its data
+_CALL_OVERHEAD_BYTES = 256  # of one in memory, besides its data
 _NO_REQUEST, _NO_EVENTS = msgspec.Raw(b"{}"), msgspec.Raw(b"[]")
 
-Moment: TypeAlias = Callable[[], Iterable[Shown] | None]
+RecordedCall: TypeAlias = Callable[[], Iterable[StepView] | None]
 """Plays what happened then."""
 
 
-class Attempt(msgspec.Struct):
+class CapturedAttempt(msgspec.Struct):
     """One time that a server was asked."""
 
     server: str
@@ -51,7 +51,7 @@ class Attempt(msgspec.Struct):
     """Why it failed, in words."""
 
 
-class Taped(msgspec.Struct):
+class CaptureView(msgspec.Struct):
     """What the page is told."""
 
     id: str
@@ -62,14 +62,14 @@ class Taped(msgspec.Struct):
     """Whether nothing follows these steps."""
     is_cut: bool
     """Whether it grew too long, so that what came later is not here."""
-    attempts: list[Attempt]
+    attempts: list[CapturedAttempt]
     request: msgspec.Raw
-    steps: list[Shown]
+    steps: list[StepView]
     next: int
     """Where to go on."""
 
 
-class Watch:
+class StreamCapture:
     """Is told what the answer's pipe is told, right before it. `on_growth` is called when it takes more memory."""
 
     def __init__(
@@ -79,15 +79,15 @@ class Watch:
         endpoint: str,
         model: str,
         is_stream: bool,
-        secrets: Secrets,
+        secrets: SecretRedactor,
         now: Callable[[], float],
         on_growth: Callable[[], None],
     ) -> None:
         self.now = now
         """Seconds since the request came."""
-        self._kept_bytes = 0  # in all
-        self._waiting_bytes = 0  # of what is not played yet
-        self._held_bytes = 0  # of what came, and may yet go to the pipe
+        self._recorded_bytes = 0  # in all
+        self._pending_bytes = 0  # of what is not played yet
+        self._unfed_bytes = 0  # of what came, and may yet go to the pipe
         self._steps_bytes = 0
         self._request_bytes = 0
         self._id = id
@@ -96,251 +96,253 @@ class Watch:
         self._is_stream = is_stream
         self._secrets = secrets
         self._on_growth = on_growth
-        self._is_cut = False
-        self._is_over = False
-        self._attempts: list[Attempt] = []
+        self._is_truncated = False
+        self._is_ended = False
+        self._attempts: list[CapturedAttempt] = []
         self._request = _NO_REQUEST
-        self._tape_of: dict[int, PartTape] = {}
-        self._player = Player(secrets)
-        self._moments: deque[tuple[float, int, Moment]] = deque()
-        self._rest: Iterator[Shown] | None = None  # of the moment that is being played
+        self._attempt_captures: dict[int, AttemptCapture] = {}
+        self._replayer = CaptureReplayer(secrets)
+        self._pending_calls: deque[tuple[float, int, RecordedCall]] = deque()
+        self._current_steps: Iterator[StepView] | None = None  # of the moment that is being played
 
     @property
     def size(self) -> int:
         """What it takes in memory."""
-        return self._waiting_bytes + self._held_bytes + self._steps_bytes + self._request_bytes
+        return self._pending_bytes + self._unfed_bytes + self._steps_bytes + self._request_bytes
 
     # What the answer tells.
 
-    def made(self, make: Make) -> None:
+    def pipeline_created(self, factory: PipelineFactory) -> None:
         """A pipe was made; where there was another, what that one had said is forgotten."""
-        self._pass_over()
-        self._keep(partial(self._player.made, make))
+        self._flush_unfed()
+        self._record_call(partial(self._replayer.pipeline_created, factory))
 
-    def ask(self, part: int, server: str, body: bytes, *, is_local: bool) -> "PartTape":
+    def begin_attempt(self, part: int, server: str, body: bytes, *, is_local: bool) -> "AttemptCapture":
         """A tape for a part that a server is asked for."""
-        self._pass_over(part)
-        attempt = Attempt(server, part, self.now(), is_local)
+        self._flush_unfed(part)
+        attempt = CapturedAttempt(server, part, self.now(), is_local)
         self._attempts.append(attempt)
-        if len(body) <= REQUEST_BYTES:
-            self._request, self._request_bytes = msgspec.Raw(self._secrets.clean_json(body)), len(body)
+        if len(body) <= REQUEST_LIMIT_BYTES:
+            self._request, self._request_bytes = msgspec.Raw(self._secrets.redact_json(body)), len(body)
         # What is kept of the request counts as much as all of it: how to make its pipe may hold its longest fields.
-        self._keep(partial(self._player.asked, part, len(self._attempts) - 1), len(body))
-        tape = self._tape_of[part] = PartTape(self, part, attempt)
+        self._record_call(partial(self._replayer.attempt_started, part, len(self._attempts) - 1), len(body))
+        tape = self._attempt_captures[part] = AttemptCapture(self, part, attempt)
         return tape
 
-    def tune(self, part: int, *, think: Think, text: TextForm, strict: frozenset[str], reword: Reword) -> None:
+    def tune(
+        self, part: int, *, think: ThinkMode, text: TextMode, strict: frozenset[str], reword: FailureMapper
+    ) -> None:
         """A part's server needs this."""
-        self._keep(partial(self._player.tune, part, think, text, strict, reword))
+        self._record_call(partial(self._replayer.tune, part, think, text, strict, reword))
 
     def feed(self, data: bytes, part: int) -> None:
         """More of a part's stream."""
-        self._tape_of[part].used(len(data))
-        self._keep(partial(self._player.feed, data, part), len(data))
+        self._attempt_captures[part].mark_fed(len(data))
+        self._record_call(partial(self._replayer.feed, data, part), len(data))
 
-    def whole(self, data: bytes, part: int) -> None:
+    def buffered_reply(self, data: bytes, part: int) -> None:
         """A part's reply, which was not streamed."""
-        self._tape_of[part].used(len(data))
-        self._keep(partial(self._player.whole, data, part), len(data))
+        self._attempt_captures[part].mark_fed(len(data))
+        self._record_call(partial(self._replayer.buffered_reply, data, part), len(data))
 
     def close(self, part: int) -> None:
         """A part has ended."""
-        self._pass_over(part)
-        self._keep(partial(self._player.close, part))
+        self._flush_unfed(part)
+        self._record_call(partial(self._replayer.close, part))
 
     def fail(self, failure: Failure) -> None:
         """The answer breaks off."""
-        self._pass_over()
-        self._keep(partial(self._player.fail, failure))
+        self._flush_unfed()
+        self._record_call(partial(self._replayer.fail, failure))
 
     def keep_alive(self) -> None:
         """A sign of life goes out."""
-        self._pass_silence()
-        self._keep(self._player.keep_alive)
+        self._flush_comments()
+        self._record_call(self._replayer.keep_alive)
 
-    def body(self) -> None:
+    def send_body(self) -> None:
         """The reply goes out, which is not streamed."""
-        self._keep(self._player.body)
+        self._record_call(self._replayer.send_body)
 
-    def refused(self, body: bytes) -> None:
+    def request_rejected(self, body: bytes) -> None:
         """Nothing goes out but this error."""
-        self._pass_over()
-        self._keep(partial(self._player.refused, body), len(body))
+        self._flush_unfed()
+        self._record_call(partial(self._replayer.request_rejected, body), len(body))
 
     def end(self) -> None:
         """Nothing more will come, be it that the client has left."""
-        self._pass_over()
-        self._is_over = True
+        self._flush_unfed()
+        self._is_ended = True
 
-    def _pass_over(self, part: int | None = None) -> None:
+    def _flush_unfed(self, part: int | None = None) -> None:
         """What came of a part, or of all, and was not given to the pipe, never will be."""
-        for number, tape in self._tape_of.items():
+        for number, tape in self._attempt_captures.items():
             if part in (None, number):
-                tape.used(0)
+                tape.mark_fed(0)
 
-    def _pass_silence(self) -> None:
-        for tape in self._tape_of.values():
-            tape.pass_silence()
+    def _flush_comments(self) -> None:
+        for tape in self._attempt_captures.values():
+            tape.flush_comments()
 
     # What its tapes tell.
 
-    def hold(self, size: int) -> bool:
+    def reserve_unfed(self, size: int) -> bool:
         """Whether there is room for so much more of what may go to the pipe, or not."""
-        if self._held_bytes + size > TAPE_BYTES:
-            self._is_cut = True
-        if self._is_cut:
+        if self._unfed_bytes + size > CAPTURE_LIMIT_BYTES:
+            self._is_truncated = True
+        if self._is_truncated:
             return False
-        self._held_bytes += size
+        self._unfed_bytes += size
         self._on_growth()
         return True
 
-    def let_go(self, size: int) -> None:
+    def release_unfed(self, size: int) -> None:
         """So much is not held any more."""
-        self._held_bytes -= size
+        self._unfed_bytes -= size
 
-    def passed_over(self, data: bytes, part: int, at_s: float) -> None:
+    def unfed_data(self, data: bytes, part: int, at_s: float) -> None:
         """What came of a part, and its pipe was not given."""
-        self._keep(partial(self._player.passed_over, data, part), len(data), at_s)
+        self._record_call(partial(self._replayer.unfed_data, data, part), len(data), at_s)
 
     # What the page asks.
 
-    async def told(self, start: int, *, is_admin: bool) -> Taped:
+    async def read_steps(self, start: int, *, is_admin: bool) -> CaptureView:
         """The steps from `start` on; who is no admin hears nothing of the servers behind this one."""
-        self._pass_silence()
-        await self._play(start + STEPS)
-        player = self._player
-        steps = self._some(start)
+        self._flush_comments()
+        await self._replay_until(start + STEPS_PER_REPLY)
+        player = self._replayer
+        steps = self._steps_from(start)
         attempts = self._attempts
         if not is_admin:
-            steps = [_without_bytes(step) if step.n in player.private else step for step in steps]
-            attempts = [_without_server(one) for one in attempts]
-        is_all = self._is_played and start + len(steps) >= len(player.steps)
-        return Taped(
+            steps = [_without_bytes(step) if step.n in player.admin_only else step for step in steps]
+            attempts = [_without_upstream(one) for one in attempts]
+        is_all = self._is_replayed and start + len(steps) >= len(player.steps)
+        return CaptureView(
             id=self._id,
             endpoint=self._endpoint,
             model=self._model,
             is_stream=self._is_stream,
-            is_done=(self._is_over or self._is_cut) and is_all,
-            is_cut=self._is_cut,
+            is_done=(self._is_ended or self._is_truncated) and is_all,
+            is_cut=self._is_truncated,
             attempts=attempts,
             request=self._request,
             steps=steps,
             next=start + len(steps),
         )
 
-    def drop(self) -> None:
+    def stop(self) -> None:
         """Keep no more, and play no more of what was kept."""
-        self._is_cut = True
-        self._moments.clear()
-        self._waiting_bytes = 0
-        self._rest = None
-        self._player.rest()
+        self._is_truncated = True
+        self._pending_calls.clear()
+        self._pending_bytes = 0
+        self._current_steps = None
+        self._replayer.stop()
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Let go of all at once: what refers to each other in here would wait for a collector, which comes seldom."""
-        self.drop()
-        self._pass_over()
-        self._player = Player(self._secrets)
+        self.stop()
+        self._flush_unfed()
+        self._replayer = CaptureReplayer(self._secrets)
         self._request = _NO_REQUEST
         self._steps_bytes = self._request_bytes = 0
 
-    def _keep(self, moment: Moment, size: int = 0, at_s: float | None = None) -> None:
-        size += _MOMENT_BYTES
-        if self._is_cut or self._is_over:
+    def _record_call(self, call: RecordedCall, size: int = 0, at_s: float | None = None) -> None:
+        size += _CALL_OVERHEAD_BYTES
+        if self._is_truncated or self._is_ended:
             return
-        if self._kept_bytes + size > TAPE_BYTES:
-            self._is_cut = True
+        if self._recorded_bytes + size > CAPTURE_LIMIT_BYTES:
+            self._is_truncated = True
             return
-        self._kept_bytes += size
-        self._waiting_bytes += size
-        self._moments.append((self.now() if at_s is None else at_s, size, moment))
+        self._recorded_bytes += size
+        self._pending_bytes += size
+        self._pending_calls.append((self.now() if at_s is None else at_s, size, call))
         self._on_growth()
 
-    async def _play(self, up_to: int) -> None:
+    async def _replay_until(self, step_count: int) -> None:
         """Play on, up to so many steps in all; two who do so at once help each other."""
-        turn_ends = self.now() + TURN_S
-        while not self._is_played and len(self._player.steps) < up_to:
+        turn_ends = self.now() + REPLAY_TURN_S
+        while not self._is_replayed and len(self._replayer.steps) < step_count:
             if self.now() >= turn_ends:
                 await asyncio.sleep(0)
-                turn_ends = self.now() + TURN_S
+                turn_ends = self.now() + REPLAY_TURN_S
                 continue
-            if self._rest is None:
-                self._player.at_s, size, moment = self._moments.popleft()
-                self._waiting_bytes -= size
-                self._rest = iter(moment() or ())
-            self._play_step(self._rest)
-        if self._is_played and self._is_over:
-            self._player.rest()
+            if self._current_steps is None:
+                self._replayer.at_s, size, moment = self._pending_calls.popleft()
+                self._pending_bytes -= size
+                self._current_steps = iter(moment() or ())
+            self._replay_step(self._current_steps)
+        if self._is_replayed and self._is_ended:
+            self._replayer.stop()
         self._on_growth()
 
-    def _play_step(self, rest: Iterator[Shown]) -> None:
-        step = next(rest, None)
+    def _replay_step(self, steps: Iterator[StepView]) -> None:
+        step = next(steps, None)
         if step is None:
-            self._rest = None
+            self._current_steps = None
             return
         self._steps_bytes += step.size
-        if self._steps_bytes > STEPS_BYTES:
-            self.drop()
+        if self._steps_bytes > STEPS_LIMIT_BYTES:
+            self.stop()
 
     @property
-    def _is_played(self) -> bool:
-        return self._rest is None and not self._moments
+    def _is_replayed(self) -> bool:
+        return self._current_steps is None and not self._pending_calls
 
-    def _some(self, start: int) -> list[Shown]:
+    def _steps_from(self, start: int) -> list[StepView]:
         """As many steps as are told at once."""
-        found = self._player.steps[start : start + STEPS]
+        found = self._replayer.steps[start : start + STEPS_PER_REPLY]
         size = 0
         for place, step in enumerate(found):
             size += step.size
-            if size > TOLD_BYTES and place:
+            if size > REPLY_LIMIT_BYTES and place:
                 return found[:place]
         return found
 
 
-class PartTape:
+class AttemptCapture:
     """What comes of one part. What its pipe is given too is told by the watch; here is all the rest."""
 
-    def __init__(self, watch: Watch, part: int, attempt: Attempt) -> None:
-        self._watch = watch
+    def __init__(self, capture: StreamCapture, part: int, attempt: CapturedAttempt) -> None:
+        self._capture = capture
         self._part = part
         self._attempt = attempt
-        self._unused: list[tuple[float, bytes]] = []
+        self._unfed: list[tuple[float, bytes]] = []
 
     def head(self, status: int, headers: Mapping[str, str]) -> None:
         """The reply begins."""
         self._attempt.status = status
-        self._attempt.headers = [(name, value) for name, value in headers.items() if name.lower() in HARMLESS]
+        self._attempt.headers = [(name, value) for name, value in headers.items() if name.lower() in SAFE_HEADERS]
 
     def data(self, data: bytes) -> None:
         """More of its body."""
-        if self._watch.hold(len(data)):
-            self._unused.append((self._watch.now(), data))
+        if self._capture.reserve_unfed(len(data)):
+            self._unfed.append((self._capture.now(), data))
 
-    def end(self, error: str | None, *, is_left: bool = False) -> None:
+    def end(self, error: str | None, *, is_aborted: bool = False) -> None:
         """It has ended; the first word on why it failed counts."""
         if self._attempt.error is None:
             self._attempt.error = error
 
-    def used(self, count: int) -> None:
+    def mark_fed(self, count: int) -> None:
         """The last bytes that came go to the pipe; those before them never will."""
-        self._watch.let_go(sum(len(data) for _, data in self._unused))
-        while count > 0 and self._unused:
-            count -= len(self._unused.pop()[1])
-        for at_s, data in self._unused:
-            self._watch.passed_over(data, self._part, at_s)
-        self._unused.clear()
+        self._capture.release_unfed(sum(len(data) for _, data in self._unfed))
+        while count > 0 and self._unfed:
+            count -= len(self._unfed.pop()[1])
+        for at_s, data in self._unfed:
+            self._capture.unfed_data(data, self._part, at_s)
+        self._unfed.clear()
 
-    def pass_silence(self) -> None:
+    def flush_comments(self) -> None:
         """What begins with a comment is a stream: what its pipe was not given at once, it never will be."""
-        if self._unused and self._unused[0][1].startswith(b":"):
-            self.used(0)
+        if self._unfed and self._unfed[0][1].startswith(b":"):
+            self.mark_fed(0)
 
 
-def _without_server(attempt: Attempt) -> Attempt:
+def _without_upstream(attempt: CapturedAttempt) -> CapturedAttempt:
     """The same for those who may not see the servers behind this one: that it failed, and not how."""
     error = None if attempt.error is None else "the attempt failed"
-    return Attempt("", attempt.part, attempt.began_s, attempt.is_local, attempt.status, error=error)
+    return CapturedAttempt("", attempt.part, attempt.began_s, attempt.is_local, attempt.status, error=error)
 
 
-def _without_bytes(step: Shown) -> Shown:
-    return msgspec.structs.replace(step, heard="", heard_base64=msgspec.UNSET, events=_NO_EVENTS, notes=[])
+def _without_bytes(step: StepView) -> StepView:
+    return msgspec.structs.replace(step, received="", received_base64=msgspec.UNSET, events=_NO_EVENTS, repairs=[])

@@ -4,14 +4,14 @@ from welldone.serve.requests.body import read_body
 from welldone.serve.requests.chat import read_chat
 from welldone.serve.requests.completions import read_completions
 from welldone.serve.requests.embeddings import read_embeddings
-from welldone.serve.requests.request import Request
+from welldone.serve.requests.request import ValidatedRequest
 from welldone.serve.requests.rerank import read_rerank
-from welldone.serve.requests.table import FIELDS
+from welldone.serve.requests.table import GENERATION_FIELDS
 from welldone.serve.requests.tokens import read_detokenize, read_tokenize
 
 __all__ = [
-    "FIELDS",
-    "Request",
+    "GENERATION_FIELDS",
+    "ValidatedRequest",
     "read_body",
     "read_chat",
     "read_completions",

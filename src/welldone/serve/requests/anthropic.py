@@ -8,36 +8,42 @@ from typing import NamedTuple
 
 import msgspec
 
-from welldone.serve.errors import ApiError, invalid
+from welldone.serve.errors import ApiError, invalid_request
 from welldone.serve.requests import fields
-from welldone.serve.requests.blocks import Turns, read_turns
-from welldone.serve.requests.flat_tools import unknown_tool
-from welldone.serve.requests.table import Field, Use
+from welldone.serve.requests.blocks import ChatTurns, read_chat_turns
+from welldone.serve.requests.flat_tools import unsupported_tool_type
+from welldone.serve.requests.table import RequestField, FieldHandling
 from welldone.wire.events import Json
 
-TOKENS_LIMIT = 2**31 - 1
+INT32_MAX = 2**31 - 1
 """Of `max_tokens` and the like: the integers of engines have 32 bits."""
-USER_LIMIT = 64
+USER_ID_LENGTH = 64
 """Characters of `user` that OpenAI takes. Claude Code sends more; it means nothing to the answer, and is left out."""
 
-FIELDS: tuple[Field, ...] = (
-    Field("model", Use.READ, "the model's name"),
-    Field("max_tokens", Use.READ, "1 or more; must be given, but not to count tokens"),
-    Field("messages", Use.READ, "text, images, documents with text, search results, thinking, tool_use, tool_result"),
-    Field("system", Use.READ, "a text, or blocks of text"),
-    Field("stream", Use.READ, "true or false"),
-    Field("stop_sequences", Use.READ, "the same as stop of a chat"),
-    Field("temperature", Use.PASSED, "0 to 1"),
-    Field("top_p", Use.PASSED, "0 to 1"),
-    Field("top_k", Use.PASSED, "0 or more"),
-    Field("metadata", Use.READ, "user_id, as user of a chat if it is short"),
-    Field("thinking", Use.READ, "enabled, adaptive: thoughts are shown; budget_tokens: for llama.cpp"),
-    Field("tools", Use.READ, "custom tools; others as --unknown-tools says"),
-    Field("tool_choice", Use.READ, "auto, any, tool, none; disable_parallel_tool_use"),
-    Field("output_config", Use.READ, "effort, and format with a json_schema"),
-    Field("output_format", Use.READ, "the same as output_config.format"),
+ANTHROPIC_FIELDS: tuple[RequestField, ...] = (
+    RequestField("model", FieldHandling.TRANSLATED, "the model's name"),
+    RequestField("max_tokens", FieldHandling.TRANSLATED, "1 or more; must be given, but not to count tokens"),
+    RequestField(
+        "messages",
+        FieldHandling.TRANSLATED,
+        "text, images, documents with text, search results, thinking, tool_use, tool_result",
+    ),
+    RequestField("system", FieldHandling.TRANSLATED, "a text, or blocks of text"),
+    RequestField("stream", FieldHandling.TRANSLATED, "true or false"),
+    RequestField("stop_sequences", FieldHandling.TRANSLATED, "the same as stop of a chat"),
+    RequestField("temperature", FieldHandling.FORWARDED, "0 to 1"),
+    RequestField("top_p", FieldHandling.FORWARDED, "0 to 1"),
+    RequestField("top_k", FieldHandling.FORWARDED, "0 or more"),
+    RequestField("metadata", FieldHandling.TRANSLATED, "user_id, as user of a chat if it is short"),
+    RequestField(
+        "thinking", FieldHandling.TRANSLATED, "enabled, adaptive: thoughts are shown; budget_tokens: for llama.cpp"
+    ),
+    RequestField("tools", FieldHandling.TRANSLATED, "custom tools; others as --unknown-tools says"),
+    RequestField("tool_choice", FieldHandling.TRANSLATED, "auto, any, tool, none; disable_parallel_tool_use"),
+    RequestField("output_config", FieldHandling.TRANSLATED, "effort, and format with a json_schema"),
+    RequestField("output_format", FieldHandling.TRANSLATED, "the same as output_config.format"),
     *(
-        Field(name, Use.IGNORED)
+        RequestField(name, FieldHandling.IGNORED)
         for name in (
             "betas",
             "cache_control",
@@ -52,23 +58,25 @@ FIELDS: tuple[Field, ...] = (
             "workspace_id",
         )
     ),
-    Field("container", Use.REFUSED, "needs a container, which this server does not have."),
-    Field("mcp_servers", Use.REFUSED, "needs MCP servers to be called from here, which is not offered."),
-    Field("thread", Use.REFUSED, "needs conversations to be kept here, which they are not."),
+    RequestField("container", FieldHandling.REJECTED, "needs a container, which this server does not have."),
+    RequestField(
+        "mcp_servers", FieldHandling.REJECTED, "needs MCP servers to be called from here, which is not offered."
+    ),
+    RequestField("thread", FieldHandling.REJECTED, "needs conversations to be kept here, which they are not."),
 )
 
-EFFORTS = ("low", "medium", "high", "xhigh", "max")
-_PLAIN_EFFORTS = EFFORTS[:3]  # those that all servers know
-CHOICES = {"auto": "auto", "any": "required", "none": "none", "tool": "tool"}
-_CUSTOM = (None, "custom")
-_THINKS = ("enabled", "adaptive", "between_tools")
-THINKING = (*_THINKS, "disabled")
-TOOLS_LIMIT = 10_000  # Anthropic's own, for tools that are searched for; a local model takes fewer
-_STOPS_LIMIT = 8_191  # Anthropic's own; a local model takes fewer
-_TEMPLATED = ("llamacpp", "vllm", "sglang")
+OUTPUT_EFFORTS = ("low", "medium", "high", "xhigh", "max")
+_COMMON_EFFORTS = OUTPUT_EFFORTS[:3]  # those that all servers know
+TOOL_CHOICE_MODES = {"auto": "auto", "any": "required", "none": "none", "tool": "tool"}
+_CUSTOM_TOOL_TYPES = (None, "custom")
+_THINKING_ON = ("enabled", "adaptive", "between_tools")
+THINKING_MODES = (*_THINKING_ON, "disabled")
+ANTHROPIC_TOOLS_LIMIT = 10_000  # Anthropic's own, for tools that are searched for; a local model takes fewer
+_STOP_SEQUENCES_LIMIT = 8_191  # Anthropic's own; a local model takes fewer
+_TEMPLATE_KWARGS_KINDS = ("llamacpp", "vllm", "sglang")
 """Servers that let a request set what its chat template knows."""
-_NO_PREFILL = "Invalid 'messages': the last message is the assistant's, and the upstream cannot continue one."
-_NAMES = {
+_NO_PREFILL_MESSAGE = "Invalid 'messages': the last message is the assistant's, and the upstream cannot continue one."
+_CLIENT_PARAM_NAMES = {
     "stop": "stop_sequences",
     "user": "metadata.user_id",
     "max_completion_tokens": "max_tokens",
@@ -82,21 +90,23 @@ _NAMES = {
 """What the client calls fields of a chat."""
 
 
-class Translated(NamedTuple):
+class AnthropicTranslation(NamedTuple):
     """A chat, and what the client calls its fields, messages and tools."""
 
     chat: Json
-    names: dict[str, str]
+    param_names: dict[str, str]
 
-    shows_thoughts: bool
+    shows_reasoning: bool
 
     @property
-    def stops(self) -> tuple[str, ...]:
+    def stop_strings(self) -> tuple[str, ...]:
         """The client's stop strings."""
         return tuple(self.chat.get("stop") or ())
 
 
-def read_anthropic(body: Json, kind: str, *, skips_tools: bool, is_counted: bool = False) -> Translated:
+def anthropic_to_chat(
+    body: Json, upstream_kind: str, *, ignores_unknown_tools: bool, is_count_only: bool = False
+) -> AnthropicTranslation:
     """The chat that a body means.
 
     Args:
@@ -105,99 +115,105 @@ def read_anthropic(body: Json, kind: str, *, skips_tools: bool, is_counted: bool
         skips_tools: whether tools that nobody here can run are left out; else they are refused.
         is_counted: whether only the tokens of the prompt are wanted.
     """
-    for row in FIELDS:
-        if row.use is Use.REFUSED and body.get(row.name) not in (None, [], {}, ""):
-            raise _cannot(row)
-    turns = read_turns(body, takes_system=kind == "openai")
+    for row in ANTHROPIC_FIELDS:
+        if row.handling is FieldHandling.REJECTED and body.get(row.name) not in (None, [], {}, ""):
+            raise _unsupported_field(row)
+    turns = read_chat_turns(body, allows_system=upstream_kind == "openai")
     chat: Json = {"model": body.get("model"), "messages": turns.items}
-    chat |= _sampling(body, kind, is_counted)
-    chat |= _thoughts(body, kind)
-    names = _NAMES | {f"messages[{place}]": told for place, told in enumerate(turns.places)}
-    chat |= _tools(body, skips_tools, names)
-    chat |= _form(body)
-    chat |= _continued(turns, kind)
-    return Translated(chat, names, shows_thoughts=_mode(body) in _THINKS)
+    chat |= _sampling_fields(body, upstream_kind, is_count_only)
+    chat |= _reasoning_fields(body, upstream_kind)
+    names = _CLIENT_PARAM_NAMES | {f"messages[{place}]": told for place, told in enumerate(turns.params)}
+    chat |= _tool_fields(body, ignores_unknown_tools, names)
+    chat |= _output_format(body)
+    chat |= _continuation_fields(turns, upstream_kind)
+    return AnthropicTranslation(chat, names, shows_reasoning=_thinking_mode(body) in _THINKING_ON)
 
 
-def _cannot(row: Field) -> ApiError:
-    error = fields.unsupported(row.name, row.note)
-    if row.name == "thread":  # then the tool runners of Anthropic's SDKs go on without it
+def _unsupported_field(field: RequestField) -> ApiError:
+    error = fields.unsupported(field.name, field.note)
+    if field.name == "thread":  # then the tool runners of Anthropic's SDKs go on without it
         error.details = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
     return error
 
 
-def _sampling(body: Json, kind: str, is_counted: bool) -> Json:
+def _sampling_fields(body: Json, upstream_kind: str, is_count_only: bool) -> Json:
     out: Json = {"stream": fields.boolean(body, "stream") is True}
-    most = fields.integer(body, "max_tokens", 1, TOKENS_LIMIT)
+    most = fields.integer(body, "max_tokens", 1, INT32_MAX)
     if most is not None:  # OpenAI's models that think know only the newer name, and others only the older
-        out["max_completion_tokens" if kind == "openai" else "max_tokens"] = most
-    elif not is_counted:
+        out["max_completion_tokens" if upstream_kind == "openai" else "max_tokens"] = most
+    elif not is_count_only:
         raise fields.missing("max_tokens")
     for name in ("temperature", "top_p"):
         if (value := fields.number(body, name, 0, 1)) is not None:
             out[name] = value
-    if (top := fields.integer(body, "top_k", 0, TOKENS_LIMIT)) is not None:
+    if (top := fields.integer(body, "top_k", 0, INT32_MAX)) is not None:
         out["top_k"] = top
-    if stops := fields.strings(body, "stop_sequences", _STOPS_LIMIT, TOKENS_LIMIT):
+    if stops := fields.strings(body, "stop_sequences", _STOP_SEQUENCES_LIMIT, INT32_MAX):
         out["stop"] = stops
-    user = (fields.table(body, "metadata") or {}).get("user_id")
-    if isinstance(user, str) and len(user) <= USER_LIMIT:
+    user = (fields.json_object(body, "metadata") or {}).get("user_id")
+    if isinstance(user, str) and len(user) <= USER_ID_LENGTH:
         out["user"] = user
     return out
 
 
-def _thoughts(body: Json, kind: str) -> Json:
+def _reasoning_fields(body: Json, upstream_kind: str) -> Json:
     """How much is thought. A budget is llama.cpp's alone: others refuse it, or need to be set up for it."""
-    thinking = fields.table(body, "thinking") or {}
-    mode = _mode(body)
-    budget = fields.integer(thinking, "budget_tokens", 0, TOKENS_LIMIT, "thinking.")
-    config = fields.table(body, "output_config") or {}
-    effort = fields.choice(config, "effort", EFFORTS, "output_config.")
+    thinking = fields.json_object(body, "thinking") or {}
+    mode = _thinking_mode(body)
+    budget = fields.integer(thinking, "budget_tokens", 0, INT32_MAX, "thinking.")
+    config = fields.json_object(body, "output_config") or {}
+    effort = fields.choice(config, "effort", OUTPUT_EFFORTS, "output_config.")
     out: Json = {}
-    if mode in (None, "disabled") and kind in _TEMPLATED:  # who does not ask for thoughts gets none
+    if (
+        mode in (None, "disabled") and upstream_kind in _TEMPLATE_KWARGS_KINDS
+    ):  # who does not ask for thoughts gets none
         out["chat_template_kwargs"] = {"enable_thinking": False}
     elif mode == "disabled":
         return {"reasoning_effort": "none"}
     if effort is not None:
-        most = "xhigh" if kind == "openai" else "high"
-        out["reasoning_effort"] = effort if effort in _PLAIN_EFFORTS else most
-    if mode == "enabled" and budget is not None and kind == "llamacpp":
+        most = "xhigh" if upstream_kind == "openai" else "high"
+        out["reasoning_effort"] = effort if effort in _COMMON_EFFORTS else most
+    if mode == "enabled" and budget is not None and upstream_kind == "llamacpp":
         out["thinking_budget_tokens"] = budget
     return out
 
 
-def _mode(body: Json) -> str | None:
-    return fields.choice(fields.table(body, "thinking") or {}, "type", THINKING, "thinking.")
+def _thinking_mode(body: Json) -> str | None:
+    return fields.choice(fields.json_object(body, "thinking") or {}, "type", THINKING_MODES, "thinking.")
 
 
-def _tools(body: Json, skips_tools: bool, names: dict[str, str]) -> Json:
+def _tool_fields(body: Json, ignores_unknown_tools: bool, param_names: dict[str, str]) -> Json:
     tools: list[Json] = []
     skipped: set[object] = set()
-    for place, tool in enumerate(fields.array(body, "tools", TOOLS_LIMIT) or ()):
+    for place, tool in enumerate(fields.array(body, "tools", ANTHROPIC_TOOLS_LIMIT) or ()):
         param = f"tools[{place}]"
         if not isinstance(tool, dict):
             raise fields.wrong_type(param, "an object", tool)
-        if _is_custom(tool):
+        if _is_client_tool(tool):
             here = f"tools[{len(tools)}]"
-            names |= {here: param, f"{here}.function": param, f"{here}.function.parameters": f"{param}.input_schema"}
-            tools.append(_function(tool, param))
-        elif not skips_tools:
-            raise _not_run_here(tool, param)
+            param_names |= {
+                here: param,
+                f"{here}.function": param,
+                f"{here}.function.parameters": f"{param}.input_schema",
+            }
+            tools.append(_function_tool(tool, param))
+        elif not ignores_unknown_tools:
+            raise _server_tool_error(tool, param)
         else:
-            skipped.add(fields.string(tool, "name", TOKENS_LIMIT, f"{param}."))
-    choice = _choice(body, skipped)
+            skipped.add(fields.string(tool, "name", INT32_MAX, f"{param}."))
+    choice = _tool_choice_fields(body, skipped)
     if not tools and choice.get("tool_choice") not in (None, "auto", "none"):
-        raise invalid("'tool_choice' needs 'tools' to choose from.", param="tool_choice", code="invalid_value")
+        raise invalid_request("'tool_choice' needs 'tools' to choose from.", param="tool_choice", code="invalid_value")
     return {"tools": tools, **choice} if tools else {}
 
 
-def _choice(body: Json, skipped: set[object]) -> Json:
+def _tool_choice_fields(body: Json, skipped: set[object]) -> Json:
     """Which tool is called. One that was left out cannot be."""
-    given = fields.table(body, "tool_choice") or {}
-    mode = fields.choice(given, "type", tuple(CHOICES), "tool_choice.")
-    out: Json = {} if mode is None else {"tool_choice": CHOICES[mode]}
+    given = fields.json_object(body, "tool_choice") or {}
+    mode = fields.choice(given, "type", tuple(TOOL_CHOICE_MODES), "tool_choice.")
+    out: Json = {} if mode is None else {"tool_choice": TOOL_CHOICE_MODES[mode]}
     if mode == "tool":
-        name = fields.string(given, "name", TOKENS_LIMIT, "tool_choice.")
+        name = fields.string(given, "name", INT32_MAX, "tool_choice.")
         if name is None:
             raise fields.missing("tool_choice.name")
         out["tool_choice"] = "auto" if name in skipped else {"type": "function", "function": {"name": name}}
@@ -206,27 +222,27 @@ def _choice(body: Json, skipped: set[object]) -> Json:
     return out
 
 
-def _is_custom(tool: Json) -> bool:
+def _is_client_tool(tool: Json) -> bool:
     """Whether the client runs a tool itself, and the model may call it."""
     callers = tool.get("allowed_callers")
-    return tool.get("type") in _CUSTOM and (not isinstance(callers, list) or "direct" in callers)
+    return tool.get("type") in _CUSTOM_TOOL_TYPES and (not isinstance(callers, list) or "direct" in callers)
 
 
-def _not_run_here(tool: Json, param: str) -> ApiError:
-    if tool.get("type") in _CUSTOM:
+def _server_tool_error(tool: Json, param: str) -> ApiError:
+    if tool.get("type") in _CUSTOM_TOOL_TYPES:
         return fields.unsupported(
             f"{param}.allowed_callers", "must have 'direct': no tool of a server calls others here."
         )
-    return unknown_tool(f"{param}.type", fields.word(tool["type"]), "custom")
+    return unsupported_tool_type(f"{param}.type", fields.string_or_type_name(tool["type"]), "custom")
 
 
-def _function(tool: Json, param: str) -> Json:
-    schema = fields.table(tool, "input_schema", f"{param}.")
+def _function_tool(tool: Json, param: str) -> Json:
+    schema = fields.json_object(tool, "input_schema", f"{param}.")
     if schema is None:
         raise fields.missing(f"{param}.input_schema")
     function: Json = {"name": tool.get("name"), "parameters": schema}
-    texts = [fields.string(tool, "description", TOKENS_LIMIT, f"{param}.")]
-    if examples := fields.array(tool, "input_examples", TOOLS_LIMIT, f"{param}."):
+    texts = [fields.string(tool, "description", INT32_MAX, f"{param}.")]
+    if examples := fields.array(tool, "input_examples", ANTHROPIC_TOOLS_LIMIT, f"{param}."):
         texts.append(f"Examples of its input: {msgspec.json.encode(examples).decode()}")
     if description := "\n".join(filter(None, texts)):
         function["description"] = description
@@ -235,29 +251,29 @@ def _function(tool: Json, param: str) -> Json:
     return {"type": "function", "function": function}
 
 
-def _form(body: Json) -> Json:
+def _output_format(body: Json) -> Json:
     """The schema that the answer must follow."""
-    config, path = fields.table(body, "output_config") or {}, "output_config.format"
-    wanted = fields.table(config, "format", "output_config.")
+    config, path = fields.json_object(body, "output_config") or {}, "output_config.format"
+    wanted = fields.json_object(config, "format", "output_config.")
     if wanted is None:
-        wanted, path = fields.table(body, "output_format"), "output_format"
+        wanted, path = fields.json_object(body, "output_format"), "output_format"
     if wanted is None:
         return {}
     if fields.choice(wanted, "type", ("json_schema",), f"{path}.") is None:
         raise fields.missing(f"{path}.type")
-    schema = fields.table(wanted, "schema", f"{path}.")
+    schema = fields.json_object(wanted, "schema", f"{path}.")
     if schema is None:
         raise fields.missing(f"{path}.schema")
     named = {"name": "answer", "schema": schema, "strict": True}
     return {"response_format": {"type": "json_schema", "json_schema": named}}
 
 
-def _continued(turns: Turns, kind: str) -> Json:
+def _continuation_fields(turns: ChatTurns, upstream_kind: str) -> Json:
     """How a server is asked to go on with a last message that is the assistant's. llama.cpp does so unasked."""
-    if not turns.is_open:
+    if not turns.is_prefilled:
         return {}
-    if kind == "openai":
-        raise invalid(_NO_PREFILL, param="messages", code="unsupported_value")
-    if kind in ("vllm", "sglang"):
+    if upstream_kind == "openai":
+        raise invalid_request(_NO_PREFILL_MESSAGE, param="messages", code="unsupported_value")
+    if upstream_kind in ("vllm", "sglang"):
         return {"continue_final_message": True, "add_generation_prompt": False}
     return {}

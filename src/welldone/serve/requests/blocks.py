@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from welldone.serve.errors import ApiError, invalid
+from welldone.serve.errors import ApiError, invalid_request
 from welldone.serve.requests import fields
 from welldone.wire.events import Json
 
@@ -17,41 +17,41 @@ MESSAGES_LIMIT = 8_192
 """Anthropic takes 100,000. Each takes 4 us to read, in which no other stream is served."""
 
 ROLES = ("user", "assistant", "system")
-_PICTURES = ("image/jpeg", "image/png", "image/gif", "image/webp")
-_SAID = ("text", "image", "document", "search_result")
-_RESULTS = (*_SAID, "tool_reference")
-_BILLING = "x-anthropic-billing-header:"
+_IMAGE_MEDIA_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
+_USER_BLOCK_TYPES = ("text", "image", "document", "search_result")
+_RESULT_BLOCK_TYPES = (*_USER_BLOCK_TYPES, "tool_reference")
+_BILLING_PREFIX = "x-anthropic-billing-header:"
 """Claude Code begins its system prompt with such a line. It changes with each request, so that no cache would know the
 rest again, and is not meant for the model."""
-_NO_FILE = "is a file that was uploaded elsewhere: send its text, or a picture as base64."
-_NO_PDF = "is a PDF or an address, which cannot be read here: send its text."
-_PICTURE_FOLLOWS = "The result is a picture. It follows in the next message."
-_PICTURE_OF = "The picture that the tool gave for the call {}:"
+_NO_FILE_REASON = "is a file that was uploaded elsewhere: send its text, or a picture as base64."
+_NO_PDF_REASON = "is a PDF or an address, which cannot be read here: send its text."
+_IMAGE_FOLLOWS_TEXT = "The result is a picture. It follows in the next message."
+_IMAGE_OF_CALL_TEXT = "The picture that the tool gave for the call {}:"
 
 
-class Block(NamedTuple):
+class RequestContentBlock(NamedTuple):
     """A content block, and where it stands."""
 
     value: Json
     param: str
 
 
-class Turns(NamedTuple):
+class ChatTurns(NamedTuple):
     """The messages of a chat, and what the client calls each."""
 
     items: list[Json]
-    places: list[str]
-    is_open: bool
+    params: list[str]
+    is_prefilled: bool
     """Whether the last one is the assistant's, to be continued."""
 
 
-class _Said(NamedTuple):
+class _AnthropicMessage(NamedTuple):
     role: str
     param: str
-    blocks: list[Block]
+    blocks: list[RequestContentBlock]
 
 
-def read_turns(body: Json, *, takes_system: bool) -> Turns:
+def read_chat_turns(body: Json, *, allows_system: bool) -> ChatTurns:
     """What `system` and `messages` say.
 
     Args:
@@ -59,30 +59,30 @@ def read_turns(body: Json, *, takes_system: bool) -> Turns:
         takes_system: whether the chat may have a system message in its middle. The templates of many models refuse
             that; for them it becomes a part of the user's turn.
     """
-    said = _read(body)
+    said = _read_messages(body)
     first = list(takewhile(lambda one: one.role == "system", said))
-    texts = [_system_text(body), *map(_joined, first)]
+    texts = [_system_text(body), *map(_joined_text, first)]
     said = said[len(first) :]
     if not said:
-        raise invalid("Invalid 'messages': expected at least 1 message.", param="messages", code="empty_array")
-    if not takes_system:
-        said = [_as_user(one) if one.role == "system" else one for one in said]
-    turns = Turns([], [], said[-1].role == "assistant")
+        raise invalid_request("Invalid 'messages': expected at least 1 message.", param="messages", code="empty_array")
+    if not allows_system:
+        said = [_system_as_user(one) if one.role == "system" else one for one in said]
+    turns = ChatTurns([], [], said[-1].role == "assistant")
     if text := "\n".join(filter(None, texts)):
-        _add(turns, "system", {"role": "system", "content": text})
+        _add_turn(turns, "system", {"role": "system", "content": text})
     for role, group in groupby(said, key=lambda one: one.role):
         messages = list(group)
         place = messages[0].param
         if role == "user":
-            _add(turns, place, *_user([block for one in messages for block in one.blocks], place))
+            _add_turn(turns, place, *_user_messages([block for one in messages for block in one.blocks], place))
         elif role == "assistant":
-            _add(turns, place, _assistant(messages))
+            _add_turn(turns, place, _assistant_message(messages))
         else:
-            _add(turns, place, {"role": "system", "content": "\n".join(map(_joined, messages))})
-    return _closed(turns)
+            _add_turn(turns, place, {"role": "system", "content": "\n".join(map(_joined_text, messages))})
+    return _check_last_turn(turns)
 
 
-def _read(body: Json) -> list[_Said]:
+def _read_messages(body: Json) -> list[_AnthropicMessage]:
     if body.get("messages") is None:
         raise fields.missing("messages")
     said = []
@@ -93,48 +93,48 @@ def _read(body: Json) -> list[_Said]:
         role = fields.choice(value, "role", ROLES, f"{param}.")
         if role is None:
             raise fields.missing(f"{param}.role")
-        said.append(_Said(role, param, _blocks(value, "content", param)))
+        said.append(_AnthropicMessage(role, param, _read_blocks(value, "content", param)))
     return said
 
 
-def _blocks(value: Json, name: str, path: str) -> list[Block]:
+def _read_blocks(value: Json, name: str, path: str) -> list[RequestContentBlock]:
     """What may be a text or a list of blocks: always as a list."""
     content, param = value.get(name), f"{path}.{name}" if path else name
     match content:
         case None:
             raise fields.missing(param)
         case str():
-            return [Block({"type": "text", "text": content}, param)]
+            return [RequestContentBlock({"type": "text", "text": content}, param)]
         case list():
-            return [_block(item, f"{param}[{place}]") for place, item in enumerate(content)]
+            return [_read_block(item, f"{param}[{place}]") for place, item in enumerate(content)]
         case _:
             raise fields.wrong_type(param, "a string or an array of objects", content)
 
 
-def _block(item: object, param: str) -> Block:
+def _read_block(item: object, param: str) -> RequestContentBlock:
     if not isinstance(item, dict):
         raise fields.wrong_type(param, "an object", item)
     if not isinstance(item.get("type"), str):
         raise fields.missing(f"{param}.type")
-    return Block(item, param)
+    return RequestContentBlock(item, param)
 
 
-def _add(turns: Turns, place: str, *items: Json) -> None:
+def _add_turn(turns: ChatTurns, param: str, *items: Json) -> None:
     turns.items.extend(items)
-    turns.places.extend([place] * len(items))
+    turns.params.extend([param] * len(items))
 
 
-def _closed(turns: Turns) -> Turns:
+def _check_last_turn(turns: ChatTurns) -> ChatTurns:
     """The turns, checked as to how they end: an empty beginning of an answer is none."""
-    if not turns.is_open:
+    if not turns.is_prefilled:
         return turns
     last = turns.items[-1]
     if last.get("tool_calls"):
         message = "Invalid 'messages': the last message calls tools, and their results do not follow."
-        raise invalid(message, param="messages", code="invalid_value")
+        raise invalid_request(message, param="messages", code="invalid_value")
     if last["content"] or "reasoning_content" in last:
         return turns
-    return Turns(turns.items[:-1], turns.places[:-1], is_open=False)
+    return ChatTurns(turns.items[:-1], turns.params[:-1], is_prefilled=False)
 
 
 # What the system says.
@@ -143,148 +143,154 @@ def _closed(turns: Turns) -> Turns:
 def _system_text(body: Json) -> str:
     if body.get("system") is None:
         return ""
-    texts = [_plain(block) for block in _blocks(body, "system", "")]
-    texts = [text.partition("\n")[2] if text.startswith(_BILLING) else text for text in texts]
+    texts = [_plain_text(block) for block in _read_blocks(body, "system", "")]
+    texts = [text.partition("\n")[2] if text.startswith(_BILLING_PREFIX) else text for text in texts]
     return "\n".join(filter(None, texts))
 
 
-def _joined(said: _Said) -> str:
-    return "\n".join(filter(None, map(_plain, said.blocks)))
+def _joined_text(message: _AnthropicMessage) -> str:
+    return "\n".join(filter(None, map(_plain_text, message.blocks)))
 
 
-def _as_user(said: _Said) -> _Said:
-    text = f"<system>\n{_joined(said)}\n</system>"
-    return _Said("user", said.param, [Block({"type": "text", "text": text}, f"{said.param}.content")])
+def _system_as_user(message: _AnthropicMessage) -> _AnthropicMessage:
+    text = f"<system>\n{_joined_text(message)}\n</system>"
+    return _AnthropicMessage(
+        "user", message.param, [RequestContentBlock({"type": "text", "text": text}, f"{message.param}.content")]
+    )
 
 
-def _plain(block: Block) -> str:
+def _plain_text(block: RequestContentBlock) -> str:
     """The text of a block that may be nothing else."""
     if block.value["type"] != "text":
-        raise _unknown(block, ("text",))
-    return _text(block, "text")
+        raise _unknown_block_type(block, ("text",))
+    return _required_text(block, "text")
 
 
 # What the user says.
 
 
-def _user(blocks: list[Block], param: str) -> list[Json]:
+def _user_messages(blocks: list[RequestContentBlock], param: str) -> list[Json]:
     """The results of tools, each a message of its own; then all the rest. Chats have pictures only in the rest."""
     results: list[Json] = []
     pictures: list[Json] = []
     rest: list[Json] = []
     for block in blocks:
         if block.value["type"] == "tool_result":
-            result, seen = _result(block)
+            result, seen = _tool_result(block)
             results.append(result)
             pictures += seen
         else:
-            rest += _said(block, (*_SAID, "tool_result"))
+            rest += _user_parts(block, (*_USER_BLOCK_TYPES, "tool_result"))
     parts = pictures + rest
     if not results and not parts:
-        raise invalid(f"Invalid '{param}.content': it is empty.", param=f"{param}.content", code="invalid_value")
-    return [*results, {"role": "user", "content": _content(parts)}] if parts else results
+        raise invalid_request(
+            f"Invalid '{param}.content': it is empty.", param=f"{param}.content", code="invalid_value"
+        )
+    return [*results, {"role": "user", "content": _joined_content(parts)}] if parts else results
 
 
-def _content(parts: list[Json]) -> str | list[Json]:
+def _joined_content(parts: list[Json]) -> str | list[Json]:
     """Texts as one: not every server reads parts."""
     if all(part["type"] == "text" for part in parts):
         return "\n".join(part["text"] for part in parts)
     return parts
 
 
-def _result(block: Block) -> tuple[Json, list[Json]]:
+def _tool_result(block: RequestContentBlock) -> tuple[Json, list[Json]]:
     """A tool's result, and the pictures in it."""
     value, param = block
     parts = []
     if value.get("content") is not None:
-        parts = [part for one in _blocks(value, "content", param) for part in _said(one, _RESULTS)]
+        parts = [
+            part for one in _read_blocks(value, "content", param) for part in _user_parts(one, _RESULT_BLOCK_TYPES)
+        ]
     text = "\n".join(part["text"] for part in parts if part["type"] == "text")
     pictures = [part for part in parts if part["type"] != "text"]
-    id_ = _text(block, "tool_use_id")
+    id_ = _required_text(block, "tool_use_id")
     if pictures:
-        text = text or _PICTURE_FOLLOWS
-        pictures.insert(0, {"type": "text", "text": _PICTURE_OF.format(id_)})
+        text = text or _IMAGE_FOLLOWS_TEXT
+        pictures.insert(0, {"type": "text", "text": _IMAGE_OF_CALL_TEXT.format(id_)})
     if fields.boolean(value, "is_error", f"{param}.") and "error" not in text.lower():
         text = f"Error: {text}"
     return {"role": "tool", "tool_call_id": id_, "content": text}, pictures
 
 
-def _said(block: Block, known: tuple[str, ...]) -> list[Json]:
+def _user_parts(block: RequestContentBlock, allowed: tuple[str, ...]) -> list[Json]:
     """What a block of the user says, as parts of a message."""
     match block.value["type"]:
-        case kind if kind not in known:
-            raise _unknown(block, known)
+        case kind if kind not in allowed:
+            raise _unknown_block_type(block, allowed)
         case "text":
-            return _texts(_text(block, "text"))
+            return _text_parts(_required_text(block, "text"))
         case "image":
-            return [_image(block)]
+            return [_image_part(block)]
         case "document":
-            return _document(block)
+            return _document_parts(block)
         case "search_result":
-            return _search_result(block)
+            return _search_result_parts(block)
         case _:  # a tool that was searched for: all tools are shown from the start
-            return _texts(_text(block, "tool_name"))
+            return _text_parts(_required_text(block, "tool_name"))
 
 
-def _texts(*texts: str | None) -> list[Json]:
+def _text_parts(*texts: str | None) -> list[Json]:
     text = "\n".join(filter(None, texts))
     return [{"type": "text", "text": text}] if text else []
 
 
-def _image(block: Block) -> Json:
-    source, param = _source(block, ("base64", "url", "file"))
+def _image_part(block: RequestContentBlock) -> Json:
+    source, param = _read_source(block, ("base64", "url", "file"))
     if source["type"] == "file":
-        raise fields.unsupported(param, _NO_FILE)
+        raise fields.unsupported(param, _NO_FILE_REASON)
     if source["type"] == "url":
-        url = _text(Block(source, param), "url")
+        url = _required_text(RequestContentBlock(source, param), "url")
     else:
-        kind = fields.choice(source, "media_type", _PICTURES, f"{param}.")
+        kind = fields.choice(source, "media_type", _IMAGE_MEDIA_TYPES, f"{param}.")
         if kind is None:
             raise fields.missing(f"{param}.media_type")
-        url = f"data:{kind};base64,{_text(Block(source, param), 'data')}"
+        url = f"data:{kind};base64,{_required_text(RequestContentBlock(source, param), 'data')}"
     return {"type": "image_url", "image_url": {"url": url}}
 
 
-def _document(block: Block) -> list[Json]:
-    _check_uncited(block)
-    source, param = _source(block, ("text", "content", "base64", "url", "file"))
+def _document_parts(block: RequestContentBlock) -> list[Json]:
+    _check_no_citations(block)
+    source, param = _read_source(block, ("text", "content", "base64", "url", "file"))
     title, context = (fields.string(block.value, name, 2**20, f"{block.param}.") for name in ("title", "context"))
     if source["type"] == "text":
-        return _texts(title, context, _text(Block(source, param), "data"))
+        return _text_parts(title, context, _required_text(RequestContentBlock(source, param), "data"))
     if source["type"] == "content":
-        inner = [part for one in _blocks(source, "content", param) for part in _said(one, ("text", "image"))]
-        return _texts(title, context) + inner
-    raise fields.unsupported(param, _NO_FILE if source["type"] == "file" else _NO_PDF)
+        inner = [part for one in _read_blocks(source, "content", param) for part in _user_parts(one, ("text", "image"))]
+        return _text_parts(title, context) + inner
+    raise fields.unsupported(param, _NO_FILE_REASON if source["type"] == "file" else _NO_PDF_REASON)
 
 
-def _search_result(block: Block) -> list[Json]:
-    _check_uncited(block)
-    content = [_plain(one) for one in _blocks(block.value, "content", block.param)]
-    return _texts(_text(block, "title"), _text(block, "source"), *content)
+def _search_result_parts(block: RequestContentBlock) -> list[Json]:
+    _check_no_citations(block)
+    content = [_plain_text(one) for one in _read_blocks(block.value, "content", block.param)]
+    return _text_parts(_required_text(block, "title"), _required_text(block, "source"), *content)
 
 
-def _check_uncited(block: Block) -> None:
+def _check_no_citations(block: RequestContentBlock) -> None:
     """Answers that cite, and say where, are nothing that a chat can ask for."""
     param = f"{block.param}.citations"
-    cites = fields.table(block.value, "citations", f"{block.param}.") or {}
+    cites = fields.json_object(block.value, "citations", f"{block.param}.") or {}
     if fields.boolean(cites, "enabled", f"{param}."):
         raise fields.unsupported(param, "cannot be enabled: the model behind this server does not cite.")
 
 
-def _source(block: Block, kinds: tuple[str, ...]) -> Block:
-    source = fields.table(block.value, "source", f"{block.param}.")
+def _read_source(block: RequestContentBlock, kinds: tuple[str, ...]) -> RequestContentBlock:
+    source = fields.json_object(block.value, "source", f"{block.param}.")
     param = f"{block.param}.source"
     if source is None:
         raise fields.missing(param)
     if fields.choice(source, "type", kinds, f"{param}.") is None:
         raise fields.missing(f"{param}.type")
-    return Block(source, param)
+    return RequestContentBlock(source, param)
 
 
 # What the assistant has said.
 
 
-def _assistant(messages: list[_Said]) -> Json:
+def _assistant_message(messages: list[_AnthropicMessage]) -> Json:
     """One message. The texts of one answer were cut by their writer, so they are joined without a gap."""
     texts, thoughts, calls = [], [], []
     for said in messages:
@@ -292,15 +298,15 @@ def _assistant(messages: list[_Said]) -> Json:
         for block in said.blocks:
             match block.value["type"]:
                 case "text":
-                    text += _text(block, "text")
+                    text += _required_text(block, "text")
                 case "thinking":
-                    thoughts.append(_text(block, "thinking"))
+                    thoughts.append(_required_text(block, "thinking"))
                 case "redacted_thinking":  # nobody but its writer can read it
                     pass
                 case "tool_use":
-                    calls.append(_call(block))
+                    calls.append(_tool_call(block))
                 case _:
-                    raise _unknown(block, ("text", "thinking", "redacted_thinking", "tool_use"))
+                    raise _unknown_block_type(block, ("text", "thinking", "redacted_thinking", "tool_use"))
         texts.append(text)
     out: Json = {"role": "assistant", "content": "\n".join(filter(None, texts))}
     if thought := "".join(thoughts):
@@ -310,19 +316,19 @@ def _assistant(messages: list[_Said]) -> Json:
     return out
 
 
-def _call(block: Block) -> Json:
-    given = fields.table(block.value, "input", f"{block.param}.")
+def _tool_call(block: RequestContentBlock) -> Json:
+    given = fields.json_object(block.value, "input", f"{block.param}.")
     if given is None:
         raise fields.missing(f"{block.param}.input")
     arguments = msgspec.json.encode(given).decode()
-    function = {"name": _text(block, "name"), "arguments": arguments}
-    return {"id": _text(block, "id"), "type": "function", "function": function}
+    function = {"name": _required_text(block, "name"), "arguments": arguments}
+    return {"id": _required_text(block, "id"), "type": "function", "function": function}
 
 
 # What is wrong.
 
 
-def _text(block: Block, name: str) -> str:
+def _required_text(block: RequestContentBlock, name: str) -> str:
     text = block.value.get(name)
     if text is None:
         raise fields.missing(f"{block.param}.{name}")
@@ -331,5 +337,5 @@ def _text(block: Block, name: str) -> str:
     return text
 
 
-def _unknown(block: Block, known: tuple[str, ...]) -> ApiError:
-    return fields.wrong_value(f"{block.param}.type", block.value["type"], known)
+def _unknown_block_type(block: RequestContentBlock, allowed: tuple[str, ...]) -> ApiError:
+    return fields.wrong_value(f"{block.param}.type", block.value["type"], allowed)

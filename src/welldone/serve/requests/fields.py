@@ -6,14 +6,14 @@ type that came; of the value itself at most `SHOWN_LIMIT` characters are repeate
 
 from collections.abc import Iterable, Mapping
 
-from welldone.serve.errors import ApiError, invalid
+from welldone.serve.errors import ApiError, invalid_request
 from welldone.wire.events import Json
 
-SHOWN_LIMIT = 64
+SHOWN_VALUE_LENGTH = 64
 """Characters of a value in a message: enough to know it again, too few to fill a log."""
 
 
-def kind_of(value: object) -> str:
+def json_type_name(value: object) -> str:
     """What a value is, in OpenAI's words."""
     match value:
         case None:
@@ -32,44 +32,46 @@ def kind_of(value: object) -> str:
             return "an object"
 
 
-def shown(value: str | float) -> str:
+def shorten_value(value: str | float) -> str:
     """A value, short enough for a message."""
-    text = str(value) if not isinstance(value, int) or abs(value) < 10**SHOWN_LIMIT else "a number of many digits"
-    return text if len(text) <= SHOWN_LIMIT else text[: SHOWN_LIMIT - 1] + "…"
+    text = (
+        str(value) if not isinstance(value, int) or abs(value) < 10**SHOWN_VALUE_LENGTH else "a number of many digits"
+    )
+    return text if len(text) <= SHOWN_VALUE_LENGTH else text[: SHOWN_VALUE_LENGTH - 1] + "…"
 
 
-def word(value: object) -> str:
+def string_or_type_name(value: object) -> str:
     """What a field has in place of a word that it knows: the word, or what kind of value it is."""
-    return value if isinstance(value, str) else kind_of(value)
+    return value if isinstance(value, str) else json_type_name(value)
 
 
-def wrong_type(param: str, wanted: str, value: object) -> ApiError:
+def wrong_type(param: str, expected: str, value: object) -> ApiError:
     """A value of a type that the field cannot have."""
-    message = f"Invalid type for '{param}': expected {wanted}, but got {kind_of(value)} instead."
-    return invalid(message, param=param, code="invalid_type")
+    message = f"Invalid type for '{param}': expected {expected}, but got {json_type_name(value)} instead."
+    return invalid_request(message, param=param, code="invalid_type")
 
 
-def wrong_value(param: str, value: str | float, wanted: Iterable[str]) -> ApiError:
+def wrong_value(param: str, value: str | float, allowed: Iterable[str]) -> ApiError:
     """A value that is not among those that there are."""
-    words = ", ".join(f"'{word}'" for word in wanted)
-    message = f"Invalid value for '{param}': '{shown(value)}'. Supported values are: {words}."
-    return invalid(message, param=param, code="invalid_value")
+    words = ", ".join(f"'{word}'" for word in allowed)
+    message = f"Invalid value for '{param}': '{shorten_value(value)}'. Supported values are: {words}."
+    return invalid_request(message, param=param, code="invalid_value")
 
 
 def missing(param: str) -> ApiError:
     """A field that must be there."""
-    return invalid(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")
+    return invalid_request(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")
 
 
-def unsupported(param: str, why: str) -> ApiError:
+def unsupported(param: str, reason: str) -> ApiError:
     """A field, or a value of it, that cannot be followed here."""
-    return invalid(f"Unsupported parameter: '{param}' {why}", param=param, code="unsupported_parameter")
+    return invalid_request(f"Unsupported parameter: '{param}' {reason}", param=param, code="unsupported_parameter")
 
 
 def too_many(param: str, limit: int, count: int) -> ApiError:
     """A list that is too long."""
     message = f"Invalid '{param}': array too long. Expected at most {limit} elements, but got {count} instead."
-    return invalid(message, param=param, code="array_above_max_length")
+    return invalid_request(message, param=param, code="array_above_max_length")
 
 
 def boolean(body: Json, name: str, path: str = "") -> bool | None:
@@ -113,23 +115,23 @@ def string(body: Json, name: str, limit: int, path: str = "") -> str | None:
         raise wrong_type(path + name, "a string", value)
     if len(value) > limit:
         message = f"Invalid '{path}{name}': string too long. Expected at most {limit} characters, but got {len(value)}."
-        raise invalid(message, param=path + name, code="string_above_max_length")
+        raise invalid_request(message, param=path + name, code="string_above_max_length")
     return value
 
 
-def choice(body: Json, name: str, words: tuple[str, ...], path: str = "") -> str | None:
+def choice(body: Json, name: str, allowed: tuple[str, ...], path: str = "") -> str | None:
     """One of a few words."""
     value = body.get(name)
     if value is None:
         return None
     if not isinstance(value, str):
         raise wrong_type(path + name, "a string", value)
-    if value not in words:
-        raise wrong_value(path + name, value, words)
+    if value not in allowed:
+        raise wrong_value(path + name, value, allowed)
     return value
 
 
-def table(body: Mapping[str, object], name: str, path: str = "") -> Json | None:
+def json_object(body: Mapping[str, object], name: str, path: str = "") -> Json | None:
     """An object."""
     value = body.get(name)
     if value is None or isinstance(value, dict):
@@ -161,7 +163,7 @@ def strings(body: Json, name: str, count: int, length: int) -> list[str] | None:
             raise wrong_type(param, "a string", value)
         if not value or len(value) > length:
             message = f"Invalid '{param}': expected a string of 1 to {length} characters, but got {len(value)}."
-            raise invalid(message, param=param, code="invalid_value")
+            raise invalid_request(message, param=param, code="invalid_value")
         texts.append(value)
     return texts
 
@@ -171,7 +173,5 @@ def _check_range(value: float, low: float, high: float, param: str, unit: str) -
         return
     side, word, limit = ("below_min", "below minimum", low) if value < low else ("above_max", "above maximum", high)
     sign = ">=" if value < low else "<="
-    message = (
-        f"Invalid '{param}': {unit} {word} value. Expected a value {sign} {limit}, but got {shown(value)} instead."
-    )
-    raise invalid(message, param=param, code=f"{unit}_{side}_value")
+    message = f"Invalid '{param}': {unit} {word} value. Expected a value {sign} {limit}, but got {shorten_value(value)} instead."
+    raise invalid_request(message, param=param, code=f"{unit}_{side}_value")

@@ -9,10 +9,10 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from welldone.serve.errors import ApiError, invalid
+from welldone.serve.errors import ApiError, invalid_request
 from welldone.serve.requests import fields
-from welldone.serve.requests.messages import MESSAGES_LIMIT, PARTS_LIMIT
-from welldone.wire.budget import decoding_all
+from welldone.serve.requests.messages import MESSAGES_LIMIT, CONTENT_PARTS_LIMIT
+from welldone.wire.budget import decode_unlimited_in_steps
 from welldone.wire.events import Json
 
 ITEMS_LIMIT = 2 * MESSAGES_LIMIT
@@ -22,27 +22,27 @@ other stream is served."""
 REFERENCES_LIMIT = 1_024
 """Items of one request that are only named: each is looked up and decoded."""
 
-Find: TypeAlias = Callable[[str], bytes | None]
+ItemLookup: TypeAlias = Callable[[str], bytes | None]
 """Finds an item that was kept, by its id, as JSON."""
 
-ROLES = ("user", "assistant", "system", "developer")
-_CUSTOM, _CUSTOM_OUTPUT = "custom_tool_call", "custom_tool_call_output"
-KINDS = (
-    *("message", "function_call", "function_call_output", _CUSTOM, _CUSTOM_OUTPUT),
+ITEM_ROLES = ("user", "assistant", "system", "developer")
+_CUSTOM_CALL, _CUSTOM_OUTPUT = "custom_tool_call", "custom_tool_call_output"
+ITEM_TYPES = (
+    *("message", "function_call", "function_call_output", _CUSTOM_CALL, _CUSTOM_OUTPUT),
     *("reasoning", "item_reference"),
 )
-_PREFIXES = {
+_ID_PREFIXES = {
     "message": "msg",
     "function_call": "fc",
     "function_call_output": "fco",
-    _CUSTOM: "ctc",
+    _CUSTOM_CALL: "ctc",
     _CUSTOM_OUTPUT: "ctco",
     "reasoning": "rs",
 }
-_REFERENCE = "item_reference"
+_ITEM_REFERENCE = "item_reference"
 
 
-def read_items(body: Json, find: Find, limit_bytes: int) -> Generator[None, None, list[Json]]:
+def read_input_items(body: Json, lookup: ItemLookup, limit_bytes: int) -> Generator[None, None, list[Json]]:
     """The items of `input`; those that are only named are looked up, and have `limit_bytes` at most in all.
 
     Each step takes a turn.
@@ -60,61 +60,61 @@ def read_items(body: Json, find: Find, limit_bytes: int) -> Generator[None, None
     if not isinstance(value, list):
         raise fields.wrong_type("input", "a string or an array of objects", value)
     items = []
-    found = _References(find, limit_bytes)
+    found = _ItemReferences(lookup, limit_bytes)
     for place, item in enumerate(fields.array(body, "input", ITEMS_LIMIT) or ()):
         if not isinstance(item, dict):
             raise fields.wrong_type(f"input[{place}]", "an object", item)
         if not isinstance(item.get("id"), str | None):
             raise fields.wrong_type(f"input[{place}].id", "a string", item["id"])
-        is_reference = kind_of(item) == _REFERENCE
+        is_reference = item_type(item) == _ITEM_REFERENCE
         items.append((yield from found.look_up(item, f"input[{place}]")) if is_reference else item)
     return items
 
 
-def given_items(body: Json) -> list[Json]:
+def raw_input_items(body: Json) -> list[Json]:
     """The items of `input` as they came, for a server that judges them itself."""
     value = body.get("input")
     items = [{"role": "user", "content": value}] if isinstance(value, str) else value
     return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
 
 
-def kind_of(item: Json) -> object:
+def item_type(item: Json) -> object:
     """The type of an item; clients leave it out where the rest tells it."""
     kind = item.get("type")
     if kind is not None:
         return kind
-    return "message" if "role" in item else _REFERENCE if item.keys() == {"id"} else None
+    return "message" if "role" in item else _ITEM_REFERENCE if item.keys() == {"id"} else None
 
 
-def in_full(items: list[Json], response: str) -> list[Json]:
+def complete_items(items: list[Json], response_id: str) -> list[Json]:
     """Items as they are kept and listed: each with a type, a status and an id, which is made of the response's."""
-    return [_full(item, f"{response.removeprefix('resp_')}_in{place}") for place, item in enumerate(items)]
+    return [_complete_item(item, f"{response_id.removeprefix('resp_')}_in{place}") for place, item in enumerate(items)]
 
 
-class Message(NamedTuple):
+class ConvertedMessage(NamedTuple):
     """A message of a chat, and what the client calls it and what stands below it."""
 
     value: Json
-    names: dict[str, str]
+    param_names: dict[str, str]
 
 
-def as_messages(items: list[tuple[Json, str]]) -> list[Message]:
+def items_to_messages(items: list[tuple[Json, str]]) -> list[ConvertedMessage]:
     """The messages of a chat that say what these items say; each comes with what an error calls it.
 
     Raises:
         ApiError: a chat cannot say it.
     """
-    chat = _Chat()
+    chat = _ChatBuilder()
     for item, param in items:
-        chat.add(item, param)
+        chat.add_item(item, param)
     chat.close_turn()
     return chat.messages
 
 
-class _Turn(msgspec.Struct):
+class _AssistantTurn(msgspec.Struct):
     """What the model said before somebody else spoke."""
 
-    thoughts: list[str] = []
+    reasoning: list[str] = []
     texts: list[str] = []
     refusals: list[str] = []
     calls: list[Json] = []
@@ -124,169 +124,174 @@ class _Turn(msgspec.Struct):
     """Where its calls stand."""
 
     @property
-    def takes_words(self) -> bool:
+    def accepts_text(self) -> bool:
         """Whether words belong to it: after its text another message begins, unless calls wait for their outputs."""
         return bool(self.calls) or not (self.texts or self.refusals)
 
     @property
-    def names(self) -> dict[str, str]:
+    def param_names(self) -> dict[str, str]:
         """What the client calls the parts of the message."""
         calls = {f".tool_calls[{place}]": param for place, param in enumerate(self.call_params)}
         functions = {f"{name}.function": param for name, param in calls.items()}
         return {"": self.param, **calls, **functions}
 
-    def message(self) -> Json | None:
+    def to_message(self) -> Json | None:
         """The message; None where there are thoughts only, which nothing followed."""
         if not (self.texts or self.refusals or self.calls):
             return None
         out: Json = {"role": "assistant", "content": "\n".join(self.texts) if self.texts else None}
         if self.refusals:
             out["refusal"] = "\n".join(self.refusals)
-        if self.thoughts:
-            out["reasoning_content"] = "\n\n".join(self.thoughts)
+        if self.reasoning:
+            out["reasoning_content"] = "\n\n".join(self.reasoning)
         if self.calls:
             out["tool_calls"] = self.calls
         return out
 
 
-class _Chat:
+class _ChatBuilder:
     def __init__(self) -> None:
-        self.messages: list[Message] = []
-        self._turn = _Turn()
+        self.messages: list[ConvertedMessage] = []
+        self._turn = _AssistantTurn()
 
-    def add(self, item: Json, param: str) -> None:
-        kind = kind_of(item)
+    def add_item(self, item: Json, param: str) -> None:
+        kind = item_type(item)
         match kind:
             case "message":
-                self._message(item, param)
+                self._add_message_item(item, param)
             case "function_call" | "custom_tool_call":
-                self._turn.calls.append(_call(item, param))
+                self._turn.calls.append(_tool_call(item, param))
                 self._turn.call_params.append(param)
                 self._turn.param = self._turn.param or param
             case "function_call_output" | "custom_tool_call_output":
-                id_, content = _text(item, "call_id", param), _content(item, "output", param)
+                id_, content = _required_text(item, "call_id", param), _message_content(item, "output", param)
                 message = {"role": "tool", "tool_call_id": id_, "content": content}
-                self._say(message, {"": param, ".content": f"{param}.output", ".tool_call_id": f"{param}.call_id"})
+                self._add_message(
+                    message, {"": param, ".content": f"{param}.output", ".tool_call_id": f"{param}.call_id"}
+                )
             case "reasoning":
-                self._think(item, param)
+                self._add_reasoning_item(item, param)
             case None:
                 raise fields.missing(f"{param}.type")
             case _:
-                shown = kind if isinstance(kind, str) else fields.kind_of(kind)
-                raise fields.wrong_value(f"{param}.type", shown, KINDS)
+                shown = kind if isinstance(kind, str) else fields.json_type_name(kind)
+                raise fields.wrong_value(f"{param}.type", shown, ITEM_TYPES)
 
     def close_turn(self) -> None:
         """Put down what the model said so far."""
-        message = self._turn.message()
+        message = self._turn.to_message()
         if message is not None:
-            self.messages.append(Message(message, self._turn.names))
-        self._turn = _Turn()
+            self.messages.append(ConvertedMessage(message, self._turn.param_names))
+        self._turn = _AssistantTurn()
 
-    def _say(self, message: Json, names: dict[str, str]) -> None:
+    def _add_message(self, message: Json, param_names: dict[str, str]) -> None:
         self.close_turn()
-        self.messages.append(Message(message, names))
+        self.messages.append(ConvertedMessage(message, param_names))
 
-    def _message(self, item: Json, param: str) -> None:
-        role = fields.choice(item, "role", ROLES, f"{param}.")
+    def _add_message_item(self, item: Json, param: str) -> None:
+        role = fields.choice(item, "role", ITEM_ROLES, f"{param}.")
         if role is None:
             raise fields.missing(f"{param}.role")
         if role == "assistant":
-            self._answer(item, param)
+            self._add_assistant_item(item, param)
         elif role == "user":
-            self._say({"role": role, "content": _content(item, "content", param)}, {"": param})
+            self._add_message({"role": role, "content": _message_content(item, "content", param)}, {"": param})
         else:  # not every server knows developers
-            self._say({"role": "system", "content": _plain(item, param)}, {"": param})
+            self._add_message({"role": "system", "content": _plain_text(item, param)}, {"": param})
 
-    def _answer(self, item: Json, param: str) -> None:
-        if not self._turn.takes_words:
+    def _add_assistant_item(self, item: Json, param: str) -> None:
+        if not self._turn.accepts_text:
             self.close_turn()
         self._turn.param = self._turn.param or param
         content = item.get("content")
         if isinstance(content, str):
             self._turn.texts.append(content)
             return
-        for part, where in _parts(item, "content", param):
+        for part, where in _read_content_parts(item, "content", param):
             if part.get("type") == "refusal":
-                self._turn.refusals.append(_text(part, "refusal", where))
+                self._turn.refusals.append(_required_text(part, "refusal", where))
             else:
-                self._turn.texts.append(_text(_checked(part, ("output_text", "input_text"), where), "text", where))
+                self._turn.texts.append(
+                    _required_text(_check_part_type(part, ("output_text", "input_text"), where), "text", where)
+                )
 
-    def _think(self, item: Json, param: str) -> None:
+    def _add_reasoning_item(self, item: Json, param: str) -> None:
         """Thoughts go before what they led to. Those that came sealed cannot be read, and are left out."""
-        if not self._turn.takes_words:
+        if not self._turn.accepts_text:
             self.close_turn()
         for name in ("content", "summary"):
-            found = _parts(item, name, param) if item.get(name) is not None else []
-            texts = [_text(part, "text", where) for part, where in found]
+            found = _read_content_parts(item, name, param) if item.get(name) is not None else []
+            texts = [_required_text(part, "text", where) for part, where in found]
             if any(texts):
-                self._turn.thoughts.append("\n\n".join(texts))
+                self._turn.reasoning.append("\n\n".join(texts))
                 return
 
 
-def _call(item: Json, param: str) -> Json:
-    if item["type"] == _CUSTOM:
-        custom = {"name": _text(item, "name", param), "input": _text(item, "input", param)}
-        return {"id": _text(item, "call_id", param), "type": "custom", "custom": custom}
-    function = {"name": _text(item, "name", param), "arguments": _text(item, "arguments", param)}
-    return {"id": _text(item, "call_id", param), "type": "function", "function": function}
+def _tool_call(item: Json, param: str) -> Json:
+    if item["type"] == _CUSTOM_CALL:
+        custom = {"name": _required_text(item, "name", param), "input": _required_text(item, "input", param)}
+        return {"id": _required_text(item, "call_id", param), "type": "custom", "custom": custom}
+    function = {"name": _required_text(item, "name", param), "arguments": _required_text(item, "arguments", param)}
+    return {"id": _required_text(item, "call_id", param), "type": "function", "function": function}
 
 
-def _content(item: Json, name: str, param: str) -> str | list[Json]:
+def _message_content(item: Json, name: str, param: str) -> str | list[Json]:
     """A text, or the parts of a chat."""
     content = item.get(name)
     if isinstance(content, str):
         return content
-    parts = [_part(part, where) for part, where in _parts(item, name, param)]
+    parts = [_chat_part(part, where) for part, where in _read_content_parts(item, name, param)]
     if len(parts) == 1 and parts[0]["type"] == "text":
         text: str = parts[0]["text"]
         return text
     return parts
 
 
-def _plain(item: Json, param: str) -> str:
+def _plain_text(item: Json, param: str) -> str:
     """The text of who may say nothing else."""
     content = item.get("content")
     if isinstance(content, str):
         return content
     return "\n".join(
-        _text(_checked(part, ("input_text",), where), "text", where) for part, where in _parts(item, "content", param)
+        _required_text(_check_part_type(part, ("input_text",), where), "text", where)
+        for part, where in _read_content_parts(item, "content", param)
     )
 
 
-def _part(part: Json, param: str) -> Json:
+def _chat_part(part: Json, param: str) -> Json:
     match part.get("type"):
         case "input_text" | "output_text":
-            return {"type": "text", "text": _text(part, "text", param)}
+            return {"type": "text", "text": _required_text(part, "text", param)}
         case "input_image":
-            return _image(part, param)
+            return _image_part(part, param)
         case "input_audio":
-            audio = fields.table(part, "input_audio", f"{param}.")
+            audio = fields.json_object(part, "input_audio", f"{param}.")
             if audio is None:
                 raise fields.missing(f"{param}.input_audio")
             return {"type": "input_audio", "input_audio": audio}
         case "input_file":
-            return _file(part, param)
+            return _file_part(part, param)
         case _:
-            return _checked(part, ("input_text", "input_image", "input_audio", "input_file"), param)
+            return _check_part_type(part, ("input_text", "input_image", "input_audio", "input_file"), param)
 
 
-def _image(part: Json, param: str) -> Json:
+def _image_part(part: Json, param: str) -> Json:
     if part.get("image_url") is None and part.get("file_id") is not None:
         raise fields.unsupported(f"{param}.file_id", "cannot be followed here: send the picture as 'image_url'.")
-    image: Json = {"url": _text(part, "image_url", param)}
+    image: Json = {"url": _required_text(part, "image_url", param)}
     if part.get("detail") is not None:
-        image["detail"] = _text(part, "detail", param)
+        image["detail"] = _required_text(part, "detail", param)
     return {"type": "image_url", "image_url": image}
 
 
-def _file(part: Json, param: str) -> Json:
+def _file_part(part: Json, param: str) -> Json:
     if part.get("file_url") is not None:
         raise fields.unsupported(f"{param}.file_url", "cannot be followed here: send the file as 'file_data'.")
     names = [name for name in ("file_data", "file_id", "filename") if part.get(name) is not None]
-    return {"type": "file", "file": {name: _text(part, name, param) for name in names}}
+    return {"type": "file", "file": {name: _required_text(part, name, param) for name in names}}
 
 
-def _parts(item: Json, name: str, param: str) -> list[tuple[Json, str]]:
+def _read_content_parts(item: Json, name: str, param: str) -> list[tuple[Json, str]]:
     """The parts of an item, each with what an error calls it."""
     where = f"{param}.{name}"
     value = item.get(name)
@@ -295,23 +300,25 @@ def _parts(item: Json, name: str, param: str) -> list[tuple[Json, str]]:
     if not isinstance(value, list):
         raise fields.wrong_type(where, "a string or an array of objects", value)
     found = []
-    for place, part in enumerate(fields.array(item, name, PARTS_LIMIT, f"{param}.") or ()):
+    for place, part in enumerate(fields.array(item, name, CONTENT_PARTS_LIMIT, f"{param}.") or ()):
         if not isinstance(part, dict):
             raise fields.wrong_type(f"{where}[{place}]", "an object", part)
         found.append((part, f"{where}[{place}]"))
     return found
 
 
-def _checked(part: Json, kinds: tuple[str, ...], param: str) -> Json:
+def _check_part_type(part: Json, allowed: tuple[str, ...], param: str) -> Json:
     kind = part.get("type")
     if kind is None:
         raise fields.missing(f"{param}.type")
-    if kind not in kinds:
-        raise fields.wrong_value(f"{param}.type", kind if isinstance(kind, str) else fields.kind_of(kind), kinds)
+    if kind not in allowed:
+        raise fields.wrong_value(
+            f"{param}.type", kind if isinstance(kind, str) else fields.json_type_name(kind), allowed
+        )
     return part
 
 
-def _text(item: Json, name: str, param: str) -> str:
+def _required_text(item: Json, name: str, param: str) -> str:
     value = item.get(name)
     if value is None:
         raise fields.missing(f"{param}.{name}")
@@ -320,48 +327,48 @@ def _text(item: Json, name: str, param: str) -> str:
     return value
 
 
-class _References:
+class _ItemReferences:
     """The items of one request that are only named: so many, of so many bytes in all."""
 
-    def __init__(self, find: Find, limit_bytes: int) -> None:
-        self._find = find
+    def __init__(self, lookup: ItemLookup, limit_bytes: int) -> None:
+        self._lookup = lookup
         self._limit_bytes = limit_bytes
-        self._left = REFERENCES_LIMIT
-        self._left_bytes = limit_bytes
+        self._remaining = REFERENCES_LIMIT
+        self._remaining_bytes = limit_bytes
 
     def look_up(self, item: Json, param: str) -> Generator[None, None, Json]:
         """The item that is named. Each step takes a turn."""
-        name = _text(item, "id", param)
-        data = self._find(name)
+        name = _required_text(item, "id", param)
+        data = self._lookup(name)
         if data is None:
-            raise no_such_item(name, param)
-        self._left -= 1
-        self._left_bytes -= len(data)
-        if self._left < 0:
+            raise item_not_found(name, param)
+        self._remaining -= 1
+        self._remaining_bytes -= len(data)
+        if self._remaining < 0:
             message = f"Invalid 'input': at most {REFERENCES_LIMIT} items may be referred to in one request."
-            raise invalid(message, param="input", code="array_above_max_length")
-        if self._left_bytes < 0:
+            raise invalid_request(message, param="input", code="array_above_max_length")
+        if self._remaining_bytes < 0:
             message = (
                 f"The items that are referred to have more than {self._limit_bytes} bytes, the longest request here."
             )
-            raise invalid(message, param=param, code="context_length_exceeded")
+            raise invalid_request(message, param=param, code="context_length_exceeded")
         yield
-        found = yield from decoding_all(data)
+        found = yield from decode_unlimited_in_steps(data)
         return found  # type: ignore[return-value]  # it was encoded from an object
 
 
-def no_such_item(name: str, param: str) -> ApiError:
+def item_not_found(item_id: str, param: str) -> ApiError:
     """The refusal of an id that names no item of this client."""
     message = (
-        f"Item with id '{fields.shown(name)}' not found. Items are kept in memory, for some time, and only of "
+        f"Item with id '{fields.shorten_value(item_id)}' not found. Items are kept in memory, for some time, and only of "
         "responses that are stored. Send the item itself."
     )
-    return invalid(message, param=param, code="item_not_found")
+    return invalid_request(message, param=param, code="item_not_found")
 
 
-def _full(item: Json, name: str) -> Json:
-    kind = fields.word(kind_of(item))
-    out: Json = {"id": f"{_PREFIXES.get(kind, 'item')}_{name}", "type": kind, "status": "completed"}
+def _complete_item(item: Json, suffix: str) -> Json:
+    kind = fields.string_or_type_name(item_type(item))
+    out: Json = {"id": f"{_ID_PREFIXES.get(kind, 'item')}_{suffix}", "type": kind, "status": "completed"}
     out |= {key: value for key, value in item.items() if value is not None}
     content = item.get("content")
     if kind == "message" and isinstance(content, str):

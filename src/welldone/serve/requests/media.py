@@ -6,17 +6,17 @@ No address is ever fetched for a client: who may choose what a server fetches ca
 import binascii
 import struct
 
-from welldone.serve.errors import ApiError, invalid
+from welldone.serve.errors import ApiError, invalid_request
 from welldone.serve.requests import fields
 from welldone.wire.events import Json
 
-IMAGES_LIMIT = 20
+MEDIA_LIMIT = 20
 """Pictures and sounds in one request; each costs the engine hundreds of tokens, and no common context holds more."""
 PIXELS_LIMIT = 64_000_000
 """A picture is small as a file and large in memory: this many pixels are 256 MB. Cameras make up to 50 million."""
 
-_AUDIO = ("wav", "mp3")
-_LARGEST_SIDE = 65_500  # of a JPEG, the format with the smallest; others say more only to do harm
+_AUDIO_FORMATS = ("wav", "mp3")
+_SIDE_LIMIT = 65_500  # of a JPEG, the format with the smallest; others say more only to do harm
 
 
 def read_image(part: Json, param: str) -> Json:
@@ -29,37 +29,37 @@ def read_image(part: Json, param: str) -> Json:
     head, comma, data = url.partition(",")
     if not head.startswith("data:") or not comma:
         message = f"Invalid '{param}': pictures are accepted only as data, 'data:image/png;base64,…'; none is fetched."
-        raise invalid(message, param=param, code="invalid_image_url")
+        raise invalid_request(message, param=param, code="invalid_image_url")
     if not head.endswith(";base64"):
-        raise _bad_image(param, "expected base64")
-    picture = _decode(data, param)
-    kind = image_kind(picture)
+        raise _invalid_image(param, "expected base64")
+    picture = _decode_base64(data, param)
+    kind = image_format(picture)
     if kind is None:
-        raise _bad_image(param, "expected a PNG, JPEG, WebP, GIF or BMP")
+        raise _invalid_image(param, "expected a PNG, JPEG, WebP, GIF or BMP")
     size = image_size(picture, kind)
     if size is None:
-        raise _bad_image(param, f"the {kind} is damaged")
+        raise _invalid_image(param, f"the {kind} is damaged")
     width, height = size
-    if not 0 < width * height <= PIXELS_LIMIT or max(size) > _LARGEST_SIDE:
-        raise _bad_image(param, f"{width} x {height} pixels; at most {PIXELS_LIMIT} are accepted")
+    if not 0 < width * height <= PIXELS_LIMIT or max(size) > _SIDE_LIMIT:
+        raise _invalid_image(param, f"{width} x {height} pixels; at most {PIXELS_LIMIT} are accepted")
     return {"type": "image_url", "image_url": {"url": f"data:image/{kind};base64,{data}"}}
 
 
 def read_audio(part: Json, param: str) -> Json:
     """The part for the engine, of a part with `input_audio`."""
-    audio = fields.table(part, "input_audio", f"{param}.")
+    audio = fields.json_object(part, "input_audio", f"{param}.")
     if audio is None:
         raise fields.missing(f"{param}.input_audio")
-    kind = fields.choice(audio, "format", _AUDIO, f"{param}.input_audio.")
+    kind = fields.choice(audio, "format", _AUDIO_FORMATS, f"{param}.input_audio.")
     data = audio.get("data")
     if not isinstance(data, str):
         raise fields.wrong_type(f"{param}.input_audio.data", "a string", data)
-    if not _decode(data, f"{param}.input_audio.data"):
+    if not _decode_base64(data, f"{param}.input_audio.data"):
         raise fields.missing(f"{param}.input_audio.data")
-    return {"type": "input_audio", "input_audio": {"data": data, "format": kind or _AUDIO[0]}}
+    return {"type": "input_audio", "input_audio": {"data": data, "format": kind or _AUDIO_FORMATS[0]}}
 
 
-def image_kind(data: bytes) -> str | None:
+def image_format(data: bytes) -> str | None:
     """The format, by the first bytes; what the client calls it does not count."""
     if data.startswith(b"\x89PNG\r\n\x1a\n"):
         return "png"
@@ -74,10 +74,10 @@ def image_kind(data: bytes) -> str | None:
     return None
 
 
-def image_size(data: bytes, kind: str) -> tuple[int, int] | None:
+def image_size(data: bytes, image_format: str) -> tuple[int, int] | None:
     """Width and height, from the head of the file; None where it has none."""
     try:
-        match kind:
+        match image_format:
             case "png":
                 return struct.unpack_from(">II", data, 16)
             case "gif":
@@ -125,12 +125,14 @@ def _jpeg_size(data: bytes) -> tuple[int, int] | None:
     return None
 
 
-def _decode(data: str, param: str) -> bytes:
+def _decode_base64(data: str, param: str) -> bytes:
     try:
         return binascii.a2b_base64(data, strict_mode=True)
     except ValueError:
-        raise invalid(f"Invalid '{param}': this is not valid base64.", param=param, code="invalid_base64") from None
+        raise invalid_request(
+            f"Invalid '{param}': this is not valid base64.", param=param, code="invalid_base64"
+        ) from None
 
 
-def _bad_image(param: str, why: str) -> ApiError:
-    return invalid(f"Invalid '{param}': {why}.", param=param, code="invalid_image")
+def _invalid_image(param: str, reason: str) -> ApiError:
+    return invalid_request(f"Invalid '{param}': {reason}.", param=param, code="invalid_image")

@@ -5,21 +5,21 @@ from collections.abc import Mapping
 from welldone.serve.errors import ApiError
 
 
-def rename(error: ApiError, names: Mapping[str, str]) -> None:
+def rename_error_param(error: ApiError, param_names: Mapping[str, str]) -> None:
     """Give what is wrong the client's name, in the text too: some errors have it nowhere else."""
     param = error.param
     if param is None:
         return
-    error.param = renamed(param, names)
+    error.param = client_param_name(param, param_names)
     error.message = error.message.replace(f"'{param}'", f"'{error.param}'")
 
 
-def renamed(param: str, names: Mapping[str, str]) -> str:
+def client_param_name(param: str, param_names: Mapping[str, str]) -> str:
     """A field as the client knows it. Of its beginnings the longest counts that has another name:
     `messages[2].content` may be `input[5].content`."""
     end = len(param)
     while end > 0:
-        if (name := names.get(param[:end])) is not None:
+        if (name := param_names.get(param[:end])) is not None:
             return name + param[end:]
         end = max(param.rfind(".", 0, end), param.rfind("[", 0, end))
     return param

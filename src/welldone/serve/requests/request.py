@@ -2,12 +2,12 @@
 
 import msgspec
 
-from welldone.wire.asked import Asked
+from welldone.wire.asked import RequestFacts
 from welldone.wire.events import Json
-from welldone.wire.forced import Forced
+from welldone.wire.forced import ForcedToolCall
 
 
-class Request(msgspec.Struct, kw_only=True):
+class ValidatedRequest(msgspec.Struct, kw_only=True):
     """A request that was checked. Nothing of the client's body is in it that was not."""
 
     endpoint: str
@@ -15,12 +15,12 @@ class Request(msgspec.Struct, kw_only=True):
     model: str | None = None
     """As the client wrote it."""
     is_stream: bool = False
-    asked: Asked = msgspec.field(default_factory=Asked)
-    parts: list[Json]
+    facts: RequestFacts = msgspec.field(default_factory=RequestFacts)
+    bodies: list[Json]
     """The engine's bodies, prompt by prompt and choice by choice. `model` is not in them."""
-    prompts: int = 1
+    prompt_count: int = 1
     """How many different prompts the parts have: the usage counts each once."""
-    forced: Forced | None = None
+    forced_call: ForcedToolCall | None = None
     """How a tool call is forced, if it is."""
     echo: list[str] | None = None
     """The text of each prompt, where it is to be repeated before the answer."""

@@ -13,69 +13,94 @@ from collections.abc import Callable
 
 import msgspec
 
-from welldone.serve.errors import ApiError, invalid
+from welldone.serve.errors import ApiError, invalid_request
 from welldone.serve.requests import pattern
-from welldone.serve.requests.branches import LISTS, SINGLES, TABLES, WAYS_LIMIT, Branches, inner
-from welldone.serve.requests.fields import kind_of, shown
-from welldone.serve.requests.taken import Weight, Weights, optional, taken
+from welldone.serve.requests.branches import (
+    SCHEMA_LIST_KEYWORDS,
+    SINGLE_SCHEMA_KEYWORDS,
+    SCHEMA_MAP_KEYWORDS,
+    ALTERNATIVES_LIMIT,
+    AlternativesCounter,
+    subschemas,
+)
+from welldone.serve.requests.fields import json_type_name, shorten_value
+from welldone.serve.requests.taken import SchemaSize, ReferenceSizes, optional_property_count, all_of_references
 from welldone.wire.events import Json
 
 # https://platform.openai.com/docs/guides/structured-outputs, "Supported schemas"
-DEPTH_LIMIT = 10
+SCHEMA_DEPTH_LIMIT = 10
 PROPERTIES_LIMIT = 5_000
-VALUES_LIMIT = 1_000
+ENUM_VALUES_LIMIT = 1_000
 CHARACTERS_LIMIT = 120_000
 
 SCHEMAS_LIMIT = 2 * PROPERTIES_LIMIT + 256
 """All schemas of a request: each property may be a list of something, and each of 128 tools has a root."""
-OPTIONAL_LIMIT = 128
+OPTIONAL_PROPERTIES_LIMIT = 128
 REPEAT_LIMIT = 2_000
 """llama.cpp's own limit for repetitions: beyond it a grammar is refused."""
-PATTERN_LIMIT = 512
-PATTERNS_LIMIT = 16_384
+PATTERN_LENGTH = 512
+ALL_PATTERNS_LENGTH = 16_384
 """Characters of all patterns: to judge them takes 2 ms for each thousand."""
-REFERENCE_LIMIT = 512
+REFERENCE_LENGTH = 512
 """Characters of a reference; each of the 10 levels has room for a name."""
 
 _TYPES = ("string", "number", "integer", "boolean", "object", "array", "null")
 _BOUND_LIMIT = 10**15
 """llama.cpp makes rules for whole numbers of up to 16 digits. A bound near that or above it, with none on the other
 side, makes it build rules without end: it stands still, and takes 200 MB a second."""
-_NESTS = ("properties", "prefixItems", *SINGLES)  # what makes the data deeper; a choice of schemas does not
-_TEXTS = ("title", "description", "format")
-_LEAST = ("minLength", "minItems")
-_MOST = ("maxLength", "maxItems")
-_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
-_VALUES = ("default", "examples", "const")
-_OTHERS = ("type", "enum", "required", "pattern", "$ref")
-_KNOWN = frozenset((*_TEXTS, *_LEAST, *_MOST, *_BOUNDS, *_VALUES, *_OTHERS, *TABLES, *LISTS, *SINGLES))
+_NESTING_KEYWORDS = (
+    "properties",
+    "prefixItems",
+    *SINGLE_SCHEMA_KEYWORDS,
+)  # what makes the data deeper; a choice of schemas does not
+_TEXT_KEYWORDS = ("title", "description", "format")
+_MINIMUM_KEYWORDS = ("minLength", "minItems")
+_MAXIMUM_KEYWORDS = ("maxLength", "maxItems")
+_BOUND_KEYWORDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+_VALUE_KEYWORDS = ("default", "examples", "const")
+_OTHER_KEYWORDS = ("type", "enum", "required", "pattern", "$ref")
+_KNOWN_KEYWORDS = frozenset(
+    (
+        *_TEXT_KEYWORDS,
+        *_MINIMUM_KEYWORDS,
+        *_MAXIMUM_KEYWORDS,
+        *_BOUND_KEYWORDS,
+        *_VALUE_KEYWORDS,
+        *_OTHER_KEYWORDS,
+        *SCHEMA_MAP_KEYWORDS,
+        *SCHEMA_LIST_KEYWORDS,
+        *SINGLE_SCHEMA_KEYWORDS,
+    )
+)
 
 
-class Budget:
+class SchemaBudget:
     """What all schemas of one request may have together."""
 
     def __init__(self) -> None:
-        self._left = {
+        self._remaining = {
             "properties": PROPERTIES_LIMIT,
-            "values": VALUES_LIMIT,
+            "values": ENUM_VALUES_LIMIT,
             "characters": CHARACTERS_LIMIT,
             "schemas": SCHEMAS_LIMIT,
-            "characters of patterns": PATTERNS_LIMIT,
+            "characters of patterns": ALL_PATTERNS_LENGTH,
         }
-        self._limits = dict(self._left)
+        self._limits = dict(self._remaining)
 
-    def spend(self, what: str, amount: int, param: str) -> None:
+    def spend(self, resource: str, amount: int, param: str) -> None:
         """Take so many. ApiError where there are not so many left."""
-        self._left[what] -= amount
-        if self._left[what] < 0:
-            raise _refused(param, f"the schemas of a request may have at most {self._limits[what]} {what} in all")
+        self._remaining[resource] -= amount
+        if self._remaining[resource] < 0:
+            raise _invalid_schema(
+                param, f"the schemas of a request may have at most {self._limits[resource]} {resource} in all"
+            )
 
 
-def check_schema(schema: object, param: str, budget: Budget) -> Json:
+def check_schema(schema: object, param: str, budget: SchemaBudget) -> Json:
     """The schema for the engine."""
     if not isinstance(schema, dict):
-        raise _refused(param, f"expected an object, but got {kind_of(schema)}")
-    reader = _Reader(param, budget)
+        raise _invalid_schema(param, f"expected an object, but got {json_type_name(schema)}")
+    reader = _SchemaReader(param, budget)
     copy = reader.read(schema, 0)
     reader.check_references(copy)
     if reader.refers_to_root:  # llama.cpp knows only references that name a place
@@ -87,9 +112,9 @@ def reroot(schema: Json, root: str) -> Json:
     """A checked schema that can stand at `root` of another: its references are led there."""
     copy = dict(schema)
     for key, found in schema.items():
-        if key in TABLES:
+        if key in SCHEMA_MAP_KEYWORDS:
             copy[key] = {name: reroot(item, root) for name, item in found.items()}
-        elif key in LISTS or key in SINGLES:
+        elif key in SCHEMA_LIST_KEYWORDS or key in SINGLE_SCHEMA_KEYWORDS:
             if isinstance(found, dict):
                 copy[key] = reroot(found, root)
             elif isinstance(found, list):
@@ -99,18 +124,18 @@ def reroot(schema: Json, root: str) -> Json:
     return copy
 
 
-class _Reader:
-    def __init__(self, param: str, budget: Budget) -> None:
+class _SchemaReader:
+    def __init__(self, param: str, budget: SchemaBudget) -> None:
         self._param = param
         self._budget = budget
         self._optional = 0
         self._references: set[str] = set()
         self.refers_to_root = False
         self._keywords: dict[str, Callable[[str, object], object]] = {
-            **dict.fromkeys(_TEXTS, self._text),
-            **dict.fromkeys(_LEAST + _MOST, self._count),
-            **dict.fromkeys(_BOUNDS, self._bound),
-            **dict.fromkeys(_VALUES, self._value),
+            **dict.fromkeys(_TEXT_KEYWORDS, self._text),
+            **dict.fromkeys(_MINIMUM_KEYWORDS + _MAXIMUM_KEYWORDS, self._count),
+            **dict.fromkeys(_BOUND_KEYWORDS, self._bound),
+            **dict.fromkeys(_VALUE_KEYWORDS, self._value),
             "type": self._type,
             "enum": self._enum,
             "required": self._required,
@@ -118,26 +143,26 @@ class _Reader:
             "$ref": self._ref,
         }
 
-    def refuse(self, why: str) -> ApiError:
-        return _refused(self._param, why)
+    def invalid_schema(self, reason: str) -> ApiError:
+        return _invalid_schema(self._param, reason)
 
     def read(self, schema: object, depth: int) -> Json:
         if schema is True:
             return {}
         if not isinstance(schema, dict):
-            raise self.refuse(f"a schema must be an object, but one is {kind_of(schema)}")
-        if depth > DEPTH_LIMIT:
-            raise self.refuse(f"it is nested more than {DEPTH_LIMIT} levels deep")
+            raise self.invalid_schema(f"a schema must be an object, but one is {json_type_name(schema)}")
+        if depth > SCHEMA_DEPTH_LIMIT:
+            raise self.invalid_schema(f"it is nested more than {SCHEMA_DEPTH_LIMIT} levels deep")
         self._spend("schemas", 1)
         copy: Json = {}
         for key, value in schema.items():
-            if key not in _KNOWN:
+            if key not in _KNOWN_KEYWORDS:
                 continue
-            kept = self._keyword(key, value, depth + (key in _NESTS))
+            kept = self._keyword(key, value, depth + (key in _NESTING_KEYWORDS))
             if kept is not None:
                 copy[key] = kept
         self._count_optional(copy)
-        self._check_order(copy)
+        self._check_satisfiable(copy)
         return _without_long_enum(copy)
 
     def _keyword(self, key: str, value: object, depth: int) -> object:
@@ -145,139 +170,141 @@ class _Reader:
             return None
         if key in self._keywords:
             return self._keywords[key](key, value)
-        if key in TABLES:
+        if key in SCHEMA_MAP_KEYWORDS:
             return self._table(key, value, depth)
-        if key in LISTS or (key == "items" and isinstance(value, list)):
+        if key in SCHEMA_LIST_KEYWORDS or (key == "items" and isinstance(value, list)):
             return self._list(key, value, depth)
-        if key in SINGLES:
+        if key in SINGLE_SCHEMA_KEYWORDS:
             return value if key == "additionalProperties" and isinstance(value, bool) else self.read(value, depth)
         return None
 
     def _table(self, key: str, value: object, depth: int) -> Json:
         if not isinstance(value, dict):
-            raise self._odd(key, "an object", value)
+            raise self._wrong_keyword_type(key, "an object", value)
         self._spend("properties", len(value))
         self._spend("characters", sum(map(len, value)))
         return {name: self.read(item, depth) for name, item in value.items()}
 
     def _list(self, key: str, value: object, depth: int) -> list[Json]:
         if not isinstance(value, list) or not value:
-            raise self._odd(key, "an array that is not empty", value)
-        if len(value) > WAYS_LIMIT:
-            raise self.refuse(f"'{key}' may have at most {WAYS_LIMIT} elements")
+            raise self._wrong_keyword_type(key, "an array that is not empty", value)
+        if len(value) > ALTERNATIVES_LIMIT:
+            raise self.invalid_schema(f"'{key}' may have at most {ALTERNATIVES_LIMIT} elements")
         self._spend("properties", len(value))
         return [self.read(item, depth) for item in value]
 
     def _type(self, key: str, value: object) -> object:
         if isinstance(value, list) and len(value) > len(_TYPES):
-            raise self.refuse(f"'type' may have at most {len(_TYPES)} elements")
+            raise self.invalid_schema(f"'type' may have at most {len(_TYPES)} elements")
         for name in value if isinstance(value, list) and value else [value]:
             if name not in _TYPES:
-                raise self.refuse(f"'type' is none of {', '.join(_TYPES)}")
+                raise self.invalid_schema(f"'type' is none of {', '.join(_TYPES)}")
         return value
 
     def _enum(self, key: str, value: object) -> object:
         if not isinstance(value, list) or not value:
-            raise self._odd(key, "an array that is not empty", value)
+            raise self._wrong_keyword_type(key, "an array that is not empty", value)
         self._spend("values", len(value))
         self._spend("characters", len(msgspec.json.encode(value)))
         return value
 
     def _required(self, key: str, value: object) -> object:
         if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-            raise self._odd(key, "an array of strings", value)
+            raise self._wrong_keyword_type(key, "an array of strings", value)
         self._spend("characters", sum(map(len, value)) + len(value))
         return value
 
     def _pattern(self, key: str, value: object) -> object:
         text = self._text(key, value)
-        if len(text) > PATTERN_LIMIT:
-            raise self.refuse(f"a pattern may have at most {PATTERN_LIMIT} characters")
+        if len(text) > PATTERN_LENGTH:
+            raise self.invalid_schema(f"a pattern may have at most {PATTERN_LENGTH} characters")
         self._spend("characters of patterns", len(text))
-        trouble = pattern.trouble(text)
+        trouble = pattern.pattern_problem(text)
         if trouble:
-            raise self.refuse(f"the pattern '{shown(text)}' {trouble}")
+            raise self.invalid_schema(f"the pattern '{shorten_value(text)}' {trouble}")
         return text
 
     def _ref(self, key: str, value: object) -> object:
         text = self._text(key, value)
-        if len(text) > REFERENCE_LIMIT:
-            raise self.refuse(f"a reference may have at most {REFERENCE_LIMIT} characters")
+        if len(text) > REFERENCE_LENGTH:
+            raise self.invalid_schema(f"a reference may have at most {REFERENCE_LENGTH} characters")
         if not (text == "#" or text.startswith("#/")) or "~" in text or "%" in text:
-            raise self.refuse(f"the reference '{shown(text)}' does not name a place in the same schema")
+            raise self.invalid_schema(f"the reference '{shorten_value(text)}' does not name a place in the same schema")
         self.refers_to_root = self.refers_to_root or text == "#"
         self._references.add(text)
         return text
 
     def _text(self, key: str, value: object) -> str:
         if not isinstance(value, str):
-            raise self._odd(key, "a string", value)
+            raise self._wrong_keyword_type(key, "a string", value)
         return value
 
     def _count(self, key: str, value: object) -> object:
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise self._odd(key, "an integer of at least 0", value)
+            raise self._wrong_keyword_type(key, "an integer of at least 0", value)
         if value <= REPEAT_LIMIT:
             return value
-        if key in _LEAST:
-            raise self.refuse(f"'{key}' may be at most {REPEAT_LIMIT}")
+        if key in _MINIMUM_KEYWORDS:
+            raise self.invalid_schema(f"'{key}' may be at most {REPEAT_LIMIT}")
         return None  # a longer answer than this is not ended by a count but by the model
 
     def _bound(self, key: str, value: object) -> object:
         if isinstance(value, bool):
             return None  # as in draft 4, where it said how `minimum` is meant
         if not isinstance(value, int | float):
-            raise self._odd(key, "a number", value)
+            raise self._wrong_keyword_type(key, "a number", value)
         return value if abs(value) <= _BOUND_LIMIT else None
 
     def _value(self, key: str, value: object) -> object:
         self._spend("characters", len(msgspec.json.encode(value)))
         return value
 
-    def _odd(self, key: str, wanted: str, value: object) -> ApiError:
-        return self.refuse(f"'{key}' must be {wanted}, but is {kind_of(value)}")
+    def _wrong_keyword_type(self, key: str, expected: str, value: object) -> ApiError:
+        return self.invalid_schema(f"'{key}' must be {expected}, but is {json_type_name(value)}")
 
-    def _spend(self, what: str, amount: int) -> None:
-        self._budget.spend(what, amount, self._param)
+    def _spend(self, resource: str, amount: int) -> None:
+        self._budget.spend(resource, amount, self._param)
 
     def _count_optional(self, copy: Json) -> None:
         if "properties" in copy:
-            self._add_optional(optional(copy))
+            self._add_optional(optional_property_count(copy))
 
     def _add_optional(self, count: int) -> None:
         self._optional += count
-        if self._optional > OPTIONAL_LIMIT:
-            raise self.refuse(f"at most {OPTIONAL_LIMIT} properties may be ones that are not required")
+        if self._optional > OPTIONAL_PROPERTIES_LIMIT:
+            raise self.invalid_schema(
+                f"at most {OPTIONAL_PROPERTIES_LIMIT} properties may be ones that are not required"
+            )
 
-    def _check_order(self, copy: Json) -> None:
+    def _check_satisfiable(self, copy: Json) -> None:
         """Refuse what nothing can follow: the engine would write what it likes, or break off within its answer."""
-        for least, most in zip(_LEAST, _MOST, strict=True):
+        for least, most in zip(_MINIMUM_KEYWORDS, _MAXIMUM_KEYWORDS, strict=True):
             if copy.get(least, 0) > copy.get(most, REPEAT_LIMIT):
-                raise self.refuse(f"'{least}' is more than '{most}'")
+                raise self.invalid_schema(f"'{least}' is more than '{most}'")
         if "integer" in copy.get("type", ()) and not _has_integers(copy):
-            raise self.refuse("no integer is within the bounds of one of them")
+            raise self.invalid_schema("no integer is within the bounds of one of them")
 
     def check_references(self, copy: Json) -> None:
         """Each reference names a schema; choices are counted through them; `allOf` pays for what it takes in."""
-        places = {name: _find(copy, name) for name in self._references}
+        places = {name: _resolve_pointer(copy, name) for name in self._references}
         for name, found in places.items():
             if not isinstance(found, dict):
-                raise self.refuse(f"the reference '{shown(name)}' names no schema")
+                raise self.invalid_schema(f"the reference '{shorten_value(name)}' names no schema")
         targets = {name: found for name, found in places.items() if isinstance(found, dict)}
-        weights = Weights(targets, self.refuse)
+        weights = ReferenceSizes(targets, self.invalid_schema)
         todo = [copy]
         while todo:
             schema = todo.pop()
-            todo += inner(schema)
-            for name in taken(schema):
-                self._pay(weights.of(targets[name]))
-        Branches(targets, self.refuse).check(copy)
+            todo += subschemas(schema)
+            for name in all_of_references(schema):
+                self._charge_reference(weights.size_of(targets[name]))
+        AlternativesCounter(targets, self.invalid_schema).check(copy)
 
-    def _pay(self, weight: Weight) -> None:
-        self._add_optional(weight.optional)
-        self._spend("properties", weight.properties)
-        self._spend("values", weight.values)
-        self._spend("characters", weight.characters)
+    def _charge_reference(self, size: SchemaSize) -> None:
+        self._add_optional(size.optional)
+        self._spend("properties", size.properties)
+        self._spend("values", size.values)
+        self._spend("characters", size.characters)
 
 
 def _has_integers(schema: Json) -> bool:
@@ -295,13 +322,13 @@ def _has_integers(schema: Json) -> bool:
 def _without_long_enum(schema: Json) -> Json:
     """A long list of texts as a pattern that shares what they begin with: it costs a grammar next to nothing."""
     values = schema.get("enum", ())
-    if len(values) <= WAYS_LIMIT or not all(isinstance(value, str) for value in values):
+    if len(values) <= ALTERNATIVES_LIMIT or not all(isinstance(value, str) for value in values):
         return schema
     rest = {key: value for key, value in schema.items() if key != "enum"}
-    return {**rest, "type": "string", "pattern": pattern.of_values(values)}
+    return {**rest, "type": "string", "pattern": pattern.pattern_of_values(values)}
 
 
-def _find(schema: Json, reference: str) -> object:
+def _resolve_pointer(schema: Json, reference: str) -> object:
     place: object = schema
     for name in reference.split("/")[1:]:
         if isinstance(place, list) and name.isascii() and name.isdigit() and len(name) < 5 and int(name) < len(place):
@@ -313,5 +340,5 @@ def _find(schema: Json, reference: str) -> object:
     return place
 
 
-def _refused(param: str, why: str) -> ApiError:
-    return invalid(f"Invalid schema for '{param}': {why}.", param=param, code="invalid_json_schema")
+def _invalid_schema(param: str, reason: str) -> ApiError:
+    return invalid_request(f"Invalid schema for '{param}': {reason}.", param=param, code="invalid_json_schema")

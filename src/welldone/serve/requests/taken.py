@@ -11,54 +11,54 @@ from typing import NamedTuple
 import msgspec
 
 from welldone.serve.errors import ApiError
-from welldone.serve.requests.branches import CHAIN_LIMIT, inner
+from welldone.serve.requests.branches import REFERENCE_CHAIN_LIMIT, subschemas
 from welldone.wire.events import Json
 
 
-class Weight(NamedTuple):
+class SchemaSize(NamedTuple):
     """How much there is in a schema."""
 
     properties: int = 0
-    optional: int = 0
+    optional_property_count: int = 0
     values: int = 0
     characters: int = 0
 
-    def plus(self, other: "Weight") -> "Weight":
+    def plus(self, other: "SchemaSize") -> "SchemaSize":
         """Both together."""
-        return Weight(*map(int.__add__, self, other))
+        return SchemaSize(*map(int.__add__, self, other))
 
 
-class Weights:
+class ReferenceSizes:
     """Weighs the places that references name. `targets` has what each names."""
 
     def __init__(self, targets: dict[str, Json], refuse: Callable[[str], ApiError]) -> None:
         self._targets = targets
         self._refuse = refuse
-        self._known: dict[int, Weight] = {}
+        self._cache: dict[int, SchemaSize] = {}
 
-    def of(self, target: Json, chain: int = 0) -> Weight:
+    def size_of(self, target: Json, chain: int = 0) -> SchemaSize:
         """All that is in a place, with what it takes in itself. ApiError where it takes in itself."""
-        known = self._known.get(id(target))
+        known = self._cache.get(id(target))
         if known is not None:
             return known
-        if chain > CHAIN_LIMIT:
-            raise self._refuse(f"more than {CHAIN_LIMIT} references of 'allOf' follow one another")
-        weight = Weight()
+        if chain > REFERENCE_CHAIN_LIMIT:
+            raise self._refuse(f"more than {REFERENCE_CHAIN_LIMIT} references of 'allOf' follow one another")
+        weight = SchemaSize()
         if "$ref" in target:
-            weight = self.of(self._targets[target["$ref"]], chain + 1)
+            weight = self.size_of(self._targets[target["$ref"]], chain + 1)
         todo = [target]
         while todo:
             schema = todo.pop()
-            parts = list(inner(schema))
+            parts = list(subschemas(schema))
             todo += parts
-            weight = weight.plus(_own(schema, len(parts)))
-            for name in taken(schema):
-                weight = weight.plus(self.of(self._targets[name], chain + 1))
-        self._known[id(target)] = weight
+            weight = weight.plus(_own_size(schema, len(parts)))
+            for name in all_of_references(schema):
+                weight = weight.plus(self.size_of(self._targets[name], chain + 1))
+        self._cache[id(target)] = weight
         return weight
 
 
-def taken(schema: Json) -> Iterator[str]:
+def all_of_references(schema: Json) -> Iterator[str]:
     """The references of the parts of `allOf`, and of the alternatives in them."""
     for part in schema.get("allOf", ()):
         for item in (part, *part.get("anyOf", ())):
@@ -66,13 +66,13 @@ def taken(schema: Json) -> Iterator[str]:
                 yield item["$ref"]
 
 
-def optional(schema: Json) -> int:
+def optional_property_count(schema: Json) -> int:
     """How many properties of an object may be left out."""
     return len(schema.get("properties", {}).keys() - set(schema.get("required", ())))
 
 
-def _own(schema: Json, parts: int) -> Weight:
+def _own_size(schema: Json, parts: int) -> SchemaSize:
     values = schema.get("enum", ())
     characters = sum(map(len, schema.get("properties", ()))) + len(schema.get("pattern", ""))
     characters += sum(len(msgspec.json.encode(schema[key])) for key in ("enum", "const") if key in schema)
-    return Weight(parts, optional(schema) if "properties" in schema else 0, len(values), characters)
+    return SchemaSize(parts, optional_property_count(schema) if "properties" in schema else 0, len(values), characters)

@@ -20,12 +20,12 @@ from welldone.wire.faults import (
     tool,
     use,
 )
-from welldone.wire.faults.fault import Fault, Hearing, Mend, Severity
+from welldone.wire.faults.fault import Rule, Detection, Repairability, Severity
 
 __all__ = [
-    "Fault",
-    "Hearing",
-    "Mend",
+    "Rule",
+    "Detection",
+    "Repairability",
     "Severity",
     "cmpl",
     "delta",

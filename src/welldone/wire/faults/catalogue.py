@@ -20,13 +20,13 @@ from welldone.wire.faults import (
     tool,
     use,
 )
-from welldone.wire.faults.fault import Fault
+from welldone.wire.faults.fault import Rule
 
-ALL: tuple[Fault, ...] = tuple(
+ALL_RULES: tuple[Rule, ...] = tuple(
     value
     for family in (http, sse, enc, end, env, delta, fin, use, tool, ext, err, n, cmpl, resp, msg, ns, live, req)
     for value in vars(family).values()
-    if isinstance(value, Fault)
+    if isinstance(value, Rule)
 )
 
-BY_ID: dict[str, Fault] = {fault.id: fault for fault in ALL}
+RULES_BY_ID: dict[str, Rule] = {fault.id: fault for fault in ALL_RULES}

@@ -1,122 +1,122 @@
 """Faults of /v1/completions; each id begins with `cmpl-`."""
 
-from welldone.wire.faults.fault import Fault, Hearing, Mend, Severity
+from welldone.wire.faults.fault import Rule, Detection, Repairability, Severity
 
-TEXT_STRING = Fault(
+TEXT_STRING = Rule(
     id="cmpl-text-string",
     severity=Severity.BREAKS,
     endpoints=("completions",),
-    rule="choices[].text is a string in every chunk, '' on the last.",
-    hurts=(
+    summary="choices[].text is a string in every chunk, '' on the last.",
+    affects=(
         "AI SDK openai-compatible, AI SDK openai: reject the chunk and finish with 'error'",
         "openai-node: hands on undefined, which is joined as text",
     ),
-    mend=Mend.LOSSLESS,
-    how="write ''",
+    repairability=Repairability.LOSSLESS,
+    repair="write ''",
 )
-NO_DELTA = Fault(
+NO_DELTA = Rule(
     id="cmpl-no-delta",
     severity=Severity.BREAKS,
     endpoints=("completions",),
-    rule="There is no delta here: the chat shape is not understood.",
-    hurts=(
+    summary="There is no delta here: the chat shape is not understood.",
+    affects=(
         "openai-python, LangChain: give an empty text",
         "openai-node: gives undefined as text",
         "AI SDK openai-compatible, AI SDK openai: reject every chunk",
     ),
-    mend=Mend.LOSSLESS,
-    how="move delta.content to text",
+    repairability=Repairability.LOSSLESS,
+    repair="move delta.content to text",
 )
-OBJECT = Fault(
+OBJECT = Rule(
     id="cmpl-object",
     severity=Severity.STYLE,
     endpoints=("completions",),
-    rule="object is text_completion in chunks too.",
-    hurts=(),
-    mend=Mend.LOSSLESS,
-    how="set it to text_completion",
+    summary="object is text_completion in chunks too.",
+    affects=(),
+    repairability=Repairability.LOSSLESS,
+    repair="set it to text_completion",
 )
-INDEX = Fault(
+INDEX = Rule(
     id="cmpl-index",
     severity=Severity.BREAKS,
     endpoints=("completions",),
-    rule="choices[].index is an integer, and there are no more choices than were requested.",
-    hurts=("AI SDK openai-compatible, AI SDK openai: reject every chunk",),
-    mend=Mend.LOSSLESS,
-    how="write 0; drop choices beyond those requested",
+    summary="choices[].index is an integer, and there are no more choices than were requested.",
+    affects=("AI SDK openai-compatible, AI SDK openai: reject every chunk",),
+    repairability=Repairability.LOSSLESS,
+    repair="write 0; drop choices beyond those requested",
 )
-FINISH = Fault(
+FINISH = Rule(
     id="cmpl-finish",
     severity=Severity.BREAKS,
     endpoints=("completions",),
-    rule="finish_reason is null, then stop, length or content_filter.",
-    hurts=("generated clients: fail on a value outside the enum",),
-    mend=Mend.LOSSLESS,
-    how="write null until the end; map values as fin-closed-enum does, or end with an error event",
+    summary="finish_reason is null, then stop, length or content_filter.",
+    affects=("generated clients: fail on a value outside the enum",),
+    repairability=Repairability.LOSSLESS,
+    repair="write null until the end; map values as fin-closed-enum does, or end with an error event",
 )
-LOGPROBS = Fault(
+LOGPROBS = Rule(
     id="cmpl-logprobs",
     severity=Severity.TOLERATED,
     endpoints=("completions",),
-    rule="logprobs is null or {tokens, token_logprobs, top_logprobs, text_offset} of equal lengths.",
-    hurts=("evaluation harnesses: find no token_logprobs to add up",),
-    mend=Mend.PARTIAL,
-    how="write null when it is empty; turn the shape of chat into lists; otherwise report",
+    summary="logprobs is null or {tokens, token_logprobs, top_logprobs, text_offset} of equal lengths.",
+    affects=("evaluation harnesses: find no token_logprobs to add up",),
+    repairability=Repairability.PARTIAL,
+    repair="write null when it is empty; turn the shape of chat into lists; otherwise report",
 )
-DONE = Fault(
+DONE = Rule(
     id="cmpl-done",
     severity=Severity.BREAKS,
     endpoints=("completions",),
-    rule="The stream ends with data: [DONE].",
-    hurts=("org-ai, inference-benchmarker: end only at [DONE]",),
-    mend=Mend.LOSSLESS,
-    how="append it",
+    summary="The stream ends with data: [DONE].",
+    affects=("org-ai, inference-benchmarker: end only at [DONE]",),
+    repairability=Repairability.LOSSLESS,
+    repair="append it",
 )
-USAGE_CHUNK = Fault(
+USAGE_CHUNK = Rule(
     id="cmpl-usage-chunk",
     severity=Severity.TOLERATED,
     endpoints=("completions",),
-    rule="With include_usage the last chunk has choices [] and usage.",
-    hurts=(),
-    mend=Mend.LOSSLESS,
-    how="as for use-final-chunk: collect the usage that was sent elsewhere",
+    summary="With include_usage the last chunk has choices [] and usage.",
+    affects=(),
+    repairability=Repairability.LOSSLESS,
+    repair="as for use-final-chunk: collect the usage that was sent elsewhere",
 )
-ECHO = Fault(
+ECHO = Rule(
     id="cmpl-echo",
     severity=Severity.STYLE,
     endpoints=("completions",),
-    rule="With echo the prompt comes first as text, and text_offset counts from its start.",
-    hurts=("lm-evaluation-harness: without the prompt's logprobs each answer scores the same",),
-    mend=Mend.REPORT,
-    how="report; the field is passed on, and the upstream answers for it",
-    by=Hearing.PROBE,
+    summary="With echo the prompt comes first as text, and text_offset counts from its start.",
+    affects=("lm-evaluation-harness: without the prompt's logprobs each answer scores the same",),
+    repairability=Repairability.REPORT_ONLY,
+    repair="report; the field is passed on, and the upstream answers for it",
+    detection=Detection.PROBE,
 )
-BATCH_INDEX = Fault(
+BATCH_INDEX = Rule(
     id="cmpl-batch-index",
     severity=Severity.STYLE,
     endpoints=("completions",),
-    rule="With a list of prompts the index is prompt number * n + choice.",
-    hurts=(),
-    mend=Mend.PARTIAL,
-    how="ask once for each prompt, and number the choices, unless the upstream is known to take lists",
-    by=Hearing.PROBE,
+    summary="With a list of prompts the index is prompt number * n + choice.",
+    affects=(),
+    repairability=Repairability.PARTIAL,
+    repair="ask once for each prompt, and number the choices, unless the upstream is known to take lists",
+    detection=Detection.PROBE,
 )
-ID_CONSTANT = Fault(
+ID_CONSTANT = Rule(
     id="cmpl-id-constant",
     severity=Severity.STYLE,
     endpoints=("completions",),
-    rule="All chunks have one id, which begins with cmpl-.",
-    hurts=(),
-    mend=Mend.LOSSLESS,
-    how="rewrite it to one id that begins with cmpl-",
+    summary="All chunks have one id, which begins with cmpl-.",
+    affects=(),
+    repairability=Repairability.LOSSLESS,
+    repair="rewrite it to one id that begins with cmpl-",
 )
-SUFFIX = Fault(
+SUFFIX = Rule(
     id="cmpl-suffix",
     severity=Severity.STYLE,
     endpoints=("completions",),
-    rule="suffix is followed, or refused with 400; it is not ignored.",
-    hurts=(),
-    mend=Mend.REPORT,
-    how="report; the field is passed on, and the upstream answers for it",
-    by=Hearing.PROBE,
+    summary="suffix is followed, or refused with 400; it is not ignored.",
+    affects=(),
+    repairability=Repairability.REPORT_ONLY,
+    repair="report; the field is passed on, and the upstream answers for it",
+    detection=Detection.PROBE,
 )

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 import msgspec
 
-EVERYWHERE = ("chat", "completions", "responses", "messages")
+ALL_ENDPOINTS = ("chat", "completions", "responses", "messages")
 """The endpoints of a rule that knows nothing of what is said."""
 
 
@@ -19,18 +19,18 @@ class Severity(StrEnum):
     """Not what OpenAI sends; nothing is known to break."""
 
 
-class Mend(StrEnum):
+class Repairability(StrEnum):
     """How far a proxy can undo a fault."""
 
     LOSSLESS = "lossless"
     """Repair undoes it and nothing is lost."""
     PARTIAL = "partial"
     """Repair undoes it in the cases that `how` names; otherwise it is reported."""
-    REPORT = "report"
+    REPORT_ONLY = "report"
     """Nothing can be done but to say so."""
 
 
-class Hearing(StrEnum):
+class Detection(StrEnum):
     """What it takes to hear a fault."""
 
     REPLY = "reply"
@@ -39,17 +39,17 @@ class Hearing(StrEnum):
     """Requests made to provoke it: several replies side by side, their times, or what becomes of the server."""
 
 
-class Fault(msgspec.Struct, frozen=True, kw_only=True):
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """One rule of the stream, seen from the side of who breaks it."""
 
     id: str
     severity: Severity
     endpoints: tuple[str, ...]
-    rule: str
+    summary: str
     """What a right stream does, as one sentence."""
-    hurts: tuple[str, ...]
+    affects: tuple[str, ...]
     """Whom it hurts and how, each as `client: what happens`; measured or read in the client's code."""
-    mend: Mend
-    how: str
+    repairability: Repairability
+    repair: str
     """What repair does about it, or why it can do nothing."""
-    by: Hearing = Hearing.REPLY
+    detection: Detection = Detection.REPLY

@@ -1,64 +1,64 @@
 """Faults of what requests may hold; each id begins with `req-`."""
 
-from welldone.wire.faults.fault import Fault, Hearing, Mend, Severity
+from welldone.wire.faults.fault import Rule, Detection, Repairability, Severity
 
-MAX_TOKENS_BOTH = Fault(
+MAX_TOKENS_BOTH = Rule(
     id="req-max-tokens-both",
     severity=Severity.BREAKS,
     endpoints=("chat",),
-    rule="max_completion_tokens and the older max_tokens are both accepted.",
-    hurts=(
+    summary="max_completion_tokens and the older max_tokens are both accepted.",
+    affects=(
         "gptel: sends max_tokens to compatible servers",
         "AI SDK openai, Pi coding agent: send max_completion_tokens; where it is dropped, answers have no end",
     ),
-    mend=Mend.REPORT,
-    how="report; the field is passed on as it came. For local models both count",
-    by=Hearing.PROBE,
+    repairability=Repairability.REPORT_ONLY,
+    repair="report; the field is passed on as it came. For local models both count",
+    detection=Detection.PROBE,
 )
-STREAM_OPTIONS = Fault(
+STREAM_OPTIONS = Rule(
     id="req-stream-options",
     severity=Severity.BREAKS,
     endpoints=("chat", "completions"),
-    rule="stream_options with include_usage and include_obfuscation is accepted; unknown members are ignored.",
-    hurts=(
+    summary="stream_options with include_usage and include_obfuscation is accepted; unknown members are ignored.",
+    affects=(
         "AI SDK openai, gptel, LangChain: always send include_usage, so every stream is refused",
         "OpenAI Agents SDK: streams end with a 422",
     ),
-    mend=Mend.PARTIAL,
-    how="usage = false of an upstream leaves include_usage out; other members pass on",
-    by=Hearing.PROBE,
+    repairability=Repairability.PARTIAL,
+    repair="usage = false of an upstream leaves include_usage out; other members pass on",
+    detection=Detection.PROBE,
 )
-STOP_FORMS = Fault(
+STOP_FORMS = Rule(
     id="req-stop-forms",
     severity=Severity.BREAKS,
     endpoints=("chat", "completions"),
-    rule="stop is null, one string, or up to four strings.",
-    hurts=("callers of openai-python and openai-node: are refused, or the answer runs past its stop string",),
-    mend=Mend.REPORT,
-    how="report; the field is passed on as it came. For local models all forms count",
-    by=Hearing.PROBE,
+    summary="stop is null, one string, or up to four strings.",
+    affects=("callers of openai-python and openai-node: are refused, or the answer runs past its stop string",),
+    repairability=Repairability.REPORT_ONLY,
+    repair="report; the field is passed on as it came. For local models all forms count",
+    detection=Detection.PROBE,
 )
-UNKNOWN_IGNORED = Fault(
+UNKNOWN_IGNORED = Rule(
     id="req-unknown-ignored",
     severity=Severity.BREAKS,
     endpoints=("chat", "completions", "responses"),
-    rule="Parameters that are not known, and headers such as x-stainless-* and OpenAI-Beta, are ignored, not refused.",
-    hurts=(
+    summary="Parameters that are not known, and headers such as x-stainless-* and OpenAI-Beta, are ignored, not refused.",
+    affects=(
         "Codex: a 400 on tools that are no functions ended every turn",
         "CodeCompanion: a 400 on members of messages that the server did not know",
         "openai-python, openai-node: send x-stainless-* headers with every request",
     ),
-    mend=Mend.PARTIAL,
-    how="the client's headers do not go upstream; its fields do",
-    by=Hearing.PROBE,
+    repairability=Repairability.PARTIAL,
+    repair="the client's headers do not go upstream; its fields do",
+    detection=Detection.PROBE,
 )
-CONTENT_PARTS = Fault(
+CONTENT_PARTS = Rule(
     id="req-content-parts",
     severity=Severity.BREAKS,
     endpoints=("chat",),
-    rule="message.content is a string or a list of parts, and the role developer is the role system.",
-    hurts=("AI SDK, Codex, opencode: send lists of parts or the role developer, and are refused",),
-    mend=Mend.REPORT,
-    how="report; messages are passed on as they came. For local models both forms count",
-    by=Hearing.PROBE,
+    summary="message.content is a string or a list of parts, and the role developer is the role system.",
+    affects=("AI SDK, Codex, opencode: send lists of parts or the role developer, and are refused",),
+    repairability=Repairability.REPORT_ONLY,
+    repair="report; messages are passed on as they came. For local models both forms count",
+    detection=Detection.PROBE,
 )

@@ -1,6 +1,6 @@
 """The dialect of Anthropic's Messages API: /v1/messages."""
 
-from welldone.wire.dialects.messages.native import MessagesNative
-from welldone.wire.dialects.messages.writer import Messages
+from welldone.wire.dialects.messages.native import MessagesRepairer
+from welldone.wire.dialects.messages.writer import MessagesDialect
 
-__all__ = ["Messages", "MessagesNative"]
+__all__ = ["MessagesDialect", "MessagesRepairer"]

@@ -10,176 +10,186 @@ from collections.abc import Callable
 import msgspec
 
 from welldone.wire import faults
-from welldone.wire.calls import JsonEnd
-from welldone.wire.dialects.messages.scribe import PIECES, Scribe
-from welldone.wire.dialects.messages.shapes import CALLS, EMPTY_AT_FIRST, MEMBERS, deltas_of, emptied, shaped, typed
+from welldone.wire.calls import JsonEndDetector
+from welldone.wire.dialects.messages.scribe import BLOCK_TEXT_DELTAS, MessagesEmitter
+from welldone.wire.dialects.messages.shapes import (
+    TOOL_USE_BLOCKS,
+    STREAMED_INPUT_BLOCKS,
+    DELTA_MEMBERS,
+    initial_deltas,
+    without_content,
+    normalise_delta,
+    complete_block,
+)
 from welldone.wire.events import Failure, Json
-from welldone.wire.failures import garbage
-from welldone.wire.kept import Kept, Room, is_json
-from welldone.wire.notes import Notes
-from welldone.wire.unicode import Joiner, scrub_object
+from welldone.wire.failures import bad_stream_failure
+from welldone.wire.kept import BufferedText, ByteBudget, is_valid_json
+from welldone.wire.notes import RepairLog
+from welldone.wire.unicode import CharacterJoiner, scrub_object
 
-_HELD_BYTES = 16 * 1024 * 1024  # of blocks that wait for another: as much as one frame may have
-_WAITING = 128  # blocks that wait: as many calls as OpenAI's clients allow
-_PIECE_BYTES = 256  # what a piece that waits costs in memory besides its text
-_BLOCKS = {
+_MAX_QUEUED_BYTES = 16 * 1024 * 1024  # of blocks that wait for another: as much as one frame may have
+_MAX_QUEUED_BLOCKS = 128  # blocks that wait: as many calls as OpenAI's clients allow
+_QUEUED_DELTA_OVERHEAD_BYTES = 256  # what a piece that waits costs in memory besides its text
+_BLOCK_TYPES_BY_DELTA = {
     "text_delta": frozenset({"text"}),
     "citations_delta": frozenset({"text"}),
     "thinking_delta": frozenset({"thinking"}),
     "signature_delta": frozenset({"thinking"}),
-    "input_json_delta": CALLS,
+    "input_json_delta": TOOL_USE_BLOCKS,
 }
 """The blocks that a delta can be of."""
 
 
-class _Block:
+class _BlockState:
     """One block as far as it was heard."""
 
-    def __init__(self, index: int | None, start: Json, more: Json, room: Room) -> None:
+    def __init__(self, index: int | None, start: Json, more: Json, room: ByteBudget) -> None:
         self.index = index  # as its server counts
         self.kind: str = start["type"]
-        is_emptied = self.kind in EMPTY_AT_FIRST
-        self.given: Json | str = start["input"] if is_emptied else {}  # input that its start told
+        is_emptied = self.kind in STREAMED_INPUT_BLOCKS
+        self.initial_input: Json | str = start["input"] if is_emptied else {}  # input that its start told
         self.start = {**start, "input": {}} if is_emptied else start
         self.more = more
-        self.waiting: list[tuple[Json, Json]] = []
+        self.queued_deltas: list[tuple[Json, Json]] = []
         self.is_stopped = False
         self.has_input = False
-        self._end = JsonEnd()
-        self._input = Kept(room)
-        self._joiner = Joiner()  # of characters that come in halves
+        self._end = JsonEndDetector()
+        self._input = BufferedText(room)
+        self._joiner = CharacterJoiner()  # of characters that come in halves
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether nothing can follow that may not stand in another block."""
-        return self.is_stopped or self.kind not in CALLS or self._end.is_whole
+        return self.is_stopped or self.kind not in TOOL_USE_BLOCKS or self._end.is_complete
 
     @property
     def is_broken(self) -> bool:
         """Whether it has an input that is no JSON object. Asked once."""
-        return self.has_input and self._input.is_broken(is_object=True)
+        return self.has_input and self._input.take_is_invalid(is_object=True)
 
-    def takes(self, delta: Json) -> bool:
+    def accepts(self, delta: Json) -> bool:
         """Whether a delta can be of this block; of a block that we do not know, one that we do not know can."""
-        kinds = _BLOCKS.get(delta["type"])
-        return self.kind not in PIECES if kinds is None else self.kind in kinds
+        kinds = _BLOCK_TYPES_BY_DELTA.get(delta["type"])
+        return self.kind not in BLOCK_TEXT_DELTAS if kinds is None else self.kind in kinds
 
-    def hear(self, delta: Json) -> Json:
+    def receive_delta(self, delta: Json) -> Json:
         """A delta with whole characters only. Of a call's input, look at it, to know when it is whole."""
-        kind, member = PIECES.get(self.kind, ("", ""))
+        kind, member = BLOCK_TEXT_DELTAS.get(self.kind, ("", ""))
         if delta["type"] != kind:
             return delta
         piece = self._joiner.feed(delta[member])
-        if piece and self.kind in CALLS:
+        if piece and self.kind in TOOL_USE_BLOCKS:
             self.has_input = True
             self._end.feed(piece)
             self._input.add(piece)
         return delta if piece == delta[member] else {**delta, member: piece}
 
-    def rest(self) -> str:
+    def flush(self) -> str:
         """What is left at the end: a half of a character that never found its other one."""
         return self._joiner.close()
 
 
-class Blocks:
+class BlockSequencer:
     """Hands blocks to a scribe, each in its turn. `mint` makes ids of tools."""
 
-    def __init__(self, scribe: Scribe, notes: Notes, mint: Callable[[], str]) -> None:
+    def __init__(self, emitter: MessagesEmitter, repair_log: RepairLog, next_tool_id: Callable[[], str]) -> None:
         self.failure: Failure | None = None
         """Why the message cannot go on, where it cannot."""
-        self.is_called = False
+        self.has_tool_use = False
         """Whether there is a tool for the client to run."""
-        self.broken = 0
+        self.broken_inputs = 0
         """How many tools have an input that is no JSON object."""
-        self._scribe = scribe
-        self._notes = notes
-        self._mint = mint
-        self._room = Room()
-        self._current: _Block | None = None
-        self._waiting: deque[_Block] = deque()
-        self._held_bytes = 0
+        self._emitter = emitter
+        self._repair_log = repair_log
+        self._next_tool_id = next_tool_id
+        self._room = ByteBudget()
+        self._current: _BlockState | None = None
+        self._queued: deque[_BlockState] = deque()
+        self._queued_bytes = 0
         self._count = 0
-        self._told = 0  # of them, those that the start of the message had; not all servers count these
+        self._initial_count = 0  # of them, those that the start of the message had; not all servers count these
         self._ended: dict[int, bool] = {}  # the numbers of blocks that have ended, and whether their server said so
         self._ids: set[str] = set()
 
-    def start(self, index: object, block: Json, more: Json) -> bytes:
+    def start_block(self, index: object, block: Json, more: Json) -> bytes:
         """A block begins."""
-        number = _number(index)
-        full = typed(block)
+        number = _block_index(index)
+        full = complete_block(block)
         if full != block:
-            self._notes.note(faults.msg.BLOCK_START_FULL, block)
+            self._repair_log.record(faults.msg.BLOCK_START_FULL, block)
         if full is None:
             return b""  # its deltas will tell what it is
-        deltas = deltas_of(full)
-        twin = next((one for one in self._live() if one.index == number and _is_same(one.start, full)), None)
+        deltas = initial_deltas(full)
+        twin = next(
+            (one for one in self._open_blocks() if one.index == number and _is_same_block(one.start, full)), None
+        )
         if twin is not None:
-            self._notes.note(faults.msg.BLOCK_SEQUENTIAL, index)
-            return self._add_all(twin, deltas)
-        if number not in (self._count, self._count - self._told):
-            self._notes.note(faults.msg.BLOCK_INDEX, index)
-        if deltas or (full["type"] in EMPTY_AT_FIRST and full["input"]):
-            self._notes.note(faults.msg.BLOCK_START_EMPTY, block)
-        if full["type"] in CALLS and not self._name(full):
+            self._repair_log.record(faults.msg.BLOCK_SEQUENTIAL, index)
+            return self._add_deltas(twin, deltas)
+        if number not in (self._count, self._count - self._initial_count):
+            self._repair_log.record(faults.msg.BLOCK_INDEX, index)
+        if deltas or (full["type"] in STREAMED_INPUT_BLOCKS and full["input"]):
+            self._repair_log.record(faults.msg.BLOCK_START_EMPTY, block)
+        if full["type"] in TOOL_USE_BLOCKS and not self._ensure_tool_id(full):
             return b""
-        return self._begin(_Block(number, emptied(full), more, self._room), deltas)
+        return self._begin_block(_BlockState(number, without_content(full), more, self._room), deltas)
 
-    def tell(self, content: list[object]) -> bytes:
+    def add_whole_blocks(self, content: list[object]) -> bytes:
         """Whole blocks, one after the other. What a stream must do is not asked of them."""
-        notes, self._notes = self._notes, Notes()
+        notes, self._repair_log = self._repair_log, RepairLog()
         blocks = [scrub_object(block) for block in content if isinstance(block, dict)]
-        out = [self.start(self._count, block, {}) + self.stop(self._count - 1, {}) for block in blocks]
-        self._notes = notes
-        self._told = self._count
+        out = [self.start_block(self._count, block, {}) + self.stop_block(self._count - 1, {}) for block in blocks]
+        self._repair_log = notes
+        self._initial_count = self._count
         return b"".join(out)
 
-    def delta(self, index: object, delta: Json, more: Json) -> bytes:
+    def add_delta(self, index: object, delta: Json, more: Json) -> bytes:
         """More of a block."""
-        added = shaped(delta)
+        added = normalise_delta(delta)
         if added != delta:
-            self._notes.note(faults.msg.DELTA_TYPE, delta)
+            self._repair_log.record(faults.msg.DELTA_TYPE, delta)
         if added is None:
             return b""
-        number = _number(index)
-        target = self._target(number, added)
+        number = _block_index(index)
+        target = self._block_for_delta(number, added)
         if target is None:
-            return self._begin_by(number, added, more)
+            return self._begin_with_delta(number, added, more)
         if target.index != number:
-            self._notes.note(faults.msg.BLOCK_INDEX if number is None else faults.msg.BLOCK_START_FIRST, index)
-        return self._add(target, added, more)
+            self._repair_log.record(faults.msg.BLOCK_INDEX if number is None else faults.msg.BLOCK_START_FIRST, index)
+        return self._add_block_delta(target, added, more)
 
-    def stop(self, index: object, more: Json) -> bytes:
+    def stop_block(self, index: object, more: Json) -> bytes:
         """A block ends."""
-        number = _number(index)
-        live = self._live()
+        number = _block_index(index)
+        live = self._open_blocks()
         targets = [one for one in live if one.index == number] if number is not None else live[:1]
         if number is None:
-            self._notes.note(faults.msg.BLOCK_INDEX, index)
+            self._repair_log.record(faults.msg.BLOCK_INDEX, index)
         else:
             if not targets and self._ended.get(number, True):  # else we have ended it already
-                self._notes.note(faults.msg.BLOCK_START_FIRST, index)
+                self._repair_log.record(faults.msg.BLOCK_START_FIRST, index)
             self._ended[number] = True
         for target in targets:
             target.is_stopped = True
         if self._current is None or not self._current.is_stopped:
             return b""
-        return self._close(more) + self._release()
+        return self._close_current(more) + self._release_queued()
 
-    def close(self) -> bytes:
+    def close_all(self) -> bytes:
         """The message ends, and so do its blocks."""
-        live = self._live()
+        live = self._open_blocks()
         if any(not block.is_stopped for block in live):
-            self._notes.note(faults.msg.BLOCK_STOP)
+            self._repair_log.record(faults.msg.BLOCK_STOP)
         for block in live:
             block.is_stopped = True
-        return self._close({}) + self._release()
+        return self._close_current({}) + self._release_queued()
 
-    def _live(self) -> list[_Block]:
-        return [*([] if self._current is None else [self._current]), *self._waiting]
+    def _open_blocks(self) -> list[_BlockState]:
+        return [*([] if self._current is None else [self._current]), *self._queued]
 
-    def _target(self, number: int | None, delta: Json) -> _Block | None:
+    def _block_for_delta(self, number: int | None, delta: Json) -> _BlockState | None:
         """The block that a delta is of, if it has begun and not ended."""
-        fitting = [block for block in self._live() if block.takes(delta)]
+        fitting = [block for block in self._open_blocks() if block.accepts(delta)]
         for block in fitting:
             if block.index == number and number is not None:
                 return block
@@ -187,109 +197,113 @@ class Blocks:
         is_wrong = number is None or self._ended.get(number, False)
         return fitting[-1] if fitting and is_wrong else None
 
-    def _begin_by(self, number: int | None, delta: Json, more: Json) -> bytes:
+    def _begin_with_delta(self, number: int | None, delta: Json, more: Json) -> bytes:
         """A block begins with its first delta: its start never came, or it has ended already."""
         kind = delta["type"]
-        if any(block.index == number for block in self._live()):
-            self._notes.note(faults.msg.DELTA_TYPE, delta)
+        if any(block.index == number for block in self._open_blocks()):
+            self._repair_log.record(faults.msg.DELTA_TYPE, delta)
         elif number is not None and not self._ended.get(number, True):  # we have ended it, and not its server
-            self._notes.note(faults.msg.BLOCK_SEQUENTIAL, delta)
+            self._repair_log.record(faults.msg.BLOCK_SEQUENTIAL, delta)
         else:
-            self._notes.note(faults.msg.BLOCK_START_FIRST, delta)
+            self._repair_log.record(faults.msg.BLOCK_START_FIRST, delta)
         if kind == "input_json_delta" and delta["partial_json"].strip():
-            self.failure = garbage("the input of a tool that has no name, or has ended")
+            self.failure = bad_stream_failure("the input of a tool that has no name, or has ended")
         if kind not in ("text_delta", "thinking_delta"):
             return b""  # alone it says nothing
-        member = MEMBERS[kind]
+        member = DELTA_MEMBERS[kind]
         start = {"type": member, member: ""} | ({"signature": ""} if member == "thinking" else {})
-        return self._begin(_Block(number, start, {}, self._room), [(delta, more)])
+        return self._begin_block(_BlockState(number, start, {}, self._room), [(delta, more)])
 
-    def _begin(self, block: _Block, deltas: list[tuple[Json, Json]]) -> bytes:
+    def _begin_block(self, block: _BlockState, deltas: list[tuple[Json, Json]]) -> bytes:
         self._count += 1
-        self.is_called |= block.kind == "tool_use"
+        self.has_tool_use |= block.kind == "tool_use"
         if block.index is not None:
             self._ended.pop(block.index, None)
         out = b""
         if self._current is not None:
-            self._notes.note(faults.msg.BLOCK_SEQUENTIAL, self._current.index)
-            if self._current.is_whole:
-                out = self._close({}) + self._release()
+            self._repair_log.record(faults.msg.BLOCK_SEQUENTIAL, self._current.index)
+            if self._current.is_complete:
+                out = self._close_current({}) + self._release_queued()
         if self._current is not None:
-            self._waiting.append(block)
-            self._hold(block.start, block.more)
+            self._queued.append(block)
+            self._count_queued(block.start, block.more)
         else:
-            out += self._open(block)
-        return out + self._add_all(block, deltas)
+            out += self._open_block(block)
+        return out + self._add_deltas(block, deltas)
 
-    def _add_all(self, block: _Block, deltas: list[tuple[Json, Json]]) -> bytes:
-        return b"".join([self._add(block, delta, more) for delta, more in deltas])
+    def _add_deltas(self, block: _BlockState, deltas: list[tuple[Json, Json]]) -> bytes:
+        return b"".join([self._add_block_delta(block, delta, more) for delta, more in deltas])
 
-    def _add(self, block: _Block, delta: Json, more: Json) -> bytes:
-        delta = block.hear(delta)
+    def _add_block_delta(self, block: _BlockState, delta: Json, more: Json) -> bytes:
+        delta = block.receive_delta(delta)
         if block is self._current:
-            return self._say(block, delta, more)
-        block.waiting.append((delta, more))
-        self._hold(delta, more)
+            return self._emit_delta(block, delta, more)
+        block.queued_deltas.append((delta, more))
+        self._count_queued(delta, more)
         return b""
 
-    def _hold(self, *values: Json) -> None:
-        self._held_bytes += _PIECE_BYTES + len(msgspec.json.encode(values))
-        if self._held_bytes > _HELD_BYTES or len(self._waiting) > _WAITING:
-            self.failure = garbage("blocks that are mixed beyond what can be kept")
+    def _count_queued(self, *values: Json) -> None:
+        self._queued_bytes += _QUEUED_DELTA_OVERHEAD_BYTES + len(msgspec.json.encode(values))
+        if self._queued_bytes > _MAX_QUEUED_BYTES or len(self._queued) > _MAX_QUEUED_BLOCKS:
+            self.failure = bad_stream_failure("blocks that are mixed beyond what can be kept")
 
-    def _open(self, block: _Block) -> bytes:
+    def _open_block(self, block: _BlockState) -> bytes:
         self._current = block
-        opened = self._scribe.open(block.start, block.more)
-        waiting, block.waiting = block.waiting, []
-        return opened + b"".join([self._say(block, delta, more) for delta, more in waiting])
+        opened = self._emitter.open_block(block.start, block.more)
+        waiting, block.queued_deltas = block.queued_deltas, []
+        return opened + b"".join([self._emit_delta(block, delta, more) for delta, more in waiting])
 
-    def _say(self, block: _Block, delta: Json, more: Json) -> bytes:
-        kind, member = PIECES.get(block.kind, ("", ""))
+    def _emit_delta(self, block: _BlockState, delta: Json, more: Json) -> bytes:
+        kind, member = BLOCK_TEXT_DELTAS.get(block.kind, ("", ""))
         if delta["type"] == kind and len(delta) == 2 and not more:
-            return self._scribe.say(delta[member])
-        return self._scribe.delta(delta, more)
+            return self._emitter.add_text(delta[member])
+        return self._emitter.add_delta(delta, more)
 
-    def _close(self, more: Json) -> bytes:
+    def _close_current(self, more: Json) -> bytes:
         """The current block ends, if there is one."""
         block, self._current = self._current, None
         if block is None:
             return b""
         if block.index is not None:
             self._ended[block.index] = block.is_stopped
-        last = block.rest()
-        if block.given and not block.has_input:
-            last = block.given if isinstance(block.given, str) else msgspec.json.encode(block.given).decode()
-            self.broken += not is_json(last, is_object=True)
-        self.broken += block.is_broken
-        return (self._scribe.say(last) if last else b"") + self._scribe.close(more)
+        last = block.flush()
+        if block.initial_input and not block.has_input:
+            last = (
+                block.initial_input
+                if isinstance(block.initial_input, str)
+                else msgspec.json.encode(block.initial_input).decode()
+            )
+            self.broken_inputs += not is_valid_json(last, is_object=True)
+        self.broken_inputs += block.is_broken
+        return (self._emitter.add_text(last) if last else b"") + self._emitter.close_block(more)
 
-    def _release(self) -> bytes:
+    def _release_queued(self) -> bytes:
         """Say the blocks that waited, up to one that goes on."""
         out = b""
-        while self._waiting and self._current is None:
-            block = self._waiting.popleft()
-            out += self._open(block)
+        while self._queued and self._current is None:
+            block = self._queued.popleft()
+            out += self._open_block(block)
             if block.is_stopped:
-                out += self._close({})
-        self._held_bytes = self._held_bytes if self._waiting else 0
+                out += self._close_current({})
+        self._queued_bytes = self._queued_bytes if self._queued else 0
         return out
 
-    def _name(self, block: Json) -> bool:
+    def _ensure_tool_id(self, block: Json) -> bool:
         """Whether a tool has a name; give it an id, where it has none of its own."""
         if not block["name"]:
-            self.failure = garbage("a tool without a name")
+            self.failure = bad_stream_failure("a tool without a name")
             return False
         if not isinstance(block.get("id"), str) or not block["id"] or block["id"] in self._ids:
-            self._notes.note(faults.msg.TOOL_IDS, block)
-            block["id"] = next(id for id in iter(self._mint, None) if id not in self._ids)
+            self._repair_log.record(faults.msg.TOOL_IDS, block)
+            block["id"] = next(id for id in iter(self._next_tool_id, None) if id not in self._ids)
         self._ids.add(block["id"])
         return True
 
 
-def _number(index: object) -> int | None:
+def _block_index(index: object) -> int | None:
     return index if type(index) is int and index >= 0 else None
 
 
-def _is_same(start: Json, other: Json) -> bool:
+def _is_same_block(start: Json, other: Json) -> bool:
     """Whether two starts are of one block."""
     return start["type"] == other["type"] and start.get("id") == other.get("id")

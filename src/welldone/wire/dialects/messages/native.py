@@ -8,75 +8,75 @@ import msgspec
 
 from welldone.wire import faults, sse
 from welldone.wire.dialects.dialect import KEEP_ALIVE
-from welldone.wire.dialects.messages.blocks import Blocks
-from welldone.wire.dialects.messages.counts import COUNTS, counts_of, filled, usage_of
-from welldone.wire.dialects.messages.keeper import Keeper
+from welldone.wire.dialects.messages.blocks import BlockSequencer
+from welldone.wire.dialects.messages.counts import USAGE_COUNTS, valid_counts, with_default_counts, usage_from_counts
+from welldone.wire.dialects.messages.keeper import MessagesAccumulator
 from welldone.wire.dialects.messages.objects import (
     ERROR_TYPES,
     STOP_REASONS,
-    error_object,
-    stop_reason_for,
+    anthropic_error_object,
+    normalise_stop_reason,
 )
-from welldone.wire.dialects.messages.scribe import PIECES, PING, Scribe, last_words
+from welldone.wire.dialects.messages.scribe import BLOCK_TEXT_DELTAS, PING, MessagesEmitter, encode_error_event
 from welldone.wire.events import Failure, Json
-from welldone.wire.failures import cut_off, garbage, read_error, tells_error
-from welldone.wire.head import Endpoint, Head
-from welldone.wire.lenient import as_list, as_object, lenient
-from welldone.wire.native import Native
-from welldone.wire.notes import Notes
-from welldone.wire.reasons import interrupted, word_of
-from welldone.wire.unicode import clean, scrub_object
+from welldone.wire.failures import incomplete_stream_failure, bad_stream_failure, read_error, has_error
+from welldone.wire.head import Endpoint, Envelope
+from welldone.wire.lenient import as_list, as_object, parse_lenient
+from welldone.wire.native import PassthroughRepairer
+from welldone.wire.notes import RepairLog
+from welldone.wire.reasons import interrupted_failure, finish_word
+from welldone.wire.unicode import clean_unicode, scrub_object
 
-_WAITING_LIMIT = 64  # unknown events before a message has started; a server that sends more is broken
-_WHY = ("stop_reason", "stop_sequence")
-_SHAPE = ("id", "type", "role", *_WHY)
-_ENDS = frozenset({"end_turn", "stop_sequence", "tool_use"})  # of a message that was not cut short
-_TEXTS = dict(PIECES.values())
-_NO_OBJECT = "a tool call whose input is not a JSON object"
+_PENDING_EVENTS_LIMIT = 64  # unknown events before a message has started; a server that sends more is broken
+_STOP_FIELDS = ("stop_reason", "stop_sequence")
+_START_FIELDS = ("id", "type", "role", *_STOP_FIELDS)
+_NORMAL_STOP_REASONS = frozenset({"end_turn", "stop_sequence", "tool_use"})  # of a message that was not cut short
+_DELTA_TEXT_MEMBERS = dict(BLOCK_TEXT_DELTAS.values())
+_INPUT_NOT_OBJECT = "a tool call whose input is not a JSON object"
 
 
-class MessagesNative(Native):
+class MessagesRepairer(PassthroughRepairer):
     """Mends one stream, or one whole reply, of a server that speaks Anthropic's dialect.
 
     Why the message stopped is held back until its end, so that whatever comes late still finds its place before it.
     """
 
-    _UNKNOWN: ClassVar[faults.Fault] = faults.msg.NO_UNKNOWN_EVENTS
+    _UNKNOWN_EVENT_RULE: ClassVar[faults.Rule] = faults.msg.NO_UNKNOWN_EVENTS
 
     def __init__(
         self,
         *,
-        fallback: Head,
+        fallback: Envelope,
         model: str | None = None,
         is_stream: bool = True,
-        limit_bytes: int = sse.LIMIT_BYTES,
+        limit_bytes: int = sse.FRAME_LIMIT_BYTES,
     ) -> None:
         super().__init__(
             Endpoint.MESSAGES, fallback=fallback, model=model, is_stream=is_stream, limit_bytes=limit_bytes
         )
-        self._keeper = Keeper()
-        self._scribe: Scribe = Scribe() if is_stream else self._keeper
-        self._mint = _minter(fallback.id)
-        self._blocks = Blocks(self._scribe, self.notes, self._mint)
-        self._counted: dict[str, int] = {}
-        self._waiting: list[Json] = []  # unknown events: the message must have started before them
-        self._early: object = None  # a reason to stop that was told before anything was said
+        self._accumulator = MessagesAccumulator()
+        self._emitter: MessagesEmitter = MessagesEmitter() if is_stream else self._accumulator
+        self._next_tool_id = _tool_id_generator(fallback.id)
+        self._blocks = BlockSequencer(self._emitter, self.repair_log, self._next_tool_id)
+        self._token_counts: dict[str, int] = {}
+        self._pending_events: list[Json] = []  # unknown events: the message must have started before them
+        self._early_stop_reason: object = None  # a reason to stop that was told before anything was said
         # What message_delta tells, until the end.
         self._delta: Json = {}
         self._usage_at_end: Json = {}
-        self._more: Json = {}
+        self._extra_members: Json = {}
         self._has_delta = False
         self._is_ended = False
         self._has_error = False
         self._handlers: dict[str, Callable[[Json], bytes]] = {
-            "message_start": self._start,
-            "content_block_start": self._start_block,
-            "content_block_delta": self._add,
-            "content_block_stop": self._stop_block,
-            "message_delta": self._learn,
-            "message_stop": self._stop,
-            "ping": self._ping,
-            "error": self._error,
+            "message_start": self._on_message_start,
+            "content_block_start": self._on_block_start,
+            "content_block_delta": self._on_block_delta,
+            "content_block_stop": self._on_block_stop,
+            "message_delta": self._on_message_delta,
+            "message_stop": self._on_message_stop,
+            "ping": self._on_ping,
+            "error": self._on_error,
         }
 
     @property
@@ -87,309 +87,315 @@ class MessagesNative(Native):
     @property
     def is_complete(self) -> bool:
         """Whether it was said why the message stopped, and no block is open: only `message_stop` is missing."""
-        return self._reason() is not None and self._scribe.block is None and not self.is_done
+        return self._stop_reason() is not None and self._emitter.block is None and not self.is_done
 
     @property
     def has_started(self) -> bool:
         """Whether something of a message was heard."""
-        return self._scribe.has_started
+        return self._emitter.has_started
 
-    def _reply(self, failure: Failure | None) -> Json:
-        return self._keeper.message if failure is None else error_object(failure)
+    def _reply_object(self, failure: Failure | None) -> Json:
+        return self._accumulator.message if failure is None else anthropic_error_object(failure)
 
-    def _leave(self, frames: list[sse.Frame]) -> None:
+    def _skip_frames(self, frames: list[sse.Frame]) -> None:
         if self._has_error and any(frame.data and frame.data.strip() != b"[DONE]" for frame in frames):
-            self.notes.note(faults.msg.ERROR_LAST)
+            self.repair_log.record(faults.msg.ERROR_LAST)
 
-    def _scrubbed(self, value: Json) -> Json:
+    def _scrub_event(self, value: Json) -> Json:
         delta = as_object(value.get("delta")) if value.get("type") == "content_block_delta" else {}
-        member = _TEXTS.get(str(delta.get("type")), "")
+        member = _DELTA_TEXT_MEMBERS.get(str(delta.get("type")), "")
         text = delta.get(member)
         clean = scrub_object(value)
         return clean | {"delta": clean["delta"] | {member: text}} if isinstance(text, str) else clean
 
-    def _event(self, value: Json, name: str) -> bytes:
+    def _repair_event(self, value: Json, name: str) -> bytes:
         if self._is_ended:
-            self.notes.note(faults.msg.STOP_LAST, value)
+            self.repair_log.record(faults.msg.STOP_LAST, value)
             return b""
         kind = value.get("type")
         if not isinstance(kind, str) or (kind not in self._handlers and name in self._handlers):
             kind = name
         handler = self._handlers.get(kind)
-        if handler is None or (kind != "error" and tells_error(value)):
-            return self._unknown(value, name)
+        if handler is None or (kind != "error" and has_error(value)):
+            return self._forward_unknown_event(value, name)
         if kind == "error" and name != "error":
-            self.notes.note(faults.msg.ERROR_EVENT, value)
+            self.repair_log.record(faults.msg.ERROR_EVENT, value)
         elif kind != name or (kind != value.get("type") and kind not in ("ping", "error")):
-            self.notes.note(faults.msg.EVENT_NAME, value)
+            self.repair_log.record(faults.msg.EVENT_NAME, value)
         out = handler(value)
         if self._blocks.failure is not None:
             out += self._fail(self._blocks.failure)
         return out
 
-    def _unknown(self, value: Json, name: str) -> bytes:
+    def _forward_unknown_event(self, value: Json, name: str) -> bytes:
         """Forward an event of a newer version of the API; what is of no version, or of another dialect, is dropped."""
-        if read_error(value, b"", Notes()) is not None:
-            return self._error(value)
-        self.notes.note(faults.msg.NO_UNKNOWN_EVENTS, value)
+        if read_error(value, b"", RepairLog()) is not None:
+            return self._on_error(value)
+        self.repair_log.record(faults.msg.NO_UNKNOWN_EVENTS, value)
         if not name or value.get("type") != name or name.startswith("response.") or "choices" in value:
             return b""
         if not self.has_started:
-            if len(self._waiting) < _WAITING_LIMIT:
-                self._waiting.append(value)
+            if len(self._pending_events) < _PENDING_EVENTS_LIMIT:
+                self._pending_events.append(value)
             return b""
-        return self._scribe.forward(scrub_object(value))
+        return self._emitter.forward_event(scrub_object(value))
 
-    def _odd(self, data: bytes, value: object, frame: sse.Frame) -> bytes:
+    def _repair_irregular_data(self, data: bytes, value: object, frame: sse.Frame) -> bytes:
         if frame.event == "ping":
-            self.notes.note(faults.msg.PING_FORM, data.decode("utf-8", "replace"))
-            return self._silence()
-        if frame.event == "error" and not any(isinstance(one, dict) for one in lenient(data)):
+            self.repair_log.record(faults.msg.PING_FORM, data.decode("utf-8", "replace"))
+            return self._keep_alive_bytes()
+        if frame.event == "error" and not any(isinstance(one, dict) for one in parse_lenient(data)):
             said = data.decode("utf-8", "replace").strip()
-            self.notes.note(faults.msg.ERROR_EVENT, said)
+            self.repair_log.record(faults.msg.ERROR_EVENT, said)
             self._has_error = True
             return self._fail(Failure(said or "unknown error"))
-        return super()._odd(data, value, frame)
+        return super()._repair_irregular_data(data, value, frame)
 
-    def _sentinel(self) -> bytes:
-        self.notes.note(faults.msg.NO_DONE)
-        return self._end() if self.has_started and not self._is_ended else b""
+    def _handle_done(self) -> bytes:
+        self.repair_log.record(faults.msg.NO_DONE)
+        return self._end_message() if self.has_started and not self._is_ended else b""
 
-    def _silence(self) -> bytes:
+    def _keep_alive_bytes(self) -> bytes:
         if self.is_done:
             return b""
         return PING if self.has_started else KEEP_ALIVE
 
     # The events of a message.
 
-    def _start(self, value: Json) -> bytes:
+    def _on_message_start(self, value: Json) -> bytes:
         if self.has_started:
-            self.notes.note(faults.msg.START_ONCE)
+            self.repair_log.record(faults.msg.START_ONCE)
             return b""
         message = as_object(value.get("message"))
-        full = self._full(message)
+        full = self._complete_message(message)
         content = message.get("content")
         is_empty = isinstance(content, list) and all(as_object(block).get("type") == "tool_use" for block in content)
-        is_full = is_empty and all(full[name] == message.get(name, ...) for name in _SHAPE)
-        if not is_full or not _name(message.get("model")):
-            self.notes.note(faults.msg.START_FULL, message)
+        is_full = is_empty and all(full[name] == message.get(name, ...) for name in _START_FIELDS)
+        if not is_full or not _nonempty_string(message.get("model")):
+            self.repair_log.record(faults.msg.START_FULL, message)
         if full["usage"] != message.get("usage"):
-            self.notes.note(faults.msg.USAGE_START, message.get("usage"))
-        self._early = message.get("stop_reason")
-        return self._started(full) + self._blocks.tell(as_list(content))
+            self.repair_log.record(faults.msg.USAGE_START, message.get("usage"))
+        self._early_stop_reason = message.get("stop_reason")
+        return self._emit_message_start(full) + self._blocks.add_whole_blocks(as_list(content))
 
-    def _started(self, message: Json) -> bytes:
+    def _emit_message_start(self, message: Json) -> bytes:
         """The start of the message, and the unknown events that came before it."""
-        waiting, self._waiting = self._waiting, []
-        started = self._scribe.start(message)
-        return started + b"".join([self._scribe.forward(scrub_object(value)) for value in waiting])
+        waiting, self._pending_events = self._pending_events, []
+        started = self._emitter.start_message(message)
+        return started + b"".join([self._emitter.forward_event(scrub_object(value)) for value in waiting])
 
-    def _begin(self) -> bytes:
+    def _ensure_started(self) -> bytes:
         """The start of the message, where its server has forgotten it."""
         if self.has_started:
             return b""
-        self.notes.note(faults.msg.START_FIRST)
-        return self._started(self._full({}))
+        self.repair_log.record(faults.msg.START_FIRST)
+        return self._emit_message_start(self._complete_message({}))
 
-    def _start_block(self, value: Json) -> bytes:
+    def _on_block_start(self, value: Json) -> bytes:
         if self._has_delta:
-            self.notes.note(faults.msg.DELTA_SENT, value)
+            self.repair_log.record(faults.msg.DELTA_SENT, value)
         block = scrub_object(as_object(value.get("content_block")))
-        return self._begin() + self._blocks.start(value.get("index"), block, _rest(value, "index", "content_block"))
+        return self._ensure_started() + self._blocks.start_block(
+            value.get("index"), block, _unknown_members(value, "index", "content_block")
+        )
 
-    def _add(self, value: Json) -> bytes:
-        begun = self._begin()
+    def _on_block_delta(self, value: Json) -> bytes:
+        begun = self._ensure_started()
         delta = value.get("delta")
         if not isinstance(delta, dict):
-            self.notes.note(faults.msg.DELTA_TYPE, value)
+            self.repair_log.record(faults.msg.DELTA_TYPE, value)
             return begun
         is_plain = all(type(item) is str for item in delta.values())  # the common case
-        more = _rest(value, "index", "delta")
-        return begun + self._blocks.delta(value.get("index"), delta if is_plain else scrub_object(delta), more)
+        more = _unknown_members(value, "index", "delta")
+        return begun + self._blocks.add_delta(value.get("index"), delta if is_plain else scrub_object(delta), more)
 
-    def _stop_block(self, value: Json) -> bytes:
-        return self._begin() + self._blocks.stop(value.get("index"), _rest(value, "index"))
+    def _on_block_stop(self, value: Json) -> bytes:
+        return self._ensure_started() + self._blocks.stop_block(value.get("index"), _unknown_members(value, "index"))
 
-    def _learn(self, value: Json) -> bytes:
+    def _on_message_delta(self, value: Json) -> bytes:
         """Why the message stopped, and what was counted: said at its end, once."""
-        begun = self._begin()
+        begun = self._ensure_started()
         self._has_delta = True
-        delta, usage = value.get("delta"), counts_of(as_object(value.get("usage")))
+        delta, usage = value.get("delta"), valid_counts(as_object(value.get("usage")))
         if not isinstance(delta, dict):
-            delta = {name: value.get(name) for name in _WHY}
-            self.notes.note(faults.msg.DELTA_SENT, value)
-        elif delta and delta.get("stop_reason") is None and self._reason() is not None:
-            self.notes.note(faults.msg.DELTA_SENT, value)  # clients take the last word, which says nothing
+            delta = {name: value.get(name) for name in _STOP_FIELDS}
+            self.repair_log.record(faults.msg.DELTA_SENT, value)
+        elif delta and delta.get("stop_reason") is None and self._stop_reason() is not None:
+            self.repair_log.record(faults.msg.DELTA_SENT, value)  # clients take the last word, which says nothing
         if "output_tokens" not in usage:
-            self.notes.note(faults.msg.USAGE_DELTA, value.get("usage"))
-        self._count(usage)
-        _update(self._usage_at_end, usage)
-        _update(self._delta, scrub_object(delta))
-        _update(self._more, _rest(value, "delta", "usage", *_WHY))
+            self.repair_log.record(faults.msg.USAGE_DELTA, value.get("usage"))
+        self._update_counts(usage)
+        _merge_members(self._usage_at_end, usage)
+        _merge_members(self._delta, scrub_object(delta))
+        _merge_members(self._extra_members, _unknown_members(value, "delta", "usage", *_STOP_FIELDS))
         return begun
 
-    def _stop(self, value: Json) -> bytes:
-        return self._begin() + self._end(_rest(value))
+    def _on_message_stop(self, value: Json) -> bytes:
+        return self._ensure_started() + self._end_message(_unknown_members(value))
 
-    def _ping(self, value: Json) -> bytes:
+    def _on_ping(self, value: Json) -> bytes:
         if value.get("type") != "ping":
-            self.notes.note(faults.msg.PING_FORM, value)
-        return self._silence()
+            self.repair_log.record(faults.msg.PING_FORM, value)
+        return self._keep_alive_bytes()
 
-    def _error(self, value: Json) -> bytes:
+    def _on_error(self, value: Json) -> bytes:
         self._has_error = True
-        failure = read_error(value, b"", Notes()) or Failure("unknown error")
-        return self._fail(self._told(failure, value, faults.msg.ERROR_EVENT))
+        failure = read_error(value, b"", RepairLog()) or Failure("unknown error")
+        return self._fail(self._upstream_failure(failure, value, faults.msg.ERROR_EVENT))
 
-    def _told(self, failure: Failure, value: Json, shape: faults.Fault) -> Failure:
+    def _upstream_failure(self, failure: Failure, value: Json, shape: faults.Rule) -> Failure:
         """A failure that the server told of; note in what `value`, which told it, is not of Anthropic's shape."""
         error = as_object(value.get("error"))
         if value.get("type") != "error" or not isinstance(error.get("message"), str):
-            self.notes.note(shape, value)
+            self.repair_log.record(shape, value)
         if failure.type not in ERROR_TYPES:
-            self.notes.note(faults.msg.ERROR_TYPE, failure.type)
-        request = _name(value.get("request_id"))
+            self.repair_log.record(faults.msg.ERROR_TYPE, failure.type)
+        request = _nonempty_string(value.get("request_id"))
         if request is None:
             return failure
-        return msgspec.structs.replace(failure, more={**failure.more, "request_id": request})
+        return msgspec.structs.replace(failure, extra_fields={**failure.extra_fields, "request_id": request})
 
     # A reply that was not streamed.
 
-    def _whole(self, value: Json) -> bytes:
+    def _repair_reply(self, value: Json) -> bytes:
         content = value.get("content")
         if isinstance(content, str):
             content = [{"type": "text", "text": content}]
         # With a member `message` and a type it is an error to all who read it.
-        failure = read_error(value, b"", Notes()) or read_error({"type": "error", **value}, b"", Notes())
+        failure = read_error(value, b"", RepairLog()) or read_error({"type": "error", **value}, b"", RepairLog())
         if failure is not None:
-            return self._fail(self._told(failure, value, faults.msg.ERROR_BODY))
+            return self._fail(self._upstream_failure(failure, value, faults.msg.ERROR_BODY))
         if not isinstance(content, list):
-            self.notes.note(faults.msg.WHOLE_SHAPE, value)
-            return self._fail(garbage("a reply that is no message"))
-        word = word_of(value.get("stop_reason"))
-        kept = Blocks(self._keeper, Notes(), self._mint)
-        self._keeper.start(self._full(value))
-        kept.tell(content)
+            self.repair_log.record(faults.msg.WHOLE_SHAPE, value)
+            return self._fail(bad_stream_failure("a reply that is no message"))
+        word = finish_word(value.get("stop_reason"))
+        kept = BlockSequencer(self._accumulator, RepairLog(), self._next_tool_id)
+        self._accumulator.start_message(self._complete_message(value))
+        kept.add_whole_blocks(content)
         if kept.failure is not None:
             return self._fail(kept.failure)
-        if word is None and not kept.is_called:
-            return self._fail(cut_off("the server's reply has no stop_reason"))
-        reason = self._mended(word or "tool_use", kept)
+        if word is None and not kept.has_tool_use:
+            return self._fail(incomplete_stream_failure("the server's reply has no stop_reason"))
+        reason = self._repaired_stop_reason(word or "tool_use", kept)
         if reason is None:
-            return self._fail(interrupted(str(word), value["stop_reason"], field="stop_reason"))
-        if self._keeper.dropped and reason in _ENDS:
-            return self._fail(garbage(_NO_OBJECT))
-        why = {"stop_reason": reason, "stop_sequence": _name(value.get("stop_sequence"))}
-        self._keeper.end(why, self._counts())
-        self._note_whole(value)
+            return self._fail(interrupted_failure(str(word), value["stop_reason"], field="stop_reason"))
+        if self._accumulator.dropped_calls and reason in _NORMAL_STOP_REASONS:
+            return self._fail(bad_stream_failure(_INPUT_NOT_OBJECT))
+        why = {"stop_reason": reason, "stop_sequence": _nonempty_string(value.get("stop_sequence"))}
+        self._accumulator.end_message(why, self._final_counts())
+        self._log_whole_reply(value)
         self._is_ended = True
         if not self._is_stream:
             return b""
         # What is wrong with the events of a whole message is no fault of a stream: nothing more is noted.
-        told = Blocks(self._scribe, Notes(), self._mint)
-        begun = self._scribe.start(self._full(value))
-        return begun + told.tell(self._keeper.message["content"]) + self._scribe.end(why, self._counts())
+        told = BlockSequencer(self._emitter, RepairLog(), self._next_tool_id)
+        begun = self._emitter.start_message(self._complete_message(value))
+        return (
+            begun
+            + told.add_whole_blocks(self._accumulator.message["content"])
+            + self._emitter.end_message(why, self._final_counts())
+        )
 
-    def _note_whole(self, value: Json) -> None:
-        message = self._keeper.message
+    def _log_whole_reply(self, value: Json) -> None:
+        message = self._accumulator.message
         shape = ("id", "type", "role", "stop_reason", "usage")
-        if any(message[name] != value.get(name) for name in shape) or not _name(value.get("model")):
-            self.notes.note(faults.msg.WHOLE_SHAPE, value)
+        if any(message[name] != value.get(name) for name in shape) or not _nonempty_string(value.get("model")):
+            self.repair_log.record(faults.msg.WHOLE_SHAPE, value)
         if message["content"] != value.get("content"):
-            self.notes.note(faults.msg.WHOLE_CONTENT, value.get("content"))
+            self.repair_log.record(faults.msg.WHOLE_CONTENT, value.get("content"))
 
     # The end.
 
-    def _finish(self) -> bytes:
+    def _finish_stream(self) -> bytes:
         if self._is_ended:
             return b""
-        self.notes.note(faults.msg.NO_EARLY_EOF)
-        if self._reason() is None:
-            return self._cut("the server's stream ended before the message was whole")
-        return self._end()
+        self.repair_log.record(faults.msg.NO_EARLY_EOF)
+        if self._stop_reason() is None:
+            return self._fail_incomplete("the server's stream ended before the message was whole")
+        return self._end_message()
 
-    def _broken(self, failure: Failure) -> bytes:
-        return last_words(failure)
+    def _error_bytes(self, failure: Failure) -> bytes:
+        return encode_error_event(failure)
 
-    def _end(self, last: Json | None = None) -> bytes:
+    def _end_message(self, last: Json | None = None) -> bytes:
         """What is open ends, and so does the message; `last` are unknown members of its last event."""
-        out = self._blocks.close()
-        word = self._reason()
+        out = self._blocks.close_all()
+        word = self._stop_reason()
         if word is None:
-            self.notes.note(faults.msg.DELTA_SENT)
-            word = word_of(self._early) or ("tool_use" if self._blocks.is_called else "end_turn")
-        reason = self._mended(word, self._blocks)
+            self.repair_log.record(faults.msg.DELTA_SENT)
+            word = finish_word(self._early_stop_reason) or ("tool_use" if self._blocks.has_tool_use else "end_turn")
+        reason = self._repaired_stop_reason(word, self._blocks)
         if reason is None:
-            return out + self._fail(interrupted(word, self._delta.get("stop_reason"), field="stop_reason"))
-        if self._blocks.broken and reason in _ENDS:
-            self.broken_arguments = self._blocks.broken
-            self.notes.note(faults.msg.TOOL_INPUT_JSON)
-        if self._keeper.dropped and reason in _ENDS:
-            return out + self._fail(garbage(_NO_OBJECT))
+            return out + self._fail(interrupted_failure(word, self._delta.get("stop_reason"), field="stop_reason"))
+        if self._blocks.broken_inputs and reason in _NORMAL_STOP_REASONS:
+            self.invalid_arguments_count = self._blocks.broken_inputs
+            self.repair_log.record(faults.msg.TOOL_INPUT_JSON)
+        if self._accumulator.dropped_calls and reason in _NORMAL_STOP_REASONS:
+            return out + self._fail(bad_stream_failure(_INPUT_NOT_OBJECT))
         self._is_ended = True
-        stop = _name(self._delta.get("stop_sequence"))
+        stop = _nonempty_string(self._delta.get("stop_sequence"))
         if reason == "stop_sequence" and stop is None:
-            self.notes.note(faults.msg.STOP_SEQUENCE)
+            self.repair_log.record(faults.msg.STOP_SEQUENCE)
         delta = self._delta | {"stop_reason": reason, "stop_sequence": stop}
-        return out + self._scribe.end(delta, self._counts(), self._more, last)
+        return out + self._emitter.end_message(delta, self._final_counts(), self._extra_members, last)
 
-    def _reason(self) -> str | None:
-        return word_of(self._delta.get("stop_reason"))
+    def _stop_reason(self) -> str | None:
+        return finish_word(self._delta.get("stop_reason"))
 
-    def _mended(self, word: str, blocks: Blocks) -> str | None:
+    def _repaired_stop_reason(self, word: str, blocks: BlockSequencer) -> str | None:
         """Why the message stopped, in Anthropic's words, and as its blocks say; None where it was interrupted."""
         if word not in STOP_REASONS:
-            self.notes.note(faults.msg.STOP_REASON, word)
-        reason = stop_reason_for(word)
-        is_wrong = reason in _ENDS - {"tool_use"} if blocks.is_called else reason == "tool_use"
+            self.repair_log.record(faults.msg.STOP_REASON, word)
+        reason = normalise_stop_reason(word)
+        is_wrong = reason in _NORMAL_STOP_REASONS - {"tool_use"} if blocks.has_tool_use else reason == "tool_use"
         if not is_wrong:
             return reason
-        self.notes.note(faults.msg.STOP_REASON_TOOL_USE, reason)
-        return "tool_use" if blocks.is_called else "end_turn"
+        self.repair_log.record(faults.msg.STOP_REASON_TOOL_USE, reason)
+        return "tool_use" if blocks.has_tool_use else "end_turn"
 
     # What is told of a message.
 
-    def _full(self, message: Json) -> Json:
+    def _complete_message(self, message: Json) -> Json:
         """A message with all that clients need, and nothing said yet."""
-        usage = counts_of(as_object(message.get("usage")))
-        self._count(usage)
+        usage = valid_counts(as_object(message.get("usage")))
+        self._update_counts(usage)
         return scrub_object(message) | {
-            "id": _name(message.get("id")) or self._fallback.id,
+            "id": _nonempty_string(message.get("id")) or self._fallback.id,
             "type": "message",
             "role": "assistant",
-            "model": self._model or _name(message.get("model")) or self._fallback.model,
+            "model": self._model or _nonempty_string(message.get("model")) or self._fallback.model,
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
-            "usage": filled(usage, input_tokens=0, output_tokens=0),
+            "usage": with_default_counts(usage, input_tokens=0, output_tokens=0),
         }
 
-    def _count(self, usage: Json) -> None:
+    def _update_counts(self, usage: Json) -> None:
         """Counts are of the whole message: later ones stand for those before."""
-        self._counted |= {name: usage[name] for name in COUNTS if usage.get(name) is not None}
-        self.usage = usage_of(self._counted)
+        self._token_counts |= {name: usage[name] for name in USAGE_COUNTS if usage.get(name) is not None}
+        self.usage = usage_from_counts(self._token_counts)
 
-    def _counts(self) -> Json:
+    def _final_counts(self) -> Json:
         """The counts at the end of the message."""
-        return filled(self._usage_at_end, output_tokens=self._counted.get("output_tokens", 0))
+        return with_default_counts(self._usage_at_end, output_tokens=self._token_counts.get("output_tokens", 0))
 
 
-def _name(value: object) -> str | None:
-    return clean(value) if isinstance(value, str) and value else None
+def _nonempty_string(value: object) -> str | None:
+    return clean_unicode(value) if isinstance(value, str) and value else None
 
 
-def _rest(value: Json, *names: str) -> Json:
+def _unknown_members(value: Json, *names: str) -> Json:
     """The members of an event that we do not know, less those by which an error is known."""
     known = ("type", "error", "message", *names)
     return scrub_object({name: item for name, item in value.items() if name not in known})
 
 
-def _update(into: Json, fields: Json) -> None:
+def _merge_members(into: Json, fields: Json) -> None:
     """Add what was told later; null tells nothing."""
     into.update({name: value for name, value in fields.items() if value is not None or name not in into})
 
 
-def _minter(message_id: str) -> Callable[[], str]:
+def _tool_id_generator(message_id: str) -> Callable[[], str]:
     """Makes ids of tools out of a message's id, so that the same input gives the same bytes."""
     stem = message_id.rpartition("_")[2]
     numbers = count(1)

@@ -2,13 +2,13 @@
 
 import msgspec
 
-from welldone.wire.collect import Answer
-from welldone.wire.dialects.arguments import complete_calls
+from welldone.wire.collect import CollectedChoice
+from welldone.wire.dialects.arguments import complete_tool_calls
 from welldone.wire.events import Failure, Json
-from welldone.wire.head import Head
+from welldone.wire.head import Envelope
 from welldone.wire.reasons import outcome_of
 
-VERSION_HEADER, VERSION = "anthropic-version", "2023-06-01"
+ANTHROPIC_VERSION_HEADER, ANTHROPIC_VERSION = "anthropic-version", "2023-06-01"
 """The header by which Anthropic's clients are known, and the version that one means who names none: there has been no
 later one."""
 STOP_REASONS = frozenset(
@@ -39,7 +39,7 @@ ERROR_TYPES = frozenset(
     }
 )
 
-_BY_STATUS = {
+_ERROR_TYPE_BY_STATUS = {
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
@@ -49,11 +49,16 @@ _BY_STATUS = {
     504: "timeout_error",
     529: "overloaded_error",
 }
-_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
+_STOP_REASON_BY_FINISH_REASON = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "tool_calls": "tool_use",
+    "content_filter": "refusal",
+}
 # Words of other servers, and ours, for what Anthropic's clients know by a type of its own. All else is an api_error.
-_ERRORS = {
+_ERROR_TYPE_BY_CODE = {
     "400": "invalid_request_error",
-    **{str(status): kind for status, kind in _BY_STATUS.items()},
+    **{str(status): kind for status, kind in _ERROR_TYPE_BY_STATUS.items()},
     "BadRequestError": "invalid_request_error",
     "context_length_exceeded": "invalid_request_error",
     "exceed_context_size_error": "invalid_request_error",
@@ -73,13 +78,15 @@ _ERRORS = {
 }
 
 
-def message_object(head: Head, usage: Json, *, content: list[Json], reason: str | None, stop: str | None) -> Json:
+def message_object(
+    envelope: Envelope, usage: Json, *, content: list[Json], reason: str | None, stop: str | None
+) -> Json:
     """A message."""
     return {
-        "id": head.id,
+        "id": envelope.id,
         "type": "message",
         "role": "assistant",
-        "model": head.model,
+        "model": envelope.model,
         "content": content,
         "stop_reason": reason,
         "stop_sequence": stop,
@@ -97,32 +104,36 @@ def thinking_block(text: str = "", signature: str = "") -> Json:
     return {"type": "thinking", "thinking": text, "signature": signature}
 
 
-def tool_block(id: str, name: str, input: Json | msgspec.Raw, more: Json) -> Json:
+def tool_use_block(id: str, name: str, input: Json | msgspec.Raw, more: Json) -> Json:
     """A call of a tool."""
     return {**more, "type": "tool_use", "id": id, "name": name, "input": input}
 
 
-def content_of(answer: Answer) -> list[Json]:
+def content_blocks(answer: CollectedChoice) -> list[Json]:
     """The blocks of a whole answer, in the order in which they would have streamed."""
     blocks = [thinking_block(answer.reasoning)] if answer.reasoning else []
     blocks += [text_block(text) for text in (answer.text, answer.refusal) if text]
-    return blocks + [tool_block(call.id, call.name, given, call.more) for call, given in complete_calls(answer)]
+    return blocks + [
+        tool_use_block(call.id, call.name, given, call.extra_fields) for call, given in complete_tool_calls(answer)
+    ]
 
 
-def stop_of(reason: str, stop: str | None, *, is_called: bool, is_refused: bool) -> tuple[str, str | None]:
+def stop_reason_and_sequence(
+    reason: str, stop: str | None, *, has_tool_use: bool, has_refusal: bool
+) -> tuple[str, str | None]:
     """Why a message stopped, and at which of the request's stop sequences, out of a choice's finish."""
     if reason == "length":
         return "max_tokens", None
-    if is_called and reason != "content_filter":
+    if has_tool_use and reason != "content_filter":
         return "tool_use", None  # also of a call that was forced, which OpenAI ends with `stop`
-    if is_refused:
+    if has_refusal:
         return "refusal", None
     if stop is not None:
         return "stop_sequence", stop
-    return "end_turn" if reason == "tool_calls" else _REASONS.get(reason, "end_turn"), None
+    return "end_turn" if reason == "tool_calls" else _STOP_REASON_BY_FINISH_REASON.get(reason, "end_turn"), None
 
 
-def stop_reason_for(word: str) -> str | None:
+def normalise_stop_reason(word: str) -> str | None:
     """The stop reason for a word of any provider; None for an interrupted answer.
 
     A word that no provider documents stays as it is: Anthropic adds words, and its clients take one that they do not
@@ -133,26 +144,26 @@ def stop_reason_for(word: str) -> str | None:
     outcome = outcome_of(word)
     if outcome is None:
         return word if word.isidentifier() else None
-    return _REASONS.get(outcome)
+    return _STOP_REASON_BY_FINISH_REASON.get(outcome)
 
 
-def error_type(status: int) -> str:
+def error_type_for_status(status: int) -> str:
     """Anthropic's word for what a status says."""
-    return _BY_STATUS.get(status, "api_error" if status >= 500 else "invalid_request_error")
+    return _ERROR_TYPE_BY_STATUS.get(status, "api_error" if status >= 500 else "invalid_request_error")
 
 
-def error_object(failure: Failure) -> Json:
+def anthropic_error_object(failure: Failure) -> Json:
     """An error as Anthropic writes it."""
-    more = dict(failure.more)
+    more = dict(failure.extra_fields)
     request = more.pop("request_id", None)
-    error = {"type": _error_type(failure), "message": failure.message}
+    error = {"type": _failure_error_type(failure), "message": failure.message}
     body: Json = {"type": "error", "error": {**more, **error}}
     if request is not None:
         body["request_id"] = request
     return body
 
 
-def _error_type(failure: Failure) -> str:
+def _failure_error_type(failure: Failure) -> str:
     if failure.type in ERROR_TYPES and failure.type != "api_error":
         return failure.type
-    return _ERRORS.get(failure.code or "") or _ERRORS.get(failure.type) or "api_error"
+    return _ERROR_TYPE_BY_CODE.get(failure.code or "") or _ERROR_TYPE_BY_CODE.get(failure.type) or "api_error"

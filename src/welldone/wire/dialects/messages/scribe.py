@@ -6,15 +6,15 @@ The start of the message, its blocks one after the other, why it stopped, the en
 import msgspec
 
 from welldone.wire import sse
-from welldone.wire.dialects.messages.objects import error_object
-from welldone.wire.dialects.stream import escape
+from welldone.wire.dialects.messages.objects import anthropic_error_object
+from welldone.wire.dialects.stream import escape_line_breaks
 from welldone.wire.events import Failure, Json
 
 _encode = msgspec.json.Encoder().encode
-_MARK = "\x00text\x00"
-_MARK_BYTES = _encode(_MARK)
+_TEXT_MARKER = "\x00text\x00"
+_TEXT_MARKER_BYTES = _encode(_TEXT_MARKER)
 
-PIECES = {
+BLOCK_TEXT_DELTAS = {
     "text": ("text_delta", "text"),
     "thinking": ("thinking_delta", "thinking"),
     "tool_use": ("input_json_delta", "partial_json"),
@@ -24,20 +24,20 @@ PIECES = {
 """How a block's text goes on: the type of the delta, and its member."""
 
 
-def event(name: str, body: Json) -> bytes:
+def encode_event(name: str, body: Json) -> bytes:
     """One named event, whose data says its name again as its type."""
-    return sse.named(name, escape(_encode({"type": name, **body})))
+    return sse.named_frame(name, escape_line_breaks(_encode({"type": name, **body})))
 
 
-PING = event("ping", {})
+PING = encode_event("ping", {})
 
 
-def last_words(failure: Failure) -> bytes:
+def encode_error_event(failure: Failure) -> bytes:
     """The event that ends a stream which failed."""
-    return event("error", error_object(failure))
+    return encode_event("error", anthropic_error_object(failure))
 
 
-class Scribe:
+class MessagesEmitter:
     """Bytes of a right stream. A piece of text costs one string encode: all else of its event is made beforehand."""
 
     def __init__(self) -> None:
@@ -45,47 +45,52 @@ class Scribe:
         self.block: str | None = None
         """The type of the block that is open, if one is."""
         self._index = -1
-        self._piece: tuple[bytes, bytes] = b"", b""  # an event with more of the open block's text, without that text
+        self._text_template: tuple[bytes, bytes] = (
+            b"",
+            b"",
+        )  # an event with more of the open block's text, without that text
 
-    def start(self, message: Json) -> bytes:
+    def start_message(self, message: Json) -> bytes:
         """The message begins; it is empty yet."""
         self.has_started = True
-        return event("message_start", {"message": message})
+        return encode_event("message_start", {"message": message})
 
-    def open(self, block: Json, more: Json | None = None) -> bytes:
+    def open_block(self, block: Json, more: Json | None = None) -> bytes:
         """A block begins; the one before it ends. `more`: unknown members of the event."""
-        before = self.close()
+        before = self.close_block()
         self._index += 1
         kind = self.block = str(block["type"])
-        if kind in PIECES:
-            delta, member = PIECES[kind]
-            marked = self.delta({"type": delta, member: _MARK})
-            first, _, last = marked.rpartition(_MARK_BYTES)
-            self._piece = first, last
-        return before + event("content_block_start", {"index": self._index, "content_block": block, **(more or {})})
+        if kind in BLOCK_TEXT_DELTAS:
+            delta, member = BLOCK_TEXT_DELTAS[kind]
+            marked = self.add_delta({"type": delta, member: _TEXT_MARKER})
+            first, _, last = marked.rpartition(_TEXT_MARKER_BYTES)
+            self._text_template = first, last
+        return before + encode_event(
+            "content_block_start", {"index": self._index, "content_block": block, **(more or {})}
+        )
 
-    def say(self, text: str) -> bytes:
+    def add_text(self, text: str) -> bytes:
         """More text of the open block: what is said, thought, or the JSON of a tool's input."""
         payload = _encode(text)
-        before, after = self._piece
-        return before + (payload if payload.isascii() else escape(payload)) + after
+        before, after = self._text_template
+        return before + (payload if payload.isascii() else escape_line_breaks(payload)) + after
 
-    def delta(self, delta: Json, more: Json | None = None) -> bytes:
+    def add_delta(self, delta: Json, more: Json | None = None) -> bytes:
         """More of the open block, of any kind."""
-        return event("content_block_delta", {"index": self._index, "delta": delta, **(more or {})})
+        return encode_event("content_block_delta", {"index": self._index, "delta": delta, **(more or {})})
 
-    def forward(self, value: Json) -> bytes:
+    def forward_event(self, value: Json) -> bytes:
         """An event that is not known, as it came."""
-        return sse.named(str(value["type"]), escape(_encode(value)))
+        return sse.named_frame(str(value["type"]), escape_line_breaks(_encode(value)))
 
-    def close(self, more: Json | None = None) -> bytes:
+    def close_block(self, more: Json | None = None) -> bytes:
         """The open block ends, if one is open."""
         if self.block is None:
             return b""
         self.block = None
-        return event("content_block_stop", {"index": self._index, **(more or {})})
+        return encode_event("content_block_stop", {"index": self._index, **(more or {})})
 
-    def end(self, delta: Json, usage: Json, more: Json | None = None, last: Json | None = None) -> bytes:
+    def end_message(self, delta: Json, usage: Json, more: Json | None = None, last: Json | None = None) -> bytes:
         """Why the message stopped, what was counted, and its end. `last`: unknown members of the last event."""
-        stopped = event("message_delta", {"delta": delta, "usage": usage, **(more or {})})
-        return self.close() + stopped + event("message_stop", last or {})
+        stopped = encode_event("message_delta", {"delta": delta, "usage": usage, **(more or {})})
+        return self.close_block() + stopped + encode_event("message_stop", last or {})

@@ -3,13 +3,13 @@
 import msgspec
 
 from welldone.wire.events import Json
-from welldone.wire.lenient import as_list, as_object, strict
+from welldone.wire.lenient import as_list, as_object, parse_strict
 
-CALLS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
+TOOL_USE_BLOCKS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 """Blocks whose input comes as JSON, in pieces."""
-EMPTY_AT_FIRST = CALLS - {"mcp_tool_use"}
+STREAMED_INPUT_BLOCKS = TOOL_USE_BLOCKS - {"mcp_tool_use"}
 """Those whose input all clients read in pieces; of the others some read only what the start tells."""
-MEMBERS = {
+DELTA_MEMBERS = {
     "text_delta": "text",
     "citations_delta": "citation",
     "thinking_delta": "thinking",
@@ -17,40 +17,40 @@ MEMBERS = {
     "input_json_delta": "partial_json",
 }
 """What a delta adds, by its type."""
-_TOLD_BY = {"text": "text", "thinking": "thinking", "tool_use": "name"}
+_TYPE_DEFINING_MEMBERS = {"text": "text", "thinking": "thinking", "tool_use": "name"}
 """The member that tells the type of a block which does not say it."""
-_STRINGS = {"text": ("text",), "thinking": ("thinking", "signature"), "redacted_thinking": ("data",)}
+_STRING_MEMBERS = {"text": ("text",), "thinking": ("thinking", "signature"), "redacted_thinking": ("data",)}
 
 
-def typed(block: Json) -> Json | None:
+def complete_block(block: Json) -> Json | None:
     """A block with its type and that type's members; None where its type cannot be told."""
     kind = block.get("type")
     if not isinstance(kind, str) or not kind:
-        found = [name for name, member in _TOLD_BY.items() if member in block]
+        found = [name for name, member in _TYPE_DEFINING_MEMBERS.items() if member in block]
         if not found:
             return None
         kind = found[0]
     full = {**block, "type": kind}
-    if kind in CALLS:
+    if kind in TOOL_USE_BLOCKS:
         name = block.get("name")
-        return full | {"name": name if isinstance(name, str) else "", "input": _input(block.get("input"), kind)}
-    for member in _STRINGS.get(kind, ()):
+        return full | {"name": name if isinstance(name, str) else "", "input": _initial_input(block.get("input"), kind)}
+    for member in _STRING_MEMBERS.get(kind, ()):
         if not isinstance(block.get(member), str):
             full[member] = ""
     return full
 
 
-def _input(given: object, kind: str) -> Json | str:
+def _initial_input(given: object, kind: str) -> Json | str:
     """The input that a start tells. As a text it may be cut: then it is kept as text, where deltas can say it."""
     text = bytes(given).decode() if isinstance(given, msgspec.Raw) else given
     if not isinstance(text, str):
         return as_object(text)
-    value = strict(text.encode())
-    is_text = kind in EMPTY_AT_FIRST and not isinstance(value, dict)
+    value = parse_strict(text.encode())
+    is_text = kind in STREAMED_INPUT_BLOCKS and not isinstance(value, dict)
     return text.strip() if is_text else as_object(value)
 
 
-def deltas_of(block: Json) -> list[tuple[Json, Json]]:
+def initial_deltas(block: Json) -> list[tuple[Json, Json]]:
     """What a start says already, as deltas: some clients read nothing else."""
     found: list[Json] = []
     if block["type"] == "text":
@@ -62,22 +62,22 @@ def deltas_of(block: Json) -> list[tuple[Json, Json]]:
     return [(delta, {}) for delta in found]
 
 
-def emptied(block: Json) -> Json:
+def without_content(block: Json) -> Json:
     """A start that says nothing yet; a call keeps its input until it is known whether deltas say it again."""
     if block["type"] == "text":
         return block | {"text": ""} | ({"citations": []} if isinstance(block.get("citations"), list) else {})
     return block | {"thinking": "", "signature": ""} if block["type"] == "thinking" else block
 
 
-def shaped(delta: Json) -> Json | None:
+def normalise_delta(delta: Json) -> Json | None:
     """A delta with its type, and what it adds in the right form; None where it adds nothing that can be read."""
     kind = delta.get("type")
     if not isinstance(kind, str):
-        found = [kind for kind, member in MEMBERS.items() if member in delta]
+        found = [kind for kind, member in DELTA_MEMBERS.items() if member in delta]
         if not found:
             return None
         kind = found[0]
-    member = MEMBERS.get(kind)
+    member = DELTA_MEMBERS.get(kind)
     if member is None:
         return delta
     value = delta.get(member)

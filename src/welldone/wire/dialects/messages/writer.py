@@ -4,33 +4,33 @@ from typing import ClassVar, assert_never
 
 import msgspec
 
-from welldone.wire.asked import CUT_SHORT, Asked
-from welldone.wire.automaton import CHAT, Automaton, Stage
-from welldone.wire.collect import Answer, Reply
-from welldone.wire.counts import read_timings
-from welldone.wire.dialects.arguments import CUSTOM_MEMBER
-from welldone.wire.dialects.dialect import KEEP_ALIVE, Counted, Translated
-from welldone.wire.dialects.messages.counts import usage_object
+from welldone.wire.asked import TRUNCATED_REASONS, RequestFacts
+from welldone.wire.automaton import CHAT_TRANSITIONS, StreamStateMachine, StreamState
+from welldone.wire.collect import CollectedChoice, CollectedReply
+from welldone.wire.counts import usage_from_timings
+from welldone.wire.dialects.arguments import CUSTOM_INPUT_MEMBER
+from welldone.wire.dialects.dialect import KEEP_ALIVE, UsageSource, TranslatedDialect
+from welldone.wire.dialects.messages.counts import anthropic_usage_object
 from welldone.wire.dialects.messages.objects import (
-    content_of,
+    content_blocks,
     message_object,
-    stop_of,
+    stop_reason_and_sequence,
     text_block,
     thinking_block,
-    tool_block,
+    tool_use_block,
 )
-from welldone.wire.dialects.messages.scribe import PING, Scribe, last_words
-from welldone.wire.dialects.stream import escape
+from welldone.wire.dialects.messages.scribe import PING, MessagesEmitter, encode_error_event
+from welldone.wire.dialects.stream import escape_line_breaks
 from welldone.wire.events import (
     Event,
-    Extra,
+    UnknownFields,
     Failure,
     Finish,
     Json,
     KeepAlive,
     Logprobs,
-    Opening,
-    Place,
+    ChoiceStart,
+    FieldLocation,
     Reasoning,
     Refusal,
     Text,
@@ -38,12 +38,14 @@ from welldone.wire.events import (
     ToolCall,
     Usage,
 )
-from welldone.wire.head import Head
+from welldone.wire.head import Envelope
 
-_HELD_CHARACTERS = 4 * 1024 * 1024  # said between two pieces of one call: far more than any model's longest answer
+_MAX_QUEUED_CHARACTERS = (
+    4 * 1024 * 1024
+)  # said between two pieces of one call: far more than any model's longest answer
 
 
-_CUSTOM_START, _CUSTOM_END = f'{{"{CUSTOM_MEMBER}":"', '"}'
+_CUSTOM_INPUT_START, _CUSTOM_INPUT_END = f'{{"{CUSTOM_INPUT_MEMBER}":"', '"}'
 """What stands around the text of a custom call."""
 
 
@@ -55,25 +57,30 @@ class MessagesWriter:
     """
 
     def __init__(
-        self, head: Head, counted: Counted, *, stops: tuple[str, ...] = (), shows_thoughts: bool = True
+        self,
+        envelope: Envelope,
+        usage_source: UsageSource,
+        *,
+        stop_sequences: tuple[str, ...] = (),
+        includes_thinking: bool = True,
     ) -> None:
-        self._head = head
-        self._counted = counted
-        self._stops = stops
-        self._shows_thoughts = shows_thoughts
-        self._automaton = Automaton(CHAT, is_ordered=True)
-        self._scribe = Scribe()
-        self._said: type[Event] | None = None  # what the open block is of
-        self._held: list[Text | Reasoning | Refusal] = []
-        self._held_characters = 0
-        self._call: ToolCall | None = None  # a call that has no arguments yet: its block has not begun
+        self._envelope = envelope
+        self._usage_source = usage_source
+        self._stop_sequences = stop_sequences
+        self._includes_thinking = includes_thinking
+        self._automaton = StreamStateMachine(CHAT_TRANSITIONS, is_ordered=True)
+        self._emitter = MessagesEmitter()
+        self._open_event_type: type[Event] | None = None  # what the open block is of
+        self._queued: list[Text | Reasoning | Refusal] = []
+        self._queued_characters = 0
+        self._pending_call: ToolCall | None = None  # a call that has no arguments yet: its block has not begun
         self._is_custom = False  # the open call is a custom one
-        self._is_called = False
-        self._is_refused = False
+        self._has_tool_use = False
+        self._has_refusal = False
         self._timings: Json | None = None
         self._usage: Usage | None = None
         self._finish: Finish | None = None
-        self._stop: str | None = None
+        self._upstream_stop_sequence: str | None = None
 
     def send(self, event: Event) -> bytes:
         """The bytes that say `event`; none where it is said later, or cannot be said here.
@@ -82,13 +89,13 @@ class MessagesWriter:
             OutOfTurnError: it may not come now.
         """
         self._automaton.accept(event)
-        if type(event) is Text and self._said is Text:
-            return self._scribe.say(event.text)
+        if type(event) is Text and self._open_event_type is Text:
+            return self._emitter.add_text(event.text)
         return self._send(event)
 
-    def takes_text(self, index: int) -> bool:
+    def accepts_text(self, index: int) -> bool:
         """Whether text may come now, and would go out at once."""
-        return self._said is Text and self._automaton.takes_text(index)
+        return self._open_event_type is Text and self._automaton.accepts_text(index)
 
     def end(self) -> bytes:
         """Why the message stopped, what was counted, and its end; nothing after a failure.
@@ -96,155 +103,167 @@ class MessagesWriter:
         Raises:
             OutOfTurnError: something is still open.
         """
-        is_failed = self._automaton.stage is Stage.FAILED
+        is_failed = self._automaton.stream_state is StreamState.FAILED
         self._automaton.end()
         finish = self._finish
         if is_failed or finish is None:
             return b""
-        stop = finish.stop or self._stop
-        reason, stop = stop_of(finish.reason, stop, is_called=self._is_called, is_refused=self._is_refused)
-        return self._scribe.end({"stop_reason": reason, "stop_sequence": stop}, usage_object(self._counts()))
+        stop = finish.stop_string or self._upstream_stop_sequence
+        reason, stop = stop_reason_and_sequence(
+            finish.reason, stop, has_tool_use=self._has_tool_use, has_refusal=self._has_refusal
+        )
+        return self._emitter.end_message(
+            {"stop_reason": reason, "stop_sequence": stop}, anthropic_usage_object(self._known_usage())
+        )
 
     def _send(self, event: Event) -> bytes:
         match event:
             case Text() | Reasoning() | Refusal():
-                return self._say(event)
+                return self._write_text(event)
             case ToolCall():
-                out = self._begin() + self._end_block()
-                self._said, self._call, self._is_custom = ToolCall, event, event.is_custom
+                out = self._ensure_started() + self._end_block()
+                self._open_event_type, self._pending_call, self._is_custom = ToolCall, event, event.is_custom
                 return out
             case ToolArguments(text=text):
-                return self._argue(text)
+                return self._write_arguments(text)
             case Finish(reason=reason):
                 self._finish = event
-                return self._begin() + self._end_block(is_cut=reason in CUT_SHORT)
+                return self._ensure_started() + self._end_block(is_cut=reason in TRUNCATED_REASONS)
             case Usage():
                 self._usage = event
                 return b""
             case Failure():
                 # What is open stays open: a client might run a call whose block has ended.
-                return last_words(event)
+                return encode_error_event(event)
             case KeepAlive():
-                return PING if self._scribe.has_started else KEEP_ALIVE
-            case Extra():
-                self._learn(event)
+                return PING if self._emitter.has_started else KEEP_ALIVE
+            case UnknownFields():
+                self._read_extra_fields(event)
                 return b""
-            case Opening() | Logprobs():
+            case ChoiceStart() | Logprobs():
                 return b""  # the message begins when there is something to say; probabilities have no place in it
             case _:
                 assert_never(event)
 
-    def _say(self, event: Text | Reasoning | Refusal) -> bytes:
-        if isinstance(event, Reasoning) and not self._shows_thoughts:
+    def _write_text(self, event: Text | Reasoning | Refusal) -> bytes:
+        if isinstance(event, Reasoning) and not self._includes_thinking:
             return b""
-        if self._said is ToolCall:
-            self._held.append(event)
-            self._held_characters += len(event.text)
-            return b"" if self._held_characters <= _HELD_CHARACTERS else self._end_block()
+        if self._open_event_type is ToolCall:
+            self._queued.append(event)
+            self._queued_characters += len(event.text)
+            return b"" if self._queued_characters <= _MAX_QUEUED_CHARACTERS else self._end_block()
         opened = b""
-        if self._said is not type(event):
-            opened = self._begin() + self._close()
-            opened += self._scribe.open(thinking_block() if isinstance(event, Reasoning) else text_block())
-            self._said = type(event)
-            self._is_refused |= isinstance(event, Refusal)
-        return opened + self._scribe.say(event.text)
+        if self._open_event_type is not type(event):
+            opened = self._ensure_started() + self._close_block()
+            opened += self._emitter.open_block(thinking_block() if isinstance(event, Reasoning) else text_block())
+            self._open_event_type = type(event)
+            self._has_refusal |= isinstance(event, Refusal)
+        return opened + self._emitter.add_text(event.text)
 
-    def _argue(self, text: str) -> bytes:
+    def _write_arguments(self, text: str) -> bytes:
         """More of a call's arguments; none where they only had members that a block cannot be given later."""
-        if not text or self._said is not ToolCall:
+        if not text or self._open_event_type is not ToolCall:
             return b""
-        return self._open_call() + self._scribe.say(_inside_string(text) if self._is_custom else text)
+        return self._open_tool_use() + self._emitter.add_text(_json_string_fragment(text) if self._is_custom else text)
 
-    def _open_call(self) -> bytes:
+    def _open_tool_use(self) -> bytes:
         """The block of a call begins with its arguments: a client would run one that was cut before them."""
-        call, self._call = self._call, None
+        call, self._pending_call = self._pending_call, None
         if call is None:
             return b""
-        self._is_called = True
-        opened = self._scribe.open(tool_block(call.id, call.name, {}, call.more))
-        return opened + (self._scribe.say(_CUSTOM_START) if call.is_custom else b"")
+        self._has_tool_use = True
+        opened = self._emitter.open_block(tool_use_block(call.id, call.name, {}, call.extra_fields))
+        return opened + (self._emitter.add_text(_CUSTOM_INPUT_START) if call.is_custom else b"")
 
-    def _begin(self) -> bytes:
+    def _ensure_started(self) -> bytes:
         """The start of the message, once: as late as can be, since it says how long the prompt is."""
-        if self._scribe.has_started:
+        if self._emitter.has_started:
             return b""
-        usage = usage_object(self._counts()) | {"output_tokens": 0}
+        usage = anthropic_usage_object(self._known_usage()) | {"output_tokens": 0}
         usage.pop("output_tokens_details", None)
-        return self._scribe.start(message_object(self._head, usage, content=[], reason=None, stop=None))
+        return self._emitter.start_message(message_object(self._envelope, usage, content=[], reason=None, stop=None))
 
     def _end_block(self, *, is_cut: bool = False) -> bytes:
         """End what is open, and say what waited for its end."""
-        ended = self._close(is_cut=is_cut)
-        held, self._held, self._held_characters = self._held, [], 0
-        return ended + b"".join(map(self._say, held)) + self._close()
+        ended = self._close_block(is_cut=is_cut)
+        held, self._queued, self._queued_characters = self._queued, [], 0
+        return ended + b"".join(map(self._write_text, held)) + self._close_block()
 
-    def _close(self, *, is_cut: bool = False) -> bytes:
-        said, self._said = self._said, None
+    def _close_block(self, *, is_cut: bool = False) -> bytes:
+        said, self._open_event_type = self._open_event_type, None
         last = b""
         if said is ToolCall and is_cut:
-            self._call = None
+            self._pending_call = None
         elif said is ToolCall:
-            is_bare = self._call is not None
-            last = self._open_call()
+            is_bare = self._pending_call is not None
+            last = self._open_tool_use()
             if self._is_custom:
-                last += self._scribe.say(_CUSTOM_END)
+                last += self._emitter.add_text(_CUSTOM_INPUT_END)
             elif is_bare:
-                last += self._scribe.say("{}")
+                last += self._emitter.add_text("{}")
         elif said is Reasoning:
             # Some clients take a thought along only if a signature came, be it empty.
-            last = self._scribe.delta({"type": "signature_delta", "signature": ""})
-        return last + self._scribe.close()
+            last = self._emitter.add_delta({"type": "signature_delta", "signature": ""})
+        return last + self._emitter.close_block()
 
-    def _learn(self, event: Extra) -> None:
+    def _read_extra_fields(self, event: UnknownFields) -> None:
         """Two unknown fields tell what this dialect can say: llama.cpp's counts, and vLLM's stop string."""
         timings, stop = event.fields.get("timings"), event.fields.get("stop_reason")
-        if event.place is Place.CHUNK and isinstance(timings, dict):
+        if event.location is FieldLocation.CHUNK and isinstance(timings, dict):
             self._timings = timings
-        if event.place is Place.CHOICE and isinstance(stop, str) and stop in self._stops:
-            self._stop = stop
+        if event.location is FieldLocation.CHOICE and isinstance(stop, str) and stop in self._stop_sequences:
+            self._upstream_stop_sequence = stop
 
-    def _counts(self) -> Usage | None:
+    def _known_usage(self) -> Usage | None:
         """What is known of the tokens by now."""
-        known = self._usage or self._counted()
-        return read_timings(self._timings) if known is None and self._timings is not None else known
+        known = self._usage or self._usage_source()
+        return usage_from_timings(self._timings) if known is None and self._timings is not None else known
 
 
-def _inside_string(text: str) -> str:
+def _json_string_fragment(text: str) -> str:
     """A piece of text as it stands in a JSON string."""
     return msgspec.json.encode(text)[1:-1].decode()
 
 
-class Messages(Translated):
+class MessagesDialect(TranslatedDialect):
     """Answers as /v1/messages gives them. `stops` are the request's stop sequences.
 
     `shows_thoughts`: who did not ask for thinking looks for the text in the first block.
     """
 
-    COUNTS_FIRST: ClassVar[bool] = True
+    REPORTS_PROMPT_TOKENS_FIRST: ClassVar[bool] = True
 
-    def __init__(self, *, stops: tuple[str, ...] = (), shows_thoughts: bool = True) -> None:
-        self._stops = stops
-        self._shows_thoughts = shows_thoughts
+    def __init__(self, *, stop_sequences: tuple[str, ...] = (), includes_thinking: bool = True) -> None:
+        self._stop_sequences = stop_sequences
+        self._includes_thinking = includes_thinking
 
-    def writer(self, head: Head, counted: Counted) -> MessagesWriter:
+    def make_writer(self, envelope: Envelope, usage_source: UsageSource) -> MessagesWriter:
         """The writer of a stream."""
-        return MessagesWriter(head, counted, stops=self._stops, shows_thoughts=self._shows_thoughts)
+        return MessagesWriter(
+            envelope, usage_source, stop_sequences=self._stop_sequences, includes_thinking=self._includes_thinking
+        )
 
-    def whole(self, head: Head, reply: Reply) -> bytes:
+    def encode_reply(self, envelope: Envelope, reply: CollectedReply) -> bytes:
         """The reply to a request that did not ask for a stream."""
-        answer = reply.answers.get(0) or Answer()
-        if not self._shows_thoughts:
+        answer = reply.choices.get(0) or CollectedChoice()
+        if not self._includes_thinking:
             answer = msgspec.structs.replace(answer, reasoning="")
         told = answer.choice_fields.get("stop_reason")
-        stop = answer.stop or (told if told in self._stops else None)
-        reason, stop = stop_of(answer.reason, stop, is_called=bool(answer.calls), is_refused=bool(answer.refusal))
-        message = message_object(head, usage_object(reply.usage), content=content_of(answer), reason=reason, stop=stop)
-        return escape(msgspec.json.encode(message))
+        stop = answer.stop_string or (told if told in self._stop_sequences else None)
+        reason, stop = stop_reason_and_sequence(
+            answer.finish_reason, stop, has_tool_use=bool(answer.tool_calls), has_refusal=bool(answer.refusal)
+        )
+        message = message_object(
+            envelope, anthropic_usage_object(reply.usage), content=content_blocks(answer), reason=reason, stop=stop
+        )
+        return escape_line_breaks(msgspec.json.encode(message))
 
-    def limited(self, asked: Asked, *, is_stream: bool) -> Asked:
+    def restrict(self, facts: RequestFacts, *, is_stream: bool) -> RequestFacts:
         """Calls have objects; in a stream they are text, which clients read themselves."""
-        return msgspec.structs.replace(super().limited(asked, is_stream=is_stream), object_calls=not is_stream)
+        return msgspec.structs.replace(
+            super().restrict(facts, is_stream=is_stream), needs_object_arguments=not is_stream
+        )
 
-    def last_words(self, failure: Failure) -> bytes:
+    def final_error_bytes(self, failure: Failure) -> bytes:
         """An error event; nothing follows it."""
-        return last_words(failure)
+        return encode_error_event(failure)

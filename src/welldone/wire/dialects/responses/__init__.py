@@ -1,6 +1,6 @@
 """The dialect of /v1/responses."""
 
-from welldone.wire.dialects.responses.native import ResponsesNative
-from welldone.wire.dialects.responses.writer import Responses
+from welldone.wire.dialects.responses.native import ResponsesRepairer
+from welldone.wire.dialects.responses.writer import ResponsesDialect
 
-__all__ = ["Responses", "ResponsesNative"]
+__all__ = ["ResponsesDialect", "ResponsesRepairer"]

@@ -3,29 +3,34 @@
 They are those of OpenAI's published types. Clients that check the type throw at any other.
 """
 
-from welldone.wire.dialects.responses.scribe import CALLS, PARTS
+from welldone.wire.dialects.responses.scribe import CALL_TEXTS, PART_TEXTS
 
-BEGINS = frozenset({"response.created", "response.queued", "response.in_progress"})
+PROGRESS_EVENTS = frozenset({"response.created", "response.queued", "response.in_progress"})
 """Events that carry a Response that goes on."""
-ENDS = frozenset({"response.completed", "response.incomplete", "response.failed"})
+TERMINAL_EVENTS = frozenset({"response.completed", "response.incomplete", "response.failed"})
 """Events that carry a Response that has ended: one of them is the last."""
 
-DELTAS = {f"{way.stem}.delta": kind for kind, way in (PARTS | CALLS).items()}
+TEXT_DELTA_EVENTS = {f"{way.event_prefix}.delta": kind for kind, way in (PART_TEXTS | CALL_TEXTS).items()}
 """More of a text, and the type of the part or item that it is of."""
-SAYS = DELTAS | {f"{way.stem}.done": kind for kind, way in (PARTS | CALLS).items()}
+TEXT_EVENTS = TEXT_DELTA_EVENTS | {f"{way.event_prefix}.done": kind for kind, way in (PART_TEXTS | CALL_TEXTS).items()}
 """More of a text, or all of it."""
 ITEM_ADDED = "response.output_item.added"
 ITEM_DONE = "response.output_item.done"
 PART_ADDED = frozenset({"response.content_part.added", "response.reasoning_summary_part.added"})
 PART_DONE = frozenset({"response.content_part.done", "response.reasoning_summary_part.done"})
-ANNOTATION = "response.output_text.annotation.added"
+ANNOTATION_ADDED = "response.output_text.annotation.added"
 
-ITEM_OF = {"output_text": "message", "refusal": "message", "reasoning_text": "reasoning", "summary_text": "reasoning"}
+ITEM_TYPE_OF_PART = {
+    "output_text": "message",
+    "refusal": "message",
+    "reasoning_text": "reasoning",
+    "summary_text": "reasoning",
+}
 """The type of the item that a part is of."""
-INDEX_OF = {kind: "summary_index" if kind == "summary_text" else "content_index" for kind in PARTS}
+INDEX_MEMBER_OF_PART = {kind: "summary_index" if kind == "summary_text" else "content_index" for kind in PART_TEXTS}
 """The member that tells which part of its item it is."""
 
-_STEPS = {
+_HOSTED_TOOL_STEPS = {
     "code_interpreter_call": ("in_progress", "interpreting", "completed"),
     "compaction": ("compacting",),
     "file_search_call": ("in_progress", "searching", "completed"),
@@ -34,7 +39,9 @@ _STEPS = {
     "mcp_list_tools": ("in_progress", "completed", "failed"),
     "web_search_call": ("in_progress", "searching", "completed"),
 }
-STEPS = {f"response.{kind}.{step}": kind for kind, steps in _STEPS.items() for step in steps} | {
+HOSTED_TOOL_EVENTS = {
+    f"response.{kind}.{step}": kind for kind, steps in _HOSTED_TOOL_STEPS.items() for step in steps
+} | {
     "response.apply_patch_call_operation_diff.delta": "apply_patch_call",
     "response.apply_patch_call_operation_diff.done": "apply_patch_call",
     "response.shell_call_command.added": "shell_call",
@@ -44,7 +51,7 @@ STEPS = {f"response.{kind}.{step}": kind for kind, steps in _STEPS.items() for s
     "response.shell_call_output_content.done": "shell_call_output",
 }
 """What a tool of the server does, and the type of the item that tells of it."""
-LOOSE = frozenset(
+AUDIO_EVENTS = frozenset(
     {
         "response.audio.delta",
         "response.audio.done",
@@ -55,7 +62,16 @@ LOOSE = frozenset(
 """Events that are about no item."""
 
 
-SAID = frozenset(
-    {*SAYS, *PART_ADDED, *PART_DONE, ANNOTATION, *STEPS, *LOOSE, ITEM_ADDED, ITEM_DONE},
+OUTPUT_EVENTS = frozenset(
+    {
+        *TEXT_EVENTS,
+        *PART_ADDED,
+        *PART_DONE,
+        ANNOTATION_ADDED,
+        *HOSTED_TOOL_EVENTS,
+        *AUDIO_EVENTS,
+        ITEM_ADDED,
+        ITEM_DONE,
+    },
 )
 """All events that tell of the output."""

@@ -5,13 +5,13 @@ from types import NoneType
 from typing import Any, TypeAlias
 
 from welldone.wire.events import Failure, Json, ToolCall
-from welldone.wire.head import Head
+from welldone.wire.head import Envelope
 from welldone.wire.lenient import as_list, as_object
 
 Clock: TypeAlias = Callable[[], float]
 """Gives the time of day in seconds."""
 
-DEFAULTS: Json = {
+RESPONSE_DEFAULTS: Json = {
     "background": False,
     "frequency_penalty": 0.0,
     "instructions": None,
@@ -37,14 +37,14 @@ DEFAULTS: Json = {
 }
 """What a Response repeats of its request, where the request does not say."""
 
-OURS = frozenset(
+RESPONSE_STATE_MEMBERS = frozenset(
     {
         *("id", "object", "created_at", "completed_at", "status"),
         *("error", "incomplete_details", "model", "output", "usage"),
     }
 )
 """Members of a Response that tell of the answer, and not of its request."""
-TYPES: dict[str, tuple[type, ...]] = {
+RESPONSE_MEMBER_TYPES: dict[str, tuple[type, ...]] = {
     "background": (bool, NoneType),
     "frequency_penalty": (int, float, NoneType),
     "instructions": (str, list, NoneType),
@@ -68,46 +68,46 @@ TYPES: dict[str, tuple[type, ...]] = {
     "truncation": (str, NoneType),
 }
 """Members of a Response that OpenAI's or Open Responses' schema requires besides those of `OURS`, with their types."""
-_ITEMS: dict[str, dict[str, type]] = {
+_ITEM_MEMBER_TYPES: dict[str, dict[str, type]] = {
     "message": {"role": str, "content": list},
     "reasoning": {"summary": list},
 }
 """Members that an item of these types has, beside its id and status."""
-_PARTS: dict[str, dict[str, type]] = {
+_PART_MEMBER_TYPES: dict[str, dict[str, type]] = {
     "output_text": {"text": str, "annotations": list},
     "refusal": {"refusal": str},
     "reasoning_text": {"text": str},
     "summary_text": {"text": str},
 }
-_FUNCTION: dict[str, tuple[type, str | None]] = {
+_FUNCTION_MEMBERS: dict[str, tuple[type, str | None]] = {
     "name": (str, ""),
     "description": (str, None),
     "parameters": (dict, None),
     "strict": (bool, None),
 }
 """Members that a function among `tools` always has, with their types and what stands for a missing one."""
-_CALL = frozenset({"id", "type", "status", "call_id", "name", "arguments", "input"})
-_CODES = {
+_CALL_MEMBERS = frozenset({"id", "type", "status", "call_id", "name", "arguments", "input"})
+_ERROR_CODES = {
     "invalid_request_error": "invalid_prompt",
     "rate_limit_error": "rate_limit_exceeded",
     "rate_limit_exceeded": "rate_limit_exceeded",
 }
 
 
-def response_object(head: Head, echo: Json) -> Json:
+def response_object(envelope: Envelope, echo: Json) -> Json:
     """A Response that has just begun; `echo` is what it repeats of its request."""
     return {
-        "id": head.id,
+        "id": envelope.id,
         "object": "response",
-        "created_at": head.created,
+        "created_at": envelope.created,
         "completed_at": None,
         "status": "in_progress",
         "error": None,
         "incomplete_details": None,
-        "model": head.model,
+        "model": envelope.model,
         "output": [],
         "usage": None,
-    } | {key: value for key, value in (DEFAULTS | echo).items() if key not in OURS}
+    } | {key: value for key, value in (RESPONSE_DEFAULTS | echo).items() if key not in RESPONSE_STATE_MEMBERS}
 
 
 def completed_at(status: str, clock: Clock | None) -> int | None:
@@ -115,36 +115,37 @@ def completed_at(status: str, clock: Clock | None) -> int | None:
     return int(clock()) if status == "completed" and clock is not None else None
 
 
-def fits(name: str, value: object) -> bool:
+def has_member_type(name: str, value: object) -> bool:
     """Whether a member of a Response has one of its types. To Python, but not to JSON, a bool is an integer."""
-    kinds = TYPES.get(name, (object,))
+    kinds = RESPONSE_MEMBER_TYPES.get(name, (object,))
     return isinstance(value, kinds) and (not isinstance(value, bool) or bool in kinds or object in kinds)
 
 
-def whole_tools(tools: list[Any]) -> list[Any]:
+def complete_tools(tools: list[Any]) -> list[Any]:
     """Tools, each function with all members that it must have."""
     return [
-        tool | _function(tool) if isinstance(tool, dict) and tool.get("type") == "function" else tool for tool in tools
+        tool | _complete_function(tool) if isinstance(tool, dict) and tool.get("type") == "function" else tool
+        for tool in tools
     ]
 
 
-def _function(tool: Json) -> Json:
-    members = ((name, tool.get(name), kind, default) for name, (kind, default) in _FUNCTION.items())
+def _complete_function(tool: Json) -> Json:
+    members = ((name, tool.get(name), kind, default) for name, (kind, default) in _FUNCTION_MEMBERS.items())
     return {name: value if isinstance(value, kind) else default for name, value, kind, default in members}
 
 
 def is_schema_item(item: Json) -> bool:
     """Whether an item has what its schema requires beside its id and status, and its parts have it too."""
     parts = [part for place in ("content", "summary") for part in as_list(item.get(place))]
-    return _has_all(item, _ITEMS) and all(is_schema_part(as_object(part)) for part in parts)
+    return _has_required_members(item, _ITEM_MEMBER_TYPES) and all(is_schema_part(as_object(part)) for part in parts)
 
 
 def is_schema_part(part: Json) -> bool:
     """Whether a part has what its schema requires."""
-    return _has_all(part, _PARTS)
+    return _has_required_members(part, _PART_MEMBER_TYPES)
 
 
-def _has_all(value: Json, shapes: dict[str, dict[str, type]]) -> bool:
+def _has_required_members(value: Json, shapes: dict[str, dict[str, type]]) -> bool:
     kind = value.get("type")
     members = shapes.get(kind, {}) if isinstance(kind, str) else {}
     return all(isinstance(value.get(name), wanted) for name, wanted in members.items())
@@ -169,13 +170,13 @@ def call_item(id: str, call: ToolCall) -> Json:
         "call_id": call.id,
         "name": call.name,
         "input" if call.is_custom else "arguments": "",
-        **call_members(call.more),
+        **extra_call_members(call.extra_fields),
     }
 
 
-def call_members(more: Json) -> Json:
+def extra_call_members(more: Json) -> Json:
     """Members of a call that OpenAI's does not have, less those that would be taken for its own."""
-    return {key: value for key, value in more.items() if key not in _CALL}
+    return {key: value for key, value in more.items() if key not in _CALL_MEMBERS}
 
 
 def part_object(kind: str) -> Json:
@@ -192,16 +193,18 @@ def part_object(kind: str) -> Json:
 def text_logprobs(value: Json) -> list[Json]:
     """Chat's log probabilities of text, in the shape of this dialect."""
     entries = value.get("content") or []
-    return [_entry(entry) | {"top_logprobs": list(map(_entry, entry["top_logprobs"]))} for entry in entries]
+    return [
+        _logprob_entry(entry) | {"top_logprobs": list(map(_logprob_entry, entry["top_logprobs"]))} for entry in entries
+    ]
 
 
-def error_object(failure: Failure) -> Json:
+def response_error_object(failure: Failure) -> Json:
     """Why a Response failed. Clients act by its code."""
-    code = failure.code or _CODES.get(failure.type, "server_error")
+    code = failure.code or _ERROR_CODES.get(failure.type, "server_error")
     error = {"code": code, "message": failure.message}
     return error if failure.param is None else error | {"param": failure.param}
 
 
-def _entry(entry: Json) -> Json:
+def _logprob_entry(entry: Json) -> Json:
     raw = entry["bytes"]
     return entry | {"bytes": list(entry["token"].encode()) if raw is None else raw}

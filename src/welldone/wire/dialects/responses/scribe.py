@@ -8,64 +8,67 @@ import msgspec
 
 from welldone.wire import sse
 from welldone.wire.dialects.dialect import KEEP_ALIVE
-from welldone.wire.dialects.stream import escape
+from welldone.wire.dialects.stream import escape_line_breaks
 from welldone.wire.events import Json
 
 _encode = msgspec.json.Encoder().encode
-_MARK = "\x00text\x00"
-_MARK_BYTES = _encode(_MARK)
-_NUMBER = b'"sequence_number":'
+_TEXT_MARKER = "\x00text\x00"
+_TEXT_MARKER_BYTES = _encode(_TEXT_MARKER)
+_SEQUENCE_NUMBER_KEY = b'"sequence_number":'
 
 
-class Way(msgspec.Struct, frozen=True):
+class TextEventSpec(msgspec.Struct, frozen=True):
     """How one kind of text is said: in `.delta` events, and whole in a `.done` event and in a member."""
 
-    stem: str
+    event_prefix: str
     member: str
 
 
-PARTS = {
-    "output_text": Way("response.output_text", "text"),
-    "refusal": Way("response.refusal", "refusal"),
-    "reasoning_text": Way("response.reasoning_text", "text"),
-    "summary_text": Way("response.reasoning_summary_text", "text"),
+PART_TEXTS = {
+    "output_text": TextEventSpec("response.output_text", "text"),
+    "refusal": TextEventSpec("response.refusal", "refusal"),
+    "reasoning_text": TextEventSpec("response.reasoning_text", "text"),
+    "summary_text": TextEventSpec("response.reasoning_summary_text", "text"),
 }
 """Texts that are parts of a message or of reasoning."""
-CALLS = {
-    "function_call": Way("response.function_call_arguments", "arguments"),
-    "custom_tool_call": Way("response.custom_tool_call_input", "input"),
-    "mcp_call": Way("response.mcp_call_arguments", "arguments"),
-    "code_interpreter_call": Way("response.code_interpreter_call_code", "code"),
+CALL_TEXTS = {
+    "function_call": TextEventSpec("response.function_call_arguments", "arguments"),
+    "custom_tool_call": TextEventSpec("response.custom_tool_call_input", "input"),
+    "mcp_call": TextEventSpec("response.mcp_call_arguments", "arguments"),
+    "code_interpreter_call": TextEventSpec("response.code_interpreter_call_code", "code"),
 }
 """Texts that are members of an item."""
-WITH_STATUS = frozenset({"message", "function_call"})
+ITEMS_WITH_STATUS = frozenset({"message", "function_call"})
 """Items that are in progress, and then completed or incomplete. Others may have a status, and words of their own."""
-NAMED = frozenset({"function_call", "custom_tool_call"})
+CLIENT_TOOL_CALLS = frozenset({"function_call", "custom_tool_call"})
 """Items that the client acts on: by their name, and with their call_id."""
-_FIXED = {"message": ("id", "type", "role"), **dict.fromkeys(NAMED, ("id", "type", "call_id", "name"))}
+_STABLE_MEMBERS = {
+    "message": ("id", "type", "role"),
+    **dict.fromkeys(CLIENT_TOOL_CALLS, ("id", "type", "call_id", "name")),
+}
 """Members of an item that hold from when it was added."""
 
 
-class Strand:
+class TextAccumulator:
     """A text that is said in pieces: a part of an item, or the arguments of a call."""
 
-    def __init__(self, way: Way, address: Json, value: Json, tail: Json) -> None:
-        self.way = way
+    def __init__(self, spec: TextEventSpec, address: Json, value: Json, extra_members: Json) -> None:
+        self.spec = spec
         self.address = address
         """The members that tell of whom its events are."""
         self.value = value
         """The part or the item that the text is a member of."""
-        self.tail = tail
+        self.extra_members = extra_members
         """Other members that its events have."""
         self.pieces: list[str] = []
         self.logprobs: list[Json] = []
         self.is_open = True
         self.is_part_open = True
-        kind = f"{way.stem}.delta"
-        made = frame({"type": kind, "sequence_number": 0, **address, "delta": _MARK, **tail})
-        before, number, rest = made.partition(_NUMBER)
-        middle, _, after = rest.removeprefix(b"0").rpartition(_MARK_BYTES)
-        self.around = before + number, middle, after
+        kind = f"{spec.event_prefix}.delta"
+        made = encode_event({"type": kind, "sequence_number": 0, **address, "delta": _TEXT_MARKER, **extra_members})
+        before, number, rest = made.partition(_SEQUENCE_NUMBER_KEY)
+        middle, _, after = rest.removeprefix(b"0").rpartition(_TEXT_MARKER_BYTES)
+        self.delta_template = before + number, middle, after
         """The bytes of its deltas, without their number and text."""
 
     @property
@@ -74,28 +77,28 @@ class Strand:
         return str(self.value["type"])
 
     @property
-    def whole(self) -> str:
+    def text(self) -> str:
         """What was said so far; what it was closed with."""
         if len(self.pieces) > 1:
             self.pieces = ["".join(self.pieces)]
         return self.pieces[0] if self.pieces else ""
 
 
-class Item:
+class OutputItem:
     """One thing of the output."""
 
     def __init__(self, index: int, value: Json) -> None:
         self.index = index
         self.value = value
         """As it was added; when it is closed, whole."""
-        self.content: list[Strand] = []
-        self.summary: list[Strand] = []
-        self.call: Strand | None = None
+        self.content: list[TextAccumulator] = []
+        self.summary: list[TextAccumulator] = []
+        self.arguments: TextAccumulator | None = None
         """Its arguments, if it is a call."""
         self.is_open = True
-        way = CALLS.get(self.kind)
+        way = CALL_TEXTS.get(self.kind)
         if way is not None:
-            self.call = Strand(way, self.address, value, {})
+            self.arguments = TextAccumulator(way, self.address, value, {})
 
     @property
     def id(self) -> str:
@@ -107,13 +110,15 @@ class Item:
         """Its type."""
         return str(self.value["type"])
 
-    def whole(self, theirs: Json) -> Json:
+    def completed(self, upstream: Json) -> Json:
         """It when it is whole: with members that its server told, and what it said, wherever it stands."""
-        whole = self.value | theirs | {name: self.value[name] for name in _FIXED.get(self.kind, ("id", "type"))}
+        whole = (
+            self.value | upstream | {name: self.value[name] for name in _STABLE_MEMBERS.get(self.kind, ("id", "type"))}
+        )
         for place, parts in (("summary", self.summary), ("content", self.content)):
             if parts or (place in whole and self.kind in ("message", "reasoning")):
                 whole[place] = [part.value for part in parts]
-        return whole if self.call is None else whole | {self.call.way.member: self.call.whole}
+        return whole if self.arguments is None else whole | {self.arguments.spec.member: self.arguments.text}
 
     @property
     def address(self) -> Json:
@@ -121,7 +126,7 @@ class Item:
         return {"item_id": self.id, "output_index": self.index}
 
 
-class Scribe:
+class ResponsesEmitter:
     """Makes the frames of one stream. They are kept until they are taken.
 
     `others` are members of an event that this dialect does not know, or does not need. One that `is_silent` makes no
@@ -131,129 +136,129 @@ class Scribe:
     def __init__(self, response: Json, *, is_silent: bool = False) -> None:
         self.response = response
         """The Response, without what is still to come."""
-        self.items: list[Item] = []
-        self.final: Json | None = None
+        self.items: list[OutputItem] = []
+        self.final_response: Json | None = None
         """The Response as it was said last, when it has ended."""
-        self._number = 0
+        self._sequence_number = 0
         self._is_silent = is_silent
-        self._out: list[bytes] = []
+        self._frames: list[bytes] = []
 
     @property
-    def has_begun(self) -> bool:
+    def has_started(self) -> bool:
         """Whether something was said."""
-        return self._number > 0
+        return self._sequence_number > 0
 
-    def take(self) -> bytes:
+    def drain(self) -> bytes:
         """The frames made since they were last taken."""
-        out = self._out
+        out = self._frames
         if len(out) == 1:
-            self._out = []
+            self._frames = []
             return out[0]
         taken = b"".join(out)
         out.clear()
         return taken
 
-    def event(self, kind: str, fixed: Json, others: Json | None = None) -> None:
+    def emit(self, kind: str, fixed: Json, others: Json | None = None) -> None:
         """An event of this type; its number is given here. Where `others` say something else, what is `fixed` holds."""
         if not self._is_silent:
-            fixed = {"type": kind, "sequence_number": self._number} | fixed
-            self._out.append(frame(fixed | others | fixed if others else fixed))
-        self._number += 1
+            fixed = {"type": kind, "sequence_number": self._sequence_number} | fixed
+            self._frames.append(encode_event(fixed | others | fixed if others else fixed))
+        self._sequence_number += 1
 
-    def respond(self, kind: str, others: Json | None = None) -> None:
+    def emit_response(self, kind: str, others: Json | None = None) -> None:
         """An event that carries the Response, before anything of its output is said."""
-        self.event(kind, {"response": self.response}, others)
+        self.emit(kind, {"response": self.response}, others)
 
     def keep_alive(self) -> None:
         """A sign of life; before the stream has begun only a comment may come."""
-        if self.has_begun:
-            self.event("keepalive", {})
+        if self.has_started:
+            self.emit("keepalive", {})
         else:
-            self._out.append(KEEP_ALIVE)
+            self._frames.append(KEEP_ALIVE)
 
-    def end(self, status: str, changed: Json, others: Json | None = None) -> Json:
+    def end_response(self, status: str, changes: Json, others: Json | None = None) -> Json:
         """The event that ends the stream, with what has `changed` in the Response; the Response as it says it."""
-        self.response = self.response | changed | {"status": status, "output": [item.value for item in self.items]}
-        self.final = self.response
-        self.event(f"response.{status}", {"response": self.final}, others)
-        return self.final
+        self.response = self.response | changes | {"status": status, "output": [item.value for item in self.items]}
+        self.final_response = self.response
+        self.emit(f"response.{status}", {"response": self.final_response}, others)
+        return self.final_response
 
-    def open_item(self, value: Json, others: Json | None = None) -> Item:
+    def open_item(self, value: Json, others: Json | None = None) -> OutputItem:
         """A new item, as it begins."""
-        item = Item(len(self.items), value)
+        item = OutputItem(len(self.items), value)
         self.items.append(item)
-        self.event("response.output_item.added", {"output_index": item.index, "item": value}, others)
+        self.emit("response.output_item.added", {"output_index": item.index, "item": value}, others)
         return item
 
-    def open_part(self, item: Item, value: Json, others: Json | None = None) -> Strand:
+    def open_part(self, item: OutputItem, value: Json, others: Json | None = None) -> TextAccumulator:
         """A new part of an item, as it begins."""
         is_summary = value["type"] == "summary_text"
         parts = item.summary if is_summary else item.content
         address = item.address | {"summary_index" if is_summary else "content_index": len(parts)}
         tail: Json = {"logprobs": []} if value["type"] == "output_text" else {}
-        part = Strand(PARTS[value["type"]], address, value, tail)
+        part = TextAccumulator(PART_TEXTS[value["type"]], address, value, tail)
         parts.append(part)
-        self.event(f"{_part_stem(part)}.added", address | {"part": value}, others)
+        self.emit(f"{_part_event_prefix(part)}.added", address | {"part": value}, others)
         return part
 
-    def piece(self, strand: Strand, text: str) -> bytes:
+    def encode_delta(self, accumulator: TextAccumulator, text: str) -> bytes:
         """The frame that says more of a text. It is not kept: nothing that was kept may wait."""
-        strand.pieces.append(text)
-        number = self._number
-        self._number = number + 1
+        accumulator.pieces.append(text)
+        number = self._sequence_number
+        self._sequence_number = number + 1
         if self._is_silent:
             return b""
-        before, middle, after = strand.around
+        before, middle, after = accumulator.delta_template
         payload = _encode(text)
         if not payload.isascii():
-            payload = escape(payload)
+            payload = escape_line_breaks(payload)
         return b"%b%d%b%b%b" % (before, number, middle, payload, after)
 
-    def say(self, strand: Strand, text: str, others: Json | None = None) -> None:
+    def add_text(self, accumulator: TextAccumulator, text: str, others: Json | None = None) -> None:
         """More of a text."""
-        if others and others != strand.tail:
-            strand.pieces.append(text)
-            said = strand.address | {"delta": text}
-            self.event(f"{strand.way.stem}.delta", said, strand.tail | others)
+        if others and others != accumulator.extra_members:
+            accumulator.pieces.append(text)
+            said = accumulator.address | {"delta": text}
+            self.emit(f"{accumulator.spec.event_prefix}.delta", said, accumulator.extra_members | others)
         else:
-            self._out.append(self.piece(strand, text))
+            self._frames.append(self.encode_delta(accumulator, text))
 
-    def close_text(self, strand: Strand, others: Json | None = None) -> None:
+    def close_text(self, accumulator: TextAccumulator, others: Json | None = None) -> None:
         """A text is whole."""
-        if strand.is_open:
-            strand.is_open = False
-            name = {"name": strand.value["name"]} if strand.kind == "function_call" else {}
-            logprobs = {"logprobs": strand.logprobs} if strand.tail else {}
-            whole = strand.address | name | {strand.way.member: strand.whole}
-            self.event(f"{strand.way.stem}.done", whole, logprobs | (others or {}))
+        if accumulator.is_open:
+            accumulator.is_open = False
+            name = {"name": accumulator.value["name"]} if accumulator.kind == "function_call" else {}
+            logprobs = {"logprobs": accumulator.logprobs} if accumulator.extra_members else {}
+            whole = accumulator.address | name | {accumulator.spec.member: accumulator.text}
+            self.emit(f"{accumulator.spec.event_prefix}.done", whole, logprobs | (others or {}))
 
-    def close_part(self, part: Strand, value: Json | None = None, others: Json | None = None) -> None:
+    def close_part(self, part: TextAccumulator, value: Json | None = None, others: Json | None = None) -> None:
         """A part is whole; `value` are its members at its end, where they are known."""
         if part.is_part_open:
             self.close_text(part)
             part.is_part_open = False
-            whole = {"type": part.kind, part.way.member: part.whole}
+            whole = {"type": part.kind, part.spec.member: part.text}
             collected = {"logprobs": part.logprobs} if part.logprobs else {}
             part.value = part.value | collected | (value or {}) | whole
-            self.event(f"{_part_stem(part)}.done", part.address | {"part": part.value}, others)
+            self.emit(f"{_part_event_prefix(part)}.done", part.address | {"part": part.value}, others)
 
-    def close_item(self, item: Item, status: str, value: Json | None = None, others: Json | None = None) -> None:
+    def close_item(self, item: OutputItem, status: str, value: Json | None = None, others: Json | None = None) -> None:
         """An item is whole, with all in it; `value` are its members at its end, where they are known."""
         for part in item.content + item.summary:
             self.close_part(part)
-        if item.call is not None:
-            self.close_text(item.call)
+        if item.arguments is not None:
+            self.close_text(item.arguments)
         theirs = value or {}
-        has_status = item.kind in WITH_STATUS or item.value.get("status") or theirs.get("status")
-        item.value = item.whole(theirs) | ({"status": status} if has_status else {})
+        has_status = item.kind in ITEMS_WITH_STATUS or item.value.get("status") or theirs.get("status")
+        item.value = item.completed(theirs) | ({"status": status} if has_status else {})
         item.is_open = False
-        self.event("response.output_item.done", {"output_index": item.index, "item": item.value}, others)
+        self.emit("response.output_item.done", {"output_index": item.index, "item": item.value}, others)
 
 
-def frame(value: Json) -> bytes:
+def encode_event(value: Json) -> bytes:
     """One event as it is sent: its type stands in a line of its own too."""
-    return sse.named(value["type"], escape(_encode(value)))
+    return sse.named_frame(value["type"], escape_line_breaks(_encode(value)))
 
 
-def _part_stem(part: Strand) -> str:
+def _part_event_prefix(part: TextAccumulator) -> str:
     return "response.reasoning_summary_part" if part.kind == "summary_text" else "response.content_part"

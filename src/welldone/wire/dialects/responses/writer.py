@@ -6,34 +6,34 @@ from typing import ClassVar, assert_never
 import msgspec
 
 from welldone.wire import automaton
-from welldone.wire.automaton import Automaton
-from welldone.wire.collect import Answer, Reply
-from welldone.wire.dialects.dialect import Counted, Translated
-from welldone.wire.dialects.responses.counts import usage_object
+from welldone.wire.automaton import StreamStateMachine
+from welldone.wire.collect import CollectedChoice, CollectedReply
+from welldone.wire.dialects.dialect import UsageSource, TranslatedDialect
+from welldone.wire.dialects.responses.counts import responses_usage_object
 from welldone.wire.dialects.responses.objects import (
     Clock,
     call_item,
-    call_members,
+    extra_call_members,
     completed_at,
-    error_object,
+    response_error_object,
     message_item,
     part_object,
     reasoning_item,
     response_object,
     text_logprobs,
 )
-from welldone.wire.dialects.responses.scribe import Item, Scribe, Strand, frame
-from welldone.wire.dialects.stream import escape
+from welldone.wire.dialects.responses.scribe import OutputItem, ResponsesEmitter, TextAccumulator, encode_event
+from welldone.wire.dialects.stream import escape_line_breaks
 from welldone.wire.events import (
     ChoiceEvent,
     Event,
-    Extra,
+    UnknownFields,
     Failure,
     Finish,
     Json,
     KeepAlive,
     Logprobs,
-    Opening,
+    ChoiceStart,
     Reasoning,
     Refusal,
     Text,
@@ -41,9 +41,9 @@ from welldone.wire.events import (
     ToolCall,
     Usage,
 )
-from welldone.wire.head import ID_PREFIX, Endpoint, Head
+from welldone.wire.head import ID_PREFIX, Endpoint, Envelope
 
-_CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
+_INCOMPLETE_REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Finish reasons of an answer that is not whole, in the words of this dialect."""
 
 
@@ -56,30 +56,30 @@ class ResponsesWriter:
 
     def __init__(
         self,
-        head: Head,
+        envelope: Envelope,
         echo: Json,
-        counted: Counted,
+        usage_source: UsageSource,
         on_end: Callable[[Json], None],
         *,
         is_summary: bool = False,
         is_silent: bool = False,
         clock: Clock | None = None,
     ) -> None:
-        self._automaton = Automaton(automaton.CHAT, is_ordered=True)
-        self._scribe = Scribe(response_object(head, echo), is_silent=is_silent)
-        self._stem = head.id.removeprefix(ID_PREFIX[Endpoint.RESPONSES])
-        self._counted = counted
+        self._automaton = StreamStateMachine(automaton.CHAT_TRANSITIONS, is_ordered=True)
+        self._emitter = ResponsesEmitter(response_object(envelope, echo), is_silent=is_silent)
+        self._id_stem = envelope.id.removeprefix(ID_PREFIX[Endpoint.RESPONSES])
+        self._usage_source = usage_source
         self._on_end = on_end
         self._clock = clock
-        self._thought = "summary_text" if is_summary else "reasoning_text"
-        self._item: Item | None = None  # what is being said
-        self._part: Strand | None = None
-        self._text: Strand | None = None  # the same, if it is a text that nothing waits to ride on
+        self._reasoning_part_type = "summary_text" if is_summary else "reasoning_text"
+        self._item: OutputItem | None = None  # what is being said
+        self._part: TextAccumulator | None = None
+        self._text: TextAccumulator | None = None  # the same, if it is a text that nothing waits to ride on
         self._logprobs: list[Json] = []  # those of what comes next
         # Said with its log probabilities, when the call that is being said has come to its end.
-        self._waiting: list[tuple[Text | Reasoning | Refusal, list[Json]]] = []
+        self._queued: list[tuple[Text | Reasoning | Refusal, list[Json]]] = []
         self._usage: Usage | None = None
-        self._reason = ""
+        self._finish_reason = ""
 
     def send(self, event: Event) -> bytes:
         """The bytes that say `event`; none where it is said later.
@@ -89,13 +89,13 @@ class ResponsesWriter:
         """
         self._automaton.accept(event)
         if type(event) is Text and self._text is not None:
-            return self._scribe.piece(self._text, event.text)
-        self._hear(event)
-        return self._scribe.take()
+            return self._emitter.encode_delta(self._text, event.text)
+        self._write_event(event)
+        return self._emitter.drain()
 
-    def takes_text(self, index: int) -> bool:
+    def accepts_text(self, index: int) -> bool:
         """Whether text may come now, with nothing that waits to ride on it."""
-        return self._text is not None and self._automaton.takes_text(index)
+        return self._text is not None and self._automaton.accepts_text(index)
 
     def end(self) -> bytes:
         """The bytes that end the stream: usage comes last, and the last event has it.
@@ -104,87 +104,87 @@ class ResponsesWriter:
             OutOfTurnError: something is still open.
         """
         self._automaton.end()
-        if self._scribe.final is None:
-            cut = _CUT.get(self._reason)
+        if self._emitter.final_response is None:
+            cut = _INCOMPLETE_REASONS.get(self._finish_reason)
             if cut is None:
-                self._end("completed", {})
+                self._end_response("completed", {})
             else:
-                self._end("incomplete", {"incomplete_details": {"reason": cut}})
-        return self._scribe.take()
+                self._end_response("incomplete", {"incomplete_details": {"reason": cut}})
+        return self._emitter.drain()
 
-    def _hear(self, event: Event) -> None:
+    def _write_event(self, event: Event) -> None:
         match event:
             case Usage():
                 self._usage = event
             case Failure():
-                self._begin()
-                self._close("incomplete")
-                self._end("failed", {"error": error_object(event)})
+                self._ensure_created()
+                self._close_all("incomplete")
+                self._end_response("failed", {"error": response_error_object(event)})
             case KeepAlive():
-                self._scribe.keep_alive()
+                self._emitter.keep_alive()
             case _:
-                self._hear_choice(event)
+                self._write_choice_event(event)
 
-    def _hear_choice(self, event: ChoiceEvent) -> None:
+    def _write_choice_event(self, event: ChoiceEvent) -> None:
         match event:
-            case Opening():
-                self._begin()
+            case ChoiceStart():
+                self._ensure_created()
             case Logprobs(value=value):
                 self._logprobs += text_logprobs(value)
                 self._text = None
             case Text() | Reasoning() | Refusal():
-                said = event, self._ridden()
-                if self._item is not None and self._item.call is not None:
-                    self._waiting.append(said)  # more of the call's arguments may follow
+                said = event, self._take_logprobs()
+                if self._item is not None and self._item.arguments is not None:
+                    self._queued.append(said)  # more of the call's arguments may follow
                 else:
-                    self._say(*said)
+                    self._write_text(*said)
             case ToolCall():
-                self._ridden()
-                self._close("completed")
-                id = self._mint("ctc" if event.is_custom else "fc")
-                self._item = self._scribe.open_item(call_item(id, event))
+                self._take_logprobs()
+                self._close_all("completed")
+                id = self._make_item_id("ctc" if event.is_custom else "fc")
+                self._item = self._emitter.open_item(call_item(id, event))
             case ToolArguments():
-                self._ridden()
+                self._take_logprobs()
                 self._add_arguments(event)
             case Finish(reason=reason):
-                self._reason = reason
-                self._close("incomplete" if reason in _CUT else "completed")
-            case Extra():
+                self._finish_reason = reason
+                self._close_all("incomplete" if reason in _INCOMPLETE_REASONS else "completed")
+            case UnknownFields():
                 pass  # this dialect has no place for them
             case _:
                 assert_never(event)
 
-    def _begin(self) -> None:
-        if not self._scribe.has_begun:
-            self._scribe.respond("response.created")
-            self._scribe.respond("response.in_progress")
+    def _ensure_created(self) -> None:
+        if not self._emitter.has_started:
+            self._emitter.emit_response("response.created")
+            self._emitter.emit_response("response.in_progress")
 
-    def _end(self, status: str, changed: Json) -> None:
-        usage = self._usage or self._counted()
-        counted = None if usage is None else usage_object(usage)
+    def _end_response(self, status: str, changes: Json) -> None:
+        usage = self._usage or self._usage_source()
+        counted = None if usage is None else responses_usage_object(usage)
         ended = {"completed_at": completed_at(status, self._clock), "usage": counted}
-        self._on_end(self._scribe.end(status, changed | ended))
+        self._on_end(self._emitter.end_response(status, changes | ended))
 
-    def _ridden(self) -> list[Json]:
+    def _take_logprobs(self) -> list[Json]:
         """The log probabilities that came with what is said now; only text has a place for them."""
         logprobs, self._logprobs = self._logprobs, []
         return logprobs
 
-    def _say(self, event: Text | Reasoning | Refusal, logprobs: list[Json]) -> None:
+    def _write_text(self, event: Text | Reasoning | Refusal, logprobs: list[Json]) -> None:
         match event:
             case Text(text=text):
-                part = self._open("message", "output_text")
+                part = self._open_part("message", "output_text")
                 part.logprobs += logprobs
-                self._scribe.say(part, text, {"logprobs": logprobs} if logprobs else None)
+                self._emitter.add_text(part, text, {"logprobs": logprobs} if logprobs else None)
                 self._text = part
             case Refusal(text=text):
-                self._scribe.say(self._open("message", "refusal"), text)
+                self._emitter.add_text(self._open_part("message", "refusal"), text)
             case Reasoning(text=text):
-                self._scribe.say(self._open("reasoning", self._thought), text)
+                self._emitter.add_text(self._open_part("reasoning", self._reasoning_part_type), text)
             case _:
                 assert_never(event)
 
-    def _open(self, item: str, kind: str) -> Strand:
+    def _open_part(self, item: str, kind: str) -> TextAccumulator:
         """The part that more is said of; what is of another kind is closed."""
         if self._part is not None:
             if self._part.kind == kind:
@@ -192,92 +192,98 @@ class ResponsesWriter:
             self._close_part(self._part)
         if self._item is None or self._item.kind != item:
             self._close_item("completed")
-            value = message_item(self._mint("msg")) if item == "message" else reasoning_item(self._mint("rs"))
-            self._item = self._scribe.open_item(value)
-        self._part = self._scribe.open_part(self._item, part_object(kind))
+            value = (
+                message_item(self._make_item_id("msg"))
+                if item == "message"
+                else reasoning_item(self._make_item_id("rs"))
+            )
+            self._item = self._emitter.open_item(value)
+        self._part = self._emitter.open_part(self._item, part_object(kind))
         return self._part
 
     def _add_arguments(self, event: ToolArguments) -> None:
-        item = self._scribe.items[-1]  # a call has begun, and nothing else since
-        item.value |= call_members(event.more)
-        if event.text and item.call is not None:
-            self._scribe.say(item.call, event.text)
+        item = self._emitter.items[-1]  # a call has begun, and nothing else since
+        item.value |= extra_call_members(event.extra_fields)
+        if event.text and item.arguments is not None:
+            self._emitter.add_text(item.arguments, event.text)
 
-    def _close(self, status: str) -> None:
+    def _close_all(self, status: str) -> None:
         """Close what is open; then say what waited for that, and close it too."""
-        waiting, self._waiting = self._waiting, []
+        waiting, self._queued = self._queued, []
         self._close_item(status)
         for event, logprobs in waiting:
-            self._say(event, logprobs)
+            self._write_text(event, logprobs)
         self._close_item(status)
 
     def _close_item(self, status: str) -> None:
         if self._part is not None:
             self._close_part(self._part)
         if self._item is not None:
-            self._scribe.close_item(self._item, status)
+            self._emitter.close_item(self._item, status)
             self._item = None
 
-    def _close_part(self, part: Strand) -> None:
+    def _close_part(self, part: TextAccumulator) -> None:
         if part.kind == "output_text":
-            part.logprobs += self._ridden()  # no text came that they could ride on
-        self._scribe.close_part(part)
+            part.logprobs += self._take_logprobs()  # no text came that they could ride on
+        self._emitter.close_part(part)
         self._part = self._text = None
 
-    def _mint(self, prefix: str) -> str:
+    def _make_item_id(self, prefix: str) -> str:
         """The id of the next item: made of the stream's own, so that the same input gives the same bytes."""
-        return f"{prefix}_{self._stem}_{len(self._scribe.items)}"
+        return f"{prefix}_{self._id_stem}_{len(self._emitter.items)}"
 
 
-class Responses(Translated):
+class ResponsesDialect(TranslatedDialect):
     """Answers as /v1/responses gives them.
 
     `echo`: what a Response repeats of its request. `is_summary`: the client asked for a summary of the reasoning.
     `clock`: the time of day.
     """
 
-    KEEPS: ClassVar[bool] = True
+    BUFFERS_OUTPUT: ClassVar[bool] = True
 
     def __init__(self, echo: Json, *, is_summary: bool = False, clock: Clock | None = None) -> None:
         self._echo = echo
         self._clock = clock
         self._is_summary = is_summary
 
-    def writer(self, head: Head, counted: Counted) -> ResponsesWriter:
+    def make_writer(self, envelope: Envelope, usage_source: UsageSource) -> ResponsesWriter:
         """The writer of a stream."""
-        return self._writer(head, counted, is_silent=False)
+        return self._make_responses_writer(envelope, usage_source, is_silent=False)
 
-    def _writer(self, head: Head, counted: Counted, *, is_silent: bool) -> ResponsesWriter:
+    def _make_responses_writer(
+        self, envelope: Envelope, usage_source: UsageSource, *, is_silent: bool
+    ) -> ResponsesWriter:
         return ResponsesWriter(
-            head,
+            envelope,
             self._echo,
-            counted,
-            self._ended,
+            usage_source,
+            self._store_final,
             is_summary=self._is_summary,
             is_silent=is_silent,
             clock=self._clock,
         )
 
-    def whole(self, head: Head, reply: Reply) -> bytes:
+    def encode_reply(self, envelope: Envelope, reply: CollectedReply) -> bytes:
         """The reply to a request that did not ask for a stream: what the stream of the same answer ends with."""
-        writer = self._writer(head, lambda: reply.usage, is_silent=True)
-        for event in _events(reply.answers.get(0) or Answer()):
+        writer = self._make_responses_writer(envelope, lambda: reply.usage, is_silent=True)
+        for event in _replayed_events(reply.choices.get(0) or CollectedChoice()):
             writer.send(event)
         writer.end()
-        return escape(msgspec.json.encode(self.final))
+        return escape_line_breaks(msgspec.json.encode(self.final_object))
 
-    def last_words(self, failure: Failure) -> bytes:
+    def final_error_bytes(self, failure: Failure) -> bytes:
         """An error event: what came before it, and its numbers, are not known."""
-        error = error_object(failure)
-        return frame({"type": "error", "sequence_number": 0, "param": None, **error})
+        error = response_error_object(failure)
+        return encode_event({"type": "error", "sequence_number": 0, "param": None, **error})
 
-    def _ended(self, response: Json) -> None:
-        self.final = response
+    def _store_final(self, response: Json) -> None:
+        self.final_object = response
 
 
-def _events(answer: Answer) -> list[Event]:
+def _replayed_events(answer: CollectedChoice) -> list[Event]:
     """The events that an answer may have been."""
-    events: list[Event] = [Opening(0)]
+    events: list[Event] = [ChoiceStart(0)]
     if answer.reasoning:
         events.append(Reasoning(0, answer.reasoning))
     if answer.logprobs is not None:
@@ -286,8 +292,8 @@ def _events(answer: Answer) -> list[Event]:
         events.append(Text(0, answer.text))
     if answer.refusal:
         events.append(Refusal(0, answer.refusal))
-    for number, call in enumerate(answer.calls):
-        events.append(ToolCall(0, number, call.id, call.name, call.more, call.is_custom))
+    for number, call in enumerate(answer.tool_calls):
+        events.append(ToolCall(0, number, call.id, call.name, call.extra_fields, call.is_custom))
         if call.arguments:
             events.append(ToolArguments(0, number, call.arguments, {}, call.is_custom))
-    return [*events, Finish(0, answer.reason)]
+    return [*events, Finish(0, answer.finish_reason)]
